@@ -1,0 +1,1 @@
+"""MCA: softmax attention whose value projection is sampled."""

@@ -1,0 +1,1 @@
+"""Pooling of each sequence of a packed batch to one row."""

@@ -1,0 +1,1 @@
+"""Exact softmax attention on packed batches."""

@@ -1,0 +1,134 @@
+"""How an operator describes itself, in plain data: inputs, outputs, attributes and knobs, each fact once.
+
+Each `<operator>/spec.py` holds one `Operator`. C++ bounds and checks (`codegen.py`), graph inputs, request schema,
+error texts, README table and client checks are derived from it. Standard library only.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+DType = Literal["float", "int32", "int64"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An operator's input or output.
+
+    Attributes:
+        name: the field's standard term.
+        axes: named axes, outermost first, such as `("T", "num_heads * head_dim")`.
+        dtype: element type on CPU.
+        doc: one sentence.
+        host: True where the tensor lives in host memory on every device.
+        optional: True where a trailing input may be left out.
+        shape: outputs only, how shape inference finds each axis: `("query", 0)` takes axis 0 of input `query`;
+            None is unknown until run time.
+    """
+
+    name: str
+    axes: tuple[str, ...]
+    dtype: DType
+    doc: str
+    host: bool = False
+    optional: bool = False
+    shape: tuple[tuple[str, int] | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """A value fixed at export, stored in the node.
+
+    Attributes:
+        name: attribute name in the node.
+        kind: `int` (with low and high), `float`, or `string` (with choices).
+        default: value where the node has none; None makes it required.
+        low: smallest value of an `int`.
+        high: largest value of an `int`.
+        choices: what a `string` may be.
+        doc: one sentence.
+    """
+
+    name: str
+    kind: Literal["int", "float", "string"]
+    doc: str
+    default: int | float | str | None = None
+    low: int = 0
+    high: int = 0
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """A value that trades accuracy for time at run time, one per sequence.
+
+    Attributes:
+        name: the word for it from C++ to JSON.
+        dtype: `int32` or `float`.
+        default: where neither the caller nor the bundle says otherwise.
+        low: smallest value.
+        high: largest value.
+        exact: the value at which the operator computes its exact limit.
+        accuracy: how accuracy moves as the value rises, the exact value aside.
+        unit: what is counted.
+        doc: one sentence: what more of it buys and costs.
+        source: paper and section.
+    """
+
+    name: str
+    dtype: Literal["int32", "float"]
+    default: float
+    low: float
+    high: float
+    exact: float
+    accuracy: Literal["rises", "falls"]
+    unit: str
+    doc: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator of the ONNX domain `attenuator`.
+
+    Attributes:
+        name: ONNX op type.
+        key: folder name, and what `attention.operator` in a bundle says.
+        inputs: in the node's order; knobs appear among them under the knob's name.
+        outputs: in the node's order.
+        attributes: in no particular order.
+        knobs: the subset of the inputs that callers may set.
+        doc: one sentence.
+        source: paper and section.
+        version: opset version of the domain.
+    """
+
+    name: str
+    key: str
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    attributes: tuple[Attribute, ...]
+    knobs: tuple[Knob, ...]
+    doc: str
+    source: str
+    version: int = 1
+
+
+DOMAIN = "attenuator"
+SEED_HIGH = 2**53 - 1  # seeds travel as JSON numbers, which are exact up to here
+
+CU_SEQLENS = Tensor("cu_seqlens", ("B + 1",), "int32", "first row of each sequence, then T", host=True)
+SEED = Tensor("seed", ("B",), "int64", f"one seed per sequence, 0 to 2^53 - 1 = {SEED_HIGH}", host=True)
+NUM_HEADS = Attribute("num_heads", "int", "attention heads", low=1, high=1024)
+LAYER = Attribute("layer", "int", "random stream of this node", default=0, low=0, high=65535)
+SCALE = Attribute("scale", "float", "factor on the scores; 0 means 1/sqrt(head_dim)", default=0.0)
+WINDOW = Attribute("window", "int", "keys with |i - j| <= window; 0 = all", default=0, low=0, high=2**30)
+GLOBAL_TOKENS = Attribute(
+    "global_tokens", "int", "1: the first token sees and is seen by all", default=0, low=0, high=1
+)
+QUERIES = Attribute(
+    "queries",
+    "string",
+    "which rows are computed: all, or the first of each sequence",
+    default="all",
+    choices=("all", "first"),
+)

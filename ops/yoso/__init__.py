@@ -1,0 +1,1 @@
+"""YOSO: attention by LSH Bernoulli sampling, linear in length."""

@@ -1,0 +1,51 @@
+"""What YosoAttention takes and gives."""
+
+from attenuator.ops.spec import CU_SEQLENS, LAYER, NUM_HEADS, QUERIES, SEED, Attribute, Knob, Operator, Tensor
+
+NUM_HASHES = Knob(
+    name="num_hashes",
+    dtype="int32",
+    default=32,
+    low=0,
+    high=512,
+    exact=0,
+    accuracy="rises",
+    unit="hash tables",
+    doc="More hashes cost proportionally more time and shrink the sampling error as 1/sqrt(num_hashes); "
+    "0 computes the expectation, quadratic in length.",
+    source="Zeng et al., ICML 2021, section 3.2",
+)
+
+SPEC = Operator(
+    name="YosoAttention",
+    key="yoso",
+    inputs=(
+        Tensor("query", ("T or B", "num_heads * head_dim"), "float", "projected queries, not scaled"),
+        Tensor("key", ("T", "num_heads * head_dim"), "float", "projected keys"),
+        Tensor("value", ("T", "num_heads * value_dim"), "float", "projected values"),
+        CU_SEQLENS,
+        Tensor("num_hashes", ("B",), "int32", "hash tables per sequence; 0 = the expectation", host=True),
+        SEED,
+        Tensor("conv_weight", ("num_heads", "c"), "float", "YOSO-C's depthwise kernel, c odd", optional=True),
+    ),
+    outputs=(
+        Tensor(
+            "output",
+            ("T or B", "num_heads * value_dim"),
+            "float",
+            "attention output",
+            shape=(("query", 0), ("value", 1)),
+        ),
+    ),
+    attributes=(
+        NUM_HEADS,
+        Attribute("hash_bits", "int", "bits per hash, tau in the paper", low=1, high=16),
+        LAYER,
+        Attribute("hash", "string", "family of hyperplanes", default="gaussian", choices=("gaussian", "hadamard")),
+        Attribute("normalize", "int", "1: l2-normalise each head's output (N-YOSO)", default=1, low=0, high=1),
+        QUERIES,
+    ),
+    knobs=(NUM_HASHES,),
+    doc="Attention by LSH Bernoulli sampling, linear in length.",
+    source="Zeng et al., 'You Only Sample (Almost) Once', ICML 2021",
+)

@@ -1,0 +1,72 @@
+"""The `attenuator` command: hands over to the part that owns the subcommand, imported only then."""
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from attenuator import __version__
+from attenuator.errors import AttenuatorError
+
+COMMANDS = {
+    "export": ("attenuator.export.__main__", "turn a trained model into a bundle (needs the extra 'export')"),
+    "serve": ("attenuator.serve.__main__", "answer classification requests over HTTP"),
+    "classify": ("attenuator.clients.classify", "classify texts with a bundle or through a server"),
+    "inspect": ("attenuator.clients.inspect", "show a bundle's labels and knobs, and what the knobs can win"),
+}
+
+
+def usage() -> str:
+    """The help text of the bare command."""
+    rows = "\n".join(f"  {name:<10} {text}" for name, (_, text) in COMMANDS.items())
+    return (
+        "usage: attenuator COMMAND [OPTIONS]\n\n"
+        "Transformer text classifiers whose attention has an accuracy knob, set per request.\n\n"
+        f"commands:\n{rows}\n\n"
+        "`attenuator COMMAND --help` explains a command. `attenuator --version` prints the version."
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one subcommand and returns the process's exit code.
+
+    Args:
+        arguments: the words after `attenuator`; those of the process by default.
+
+    Returns:
+        0 on success, 1 where the command failed (one sentence on stderr), 2 where its words were wrong.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(usage())
+        return 0 if words else 2
+    if words[0] in ("-V", "--version"):
+        print(f"attenuator {__version__}")
+        return 0
+    if words[0] not in COMMANDS:
+        print(
+            f"attenuator: unknown command '{words[0]}', must be one of: {', '.join(COMMANDS)}",
+            file=sys.stderr,
+        )
+        return 2
+    try:
+        command = importlib.import_module(COMMANDS[words[0]][0])
+        return int(command.main(words[1:]) or 0)
+    except AttenuatorError as error:
+        print(f"attenuator {words[0]}: {error}", file=sys.stderr)
+        return 1
+    except ModuleNotFoundError as error:
+        root = (error.name or "").partition(".")[0]
+        if root == "attenuator":
+            raise
+        extra = "cpu" if root == "onnxruntime" else "export"
+        print(
+            f"attenuator {words[0]}: the Python package '{root}' is missing: pip install 'attenuator[{extra}]'",
+            file=sys.stderr,
+        )
+        return 1
+    except (KeyboardInterrupt, BrokenPipeError):
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

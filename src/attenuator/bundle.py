@@ -1,0 +1,210 @@
+"""The bundle: the folder that export writes and serve reads.
+
+`bundle.json` is read here, checked here and nowhere else. Opening a bundle checks its format version, that no file name
+leaves the folder, and the SHA-256 of every file; running it (operator versions, node count, probe) is `runtime`'s part.
+"""
+
+import hashlib
+import json
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from attenuator.errors import BundleError
+
+FORMAT_VERSION = 1
+MANIFEST = "bundle.json"
+MODEL = "model.onnx"
+MODEL_DATA = "model.onnx.data"
+TOKENIZER = "tokenizer.json"
+PROBE = "probe.npz"
+CALIBRATION = "calibration.json"
+REQUIRED_FILES = (MODEL, TOKENIZER, PROBE)
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+
+
+class Record(BaseModel):
+    """Base of the manifest's parts: unknown fields are refused, instances do not change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Attention(Record):
+    """Which operator computes attention, in how many layers, with which attributes.
+
+    Attributes:
+        operator: key of the operator in `attenuator.ops` (`softmax`, `mca`, `yoso`).
+        layers: nodes of that operator in the graph.
+        attributes: attributes shared by those nodes.
+        other_nodes: further nodes of the domain by key, such as `{"pool": 1}`, or `{"softmax": 4}` for the local
+            layers of a model whose global ones are MCA.
+    """
+
+    operator: str
+    layers: int = Field(ge=1)
+    attributes: dict[str, int | float | str]
+    other_nodes: dict[str, int] = {}
+
+
+class BundleKnob(Record):
+    """A knob as this bundle offers it: bounds may be narrower than the operator's."""
+
+    name: str
+    dtype: Literal["int32", "float"]
+    default: float
+    low: float
+    high: float
+    exact: float
+    accuracy: Literal["rises", "falls"]
+    unit: str
+    doc: str
+
+
+class Provenance(Record):
+    """Where the weights come from; what a person needs before using them."""
+
+    source: str
+    data: str = ""
+    licence: str = ""
+    tools: dict[str, str] = {}
+    parity: dict[str, float] = {}
+
+
+class Manifest(Record):
+    """`bundle.json`.
+
+    Attributes:
+        name: what requests call the model.
+        revision: SHA-256 over `files`, so that a revision names the exact content.
+        task: `single_label` (softmax) or `multi_label` (sigmoid).
+        labels: in the order of the logits.
+        thresholds: multi-label only, one a label.
+        max_tokens: longest input, special tokens included.
+        position_offset: first position id (2 for RoBERTa).
+        vocab_size: token ids are 0 to vocab_size - 1.
+        attention: the operator and its attributes.
+        knobs: what a request may set.
+        inputs: graph inputs in order; outputs: graph outputs in order.
+        precision: `fp32`, `fp16`, `bf16` or `int8`.
+        pooling: `first` or `mean`.
+        files: SHA-256 by file name: all but bundle.json and calibration.json.
+    """
+
+    format_version: int
+    name: Name
+    revision: Sha256
+    task: Literal["single_label", "multi_label"]
+    labels: list[str] = Field(min_length=1)
+    thresholds: list[float] = []
+    max_tokens: int = Field(ge=1)
+    position_offset: int = Field(ge=0)
+    vocab_size: int = Field(ge=1)
+    attention: Attention
+    knobs: list[BundleKnob] = []
+    inputs: list[str]
+    outputs: list[str]
+    precision: Literal["fp32", "fp16", "bf16", "int8"] = "fp32"
+    pooling: Literal["first", "mean"]
+    provenance: Provenance
+    files: dict[str, Sha256]
+
+    @field_validator("files")
+    @classmethod
+    def stay_inside(cls, files: dict[str, str]) -> dict[str, str]:
+        """Refuses names that leave the folder and demands the files every bundle has."""
+        for name in files:
+            path = PurePosixPath(name)
+            if (
+                path.is_absolute()
+                or len(path.parts) != 1
+                or path.name in ("", ".", "..")
+                or "\\" in name
+                or "\0" in name
+            ):
+                raise ValueError(f"file name {name!r} leaves the bundle's folder")
+        for name in REQUIRED_FILES:
+            if name not in files:
+                raise ValueError(f"{name} is not listed")
+        return files
+
+    @model_validator(mode="after")
+    def fits_together(self) -> "Manifest":
+        """Checks what one field says about another."""
+        if len(set(self.labels)) != len(self.labels):
+            raise ValueError("labels repeat")
+        if self.task == "multi_label" and len(self.thresholds) != len(self.labels):
+            raise ValueError(f"thresholds has {len(self.thresholds)} values for {len(self.labels)} labels")
+        if self.revision != revision(self.files):
+            raise ValueError("revision is not the hash of files")
+        return self
+
+
+def revision(files: dict[str, str]) -> str:
+    """Hash that names a bundle's exact content.
+
+    Args:
+        files: SHA-256 by file name.
+
+    Returns:
+        SHA-256 over the sorted lines `<sha256>  <name>`.
+    """
+    lines = "".join(f"{files[name]}  {name}\n" for name in sorted(files))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file's content, read in blocks."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Reads and checks `bundle.json` and the hash of every file it lists.
+
+    Args:
+        folder: the bundle.
+
+    Returns:
+        The manifest; every listed file exists inside the folder with the listed content.
+
+    Raises:
+        BundleError: one sentence that names the file and what is wrong with it.
+    """
+    path = folder / MANIFEST
+    if not folder.is_dir():
+        raise BundleError(f"bundle {folder} is not a folder")
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BundleError(f"bundle {folder}: {MANIFEST} is missing") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise BundleError(f"bundle {folder}: {MANIFEST} cannot be read: {error}") from None
+    version = raw.get("format_version") if isinstance(raw, dict) else None
+    if version != FORMAT_VERSION:
+        raise BundleError(
+            f"bundle {folder}: {MANIFEST} has format_version {version!r}, this version of attenuator reads {FORMAT_VERSION}"
+        )
+    try:
+        manifest = Manifest.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "content"
+        raise BundleError(f"bundle {folder}: {MANIFEST}: {where}: {first['msg']}") from None
+    for name, expected in manifest.files.items():
+        file = folder / name
+        if not file.is_file():
+            raise BundleError(f"bundle {folder}: {name} is missing")
+        if not file.resolve().is_relative_to(folder.resolve()):
+            raise BundleError(f"bundle {folder}: {name} is a link that leaves the folder")
+        if file_sha256(file) != expected:
+            raise BundleError(f"bundle {folder}: {name} is damaged: its SHA-256 is not the one in {MANIFEST}")
+    return manifest
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Writes `bundle.json`, last of a bundle's files."""
+    text = json.dumps(manifest.model_dump(mode="json"), indent=2, ensure_ascii=False)
+    (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")

@@ -1,0 +1,75 @@
+"""Every error the product raises on purpose.
+
+    AttenuatorError
+    ├── InvalidRequest              a caller's input is wrong; names the field and what is allowed
+    │   ├── UnknownField
+    │   ├── KnobOutOfRange
+    │   └── InputTooLong
+    ├── UnknownModel
+    ├── BundleError                 a bundle is missing, damaged, of another version, or hostile
+    ├── ExportError                 a model cannot be exported as asked
+    ├── OperatorLibraryMissing      libattenuator_ops.so is not built
+    ├── EngineError                 ONNX Runtime failed on a request that passed every check
+    ├── DeadlineExceeded
+    └── NotReady                    starting, draining or stopped
+
+HTTP status codes are given to them in `serve/errors.py` alone.
+"""
+
+
+class AttenuatorError(Exception):
+    """Base of all errors raised on purpose; its text is one sentence for the person who caused it."""
+
+
+class InvalidRequest(AttenuatorError):
+    """A caller's input is wrong.
+
+    Attributes:
+        param: the field that is wrong, as the caller wrote it (`num_hashes`, `inputs[2].text`), or None.
+        allowed: what is allowed there, in words, or None.
+    """
+
+    def __init__(self, message: str, *, param: str | None = None, allowed: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+        self.allowed = allowed
+
+
+class UnknownField(InvalidRequest):
+    """A field that this version does not serve."""
+
+
+class KnobOutOfRange(InvalidRequest):
+    """A knob's value lies outside its bounds, or is of the wrong type."""
+
+
+class InputTooLong(InvalidRequest):
+    """An input has more tokens than the model takes."""
+
+
+class UnknownModel(AttenuatorError):
+    """No served model has that name."""
+
+
+class BundleError(AttenuatorError):
+    """A bundle is missing, damaged, of another version, or hostile; names the file."""
+
+
+class ExportError(AttenuatorError):
+    """A model cannot be exported as asked; says why in one sentence."""
+
+
+class OperatorLibraryMissing(AttenuatorError):
+    """The operators' shared library is not built."""
+
+
+class EngineError(AttenuatorError):
+    """ONNX Runtime failed on a request that had passed every check."""
+
+
+class DeadlineExceeded(AttenuatorError):
+    """The caller's deadline passed before the answer was there."""
+
+
+class NotReady(AttenuatorError):
+    """The service is starting, draining or stopped."""
