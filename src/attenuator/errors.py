@@ -11,7 +11,11 @@
     ├── OperatorLibraryMissing      libattenuator_ops.so is not built
     ├── EngineError                 ONNX Runtime failed on a request that passed every check
     ├── DeadlineExceeded
-    └── NotReady                    starting, draining or stopped
+    ├── NotReady                    starting, draining or stopped
+    ├── Overloaded                  too much is waiting; says when to come back
+    ├── Unauthorized                the API key is missing or wrong
+    ├── ServiceUnreachable          client side: no answer came
+    └── UnexpectedAnswer            client side: the answer is not this API's
 
 HTTP status codes are given to them in `serve/errors.py` alone.
 """
@@ -73,3 +77,27 @@ class DeadlineExceeded(AttenuatorError):
 
 class NotReady(AttenuatorError):
     """The service is starting, draining or stopped."""
+
+
+class Overloaded(AttenuatorError):
+    """Too much is waiting; the request was refused at once.
+
+    Attributes:
+        retry_after_s: seconds after which a new attempt should succeed, or None where unknown.
+    """
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class Unauthorized(AttenuatorError):
+    """The API key is missing or wrong."""
+
+
+class ServiceUnreachable(AttenuatorError):
+    """Client side: no answer came: connection refused, unknown host, or silence until the client's time limit."""
+
+
+class UnexpectedAnswer(AttenuatorError):
+    """Client side: something answered, but not as this API does (another program's port, a proxy, another version)."""
