@@ -185,7 +185,7 @@ def read_manifest(folder: Path) -> Manifest:
     version = raw.get("format_version") if isinstance(raw, dict) else None
     if version != FORMAT_VERSION:
         raise BundleError(
-            f"bundle {folder}: {MANIFEST} has format_version {version!r}, this version of attenuator reads {FORMAT_VERSION}"
+            f"bundle {folder}: {MANIFEST} has format_version {version!r}, this version reads {FORMAT_VERSION}"
         )
     try:
         manifest = Manifest.model_validate(raw)

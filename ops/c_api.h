@@ -1,0 +1,51 @@
+/* The operators without ONNX Runtime: pointers, sizes and names, for ctypes.
+ *
+ * The torch.library operators of export, training and tests call these, so that they run the very
+ * kernels that serve. All functions are thread-safe. A non-zero return is an error;
+ * attenuator_last_error() then says which, in this thread. */
+#ifndef ATTENUATOR_C_API_H
+#define ATTENUATOR_C_API_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A row-major tensor. `data` is null and `rank` 0 where an optional input is left out. */
+typedef struct {
+  void* data;
+  int32_t rank;
+  int32_t dtype; /* 0 float, 1 int32, 2 int64 */
+  int64_t shape[2];
+} attenuator_tensor;
+
+/* A node attribute. `kind` says which of the three values counts. */
+typedef struct {
+  const char* name;
+  int32_t kind; /* 0 int, 1 float, 2 string */
+  float float_value;
+  int64_t int_value;
+  const char* string_value;
+} attenuator_attribute;
+
+/* Runs operator `name` (such as "YosoAttention") once on num_threads threads.
+ * Inputs stand in the node's order. Each output's `data` points to memory for `shape`, which must
+ * be the shape the operator gives. Returns 0, or 1 on an error. */
+int32_t attenuator_run(const char* name, const attenuator_tensor* inputs, int32_t num_inputs,
+                       const attenuator_tensor* outputs, int32_t num_outputs,
+                       const attenuator_attribute* attributes, int32_t num_attributes,
+                       int32_t num_threads);
+
+/* The calling thread's last error; empty where there was none. */
+const char* attenuator_last_error(void);
+
+/* The instruction set in use: "avx2", "avx512", "avx512_vnni" or "amx"; null where the processor is
+ * too old. */
+const char* attenuator_isa(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* ATTENUATOR_C_API_H */

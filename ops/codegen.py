@@ -1,0 +1,131 @@
+"""Writes `operators.gen.h`: what each `<operator>/spec.py` says, for C++. Runs at build time; its output is never committed.
+
+usage: python -m attenuator.ops.codegen OUTPUT [OPERATOR_KEY ...]
+"""
+
+import sys
+from pathlib import Path
+
+from attenuator.ops import OPERATORS
+from attenuator.ops.spec import SEED_HIGH, Attribute, Knob, Operator, Tensor
+
+CPP_TYPES = {"float": "float", "int32": "std::int32_t", "int64": "std::int64_t"}
+ELEMENT_TYPES = {"float": "ElementType::kFloat", "int32": "ElementType::kInt32", "int64": "ElementType::kInt64"}
+
+
+def pascal(name: str) -> str:
+    """`cu_seqlens` to `CuSeqlens`."""
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
+def boolean(value: bool) -> str:
+    """A C++ literal."""
+    return "true" if value else "false"
+
+
+def number(value: float, cpp_type: str) -> str:
+    """A C++ literal of a knob's bound."""
+    return f"{float(value)!r}f" if cpp_type == "float" else str(int(value))
+
+
+def input_row(tensor: Tensor) -> str:
+    """One `InputSpec`."""
+    return (
+        f'{{"{tensor.name}", {ELEMENT_TYPES[tensor.dtype]}, {len(tensor.axes)}, '
+        f"{boolean(tensor.host)}, {boolean(tensor.optional)}}}"
+    )
+
+
+def output_row(operator: Operator, tensor: Tensor) -> str:
+    """One `OutputSpec` with the rule for each of its axes."""
+    names = [item.name for item in operator.inputs]
+    rules = ", ".join("{-1, 0}" if rule is None else f"{{{names.index(rule[0])}, {rule[1]}}}" for rule in tensor.shape)
+    return f'{{"{tensor.name}", {ELEMENT_TYPES[tensor.dtype]}, {len(tensor.axes)}, {boolean(tensor.host)}, {{{{{rules}}}}}}}'
+
+
+def knob_row(knob: Knob) -> str:
+    """One `Knob` constant."""
+    cpp = CPP_TYPES[knob.dtype]
+    values = ", ".join(number(value, cpp) for value in (knob.low, knob.high, knob.default, knob.exact))
+    return f'  static constexpr Knob<{cpp}> k{pascal(knob.name)}{{"{knob.name}", {values}}};'
+
+
+def attribute_member(attribute: Attribute) -> str:
+    """A member of the `Attributes` struct."""
+    if attribute.kind == "string":
+        return f"    {pascal(attribute.name)} {attribute.name};"
+    return f"    {'float' if attribute.kind == 'float' else 'std::int64_t'} {attribute.name};"
+
+
+def attribute_read(attribute: Attribute) -> str:
+    """The statement that reads an attribute through any reader."""
+    if attribute.kind == "string":
+        choices = ", ".join(f'"{choice}"' for choice in attribute.choices)
+        index = attribute.choices.index(str(attribute.default))
+        value = f'static_cast<{pascal(attribute.name)}>(reader.Choice("{attribute.name}", {{{choices}}}, {index}))'
+    elif attribute.kind == "float":
+        value = f'reader.Float("{attribute.name}", {float(attribute.default or 0.0)!r}f)'
+    else:
+        default = "std::nullopt" if attribute.default is None else str(attribute.default)
+        value = f'reader.Int("{attribute.name}", {attribute.low}, {attribute.high}, {default})'
+    return f"    attributes.{attribute.name} = {value};"
+
+
+def operator_struct(operator: Operator) -> str:
+    """The struct of constants and the attribute reader of one operator."""
+    inputs = ",\n      ".join(input_row(tensor) for tensor in operator.inputs)
+    outputs = ",\n      ".join(output_row(operator, tensor) for tensor in operator.outputs)
+    enums = [
+        f"  enum class {pascal(item.name)} {{ {', '.join('k' + pascal(choice) for choice in item.choices)} }};"
+        for item in operator.attributes
+        if item.kind == "string"
+    ]
+    lines = [
+        f"struct {operator.name} {{",
+        f'  static constexpr const char* kName = "{operator.name}";',
+        f"  static constexpr int kVersion = {operator.version};",
+        f"  enum Input : std::size_t {{ {', '.join('k' + pascal(tensor.name) + 'Input' for tensor in operator.inputs)} }};",
+        f"  enum Output : std::size_t {{ {', '.join('k' + pascal(t.name) + 'Output' for t in operator.outputs)} }};",
+        f"  static constexpr std::array<InputSpec, {len(operator.inputs)}> kInputs{{{{\n      {inputs}}}}};",
+        f"  static constexpr std::array<OutputSpec, {len(operator.outputs)}> kOutputs{{{{\n      {outputs}}}}};",
+        *(knob_row(knob) for knob in operator.knobs),
+        *enums,
+        "  struct Attributes {",
+        *(attribute_member(item) for item in operator.attributes),
+        "  };",
+        "  template <class Reader>",
+        "  static Attributes Read(const Reader& reader) {",
+        "    Attributes attributes{};",
+        *(attribute_read(item) for item in operator.attributes),
+        "    return attributes;",
+        "  }",
+        "};",
+    ]
+    return "\n".join(lines)
+
+
+def header(keys: list[str]) -> str:
+    """The whole header for the operators of these keys; all of them where `keys` is empty."""
+    operators = [operator for operator in OPERATORS if not keys or operator.key in keys]
+    structs = "\n\n".join(operator_struct(operator) for operator in operators)
+    names = " ".join(f"X({operator.name})" for operator in operators)
+    return (
+        "// Generated by ops/codegen.py from ops/*/spec.py; do not edit.\n#pragma once\n"
+        "#include <array>\n#include <cstddef>\n#include <cstdint>\n#include <optional>\n\n"
+        '#include "ops/common/spec.h"\n\n'
+        f"#define ATTENUATOR_OPERATORS(X) {names}\n\nnamespace attenuator::spec {{\n\n"
+        f"inline constexpr std::int64_t kSeedHigh = {SEED_HIGH};\n\n{structs}\n\n}}  // namespace attenuator::spec\n"
+    )
+
+
+def main() -> None:
+    """Writes the header, only where its content changes, so that nothing is rebuilt for nothing."""
+    path, keys = Path(sys.argv[1]), sys.argv[2:]
+    text = header(keys)
+    if not path.is_file() or path.read_text() != text:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

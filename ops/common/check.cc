@@ -1,0 +1,102 @@
+#include "ops/common/check.h"
+
+#include <cstdio>
+#include <stdexcept>
+
+#include "operators.gen.h"
+
+namespace attenuator {
+namespace {
+
+std::string Text(std::int64_t value) { return std::to_string(value); }
+
+std::string Text(std::int32_t value) { return std::to_string(value); }
+
+std::string Text(float value) {
+  char buffer[32];
+  std::snprintf(buffer, sizeof buffer, "%.9g", static_cast<double>(value));
+  return buffer;
+}
+
+template <class T>
+const T* CheckBounded(const char* op, const char* name, T low, T high, const T* values,
+                      std::int64_t count, std::int64_t batch) {
+  if (count != batch) {
+    Fail(op, std::string(name) + " has " + std::to_string(count) + " values for " +
+                 std::to_string(batch) + " sequences, must have one a sequence");
+  }
+  for (std::int64_t b = 0; b < batch; ++b) {
+    if (!(values[b] >= low && values[b] <= high)) {
+      Fail(op, std::string(name) + "[" + std::to_string(b) + "] is " + Text(values[b]) +
+                   ", must be in [" + Text(low) + ", " + Text(high) + "]");
+    }
+  }
+  return values;
+}
+
+}  // namespace
+
+void Fail(const char* op, const std::string& text) {
+  throw std::invalid_argument(std::string(op) + ": " + text);
+}
+
+Sequences CheckSequences(const char* op, const TensorView& cu_seqlens, std::int64_t total) {
+  const std::int64_t count = cu_seqlens.rows();
+  if (count < 1) Fail(op, "cu_seqlens is empty, must have B + 1 values");
+  const std::int32_t* offsets = cu_seqlens.int32s();
+  if (offsets[0] != 0) Fail(op, "cu_seqlens[0] is " + std::to_string(offsets[0]) + ", must be 0");
+  for (std::int64_t i = 1; i < count; ++i) {
+    if (offsets[i] < offsets[i - 1]) {
+      Fail(op, "cu_seqlens[" + std::to_string(i) + "] is " + std::to_string(offsets[i]) +
+                   ", must not be below cu_seqlens[" + std::to_string(i - 1) +
+                   "] = " + std::to_string(offsets[i - 1]));
+    }
+  }
+  if (offsets[count - 1] != total) {
+    Fail(op, "cu_seqlens[" + std::to_string(count - 1) + "] is " +
+                 std::to_string(offsets[count - 1]) + ", must be the number of packed rows, " +
+                 std::to_string(total));
+  }
+  return {offsets, count - 1, total};
+}
+
+const std::int32_t* CheckKnob(const char* op, const Knob<std::int32_t>& knob,
+                              const TensorView& values, std::int64_t batch) {
+  return CheckBounded(op, knob.name, knob.low, knob.high, values.int32s(), values.rows(), batch);
+}
+
+const float* CheckKnob(const char* op, const Knob<float>& knob, const TensorView& values,
+                       std::int64_t batch) {
+  return CheckBounded(op, knob.name, knob.low, knob.high, values.floats(), values.rows(), batch);
+}
+
+const std::int64_t* CheckSeeds(const char* op, const TensorView& seeds, std::int64_t batch) {
+  return CheckBounded<std::int64_t>(op, "seed", 0, spec::kSeedHigh, seeds.int64s(), seeds.rows(),
+                                    batch);
+}
+
+void CheckAxis(const char* op, const char* input, const TensorView& view, int axis,
+               std::int64_t expected, const char* because) {
+  if (view.shape[axis] != expected) {
+    Fail(op, std::string(input) + " has size " + std::to_string(view.shape[axis]) + " on axis " +
+                 std::to_string(axis) + ", must be " + std::to_string(expected) + " (" + because +
+                 ")");
+  }
+}
+
+std::int64_t CheckHeadDim(const char* op, const char* input, const TensorView& view,
+                          std::int64_t num_heads, std::int64_t low, std::int64_t high) {
+  const std::int64_t columns = view.columns();
+  if (columns % num_heads != 0) {
+    Fail(op, std::string(input) + " has " + std::to_string(columns) +
+                 " columns, must be a multiple of num_heads = " + std::to_string(num_heads));
+  }
+  const std::int64_t head_dim = columns / num_heads;
+  if (head_dim < low || head_dim > high) {
+    Fail(op, std::string(input) + " has head_dim " + std::to_string(head_dim) + ", must be in [" +
+                 std::to_string(low) + ", " + std::to_string(high) + "]");
+  }
+  return head_dim;
+}
+
+}  // namespace attenuator

@@ -1,0 +1,46 @@
+// Checks of inputs that every operator shares. Each failure names operator, input, sequence index,
+// value and what is allowed: `YosoAttention: num_hashes[2] is 900, must be in [0, 512]`.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "ops/common/context.h"
+#include "ops/common/spec.h"
+
+namespace attenuator {
+
+// Throws std::invalid_argument("<op>: <text>").
+[[noreturn]] void Fail(const char* op, const std::string& text);
+
+// The sequences of a packed batch, checked: offsets[0] = 0, non-decreasing, offsets[batch] = total.
+struct Sequences {
+  const std::int32_t* offsets;
+  std::int64_t batch;
+  std::int64_t total;
+
+  std::int64_t begin(std::int64_t b) const { return offsets[b]; }
+  std::int64_t length(std::int64_t b) const {
+    return static_cast<std::int64_t>(offsets[b + 1]) - offsets[b];
+  }
+};
+
+// `total` is the number of packed rows.
+Sequences CheckSequences(const char* op, const TensorView& cu_seqlens, std::int64_t total);
+
+// One value a sequence, each within the knob's bounds; NaN is out of bounds.
+const std::int32_t* CheckKnob(const char* op, const Knob<std::int32_t>& knob,
+                              const TensorView& values, std::int64_t batch);
+const float* CheckKnob(const char* op, const Knob<float>& knob, const TensorView& values,
+                       std::int64_t batch);
+const std::int64_t* CheckSeeds(const char* op, const TensorView& seeds, std::int64_t batch);
+
+// Fails unless `view`'s axis has the expected size.
+void CheckAxis(const char* op, const char* input, const TensorView& view, int axis,
+               std::int64_t expected, const char* because);
+
+// Columns of `view` divided by heads; fails unless it divides and lies in [low, high].
+std::int64_t CheckHeadDim(const char* op, const char* input, const TensorView& view,
+                          std::int64_t num_heads, std::int64_t low, std::int64_t high);
+
+}  // namespace attenuator

@@ -1,0 +1,23 @@
+// Which instruction set the kernels use, found once at run time.
+//
+// One translation unit per instruction set holds intrinsics (kernel_cpu_avx2.cc, _avx512.cc, ...:
+// CMake gives each its flags by its suffix); portable files never see -march flags. Such a unit
+// keeps to functions of internal linkage and its own entry points, and uses no inline function of
+// the standard library that is not a compiler builtin: the linker may pick its copy, with
+// instructions the machine lacks, for everyone.
+#pragma once
+
+namespace attenuator {
+
+enum class Isa { kAvx2, kAvx512, kAvx512Vnni, kAmx };  // each includes those before it
+
+// The best set this machine has, lowered by the environment variable ATTENUATOR_ISA (avx2, avx512,
+// avx512_vnni, amx), which exists so that tests and benchmarks reach every path. Throws
+// std::runtime_error where not even AVX2 and FMA are there. With kAmx the tile state has been asked
+// for (arch_prctl) and granted.
+Isa CpuIsa();
+
+// `avx2`, `avx512`, `avx512_vnni` or `amx`.
+const char* IsaName(Isa isa);
+
+}  // namespace attenuator

@@ -1,0 +1,43 @@
+// The vocabulary of operators.gen.h: plain data about inputs, outputs and knobs, without ORT.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace attenuator {
+
+enum class ElementType { kFloat, kInt32, kInt64 };
+
+struct InputSpec {
+  const char* name;
+  ElementType type;
+  int rank;
+  bool host;      // lives in host memory on every device
+  bool optional;  // trailing, may be left out
+};
+
+// Where shape inference finds one axis of an output: axis `axis` of input `input`, or unknown (-1).
+struct AxisRule {
+  int input = -1;
+  int axis = 0;
+};
+
+struct OutputSpec {
+  const char* name;
+  ElementType type;
+  int rank;
+  bool host;
+  std::array<AxisRule, 2> axes;
+};
+
+template <class T>
+struct Knob {
+  const char* name;
+  T low;
+  T high;
+  T standard;  // the default
+  T exact;
+};
+
+}  // namespace attenuator

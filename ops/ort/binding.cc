@@ -1,0 +1,164 @@
+#include "ops/ort/binding.h"
+
+#include <array>
+#include <atomic>
+#include <cstring>
+
+namespace attenuator::ort {
+namespace {
+
+const OrtApi& Api() { return Ort::GetApi(); }
+
+// ONNX Runtime has no question "is the attribute there": a failed read is taken as absent, a
+// present attribute of the wrong type is refused when the model is loaded.
+bool Absent(OrtStatus* status) {
+  if (status == nullptr) return false;
+  Api().ReleaseStatus(status);
+  return true;
+}
+
+std::vector<std::int64_t> ShapeOf(const OrtValue* value) {
+  return Ort::ConstValue(value).GetTensorTypeAndShapeInfo().GetShape();
+}
+
+}  // namespace
+
+TensorView ViewOf(const char* op, const InputSpec& input, const void* data,
+                  const std::vector<std::int64_t>& shape) {
+  if (static_cast<int>(shape.size()) != input.rank) {
+    Fail(op, std::string(input.name) + " has " + std::to_string(shape.size()) +
+                 " axes, must have " + std::to_string(input.rank));
+  }
+  TensorView view;
+  view.data = data;
+  view.rank = input.rank;
+  for (std::size_t axis = 0; axis < shape.size(); ++axis) view.shape[axis] = shape[axis];
+  return view;
+}
+
+std::int64_t OrtNodeReader::Int(const char* name, std::int64_t low, std::int64_t high,
+                                std::optional<std::int64_t> standard) const {
+  std::int64_t value = 0;
+  if (Absent(Api().KernelInfoGetAttribute_int64(info_, name, &value))) {
+    if (!standard) Fail(op_, std::string("attribute ") + name + " is missing");
+    return *standard;
+  }
+  if (value < low || value > high) {
+    Fail(op_, std::string("attribute ") + name + " is " + std::to_string(value) + ", must be in [" +
+                  std::to_string(low) + ", " + std::to_string(high) + "]");
+  }
+  return value;
+}
+
+float OrtNodeReader::Float(const char* name, float standard) const {
+  float value = 0;
+  return Absent(Api().KernelInfoGetAttribute_float(info_, name, &value)) ? standard : value;
+}
+
+int OrtNodeReader::Choice(const char* name, std::initializer_list<const char*> choices,
+                          int standard) const {
+  std::size_t size = 0;
+  if (Absent(Api().KernelInfoGetAttribute_string(info_, name, nullptr, &size))) return standard;
+  std::string value(size, '\0');
+  Ort::ThrowOnError(Api().KernelInfoGetAttribute_string(info_, name, value.data(), &size));
+  value.resize(std::strlen(value.c_str()));
+  int index = 0;
+  std::string allowed;
+  for (const char* choice : choices) {
+    if (value == choice) return index;
+    allowed += std::string(index++ == 0 ? "" : ", ") + choice;
+  }
+  Fail(op_, std::string("attribute ") + name + " is '" + value + "', must be one of: " + allowed);
+}
+
+std::optional<TensorView> OrtNodeReader::ConstantInput(std::size_t index) const {
+  int constant = 0;
+  const OrtValue* value = nullptr;
+  if (Absent(Api().KernelInfoGetConstantInput_tensor(info_, index, &constant, &value)) ||
+      constant == 0 || value == nullptr) {
+    return std::nullopt;
+  }
+  return ViewOf(op_, inputs_[index], Ort::ConstValue(value).GetTensorRawData(), ShapeOf(value));
+}
+
+OrtRunContext::OrtRunContext(const char* op, OrtKernelContext* context, const InputSpec* inputs,
+                             std::size_t num_inputs)
+    : context_(context), views_(num_inputs) {
+  std::size_t given = 0;
+  Ort::ThrowOnError(Api().KernelContext_GetInputCount(context, &given));
+  for (std::size_t i = 0; i < num_inputs; ++i) {
+    const OrtValue* value = nullptr;
+    if (i < given) Ort::ThrowOnError(Api().KernelContext_GetInput(context, i, &value));
+    if (value == nullptr) {
+      if (!inputs[i].optional) Fail(op, std::string(inputs[i].name) + " is missing");
+      continue;
+    }
+    views_[i] = ViewOf(op, inputs[i], Ort::ConstValue(value).GetTensorRawData(), ShapeOf(value));
+  }
+}
+
+void* OrtRunContext::Output(std::size_t index, std::initializer_list<std::int64_t> shape) {
+  OrtValue* value = nullptr;
+  Ort::ThrowOnError(
+      Api().KernelContext_GetOutput(context_, index, shape.begin(), shape.size(), &value));
+  void* data = nullptr;
+  Ort::ThrowOnError(Api().GetTensorMutableData(value, &data));
+  return data;
+}
+
+void OrtRunContext::Run(std::int64_t tasks, Task task, void* state) {
+  Ort::ThrowOnError(
+      Api().KernelContext_ParallelFor(context_, task, static_cast<std::size_t>(tasks), 0, state));
+}
+
+OrtStatusPtr InferShapes(const OutputSpec* outputs, std::size_t num_outputs,
+                         OrtShapeInferContext* context) noexcept {
+  return Guard([&] {
+    for (std::size_t o = 0; o < num_outputs; ++o) {
+      const OutputSpec& output = outputs[o];
+      std::array<std::int64_t, 2> sizes{-1, -1};
+      std::array<std::string, 2> symbols;
+      for (int axis = 0; axis < output.rank; ++axis) {
+        const AxisRule rule = output.axes[axis];
+        OrtTensorTypeAndShapeInfo* info = nullptr;  // borrowed: releasing it is a double free
+        if (rule.input < 0 ||
+            Absent(Api().ShapeInferContext_GetInputTypeShape(
+                context, static_cast<std::size_t>(rule.input), &info)) ||
+            info == nullptr) {
+          continue;
+        }
+        std::size_t rank = 0;
+        Ort::ThrowOnError(Api().GetDimensionsCount(info, &rank));
+        if (rank <= static_cast<std::size_t>(rule.axis) || rank > 8) continue;
+        std::array<std::int64_t, 8> dims{};
+        std::array<const char*, 8> names{};
+        Ort::ThrowOnError(Api().GetDimensions(info, dims.data(), rank));
+        Ort::ThrowOnError(Api().GetSymbolicDimensions(info, names.data(), rank));
+        sizes[axis] = dims[rule.axis] >= 0 ? dims[rule.axis] : -1;
+        if (sizes[axis] < 0 && names[rule.axis] != nullptr) symbols[axis] = names[rule.axis];
+      }
+      OrtTensorTypeAndShapeInfo* shape = nullptr;
+      Ort::ThrowOnError(Api().CreateTensorTypeAndShapeInfo(&shape));
+      const auto release = [](OrtTensorTypeAndShapeInfo* p) {
+        Api().ReleaseTensorTypeAndShapeInfo(p);
+      };
+      const std::unique_ptr<OrtTensorTypeAndShapeInfo, decltype(release)> owner(shape, release);
+      const std::size_t rank = static_cast<std::size_t>(output.rank);
+      // An axis of -1 without a name is taken as the size -1 and folded into constants; a name
+      // shared by two axes says that they are equal. So an unknown axis gets a name of its own.
+      static std::atomic<unsigned> unknown{0};
+      for (int axis = 0; axis < output.rank; ++axis) {
+        if (sizes[axis] < 0 && symbols[axis].empty()) {
+          symbols[axis] = "attenuator_unknown_" + std::to_string(unknown++);
+        }
+      }
+      std::array<const char*, 2> names{symbols[0].c_str(), symbols[1].c_str()};
+      Ort::ThrowOnError(Api().SetTensorElementType(shape, OnnxType(output.type)));
+      Ort::ThrowOnError(Api().SetDimensions(shape, sizes.data(), rank));
+      Ort::ThrowOnError(Api().SetSymbolicDimensions(shape, names.data(), rank));
+      Ort::ThrowOnError(Api().ShapeInferContext_SetOutputTypeShape(context, o, shape));
+    }
+  });
+}
+
+}  // namespace attenuator::ort
