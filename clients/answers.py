@@ -1,0 +1,91 @@
+"""From an HTTP answer to a result or to the error it stands for."""
+
+import contextlib
+import email.utils
+import time
+from typing import Any, TypeVar
+
+import httpx
+from pydantic import ValidationError
+
+from attenuator import errors
+from attenuator.clients.calls import Call
+
+T = TypeVar("T")
+
+# For answers without this API's error body, as proxies and gateways give them.
+BY_STATUS: dict[int, type[errors.AttenuatorError]] = {
+    401: errors.Unauthorized,
+    403: errors.Unauthorized,
+    413: errors.InvalidRequest,
+    429: errors.Overloaded,
+    503: errors.NotReady,
+    504: errors.DeadlineExceeded,
+}
+EXCERPT_CHARACTERS = 200
+
+
+def _kinds(root: type[errors.AttenuatorError]) -> dict[str, type[errors.AttenuatorError]]:
+    found = {root.__name__.lower(): root}
+    for kind in root.__subclasses__():
+        found |= _kinds(kind)
+    return found
+
+
+def _excerpt(response: httpx.Response) -> str:
+    text = " ".join(response.text.split())
+    return text[:EXCERPT_CHARACTERS] + ("..." if len(text) > EXCERPT_CHARACTERS else "")
+
+
+def retry_after_s(response: httpx.Response) -> float | None:
+    """Seconds that the header `Retry-After` asks for, given as seconds or as a date; None where it is not there."""
+    value = response.headers.get("Retry-After")
+    if value is None:
+        return None
+    with contextlib.suppress(ValueError):
+        return max(0.0, float(value))
+    with contextlib.suppress(ValueError):
+        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
+    return None
+
+
+def error_of(response: httpx.Response) -> errors.AttenuatorError:
+    """The error that an unsuccessful answer stands for.
+
+    `error_type` of the body names it; answers of something in between, without that body, go by their status.
+    """
+    body: Any = None
+    with contextlib.suppress(ValueError):
+        body = response.json()
+    kind: type[errors.AttenuatorError] | None = None
+    sentence = f"{response.request.method} {response.url} answered {response.status_code}: {_excerpt(response)}"
+    param = allowed = None
+    if isinstance(body, dict) and isinstance(body.get("error"), str):
+        sentence = body["error"]
+        param, allowed = body.get("param"), body.get("allowed")
+        kind = _kinds(errors.AttenuatorError).get(str(body.get("error_type", "")).replace("_", "").lower())
+        if kind is None and response.status_code < 500:
+            kind = errors.InvalidRequest
+    kind = BY_STATUS.get(response.status_code, errors.UnexpectedAnswer) if kind is None else kind
+    if issubclass(kind, errors.InvalidRequest):
+        return kind(sentence, param=param, allowed=allowed)
+    if issubclass(kind, errors.Overloaded):
+        return kind(sentence, retry_after_s=retry_after_s(response))
+    return kind(sentence)
+
+
+def result_of(call: Call[T], response: httpx.Response) -> T:
+    """Reads a successful answer.
+
+    Raises:
+        UnexpectedAnswer: it is not what this API answers.
+    """
+    try:
+        return call.parse(response.json())
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        detail = f"{where}: {first['msg']}"
+    except ValueError:
+        detail = f"not JSON: {_excerpt(response)}"
+    raise errors.UnexpectedAnswer(f"the answer of {response.url} is not this API's: {detail}")

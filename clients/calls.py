@@ -1,0 +1,195 @@
+"""What a client sends and how it reads the answer, without any I/O: both clients share all of it.
+
+A `Call` is one request and the way to read its answer. The functions here that build calls are the verbs of `Client`
+and `AsyncClient`, written once.
+"""
+
+import enum
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from attenuator.clients.results import Classification, ModelInfo, ModelList
+from attenuator.errors import (
+    AttenuatorError,
+    InvalidRequest,
+    KnobOutOfRange,
+    NotReady,
+    ServiceUnreachable,
+    UnknownField,
+)
+from attenuator.ops import KNOBS
+from attenuator.ops.spec import SEED_HIGH, Knob
+
+T = TypeVar("T")
+
+Input = str | Mapping[str, Any]
+Inputs = Input | Sequence[Input]
+
+
+class Unset(enum.Enum):
+    """Type of `UNSET`."""
+
+    UNSET = "unset"
+
+
+UNSET = Unset.UNSET
+"""A seed left to the server, which then uses its default one; None, in contrast, asks for a fresh draw."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """One request.
+
+    Attributes:
+        method: HTTP method.
+        path: below the base URL.
+        parse: reads the JSON of a successful answer.
+        body: JSON to send, or None.
+        patience_ms: how long the server may take by the caller's own deadline, or None.
+        answered_by: result of a call that ends in one of these errors, where an error is an answer too.
+    """
+
+    method: str
+    path: str
+    parse: Callable[[Any], T]
+    body: dict[str, Any] | None = None
+    patience_ms: float | None = None
+    answered_by: Mapping[type[AttenuatorError], T] = field(default_factory=dict)
+
+    def content(self) -> bytes | None:
+        """The body as JSON.
+
+        Raises:
+            InvalidRequest: something in it has no JSON form (NaN, an array, half a surrogate pair).
+        """
+        if self.body is None:
+            return None
+        try:
+            return json.dumps(self.body, allow_nan=False, ensure_ascii=False).encode()
+        except (TypeError, ValueError) as error:
+            raise InvalidRequest(f"the request has no JSON form: {error}") from None
+
+
+def bounds(knob: Knob) -> str:
+    """What a knob may be, in words: `an integer in [0, 512]`."""
+    return f"{'an integer' if knob.dtype == 'int32' else 'a number'} in [{knob.low:g}, {knob.high:g}]"
+
+
+def check_knobs(knobs: Mapping[str, object]) -> dict[str, int | float]:
+    """Checks knobs before anything is sent, by the bounds in the operators' specs.
+
+    A model may have fewer knobs or narrower bounds; the server checks those.
+
+    Args:
+        knobs: value by name; None leaves a knob to the server.
+
+    Returns:
+        The knobs that are set.
+
+    Raises:
+        UnknownField: no operator has a knob of that name.
+        KnobOutOfRange: wrong type, not finite, or outside the bounds.
+    """
+    checked: dict[str, int | float] = {}
+    for name, value in knobs.items():
+        knob = KNOBS.get(name)
+        if knob is None:
+            allowed = ", ".join(KNOBS)
+            raise UnknownField(f"{name} is not a knob, must be one of: {allowed}", param=name, allowed=allowed)
+        if value is None:
+            continue
+        number = isinstance(value, int if knob.dtype == "int32" else (int, float)) and not isinstance(value, bool)
+        if not number or not math.isfinite(value) or not knob.low <= value <= knob.high:  # type: ignore[arg-type, operator]
+            raise KnobOutOfRange(f"{name} is {value!r}, must be {bounds(knob)}", param=name, allowed=bounds(knob))
+        checked[name] = value  # type: ignore[assignment]
+    return checked
+
+
+def check_seed(seed: object) -> None:
+    """Checks a seed that is neither `UNSET` nor None.
+
+    Raises:
+        InvalidRequest: not an integer in [0, 2^53 - 1].
+    """
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed <= SEED_HIGH:
+        allowed = f"an integer in [0, {SEED_HIGH}]"
+        raise InvalidRequest(f"seed is {seed!r}, must be {allowed}", param="seed", allowed=allowed)
+
+
+def classify(
+    inputs: Inputs,
+    *,
+    model: str | None = None,
+    seed: int | None | Unset = UNSET,
+    timeout_ms: float | None = None,
+    top_k: int | None = None,
+    truncate: bool = False,
+    return_logits: bool = False,
+    **knobs: int | float | None,
+) -> Call[Classification]:
+    """Classifies one or more inputs.
+
+    Args:
+        inputs: a text; or a list of texts, of `{"text": .., "text_pair": ..}`, or of `{"token_ids": [..]}`.
+        model: name of the model; may be left out where the service has one.
+        seed: fixes the random streams. `UNSET`: the server's default seed, so that equal requests give equal
+            answers. None: the server draws one and returns it.
+        timeout_ms: deadline; past it the server drops the work and `DeadlineExceeded` is raised.
+        top_k: also return the scores of that many labels.
+        truncate: cut inputs that are longer than the model takes, rather than refuse them.
+        return_logits: also return the logits.
+        **knobs: accuracy against time, such as `num_hashes=16` (YOSO) or `alpha=0.2` (MCA); a knob that is None or
+            left out is the server's to choose.
+
+    Returns:
+        One prediction per input, with the knobs and the seed that were used.
+
+    Raises:
+        InvalidRequest: an argument is wrong (`UnknownField`, `KnobOutOfRange` and `InputTooLong` are kinds of it).
+        UnknownModel: no such model is served.
+        DeadlineExceeded: `timeout_ms` passed.
+        Overloaded: the service sheds load; `retry_after_s` says when to come back.
+        NotReady: the service is starting or stopping.
+        Unauthorized: the API key is missing or wrong.
+        ServiceUnreachable: no answer came.
+        UnexpectedAnswer: the answer is not this API's.
+    """
+    body: dict[str, Any] = {"inputs": [inputs] if isinstance(inputs, Mapping) else inputs, **check_knobs(knobs)}
+    if model is not None:
+        body["model"] = model
+    if seed is not UNSET:
+        if seed is not None:
+            check_seed(seed)
+        body["seed"] = seed
+    if timeout_ms is not None:
+        body["timeout_ms"] = timeout_ms
+    if top_k is not None:
+        body["top_k"] = top_k
+    if truncate:
+        body["truncate"] = True
+    if return_logits:
+        body["return_logits"] = True
+    return Call("POST", "/v1/classify", Classification.model_validate, body, timeout_ms)
+
+
+def models() -> Call[tuple[ModelInfo, ...]]:
+    """Lists the served models with their labels and knobs.
+
+    Raises:
+        Unauthorized: the API key is missing or wrong.
+        ServiceUnreachable: no answer came.
+        UnexpectedAnswer: the answer is not this API's.
+    """
+    return Call("GET", "/v1/models", lambda body: ModelList.model_validate(body).models)
+
+
+def ready() -> Call[bool]:
+    """Tells whether the service takes requests now: False where it is starting, stopping, or does not answer.
+
+    Raises:
+        UnexpectedAnswer: something else listens there.
+    """
+    return Call("GET", "/health/ready", lambda body: True, answered_by={NotReady: False, ServiceUnreachable: False})
