@@ -1,0 +1,61 @@
+"""What the documents say is what the code does."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attenuator import __version__
+from attenuator.__main__ import COMMANDS, main
+from attenuator.ops import KNOBS
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = ["README.md", "CONTRIBUTING.md"]
+
+
+def blocks(document: str, *languages: str) -> list[str]:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    return [body for language, body in re.findall(r"^```(\w+)\n(.*?)^```", text, re.M | re.S) if language in languages]
+
+
+def test_generated_blocks_are_current() -> None:
+    done = subprocess.run(
+        [sys.executable, "scripts/gen.py", "--check"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_readme_names_every_knob_and_command() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [name for name in KNOBS if f"`{name}`" not in text] == []
+    assert [name for name in COMMANDS if f"attenuator {name}" not in text] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_python_blocks_compile(document: str) -> None:
+    for number, block in enumerate(blocks(document, "python")):
+        compile(block, f"{document}, python block {number}", "exec")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_shell_blocks_name_real_targets_commands_and_flags(document: str, capsys: pytest.CaptureFixture[str]) -> None:
+    targets = set(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+    shell = "\n".join(blocks(document, "sh", "bash", "console")).replace("\\\n", " ")
+    for target in re.findall(r"^\s*(?:\$ )?make ([a-z][\w-]*)", shell, re.M):
+        assert target in targets, f"{document}: make {target}"
+    for command, rest in re.findall(r"\battenuator ([a-z]\w*)(.*)", shell):
+        assert command in COMMANDS, f"{document}: attenuator {command}"
+        capsys.readouterr()
+        with pytest.raises(SystemExit, match="0"):
+            sys.exit(main([command, "--help"]))
+        told = capsys.readouterr().out
+        for flag in re.findall(r"(?<=\s)--[a-z][\w-]*", rest.partition("|")[0].partition("#")[0]):
+            assert flag in told, f"{document}: attenuator {command} {flag}"
+
+
+def test_changelog_names_this_version() -> None:
+    headings = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)
+    assert headings[0] == "Unreleased"
+    assert __version__ in headings

@@ -1,0 +1,144 @@
+"""Imports go one way, heavy libraries stay where they belong, files stay small."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "attenuator"
+
+# part -> parts it may import, besides itself
+MAY_IMPORT = {
+    "__init__": set(),
+    "__main__": {"errors"},  # the commands are imported by name, when called
+    "errors": set(),
+    "bundle": {"errors"},
+    "ops": {"errors"},
+    "runtime": {"errors", "bundle", "ops"},
+    "export": {"errors", "bundle", "ops", "runtime"},
+    "serve": {"errors", "bundle", "ops", "runtime"},
+    "clients": {"errors", "bundle", "ops", "runtime"},
+}
+TRAINING = {"torch", "transformers", "onnx", "onnxscript", "onnx_ir", "safetensors", "sklearn"}
+SOURCES = {".py", ".cc", ".h", ".inl", ".sh"}
+MAX_LINES, MAX_LINES_CUDA = 400, 500
+
+
+def python_files(part: str) -> list[Path]:
+    single = PACKAGE / f"{part}.py"
+    return [single] if single.is_file() else sorted((PACKAGE / part).resolve().rglob("*.py"))
+
+
+def imported(file: Path) -> Iterator[tuple[str, int]]:
+    """Every module that a file imports anywhere in it, with the line."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"), str(file))):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}:{node.lineno}: relative imports hide the layer"
+            yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
+
+
+def test_every_part_has_a_rule() -> None:
+    parts = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or path.is_dir()} - {"__pycache__"}
+    assert parts == set(MAY_IMPORT)
+
+
+@pytest.mark.parametrize("part", MAY_IMPORT)
+def test_part_imports_only_what_lies_below_it(part: str) -> None:
+    files = python_files(part)
+    assert files
+    wrong = []
+    for file in files:
+        for name, line in imported(file):
+            root, _, rest = name.partition(".")
+            below = rest.partition(".")[0]
+            if root == "attenuator" and below in MAY_IMPORT and below not in MAY_IMPORT[part] | {part}:
+                wrong.append(f"{file}:{line}: {part} must not import attenuator.{below}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("part", ["errors", "bundle", "runtime", "serve", "clients"])
+def test_serving_side_never_imports_training_libraries(part: str) -> None:
+    wrong = [
+        f"{file}:{line}: {name}"
+        for file in python_files(part)
+        for name, line in imported(file)
+        if name.partition(".")[0] in TRAINING
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_operators_import_numpy_and_torch_only_where_they_are_for() -> None:
+    wrong = []
+    for file in python_files("ops"):
+        allowed = {"attenuator"} | set(sys.stdlib_module_names)
+        if file.name.startswith("reference"):
+            allowed |= {"numpy", "math"}
+        if file.name.startswith("torch_op"):
+            allowed |= {"numpy", "torch"}
+        wrong += [f"{file}:{line}: {name}" for name, line in imported(file) if name.partition(".")[0] not in allowed]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("part", ["serve", "clients"])
+def test_only_the_runtime_creates_sessions(part: str) -> None:
+    wrong = [
+        f"{file}:{line}: {name}"
+        for file in python_files(part)
+        for name, line in imported(file)
+        if name.partition(".")[0] == "onnxruntime"
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("modules", "unwanted"),
+    [
+        (["attenuator.ops"], ["numpy", "torch", "onnxruntime", "pydantic"]),
+        (["attenuator.clients"], ["numpy", "torch", "onnxruntime", "transformers", "onnx", "fastapi"]),
+        (["attenuator.clients.classify", "attenuator.clients.inspect"], ["torch", "transformers", "onnx", "fastapi"]),
+        (["attenuator.runtime"], ["torch", "transformers", "onnx", "fastapi", "httpx"]),
+        (["attenuator.serve.__main__", "attenuator.serve.app"], ["torch", "transformers", "onnx", "onnxscript"]),
+    ],
+    ids=["ops", "clients", "commands", "runtime", "serve"],
+)
+def test_importing_stays_light(modules: list[str], unwanted: list[str]) -> None:
+    program = f"import sys, {', '.join(modules)}\nprint(*sorted(set({unwanted!r}) & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == []
+
+
+def test_kernels_know_neither_onnxruntime_nor_torch() -> None:
+    wrong = []
+    for file in sorted((ROOT / "ops").rglob("kernel*")):
+        if file.suffix in {".h", ".cc", ".cu", ".inl"}:
+            text = file.read_text(encoding="utf-8")
+            wrong += [f"{file}: {line}" for line in re.findall(r"#include.*(?:onnxruntime|torch|ATen|ort/).*", text)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_file_is_too_long() -> None:
+    folders = [
+        PACKAGE,
+        *(ROOT / name for name in ("ops", "export", "serve", "clients", "examples", "scripts", "tests")),
+    ]
+    lines = {
+        file: len(file.read_text(encoding="utf-8").splitlines())
+        for folder in folders
+        for file in folder.rglob("*")
+        if file.is_file() and file.suffix in SOURCES | {".cu"} and "build" not in file.parts
+    }
+    assert len(lines) > 40
+    long = [
+        f"{file.relative_to(ROOT)}: {count}"
+        for file, count in lines.items()
+        if count > (MAX_LINES_CUDA if file.suffix == ".cu" else MAX_LINES)
+    ]
+    assert not long, "\n".join(long)
