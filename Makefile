@@ -1,0 +1,67 @@
+# Two commands matter: `make demo` serves the bundled models, `make test` runs every test. Both set up what they need.
+PYTHON ?= python3
+PORT ?= 8000
+VENV := .venv
+BIN := $(VENV)/bin
+BUILD_TOOLS := "scikit-build-core>=1.1" "cmake>=3.24" ninja
+# What the built library and the installed metadata depend on.
+SOURCES := pyproject.toml CMakeLists.txt ops/CMakeLists.txt $(shell find ops -name '*.cc' -o -name '*.h' -o -name '*.inl' -o -name 'spec.py' -o -name 'codegen.py' -o -name '*.lds')
+CPP := $(shell find ops -name '*.cc' -o -name '*.h' -o -name '*.inl')
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format build gen sanitize package clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "attenuator needs Python 3.11 or newer; set PYTHON=/path/to/python3" >&2; exit 1; }
+	@command -v c++ >/dev/null || { echo "attenuator needs a C++ compiler: apt-get install g++" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV) || { echo "python's venv module is missing: apt-get install python3-venv" >&2; rm -rf $(VENV); exit 1; }
+	$(BIN)/python -m pip install --quiet --upgrade pip $(BUILD_TOOLS)
+
+# The service alone: no torch.
+$(VENV)/.demo: $(BIN)/python $(SOURCES)
+	$(BIN)/python -m pip install --no-build-isolation -e '.[cpu]'
+	@touch $@
+
+# Everything, for tests, export and training.
+$(VENV)/.setup: $(BIN)/python $(SOURCES)
+	$(BIN)/python -m pip install --no-build-isolation -e '.[dev,train]'
+	@touch $@ $(VENV)/.demo
+
+setup: $(VENV)/.setup ## a .venv with everything and the built operators
+
+demo: $(VENV)/.demo ## serve the bundled models on http://127.0.0.1:8000 (PORT=...)
+	@echo "Try it: curl -s http://127.0.0.1:$(PORT)/v1/classify -H 'Content-Type: application/json' -d '{\"model\": \"reviews\", \"inputs\": \"What a wonderful film.\", \"num_hashes\": 32}'"
+	$(BIN)/attenuator serve examples/bundles/* --host 127.0.0.1 --port $(PORT)
+
+test: $(VENV)/.setup ## every test
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.setup ## ruff, mypy, clang-format, generated files current
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run -Werror $(CPP)
+	$(BIN)/python scripts/gen.py --check
+
+format: $(VENV)/.setup ## rewrite the sources in the house style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CPP)
+
+build: $(BIN)/python ## build the operators again
+	$(BIN)/python -m pip install --no-build-isolation --no-deps -e .
+
+gen: $(VENV)/.setup ## write the generated parts of the documentation
+	$(BIN)/python scripts/gen.py
+
+sanitize: $(VENV)/.setup ## the hostile-input tests under AddressSanitizer and UBSan
+	scripts/sanitize.sh
+
+package: $(VENV)/.setup ## sdist -> wheel -> a fresh environment that classifies with the installed package
+	scripts/package.sh
+
+clean: ## remove everything that was built
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
