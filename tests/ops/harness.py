@@ -1,0 +1,111 @@
+"""Runs one operator through ONNX Runtime: one-node models made from the specs, with symbolic axes and cached sessions."""
+
+import functools
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+
+from attenuator.ops import DOMAIN, OPERATORS, register
+from attenuator.ops.spec import Operator
+
+Array = np.ndarray
+AttributeValue = int | float | str
+
+ONNX_TYPES = {"float": TensorProto.FLOAT, "int32": TensorProto.INT32, "int64": TensorProto.INT64}
+NUMPY_TYPES = {"float": np.float32, "int32": np.int32, "int64": np.int64}
+BY_NAME = {operator.name: operator for operator in OPERATORS} | {operator.key: operator for operator in OPERATORS}
+
+
+def offsets(lengths: Sequence[int]) -> Array:
+    """`cu_seqlens` of sequences of these lengths."""
+    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int32)
+
+
+def build_model(
+    operator: Operator, given: Sequence[str], attributes: Mapping[str, AttributeValue], constants: Mapping[str, Array]
+) -> bytes:
+    """A model of one node.
+
+    Args:
+        operator: which.
+        given: names of the inputs that are fed or constant; the others are left out.
+        attributes: as the node has them; nothing is added.
+        constants: inputs that become initializers.
+
+    Returns:
+        The serialised model. Every axis is symbolic, with a name of its own.
+    """
+    names = [item.name if item.name in given else "" for item in operator.inputs]
+    while names and not names[-1]:
+        names.pop()
+    node = helper.make_node(
+        operator.name, names, [item.name for item in operator.outputs], domain=DOMAIN, **dict(attributes)
+    )
+    feeds = [
+        helper.make_tensor_value_info(
+            item.name, ONNX_TYPES[item.dtype], [f"{item.name}_{axis}" for axis in range(len(item.axes))]
+        )
+        for item in operator.inputs
+        if item.name in given and item.name not in constants
+    ]
+    outputs = [helper.make_tensor_value_info(item.name, ONNX_TYPES[item.dtype], None) for item in operator.outputs]
+    initializers = [numpy_helper.from_array(np.ascontiguousarray(value), name) for name, value in constants.items()]
+    graph = helper.make_graph([node], "one_node", feeds, outputs, initializers)
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid(DOMAIN, operator.version)]
+    return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString())
+
+
+def open_session(model: bytes, threads: int = 1, provider: str = "CPUExecutionProvider") -> onnxruntime.InferenceSession:
+    """A session with the operators registered; its threads do not spin."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 4  # failing runs are what many tests are about
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    register(options)
+    opened = onnxruntime.InferenceSession(model, options, providers=[provider])
+    assert opened.get_providers()[0] == provider
+    return opened
+
+
+_open_cached = functools.lru_cache(maxsize=256)(open_session)
+
+
+def session(
+    op_name: str,
+    inputs: Mapping[str, Array],
+    attributes: Mapping[str, AttributeValue],
+    threads: int = 1,
+    constants: Sequence[str] = (),
+    provider: str = "CPUExecutionProvider",
+) -> onnxruntime.InferenceSession:
+    """The cached session that `run` uses."""
+    model = build_model(BY_NAME[op_name], list(inputs), attributes, {name: inputs[name] for name in constants})
+    return _open_cached(model, threads, provider)
+
+
+def run(
+    op_name: str,
+    inputs: Mapping[str, Array],
+    attributes: Mapping[str, AttributeValue],
+    threads: int = 1,
+    constants: Sequence[str] = (),
+    provider: str = "CPUExecutionProvider",
+) -> list[Array]:
+    """Runs an operator once.
+
+    Args:
+        op_name: `YosoAttention`, or its key `yoso`.
+        inputs: by the names of the spec, with exactly the dtypes of the spec; optional ones may be missing.
+        attributes: of the node.
+        threads: intra-op threads of the session.
+        constants: names of the inputs that are initializers of the graph (weights), the others are fed.
+        provider: execution provider.
+
+    Returns:
+        The outputs in the spec's order.
+    """
+    opened = session(op_name, inputs, attributes, threads, constants, provider)
+    feeds = {name: np.ascontiguousarray(value) for name, value in inputs.items() if name not in constants}
+    return list(opened.run(None, feeds))
