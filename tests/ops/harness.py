@@ -1,4 +1,4 @@
-"""Runs one operator through ONNX Runtime: one-node models made from the specs, with symbolic axes and cached sessions."""
+"""Runs one operator through ONNX Runtime: one-node models made from the specs, symbolic axes, cached sessions."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -57,7 +57,9 @@ def build_model(
     return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString())
 
 
-def open_session(model: bytes, threads: int = 1, provider: str = "CPUExecutionProvider") -> onnxruntime.InferenceSession:
+def open_session(
+    model: bytes, threads: int = 1, provider: str = "CPUExecutionProvider"
+) -> onnxruntime.InferenceSession:
     """A session with the operators registered; its threads do not spin."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
