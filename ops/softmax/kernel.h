@@ -1,0 +1,51 @@
+// Exact softmax attention of one head of one sequence: blocked, one pass, O(block) scratch memory.
+//
+// Each function picks the best instruction set of the machine. A row's result depends only on that
+// row, its sequence's keys and values and the fields of AttentionHead: not on the range it is
+// computed in, on threads, on alignment or on anything else in the batch. All are safe to call from
+// many threads at once. README.md has the mathematics and what non-finite input gives.
+#pragma once
+
+#include <cstdint>
+
+namespace attenuator {
+
+// One head of one sequence. Pointers lead to the head's first float in the sequence's first row;
+// rows lie `*_stride` floats apart.
+struct AttentionHead {
+  const float* query = nullptr;
+  std::int64_t query_stride = 0;
+  const float* key = nullptr;
+  std::int64_t key_stride = 0;
+  const float* value = nullptr;  // may be null where only probabilities are asked for
+  std::int64_t value_stride = 0;
+  std::int64_t length = 0;     // rows of key and value
+  std::int64_t head_dim = 0;   // columns of query and key, 1 to 256
+  std::int64_t value_dim = 0;  // columns of value, 1 to 256
+  float scale = 0;             // factor on the scores, as is: 0 is not a default here
+  std::int64_t window = 0;     // keys with |i - j| <= window; 0 = all
+  bool global_token = false;   // key 0 is seen by every row and row 0 sees all keys
+};
+
+// Rows that are computed together; ranges are best cut at multiples of it.
+inline constexpr std::int64_t kQueryBlock = 64;
+
+// Output rows [begin, end) of the sequence; `output` is where row `begin` goes.
+void ExactAttention(const AttentionHead& head, std::int64_t begin, std::int64_t end, float* output,
+                    std::int64_t output_stride);
+
+// maxima[j] = max(maxima[j], max over rows i in [begin, end) of the softmax probability A_ij), for
+// every key j that these rows see. Maxima of several ranges may be merged in any order.
+void ColumnMaxima(const AttentionHead& head, std::int64_t begin, std::int64_t end, float* maxima);
+
+// For those who need the probabilities before the values are known, without a window: the two halves
+// of ExactAttention, at 4 * 64 bytes a key. At most kQueryBlock rows, begin < end.
+// probabilities [length, 64]: row j holds exp(s_ij - max_j s_ij) of the rows i from `begin` on;
+// inverse_sums [64]: 1 / sum_j of it. `maxima` as in ColumnMaxima; both buffers 64-byte aligned.
+void ProbabilityBlock(const AttentionHead& head, std::int64_t begin, std::int64_t end,
+                      float* probabilities, float* inverse_sums, float* maxima);
+void ValueBlock(const AttentionHead& head, std::int64_t begin, std::int64_t end,
+                const float* probabilities, const float* inverse_sums, float* output,
+                std::int64_t output_stride);
+
+}  // namespace attenuator
