@@ -74,8 +74,8 @@ class Call(Generic[T]):
 
 
 def bounds(knob: Knob) -> str:
-    """What a knob may be, in words: `an integer in [0, 512]`."""
-    return f"{'an integer' if knob.dtype == 'int32' else 'a number'} in [{knob.low:g}, {knob.high:g}]"
+    """What a knob may be, in words: `a whole number from 0 to 512`."""
+    return f"{'a whole number' if knob.dtype == 'int32' else 'a number'} from {knob.low:g} to {knob.high:g}"
 
 
 def check_knobs(knobs: Mapping[str, object]) -> dict[str, int | float]:
@@ -112,10 +112,10 @@ def check_seed(seed: object) -> None:
     """Checks a seed that is neither `UNSET` nor None.
 
     Raises:
-        InvalidRequest: not an integer in [0, 2^53 - 1].
+        InvalidRequest: not a whole number from 0 to 2^53 - 1.
     """
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed <= SEED_HIGH:
-        allowed = f"an integer in [0, {SEED_HIGH}]"
+        allowed = f"a whole number from 0 to {SEED_HIGH}"
         raise InvalidRequest(f"seed is {seed!r}, must be {allowed}", param="seed", allowed=allowed)
 
 

@@ -1,0 +1,153 @@
+"""Who answers `attenuator classify`: a server, or a bundle in this process. Both answer in the client's types."""
+
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from attenuator.clients.calls import UNSET, Unset, check_seed
+from attenuator.clients.client import Client
+from attenuator.clients.results import Classification, LabelScore, Prediction
+from attenuator.errors import InvalidRequest
+from attenuator.ops.spec import SEED_HIGH
+
+if TYPE_CHECKING:
+    from attenuator.runtime import Encoded, Model
+
+DEFAULT_SEED = 0  # of the server too: the same text has the same answer either way
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What is asked of every input.
+
+    Attributes:
+        knobs: value by name, those that the caller set.
+        seed: `UNSET` for the default one, None for a fresh draw per call.
+        top_k: scores to return, or None.
+        truncate: cut inputs that are too long.
+        return_logits: return the logits.
+    """
+
+    knobs: dict[str, int | float]
+    seed: int | None | Unset = UNSET
+    top_k: int | None = None
+    truncate: bool = False
+    return_logits: bool = False
+
+
+class Engine(Protocol):
+    """Answers a few inputs at a time."""
+
+    max_items: int
+
+    def classify(self, inputs: Sequence[dict[str, Any]], options: Options) -> Classification:
+        """One prediction per input."""
+
+    def close(self) -> None:
+        """Ends connections."""
+
+
+class ServerEngine:
+    """Asks a server."""
+
+    max_items = 32
+
+    def __init__(self, client: Client, *, model: str | None, timeout_ms: float | None) -> None:
+        self._client = client
+        self._model = model
+        self._timeout_ms = timeout_ms
+
+    def classify(self, inputs: Sequence[dict[str, Any]], options: Options) -> Classification:
+        """See `Client.classify`."""
+        return self._client.classify(
+            list(inputs),
+            model=self._model,
+            seed=options.seed,
+            timeout_ms=self._timeout_ms,
+            top_k=options.top_k,
+            truncate=options.truncate,
+            return_logits=options.return_logits,
+            **options.knobs,
+        )
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._client.close()
+
+
+class BundleEngine:
+    """Runs a bundle in this process."""
+
+    max_items = 8
+
+    def __init__(self, folder: Path, *, threads: int | None = None) -> None:
+        """Loads the bundle.
+
+        Raises:
+            BundleError: the bundle is damaged or does not run here.
+            OperatorLibraryMissing: the operators are not built.
+        """
+        from attenuator.runtime import load  # ONNX Runtime, which asking a server does not need
+
+        self._model: Model = load(folder, threads=threads)
+
+    def classify(self, inputs: Sequence[dict[str, Any]], options: Options) -> Classification:
+        """Tokenizes and runs the inputs as one packed batch.
+
+        Raises:
+            InvalidRequest: an input or a knob is wrong.
+        """
+        from attenuator.runtime import Row
+
+        model, manifest = self._model, self._model.manifest
+        started = time.perf_counter()
+        if options.top_k is not None and not 1 <= options.top_k <= len(manifest.labels):
+            allowed = f"a whole number from 1 to {len(manifest.labels)}"
+            raise InvalidRequest(f"top_k is {options.top_k}, must be {allowed}", param="top_k", allowed=allowed)
+        knobs = model.knobs.check(options.knobs)
+        seed = DEFAULT_SEED if options.seed is UNSET else options.seed
+        seed = secrets.randbelow(SEED_HIGH + 1) if seed is None else seed
+        check_seed(seed)
+        encoded = [self._encode(item, f"inputs[{i}]", options.truncate) for i, item in enumerate(inputs)]
+        tokenized = time.perf_counter()
+        results = model.run([Row(item.token_ids, item.type_ids, knobs, seed) for item in encoded])
+        computed = time.perf_counter()
+        flops = [result.value_flops for result in results if result.value_flops is not None]
+        return Classification(
+            model=manifest.name,
+            revision=manifest.revision,
+            device="cpu",
+            predictions=tuple(self._prediction(result.logits, options) for result in results),
+            knobs=knobs,
+            requested=options.knobs,
+            chosen_by="caller" if options.knobs else "default",
+            seed=seed,
+            tokens=tuple(len(item.token_ids) for item in encoded),
+            value_flops=tuple(flops) or None,
+            timing_ms={"tokenize": (tokenized - started) * 1e3, "compute": (computed - tokenized) * 1e3},
+        )
+
+    def close(self) -> None:
+        """Nothing stays open."""
+
+    def _encode(self, item: dict[str, Any], param: str, truncate: bool) -> "Encoded":
+        if "token_ids" in item:
+            return self._model.from_ids(item["token_ids"], param=f"{param}.token_ids")
+        for name in ("text", "text_pair"):
+            if not isinstance(item.get(name, ""), str) or (name == "text" and name not in item):
+                raise InvalidRequest(f"{param}.{name} must be a text", param=f"{param}.{name}", allowed="a text")
+        return self._model.encode(item["text"], item.get("text_pair"), truncate=truncate, param=f"{param}.text")
+
+    def _prediction(self, logits: Any, options: Options) -> Prediction:
+        found = self._model.predict(logits)
+        ranking = found.ranking[: options.top_k] if options.top_k else None
+        return Prediction(
+            label=found.label,
+            score=found.score,
+            labels=None if found.labels is None else tuple(found.labels),
+            scores=ranking and tuple(LabelScore(label=label, score=score) for label, score in ranking),
+            logits=tuple(found.logits) if options.return_logits else None,
+        )

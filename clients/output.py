@@ -1,0 +1,119 @@
+"""How `attenuator classify` shows answers: a table on a terminal, tab-separated in a pipe, JSON lines on request."""
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.table import Table
+
+from attenuator.clients.results import Classification, Prediction
+from attenuator.clients.texts import Item
+
+EXCERPT_CHARACTERS = 60
+
+
+class Output(Protocol):
+    """Takes answers as they come."""
+
+    def show(self, items: Sequence[Item], answer: Classification) -> None:
+        """Takes the answer to some inputs."""
+
+    def close(self) -> None:
+        """No more will come."""
+
+
+def labels_of(prediction: Prediction) -> str:
+    """The label, or, multi-label, all labels at or above their threshold."""
+    if prediction.labels is None:
+        return prediction.label
+    return ", ".join(prediction.labels) or "(none)"
+
+
+class JsonLines:
+    """One JSON object per input."""
+
+    def show(self, items: Sequence[Item], answer: Classification) -> None:
+        """Writes the answers at once, so that a reader at the other end of a pipe can start."""
+        for index, (item, prediction) in enumerate(zip(items, answer.predictions, strict=True)):
+            record: dict[str, Any] = {"input": item.where, **prediction.model_dump(mode="json", exclude_none=True)}
+            record["tokens"] = answer.tokens[index]
+            if answer.value_flops is not None:
+                record["value_flops"] = answer.value_flops[index]
+            record |= {"knobs": answer.knobs, "chosen_by": answer.chosen_by, "seed": answer.seed}
+            record |= {"model": answer.model, "revision": answer.revision}
+            print(json.dumps(record, ensure_ascii=False))
+        sys.stdout.flush()
+
+    def close(self) -> None:
+        """Nothing is kept."""
+
+
+class TabSeparated:
+    """Label, score and text, for `cut`, `sort` and `awk`."""
+
+    def show(self, items: Sequence[Item], answer: Classification) -> None:
+        """Writes one line per input."""
+        for item, prediction in zip(items, answer.predictions, strict=True):
+            print(f"{labels_of(prediction)}\t{prediction.score:.4f}\t{item.excerpt}")
+        sys.stdout.flush()
+
+    def close(self) -> None:
+        """Nothing is kept."""
+
+
+class TextTable:
+    """A table for people."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._rows: list[tuple[Item, Prediction, int, float | None]] = []
+        self._last: Classification | None = None
+        self._compute_ms = 0.0
+
+    def show(self, items: Sequence[Item], answer: Classification) -> None:
+        """Keeps the answers for the table."""
+        flops = answer.value_flops or (None,) * len(items)
+        self._rows += zip(items, answer.predictions, answer.tokens, flops, strict=True)
+        self._last = answer
+        self._compute_ms += answer.timing_ms.get("compute", 0.0)
+
+    def close(self) -> None:
+        """Prints the table and, below it, what it ran with."""
+        if self._last is None:
+            return
+        scored = any(prediction.scores for _, prediction, _, _ in self._rows)
+        logits = any(prediction.logits for _, prediction, _, _ in self._rows)
+        sampled = self._last.value_flops is not None
+        table = Table(box=None, pad_edge=False)
+        for name, wanted in (("label", True), ("score", True), ("best", scored), ("logits", logits)):
+            if wanted:
+                table.add_column(name, justify="right" if name == "score" else "left")
+        table.add_column("tokens", justify="right")
+        if sampled:
+            table.add_column("value FLOPs", justify="right")
+        table.add_column("input", no_wrap=True, overflow="ellipsis", max_width=EXCERPT_CHARACTERS)
+        for item, prediction, tokens, flops in self._rows:
+            best = " ".join(f"{each.label} {each.score:.3f}" for each in prediction.scores or ())
+            cells = [labels_of(prediction), f"{prediction.score:.4f}"]
+            cells += [best] * scored + [" ".join(f"{value:.4f}" for value in prediction.logits or ())] * logits
+            cells += [str(tokens)] + [f"{flops:.0%}"] * sampled + [item.excerpt]
+            table.add_row(*cells)
+        self._console.print(table, markup=False)
+        last = self._last
+        knobs = ", ".join(f"{name} {value:g}" for name, value in last.knobs.items()) or "no knob"
+        self._console.print(
+            f"{last.model} on {last.device}: {knobs} (chosen by {last.chosen_by}), seed {last.seed}, "
+            f"{self._compute_ms:.1f} ms computing",
+            style="dim",
+            markup=False,
+            highlight=False,
+        )
+
+
+def output_for(*, json_lines: bool) -> Output:
+    """The output that suits where stdout leads."""
+    if json_lines:
+        return JsonLines()
+    return TextTable(Console()) if sys.stdout.isatty() else TabSeparated()

@@ -1,0 +1,81 @@
+"""What `attenuator classify` reads: words of the command, files, standard input."""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attenuator.errors import InvalidRequest
+
+STDIN = "-"
+FIELDS = ("text", "text_pair", "token_ids")
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One input.
+
+    Attributes:
+        where: how a person finds it: `text 1`, or `notes.txt line 12`.
+        content: as the HTTP API takes it: `{"text": ..}`, with a `text_pair`, or `{"token_ids": ..}`.
+    """
+
+    where: str
+    content: dict[str, Any]
+
+    @property
+    def excerpt(self) -> str:
+        """The input on one line."""
+        if "token_ids" in self.content:
+            return " ".join(str(token) for token in self.content["token_ids"])
+        return " | ".join(" ".join(str(self.content[name]).split()) for name in FIELDS[:2] if name in self.content)
+
+
+def _record(line: str, where: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"{where} is not JSON: {error}") from None
+    content = {name: record[name] for name in FIELDS if name in record} if isinstance(record, dict) else {}
+    if not content:
+        raise InvalidRequest(f"{where} must be an object with text, text and text_pair, or token_ids")
+    return content
+
+
+def lines_of(path: str, *, jsonl: bool) -> Iterator[Item]:
+    """The inputs of a file, one a line; blank lines are passed over.
+
+    Args:
+        path: a file, or `-` for standard input.
+        jsonl: each line is a JSON object rather than a text; so are those of a file named `*.jsonl`.
+
+    Raises:
+        InvalidRequest: the file cannot be read, or a line is not what it should be.
+    """
+    name = "standard input" if path == STDIN else path
+    jsonl = jsonl or Path(path).suffix == ".jsonl"
+    try:
+        with nullcontext(sys.stdin) if path == STDIN else open(path, encoding="utf-8") as stream:
+            for number, line in enumerate(stream, start=1):
+                if line.strip():
+                    where = f"{name} line {number}"
+                    yield Item(where, _record(line, where) if jsonl else {"text": line.rstrip("\r\n")})
+    except OSError as error:
+        raise InvalidRequest(f"{name} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"{name} is not UTF-8: {error.reason} at byte {error.start}") from None
+
+
+def items(words: Iterable[str], files: Iterable[str], *, jsonl: bool) -> Iterator[Item]:
+    """All inputs of a call, the command's own words first.
+
+    Raises:
+        InvalidRequest: a file cannot be read, or a line is not what it should be.
+    """
+    for number, text in enumerate(words, start=1):
+        yield Item(f"text {number}", {"text": text})
+    for path in files:
+        yield from lines_of(path, jsonl=jsonl)
