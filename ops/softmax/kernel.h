@@ -20,8 +20,8 @@ struct AttentionHead {
   const float* value = nullptr;  // may be null where only probabilities are asked for
   std::int64_t value_stride = 0;
   std::int64_t length = 0;     // rows of key and value
-  std::int64_t head_dim = 0;   // columns of query and key, 1 to 256
-  std::int64_t value_dim = 0;  // columns of value, 1 to 256
+  std::int64_t head_dim = 0;   // columns of query and key, at least 1
+  std::int64_t value_dim = 0;  // columns of value, at least 1
   float scale = 0;             // factor on the scores, as is: 0 is not a default here
   std::int64_t window = 0;     // keys with |i - j| <= window; 0 = all
   bool global_token = false;   // key 0 is seen by every row and row 0 sees all keys
@@ -34,12 +34,17 @@ inline constexpr std::int64_t kQueryBlock = 64;
 void ExactAttention(const AttentionHead& head, std::int64_t begin, std::int64_t end, float* output,
                     std::int64_t output_stride);
 
+// Output row 0 alone, by a path that is fast for one row: what `queries = first` computes. Differs
+// from ExactAttention by rounding, except that the latter takes this path for row 0 where that row
+// sees all keys only by `global_token`.
+void FirstRowAttention(const AttentionHead& head, float* output);
+
 // maxima[j] = max(maxima[j], max over rows i in [begin, end) of the softmax probability A_ij), for
 // every key j that these rows see. Maxima of several ranges may be merged in any order.
 void ColumnMaxima(const AttentionHead& head, std::int64_t begin, std::int64_t end, float* maxima);
 
-// For those who need the probabilities before the values are known, without a window: the two halves
-// of ExactAttention, at 4 * 64 bytes a key. At most kQueryBlock rows, begin < end.
+// For those who need the probabilities before the values are known, without a window: the two
+// halves of ExactAttention, at 4 * 64 bytes a key. At most kQueryBlock rows, begin < end.
 // probabilities [length, 64]: row j holds exp(s_ij - max_j s_ij) of the rows i from `begin` on;
 // inverse_sums [64]: 1 / sum_j of it. `maxima` as in ColumnMaxima; both buffers 64-byte aligned.
 void ProbabilityBlock(const AttentionHead& head, std::int64_t begin, std::int64_t end,

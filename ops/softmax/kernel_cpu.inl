@@ -1,0 +1,439 @@
+// Exact softmax attention for any Simd: included by kernel_cpu_avx2.cc and kernel_cpu_avx512.cc.
+//
+// A block of up to 64 queries lies across the vector lanes: queries are transposed once, keys and
+// values are read where they are, and the scores of a key block form a [key, query] tile, so that
+// maximum and sum over keys need no horizontal step. Scores are in units of log2: the queries carry
+// scale * log2(e).
+#pragma once
+
+#include "ops/softmax/kernel_cpu.h"
+#include "ops/softmax/tile.inl"
+
+namespace attenuator {
+namespace {
+
+constexpr std::int64_t kWidth = Simd::kWidth;
+constexpr std::int64_t kRowKeys = 256;  // keys that the one-row path takes at a time
+constexpr float kLog2E = 1.44269504088896341f;
+constexpr float kLowest = -3.402823466e38f;
+
+inline std::int64_t Padded(std::int64_t columns) {
+  return (columns + kWidth - 1) / kWidth * kWidth;
+}
+
+// Parts of the scratch memory, as SoftmaxScratchFloats counts them.
+struct Scratch {
+  float* query;       // [head_dim, 64], or one row
+  float* scores;      // [kKeyBlock, 64], or [kRowKeys]
+  float* kept;        // [64, padded value_dim]
+  float* value;       // [kKeyBlock, padded value_dim] where value_dim is no multiple of the width
+  float* maximum;     // [64]
+  float* sum;         // [64]
+  float* old_factor;  // [64]
+
+  Scratch(const AttentionHead& head, float* memory)
+      : query(memory),
+        scores(query + PaddedToVectors(head.head_dim) * kQueryBlock),
+        kept(scores + kKeyBlock * kQueryBlock),
+        value(kept + PaddedToVectors(head.value_dim) * kQueryBlock),
+        maximum(value + PaddedToVectors(head.value_dim) * kKeyBlock),
+        sum(maximum + kQueryBlock),
+        old_factor(sum + kQueryBlock) {}
+};
+
+// A window that leaves nothing out is none.
+inline AttentionHead Normalized(AttentionHead head) {
+  if (head.window >= head.length - 1) head.window = 0;
+  return head;
+}
+
+// query[k, lane] = row begin + lane, lanes beyond the last row repeat it.
+inline void PackQueries(const AttentionHead& head, std::int64_t begin, std::int64_t count,
+                        float* query) {
+  const Vector scale = Simd::Set(head.scale * kLog2E);
+  for (std::int64_t lane = 0; lane < count; lane += kWidth) {
+    const float* rows[kWidth];
+    for (std::int64_t i = 0; i < kWidth; ++i) {
+      rows[i] = head.query + (begin + Smaller(lane + i, count - 1)) * head.query_stride;
+    }
+    std::int64_t k = 0;
+    for (; k + 4 <= head.head_dim; k += 4) {
+      Vector columns[4];
+      Simd::Transpose4(rows, columns);
+      for (int c = 0; c < 4; ++c) {
+        Simd::Store(query + (k + c) * kQueryBlock + lane, Simd::Mul(columns[c], scale));
+      }
+      for (std::int64_t i = 0; i < kWidth; ++i) rows[i] += 4;
+    }
+    for (; k < head.head_dim; ++k) {
+      float* line = query + k * kQueryBlock + lane;
+      for (std::int64_t i = 0; i < kWidth; ++i) line[i] = *rows[i]++;
+      Simd::Store(line, Simd::Mul(Simd::Load(line), scale));
+    }
+  }
+}
+
+// scores[j, lane] of keys [first, last) and `count` queries.
+inline void Score(const AttentionHead& head, const float* query, std::int64_t count,
+                  std::int64_t first, std::int64_t last, float* scores) {
+  const int vectors = static_cast<int>((count + kWidth - 1) / kWidth);
+  for (int v = 0; v < vectors; v += Simd::kTileVectors) {
+    const int width = vectors - v < Simd::kTileVectors ? vectors - v : Simd::kTileVectors;
+    const int rows = Simd::TileRows(width);
+    const auto full = TileTable<ScoreTile>::Get(rows, width);
+    std::int64_t j = first;
+    for (; j + rows <= last; j += rows) {
+      full(head.key + j * head.key_stride, head.key_stride, query + v * kWidth, head.head_dim,
+           scores + (j - first) * kQueryBlock + v * kWidth);
+    }
+    if (j < last) {
+      TileTable<ScoreTile>::Get(static_cast<int>(last - j), width)(
+          head.key + j * head.key_stride, head.key_stride, query + v * kWidth, head.head_dim,
+          scores + (j - first) * kQueryBlock + v * kWidth);
+    }
+  }
+}
+
+// Puts -inf where a row does not see a key.
+inline void Mask(const AttentionHead& head, std::int64_t begin, std::int64_t count,
+                 std::int64_t first, std::int64_t last, float* scores) {
+  for (std::int64_t j = first; j < last; ++j) {
+    for (std::int64_t lane = 0; lane < count; lane += kWidth) {
+      float* line = scores + (j - first) * kQueryBlock + lane;
+      const std::int64_t low = Larger(j - head.window - begin - lane, 0);
+      const std::int64_t high = Smaller(j + head.window - begin - lane, kWidth);
+      Simd::Store(line, Simd::Keep(Simd::Load(line), low, high));
+    }
+  }
+}
+
+// Calls visit(first, last, masked, final) for each range of keys that rows [begin, end) see, in
+// order.
+template <class Visit>
+inline void ForKeys(const AttentionHead& head, std::int64_t begin, std::int64_t end,
+                    const Visit& visit) {
+  std::int64_t low = 0;
+  std::int64_t high = head.length;
+  if (head.window > 0) {
+    low = Larger(begin - head.window, 0);
+    high = Smaller(end + head.window, head.length);
+    // Apart from its block for every row, lest a row's sums depend on where its range begins.
+    if (head.global_token) {
+      low = Larger(low, 1);
+      visit(0, 1, false, low >= high);
+    }
+  }
+  for (std::int64_t first = low, last; first < high; first = last) {
+    last = Smaller((first / kKeyBlock + 1) * kKeyBlock, high);
+    const bool masked =
+        head.window > 0 && (first < end - 1 - head.window || last - 1 > begin + head.window);
+    visit(first, last, masked, last == high);
+  }
+}
+
+// Takes a key block into the running maximum and sum of each lane. old_factor is what sums so far
+// are multiplied by; kStore keeps exp2(score - maximum) in place of the scores.
+template <bool kStore>
+inline void Normalize(std::int64_t count, std::int64_t keys, float* scores,
+                      const Scratch& scratch) {
+  for (std::int64_t lane = 0; lane < count; lane += kWidth) {
+    const Vector old = Simd::Load(scratch.maximum + lane);
+    Vector maximum = old;
+    for (std::int64_t j = 0; j < keys; ++j) {
+      maximum = Simd::Max(Simd::Load(scores + j * kQueryBlock + lane), maximum);
+    }
+    Vector sum = Simd::Zero();
+    for (std::int64_t j = 0; j < keys; ++j) {
+      float* line = scores + j * kQueryBlock + lane;
+      const Vector p = Simd::Exp2(Simd::Sub(Simd::Load(line), maximum));
+      if (kStore) Simd::Store(line, p);
+      sum = Simd::Add(sum, p);
+    }
+    const Vector factor = Simd::Exp2(Simd::Sub(old, maximum));
+    Simd::Store(scratch.old_factor + lane, factor);
+    Simd::Store(scratch.maximum + lane, maximum);
+    Simd::Store(scratch.sum + lane, Simd::Fma(Simd::Load(scratch.sum + lane), factor, sum));
+  }
+}
+
+inline void Reset(std::int64_t count, const Scratch& scratch) {
+  for (std::int64_t lane = 0; lane < count; lane += kWidth) {
+    Simd::Store(scratch.maximum + lane, Simd::Set(kLowest));
+    Simd::Store(scratch.sum + lane, Simd::Zero());
+  }
+}
+
+inline void Invert(std::int64_t count, float* sum) {
+  for (std::int64_t lane = 0; lane < count; lane += kWidth) {
+    Simd::Store(sum + lane, Simd::Div(Simd::Set(1.0f), Simd::Load(sum + lane)));
+  }
+}
+
+// Values of keys [first, last): where they are, or copied to whole vectors.
+struct Values {
+  const float* rows;
+  std::int64_t stride;
+};
+
+inline Values PackValues(const AttentionHead& head, std::int64_t first, std::int64_t last,
+                         float* memory) {
+  const float* rows = head.value + first * head.value_stride;
+  if (head.value_dim % kWidth == 0) return {rows, head.value_stride};
+  const std::int64_t stride = Padded(head.value_dim);
+  for (std::int64_t j = 0; j < last - first; ++j) {
+    for (std::int64_t c = 0; c < head.value_dim; c += kWidth) {
+      const float* from = rows + j * head.value_stride + c;
+      const std::int64_t columns = Smaller(head.value_dim - c, kWidth);
+      Simd::Store(memory + j * stride + c, Simd::LoadFirst(from, columns));
+    }
+  }
+  return {memory, stride};
+}
+
+// Adds p [keys, 64] times values to `count` rows of the sink.
+inline void AddValues(const AttentionHead& head, const float* p, std::int64_t p_stride,
+                      std::int64_t count, const Values& values, std::int64_t keys,
+                      const Sink& sink) {
+  const std::int64_t vectors = Padded(head.value_dim) / kWidth;
+  for (std::int64_t v = 0; v < vectors; v += Simd::kTileVectors) {
+    const int width = static_cast<int>(Smaller(vectors - v, Simd::kTileVectors));
+    const int rows = Simd::TileRows(width);
+    for (std::int64_t i = 0; i < count; i += rows) {
+      const int tile = static_cast<int>(Smaller(rows, count - i));
+      Sink at = sink;
+      at.kept += i * sink.kept_stride + v * kWidth;
+      at.output += i * sink.output_stride + v * kWidth;
+      at.output_columns -= v * kWidth;
+      if (at.old_factor != nullptr) at.old_factor += i;
+      if (at.new_factor != nullptr) at.new_factor += i;
+      TileTable<ValueTile>::Get(tile, width)(p + i, p_stride, values.rows + v * kWidth,
+                                             values.stride, keys, at);
+    }
+  }
+}
+
+// Rows [begin, begin + count), count <= 64.
+inline void AttendBlock(const AttentionHead& head, std::int64_t begin, std::int64_t count,
+                        float* output, std::int64_t output_stride, const Scratch& scratch) {
+  PackQueries(head, begin, count, scratch.query);
+  Reset(count, scratch);
+  bool any = false;
+  ForKeys(head, begin, begin + count,
+          [&](std::int64_t first, std::int64_t last, bool masked, bool final) {
+            Score(head, scratch.query, count, first, last, scratch.scores);
+            if (masked) Mask(head, begin, count, first, last, scratch.scores);
+            Normalize<true>(count, last - first, scratch.scores, scratch);
+            if (final) Invert(count, scratch.sum);
+            const Sink sink{scratch.kept,
+                            Padded(head.value_dim),
+                            any ? scratch.old_factor : nullptr,
+                            final ? scratch.sum : nullptr,
+                            output,
+                            output_stride,
+                            head.value_dim};
+            AddValues(head, scratch.scores, kQueryBlock, count,
+                      PackValues(head, first, last, scratch.value), last - first, sink);
+            any = true;
+          });
+}
+
+// Softmax statistics and values of row 0, keys across the loop and dimensions across the lanes.
+void FirstRow(const AttentionHead& given, float* output, float* memory) {
+  const AttentionHead head = Normalized(given);
+  const Scratch scratch(head, memory);
+  const std::int64_t depth = Padded(head.head_dim);
+  for (std::int64_t k = 0; k < depth; ++k) {
+    scratch.query[k] = k < head.head_dim ? head.query[k] * (head.scale * kLog2E) : 0.0f;
+  }
+  const bool all = head.window == 0 || head.global_token;
+  const std::int64_t high = all ? head.length : head.window + 1;
+  float maximum = kLowest;
+  float sum = 0;
+  for (std::int64_t first = 0; first < high; first += kRowKeys) {
+    const std::int64_t keys = Smaller(high - first, kRowKeys);
+    Vector largest = Simd::Set(maximum);
+    for (std::int64_t j = 0; j < keys; ++j) {
+      const float* key = head.key + (first + j) * head.key_stride;
+      Vector dot = Simd::Zero();
+      std::int64_t k = 0;
+      for (; k + kWidth <= head.head_dim; k += kWidth) {
+        dot = Simd::Fma(Simd::Load(key + k), Simd::Load(scratch.query + k), dot);
+      }
+      if (k < head.head_dim) {
+        dot = Simd::Fma(Simd::LoadFirst(key + k, head.head_dim - k), Simd::Load(scratch.query + k),
+                        dot);
+      }
+      scratch.scores[j] = Simd::Sum(dot);
+    }
+    for (std::int64_t j = keys; j < Padded(keys); ++j) scratch.scores[j] = -__builtin_inff();
+    for (std::int64_t j = 0; j < keys; j += kWidth) {
+      largest = Simd::Max(Simd::Load(scratch.scores + j), largest);
+    }
+    const float old = maximum;
+    maximum = Simd::Largest(largest);
+    Vector sums = Simd::Zero();
+    for (std::int64_t j = 0; j < keys; j += kWidth) {
+      const Vector p = Simd::Exp2(Simd::Sub(Simd::Load(scratch.scores + j), Simd::Set(maximum)));
+      Simd::Store(scratch.scores + j, p);
+      sums = Simd::Add(sums, p);
+    }
+    Simd::Store(scratch.old_factor, Simd::Exp2(Simd::Set(old - maximum)));
+    sum = sum * scratch.old_factor[0] + Simd::Sum(sums);
+    scratch.sum[0] = 1.0f / sum;
+    const bool final = first + keys == high;
+    for (std::int64_t j = 0; j < keys; j += kKeyBlock) {
+      const std::int64_t some = Smaller(keys - j, kKeyBlock);
+      const bool start = j == 0;
+      if (!start) Simd::Store(scratch.old_factor, Simd::Set(1.0f));
+      const Sink sink{scratch.kept,
+                      Padded(head.value_dim),
+                      first + j > 0 ? scratch.old_factor : nullptr,
+                      final && j + some == keys ? scratch.sum : nullptr,
+                      output,
+                      0,
+                      head.value_dim};
+      AddValues(head, scratch.scores + j, 1, 1,
+                PackValues(head, first + j, first + j + some, scratch.value), some, sink);
+    }
+  }
+}
+
+// Calls visit(begin, count) for blocks of at most 64 rows of whole vectors and nearly equal size.
+template <class Visit>
+inline void ForBlocks(std::int64_t begin, std::int64_t end, const Visit& visit) {
+  while (begin < end) {
+    const std::int64_t blocks = (end - begin + kQueryBlock - 1) / kQueryBlock;
+    const std::int64_t count = Smaller(Padded((end - begin + blocks - 1) / blocks), end - begin);
+    visit(begin, count);
+    begin += count;
+  }
+}
+
+void Attention(const AttentionHead& given, std::int64_t begin, std::int64_t end, float* output,
+               std::int64_t output_stride, float* memory) {
+  const AttentionHead head = Normalized(given);
+  const Scratch scratch(head, memory);
+  float* const row_0 = output - begin * output_stride;
+  if (begin == 0 && end > 0 && head.window > 0 && head.global_token) {
+    FirstRow(head, row_0, memory);
+    begin = 1;
+  }
+  ForBlocks(begin, end, [&](std::int64_t first, std::int64_t count) {
+    AttendBlock(head, first, count, row_0 + first * output_stride, output_stride, scratch);
+  });
+}
+
+// maxima[j] = max(maxima[j], 2^(max over lanes of score - offset)) for keys [first, last).
+inline void TakeMaxima(std::int64_t count, std::int64_t first, std::int64_t last,
+                       const float* scores, const float* offsets, float* maxima) {
+  float largest[kKeyBlock + 16];
+  const std::int64_t keys = last - first;
+  for (std::int64_t j = 0; j < keys; ++j) {
+    Vector most = Simd::Set(-__builtin_inff());
+    for (std::int64_t lane = 0; lane < count; lane += kWidth) {
+      const Vector score = Simd::Load(scores + j * kQueryBlock + lane);
+      most = Simd::Max(Simd::Sub(score, Simd::Load(offsets + lane)), most);
+    }
+    largest[j] = Simd::Largest(most);
+  }
+  for (std::int64_t j = keys; j < Padded(keys); ++j) largest[j] = -__builtin_inff();
+  for (std::int64_t j = 0; j < keys; j += kWidth) {
+    Simd::Store(largest + j, Simd::Min(Simd::Exp2(Simd::Load(largest + j)), Simd::Set(1.0f)));
+  }
+  for (std::int64_t j = 0; j < keys; ++j) {
+    maxima[first + j] = largest[j] > maxima[first + j] ? largest[j] : maxima[first + j];
+  }
+}
+
+// offsets[lane] = maximum + log2(sum), +inf in lanes without a row.
+inline void Offsets(std::int64_t count, const float* maximum, const float* sum, float* offsets) {
+  for (std::int64_t lane = 0; lane < kQueryBlock; ++lane) {
+    offsets[lane] = lane < count ? maximum[lane] + __builtin_log2f(sum[lane]) : __builtin_inff();
+  }
+}
+
+// Column maxima of rows [begin, begin + count), count <= 64; row 0 sees all keys if `all`.
+inline void MaximaBlock(const AttentionHead& head, std::int64_t begin, std::int64_t count,
+                        float* maxima, const Scratch& scratch) {
+  PackQueries(head, begin, count, scratch.query);
+  Reset(count, scratch);
+  bool kept = false;
+  const auto score = [&](std::int64_t first, std::int64_t last, bool masked) {
+    Score(head, scratch.query, count, first, last, scratch.scores);
+    if (masked) Mask(head, begin, count, first, last, scratch.scores);
+  };
+  ForKeys(head, begin, begin + count,
+          [&](std::int64_t first, std::int64_t last, bool masked, bool) {
+            score(first, last, masked);
+            Normalize<false>(count, last - first, scratch.scores, scratch);
+            kept = last - first == head.length;
+          });
+  Offsets(count, scratch.maximum, scratch.sum, scratch.old_factor);
+  ForKeys(head, begin, begin + count,
+          [&](std::int64_t first, std::int64_t last, bool masked, bool) {
+            if (!kept) score(first, last, masked);
+            TakeMaxima(count, first, last, scratch.scores, scratch.old_factor, maxima);
+          });
+}
+
+void Maxima(const AttentionHead& given, std::int64_t begin, std::int64_t end, float* maxima,
+            float* memory) {
+  AttentionHead head = Normalized(given);
+  const Scratch scratch(head, memory);
+  if (begin == 0 && end > 0 && head.window > 0 && head.global_token) {
+    AttentionHead row = head;
+    row.window = 0;
+    MaximaBlock(row, 0, 1, maxima, scratch);
+    begin = 1;
+  }
+  ForBlocks(begin, end, [&](std::int64_t first, std::int64_t count) {
+    MaximaBlock(head, first, count, maxima, scratch);
+  });
+}
+
+void Probabilities(const AttentionHead& head, std::int64_t begin, std::int64_t end,
+                   float* probabilities, float* inverse_sums, float* maxima, float* memory) {
+  const std::int64_t count = end - begin;
+  const Scratch scratch(head, memory);
+  PackQueries(head, begin, count, scratch.query);
+  Score(head, scratch.query, count, 0, head.length, probabilities);
+  Reset(count, scratch);
+  Normalize<true>(count, head.length, probabilities, scratch);
+  Invert(count, scratch.sum);
+  for (std::int64_t lane = 0; lane < kQueryBlock; ++lane) {
+    inverse_sums[lane] = lane < count ? scratch.sum[lane] : 0.0f;
+  }
+  for (std::int64_t j = 0; j < head.length; ++j) {
+    Vector most = Simd::Zero();  // lanes beyond the last row repeat it and do no harm
+    for (std::int64_t lane = 0; lane < count; lane += kWidth) {
+      const Vector p = Simd::Load(probabilities + j * kQueryBlock + lane);
+      most = Simd::Max(Simd::Mul(p, Simd::Load(scratch.sum + lane)), most);
+    }
+    const float largest = Simd::Largest(most);
+    maxima[j] = largest > maxima[j] ? largest : maxima[j];
+  }
+}
+
+void ProbabilityValues(const AttentionHead& head, std::int64_t begin, std::int64_t end,
+                       const float* probabilities, const float* inverse_sums, float* output,
+                       std::int64_t output_stride, float* memory) {
+  const Scratch scratch(head, memory);
+  for (std::int64_t lane = 0; lane < kQueryBlock; ++lane) scratch.old_factor[lane] = 1.0f;
+  for (std::int64_t first = 0; first < head.length; first += kKeyBlock) {
+    const std::int64_t last = Smaller(first + kKeyBlock, head.length);
+    const Sink sink{scratch.kept,
+                    Padded(head.value_dim),
+                    first > 0 ? scratch.old_factor : nullptr,
+                    last == head.length ? inverse_sums : nullptr,
+                    output,
+                    output_stride,
+                    head.value_dim};
+    AddValues(head, probabilities + first * kQueryBlock, kQueryBlock, end - begin,
+              PackValues(head, first, last, scratch.value), last - first, sink);
+  }
+}
+
+constexpr SoftmaxKernels kKernels{Attention, FirstRow, Maxima, Probabilities, ProbabilityValues};
+
+}  // namespace
+}  // namespace attenuator

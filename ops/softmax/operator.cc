@@ -1,0 +1,127 @@
+// SoftmaxAttention: checks, then one task for each (sequence, heads, query rows).
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "ops/common/check.h"
+#include "ops/common/registry.h"
+#include "ops/softmax/kernel.h"
+
+namespace attenuator {
+namespace {
+
+using Spec = spec::SoftmaxAttention;
+
+constexpr std::int64_t kHeadDimLow = 8;
+constexpr std::int64_t kHeadDimHigh = 256;
+// Rows that one task takes of a long sequence, and the multiply-adds under which handing a task to
+// another thread costs more than it wins.
+constexpr std::int64_t kTaskRows = 4 * kQueryBlock;
+constexpr double kTaskWork = 2e6;
+
+struct Task {
+  std::int64_t sequence;
+  std::int64_t head_begin;
+  std::int64_t head_end;
+  std::int64_t row_begin;
+  std::int64_t row_end;
+};
+
+class SoftmaxAttentionKernel final : public Kernel {
+ public:
+  explicit SoftmaxAttentionKernel(const NodeReader& reader) : attributes_(Spec::Read(reader)) {
+    if (!std::isfinite(attributes_.scale)) Fail(Spec::kName, "attribute scale is not finite");
+  }
+
+  void Run(RunContext& context) const override {
+    const TensorView query = context.Input(Spec::kQueryInput);
+    const TensorView key = context.Input(Spec::kKeyInput);
+    const TensorView value = context.Input(Spec::kValueInput);
+    const std::int64_t heads = attributes_.num_heads;
+    const bool first = attributes_.queries == Spec::Queries::kFirst;
+    const Sequences sequences =
+        CheckSequences(Spec::kName, context.Input(Spec::kCuSeqlensInput), key.rows());
+    CheckAxis(Spec::kName, "value", value, 0, key.rows(), "rows of key");
+    CheckAxis(Spec::kName, "query", query, 0, first ? sequences.batch : key.rows(),
+              first ? "one row a sequence" : "rows of key");
+    CheckAxis(Spec::kName, "query", query, 1, key.columns(), "columns of key");
+
+    AttentionHead shared;
+    shared.head_dim = CheckHeadDim(Spec::kName, "key", key, heads, kHeadDimLow, kHeadDimHigh);
+    shared.value_dim = CheckHeadDim(Spec::kName, "value", value, heads, kHeadDimLow, kHeadDimHigh);
+    shared.query_stride = query.columns();
+    shared.key_stride = key.columns();
+    shared.value_stride = value.columns();
+    shared.scale = attributes_.scale != 0.0f
+                       ? attributes_.scale
+                       : static_cast<float>(1.0 / std::sqrt(static_cast<double>(shared.head_dim)));
+    shared.window = attributes_.window;
+    shared.global_token = attributes_.global_tokens == 1;
+    float* output =
+        static_cast<float*>(context.Output(Spec::kOutputOutput, {query.rows(), value.columns()}));
+
+    if (first) {
+      for (std::int64_t b = 0; b < sequences.batch; ++b) {
+        if (sequences.length(b) != 0) continue;
+        std::memset(output + b * value.columns(), 0, sizeof(float) * value.columns());
+      }
+    }
+    const std::vector<Task> tasks = Tasks(sequences, shared, first);
+    context.threads().For(static_cast<std::int64_t>(tasks.size()), [&](std::int64_t index) {
+      const Task& task = tasks[index];
+      const std::int64_t begin = sequences.begin(task.sequence);
+      const std::int64_t query_begin = first ? task.sequence : begin;
+      for (std::int64_t h = task.head_begin; h < task.head_end; ++h) {
+        AttentionHead head = shared;
+        head.length = sequences.length(task.sequence);
+        head.query = query.floats() + query_begin * query.columns() + h * head.head_dim;
+        head.key = key.floats() + begin * key.columns() + h * head.head_dim;
+        head.value = value.floats() + begin * value.columns() + h * head.value_dim;
+        float* rows =
+            output + (query_begin + task.row_begin) * value.columns() + h * head.value_dim;
+        if (first) {
+          FirstRowAttention(head, rows);
+        } else {
+          ExactAttention(head, task.row_begin, task.row_end, rows, value.columns());
+        }
+      }
+    });
+  }
+
+ private:
+  // Heads of short sequences share a task, rows of long ones are spread over several.
+  std::vector<Task> Tasks(const Sequences& sequences, const AttentionHead& head, bool first) const {
+    const std::int64_t heads = attributes_.num_heads;
+    std::vector<Task> tasks;
+    for (std::int64_t b = 0; b < sequences.batch; ++b) {
+      const std::int64_t length = sequences.length(b);
+      if (length == 0) continue;
+      const std::int64_t rows = first ? 1 : length;
+      const double work = static_cast<double>(rows < kTaskRows ? rows : kTaskRows) *
+                          static_cast<double>(length) *
+                          static_cast<double>(head.head_dim + head.value_dim);
+      const double wanted = kTaskWork / work;
+      const std::int64_t together = wanted >= static_cast<double>(heads) ? heads
+                                    : wanted < 1 ? 1
+                                                 : static_cast<std::int64_t>(wanted);
+      for (std::int64_t h = 0; h < heads; h += together) {
+        const std::int64_t head_end = h + together < heads ? h + together : heads;
+        for (std::int64_t row = 0; row < rows; row += kTaskRows) {
+          tasks.push_back({b, h, head_end, row, row + kTaskRows < rows ? row + kTaskRows : rows});
+        }
+      }
+    }
+    return tasks;
+  }
+
+  Spec::Attributes attributes_;
+};
+
+}  // namespace
+
+template <>
+std::unique_ptr<Kernel> MakeKernel<Spec>(const NodeReader& reader) {
+  return std::make_unique<SoftmaxAttentionKernel>(reader);
+}
+
+}  // namespace attenuator

@@ -1,0 +1,92 @@
+"""SoftmaxAttention in NumPy, float64, as plainly as it can be said."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.floating[Any]]
+
+
+def visible(length: int, window: int = 0, global_tokens: int = 0) -> NDArray[np.bool_]:
+    """Which keys each row sees.
+
+    Args:
+        length: n.
+        window: keys with |i - j| <= window; 0 = all.
+        global_tokens: 1: the first token is a key of every row, and its row sees all keys.
+
+    Returns:
+        [n (row), n (key)], as in Beltagy et al., "Longformer", 2020, section 3.1, without separate global weights.
+    """
+    if window == 0:
+        return np.ones((length, length), bool)
+    index = np.arange(length)
+    mask = np.abs(index[:, None] - index[None, :]) <= window
+    if global_tokens:
+        mask[:, :1] = True
+        mask[:1, :] = True
+    return mask
+
+
+def probabilities(
+    query: Floats, key: Floats, scale: float = 0.0, window: int = 0, global_tokens: int = 0
+) -> NDArray[np.float64]:
+    """softmax(scale * Q K^T) of one head of one sequence over the visible keys.
+
+    Args:
+        query: [n, head_dim], or [1, head_dim] for the first row alone.
+        key: [n, head_dim].
+        scale: factor on the scores; 0 means 1/sqrt(head_dim).
+        window: see `visible`.
+        global_tokens: see `visible`.
+
+    Returns:
+        [rows of query, n].
+    """
+    scores = query.astype(np.float64) @ key.astype(np.float64).T * (scale or key.shape[1] ** -0.5)
+    scores[~visible(len(key), window, global_tokens)[: len(query)]] = -np.inf
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+
+
+def softmax_attention(
+    query: Floats,
+    key: Floats,
+    value: Floats,
+    cu_seqlens: NDArray[np.int32],
+    *,
+    num_heads: int,
+    scale: float = 0.0,
+    window: int = 0,
+    global_tokens: int = 0,
+    queries: str = "all",
+) -> NDArray[np.float64]:
+    """Vaswani et al., NeurIPS 2017, equation 1, for each head of each sequence of a packed batch.
+
+    Args:
+        query: [T, num_heads * head_dim]; [B, num_heads * head_dim] where `queries` is `first`.
+        key: [T, num_heads * head_dim].
+        value: [T, num_heads * value_dim].
+        cu_seqlens: [B + 1], offsets of the sequences.
+        num_heads: heads.
+        scale: factor on the scores; 0 means 1/sqrt(head_dim).
+        window: see `visible`.
+        global_tokens: see `visible`.
+        queries: `all`, or `first`: row b is the first row of sequence b; 0 for an empty sequence.
+
+    Returns:
+        [rows of query, num_heads * value_dim].
+    """
+    head_dim, value_dim = key.shape[1] // num_heads, value.shape[1] // num_heads
+    output = np.zeros((len(query), value.shape[1]))
+    for b, (begin, end) in enumerate(zip(cu_seqlens[:-1], cu_seqlens[1:], strict=True)):
+        if begin == end:
+            continue
+        rows = slice(begin, end) if queries == "all" else slice(b, b + 1)
+        for head in range(num_heads):
+            columns = slice(head * head_dim, (head + 1) * head_dim)
+            values = slice(head * value_dim, (head + 1) * value_dim)
+            weights = probabilities(query[rows, columns], key[begin:end, columns], scale, window, global_tokens)
+            output[rows, values] = weights @ value[begin:end, values]
+    return output

@@ -1,0 +1,97 @@
+// One AVX2 register of floats. Included by kernel_cpu_avx2.cc alone.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace attenuator {
+namespace {
+
+struct Simd {
+  using Vector = __m256;
+  static constexpr std::int64_t kWidth = 8;
+  static constexpr int kTileVectors = 2;  // accumulators: 12 of 16 registers
+  static constexpr int TileRows(int vectors) { return vectors == 2 ? 6 : 12; }
+
+  static Vector Zero() { return _mm256_setzero_ps(); }
+  static Vector Set(float x) { return _mm256_set1_ps(x); }
+  static Vector Load(const float* p) { return _mm256_loadu_ps(p); }
+  static void Store(float* p, Vector x) { _mm256_storeu_ps(p, x); }
+  // The first `count` lanes, 1 to kWidth; the others are 0 or not written.
+  static Vector LoadFirst(const float* p, std::int64_t count) {
+    return _mm256_maskload_ps(p, First(count));
+  }
+  static void StoreFirst(float* p, Vector x, std::int64_t count) {
+    _mm256_maskstore_ps(p, First(count), x);
+  }
+  static Vector Add(Vector a, Vector b) { return _mm256_add_ps(a, b); }
+  static Vector Sub(Vector a, Vector b) { return _mm256_sub_ps(a, b); }
+  static Vector Mul(Vector a, Vector b) { return _mm256_mul_ps(a, b); }
+  static Vector Div(Vector a, Vector b) { return _mm256_div_ps(a, b); }
+  static Vector Fma(Vector a, Vector b, Vector c) { return _mm256_fmadd_ps(a, b, c); }
+  // Both give b where either is NaN.
+  static Vector Max(Vector a, Vector b) { return _mm256_max_ps(a, b); }
+  static Vector Min(Vector a, Vector b) { return _mm256_min_ps(a, b); }
+  static float Sum(Vector x) {
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+  }
+  static float Largest(Vector x) {
+    __m128 s = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    s = _mm_max_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
+  }
+
+  // x in lanes low to high, counted from 0 and possibly outside of the register; -inf elsewhere.
+  static Vector Keep(Vector x, std::int64_t low, std::int64_t high) {
+    const __m256i lane = Lanes();
+    const __m256i drop =
+        _mm256_or_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(low)), lane),
+                        _mm256_cmpgt_epi32(lane, _mm256_set1_epi32(static_cast<int>(high))));
+    return _mm256_blendv_ps(x, Set(-__builtin_inff()), _mm256_castsi256_ps(drop));
+  }
+
+  // 2^x for x up to 1, NaN for NaN, 0 below -126: relative error at most 8e-8 (minimax polynomial).
+  static Vector Exp2(Vector x) {
+    const Vector n = _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const Vector f = Sub(x, n);
+    Vector r = Set(0.00015353361959569156f);
+    r = Fma(r, f, Set(0.0013398875016719103f));
+    r = Fma(r, f, Set(0.00961843691766262f));
+    r = Fma(r, f, Set(0.055503323674201965f));
+    r = Fma(r, f, Set(0.24022647738456726f));
+    r = Fma(r, f, Set(0.6931471824645996f));
+    r = Fma(r, f, Set(1.0f));
+    const __m256i biased = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+    r = Mul(r, _mm256_castsi256_ps(_mm256_slli_epi32(biased, 23)));
+    return _mm256_and_ps(r, _mm256_cmp_ps(x, Set(-126.0f), _CMP_NLT_UQ));
+  }
+
+  // out[c] lane i = rows[i][c] for c in 0..3.
+  static void Transpose4(const float* const rows[kWidth], Vector out[4]) {
+    Vector z[4];
+    for (int t = 0; t < 4; ++t) {
+      z[t] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(rows[t])),
+                                  _mm_loadu_ps(rows[4 + t]), 1);
+    }
+    const __m256d a = _mm256_castps_pd(_mm256_unpacklo_ps(z[0], z[1]));
+    const __m256d b = _mm256_castps_pd(_mm256_unpacklo_ps(z[2], z[3]));
+    const __m256d c = _mm256_castps_pd(_mm256_unpackhi_ps(z[0], z[1]));
+    const __m256d d = _mm256_castps_pd(_mm256_unpackhi_ps(z[2], z[3]));
+    out[0] = _mm256_castpd_ps(_mm256_unpacklo_pd(a, b));
+    out[1] = _mm256_castpd_ps(_mm256_unpackhi_pd(a, b));
+    out[2] = _mm256_castpd_ps(_mm256_unpacklo_pd(c, d));
+    out[3] = _mm256_castpd_ps(_mm256_unpackhi_pd(c, d));
+  }
+
+ private:
+  static __m256i Lanes() { return _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7); }
+  static __m256i First(std::int64_t count) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(count)), Lanes());
+  }
+};
+
+}  // namespace
+}  // namespace attenuator

@@ -1,0 +1,90 @@
+// One AVX-512 register of floats. Included by kernel_cpu_avx512.cc alone.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace attenuator {
+namespace {
+
+struct Simd {
+  using Vector = __m512;
+  static constexpr std::int64_t kWidth = 16;
+  static constexpr int kTileVectors = 4;  // accumulators: 24 of 32 registers
+  static constexpr int TileRows(int vectors) {
+    return vectors == 4 ? 6 : vectors == 3 ? 8 : vectors == 2 ? 12 : 16;
+  }
+
+  static Vector Zero() { return _mm512_setzero_ps(); }
+  static Vector Set(float x) { return _mm512_set1_ps(x); }
+  static Vector Load(const float* p) { return _mm512_loadu_ps(p); }
+  static void Store(float* p, Vector x) { _mm512_storeu_ps(p, x); }
+  // The first `count` lanes, 1 to kWidth; the others are 0 or not written.
+  static Vector LoadFirst(const float* p, std::int64_t count) {
+    return _mm512_maskz_loadu_ps(First(count), p);
+  }
+  static void StoreFirst(float* p, Vector x, std::int64_t count) {
+    _mm512_mask_storeu_ps(p, First(count), x);
+  }
+  static Vector Add(Vector a, Vector b) { return _mm512_add_ps(a, b); }
+  static Vector Sub(Vector a, Vector b) { return _mm512_sub_ps(a, b); }
+  static Vector Mul(Vector a, Vector b) { return _mm512_mul_ps(a, b); }
+  static Vector Div(Vector a, Vector b) { return _mm512_div_ps(a, b); }
+  static Vector Fma(Vector a, Vector b, Vector c) { return _mm512_fmadd_ps(a, b, c); }
+  // Both give b where either is NaN.
+  static Vector Max(Vector a, Vector b) { return _mm512_max_ps(a, b); }
+  static Vector Min(Vector a, Vector b) { return _mm512_min_ps(a, b); }
+  static float Sum(Vector x) { return _mm512_reduce_add_ps(x); }
+  static float Largest(Vector x) { return _mm512_reduce_max_ps(x); }
+
+  // x in lanes low to high, counted from 0 and possibly outside of the register; -inf elsewhere.
+  static Vector Keep(Vector x, std::int64_t low, std::int64_t high) {
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __mmask16 keep = _mm512_cmpge_epi32_mask(lane, _mm512_set1_epi32(static_cast<int>(low))) &
+                           _mm512_cmple_epi32_mask(lane, _mm512_set1_epi32(static_cast<int>(high)));
+    return _mm512_mask_mov_ps(_mm512_set1_ps(-__builtin_inff()), keep, x);
+  }
+
+  // 2^x for x up to 1, NaN for NaN, 0 below -126: relative error at most 8e-8 (minimax polynomial).
+  static Vector Exp2(Vector x) {
+    const Vector n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const Vector f = Sub(x, n);
+    Vector r = Set(0.00015353361959569156f);
+    r = Fma(r, f, Set(0.0013398875016719103f));
+    r = Fma(r, f, Set(0.00961843691766262f));
+    r = Fma(r, f, Set(0.055503323674201965f));
+    r = Fma(r, f, Set(0.24022647738456726f));
+    r = Fma(r, f, Set(0.6931471824645996f));
+    r = Fma(r, f, Set(1.0f));
+    const __mmask16 keep = _mm512_cmp_ps_mask(x, Set(-126.0f), _CMP_NLT_UQ);
+    return _mm512_maskz_scalef_ps(keep, r, n);
+  }
+
+  // out[c] lane i = rows[i][c] for c in 0..3.
+  static void Transpose4(const float* const rows[kWidth], Vector out[4]) {
+    Vector z[4];
+    for (int t = 0; t < 4; ++t) {
+      z[t] = _mm512_castps128_ps512(_mm_loadu_ps(rows[t]));
+      z[t] = _mm512_mask_broadcast_f32x4(z[t], 0x00F0, _mm_loadu_ps(rows[4 + t]));
+      z[t] = _mm512_mask_broadcast_f32x4(z[t], 0x0F00, _mm_loadu_ps(rows[8 + t]));
+      z[t] = _mm512_mask_broadcast_f32x4(z[t], 0xF000, _mm_loadu_ps(rows[12 + t]));
+    }
+    const __m512d a = _mm512_castps_pd(_mm512_unpacklo_ps(z[0], z[1]));
+    const __m512d b = _mm512_castps_pd(_mm512_unpacklo_ps(z[2], z[3]));
+    const __m512d c = _mm512_castps_pd(_mm512_unpackhi_ps(z[0], z[1]));
+    const __m512d d = _mm512_castps_pd(_mm512_unpackhi_ps(z[2], z[3]));
+    out[0] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
+    out[1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+    out[2] = _mm512_castpd_ps(_mm512_unpacklo_pd(c, d));
+    out[3] = _mm512_castpd_ps(_mm512_unpackhi_pd(c, d));
+  }
+
+ private:
+  static __mmask16 First(std::int64_t count) {
+    return static_cast<__mmask16>(0xFFFFu >> (16 - count));
+  }
+};
+
+}  // namespace
+}  // namespace attenuator
