@@ -18,11 +18,12 @@ MAY_IMPORT = {
     "__main__": {"errors"},  # the commands are imported by name, when called
     "errors": set(),
     "bundle": {"errors"},
+    "commandline": set(),
     "ops": {"errors"},
     "runtime": {"errors", "bundle", "ops"},
-    "export": {"errors", "bundle", "ops", "runtime"},
-    "serve": {"errors", "bundle", "ops", "runtime"},
-    "clients": {"errors", "bundle", "ops", "runtime"},
+    "export": {"errors", "bundle", "commandline", "ops", "runtime"},
+    "serve": {"errors", "bundle", "commandline", "ops", "runtime"},
+    "clients": {"errors", "bundle", "commandline", "ops", "runtime"},
 }
 TRAINING = {"torch", "transformers", "onnx", "onnxscript", "onnx_ir", "safetensors", "sklearn"}
 SOURCES = {".py", ".cc", ".h", ".inl", ".sh"}
