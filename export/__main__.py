@@ -1,0 +1,87 @@
+"""The command `attenuator export`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from attenuator.bundle import Manifest
+from attenuator.errors import AttenuatorError
+from attenuator.export.settings import PROGRAM, ExportSettings, parse
+
+__all__ = ["main"]
+
+
+class Steps:
+    """Shows on stderr which step runs, and how long each took."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.status = console.status("start")
+        self.step = ""
+        self.begun = time.monotonic()
+
+    def __enter__(self) -> Steps:
+        self.status.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.status.stop()
+
+    def __call__(self, step: str) -> None:
+        """Ends the running step and begins the next."""
+        now = time.monotonic()
+        if self.step:
+            self.console.print(f"[green]done[/] {self.step} [dim]{now - self.begun:.1f} s[/]", highlight=False)
+        self.step, self.begun = step, now
+        self.status.update(step)
+
+
+def summary(manifest: Manifest, settings: ExportSettings) -> str:
+    """What was written, in a few lines."""
+    attention, parity = manifest.attention, manifest.provenance.parity
+    knobs = ", ".join(
+        f"{knob.name} {knob.low:g} to {knob.high:g}, default {knob.default:g}, exact value {knob.exact:g}"
+        for knob in manifest.knobs
+    )
+    return "\n".join(
+        (
+            f"{settings.output}: model '{manifest.name}', revision {manifest.revision[:12]}",
+            f"  {len(manifest.labels)} labels ({manifest.task}), up to {manifest.max_tokens} tokens",
+            f"  attention: {attention.operator} in {attention.layers} layers; knob: {knobs or 'none'}",
+            f"  largest difference to PyTorch: {parity['library']:.1e} with the operators, "
+            f"{parity['fallback']:.1e} without (largest logit {parity['largest_logit']:.2g})",
+        )
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command.
+
+    Args:
+        arguments: the words after `attenuator export`; those of the process by default.
+
+    Returns:
+        0 where the bundle was written, 1 where it was not.
+    """
+    settings = parse(sys.argv[1:] if arguments is None else arguments)
+    console = Console(stderr=True)
+    try:
+        with Steps(console) as steps:
+            steps("import PyTorch")
+            from attenuator.export.pipeline import export  # seconds of imports, after --help was answered
+
+            manifest = export(progress=steps, **{**dict(settings), "output": settings.output})
+            steps("")
+    except AttenuatorError as error:
+        print(f"{PROGRAM}: {error}", file=sys.stderr)
+        return 1
+    print(summary(manifest, settings))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

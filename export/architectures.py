@@ -1,0 +1,318 @@
+"""The model families that can be exported, one row each: where embeddings, layers and head sit, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attenuator.errors import ExportError
+from attenuator.export import layers
+from attenuator.export.encoder import MODEL_TYPE, Encoder
+from attenuator.export.packed import PackedBatch
+
+__all__ = ["ARCHITECTURES", "Architecture", "architecture_of", "token_types"]
+
+SOFTMAX = ("softmax", "mca")
+YOSO = ("yoso",)
+
+
+def no_preparation(model: Any) -> None:
+    """Most models are traced as they are."""
+
+
+def token_types(model: Any) -> int:
+    """Rows of the token type table, 0 for a family without one."""
+    if isinstance(model, Encoder):
+        return model.config.type_vocab_size
+    table = getattr(model.base_model.embeddings, "token_type_embeddings", None)
+    return 0 if table is None else int(table.num_embeddings)
+
+
+def eager_transformers(model: Any, token_ids: Tensor, type_ids: Tensor) -> Tensor:
+    """The own forward pass of transformers; position ids are left to the model, which proves the offset."""
+    types = {"token_type_ids": type_ids[None]} if token_types(model) else {}
+    logits: Tensor = model(input_ids=token_ids[None], **types).logits[0]
+    return logits
+
+
+def eager_yoso(model: Any, token_ids: Tensor, type_ids: Tensor) -> Tensor:
+    """The YOSO of transformers with its expectation, whatever the config says: its hashes need a CUDA kernel."""
+    attentions = [layer.attention.self for layer in encoder_blocks(model)]
+    before = [attention.use_expectation for attention in attentions]
+    for attention in attentions:
+        attention.use_expectation = True
+    try:
+        return eager_transformers(model, token_ids, type_ids)
+    finally:
+        for attention, value in zip(attentions, before, strict=True):
+            attention.use_expectation = value
+
+
+def eager_encoder(model: Any, token_ids: Tensor, type_ids: Tensor) -> Tensor:
+    """The project's own encoder on a batch of one."""
+    starts = torch.tensor([0, len(token_ids)], dtype=torch.int32)
+    types = type_ids if token_types(model) else None
+    logits: Tensor = model(token_ids, torch.arange(len(token_ids)), starts, types)[0]
+    return logits
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """How one family's sequence classifier is taken apart.
+
+    Attributes:
+        model_type: as in config.json.
+        embed: model, graph inputs -> `[T, C]`.
+        blocks: the layers in the order of their calls, a shared one repeated.
+        layer: what one layer computes.
+        head: model, pooled `[B, C]` -> logits `[B, labels]`.
+        norm: what follows the last layer, before pooling.
+        operators: attention operators that compute what the model was trained with.
+        attributes: operator attributes from the config, by operator key.
+        pooling: `first` or `mean`.
+        max_tokens: positions the model has.
+        position_offset: first position id.
+        check: raises ExportError for configs that other code paths would compute.
+        prepare: changes to the modules before tracing.
+        knob_default: the knob's value the checkpoint suggests, None for the operator's default.
+        eager: the family's own forward pass at the exact value, for one sequence: model, token ids and token types
+            int64 `[T]` -> logits `[labels]`.
+    """
+
+    model_type: str
+    embed: Callable[[Any, dict[str, Tensor]], Tensor]
+    blocks: Callable[[Any], list[Any]]
+    layer: layers.Layer
+    head: Callable[[Any, Tensor], Tensor]
+    norm: Callable[[Any, Tensor], Tensor] = lambda _, hidden: hidden
+    operators: Callable[[Any], tuple[str, ...]] = lambda _: SOFTMAX
+    attributes: Callable[[Any], dict[str, Any]] = lambda _: {}
+    pooling: Callable[[Any], str] = lambda _: "first"
+    max_tokens: Callable[[Any], int] = lambda config: config.max_position_embeddings
+    position_offset: Callable[[Any], int] = lambda _: 0
+    check: Callable[[Any], None] = lambda _: None
+    prepare: Callable[[Any], None] = no_preparation
+    knob_default: Callable[[Any], float | None] = lambda _: None
+    eager: Callable[[Any, Tensor, Tensor], Tensor] = eager_transformers
+
+    def logits(self, model: Any, batch: PackedBatch) -> Tensor:
+        """Runs the family's classifier on a packed batch.
+
+        Args:
+            model: the trained model.
+            batch: graph inputs and the attention operator.
+
+        Returns:
+            `[B, labels]`.
+        """
+        hidden = self.embed(model, batch.inputs)
+        for block in self.blocks(model):
+            hidden = self.layer(block, hidden, batch)
+        if batch.only_first:
+            return self.head(model, self.norm(model, hidden))
+        return self.head(model, batch.pool(self.norm(model, hidden), self.pooling(model.config)))
+
+
+def embed_ids(model: Any, inputs: dict[str, Tensor], *, project: str | None = None) -> Tensor:
+    """Embeddings of the BERT family; packed ids go in as one row."""
+    base = model.base_model
+    arguments = {name: inputs[name][None] for name in ("input_ids", "position_ids")}
+    if token_types(model):
+        # A table of one row needs no input: every token has type 0.
+        types = inputs.get("token_type_ids")
+        arguments["token_type_ids"] = torch.zeros_like(inputs["input_ids"])[None] if types is None else types[None]
+    hidden: Tensor = base.embeddings(**arguments)[0]
+    projection = getattr(base, project, None) if project else None
+    return hidden if projection is None else projection(hidden)
+
+
+def embed_albert(model: Any, inputs: dict[str, Tensor]) -> Tensor:
+    """ALBERT widens its factorised embeddings in the encoder."""
+    projected: Tensor = model.base_model.encoder.embedding_hidden_mapping_in(embed_ids(model, inputs))
+    return projected
+
+
+def embed_modernbert(model: Any, inputs: dict[str, Tensor]) -> Tensor:
+    """ModernBERT's positions come in through attention."""
+    hidden: Tensor = model.base_model.embeddings(input_ids=inputs["input_ids"][None])[0]
+    return hidden
+
+
+def embed_encoder(model: Any, inputs: dict[str, Tensor]) -> Tensor:
+    """The project's own encoder; sinusoidal positions are computed in the graph."""
+    hidden = model.embeddings(inputs["input_ids"]) + model.positions(inputs["position_ids"])
+    if "token_type_ids" in inputs:
+        hidden = hidden + model.token_types(inputs["token_type_ids"])
+    elif model.token_types is not None:
+        hidden = hidden + model.token_types.weight[0]
+    normed: Tensor = model.embedding_norm(hidden)
+    return normed
+
+
+def albert_blocks(model: Any) -> list[Any]:
+    """ALBERT calls few layers many times."""
+    config, encoder = model.config, model.base_model.encoder
+    groups = config.num_hidden_groups
+    calls = [int(i / (config.num_hidden_layers / groups)) for i in range(config.num_hidden_layers)]
+    return [layer for group in calls for layer in encoder.albert_layer_groups[group].albert_layers]
+
+
+def bert_head(model: Any, pooled: Tensor) -> Tensor:
+    """BERT's pooler, then the classifier."""
+    logits: Tensor = model.classifier(model.base_model.pooler(pooled[:, None]))
+    return logits
+
+
+def albert_head(model: Any, pooled: Tensor) -> Tensor:
+    """ALBERT's pooler is a bare linear layer."""
+    base = model.base_model
+    logits: Tensor = model.classifier(base.pooler_activation(base.pooler(pooled)))
+    return logits
+
+
+def distilbert_head(model: Any, pooled: Tensor) -> Tensor:
+    """Linear, ReLU, linear."""
+    logits: Tensor = model.classifier(model.pre_classifier(pooled).relu())
+    return logits
+
+
+def sequence_head(model: Any, pooled: Tensor) -> Tensor:
+    """Heads that take the first of `[B, tokens, C]` themselves: RoBERTa, ELECTRA, YOSO."""
+    logits: Tensor = model.classifier(pooled[:, None])
+    return logits
+
+
+def modernbert_head(model: Any, pooled: Tensor) -> Tensor:
+    """Dense, activation, norm, classifier."""
+    logits: Tensor = model.classifier(model.head(pooled))
+    return logits
+
+
+def prepare_modernbert(model: Any) -> None:
+    """Gives each layer its projections one by one and its rotary positions."""
+    base = model.base_model
+    for layer in base.layers:
+        layer.projections = layers.split_linear(layer.attn.Wqkv, 3)
+        layer.rotary = partial(rotary_positions, base.rotary_emb, layer.attention_type)
+
+
+def rotary_positions(module: Any, layer_type: str, hidden: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosine and sine `[T, head_dim]`."""
+    cosine, sine = module(hidden, position_ids[None], layer_type)
+    return cosine[0], sine[0]
+
+
+def check_bert(config: Any) -> None:
+    """Refuses decoders, and positions that transformers no longer computes."""
+    if getattr(config, "is_decoder", False) or getattr(config, "add_cross_attention", False):
+        raise ExportError("the checkpoint is a decoder (is_decoder or add_cross_attention), must be an encoder")
+    kind = getattr(config, "position_embedding_type", None) or "absolute"
+    if kind != "absolute":
+        raise ExportError(f"position_embedding_type is '{kind}', must be 'absolute'")
+
+
+def check_yoso(config: Any) -> None:
+    """Refuses what the operator does not have."""
+    check_bert(config)
+    if not 1 <= config.hash_code_len <= 16:
+        raise ExportError(f"hash_code_len is {config.hash_code_len}, must be in [1, 16]")
+    if config.conv_window is not None and config.conv_window % 2 == 0:
+        raise ExportError(f"conv_window is {config.conv_window}, must be odd")
+
+
+def check_modernbert(config: Any) -> None:
+    """Refuses rotary positions that depend on the whole batch."""
+    for layer_type in set(config.layer_types):
+        kind = (config.rope_parameters[layer_type] or {}).get("rope_type", "default")
+        if kind in ("dynamic", "longrope"):
+            raise ExportError(f"rope_type is '{kind}', which depends on the batch; must be a fixed one, like 'default'")
+    if "sliding_attention" in config.layer_types and config.local_attention < 2:
+        raise ExportError(f"local_attention is {config.local_attention}, must be at least 2")
+
+
+def encoder_blocks(model: Any) -> list[Any]:
+    """Layers under `base_model.encoder.layer`."""
+    return list(model.base_model.encoder.layer)
+
+
+def pad_offset(config: Any) -> int:
+    """RoBERTa counts positions from behind the padding index."""
+    return int(config.pad_token_id) + 1
+
+
+_BERT = partial(Architecture, embed=embed_ids, blocks=encoder_blocks, layer=layers.bert, check=check_bert)
+_ROBERTA = partial(
+    _BERT,
+    head=sequence_head,
+    position_offset=pad_offset,
+    max_tokens=lambda config: config.max_position_embeddings - pad_offset(config),
+)
+
+_ROWS = (
+    _BERT("bert", head=bert_head),
+    _ROBERTA("roberta"),
+    _ROBERTA("xlm-roberta"),
+    _BERT("electra", embed=partial(embed_ids, project="embeddings_project"), head=sequence_head),
+    _BERT("albert", embed=embed_albert, blocks=albert_blocks, layer=layers.albert, head=albert_head),
+    _BERT(
+        "distilbert",
+        blocks=lambda model: list(model.base_model.transformer.layer),
+        layer=layers.distilbert,
+        head=distilbert_head,
+    ),
+    Architecture(
+        "modernbert",
+        embed=embed_modernbert,
+        blocks=lambda model: list(model.base_model.layers),
+        layer=layers.modernbert,
+        head=modernbert_head,
+        norm=lambda model, hidden: model.base_model.final_norm(hidden),
+        pooling=lambda config: {"cls": "first", "mean": "mean"}[config.classifier_pooling],
+        check=check_modernbert,
+        prepare=prepare_modernbert,
+    ),
+    _BERT(
+        "yoso",
+        head=sequence_head,
+        operators=lambda _: YOSO,
+        attributes=lambda config: {
+            "hash_bits": config.hash_code_len,
+            "hash": "hadamard" if config.use_fast_hash else "gaussian",
+        },
+        position_offset=lambda _: 2,
+        check=check_yoso,
+        knob_default=lambda config: config.num_hash,
+        eager=eager_yoso,
+    ),
+    Architecture(
+        MODEL_TYPE,
+        embed=embed_encoder,
+        blocks=lambda model: list(model.layers),
+        layer=layers.encoder,
+        head=lambda model, pooled: model.classifier(pooled),
+        norm=lambda model, hidden: hidden if model.final_norm is None else model.final_norm(hidden),
+        operators=lambda config: YOSO if config.attention == "yoso" else SOFTMAX,
+        attributes=lambda config: {"hash_bits": config.hash_bits} if config.attention == "yoso" else {},
+        pooling=lambda config: config.pooling,
+        max_tokens=lambda config: config.max_tokens,
+        eager=eager_encoder,
+    ),
+)
+ARCHITECTURES: dict[str, Architecture] = {row.model_type: row for row in _ROWS}
+
+
+def architecture_of(model_type: str | None) -> Architecture:
+    """The family's row.
+
+    Raises:
+        ExportError: the family is not supported; lists those that are.
+    """
+    row = ARCHITECTURES.get(model_type or "")
+    if row is None:
+        raise ExportError(f"model family '{model_type}' cannot be exported, must be one of: {', '.join(ARCHITECTURES)}")
+    return row

@@ -1,0 +1,135 @@
+"""What one layer of each model family computes on a packed batch, with attention as an operator.
+
+Each function takes the layer's own trained modules and works on `[T, C]` (in the last layer of a model that classifies
+by its first token: `[B, C]` after attention). Parity with the family's own forward pass is proven at every export.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attenuator.export.packed import PackedBatch
+
+__all__ = ["Layer", "albert", "bert", "distilbert", "encoder", "modernbert"]
+
+Layer = Callable[[Any, Tensor, PackedBatch], Tensor]
+
+
+def bert(layer: Any, hidden: Tensor, batch: PackedBatch) -> Tensor:
+    """BERT, RoBERTa, XLM-RoBERTa, ELECTRA and YOSO: layer norms behind the residuals."""
+    attention = layer.attention.self
+    conv = getattr(attention, "conv", None)
+    rows = batch.rows(hidden)
+    mixed = batch.attend(
+        attention.query(rows),
+        attention.key(hidden),
+        hidden,
+        attention.value,
+        num_heads=attention.num_attention_heads,
+        # Conv2d's [heads, 1, c, 1]: one kernel a head, along the sequence.
+        conv_weight=None if conv is None else conv.weight[:, 0, :, 0],
+    )
+    return layer.feed_forward_chunk(layer.attention.output(mixed, rows))
+
+
+def distilbert(layer: Any, hidden: Tensor, batch: PackedBatch) -> Tensor:
+    """DistilBERT: BERT's layer under other names."""
+    attention = layer.attention
+    rows = batch.rows(hidden)
+    mixed = batch.attend(
+        attention.q_lin(rows), attention.k_lin(hidden), hidden, attention.v_lin, num_heads=attention.n_heads
+    )
+    rows = layer.sa_layer_norm(attention.out_lin(mixed) + rows)
+    return layer.output_layer_norm(layer.ffn.ff_chunk(rows) + rows)
+
+
+def albert(layer: Any, hidden: Tensor, batch: PackedBatch) -> Tensor:
+    """ALBERT: the output projection and its norm belong to the attention module."""
+    attention = layer.attention
+    rows = batch.rows(hidden)
+    mixed = batch.attend(
+        attention.query(rows),
+        attention.key(hidden),
+        hidden,
+        attention.value,
+        num_heads=attention.num_attention_heads,
+    )
+    rows = attention.LayerNorm(rows + attention.dense(mixed))
+    return layer.full_layer_layer_norm(layer.ff_chunk(rows) + rows)
+
+
+def modernbert(layer: Any, hidden: Tensor, batch: PackedBatch) -> Tensor:
+    """ModernBERT: layer norms before, rotary positions, local layers with a window, gated feed-forward."""
+    attention = layer.attn
+    normed = layer.attn_norm(hidden)
+    rows = batch.rows(hidden)
+    query, key, value = layer.projections
+    cosine, sine = layer.rotary(normed, batch.inputs["position_ids"])
+    mixed = batch.attend(
+        rotate(query(layer.attn_norm(rows)), batch.rows(cosine), batch.rows(sine), attention.head_dim),
+        rotate(key(normed), cosine, sine, attention.head_dim),
+        normed,
+        value,
+        num_heads=attention.Wqkv.out_features // (3 * attention.head_dim),
+        # The module holds the exclusive bound: |i - j| < sliding_window.
+        window=attention.sliding_window - 1 if attention.sliding_window else 0,
+    )
+    rows = rows + attention.Wo(mixed)
+    return rows + layer.mlp(layer.mlp_norm(rows))
+
+
+def encoder(layer: Any, hidden: Tensor, batch: PackedBatch) -> Tensor:
+    """The project's own encoder, layer norms before or behind."""
+    attention = layer.attention
+    pre = layer.norm == "pre"
+    source = layer.attention_norm(hidden) if pre else hidden
+    rows = batch.rows(hidden)
+    mixed = batch.attend(
+        attention.query(layer.attention_norm(rows) if pre else rows),
+        attention.key(source),
+        source,
+        attention.value,
+        num_heads=attention.num_heads,
+        conv_weight=attention.conv_weight,
+    )
+    rows = rows + attention.output(mixed)
+    if pre:
+        return rows + layer.feed_forward(layer.output_norm(rows))
+    rows = layer.attention_norm(rows)
+    return layer.output_norm(rows + layer.feed_forward(rows))
+
+
+def split_linear(linear: nn.Linear, parts: int) -> list[nn.Linear]:
+    """Linear layers over equal slices of a fused one's outputs, sharing its weights."""
+    weights = linear.weight.chunk(parts)
+    biases = linear.bias.chunk(parts) if linear.bias is not None else [None] * parts
+    pieces = []
+    for weight, bias in zip(weights, biases, strict=True):
+        piece = nn.Linear(linear.in_features, weight.shape[0], bias=bias is not None, device="meta")
+        piece.weight = nn.Parameter(weight, requires_grad=False)
+        if bias is not None:
+            piece.bias = nn.Parameter(bias, requires_grad=False)
+        pieces.append(piece)
+    return pieces
+
+
+def rotate(flat: Tensor, cosine: Tensor, sine: Tensor, head_dim: int) -> Tensor:
+    """Rotary positions (Su et al., RoFormer, equation 34), halves of each head rotated against each other.
+
+    Args:
+        flat: `[rows, heads * head_dim]`.
+        cosine: `[rows, head_dim]`.
+        sine: `[rows, head_dim]`.
+        head_dim: channels of a head, even.
+
+    Returns:
+        `[rows, heads * head_dim]`.
+    """
+    heads = flat.unflatten(1, (-1, head_dim))
+    low, high = heads.chunk(2, dim=-1)
+    turned = torch.cat([-high, low], dim=-1)
+    return (heads * cosine[:, None, :] + turned * sine[:, None, :]).flatten(1)

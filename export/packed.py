@@ -1,0 +1,114 @@
+"""What a layer sees while a model runs on a packed batch: attention and pooling as operators of the domain.
+
+Everything is `[T, channels]`: sequences end to end, no padding, no mask. `layers` says what the layers of each
+model family compute with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attenuator.ops import OPERATORS
+from attenuator.ops.spec import Operator
+from attenuator.ops.torch_op import overload
+
+__all__ = ["OPERATOR_BY_KEY", "PackedBatch"]
+
+OPERATOR_BY_KEY: dict[str, Operator] = {operator.key: operator for operator in OPERATORS}
+POOL = overload(OPERATOR_BY_KEY["pool"])
+
+
+@dataclass
+class PackedBatch:
+    """One forward pass over a packed batch.
+
+    Attributes:
+        operator: which operator computes attention.
+        attributes: those of its attributes that do not depend on the layer: `estimator`, `hash_bits`, `hash`.
+        num_layers: layers of the model, repeated calls of a shared layer counted.
+        only_first: whether the classifier uses the first token alone, so that the last layer computes those rows.
+        inputs: graph inputs by name.
+        layer: index of the layer that runs now.
+        value_flops: second outputs of the MCA nodes so far, `[B]` each.
+    """
+
+    operator: Operator
+    attributes: dict[str, Any]
+    num_layers: int
+    only_first: bool
+    inputs: dict[str, Tensor]
+    layer: int = 0
+    value_flops: list[Tensor] = field(default_factory=list)
+
+    @property
+    def cu_seqlens(self) -> Tensor:
+        """int32 `[B+1]`."""
+        return self.inputs["cu_seqlens"]
+
+    @property
+    def narrows(self) -> bool:
+        """Whether the current layer computes the first token of each sequence alone."""
+        return self.only_first and self.layer == self.num_layers - 1
+
+    def pool(self, hidden: Tensor, mode: str) -> Tensor:
+        """`[T, C]` to `[B, C]`."""
+        pooled: Tensor = POOL(hidden, self.cu_seqlens, mode=mode)
+        return pooled
+
+    def rows(self, hidden: Tensor) -> Tensor:
+        """The rows that the current layer computes: `[T, C]` as it is, or the first of each sequence `[B, C]`."""
+        return self.pool(hidden, "first") if self.narrows else hidden
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        hidden: Tensor,
+        value: nn.Linear,
+        *,
+        num_heads: int,
+        scale: float = 0.0,
+        window: int = 0,
+        conv_weight: Tensor | None = None,
+    ) -> Tensor:
+        """Mixes the values of each sequence, then moves on to the next layer.
+
+        Args:
+            query: `[rows, num_heads * head_dim]`.
+            key: `[T, num_heads * head_dim]`.
+            hidden: `[T, C]`, what the value projection reads.
+            value: the value projection.
+            num_heads: attention heads.
+            scale: factor on the scores; 0 means 1/sqrt(head_dim). YOSO has none.
+            window: keys with |i - j| <= window; 0 = all. YOSO has none.
+            conv_weight: YOSO-C's kernel `[num_heads, c]`.
+
+        Returns:
+            `[rows, num_heads * head_dim]`.
+        """
+        attributes = {**self.attributes, "num_heads": num_heads, "queries": "first" if self.narrows else "all"}
+        known = {item.name for item in self.operator.attributes}
+        attributes |= {
+            name: value
+            for name, value in {"scale": scale, "window": window, "layer": self.layer, "global_tokens": 0}.items()
+            if name in known
+        }
+        tensors: dict[str, Tensor | None] = {"query": query, "key": key, "conv_weight": conv_weight, **self.inputs}
+        names = [item.name for item in self.operator.inputs]
+        if "hidden" in names:
+            weight = value.weight.t()
+            bias = value.bias if value.bias is not None else torch.zeros(weight.shape[1])
+            tensors |= {"hidden": hidden, "value_weight": weight, "value_bias": bias}
+        else:
+            tensors["value"] = value(hidden)
+        result = overload(self.operator)(*(tensors[name] for name in names), **attributes)
+        self.layer += 1
+        if isinstance(result, tuple):
+            result, flops = result
+            self.value_flops.append(flops)
+        mixed: Tensor = result
+        return mixed

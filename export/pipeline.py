@@ -1,0 +1,243 @@
+"""`export()`: from a trained model to a bundle, all or nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from pydantic import ValidationError
+
+import attenuator
+from attenuator import bundle
+from attenuator.bundle import Attention, BundleKnob, Manifest, Provenance
+from attenuator.errors import ExportError
+from attenuator.export import fallback, verify
+from attenuator.export.packed import OPERATOR_BY_KEY
+from attenuator.export.source import Source, load
+from attenuator.export.trace import PackedClassifier, trace
+from attenuator.ops import library_path
+from attenuator.ops.spec import Operator
+from attenuator.runtime.batch import pack
+
+__all__ = ["ATTENTIONS", "ESTIMATORS", "export"]
+
+ATTENTIONS = tuple(key for key, operator in OPERATOR_BY_KEY.items() if key != "pool")
+ESTIMATORS = next(item.choices for item in OPERATOR_BY_KEY["mca"].attributes if item.name == "estimator")
+# Weights up to this many bytes lie in model.onnx itself; above, in model.onnx.data, which is mapped into memory.
+INLINE_BYTES = 64 * 2**20
+# Rows of the probe: short ones, one of length 1 among them, so that loading a bundle stays quick.
+PROBE_ROWS = 4
+TOOLS = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "tokenizers")
+
+
+def export(
+    source: str,
+    *,
+    attention: str,
+    output: Path | str,
+    name: str | None = None,
+    max_tokens: int | None = None,
+    estimator: str | None = None,
+    knob_default: float | None = None,
+    data: str = "",
+    licence: str = "",
+    progress: Callable[[str], None] = lambda step: None,
+) -> Manifest:
+    """Turns a trained sequence classifier into a bundle, and proves that it computes the same.
+
+    The bundle appears under `output` whole or not at all; a bundle that is already there is replaced.
+
+    Args:
+        source: a checkpoint folder, or `module.py:function` returning model, tokenizer and labels.
+        attention: operator that computes attention: `softmax`, `mca` or `yoso`.
+        output: the bundle's folder.
+        name: what requests call the model; the output folder's name by default.
+        max_tokens: longest input, special tokens included; what the model takes by default.
+        estimator: MCA only: `sampled`, `deterministic` or `paper`.
+        knob_default: the knob's value where a request sets none; the checkpoint's or operator's own by default.
+        data: what the model was trained on, for provenance.
+        licence: licence of the weights, for provenance.
+        progress: called with one phrase at the start of each step.
+
+    Returns:
+        The bundle's manifest; `provenance.parity` holds the measured differences to the PyTorch model.
+
+    Raises:
+        ExportError: the model cannot be exported as asked, or the graph does not compute what the model computes.
+        OperatorLibraryMissing: the operators, against which the graph is checked, are not built.
+    """
+    folder = Path(output)
+    refuse_output(folder)
+    library_path()
+    operator = check_attention(attention, estimator)
+    progress("load the model")
+    loaded = load(source)
+    check_fit(loaded, attention)
+    fields = describe(loaded, operator, name or default_name(folder), max_tokens, knob_default)
+    progress("trace the graph")
+    attributes = {"estimator": estimator} if estimator else {}
+    classifier = PackedClassifier(loaded.architecture, loaded.model, attention, attributes, loaded.has_token_types)
+    fields |= {"inputs": classifier.inputs, "outputs": classifier.outputs, "pooling": classifier.pooling}
+    graph = trace(classifier)
+    fallback.attach(graph)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        staging.chmod(0o755)
+        progress("write the files")
+        write_model(graph, staging)
+        loaded.tokenizer.save(str(staging / bundle.TOKENIZER))
+        nodes = verify.count_nodes(staging / bundle.MODEL, attention, classifier.num_layers)
+        fields["attention"] = Attention(
+            operator=attention, layers=nodes.layers, attributes=nodes.attributes, other_nodes=nodes.other_nodes
+        )
+        progress("run the PyTorch model")
+        draft = Manifest.model_construct(**fields)
+        batch = verify.sample(loaded, draft)
+        progress("compare the graph with it, with and without the operators")
+        parity = verify.parity(staging / bundle.MODEL, draft, batch)
+        write_probe(staging, draft, batch)
+        fields["provenance"] = Provenance(
+            source=loaded.name, data=data, licence=licence, tools=tool_versions(), parity=parity
+        )
+        manifest = finish(staging, fields)
+        replace(staging, folder)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return manifest
+
+
+def refuse_output(folder: Path) -> None:
+    """Refuses to overwrite anything but a bundle or an empty folder."""
+    if folder.exists() and not folder.is_dir():
+        raise ExportError(f"output '{folder}' is a file, must be a folder")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / bundle.MANIFEST).is_file():
+        raise ExportError(f"output '{folder}' is a folder that is not a bundle; it is left alone")
+
+
+def check_attention(attention: str, estimator: str | None) -> Operator:
+    """The attention operator, with what was asked of it checked."""
+    if attention not in ATTENTIONS:
+        raise ExportError(f"attention is '{attention}', must be one of: {', '.join(ATTENTIONS)}")
+    if estimator is not None and attention != "mca":
+        raise ExportError(f"estimator belongs to attention 'mca', not to '{attention}'")
+    if estimator is not None and estimator not in ESTIMATORS:
+        raise ExportError(f"estimator is '{estimator}', must be one of: {', '.join(ESTIMATORS)}")
+    return OPERATOR_BY_KEY[attention]
+
+
+def check_fit(source: Source, attention: str) -> None:
+    """Refuses an operator that does not compute what the model was trained with."""
+    allowed = source.architecture.operators(source.model.config)
+    if attention not in allowed:
+        trained = "YOSO" if "yoso" in allowed else "softmax"
+        raise ExportError(
+            f"the model was trained with {trained} attention, which attention '{attention}' does not compute; "
+            f"use {' or '.join(allowed)}"
+        )
+
+
+def default_name(folder: Path) -> str:
+    """The output folder's name, made to fit."""
+    cleaned = re.sub(r"[^A-Za-z0-9._-]+", "-", folder.resolve().name).lstrip("._-")
+    return cleaned[:128] or "model"
+
+
+def describe(
+    source: Source, operator: Operator, name: str, max_tokens: int | None, knob_default: float | None
+) -> dict[str, Any]:
+    """The manifest's fields that follow from the model and the options."""
+    limit = source.max_tokens
+    if max_tokens is not None and not 1 <= max_tokens <= limit:
+        raise ExportError(f"max_tokens is {max_tokens}, must be in [1, {limit}] for this model")
+    config = source.model.config
+    multi_label = source.task == "multi_label"
+    suggested = knob_default if knob_default is not None else source.architecture.knob_default(config)
+    return {
+        "format_version": bundle.FORMAT_VERSION,
+        "name": name,
+        "task": source.task,
+        "labels": source.labels,
+        "thresholds": [0.5] * len(source.labels) if multi_label else [],
+        "max_tokens": max_tokens or limit,
+        "position_offset": source.architecture.position_offset(config),
+        "vocab_size": source.vocab_size,
+        "knobs": knobs(operator, suggested, strict=knob_default is not None),
+        "precision": "fp32",
+    }
+
+
+def knobs(operator: Operator, default: float | None, *, strict: bool) -> list[BundleKnob]:
+    """The operator's knobs, with the bundle's default; a checkpoint's own default is brought into bounds."""
+    if not operator.knobs and strict:
+        raise ExportError(f"a knob's default is given, but attention '{operator.key}' has no knob")
+    rows = []
+    for knob in operator.knobs:
+        value = knob.default if default is None else default
+        whole = knob.dtype != "int32" or value == int(value)
+        if strict and not (whole and knob.low <= value <= knob.high):
+            raise ExportError(f"the default of {knob.name} is {value:g}, must be in [{knob.low:g}, {knob.high:g}]")
+        row = {item: getattr(knob, item) for item in BundleKnob.model_fields}
+        rows.append(BundleKnob(**row | {"default": min(max(value, knob.low), knob.high)}))
+    return rows
+
+
+def write_model(graph: ir.Model, folder: Path) -> None:
+    """Writes `model.onnx`, and large weights beside it."""
+    weights = sum(value.const_value.nbytes for value in graph.graph.initializers.values() if value.const_value)
+    external = bundle.MODEL_DATA if weights > INLINE_BYTES else None
+    ir.save(graph, folder / bundle.MODEL, external_data=external)
+
+
+def write_probe(folder: Path, manifest: Manifest, batch: verify.Sample) -> None:
+    """Writes `probe.npz`: graph inputs by name, and the eager model's `logits`."""
+    rows = batch.rows[:PROBE_ROWS]
+    arrays: dict[str, Any] = {**pack(rows, manifest), "logits": batch.logits[: len(rows)]}
+    np.savez(folder / bundle.PROBE, **arrays)
+
+
+def tool_versions() -> dict[str, str]:
+    """Versions of what took part."""
+    found = {"attenuator": attenuator.__version__}
+    for tool in TOOLS:
+        try:
+            found[tool] = version(tool)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def finish(folder: Path, fields: dict[str, Any]) -> Manifest:
+    """Writes `bundle.json` over the finished files and reads the bundle back as serving will."""
+    files = {path.name: bundle.file_sha256(path) for path in sorted(folder.iterdir())}
+    try:
+        manifest = Manifest(**fields, files=files, revision=bundle.revision(files))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "bundle.json"
+        raise ExportError(f"{where}: {first['msg']}") from None
+    bundle.write_manifest(folder, manifest)
+    return bundle.read_manifest(folder)
+
+
+def replace(staging: Path, folder: Path) -> None:
+    """Puts the finished bundle in place; an older one there stays whole until then."""
+    if not folder.exists():
+        staging.rename(folder)
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    os.replace(folder, old)
+    try:
+        staging.rename(folder)
+    except OSError:
+        os.replace(old, folder)
+        raise
+    shutil.rmtree(old)

@@ -1,0 +1,204 @@
+"""From a trained model to an ONNX graph with one node of the domain `attenuator` in each layer."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+import onnxscript
+import torch
+from torch import Tensor, nn
+
+from attenuator.export.architectures import Architecture, token_types
+from attenuator.export.packed import OPERATOR_BY_KEY, PackedBatch
+from attenuator.ops import DOMAIN, OPERATORS
+from attenuator.ops.spec import Operator
+from attenuator.ops.torch_op import PYTHON_TYPES, TORCH_DTYPES, overload
+
+__all__ = ["OPSET", "PackedClassifier", "op_schema", "trace"]
+
+OPSET = 20
+# Two sequences of unequal length: neither T nor B is then taken for a constant or for the other.
+EXAMPLE_LENGTHS = (3, 4)
+ATTRIBUTE_TYPES = {
+    "int": onnx.defs.OpSchema.AttrType.INT,
+    "float": onnx.defs.OpSchema.AttrType.FLOAT,
+    "string": onnx.defs.OpSchema.AttrType.STRING,
+}
+
+
+class PackedClassifier(nn.Module):
+    """A trained model as a function of packed graph inputs.
+
+    Args:
+        architecture: the model's family.
+        model: the trained model, in evaluation mode; its modules are used as they are.
+        operator: key of the attention operator.
+        attributes: attributes of its nodes that the model does not fix, such as `estimator`.
+        has_token_types: whether the graph takes `token_type_ids`.
+
+    Attributes:
+        inputs: graph inputs in order.
+        outputs: graph outputs in order.
+    """
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        model: nn.Module,
+        operator: str,
+        attributes: dict[str, Any],
+        has_token_types: bool | None = None,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.architecture = architecture
+        self.operator = OPERATOR_BY_KEY[operator]
+        self.attributes = architecture.attributes(model.config) | attributes
+        self.num_layers = len(architecture.blocks(model))
+        self.pooling = architecture.pooling(model.config)
+        if has_token_types is None:
+            has_token_types = token_types(model) > 1
+        runtime = [item.name for item in self.operator.inputs if item.host and item.name != "cu_seqlens"]
+        types = ["token_type_ids"] if has_token_types else []
+        self.inputs = ["input_ids", "position_ids", *types, "cu_seqlens", *runtime]
+        self.outputs = ["logits", *(item.name for item in self.operator.outputs[1:])]
+        architecture.prepare(model)
+
+    def forward(self, *tensors: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Graph inputs in the order of `inputs` to graph outputs in the order of `outputs`."""
+        batch = PackedBatch(
+            operator=self.operator,
+            attributes=self.attributes,
+            num_layers=self.num_layers,
+            only_first=self.pooling == "first",
+            inputs=dict(zip(self.inputs, tensors, strict=True)),
+        )
+        logits = self.architecture.logits(self.model, batch)
+        if not batch.value_flops:
+            return logits
+        return logits, torch.stack(batch.value_flops).mean(dim=0)
+
+    def example(self) -> tuple[Tensor, ...]:
+        """A small ragged batch."""
+        total, batch = sum(EXAMPLE_LENGTHS), len(EXAMPLE_LENGTHS)
+        offset = self.architecture.position_offset(self.model.config)
+        values = {
+            "input_ids": torch.ones(total, dtype=torch.int64),
+            "position_ids": torch.cat([torch.arange(length) + offset for length in EXAMPLE_LENGTHS]),
+            "token_type_ids": torch.zeros(total, dtype=torch.int64),
+            "cu_seqlens": torch.tensor([0, *EXAMPLE_LENGTHS], dtype=torch.int32).cumsum(0, dtype=torch.int32),
+            "seed": torch.zeros(batch, dtype=torch.int64),
+        }
+        for knob in self.operator.knobs:
+            values[knob.name] = torch.full((batch,), knob.exact, dtype=TORCH_DTYPES[knob.dtype])
+        return tuple(values[name] for name in self.inputs)
+
+
+def op_schema(operator: Operator) -> Any:
+    """The ONNX schema that the spec describes."""
+    parameter = onnx.defs.OpSchema.FormalParameter
+    option = onnx.defs.OpSchema.FormalParameterOption
+    return onnx.defs.OpSchema(
+        operator.name,
+        DOMAIN,
+        operator.version,
+        operator.doc,
+        inputs=[
+            parameter(
+                item.name,
+                f"tensor({item.dtype})",
+                item.doc,
+                param_option=option.Optional if item.optional else option.Single,
+            )
+            for item in operator.inputs
+        ],
+        outputs=[parameter(item.name, f"tensor({item.dtype})", item.doc) for item in operator.outputs],
+        attributes=[
+            onnx.defs.OpSchema.Attribute(item.name, ATTRIBUTE_TYPES[item.kind], item.doc, required=False)
+            for item in operator.attributes
+        ],
+    )
+
+
+def translation(operator: Operator) -> Callable[..., Any]:
+    """A function that the exporter calls for `torch.ops.attenuator.<operator>`; it emits one node.
+
+    The exporter reads inputs and attributes off the function's signature, which is therefore built from the spec.
+    """
+    opset = onnxscript.values.Opset(DOMAIN, operator.version)
+    node = onnxscript.values.Op(opset, operator.name, op_schema(operator))
+    names = [item.name for item in operator.inputs]
+
+    def translate(*args: Any, **kwargs: Any) -> Any:
+        given = dict(zip(names, args, strict=False)) | kwargs
+        inputs = [given.pop(name, None) for name in names]
+        while inputs and inputs[-1] is None:
+            inputs.pop()
+        # PyTorch drops arguments that equal their default; nodes carry every attribute, which the fallback relies on.
+        return node(*inputs, **({item.name: item.default for item in operator.attributes} | given))
+
+    either = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [
+        inspect.Parameter(item.name, either, default=None if item.optional else inspect.Parameter.empty)
+        for item in operator.inputs
+    ]
+    parameters += [
+        inspect.Parameter(
+            item.name, inspect.Parameter.KEYWORD_ONLY, default=item.default or 0, annotation=PYTHON_TYPES[item.kind]
+        )
+        for item in operator.attributes
+    ]
+    translate.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    translate.__annotations__ = {item.name: PYTHON_TYPES[item.kind] for item in operator.attributes}
+    translate.__name__ = operator.name
+    return translate
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keeps the exporter's own remarks off the terminal: what matters is checked afterwards."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def trace(classifier: PackedClassifier) -> ir.Model:
+    """Traces the classifier with symbolic T and B.
+
+    Args:
+        classifier: the model on packed batches, in evaluation mode.
+
+    Returns:
+        The graph, opset 20 and domain `attenuator`, without functions.
+    """
+    tokens, starts, batch = torch.export.Dim("T"), torch.export.Dim("starts"), torch.export.Dim("B")
+    axes = {"input_ids": tokens, "position_ids": tokens, "token_type_ids": tokens, "cu_seqlens": starts}
+    with torch.no_grad(), quiet():
+        program: Any = torch.onnx.export(
+            classifier,
+            classifier.example(),
+            dynamo=True,
+            opset_version=OPSET,
+            optimize=True,
+            verbose=False,
+            input_names=classifier.inputs,
+            output_names=classifier.outputs,
+            dynamic_shapes={"tensors": tuple({0: axes.get(name, batch)} for name in classifier.inputs)},
+            custom_translation_table={overload(operator): translation(operator) for operator in OPERATORS},
+        )
+    return program.model

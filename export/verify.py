@@ -1,0 +1,139 @@
+"""Proves at export that the graph computes what the PyTorch model computes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import torch
+
+from attenuator.bundle import Manifest
+from attenuator.errors import ExportError
+from attenuator.export.source import Source
+from attenuator.ops import DOMAIN, OPERATORS
+from attenuator.runtime import Row, create
+from attenuator.runtime.batch import pack
+
+__all__ = ["TOLERANCE", "NodeCount", "Sample", "count_nodes", "parity", "sample"]
+
+# Largest difference of a logit, as a share of the largest logit.
+TOLERANCE = 1e-3
+LENGTHS = (5, 1, 33, 2, 140, 300, 17)
+SEED = 0
+
+
+@dataclass
+class NodeCount:
+    """The operator nodes of a graph.
+
+    Attributes:
+        layers: nodes of the attention operator.
+        attributes: attributes that all of those share.
+        other_nodes: nodes of the domain's other operators, by key.
+    """
+
+    layers: int
+    attributes: dict[str, int | float | str]
+    other_nodes: dict[str, int]
+
+
+@dataclass
+class Sample:
+    """A ragged batch and what PyTorch says about it.
+
+    Attributes:
+        rows: the batch, knobs at their exact value.
+        feeds: its graph inputs.
+        logits: float32 `[B, labels]`, from the eager model, one sequence at a time.
+    """
+
+    rows: list[Row]
+    feeds: dict[str, npt.NDArray[Any]]
+    logits: npt.NDArray[np.float32]
+
+
+def count_nodes(model_path: Path, operator: str, layers: int) -> NodeCount:
+    """Checks the written file and counts its nodes.
+
+    Args:
+        model_path: `model.onnx`.
+        operator: key of the attention operator.
+        layers: layers of the model.
+
+    Raises:
+        ExportError: the file is not valid ONNX, or a layer did not become one node.
+    """
+    try:
+        onnx.checker.check_model(str(model_path), full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise ExportError(f"the exported graph is not valid ONNX: {error}") from error
+    graph = onnx.load(str(model_path), load_external_data=False).graph
+    keys = {row.name: row.key for row in OPERATORS}
+    counts = Counter(keys[node.op_type] for node in graph.node if node.domain == DOMAIN)
+    found = counts.pop(operator, 0)
+    if found != layers:
+        raise ExportError(f"the exported graph has {found} {operator} nodes, must have one for each of {layers} layers")
+    nodes = [node for node in graph.node if node.domain == DOMAIN and keys[node.op_type] == operator]
+    attributes = [{item.name: onnx.helper.get_attribute_value(item) for item in node.attribute} for node in nodes]
+    shared = {name: value for name, value in attributes[0].items() if all(row[name] == value for row in attributes)}
+    texts = {name: value.decode() if isinstance(value, bytes) else value for name, value in shared.items()}
+    texts.pop("layer", None)
+    return NodeCount(found, texts, dict(counts))
+
+
+def sample(source: Source, manifest: Manifest) -> Sample:
+    """Draws random token ids of many lengths, length 1 included, and asks the eager model about each alone."""
+    generator = np.random.default_rng(SEED)
+    # The model's own padding token means "no token" to some families.
+    padding = getattr(source.model.config, "pad_token_id", None)
+    allowed = np.array([index for index in range(manifest.vocab_size) if index != padding])
+    exact = {knob.name: knob.exact for knob in manifest.knobs}
+    rows = []
+    for length in dict.fromkeys(min(length, manifest.max_tokens) for length in LENGTHS):
+        ids = generator.choice(allowed, length)
+        types = generator.integers(0, 2, length) if source.has_token_types else np.zeros(length, np.int64)
+        rows.append(Row(ids.astype(np.int64), types.astype(np.int64), exact, seed=0))
+    eager = source.architecture.eager
+    with torch.inference_mode():
+        logits = [
+            eager(source.model, torch.from_numpy(row.token_ids), torch.from_numpy(row.type_ids)).numpy() for row in rows
+        ]
+    return Sample(rows, pack(rows, manifest), np.stack(logits))
+
+
+def parity(model_path: Path, manifest: Manifest, batch: Sample) -> dict[str, float]:
+    """Compares ONNX Runtime, with the operator library and without it, with the eager model.
+
+    Args:
+        model_path: `model.onnx`.
+        manifest: what the bundle will say.
+        batch: what PyTorch says.
+
+    Returns:
+        Largest absolute difference of a logit with the library and without it (`fallback`), the largest difference
+        between a sequence in the batch and alone (`packing`), and the largest absolute logit.
+
+    Raises:
+        ExportError: a difference is above the tolerance.
+    """
+    largest = float(np.abs(batch.logits).max())
+    found = {"largest_logit": largest}
+    for name, library in (("library", True), ("fallback", False)):
+        session = create(model_path, library=library)
+        logits = session.run(["logits"], batch.feeds)[0]
+        found[name] = float(np.abs(logits - batch.logits).max())
+        # A NaN is above every tolerance.
+        if logits.shape != batch.logits.shape or not found[name] <= TOLERANCE * largest:
+            raise ExportError(
+                f"the exported graph ({name}) differs from the PyTorch model by {found[name]:.2g}, "
+                f"must be at most {TOLERANCE * largest:.2g}"
+            )
+        if library:
+            alone = [session.run(["logits"], pack([row], manifest))[0][0] for row in batch.rows]
+            found["packing"] = float(np.abs(np.stack(alone) - logits).max())
+    return found
