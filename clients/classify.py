@@ -6,16 +6,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
+from pydantic import Field, create_model
 from pydantic_settings import SettingsConfigDict
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from attenuator.clients.calls import UNSET, check_knobs
 from attenuator.clients.client import Client
-from attenuator.clients.commandline import CommandSettings, Words, fail, parse, with_knobs
 from attenuator.clients.engines import BundleEngine, Engine, Options, ServerEngine
 from attenuator.clients.output import output_for
 from attenuator.clients.texts import STDIN, Item, items
+from attenuator.commandline import CommandSettings, Words, fail, parse
 from attenuator.errors import InvalidRequest, KnobOutOfRange
 from attenuator.ops import KNOBS
 
@@ -72,6 +73,22 @@ class ClassifySettings(CommandSettings):
     """Write one JSON object per input."""
     threads: int | None = None
     """Threads for --bundle; every core by default."""
+
+
+def with_knobs(settings: type[ClassifySettings]) -> type[ClassifySettings]:
+    """The settings with one flag per knob of the operators."""
+    types = {"int32": int, "float": float}
+    fields = {
+        name: (
+            types[knob.dtype] | None,
+            Field(None, description=f"{knob.low:g} to {knob.high:g}, exact value {knob.exact:g}. {knob.doc}"),
+        )
+        for name, knob in KNOBS.items()
+    }
+    made: type[ClassifySettings] = create_model(  # type: ignore[call-overload]
+        settings.__name__, __base__=settings, __doc__=settings.__doc__, **fields
+    )
+    return made
 
 
 def batches(source: Iterator[Item], max_items: int) -> Iterator[list[Item]]:

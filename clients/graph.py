@@ -4,13 +4,14 @@ The `onnx` package is an export dependency and weighs more than all of serving; 
 protocol-buffer fields (encoding: protobuf.dev, "Encoding"; field numbers: `onnx.proto`). Weights are skipped, not read.
 """
 
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from attenuator.errors import BundleError
 
-Value = int | bytes | memoryview
+Value = int | memoryview
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 # onnx.proto
@@ -62,10 +63,11 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
             raise ValueError("a number has more than ten bytes")
 
 
-def _fields(data: memoryview) -> Iterator[tuple[int, Value]]:
-    """The fields of one message: number and value (bytes stay unread)."""
+def spans(data: memoryview) -> Iterator[tuple[int, Value, memoryview]]:
+    """The fields of one message: number, value (bytes stay unread), and the field as it is encoded."""
     at, end = 0, len(data)
     while at < end:
+        start = at
         key, at = _varint(data, at)
         kind = key & 7
         value: Value
@@ -81,17 +83,22 @@ def _fields(data: memoryview) -> Iterator[tuple[int, Value]]:
             if at + size > end:
                 raise ValueError("it ends early")
             value, at = data[at : at + size], at + size
-        yield key >> 3, value
+        yield key >> 3, value, data[start:at]
 
 
-def _message(value: Value) -> memoryview:
+def _fields(data: memoryview) -> Iterator[tuple[int, Value]]:
+    return ((number, value) for number, value, _ in spans(data))
+
+
+def message(value: Value) -> memoryview:
+    """A field's value as a message of its own."""
     if not isinstance(value, memoryview):
         raise ValueError("a message was expected")
     return value
 
 
 def _text(value: Value) -> str:
-    return bytes(_message(value)).decode()
+    return bytes(message(value)).decode()
 
 
 def _signed(value: Value) -> int:
@@ -105,7 +112,7 @@ def _integers(value: Value) -> Iterator[int]:
     if isinstance(value, int):
         yield _signed(value)
         return
-    data, at = _message(value), 0
+    data, at = message(value), 0
     while at < len(data):
         number, at = _varint(data, at)
         yield _signed(number)
@@ -119,17 +126,18 @@ def _attribute(data: memoryview) -> tuple[str, int | float | str | tuple[int, ..
         if number == ATTRIBUTE_NAME:
             name = _text(item)
         elif number == ATTRIBUTE_FLOAT:
-            value = float(_message(item).cast("f")[0])
+            value = float(struct.unpack("<f", message(item))[0])
         elif number == ATTRIBUTE_INT:
             value = _signed(item)
         elif number == ATTRIBUTE_STRING:
-            value = bytes(_message(item)).decode(errors="replace")
+            value = bytes(message(item)).decode(errors="replace")
         elif number == ATTRIBUTE_INTS:
             integers += _integers(item)
     return name, tuple(integers) if integers else value
 
 
-def _node(data: memoryview) -> Node:
+def read_node(data: memoryview) -> Node:
+    """Reads one node."""
     inputs: list[str] = []
     outputs: list[str] = []
     op_type = domain = ""
@@ -144,7 +152,7 @@ def _node(data: memoryview) -> Node:
         elif number == NODE_DOMAIN:
             domain = _text(value)
         elif number == NODE_ATTRIBUTE:
-            name, content = _attribute(_message(value))
+            name, content = _attribute(message(value))
             if content is not None:
                 attributes[name] = content
     return Node(op_type, domain, tuple(inputs), tuple(outputs), attributes)
@@ -166,9 +174,9 @@ def _value_info(data: memoryview) -> tuple[str, tuple[int | None, ...]]:
         if number == INFO_NAME:
             name = _text(value)
         elif number == INFO_TYPE:
-            tensors = [_message(item) for key, item in _fields(_message(value)) if key == TYPE_TENSOR]
-            shapes = [_message(item) for tensor in tensors for key, item in _fields(tensor) if key == TENSOR_SHAPE]
-            dims = [_message(item) for each in shapes for key, item in _fields(each) if key == SHAPE_DIM]
+            tensors = [message(item) for key, item in _fields(message(value)) if key == TYPE_TENSOR]
+            shapes = [message(item) for tensor in tensors for key, item in _fields(tensor) if key == TENSOR_SHAPE]
+            dims = [message(item) for each in shapes for key, item in _fields(each) if key == SHAPE_DIM]
             for dim in dims:
                 sizes = [_signed(item) for key, item in _fields(dim) if key == DIM_VALUE]
                 shape.append(sizes[0] if sizes else None)
@@ -184,21 +192,21 @@ def read_graph(path: Path) -> Graph:
     graph = Graph()
     try:
         data = memoryview(path.read_bytes())
-        parts = [part for number, value in _fields(data) if number == MODEL_GRAPH for part in _fields(_message(value))]
+        parts = [part for number, value in _fields(data) if number == MODEL_GRAPH for part in _fields(message(value))]
         for number, value in parts:
             if number == GRAPH_NODE:
-                graph.nodes.append(_node(_message(value)))
+                graph.nodes.append(read_node(message(value)))
             elif number == GRAPH_INITIALIZER:
-                name, dims = _initializer(_message(value))
+                name, dims = _initializer(message(value))
                 graph.initializers[name] = dims
             elif number in (GRAPH_INPUT, GRAPH_VALUE_INFO):
-                name, shape = _value_info(_message(value))
+                name, shape = _value_info(message(value))
                 graph.shapes[name] = shape
                 if number == GRAPH_INPUT:
                     graph.inputs.append(name)
     except OSError as error:
         raise BundleError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, IndexError) as error:
+    except (ValueError, IndexError, struct.error) as error:
         raise BundleError(f"{path} is not an ONNX file: {error}") from None
     if not graph.nodes:
         raise BundleError(f"{path} is not an ONNX file: it has no nodes")

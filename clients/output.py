@@ -100,15 +100,13 @@ class TextTable:
             cells += [best] * scored + [" ".join(f"{value:.4f}" for value in prediction.logits or ())] * logits
             cells += [str(tokens)] + [f"{flops:.0%}"] * sampled + [item.excerpt]
             table.add_row(*cells)
-        self._console.print(table, markup=False)
+        self._console.print(table)
         last = self._last
         knobs = ", ".join(f"{name} {value:g}" for name, value in last.knobs.items()) or "no knob"
         self._console.print(
             f"{last.model} on {last.device}: {knobs} (chosen by {last.chosen_by}), seed {last.seed}, "
             f"{self._compute_ms:.1f} ms computing",
             style="dim",
-            markup=False,
-            highlight=False,
         )
 
 
@@ -116,4 +114,4 @@ def output_for(*, json_lines: bool) -> Output:
     """The output that suits where stdout leads."""
     if json_lines:
         return JsonLines()
-    return TextTable(Console()) if sys.stdout.isatty() else TabSeparated()
+    return TextTable(Console(markup=False, highlight=False)) if sys.stdout.isatty() else TabSeparated()
