@@ -1,0 +1,161 @@
+"""Inputs for any operator, made from its spec: what the conformance and fuzz tests share."""
+
+import itertools
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from harness import NUMPY_TYPES, Array, AttributeValue, offsets, run
+
+from attenuator.ops import OPERATORS
+from attenuator.ops.spec import SEED_HIGH, Knob, Operator, Tensor
+
+# Whoever works on one operator may leave out the others: ATTENUATOR_TEST_OPERATORS=softmax,pool.
+CHOSEN = [key for key in os.environ.get("ATTENUATOR_TEST_OPERATORS", "").split(",") if key]
+TESTED = tuple(operator for operator in OPERATORS if not CHOSEN or operator.key in CHOSEN)
+
+HEADS = 3
+# Nothing here is a multiple of a vector's width.
+SIZES = {
+    "num_heads * head_dim": HEADS * 20,
+    "num_heads * value_dim": HEADS * 12,
+    "num_heads": HEADS,
+    "C": 37,
+    "c": 5,
+}
+REQUIRED: dict[str, AttributeValue] = {"num_heads": HEADS, "hash_bits": 5}
+RAGGED = (17, 0, 1, 70, 0, 5, 33, 130)
+WINDOWS = (0, 6)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One operator with one choice of attributes and of optional inputs."""
+
+    operator: Operator
+    attributes: dict[str, AttributeValue] = field(hash=False)
+    optional: bool = False
+
+    def __str__(self) -> str:
+        values = [str(value) if isinstance(value, str) else f"{name}{value}" for name, value in self.attributes.items()]
+        return "-".join([self.operator.key, *values, *(["optional"] if self.optional else [])])
+
+    @property
+    def constants(self) -> tuple[str, ...]:
+        """Weights: inputs without a packed or batch axis."""
+        return tuple(item.name for item in self.inputs if axis_of(self, item) is None)
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        return tuple(item for item in self.operator.inputs if self.optional or not item.optional)
+
+    @property
+    def seeded(self) -> bool:
+        return any(item.name == "seed" for item in self.operator.inputs)
+
+
+def axis_of(case: Case, tensor: Tensor) -> str | None:
+    """Whether the first axis counts tokens (`T`), sequences (`B`), offsets (`B + 1`), or neither (None)."""
+    axis = tensor.axes[0]
+    if axis == "T or B":
+        return "B" if case.attributes.get("queries", "all") == "first" else "T"
+    return axis if axis in ("T", "B", "B + 1") else None
+
+
+def defaults(operator: Operator) -> Case:
+    """Attributes without a default, and no others."""
+    return Case(operator, {item.name: REQUIRED[item.name] for item in operator.attributes if item.default is None})
+
+
+def variants(operator: Operator) -> Iterator[Case]:
+    """Every combination of choices, switches and a window, with the optional inputs left out and given."""
+    options: list[list[tuple[str, AttributeValue]]] = []
+    for item in operator.attributes:
+        if item.kind == "string":
+            options.append([(item.name, choice) for choice in item.choices])
+        elif (item.low, item.high) == (0, 1):
+            options.append([(item.name, 0), (item.name, 1)])
+        elif item.name == "window":
+            options.append([(item.name, window) for window in WINDOWS])
+    required = defaults(operator).attributes
+    for chosen in itertools.product(*options):
+        yield Case(operator, required | dict(chosen))
+    if any(item.optional for item in operator.inputs):
+        yield Case(operator, required, optional=True)
+
+
+CASES = [case for operator in TESTED for case in variants(operator)]
+
+
+def knob_values(knob: Knob, count: int) -> Array:
+    """The exact value, the limits, the default and values between, in turn."""
+    middle = [knob.low + (knob.high - knob.low) * share for share in (0.01, 0.1, 0.5)]
+    values = [knob.exact, knob.default, knob.low, knob.high, *middle]
+    return np.resize(np.array(values), count).astype(NUMPY_TYPES[knob.dtype])
+
+
+def make_inputs(case: Case, lengths: Sequence[int], seed: int = 0) -> dict[str, Array]:
+    """Valid inputs: Gaussian rows, knobs over their whole range, seeds small and large."""
+    rng = np.random.default_rng(seed)
+    knobs = {knob.name: knob for knob in case.operator.knobs}
+    rows = {"T": sum(lengths), "B": len(lengths)}
+    made: dict[str, Array] = {}
+    for item in case.inputs:
+        if item.name == "cu_seqlens":
+            made[item.name] = offsets(lengths)
+        elif item.name in knobs:
+            made[item.name] = knob_values(knobs[item.name], len(lengths))
+        elif item.name == "seed":
+            made[item.name] = np.resize(np.array([7, 0, SEED_HIGH, 12345678901]), len(lengths)).astype(np.int64)
+        else:
+            axis = axis_of(case, item)
+            first = rows[axis] if axis else SIZES[item.axes[0]]
+            shape = (first, *(SIZES[name] for name in item.axes[1:]))
+            made[item.name] = rng.standard_normal(shape).astype(np.float32)
+    return made
+
+
+def take(case: Case, inputs: dict[str, Array], order: Sequence[int]) -> dict[str, Array]:
+    """The inputs of these sequences, in this order."""
+    cu_seqlens = inputs["cu_seqlens"]
+    rows = [np.arange(cu_seqlens[b], cu_seqlens[b + 1]) for b in order]
+    tokens = np.concatenate([np.arange(0), *rows]).astype(np.int64)
+    chosen = {}
+    for item in case.inputs:
+        axis = axis_of(case, item)
+        index = {"T": tokens, "B": np.array(order, np.int64)}.get(axis or "")
+        chosen[item.name] = inputs[item.name] if index is None else inputs[item.name][index]
+    chosen["cu_seqlens"] = offsets([len(row) for row in rows])
+    return chosen
+
+
+def split(case: Case, outputs: Sequence[Array], cu_seqlens: Array) -> list[list[Array]]:
+    """For each sequence its part of every output."""
+    axes = [axis_of(case, item) for item in case.operator.outputs]
+    return [
+        [
+            y[b : b + 1] if axis == "B" else y[cu_seqlens[b] : cu_seqlens[b + 1]]
+            for y, axis in zip(outputs, axes, strict=True)
+        ]
+        for b in range(len(cu_seqlens) - 1)
+    ]
+
+
+def run_case(case: Case, inputs: dict[str, Array], threads: int = 1) -> list[Array]:
+    """Runs it with the weights as initializers, as in a model."""
+    return run(case.operator.name, inputs, case.attributes, threads, case.constants)
+
+
+def output_shapes(case: Case, inputs: dict[str, Array]) -> list[tuple[int, ...]]:
+    """The shapes that the spec promises."""
+    sequences = len(inputs["cu_seqlens"]) - 1
+    return [
+        tuple(sequences if rule is None else inputs[rule[0]].shape[rule[1]] for rule in item.shape)
+        for item in case.operator.outputs
+    ]
+
+
+def same_bits(left: Sequence[Array], right: Sequence[Array]) -> bool:
+    """Equal shapes and equal bits, NaN included."""
+    return all(a.shape == b.shape and a.tobytes() == b.tobytes() for a, b in zip(left, right, strict=True))
