@@ -1,0 +1,263 @@
+"""What a client does without a service of ours at the other end: checks before sending, proxies, retries, silence."""
+
+import asyncio
+import inspect
+import json
+import time
+from collections.abc import Callable
+from email.utils import formatdate
+from typing import Any
+
+import httpx
+import pytest
+
+from attenuator import clients, errors
+from attenuator.clients import UNSET, AsyncClient, Client
+from attenuator.ops import KNOBS
+from attenuator.ops.spec import SEED_HIGH
+
+ANSWER = {
+    "model": "m",
+    "revision": "0" * 64,
+    "device": "cpu",
+    "predictions": [{"label": "good", "score": 0.75}],
+    "knobs": {"num_hashes": 8},
+    "requested": {"num_hashes": 8},
+    "chosen_by": "caller",
+    "seed": 3,
+    "tokens": [5],
+    "timing_ms": {"total": 1.5},
+    "a field of a newer server": True,
+}
+
+
+class Wire:
+    """Stands for what lies between a client and a service; keeps what was sent."""
+
+    def __init__(self, *responses: httpx.Response | Exception) -> None:
+        self.responses = list(responses)
+        self.requests: list[httpx.Request] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append(request)
+        response = self.responses.pop(0) if self.responses else httpx.Response(200, json=ANSWER)
+        if isinstance(response, Exception):
+            raise response
+        # A response object is spent by one client; parametrised ones serve several.
+        return httpx.Response(response.status_code, headers=response.headers, content=response.content)
+
+    @property
+    def bodies(self) -> list[Any]:
+        return [json.loads(request.content) for request in self.requests]
+
+
+def blocking(wire: Wire, verb: str, *args: Any, options: dict[str, Any] | None = None, **kwargs: Any) -> Any:
+    with Client("http://service/", transport=httpx.MockTransport(wire), **options or {}) as client:
+        return getattr(client, verb)(*args, **kwargs)
+
+
+def awaiting(wire: Wire, verb: str, *args: Any, options: dict[str, Any] | None = None, **kwargs: Any) -> Any:
+    async def run() -> Any:
+        async with AsyncClient("http://service/", transport=httpx.MockTransport(wire), **options or {}) as client:
+            return await getattr(client, verb)(*args, **kwargs)
+
+    return asyncio.run(run())
+
+
+Ask = Callable[..., Any]
+
+
+@pytest.fixture(params=[blocking, awaiting])
+def ask(request: pytest.FixtureRequest) -> Ask:
+    chosen: Ask = request.param
+    return chosen
+
+
+def test_public_names_are_what_all_says() -> None:
+    assert clients.__all__ == sorted(clients.__all__, key=lambda name: (not name.isupper(), name))
+    assert [name for name in clients.__all__ if not hasattr(clients, name)] == []
+
+
+def test_both_clients_have_the_same_verbs_and_show_every_knob() -> None:
+    for verb in ("classify", "models", "ready"):
+        sync, awaited = inspect.signature(getattr(Client, verb)), inspect.signature(getattr(AsyncClient, verb))
+        assert sync == awaited
+        assert getattr(Client, verb).__doc__ == getattr(AsyncClient, verb).__doc__
+        assert getattr(Client, verb).__doc__
+    parameters = inspect.signature(Client.classify).parameters
+    assert set(KNOBS) < set(parameters)
+    assert parameters["seed"].default is UNSET
+    assert parameters["inputs"].default is inspect.Parameter.empty
+
+
+def test_answer_is_typed_and_newer_fields_are_passed_over(ask: Ask) -> None:
+    answer = ask(Wire(), "classify", "text", num_hashes=8)
+    assert answer.predictions[0].label == "good"
+    assert answer.predictions[0].logits is None
+    assert answer.knobs == {"num_hashes": 8}
+    assert (answer.seed, answer.tokens, answer.timing_ms) == (3, (5,), {"total": 1.5})
+    with pytest.raises(ValueError, match="frozen"):
+        answer.seed = 4
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "sent"),
+    [
+        ({}, {}),
+        ({"seed": None}, {"seed": None}),
+        ({"seed": 0}, {"seed": 0}),
+        ({"seed": SEED_HIGH}, {"seed": SEED_HIGH}),
+        ({"seed": UNSET}, {}),
+        ({"num_hashes": None}, {}),
+        ({"num_hashes": 0, "model": "m"}, {"num_hashes": 0, "model": "m"}),
+        ({"alpha": 1}, {"alpha": 1}),
+        ({"top_k": 2, "truncate": True, "return_logits": True}, {"top_k": 2, "truncate": True, "return_logits": True}),
+        ({"timeout_ms": 50.0}, {"timeout_ms": 50.0}),
+    ],
+    ids=str,
+)
+def test_only_what_was_set_is_sent(ask: Ask, kwargs: dict[str, Any], sent: dict[str, Any]) -> None:
+    wire = Wire()
+    ask(wire, "classify", ["a", "b"], **kwargs)
+    assert wire.bodies == [{"inputs": ["a", "b"]} | sent]
+
+
+def test_a_single_mapping_becomes_a_list_and_text_is_utf8(ask: Ask) -> None:
+    wire = Wire()
+    ask(wire, "classify", {"text": "ça va? 你好", "text_pair": "b"})
+    assert wire.bodies == [{"inputs": [{"text": "ça va? 你好", "text_pair": "b"}]}]
+    assert wire.requests[0].headers["Content-Type"] == "application/json"
+    assert str(wire.requests[0].url) == "http://service/v1/classify"
+
+
+def test_key_travels_as_bearer_token(ask: Ask) -> None:
+    wire = Wire()
+    ask(wire, "classify", "a", options={"api_key": "secret"})
+    assert wire.requests[0].headers["Authorization"] == "Bearer secret"
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "kind", "param"),
+    [
+        ({"num_hashes": KNOBS["num_hashes"].high + 1}, errors.KnobOutOfRange, "num_hashes"),
+        ({"num_hashes": -1}, errors.KnobOutOfRange, "num_hashes"),
+        ({"num_hashes": 8.0}, errors.KnobOutOfRange, "num_hashes"),
+        ({"num_hashes": True}, errors.KnobOutOfRange, "num_hashes"),
+        ({"num_hashes": "8"}, errors.KnobOutOfRange, "num_hashes"),
+        ({"alpha": KNOBS["alpha"].high + 0.1}, errors.KnobOutOfRange, "alpha"),
+        ({"alpha": float("nan")}, errors.KnobOutOfRange, "alpha"),
+        ({"nmu_hashes": 8}, errors.UnknownField, "nmu_hashes"),
+        ({"max_latency_ms": 8}, errors.UnknownField, "max_latency_ms"),
+        ({"seed": -1}, errors.InvalidRequest, "seed"),
+        ({"seed": SEED_HIGH + 1}, errors.InvalidRequest, "seed"),
+        ({"seed": 1.0}, errors.InvalidRequest, "seed"),
+        ({"seed": True}, errors.InvalidRequest, "seed"),
+        ({"timeout_ms": float("inf")}, errors.InvalidRequest, None),
+    ],
+    ids=str,
+)
+def test_wrong_arguments_are_refused_before_anything_is_sent(
+    ask: Ask, kwargs: dict[str, Any], kind: type[errors.InvalidRequest], param: str | None
+) -> None:
+    wire = Wire()
+    with pytest.raises(kind) as caught:
+        ask(wire, "classify", "text", **kwargs)
+    assert caught.value.param == param
+    assert wire.requests == []
+
+
+@pytest.mark.parametrize("inputs", ["\ud800", [float("nan")], [{"token_ids": {1, 2}}]], ids=ascii)
+def test_inputs_without_a_json_form_are_refused(ask: Ask, inputs: Any) -> None:
+    with pytest.raises(errors.InvalidRequest, match="no JSON form"):
+        ask(Wire(), "classify", inputs)
+
+
+@pytest.mark.parametrize(
+    ("response", "kind"),
+    [
+        (httpx.Response(502, text="<html>bad\n gateway</html>"), errors.UnexpectedAnswer),
+        (httpx.Response(404, text="not here"), errors.UnexpectedAnswer),
+        (httpx.Response(200, text="welcome to nginx"), errors.UnexpectedAnswer),
+        (httpx.Response(200, json={"predictions": []}), errors.UnexpectedAnswer),
+        (httpx.Response(302, headers={"Location": "http://elsewhere/"}), errors.UnexpectedAnswer),
+        (httpx.Response(401, text="who?"), errors.Unauthorized),
+        (httpx.Response(429, text="slow down"), errors.Overloaded),
+        (httpx.Response(503, text="no healthy upstream"), errors.NotReady),
+        (httpx.Response(504, text="upstream timed out"), errors.DeadlineExceeded),
+        (httpx.Response(422, json={"error": "new kind", "error_type": "NotKnownHere"}), errors.InvalidRequest),
+        (httpx.ConnectError("refused"), errors.ServiceUnreachable),
+        (httpx.ConnectTimeout("slow"), errors.ServiceUnreachable),
+        (httpx.ReadTimeout("silence"), errors.ServiceUnreachable),
+        (httpx.RemoteProtocolError("cut off"), errors.ServiceUnreachable),
+    ],
+    ids=lambda value: f"{value.status_code}" if isinstance(value, httpx.Response) else getattr(value, "__name__", None),
+)
+def test_what_lies_between_becomes_one_sentence(
+    ask: Ask, response: httpx.Response | Exception, kind: type[errors.AttenuatorError]
+) -> None:
+    with pytest.raises(errors.AttenuatorError) as caught:
+        ask(Wire(response), "classify", "text")
+    assert type(caught.value) is kind
+    assert "\n" not in str(caught.value)
+
+
+def test_nothing_is_repeated_unless_asked(ask: Ask) -> None:
+    wire = Wire(httpx.Response(429, headers={"Retry-After": "7"}))
+    with pytest.raises(errors.Overloaded) as caught:
+        ask(wire, "classify", "text")
+    assert caught.value.retry_after_s == 7
+    assert len(wire.requests) == 1
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_retries_wait_as_long_as_retry_after_says(ask: Ask, status: int) -> None:
+    wire = Wire(*(httpx.Response(status, headers={"Retry-After": "0.15"}) for _ in range(2)))
+    started = time.monotonic()
+    answer = ask(wire, "classify", "text", options={"max_retries": 2})
+    assert answer.model == "m"
+    assert len(wire.requests) == 3
+    assert time.monotonic() - started >= 0.3
+
+
+def test_retries_end(ask: Ask) -> None:
+    wire = Wire(*(httpx.Response(503, headers={"Retry-After": "0"}) for _ in range(5)))
+    with pytest.raises(errors.NotReady):
+        ask(wire, "classify", "text", options={"max_retries": 3})
+    assert len(wire.requests) == 4
+
+
+@pytest.mark.parametrize("retry_after", ["3600", formatdate(time.time() + 3600, usegmt=True)], ids=["seconds", "date"])
+def test_a_long_pause_is_not_waited_for(ask: Ask, retry_after: str) -> None:
+    wire = Wire(httpx.Response(429, headers={"Retry-After": retry_after}))
+    with pytest.raises(errors.Overloaded) as caught:
+        ask(wire, "classify", "text", options={"max_retries": 5})
+    assert caught.value.retry_after_s == pytest.approx(3600, abs=60)
+    assert len(wire.requests) == 1
+
+
+def test_a_caller_in_the_wrong_is_never_repeated(ask: Ask) -> None:
+    wire = Wire(httpx.Response(422, json={"error": "alpha is 2", "error_type": "KnobOutOfRange", "param": "alpha"}))
+    with pytest.raises(errors.KnobOutOfRange, match="alpha is 2"):
+        ask(wire, "classify", "text", options={"max_retries": 5})
+    assert len(wire.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("response", "ready"),
+    [
+        (httpx.Response(200, json={"status": "ready"}), True),
+        (httpx.Response(503, json={"error": "starting", "error_type": "NotReady"}), False),
+        (httpx.ConnectError("refused"), False),
+    ],
+    ids=["ready", "starting", "down"],
+)
+def test_ready_answers_instead_of_raising(ask: Ask, response: httpx.Response | Exception, ready: bool) -> None:
+    assert ask(Wire(response), "ready") is ready
+
+
+def test_the_clients_patience_covers_the_callers_deadline(ask: Ask) -> None:
+    wire = Wire()
+    ask(wire, "classify", "text", timeout_ms=60_000.0, options={"read_timeout_ms": 1_000.0})
+    assert wire.requests[0].extensions["timeout"]["read"] > 60
+    ask(wire, "classify", "text", options={"read_timeout_ms": 1_000.0, "connect_timeout_ms": 250.0})
+    assert wire.requests[1].extensions["timeout"]["connect"] == 0.25
