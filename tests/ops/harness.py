@@ -69,6 +69,7 @@ def open_session(model: bytes, threads: int = 1) -> onnxruntime.InferenceSession
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 4  # failing runs are what many tests are about
+    options.enable_cpu_mem_arena = False  # one allocation a tensor, so that a sanitizer sees a write beyond it
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     register(options)
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Builds the operators with AddressSanitizer and UndefinedBehaviorSanitizer into build/sanitize and runs the conformance
+# and fuzz tests on them, on every instruction set this machine has.
+# Usage: scripts/sanitize.sh [pytest arguments]; PYTHON and CMAKE name other programs than those of .venv.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python=${PYTHON:-$PWD/.venv/bin/python}
+cmake=${CMAKE:-$PWD/.venv/bin/cmake}
+build=build/sanitize
+
+"$cmake" -S . -B "$build" -DCMAKE_BUILD_TYPE=Release -DATTENUATOR_SANITIZE=ON -DPython_EXECUTABLE="$python"
+"$cmake" --build "$build" --parallel "$(nproc)"
+
+export ATTENUATOR_OPS_LIBRARY=$PWD/$build/ops/libattenuator_ops.so
+export PYTHONPATH=src
+# Python is not instrumented, so the runtimes must come first; it never frees everything, hence no leak check.
+export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1
+runtimes="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libubsan.so)"
+for isa in avx2 avx512 avx512_vnni amx; do
+  export ATTENUATOR_ISA=$isa
+  active=$(LD_PRELOAD=$runtimes "$python" -c '
+import ctypes, os
+isa = ctypes.CDLL(os.environ["ATTENUATOR_OPS_LIBRARY"]).attenuator_isa
+isa.restype = ctypes.c_char_p
+print(isa().decode())')
+  if [ "$active" != "$isa" ]; then
+    echo "sanitize: this machine has no $isa, its best is $active"
+    break
+  fi
+  echo "sanitize: $isa"
+  LD_PRELOAD=$runtimes "$python" -m pytest -q -p no:cacheprovider --capture=sys tests/ops/test_fuzz.py tests/ops/test_operator.py "$@"
+done
