@@ -1,0 +1,232 @@
+// What is quadratic in length: collision counts, expected collisions, and weights times values.
+// Included inside the anonymous namespace of a kernel_cpu_*.cc file.
+
+template <class Code, class Counter>
+void CountAs(const HashSpec& spec, const Code* keys, std::int64_t num_keys,
+             std::int64_t key_code_rows, const Code* query, std::int64_t query_code_rows,
+             float* weights) {
+  constexpr int kCounters = 4;  // 64 keys at a time
+  const int groups = spec.num_hashes / kGroup;
+  const int rest = spec.num_hashes % kGroup;
+  for (std::int64_t first = 0; first < num_keys; first += kCounters * kBlock) {
+    Counter counters[kCounters];
+    for (int g = 0; g < groups; ++g) {
+      const auto four = Counter::Query(query + g * query_code_rows * kGroup);
+      const Code* row = keys + (g * key_code_rows + first) * kGroup;
+      for (int c = 0; c < kCounters; ++c) counters[c].Add(row + c * kBlock * kGroup, four);
+    }
+    if (rest != 0) {
+      const auto four = Counter::Query(query + groups * query_code_rows * kGroup);
+      const Code* row = keys + (groups * key_code_rows + first) * kGroup;
+      for (int c = 0; c < kCounters; ++c) {
+        counters[c].Add(row + c * kBlock * kGroup, four, (1u << rest) - 1);
+      }
+    }
+    for (int c = 0; c < kCounters; ++c) {
+      float* target = weights + first + c * kBlock;
+      Store(target, Add(Load(target), counters[c].Sums()));
+    }
+  }
+}
+
+void Count(const HashSpec& spec, const void* key_codes, std::int64_t num_keys,
+           std::int64_t key_code_rows, const void* query_codes, std::int64_t query_code_rows,
+           float* weights) {
+  if (spec.wide()) {
+    CountAs<std::uint16_t, WordCounter>(
+        spec, static_cast<const std::uint16_t*>(key_codes), num_keys, key_code_rows,
+        static_cast<const std::uint16_t*>(query_codes), query_code_rows, weights);
+  } else {
+    CountAs<std::uint8_t, ByteCounter>(spec, static_cast<const std::uint8_t*>(key_codes), num_keys,
+                                       key_code_rows, static_cast<const std::uint8_t*>(query_codes),
+                                       query_code_rows, weights);
+  }
+}
+
+// kRows x kBlocks * 16 outputs in registers; every output sums over k in order, whatever the tile.
+template <int kRows, int kBlocks>
+inline void MultiplyTile(const float* a, std::int64_t a_stride, std::int64_t depth, const float* b,
+                         std::int64_t b_block_stride, int columns, float* output,
+                         std::int64_t stride, bool accumulate) {
+  Vec sums[kRows][kBlocks];
+  for (auto& row : sums) {
+    for (auto& sum : row) sum = Zero();
+  }
+  for (std::int64_t k = 0; k < depth; ++k) {
+    Vec right[kBlocks];
+    for (int c = 0; c < kBlocks; ++c) right[c] = Load(b + c * b_block_stride + k * kBlock);
+    for (int r = 0; r < kRows; ++r) {
+      const Vec left = Set1(a[r * a_stride + k]);
+      for (int c = 0; c < kBlocks; ++c) sums[r][c] = Fma(left, right[c], sums[r][c]);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int c = 0; c < kBlocks; ++c) {
+      float* target = output + r * stride + c * kBlock;
+      const int left = columns - c * kBlock;
+      const Vec sum = accumulate ? Add(LoadColumns(target, left), sums[r][c]) : sums[r][c];
+      if (left >= kBlock) {
+        Store(target, sum);
+      } else {
+        StoreFirst(target, sum, left);
+      }
+    }
+  }
+}
+
+template <int kBlocks>
+void MultiplyColumns(const float* a, std::int64_t a_stride, std::int64_t rows, std::int64_t depth,
+                     const float* b, std::int64_t b_block_stride, int columns, float* output,
+                     std::int64_t stride, bool accumulate) {
+  std::int64_t r = 0;
+  for (; r + kRowTile <= rows; r += kRowTile) {
+    MultiplyTile<kRowTile, kBlocks>(a + r * a_stride, a_stride, depth, b, b_block_stride, columns,
+                                    output + r * stride, stride, accumulate);
+  }
+  for (; r + 2 <= rows; r += 2) {
+    MultiplyTile<2, kBlocks>(a + r * a_stride, a_stride, depth, b, b_block_stride, columns,
+                             output + r * stride, stride, accumulate);
+  }
+  for (; r < rows; ++r) {
+    MultiplyTile<1, kBlocks>(a + r * a_stride, a_stride, depth, b, b_block_stride, columns,
+                             output + r * stride, stride, accumulate);
+  }
+}
+
+void Multiply(const float* a, std::int64_t a_stride, std::int64_t rows, std::int64_t depth,
+              const float* b, std::int64_t b_block_stride, std::int64_t columns, float* output,
+              std::int64_t stride, bool accumulate) {
+  constexpr int kWide = kColumnTile * kBlock;
+  std::int64_t c = 0;
+  if constexpr (kColumnTile > 1) {
+    for (; c + kWide <= columns; c += kWide) {
+      MultiplyColumns<kColumnTile>(a, a_stride, rows, depth, b + c / kBlock * b_block_stride,
+                                   b_block_stride, kWide, output + c, stride, accumulate);
+    }
+  }
+  for (; c < columns; c += kBlock) {
+    const int left = columns - c < kBlock ? static_cast<int>(columns - c) : kBlock;
+    MultiplyColumns<1>(a, a_stride, rows, depth, b + c / kBlock * b_block_stride, b_block_stride,
+                       left, output + c, stride, accumulate);
+  }
+}
+
+// 1 / max(|row|, 1e-12), or a negative number where the row is not finite.
+inline double InverseNorm(const float* row, int head_dim) {
+  SquareSum squares;
+  for (int d = 0; d < head_dim; d += kBlock) squares.Add(LoadColumns(row + d, head_dim - d));
+  const double total = squares.Total();
+  if (!(total < 1e300)) return -1.0;
+  const double norm = __builtin_sqrt(total);
+  return 1.0 / (norm > 1e-12 ? norm : 1e-12);
+}
+
+bool UnitRows(const Rows& rows, int head_dim, float* units, std::int64_t stride) {
+  for (std::int64_t i = 0; i < rows.count; ++i) {
+    const double inverse = InverseNorm(rows.row(i), head_dim);
+    if (inverse < 0) return false;
+    // float64, since 1 / |row| of a row of huge or tiny values is no float.
+    for (int d = 0; d < head_dim; ++d) {
+      units[i * stride + d] = static_cast<float>(rows.row(i)[d] * inverse);
+    }
+  }
+  return true;
+}
+
+bool UnitRowsTransposed(const Rows& rows, int head_dim, float* units) {
+  for (std::int64_t first = 0; first < rows.count; first += kBlock) {
+    float* block = units + first * head_dim;
+    const int count = rows.count - first < kBlock ? static_cast<int>(rows.count - first) : kBlock;
+    for (int lane = 0; lane < kBlock; ++lane) {
+      const float* row = rows.row(first + (lane < count ? lane : 0));
+      const double inverse = InverseNorm(row, head_dim);
+      if (inverse < 0) return false;
+      for (int d = 0; d < head_dim; ++d) {
+        block[d * kBlock + lane] = static_cast<float>(row[d] * inverse);
+      }
+    }
+  }
+  return true;
+}
+
+void ExpectedCollisions(const float* query, const float* keys_transposed, int head_dim,
+                        int hash_bits, std::int64_t num_keys, float* scores) {
+  // arccos(x) = sqrt(1 - x) p(x) on [0, 1], error below 2e-8 (Abramowitz and Stegun 4.4.46); here
+  // divided by pi.
+  constexpr float kCoefficients[] = {-0.0012624911f, 0.0066700901f, -0.0170881256f, 0.0308918810f,
+                                     -0.0501743046f, 0.0889789874f, -0.2145988016f, 1.5707963050f};
+  constexpr float kInversePi = 0.318309886183790672f;
+  for (std::int64_t j = 0; j < num_keys; j += kBlock) {
+    const Vec x = Max(Min(Load(scores + j), Set1(1.0f)), Set1(-1.0f));
+    const Vec magnitude = Abs(x);
+    Vec rest = Sub(Set1(1.0f), magnitude);
+    if (AnyGreater(x, Set1(0.99f))) {
+      // Near 1 the angle is the root of what rounding leaves of 1 - x; |q - k|^2 / 2 keeps it.
+      Vec squares = Zero();
+      const float* keys = keys_transposed + j * head_dim;
+      for (int d = 0; d < head_dim; ++d) {
+        const Vec difference = Sub(Set1(query[d]), Load(keys + d * kBlock));
+        squares = Fma(difference, difference, squares);
+      }
+      rest = WhereGreater(x, Set1(0.99f), Mul(squares, Set1(0.5f)), rest);
+    }
+    Vec polynomial = Set1(kCoefficients[0]);
+    for (int k = 1; k < 8; ++k) {
+      polynomial = Fma(polynomial, magnitude, Set1(kCoefficients[k]));
+    }
+    const Vec turn = Mul(Mul(Sqrt(rest), polynomial), Set1(kInversePi));  // angle / pi of |x|
+    Vec base = WhereNegative(x, turn, Sub(Set1(1.0f), turn));
+    Vec power = Set1(1.0f);
+    for (int bits = hash_bits;; base = Mul(base, base)) {
+      if (bits & 1) power = Mul(power, base);
+      bits >>= 1;
+      if (bits == 0) break;
+    }
+    Store(scores + j, power);
+  }
+}
+
+void Finish(float* output, std::int64_t stride, std::int64_t rows, int columns, float scale,
+            bool normalize) {
+  for (std::int64_t i = 0; i < rows; ++i) {
+    float* row = output + i * stride;
+    float factor = scale;
+    if (normalize) {
+      SquareSum squares;
+      for (int c = 0; c < columns; c += kBlock) squares.Add(LoadColumns(row + c, columns - c));
+      const double norm = __builtin_sqrt(squares.Total()) * scale;
+      factor = static_cast<float>(scale / (norm > 1e-12 ? norm : 1e-12));
+    }
+    for (int c = 0; c < columns; c += kBlock) {
+      const int left = columns - c;
+      const Vec x = Mul(LoadColumns(row + c, left), Set1(factor));
+      if (left >= kBlock) {
+        Store(row + c, x);
+      } else {
+        StoreFirst(row + c, x, left);
+      }
+    }
+  }
+}
+
+void Convolve(const Rows& values, int columns, const float* weights, std::int64_t taps,
+              std::int64_t first, std::int64_t rows, float* output, std::int64_t stride) {
+  const std::int64_t reach = taps / 2;
+  for (std::int64_t i = 0; i < rows; ++i) {
+    const std::int64_t center = first + i;
+    const std::int64_t low = center - reach > 0 ? center - reach : 0;
+    const std::int64_t high = center + reach < values.count - 1 ? center + reach : values.count - 1;
+    for (int c = 0; c < columns; c += kBlock) {
+      const int left = columns - c;
+      Vec sum = LoadColumns(output + i * stride + c, left);
+      for (std::int64_t j = low; j <= high; ++j) {
+        sum = Fma(Set1(weights[j - center + reach]), LoadColumns(values.row(j) + c, left), sum);
+      }
+      if (left >= kBlock) {
+        Store(output + i * stride + c, sum);
+      } else {
+        StoreFirst(output + i * stride + c, sum, left);
+      }
+    }
+  }
+}

@@ -1,0 +1,153 @@
+// Rows to int8, int8 planes, hash codes: exact integer arithmetic, hence the same codes everywhere.
+// Included inside the anonymous namespace of a kernel_cpu_*.cc file, which defines Datum,
+// kStepDims, Dot and StoreData for its instruction set.
+
+inline constexpr int kTile = 4;              // rows hashed together
+inline constexpr int kMaxBitWords = 64 + 2;  // 16-bit words of hash bits of one row, with slack
+inline constexpr std::int32_t kInfinityBits = 0x7F800000;
+inline constexpr float kTiniest =
+    1e-30f;  // smaller rows hash like rows near zero: 127 / x is finite
+
+inline Vec LoadColumns(const float* p, int columns) {
+  return columns >= kBlock ? Load(p) : LoadFirst(p, columns);
+}
+
+// round(x * 127 / max|x|) of one row, zero-padded to blocks of 16; the sum of what it stores.
+// False where the row is not finite.
+inline bool Quantise(const float* row, int head_dim, Datum* data, std::int32_t* sum) {
+  IntVec largest = IntZero();
+  for (int d = 0; d < head_dim; d += kBlock) {
+    largest = IntMax(largest, AbsBits(LoadColumns(row + d, head_dim - d)));
+  }
+  const std::int32_t bits = ReduceMax(largest);
+  if (bits >= kInfinityBits) return false;
+  float maximum;
+  __builtin_memcpy(&maximum, &bits, sizeof maximum);
+  const Vec scale = Set1(127.0f / (maximum > kTiniest ? maximum : kTiniest));
+  IntVec total = IntZero();
+  for (int d = 0; d < head_dim; d += kBlock) {
+    const IntVec rounded = RoundToInt(Mul(LoadColumns(row + d, head_dim - d), scale));
+    total = IntAdd(total, rounded);
+    StoreData(data + d, rounded);
+  }
+  *sum = ReduceAdd(total);
+  return true;
+}
+
+// Writes one row's codes, `bits` being all its hash bits in order.
+template <class Code>
+inline void EmitCodes(const std::uint8_t* bits, const HashSpec& spec, Code* codes, std::int64_t row,
+                      std::int64_t code_rows) {
+  const int groups = (spec.num_hashes + kGroup - 1) / kGroup;
+  Code* target = codes + row * kGroup;
+  if (spec.hash_bits == 8 * static_cast<int>(sizeof(Code))) {
+    for (int g = 0; g < groups; ++g) {
+      __builtin_memcpy(target, bits + g * kGroup * sizeof(Code), kGroup * sizeof(Code));
+      target += code_rows * kGroup;
+    }
+    return;
+  }
+  const std::uint32_t mask = (1u << spec.hash_bits) - 1;
+  int bit = 0;
+  for (int g = 0; g < groups; ++g) {
+    for (int t = 0; t < kGroup; ++t) {
+      std::uint32_t word;
+      __builtin_memcpy(&word, bits + (bit >> 3), sizeof word);
+      target[t] = static_cast<Code>(word >> (bit & 7) & mask);
+      bit += spec.hash_bits;
+    }
+    target += code_rows * kGroup;
+  }
+}
+
+// 16 hash bits for each of kTile rows and kRegisters neighbouring registers of 16 planes.
+template <int kRegisters>
+inline void HashTile(const Datum (*data)[kMaxHeadDim], const std::uint8_t* planes, int steps,
+                     const IntVec* thresholds, std::uint16_t (*bits)[kMaxBitWords], int word) {
+  IntVec sums[kTile][kRegisters];
+  for (auto& row : sums) {
+    for (auto& sum : row) sum = IntZero();
+  }
+  const std::int64_t register_stride = static_cast<std::int64_t>(steps) * 64;
+  for (int s = 0; s < steps; ++s) {
+    IntVec plane[kRegisters];
+    for (int r = 0; r < kRegisters; ++r) {
+      plane[r] =
+          IntLoad(reinterpret_cast<const std::int32_t*>(planes + r * register_stride + s * 64));
+    }
+    for (int t = 0; t < kTile; ++t) {
+      std::int32_t few;
+      __builtin_memcpy(&few, data[t] + s * kStepDims, sizeof few);
+      const IntVec spread = IntSet1(few);
+      for (int r = 0; r < kRegisters; ++r) sums[t][r] = Dot(sums[t][r], plane[r], spread);
+    }
+  }
+  for (int t = 0; t < kTile; ++t) {
+    for (int r = 0; r < kRegisters; ++r) {
+      bits[t][word + r] = static_cast<std::uint16_t>(GreaterMask(sums[t][r], thresholds[t]));
+    }
+  }
+}
+
+inline int Steps(int head_dim) { return (head_dim + kStepDims - 1) / kStepDims; }
+
+std::int64_t PlaneBytes(int num_planes, int head_dim) {
+  return static_cast<std::int64_t>((num_planes + 15) / 16) * Steps(head_dim) * 64;
+}
+
+// [16 planes][steps][16][kStepDims], so that one load meets one broadcast of kStepDims coordinates.
+void PackPlanes(const std::uint8_t* planes, int num_planes, int head_dim, void* packed) {
+  PlaneDatum* target = static_cast<PlaneDatum*>(packed);
+  for (int first = 0; first < num_planes; first += 16) {
+    for (int s = 0; s < Steps(head_dim); ++s) {
+      for (int lane = 0; lane < 16; ++lane) {
+        for (int k = 0; k < kStepDims; ++k) {
+          const int plane = first + lane;
+          const int d = s * kStepDims + k;
+          *target++ = plane < num_planes && d < head_dim ? planes[plane * head_dim + d] : 0;
+        }
+      }
+    }
+  }
+}
+
+template <class Code>
+bool HashGaussianAs(const HashSpec& spec, const Rows& rows, Code* codes, std::int64_t code_rows) {
+  const int steps = Steps(spec.head_dim);
+  const int registers = (spec.num_hashes * spec.hash_bits + 15) / 16;
+  const std::uint8_t* planes = static_cast<const std::uint8_t*>(spec.planes);
+  alignas(64) Datum data[kTile][kMaxHeadDim];
+  std::uint16_t bits[kTile][kMaxBitWords];
+  __builtin_memset(bits, 0, sizeof bits);
+  for (std::int64_t first = 0; first < rows.count; first += kTile) {
+    const int count = rows.count - first < kTile ? static_cast<int>(rows.count - first) : kTile;
+    IntVec thresholds[kTile];
+    for (int t = 0; t < kTile; ++t) {
+      // A tile that is not full repeats its first row.
+      const float* row = rows.row(first + (t < count ? t : 0));
+      std::int32_t sum;
+      if (!Quantise(row, spec.head_dim, data[t], &sum)) return false;
+      // A plane is p + 1/2 and stored as u = p + 128: sum (p + 1/2) x > 0 where
+      // sum u x > 127.5 sum x.
+      thresholds[t] = IntSet1((255 * sum) >> 1);
+    }
+    int word = 0;
+    for (; word + kPlaneTile <= registers; word += kPlaneTile) {
+      HashTile<kPlaneTile>(data, planes + static_cast<std::int64_t>(word) * steps * 64, steps,
+                           thresholds, bits, word);
+    }
+    for (; word < registers; ++word) {
+      HashTile<1>(data, planes + static_cast<std::int64_t>(word) * steps * 64, steps, thresholds,
+                  bits, word);
+    }
+    for (int t = 0; t < count; ++t) {
+      EmitCodes(reinterpret_cast<const std::uint8_t*>(bits[t]), spec, codes, first + t, code_rows);
+    }
+  }
+  return true;
+}
+
+bool HashGaussian(const HashSpec& spec, const Rows& rows, void* codes, std::int64_t code_rows) {
+  return spec.wide() ? HashGaussianAs(spec, rows, static_cast<std::uint16_t*>(codes), code_rows)
+                     : HashGaussianAs(spec, rows, static_cast<std::uint8_t*>(codes), code_rows);
+}

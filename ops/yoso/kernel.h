@@ -1,0 +1,116 @@
+// YosoAttention's inner loops, one set of functions for each instruction set, chosen once.
+//
+// A row is one head's part of one token. Hash codes of a run of rows are stored in groups of four
+// hashes, [group][row][4], one byte each where hash_bits <= 8 and two bytes otherwise: a pass of
+// the table path reads one group, and the count path compares four hashes of a key at once. Blocks
+// of 16 floats (one cache line) are the unit of everything dense: packed values are [value
+// block][row][16], zero-padded.
+#pragma once
+
+#include <cstdint>
+
+namespace attenuator::yoso {
+
+inline constexpr int kBlock = 16;      // floats in a block
+inline constexpr int kGroup = 4;       // hashes in a group of codes
+inline constexpr int kHashChunk = 32;  // hashes whose codes exist at one time
+inline constexpr int kMaxHadamardChunk =
+    64;  // the same for hash = hadamard, whose blocks give many at once
+inline constexpr int kMaxHeadDim = 256;  // of queries and keys, and of values
+
+// Rows at a constant distance.
+struct Rows {
+  const float* data;
+  std::int64_t stride;
+  std::int64_t count;
+
+  const float* row(std::int64_t i) const { return data + i * stride; }
+  Rows slice(std::int64_t begin, std::int64_t size) const { return {row(begin), stride, size}; }
+};
+
+// The hashes [first, first + num_hashes) of one (seed, layer, head); `planes` is what PackPlanes or
+// planes.cc's signs made for all hashes of their chunk.
+struct HashSpec {
+  int head_dim;
+  int hash_bits;
+  int num_hashes;
+  const void* planes;
+
+  bool wide() const { return hash_bits > 8; }
+  std::int64_t code_bytes() const { return wide() ? 2 : 1; }
+};
+
+// One pass over 16 value columns with the tables of `num_tables` (1, 2 or 4) neighbouring hashes.
+struct TablePass {
+  const void* key_codes;    // of the pass's first hash: rows of kGroup codes
+  const void* query_codes;  // likewise
+  const float* values;      // [num_keys][16]
+  float* sums;              // [num_queries][16]
+  float* tables;            // [num_tables][2^hash_bits][16]
+  std::int64_t num_keys;
+  std::int64_t num_queries;
+  int hash_bits;
+  int num_tables;
+  bool accumulate;  // add to `sums`; otherwise overwrite
+  bool sparse;      // tables are all zero before and after: only touched buckets are cleared
+};
+
+struct Kernels {
+  // int8 planes p + 128 of [num_planes][head_dim] into this instruction set's order.
+  std::int64_t (*plane_bytes)(int num_planes, int head_dim);
+  void (*pack_planes)(const std::uint8_t* planes, int num_planes, int head_dim, void* packed);
+
+  // Codes of all rows; group g of row i starts at codes + (g * code_rows + i) * kGroup elements.
+  // False where a row is not finite.
+  bool (*hash_gaussian)(const HashSpec& spec, const Rows& rows, void* codes,
+                        std::int64_t code_rows);
+  // As above for planes = +-1 diagonals, bits of 32-bit words; hashes [first_hash, + num_hashes).
+  bool (*hash_hadamard)(const HashSpec& spec, int first_hash, const Rows& rows, void* codes,
+                        std::int64_t code_rows);
+
+  // Columns [0, columns <= 16) of all rows to [row][16]; false where one is not finite.
+  bool (*pack_values)(const Rows& rows, int columns, float* packed);
+  void (*run_tables)(const TablePass& pass);
+  // sums[i] into columns of the output, added where `accumulate`.
+  void (*unpack_sums)(const float* sums, std::int64_t rows, int columns, float* output,
+                      std::int64_t stride, bool accumulate);
+
+  // weights[j] += collisions of one query with key j; num_hashes is at most 4 * 255.
+  void (*count)(const HashSpec& spec, const void* key_codes, std::int64_t num_keys,
+                std::int64_t key_code_rows, const void* query_codes, std::int64_t query_code_rows,
+                float* weights);
+  // output[r][c] (+)= sum over k < depth of a[r][k] * b[c / 16][k][c % 16], summed in order of k.
+  void (*multiply)(const float* a, std::int64_t a_stride, std::int64_t rows, std::int64_t depth,
+                   const float* b, std::int64_t b_block_stride, std::int64_t columns, float* output,
+                   std::int64_t stride, bool accumulate);
+
+  // Unit rows (norm floor 1e-12): to [row][stride], or transposed to [row / 16][head_dim][16].
+  // False where a row is not finite.
+  bool (*unit_rows)(const Rows& rows, int head_dim, float* units, std::int64_t stride);
+  bool (*unit_rows_transposed)(const Rows& rows, int head_dim, float* units);
+  // scores[j] = <query, key_j> of unit rows becomes (1 - arccos(scores[j]) / pi)^hash_bits.
+  void (*expected_collisions)(const float* query, const float* keys_transposed, int head_dim,
+                              int hash_bits, std::int64_t num_keys, float* scores);
+
+  // row *= scale, then, where `normalize`, row /= max(|row|, 1e-12).
+  void (*finish)(float* output, std::int64_t stride, std::int64_t rows, int columns, float scale,
+                 bool normalize);
+  // output[i] += sum over t of weights[t] * values[first + i + t - taps / 2] within the sequence.
+  void (*convolve)(const Rows& values, int columns, const float* weights, std::int64_t taps,
+                   std::int64_t first, std::int64_t rows, float* output, std::int64_t stride);
+};
+
+// Those of the best instruction set of this machine (ops/common/cpu.h).
+const Kernels& CpuKernels();
+
+namespace avx2 {
+extern const Kernels kKernels;
+}
+namespace avx512 {
+extern const Kernels kKernels;
+}
+namespace avx512_vnni {
+extern const Kernels kKernels;
+}
+
+}  // namespace attenuator::yoso

@@ -1,0 +1,38 @@
+// YosoAttention's kernels for AVX-512 without VNNI. See ops/common/cpu.h for what such a file may
+// use.
+#include <immintrin.h>
+
+#include "ops/yoso/kernel.h"
+
+namespace attenuator::yoso {
+namespace {
+
+#include "ops/yoso/vector_avx512.inl"
+
+// 16-bit planes times 16-bit data, two products a lane, exact in 32 bits: vpmaddwd. (Products of
+// bytes through vpmaddubsw would saturate at 255 * 127 * 2.)
+using Datum = std::int16_t;
+using PlaneDatum = std::int16_t;
+inline constexpr int kStepDims = 2;
+
+inline void StoreData(Datum* p, IntVec a) { StoreInt16(p, a); }
+inline IntVec Dot(IntVec sums, IntVec planes, IntVec data) {
+  return {_mm512_add_epi32(sums.v, _mm512_madd_epi16(planes.v, data.v))};
+}
+
+#include "ops/yoso/hash.inl"
+//
+#include "ops/yoso/hadamard.inl"
+//
+#include "ops/yoso/table.inl"
+//
+#include "ops/yoso/dense.inl"
+
+}  // namespace
+
+const Kernels avx512::kKernels = {PlaneBytes, PackPlanes, HashGaussian,       HashHadamard,
+                                  PackValues, RunTables,  UnpackSums,         Count,
+                                  Multiply,   UnitRows,   UnitRowsTransposed, ExpectedCollisions,
+                                  Finish,     Convolve};
+
+}  // namespace attenuator::yoso

@@ -1,0 +1,185 @@
+// YosoAttention: checks its inputs, splits a packed batch into tasks and runs each head of each
+// sequence on the path its own length and knobs choose.
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ops/common/check.h"
+#include "ops/common/registry.h"
+#include "ops/yoso/kernel.h"
+#include "ops/yoso/paths.h"
+
+namespace attenuator {
+namespace {
+
+using Spec = spec::YosoAttention;
+
+constexpr std::int64_t kMinHeadDim = 8;
+constexpr std::int64_t kExpectationRows = 240;  // queries of one task of the quadratic path
+
+struct Inputs {
+  TensorView query, key, value, conv_weight;
+  Sequences sequences;
+  const std::int32_t* num_hashes;
+  const std::int64_t* seeds;
+  std::int64_t head_dim, value_dim;
+};
+
+// One head of one sequence, or a run of its queries on the expectation path.
+struct Task {
+  std::int64_t sequence, head, first, count, cost;
+  yoso::Path path;
+};
+
+class YosoKernel final : public Kernel {
+ public:
+  explicit YosoKernel(const NodeReader& reader)
+      : attributes_(Spec::Read(reader)), kernels_(yoso::CpuKernels()) {}
+
+  void Run(RunContext& context) const override {
+    const Inputs inputs = Check(context);
+    const std::int64_t columns = attributes_.num_heads * inputs.value_dim;
+    float* output =
+        static_cast<float*>(context.Output(Spec::kOutputOutput, {inputs.query.rows(), columns}));
+    const std::vector<Task> tasks = Split(inputs, output, columns);
+    const std::int64_t batch = inputs.sequences.batch;
+    const auto broken = std::make_unique<std::atomic<bool>[]>(static_cast<std::size_t>(batch));
+    // Workers take the next task when they are free, whatever share the host's pool would give
+    // them.
+    std::atomic<std::size_t> next{0};
+    context.threads().For(static_cast<std::int64_t>(tasks.size()), [&](std::int64_t) {
+      yoso::Scratch scratch;
+      for (std::size_t i = next++; i < tasks.size(); i = next++) {
+        if (!RunTask(inputs, tasks[i], output, columns, scratch)) broken[tasks[i].sequence] = true;
+      }
+    });
+    for (std::int64_t b = 0; b < batch; ++b) {
+      if (!broken[b]) continue;
+      const auto [begin, count] = OutputRows(inputs, b);
+      std::fill_n(output + begin * columns, count * columns,
+                  std::numeric_limits<float>::quiet_NaN());
+    }
+  }
+
+ private:
+  bool First() const { return attributes_.queries == Spec::Queries::kFirst; }
+
+  Inputs Check(RunContext& context) const {
+    Inputs in{};
+    in.query = context.Input(Spec::kQueryInput);
+    in.key = context.Input(Spec::kKeyInput);
+    in.value = context.Input(Spec::kValueInput);
+    in.conv_weight = context.Input(Spec::kConvWeightInput);
+    const std::int64_t heads = attributes_.num_heads;
+    in.sequences = CheckSequences(Spec::kName, context.Input(Spec::kCuSeqlensInput), in.key.rows());
+    in.head_dim =
+        CheckHeadDim(Spec::kName, "query", in.query, heads, kMinHeadDim, yoso::kMaxHeadDim);
+    in.value_dim =
+        CheckHeadDim(Spec::kName, "value", in.value, heads, kMinHeadDim, yoso::kMaxHeadDim);
+    CheckAxis(Spec::kName, "key", in.key, 1, in.query.columns(), "as query has");
+    CheckAxis(Spec::kName, "value", in.value, 0, in.key.rows(), "as key has");
+    if (First()) {
+      CheckAxis(Spec::kName, "query", in.query, 0, in.sequences.batch,
+                "one a sequence, since queries is 'first'");
+    } else {
+      CheckAxis(Spec::kName, "query", in.query, 0, in.key.rows(), "as key has");
+    }
+    in.num_hashes = CheckKnob(Spec::kName, Spec::kNumHashes, context.Input(Spec::kNumHashesInput),
+                              in.sequences.batch);
+    in.seeds = CheckSeeds(Spec::kName, context.Input(Spec::kSeedInput), in.sequences.batch);
+    if (in.conv_weight.present()) {
+      CheckAxis(Spec::kName, "conv_weight", in.conv_weight, 0, heads, "num_heads");
+      if (in.conv_weight.columns() % 2 == 0) {
+        Fail(Spec::kName,
+             "conv_weight has " + std::to_string(in.conv_weight.columns()) + " taps, must be odd");
+      }
+    }
+    return in;
+  }
+
+  // The output rows of sequence b: first row and number.
+  std::pair<std::int64_t, std::int64_t> OutputRows(const Inputs& in, std::int64_t b) const {
+    if (First()) return {b, 1};
+    return {in.sequences.begin(b), in.sequences.length(b)};
+  }
+
+  std::vector<Task> Split(const Inputs& in, float* output, std::int64_t columns) const {
+    std::vector<Task> tasks;
+    for (std::int64_t b = 0; b < in.sequences.batch; ++b) {
+      const std::int64_t keys = in.sequences.length(b);
+      const auto [begin, queries] = OutputRows(in, b);
+      if (keys == 0) {
+        std::memset(output + begin * columns, 0,
+                    static_cast<std::size_t>(queries * columns) * sizeof(float));
+        continue;
+      }
+      const yoso::Path path =
+          yoso::ChoosePath(queries, keys, in.num_hashes[b], static_cast<int>(attributes_.hash_bits),
+                           static_cast<int>(in.head_dim), static_cast<int>(in.value_dim));
+      const bool quadratic = path == yoso::Path::kExpectation;
+      const std::int64_t step = quadratic ? kExpectationRows : queries;
+      for (std::int64_t head = 0; head < attributes_.num_heads; ++head) {
+        for (std::int64_t first = 0; first < queries; first += step) {
+          const std::int64_t count = std::min(step, queries - first);
+          const std::int64_t cost = quadratic ? count * keys : 16 * keys * in.num_hashes[b];
+          tasks.push_back({b, head, first, count, cost, path});
+        }
+      }
+    }
+    // Longest first, so that no thread ends up alone with a long one.
+    std::stable_sort(tasks.begin(), tasks.end(),
+                     [](const Task& a, const Task& b) { return a.cost > b.cost; });
+    return tasks;
+  }
+
+  bool RunTask(const Inputs& in, const Task& task, float* output, std::int64_t columns,
+               yoso::Scratch& scratch) const {
+    const std::int64_t b = task.sequence;
+    const std::int64_t begin = in.sequences.begin(b);
+    const std::int64_t keys = in.sequences.length(b);
+    const auto [first_row, queries] = OutputRows(in, b);
+    const std::int64_t hash_stride = in.query.columns();
+    const std::int64_t hash_column = task.head * in.head_dim;
+    const std::int64_t value_column = task.head * in.value_dim;
+    const std::int64_t taps = in.conv_weight.columns();
+    const yoso::HeadJob job{
+        {in.seeds[b], static_cast<std::int32_t>(attributes_.layer),
+         static_cast<std::int32_t>(in.head_dim), static_cast<std::int32_t>(attributes_.hash_bits),
+         attributes_.hash == Spec::Hash::kHadamard},
+        static_cast<std::int32_t>(task.head),
+        in.num_hashes[b],
+        {in.query.floats() + first_row * hash_stride + hash_column, hash_stride, queries},
+        {in.key.floats() + begin * hash_stride + hash_column, hash_stride, keys},
+        {in.value.floats() + begin * columns + value_column, columns, keys},
+        static_cast<int>(in.value_dim),
+        output + first_row * columns + value_column,
+        columns,
+        attributes_.normalize != 0,
+        in.conv_weight.present() ? in.conv_weight.floats() + task.head * taps : nullptr,
+        taps};
+    switch (task.path) {
+      case yoso::Path::kTables:
+        return yoso::RunTablePath(kernels_, job, scratch);
+      case yoso::Path::kCounts:
+        return yoso::RunCountPath(kernels_, job, scratch);
+      default:
+        return yoso::RunExpectationPath(kernels_, job, task.first, task.count, scratch);
+    }
+  }
+
+  Spec::Attributes attributes_;
+  const yoso::Kernels& kernels_;
+};
+
+}  // namespace
+
+template <>
+std::unique_ptr<Kernel> MakeKernel<Spec>(const NodeReader& reader) {
+  return std::make_unique<YosoKernel>(reader);
+}
+
+}  // namespace attenuator
