@@ -1,0 +1,30 @@
+"""Runs a bundle: ONNX Runtime session, tokenizer, packed batches, scores.
+
+The only code that creates ONNX Runtime sessions; it imports neither torch nor transformers.
+
+    model = load(folder)                                    # checked in a child process first
+    encoded = model.encode("a text")
+    row = Row(encoded.token_ids, encoded.type_ids, model.knobs.check({"num_hashes": 16}), seed=0)
+    [result] = model.run([row])
+    model.predict(result.logits).label
+"""
+
+from attenuator.runtime.batch import Row, RowResult
+from attenuator.runtime.knobs import KnobTable, check_seed
+from attenuator.runtime.model import Model, load
+from attenuator.runtime.scores import Prediction
+from attenuator.runtime.session import Cancellation, create
+from attenuator.runtime.tokens import Encoded
+
+__all__ = [
+    "Cancellation",
+    "Encoded",
+    "KnobTable",
+    "Model",
+    "Prediction",
+    "Row",
+    "RowResult",
+    "check_seed",
+    "create",
+    "load",
+]

@@ -1,0 +1,239 @@
+"""Checks a bundle by running it; the program of the child process that `load` starts.
+
+    python -m attenuator.runtime.check FOLDER
+
+One JSON object a line on standard output: `{"stage": file}` before each file is touched, `{"error": sentence}` or
+`{"ok": true}` at the end. If the process dies, the last stage tells which file killed it.
+"""
+
+import json
+import resource
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attenuator import ops
+from attenuator.bundle import MANIFEST, MODEL, PROBE, TOKENIZER, Manifest, read_manifest
+from attenuator.errors import AttenuatorError, BundleError, OperatorLibraryMissing
+from attenuator.ops.spec import DOMAIN
+from attenuator.runtime import session as sessions
+from attenuator.runtime.batch import Row
+from attenuator.runtime.cost import cost_model
+from attenuator.runtime.graph import Graph, read_graph
+from attenuator.runtime.model import Model
+from attenuator.runtime.probe import TOLERANCE, read_probe
+from attenuator.runtime.tokens import TextEncoder
+
+# Operators of these domains and of the model's own functions may run; control flow may not: no encoder has any, and a
+# loop's length is data that could keep a server busy for ever.
+DOMAINS = {"", "ai.onnx", "com.microsoft", DOMAIN}
+CONTROL_FLOW = {"Loop", "Scan", "If", "SequenceMap"}
+INPUT_TYPES = {"int32": "tensor(int32)", "int64": "tensor(int64)", "float": "tensor(float)"}
+MEMORY_BYTES = 16 * 2**30
+CPU_SECONDS = 300
+
+
+def check_bundle(folder: Path) -> None:
+    """Loads a bundle, checks it against what it claims, and runs its probe.
+
+    Args:
+        folder: the bundle.
+
+    Raises:
+        BundleError: one sentence that names the file and what is wrong with it.
+        OperatorLibraryMissing: the operators' shared library is not built.
+    """
+    _say(stage=MANIFEST)
+    manifest = read_manifest(folder)
+    check_knobs(folder, manifest)
+    _say(stage=TOKENIZER)
+    encoder = TextEncoder(folder / TOKENIZER, max_tokens=manifest.max_tokens, vocab_size=manifest.vocab_size)
+    _say(stage=MODEL)
+    ops.library_path()
+    try:
+        graph = read_graph(folder / MODEL)
+    except ValueError as error:
+        raise BundleError(f"bundle {folder}: {MODEL} cannot be read: {error}") from None
+    check_graph(folder, manifest, graph)
+    try:
+        session = sessions.create(folder / MODEL)
+    except OperatorLibraryMissing:
+        raise
+    except Exception as error:
+        raise BundleError(f"bundle {folder}: {MODEL} cannot be loaded: {str(error).splitlines()[0]}") from None
+    check_signature(folder, manifest, session)
+    model = Model(manifest, encoder, session, cost_model(graph))
+    check_tables(folder, model)
+    _say(stage=PROBE)
+    check_probe(folder, model)
+
+
+def check_knobs(folder: Path, manifest: Manifest) -> None:
+    """Compares the manifest's knobs with those of the operator.
+
+    Raises:
+        BundleError: unknown operator or knob, other dtype, or values outside the operator's bounds.
+    """
+    operators = {operator.key: operator for operator in ops.OPERATORS}
+    key = manifest.attention.operator
+    where = f"bundle {folder}: {MANIFEST}"
+    if key not in operators:
+        raise BundleError(f"{where}: attention.operator is {key!r}, must be one of {', '.join(operators)}")
+    known = {knob.name: knob for knob in operators[key].knobs}
+    if set(known) != {knob.name for knob in manifest.knobs}:
+        raise BundleError(
+            f"{where}: knobs must be exactly those of {operators[key].name}: {', '.join(known) or 'none'}"
+        )
+    for knob in manifest.knobs:
+        spec = known[knob.name]
+        if knob.dtype != spec.dtype:
+            raise BundleError(f"{where}: knob {knob.name} has dtype {knob.dtype}, must be {spec.dtype}")
+        if not spec.low <= knob.low <= knob.high <= spec.high:
+            raise BundleError(
+                f"{where}: knob {knob.name} ranges from {knob.low:g} to {knob.high:g}, "
+                f"must stay within {spec.low:g} to {spec.high:g}"
+            )
+        for name, value in (("default", knob.default), ("exact", knob.exact)):
+            if not knob.low <= value <= knob.high or (knob.dtype == "int32" and value != int(value)):
+                raise BundleError(f"{where}: knob {knob.name} has {name} {value:g}, must lie in its range")
+
+
+def check_graph(folder: Path, manifest: Manifest, graph: Graph) -> None:
+    """Compares the graph with the manifest, before ONNX Runtime reads it.
+
+    Raises:
+        BundleError: another operator version or node count, an operator no export writes, or data outside the bundle.
+    """
+    where = f"bundle {folder}: {MODEL}"
+    for name in sorted(graph.external):
+        if name not in manifest.files:
+            raise BundleError(f"{where} wants external data {name!r}, which is not a file of the bundle")
+    version = graph.opsets.get(DOMAIN, 1)
+    supported = {operator.version for operator in ops.OPERATORS}
+    if version not in supported:
+        raise BundleError(
+            f"{where} needs version {version} of the operators, this version has {', '.join(map(str, supported))}"
+        )
+    ours = {operator.name: operator.key for operator in ops.OPERATORS}
+    # ORT drops the functions of our own names: the library's kernels run instead.
+    functions = {owner: body for owner, body in graph.other_ops.items() if owner[0] != DOMAIN}
+    used = {(node.domain, node.op_type) for node in graph.nodes}.union(*functions.values())
+    for domain, name in sorted(used):
+        if name in CONTROL_FLOW:
+            raise BundleError(f"{where} has a {name} node, which no exported classifier has")
+        if domain not in DOMAINS and (domain, name) not in functions:
+            raise BundleError(f"{where} has a node {domain}:{name}, which is no operator of this product")
+        if domain == DOMAIN and name not in ours:
+            raise BundleError(f"{where} has a node {domain}:{name}, must be one of {', '.join(ours)}")
+    found = Counter(ours[node.op_type] for node in graph.nodes if node.domain == DOMAIN)
+    expected = Counter(manifest.attention.other_nodes)
+    expected[manifest.attention.operator] += manifest.attention.layers
+    if found != expected:
+        raise BundleError(f"{where} has {_counts(found)}, {MANIFEST} says {_counts(expected)}")
+
+
+def check_signature(folder: Path, manifest: Manifest, session: Any) -> None:
+    """Compares the session's inputs and outputs with the manifest.
+
+    Raises:
+        BundleError: names or types differ.
+    """
+    types = {"input_ids": "int64", "position_ids": "int64", "token_type_ids": "int64", "cu_seqlens": "int32"}
+    types |= {"seed": "int64"} | {knob.name: knob.dtype for knob in manifest.knobs}
+    where = f"bundle {folder}: {MODEL}"
+    found = {entry.name: entry.type for entry in session.get_inputs()}
+    for name in manifest.inputs:
+        if name not in types:
+            raise BundleError(f"bundle {folder}: {MANIFEST}: inputs names {name!r}, must be one of {', '.join(types)}")
+    expected = {name: INPUT_TYPES[types[name]] for name in manifest.inputs}
+    if found != expected:
+        raise BundleError(f"{where} takes {found}, {MANIFEST} says {expected}")
+    for name in [knob.name for knob in manifest.knobs]:
+        if name not in found:
+            raise BundleError(f"{where} has no input for knob {name}")
+    names = [entry.name for entry in session.get_outputs()]
+    if names != manifest.outputs or "logits" not in names or not set(names) <= {"logits", "value_flops"}:
+        raise BundleError(f"{where} gives {names}, {MANIFEST} says {manifest.outputs}")
+
+
+def check_tables(folder: Path, model: Model) -> None:
+    """Runs one token with the last id at the last position: both must lie inside the model's tables.
+
+    Raises:
+        BundleError: `vocab_size`, `max_tokens` or `labels` does not fit the model.
+    """
+    manifest = model.manifest
+    last = manifest.model_copy(update={"position_offset": manifest.position_offset + manifest.max_tokens - 1})
+    ids = np.array([manifest.vocab_size - 1], dtype=np.int64)
+    row = Row(ids, np.zeros_like(ids), model.knobs.exact())
+    try:
+        [result] = model.with_manifest(last).run([row])
+    except AttenuatorError as error:
+        raise BundleError(
+            f"bundle {folder}: {MODEL} does not take its last token id at its last position: {error}"
+        ) from None
+    if result.logits.shape != (len(manifest.labels),):
+        raise BundleError(
+            f"bundle {folder}: {MODEL} gives {result.logits.size} logits, {MANIFEST} has {len(manifest.labels)} labels"
+        )
+
+
+def check_probe(folder: Path, model: Model) -> None:
+    """Compares the probe's logits with those of this machine.
+
+    Raises:
+        BundleError: the probe does not fit the model, or a logit differs by more than the precision allows.
+    """
+    inputs, expected = read_probe(folder)
+    manifest = model.manifest
+    if expected.shape[1] != len(manifest.labels):
+        raise BundleError(f"bundle {folder}: {PROBE} has {expected.shape[1]} logits for {len(manifest.labels)} labels")
+    for encoded in inputs:
+        if len(encoded.token_ids) > manifest.max_tokens or not (
+            encoded.token_ids.min() >= 0 and encoded.token_ids.max() < manifest.vocab_size
+        ):
+            raise BundleError(f"bundle {folder}: {PROBE} has an input that is too long or outside the vocabulary")
+    exact = model.knobs.exact()
+    try:
+        found = model.run([Row(encoded.token_ids, encoded.type_ids, exact) for encoded in inputs])
+    except AttenuatorError as error:
+        raise BundleError(f"bundle {folder}: {MODEL} fails on the probe: {error}") from None
+    logits = np.stack([result.logits for result in found])
+    difference = np.abs(logits - expected) / np.maximum(1.0, np.abs(expected))
+    worst = float(difference.max()) if np.isfinite(difference).all() else float("inf")
+    limit = TOLERANCE[manifest.precision]
+    if worst > limit:
+        raise BundleError(
+            f"bundle {folder}: {MODEL} gives other logits than {PROBE}: they differ by {worst:.2g}, "
+            f"must be at most {limit:g}"
+        )
+
+
+def _counts(counts: Counter[str]) -> str:
+    named = {operator.key: operator.name for operator in ops.OPERATORS}
+    return ", ".join(f"{count} {named.get(key, key)}" for key, count in sorted(counts.items())) or "no operator nodes"
+
+
+def _say(**message: object) -> None:
+    print(json.dumps(message), flush=True)
+
+
+def main() -> int:
+    """Checks the bundle named on the command line."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+    try:
+        check_bundle(Path(sys.argv[1]))
+    except AttenuatorError as error:
+        _say(error=str(error), kind="library" if isinstance(error, OperatorLibraryMissing) else "bundle")
+        return 1
+    _say(ok=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,221 @@
+"""Reads what an ONNX file says about itself, before ONNX Runtime is let near it.
+
+A walk over the protobuf wire format of the few fields that matter: which operators, which opsets, which external
+files, which weight shapes. It follows lengths without recursion into data, so that neither size nor nesting hurts.
+Field numbers are those of onnx.proto3, which never change.
+"""
+
+import mmap
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+MAX_DEPTH = 8  # graphs inside nodes; an exported encoder has none
+
+Value = int | memoryview
+
+
+@dataclass(slots=True)
+class Node:
+    """A node of the main graph.
+
+    Attributes:
+        domain: "" for ONNX's own operators.
+        op_type: operator name.
+        inputs: names of the values it reads.
+        outputs: names of the values it makes.
+        attributes: its integer, float and string attributes.
+    """
+
+    domain: str
+    op_type: str
+    inputs: list[str]
+    outputs: list[str]
+    attributes: dict[str, int | str]
+
+
+@dataclass(slots=True)
+class Graph:
+    """What an ONNX file says about itself.
+
+    Attributes:
+        opsets: version by domain.
+        nodes: the main graph's nodes.
+        other_ops: `(domain, op_type)` of nodes in functions and nested graphs, by the function's `(domain, name)`.
+        external: relative paths of external data.
+        shapes: dims by initializer name.
+    """
+
+    opsets: dict[str, int] = field(default_factory=dict)
+    nodes: list[Node] = field(default_factory=list)
+    other_ops: dict[tuple[str, str], set[tuple[str, str]]] = field(default_factory=dict)
+    external: set[str] = field(default_factory=set)
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+def read_graph(path: Path) -> Graph:
+    """Reads an ONNX file.
+
+    Args:
+        path: the file; mapped, not copied.
+
+    Returns:
+        What it says about itself.
+
+    Raises:
+        ValueError: it is not an ONNX file.
+    """
+    if path.stat().st_size == 0:
+        raise ValueError("the file is empty")
+    graph = Graph()
+    with path.open("rb") as stream:
+        mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)  # unmapped with its last slice
+    _model(memoryview(mapped), graph)
+    return graph
+
+
+def _varint(data: memoryview, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if at >= len(data) or shift > 63:
+            raise ValueError("not an ONNX file: a number is cut off")
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+
+
+def _fields(data: memoryview) -> Iterator[tuple[int, Value]]:
+    """Yields (field number, value); nested messages and strings as slices."""
+    at = 0
+    while at < len(data):
+        tag, at = _varint(data, at)
+        number, kind = tag >> 3, tag & 7
+        if kind == VARINT:
+            value, at = _varint(data, at)
+            yield number, value
+            continue
+        if kind == BYTES:
+            size, at = _varint(data, at)
+        elif kind in (FIXED64, FIXED32):
+            size = 8 if kind == FIXED64 else 4
+        else:
+            raise ValueError(f"not an ONNX file: wire type {kind}")
+        if at + size > len(data):
+            raise ValueError("not an ONNX file: a field is cut off")
+        yield number, data[at : at + size]
+        at += size
+
+
+def _messages(data: memoryview, wanted: int) -> Iterator[memoryview]:
+    for number, value in _fields(data):
+        if number == wanted and isinstance(value, memoryview):
+            yield value
+
+
+def _text(value: Value) -> str:
+    if isinstance(value, int):
+        raise ValueError("not an ONNX file: a number where a text belongs")
+    return bytes(value).decode("utf-8", errors="replace")
+
+
+def _model(data: memoryview, graph: Graph) -> None:
+    for number, value in _fields(data):
+        if not isinstance(value, memoryview):
+            continue
+        if number == 8:  # opset_import
+            parts = dict(_fields_copied(value))
+            version = parts.get(2, 0)
+            graph.opsets[str(parts.get(1, ""))] = version if isinstance(version, int) else 0
+        elif number == 7:  # graph
+            _graph(value, graph, None, 0)
+        elif number == 25:  # functions
+            names = dict(_fields_copied(value, only=(1, 10)))
+            owner = (str(names.get(10, "")), str(names.get(1, "")))
+            graph.other_ops.setdefault(owner, set())
+            for node in _messages(value, 7):
+                _node(node, graph, owner, 0)
+
+
+def _fields_copied(data: memoryview, only: tuple[int, ...] = ()) -> Iterator[tuple[int, int | str]]:
+    for number, value in _fields(data):
+        if not only or number in only:
+            yield number, value if isinstance(value, int) else _text(value)
+
+
+def _graph(data: memoryview, graph: Graph, owner: tuple[str, str] | None, depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise ValueError(f"graphs are nested more than {MAX_DEPTH} deep")
+    for number, value in _fields(data):
+        if not isinstance(value, memoryview):
+            continue
+        if number == 1:
+            _node(value, graph, owner, depth)
+        elif number == 5:
+            _tensor(value, graph, main=owner is None)
+        elif number == 15:  # sparse_initializer: values, indices
+            for part in (1, 2):
+                for tensor in _messages(value, part):
+                    _tensor(tensor, graph, main=False)
+
+
+def _node(data: memoryview, graph: Graph, owner: tuple[str, str] | None, depth: int) -> None:
+    node = Node("", "", [], [], {})
+    for number, value in _fields(data):
+        if number == 1:
+            node.inputs.append(_text(value))
+        elif number == 2:
+            node.outputs.append(_text(value))
+        elif number == 4:
+            node.op_type = _text(value)
+        elif number == 7:
+            node.domain = _text(value)
+        elif number == 5 and isinstance(value, memoryview):
+            _attribute(value, node, graph, owner, depth)
+    if owner is None:
+        graph.nodes.append(node)
+    else:
+        graph.other_ops.setdefault(owner, set()).add((node.domain, node.op_type))
+
+
+def _attribute(data: memoryview, node: Node, graph: Graph, owner: tuple[str, str] | None, depth: int) -> None:
+    name = ""
+    found: int | str | None = None
+    for number, value in _fields(data):
+        if number == 1:
+            name = _text(value)
+        elif number == 3 and isinstance(value, int):
+            found = value - 2**64 if value >= 2**63 else value
+        elif number == 4:
+            found = _text(value)
+        elif number in (5, 10) and isinstance(value, memoryview):  # t, tensors
+            _tensor(value, graph, main=False)
+        elif number in (6, 11) and isinstance(value, memoryview):  # g, graphs
+            _graph(value, graph, owner or ("", "nested graph"), depth + 1)
+    if name and found is not None:
+        node.attributes[name] = found
+
+
+def _tensor(data: memoryview, graph: Graph, *, main: bool) -> None:
+    dims: list[int] = []
+    name = ""
+    for number, value in _fields(data):
+        if number == 1:
+            if isinstance(value, int):
+                dims.append(value)
+            else:  # packed
+                at = 0
+                while at < len(value):
+                    size, at = _varint(value, at)
+                    dims.append(size)
+        elif number == 8:
+            name = _text(value)
+        elif number == 13 and isinstance(value, memoryview):  # external_data
+            entry = dict(_fields_copied(value))
+            if entry.get(1) == "location":
+                graph.external.add(str(entry.get(2, "")))
+    if main and name:
+        graph.shapes[name] = tuple(dims)

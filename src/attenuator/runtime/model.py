@@ -1,0 +1,190 @@
+"""A loaded bundle: encode texts, run packed batches, read scores."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+
+from attenuator.bundle import MODEL, TOKENIZER, Manifest, read_manifest
+from attenuator.errors import BundleError, EngineError, OperatorLibraryMissing
+from attenuator.runtime import scores
+from attenuator.runtime import session as sessions
+from attenuator.runtime.batch import Row, RowResult, pack
+from attenuator.runtime.cost import CostModel, cost_model
+from attenuator.runtime.graph import read_graph
+from attenuator.runtime.knobs import KnobTable
+from attenuator.runtime.tokens import Encoded, TextEncoder
+
+CHECK_TIMEOUT_S = 300
+
+
+class Model:
+    """A bundle that is ready to run; every method may be called from several threads at once.
+
+    Attributes:
+        manifest: what `bundle.json` says.
+        knobs: checks of what a caller may set.
+        device: `cpu`.
+    """
+
+    device = "cpu"
+
+    def __init__(
+        self, manifest: Manifest, encoder: TextEncoder, session: ort.InferenceSession, cost: CostModel
+    ) -> None:
+        self.manifest = manifest
+        self.knobs = KnobTable(manifest.name, manifest.knobs)
+        self._encoder = encoder
+        self._session = session
+        self._cost = cost
+
+    def encode(
+        self, text: str, text_pair: str | None = None, *, truncate: bool = False, param: str = "text"
+    ) -> Encoded:
+        """Tokenizes a text or a pair of texts, special tokens included.
+
+        Args:
+            text: the text, or the first of a pair.
+            text_pair: the second of a pair.
+            truncate: cuts a text that is too long (the longer of a pair first) instead of refusing it.
+            param: what error sentences call `text`; `text_pair` is named after it.
+
+        Returns:
+            Token ids and type ids, int64 `[tokens]`.
+
+        Raises:
+            InvalidRequest: a text is empty, or no Unicode.
+            InputTooLong: over `max_tokens`, and `truncate` is off.
+        """
+        return self._encoder.encode(text, text_pair, truncate=truncate, param=param)
+
+    def from_ids(self, token_ids: Sequence[int], *, param: str = "token_ids") -> Encoded:
+        """Takes token ids as given, special tokens included; type ids are 0.
+
+        Args:
+            token_ids: 1 to `max_tokens` ids.
+            param: what error sentences call them.
+
+        Returns:
+            Token ids and type ids, int64 `[tokens]`.
+
+        Raises:
+            InvalidRequest: none given, or one is no whole number inside the vocabulary.
+            InputTooLong: over `max_tokens`.
+        """
+        return self._encoder.from_ids(token_ids, param=param)
+
+    def run(self, rows: Sequence[Row], cancellation: sessions.Cancellation | None = None) -> list[RowResult]:
+        """Runs rows as one packed batch; each answer is, bit for bit, the one that the row gets alone.
+
+        Args:
+            rows: any number of rows of any length and knob; none gives an empty list.
+            cancellation: stops the run from another thread.
+
+        Returns:
+            One result a row, in order.
+
+        Raises:
+            EngineError: ONNX Runtime failed, or the run was cancelled.
+        """
+        if not rows:
+            return []
+        outputs = self.manifest.outputs
+        try:
+            found = sessions.run(self._session, pack(rows, self.manifest), outputs, cancellation)
+        except Exception as error:  # ORT raises its own kinds and, when memory is short, RuntimeError
+            raise EngineError(f"model '{self.manifest.name}' failed: {_first_line(error)}") from error
+        by_name = dict(zip(outputs, found, strict=True))
+        flops = by_name.get("value_flops")
+        return [
+            RowResult(logits, None if flops is None else float(flops[index]))
+            for index, logits in enumerate(by_name["logits"])
+        ]
+
+    def predict(self, logits: np.ndarray) -> scores.Prediction:
+        """Labels and scores of one row.
+
+        Args:
+            logits: float32 `[num_labels]`.
+
+        Returns:
+            The prediction.
+        """
+        manifest = self.manifest
+        return scores.predict(logits, task=manifest.task, labels=manifest.labels, thresholds=manifest.thresholds)
+
+    def with_manifest(self, manifest: Manifest) -> "Model":
+        """The same session under another manifest; for checks at load."""
+        return Model(manifest, self._encoder, self._session, self._cost)
+
+    def predict_cost(self, tokens: int, knobs: Mapping[str, float]) -> float:
+        """Predicted work of one row, in multiply-adds; see `runtime.cost`."""
+        return self._cost.predict(tokens, knobs)
+
+
+def load(folder: Path | str, *, threads: int | None = None, check: bool = True) -> Model:
+    """Loads a bundle.
+
+    Args:
+        folder: the bundle.
+        threads: threads inside one run; every core this process may use by default.
+        check: first loads and probes it in a child process, so that a hostile bundle harms only the child.
+
+    Returns:
+        The model, ready to run.
+
+    Raises:
+        BundleError: one sentence that names the file and what is wrong with it.
+        OperatorLibraryMissing: the operators' shared library is not built.
+    """
+    folder = Path(folder)
+    if check:
+        check_in_child(folder)
+    manifest = read_manifest(folder)
+    encoder = TextEncoder(folder / TOKENIZER, max_tokens=manifest.max_tokens, vocab_size=manifest.vocab_size)
+    try:
+        cost = cost_model(read_graph(folder / MODEL))
+        session = sessions.create(folder / MODEL, threads=threads)
+    except OperatorLibraryMissing:
+        raise
+    except (ValueError, RuntimeError) as error:
+        raise BundleError(f"bundle {folder}: {MODEL} cannot be loaded: {_first_line(error)}") from None
+    return Model(manifest, encoder, session, cost)
+
+
+def check_in_child(folder: Path, *, timeout_s: float = CHECK_TIMEOUT_S) -> None:
+    """Runs `attenuator.runtime.check` on a bundle in a process of its own.
+
+    Args:
+        folder: the bundle.
+        timeout_s: the child is killed after this.
+
+    Raises:
+        BundleError: the check found something, or the child died or hung; names the file it was at.
+    """
+    command = [sys.executable, "-m", "attenuator.runtime.check", str(folder)]
+    try:
+        child = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False)
+        output, ending = child.stdout, f"ended the checking process with code {child.returncode}"
+    except subprocess.TimeoutExpired as error:
+        output, ending = error.stdout or b"", f"was not checked within {timeout_s:g} s"
+    stage = "bundle.json"
+    for line in output.decode("utf-8", errors="replace").splitlines():
+        try:
+            said = json.loads(line)
+        except ValueError:
+            continue
+        if said.get("ok"):
+            return
+        if "error" in said:
+            raise OperatorLibraryMissing(said["error"]) if said["kind"] == "library" else BundleError(said["error"])
+        stage = said.get("stage", stage)
+    raise BundleError(f"bundle {folder}: {stage} {ending}")
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:400]

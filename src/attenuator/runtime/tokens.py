@@ -1,0 +1,135 @@
+"""Text to token ids, through the `tokenizers` package alone."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Encoding, Tokenizer
+
+from attenuator.errors import BundleError, InputTooLong, InvalidRequest
+from attenuator.runtime.knobs import shown
+
+Ids = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Encoded:
+    """A tokenized input.
+
+    Attributes:
+        token_ids: int64 `[tokens]`, special tokens included.
+        type_ids: int64 `[tokens]`: 1 where the tokenizer marks the second text of a pair, else 0.
+        truncated: tokens that were cut off.
+    """
+
+    token_ids: Ids
+    type_ids: Ids
+    truncated: int = 0
+
+
+class TextEncoder:
+    """A bundle's tokenizer with its limits; never changed after construction, so threads may share it."""
+
+    def __init__(self, path: Path, *, max_tokens: int, vocab_size: int) -> None:
+        """Reads `tokenizer.json`.
+
+        Raises:
+            BundleError: the file is not a tokenizer, or knows ids outside the model's vocabulary.
+        """
+        try:
+            self._tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # the package raises a bare Exception
+            raise BundleError(f"bundle {path.parent}: {path.name} is not a tokenizer: {error}") from None
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        self.max_tokens = max_tokens
+        self.vocab_size = vocab_size
+        largest = max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+        if largest >= vocab_size:
+            raise BundleError(
+                f"bundle {path.parent}: {path.name} has token id {largest}, must be below vocab_size {vocab_size}"
+            )
+
+    def encode(self, text: str, text_pair: str | None, *, truncate: bool, param: str) -> Encoded:
+        """See `Model.encode`."""
+        for name, value in ((param, text), (_pair_param(param), text_pair)):
+            if value is not None:
+                check_text(value, name)
+        whole = self._encode(text, text_pair)
+        count = len(whole)
+        if count == 0:
+            raise InvalidRequest(f"{param} has no tokens", param=param, allowed="a text with at least one token")
+        if count <= self.max_tokens:
+            return _encoded(whole, 0)
+        if not truncate:
+            raise self._too_long(param, count)
+        return _encoded(self._cut(text, text_pair), count - self.max_tokens)
+
+    def from_ids(self, token_ids: Sequence[int], *, param: str) -> Encoded:
+        """See `Model.from_ids`."""
+        allowed = f"whole numbers from 0 to {self.vocab_size - 1}"
+        if not token_ids:
+            raise InvalidRequest(f"{param} is empty", param=param, allowed=f"1 to {self.max_tokens} token ids")
+        for index, value in enumerate(token_ids):
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < self.vocab_size:
+                raise InvalidRequest(
+                    f"{param}[{index}] is {shown(value)}, must be {allowed}", param=f"{param}[{index}]", allowed=allowed
+                )
+        if len(token_ids) > self.max_tokens:
+            raise self._too_long(param, len(token_ids))
+        ids = np.array(token_ids, dtype=np.int64)
+        return Encoded(ids, np.zeros_like(ids))
+
+    def _too_long(self, param: str, count: int) -> InputTooLong:
+        return InputTooLong(
+            f"{param} has {count} tokens, must have at most {self.max_tokens}, or set truncate",
+            param=param,
+            allowed=f"at most {self.max_tokens} tokens",
+        )
+
+    def _encode(self, text: str, text_pair: str | None, *, special: bool = True) -> Encoding:
+        pair: Any = text if text_pair is None else (text, text_pair)
+        # The `fast` variant keeps no offsets: three times faster on long texts.
+        return self._tokenizer.encode_batch_fast([pair], add_special_tokens=special)[0]
+
+    def _cut(self, text: str, text_pair: str | None) -> Encoding:
+        """Cuts tokens off the end, of the longer text first, and keeps every special token in its place."""
+        first = self._encode(text, None, special=False)
+        second = None if text_pair is None else self._encode(text_pair, None, special=False)
+        room = max(0, self.max_tokens - self._tokenizer.num_special_tokens_to_add(second is not None))
+        if second is None:
+            first.truncate(room)
+        else:
+            shorter = min(len(first), len(second), room // 2)
+            first_room = min(len(first), room - shorter) if len(first) > len(second) else min(len(first), shorter)
+            first.truncate(first_room)
+            second.truncate(min(len(second), room - first_room))
+        return self._tokenizer.post_process(first, second, True)
+
+
+def check_text(text: str, param: str) -> None:
+    """Refuses a text that no tokenizer takes.
+
+    Raises:
+        InvalidRequest: empty, only white space, or with half of a surrogate pair.
+    """
+    if not text.strip():
+        raise InvalidRequest(f"{param} is empty", param=param, allowed="a text with at least one visible character")
+    if not text.isascii():
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise InvalidRequest(
+                f"{param} has half of a surrogate pair at character {error.start}", param=param, allowed="Unicode text"
+            ) from None
+
+
+def _pair_param(param: str) -> str:
+    return param.removesuffix("text") + "text_pair"
+
+
+def _encoded(encoding: Encoding, truncated: int) -> Encoded:
+    return Encoded(np.array(encoding.ids, dtype=np.int64), np.array(encoding.type_ids, dtype=np.int64), truncated)
