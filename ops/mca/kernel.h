@@ -1,0 +1,68 @@
+// The value projection of McaAttention in the machine's best instruction set.
+//
+// Every element of a result is one chain of fused multiply-adds over the columns of `hidden` in
+// ascending order, so it depends neither on how many rows are computed together nor on the
+// instruction set.
+#pragma once
+
+#include <cstdint>
+
+namespace attenuator {
+
+// Columns of a packed weight are padded to a multiple of this, with zeros.
+inline constexpr std::int64_t kProjectionPad = 16;
+// Tokens that share one list of sampled columns.
+inline constexpr int kSampleGroup = 6;
+
+// Columns of `hidden` that a group of tokens keeps, ascending. Poisson sampling keeps column k with
+// probability min(1, r p_k): `certain` has those with r p_k >= 1, weight 1, `partial` the others,
+// weight 1 / (r p_k), of which 1 / p_k is in the scaled weight.
+struct SampledColumns {
+  const std::int32_t* certain;
+  std::int64_t num_certain;
+  const std::int32_t* partial;
+  std::int64_t num_partial;
+  float r;
+};
+
+// One head's W_v, rows of `padded` floats.
+struct PackedHead {
+  const float* weight;  // [C, padded]
+  const float* scaled;  // [C, padded]: weight / p
+  std::int64_t padded;
+};
+
+struct ProjectionKernels {
+  // out[i] = base + sum_{k < depth} rows[i][k] * weight[k], for each of `count` rows.
+  void (*exact)(const float* const* rows, std::int64_t count, std::int64_t depth,
+                const PackedHead& head, const float* base, float* const* out);
+
+  // out[i] = base + sum over the sampled columns of (rows[i][k] - centre[k]) * weight[k], weighted
+  // as above; at most kSampleGroup rows.
+  void (*sampled)(const float* const* rows, int count, const SampledColumns& columns,
+                  const float* centre, const PackedHead& head, const float* base,
+                  float* const* out);
+
+  // Keeps the candidates with reach <= r, in their order and in place; returns how many.
+  std::int64_t (*narrow)(float r, std::int64_t count, std::int32_t* columns, float* reach,
+                         float* inverse_p);
+
+  // True where all values are finite.
+  bool (*finite)(const float* values, std::int64_t count);
+
+  // sums[c] = the sum of column c of x [rows, columns], each block of 64 rows in float32, blocks in
+  // float64.
+  void (*column_sums)(const float* x, std::int64_t rows, std::int64_t columns, double* sums);
+
+  // norms[j] = |x_j| and centred[j] = |x_j - centre| for each row of x [rows, columns].
+  void (*row_norms)(const float* x, const float* centre, std::int64_t rows, std::int64_t columns,
+                    float* norms, float* centred);
+};
+
+// The kernels of the machine's best instruction set.
+const ProjectionKernels& Projection();
+
+const ProjectionKernels& ProjectionAvx2();
+const ProjectionKernels& ProjectionAvx512();
+
+}  // namespace attenuator

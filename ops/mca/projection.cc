@@ -1,0 +1,246 @@
+#include "ops/mca/projection.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "ops/common/philox.h"
+
+namespace attenuator::mca {
+namespace {
+
+// Tokens of one task, a multiple of kSampleGroup.
+constexpr std::int64_t kTaskTokens = 32 * kSampleGroup;
+
+// Sampled multiply-adds run at about 7/8 of the speed of dense ones, so a token with r above that
+// share of C is computed exactly: faster, and without an error.
+constexpr double kBreakEven = 0.875;
+// Drawing and selecting costs a head as much as about this many multiply-adds a column: with less
+// to save, all of it is computed exactly.
+constexpr double kSamplingCost = 384;
+
+// The deterministic rule leaves this share of the bound to the rounding of float32.
+constexpr double kRoundingMargin = 1.0 / 16;
+
+}  // namespace
+
+HeadProjection::HeadProjection(const Weights& weights, std::int64_t head, std::uint32_t layer,
+                               Estimator estimator, const SequenceRows& rows, const float* maxima,
+                               const float* bias)
+    : weights_(weights),
+      head_(head),
+      layer_(layer),
+      estimator_(estimator),
+      rows_(rows),
+      packed_(weights.head(head)),
+      bias_(bias) {
+  const double channels = static_cast<double>(weights.channels);
+  if (!weights.approximable[head]) {
+    KeepAllExact();
+  } else if (estimator == Estimator::kSampled) {
+    PlanSamples(maxima, std::ceil(channels * kBreakEven));
+  } else if (estimator == Estimator::kPaper) {
+    PlanSamples(maxima, channels);
+  } else {
+    PlanDeterministic(maxima);
+  }
+  if (!approximated_.empty()) {
+    base_.assign(bias, bias + packed_.padded);
+    if (rows.centred && estimator != Estimator::kPaper) {
+      float* out = base_.data();
+      Projection().exact(&rows.centre, 1, weights.channels, packed_, bias, &out);
+      centre_columns_ = channels;
+    }
+    if (estimator == Estimator::kSampled) DrawCandidates();
+  }
+  const auto tasks = [](std::size_t tokens) {
+    return (static_cast<std::int64_t>(tokens) + kTaskTokens - 1) / kTaskTokens;
+  };
+  exact_tasks_ = tasks(exact_.size());
+  columns_.assign(exact_tasks_ + tasks(approximated_.size()), 0.0);
+}
+
+void HeadProjection::KeepAllExact() {
+  approximated_.clear();
+  r_.clear();
+  exact_.resize(rows_.length);
+  for (std::int64_t j = 0; j < rows_.length; ++j) exact_[j] = static_cast<std::int32_t>(j);
+}
+
+// r_j = ceil((n max_i A_ij / alpha)^2): MATH of README.md, section 2.
+void HeadProjection::PlanSamples(const float* maxima, double limit) {
+  const double channels = static_cast<double>(weights_.channels);
+  const double factor = rows_.keys / rows_.alpha;
+  std::vector<std::int32_t> r(rows_.length);
+  double saved = 0;
+  for (std::int64_t j = 0; j < rows_.length; ++j) {
+    const double root = factor * maxima[j];
+    const double wanted = std::max(1.0, std::ceil(root * root));
+    const bool sampled = wanted < limit;  // false for NaN
+    r[j] = sampled ? static_cast<std::int32_t>(wanted) : 0;
+    if (sampled) saved += channels - wanted;
+  }
+  const double cost = estimator_ == Estimator::kPaper
+                          ? 0.0
+                          : kSamplingCost * channels / static_cast<double>(packed_.padded);
+  if (saved < cost + rows_.overhead) return KeepAllExact();
+  for (std::int64_t j = 0; j < rows_.length; ++j) {
+    if (r[j] == 0) exact_.push_back(static_cast<std::int32_t>(j));
+  }
+  Sort(r, static_cast<std::int64_t>(limit));
+}
+
+// Counting sort by falling r; equal ones stay in token order. Tokens with r = 0 are left out.
+void HeadProjection::Sort(const std::vector<std::int32_t>& r, std::int64_t limit) {
+  std::vector<std::int32_t> start(limit + 2, 0);  // start[x]: tokens with an r above x
+  for (const std::int32_t x : r) {
+    if (x > 0) ++start[x - 1];
+  }
+  for (std::int64_t x = limit; x-- > 0;) start[x] += start[x + 1];
+  const std::int64_t total = start[0];
+  approximated_.resize(total);
+  r_.resize(total);
+  for (std::size_t j = 0; j < r.size(); ++j) {
+    if (r[j] == 0) continue;
+    const std::int32_t place = start[r[j]]++;
+    approximated_[place] = static_cast<std::int32_t>(j);
+    r_[place] = r[j];
+  }
+}
+
+// A token is replaced by the mean row where its share of the bound allows it.
+void HeadProjection::PlanDeterministic(const float* maxima) {
+  const double allowed =
+      rows_.alpha * (1 - kRoundingMargin) * rows_.beta * weights_.frobenius[head_];
+  const double factor = rows_.keys * weights_.spectral[head_];
+  for (std::int64_t j = 0; j < rows_.length; ++j) {
+    const double error = factor * maxima[j] * rows_.distances[j];
+    (error <= allowed ? approximated_ : exact_).push_back(static_cast<std::int32_t>(j));
+  }
+  // The mean row has to be projected too: replacing a single token wins nothing.
+  const double channels = static_cast<double>(weights_.channels);
+  const double saved = channels * (static_cast<double>(approximated_.size()) - 1);
+  if (saved <= rows_.overhead) KeepAllExact();
+}
+
+// Draws u_k for every column; reach_k = u_k / p_k, so that u_k <= r p_k where reach_k <= r.
+void HeadProjection::DrawCandidates() {
+  const std::int64_t channels = weights_.channels;
+  const float* inverse_p = weights_.inverse_p.get() + head_ * channels;
+  candidates_.resize(channels);
+  reach_.resize(channels);
+  inverse_p_.assign(inverse_p, inverse_p + channels);
+  for (std::int64_t k = 0; k < channels; k += 4) {
+    const PhiloxWords words = StreamBlock(rows_.seed, layer_, static_cast<std::uint32_t>(head_),
+                                          Stream::kMcaSamples, static_cast<std::uint64_t>(k / 4));
+    for (std::int64_t i = k; i < std::min(k + 4, channels); ++i) {
+      const float u = (static_cast<float>(words.word[i - k]) + 0.5f) * 0x1p-32f;
+      candidates_[i] = static_cast<std::int32_t>(i);
+      reach_[i] = u * inverse_p[i];
+    }
+  }
+  const std::int64_t kept = Projection().narrow(
+      static_cast<float>(r_[0]), channels, candidates_.data(), reach_.data(), inverse_p_.data());
+  candidates_.resize(kept);
+  reach_.resize(kept);
+  inverse_p_.resize(kept);
+}
+
+void HeadProjection::Run(std::int64_t task, float* values) {
+  const bool exact = task < exact_tasks_;
+  const std::int64_t tokens = static_cast<std::int64_t>((exact ? exact_ : approximated_).size());
+  const std::int64_t begin = (exact ? task : task - exact_tasks_) * kTaskTokens;
+  const std::int64_t end = std::min(tokens, begin + kTaskTokens);
+  if (exact) {
+    columns_[task] = RunExact(begin, end, values);
+  } else if (estimator_ == Estimator::kSampled) {
+    columns_[task] = RunSampled(begin, end, values);
+  } else if (estimator_ == Estimator::kPaper) {
+    columns_[task] = RunPaper(begin, end, values);
+  } else {
+    for (std::int64_t i = begin; i < end; ++i) {
+      std::memcpy(values + approximated_[i] * packed_.padded, base_.data(),
+                  sizeof(float) * packed_.padded);
+    }
+  }
+}
+
+double HeadProjection::columns() const {
+  double sum = centre_columns_;
+  for (const double columns : columns_) sum += columns;
+  return sum;
+}
+
+double HeadProjection::RunExact(std::int64_t begin, std::int64_t end, float* values) const {
+  const float* rows[kTaskTokens];
+  float* out[kTaskTokens];
+  for (std::int64_t i = begin; i < end; ++i) {
+    rows[i - begin] = rows_.hidden + exact_[i] * weights_.channels;
+    out[i - begin] = values + exact_[i] * packed_.padded;
+  }
+  Projection().exact(rows, end - begin, weights_.channels, packed_, bias_, out);
+  return static_cast<double>((end - begin) * weights_.channels);
+}
+
+double HeadProjection::RunSampled(std::int64_t begin, std::int64_t end, float* values) const {
+  std::vector<std::int32_t> candidates = candidates_, certain, partial;
+  std::vector<float> reach = reach_, inverse_p = inverse_p_;
+  std::int64_t kept = static_cast<std::int64_t>(candidates.size());
+  double columns = 0;
+  for (std::int64_t i = begin; i < end; i += kSampleGroup) {
+    const int count = static_cast<int>(std::min<std::int64_t>(kSampleGroup, end - i));
+    const float r = static_cast<float>(r_[i]);  // the largest of the group
+    kept = Projection().narrow(r, kept, candidates.data(), reach.data(), inverse_p.data());
+    SampledColumns list{nullptr, 0, candidates.data(), kept, r};
+    if (weights_.min_inverse_p[head_] <= r) {
+      certain.clear();
+      partial.clear();
+      for (std::int64_t t = 0; t < kept; ++t) {
+        (inverse_p[t] <= r ? certain : partial).push_back(candidates[t]);
+      }
+      list = {certain.data(), static_cast<std::int64_t>(certain.size()), partial.data(),
+              static_cast<std::int64_t>(partial.size()), r};
+    }
+    const float* rows[kSampleGroup];
+    float* out[kSampleGroup];
+    for (int t = 0; t < count; ++t) {
+      rows[t] = rows_.hidden + approximated_[i + t] * weights_.channels;
+      out[t] = values + approximated_[i + t] * packed_.padded;
+    }
+    Projection().sampled(rows, count, list, rows_.centre, packed_, base_.data(), out);
+    columns += static_cast<double>(count * kept);
+  }
+  return columns;
+}
+
+// Section 3.1 of the paper as written: r_j columns with replacement, each token its own.
+double HeadProjection::RunPaper(std::int64_t begin, std::int64_t end, float* values) const {
+  const std::int64_t channels = weights_.channels;
+  const std::uint64_t* cdf = weights_.cdf.data() + head_ * channels;
+  const std::vector<float> zeros(channels, 0.0f);
+  std::vector<std::int32_t> list;
+  double columns = 0;
+  for (std::int64_t i = begin; i < end; ++i) {
+    const std::int64_t token = approximated_[i];
+    const std::int64_t r = r_[i];
+    const std::uint64_t first_block = static_cast<std::uint64_t>(token * ((channels + 3) / 4));
+    list.resize(r);
+    PhiloxWords words{};
+    for (std::int64_t t = 0; t < r; ++t) {
+      if (t % 4 == 0) {
+        words = StreamBlock(rows_.seed, layer_, static_cast<std::uint32_t>(head_),
+                            Stream::kMcaPaper, first_block + static_cast<std::uint64_t>(t / 4));
+      }
+      const std::uint64_t word = words.word[t % 4];
+      list[t] = static_cast<std::int32_t>(std::upper_bound(cdf, cdf + channels, word) - cdf);
+    }
+    const SampledColumns sampled{nullptr, 0, list.data(), r, static_cast<float>(r)};
+    const float* row = rows_.hidden + token * channels;
+    float* out = values + token * packed_.padded;
+    Projection().sampled(&row, 1, sampled, zeros.data(), packed_, bias_, &out);
+    columns += static_cast<double>(r);
+  }
+  return columns;
+}
+
+}  // namespace attenuator::mca

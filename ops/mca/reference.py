@@ -1,0 +1,310 @@
+"""McaAttention in NumPy, as plainly as it can be said: float64, with the very samples the kernels draw.
+
+The choices a sample depends on (uniform numbers, inverse probabilities) are rounded to float32 as the kernels round
+them, so that both keep the same columns. Only a token whose r lies within rounding of an integer may differ.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attenuator.ops.softmax.reference import probabilities
+
+Floats = NDArray[np.floating[Any]]
+Float64s = NDArray[np.float64]
+Ints = NDArray[np.integer[Any]]
+
+GROUP = 6  # tokens, in order of r, that share the largest r among them
+BREAK_EVEN = 0.875  # share of C from which a token is computed exactly
+SAMPLING_COST = 384  # multiply-adds a column that a head has to save before anything is sampled
+SMALLEST_P = 2.0**-22  # probabilities of non-zero rows are raised to this
+ROUNDING_MARGIN = 1 / 16  # share of the deterministic bound left to the rounding of float32
+SAMPLES_STREAM, PAPER_STREAM = 2, 3  # Stream in ops/common/philox.h
+
+
+def philox_words(seed: int, layer: int, head: int, stream: int, first_block: int, blocks: int) -> NDArray[np.uint64]:
+    """Words of the random stream (seed, layer, head, stream): Philox4x32-10, Salmon et al., SC 2011.
+
+    Args:
+        seed: the caller's.
+        layer: attribute of the node.
+        head: index.
+        stream: what the words are for.
+        first_block: block of four words to start with.
+        blocks: how many.
+
+    Returns:
+        [4 * blocks], each below 2^32.
+    """
+    low32, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
+    block = np.arange(first_block, first_block + blocks, dtype=np.uint64)
+    c0, c1 = block & low32, (block >> shift) | np.uint64(stream << 24)
+    c2, c3 = np.full_like(block, head), np.full_like(block, layer)
+    k0, k1 = seed & 0xFFFFFFFF, seed >> 32
+    for _ in range(10):
+        p0, p1 = np.uint64(0xD2511F53) * c0, np.uint64(0xCD9E8D57) * c2
+        c0, c2 = (p1 >> shift) ^ c1 ^ np.uint64(k0), (p0 >> shift) ^ c3 ^ np.uint64(k1)
+        c1, c3 = p1 & low32, p0 & low32
+        k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
+    return np.stack([c0, c1, c2, c3], axis=1).reshape(-1)
+
+
+def uniforms(seed: int, layer: int, head: int, channels: int) -> NDArray[np.float32]:
+    """u_k of each column of `hidden`, in (0, 1]: [C]."""
+    words = philox_words(seed, layer, head, SAMPLES_STREAM, 0, -(-channels // 4))[:channels]
+    return (words.astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-32)
+
+
+def inverse_probabilities(weight: Floats) -> NDArray[np.float32]:
+    """1 / p_k with p_k = ||W_k||^2 / ||W||_F^2 (paper, equation 6), infinite for a zero row: [C]."""
+    squares = (weight.astype(np.float64) ** 2).sum(axis=1)
+    p = np.where(squares > 0, np.maximum(squares / squares.sum(), SMALLEST_P), 0.0)
+    with np.errstate(divide="ignore"):
+        return (1.0 / p).astype(np.float32)
+
+
+def wanted_samples(maxima: Floats, keys: int, alpha: float) -> Float64s:
+    """(n max_i A_ij / alpha)^2 before it is rounded up to r_j: [n]."""
+    with np.errstate(over="ignore"):
+        return np.asarray((keys / alpha * maxima.astype(np.float64)) ** 2)
+
+
+def project_sampled(
+    hidden: Floats,
+    weight: Floats,
+    centre: Floats,
+    wanted: Float64s,
+    u: NDArray[np.float32],
+    overhead: float = 0.0,
+) -> tuple[Float64s, float]:
+    """Poisson sampling with one uniform number per column, shared by all tokens.
+
+    Column k is kept for token j where u_k <= r_j p_k, with weight 1 / min(1, r_j p_k): unbiased, and of variance
+    sum_k (1 / pi_k - 1) x_jk^2 ||W_k||^2 <= ||x_j||^2 ||W||_F^2 / r_j for every W.
+
+    Args:
+        hidden: [n, C].
+        weight: W_a, [C, head_dim].
+        centre: [C]: the mean row or zeros; its projection is exact.
+        wanted: `wanted_samples`.
+        u: `uniforms`.
+        overhead: columns that approximating costs the head beside its tokens.
+
+    Returns:
+        Projected rows [n, head_dim], and the columns read, over all tokens.
+    """
+    tokens, channels = hidden.shape
+    r = np.maximum(1.0, np.ceil(wanted))
+    sampled = r < np.ceil(BREAK_EVEN * channels)
+    padded = -(-weight.shape[1] // 16) * 16
+    if (channels - r[sampled]).sum() < SAMPLING_COST * channels / padded + overhead:
+        sampled[:] = False
+    values = hidden.astype(np.float64) @ weight
+    columns = float((~sampled).sum() * channels)
+    if not sampled.any():
+        return values, columns
+    columns += channels * bool(np.any(centre))
+    inverse_p = inverse_probabilities(weight)
+    reach = u * inverse_p
+    order = np.nonzero(sampled)[0]
+    order = order[np.argsort(-r[order], kind="stable")]
+    for begin in range(0, len(order), GROUP):
+        group = order[begin : begin + GROUP]
+        shared = np.float32(r[group[0]])
+        kept = np.nonzero(reach <= shared)[0]
+        weights = np.maximum(1.0, inverse_p[kept].astype(np.float64) / float(shared))
+        rest = (hidden[group][:, kept].astype(np.float64) - centre[kept]) * weights
+        values[group] = centre.astype(np.float64) @ weight + rest @ weight[kept].astype(np.float64)
+        columns += len(group) * len(kept)
+    return values, columns
+
+
+def project_deterministic(
+    hidden: Floats,
+    weight: Floats,
+    centre: Floats,
+    maxima: Floats,
+    keys: int,
+    alpha: float,
+    beta: float,
+    overhead: float = 0.0,
+) -> tuple[Float64s, float]:
+    """Tokens whose share of the bound allows it are replaced by the mean row, the others are exact.
+
+    x_j becomes mu where n max_i A_ij ||x_j - mu|| ||W||_2 <= alpha beta ||W||_F; then every row errs by at most
+    alpha beta ||W||_F, surely.
+
+    Args:
+        hidden: [n, C].
+        weight: W_a, [C, head_dim].
+        centre: mu, [C].
+        maxima: max_i A_ij, [n].
+        keys: n of the rule.
+        alpha: the knob.
+        beta: (1/keys) sum ||x_j|| over a row's keys, the smallest over rows.
+        overhead: as in `project_sampled`.
+
+    Returns:
+        As `project_sampled`.
+    """
+    weight = weight.astype(np.float64)
+    distances = np.linalg.norm(hidden.astype(np.float64) - centre, axis=1)
+    error = keys * maxima * distances * np.linalg.norm(weight, 2)
+    dropped = error <= alpha * (1 - ROUNDING_MARGIN) * beta * np.linalg.norm(weight)
+    channels = hidden.shape[1]
+    if channels * (dropped.sum() - 1) <= overhead:
+        dropped[:] = False
+    values = hidden.astype(np.float64) @ weight
+    values[dropped] = centre.astype(np.float64) @ weight
+    return values, float((~dropped).sum() * channels + channels * dropped.any())
+
+
+def project_paper(
+    hidden: Floats, weight: Floats, wanted: Float64s, seed: int, layer: int, head: int, overhead: float = 0.0
+) -> tuple[Float64s, float]:
+    """Sampling with replacement as in section 3.1 of the paper, r rounded up, each token with samples of its own.
+
+    Args:
+        hidden: [n, C].
+        weight: W_a, [C, head_dim].
+        wanted: `wanted_samples`.
+        seed: with layer and head the random stream; token j's words start at block j * ceil(C / 4).
+        layer: attribute of the node.
+        head: index.
+        overhead: as in `project_sampled`.
+
+    Returns:
+        As `project_sampled`.
+    """
+    tokens, channels = hidden.shape
+    weight = weight.astype(np.float64)
+    squares = (weight**2).sum(axis=1)
+    cdf = np.round(np.minimum(1.0, np.cumsum(squares) / squares.sum()) * 2.0**32).astype(np.uint64)
+    cdf[np.nonzero(squares)[0][-1] :] = 2**32
+    p = np.diff(cdf.astype(np.float64), prepend=0.0) / 2.0**32
+    r = np.maximum(1.0, np.ceil(wanted))
+    values = hidden.astype(np.float64) @ weight
+    if (channels - np.minimum(r, channels)).sum() < overhead:
+        return values, float(tokens * channels)
+    for j in np.nonzero(r < channels)[0]:
+        words = philox_words(seed, layer, head, PAPER_STREAM, int(j) * -(-channels // 4), -(-int(r[j]) // 4))
+        s = np.searchsorted(cdf, words[: int(r[j])], side="right")
+        values[j] = (hidden[j, s].astype(np.float64) / p[s]) @ weight[s] / r[j]
+    return values, float(np.minimum(r, channels).sum())
+
+
+def row_keys(length: int, window: int, global_tokens: int) -> tuple[int, bool]:
+    """What n is in the formula for r, and whether row 0 sees all keys though others do not (then it is exact)."""
+    if window == 0 or length - 1 <= window:
+        return length, False
+    return min(length, 2 * window + 1 + global_tokens), bool(global_tokens)
+
+
+def smallest_row_sum(values: Float64s, window: int, global_tokens: int) -> float:
+    """Smallest sum of `values` [n] over the keys that a row sees; row 0 of a global window aside."""
+    length = len(values)
+    keys, wide_first = row_keys(length, window, global_tokens)
+    if window == 0 or length - 1 <= window:
+        return float(values.sum())
+    sums = [
+        values[max(0, i - window) : i + window + 1].sum() + (values[0] if wide_first and i > window else 0.0)
+        for i in range(int(wide_first), length)
+    ]
+    return float(min(sums))
+
+
+def centre_of(hidden: Floats, window: int = 0, global_tokens: int = 0) -> Float64s:
+    """The mean row where the rows lie no further from it than from 0 (on average, for every row's keys), else zeros."""
+    mean = hidden.astype(np.float64).mean(axis=0).astype(np.float32).astype(np.float64)
+    gain = np.linalg.norm(hidden.astype(np.float64), axis=1) - np.linalg.norm(hidden - mean, axis=1)
+    return mean if smallest_row_sum(gain, window, global_tokens) >= 0 else np.zeros_like(mean)
+
+
+def mca_attention(
+    query: Floats,
+    key: Floats,
+    hidden: Floats,
+    value_weight: Floats,
+    value_bias: Floats,
+    cu_seqlens: Ints,
+    alpha: Floats,
+    seed: Ints,
+    *,
+    num_heads: int,
+    scale: float = 0.0,
+    layer: int = 0,
+    estimator: str = "sampled",
+    window: int = 0,
+    global_tokens: int = 0,
+    queries: str = "all",
+) -> tuple[Float64s, Float64s]:
+    """Softmax attention over approximately projected values.
+
+    Args:
+        query: [T, num_heads * head_dim], or [B, num_heads * head_dim] with queries = "first".
+        key: [T, num_heads * head_dim].
+        hidden: [T, C].
+        value_weight: [C, num_heads * head_dim].
+        value_bias: [num_heads * head_dim].
+        cu_seqlens: [B + 1].
+        alpha: [B], 0 = exact.
+        seed: [B].
+        num_heads: heads.
+        scale: factor on the scores; 0 means 1/sqrt(head_dim).
+        layer: random stream of this node.
+        estimator: "sampled", "deterministic" or "paper".
+        window: keys with |i - j| <= window; 0 = all.
+        global_tokens: 1: the first token is a key of every row and its row sees all keys.
+        queries: "all" or "first".
+
+    Returns:
+        Output, shaped as query, and value_flops [B].
+    """
+    head_dim = key.shape[1] // num_heads
+    channels = hidden.shape[1]
+    output = np.zeros(query.shape)
+    value_flops = np.ones(len(alpha))
+    for b, (begin, end) in enumerate(zip(cu_seqlens[:-1], cu_seqlens[1:], strict=True)):
+        x, length = hidden[begin:end], int(end - begin)
+        if length == 0:
+            continue
+        first = queries == "first"
+        rows = slice(b, b + 1) if first else slice(begin, end)
+        keys, wide_first = row_keys(length, window, global_tokens)
+        columns = 0.0
+        for head in range(num_heads):
+            block = slice(head * head_dim, (head + 1) * head_dim)
+            weight, bias = value_weight[:, block], value_bias[block].astype(np.float64)
+            a = probabilities(query[rows, block], key[begin:end, block], scale, window, global_tokens)
+            exact = x.astype(np.float64) @ weight
+            if alpha[b] == 0 or (first and length == 1):
+                values, spent = exact, float(length * channels)
+            elif first:
+                # (A X) W: the attended keys are mixed before they are projected.
+                values, spent = exact, channels + channels * np.count_nonzero(a) / head_dim
+            else:
+                maxima = a[int(wide_first) :].max(axis=0)
+                wanted = wanted_samples(maxima, keys, float(alpha[b]))
+                overhead = channels * (1 + length / head_dim) if wide_first else 0.0
+                if not np.any(weight):
+                    values, spent = exact, float(length * channels)
+                elif estimator == "sampled":
+                    u = uniforms(int(seed[b]), layer, head, channels)
+                    values, spent = project_sampled(x, weight, centre_of(x, window, global_tokens), wanted, u, overhead)
+                elif estimator == "paper":
+                    values, spent = project_paper(x, weight, wanted, int(seed[b]), layer, head, overhead)
+                else:
+                    beta = smallest_row_sum(np.linalg.norm(x.astype(np.float64), axis=1), window, global_tokens) / keys
+                    mean = x.astype(np.float64).mean(axis=0)
+                    values, spent = project_deterministic(
+                        x, weight, mean, maxima, keys, float(alpha[b]), beta, overhead
+                    )
+            result = a @ values + bias
+            if wide_first and alpha[b] > 0 and not first:
+                result[0] = a[0] @ exact + bias
+                spent += 0.0 if np.array_equal(values, exact) else overhead
+            output[rows, block] = result
+            columns += spent
+        value_flops[b] = columns / (length * channels * num_heads)
+    return output, value_flops

@@ -1,0 +1,41 @@
+// What McaAttention finds out about each sequence before any head is computed.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "ops/mca/projection.h"
+
+namespace attenuator::mca {
+
+struct SequenceFacts {
+  bool finite = true;            // no NaN or infinity among its query, key and hidden rows
+  bool centred = false;          // the mean row is taken off before sampling
+  std::vector<float> centre;     // [C]
+  std::vector<float> distances;  // [length], at least |x_j - centre|; `deterministic`
+  double beta = 0;               // see SequenceRows
+};
+
+// Keys that row i of a sequence sees, [first, last], and key 0 if `global`.
+struct Window {
+  std::int64_t length;
+  std::int64_t radius;  // 0 = all
+  bool global;
+
+  // Whether some row does not see all keys.
+  bool narrow() const { return radius > 0 && length - 1 > radius; }
+  // n in the formula for r: the most keys a row sees, row 0 of a global window aside (README.md).
+  std::int64_t keys() const {
+    if (!narrow()) return length;
+    const std::int64_t seen = 2 * radius + 1 + (global ? 1 : 0);
+    return seen < length ? seen : length;
+  }
+  // Row 0 sees all keys though others do not.
+  bool wide_first() const { return narrow() && global; }
+};
+
+// Chooses the centre and, for `deterministic`, measures the rows. `hidden` is [length, channels].
+void Measure(const float* hidden, std::int64_t channels, const Window& window, Estimator estimator,
+             SequenceFacts* facts);
+
+}  // namespace attenuator::mca
