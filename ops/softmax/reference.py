@@ -8,25 +8,25 @@ from numpy.typing import NDArray
 Floats = NDArray[np.floating[Any]]
 
 
-def visible(length: int, window: int = 0, global_tokens: int = 0) -> NDArray[np.bool_]:
+def visible(rows: int, length: int, window: int = 0, global_tokens: int = 0) -> NDArray[np.bool_]:
     """Which keys each row sees.
 
     Args:
-        length: n.
+        rows: how many, from the first on.
+        length: n, the number of keys.
         window: keys with |i - j| <= window; 0 = all.
         global_tokens: 1: the first token is a key of every row, and its row sees all keys.
 
     Returns:
-        [n (row), n (key)], as in Beltagy et al., "Longformer", 2020, section 3.1, without separate global weights.
+        [rows, n], as in Beltagy et al., "Longformer", 2020, section 3.1, without separate global weights.
     """
     if window == 0:
-        return np.ones((length, length), bool)
-    index = np.arange(length)
-    mask = np.abs(index[:, None] - index[None, :]) <= window
+        return np.ones((rows, length), bool)
+    mask = np.abs(np.arange(rows)[:, None] - np.arange(length)[None, :]) <= window
     if global_tokens:
         mask[:, :1] = True
         mask[:1, :] = True
-    return mask
+    return np.asarray(mask)
 
 
 def probabilities(
@@ -45,7 +45,7 @@ def probabilities(
         [rows of query, n].
     """
     scores = query.astype(np.float64) @ key.astype(np.float64).T * (scale or key.shape[1] ** -0.5)
-    scores[~visible(len(key), window, global_tokens)[: len(query)]] = -np.inf
+    scores[~visible(len(query), len(key), window, global_tokens)] = -np.inf
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
