@@ -1,92 +1,98 @@
 """What a knob can win for a model at a length: a cost model on the counted work.
 
-Time is work divided by rates. The rates below were measured once, on one machine, with this project's kernels; ratios
-carry over to other machines far better than times do, so only ratios are shown, and always as modelled.
-`attenuator inspect --measure` replaces the model by the clock.
+Time is counted work times ns per unit. The rates below were fitted once, on one machine, to times of this project's
+kernels (`benchmarks/cost_rates.py`). Ratios carry over to other machines better than times do, so only ratios are
+shown, and always as modelled. `attenuator inspect --measure` asks the clock instead.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from attenuator.clients.work import AttentionNode, Work
+from attenuator.clients.work import Work
 
 LONGEST = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """How fast one core does each kind of work.
+class Units(NamedTuple):
+    """Counted work by kind, and, where named so, ns per unit of each kind.
 
     Attributes:
-        machine: where that was measured.
-        dense: multiply-adds per ns in linear layers.
-        softmax: multiply-adds per ns in exact attention.
-        value_ns: ns per value that other nodes write.
-        hash: int8 multiply-adds per ns in hashing.
-        bucket_ns: ns per value added to, or read from, a bucket of a hash table.
-        clear_ns: ns per value of a cleared hash table.
+        dense: multiply-adds in linear layers.
+        values: values that nodes other than linear layers and attention write.
+        softmax: multiply-adds in exact attention.
+        hashing: int8 multiply-adds of hashing.
+        buckets: values added to, or read from, buckets of hash tables.
+        cleared: values of hash tables set to zero.
     """
 
-    machine: str
-    dense: float
-    softmax: float
-    value_ns: float
-    hash: float
-    bucket_ns: float
-    clear_ns: float
+    dense: float = 0.0
+    values: float = 0.0
+    softmax: float = 0.0
+    hashing: float = 0.0
+    buckets: float = 0.0
+    cleared: float = 0.0
+
+    def times(self, ns_per_unit: "Units") -> float:
+        """The time that this work takes, in ns."""
+        return sum(count * ns for count, ns in zip(self, ns_per_unit, strict=True))
 
 
-RATES = Rates(
-    machine="one core of an AVX-512 Xeon with AMX",
-    dense=100.0,
-    softmax=70.0,
-    value_ns=0.5,
-    hash=250.0,
-    bucket_ns=0.05,
-    clear_ns=0.03,
-)
+RATES = Units(dense=0.01, values=0.5, softmax=0.0143, hashing=0.004, buckets=0.05, cleared=0.03)
+RATES_MACHINE = "one core of an AVX-512 Xeon with AMX"
 
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """Modelled time of one sequence through a model, in ns.
+    """Modelled time of one sequence through a model, on one core, in ns.
 
     Attributes:
         work: the model's work.
-        rates: the machine's rates.
+        rates: ns per unit of work.
     """
 
     work: Work
-    rates: Rates = RATES
+    rates: Units = RATES
 
-    def rest_ns(self, tokens: int) -> float:
+    def rest(self, tokens: int) -> Units:
         """Everything that no knob touches."""
-        dense = (
-            self.work.dense_macs(tokens) + self.work.value_macs(tokens) - self.work.value_macs(tokens, sparable=True)
-        )
-        return dense / self.rates.dense + tokens * self.work.token_values * self.rates.value_ns
+        fixed_value_macs = self.work.value_macs(tokens) - self.work.value_macs(tokens, sparable=True)
+        dense = self.work.dense_macs(tokens) + fixed_value_macs
+        return Units(dense=dense, values=tokens * self.work.token_values)
+
+    def softmax(self, tokens: int) -> Units:
+        """All attention nodes, as exact softmax attention."""
+        return Units(softmax=self.work.softmax_macs(tokens))
+
+    def projection(self, tokens: int) -> Units:
+        """The value projections that `alpha` can spare, computed exactly."""
+        return Units(dense=self.work.value_macs(tokens, sparable=True))
+
+    def yoso(self, tokens: int, num_hashes: int) -> Units:
+        """All attention nodes, as YOSO attention (Zeng et al. 2021, section 3.2): hash, clear, scatter, gather."""
+        hashing = buckets = cleared = 0
+        for node in self.work.attention:
+            rows = tokens + node.queries(tokens)
+            times = num_hashes * node.num_heads
+            hashing += times * rows * node.hash_bits * node.head_dim
+            buckets += times * rows * node.value_dim
+            cleared += times * (1 << node.hash_bits) * node.value_dim
+        return Units(hashing=hashing, buckets=buckets, cleared=cleared)
 
     def softmax_ns(self, tokens: int) -> float:
-        """All attention nodes, as exact softmax attention."""
-        return self.work.softmax_macs(tokens) / self.rates.softmax
-
-    def projection_ns(self, tokens: int) -> float:
-        """The value projections that `alpha` can spare, computed exactly."""
-        return self.work.value_macs(tokens, sparable=True) / self.rates.dense
+        """Time of all attention nodes, as exact softmax attention."""
+        return self.softmax(tokens).times(self.rates)
 
     def yoso_ns(self, tokens: int, num_hashes: int) -> float:
-        """All attention nodes, as YOSO attention at `num_hashes` (Zeng et al. 2021, section 3.2)."""
-        return sum(self._yoso_node_ns(node, tokens, num_hashes) for node in self.work.attention)
+        """Time of all attention nodes, as YOSO attention at `num_hashes`."""
+        return self.yoso(tokens, num_hashes).times(self.rates)
 
-    def _yoso_node_ns(self, node: AttentionNode, tokens: int, num_hashes: int) -> float:
-        rows = tokens + node.queries(tokens)
-        hashing = rows * node.hash_bits * node.head_dim / self.rates.hash
-        buckets = rows * node.value_dim * self.rates.bucket_ns
-        tables = (1 << node.hash_bits) * node.value_dim * self.rates.clear_ns
-        return num_hashes * node.num_heads * (hashing + buckets + tables)
+    def projection_ns(self, tokens: int) -> float:
+        """Time of the value projections that `alpha` can spare."""
+        return self.projection(tokens).times(self.rates)
 
     def exact_ns(self, tokens: int) -> float:
-        """The whole model with exact softmax attention."""
-        return self.rest_ns(tokens) + self.projection_ns(tokens) + self.softmax_ns(tokens)
+        """Time of the whole model with exact softmax attention."""
+        return self.rest(tokens).times(self.rates) + self.projection_ns(tokens) + self.softmax_ns(tokens)
 
     def attention_share(self, tokens: int) -> float:
         """Share of the exact model's time that attention takes, value projections not counted."""

@@ -10,11 +10,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from attenuator.bundle import MODEL, Manifest, read_manifest
-from attenuator.clients.graph import read_graph
+from attenuator.clients.measure import measure
 from attenuator.clients.report import Measured, Report, lengths_up_to, report_on, values_of
 from attenuator.clients.show import show
 from attenuator.clients.work import count_work
 from attenuator.commandline import CommandSettings, Words, fail, parse
+from attenuator.errors import BundleError
+from attenuator.runtime.graph import read_graph
 
 COMMAND = "inspect"
 USAGE = "BUNDLE [options]"
@@ -92,8 +94,6 @@ def knob_values_of(settings: InspectSettings, manifest: Manifest) -> list[float]
 
 def timed(settings: InspectSettings, found: Report, lengths: Sequence[int], values: Sequence[float]) -> list[Measured]:
     """Times the bundle, with a bar on stderr."""
-    from attenuator.clients.measure import measure  # ONNX Runtime, which the modelled table does not need
-
     console = Console(stderr=True)
     columns = (TextColumn("timing {task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -133,7 +133,11 @@ def main(arguments: Sequence[str]) -> int:
     folder = Path(word)
     manifest = read_manifest(folder)
     lengths, values = lengths_of(settings, manifest), knob_values_of(settings, manifest)
-    found = report_on(folder, manifest, count_work(read_graph(folder / MODEL)), lengths, values)
+    try:
+        work = count_work(read_graph(folder / MODEL))
+    except ValueError as error:
+        raise BundleError(f"bundle {folder}: {MODEL} cannot be read: {error}") from None
+    found = report_on(folder, manifest, work, lengths, values)
     if settings.measure:
         chosen = lengths if settings.lengths else [tokens for tokens in lengths if tokens <= LONGEST_MEASURED]
         found.measured = timed(settings, found, chosen, values)

@@ -6,7 +6,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from attenuator.bundle import MANIFEST, BundleKnob, Manifest
-from attenuator.clients.cost import CostModel
+from attenuator.clients.cost import RATES_MACHINE, CostModel
 from attenuator.clients.work import Work
 
 SHORTEST_LENGTH, LENGTHS_SHOWN = 32, 8
@@ -130,7 +130,7 @@ def report_on(folder: Path, manifest: Manifest, work: Work, lengths: Sequence[in
         files={name: (folder / name).stat().st_size for name in sorted([*manifest.files, MANIFEST])},
         parameters=work.parameters,
         nodes=work.nodes,
-        modelled_on=model.rates.machine,
+        modelled_on=RATES_MACHINE,
         modelled=rows,
         crossover={value: model.crossover(int(value)) for value in values} if yoso else {},
     )
@@ -178,8 +178,8 @@ def _mca_verdict(found: Report) -> list[str]:
             f"{best.tokens} tokens: even a free one wins at most {1 / (1 - share):.2f}x a layer."
         )
     sentences.append(
-        f"Of this whole model {knob.name} can win at most {best.free_projection:.2f}x, at {best.tokens} tokens; what it "
-        "does win depends on the text (--measure --sample FILE)."
+        f"Of this whole model {knob.name} can win at most {best.free_projection:.2f}x, at {best.tokens} tokens; what "
+        "it does win depends on the text (--measure --sample FILE)."
     )
     sentences.append(
         f"Where a few per cent of time do not matter, exact attention ({knob.name} {knob.exact:g}) is the better "

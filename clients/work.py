@@ -4,13 +4,14 @@ A tensor has one row per token (`T`), one per sequence (`B`), or is constant; wh
 is carried along the nodes. Linear layers are the MatMul and Gemm nodes with a constant weight.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from attenuator.clients.graph import Graph, Node
 from attenuator.errors import BundleError
 from attenuator.ops import DOMAIN, OPERATORS
+from attenuator.runtime.graph import Graph, Node
 
 TOKEN_INPUTS = {"input_ids", "position_ids", "token_type_ids"}
 LINEAR = {"MatMul", "Gemm", "MatMulInteger"}
@@ -112,13 +113,14 @@ class _Counter:
 
     def __init__(self, graph: Graph) -> None:
         self.work = Work()
-        self.shapes = dict(graph.shapes)
-        self.constants: dict[str, tuple[int, ...]] = dict(graph.initializers)
+        self.constants = dict(graph.shapes)
         self.widths: dict[str, int] = {}
         self._between = 0
-        self.rows: dict[str, Rows] = dict.fromkeys(graph.initializers, Rows.CONSTANT)
-        for name in graph.inputs:
-            self.rows[name] = Rows.TOKEN if name in TOKEN_INPUTS else Rows.SEQUENCE
+        self.rows = dict.fromkeys(graph.shapes, Rows.CONSTANT) | dict.fromkeys(TOKEN_INPUTS, Rows.TOKEN)
+        # What no node made and is no weight is a graph input; those that are not per token are per sequence.
+        made = {name for node in graph.nodes for name in node.outputs}
+        for name in {name for node in graph.nodes for name in node.inputs} - made - set(self.rows) - {""}:
+            self.rows[name] = Rows.SEQUENCE
 
     def count(self, node: Node) -> None:
         rows = self._rows(node)
@@ -165,18 +167,13 @@ class _Counter:
         shape = self.constants.get(node.inputs[0]) if node.inputs else None
         if shape is None:
             return
-        if node.op_type == "Transpose":
-            order = node.attributes.get("perm", tuple(reversed(range(len(shape)))))
-            if isinstance(order, tuple):
-                self.constants[node.outputs[0]] = tuple(shape[axis] for axis in order)
+        if node.op_type == "Transpose" and len(shape) == 2:
+            self.constants[node.outputs[0]] = shape[::-1]
         elif node.op_type in ("Identity", "Cast", "DequantizeLinear"):
             self.constants[node.outputs[0]] = shape
 
     def _width(self, node: Node) -> int:
         """Channels of a node's first output, 0 where unknown."""
-        stated = self.shapes.get(node.outputs[0], ())
-        if stated and stated[-1] is not None:
-            return stated[-1]
         if node.op_type in LINEAR and len(node.inputs) > 1 and node.inputs[1] in self.constants:
             weight = self.constants[node.inputs[1]]
             return weight[0 if node.attributes.get("transB") else -1] if weight else 0
@@ -192,7 +189,7 @@ class _Counter:
 
     def _attention(self, node: Node) -> AttentionNode:
         inputs = self._inputs(node)
-        heads = int(node.attributes.get("num_heads", 1))  # type: ignore[arg-type]
+        heads = int(node.attributes.get("num_heads", 1))
         width = self.widths.get(inputs["query"], 0)
         channels = 0
         if "value_weight" in inputs:
@@ -205,8 +202,8 @@ class _Counter:
             head_dim=width // heads,
             value_dim=value_width // heads,
             channels=channels,
-            hash_bits=int(node.attributes.get("hash_bits", 0)),  # type: ignore[arg-type]
-            window=int(node.attributes.get("window", 0)),  # type: ignore[arg-type]
+            hash_bits=int(node.attributes.get("hash_bits", 0)),
+            window=int(node.attributes.get("window", 0)),
             first_only=node.attributes.get("queries") == "first",
         )
 
@@ -220,12 +217,5 @@ def count_work(graph: Graph) -> Work:
     counter = _Counter(graph)
     for node in graph.nodes:
         counter.count(node)
-    counter.work.parameters = sum(_elements(shape) for shape in graph.initializers.values())
+    counter.work.parameters = sum(math.prod(shape) for shape in graph.shapes.values())
     return counter.work
-
-
-def _elements(shape: tuple[int, ...]) -> int:
-    product = 1
-    for size in shape:
-        product *= size
-    return product

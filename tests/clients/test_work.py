@@ -1,6 +1,5 @@
-"""Reading graphs without the `onnx` package, counting their work, and the cost model on top."""
+"""Counting a graph's work, the cost model on top, and the same graph with exact attention."""
 
-import random
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +9,9 @@ from onnx import TensorProto, helper
 
 from attenuator.clients.baseline import write_softmax_model
 from attenuator.clients.cost import CostModel
-from attenuator.clients.graph import Graph, read_graph
 from attenuator.clients.work import Work, count_work
-from attenuator.errors import BundleError
 from attenuator.ops import DOMAIN, OPERATORS
+from attenuator.runtime.graph import read_graph
 
 D, HEADS, FFN, LABELS, VOCABULARY = 768, 12, 3072, 3, 50
 BY_KEY = {operator.key: operator for operator in OPERATORS}
@@ -85,52 +83,6 @@ def written(tmp_path: Path, key: str, layers: int = 3) -> Path:
 
 def work_of(tmp_path: Path, key: str, layers: int = 3) -> Work:
     return count_work(read_graph(written(tmp_path, key, layers)))
-
-
-@pytest.mark.parametrize("key", SHARED)
-def test_graph_is_read_as_the_onnx_package_reads_it(tmp_path: Path, key: str) -> None:
-    path = written(tmp_path, key)
-    found, expected = read_graph(path), onnx.load(path, load_external_data=False).graph
-    assert [(node.op_type, node.domain, node.inputs, node.outputs) for node in found.nodes] == [
-        (node.op_type, node.domain, tuple(node.input), tuple(node.output)) for node in expected.node
-    ]
-    for node, reference in zip(found.nodes, expected.node, strict=True):
-        values = {item.name: helper.get_attribute_value(item) for item in reference.attribute}
-        values = {name: value.decode() if isinstance(value, bytes) else value for name, value in values.items()}
-        values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-        assert node.attributes == values
-    assert found.initializers == {tensor.name: tuple(tensor.dims) for tensor in expected.initializer}
-    assert found.inputs == [value.name for value in expected.input]
-
-
-def test_attributes_of_every_kind_are_read(tmp_path: Path) -> None:
-    node = helper.make_node("X", ["a"], ["b"], whole=-3, real=0.25, text="é", many=[1, -2, 1 << 40])
-    value = helper.make_tensor_value_info("a", TensorProto.FLOAT, ["T", 7])
-    graph = helper.make_graph([node], "g", [value], [helper.make_tensor_value_info("b", TensorProto.FLOAT, ["T"])])
-    (tmp_path / "model.onnx").write_bytes(helper.make_model(graph).SerializeToString())
-    found = read_graph(tmp_path / "model.onnx")
-    assert found.nodes[0].attributes == {"whole": -3, "real": 0.25, "text": "é", "many": (1, -2, 1 << 40)}
-    assert found.shapes["a"] == (None, 7)
-
-
-def test_damaged_files_are_refused_in_one_sentence(tmp_path: Path) -> None:
-    path = written(tmp_path, "yoso")
-    whole = path.read_bytes()
-    generator = random.Random(0)
-    sentences = []
-    for trial in range(300):
-        data = bytearray(whole[: generator.randrange(len(whole))] if trial % 2 else whole)
-        for _ in range(trial % 5):
-            data[generator.randrange(len(data))] ^= 1 << generator.randrange(8) if data else 0
-        path.write_bytes(bytes(data))
-        try:
-            assert isinstance(read_graph(path), Graph)
-        except BundleError as error:
-            sentences.append(str(error))
-    assert len(sentences) > 100
-    assert all(str(path) in sentence and "\n" not in sentence for sentence in sentences)
-    with pytest.raises(BundleError, match="No such file"):
-        read_graph(tmp_path / "nothing.onnx")
 
 
 @pytest.mark.parametrize("key", ["softmax", "yoso"])
