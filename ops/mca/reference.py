@@ -19,6 +19,7 @@ GROUP = 6  # tokens, in order of r, that share the largest r among them
 BREAK_EVEN = 0.875  # share of C from which a token is computed exactly
 SAMPLING_COST = 384  # multiply-adds a column that a head has to save before anything is sampled
 SMALLEST_P = 2.0**-22  # probabilities of non-zero rows are raised to this
+STORED_LENGTH = 1024  # without a window: longer sequences would have to compute their scores twice
 ROUNDING_MARGIN = 1 / 16  # share of the deterministic bound left to the rounding of float32
 SAMPLES_STREAM, PAPER_STREAM = 2, 3  # Stream in ops/common/philox.h
 
@@ -201,6 +202,12 @@ def row_keys(length: int, window: int, global_tokens: int) -> tuple[int, bool]:
     return min(length, 2 * window + 1 + global_tokens), bool(global_tokens)
 
 
+def worth_approximating(length: int, channels: int, window: int, global_tokens: int) -> bool:
+    """Whether the value projection could save more than what finding the column maxima costs."""
+    narrow = window > 0 and length - 1 > window
+    return (length <= STORED_LENGTH and not narrow) or 2 * row_keys(length, window, global_tokens)[0] <= channels
+
+
 def smallest_row_sum(values: Float64s, window: int, global_tokens: int) -> float:
     """Smallest sum of `values` [n] over the keys that a row sees; row 0 of a global window aside."""
     length = len(values)
@@ -272,6 +279,7 @@ def mca_attention(
         first = queries == "first"
         rows = slice(b, b + 1) if first else slice(begin, end)
         keys, wide_first = row_keys(length, window, global_tokens)
+        approximate = estimator == "paper" or worth_approximating(length, channels, window, global_tokens)
         columns = 0.0
         for head in range(num_heads):
             block = slice(head * head_dim, (head + 1) * head_dim)
@@ -283,6 +291,8 @@ def mca_attention(
             elif first:
                 # (A X) W: the attended keys are mixed before they are projected.
                 values, spent = exact, channels + channels * np.count_nonzero(a) / head_dim
+            elif not approximate:
+                values, spent = exact, float(length * channels)
             else:
                 maxima = a[int(wide_first) :].max(axis=0)
                 wanted = wanted_samples(maxima, keys, float(alpha[b]))
@@ -301,7 +311,7 @@ def mca_attention(
                         x, weight, mean, maxima, keys, float(alpha[b]), beta, overhead
                     )
             result = a @ values + bias
-            if wide_first and alpha[b] > 0 and not first:
+            if wide_first and approximate and alpha[b] > 0 and not first:
                 result[0] = a[0] @ exact + bias
                 spent += 0.0 if np.array_equal(values, exact) else overhead
             output[rows, block] = result
