@@ -248,8 +248,9 @@ class Encoder(nn.Module):
     ) -> Tensor:
         """Pooled representation `[B, hidden]`; arguments as in `forward`."""
         hidden = self.embeddings(input_ids) + self.positions(position_ids)
-        if self.token_types is not None and token_type_ids is not None:
-            hidden = hidden + self.token_types(token_type_ids)
+        if self.token_types is not None:
+            types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
+            hidden = hidden + self.token_types(types)
         hidden = self.dropout(self.embedding_norm(hidden))
         for layer in self.layers:
             hidden = layer(hidden, cu_seqlens)
