@@ -10,7 +10,7 @@ from rich.console import Console
 
 from attenuator.bundle import Manifest
 from attenuator.errors import AttenuatorError
-from attenuator.export.settings import PROGRAM, ExportSettings, parse
+from attenuator.export.settings import COMMAND, ExportSettings, parse
 
 __all__ = ["main"]
 
@@ -67,17 +67,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         0 where the bundle was written, 1 where it was not.
     """
-    settings = parse(sys.argv[1:] if arguments is None else arguments)
+    source, settings = parse(sys.argv[1:] if arguments is None else arguments)
     console = Console(stderr=True)
     try:
         with Steps(console) as steps:
             steps("import PyTorch")
             from attenuator.export.pipeline import export  # seconds of imports, after --help was answered
 
-            manifest = export(progress=steps, **{**dict(settings), "output": settings.output})
+            manifest = export(source, progress=steps, **dict(settings))
             steps("")
     except AttenuatorError as error:
-        print(f"{PROGRAM}: {error}", file=sys.stderr)
+        print(f"attenuator {COMMAND}: {error}", file=sys.stderr)
         return 1
     print(summary(manifest, settings))
     return 0

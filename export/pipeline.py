@@ -26,6 +26,7 @@ from attenuator.export.trace import PackedClassifier, trace
 from attenuator.ops import library_path
 from attenuator.ops.spec import Operator
 from attenuator.runtime.batch import pack
+from attenuator.runtime.model import check_in_child
 
 __all__ = ["ATTENTIONS", "ESTIMATORS", "export"]
 
@@ -72,6 +73,7 @@ def export(
 
     Raises:
         ExportError: the model cannot be exported as asked, or the graph does not compute what the model computes.
+        BundleError: serving would not take the result.
         OperatorLibraryMissing: the operators, against which the graph is checked, are not built.
     """
     folder = Path(output)
@@ -108,6 +110,7 @@ def export(
         fields["provenance"] = Provenance(
             source=loaded.name, data=data, licence=licence, tools=tool_versions(), parity=parity
         )
+        progress("load the bundle as serving will")
         manifest = finish(staging, fields)
         replace(staging, folder)
     finally:
@@ -216,7 +219,7 @@ def tool_versions() -> dict[str, str]:
 
 
 def finish(folder: Path, fields: dict[str, Any]) -> Manifest:
-    """Writes `bundle.json` over the finished files and reads the bundle back as serving will."""
+    """Writes `bundle.json` over the finished files and loads the bundle as serving will."""
     files = {path.name: bundle.file_sha256(path) for path in sorted(folder.iterdir())}
     try:
         manifest = Manifest(**fields, files=files, revision=bundle.revision(files))
@@ -225,7 +228,8 @@ def finish(folder: Path, fields: dict[str, Any]) -> Manifest:
         where = ".".join(str(part) for part in first["loc"]) or "bundle.json"
         raise ExportError(f"{where}: {first['msg']}") from None
     bundle.write_manifest(folder, manifest)
-    return bundle.read_manifest(folder)
+    check_in_child(folder)
+    return manifest
 
 
 def replace(staging: Path, folder: Path) -> None:

@@ -1,0 +1,46 @@
+"""Small random checkpoints of every family, saved by the own code of the libraries, and their exports."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+sys.path.insert(0, str(Path(__file__).parent))
+
+from checkpoints import CHECKPOINTS, save  # noqa: E402
+
+from attenuator.export import export  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Folder of a checkpoint by its name in `CHECKPOINTS`."""
+    root = tmp_path_factory.mktemp("checkpoints")
+    made: dict[str, Path] = {}
+
+    def get(name: str) -> Path:
+        if name not in made:
+            made[name] = save(CHECKPOINTS[name], root / name)
+        return made[name]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory: pytest.TempPathFactory, checkpoint: Callable[[str], Path]) -> Callable[[str, str], Path]:
+    """Folder of the bundle of a checkpoint with an attention operator."""
+    root = tmp_path_factory.mktemp("bundles")
+    made: dict[tuple[str, str], Path] = {}
+
+    def get(name: str, attention: str) -> Path:
+        key = (name, attention)
+        if key not in made:
+            folder = root / f"{name}-{attention}"
+            export(str(checkpoint(name)), attention=attention, output=folder)
+            made[key] = folder
+        return made[key]
+
+    return get

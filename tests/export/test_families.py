@@ -1,0 +1,135 @@
+"""Every family, exported from a saved checkpoint, against eager PyTorch on ragged batches."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from checkpoints import CHECKPOINTS, VOCAB, reference
+
+from attenuator.bundle import Manifest, read_manifest
+from attenuator.runtime import Row, create
+from attenuator.runtime.batch import pack
+
+LENGTHS = [7, 1, 20, 3, 1, 44, 68]
+LAYERS = {"albert": 3, "modernbert": 3, "modernbert-mean": 3, "bert-one-layer": 1, "albert-groups": 8}
+SOFTMAX_FAMILIES = ["bert", "roberta", "xlm-roberta", "distilbert", "electra", "albert", "modernbert"]
+CASES = [
+    *((name, attention) for name in SOFTMAX_FAMILIES for attention in ("softmax", "mca")),
+    ("yoso", "yoso"),
+    ("yoso-dense", "yoso"),
+    ("bert-one-layer", "mca"),
+    ("bert-multi-label", "softmax"),
+    ("distilbert-sinusoidal", "mca"),
+    ("electra-equal", "softmax"),
+    ("albert-groups", "mca"),
+    ("modernbert-mean", "softmax"),
+    ("modernbert-mean", "mca"),
+    ("encoder-yoso", "yoso"),
+    ("encoder-yoso-first", "yoso"),
+    ("encoder-softmax", "softmax"),
+    ("encoder-softmax", "mca"),
+    ("encoder-softmax-post", "mca"),
+]
+Get = Callable[[str, str], Path]
+IDS = [f"{name}-{attention}" for name, attention in CASES]
+
+
+def rows(manifest: Manifest, lengths: list[int], knobs: dict[str, float] | None = None) -> list[Row]:
+    """Random sequences; knobs at their exact value unless given."""
+    generator = np.random.default_rng(len(lengths))
+    values = {knob.name: knob.exact for knob in manifest.knobs} | (knobs or {})
+    # 0 and 1 are padding tokens, which some families count as no token.
+    return [
+        Row(generator.integers(2, VOCAB, n), generator.integers(0, 2, n), values, seed=index)
+        for index, n in enumerate(lengths)
+    ]
+
+
+def run(session: Any, manifest: Manifest, batch: list[Row]) -> dict[str, np.ndarray]:
+    return dict(zip(manifest.outputs, session.run(manifest.outputs, pack(batch, manifest)), strict=True))
+
+
+@pytest.mark.parametrize("library", [True, False], ids=["library", "fallback"])
+@pytest.mark.parametrize(("name", "attention"), CASES, ids=IDS)
+def test_equals_eager_pytorch_on_ragged_batches(
+    name: str, attention: str, library: bool, exported: Get, checkpoint: Callable[[str], Path]
+) -> None:
+    folder = exported(name, attention)
+    manifest = read_manifest(folder)
+    session = create(folder / "model.onnx", library=library)
+    eager = reference(checkpoint(name))
+    typed = "token_type_ids" in manifest.inputs
+    for lengths in (LENGTHS, [1], [68], [1, 1, 1]):
+        batch = rows(manifest, lengths)
+        wanted = np.stack([eager(row.token_ids, row.type_ids if typed else None) for row in batch])
+        given = run(session, manifest, batch)["logits"]
+        assert np.ptp(wanted) > 0.1
+        np.testing.assert_allclose(given, wanted, rtol=0, atol=2e-5 * max(1, np.abs(wanted).max()))
+
+
+@pytest.mark.parametrize(("name", "attention"), CASES, ids=IDS)
+def test_graph_has_one_node_a_layer_and_constant_weights(name: str, attention: str, exported: Get) -> None:
+    folder = exported(name, attention)
+    manifest = read_manifest(folder)
+    model = onnx.load(folder / "model.onnx")
+    onnx.checker.check_model(model, full_check=True)
+    nodes = Counter(node.op_type for node in model.graph.node if node.domain == "attenuator")
+    operator = {"softmax": "SoftmaxAttention", "mca": "McaAttention", "yoso": "YosoAttention"}[attention]
+    assert nodes[operator] == manifest.attention.layers == LAYERS.get(name, 2)
+    assert nodes["SequencePool"] == manifest.attention.other_nodes["pool"] >= 1
+    assert nodes.total() == nodes[operator] + nodes["SequencePool"]
+    assert {function.name for function in model.functions} == set(nodes)
+    assert "Transpose" not in {node.op_type for node in model.graph.node}
+    # A GEMM that ONNX Runtime prepacks has a constant weight; others would not be batch-invariant.
+    constants = {tensor.name for tensor in model.graph.initializer}
+    gemms = [node for node in model.graph.node if node.op_type in ("Gemm", "MatMul")]
+    assert gemms
+    assert all(node.input[1] in constants for node in gemms)
+    if attention == "mca":
+        projections = [node for node in model.graph.node if node.op_type == operator]
+        assert all({node.input[3], node.input[4]} <= constants for node in projections)
+        # The value projection is inside the operator, not in a GEMM that goes unused.
+        assert len({node.input[3] for node in projections}) in (len(projections), 1, 4)
+
+
+@pytest.mark.parametrize(("name", "attention"), CASES, ids=IDS)
+def test_last_layer_computes_first_tokens_alone(name: str, attention: str, exported: Get) -> None:
+    folder = exported(name, attention)
+    pooling = read_manifest(folder).pooling
+    operators = [node for node in onnx.load(folder / "model.onnx").graph.node if node.op_type.endswith("Attention")]
+    queries = [onnx.helper.get_node_attr_value(node, "queries").decode() for node in operators]
+    assert queries[:-1] == ["all"] * (len(operators) - 1)
+    assert queries[-1] == ("first" if pooling == "first" else "all")
+
+
+@pytest.mark.parametrize(("name", "attention"), CASES, ids=IDS)
+def test_batch_gives_every_sequence_the_bits_it_gets_alone(name: str, attention: str, exported: Get) -> None:
+    folder = exported(name, attention)
+    manifest = read_manifest(folder)
+    knobs = {"mca": {"alpha": 0.5}, "yoso": {"num_hashes": 8}}.get(attention)
+    batch = rows(manifest, LENGTHS, knobs) + rows(manifest, LENGTHS[::-1])
+    sessions = [create(folder / "model.onnx", threads=threads) for threads in (1, 2)]
+    together = [run(session, manifest, batch)["logits"] for session in sessions]
+    assert np.array_equal(*together)
+    for row, logits in zip(batch, together[0], strict=True):
+        assert np.array_equal(run(sessions[0], manifest, [row])["logits"][0], logits)
+
+
+@pytest.mark.parametrize("name", ["bert", "modernbert", "encoder-softmax"])
+def test_alpha_spends_less_and_stays_close(name: str, exported: Get) -> None:
+    folder = exported(name, "mca")
+    manifest = read_manifest(folder)
+    session = create(folder / "model.onnx")
+    exact = run(session, manifest, rows(manifest, [40, 60]))
+    cheap = run(session, manifest, rows(manifest, [40, 60], {"alpha": 1.0}))
+    assert np.isfinite(cheap["logits"]).all()
+    assert (cheap["value_flops"] < exact["value_flops"]).all()
+    assert not np.array_equal(cheap["logits"], exact["logits"])
+
+
+def test_every_checkpoint_is_exported() -> None:
+    assert {name for name, _ in CASES} == set(CHECKPOINTS)
