@@ -47,28 +47,45 @@ inline AttentionHead Normalized(AttentionHead head) {
   return head;
 }
 
+// Four columns at a time of 16 (8) queries into lanes; row(i) is the i-th query.
+template <class Row>
+[[gnu::always_inline]] inline void PackLanes(std::int64_t head_dim, float factor, const Row& row,
+                                             float* query) {
+  const Vector scale = Simd::Set(factor);
+  std::int64_t k = 0;
+  for (; k + 4 <= head_dim; k += 4) {
+    Vector columns[4];
+    Simd::Transpose4([&](int i) { return row(i) + k; }, columns);
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; ++c) {
+      Simd::Store(query + (k + c) * kQueryBlock, Simd::Mul(columns[c], scale));
+    }
+  }
+  for (; k < head_dim; ++k) {
+    float* line = query + k * kQueryBlock;
+    for (int i = 0; i < kWidth; ++i) line[i] = row(i)[k];
+    Simd::Store(line, Simd::Mul(Simd::Load(line), scale));
+  }
+}
+
 // query[k, lane] = row begin + lane, lanes beyond the last row repeat it.
 inline void PackQueries(const AttentionHead& head, std::int64_t begin, std::int64_t count,
                         float* query) {
-  const Vector scale = Simd::Set(head.scale * kLog2E);
+  const float factor = head.scale * kLog2E;
+  const std::int64_t stride = head.query_stride;
   for (std::int64_t lane = 0; lane < count; lane += kWidth) {
-    const float* rows[kWidth];
-    for (std::int64_t i = 0; i < kWidth; ++i) {
-      rows[i] = head.query + (begin + Smaller(lane + i, count - 1)) * head.query_stride;
-    }
-    std::int64_t k = 0;
-    for (; k + 4 <= head.head_dim; k += 4) {
-      Vector columns[4];
-      Simd::Transpose4(rows, columns);
-      for (int c = 0; c < 4; ++c) {
-        Simd::Store(query + (k + c) * kQueryBlock + lane, Simd::Mul(columns[c], scale));
-      }
-      for (std::int64_t i = 0; i < kWidth; ++i) rows[i] += 4;
-    }
-    for (; k < head.head_dim; ++k) {
-      float* line = query + k * kQueryBlock + lane;
-      for (std::int64_t i = 0; i < kWidth; ++i) line[i] = *rows[i]++;
-      Simd::Store(line, Simd::Mul(Simd::Load(line), scale));
+    const float* first = head.query + (begin + lane) * stride;
+    if (lane + kWidth <= count) {
+      const float* base[kWidth / 4];
+      for (int i = 0; i < kWidth / 4; ++i) base[i] = first + 4 * i * stride;
+      PackLanes(
+          head.head_dim, factor, [&](int i) { return base[i / 4] + (i % 4) * stride; },
+          query + lane);
+    } else {
+      const std::int64_t last = count - 1 - lane;
+      PackLanes(
+          head.head_dim, factor, [&](int i) { return first + Smaller(i, last) * stride; },
+          query + lane);
     }
   }
 }
@@ -131,29 +148,53 @@ inline void ForKeys(const AttentionHead& head, std::int64_t begin, std::int64_t 
   }
 }
 
-// Takes a key block into the running maximum and sum of each lane. old_factor is what sums so far
-// are multiplied by; kStore keeps exp2(score - maximum) in place of the scores.
+// Takes a key block into the running maximum and sum of kGroup vectors of lanes.
+template <bool kStore, int kGroup>
+[[gnu::always_inline]] inline void NormalizeLanes(std::int64_t lane, std::int64_t keys,
+                                                  float* scores, const Scratch& scratch) {
+  Vector old[kGroup], maximum[kGroup], sum[kGroup];
+#pragma GCC unroll 2
+  for (int v = 0; v < kGroup; ++v) {
+    old[v] = Simd::Load(scratch.maximum + lane + v * kWidth);
+    maximum[v] = old[v];
+    sum[v] = Simd::Zero();
+  }
+  float* const end = scores + keys * kQueryBlock;
+  for (const float* line = scores; line < end; line += kQueryBlock) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kGroup; ++v) {
+      maximum[v] = Simd::Max(Simd::Load(line + lane + v * kWidth), maximum[v]);
+    }
+  }
+  for (float* line = scores; line < end; line += kQueryBlock) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kGroup; ++v) {
+      float* at = line + lane + v * kWidth;
+      const Vector p = Simd::Exp2(Simd::Sub(Simd::Load(at), maximum[v]));
+      if (kStore) Simd::Store(at, p);
+      sum[v] = Simd::Add(sum[v], p);
+    }
+  }
+#pragma GCC unroll 2
+  for (int v = 0; v < kGroup; ++v) {
+    const std::int64_t at = lane + v * kWidth;
+    const Vector factor = Simd::Exp2(Simd::Sub(old[v], maximum[v]));
+    Simd::Store(scratch.old_factor + at, factor);
+    Simd::Store(scratch.maximum + at, maximum[v]);
+    Simd::Store(scratch.sum + at, Simd::Fma(Simd::Load(scratch.sum + at), factor, sum[v]));
+  }
+}
+
+// The same for all lanes. old_factor is what sums so far are multiplied by; kStore keeps
+// exp2(score - maximum) in place of the scores.
 template <bool kStore>
 inline void Normalize(std::int64_t count, std::int64_t keys, float* scores,
                       const Scratch& scratch) {
-  for (std::int64_t lane = 0; lane < count; lane += kWidth) {
-    const Vector old = Simd::Load(scratch.maximum + lane);
-    Vector maximum = old;
-    for (std::int64_t j = 0; j < keys; ++j) {
-      maximum = Simd::Max(Simd::Load(scores + j * kQueryBlock + lane), maximum);
-    }
-    Vector sum = Simd::Zero();
-    for (std::int64_t j = 0; j < keys; ++j) {
-      float* line = scores + j * kQueryBlock + lane;
-      const Vector p = Simd::Exp2(Simd::Sub(Simd::Load(line), maximum));
-      if (kStore) Simd::Store(line, p);
-      sum = Simd::Add(sum, p);
-    }
-    const Vector factor = Simd::Exp2(Simd::Sub(old, maximum));
-    Simd::Store(scratch.old_factor + lane, factor);
-    Simd::Store(scratch.maximum + lane, maximum);
-    Simd::Store(scratch.sum + lane, Simd::Fma(Simd::Load(scratch.sum + lane), factor, sum));
+  std::int64_t lane = 0;
+  for (; lane + kWidth < count; lane += 2 * kWidth) {
+    NormalizeLanes<kStore, 2>(lane, keys, scores, scratch);
   }
+  if (lane < count) NormalizeLanes<kStore, 1>(lane, keys, scores, scratch);
 }
 
 inline void Reset(std::int64_t count, const Scratch& scratch) {

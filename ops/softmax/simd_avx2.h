@@ -69,12 +69,14 @@ struct Simd {
     return _mm256_and_ps(r, _mm256_cmp_ps(x, Set(-126.0f), _CMP_NLT_UQ));
   }
 
-  // out[c] lane i = rows[i][c] for c in 0..3.
-  static void Transpose4(const float* const rows[kWidth], Vector out[4]) {
+  // out[c] lane i = row(i)[c] for c in 0..3.
+  template <class Row>
+  [[gnu::always_inline]] static void Transpose4(const Row& row, Vector out[4]) {
+    const auto four = [&](int i) { return _mm_loadu_ps(row(i)); };
     Vector z[4];
+#pragma GCC unroll 4
     for (int t = 0; t < 4; ++t) {
-      z[t] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(rows[t])),
-                                  _mm_loadu_ps(rows[4 + t]), 1);
+      z[t] = _mm256_insertf128_ps(_mm256_castps128_ps256(four(t)), four(4 + t), 1);
     }
     const __m256d a = _mm256_castps_pd(_mm256_unpacklo_ps(z[0], z[1]));
     const __m256d b = _mm256_castps_pd(_mm256_unpacklo_ps(z[2], z[3]));

@@ -61,14 +61,17 @@ struct Simd {
     return _mm512_maskz_scalef_ps(keep, r, n);
   }
 
-  // out[c] lane i = rows[i][c] for c in 0..3.
-  static void Transpose4(const float* const rows[kWidth], Vector out[4]) {
+  // out[c] lane i = row(i)[c] for c in 0..3.
+  template <class Row>
+  [[gnu::always_inline]] static void Transpose4(const Row& row, Vector out[4]) {
+    const auto four = [&](int i) { return _mm_loadu_ps(row(i)); };
     Vector z[4];
+#pragma GCC unroll 4
     for (int t = 0; t < 4; ++t) {
-      z[t] = _mm512_castps128_ps512(_mm_loadu_ps(rows[t]));
-      z[t] = _mm512_mask_broadcast_f32x4(z[t], 0x00F0, _mm_loadu_ps(rows[4 + t]));
-      z[t] = _mm512_mask_broadcast_f32x4(z[t], 0x0F00, _mm_loadu_ps(rows[8 + t]));
-      z[t] = _mm512_mask_broadcast_f32x4(z[t], 0xF000, _mm_loadu_ps(rows[12 + t]));
+      z[t] = _mm512_castps128_ps512(four(t));
+      z[t] = _mm512_mask_broadcast_f32x4(z[t], 0x00F0, four(4 + t));
+      z[t] = _mm512_mask_broadcast_f32x4(z[t], 0x0F00, four(8 + t));
+      z[t] = _mm512_mask_broadcast_f32x4(z[t], 0xF000, four(12 + t));
     }
     const __m512d a = _mm512_castps_pd(_mm512_unpacklo_ps(z[0], z[1]));
     const __m512d b = _mm512_castps_pd(_mm512_unpacklo_ps(z[2], z[3]));
