@@ -1,0 +1,256 @@
+// The steps on one block of up to 64 queries and up to 64 keys, for any Simd.
+//
+// Queries lie across the vector lanes: they are transposed once, keys and values are read where
+// they are, and the scores of a key block form a [key, query] tile, so that maximum and sum over
+// keys need no horizontal step. Scores are in units of log2: the queries carry scale * log2(e).
+#pragma once
+
+#include "ops/softmax/kernel_cpu.h"
+#include "ops/softmax/tile.inl"
+
+namespace attenuator {
+namespace {
+
+constexpr std::int64_t kWidth = Simd::kWidth;
+constexpr float kLog2E = 1.44269504088896341f;
+constexpr float kLowest = -3.402823466e38f;
+constexpr std::int64_t kRowKeys = 256;  // keys that the one-row path takes at a time
+
+inline std::int64_t Padded(std::int64_t columns) {
+  return (columns + kWidth - 1) / kWidth * kWidth;
+}
+
+// Parts of the scratch memory, as SoftmaxScratchFloats counts them.
+struct Scratch {
+  float* query;       // [head_dim, 64], or one row
+  float* scores;      // [kKeyBlock, 64], or [kRowKeys]
+  float* kept;        // [64, padded value_dim]
+  float* value;       // [kKeyBlock, padded value_dim] where value_dim is no multiple of the width
+  float* maximum;     // [64]
+  float* sum;         // [64]
+  float* old_factor;  // [64]
+
+  Scratch(const AttentionHead& head, float* memory)
+      : query(memory),
+        scores(query + PaddedToVectors(head.head_dim) * kQueryBlock),
+        kept(scores + kKeyBlock * kQueryBlock),
+        value(kept + PaddedToVectors(head.value_dim) * kQueryBlock),
+        maximum(value + PaddedToVectors(head.value_dim) * kKeyBlock),
+        sum(maximum + kQueryBlock),
+        old_factor(sum + kQueryBlock) {}
+};
+
+// A window that leaves nothing out is none.
+inline AttentionHead Normalized(AttentionHead head) {
+  if (head.window >= head.length - 1) head.window = 0;
+  return head;
+}
+
+// Four columns at a time of 16 (8) queries into lanes; row(i) is the i-th query.
+template <class Row>
+[[gnu::always_inline]] inline void PackLanes(std::int64_t head_dim, float factor, const Row& row,
+                                             float* query) {
+  const Vector scale = Simd::Set(factor);
+  std::int64_t k = 0;
+  for (; k + 4 <= head_dim; k += 4) {
+    Vector columns[4];
+    Simd::Transpose4([&](int i) { return row(i) + k; }, columns);
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; ++c) {
+      Simd::Store(query + (k + c) * kQueryBlock, Simd::Mul(columns[c], scale));
+    }
+  }
+  for (; k < head_dim; ++k) {
+    float* line = query + k * kQueryBlock;
+    for (int i = 0; i < kWidth; ++i) line[i] = row(i)[k];
+    Simd::Store(line, Simd::Mul(Simd::Load(line), scale));
+  }
+}
+
+// query[k, lane] = row begin + lane, lanes beyond the last row repeat it.
+inline void PackQueries(const AttentionHead& head, std::int64_t begin, std::int64_t count,
+                        float* query) {
+  const float factor = head.scale * kLog2E;
+  const std::int64_t stride = head.query_stride;
+  for (std::int64_t lane = 0; lane < count; lane += kWidth) {
+    const float* first = head.query + (begin + lane) * stride;
+    if (lane + kWidth <= count) {
+      const float* base[kWidth / 4];
+      for (int i = 0; i < kWidth / 4; ++i) base[i] = first + 4 * i * stride;
+      PackLanes(
+          head.head_dim, factor, [&](int i) { return base[i / 4] + (i % 4) * stride; },
+          query + lane);
+    } else {
+      const std::int64_t last = count - 1 - lane;
+      PackLanes(
+          head.head_dim, factor, [&](int i) { return first + Smaller(i, last) * stride; },
+          query + lane);
+    }
+  }
+}
+
+// scores[j, lane] of keys [first, last) and `count` queries.
+inline void Score(const AttentionHead& head, const float* query, std::int64_t count,
+                  std::int64_t first, std::int64_t last, float* scores) {
+  const int vectors = static_cast<int>((count + kWidth - 1) / kWidth);
+  for (int v = 0; v < vectors; v += Simd::kTileVectors) {
+    const int width = vectors - v < Simd::kTileVectors ? vectors - v : Simd::kTileVectors;
+    const int rows = Simd::TileRows(width);
+    const auto full = TileTable<ScoreTile>::Get(rows, width);
+    std::int64_t j = first;
+    for (; j + rows <= last; j += rows) {
+      full(head.key + j * head.key_stride, head.key_stride, query + v * kWidth, head.head_dim,
+           scores + (j - first) * kQueryBlock + v * kWidth);
+    }
+    if (j < last) {
+      TileTable<ScoreTile>::Get(static_cast<int>(last - j), width)(
+          head.key + j * head.key_stride, head.key_stride, query + v * kWidth, head.head_dim,
+          scores + (j - first) * kQueryBlock + v * kWidth);
+    }
+  }
+}
+
+// Puts -inf where a row does not see a key.
+inline void Mask(const AttentionHead& head, std::int64_t begin, std::int64_t count,
+                 std::int64_t first, std::int64_t last, float* scores) {
+  for (std::int64_t j = first; j < last; ++j) {
+    for (std::int64_t lane = 0; lane < count; lane += kWidth) {
+      float* line = scores + (j - first) * kQueryBlock + lane;
+      const std::int64_t low = Larger(j - head.window - begin - lane, 0);
+      const std::int64_t high = Smaller(j + head.window - begin - lane, kWidth);
+      Simd::Store(line, Simd::Keep(Simd::Load(line), low, high));
+    }
+  }
+}
+
+// Calls visit(first, last, masked, final) for each range of keys that rows [begin, end) see, in
+// order.
+template <class Visit>
+inline void ForKeys(const AttentionHead& head, std::int64_t begin, std::int64_t end,
+                    const Visit& visit) {
+  std::int64_t low = 0;
+  std::int64_t high = head.length;
+  if (head.window > 0) {
+    low = Larger(begin - head.window, 0);
+    high = Smaller(end + head.window, head.length);
+    // Apart from its block for every row, lest a row's sums depend on where its range begins.
+    if (head.global_token) {
+      low = Larger(low, 1);
+      visit(0, 1, false, low >= high);
+    }
+  }
+  for (std::int64_t first = low, last; first < high; first = last) {
+    last = Smaller((first / kKeyBlock + 1) * kKeyBlock, high);
+    const bool masked =
+        head.window > 0 && (first < end - 1 - head.window || last - 1 > begin + head.window);
+    visit(first, last, masked, last == high);
+  }
+}
+
+// Takes a key block into the running maximum and sum of kGroup vectors of lanes.
+template <bool kStore, int kGroup>
+[[gnu::always_inline]] inline void NormalizeLanes(std::int64_t lane, std::int64_t keys,
+                                                  float* scores, const Scratch& scratch) {
+  Vector old[kGroup], maximum[kGroup], sum[kGroup];
+#pragma GCC unroll 2
+  for (int v = 0; v < kGroup; ++v) {
+    old[v] = Simd::Load(scratch.maximum + lane + v * kWidth);
+    maximum[v] = old[v];
+    sum[v] = Simd::Zero();
+  }
+  float* const end = scores + keys * kQueryBlock;
+  for (const float* line = scores; line < end; line += kQueryBlock) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kGroup; ++v) {
+      maximum[v] = Simd::Max(Simd::Load(line + lane + v * kWidth), maximum[v]);
+    }
+  }
+  for (float* line = scores; line < end; line += kQueryBlock) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kGroup; ++v) {
+      float* at = line + lane + v * kWidth;
+      const Vector p = Simd::Exp2(Simd::Sub(Simd::Load(at), maximum[v]));
+      if (kStore) Simd::Store(at, p);
+      sum[v] = Simd::Add(sum[v], p);
+    }
+  }
+#pragma GCC unroll 2
+  for (int v = 0; v < kGroup; ++v) {
+    const std::int64_t at = lane + v * kWidth;
+    const Vector factor = Simd::Exp2(Simd::Sub(old[v], maximum[v]));
+    Simd::Store(scratch.old_factor + at, factor);
+    Simd::Store(scratch.maximum + at, maximum[v]);
+    Simd::Store(scratch.sum + at, Simd::Fma(Simd::Load(scratch.sum + at), factor, sum[v]));
+  }
+}
+
+// The same for all lanes. old_factor is what sums so far are multiplied by; kStore keeps
+// exp2(score - maximum) in place of the scores.
+template <bool kStore>
+inline void Normalize(std::int64_t count, std::int64_t keys, float* scores,
+                      const Scratch& scratch) {
+  std::int64_t lane = 0;
+  for (; lane + kWidth < count; lane += 2 * kWidth) {
+    NormalizeLanes<kStore, 2>(lane, keys, scores, scratch);
+  }
+  if (lane < count) NormalizeLanes<kStore, 1>(lane, keys, scores, scratch);
+}
+
+inline void Reset(std::int64_t count, const Scratch& scratch) {
+  for (std::int64_t lane = 0; lane < count; lane += kWidth) {
+    Simd::Store(scratch.maximum + lane, Simd::Set(kLowest));
+    Simd::Store(scratch.sum + lane, Simd::Zero());
+  }
+}
+
+inline void Invert(std::int64_t count, float* sum) {
+  for (std::int64_t lane = 0; lane < count; lane += kWidth) {
+    Simd::Store(sum + lane, Simd::Div(Simd::Set(1.0f), Simd::Load(sum + lane)));
+  }
+}
+
+// Values of keys [first, last): where they are, or copied to whole vectors.
+struct Values {
+  const float* rows;
+  std::int64_t stride;
+};
+
+inline Values PackValues(const AttentionHead& head, std::int64_t first, std::int64_t last,
+                         float* memory) {
+  const float* rows = head.value + first * head.value_stride;
+  if (head.value_dim % kWidth == 0) return {rows, head.value_stride};
+  const std::int64_t stride = Padded(head.value_dim);
+  for (std::int64_t j = 0; j < last - first; ++j) {
+    for (std::int64_t c = 0; c < head.value_dim; c += kWidth) {
+      const float* from = rows + j * head.value_stride + c;
+      const std::int64_t columns = Smaller(head.value_dim - c, kWidth);
+      Simd::Store(memory + j * stride + c, Simd::LoadFirst(from, columns));
+    }
+  }
+  return {memory, stride};
+}
+
+// Adds p [keys, 64] times values to `count` rows of the sink.
+inline void AddValues(const AttentionHead& head, const float* p, std::int64_t p_stride,
+                      std::int64_t count, const Values& values, std::int64_t keys,
+                      const Sink& sink) {
+  const std::int64_t vectors = Padded(head.value_dim) / kWidth;
+  for (std::int64_t v = 0; v < vectors; v += Simd::kTileVectors) {
+    const int width = static_cast<int>(Smaller(vectors - v, Simd::kTileVectors));
+    const int rows = Simd::TileRows(width);
+    for (std::int64_t i = 0; i < count; i += rows) {
+      const int tile = static_cast<int>(Smaller(rows, count - i));
+      Sink at = sink;
+      at.kept += i * sink.kept_stride + v * kWidth;
+      at.output += i * sink.output_stride + v * kWidth;
+      at.output_columns -= v * kWidth;
+      if (at.old_factor != nullptr) at.old_factor += i;
+      if (at.new_factor != nullptr) at.new_factor += i;
+      TileTable<ValueTile>::Get(tile, width)(p + i, p_stride, values.rows + v * kWidth,
+                                             values.stride, keys, at);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attenuator

@@ -1,0 +1,320 @@
+"""What McaAttention's estimators promise: unbiasedness, Lemma 1, Theorem 2, and the deterministic bound.
+
+Seeds are fixed, so each test passes always or never; the confidence levels say how rarely a correct estimator would
+have failed had the seeds been drawn. One run holds many copies of a sequence, each with a seed of its own.
+"""
+
+import itertools
+
+import numpy as np
+import pytest
+from harness import Array, AttributeValue, offsets, run
+from scipy import stats
+
+from attenuator.ops.mca import reference
+from attenuator.ops.softmax.reference import probabilities, visible
+
+WEIGHT_KINDS = ("gaussian", "one heavy row", "rank one", "zero rows", "two rows", "decaying")
+INPUT_KINDS = ("gaussian", "common mean", "one heavy row", "one column", "clusters", "mostly zero")
+ALPHAS = (0.1, 0.4, 1.0)
+TOKENS, CHANNELS, HEADS, HEAD_DIM = 40, 96, 2, 32
+
+
+def make_weight(kind: str, rng: np.random.Generator, channels: int = CHANNELS, contrast: float = 1000.0) -> Array:
+    """W_v [C, H * D]; `contrast` is how much heavier heavy rows are."""
+    weight = rng.standard_normal((channels, HEADS * HEAD_DIM))
+    if kind == "one heavy row":
+        weight[7] *= contrast
+    elif kind == "rank one":
+        weight = np.outer(rng.standard_normal(channels), rng.standard_normal(HEADS * HEAD_DIM))
+    elif kind == "zero rows":
+        weight[::2] = 0
+    elif kind == "two rows":
+        weight[2:] /= contrast
+    elif kind == "decaying":
+        weight *= np.exp(-np.arange(channels) / 6)[:, None]
+    return weight.astype(np.float32)
+
+
+def make_hidden(kind: str, rng: np.random.Generator, tokens: int = TOKENS, channels: int = CHANNELS) -> Array:
+    """X [n, C]."""
+    hidden = rng.standard_normal((tokens, channels))
+    if kind == "common mean":
+        hidden += 30 * rng.standard_normal(channels)
+    elif kind == "one heavy row":
+        hidden[3] *= 100
+    elif kind == "one column":
+        hidden[:, 5] += 50
+    elif kind == "clusters":
+        hidden = 0.1 * hidden + rng.standard_normal((3, channels))[np.arange(tokens) % 3]
+    elif kind == "mostly zero":
+        hidden[4:] = 0
+    return hidden.astype(np.float32)
+
+
+def make_problem(
+    weight_kind: str,
+    hidden_kind: str,
+    sharpness: float = 0.3,
+    tokens: int = TOKENS,
+    channels: int = CHANNELS,
+    contrast: float = 1000.0,
+) -> dict[str, Array]:
+    """One sequence; `sharpness` scales the queries."""
+    rng = np.random.default_rng([WEIGHT_KINDS.index(weight_kind), INPUT_KINDS.index(hidden_kind)])
+    width = HEADS * HEAD_DIM
+    return {
+        "query": (sharpness * rng.standard_normal((tokens, width))).astype(np.float32),
+        "key": rng.standard_normal((tokens, width)).astype(np.float32),
+        "hidden": make_hidden(hidden_kind, rng, tokens, channels),
+        "value_weight": make_weight(weight_kind, rng, channels, contrast),
+        "value_bias": rng.standard_normal(width).astype(np.float32),
+    }
+
+
+def sample(problem: dict[str, Array], alpha: float, copies: int, **attributes: AttributeValue) -> tuple[Array, Array]:
+    """Outputs [copies, n, H, D] and value_flops [copies] of one sequence under seeds 0, 1, ..."""
+    tokens = len(problem["key"])
+    given = dict(problem)
+    for name in ("query", "key", "hidden"):
+        given[name] = np.tile(problem[name], (copies, 1))
+    given["cu_seqlens"] = offsets([tokens] * copies)
+    given["alpha"] = np.full(copies, alpha, np.float32)
+    given["seed"] = np.arange(copies, dtype=np.int64)
+    output, flops = run("mca", given, {"num_heads": HEADS, **attributes}, 1, ("value_weight", "value_bias"))
+    return output.reshape(copies, tokens, HEADS, HEAD_DIM).astype(np.float64), flops
+
+
+def heads_of(array: Array) -> Array:
+    """[rows, H, D] in float64."""
+    return array.reshape(len(array), HEADS, HEAD_DIM).astype(np.float64)
+
+
+def attention(problem: dict[str, Array], window: int = 0, global_tokens: int = 0) -> Array:
+    """A [H, n, n]."""
+    query, key = heads_of(problem["query"]), heads_of(problem["key"])
+    return np.stack([probabilities(query[:, h], key[:, h], 0.0, window, global_tokens) for h in range(HEADS)])
+
+
+def exact_output(problem: dict[str, Array], a: Array) -> Array:
+    """[n, H, D]."""
+    values = problem["hidden"].astype(np.float64) @ problem["value_weight"] + problem["value_bias"]
+    return np.einsum("hij,jhd->ihd", a, heads_of(values))
+
+
+def frobenius(problem: dict[str, Array]) -> Array:
+    """||W_a||_F of each head: [H]."""
+    weight = problem["value_weight"].reshape(-1, HEADS, HEAD_DIM).astype(np.float64)
+    return np.sqrt((weight**2).sum(axis=(0, 2)))
+
+
+def assert_unbiased(outputs: Array, exact: Array, confidence: float = 1 - 1e-4) -> None:
+    """Every component's mean lies within the confidence interval, Bonferroni over the components."""
+    copies = len(outputs)
+    deviation = outputs.std(axis=0, ddof=1)
+    error = np.abs(outputs.mean(axis=0) - exact)
+    limit = stats.t.ppf(1 - (1 - confidence) / 2 / exact.size, copies - 1)
+    rounding = 1e-5 * np.abs(exact).max()
+    assert (error <= limit * deviation / np.sqrt(copies) + rounding).all()
+
+
+@pytest.mark.parametrize("estimator", ["sampled", "paper"])
+@pytest.mark.parametrize("weight_kind", WEIGHT_KINDS)
+@pytest.mark.parametrize("alpha", [0.5, 1.0])
+def test_unbiased_whatever_the_weight(estimator: str, weight_kind: str, alpha: float) -> None:
+    # At a contrast of 1,000 the light rows would be drawn too rarely for a mean over 1,500 seeds to be near normal.
+    problem = make_problem(weight_kind, "clusters", contrast=8.0)
+    outputs, flops = sample(problem, alpha, 1500, estimator=estimator)
+    assert flops.mean() < 0.8, "nothing was sampled"
+    assert_unbiased(outputs, exact_output(problem, attention(problem)))
+
+
+@pytest.mark.parametrize("hidden_kind", INPUT_KINDS)
+def test_unbiased_whatever_the_input(hidden_kind: str) -> None:
+    problem = make_problem("gaussian", hidden_kind)
+    outputs, flops = sample(problem, 1.0, 1500)
+    assert flops.mean() < 0.8
+    assert_unbiased(outputs, exact_output(problem, attention(problem)))
+
+
+@pytest.mark.parametrize("global_tokens", [0, 1])
+def test_unbiased_with_a_window(global_tokens: int) -> None:
+    problem = make_problem("gaussian", "gaussian", tokens=60)
+    outputs, flops = sample(problem, 1.0, 1500, window=12, global_tokens=global_tokens)
+    assert flops.mean() < 0.8
+    assert_unbiased(outputs, exact_output(problem, attention(problem, 12, global_tokens)))
+
+
+def one_token_each(weight_kind: str, hidden_kind: str) -> tuple[dict[str, Array], float]:
+    """A = I to the last bit, so that the output is the projection itself; also r, equal for all tokens."""
+    tokens = 20
+    problem = make_problem(weight_kind, hidden_kind, tokens=tokens, channels=5 * tokens**2)
+    basis = np.zeros((tokens, HEADS * HEAD_DIM), np.float32)
+    for head in range(HEADS):
+        basis[np.arange(tokens), head * HEAD_DIM + np.arange(tokens)] = 40.0
+    problem["query"] = problem["key"] = basis
+    problem["value_bias"][:] = 0
+    a = attention(problem)
+    assert np.abs(a - np.eye(tokens)).max() < 1e-30
+    return problem, float(tokens**2)  # alpha = 1
+
+
+@pytest.mark.parametrize("estimator", ["sampled", "paper"])
+@pytest.mark.parametrize(("weight_kind", "hidden_kind"), list(itertools.product(WEIGHT_KINDS, INPUT_KINDS)))
+def test_lemma_1(estimator: str, weight_kind: str, hidden_kind: str) -> None:
+    """E||H~_j - x_j W|| <= ||x_j|| ||W||_F / sqrt(r_j), and in the quadratic mean too.
+
+    Where tokens are centred the bound holds on their average, which is what Theorem 2 needs.
+    """
+    problem, r = one_token_each(weight_kind, hidden_kind)
+    copies = 150
+    outputs, flops = sample(problem, 1.0, copies, estimator=estimator)
+    assert flops.mean() < 0.5
+    squares = ((outputs - heads_of(problem["hidden"].astype(np.float64) @ problem["value_weight"])) ** 2).sum(axis=3)
+    norms = np.linalg.norm(problem["hidden"].astype(np.float64), axis=1)
+    rounding = 1e-5 * norms.max() * frobenius(problem)
+    bound = norms[:, None] * frobenius(problem) / np.sqrt(r)
+    centred = estimator == "sampled" and np.any(reference.centre_of(problem["hidden"]))
+    mean_error = np.sqrt(squares).mean(axis=0)
+    root_mean_square = np.sqrt(squares.mean(axis=0))
+    if centred:
+        bound, mean_error, root_mean_square = (x.mean(axis=0) for x in (bound, mean_error, root_mean_square))
+    # The quadratic mean may sit at the bound itself, so its sampling error is allowed for: five standard errors.
+    spread = 5 * squares.std(axis=0) / np.sqrt(copies) / np.maximum(2 * np.sqrt(squares.mean(axis=0)), 1e-30)
+    assert (mean_error <= bound + rounding + (spread.max(axis=0) if centred else spread)).all()
+    assert (root_mean_square <= bound + rounding + (spread.max(axis=0) if centred else spread)).all()
+
+
+@pytest.mark.parametrize("weight_kind", WEIGHT_KINDS)
+def test_variance_is_that_of_poisson_sampling(weight_kind: str) -> None:
+    """Var = sum_k (1/pi_k - 1) x_jk^2 ||W_k||^2 with pi_k = min(1, r p_k), within its confidence interval."""
+    problem, r = one_token_each(weight_kind, "mostly zero")
+    copies = 600
+    outputs, _ = sample(problem, 1.0, copies)
+    exact = heads_of(problem["hidden"].astype(np.float64) @ problem["value_weight"])
+    weight = problem["value_weight"].reshape(-1, HEADS, HEAD_DIM).astype(np.float64)
+    x = problem["hidden"].astype(np.float64) - reference.centre_of(problem["hidden"])
+    for head in range(HEADS):
+        squares = (weight[:, head] ** 2).sum(axis=1)
+        p = np.maximum(squares / squares.sum(), reference.SMALLEST_P)
+        expected = x**2 @ np.where(squares > 0, (1 / np.minimum(1, r * p) - 1) * squares, 0)
+        errors = ((outputs - exact) ** 2).sum(axis=3)[:, :, head]
+        standard_error = errors.std(axis=0, ddof=1) / np.sqrt(copies)
+        slack = 5 * standard_error + 1e-6 * expected + 1e-9 * squares.sum() * (x**2).sum(axis=1)
+        assert (np.abs(errors.mean(axis=0) - expected) <= slack).all()
+
+
+def theorem_2_bound(problem: dict[str, Array], alpha: float, window: int = 0, global_tokens: int = 0) -> Array:
+    """alpha beta_i ||W_a||_F: [n, H]. beta_i is the mean norm over the keys of row i, taken over n_w of MATH 2.6."""
+    norms = np.linalg.norm(problem["hidden"].astype(np.float64), axis=1)
+    keys, wide_first = reference.row_keys(len(norms), window, global_tokens)
+    beta = visible(len(norms), window, global_tokens) @ norms / keys
+    if wide_first:
+        beta[0] = 0  # computed exactly
+    return float(np.float32(alpha)) * beta[:, None] * frobenius(problem)
+
+
+@pytest.mark.parametrize("estimator", ["sampled", "paper"])
+@pytest.mark.parametrize("hidden_kind", INPUT_KINDS)
+@pytest.mark.parametrize("weight_kind", WEIGHT_KINDS)
+def test_theorem_2(estimator: str, weight_kind: str, hidden_kind: str) -> None:
+    """The mean error of every row, over 64 seeds, with four standard errors on top, is inside the bound."""
+    for alpha, sharpness in itertools.product(ALPHAS, (0.1, 2.0)):
+        problem = make_problem(weight_kind, hidden_kind, sharpness)
+        outputs, _ = sample(problem, alpha, 64, estimator=estimator)
+        errors = np.linalg.norm(outputs - exact_output(problem, attention(problem)), axis=3)
+        upper = errors.mean(axis=0) + 4 * errors.std(axis=0) / 8
+        rounding = 1e-5 * np.abs(problem["hidden"]).max() * frobenius(problem)
+        assert (upper <= theorem_2_bound(problem, alpha) + rounding).all()
+
+
+@pytest.mark.parametrize("hidden_kind", INPUT_KINDS)
+@pytest.mark.parametrize(("window", "global_tokens"), [(4, 0), (15, 0), (15, 1)])
+def test_theorem_2_with_a_window(hidden_kind: str, window: int, global_tokens: int) -> None:
+    for alpha in ALPHAS:
+        problem = make_problem("gaussian", hidden_kind, 1.0)
+        outputs, _ = sample(problem, alpha, 64, window=window, global_tokens=global_tokens)
+        exact = exact_output(problem, attention(problem, window, global_tokens))
+        errors = np.linalg.norm(outputs - exact, axis=3)
+        rounding = 1e-5 * np.abs(problem["hidden"]).max() * frobenius(problem)
+        bound = theorem_2_bound(problem, alpha, window, global_tokens)
+        assert (errors.mean(axis=0) + 4 * errors.std(axis=0) / 8 <= bound + rounding).all()
+
+
+@pytest.mark.parametrize("hidden_kind", INPUT_KINDS)
+@pytest.mark.parametrize("weight_kind", WEIGHT_KINDS)
+@pytest.mark.parametrize(("window", "global_tokens"), [(0, 0), (10, 0), (10, 1)])
+def test_deterministic_obeys_its_bound_always(
+    weight_kind: str, hidden_kind: str, window: int, global_tokens: int
+) -> None:
+    for alpha, sharpness in itertools.product((0.01, *ALPHAS), (0.1, 1.0, 4.0)):
+        problem = make_problem(weight_kind, hidden_kind, sharpness)
+        outputs, _ = sample(problem, alpha, 1, estimator="deterministic", window=window, global_tokens=global_tokens)
+        exact = exact_output(problem, attention(problem, window, global_tokens))
+        errors = np.linalg.norm(outputs[0] - exact, axis=2)
+        rounding = 4e-6 * np.abs(exact).max()
+        assert (errors <= theorem_2_bound(problem, alpha, window, global_tokens) + rounding).all()
+
+
+def test_deterministic_saves_work() -> None:
+    flops = [
+        sample(make_problem("gaussian", "clusters", 0.1), alpha, 1, estimator="deterministic")[1][0] for alpha in ALPHAS
+    ]
+    assert flops[0] >= flops[1] >= flops[2]
+    assert flops[2] < 0.2
+
+
+def test_a_rank_one_weight_has_equal_norms() -> None:
+    """||W||_2 = ||W||_F, so the deterministic rule compares n max_i A_ij ||x_j - mu|| with alpha beta alone."""
+    problem = make_problem("rank one", "common mean", 0.5)
+    a = attention(problem)
+    x = problem["hidden"].astype(np.float64)
+    distances, beta = np.linalg.norm(x - x.mean(axis=0), axis=1), np.linalg.norm(x, axis=1).mean()
+    shares = len(x) * a.max(axis=1) * distances / beta  # [H, n]
+    limit = float(np.quantile(shares, 0.4))
+    alpha = limit / (1 - reference.ROUNDING_MARGIN)
+    kept = (shares > limit).sum(axis=1)
+    assert alpha <= 1.0
+    expected = (kept + 1).sum() / (HEADS * len(x))
+    assert sample(problem, alpha, 1, estimator="deterministic")[1][0] == pytest.approx(expected, abs=1.5 / shares.size)
+
+
+def test_centring_is_refused_where_it_would_widen_the_bound() -> None:
+    """A few long rows among zeros lie, on average, further from their mean than from zero."""
+    assert not np.any(reference.centre_of(make_hidden("mostly zero", np.random.default_rng(0))))
+    assert np.any(reference.centre_of(make_hidden("common mean", np.random.default_rng(0))))
+
+
+def test_centring_takes_the_common_mean_out_of_the_error() -> None:
+    """With a mean 30 times the spread the uncentred error would be about 30 times the centred one."""
+    plain, shifted = make_problem("gaussian", "gaussian"), make_problem("gaussian", "common mean")
+    for name in ("query", "key", "value_weight"):
+        shifted[name] = plain[name]
+    errors = [
+        np.sqrt(((sample(problem, 1.0, 200)[0] - exact_output(problem, attention(problem))) ** 2).mean())
+        for problem in (plain, shifted)
+    ]
+    assert errors[1] < 1.5 * errors[0]
+
+
+def test_error_and_work_follow_alpha() -> None:
+    problem = make_problem("gaussian", "clusters")
+    exact = exact_output(problem, attention(problem))
+    errors, work = [], []
+    for alpha in (0.2, 0.4, 0.7, 1.0):
+        outputs, flops = sample(problem, alpha, 200)
+        errors.append(float(np.sqrt(((outputs - exact) ** 2).mean())))
+        work.append(float(flops.mean()))
+    assert errors == sorted(errors)
+    assert work == sorted(work, reverse=True)
+
+
+def test_work_is_on_average_what_the_formula_for_r_says() -> None:
+    """Poisson sampling reads r_j columns on average; a group of six takes the largest r among them."""
+    problem = make_problem("gaussian", "gaussian", tokens=200)
+    _, flops = sample(problem, 0.6, 100)
+    maxima = attention(problem).max(axis=1)
+    r = np.ceil(reference.wanted_samples(maxima, 200, float(np.float32(0.6))))
+    columns = np.where(r < np.ceil(reference.BREAK_EVEN * CHANNELS), r, CHANNELS)
+    formula = columns.sum() / (HEADS * 200 * CHANNELS) + 1 / 200  # the mean row is projected too
+    assert formula < flops.mean() < 1.15 * formula
