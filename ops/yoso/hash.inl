@@ -79,7 +79,7 @@ inline void HashTile(const Datum (*data)[kMaxHeadDim], const std::uint8_t* plane
       std::int32_t few;
       __builtin_memcpy(&few, data[t] + s * kStepDims, sizeof few);
       const IntVec spread = IntSet1(few);
-      for (int r = 0; r < kRegisters; ++r) sums[t][r] = Dot(sums[t][r], plane[r], spread);
+      for (int r = 0; r < kRegisters; ++r) Dot(sums[t][r], plane[r], spread);
     }
   }
   for (int t = 0; t < kTile; ++t) {

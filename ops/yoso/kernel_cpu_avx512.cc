@@ -16,8 +16,8 @@ using PlaneDatum = std::int16_t;
 inline constexpr int kStepDims = 2;
 
 inline void StoreData(Datum* p, IntVec a) { StoreInt16(p, a); }
-inline IntVec Dot(IntVec sums, IntVec planes, IntVec data) {
-  return {_mm512_add_epi32(sums.v, _mm512_madd_epi16(planes.v, data.v))};
+inline void Dot(IntVec& sums, IntVec planes, IntVec data) {
+  sums.v = _mm512_add_epi32(sums.v, _mm512_madd_epi16(planes.v, data.v));
 }
 
 #include "ops/yoso/hash.inl"

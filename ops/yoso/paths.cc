@@ -52,7 +52,7 @@ void FinishRows(const Kernels& kernels, const HeadJob& job, std::int64_t first, 
 }
 
 // As many as fit the first-level cache beside the values that stream by.
-int TablesPerPass(int hash_bits) { return hash_bits <= 7 ? 4 : hash_bits == 8 ? 2 : 1; }
+int TablesPerPass(int hash_bits) { return hash_bits <= 8 ? 4 : hash_bits == 9 ? 2 : 1; }
 
 }  // namespace
 

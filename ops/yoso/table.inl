@@ -27,46 +27,68 @@ void UnpackSums(const float* sums, std::int64_t rows, int columns, float* output
   }
 }
 
-template <class Code, int kTables>
+template <int kTables, class Code>
+inline void Scatter(const float* __restrict values, const Code* __restrict codes,
+                    std::int64_t count, float* __restrict tables, std::int64_t table_floats) {
+  for (std::int64_t j = 0; j < count; ++j) {
+    const Vec value = Load(values + j * kBlock);
+    for (int t = 0; t < kTables; ++t) {
+      float* bucket = tables + t * table_floats + codes[j * kGroup + t] * std::int64_t{kBlock};
+      Store(bucket, Add(Load(bucket), value));
+    }
+  }
+}
+
+template <int kTables, bool kAccumulate, class Code>
+inline void Gather(const float* __restrict tables, std::int64_t table_floats,
+                   const Code* __restrict codes, std::int64_t count, float* __restrict sums) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    Vec sum = kAccumulate ? Load(sums + i * kBlock) : Zero();
+    for (int t = 0; t < kTables; ++t) {
+      sum =
+          Add(sum, Load(tables + t * table_floats + codes[i * kGroup + t] * std::int64_t{kBlock}));
+    }
+    Store(sums + i * kBlock, sum);
+  }
+}
+
+template <int kTables, class Code>
+inline void Clear(const Code* __restrict codes, std::int64_t count, float* __restrict tables,
+                  std::int64_t table_floats) {
+  for (std::int64_t j = 0; j < count; ++j) {
+    for (int t = 0; t < kTables; ++t) {
+      Store(tables + t * table_floats + codes[j * kGroup + t] * std::int64_t{kBlock}, Zero());
+    }
+  }
+}
+
+template <int kTables, class Code>
 void RunTablesOf(const TablePass& pass) {
   const std::int64_t table_floats = static_cast<std::int64_t>(kBlock) << pass.hash_bits;
   const Code* keys = static_cast<const Code*>(pass.key_codes);
   const Code* queries = static_cast<const Code*>(pass.query_codes);
-  float* tables = pass.tables;
   if (!pass.sparse) {
-    __builtin_memset(tables, 0, static_cast<std::size_t>(table_floats) * kTables * sizeof(float));
-  }
-  for (std::int64_t j = 0; j < pass.num_keys; ++j) {
-    const Vec value = Load(pass.values + j * kBlock);
-    for (int t = 0; t < kTables; ++t) {
-      float* bucket = tables + t * table_floats + keys[j * kGroup + t] * std::int64_t{kBlock};
-      Store(bucket, Add(Load(bucket), value));
+    for (std::int64_t i = 0; i < table_floats * kTables; i += kBlock) {
+      Store(pass.tables + i, Zero());
     }
   }
-  for (std::int64_t i = 0; i < pass.num_queries; ++i) {
-    Vec sum = pass.accumulate ? Load(pass.sums + i * kBlock) : Zero();
-    for (int t = 0; t < kTables; ++t) {
-      sum = Add(sum,
-                Load(tables + t * table_floats + queries[i * kGroup + t] * std::int64_t{kBlock}));
-    }
-    Store(pass.sums + i * kBlock, sum);
+  Scatter<kTables>(pass.values, keys, pass.num_keys, pass.tables, table_floats);
+  if (pass.accumulate) {
+    Gather<kTables, true>(pass.tables, table_floats, queries, pass.num_queries, pass.sums);
+  } else {
+    Gather<kTables, false>(pass.tables, table_floats, queries, pass.num_queries, pass.sums);
   }
-  if (!pass.sparse) return;
-  for (std::int64_t j = 0; j < pass.num_keys; ++j) {
-    for (int t = 0; t < kTables; ++t) {
-      Store(tables + t * table_floats + keys[j * kGroup + t] * std::int64_t{kBlock}, Zero());
-    }
-  }
+  if (pass.sparse) Clear<kTables>(keys, pass.num_keys, pass.tables, table_floats);
 }
 
 template <class Code>
 void RunTablesAs(const TablePass& pass) {
   if (pass.num_tables == 4) {
-    RunTablesOf<Code, 4>(pass);
+    RunTablesOf<4, Code>(pass);
   } else if (pass.num_tables == 2) {
-    RunTablesOf<Code, 2>(pass);
+    RunTablesOf<2, Code>(pass);
   } else {
-    RunTablesOf<Code, 1>(pass);
+    RunTablesOf<1, Code>(pass);
   }
 }
 
