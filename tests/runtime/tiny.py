@@ -12,7 +12,8 @@ from attenuator import bundle, ops
 from attenuator.runtime import Row, session
 from attenuator.runtime.batch import pack
 
-WORDS = "good bad film plot actor the a of was is not very clause contract party term law shall may renew".split()
+TEXT = "good bad film plot actor the a of was is not very clause contract party term law shall may renew"
+WORDS = TEXT.split()
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 LETTERS = [*"abcdefghijklmnopqrstuvwxyz", *(f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyz")]
 VOCAB = {word: index for index, word in enumerate(dict.fromkeys([*SPECIAL, *WORDS, *LETTERS]))}

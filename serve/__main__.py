@@ -1,0 +1,119 @@
+"""The command `attenuator serve`."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import uvicorn
+
+from attenuator.commandline import Words, parse
+from attenuator.errors import AttenuatorError
+from attenuator.serve import logs
+from attenuator.serve.app import create_app
+from attenuator.serve.engine import Engine
+from attenuator.serve.settings import ServeSettings
+
+log = logging.getLogger(__name__)
+COMMAND = "serve"
+WORDS = Words("BUNDLE", "+", "folder of a bundle, as `attenuator export` writes it; requests name it by its name")
+USAGE = "BUNDLE [BUNDLE ...] [options]"
+EXAMPLES = """  serve two models, then ask one of them with 16 hashes:
+    attenuator serve examples/bundles/reviews examples/bundles/sentiment --port 8000
+    curl -s http://127.0.0.1:8000/v1/classify -H 'Content-Type: application/json' \\
+      -d '{"model": "reviews", "inputs": "A quiet, moving film.", "num_hashes": 16}'
+
+exit codes: 0 after SIGTERM or Ctrl-C and a drained queue, 1 something failed, 2 wrong words"""
+
+
+class Server(uvicorn.Server):
+    """Uvicorn, whose signals are handled here: the first drains, the second stops at once."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leaves the signals alone."""
+        yield
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Binds the address, so that a taken port is told in one sentence.
+
+    Raises:
+        AttenuatorError: the address cannot be bound.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        bound = socket.socket(family, socket.SOCK_STREAM)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, port))
+        bound.listen(2048)
+    except OSError as error:
+        raise AttenuatorError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+    return bound
+
+
+async def serve(settings: ServeSettings, folders: Sequence[Path], bound: socket.socket) -> None:
+    """Serves until a signal; answers health routes from the start, requests once the bundles are loaded.
+
+    Raises:
+        AttenuatorError: a bundle cannot be served.
+    """
+    engine = Engine(settings)
+    config = uvicorn.Config(
+        create_app(engine, settings), log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1
+    )
+    server = Server(config)
+    running = asyncio.create_task(server.serve(sockets=[bound]))
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    asked = asyncio.create_task(stop.wait())
+    started = asyncio.create_task(engine.start(folders))
+    try:
+        await asyncio.wait({asked, started}, return_when=asyncio.FIRST_COMPLETED)
+        if started.done():
+            started.result()
+            host, port = bound.getsockname()[:2]
+            print(f"attenuator serve: ready on http://{host}:{port} ({', '.join(engine.models)})", file=sys.stderr)
+            await asked
+        stop.clear()
+        again = asyncio.create_task(stop.wait())
+        drained = asyncio.create_task(engine.drain())
+        await asyncio.wait({again, drained}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (again, drained):
+            task.cancel()
+    finally:
+        asked.cancel()
+        started.cancel()
+        await engine.stop()
+        server.should_exit = True
+        await running
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs `attenuator serve`.
+
+    Args:
+        arguments: the words after `serve`.
+
+    Returns:
+        0 after a signal and a drained queue.
+
+    Raises:
+        AttenuatorError: a bundle cannot be served, or the address is taken.
+    """
+    settings, words = parse(ServeSettings, COMMAND, arguments, WORDS, usage=USAGE, examples=EXAMPLES)
+    logs.set_up(settings.log_format, settings.log_level)
+    bound = listen(settings.host, settings.port)
+    with contextlib.closing(bound):
+        asyncio.run(serve(settings, [Path(word) for word in words], bound))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

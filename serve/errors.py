@@ -1,0 +1,104 @@
+"""Errors to HTTP answers: the only place that knows status codes.
+
+Every error answer of the service has the body `{"error", "error_type", "param", "allowed"}`.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from attenuator import errors
+
+
+class MalformedBody(errors.AttenuatorError):
+    """The body is no JSON."""
+
+
+class BodyTooLarge(errors.AttenuatorError):
+    """The body is over the limit."""
+
+
+class BodyTimeout(errors.AttenuatorError):
+    """The body did not arrive in time."""
+
+
+class ErrorBody(BaseModel):
+    """Body of every answer that is not a success."""
+
+    error: str = Field(description="what is wrong, in one sentence")
+    error_type: str = Field(description="kind of error, such as knob_out_of_range")
+    param: str | None = Field(description="the field that is wrong, such as inputs[2].text")
+    allowed: str | None = Field(description="what is allowed there")
+
+
+STATUS: dict[type[Exception], int] = {
+    MalformedBody: 400,
+    errors.Unauthorized: 401,
+    errors.UnknownModel: 404,
+    BodyTimeout: 408,
+    BodyTooLarge: 413,
+    errors.InvalidRequest: 422,
+    errors.Overloaded: 429,
+    errors.EngineError: 500,
+    errors.NotReady: 503,
+    errors.DeadlineExceeded: 504,
+}
+JSON = "application/json"
+
+
+def error_type(error: Exception) -> str:
+    """Name of an error's kind in JSON, such as `knob_out_of_range`."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", type(error).__name__).lower()
+
+
+def error_response(
+    status: int,
+    sentence: str,
+    kind: str,
+    *,
+    param: str | None = None,
+    allowed: str | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """An error answer.
+
+    Args:
+        status: HTTP status.
+        sentence: what, given, allowed.
+        kind: `error_type`.
+        param: the field that is wrong.
+        allowed: what is allowed there.
+        headers: further headers.
+
+    Returns:
+        The response.
+    """
+    body = ErrorBody(error=sentence, error_type=kind, param=param, allowed=allowed)
+    return Response(body.model_dump_json(), status, headers=dict(headers or {}), media_type=JSON)
+
+
+def response_for(error: errors.AttenuatorError) -> Response:
+    """The answer for an error raised on purpose."""
+    status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
+    headers: dict[str, str] = {}
+    param = allowed = None
+    if isinstance(error, errors.InvalidRequest):
+        param, allowed = error.param, error.allowed
+    if isinstance(error, errors.Overloaded):
+        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s or 1)))
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if status == 503:
+        headers["Retry-After"] = "1"
+    if status in (408, 413):  # what is left of the body would be read as the next request
+        headers["Connection"] = "close"
+    return error_response(status, str(error), error_type(error), param=param, allowed=allowed, headers=headers)
+
+
+def dump(content: object) -> bytes:
+    """JSON without NaN, in UTF-8."""
+    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
