@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, create_model
+from pydantic import Field, SecretStr, create_model
 from pydantic_settings import SettingsConfigDict
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -51,7 +51,7 @@ class ClassifySettings(CommandSettings):
     """Address of a server to ask."""
     model: str | None = None
     """Which of the server's models; may be left out where it has one."""
-    api_key: str | None = None
+    api_key: SecretStr | None = None
     """Key for a server that wants one (better given as ATTENUATOR_API_KEY)."""
     timeout_ms: float | None = None
     """Deadline per request to a server, in milliseconds."""
@@ -120,7 +120,8 @@ def engine_of(settings: ClassifySettings) -> Engine:
     """The engine that the settings ask for; an AttenuatorError where it cannot be had."""
     if settings.bundle is not None:
         return BundleEngine(settings.bundle, threads=settings.threads)
-    client = Client(settings.url or "", api_key=settings.api_key, max_retries=settings.max_retries)
+    key = settings.api_key.get_secret_value() if settings.api_key else None
+    client = Client(settings.url or "", api_key=key, max_retries=settings.max_retries)
     return ServerEngine(client, model=settings.model, timeout_ms=settings.timeout_ms)
 
 

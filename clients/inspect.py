@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from attenuator.bundle import MODEL, Manifest, read_manifest
 from attenuator.clients.measure import measure
-from attenuator.clients.report import Measured, Report, lengths_up_to, report_on, values_of
+from attenuator.clients.report import Measured, Report, lengths_up_to, measured_verdict, report_on, values_of
 from attenuator.clients.show import show
 from attenuator.clients.work import count_work
 from attenuator.commandline import CommandSettings, Words, fail, parse
@@ -141,6 +141,7 @@ def main(arguments: Sequence[str]) -> int:
     if settings.measure:
         chosen = lengths if settings.lengths else [tokens for tokens in lengths if tokens <= LONGEST_MEASURED]
         found.measured = timed(settings, found, chosen, values)
+        found.verdict += measured_verdict(found)
     if settings.json_object:
         print(found.model_dump_json(indent=2))
     else:

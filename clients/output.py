@@ -11,7 +11,8 @@ from rich.table import Table
 from attenuator.clients.results import Classification, Prediction
 from attenuator.clients.texts import Item
 
-EXCERPT_CHARACTERS = 60
+LINE_CHARACTERS = 200
+SHORTEST_EXCERPT = 20
 
 
 class Output(Protocol):
@@ -22,6 +23,11 @@ class Output(Protocol):
 
     def close(self) -> None:
         """No more will come."""
+
+
+def cut(text: str, characters: int) -> str:
+    """The beginning of a text."""
+    return text if len(text) <= characters else text[: characters - 3] + "..."
 
 
 def labels_of(prediction: Prediction) -> str:
@@ -51,12 +57,12 @@ class JsonLines:
 
 
 class TabSeparated:
-    """Label, score and text, for `cut`, `sort` and `awk`."""
+    """Label, score and the beginning of the text, for `cut`, `sort` and `awk`."""
 
     def show(self, items: Sequence[Item], answer: Classification) -> None:
         """Writes one line per input."""
         for item, prediction in zip(items, answer.predictions, strict=True):
-            print(f"{labels_of(prediction)}\t{prediction.score:.4f}\t{item.excerpt}")
+            print(f"{labels_of(prediction)}\t{prediction.score:.4f}\t{cut(item.excerpt, LINE_CHARACTERS)}")
         sys.stdout.flush()
 
     def close(self) -> None:
@@ -83,23 +89,16 @@ class TextTable:
         """Prints the table and, below it, what it ran with."""
         if self._last is None:
             return
-        scored = any(prediction.scores for _, prediction, _, _ in self._rows)
-        logits = any(prediction.logits for _, prediction, _, _ in self._rows)
-        sampled = self._last.value_flops is not None
+        header, rows = self._cells()
+        used = sum(max(len(row[i]) for row in [header, *rows]) + 2 for i in range(len(header)))
+        room = max(SHORTEST_EXCERPT, self._console.width - used)
         table = Table(box=None, pad_edge=False)
-        for name, wanted in (("label", True), ("score", True), ("best", scored), ("logits", logits)):
-            if wanted:
-                table.add_column(name, justify="right" if name == "score" else "left")
-        table.add_column("tokens", justify="right")
-        if sampled:
-            table.add_column("value FLOPs", justify="right")
-        table.add_column("input", no_wrap=True, overflow="ellipsis", max_width=EXCERPT_CHARACTERS)
-        for item, prediction, tokens, flops in self._rows:
-            best = " ".join(f"{each.label} {each.score:.3f}" for each in prediction.scores or ())
-            cells = [labels_of(prediction), f"{prediction.score:.4f}"]
-            cells += [best] * scored + [" ".join(f"{value:.4f}" for value in prediction.logits or ())] * logits
-            cells += [str(tokens)] + [f"{flops:.0%}"] * sampled + [item.excerpt]
-            table.add_row(*cells)
+        for name in header:
+            number = name in ("score", "tokens", "value FLOPs")
+            table.add_column(name, justify="right" if number else "left", no_wrap=number)
+        table.add_column("input", no_wrap=True, min_width=SHORTEST_EXCERPT)
+        for (item, _, _, _), cells in zip(self._rows, rows, strict=True):
+            table.add_row(*cells, cut(item.excerpt, room))
         self._console.print(table)
         last = self._last
         knobs = ", ".join(f"{name} {value:g}" for name, value in last.knobs.items()) or "no knob"
@@ -108,6 +107,24 @@ class TextTable:
             f"{self._compute_ms:.1f} ms computing",
             style="dim",
         )
+
+    def _cells(self) -> tuple[list[str], list[list[str]]]:
+        """Header and rows, the inputs themselves apart; only columns that have something to say."""
+        columns: dict[str, list[str]] = {
+            "label": [labels_of(prediction) for _, prediction, _, _ in self._rows],
+            "score": [f"{prediction.score:.4f}" for _, prediction, _, _ in self._rows],
+            "best": [
+                " ".join(f"{each.label} {each.score:.3f}" for each in prediction.scores or ())
+                for _, prediction, _, _ in self._rows
+            ],
+            "logits": [
+                " ".join(f"{value:.4f}" for value in prediction.logits or ()) for _, prediction, _, _ in self._rows
+            ],
+            "tokens": [str(tokens) for _, _, tokens, _ in self._rows],
+            "value FLOPs": ["" if flops is None else f"{flops:.0%}" for _, _, _, flops in self._rows],
+        }
+        shown = {name: cells for name, cells in columns.items() if any(cells)}
+        return list(shown), [list(row) for row in zip(*shown.values(), strict=True)]
 
 
 def output_for(*, json_lines: bool) -> Output:

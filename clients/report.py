@@ -138,6 +138,26 @@ def report_on(folder: Path, manifest: Manifest, work: Work, lengths: Sequence[in
     return found
 
 
+def measured_verdict(found: Report) -> list[str]:
+    """What follows from the times alone."""
+    knob = found.knob
+    if knob is None or not found.measured:
+        return []
+    gains = {(value, row.tokens): row.exact_ms / row.knob_ms[value] for row in found.measured for value in row.knob_ms}
+    if found.manifest.attention.operator == "mca":
+        value, tokens = max(gains, key=lambda key: gains[key])
+        return [f"Measured here, {knob.name} won at most {gains[value, tokens]:.2f}x ({value:g} at {tokens} tokens)."]
+    starts = []
+    for value in found.measured[0].knob_ms:
+        slower = [row.tokens for row in found.measured if gains[value, row.tokens] <= 1]
+        start = next((row.tokens for row in found.measured if row.tokens > max(slower, default=0)), None)
+        starts.append(f"{value:g} " + ("at none of these lengths" if start is None else f"from {start} tokens"))
+    return [
+        f"Measured here, {knob.name} is faster than exact softmax attention: {', '.join(starts)}; elsewhere exact "
+        "attention is the better choice."
+    ]
+
+
 def _yoso_verdict(found: Report) -> list[str]:
     knob = found.manifest.knobs[0]
     longest = found.modelled[-1]

@@ -122,14 +122,17 @@ def _modelled(console: Console, found: Report) -> None:
 
 def _measured(console: Console, found: Report) -> None:
     """What the clock says."""
-    name = found.knob.name if found.knob else ""
-    _head(console, "Measured here (whole model, one sequence, shortest time)")
+    name = found.knob.name if found.knob else "nothing"
+    _head(console, f"Measured here over {name}: ms (speed-up), whole model, one sequence, shortest time")
     values = list(found.measured[0].knob_ms)
-    table = _table("tokens", "exact softmax", *(f"{name} {value:g}" for value in values))
+    table = _table("tokens", "exact softmax", *(f"at {value:g}" for value in values))
     for row in found.measured:
-        cells = []
-        for value in values:
-            spent = f", {row.value_flops[value]:.0%} of FLOPs" if row.value_flops else ""
-            cells.append(f"{row.knob_ms[value]:.2f} ms ({row.exact_ms / row.knob_ms[value]:.2f}x{spent})")
-        table.add_row(str(row.tokens), f"{row.exact_ms:.2f} ms", *cells)
+        cells = (f"{row.knob_ms[value]:.2f} ({row.exact_ms / row.knob_ms[value]:.2f}x)" for value in values)
+        table.add_row(str(row.tokens), f"{row.exact_ms:.2f}", *cells)
     console.print(table)
+    if any(row.value_flops for row in found.measured):
+        _head(console, "Share of the exact value projection's multiply-adds spent")
+        table = _table("tokens", *(f"at {value:g}" for value in values))
+        for row in found.measured:
+            table.add_row(str(row.tokens), *(f"{row.value_flops[value]:.0%}" for value in values))
+        console.print(table)
