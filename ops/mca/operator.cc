@@ -1,5 +1,6 @@
 // McaAttention: checks, then one task for each head of each sequence; long sequences take all
 // threads, head after head. README.md has the mathematics.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -62,7 +63,7 @@ class McaAttentionKernel final : public Kernel {
         static_cast<float*>(context.Output(Spec::kOutputOutput, {query.rows(), key.columns()}));
     float* value_flops =
         static_cast<float*>(context.Output(Spec::kValueFlopsOutput, {sequences.batch}));
-    if (first) std::memset(output, 0, sizeof(float) * query.rows() * key.columns());
+    if (first) std::fill_n(output, query.rows() * key.columns(), 0.0f);
 
     Weights packed_now{};
     if (!weights_) {

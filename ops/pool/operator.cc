@@ -4,7 +4,7 @@
 // result depends neither on the threads nor on its neighbours. Memory traffic is one read of the
 // input and one write of [B, C]; the sum runs in float64, since a float32 sum over 65,536 tokens
 // would lose five bits.
-#include <cstring>
+#include <algorithm>
 
 #include "ops/common/aligned.h"
 #include "ops/common/check.h"
@@ -31,9 +31,9 @@ class SequencePoolKernel final : public Kernel {
       const float* rows = hidden.floats() + sequences.begin(b) * channels;
       float* row = output + b * channels;
       if (length == 0) {
-        std::memset(row, 0, sizeof(float) * channels);
+        std::fill_n(row, channels, 0.0f);
       } else if (attributes_.mode == Spec::Mode::kFirst) {
-        std::memcpy(row, rows, sizeof(float) * channels);
+        std::copy_n(rows, channels, row);
       } else {
         Mean(rows, length, channels, row);
       }
@@ -43,7 +43,7 @@ class SequencePoolKernel final : public Kernel {
  private:
   static void Mean(const float* rows, std::int64_t length, std::int64_t channels, float* row) {
     const AlignedArray<double> sums = MakeAligned<double>(channels);
-    std::memset(sums.get(), 0, sizeof(double) * channels);
+    std::fill_n(sums.get(), channels, 0.0);
     for (std::int64_t i = 0; i < length; ++i) {
       for (std::int64_t c = 0; c < channels; ++c) sums[c] += rows[i * channels + c];
     }
