@@ -63,6 +63,9 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
         made = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
         request = ClassifyRequest.model_json_schema(ref_template="#/components/schemas/{model}")
+        for field in request["properties"].values():
+            if field.get("default", 0) is None:  # absent is not null
+                del field["default"]
         made["components"]["schemas"] |= request.pop("$defs", {}) | {"ClassifyRequest": request}
         reference = {"schema": {"$ref": "#/components/schemas/ClassifyRequest"}}
         made["paths"]["/v1/classify"]["post"]["requestBody"] = {

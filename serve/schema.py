@@ -63,19 +63,14 @@ class Options(Strict):
 def _documented() -> type[BaseModel]:
     fields: dict[str, Any] = {
         "inputs": (
-            str | list[str | TextInput | TokenInput],
-            Field(..., description=f"a text, or 1 to {MAX_INPUTS} of: {INPUT_KINDS}", max_length=MAX_INPUTS),
+            str | Annotated[list[str | TextInput | TokenInput], Field(min_length=1, max_length=MAX_INPUTS)],
+            Field(..., description=f"a text, or 1 to {MAX_INPUTS} of: {INPUT_KINDS}"),
         )
     }
     for knob in KNOBS.values():
-        bounded: Any = (
-            Annotated[int, Field(ge=int(knob.low), le=int(knob.high))]
-            if knob.dtype == "int32"
-            else Annotated[float, Field(ge=knob.low, le=knob.high)]
-        )
+        number: Any = int if knob.dtype == "int32" else float
         note = f"{knob.doc} The model's own bounds and default are in GET /v1/models."
-        optional: Any = bounded | SkipJsonSchema[None]
-        fields[knob.name] = (optional, Field(None, description=note))
+        fields[knob.name] = (number, Field(None, ge=number(knob.low), le=number(knob.high), description=note))
     return create_model("ClassifyRequest", __base__=Options, __doc__="Body of POST /v1/classify.", **fields)
 
 

@@ -14,11 +14,7 @@ from attenuator.runtime import Model, load
 
 @pytest.fixture(scope="session")
 def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("bundles")
-    made = {kind: tiny.write(root / kind, kind) for kind in tiny.KINDS}
-    labels = [f"clause {index}" for index in range(33)]
-    made["multi"] = tiny.write(root / "multi", "yoso", labels=labels, multi_label=True, pooling="mean")
-    return made
+    return tiny.write_all(tmp_path_factory.mktemp("bundles"))
 
 
 @pytest.fixture(scope="session")

@@ -189,3 +189,10 @@ def write(
     manifest = manifest.model_copy(update={"files": files, "revision": bundle.revision(files)})
     bundle.write_manifest(folder, manifest)
     return folder
+
+
+def write_all(root: Path) -> dict[str, Path]:
+    """One bundle a kind, and `multi`: multi-label, 33 labels, mean pooling."""
+    made = {kind: write(root / kind, kind) for kind in KINDS}
+    labels = [f"clause {index}" for index in range(33)]
+    return made | {"multi": write(root / "multi", "yoso", labels=labels, multi_label=True, pooling="mean")}

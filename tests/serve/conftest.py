@@ -1,0 +1,46 @@
+"""One server with the tiny bundles for all tests; others on demand."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "runtime"))
+
+import tiny
+from service import Service
+
+from attenuator.runtime import Model, load
+
+
+@pytest.fixture(scope="session")
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return tiny.write_all(tmp_path_factory.mktemp("bundles"))
+
+
+@pytest.fixture(scope="session")
+def models(bundles: dict[str, Path]) -> dict[str, Model]:
+    return {name: load(folder, check=False) for name, folder in bundles.items()}
+
+
+@pytest.fixture(scope="session")
+def service(bundles: dict[str, Path]) -> Iterator[Service]:
+    made = Service(bundles.values())
+    yield made
+    assert made.stop() == 0, made.log()
+
+
+@pytest.fixture
+def start(bundles: dict[str, Path]) -> Iterator[Callable[..., Service]]:
+    """Starts a server with one bundle and the given flags."""
+    made: list[Service] = []
+
+    def run(*flags: str, kind: str = "yoso") -> Service:
+        made.append(Service([bundles[kind]], *flags))
+        return made[-1]
+
+    yield run
+    for one in made:
+        one.stop()

@@ -1,0 +1,105 @@
+"""A real server in a process of its own, and ways to talk to it that a good client does not have."""
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+READY = re.compile(r"ready on http://([\d.]+):(\d+)")
+GOOD = {"model": "yoso", "inputs": "good film", "num_hashes": 8}
+
+
+class Service:
+    """`attenuator serve` on a free port of 127.0.0.1."""
+
+    def __init__(self, folders: Iterable[Path], *flags: str) -> None:
+        command = [sys.executable, "-m", "attenuator", "serve", *map(str, folders), "--port", "0", *flags]
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self._log.write(line)
+            found = READY.search(line)
+            if found:
+                break
+        else:
+            self.process.wait()
+            raise AssertionError(f"the server did not start:\n{self.log()}")
+        self.host, self.port = found[1], int(found[2])
+        self._reader = threading.Thread(target=self._keep_reading, daemon=True)
+        self._reader.start()
+        self.client = httpx.Client(base_url=f"http://{self.host}:{self.port}", timeout=60)
+
+    def _keep_reading(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self._log.write(line)
+
+    def log(self) -> str:
+        """What the server wrote to standard error."""
+        self._log.flush()
+        self._log.seek(0)
+        return self._log.read()
+
+    def classify(self, body: dict[str, Any]) -> httpx.Response:
+        """One request."""
+        return self.client.post("/v1/classify", json=body)
+
+    def good(self) -> dict[str, Any]:
+        """A request that must be served, and its answer."""
+        response = self.classify(GOOD)
+        assert response.status_code == 200, response.text
+        return dict(response.json())
+
+    def raw(self, data: bytes, *, half_close: bool = False) -> tuple[int, dict[str, str], bytes]:
+        """Sends bytes as they are; returns status, headers and body."""
+        with socket.create_connection((self.host, self.port), timeout=30) as connection:
+            connection.sendall(data)
+            if half_close:
+                connection.shutdown(socket.SHUT_WR)
+            answer = b""
+            while part := connection.recv(65536):
+                answer += part
+                head, found, body = answer.partition(b"\r\n\r\n")
+                length = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
+                if found and length and len(body) >= int(length[1]):
+                    break
+        if not answer:
+            return 0, {}, b""
+        head, _, body = answer.partition(b"\r\n\r\n")
+        lines = head.decode().split("\r\n")
+        headers = dict(line.lower().split(": ", 1) for line in lines[1:])
+        return int(lines[0].split()[1]), headers, body
+
+    def stop(self) -> int:
+        """Asks it to stop and returns its exit code."""
+        self.client.close()
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(timeout=60)
+        self._reader.join(timeout=10)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        self._log.close()
+        return code
+
+
+def request_bytes(body: bytes, *, path: str = "/v1/classify", method: str = "POST", length: int | None = None) -> bytes:
+    """A request with a body, whose Content-Length may lie."""
+    size = len(body) if length is None else length
+    return f"{method} {path} HTTP/1.1\r\nHost: test\r\nContent-Length: {size}\r\n\r\n".encode() + body
+
+
+def dumped(**fields: Any) -> bytes:
+    """A good request's body with some fields changed; `...` removes one."""
+    body = {name: value for name, value in {**GOOD, **fields}.items() if value is not ...}
+    return json.dumps(body).encode()

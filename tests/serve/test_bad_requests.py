@@ -1,0 +1,224 @@
+"""Bad requests against the running server: the right status, a sentence that helps, and the next request is served."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from service import Service, dumped, request_bytes
+
+LONG = "good " * 9000
+PAIR_LIST = dumped(inputs=[{"text": "a", "text_pair": []}])
+PAIR_EMPTY = dumped(inputs=[{"text": "a", "text_pair": ""}])
+ID_TRUE = dumped(inputs=[{"token_ids": [1, True]}])
+FIELDS = {"error", "error_type", "param", "allowed"}
+
+# id: (status, error_type, param, words of the sentence, body)
+FIELD_CASES: dict[str, tuple[int, str, str | None, str, bytes]] = {
+    # JSON
+    "empty body": (400, "malformed_body", None, "empty", b""),
+    "white space": (400, "malformed_body", None, "empty", b"  \n "),
+    "not json": (400, "malformed_body", None, "not JSON", b"inputs=good"),
+    "truncated json": (400, "malformed_body", None, "not JSON", dumped()[:-4]),
+    "trailing comma": (400, "malformed_body", None, "not JSON", b'{"inputs": "a",}'),
+    "single quotes": (400, "malformed_body", None, "not JSON", b"{'inputs': 'a'}"),
+    "two values": (400, "malformed_body", None, "not JSON", b'{"inputs": "a"} {"inputs": "b"}'),
+    "byte order mark": (400, "malformed_body", None, "not JSON", b"\xef\xbb\xbf" + dumped()),
+    "invalid utf-8": (400, "malformed_body", None, "not UTF-8", b'{"inputs": "\xff\xfe"}'),
+    "utf-16": (400, "malformed_body", None, "not UTF-8", json.dumps({"inputs": "é"}).encode("utf-16")),
+    "gzip": (400, "malformed_body", None, "not UTF-8", b"\x1f\x8b\x08\x00\x00\x00\x00\x00"),
+    "NaN": (400, "malformed_body", None, "NaN", b'{"inputs": "a", "alpha": NaN}'),
+    "Infinity": (400, "malformed_body", None, "Infinity", b'{"inputs": "a", "num_hashes": Infinity}'),
+    "minus Infinity": (400, "malformed_body", None, "-Infinity", b'{"inputs": "a", "timeout_ms": -Infinity}'),
+    "deep nesting": (400, "malformed_body", None, "deep", b'{"inputs": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
+    "deep objects": (400, "malformed_body", None, "deep", b'{"a":' * 50_000 + b"1" + b"}" * 50_000),
+    "endless integer": (400, "malformed_body", None, "not JSON", b'{"inputs": "a", "seed": ' + b"9" * 5000 + b"}"),
+    "control character": (400, "malformed_body", None, "not JSON", b'{"inputs": "a\x00b"}'),
+    "a list": (422, "invalid_request", None, "must be an object", b'["a"]'),
+    "a string": (422, "invalid_request", None, "must be an object", b'"a"'),
+    "null": (422, "invalid_request", None, "must be an object", b"null"),
+    "a field twice": (422, "invalid_request", "seed", "twice", b'{"inputs": "a", "seed": 1, "seed": 2}'),
+    # model
+    "unknown model": (404, "unknown_model", None, "yoso, mca", dumped(model="gpt")),
+    "no model among several": (404, "unknown_model", None, "must be one of", dumped(model=...)),
+    "model of wrong type": (422, "invalid_request", "model", "is 7", dumped(model=7)),
+    "model null": (422, "invalid_request", "model", "null", dumped(model=None)),
+    # fields
+    "unknown field": (422, "unknown_field", "colour", "must be one of", dumped(colour="red")),
+    "mistyped knob": (422, "unknown_field", "num_hash", "did you mean num_hashes", dumped(num_hash=8)),
+    "mistyped field": (422, "unknown_field", "input", "did you mean inputs", dumped(input="a")),
+    "goal max_latency_ms": (422, "unknown_field", "max_latency_ms", "unknown field", dumped(max_latency_ms=50)),
+    "goal min_agreement": (422, "unknown_field", "min_agreement", "unknown field", dumped(min_agreement=0.99)),
+    "degradable_to": (422, "unknown_field", "degradable_to", "unknown field", dumped(degradable_to={"num_hashes": 8})),
+    "explain": (422, "unknown_field", "explain", "unknown field", dumped(explain=False)),
+    "escalate": (422, "unknown_field", "escalate", "unknown field", dumped(escalate=False)),
+    # knobs
+    "knob of another model": (422, "unknown_field", "alpha", "it has num_hashes", dumped(num_hashes=..., alpha=0.2)),
+    "both knobs": (422, "unknown_field", "alpha", "no knob alpha", dumped(alpha=0.2)),
+    "knob on a model without": (422, "unknown_field", "num_hashes", "it has none", dumped(model="softmax")),
+    "knob below": (422, "knob_out_of_range", "num_hashes", "-1, must be a whole number", dumped(num_hashes=-1)),
+    "knob above": (422, "knob_out_of_range", "num_hashes", "from 0 to 512", dumped(num_hashes=513)),
+    "knob far above": (422, "knob_out_of_range", "num_hashes", "18 digits", dumped(num_hashes=10**30)),
+    "knob a float": (422, "knob_out_of_range", "num_hashes", "32.0", dumped(num_hashes=32.0)),
+    "knob a string": (422, "knob_out_of_range", "num_hashes", "a text", dumped(num_hashes="32")),
+    "knob a boolean": (422, "knob_out_of_range", "num_hashes", "true", dumped(num_hashes=True)),
+    "knob a list": (422, "knob_out_of_range", "num_hashes", "a list", dumped(num_hashes=[8])),
+    "knob null": (422, "knob_out_of_range", "num_hashes", "null", dumped(num_hashes=None)),
+    "alpha above": (422, "knob_out_of_range", "alpha", "from 0 to 1", dumped(model="mca", num_hashes=..., alpha=1.01)),
+    "alpha below": (422, "knob_out_of_range", "alpha", "-0.1", dumped(model="mca", num_hashes=..., alpha=-0.1)),
+    "alpha a boolean": (422, "knob_out_of_range", "alpha", "false", dumped(model="mca", num_hashes=..., alpha=False)),
+    "alpha overflows": (422, "knob_out_of_range", "alpha", "inf", b'{"model": "mca", "inputs": "a", "alpha": 1e999}'),
+    # seed
+    "seed negative": (422, "invalid_request", "seed", "-1", dumped(seed=-1)),
+    "seed above": (422, "invalid_request", "seed", "9007199254740991", dumped(seed=2**53)),
+    "seed a float": (422, "invalid_request", "seed", "1.5", dumped(seed=1.5)),
+    "seed a string": (422, "invalid_request", "seed", "a text", dumped(seed="7")),
+    "seed a boolean": (422, "invalid_request", "seed", "true", dumped(seed=True)),
+    # options
+    "top_k zero": (422, "invalid_request", "top_k", "is 0", dumped(top_k=0)),
+    "top_k above": (422, "invalid_request", "top_k", "from 1 to 3", dumped(top_k=4)),
+    "top_k a string": (422, "invalid_request", "top_k", "a text", dumped(top_k="3")),
+    "top_k null": (422, "invalid_request", "top_k", "null", dumped(top_k=None)),
+    "timeout zero": (422, "invalid_request", "timeout_ms", "above 0", dumped(timeout_ms=0)),
+    "timeout negative": (422, "invalid_request", "timeout_ms", "-5", dumped(timeout_ms=-5)),
+    "timeout a string": (422, "invalid_request", "timeout_ms", "a text", dumped(timeout_ms="500")),
+    "timeout overflows": (422, "invalid_request", "timeout_ms", "inf", dumped()[:-1] + b', "timeout_ms": 1e999}'),
+    "truncate a number": (422, "invalid_request", "truncate", "true or false", dumped(truncate=1)),
+    "truncate a string": (422, "invalid_request", "truncate", "true or false", dumped(truncate="yes")),
+    "return_logits null": (422, "invalid_request", "return_logits", "null", dumped(return_logits=None)),
+    # inputs
+    "no inputs": (422, "invalid_request", "inputs", "missing", dumped(inputs=...)),
+    "inputs a number": (422, "invalid_request", "inputs", "is 5", dumped(inputs=5)),
+    "inputs null": (422, "invalid_request", "inputs", "null", dumped(inputs=None)),
+    "inputs an object": (422, "invalid_request", "inputs", "an object", dumped(inputs={"text": "a"})),
+    "inputs empty": (422, "invalid_request", "inputs", "0 items", dumped(inputs=[])),
+    "257 inputs": (422, "invalid_request", "inputs", "257 items", dumped(inputs=["good"] * 257)),
+    "empty text": (422, "invalid_request", "inputs", "empty", dumped(inputs="")),
+    "white text": (422, "invalid_request", "inputs", "empty", dumped(inputs=" \n\t")),
+    "empty text in a batch": (422, "invalid_request", "inputs[1]", "empty", dumped(inputs=["good", ""])),
+    "a number in a batch": (422, "invalid_request", "inputs[1]", "is 3", dumped(inputs=["good", 3])),
+    "null in a batch": (422, "invalid_request", "inputs[0]", "null", dumped(inputs=[None])),
+    "a list in a batch": (422, "invalid_request", "inputs[0]", "a list", dumped(inputs=[["good", "bad"]])),
+    "object without text": (422, "invalid_request", "inputs[0]", "text or token_ids", dumped(inputs=[{}])),
+    "pair without text": (422, "invalid_request", "inputs[0]", "text or", dumped(inputs=[{"text_pair": "a"}])),
+    "text and ids": (422, "invalid_request", "inputs[0]", "either", dumped(inputs=[{"text": "a", "token_ids": [1]}])),
+    "unknown part": (422, "unknown_field", "inputs[0].txt", "txt", dumped(inputs=[{"txt": "a"}])),
+    "text a number": (422, "invalid_request", "inputs[0].text", "is 1", dumped(inputs=[{"text": 1}])),
+    "pair a list": (422, "invalid_request", "inputs[0].text_pair", "a list", PAIR_LIST),
+    "empty pair": (422, "invalid_request", "inputs[0].text_pair", "empty", PAIR_EMPTY),
+    "lone surrogate": (422, "invalid_request", "inputs", "surrogate", b'{"model": "yoso", "inputs": "a \\ud800 b"}'),
+    "too long": (422, "input_too_long", "inputs", "at most 8192, or set truncate", dumped(inputs=LONG)),
+    "too long in a batch": (422, "input_too_long", "inputs[1]", "9002 tokens", dumped(inputs=["good", LONG])),
+    "ids a string": (422, "invalid_request", "inputs[0].token_ids", "a text", dumped(inputs=[{"token_ids": "1"}])),
+    "ids empty": (422, "invalid_request", "inputs[0].token_ids", "empty", dumped(inputs=[{"token_ids": []}])),
+    "id negative": (422, "invalid_request", "inputs[0].token_ids[1]", "-1", dumped(inputs=[{"token_ids": [1, -1]}])),
+    "id outside": (422, "invalid_request", "inputs[0].token_ids[0]", "999", dumped(inputs=[{"token_ids": [999]}])),
+    "id huge": (422, "invalid_request", "inputs[0].token_ids[0]", "18", dumped(inputs=[{"token_ids": [2**70]}])),
+    "id a float": (422, "invalid_request", "inputs[0].token_ids[0]", "1.0", dumped(inputs=[{"token_ids": [1.0]}])),
+    "id a boolean": (422, "invalid_request", "inputs[0].token_ids[1]", "true", ID_TRUE),
+    "too many ids": (422, "input_too_long", "inputs[0].token_ids", "8193", dumped(inputs=[{"token_ids": [5] * 8193}])),
+}  # fmt: skip
+
+
+def check(status: int, kind: str, param: str | None, words: str, found_status: int, body: bytes) -> None:
+    answer = json.loads(body)
+    assert (found_status, answer["error_type"], answer["param"]) == (status, kind, param), answer
+    assert set(answer) == FIELDS
+    assert words in answer["error"]
+    assert len(answer["error"]) < 500
+    assert "Traceback" not in answer["error"]
+
+
+@pytest.mark.parametrize("case", FIELD_CASES.values(), ids=FIELD_CASES)
+def test_bad_body_is_refused_and_the_next_request_served(
+    service: Service, case: tuple[int, str, str | None, str, bytes]
+) -> None:
+    status, kind, param, words, body = case
+    response = service.client.post("/v1/classify", content=body)
+    check(status, kind, param, words, response.status_code, response.content)
+    service.good()
+
+
+ROUTE_CASES = {
+    "unknown route": ("GET", "/v1/classifyy", 404, "not_found"),
+    "unknown version": ("POST", "/v2/classify", 404, "not_found"),
+    "peer route predict": ("POST", "/predict", 404, "not_found"),
+    "peer route classify": ("POST", "/classify", 404, "not_found"),
+    "peer route infer": ("POST", "/v2/models/yoso/infer", 404, "not_found"),
+    "metrics": ("GET", "/metrics", 404, "not_found"),
+    "trailing slash": ("POST", "/v1/classify/", 404, "not_found"),
+    "wrong method get": ("GET", "/v1/classify", 405, "method_not_allowed"),
+    "wrong method put": ("PUT", "/v1/classify", 405, "method_not_allowed"),
+    "wrong method delete": ("DELETE", "/v1/classify", 405, "method_not_allowed"),
+    "wrong method on models": ("POST", "/v1/models", 405, "method_not_allowed"),
+    "wrong method on health": ("POST", "/health/ready", 405, "method_not_allowed"),
+}
+
+
+@pytest.mark.parametrize("case", ROUTE_CASES.values(), ids=ROUTE_CASES)
+def test_wrong_route_or_method_has_the_same_form(service: Service, case: tuple[str, str, int, str]) -> None:
+    method, path, status, kind = case
+    response = service.client.request(method, path, content=dumped())
+    check(status, kind, None, "is not served", response.status_code, response.content)
+    assert status != 405 or response.headers["Allow"] in ("POST", "GET")
+    service.good()
+
+
+def chunked(body: bytes, size: int) -> bytes:
+    parts = [body[at : at + size] for at in range(0, len(body), size)]
+    framed = b"".join(f"{len(part):x}\r\n".encode() + part + b"\r\n" for part in parts)
+    return b"POST /v1/classify HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n" + framed + b"0\r\n\r\n"
+
+
+TEN_MB = dumped(inputs="good " * 2_000_000)
+EXPECT = b"POST /v1/classify HTTP/1.1\r\nHost: t\r\nContent-Length: 10000000\r\nExpect: 100-continue\r\n\r\n"
+RAW_CASES: dict[str, tuple[int, bytes]] = {
+    "10 MB": (413, request_bytes(TEN_MB)),
+    "10 MB in chunks": (413, chunked(TEN_MB, 65536)),
+    "10 MB announced": (413, EXPECT),
+    "length a lie, closed early": (0, request_bytes(dumped(), length=500)),
+    "no HTTP": (400, b"\x16\x03\x01\x02\x00hello\r\n\r\n"),
+    "bad length": (400, b"POST /v1/classify HTTP/1.1\r\nHost: t\r\nContent-Length: ten\r\n\r\n"),
+    "bad chunk": (400, b"POST /v1/classify HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"),
+    "endless header": (400, b"GET / HTTP/1.1\r\nX: " + b"a" * 70_000),
+    "nothing": (0, b""),
+}
+
+
+@pytest.mark.parametrize("case", RAW_CASES.values(), ids=RAW_CASES)
+def test_broken_http_is_survived(service: Service, case: tuple[int, bytes]) -> None:
+    status, data = case
+    found, headers, body = service.raw(data, half_close=status == 0)
+    assert found == status
+    if status == 413:
+        check(413, "body_too_large", None, "4194304 bytes", found, body)
+        assert headers["connection"] == "close"
+    service.good()
+
+
+def test_chunked_body_within_the_limit_is_served(service: Service) -> None:
+    status, _, body = service.raw(chunked(dumped(), 7))
+    assert (status, json.loads(body)["predictions"]) == (200, service.good()["predictions"])
+
+
+def test_wrong_or_missing_key(start: Callable[..., Service]) -> None:
+    one = start("--api-key", "sesame-sesame")
+    for headers in (
+        {},
+        {"Authorization": "Bearer wrong"},
+        {"Authorization": "sesame-sesame"},
+        {"Authorization": "Basic sesame-sesame"},
+    ):
+        for method, path in (("POST", "/v1/classify"), ("GET", "/v1/models")):
+            response = one.client.request(method, path, headers=headers, content=dumped())
+            check(401, "unauthorized", None, "Authorization: Bearer", response.status_code, response.content)
+            assert response.headers["WWW-Authenticate"] == "Bearer"
+    for path in ("/health/live", "/health/ready"):
+        assert one.client.get(path).status_code == 200
+    key: dict[str, Any] = {"Authorization": "Bearer sesame-sesame"}
+    assert one.client.post("/v1/classify", content=dumped(), headers=key).status_code == 200
+    assert "sesame" not in one.log()
+
+
+def test_there_are_at_least_sixty_bad_requests() -> None:
+    assert len(FIELD_CASES) + len(ROUTE_CASES) + len(RAW_CASES) >= 60
