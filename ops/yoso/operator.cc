@@ -2,7 +2,6 @@
 // sequence on the path its own length and knobs choose.
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <limits>
 #include <memory>
 #include <string>
@@ -113,8 +112,7 @@ class YosoKernel final : public Kernel {
       const std::int64_t keys = in.sequences.length(b);
       const auto [begin, queries] = OutputRows(in, b);
       if (keys == 0) {
-        std::memset(output + begin * columns, 0,
-                    static_cast<std::size_t>(queries * columns) * sizeof(float));
+        std::fill_n(output + begin * columns, queries * columns, 0.0f);
         continue;
       }
       const yoso::Path path =
