@@ -18,7 +18,8 @@ LENGTHS = [7, 1, 20, 3, 1, 44, 68]
 LAYERS = {"albert": 3, "modernbert": 3, "modernbert-mean": 3, "bert-one-layer": 1, "albert-groups": 8}
 SOFTMAX_FAMILIES = ["bert", "roberta", "xlm-roberta", "distilbert", "electra", "albert", "modernbert"]
 CASES = [
-    *((name, attention) for name in SOFTMAX_FAMILIES for attention in ("softmax", "mca")),
+    *((name, "mca") for name in SOFTMAX_FAMILIES),
+    *((name, "softmax") for name in ("bert", "albert", "modernbert")),
     ("yoso", "yoso"),
     ("yoso-dense", "yoso"),
     ("bert-one-layer", "mca"),

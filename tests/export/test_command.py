@@ -1,0 +1,60 @@
+"""The command `attenuator export`, in a process of its own."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from attenuator.bundle import read_manifest
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "attenuator", "export", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_help_teaches() -> None:
+    done = run("--help")
+    assert done.returncode == 0
+    for word in (
+        "SOURCE",
+        "--attention",
+        "--output",
+        "--max-tokens",
+        "--estimator",
+        "padding",
+        "examples:",
+        "exit codes",
+    ):
+        assert word in done.stdout
+
+
+def test_writes_a_bundle(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    output = tmp_path / "reviews"
+    done = run(str(checkpoint("encoder-yoso")), "--attention", "yoso", "--output", str(output), "--max-tokens", "300")
+    assert done.returncode == 0, done.stderr
+    assert read_manifest(output).max_tokens == 300
+    assert "model 'reviews'" in done.stdout
+    assert "num_hashes 0 to 512" in done.stdout
+    assert "trace the graph" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (["--attention", "mca"], 2, "SOURCE"),
+        (["x", "--attention", "mca"], 2, "--output is missing"),
+        (["x", "--output", "y"], 2, "--attention is missing"),
+        (["x", "--attention", "linear", "--output", "y"], 2, "'softmax', 'mca' or 'yoso'"),
+        (["x", "--attention", "mca", "--output", "y", "--precision", "int8"], 2, "--precision"),
+        (["nowhere", "--attention", "mca", "--output", "y"], 1, "'nowhere' is not a folder"),
+    ],
+)
+def test_wrong_words(words: list[str], code: int, sentence: str) -> None:
+    done = run(*words)
+    assert done.returncode == code
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""

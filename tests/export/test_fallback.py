@@ -1,0 +1,148 @@
+"""The ONNX functions, run by ONNX Runtime without the operator library, against the NumPy references."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+from attenuator.export.fallback import function
+from attenuator.export.packed import OPERATOR_BY_KEY
+from attenuator.ops import DOMAIN
+from attenuator.ops.mca.reference import mca_attention
+from attenuator.ops.pool.reference import sequence_pool
+from attenuator.ops.softmax.reference import softmax_attention
+from attenuator.ops.yoso.reference import yoso_attention
+
+TYPES = {"float": TensorProto.FLOAT, "int32": TensorProto.INT32, "int64": TensorProto.INT64}
+BATCHES = {
+    "ragged": [3, 1, 9, 2],
+    "empty-inside": [2, 0, 5],
+    "empty-ends": [0, 4, 1, 0],
+    "ones": [1, 1, 1],
+    "one": [1],
+    "all-empty": [0, 0],
+    "no-sequence": [],
+}
+HEADS, WIDTH, CHANNELS = 3, 10, 14
+
+
+def run(key: str, inputs: Mapping[str, np.ndarray], attributes: Mapping[str, Any]) -> list[np.ndarray]:
+    """One node, its function and no library. Attributes are always all there, as export writes them."""
+    operator = OPERATOR_BY_KEY[key]
+    names = [item.name for item in operator.inputs if item.name in inputs]
+    whole = {item.name: item.default for item in operator.attributes} | dict(attributes)
+    node = helper.make_node(operator.name, names, [item.name for item in operator.outputs], domain=DOMAIN, **whole)
+    graph = helper.make_graph(
+        [node],
+        "one_node",
+        [
+            helper.make_tensor_value_info(item.name, TYPES[item.dtype], [None] * len(item.axes))
+            for item in operator.inputs
+            if item.name in inputs
+        ],
+        [
+            helper.make_tensor_value_info(item.name, TYPES[item.dtype], [None] * len(item.axes))
+            for item in operator.outputs
+        ],
+    )
+    model = helper.make_model(
+        graph,
+        functions=[function(key, names, 20)],
+        opset_imports=[helper.make_opsetid("", 20), helper.make_opsetid(DOMAIN, 1)],
+        ir_version=10,
+    )
+    onnx.checker.check_model(model, full_check=True)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return list(session.run(None, dict(inputs)))
+
+
+def packed(lengths: list[int], first: bool, seed: int = 0) -> dict[str, np.ndarray]:
+    """Random inputs of every operator."""
+    generator = np.random.default_rng(seed)
+    total, batch = sum(lengths), len(lengths)
+
+    def rows(count: int, width: int) -> np.ndarray:
+        return generator.standard_normal((count, width)).astype(np.float32)
+
+    return {
+        "query": rows(batch if first else total, HEADS * WIDTH),
+        "key": rows(total, HEADS * WIDTH),
+        "value": rows(total, HEADS * WIDTH),
+        "hidden": rows(total, CHANNELS),
+        "value_weight": rows(CHANNELS, HEADS * WIDTH),
+        "value_bias": rows(1, HEADS * WIDTH)[0],
+        "conv_weight": rows(HEADS, 5),
+        "cu_seqlens": np.cumsum([0, *lengths]).astype(np.int32),
+        "alpha": np.zeros(batch, np.float32),
+        "num_hashes": np.zeros(batch, np.int32),
+        "seed": np.zeros(batch, np.int64),
+    }
+
+
+def pick(inputs: Mapping[str, np.ndarray], key: str, *, without: str = "") -> dict[str, np.ndarray]:
+    return {item.name: inputs[item.name] for item in OPERATOR_BY_KEY[key].inputs if item.name != without}
+
+
+@pytest.mark.parametrize("queries", ["all", "first"])
+@pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES)
+@pytest.mark.parametrize(
+    "attributes",
+    [{}, {"scale": 0.7}, {"window": 1}, {"window": 2, "global_tokens": 1}],
+    ids=["full", "scale", "window", "global"],
+)
+def test_softmax(lengths: list[int], attributes: dict[str, Any], queries: str) -> None:
+    whole = {"num_heads": HEADS, "queries": queries, **attributes}
+    inputs = pick(packed(lengths, queries == "first"), "softmax")
+    [output] = run("softmax", inputs, whole)
+    wanted = softmax_attention(**inputs, **whole)
+    assert output.shape == wanted.shape
+    np.testing.assert_allclose(output, wanted, atol=2e-6)
+
+
+@pytest.mark.parametrize("queries", ["all", "first"])
+@pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES)
+@pytest.mark.parametrize("attributes", [{}, {"window": 2, "global_tokens": 1}], ids=["full", "global"])
+def test_mca_computes_alpha_0(lengths: list[int], attributes: dict[str, Any], queries: str) -> None:
+    whole = {"num_heads": HEADS, "queries": queries, **attributes}
+    inputs = pick(packed(lengths, queries == "first"), "mca")
+    output, value_flops = run("mca", inputs, whole)
+    wanted, wanted_flops = mca_attention(**inputs, **whole)
+    np.testing.assert_allclose(output, wanted, atol=2e-5)
+    np.testing.assert_array_equal(value_flops, wanted_flops.astype(np.float32))
+
+
+@pytest.mark.parametrize("queries", ["all", "first"])
+@pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES)
+@pytest.mark.parametrize("normalize", [0, 1])
+@pytest.mark.parametrize("conv", [False, True], ids=["plain", "conv"])
+def test_yoso_computes_the_expectation(lengths: list[int], normalize: int, conv: bool, queries: str) -> None:
+    whole = {"num_heads": HEADS, "hash_bits": 7, "normalize": normalize, "queries": queries}
+    inputs = pick(packed(lengths, queries == "first"), "yoso", without="" if conv else "conv_weight")
+    if len(inputs["key"]):
+        inputs["key"][0] = 0  # a zero row has no direction
+    [output] = run("yoso", inputs, whole)
+    np.testing.assert_allclose(output, yoso_attention(**inputs, **whole), atol=3e-6)
+
+
+@pytest.mark.parametrize("mode", ["first", "mean"])
+@pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES)
+def test_pool(lengths: list[int], mode: str) -> None:
+    inputs = pick(packed(lengths, False), "pool")
+    [output] = run("pool", inputs, {"mode": mode})
+    np.testing.assert_allclose(output, sequence_pool(**inputs, mode=mode), atol=1e-6)
+
+
+def test_sequences_do_not_see_each_other() -> None:
+    inputs = pick(packed([4, 3], False), "softmax")
+    [before] = run("softmax", inputs, {"num_heads": HEADS})
+    inputs["value"][4:] += 100
+    inputs["key"][4:] += 100
+    [after] = run("softmax", inputs, {"num_heads": HEADS})
+    np.testing.assert_allclose(after[:4], before[:4], atol=1e-6)
+    assert np.abs(after[4:] - before[4:]).min() > 1

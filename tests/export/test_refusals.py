@@ -1,0 +1,216 @@
+"""What cannot be exported is refused in one sentence that says why, and leaves nothing behind."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from checkpoints import MODERN, SMALL, VOCAB, bert, fast_tokenizer, train_tokenizer
+
+from attenuator.errors import ExportError
+from attenuator.export import export
+
+Get = Callable[[str], Path]
+
+
+def refuse(source: str | Path, tmp_path: Path, attention: str = "mca", **options: Any) -> str:
+    """The sentence; nothing may lie in the output's parent afterwards."""
+    output = tmp_path / "out" / "bundle"
+    with pytest.raises(ExportError) as caught:
+        export(str(source), attention=attention, output=output, **options)
+    assert not output.parent.exists() or not list(output.parent.iterdir())
+    sentence = str(caught.value)
+    assert "\n" not in sentence
+    return sentence
+
+
+def save(model: Any, folder: Path, tokenizer: Any = None) -> Path:
+    transformers.utils.logging.disable_progress_bar()
+    model.save_pretrained(folder)
+    (tokenizer or fast_tokenizer()).save_pretrained(folder)
+    return folder
+
+
+def edit(folder: Path, target: Path, **changes: Any) -> Path:
+    """A copy of a checkpoint with another config."""
+    shutil.copytree(folder, target)
+    config = json.loads((target / "config.json").read_text())
+    (target / "config.json").write_text(json.dumps(config | changes))
+    return target
+
+
+@pytest.mark.parametrize(
+    ("name", "attention", "words"),
+    [
+        ("bert", "yoso", "the model was trained with softmax attention, which attention 'yoso' does not compute"),
+        ("yoso", "mca", "the model was trained with YOSO attention, which attention 'mca' does not compute; use yoso"),
+        ("yoso", "softmax", "trained with YOSO attention"),
+        ("encoder-yoso", "mca", "trained with YOSO attention"),
+        ("encoder-yoso", "softmax", "trained with YOSO attention"),
+        ("encoder-softmax", "yoso", "trained with softmax attention"),
+        ("modernbert", "yoso", "use softmax or mca"),
+        ("bert", "linear", "attention is 'linear', must be one of: softmax, mca, yoso"),
+        ("bert", "pool", "attention is 'pool', must be one of"),
+    ],
+)
+def test_attention_that_the_model_was_not_trained_with(
+    name: str, attention: str, words: str, checkpoint: Get, tmp_path: Path
+) -> None:
+    assert words in refuse(checkpoint(name), tmp_path, attention)
+
+
+@pytest.mark.parametrize(
+    ("name", "attention", "options", "words"),
+    [
+        ("bert", "mca", {"max_tokens": 71}, "max_tokens is 71, must be in [1, 70]"),
+        ("bert", "mca", {"max_tokens": 0}, "max_tokens is 0, must be in [1, 70]"),
+        ("roberta", "mca", {"max_tokens": 69}, "must be in [1, 68]"),
+        ("bert", "softmax", {"estimator": "paper"}, "estimator belongs to attention 'mca'"),
+        ("bert", "mca", {"estimator": "exact"}, "estimator is 'exact', must be one of: sampled, deterministic, paper"),
+        ("bert", "mca", {"knob_default": 1.5}, "the default of alpha is 1.5, must be in [0, 1]"),
+        ("yoso", "yoso", {"knob_default": 2.5}, "the default of num_hashes is 2.5"),
+        ("bert", "softmax", {"knob_default": 1}, "has no knob"),
+        ("bert", "mca", {"name": "a b"}, "name"),
+    ],
+)
+def test_options(
+    name: str, attention: str, options: dict[str, Any], words: str, checkpoint: Get, tmp_path: Path
+) -> None:
+    assert words in refuse(checkpoint(name), tmp_path, attention, **options)
+
+
+def test_unsupported_family_names_those_that_are(tmp_path: Path) -> None:
+    config = transformers.DebertaV2Config(**SMALL)
+    sentence = refuse(save(transformers.DebertaV2ForSequenceClassification(config), tmp_path / "deberta"), tmp_path)
+    assert "'deberta-v2'" in sentence
+    for family in ("bert", "roberta", "distilbert", "electra", "albert", "modernbert", "yoso", "attenuator-encoder"):
+        assert family in sentence
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"is_decoder": True}, "is a decoder"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
+        ({"architectures": ["BertForMaskedLM"]}, "is a BertForMaskedLM, must be a sequence classifier"),
+        ({"problem_type": "regression"}, "is a regressor"),
+        ({"hidden_size": 64}, "cannot be loaded"),
+        ({"num_hidden_layers": 3}, "no trained weights for bert.encoder.layer.2"),
+        ({"model_type": None}, "model family 'None'"),
+        ({"id2label": {"0": "same", "1": "same", "2": "other"}}, "labels must be 3 different names"),
+    ],
+)
+def test_configs_that_do_not_fit(changes: dict[str, Any], words: str, checkpoint: Get, tmp_path: Path) -> None:
+    assert words in refuse(edit(checkpoint("bert"), tmp_path / "edited", **changes), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"hash_code_len": 17}, "hash_code_len is 17, must be in [1, 16]"),
+        ({"conv_window": 4}, "conv_window is 4, must be odd"),
+    ],
+)
+def test_yoso_configs_that_do_not_fit(changes: dict[str, Any], words: str, checkpoint: Get, tmp_path: Path) -> None:
+    assert words in refuse(edit(checkpoint("yoso"), tmp_path / "edited", **changes), tmp_path, "yoso")
+
+
+def test_rotary_positions_that_depend_on_the_batch(tmp_path: Path) -> None:
+    rope = {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 2.0}
+    config = transformers.ModernBertConfig(
+        **MODERN, rope_parameters={"full_attention": rope, "sliding_attention": rope}
+    )
+    folder = save(transformers.ModernBertForSequenceClassification(config), tmp_path / "rope")
+    assert "rope_type is 'dynamic'" in refuse(folder, tmp_path)
+
+
+def test_a_single_output_is_a_regressor(tmp_path: Path) -> None:
+    folder = save(transformers.BertForSequenceClassification(bert(num_labels=1)), tmp_path / "one")
+    assert "is a regressor" in refuse(folder, tmp_path)
+
+
+def test_weights_without_a_trained_head(checkpoint: Get, tmp_path: Path) -> None:
+    folder = save(transformers.BertModel(bert()), tmp_path / "base")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"architectures": None}))
+    sentence = refuse(folder, tmp_path)
+    assert "no trained weights for classifier" in sentence
+    assert "fine-tuned sequence classifier" in sentence
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda folder: (folder / "config.json").unlink(), "config.json is missing"),
+        (lambda folder: (folder / "config.json").write_text("{"), "config.json cannot be read"),
+        (lambda folder: (folder / "config.json").write_text("[]"), "config.json cannot be read"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "cannot be loaded"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"damaged"), "cannot be loaded"),
+        (lambda folder: (folder / "tokenizer.json").unlink(), "tokenizer of"),
+        (lambda folder: (folder / "tokenizer.json").write_text("{}"), "tokenizer of"),
+    ],
+    ids=["no-config", "bad-config", "list-config", "no-weights", "bad-weights", "no-tokenizer", "bad-tokenizer"],
+)
+@pytest.mark.parametrize("name", ["bert", "encoder-softmax"])
+def test_damaged_checkpoints(
+    name: str, damage: Callable[[Path], Any], words: str, checkpoint: Get, tmp_path: Path
+) -> None:
+    folder = tmp_path / "damaged"
+    shutil.copytree(checkpoint(name), folder)
+    damage(folder)
+    sentence = refuse(folder, tmp_path)
+    assert words in sentence or (words == "tokenizer of" and "has no tokenizer.json" in sentence)
+
+
+def test_tokenizer_with_ids_outside_the_vocabulary(tmp_path: Path) -> None:
+    model = transformers.BertForSequenceClassification(bert(vocab_size=40))
+    size = train_tokenizer().get_vocab_size()
+    sentence = refuse(save(model, tmp_path / "small"), tmp_path)
+    assert f"token id {size - 1}, must be below the model's vocab_size 40" in sentence
+
+
+def test_weights_that_are_not_numbers(checkpoint: Get, tmp_path: Path) -> None:
+    model = transformers.BertForSequenceClassification.from_pretrained(checkpoint("bert"))
+    with torch.no_grad():
+        model.classifier.weight[0, 0] = float("nan")
+    assert "differs from the PyTorch model by nan" in refuse(save(model, tmp_path / "nan"), tmp_path)
+
+
+def test_a_folder_that_is_not_a_bundle_is_left_alone(checkpoint: Get, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ExportError, match="is a folder that is not a bundle"):
+        export(str(checkpoint("bert")), attention="mca", output=tmp_path)
+    with pytest.raises(ExportError, match="is a file"):
+        export(str(checkpoint("bert")), attention="mca", output=tmp_path / "notes.txt")
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize(
+    ("text", "function", "words"),
+    [
+        ("def load(): return 1", "load", "must return (model, tokenizer, labels)"),
+        ("def load(): return 1, 2, 3", "load", "gives a int, must be a transformers model"),
+        ("def load(): raise ValueError('no\\nweights')", "load", "mine.py:load failed: ValueError: no weights"),
+        ("import nowhere_at_all", "load", "importing"),
+        ("x = 1", "load", "has no function 'load'"),
+    ],
+)
+def test_functions_that_give_no_model(text: str, function: str, words: str, tmp_path: Path) -> None:
+    module = tmp_path / "mine.py"
+    module.write_text(text)
+    assert words in refuse(f"{module}:{function}", tmp_path)
+
+
+@pytest.mark.parametrize("source", ["bert-base-uncased", "nowhere/at/all", "nowhere.py:load"])
+def test_sources_that_do_not_exist(source: str, tmp_path: Path) -> None:
+    sentence = refuse(source, tmp_path)
+    assert "is not a folder" in sentence or "does not exist" in sentence
+
+
+def test_vocabulary_of_the_tests_fits() -> None:
+    assert np.max(list(train_tokenizer().get_vocab().values())) < VOCAB

@@ -1,0 +1,90 @@
+"""The PyTorch operators: shapes for the tracer, the library's kernels for eager runs."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from attenuator.errors import EngineError
+from attenuator.ops import OPERATORS
+from attenuator.ops.softmax.reference import softmax_attention
+from attenuator.ops.spec import Operator
+from attenuator.ops.torch_op import op_name, overload
+from attenuator.ops.yoso.reference import yoso_attention
+
+HEADS, WIDTH = 2, 16
+STARTS = torch.tensor([0, 3, 3, 10], dtype=torch.int32)
+
+
+def tensors(operator: Operator) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    sizes = {"T": 10, "T or B": 10, "C": 12, "c": 3, "num_heads": HEADS}
+    made = {}
+    for item in operator.inputs:
+        shape = [sizes.get(axis, HEADS * WIDTH) for axis in item.axes]
+        made[item.name] = torch.randn(shape, generator=generator)
+    more = {"cu_seqlens": STARTS, "seed": torch.arange(3), "alpha": torch.zeros(3)}
+    return (
+        made
+        | {name: value for name, value in more.items() if name in made}
+        | ({"num_hashes": torch.zeros(3, dtype=torch.int32)} if "num_hashes" in made else {})
+    )
+
+
+def attributes(operator: Operator) -> dict[str, Any]:
+    wanted = {"num_heads": HEADS, "hash_bits": 6}
+    return {item.name: wanted[item.name] for item in operator.attributes if item.name in wanted}
+
+
+def call(operator: Operator) -> Callable[..., Any]:
+    return lambda inputs, given: overload(operator)(*inputs.values(), **given)
+
+
+@pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.name)
+def test_schema_lists_inputs_then_attributes(operator: Operator) -> None:
+    schema = overload(operator)._schema
+    assert schema.name == f"attenuator::{op_name(operator)}"
+    names = [argument.name for argument in schema.arguments]
+    assert names[: len(operator.inputs)] == [item.name for item in operator.inputs]
+    assert set(names[len(operator.inputs) :]) == {item.name for item in operator.attributes}
+    assert len(schema.returns) == len(operator.outputs)
+
+
+@pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.name)
+def test_passes_pytorchs_own_checks(operator: Operator) -> None:
+    arguments = tuple(tensors(operator).values())
+    torch.library.opcheck(
+        overload(operator), arguments, attributes(operator), test_utils=("test_schema", "test_faketensor")
+    )
+
+
+def test_eager_runs_the_kernels() -> None:
+    softmax = next(operator for operator in OPERATORS if operator.key == "softmax")
+    inputs = tensors(softmax)
+    wanted = softmax_attention(*(tensor.numpy() for tensor in inputs.values()), num_heads=HEADS, window=2)
+    given = overload(softmax)(*inputs.values(), num_heads=HEADS, window=2)
+    np.testing.assert_allclose(given.numpy(), wanted, atol=1e-5)
+
+
+def test_eager_takes_tensors_that_are_not_contiguous() -> None:
+    yoso = next(operator for operator in OPERATORS if operator.key == "yoso")
+    inputs = tensors(yoso)
+    wide = torch.randn(10, 3, HEADS * WIDTH)
+    inputs |= {"query": wide[:, 0], "key": wide[:, 1], "value": wide[:, 2], "conv_weight": None}
+    given = overload(yoso)(*inputs.values(), num_heads=HEADS, hash_bits=6)
+    arrays = {name: tensor.numpy() for name, tensor in inputs.items() if tensor is not None}
+    np.testing.assert_allclose(given.numpy(), yoso_attention(**arrays, num_heads=HEADS, hash_bits=6), atol=1e-5)
+
+
+def test_errors_are_the_kernels_sentences() -> None:
+    pool = next(operator for operator in OPERATORS if operator.key == "pool")
+    with pytest.raises(EngineError, match=r"SequencePool: cu_seqlens\[2\] is 9"):
+        overload(pool)(torch.zeros(5, 2), torch.tensor([0, 2, 9], dtype=torch.int32))
+    with pytest.raises(EngineError, match="cu_seqlens is torch.int64"):
+        overload(pool)(torch.zeros(5, 2), torch.tensor([0, 5]))
+    mca = next(operator for operator in OPERATORS if operator.key == "mca")
+    inputs = tensors(mca) | {"alpha": torch.tensor([0.0, 2.0, 0.0])}
+    with pytest.raises(EngineError, match=r"McaAttention: alpha\[1\]"):
+        overload(mca)(*inputs.values(), num_heads=HEADS)
