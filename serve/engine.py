@@ -285,7 +285,8 @@ def warm_up(model: Model) -> Pace:
     pace = Pace()
     knobs = model.knobs.defaults()
     for length in WARM_UP_TOKENS:
-        ids = np.arange(min(length, model.manifest.max_tokens), dtype=np.int64) % model.manifest.vocab_size
+        # The last id is the one that the check at load has run.
+        ids = np.full(min(length, model.manifest.max_tokens), model.manifest.vocab_size - 1, dtype=np.int64)
         row = Row(ids, np.zeros_like(ids), knobs)
         for _ in range(2):
             started = time.monotonic()

@@ -127,6 +127,13 @@ def sign(folder: Path, **changes: object) -> bundle.Manifest:
     return manifest
 
 
+def probe(folder: Path, feeds: dict[str, np.ndarray]) -> None:
+    """Writes `probe.npz`: the feeds, and the logits that the bundle's model gives for them."""
+    arrays = {name: value for name, value in feeds.items() if name != "logits"}
+    logits = session.create(folder / bundle.MODEL).run(["logits"], arrays)[0]
+    np.savez(folder / bundle.PROBE, **arrays, logits=logits)
+
+
 def write(
     folder: Path,
     kind: str,
@@ -183,8 +190,7 @@ def write(
     exact = {row.name: int(row.exact) if row.dtype == "int32" else row.exact for row in rows}
     ids = [random.integers(0, len(VOCAB), length) for length in (1, 7, 40)]
     feeds = pack([Row(row, np.zeros_like(row), exact) for row in ids], manifest)
-    logits = session.create(folder / bundle.MODEL).run(["logits"], feeds)[0]
-    np.savez(folder / bundle.PROBE, **feeds, logits=logits)
+    probe(folder, feeds)
     files = {path.name: bundle.file_sha256(path) for path in sorted(folder.iterdir())}
     manifest = manifest.model_copy(update={"files": files, "revision": bundle.revision(files)})
     bundle.write_manifest(folder, manifest)

@@ -1,7 +1,7 @@
 """One server with the tiny bundles for all tests; others on demand."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -33,14 +33,20 @@ def service(bundles: dict[str, Path]) -> Iterator[Service]:
 
 
 @pytest.fixture
-def start(bundles: dict[str, Path]) -> Iterator[Callable[..., Service]]:
-    """Starts a server with one bundle and the given flags."""
+def start_with() -> Iterator[Callable[..., Service]]:
+    """Starts a server with the given bundles and flags."""
     made: list[Service] = []
 
-    def run(*flags: str, kind: str = "yoso") -> Service:
-        made.append(Service([bundles[kind]], *flags))
+    def run(folders: Sequence[Path], *flags: str) -> Service:
+        made.append(Service(folders, *flags))
         return made[-1]
 
     yield run
     for one in made:
         one.stop()
+
+
+@pytest.fixture
+def start(start_with: Callable[..., Service], bundles: dict[str, Path]) -> Callable[..., Service]:
+    """Starts a server with one bundle and the given flags."""
+    return lambda *flags, kind="yoso": start_with([bundles[kind]], *flags)

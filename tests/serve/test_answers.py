@@ -1,0 +1,163 @@
+"""What the service answers to good requests."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+from service import Service
+
+from attenuator.ops import KNOBS
+from attenuator.runtime import Model, Row
+
+TEXT = "a very good film was not bad"
+LONGER = " ".join(tiny.WORDS * 8)
+
+
+def local(model: Model, text: str, pair: str | None = None, seed: int = 0, **knobs: Any) -> np.ndarray:
+    """The model's logits without a server."""
+    encoded = model.encode(text, pair)
+    [result] = model.run([Row(encoded.token_ids, encoded.type_ids, model.knobs.check(knobs), seed)])
+    return result.logits
+
+
+def ok(service: Service, **body: Any) -> dict[str, Any]:
+    response = service.classify(body)
+    assert response.status_code == 200, response.text
+    return dict(response.json())
+
+
+def test_answer_has_every_field_and_the_models_scores(service: Service, models: dict[str, Model]) -> None:
+    answer = ok(service, model="yoso", inputs=TEXT, num_hashes=16, seed=3, top_k=2, return_logits=True)
+    logits = local(models["yoso"], TEXT, seed=3, num_hashes=16)
+    powers = np.exp(logits.astype(np.float64) - logits.max())
+    scores = powers / powers.sum()
+    labels = models["yoso"].manifest.labels
+    order = np.argsort(-scores)
+    assert answer["predictions"] == [
+        {
+            "label": labels[order[0]],
+            "score": pytest.approx(scores[order[0]], rel=1e-12),
+            "scores": [{"label": labels[i], "score": pytest.approx(scores[i], rel=1e-12)} for i in order[:2]],
+            "logits": [float(value) for value in logits],
+        }
+    ]
+    assert answer["revision"] == models["yoso"].manifest.revision
+    assert {name: answer[name] for name in ("model", "device", "knobs", "requested", "chosen_by", "seed")} == {
+        "model": "yoso",
+        "device": "cpu",
+        "knobs": {"num_hashes": 16},
+        "requested": {"num_hashes": 16},
+        "chosen_by": "caller",
+        "seed": 3,
+    }
+    assert answer["tokens"] == [len(models["yoso"].encode(TEXT).token_ids)]
+    assert set(answer["timing_ms"]) == {"tokenize", "queue", "compute", "total"}
+    assert "value_flops" not in answer
+    assert "labels" not in answer["predictions"][0]
+
+
+def test_defaults_are_the_bundles_and_said_so(service: Service) -> None:
+    answer = ok(service, model="yoso", inputs=TEXT)
+    assert (answer["knobs"], answer["requested"], answer["chosen_by"]) == ({"num_hashes": 32}, {}, "default")
+    assert isinstance(answer["knobs"]["num_hashes"], int)
+    assert answer["seed"] == 0
+    assert set(answer["predictions"][0]) == {"label", "score"}
+    assert ok(service, model="softmax", inputs=TEXT)["knobs"] == {}
+
+
+def test_mca_reports_the_share_of_multiply_adds(service: Service) -> None:
+    exact = ok(service, model="mca", inputs=[TEXT, "good"], alpha=0)
+    assert exact["value_flops"] == [1.0, 1.0]
+    assert exact["knobs"] == {"alpha": 0.0}
+    cheap = ok(service, model="mca", inputs=LONGER, alpha=1)
+    assert 0 < cheap["value_flops"][0] < 1
+
+
+def test_pairs_ids_and_batches(service: Service, models: dict[str, Model]) -> None:
+    model = models["yoso"]
+    ids = model.encode("good film").token_ids.tolist()
+    items = ["good film", {"text": "good", "text_pair": "bad plot"}, {"token_ids": ids}, {"text": "film"}]
+    answer = ok(service, model="yoso", inputs=items, return_logits=True)
+    found = [np.float32(one["logits"]) for one in answer["predictions"]]
+    expected = [
+        local(model, "good film"),
+        local(model, "good", "bad plot"),
+        local(model, "good film"),
+        local(model, "film"),
+    ]
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert answer["tokens"] == [4, 6, 4, 3]
+
+
+def test_multi_label_gives_the_labels_above_their_threshold(service: Service, models: dict[str, Model]) -> None:
+    answer = ok(service, model="multi", inputs=TEXT, top_k=33)
+    logits = local(models["multi"], TEXT).astype(np.float64)
+    scores = 1 / (1 + np.exp(-logits))
+    [found] = answer["predictions"]
+    assert found["labels"] == [f"clause {i}" for i in range(33) if scores[i] >= 0.5]
+    assert found["label"] == f"clause {int(scores.argmax())}"
+    assert [one["score"] for one in found["scores"]] == pytest.approx(sorted(scores, reverse=True), rel=1e-12)
+
+
+def test_truncate_keeps_the_special_tokens(service: Service) -> None:
+    answer = ok(service, model="yoso", inputs="good " * 9000, truncate=True, num_hashes=1)
+    assert answer["tokens"] == [tiny.MAX_TOKENS]
+
+
+def test_seeds_repeat_differ_and_are_drawn(service: Service) -> None:
+    def logits(**body: Any) -> list[float]:
+        answer = ok(service, model="yoso", inputs=LONGER, num_hashes=64, return_logits=True, **body)
+        return list(answer["predictions"][0]["logits"])
+
+    assert logits() == logits(seed=0)
+    assert logits(seed=1) == logits(seed=1)
+    assert len({tuple(logits(seed=seed)) for seed in range(8)}) == 8
+    drawn = [ok(service, model="yoso", inputs=LONGER, num_hashes=64, seed=None, return_logits=True) for _ in range(4)]
+    assert len({answer["seed"] for answer in drawn}) == 4
+    assert logits(seed=drawn[0]["seed"]) == drawn[0]["predictions"][0]["logits"]
+
+
+def test_server_default_seed_is_a_setting(start: Callable[..., Service]) -> None:
+    one = start("--seed", "41")
+    answer = ok(one, inputs=TEXT, num_hashes=2)
+    assert answer["seed"] == 41
+    assert answer["model"] == "yoso"  # may be left out where one model is served
+
+
+def test_timing_headers(service: Service) -> None:
+    response = service.classify({"model": "yoso", "inputs": TEXT})
+    timing = response.json()["timing_ms"]
+    assert response.headers["Server-Timing"] == ", ".join(f"{name};dur={timing[name]}" for name in timing)
+    assert response.headers["x-compute-characters"] == str(len(TEXT))
+    assert response.headers["x-compute-tokens"] == str(response.json()["tokens"][0])
+    for name in ("compute", "total", "tokenization", "queue", "inference"):
+        assert response.headers[f"x-{name}-time"].isdigit()
+
+
+def test_models_health_and_description(service: Service, models: dict[str, Model]) -> None:
+    listed = service.client.get("/v1/models").json()["models"]
+    assert {one["name"] for one in listed} == set(models)
+    keys = {"name", "revision", "task", "labels", "max_tokens", "knobs", "calibration"}
+    assert all(set(one) == keys for one in listed)
+    [knob] = next(one for one in listed if one["name"] == "yoso")["knobs"]
+    assert (knob["name"], knob["low"], knob["high"], knob["exact"]) == ("num_hashes", 0, 512, 0)
+    assert service.client.get("/health/live").json() == {"status": "live"}
+    assert service.client.get("/health/ready").json() == {"status": "ready"}
+    schemas = service.client.get("/openapi.json").json()["components"]["schemas"]
+    for knob in KNOBS.values():
+        field = schemas["ClassifyRequest"]["properties"][knob.name]
+        assert (field["minimum"], field["maximum"]) == (knob.low, knob.high)
+    assert schemas["ClassifyRequest"]["additionalProperties"] is False
+    page = service.client.get("/docs").text
+    assert "num_hashes" in page
+    assert "src=" not in page  # works offline
+    assert json.dumps(schemas)
+
+
+@pytest.mark.parametrize("size", [1, 256])
+def test_single_and_batch_hit_the_same_limits(service: Service, size: int) -> None:
+    assert len(ok(service, model="yoso", inputs=["good film"] * size, num_hashes=1)["predictions"]) == size
