@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Literal
 
@@ -162,9 +163,8 @@ def main(arguments: Sequence[str]) -> int:
     source = items(words, [file] if file is not None else [], jsonl=settings.jsonl)
     # A file is read to the end before anything runs: a line that is wrong shows at once, and progress has an end.
     everything = list(source) if file != STDIN else None
-    engine = engine_of(settings)
     output = output_for(json_lines=settings.json_lines)
-    with progress_bar() as progress:
+    with closing(engine_of(settings)) as engine, progress_bar() as progress:
         count = None if everything is None else len(everything)
         task = progress.add_task("classifying", total=count, visible=count is None or count > engine.max_items)
         for batch in batches(source if everything is None else iter(everything), engine.max_items):
@@ -175,5 +175,4 @@ def main(arguments: Sequence[str]) -> int:
             output.show(batch, answer)
             progress.advance(task, len(batch))
     output.close()
-    engine.close()
     return 0

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from attenuator.bundle import MODEL, MODEL_DATA, Manifest
 from attenuator.clients.baseline import write_softmax_model
 from attenuator.clients.report import Measured
+from attenuator.errors import InvalidRequest
 from attenuator.runtime import Model, Row, create, load
 from attenuator.runtime.batch import pack
 
@@ -45,7 +46,10 @@ def _token_source(model: Model, sample: Path | None) -> Callable[[int], Ids]:
     if sample is None:
         random = np.random.default_rng(SEED)
         return lambda tokens: random.integers(0, model.manifest.vocab_size, tokens, dtype=np.int64)
-    text = sample.read_text(encoding="utf-8")
+    try:
+        text = sample.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(f"{sample} cannot be read: {error}") from None
     ids = model.encode(text, truncate=True, param=str(sample)).token_ids
     return lambda tokens: np.resize(ids, tokens)
 
@@ -90,6 +94,7 @@ def measure(
         One timing per length.
 
     Raises:
+        InvalidRequest: the sample cannot be read.
         AttenuatorError: the bundle does not run here.
     """
     model = load(folder, threads=threads)

@@ -1,0 +1,316 @@
+"""The commands `classify` and `inspect` on real bundles, in this process and through a real server."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from service import KEY
+
+from attenuator.__main__ import main
+from attenuator.bundle import read_manifest
+from attenuator.clients import Client
+from attenuator.runtime import Row, load
+
+TEXTS = ["the quick brown fox", "a film so bad, that it is [good] again", "42 tokens and spaces"]
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs `attenuator WORDS`; exit code, standard output, standard error."""
+    monkeypatch.setenv("ATTENUATOR_API_KEY", KEY)
+
+    def call(*words: str | Path) -> tuple[int, str, str]:
+        capsys.readouterr()
+        try:
+            code = main([str(word) for word in words])
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        return code, *capsys.readouterr()
+
+    return call
+
+
+def records(output: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in output.splitlines()]
+
+
+def test_classify_answers_what_the_runtime_answers(run: Run, bundles: dict[str, Path]) -> None:
+    code, output, errors = run(
+        "classify", "--bundle", bundles["long"], "--num-hashes", "16", "--logits", "--json", *TEXTS
+    )
+    assert (code, errors) == (0, "")
+    model = load(bundles["long"], check=False)
+    for text, record in zip(TEXTS, records(output), strict=True):
+        encoded = model.encode(text)
+        [alone] = model.run([Row(encoded.token_ids, encoded.type_ids, {"num_hashes": 16}, seed=0)])
+        assert record["logits"] == [float(value) for value in alone.logits]
+        assert record["label"] == model.manifest.labels[int(np.argmax(alone.logits))]
+        assert record["knobs"] == {"num_hashes": 16}
+        assert (record["chosen_by"], record["seed"], record["tokens"]) == ("caller", 0, len(encoded.token_ids))
+
+
+def test_classify_through_a_server_and_without_one_agree_bit_for_bit(
+    run: Run, bundles: dict[str, Path], url: str
+) -> None:
+    for model, knob in (("long", ["--num-hashes", "8"]), ("mca", ["--alpha", "0.5"]), ("many", []), ("exact", [])):
+        words = [*knob, "--logits", "--top-k", "2", "--json", *TEXTS]
+        code, here, errors = run("classify", "--bundle", bundles[model], *words)
+        assert (code, errors) == (0, "")
+        code, there, errors = run("classify", "--url", url, "--model", model, *words)
+        assert (code, errors) == (0, "")
+        assert records(here) == records(there)
+        assert len(records(here)) == len(TEXTS)
+        assert len(records(here)[0]["scores"]) == 2
+
+
+def test_classify_shows_tab_separated_lines_in_a_pipe(run: Run, bundles: dict[str, Path]) -> None:
+    code, output, _ = run("classify", "--bundle", bundles["mca"], *TEXTS)
+    assert code == 0
+    rows = [line.split("\t") for line in output.splitlines()]
+    assert [row[2] for row in rows] == TEXTS
+    assert {row[0] for row in rows} <= set(read_manifest(bundles["mca"]).labels)
+    assert all(0 < float(row[1]) <= 1 for row in rows)
+
+
+def test_classify_shows_a_table_on_a_terminal(
+    run: Run, bundles: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "120")
+    code, output, _ = run("classify", "--bundle", bundles["mca"], "--alpha", "0.3", "--top-k", "2", *TEXTS)
+    assert code == 0
+    output = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", output)
+    lines = output.splitlines()
+    assert lines[0].split()[:3] == ["label", "score", "best"]
+    assert "value FLOPs" in lines[0]
+    assert "[good]" in output
+    assert "alpha 0.3 (chosen by caller), seed 0" in lines[-1]
+
+
+def test_classify_reads_files_and_standard_input(
+    run: Run, bundles: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["classify", "--bundle", bundles["long"], "--json"]
+    expected = [record["score"] for record in records(run(*words, *TEXTS)[1])]
+    text, lines = tmp_path / "texts.txt", tmp_path / "texts.jsonl"
+    text.write_text("\n".join([TEXTS[0], "", *TEXTS[1:]]))
+    lines.write_text("\n".join(json.dumps({"text": value, "label": "x"}) for value in TEXTS))
+    for path, numbers in ((text, (1, 3, 4)), (lines, (1, 2, 3))):
+        found = records(run(*words, "--file", path)[1])
+        assert [record["score"] for record in found] == expected
+        assert [record["input"] for record in found] == [f"{path} line {number}" for number in numbers]
+    with text.open() as stream:
+        monkeypatch.setattr("sys.stdin", stream)
+        assert [record["score"] for record in records(run(*words)[1])] == expected
+
+
+def test_classify_takes_more_inputs_than_a_request_may_hold(
+    run: Run, bundles: dict[str, Path], tmp_path: Path, url: str
+) -> None:
+    path = tmp_path / "many.txt"
+    path.write_text("\n".join(f"fox number {i}" for i in range(300)))
+    code, there, _ = run("classify", "--url", url, "--model", "long", "--file", path, "--json")
+    assert code == 0
+    assert len(records(there)) == 300
+    _, here, _ = run("classify", "--bundle", bundles["long"], "--file", path, "--json")
+    assert records(here) == records(there)
+
+
+def test_classify_draws_a_seed_when_asked(run: Run, bundles: dict[str, Path]) -> None:
+    words = ["classify", "--bundle", bundles["long"], "--num-hashes", "8", "--json", TEXTS[1]]
+    seeds = {records(run(*words, "--seed", "random")[1])[0]["seed"] for _ in range(3)}
+    assert len(seeds) == 3
+    drawn = records(run(*words, "--seed", "random")[1])[0]
+    again = records(run(*words, "--seed", str(drawn["seed"]))[1])[0]
+    assert drawn == again
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (["x"], 2, "give either --bundle BUNDLE"),
+        (["--bundle", "{long}", "--url", "http://127.0.0.1:1", "x"], 2, "give either --bundle BUNDLE"),
+        (
+            ["--bundle", "{long}", "--num-hashes", "513", "x"],
+            2,
+            "--num-hashes is 513, must be a whole number from 0 to 512",
+        ),
+        (["--bundle", "{long}", "--num-hashes", "1.5", "x"], 2, "--num-hashes (or ATTENUATOR_NUM_HASHES) is '1.5'"),
+        (["--bundle", "{long}", "--seed", "never", "x"], 2, "--seed (or ATTENUATOR_SEED) is 'never'"),
+        (["--bundle", "{long}", "--frobnicate", "x"], 2, "unrecognized arguments: --frobnicate"),
+        (["--bundle", "{long}", "--alpha", "0.5", "x"], 1, "has no knob alpha"),
+        (["--bundle", "{mca}", "--top-k", "4", "x"], 1, "top_k is 4, must be a whole number from 1 to 3"),
+        (["--bundle", "{mca}", "a", " "], 1, "text 2 is empty"),
+        (
+            ["--bundle", "{mca}", "ok", "fox " * 100],
+            1,
+            "text 2 has 102 tokens, must have at most 70, or give --truncate",
+        ),
+        (["--bundle", "/nowhere", "x"], 1, "bundle /nowhere is not a folder"),
+        (["--bundle", "{mca}", "--file", "/nowhere.txt"], 1, "/nowhere.txt cannot be read: No such file"),
+        (["--url", "http://127.0.0.1:1", "x"], 1, "http://127.0.0.1:1 cannot be reached"),
+        (["--url", "{url}", "--model", "nope", "x"], 1, "nope"),
+        (["--url", "{url}", "--model", "mca", "--num-hashes", "8", "x"], 1, "num_hashes"),
+        (["--url", "{url}", "--model", "mca", "ok", "fox " * 100], 1, "text 2 has"),
+        (["--url", "{url}", "--model", "mca", "--api-key", "wrong", "x"], 1, "key"),
+    ],
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else None,
+)
+def test_classify_tells_what_is_wrong_in_one_sentence(
+    run: Run, bundles: dict[str, Path], url: str, words: list[str], code: int, sentence: str
+) -> None:
+    places = {name: str(folder) for name, folder in bundles.items()} | {"url": url}
+    found, output, errors = run("classify", *(word.format(**places) for word in words))
+    assert found == code
+    assert output == ""
+    assert sentence in errors
+    assert errors.startswith("attenuator classify: ")
+    assert len(errors.splitlines()) == 1
+
+
+def test_truncate_cuts_what_is_too_long(run: Run, bundles: dict[str, Path]) -> None:
+    code, output, _ = run("classify", "--bundle", bundles["mca"], "--truncate", "--json", "fox " * 100)
+    assert code == 0
+    assert records(output)[0]["tokens"] == read_manifest(bundles["mca"]).max_tokens
+
+
+def test_environment_stands_in_for_flags(
+    run: Run, bundles: dict[str, Path], url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ATTENUATOR_URL", url)
+    monkeypatch.setenv("ATTENUATOR_MODEL", "long")
+    monkeypatch.setenv("ATTENUATOR_NUM_HASHES", "24")
+    _, output, _ = run("classify", "--json", TEXTS[0])
+    assert records(output)[0]["knobs"] == {"num_hashes": 24}
+    _, output, _ = run("classify", "--json", "--num-hashes", "12", TEXTS[0])
+    assert records(output)[0]["knobs"] == {"num_hashes": 12}
+
+
+def test_a_closed_pipe_ends_the_command_quietly(bundles: dict[str, Path], tmp_path: Path) -> None:
+    path = tmp_path / "many.txt"
+    path.write_text("\n".join(f"fox number {i}" for i in range(2000)))
+    command = [sys.executable, "-m", "attenuator", "classify", "--bundle", str(bundles["mca"]), "--file", str(path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ)
+    assert process.stdout is not None
+    assert process.stdout.readline().endswith("fox number 0\n")
+    process.stdout.close()
+    assert process.stderr is not None
+    errors = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(timeout=120) != 0
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("command", ["classify", "inspect"])
+def test_help_teaches(run: Run, command: str) -> None:
+    code, output, errors = run(command, "--help")
+    assert (code, errors) == (0, "")
+    assert "examples:" in output
+    assert f"attenuator {command} " in output
+    assert "exit codes:" in output
+
+
+def test_inspect_tells_everything_about_a_yoso_bundle(run: Run, bundles: dict[str, Path]) -> None:
+    code, output, errors = run("inspect", bundles["long"], "--lengths", "64,256,500")
+    assert (code, errors) == (0, "")
+    manifest = read_manifest(bundles["long"])
+    for word in (
+        manifest.revision,
+        *manifest.labels,
+        "Knob num_hashes",
+        "YosoAttention x 2",
+        "exact value",
+        "modelled",
+    ):
+        assert word in output
+    assert "faster from" in output
+    assert "exact attention is the better choice" in " ".join(output.split())
+
+
+def test_inspect_tells_what_mca_can_win_at_most(run: Run, bundles: dict[str, Path]) -> None:
+    code, output, _ = run("inspect", bundles["mca"])
+    assert code == 0
+    said = " ".join(output.split())
+    assert "Knob alpha" in said
+    assert "even a free one wins at most" in said
+    assert "exact attention (alpha 0) is the better choice" in said
+
+
+def test_inspect_writes_one_json_object(run: Run, bundles: dict[str, Path]) -> None:
+    code, output, _ = run("inspect", bundles["exact"], "--json")
+    assert code == 0
+    found = json.loads(output)
+    assert found["nodes"]["SoftmaxAttention"] == 2
+    assert found["manifest"]["knobs"] == []
+    assert found["files"].keys() == {*read_manifest(bundles["exact"]).files, "bundle.json"}
+    assert [row["tokens"] for row in found["modelled"]] == [32, 64, 70]
+    assert found["measured"] == []
+
+
+def test_inspect_measures_this_machine(run: Run, bundles: dict[str, Path], tmp_path: Path) -> None:
+    words = ["--measure", "--lengths", "40,60", "--budget-s", "0.05", "--threads", "1", "--json"]
+    found = json.loads(run("inspect", bundles["long"], *words, "--values", "4,16")[1])
+    assert [row["tokens"] for row in found["measured"]] == [40, 60]
+    for row in found["measured"]:
+        assert row["exact_ms"] > 0
+        assert set(row["knob_ms"]) == {"4.0", "16.0"}
+    assert found["verdict"][-1].startswith("Measured here")
+    sample = tmp_path / "sample.txt"
+    sample.write_text(" ".join(TEXTS))
+    found = json.loads(run("inspect", bundles["mca"], *words, "--values", "0.05,1", "--sample", sample)[1])
+    flops = found["measured"][0]["value_flops"]
+    assert 0 < flops["1.0"] < flops["0.05"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (["/nowhere"], 1, "bundle /nowhere is not a folder"),
+        ([], 2, "BUNDLE"),
+        (["{long}", "--lengths", "1,x"], 2, "--lengths is '1,x', must be whole numbers from 1 to 500"),
+        (["{long}", "--lengths", "501"], 2, "--lengths is '501', must be whole numbers from 1 to 500"),
+        (["{long}", "--values", "8,999"], 2, "--values is '8,999', must be values of num_hashes from 0 to 512"),
+        (["{exact}", "--values", "8"], 2, "--values is '8', but the bundle has no knob"),
+        (["{long}", "--budget-s", "0", "--measure"], 2, "--budget-s"),
+        (["{long}", "--measure", "--sample", "/nowhere.txt"], 1, "/nowhere.txt"),
+    ],
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else None,
+)
+def test_inspect_tells_what_is_wrong_in_one_sentence(
+    run: Run, bundles: dict[str, Path], words: list[str], code: int, sentence: str
+) -> None:
+    places = {name: str(folder) for name, folder in bundles.items()}
+    found, output, errors = run("inspect", *(word.format(**places) for word in words))
+    assert (found, output) == (code, "")
+    assert sentence in errors
+    assert len(errors.splitlines()) == 1
+
+
+def test_inspect_refuses_a_damaged_bundle(run: Run, bundles: dict[str, Path], tmp_path: Path) -> None:
+    for name in (*read_manifest(bundles["mca"]).files, "bundle.json"):
+        copy = tmp_path / name.replace(".", "-")
+        copy.mkdir()
+        for file in bundles["mca"].iterdir():
+            data = file.read_bytes()
+            (copy / file.name).write_bytes(data[: len(data) // 2] if file.name == name else data)
+        code, output, errors = run("inspect", copy)
+        assert (code, output) == (1, "")
+        assert name in errors
+        assert len(errors.splitlines()) == 1
+
+
+def test_classify_and_client_agree(run: Run, url: str) -> None:
+    with Client(url, api_key=KEY) as client:
+        answer = client.classify(TEXTS, model="many", alpha=0.4)
+    found = records(run("classify", "--url", url, "--model", "many", "--alpha", "0.4", "--json", *TEXTS)[1])
+    assert [record["labels"] for record in found] == [list(each.labels or ()) for each in answer.predictions]
+    assert [record["value_flops"] for record in found] == list(answer.value_flops or ())
