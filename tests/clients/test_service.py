@@ -1,0 +1,195 @@
+"""Both clients against a real server: answers, errors, deadlines, load."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from service import KEY, serving
+
+from attenuator import errors
+from attenuator.bundle import read_manifest
+from attenuator.clients import AsyncClient, Classification, Client, ModelInfo
+from attenuator.ops import KNOBS
+
+TEXTS = ["the quick brown fox", "a film so bad that it is good again", "42 tokens and spaces"]
+LONG = "the quick brown fox jumps over the lazy dog " * 50
+
+Ask = Callable[..., Any]
+
+
+def blocking(url: str, verb: str, *args: Any, key: str | None = KEY, **kwargs: Any) -> Any:
+    with Client(url, api_key=key) as client:
+        return getattr(client, verb)(*args, **kwargs)
+
+
+def awaiting(url: str, verb: str, *args: Any, key: str | None = KEY, **kwargs: Any) -> Any:
+    async def run() -> Any:
+        async with AsyncClient(url, api_key=key) as client:
+            return await getattr(client, verb)(*args, **kwargs)
+
+    return asyncio.run(run())
+
+
+@pytest.fixture(params=[blocking, awaiting])
+def ask(request: pytest.FixtureRequest, url: str) -> Ask:
+    chosen: Ask = request.param
+    return lambda *args, **kwargs: chosen(url, *args, **kwargs)
+
+
+def same(one: Classification, other: Classification) -> bool:
+    return one.model_dump(exclude={"timing_ms"}) == other.model_dump(exclude={"timing_ms"})
+
+
+def test_models_tell_what_the_bundles_hold(ask: Ask, bundles: dict[str, Path]) -> None:
+    models: dict[str, ModelInfo] = {model.name: model for model in ask("models")}
+    assert models.keys() == bundles.keys()
+    for name, folder in bundles.items():
+        manifest = read_manifest(folder)
+        found = models[name]
+        assert (found.revision, found.task, list(found.labels)) == (manifest.revision, manifest.task, manifest.labels)
+        assert found.max_tokens == manifest.max_tokens
+        assert [knob.model_dump() for knob in found.knobs] == [knob.model_dump() for knob in manifest.knobs]
+
+
+def test_ready_without_a_key(ask: Ask) -> None:
+    assert ask("ready", key=None) is True
+
+
+def test_an_answer_says_what_it_ran_with(ask: Ask) -> None:
+    answer = ask("classify", TEXTS, model="long", num_hashes=16, seed=5, top_k=3, return_logits=True)
+    assert answer.knobs == answer.requested == {"num_hashes": 16}
+    assert (answer.chosen_by, answer.seed, answer.model, answer.device) == ("caller", 5, "long", "cpu")
+    assert len(answer.predictions) == len(answer.tokens) == len(TEXTS)
+    assert answer.value_flops is None
+    assert {"tokenize", "queue", "compute", "total"} <= answer.timing_ms.keys()
+    for prediction in answer.predictions:
+        assert len(prediction.scores) == len(prediction.logits) == 3
+        assert (prediction.scores[0].label, prediction.scores[0].score) == (prediction.label, prediction.score)
+        assert sum(each.score for each in prediction.scores) == pytest.approx(1)
+        assert prediction.labels is None
+
+
+def test_multi_label_answers_hold_sets(ask: Ask, bundles: dict[str, Path]) -> None:
+    answer = ask("classify", TEXTS[0], model="many", alpha=0.3, top_k=5)
+    [prediction] = answer.predictions
+    over = {each.label for each in prediction.scores if each.score >= 0.5}
+    assert set(prediction.labels) == over
+    assert 0 < answer.value_flops[0] <= 1
+
+
+def test_unset_seed_is_the_servers_and_none_draws(ask: Ask) -> None:
+    default = ask("classify", TEXTS[0], model="long", num_hashes=8)
+    assert same(default, ask("classify", TEXTS[0], model="long", num_hashes=8))
+    drawn = [ask("classify", TEXTS[0], model="long", num_hashes=8, seed=None) for _ in range(3)]
+    assert len({answer.seed for answer in drawn}) == 3
+    assert same(drawn[0], ask("classify", TEXTS[0], model="long", num_hashes=8, seed=drawn[0].seed))
+
+
+def test_default_knobs_are_the_bundles(ask: Ask, bundles: dict[str, Path]) -> None:
+    answer = ask("classify", TEXTS[0], model="mca")
+    assert answer.knobs == {knob.name: knob.default for knob in read_manifest(bundles["mca"]).knobs}
+    assert (answer.requested, answer.chosen_by) == ({}, "default")
+
+
+def test_texts_pairs_and_token_ids(ask: Ask) -> None:
+    one = ask("classify", {"text": "a fox", "text_pair": "a dog"}, model="mca", return_logits=True)
+    many = ask(
+        "classify",
+        [{"text": "a fox", "text_pair": "a dog"}, {"token_ids": [2, 5, 3]}, {"text": "a fox"}],
+        model="mca",
+        return_logits=True,
+    )
+    assert many.predictions[0] == one.predictions[0]
+    assert many.tokens[1] == 3
+    assert many.predictions[2] != many.predictions[0]
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "kind", "param"),
+    [
+        (["x"], {"model": "nope"}, errors.UnknownModel, None),
+        (["x"], {}, errors.AttenuatorError, None),
+        (["x"], {"model": "mca", "num_hashes": 8}, errors.UnknownField, "num_hashes"),
+        (["x"], {"model": "exact", "alpha": 0.5}, errors.UnknownField, "alpha"),
+        ([" "], {"model": "mca"}, errors.InvalidRequest, "inputs"),
+        ([[]], {"model": "mca"}, errors.InvalidRequest, "inputs"),
+        ([["x"] * 257], {"model": "mca"}, errors.InvalidRequest, "inputs"),
+        ([["ok", LONG]], {"model": "mca"}, errors.InputTooLong, "inputs[1]"),
+        ([[{"token_ids": [1, 100_000]}]], {"model": "mca"}, errors.InvalidRequest, "inputs[0].token_ids[1]"),
+        ([[{"text": "x", "txt": "y"}]], {"model": "mca"}, errors.UnknownField, "inputs[0].txt"),
+        (["x"], {"model": "mca", "top_k": 4}, errors.InvalidRequest, "top_k"),
+        (["x"], {"model": "mca", "top_k": 0}, errors.InvalidRequest, "top_k"),
+        (["x"], {"model": "mca", "timeout_ms": -1}, errors.InvalidRequest, "timeout_ms"),
+        (["x" * 5_000_000], {"model": "mca"}, errors.InvalidRequest, None),
+        (["x"], {"model": "mca", "key": "wrong"}, errors.Unauthorized, None),
+        (["x"], {"model": "mca", "key": None}, errors.Unauthorized, None),
+    ],
+    ids=lambda value: str(value)[:40] if isinstance(value, dict | list) else None,
+)
+def test_the_servers_errors_are_typed(
+    ask: Ask, args: list[Any], kwargs: dict[str, Any], kind: type[errors.AttenuatorError], param: str | None
+) -> None:
+    with pytest.raises(errors.AttenuatorError) as caught:
+        ask("classify", *args, **kwargs)
+    assert isinstance(caught.value, kind)
+    assert "\n" not in str(caught.value)
+    if param is not None:
+        assert str(caught.value.param).startswith(param)
+        assert caught.value.allowed
+    assert ask("classify", "good after bad", model="mca").tokens[0] > 2
+
+
+def test_truncate_takes_what_is_too_long(ask: Ask, bundles: dict[str, Path]) -> None:
+    answer = ask("classify", LONG, model="mca", truncate=True)
+    assert answer.tokens == (read_manifest(bundles["mca"]).max_tokens,)
+
+
+def test_a_deadline_that_cannot_be_met_is_told(ask: Ask) -> None:
+    with pytest.raises(errors.DeadlineExceeded):
+        ask("classify", [LONG[:400]] * 200, model="long", num_hashes=512, timeout_ms=1, truncate=True)
+
+
+def test_concurrent_requests_with_different_knobs_answer_as_alone(url: str) -> None:
+    low, high = int(KNOBS["num_hashes"].low), 49
+    text = TEXTS[1]
+
+    async def all_at_once() -> list[Classification]:
+        async with AsyncClient(url, api_key=KEY) as client:
+            calls = (
+                client.classify(text, model="long", num_hashes=m, seed=m % 3, return_logits=True)
+                for m in range(low, high + 1)
+            )
+            return await asyncio.gather(*calls)
+
+    together = asyncio.run(all_at_once())
+    assert len(together) == 50
+    with Client(url, api_key=KEY) as client:
+        for num_hashes, answer in zip(range(low, high + 1), together, strict=True):
+            alone = client.classify(text, model="long", num_hashes=num_hashes, seed=num_hashes % 3, return_logits=True)
+            assert same(alone, answer)
+
+
+@pytest.fixture
+def narrow(bundles: dict[str, Path]) -> Iterator[str]:
+    """A server that takes one request at a time."""
+    with serving([bundles["long"]], "--max-requests", "1") as address:
+        yield address
+
+
+def test_shed_requests_are_repeated_only_when_asked(narrow: str) -> None:
+    async def storm(max_retries: int) -> list[Classification | BaseException]:
+        async with AsyncClient(narrow, api_key=KEY, max_retries=max_retries, max_pause_s=5) as client:
+            calls = (client.classify([LONG[:400]] * 40, num_hashes=256, truncate=True, seed=i) for i in range(4))
+            return await asyncio.gather(*calls, return_exceptions=True)
+
+    shed = [answer for answer in asyncio.run(storm(0)) if isinstance(answer, BaseException)]
+    assert shed
+    assert all(isinstance(error, errors.Overloaded) and (error.retry_after_s or 0) > 0 for error in shed)
+    assert [answer for answer in asyncio.run(storm(20)) if isinstance(answer, BaseException)] == []
+
+
+def test_one_served_model_needs_no_name(narrow: str) -> None:
+    with Client(narrow, api_key=KEY) as client:
+        assert client.classify(TEXTS[0]).model == "long"
