@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,6 +24,7 @@ SIZES = {
     "C": 37,
     "c": 5,
 }
+HEAD_DIMS = (8, 9, 12, 15, 16, 17, 24, 31, 32, 33, 40, 48, 63, 64, 65, 80, 96, 100, 127, 128, 129, 200, 255, 256)
 REQUIRED: dict[str, AttributeValue] = {"num_heads": HEADS, "hash_bits": 5}
 RAGGED = (17, 0, 1, 70, 0, 5, 33, 130)
 WINDOWS = (0, 6)
@@ -95,7 +96,9 @@ def knob_values(knob: Knob, count: int) -> Array:
     return np.resize(np.array(values), count).astype(NUMPY_TYPES[knob.dtype])
 
 
-def make_inputs(case: Case, lengths: Sequence[int], seed: int = 0) -> dict[str, Array]:
+def make_inputs(
+    case: Case, lengths: Sequence[int], seed: int = 0, sizes: Mapping[str, int] = SIZES
+) -> dict[str, Array]:
     """Valid inputs: Gaussian rows, knobs over their whole range, seeds small and large."""
     rng = np.random.default_rng(seed)
     knobs = {knob.name: knob for knob in case.operator.knobs}
@@ -110,10 +113,33 @@ def make_inputs(case: Case, lengths: Sequence[int], seed: int = 0) -> dict[str, 
             made[item.name] = np.resize(np.array([7, 0, SEED_HIGH, 12345678901]), len(lengths)).astype(np.int64)
         else:
             axis = axis_of(case, item)
-            first = rows[axis] if axis else SIZES[item.axes[0]]
-            shape = (first, *(SIZES[name] for name in item.axes[1:]))
+            first = rows[axis] if axis else sizes[item.axes[0]]
+            shape = (first, *(sizes[name] for name in item.axes[1:]))
             made[item.name] = rng.standard_normal(shape).astype(np.float32)
     return made
+
+
+def random_shape(case: Case, rng: np.random.Generator) -> tuple[Case, dict[str, int]]:
+    """The case with other attributes of kind `int` within their limits, and sizes that go with them."""
+    heads = int(rng.integers(1, 6))
+    head_dim, value_dim = (int(dim) for dim in rng.choice(HEAD_DIMS, 2))
+    chosen: dict[str, AttributeValue] = {"num_heads": heads}
+    for item in case.operator.attributes:
+        if item.name in ("hash_bits", "layer"):
+            chosen[item.name] = int(rng.integers(item.low, item.high + 1))
+        elif item.name == "window" and case.attributes.get("window"):
+            chosen[item.name] = int(rng.choice([1, 2, 31, 64, 100, item.high]))
+    sizes = {
+        "num_heads * head_dim": heads * head_dim,
+        "num_heads * value_dim": heads * value_dim,
+        "num_heads": heads,
+        "C": int(rng.choice([1, 7, 16, 31, 96, 130])),
+        "c": int(rng.choice([1, 3, 9, 33])),
+    }
+    attributes = {name: chosen.get(name, value) for name, value in case.attributes.items()}
+    if "layer" in chosen:
+        attributes["layer"] = chosen["layer"]
+    return Case(case.operator, attributes, case.optional), sizes
 
 
 def take(case: Case, inputs: dict[str, Array], order: Sequence[int]) -> dict[str, Array]:

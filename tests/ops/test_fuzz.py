@@ -5,7 +5,7 @@ Meant to be run under AddressSanitizer and UndefinedBehaviorSanitizer as well (`
 
 import numpy as np
 import pytest
-from cases import CASES, TESTED, Case, axis_of, make_inputs, output_shapes, same_bits, split
+from cases import CASES, TESTED, Case, axis_of, make_inputs, output_shapes, random_shape, same_bits, split, take
 from harness import Array, run
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
@@ -91,11 +91,30 @@ def poison(case: Case, inputs: dict[str, Array], rng: np.random.Generator) -> se
     return victims
 
 
+def random_lengths(rng: np.random.Generator) -> list[int]:
+    return [int(length) for length in rng.choice(LENGTHS, rng.integers(0, 6))]
+
+
 def random_case(operator: Operator, rng: np.random.Generator) -> tuple[Case, dict[str, Array]]:
     cases = [case for case in CASES if case.operator is operator]
     case = cases[rng.integers(len(cases))]
-    lengths = [int(length) for length in rng.choice(LENGTHS, rng.integers(0, 6))]
-    return case, make_inputs(case, lengths, int(rng.integers(2**31)))
+    return case, make_inputs(case, random_lengths(rng), int(rng.integers(2**31)))
+
+
+@every_operator
+@pytest.mark.parametrize("seed", range(4))
+def test_any_shape_is_finite_and_independent_of_batch_and_threads(operator: Operator, seed: int) -> None:
+    rng = np.random.default_rng([seed, 7, len(operator.name)])
+    cases = [case for case in CASES if case.operator is operator]
+    for _ in range(TRIALS // 5):
+        case, sizes = random_shape(cases[rng.integers(len(cases))], rng)
+        inputs = make_inputs(case, random_lengths(rng), int(rng.integers(2**31)), sizes)
+        outputs = run(operator.name, inputs, case.attributes, 2, case.constants)
+        assert [y.shape for y in outputs] == output_shapes(case, inputs)
+        assert all(np.isfinite(y).all() for y in outputs)
+        for b, parts in enumerate(split(case, outputs, inputs["cu_seqlens"])):
+            alone = run(operator.name, take(case, inputs, [b]), case.attributes)  # weights fed, not constant
+            assert same_bits(alone, parts)
 
 
 @every_operator
