@@ -104,8 +104,9 @@ template <class Pool>
 Projected Project(const Call& call, std::int64_t b, std::int64_t h, const float* maxima,
                   float* values, Pool& pool) {
   HeadProjection projection(call.weights, h, static_cast<std::uint32_t>(call.attributes.layer),
-                            call.attributes.estimator, call.rows(b), maxima, call.head_bias(h));
-  pool.For(projection.tasks(), [&](std::int64_t task) { projection.Run(task, values); });
+                            call.attributes.estimator, call.rows(b), maxima, call.head_bias(h),
+                            values);
+  pool.For(projection.tasks(), [&](std::int64_t task) { projection.Run(task); });
   return {projection.approximates(), projection.columns()};
 }
 

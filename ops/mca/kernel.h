@@ -13,6 +13,7 @@ namespace attenuator {
 inline constexpr std::int64_t kProjectionPad = 16;
 // Tokens that share one list of sampled columns.
 inline constexpr int kSampleGroup = 6;
+inline constexpr std::int64_t kDrawPad = 32;
 
 // Columns of `hidden` that a group of tokens keeps, ascending. Poisson sampling keeps column k with
 // probability min(1, r p_k): `certain` has those with r p_k >= 1, weight 1, `partial` the others,
@@ -43,20 +44,31 @@ struct ProjectionKernels {
                   const float* centre, const PackedHead& head, const float* base,
                   float* const* out);
 
+  // reach[k] = u_k * inverse_p[k] for each of `channels` columns, u_k in (0, 1] from word k of the
+  // stream (seed, layer, head, kMcaSamples). Writes up to kDrawPad floats more than `channels`.
+  void (*draw)(std::int64_t seed, std::uint32_t layer, std::uint32_t head, std::int64_t channels,
+               const float* inverse_p, float* reach);
+
   // Keeps the candidates with reach <= r, in their order and in place; returns how many.
   std::int64_t (*narrow)(float r, std::int64_t count, std::int32_t* columns, float* reach,
                          float* inverse_p);
 
+  // Parts columns: those with inverse_p <= r are certain. Both lists have room for `count`; returns
+  // how many are certain.
+  std::int64_t (*part)(float r, std::int64_t count, const std::int32_t* columns,
+                       const float* inverse_p, std::int32_t* certain, std::int32_t* partial);
+
   // True where all values are finite.
   bool (*finite)(const float* values, std::int64_t count);
 
-  // sums[c] = the sum of column c of x [rows, columns], each block of 64 rows in float32, blocks in
-  // float64.
-  void (*column_sums)(const float* x, std::int64_t rows, std::int64_t columns, double* sums);
+  // sums[c] = the sum of column c of x [rows, columns], each block of kSumRows rows in float32,
+  // blocks in float64; norms[j] = |x_j|. One pass through memory.
+  void (*moments)(const float* x, std::int64_t rows, std::int64_t columns, double* sums,
+                  float* norms);
 
-  // norms[j] = |x_j| and centred[j] = |x_j - centre| for each row of x [rows, columns].
-  void (*row_norms)(const float* x, const float* centre, std::int64_t rows, std::int64_t columns,
-                    float* norms, float* centred);
+  // distances[j] = |x_j - centre| for each row of x [rows, columns].
+  void (*distances)(const float* x, const float* centre, std::int64_t rows, std::int64_t columns,
+                    float* distances);
 };
 
 // The kernels of the machine's best instruction set.

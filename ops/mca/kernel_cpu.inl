@@ -1,4 +1,5 @@
 // Body of kernel_cpu_avx2.cc and kernel_cpu_avx512.cc, which define Simd first.
+#include "ops/common/philox.h"
 #include "ops/mca/kernel.h"
 
 namespace attenuator {
@@ -76,7 +77,25 @@ void SampledTile(const float* const* rows, const SampledColumns& columns, const 
   }
 }
 
-// All rows of a strip of columns: tiles of kRows, then of fewer.
+// Fewer than a tile's rows.
+template <int kRows, int kVectors>
+void ExactRest(const float* const* rows, std::int64_t count, std::int64_t depth,
+               const PackedHead& head, const float* base, float* const* out, std::int64_t column) {
+  if constexpr (kRows > 0) {
+    if (count >= kRows) {
+      ExactTile<kRows, kVectors>(rows, depth, head.weight, head.padded, base, out, column);
+      rows += kRows;
+      out += kRows;
+      count -= kRows;
+    }
+    if (count > 0) {
+      constexpr int kNext = kRows > 6 ? 6 : kRows - 1;
+      ExactRest<kNext, kVectors>(rows, count, depth, head, base, out, column);
+    }
+  }
+}
+
+// All rows of a strip of columns.
 template <int kRows, int kVectors>
 void ExactStrip(const float* const* rows, std::int64_t count, std::int64_t depth,
                 const PackedHead& head, const float* base, float* const* out, std::int64_t column) {
@@ -84,9 +103,7 @@ void ExactStrip(const float* const* rows, std::int64_t count, std::int64_t depth
   for (; i + kRows <= count; i += kRows) {
     ExactTile<kRows, kVectors>(rows + i, depth, head.weight, head.padded, base, out + i, column);
   }
-  if constexpr (kRows > 1) {
-    ExactStrip<kRows / 2, kVectors>(rows + i, count - i, depth, head, base, out + i, column);
-  }
+  ExactRest<kRows, kVectors>(rows + i, count - i, depth, head, base, out + i, column);
 }
 
 template <int kVectors>
@@ -180,11 +197,36 @@ void SumStrip(const float* x, std::int64_t rows, std::int64_t columns, double* s
   for (int i = 0; i < kVectors * kWidth; ++i) sums[i] += lanes[i];
 }
 
-void ColumnSums(const float* x, std::int64_t rows, std::int64_t columns, double* sums) {
+// |x - centre|; a null centre is zero.
+template <bool kCentred>
+float Norm(const float* x, const float* centre, std::int64_t columns) {
+  Vector a = Simd::Zero(), b = a;
+  std::int64_t k = 0;
+  for (; k + 2 * kWidth <= columns; k += 2 * kWidth) {
+    Vector p = Simd::Load(x + k), q = Simd::Load(x + k + kWidth);
+    if constexpr (kCentred) {
+      p = Simd::Sub(p, Simd::Load(centre + k));
+      q = Simd::Sub(q, Simd::Load(centre + k + kWidth));
+    }
+    a = Simd::Fma(p, p, a);
+    b = Simd::Fma(q, q, b);
+  }
+  float sum = Simd::Sum(Simd::Add(a, b));
+  for (; k < columns; ++k) {
+    const float e = kCentred ? x[k] - centre[k] : x[k];
+    sum += e * e;
+  }
+  return __builtin_sqrtf(sum);
+}
+
+void Moments(const float* x, std::int64_t rows, std::int64_t columns, double* sums, float* norms) {
   for (std::int64_t c = 0; c < columns; ++c) sums[c] = 0;
   for (std::int64_t begin = 0; begin < rows; begin += kSumRows) {
     const std::int64_t count = rows - begin < kSumRows ? rows - begin : kSumRows;
     const float* block = x + begin * columns;
+    for (std::int64_t i = 0; i < count; ++i) {
+      norms[begin + i] = Norm<false>(block + i * columns, nullptr, columns);
+    }
     std::int64_t c = 0;
     for (; c + 4 * kWidth <= columns; c += 4 * kWidth) {
       SumStrip<4>(block + c, count, columns, sums + c);
@@ -200,29 +242,48 @@ void ColumnSums(const float* x, std::int64_t rows, std::int64_t columns, double*
   }
 }
 
-void RowNorms(const float* x, const float* centre, std::int64_t rows, std::int64_t columns,
-              float* norms, float* centred) {
-  for (std::int64_t j = 0; j < rows; ++j, x += columns) {
-    Vector a = Simd::Zero(), b = a, c = a, d = a;
-    std::int64_t k = 0;
-    for (; k + 2 * kWidth <= columns; k += 2 * kWidth) {
-      const Vector p = Simd::Load(x + k), q = Simd::Load(x + k + kWidth);
-      const Vector e = Simd::Sub(p, Simd::Load(centre + k));
-      const Vector f = Simd::Sub(q, Simd::Load(centre + k + kWidth));
-      a = Simd::Fma(p, p, a);
-      b = Simd::Fma(q, q, b);
-      c = Simd::Fma(e, e, c);
-      d = Simd::Fma(f, f, d);
-    }
-    float whole = Simd::Sum(Simd::Add(a, b)), rest = Simd::Sum(Simd::Add(c, d));
-    for (; k < columns; ++k) {
-      const float e = x[k] - centre[k];
-      whole += x[k] * x[k];
-      rest += e * e;
-    }
-    norms[j] = __builtin_sqrtf(whole);
-    centred[j] = __builtin_sqrtf(rest);
+void Distances(const float* x, const float* centre, std::int64_t rows, std::int64_t columns,
+               float* distances) {
+  for (std::int64_t j = 0; j < rows; ++j) {
+    distances[j] = Norm<true>(x + j * columns, centre, columns);
   }
+}
+
+// Words become reaches, in place: (word + 1/2) 2^-32 / p, word as a float32.
+void ScaleReach(std::int64_t channels, const float* inverse_p, float* reach) {
+  const Vector half = Simd::Set(0.5f), unit = Simd::Set(0x1p-32f);
+  std::int64_t k = 0;
+  for (; k + kWidth <= channels; k += kWidth) {
+    const Vector u = Simd::Mul(Simd::Add(Simd::Load(reach + k), half), unit);
+    Simd::Store(reach + k, Simd::Mul(u, Simd::Load(inverse_p + k)));
+  }
+  for (; k < channels; ++k) reach[k] = (reach[k] + 0.5f) * 0x1p-32f * inverse_p[k];
+}
+
+// Philox4x32-10 (ops/common/philox.h) for Lanes::kCount blocks at once, a 64-bit lane a word;
+// the upper halves are not defined.
+template <class Lanes>
+void PhiloxLanes(std::int64_t seed, std::uint32_t layer, std::uint32_t head, std::uint64_t block,
+                 typename Lanes::Type words[4]) {
+  std::uint32_t k0 = static_cast<std::uint32_t>(seed);
+  std::uint32_t k1 = static_cast<std::uint32_t>(static_cast<std::uint64_t>(seed) >> 32);
+  auto c0 = Lanes::Count(block);
+  auto c1 = Lanes::Set(static_cast<std::uint32_t>(Stream::kMcaSamples) << 24);
+  auto c2 = Lanes::Set(head), c3 = Lanes::Set(layer);
+  const auto m0 = Lanes::Set(0xD2511F53u), m1 = Lanes::Set(0xCD9E8D57u);
+  for (int round = 0; round < 10; ++round) {
+    const auto p0 = Lanes::Multiply(m0, c0), p1 = Lanes::Multiply(m1, c2);
+    c0 = Lanes::Xor(Lanes::Xor(Lanes::High(p1), c1), Lanes::Set(k0));
+    c2 = Lanes::Xor(Lanes::Xor(Lanes::High(p0), c3), Lanes::Set(k1));
+    c1 = p1;
+    c3 = p0;
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  words[0] = c0;
+  words[1] = c1;
+  words[2] = c2;
+  words[3] = c3;
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "ops/common/philox.h"
 
@@ -26,14 +27,15 @@ constexpr double kRoundingMargin = 1.0 / 16;
 
 HeadProjection::HeadProjection(const Weights& weights, std::int64_t head, std::uint32_t layer,
                                Estimator estimator, const SequenceRows& rows, const float* maxima,
-                               const float* bias)
+                               const float* bias, float* values)
     : weights_(weights),
       head_(head),
       layer_(layer),
       estimator_(estimator),
       rows_(rows),
       packed_(weights.head(head)),
-      bias_(bias) {
+      bias_(bias),
+      values_(values) {
   const double channels = static_cast<double>(weights.channels);
   if (!weights.approximable[head]) {
     KeepAllExact();
@@ -46,18 +48,29 @@ HeadProjection::HeadProjection(const Weights& weights, std::int64_t head, std::u
   }
   if (!approximated_.empty()) {
     base_.assign(bias, bias + packed_.padded);
-    if (rows.centred && estimator != Estimator::kPaper) {
-      float* out = base_.data();
-      Projection().exact(&rows.centre, 1, weights.channels, packed_, bias, &out);
-      centre_columns_ = channels;
-    }
+    if (rows.centred && estimator != Estimator::kPaper) ProjectCentre();
     if (estimator == Estimator::kSampled) DrawCandidates();
   }
   const auto tasks = [](std::size_t tokens) {
     return (static_cast<std::int64_t>(tokens) + kTaskTokens - 1) / kTaskTokens;
   };
-  exact_tasks_ = tasks(exact_.size());
+  exact_tasks_ = tasks(exact_.size() - exact_begin_);
   columns_.assign(exact_tasks_ + tasks(approximated_.size()), 0.0);
+}
+
+// One row alone is bound by reading the weight; exact tokens ride along for almost nothing.
+void HeadProjection::ProjectCentre() {
+  const std::int64_t channels = weights_.channels;
+  const float* rows[kSampleGroup] = {rows_.centre};
+  float* out[kSampleGroup] = {base_.data()};
+  const std::int64_t guests = std::min<std::int64_t>(kSampleGroup - 1, exact_.size());
+  for (std::int64_t i = 0; i < guests; ++i) {
+    rows[i + 1] = rows_.hidden + exact_[i] * channels;
+    out[i + 1] = values_ + exact_[i] * packed_.padded;
+  }
+  Projection().exact(rows, guests + 1, channels, packed_, bias_, out);
+  exact_begin_ = guests;
+  centre_columns_ = static_cast<double>((guests + 1) * channels);
 }
 
 void HeadProjection::KeepAllExact() {
@@ -75,10 +88,13 @@ void HeadProjection::PlanSamples(const float* maxima, double limit) {
   double saved = 0;
   for (std::int64_t j = 0; j < rows_.length; ++j) {
     const double root = factor * maxima[j];
-    const double wanted = std::max(1.0, std::ceil(root * root));
-    const bool sampled = wanted < limit;  // false for NaN
-    r[j] = sampled ? static_cast<std::int32_t>(wanted) : 0;
-    if (sampled) saved += channels - wanted;
+    const double square = root * root;
+    if (!(square < limit)) continue;  // NaN is exact
+    const std::int32_t below = static_cast<std::int32_t>(square);
+    const std::int32_t wanted = std::max(1, below + (below < square ? 1 : 0));
+    if (wanted >= limit) continue;
+    r[j] = wanted;
+    saved += channels - wanted;
   }
   const double cost = estimator_ == Estimator::kPaper
                           ? 0.0
@@ -128,17 +144,11 @@ void HeadProjection::DrawCandidates() {
   const std::int64_t channels = weights_.channels;
   const float* inverse_p = weights_.inverse_p.get() + head_ * channels;
   candidates_.resize(channels);
-  reach_.resize(channels);
+  std::iota(candidates_.begin(), candidates_.end(), 0);
+  reach_.resize(channels + kDrawPad);
   inverse_p_.assign(inverse_p, inverse_p + channels);
-  for (std::int64_t k = 0; k < channels; k += 4) {
-    const PhiloxWords words = StreamBlock(rows_.seed, layer_, static_cast<std::uint32_t>(head_),
-                                          Stream::kMcaSamples, static_cast<std::uint64_t>(k / 4));
-    for (std::int64_t i = k; i < std::min(k + 4, channels); ++i) {
-      const float u = (static_cast<float>(words.word[i - k]) + 0.5f) * 0x1p-32f;
-      candidates_[i] = static_cast<std::int32_t>(i);
-      reach_[i] = u * inverse_p[i];
-    }
-  }
+  Projection().draw(rows_.seed, layer_, static_cast<std::uint32_t>(head_), channels, inverse_p,
+                    reach_.data());
   const std::int64_t kept = Projection().narrow(
       static_cast<float>(r_[0]), channels, candidates_.data(), reach_.data(), inverse_p_.data());
   candidates_.resize(kept);
@@ -146,20 +156,21 @@ void HeadProjection::DrawCandidates() {
   inverse_p_.resize(kept);
 }
 
-void HeadProjection::Run(std::int64_t task, float* values) {
+void HeadProjection::Run(std::int64_t task) {
   const bool exact = task < exact_tasks_;
   const std::int64_t tokens = static_cast<std::int64_t>((exact ? exact_ : approximated_).size());
-  const std::int64_t begin = (exact ? task : task - exact_tasks_) * kTaskTokens;
+  const std::int64_t begin =
+      exact ? exact_begin_ + task * kTaskTokens : (task - exact_tasks_) * kTaskTokens;
   const std::int64_t end = std::min(tokens, begin + kTaskTokens);
   if (exact) {
-    columns_[task] = RunExact(begin, end, values);
+    columns_[task] = RunExact(begin, end);
   } else if (estimator_ == Estimator::kSampled) {
-    columns_[task] = RunSampled(begin, end, values);
+    columns_[task] = RunSampled(begin, end);
   } else if (estimator_ == Estimator::kPaper) {
-    columns_[task] = RunPaper(begin, end, values);
+    columns_[task] = RunPaper(begin, end);
   } else {
     for (std::int64_t i = begin; i < end; ++i) {
-      std::memcpy(values + approximated_[i] * packed_.padded, base_.data(),
+      std::memcpy(values_ + approximated_[i] * packed_.padded, base_.data(),
                   sizeof(float) * packed_.padded);
     }
   }
@@ -171,20 +182,25 @@ double HeadProjection::columns() const {
   return sum;
 }
 
-double HeadProjection::RunExact(std::int64_t begin, std::int64_t end, float* values) const {
+double HeadProjection::RunExact(std::int64_t begin, std::int64_t end) const {
   const float* rows[kTaskTokens];
   float* out[kTaskTokens];
   for (std::int64_t i = begin; i < end; ++i) {
     rows[i - begin] = rows_.hidden + exact_[i] * weights_.channels;
-    out[i - begin] = values + exact_[i] * packed_.padded;
+    out[i - begin] = values_ + exact_[i] * packed_.padded;
   }
   Projection().exact(rows, end - begin, weights_.channels, packed_, bias_, out);
   return static_cast<double>((end - begin) * weights_.channels);
 }
 
-double HeadProjection::RunSampled(std::int64_t begin, std::int64_t end, float* values) const {
-  std::vector<std::int32_t> candidates = candidates_, certain, partial;
+double HeadProjection::RunSampled(std::int64_t begin, std::int64_t end) const {
+  std::vector<std::int32_t> candidates = candidates_;
   std::vector<float> reach = reach_, inverse_p = inverse_p_;
+  std::vector<std::int32_t> certain, partial;
+  if (weights_.min_inverse_p[head_] <= static_cast<float>(r_[begin])) {
+    certain.resize(candidates.size());
+    partial.resize(candidates.size());
+  }
   std::int64_t kept = static_cast<std::int64_t>(candidates.size());
   double columns = 0;
   for (std::int64_t i = begin; i < end; i += kSampleGroup) {
@@ -193,19 +209,15 @@ double HeadProjection::RunSampled(std::int64_t begin, std::int64_t end, float* v
     kept = Projection().narrow(r, kept, candidates.data(), reach.data(), inverse_p.data());
     SampledColumns list{nullptr, 0, candidates.data(), kept, r};
     if (weights_.min_inverse_p[head_] <= r) {
-      certain.clear();
-      partial.clear();
-      for (std::int64_t t = 0; t < kept; ++t) {
-        (inverse_p[t] <= r ? certain : partial).push_back(candidates[t]);
-      }
-      list = {certain.data(), static_cast<std::int64_t>(certain.size()), partial.data(),
-              static_cast<std::int64_t>(partial.size()), r};
+      const std::int64_t sure = Projection().part(r, kept, candidates.data(), inverse_p.data(),
+                                                  certain.data(), partial.data());
+      list = {certain.data(), sure, partial.data(), kept - sure, r};
     }
     const float* rows[kSampleGroup];
     float* out[kSampleGroup];
     for (int t = 0; t < count; ++t) {
       rows[t] = rows_.hidden + approximated_[i + t] * weights_.channels;
-      out[t] = values + approximated_[i + t] * packed_.padded;
+      out[t] = values_ + approximated_[i + t] * packed_.padded;
     }
     Projection().sampled(rows, count, list, rows_.centre, packed_, base_.data(), out);
     columns += static_cast<double>(count * kept);
@@ -214,7 +226,7 @@ double HeadProjection::RunSampled(std::int64_t begin, std::int64_t end, float* v
 }
 
 // Section 3.1 of the paper as written: r_j columns with replacement, each token its own.
-double HeadProjection::RunPaper(std::int64_t begin, std::int64_t end, float* values) const {
+double HeadProjection::RunPaper(std::int64_t begin, std::int64_t end) const {
   const std::int64_t channels = weights_.channels;
   const std::uint64_t* cdf = weights_.cdf.data() + head_ * channels;
   const std::vector<float> zeros(channels, 0.0f);
@@ -236,7 +248,7 @@ double HeadProjection::RunPaper(std::int64_t begin, std::int64_t end, float* val
     }
     const SampledColumns sampled{nullptr, 0, list.data(), r, static_cast<float>(r)};
     const float* row = rows_.hidden + token * channels;
-    float* out = values + token * packed_.padded;
+    float* out = values_ + token * packed_.padded;
     Projection().sampled(&row, 1, sampled, zeros.data(), packed_, bias_, &out);
     columns += static_cast<double>(r);
   }

@@ -28,14 +28,14 @@ struct SequenceRows {
 class HeadProjection {
  public:
   // `maxima` [length]: the largest attention weight of each token. `bias` [padded]. All are
-  // borrowed until the last task has run.
+  // borrowed until the last task has run. Some rows of `values` [length, padded] are written here,
+  // the others by the tasks.
   HeadProjection(const Weights& weights, std::int64_t head, std::uint32_t layer,
                  Estimator estimator, const SequenceRows& rows, const float* maxima,
-                 const float* bias);
+                 const float* bias, float* values);
 
   std::int64_t tasks() const { return static_cast<std::int64_t>(columns_.size()); }
-  // Writes the rows of `values` [length, padded] that are this task's.
-  void Run(std::int64_t task, float* values);
+  void Run(std::int64_t task);
   // Whether any token is approximated.
   bool approximates() const { return !approximated_.empty(); }
   // Multiply-adds spent, divided by head_dim; after all tasks.
@@ -46,11 +46,12 @@ class HeadProjection {
   void PlanDeterministic(const float* maxima);
   void KeepAllExact();
   void Sort(const std::vector<std::int32_t>& r, std::int64_t limit);
+  void ProjectCentre();
   void DrawCandidates();
 
-  double RunExact(std::int64_t begin, std::int64_t end, float* values) const;
-  double RunSampled(std::int64_t begin, std::int64_t end, float* values) const;
-  double RunPaper(std::int64_t begin, std::int64_t end, float* values) const;
+  double RunExact(std::int64_t begin, std::int64_t end) const;
+  double RunSampled(std::int64_t begin, std::int64_t end) const;
+  double RunPaper(std::int64_t begin, std::int64_t end) const;
 
   const Weights& weights_;
   const std::int64_t head_;
@@ -59,11 +60,13 @@ class HeadProjection {
   const SequenceRows rows_;
   const PackedHead packed_;
   const float* const bias_;
+  float* const values_;
 
   std::vector<std::int32_t> exact_;         // tokens, ascending
   std::vector<std::int32_t> approximated_;  // tokens; `sampled`: by falling r
   std::vector<std::int32_t> r_;             // of approximated_
   std::vector<float> base_;                 // [padded]: bias + centre W_a
+  std::int64_t exact_begin_ = 0;            // of exact_, what is left to the tasks
   // Columns that any token keeps, ascending; a token keeps those whose reach is at most its r.
   std::vector<std::int32_t> candidates_;
   std::vector<float> reach_;

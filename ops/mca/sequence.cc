@@ -36,6 +36,32 @@ double Norm(const float* x, const float* centre, std::int64_t channels) {
   return std::sqrt(sum);
 }
 
+// Centring keeps the bound where the rows lie no further from the centre than from 0, on average
+// over the keys of every row.
+bool Nearer(const float* hidden, std::int64_t channels, const std::vector<float>& norms,
+            const float* centre, const Window& window) {
+  std::vector<float> distances(norms.size());
+  Projection().distances(hidden, centre, window.length, channels, distances.data());
+  std::vector<double> gain(norms.size());
+  for (std::size_t j = 0; j < norms.size(); ++j) {
+    gain[j] = static_cast<double>(norms[j]) - static_cast<double>(distances[j]);
+  }
+  return SmallestRowSum(gain, window) >= 0;  // false for NaN
+}
+
+// The same without a second pass over the rows, where it can be told: the mean distance is at most
+// its quadratic mean, sqrt(mean |x_j|^2 - |mu|^2).
+bool SurelyNearer(const std::vector<float>& norms, double centre_square, const Window& window) {
+  if (window.narrow()) return false;
+  double sum = 0, squares = 0;
+  for (const float norm : norms) {
+    sum += norm;
+    squares += static_cast<double>(norm) * norm;
+  }
+  const double n = static_cast<double>(window.length);
+  return std::sqrt(std::max(0.0, squares / n - centre_square)) * (1 + 1e-5) <= sum / n;
+}
+
 }  // namespace
 
 void Measure(const float* hidden, std::int64_t channels, const Window& window, Estimator estimator,
@@ -44,36 +70,32 @@ void Measure(const float* hidden, std::int64_t channels, const Window& window, E
   facts->centre.assign(channels, 0.0f);
   if (estimator == Estimator::kPaper || n == 0) return;
   std::vector<double> sums(channels);
-  Projection().column_sums(hidden, n, channels, sums.data());
+  std::vector<float> norms(n);
+  Projection().moments(hidden, n, channels, sums.data(), norms.data());
   bool finite = true;
+  double centre_square = 0;
   for (std::int64_t k = 0; k < channels; ++k) {
     facts->centre[k] = static_cast<float>(sums[k] / static_cast<double>(n));
     finite = finite && std::isfinite(facts->centre[k]);
+    centre_square += static_cast<double>(facts->centre[k]) * facts->centre[k];
   }
   if (estimator == Estimator::kDeterministic) {
     // Any row may stand in for the dropped ones; the mean is the nearest.
     facts->centred = finite;
     if (!finite) facts->centre.assign(channels, 0.0f);
     facts->distances.resize(n);
-    std::vector<double> norms(n);
+    std::vector<double> lengths(n);
     for (std::int64_t j = 0; j < n; ++j) {
       const float* row = hidden + j * channels;
-      norms[j] = Norm(row, nullptr, channels);
+      lengths[j] = Norm(row, nullptr, channels);
       const float distance = static_cast<float>(Norm(row, facts->centre.data(), channels));
       facts->distances[j] = std::nextafterf(distance, INFINITY);
     }
-    facts->beta = SmallestRowSum(norms, window) / static_cast<double>(window.keys());
+    facts->beta = SmallestRowSum(lengths, window) / static_cast<double>(window.keys());
     return;
   }
-  // Centring keeps the bound where the rows lie no further from the centre than from 0, on average
-  // over the keys of every row.
-  std::vector<float> norms(n), distances(n);
-  Projection().row_norms(hidden, facts->centre.data(), n, channels, norms.data(), distances.data());
-  std::vector<double> gain(n);
-  for (std::int64_t j = 0; j < n; ++j) {
-    gain[j] = static_cast<double>(norms[j]) - static_cast<double>(distances[j]);
-  }
-  facts->centred = finite && SmallestRowSum(gain, window) >= 0;  // false for NaN
+  facts->centred = finite && (SurelyNearer(norms, centre_square, window) ||
+                              Nearer(hidden, channels, norms, facts->centre.data(), window));
   if (!facts->centred) facts->centre.assign(channels, 0.0f);
 }
 

@@ -93,19 +93,19 @@ def heads_of(array: Array) -> Array:
 def attention(problem: dict[str, Array], window: int = 0, global_tokens: int = 0) -> Array:
     """A [H, n, n]."""
     query, key = heads_of(problem["query"]), heads_of(problem["key"])
-    return np.stack([probabilities(query[:, h], key[:, h], 0.0, window, global_tokens) for h in range(HEADS)])
+    return np.asarray([probabilities(query[:, h], key[:, h], 0.0, window, global_tokens) for h in range(HEADS)])
 
 
 def exact_output(problem: dict[str, Array], a: Array) -> Array:
     """[n, H, D]."""
     values = problem["hidden"].astype(np.float64) @ problem["value_weight"] + problem["value_bias"]
-    return np.einsum("hij,jhd->ihd", a, heads_of(values))
+    return np.asarray(np.einsum("hij,jhd->ihd", a, heads_of(values)))
 
 
 def frobenius(problem: dict[str, Array]) -> Array:
     """||W_a||_F of each head: [H]."""
     weight = problem["value_weight"].reshape(-1, HEADS, HEAD_DIM).astype(np.float64)
-    return np.sqrt((weight**2).sum(axis=(0, 2)))
+    return np.asarray(np.sqrt((weight**2).sum(axis=(0, 2))))
 
 
 def assert_unbiased(outputs: Array, exact: Array, confidence: float = 1 - 1e-4) -> None:
