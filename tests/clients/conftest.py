@@ -1,4 +1,4 @@
-"""Bundles and a server that the tests of this folder share."""
+"""Bundles and a server with a key that the tests of this folder share."""
 
 import sys
 from collections.abc import Iterator
@@ -6,21 +6,38 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
-sys.path.insert(0, str(Path(__file__).parent))
+for folder in ("runtime", "serve"):
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent / folder))
 
-from service import export_bundles, serving  # noqa: E402
+import tiny  # noqa: E402
+from service import Service  # noqa: E402
+
+KEY = "a key for tests"
+
+
+@pytest.fixture(scope="session")
+def key() -> str:
+    """What the server wants as a bearer token."""
+    return KEY
 
 
 @pytest.fixture(scope="session")
 def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Bundle folder by model name."""
-    return export_bundles(tmp_path_factory.mktemp("client-bundles"))
+    return tiny.write_all(tmp_path_factory.mktemp("client-bundles"))
 
 
 @pytest.fixture(scope="session")
 def url(bundles: dict[str, Path]) -> Iterator[str]:
     """Address of a server of all bundles."""
-    with serving(list(bundles.values())) as address:
-        yield address
+    made = Service(bundles.values(), "--api-key", KEY)
+    yield f"http://{made.host}:{made.port}"
+    assert made.stop() == 0, made.log()
+
+
+@pytest.fixture
+def narrow_url(bundles: dict[str, Path]) -> Iterator[str]:
+    """Address of a server of one bundle that takes one request at a time."""
+    made = Service([bundles["yoso"]], "--max-requests", "1")
+    yield f"http://{made.host}:{made.port}"
+    made.stop()

@@ -11,22 +11,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from service import KEY
 
 from attenuator.__main__ import main
 from attenuator.bundle import read_manifest
 from attenuator.clients import Client
 from attenuator.runtime import Row, load
 
+LONG = "good " * 8200
 TEXTS = ["the quick brown fox", "a film so bad, that it is [good] again", "42 tokens and spaces"]
 
 Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, key: str) -> Run:
     """Runs `attenuator WORDS`; exit code, standard output, standard error."""
-    monkeypatch.setenv("ATTENUATOR_API_KEY", KEY)
+    monkeypatch.setenv("ATTENUATOR_API_KEY", key)
 
     def call(*words: str | Path) -> tuple[int, str, str]:
         capsys.readouterr()
@@ -45,10 +45,10 @@ def records(output: str) -> list[dict[str, Any]]:
 
 def test_classify_answers_what_the_runtime_answers(run: Run, bundles: dict[str, Path]) -> None:
     code, output, errors = run(
-        "classify", "--bundle", bundles["long"], "--num-hashes", "16", "--logits", "--json", *TEXTS
+        "classify", "--bundle", bundles["yoso"], "--num-hashes", "16", "--logits", "--json", *TEXTS
     )
     assert (code, errors) == (0, "")
-    model = load(bundles["long"], check=False)
+    model = load(bundles["yoso"], check=False)
     for text, record in zip(TEXTS, records(output), strict=True):
         encoded = model.encode(text)
         [alone] = model.run([Row(encoded.token_ids, encoded.type_ids, {"num_hashes": 16}, seed=0)])
@@ -61,7 +61,7 @@ def test_classify_answers_what_the_runtime_answers(run: Run, bundles: dict[str, 
 def test_classify_through_a_server_and_without_one_agree_bit_for_bit(
     run: Run, bundles: dict[str, Path], url: str
 ) -> None:
-    for model, knob in (("long", ["--num-hashes", "8"]), ("mca", ["--alpha", "0.5"]), ("many", []), ("exact", [])):
+    for model, knob in (("yoso", ["--num-hashes", "8"]), ("mca", ["--alpha", "0.5"]), ("multi", []), ("softmax", [])):
         words = [*knob, "--logits", "--top-k", "2", "--json", *TEXTS]
         code, here, errors = run("classify", "--bundle", bundles[model], *words)
         assert (code, errors) == (0, "")
@@ -99,7 +99,7 @@ def test_classify_shows_a_table_on_a_terminal(
 def test_classify_reads_files_and_standard_input(
     run: Run, bundles: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ["classify", "--bundle", bundles["long"], "--json"]
+    words = ["classify", "--bundle", bundles["yoso"], "--json"]
     expected = [record["score"] for record in records(run(*words, *TEXTS)[1])]
     text, lines = tmp_path / "texts.txt", tmp_path / "texts.jsonl"
     text.write_text("\n".join([TEXTS[0], "", *TEXTS[1:]]))
@@ -118,15 +118,15 @@ def test_classify_takes_more_inputs_than_a_request_may_hold(
 ) -> None:
     path = tmp_path / "many.txt"
     path.write_text("\n".join(f"fox number {i}" for i in range(300)))
-    code, there, _ = run("classify", "--url", url, "--model", "long", "--file", path, "--json")
+    code, there, _ = run("classify", "--url", url, "--model", "yoso", "--file", path, "--json")
     assert code == 0
     assert len(records(there)) == 300
-    _, here, _ = run("classify", "--bundle", bundles["long"], "--file", path, "--json")
+    _, here, _ = run("classify", "--bundle", bundles["yoso"], "--file", path, "--json")
     assert records(here) == records(there)
 
 
 def test_classify_draws_a_seed_when_asked(run: Run, bundles: dict[str, Path]) -> None:
-    words = ["classify", "--bundle", bundles["long"], "--num-hashes", "8", "--json", TEXTS[1]]
+    words = ["classify", "--bundle", bundles["yoso"], "--num-hashes", "8", "--json", TEXTS[1]]
     seeds = {records(run(*words, "--seed", "random")[1])[0]["seed"] for _ in range(3)}
     assert len(seeds) == 3
     drawn = records(run(*words, "--seed", "random")[1])[0]
@@ -138,29 +138,29 @@ def test_classify_draws_a_seed_when_asked(run: Run, bundles: dict[str, Path]) ->
     ("words", "code", "sentence"),
     [
         (["x"], 2, "give either --bundle BUNDLE"),
-        (["--bundle", "{long}", "--url", "http://127.0.0.1:1", "x"], 2, "give either --bundle BUNDLE"),
+        (["--bundle", "{yoso}", "--url", "http://127.0.0.1:1", "x"], 2, "give either --bundle BUNDLE"),
         (
-            ["--bundle", "{long}", "--num-hashes", "513", "x"],
+            ["--bundle", "{yoso}", "--num-hashes", "513", "x"],
             2,
             "--num-hashes is 513, must be a whole number from 0 to 512",
         ),
-        (["--bundle", "{long}", "--num-hashes", "1.5", "x"], 2, "--num-hashes (or ATTENUATOR_NUM_HASHES) is '1.5'"),
-        (["--bundle", "{long}", "--seed", "never", "x"], 2, "--seed (or ATTENUATOR_SEED) is 'never'"),
-        (["--bundle", "{long}", "--frobnicate", "x"], 2, "unrecognized arguments: --frobnicate"),
-        (["--bundle", "{long}", "--alpha", "0.5", "x"], 1, "has no knob alpha"),
+        (["--bundle", "{yoso}", "--num-hashes", "1.5", "x"], 2, "--num-hashes (or ATTENUATOR_NUM_HASHES) is '1.5'"),
+        (["--bundle", "{yoso}", "--seed", "never", "x"], 2, "--seed (or ATTENUATOR_SEED) is 'never'"),
+        (["--bundle", "{yoso}", "--frobnicate", "x"], 2, "unrecognized arguments: --frobnicate"),
+        (["--bundle", "{yoso}", "--alpha", "0.5", "x"], 1, "has no knob alpha"),
         (["--bundle", "{mca}", "--top-k", "4", "x"], 1, "top_k is 4, must be a whole number from 1 to 3"),
         (["--bundle", "{mca}", "a", " "], 1, "text 2 is empty"),
         (
-            ["--bundle", "{mca}", "ok", "fox " * 100],
+            ["--bundle", "{mca}", "ok", LONG],
             1,
-            "text 2 has 102 tokens, must have at most 70, or give --truncate",
+            "text 2 has 8202 tokens, must have at most 8192, or give --truncate",
         ),
         (["--bundle", "/nowhere", "x"], 1, "bundle /nowhere is not a folder"),
         (["--bundle", "{mca}", "--file", "/nowhere.txt"], 1, "/nowhere.txt cannot be read: No such file"),
         (["--url", "http://127.0.0.1:1", "x"], 1, "http://127.0.0.1:1 cannot be reached"),
         (["--url", "{url}", "--model", "nope", "x"], 1, "nope"),
         (["--url", "{url}", "--model", "mca", "--num-hashes", "8", "x"], 1, "num_hashes"),
-        (["--url", "{url}", "--model", "mca", "ok", "fox " * 100], 1, "text 2 has"),
+        (["--url", "{url}", "--model", "mca", "ok", LONG], 1, "text 2 has"),
         (["--url", "{url}", "--model", "mca", "--api-key", "wrong", "x"], 1, "key"),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else None,
@@ -178,7 +178,7 @@ def test_classify_tells_what_is_wrong_in_one_sentence(
 
 
 def test_truncate_cuts_what_is_too_long(run: Run, bundles: dict[str, Path]) -> None:
-    code, output, _ = run("classify", "--bundle", bundles["mca"], "--truncate", "--json", "fox " * 100)
+    code, output, _ = run("classify", "--bundle", bundles["mca"], "--truncate", "--json", LONG)
     assert code == 0
     assert records(output)[0]["tokens"] == read_manifest(bundles["mca"]).max_tokens
 
@@ -187,7 +187,7 @@ def test_environment_stands_in_for_flags(
     run: Run, bundles: dict[str, Path], url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ATTENUATOR_URL", url)
-    monkeypatch.setenv("ATTENUATOR_MODEL", "long")
+    monkeypatch.setenv("ATTENUATOR_MODEL", "yoso")
     monkeypatch.setenv("ATTENUATOR_NUM_HASHES", "24")
     _, output, _ = run("classify", "--json", TEXTS[0])
     assert records(output)[0]["knobs"] == {"num_hashes": 24}
@@ -220,9 +220,9 @@ def test_help_teaches(run: Run, command: str) -> None:
 
 
 def test_inspect_tells_everything_about_a_yoso_bundle(run: Run, bundles: dict[str, Path]) -> None:
-    code, output, errors = run("inspect", bundles["long"], "--lengths", "64,256,500")
+    code, output, errors = run("inspect", bundles["yoso"], "--lengths", "64,256,512")
     assert (code, errors) == (0, "")
-    manifest = read_manifest(bundles["long"])
+    manifest = read_manifest(bundles["yoso"])
     for word in (
         manifest.revision,
         *manifest.labels,
@@ -246,19 +246,19 @@ def test_inspect_tells_what_mca_can_win_at_most(run: Run, bundles: dict[str, Pat
 
 
 def test_inspect_writes_one_json_object(run: Run, bundles: dict[str, Path]) -> None:
-    code, output, _ = run("inspect", bundles["exact"], "--json")
+    code, output, _ = run("inspect", bundles["softmax"], "--json")
     assert code == 0
     found = json.loads(output)
     assert found["nodes"]["SoftmaxAttention"] == 2
     assert found["manifest"]["knobs"] == []
-    assert found["files"].keys() == {*read_manifest(bundles["exact"]).files, "bundle.json"}
-    assert [row["tokens"] for row in found["modelled"]] == [32, 64, 70]
+    assert found["files"].keys() == {*read_manifest(bundles["softmax"]).files, "bundle.json"}
+    assert [row["tokens"] for row in found["modelled"]] == [64 << i for i in range(8)]
     assert found["measured"] == []
 
 
 def test_inspect_measures_this_machine(run: Run, bundles: dict[str, Path], tmp_path: Path) -> None:
     words = ["--measure", "--lengths", "40,60", "--budget-s", "0.05", "--threads", "1", "--json"]
-    found = json.loads(run("inspect", bundles["long"], *words, "--values", "4,16")[1])
+    found = json.loads(run("inspect", bundles["yoso"], *words, "--values", "4,16")[1])
     assert [row["tokens"] for row in found["measured"]] == [40, 60]
     for row in found["measured"]:
         assert row["exact_ms"] > 0
@@ -276,12 +276,12 @@ def test_inspect_measures_this_machine(run: Run, bundles: dict[str, Path], tmp_p
     [
         (["/nowhere"], 1, "bundle /nowhere is not a folder"),
         ([], 2, "BUNDLE"),
-        (["{long}", "--lengths", "1,x"], 2, "--lengths is '1,x', must be whole numbers from 1 to 500"),
-        (["{long}", "--lengths", "501"], 2, "--lengths is '501', must be whole numbers from 1 to 500"),
-        (["{long}", "--values", "8,999"], 2, "--values is '8,999', must be values of num_hashes from 0 to 512"),
-        (["{exact}", "--values", "8"], 2, "--values is '8', but the bundle has no knob"),
-        (["{long}", "--budget-s", "0", "--measure"], 2, "--budget-s"),
-        (["{long}", "--measure", "--sample", "/nowhere.txt"], 1, "/nowhere.txt"),
+        (["{yoso}", "--lengths", "1,x"], 2, "--lengths is '1,x', must be whole numbers from 1 to 8192"),
+        (["{yoso}", "--lengths", "8193"], 2, "--lengths is '8193', must be whole numbers from 1 to 8192"),
+        (["{yoso}", "--values", "8,999"], 2, "--values is '8,999', must be values of num_hashes from 0 to 512"),
+        (["{softmax}", "--values", "8"], 2, "--values is '8', but the bundle has no knob"),
+        (["{yoso}", "--budget-s", "0", "--measure"], 2, "--budget-s"),
+        (["{yoso}", "--measure", "--sample", "/nowhere.txt"], 1, "/nowhere.txt"),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else None,
 )
@@ -308,9 +308,11 @@ def test_inspect_refuses_a_damaged_bundle(run: Run, bundles: dict[str, Path], tm
         assert len(errors.splitlines()) == 1
 
 
-def test_classify_and_client_agree(run: Run, url: str) -> None:
-    with Client(url, api_key=KEY) as client:
-        answer = client.classify(TEXTS, model="many", alpha=0.4)
-    found = records(run("classify", "--url", url, "--model", "many", "--alpha", "0.4", "--json", *TEXTS)[1])
-    assert [record["labels"] for record in found] == [list(each.labels or ()) for each in answer.predictions]
-    assert [record["value_flops"] for record in found] == list(answer.value_flops or ())
+def test_classify_and_client_agree(run: Run, url: str, key: str) -> None:
+    with Client(url, api_key=key) as client:
+        many = client.classify(TEXTS, model="multi", num_hashes=4)
+        sampled = client.classify(TEXTS, model="mca", alpha=0.4)
+    found = records(run("classify", "--url", url, "--model", "multi", "--num-hashes", "4", "--json", *TEXTS)[1])
+    assert [record["labels"] for record in found] == [list(each.labels or ()) for each in many.predictions]
+    found = records(run("classify", "--url", url, "--model", "mca", "--alpha", "0.4", "--json", *TEXTS)[1])
+    assert [record["value_flops"] for record in found] == list(sampled.value_flops or ())
