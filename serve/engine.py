@@ -109,14 +109,12 @@ class Engine:
 
         Raises:
             NotReady: starting, draining or stopped.
-            Overloaded: too many requests in progress, or too many tokens waiting.
+            Overloaded: too many requests in progress.
         """
         if self.state != "ready":
             raise NotReady(f"the service is {self.state}")
         if self.requests >= self._settings.max_requests:
-            raise self._overloaded(f"{self.requests} requests are in progress")
-        if self._queue.tokens >= self._settings.max_queue_tokens:
-            raise self._overloaded(f"{self._queue.tokens} tokens are waiting")
+            raise self._overloaded(f"{self.requests} requests are in progress", "light")
 
     def enter(self) -> None:
         """Counts a request in."""
@@ -170,13 +168,15 @@ class Engine:
             Overloaded: too many tokens are waiting.
             EngineError: a row failed.
         """
-        tokens = sum(len(row.token_ids) for row in rows)
-        if self._queue.tokens and self._queue.tokens + tokens > self._settings.max_queue_tokens:
-            raise self._overloaded(f"{self._queue.tokens} tokens are waiting, {tokens} more do not fit")
         name = model.manifest.name
         costs = [model.predict_cost(len(row.token_ids), row.knobs) for row in rows]
         job = Job(name, rows, costs, asyncio.get_running_loop().create_future())
-        for lane in self._queue.push(job, self._paces[name], time.monotonic()):
+        entries = self._queue.plan(job, self._paces[name], time.monotonic())
+        full = self._queue.full(entries, self._settings.max_queue_tokens)
+        if full:
+            raise self._overloaded(f"{self._queue.load[full].tokens} tokens are waiting", full)
+        self._queue.push(entries)
+        for lane in {entry.lane for entry in entries}:
             self._wake[lane].set()
         try:
             await job.done
@@ -205,9 +205,10 @@ class Engine:
         self._compute.shutdown(wait=False, cancel_futures=True)
         self._tokenize.shutdown(wait=False, cancel_futures=True)
 
-    def _overloaded(self, what: str) -> Overloaded:
+    def _overloaded(self, what: str, lane: Lane) -> Overloaded:
         # By then part of what waits is done, and a new request finds room.
-        wait_s = max(1.0, self._queue.seconds * FREE_QUEUE_SHARE)
+        running = sum(entry.seconds for batch, _ in self._running.values() for entry in batch if entry.lane == lane)
+        wait_s = max(1.0, running + self._queue.load[lane].seconds * FREE_QUEUE_SHARE)
         return Overloaded(f"the service is overloaded: {what}; try again in {wait_s:.0f} s", retry_after_s=wait_s)
 
     def _drop(self, job: Job) -> None:

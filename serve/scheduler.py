@@ -40,6 +40,8 @@ class Job:
         results: by row.
         submitted_s: clock at submission.
         started_s: clock when its first row began to run.
+        waiting: what of it waits, by lane.
+        dropped: whether nobody wants it any more.
     """
 
     model: str
@@ -49,8 +51,7 @@ class Job:
     results: list[RowResult | None] = field(default_factory=list)
     submitted_s: float = 0.0
     started_s: float | None = None
-    waiting_tokens: int = 0
-    waiting_s: float = 0.0
+    waiting: dict[Lane, "Load"] = field(default_factory=dict)
     dropped: bool = False
 
     @property
@@ -66,14 +67,18 @@ class Entry:
     Attributes:
         place: arrival plus predicted time of the request up to here, in seconds.
         number: arrival order, where places are equal.
-        job: the request; index: its row.
-        tokens: length; seconds: predicted time.
+        job: the request.
+        index: its row.
+        lane: where it waits.
+        tokens: its length.
+        seconds: its predicted time.
     """
 
     place: float
     number: int
     job: Job = field(compare=False)
     index: int = field(compare=False)
+    lane: Lane = field(compare=False)
     tokens: int = field(compare=False)
     seconds: float = field(compare=False)
 
@@ -98,23 +103,39 @@ class Pace:
         self.cost_per_s += 0.1 * (min(max(measured, 1e8), 1e13) - self.cost_per_s)
 
 
+@dataclass(slots=True)
+class Load:
+    """What waits in a lane, or of a job in it.
+
+    Attributes:
+        tokens: of rows whose request is still wanted.
+        seconds: their predicted time.
+    """
+
+    tokens: int = 0
+    seconds: float = 0.0
+
+    def add(self, tokens: int, seconds: float) -> None:
+        """Counts rows in, or out where negative."""
+        self.tokens += tokens
+        self.seconds += seconds
+
+
 class Queue:
     """Rows that wait.
 
     Attributes:
-        tokens: that wait in rows whose request is still wanted.
-        seconds: predicted time of those rows.
+        load: what waits, by lane.
     """
 
     def __init__(self, max_batch_tokens: int) -> None:
-        self.tokens = 0
-        self.seconds = 0.0
+        self.load = {lane: Load() for lane in LANES}
         self._max_batch_tokens = max_batch_tokens
         self._waiting: dict[Lane, dict[str, list[Entry]]] = {lane: {} for lane in LANES}
         self._count = 0
 
-    def push(self, job: Job, pace: Pace, now_s: float) -> set[Lane]:
-        """Adds a request's rows.
+    def plan(self, job: Job, pace: Pace, now_s: float) -> list[Entry]:
+        """Gives a request's rows their places and lanes, without queueing them.
 
         Args:
             job: the request.
@@ -122,30 +143,41 @@ class Queue:
             now_s: the clock.
 
         Returns:
-            The lanes that got rows.
+            One entry a row.
         """
         job.submitted_s = now_s
         job.results = [None] * len(job.rows)
         place = now_s
-        used: set[Lane] = set()
+        entries = []
         for index, (row, cost) in enumerate(zip(job.rows, job.costs, strict=True)):
             seconds = pace.seconds(cost)
             place += seconds
             lane: Lane = "heavy" if seconds > HEAVY_S else "light"
-            entry = Entry(place, self._count, job, index, len(row.token_ids), seconds)
-            heapq.heappush(self._waiting[lane].setdefault(job.model, []), entry)
+            entries.append(Entry(place, self._count, job, index, lane, len(row.token_ids), seconds))
             self._count += 1
-            self._add(entry, 1)
-            used.add(lane)
-        return used
+        return entries
+
+    def full(self, entries: Sequence[Entry], max_tokens: int) -> Lane | None:
+        """The lane that has no room for these rows; an empty lane takes rows of any length."""
+        for lane, load in self.load.items():
+            tokens = sum(entry.tokens for entry in entries if entry.lane == lane)
+            if tokens and load.tokens and load.tokens + tokens > max_tokens:
+                return lane
+        return None
+
+    def push(self, entries: Sequence[Entry]) -> None:
+        """Adds planned rows."""
+        for entry in entries:
+            heapq.heappush(self._waiting[entry.lane].setdefault(entry.job.model, []), entry)
+            self._count_in(entry, 1)
 
     def drop(self, job: Job) -> None:
         """Forgets a request: its rows never start."""
         job.dropped = True
         job.rows = []
-        self.tokens -= job.waiting_tokens
-        self.seconds -= job.waiting_s
-        job.waiting_tokens, job.waiting_s = 0, 0.0
+        for lane, load in job.waiting.items():
+            self.load[lane].add(-load.tokens, -load.seconds)
+        job.waiting = {}
 
     def take(self, lane: Lane) -> list[Entry]:
         """The next batch of a lane: rows of one model, none where nothing waits."""
@@ -178,12 +210,10 @@ class Queue:
             self._remove(entry)
         return batch
 
-    def _add(self, entry: Entry, sign: int) -> None:
-        self.tokens += sign * entry.tokens
-        self.seconds += sign * entry.seconds
-        entry.job.waiting_tokens += sign * entry.tokens
-        entry.job.waiting_s += sign * entry.seconds
+    def _count_in(self, entry: Entry, sign: int) -> None:
+        for load in (self.load[entry.lane], entry.job.waiting.setdefault(entry.lane, Load())):
+            load.add(sign * entry.tokens, sign * entry.seconds)
 
     def _remove(self, entry: Entry) -> None:
         if not entry.job.dropped:  # a dropped job took all its rows off the counts at once
-            self._add(entry, -1)
+            self._count_in(entry, -1)

@@ -31,7 +31,7 @@ class ServeSettings(CommandSettings):
     max_wait_ms: float = Field(default=2.0, ge=0, le=1000)
     """Longest wait of a batch for requests that are already being tokenized, in milliseconds."""
     max_queue_tokens: int = Field(default=262_144, ge=1)
-    """Tokens that may wait; a request beyond them is shed with 429 and Retry-After."""
+    """Tokens that may wait, short and long requests counted apart; one beyond is shed with 429 and Retry-After."""
     max_requests: int = Field(default=512, ge=1)
     """Requests in progress at a time; one more is shed with 429 before its body is read."""
     max_body_bytes: int = Field(default=4 * 2**20, ge=1)

@@ -1,0 +1,206 @@
+"""Deadlines, clients that leave, overload, cost limit and stopping."""
+
+import re
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+
+import httpx
+import pytest
+from service import Service, dumped, request_bytes
+
+SLOW = {"inputs": ["good film " * 4000] * 4, "num_hashes": 0}
+QUICK = {"inputs": "good film", "num_hashes": 4}
+
+
+@contextmanager
+def running(one: Service, body: dict[str, object]) -> Iterator[Future[httpx.Response]]:
+    """A request under way in the background."""
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(httpx.post, f"http://{one.host}:{one.port}/v1/classify", json=body, timeout=120)
+        time.sleep(0.3)
+        yield future
+
+
+def until(happened: Callable[[], bool], within_s: float = 20) -> None:
+    end = time.monotonic() + within_s
+    while not happened():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def slow_s(one: Service) -> float:
+    """Time of one slow input alone."""
+    started = time.monotonic()
+    assert one.classify({**SLOW, "inputs": SLOW["inputs"][:1]}).status_code == 200
+    return time.monotonic() - started
+
+
+def test_deadline_gives_504_and_drops_the_work(start: Callable[..., Service]) -> None:
+    one = start()
+    alone_s = slow_s(one)
+    started = time.monotonic()
+    answer = one.classify({**SLOW, "timeout_ms": 100})
+    assert time.monotonic() - started < 0.1 + alone_s
+    assert (answer.status_code, answer.json()["error_type"]) == (504, "deadline_exceeded")
+    assert "timeout_ms 100" in answer.json()["error"]
+    started = time.monotonic()
+    slow_s(one)
+    # Three of the four inputs never ran, the first was stopped between two nodes.
+    assert time.monotonic() - started < 3 * alone_s
+
+
+def test_deadline_that_is_met_changes_nothing(service: Service) -> None:
+    without = service.classify({"model": "yoso", **QUICK}).json()["predictions"]
+    assert service.classify({"model": "yoso", **QUICK, "timeout_ms": 30_000}).json()["predictions"] == without
+
+
+def test_deadline_holds_while_waiting_for_others(start: Callable[..., Service]) -> None:
+    one = start()
+    with running(one, SLOW):
+        answer = one.classify({**SLOW, "timeout_ms": 50})
+        assert answer.status_code == 504
+
+
+def test_client_that_leaves_is_dropped(start: Callable[..., Service]) -> None:
+    one = start()
+    alone_s = slow_s(one)
+    with socket.create_connection((one.host, one.port)) as connection:
+        connection.sendall(request_bytes(dumped(model=..., **SLOW)))
+        time.sleep(0.3)
+    until(lambda: "client left" in one.log())
+    started = time.monotonic()
+    slow_s(one)
+    assert time.monotonic() - started < 3 * alone_s
+    one.good()
+
+
+def test_many_clients_that_leave_do_not_stop_the_service(start: Callable[..., Service]) -> None:
+    one = start()
+    for _ in range(20):
+        with socket.create_connection((one.host, one.port)) as connection:
+            connection.sendall(request_bytes(dumped(model=..., **SLOW)))
+    for at in (0, 20, 90, 200):
+        with socket.create_connection((one.host, one.port)) as connection:
+            connection.sendall(request_bytes(dumped())[:at])
+    one.good()
+    until(lambda: slow_s(one) < 5)
+
+
+def test_a_full_queue_sheds_with_retry_after_and_recovers(start: Callable[..., Service]) -> None:
+    one = start("--max-queue-tokens", "20000")
+    with running(one, SLOW) as slow:
+        shed = one.classify(SLOW)
+        assert (shed.status_code, shed.json()["error_type"]) == (429, "overloaded")
+        assert 1 <= int(shed.headers["Retry-After"]) <= 120
+        assert "tokens are waiting" in shed.json()["error"]
+        # Short requests have room of their own.
+        assert one.classify(QUICK).status_code == 200
+        assert slow.result().status_code == 200
+    assert one.classify(SLOW).status_code == 200
+
+
+def test_too_many_requests_in_progress_are_shed_before_their_body_is_read(start: Callable[..., Service]) -> None:
+    one = start("--max-requests", "1")
+    with running(one, SLOW) as slow:
+        for _ in range(3):
+            shed = one.classify(QUICK)
+            assert shed.status_code == 429
+            assert int(shed.headers["Retry-After"]) >= 1
+        assert slow.result().status_code == 200
+    one.good()
+
+
+def test_cost_over_the_limit_names_settings_that_fit(start: Callable[..., Service]) -> None:
+    one = start("--max-cost", "2")
+    text = "good film " * 2000
+    refused = one.classify({"inputs": text, "num_hashes": 512})
+    body = refused.json()
+    assert (refused.status_code, body["param"], body["error_type"]) == (422, "num_hashes", "invalid_request")
+    named = re.search(
+        r"cheapest setting that fits is num_hashes (\d+), the most accurate num_hashes (\d+)", body["error"]
+    )
+    assert named, body["error"]
+    cheapest, best = int(named[1]), int(named[2])
+    assert body["allowed"] == f"num_hashes from {cheapest} to {best}"
+    assert one.classify({"inputs": text, "num_hashes": cheapest}).status_code == 200
+    assert one.classify({"inputs": text, "num_hashes": best}).status_code == 200
+    assert one.classify({"inputs": text, "num_hashes": best + 1}).status_code == 422
+    assert one.classify({"inputs": text, "num_hashes": 0}).status_code == 422
+    # A batch is one request: its inputs count together.
+    assert one.classify({"inputs": [text] * 8, "num_hashes": best}).status_code == 422
+    hopeless = one.classify({"inputs": [text] * 200, "num_hashes": 1}).json()
+    assert (hopeless["param"], "no setting fits" in hopeless["error"]) == ("inputs", True)
+    one.good()
+
+
+def test_body_that_never_ends_is_cut_off(start: Callable[..., Service]) -> None:
+    one = start("--body-timeout-ms", "300")
+    started = time.monotonic()
+    status, headers, body = one.raw(request_bytes(dumped(), length=5000))
+    assert time.monotonic() - started < 5
+    assert status == 408
+    assert b"did not arrive within 300 ms" in body
+    assert headers["connection"] == "close"
+    one.good()
+
+
+def test_stopping_answers_what_is_in_progress_and_refuses_the_rest(start: Callable[..., Service]) -> None:
+    one = start()
+    with running(one, SLOW) as slow:
+        one.process.send_signal(signal.SIGTERM)
+        until(lambda: one.client.get("/health/ready").status_code == 503)
+        assert one.client.get("/health/ready").json() == {"status": "draining"}
+        assert one.client.get("/health/live").status_code == 200
+        refused = one.classify(QUICK)
+        assert (refused.status_code, refused.json()["error"]) == (503, "the service is draining")
+        assert slow.result().status_code == 200
+    assert one.stop() == 0
+
+
+@pytest.mark.parametrize("flags", [("--drain-timeout-ms", "200"), ()], ids=["time limit", "second signal"])
+def test_stopping_can_be_hurried(start: Callable[..., Service], flags: tuple[str, ...]) -> None:
+    one = start(*flags)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: httpx.post(f"http://{one.host}:{one.port}/v1/classify", json=SLOW, timeout=60))
+        time.sleep(0.3)
+        started = time.monotonic()
+        one.process.send_signal(signal.SIGTERM)
+        if not flags:
+            time.sleep(0.2)
+            one.process.send_signal(signal.SIGINT)
+        one.process.wait(timeout=20)
+        assert time.monotonic() - started < 8
+
+
+def test_memory_stays_bounded_under_many_requests(service: Service) -> None:
+    def resident_kb() -> int:
+        with open(f"/proc/{service.process.pid}/status") as status:
+            return int(re.search(r"VmRSS:\s+(\d+)", status.read())[1])
+
+    def hammer() -> None:
+        with httpx.Client(base_url=f"http://{service.host}:{service.port}", timeout=60) as client:
+            for index in range(40):
+                body = {
+                    "model": "yoso",
+                    "inputs": "good film " * (index * 7 % 50 + 1),
+                    "num_hashes": index,
+                    "seed": index,
+                }
+                assert client.post("/v1/classify", json=body).status_code == 200
+
+    def round_of_load() -> int:
+        threads = [threading.Thread(target=hammer) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return resident_kb()
+
+    round_of_load()
+    before = round_of_load()
+    assert round_of_load() - before < 64 * 1024
