@@ -201,4 +201,17 @@ def trace(classifier: PackedClassifier) -> ir.Model:
             dynamic_shapes={"tensors": tuple({0: axes.get(name, batch)} for name in classifier.inputs)},
             custom_translation_table={overload(operator): translation(operator) for operator in OPERATORS},
         )
+    forget_origin(program.model)
     return program.model
+
+
+def forget_origin(model: ir.Model) -> None:
+    """Removes what the exporter notes about every node: call stacks, with the paths of this machine."""
+    graph = model.graph
+    values = [*graph.inputs, *graph.outputs, *graph.initializers.values()]
+    for node in graph.all_nodes():
+        node.doc_string = None
+        node.metadata_props.clear()
+        values += node.outputs
+    for item in (model, graph, *values):
+        item.metadata_props.clear()

@@ -108,6 +108,13 @@ def test_every_caller_gets_the_same_answer(served: tuple[str, Path], command: Co
     assert answer.revision == read_manifest(root / way).revision == served_lines[0]["revision"]
 
 
+def test_bundles_do_not_tell_where_they_were_made(served: tuple[str, Path]) -> None:
+    _, root = served
+    for file in (file for way in WAYS for file in (root / way).iterdir()):
+        for trace in (str(ROOT), str(root), sys.prefix, 'File "'):
+            assert trace.encode() not in file.read_bytes(), f"{file} holds {trace}"
+
+
 def test_seeds_move_sampled_answers_and_only_those(served: tuple[str, Path]) -> None:
     url, _ = served
     with Client(url) as client:
