@@ -1,5 +1,6 @@
 """What the documents say is what the code does."""
 
+import json
 import re
 import subprocess
 import sys
@@ -10,14 +11,16 @@ import pytest
 from attenuator import __version__
 from attenuator.__main__ import COMMANDS, main
 from attenuator.ops import KNOBS
+from attenuator.serve.schema import ClassifyRequest
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = ["README.md", "CONTRIBUTING.md"]
+SHELL = ("", "sh", "bash", "console")
 
 
 def blocks(document: str, *languages: str) -> list[str]:
     text = (ROOT / document).read_text(encoding="utf-8")
-    return [body for language, body in re.findall(r"^```(\w+)\n(.*?)^```", text, re.M | re.S) if language in languages]
+    return [body for language, body in re.findall(r"^```(\w*)\n(.*?)^```", text, re.M | re.S) if language in languages]
 
 
 def test_generated_blocks_are_current() -> None:
@@ -42,7 +45,7 @@ def test_python_blocks_compile(document: str) -> None:
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_shell_blocks_name_real_targets_commands_and_flags(document: str, capsys: pytest.CaptureFixture[str]) -> None:
     targets = set(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
-    shell = "\n".join(blocks(document, "sh", "bash", "console")).replace("\\\n", " ")
+    shell = "\n".join(blocks(document, *SHELL)).replace("\\\n", " ")
     for target in re.findall(r"^\s*(?:\$ )?make ([a-z][\w-]*)", shell, re.M):
         assert target in targets, f"{document}: make {target}"
     for command, rest in re.findall(r"\battenuator ([a-z]\w*)(.*)", shell):
@@ -53,6 +56,13 @@ def test_shell_blocks_name_real_targets_commands_and_flags(document: str, capsys
         told = capsys.readouterr().out
         for flag in re.findall(r"(?<=\s)--[a-z][\w-]*", rest.partition("|")[0].partition("#")[0]):
             assert flag in told, f"{document}: attenuator {command} {flag}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_requests_have_fields_that_are_served(document: str) -> None:
+    bodies = re.findall(r"-d '(.*?)'", "\n".join(blocks(document, *SHELL)).replace("\\\n", " "), re.S)
+    for body in bodies:
+        assert set(json.loads(body)) <= set(ClassifyRequest.model_fields), f"{document}: {body}"
 
 
 def test_changelog_names_this_version() -> None:
