@@ -23,7 +23,7 @@ from attenuator.runtime import session as sessions
 from attenuator.runtime.batch import Row
 from attenuator.runtime.cost import cost_model
 from attenuator.runtime.graph import Graph, read_graph
-from attenuator.runtime.model import Model
+from attenuator.runtime.model import Model, first_line
 from attenuator.runtime.probe import TOLERANCE, read_probe
 from attenuator.runtime.tokens import TextEncoder
 
@@ -63,7 +63,7 @@ def check_bundle(folder: Path) -> None:
     except OperatorLibraryMissing:
         raise
     except Exception as error:
-        raise BundleError(f"bundle {folder}: {MODEL} cannot be loaded: {str(error).splitlines()[0]}") from None
+        raise BundleError(f"bundle {folder}: {MODEL} cannot be loaded: {first_line(error)}") from None
     check_signature(folder, manifest, session)
     model = Model(manifest, encoder, session, cost_model(graph))
     check_tables(folder, model)

@@ -97,7 +97,7 @@ class Model:
         try:
             found = sessions.run(self._session, pack(rows, self.manifest), outputs, cancellation)
         except Exception as error:  # ORT raises its own kinds and, when memory is short, RuntimeError
-            raise EngineError(f"model '{self.manifest.name}' failed: {_first_line(error)}") from error
+            raise EngineError(f"model '{self.manifest.name}' failed: {first_line(error)}") from error
         by_name = dict(zip(outputs, found, strict=True))
         flops = by_name.get("value_flops")
         return [
@@ -152,7 +152,7 @@ def load(folder: Path | str, *, threads: int | None = None, check: bool = True) 
     except OperatorLibraryMissing:
         raise
     except (ValueError, RuntimeError) as error:
-        raise BundleError(f"bundle {folder}: {MODEL} cannot be loaded: {_first_line(error)}") from None
+        raise BundleError(f"bundle {folder}: {MODEL} cannot be loaded: {first_line(error)}") from None
     return Model(manifest, encoder, session, cost)
 
 
@@ -186,5 +186,6 @@ def check_in_child(folder: Path, *, timeout_s: float = CHECK_TIMEOUT_S) -> None:
     raise BundleError(f"bundle {folder}: {stage} {ending}")
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:400]
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says, cut to fit a sentence."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
