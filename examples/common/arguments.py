@@ -1,0 +1,68 @@
+"""The command line that the training scripts share."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from attenuator.export.pipeline import export
+from common.training import Recipe
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Parsed command line of a training script."""
+
+    data: Path
+    output: Path
+    initial: Path | None
+    bundle: Path | None
+    recipe: Recipe
+
+
+def parse(description: str | None, recipe: Recipe, initial: bool = False) -> Arguments:
+    """Read the command line and fix torch's seed and thread count.
+
+    Args:
+        description: help text, the script's docstring.
+        recipe: the script's recipe, of which `--epochs` is changed.
+        initial: whether training starts from a checkpoint, `--initial`.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder of the data set")
+    parser.add_argument("--output", type=Path, required=True, help="checkpoint folder to write")
+    parser.add_argument("--epochs", type=int, default=recipe.epochs, help="passes over the data (%(default)s)")
+    parser.add_argument("--threads", type=int, default=1, help="threads of torch (%(default)s)")
+    parser.add_argument("--bundle", type=Path, help="bundle folder to export the trained model to")
+    if initial:
+        parser.add_argument("--initial", type=Path, required=True, help="checkpoint folder to start from")
+    values = parser.parse_args()
+    torch.set_num_threads(values.threads)
+    torch.manual_seed(recipe.seed)
+    recipe = replace(recipe, epochs=values.epochs)
+    return Arguments(values.data, values.output, values.initial if initial else None, values.bundle, recipe)
+
+
+def write_bundle(arguments: Arguments, attention: str, data: str, licence: str, knob_default: float) -> None:
+    """Export the trained checkpoint to `--bundle`, where that was given.
+
+    Args:
+        arguments: command line of the training script.
+        attention: operator of the bundle.
+        data: the training data, for provenance.
+        licence: licence of weights and data, for provenance.
+        knob_default: the cheapest knob value measured with an agreement of 0.99, or the best compromise.
+    """
+    if arguments.bundle is not None:
+        export(
+            str(arguments.output),
+            attention=attention,
+            output=arguments.bundle,
+            data=data,
+            licence=licence,
+            knob_default=knob_default,
+            progress=print,
+        )

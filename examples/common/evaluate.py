@@ -1,0 +1,148 @@
+"""Measure a bundle over its knob, through the runtime that serves it, next to the TF-IDF baseline.
+
+`python examples/common/evaluate.py --task imdb --data IMDB_FOLDER --bundle examples/bundles/reviews --values 0 8 32`
+
+prints the table of the example's README. Agreement is with the exact value; time is that of this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.metrics import average_precision_score
+from tqdm import tqdm
+
+from attenuator.runtime import Encoded, Model, Row, load
+from common.baseline import baseline_scores
+from common.text import TASKS, Document, Task, target_matrix
+
+TOKENS_PER_BATCH = 16_384
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One knob value and seed on one split.
+
+    Attributes:
+        logits: `[documents, labels]`.
+        value_flops: mean share of the value projection's multiply-adds (MCA), else NaN.
+        seconds: time in the session, all documents together.
+    """
+
+    logits: Floats
+    value_flops: float
+    seconds: float
+
+
+def run(model: Model, texts: list[Encoded], knobs: dict[str, float | int], seed: int) -> Measured:
+    """Classify documents in batches of like length."""
+    checked = model.knobs.check(knobs)
+    order = np.argsort([len(text.token_ids) for text in texts], kind="stable")
+    groups: list[list[int]] = [[]]
+    tokens = 0
+    for index in order:
+        length = len(texts[index].token_ids)
+        if groups[-1] and tokens + length > TOKENS_PER_BATCH:
+            groups.append([])
+            tokens = 0
+        groups[-1].append(int(index))
+        tokens += length
+    logits = np.zeros((len(texts), len(model.manifest.labels)), dtype=np.float32)
+    flops = np.full(len(texts), np.nan)
+    seconds = 0.0
+    for group in tqdm(groups, desc=f"{knobs} seed {seed}", mininterval=2.0, leave=False):
+        rows = [Row(texts[index].token_ids, texts[index].type_ids, checked, seed) for index in group]
+        start = time.perf_counter()
+        results = model.run(rows)
+        seconds += time.perf_counter() - start
+        for index, result in zip(group, results, strict=True):
+            logits[index] = result.logits
+            flops[index] = np.nan if result.value_flops is None else result.value_flops
+    return Measured(logits, float(flops.mean()), seconds)
+
+
+def quality(task: Task, documents: list[Document], scores: Floats) -> float:
+    """Accuracy, or macro average precision over the labels that occur in `documents`; scores `[documents, labels]`."""
+    truth = target_matrix(documents, len(task.labels))
+    if not task.multi_label:
+        return float((scores.argmax(1) == truth.argmax(1)).mean())
+    present = truth.any(0)
+    return float(average_precision_score(truth[:, present], scores[:, present], average="macro"))
+
+
+def decisions(model: Model, logits: Floats) -> NDArray[np.bool_]:
+    """`[documents, labels]`: which labels are predicted."""
+    if model.manifest.task == "single_label":
+        return np.eye(logits.shape[1], dtype=bool)[logits.argmax(1)]
+    chosen: NDArray[np.bool_] = 1 / (1 + np.exp(-logits)) >= np.array(model.manifest.thresholds)
+    return chosen
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", choices=sorted(TASKS), required=True)
+    parser.add_argument("--data", type=Path, required=True, help="folder of the data set")
+    parser.add_argument("--bundle", type=Path, help="bundle folder; without it only the baseline is measured")
+    parser.add_argument("--split", choices=("held_out", "test"), default="test")
+    parser.add_argument("--values", type=float, nargs="+", help="knob values (the exact one is always measured)")
+    parser.add_argument("--seeds", type=int, default=1, help="seeds averaged for each value (%(default)s)")
+    parser.add_argument("--limit", type=int, help="measure only that many documents, evenly spread")
+    parser.add_argument("--no-baseline", action="store_true", help="leave the TF-IDF baseline out")
+    values = parser.parse_args()
+    task = TASKS[values.task](values.data)
+    documents: list[Document] = getattr(task, values.split)
+    if values.limit:
+        step = max(1, len(documents) // values.limit)
+        documents = documents[::step][: values.limit]
+    measure = "macro average precision" if task.multi_label else "accuracy"
+    print(f"{len(documents)} documents of {values.task}, split {values.split}")
+    if task.multi_label:
+        truth = target_matrix(documents, len(task.labels))
+        print(f"prevalence, mean over the labels that occur: {truth[:, truth.any(0)].mean():.4f}")
+    if not values.no_baseline:
+        figure = quality(task, documents, baseline_scores(task, documents))
+        print(f"TF-IDF + logistic regression, {measure}: {figure:.4f}", flush=True)
+    if values.bundle:
+        model = load(values.bundle)
+        table(model, task, documents, values.values, values.seeds, measure)
+
+
+def table(
+    model: Model, task: Task, documents: list[Document], values: list[float] | None, seeds: int, measure: str
+) -> None:
+    """Print one row a knob value: quality, agreement with the exact value, value FLOPs, time a document."""
+    texts = [model.encode(document.text, truncate=True) for document in documents]
+    cut = float(np.mean([text.truncated > 0 for text in texts]))
+    tokens = [len(text.token_ids) + text.truncated for text in texts]
+    print(f"tokens: mean {np.mean(tokens):.0f}, median {np.median(tokens):.0f}, max {max(tokens)}; cut {cut:.1%}")
+    knob = model.manifest.knobs[0]
+    cast = int if knob.dtype == "int32" else float
+    settings = [cast(knob.exact), *(cast(value) for value in values or [knob.default] if value != knob.exact)]
+    reference: NDArray[np.bool_] | None = None
+    print(
+        f"| {knob.name} | {measure} | agreement | per label | value FLOPs | ms a document |\n|---|---|---|---|---|---|"
+    )
+    for value in settings:
+        runs = [run(model, texts, {knob.name: value}, seed) for seed in range(seeds if value != knob.exact else 1)]
+        chosen = [decisions(model, one.logits) for one in runs]
+        reference = chosen[0] if reference is None else reference
+        whole = np.mean([(one == reference).all(1).mean() for one in chosen])
+        single = np.mean([(one == reference).mean() for one in chosen])
+        figure = np.mean([quality(task, documents, one.logits) for one in runs])
+        flops = np.mean([one.value_flops for one in runs])
+        duration = 1000 * np.mean([one.seconds for one in runs]) / len(documents)
+        print(f"| {value} | {figure:.4f} | {whole:.4f} | {single:.4f} | {flops:.3f} | {duration:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

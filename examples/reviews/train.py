@@ -1,0 +1,22 @@
+"""Train the `reviews` model: IMDb sentiment with YOSO-C attention, up to 4,096 tokens.
+
+`python examples/reviews/train.py --data IMDB_FOLDER --output CHECKPOINT_FOLDER`
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from common.arguments import parse
+from common.reviews import train_reviews
+from common.training import Recipe
+
+# In the second half every second step hashes: the weights learn to stand the noise of few hashes.
+RECIPE = Recipe(epochs=4, crop_lengths=(128, 256), word_dropout=0.3, weight_decay=0.05, sampled_from=0.5)
+CONFIG: dict[str, float | int | str] = {"vocab_size": 10_000, "conv_size": 5, "dropout": 0.3}
+
+if __name__ == "__main__":
+    train_reviews(parse(__doc__, RECIPE), "yoso", CONFIG)
