@@ -10,6 +10,8 @@ from attenuator.clients.cost import RATES_MACHINE, CostModel
 from attenuator.clients.work import Work
 
 SHORTEST_LENGTH, LENGTHS_SHOWN = 32, 8
+# A measured gain this far above the modelled limit is doubted.
+NOISE = 1.03
 # As multiples of the knob's default.
 VALUES_SHOWN = (0.25, 0.5, 1.0, 2.0)
 
@@ -108,9 +110,10 @@ def report_on(folder: Path, manifest: Manifest, work: Work, lengths: Sequence[in
         manifest: its manifest.
         work: its model's work.
         lengths: to model, in tokens.
-        values: of the knob, to model.
+        values: of the knob; the exact value is not modelled.
     """
     model = CostModel(work)
+    values = [value for value in values if value != manifest.knobs[0].exact]
     yoso = manifest.attention.operator == "yoso"
     mca = manifest.attention.operator == "mca"
     rows = [
@@ -146,7 +149,12 @@ def measured_verdict(found: Report) -> list[str]:
     gains = {(value, row.tokens): row.exact_ms / row.knob_ms[value] for row in found.measured for value in row.knob_ms}
     if found.manifest.attention.operator == "mca":
         value, tokens = max(gains, key=lambda key: gains[key])
-        return [f"Measured here, {knob.name} won at most {gains[value, tokens]:.2f}x ({value:g} at {tokens} tokens)."]
+        sentences = [
+            f"Measured here, {knob.name} won at most {gains[value, tokens]:.2f}x ({value:g} at {tokens} tokens)."
+        ]
+        if gains[value, tokens] > max(row.free_projection or 1.0 for row in found.modelled) * NOISE:
+            sentences.append("That is more than a free projection could win: the machine was busy; raise --budget-s.")
+        return sentences
     starts = []
     for value in found.measured[0].knob_ms:
         slower = [row.tokens for row in found.measured if gains[value, row.tokens] <= 1]

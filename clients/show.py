@@ -122,8 +122,8 @@ def _modelled(console: Console, found: Report) -> None:
 
 def _measured(console: Console, found: Report) -> None:
     """What the clock says."""
-    name = found.knob.name if found.knob else "nothing"
-    _head(console, f"Measured here over {name}: ms (speed-up), whole model, one sequence, shortest time")
+    over = f" over {found.knob.name}, ms (speed-up):" if found.knob else ", ms:"
+    _head(console, f"Measured here{over} whole model, one sequence, shortest time")
     values = list(found.measured[0].knob_ms)
     table = _table("tokens", "exact softmax", *(f"at {value:g}" for value in values))
     for row in found.measured:
