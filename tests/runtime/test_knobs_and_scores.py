@@ -1,0 +1,73 @@
+"""Knob checks from the manifest's rows, and scores that never overflow."""
+
+import numpy as np
+import pytest
+
+from attenuator.bundle import BundleKnob
+from attenuator.errors import InvalidRequest, KnobOutOfRange, UnknownField
+from attenuator.runtime import KnobTable, check_seed
+from attenuator.runtime.scores import predict, sigmoid, softmax
+
+TEXTS = {"unit": "", "doc": ""}
+HASHES = BundleKnob(name="num_hashes", dtype="int32", default=32, low=0, high=64, exact=0, accuracy="rises", **TEXTS)
+ALPHA = BundleKnob(name="alpha", dtype="float", default=0.2, low=0, high=0.5, exact=0, accuracy="falls", **TEXTS)
+
+
+def test_values_are_filled_in_and_typed() -> None:
+    table = KnobTable("m", [HASHES, ALPHA])
+    assert table.check({}) == {"num_hashes": 32, "alpha": 0.2}
+    checked = table.check({"alpha": 0, "num_hashes": 64})
+    assert checked == {"num_hashes": 64, "alpha": 0.0}
+    assert [type(value) for value in checked.values()] == [int, float]
+    assert table.exact() == {"num_hashes": 0, "alpha": 0.0}
+
+
+@pytest.mark.parametrize("value", [True, False, None, "8", 8.0, -1, 65, [8], {"a": 1}, float("nan"), 10**40])
+def test_whole_number_knob_refuses(value: object) -> None:
+    with pytest.raises(KnobOutOfRange, match=r"must be a whole number from 0 to 64$") as caught:
+        KnobTable("m", [HASHES]).check({"num_hashes": value})
+    assert (caught.value.param, caught.value.allowed) == ("num_hashes", "a whole number from 0 to 64")
+
+
+@pytest.mark.parametrize("value", [True, None, "0.1", 0.51, -0.001, [0.1], float("nan"), float("inf"), 1])
+def test_float_knob_refuses(value: object) -> None:
+    with pytest.raises(KnobOutOfRange, match=r"^alpha is .*, must be a number from 0 to 0.5$"):
+        KnobTable("m", [ALPHA]).check({"alpha": value})
+
+
+def test_knob_that_the_model_does_not_have() -> None:
+    with pytest.raises(UnknownField, match=r"^model 'm' has no knob alpha: it has num_hashes$"):
+        KnobTable("m", [HASHES]).check({"alpha": 0.1})
+    with pytest.raises(UnknownField, match=r"it has none$"):
+        KnobTable("m", []).check({"alpha": 0.1})
+
+
+def test_seed_bounds() -> None:
+    assert check_seed(0) == 0
+    assert check_seed(2**53 - 1) == 2**53 - 1
+    for bad in (-1, 2**53, 1.0, True, "1", None):
+        with pytest.raises(InvalidRequest, match="seed is"):
+            check_seed(bad)
+
+
+def test_softmax_and_sigmoid_survive_any_logit() -> None:
+    hostile = np.array([-1e30, 3e38, 0.0, -3e38], dtype=np.float32)
+    with np.errstate(all="raise", under="ignore"):
+        assert softmax(hostile).tolist() == [0, 1, 0, 0]
+        assert sigmoid(hostile).tolist() == [0, 1, 0.5, 0]
+        # A logit large in absolute value and negative is what overflows where the wrong one is subtracted.
+        assert softmax(np.array([-1000.0, 1.0])).tolist() == [0, 1]
+    draw = np.random.default_rng(0).standard_normal((50, 7)) * 20
+    assert np.allclose(softmax(draw).sum(axis=1), 1, rtol=1e-14)
+    assert np.allclose(sigmoid(draw) + sigmoid(-draw), 1, rtol=1e-14)
+
+
+def test_labels_at_their_threshold_count_and_ties_go_to_the_first() -> None:
+    logits = np.array([0.0, -1.0, 0.0], dtype=np.float32)
+    found = predict(logits, task="multi_label", labels=["a", "b", "c"], thresholds=[0.5, 0.1, 0.6])
+    assert found.labels == ["a", "b"]
+    assert (found.label, found.score) == ("a", 0.5)
+    assert [name for name, _ in found.ranking] == ["a", "c", "b"]
+    single = predict(logits, task="single_label", labels=["a", "b", "c"], thresholds=[])
+    assert single.labels is None
+    assert single.logits == [0.0, -1.0, 0.0]

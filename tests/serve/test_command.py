@@ -1,0 +1,89 @@
+"""The command `attenuator serve`: flags, environment, exit codes, log."""
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from service import Service
+
+from attenuator import bundle
+from attenuator.serve.settings import ServeSettings
+
+
+def command(*words: object) -> subprocess.CompletedProcess[str]:
+    program = [sys.executable, "-m", "attenuator", "serve", *map(str, words)]
+    return subprocess.run(program, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_help_names_every_flag() -> None:
+    done = command("--help")
+    assert done.returncode == 0
+    for name, field in ServeSettings.model_fields.items():
+        assert f"--{name.replace('_', '-')}" in done.stdout
+        assert field.description
+    assert "curl" in done.stdout
+
+
+WRONG = {
+    "no bundle": ((), 2, "BUNDLE"),
+    "unknown flag": (("b", "--colour", "red"), 2, "--colour"),
+    "port a word": (("b", "--port", "http"), 2, "--port"),
+    "port too large": (("b", "--port", "70000"), 2, "--port"),
+    "negative cost": (("b", "--max-cost", "-1"), 2, "--max-cost"),
+    "no such folder": (("nowhere", "--port", "0"), 1, "bundle nowhere is not a folder"),
+    "no such host": (("b", "--host", "300.1.1.1"), 1, "cannot listen on 300.1.1.1"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG.values(), ids=WRONG)
+def test_wrong_words_are_one_sentence(case: tuple[tuple[str, ...], int, str]) -> None:
+    words, code, sentence = case
+    done = command(*words)
+    assert done.returncode == code
+    assert sentence in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_damaged_bundle_among_good_ones_stops_the_start(bundles: dict[str, Path], tmp_path: Path) -> None:
+    bad = Path(shutil.copytree(bundles["mca"], tmp_path / "bad"))
+    with (bad / bundle.MODEL).open("r+b") as file:
+        file.seek(5000)
+        file.write(b"\x00\x01\x02\x03")
+    done = command(bundles["yoso"], bad, "--port", "0", "--log-level", "warning")
+    assert done.returncode == 1
+    assert f"bundle {bad}: model.onnx is damaged" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_two_bundles_of_one_name(bundles: dict[str, Path]) -> None:
+    done = command(bundles["yoso"], bundles["yoso"], "--port", "0", "--log-level", "warning")
+    assert done.returncode == 1
+    assert "name 'yoso' is taken" in done.stderr
+
+
+def test_taken_port(bundles: dict[str, Path]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = command(bundles["yoso"], "--port", taken.getsockname()[1])
+    assert done.returncode == 1
+    assert "cannot listen on 127.0.0.1" in done.stderr
+    assert "in use" in done.stderr
+
+
+def test_environment_sets_what_flags_do(start: Callable[..., Service], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTENUATOR_SEED", "17")
+    monkeypatch.setenv("ATTENUATOR_API_KEY", "k")
+    monkeypatch.setenv("ATTENUATOR_LOG_FORMAT", "json")
+    one = start()
+    assert one.classify({"inputs": "good"}).status_code == 401
+    headers = {"Authorization": "Bearer k"}
+    answer = one.client.post("/v1/classify", json={"inputs": "a secret text"}, headers=headers).json()
+    assert answer["seed"] == 17
+    lines = [json.loads(line) for line in one.log().splitlines() if not line.startswith("attenuator serve: ready")]
+    assert any("loaded yoso" in line["message"] for line in lines)
+    assert "secret" not in one.log()

@@ -1,0 +1,164 @@
+"""Which rows run next and together, without clock or threads."""
+
+import asyncio
+import random
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from attenuator.runtime import Row
+from attenuator.serve.scheduler import BATCH_S, HEAVY_S, Entry, Job, Pace, Queue
+
+PACE = Pace(cost_per_s=1e6)
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    made = asyncio.new_event_loop()
+    yield made
+    made.close()
+
+
+class Waiting:
+    """A queue whose jobs have names."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, max_batch_tokens: int = 100) -> None:
+        self.queue = Queue(max_batch_tokens)
+        self.loop = loop
+        self.names: dict[int, str] = {}
+
+    def add(self, name: str, *seconds: float, at_s: float = 0.0, tokens: int = 10, model: str = "m") -> Job:
+        rows = [Row(np.zeros(tokens, np.int64), np.zeros(tokens, np.int64), {}) for _ in seconds]
+        job = Job(model, rows, [value * PACE.cost_per_s for value in seconds], self.loop.create_future())
+        self.queue.push(self.queue.plan(job, PACE, at_s))
+        self.names[id(job)] = name
+        return job
+
+    def take(self, lane: str = "light") -> list[str]:
+        return [self.names[id(entry.job)] for entry in self.queue.take(lane)]
+
+
+def test_what_waits_runs_together(loop: asyncio.AbstractEventLoop) -> None:
+    waiting = Waiting(loop)
+    for name in "abc":
+        waiting.add(name, 0.001)
+    assert waiting.take() == ["a", "b", "c"]
+    assert waiting.take() == []
+    assert (waiting.queue.load["light"].tokens, waiting.queue.load["light"].seconds) == (0, pytest.approx(0, abs=1e-12))
+
+
+def test_token_budget_closes_a_batch_and_a_longer_row_runs_alone(loop: asyncio.AbstractEventLoop) -> None:
+    waiting = Waiting(loop)
+    for index, tokens in enumerate([60, 40, 1, 500, 99]):
+        waiting.add(str(index), 0.001, tokens=tokens, at_s=index)
+    assert [waiting.take() for _ in range(4)] == [["0", "1"], ["2"], ["3"], ["4"]]
+
+
+def test_predicted_time_closes_a_batch(loop: asyncio.AbstractEventLoop) -> None:
+    waiting = Waiting(loop)
+    for index in range(4):
+        waiting.add(str(index), 0.4 * BATCH_S, at_s=index)
+    assert [waiting.take(), waiting.take()] == [["0", "1"], ["2", "3"]]
+
+
+def test_batches_hold_one_model_and_the_oldest_goes_first(loop: asyncio.AbstractEventLoop) -> None:
+    waiting = Waiting(loop)
+    for index in range(6):
+        waiting.add(str(index), 0.001, at_s=index, model="mn"[index % 2])
+    assert [waiting.take(), waiting.take()] == [["0", "2", "4"], ["1", "3", "5"]]
+
+
+def test_heavy_rows_have_a_lane_of_their_own_and_run_alone(loop: asyncio.AbstractEventLoop) -> None:
+    waiting = Waiting(loop)
+    waiting.add("mixed", 0.001, 2 * HEAVY_S, 2 * HEAVY_S)
+    waiting.add("light", 0.001, at_s=1)
+    assert waiting.take("light") == ["mixed", "light"]
+    assert [waiting.take("heavy"), waiting.take("heavy"), waiting.take("heavy")] == [["mixed"], ["mixed"], []]
+
+
+def test_a_short_request_overtakes_the_rows_of_a_large_one(loop: asyncio.AbstractEventLoop) -> None:
+    waiting = Waiting(loop)
+    waiting.add("large", *[0.03] * 200)
+    waiting.take()
+    waiting.add("short", 0.001, at_s=0.04)
+    assert "short" in waiting.take()
+
+
+def test_nothing_waits_for_ever(loop: asyncio.AbstractEventLoop) -> None:
+    """Short requests keep coming as fast as they run; the large one still ends by its arrival plus twice its work."""
+    waiting = Waiting(loop)
+    large = waiting.add("large", *[0.04] * 20)
+    now, left, number = 0.0, 20, 0
+    while left:
+        for _ in range(2):
+            waiting.add(f"short {number}", 0.01, at_s=now)
+            number += 1
+        batch = waiting.queue.take("light")
+        now += sum(entry.seconds for entry in batch)
+        left -= sum(entry.job is large for entry in batch)
+        assert now < 4 * 20 * 0.04
+    assert number > 20
+
+
+def test_dropped_requests_never_start_and_count_no_more(loop: asyncio.AbstractEventLoop) -> None:
+    waiting = Waiting(loop)
+    kept = waiting.add("kept", 0.001)
+    gone = waiting.add("gone", 0.001, 0.001, 2 * HEAVY_S)
+    waiting.queue.drop(gone)
+    assert waiting.queue.load["light"].tokens == 10
+    assert waiting.queue.load["heavy"].tokens == 0
+    assert waiting.take() == ["kept"]
+    assert waiting.take("heavy") == []
+    assert kept.rows
+    assert gone.rows == []  # their memory is free at once
+    waiting.queue.drop(kept)  # while its row runs
+    assert waiting.queue.load["light"].tokens == 0
+
+
+def test_full_lane_is_named_and_an_empty_one_takes_anything(loop: asyncio.AbstractEventLoop) -> None:
+    waiting = Waiting(loop)
+
+    def planned(*seconds: float, tokens: int) -> list[Entry]:
+        rows = [Row(np.zeros(tokens, np.int64), np.zeros(tokens, np.int64), {}) for _ in seconds]
+        job = Job("m", rows, [value * PACE.cost_per_s for value in seconds], loop.create_future())
+        return waiting.queue.plan(job, PACE, 0.0)
+
+    assert waiting.queue.full(planned(0.001, tokens=999), 50) is None
+    waiting.add("first", 0.001, tokens=40)
+    assert waiting.queue.full(planned(0.001, tokens=10), 50) is None
+    assert waiting.queue.full(planned(0.001, tokens=11), 50) == "light"
+    assert waiting.queue.full(planned(2 * HEAVY_S, tokens=999), 50) is None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_counts_stay_right_whatever_happens(loop: asyncio.AbstractEventLoop, seed: int) -> None:
+    draw = random.Random(seed)
+    waiting = Waiting(loop)
+    jobs: list[Job] = []
+    for step in range(300):
+        action = draw.random()
+        if action < 0.5:
+            lengths = [draw.choice([0.001, 0.02, 1.0]) for _ in range(draw.randint(1, 6))]
+            jobs.append(
+                waiting.add(str(step), *lengths, at_s=step, tokens=draw.randint(1, 120), model=draw.choice("mn"))
+            )
+        elif action < 0.6 and jobs:
+            waiting.queue.drop(draw.choice(jobs))
+        else:
+            waiting.queue.take(draw.choice(["light", "heavy"]))
+    for lane in ("light", "heavy"):
+        while waiting.queue.take(lane):
+            pass
+        load = waiting.queue.load[lane]
+        assert load.tokens == 0
+        assert load.seconds == pytest.approx(0, abs=1e-9)
+
+
+def test_pace_follows_what_it_sees() -> None:
+    pace = Pace(cost_per_s=1e9)
+    for _ in range(100):
+        pace.saw(1e9, 0.5)
+    assert pace.seconds(2e9) == pytest.approx(1.0, rel=0.01)
+    pace.saw(1.0, 10.0)  # an outlier cannot make it absurd
+    assert pace.cost_per_s > 1e9
