@@ -12,6 +12,7 @@ import pytest
 from service import Service
 
 from attenuator import bundle
+from attenuator.serve.__main__ import listen
 from attenuator.serve.settings import ServeSettings
 
 
@@ -73,6 +74,12 @@ def test_taken_port(bundles: dict[str, Path]) -> None:
     assert done.returncode == 1
     assert "cannot listen on 127.0.0.1" in done.stderr
     assert "in use" in done.stderr
+
+
+def test_small_answers_are_sent_at_once() -> None:
+    """Asyncio turns Nagle's delay (40 ms an answer) off only on sockets that name their protocol."""
+    with listen("127.0.0.1", 0) as bound:
+        assert bound.proto == socket.IPPROTO_TCP
 
 
 def test_environment_sets_what_flags_do(start: Callable[..., Service], monkeypatch: pytest.MonkeyPatch) -> None:
