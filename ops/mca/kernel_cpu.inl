@@ -34,9 +34,33 @@ void ExactTile(const float* const* rows, std::int64_t depth, const float* weight
   }
 }
 
+// sums[i] += sum over the listed columns k of (row[i][k] - centre[k]) * weight[k].
+template <int kRows, int kVectors>
+inline __attribute__((always_inline)) void AddColumns(Vector (&sums)[kRows][kVectors],
+                                                      const float* const (&row)[kRows],
+                                                      const std::int32_t* list, std::int64_t count,
+                                                      const float* centre, const float* weight,
+                                                      std::int64_t padded) {
+  for (const std::int32_t* const end = list + count; list != end; ++list) {
+    const std::int64_t k = *list;
+    const float* w = weight + k * padded;
+    asm("" : "+r"(w));  // one pointer and constant offsets, not a register for each offset
+    // Hidden from the compiler that it is a broadcast: else it subtracts before broadcasting from a
+    // register, which takes a port from the multipliers, instead of broadcasting a load.
+    Vector c = Simd::Set(centre[k]);
+    asm("" : "+v"(c));
+    Vector b[kVectors];
+    for (int v = 0; v < kVectors; ++v) b[v] = Simd::Load(w + v * kWidth);
+    for (int i = 0; i < kRows; ++i) {
+      const Vector a = Simd::Sub(Simd::Set(row[i][k]), c);
+      for (int v = 0; v < kVectors; ++v) sums[i][v] = Simd::Fma(a, b[v], sums[i][v]);
+    }
+  }
+}
+
 // As ExactTile, over listed columns and with the centre taken off: subtracting here costs nothing
 // where additions have ports of their own, and no centred copy of the input is needed.
-template <int kRows, int kVectors>
+template <int kRows, int kVectors, bool kCertain>
 void SampledTile(const float* const* rows, const SampledColumns& columns, const float* centre,
                  const PackedHead& head, const float* base, float* const* out,
                  std::int64_t column) {
@@ -46,28 +70,16 @@ void SampledTile(const float* const* rows, const SampledColumns& columns, const 
     row[i] = rows[i];
     for (int v = 0; v < kVectors; ++v) sums[i][v] = Simd::Zero();
   }
-  const std::int64_t padded = head.padded;
-  const auto add = [&](const std::int32_t* list, std::int64_t count, const float* weight) {
-    for (std::int64_t t = 0; t < count; ++t) {
-      const std::int64_t k = list[t];
-      const float* w = weight + k * padded + column;
-      const Vector c = Simd::Set(centre[k]);
-      Vector b[kVectors];
-      for (int v = 0; v < kVectors; ++v) b[v] = Simd::Load(w + v * kWidth);
-      for (int i = 0; i < kRows; ++i) {
-        const Vector a = Simd::Sub(Simd::Set(row[i][k]), c);
-        for (int v = 0; v < kVectors; ++v) sums[i][v] = Simd::Fma(a, b[v], sums[i][v]);
-      }
-    }
-  };
-  if (columns.num_certain > 0) {
-    add(columns.certain, columns.num_certain, head.weight);
+  if constexpr (kCertain) {
+    AddColumns(sums, row, columns.certain, columns.num_certain, centre, head.weight + column,
+               head.padded);
     const Vector r = Simd::Set(columns.r);
     for (int i = 0; i < kRows; ++i) {
       for (int v = 0; v < kVectors; ++v) sums[i][v] = Simd::Mul(sums[i][v], r);
     }
   }
-  add(columns.partial, columns.num_partial, head.scaled);
+  AddColumns(sums, row, columns.partial, columns.num_partial, centre, head.scaled + column,
+             head.padded);
   const Vector inverse_r = Simd::Set(1.0f / columns.r);
   for (int i = 0; i < kRows; ++i) {
     for (int v = 0; v < kVectors; ++v) {
@@ -106,24 +118,20 @@ void ExactStrip(const float* const* rows, std::int64_t count, std::int64_t depth
   ExactRest<kRows, kVectors>(rows + i, count - i, depth, head, base, out + i, column);
 }
 
-template <int kVectors>
+template <int kRows, int kVectors>
 void SampledRows(const float* const* rows, int count, const SampledColumns& columns,
                  const float* centre, const PackedHead& head, const float* base, float* const* out,
                  std::int64_t column) {
-  static_assert(kSampleGroup == 6);
-  switch (count) {
-    case 1:
-      return SampledTile<1, kVectors>(rows, columns, centre, head, base, out, column);
-    case 2:
-      return SampledTile<2, kVectors>(rows, columns, centre, head, base, out, column);
-    case 3:
-      return SampledTile<3, kVectors>(rows, columns, centre, head, base, out, column);
-    case 4:
-      return SampledTile<4, kVectors>(rows, columns, centre, head, base, out, column);
-    case 5:
-      return SampledTile<5, kVectors>(rows, columns, centre, head, base, out, column);
-    default:
-      return SampledTile<6, kVectors>(rows, columns, centre, head, base, out, column);
+  if constexpr (kRows > 1) {
+    if (count < kRows) {
+      return SampledRows<kRows - 1, kVectors>(rows, count, columns, centre, head, base, out,
+                                              column);
+    }
+  }
+  if (columns.num_certain > 0) {
+    SampledTile<kRows, kVectors, true>(rows, columns, centre, head, base, out, column);
+  } else {
+    SampledTile<kRows, kVectors, false>(rows, columns, centre, head, base, out, column);
   }
 }
 
@@ -164,7 +172,7 @@ void Exact(const float* const* rows, std::int64_t count, std::int64_t depth, con
 void Sampled(const float* const* rows, int count, const SampledColumns& columns,
              const float* centre, const PackedHead& head, const float* base, float* const* out) {
   Strips(head.padded, [&]<int kVectors>(std::int64_t column) {
-    SampledRows<kVectors>(rows, count, columns, centre, head, base, out, column);
+    SampledRows<kSampleGroup, kVectors>(rows, count, columns, centre, head, base, out, column);
   });
 }
 

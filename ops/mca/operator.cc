@@ -117,16 +117,18 @@ class McaAttentionKernel final : public Kernel {
       SequenceFacts& facts = call.facts[b];
       const std::int64_t rows = call.first() ? 1 : n;
       facts.finite = Projection().finite(call.query + call.query_row(b) * width, rows * width) &&
-                     Projection().finite(call.key + call.sequences.begin(b) * width, n * width) &&
-                     Projection().finite(call.hidden_rows(b), n * call.weights.channels);
+                     Projection().finite(call.key + call.sequences.begin(b) * width, n * width);
+      if (facts.finite && call.approximate(b) && !call.first()) {
+        mca::Measure(call.hidden_rows(b), call.weights.channels, call.window(b),
+                     call.attributes.estimator, &facts);
+      } else if (facts.finite) {
+        facts.finite = Projection().finite(call.hidden_rows(b), n * call.weights.channels);
+      }
       if (!facts.finite) {
         float* out = call.output + call.query_row(b) * width;
         for (std::int64_t i = 0; i < rows * width; ++i) {
           out[i] = std::numeric_limits<float>::quiet_NaN();
         }
-      } else if (call.approximate(b) && !call.first()) {
-        mca::Measure(call.hidden_rows(b), call.weights.channels, call.window(b),
-                     call.attributes.estimator, &facts);
       }
     });
   }

@@ -18,7 +18,7 @@ constexpr std::int64_t kTaskTokens = 32 * kSampleGroup;
 constexpr double kBreakEven = 0.875;
 // Drawing and selecting costs a head as much as about this many multiply-adds a column: with less
 // to save, all of it is computed exactly.
-constexpr double kSamplingCost = 384;
+constexpr double kSamplingCost = 512;
 
 // The deterministic rule leaves this share of the bound to the rounding of float32.
 constexpr double kRoundingMargin = 1.0 / 16;
@@ -80,48 +80,50 @@ void HeadProjection::KeepAllExact() {
   for (std::int64_t j = 0; j < rows_.length; ++j) exact_[j] = static_cast<std::int32_t>(j);
 }
 
-// r_j = ceil((n max_i A_ij / alpha)^2): MATH of README.md, section 2.
+// r_j = ceil((n max_i A_ij / alpha)^2): README.md, section 2. Without branches on the data, which
+// would be mispredicted at every change from sampled to exact tokens.
 void HeadProjection::PlanSamples(const float* maxima, double limit) {
-  const double channels = static_cast<double>(weights_.channels);
   const double factor = rows_.keys / rows_.alpha;
-  std::vector<std::int32_t> r(rows_.length);
-  double saved = 0;
+  const std::int32_t highest = static_cast<std::int32_t>(limit) - 1;
+  std::vector<std::int32_t> r(rows_.length);  // 0 where exact
+  double sum = 0, sampled = 0;
   for (std::int64_t j = 0; j < rows_.length; ++j) {
     const double root = factor * maxima[j];
     const double square = root * root;
-    if (!(square < limit)) continue;  // NaN is exact
-    const std::int32_t below = static_cast<std::int32_t>(square);
-    const std::int32_t wanted = std::max(1, below + (below < square ? 1 : 0));
-    if (wanted >= limit) continue;
-    r[j] = wanted;
-    saved += channels - wanted;
+    const double wanted = square < limit ? square : limit;  // limit for NaN
+    const std::int32_t below = static_cast<std::int32_t>(wanted);
+    const std::int32_t up = std::max(1, below + (below < wanted ? 1 : 0));
+    r[j] = up <= highest ? up : 0;
+    sum += r[j];
+    sampled += up <= highest ? 1 : 0;
   }
+  const double channels = static_cast<double>(weights_.channels);
   const double cost = estimator_ == Estimator::kPaper
                           ? 0.0
                           : kSamplingCost * channels / static_cast<double>(packed_.padded);
-  if (saved < cost + rows_.overhead) return KeepAllExact();
-  for (std::int64_t j = 0; j < rows_.length; ++j) {
-    if (r[j] == 0) exact_.push_back(static_cast<std::int32_t>(j));
-  }
-  Sort(r, static_cast<std::int64_t>(limit));
+  if (sampled * channels - sum < cost + rows_.overhead) return KeepAllExact();
+  Sort(r, highest);
 }
 
-// Counting sort by falling r; equal ones stay in token order. Tokens with r = 0 are left out.
-void HeadProjection::Sort(const std::vector<std::int32_t>& r, std::int64_t limit) {
-  std::vector<std::int32_t> start(limit + 2, 0);  // start[x]: tokens with an r above x
-  for (const std::int32_t x : r) {
-    if (x > 0) ++start[x - 1];
+// Counting sort by falling r; equal ones stay in token order, exact tokens (r = 0) come last.
+void HeadProjection::Sort(const std::vector<std::int32_t>& r, std::int32_t highest) {
+  std::vector<std::int32_t> place(highest + 1, 0);  // first, how many tokens have this r
+  for (const std::int32_t x : r) ++place[x];
+  std::int32_t above = 0;
+  for (std::int32_t x = highest; x >= 0; --x) {
+    const std::int32_t count = place[x];
+    place[x] = above;
+    above += count;
   }
-  for (std::int64_t x = limit; x-- > 0;) start[x] += start[x + 1];
-  const std::int64_t total = start[0];
-  approximated_.resize(total);
-  r_.resize(total);
+  const std::int64_t sampled = place[0];
+  approximated_.resize(r.size());
   for (std::size_t j = 0; j < r.size(); ++j) {
-    if (r[j] == 0) continue;
-    const std::int32_t place = start[r[j]]++;
-    approximated_[place] = static_cast<std::int32_t>(j);
-    r_[place] = r[j];
+    approximated_[place[r[j]]++] = static_cast<std::int32_t>(j);
   }
+  exact_.assign(approximated_.begin() + sampled, approximated_.end());
+  approximated_.resize(sampled);
+  r_.resize(sampled);
+  for (std::int64_t i = 0; i < sampled; ++i) r_[i] = r[approximated_[i]];
 }
 
 // A token is replaced by the mean row where its share of the bound allows it.

@@ -45,7 +45,7 @@ class HeadProjection {
   void PlanSamples(const float* maxima, double limit);
   void PlanDeterministic(const float* maxima);
   void KeepAllExact();
-  void Sort(const std::vector<std::int32_t>& r, std::int64_t limit);
+  void Sort(const std::vector<std::int32_t>& r, std::int32_t highest);
   void ProjectCentre();
   void DrawCandidates();
 

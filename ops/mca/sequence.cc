@@ -68,7 +68,10 @@ void Measure(const float* hidden, std::int64_t channels, const Window& window, E
              SequenceFacts* facts) {
   const std::int64_t n = window.length;
   facts->centre.assign(channels, 0.0f);
-  if (estimator == Estimator::kPaper || n == 0) return;
+  if (estimator == Estimator::kPaper) {
+    facts->finite = Projection().finite(hidden, n * channels);
+    return;
+  }
   std::vector<double> sums(channels);
   std::vector<float> norms(n);
   Projection().moments(hidden, n, channels, sums.data(), norms.data());
@@ -79,6 +82,9 @@ void Measure(const float* hidden, std::int64_t channels, const Window& window, E
     finite = finite && std::isfinite(facts->centre[k]);
     centre_square += static_cast<double>(facts->centre[k]) * facts->centre[k];
   }
+  // A sum is not finite where a row is not, or where finite rows overflow it.
+  facts->finite = finite || Projection().finite(hidden, n * channels);
+  if (!facts->finite) return;
   if (estimator == Estimator::kDeterministic) {
     // Any row may stand in for the dropped ones; the mean is the nearest.
     facts->centred = finite;

@@ -34,7 +34,8 @@ struct Window {
   bool wide_first() const { return narrow() && global; }
 };
 
-// Chooses the centre and, for `deterministic`, measures the rows. `hidden` is [length, channels].
+// Chooses the centre, says whether the rows are finite and, for `deterministic`, measures them.
+// `hidden` is [length, channels].
 void Measure(const float* hidden, std::int64_t channels, const Window& window, Estimator estimator,
              SequenceFacts* facts);
 

@@ -147,7 +147,7 @@ def test_unbiased_with_a_window(global_tokens: int) -> None:
 
 def one_token_each(weight_kind: str, hidden_kind: str, contrast: float = 1000.0) -> tuple[dict[str, Array], float]:
     """A = I to the last bit, so that the output is the projection itself; also r, equal for all tokens."""
-    tokens = 20
+    tokens = 24
     problem = make_problem(weight_kind, hidden_kind, tokens=tokens, channels=5 * tokens**2, contrast=contrast)
     basis = np.zeros((tokens, HEADS * HEAD_DIM), np.float32)
     for head in range(HEADS):
