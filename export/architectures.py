@@ -145,7 +145,8 @@ def embed_modernbert(model: Any, inputs: dict[str, Tensor]) -> Tensor:
 
 def embed_encoder(model: Any, inputs: dict[str, Tensor]) -> Tensor:
     """The project's own encoder; sinusoidal positions are computed in the graph."""
-    hidden = model.embeddings(inputs["input_ids"]) + model.positions(inputs["position_ids"])
+    cosine, sine = layers.cosine_and_sine(inputs["position_ids"], model.positions.frequencies)
+    hidden = model.embeddings(inputs["input_ids"]) + model.positions.scale * torch.cat([sine, cosine], dim=-1)
     if "token_type_ids" in inputs:
         hidden = hidden + model.token_types(inputs["token_type_ids"])
     elif model.token_types is not None:
@@ -194,17 +195,12 @@ def modernbert_head(model: Any, pooled: Tensor) -> Tensor:
 
 
 def prepare_modernbert(model: Any) -> None:
-    """Gives each layer its projections one by one and its rotary positions."""
+    """Gives each layer its projections one by one, and the frequencies and factor of its rotary positions."""
     base = model.base_model
     for layer in base.layers:
         layer.projections = layers.split_linear(layer.attn.Wqkv, 3)
-        layer.rotary = partial(rotary_positions, base.rotary_emb, layer.attention_type)
-
-
-def rotary_positions(module: Any, layer_type: str, hidden: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosine and sine `[T, head_dim]`."""
-    cosine, sine = module(hidden, position_ids[None], layer_type)
-    return cosine[0], sine[0]
+        kind, rotary = layer.attention_type, base.rotary_emb
+        layer.rotary = getattr(rotary, f"{kind}_inv_freq"), getattr(rotary, f"{kind}_attention_scaling")
 
 
 def check_bert(config: Any) -> None:
@@ -214,6 +210,13 @@ def check_bert(config: Any) -> None:
     kind = getattr(config, "position_embedding_type", None) or "absolute"
     if kind != "absolute":
         raise ExportError(f"position_embedding_type is '{kind}', must be 'absolute'")
+
+
+def check_roberta(config: Any) -> None:
+    """Refuses a config whose positions have no beginning."""
+    check_bert(config)
+    if config.pad_token_id is None:
+        raise ExportError("pad_token_id is missing from the config; this family counts positions from behind it")
 
 
 def check_yoso(config: Any) -> None:
@@ -249,6 +252,7 @@ _BERT = partial(Architecture, embed=embed_ids, blocks=encoder_blocks, layer=laye
 _ROBERTA = partial(
     _BERT,
     head=sequence_head,
+    check=check_roberta,
     position_offset=pad_offset,
     max_tokens=lambda config: config.max_position_embeddings - pad_offset(config),
 )

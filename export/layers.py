@@ -11,10 +11,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from attenuator.export.packed import PackedBatch
 
-__all__ = ["Layer", "albert", "bert", "distilbert", "encoder", "modernbert"]
+__all__ = ["Layer", "albert", "bert", "cosine_and_sine", "distilbert", "encoder", "modernbert"]
+
+# Floats in the widest SIMD register.
+SIMD_WIDTH = 16
 
 Layer = Callable[[Any, Tensor, PackedBatch], Tensor]
 
@@ -68,7 +72,8 @@ def modernbert(layer: Any, hidden: Tensor, batch: PackedBatch) -> Tensor:
     normed = layer.attn_norm(hidden)
     rows = batch.rows(hidden)
     query, key, value = layer.projections
-    cosine, sine = layer.rotary(normed, batch.inputs["position_ids"])
+    frequencies, scaling = layer.rotary
+    cosine, sine = (wave * scaling for wave in cosine_and_sine(batch.inputs["position_ids"], frequencies))
     mixed = batch.attend(
         rotate(query(layer.attn_norm(rows)), batch.rows(cosine), batch.rows(sine), attention.head_dim),
         rotate(key(normed), cosine, sine, attention.head_dim),
@@ -117,19 +122,37 @@ def split_linear(linear: nn.Linear, parts: int) -> list[nn.Linear]:
     return pieces
 
 
+def cosine_and_sine(position_ids: Tensor, frequencies: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of position times frequency, the same bits for a position wherever it stands in the batch.
+
+    ONNX Runtime computes the last few elements of a tensor by another formula than those that fill a SIMD register.
+    Rows padded to whole registers have no such elements.
+
+    Args:
+        position_ids: int64 `[T]`.
+        frequencies: `[F]`, radians a token.
+
+    Returns:
+        Two of `[T, F]`.
+    """
+    count = frequencies.shape[0]
+    whole = functional.pad(frequencies, (0, -count % SIMD_WIDTH))
+    angles = position_ids[:, None].float() * whole
+    return angles.cos()[:, :count], angles.sin()[:, :count]
+
+
 def rotate(flat: Tensor, cosine: Tensor, sine: Tensor, head_dim: int) -> Tensor:
-    """Rotary positions (Su et al., RoFormer, equation 34), halves of each head rotated against each other.
+    """Rotary positions (Su et al., RoFormer, equation 34), the halves of each head turned against each other.
 
     Args:
         flat: `[rows, heads * head_dim]`.
-        cosine: `[rows, head_dim]`.
-        sine: `[rows, head_dim]`.
+        cosine: `[rows, head_dim / 2]`.
+        sine: `[rows, head_dim / 2]`.
         head_dim: channels of a head, even.
 
     Returns:
         `[rows, heads * head_dim]`.
     """
-    heads = flat.unflatten(1, (-1, head_dim))
-    low, high = heads.chunk(2, dim=-1)
-    turned = torch.cat([-high, low], dim=-1)
-    return (heads * cosine[:, None, :] + turned * sine[:, None, :]).flatten(1)
+    low, high = flat.unflatten(1, (-1, head_dim)).chunk(2, dim=-1)
+    cosine, sine = cosine[:, None, :], sine[:, None, :]
+    return torch.cat([low * cosine - high * sine, high * cosine + low * sine], dim=-1).flatten(1)

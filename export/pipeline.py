@@ -76,7 +76,7 @@ def export(
         BundleError: serving would not take the result.
         OperatorLibraryMissing: the operators, against which the graph is checked, are not built.
     """
-    folder = Path(output)
+    folder = Path(output).resolve()
     refuse_output(folder)
     library_path()
     operator = check_attention(attention, estimator)
@@ -150,7 +150,7 @@ def check_fit(source: Source, attention: str) -> None:
 
 def default_name(folder: Path) -> str:
     """The output folder's name, made to fit."""
-    cleaned = re.sub(r"[^A-Za-z0-9._-]+", "-", folder.resolve().name).lstrip("._-")
+    cleaned = re.sub(r"[^A-Za-z0-9._-]+", "-", folder.name).lstrip("._-")
     return cleaned[:128] or "model"
 
 

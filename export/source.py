@@ -100,7 +100,7 @@ def load_transformers(folder: Path) -> nn.Module:
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
     try:
-        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # config classes raise what they like
         raise ExportError(f"{folder / 'config.json'} cannot be read: {one_line(error)}") from None
     check_config(config)
@@ -110,6 +110,7 @@ def load_transformers(folder: Path) -> nn.Module:
             config=config,
             dtype=torch.float32,
             local_files_only=True,
+            trust_remote_code=False,
             attn_implementation="eager",
             output_loading_info=True,
         )
@@ -144,7 +145,7 @@ def load_tokenizer(folder: Path, model_type: str) -> Any:
             return Tokenizer.from_file(str(file))
         import transformers
 
-        return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except ExportError:
         raise
     except Exception as error:  # tokenizers raises bare Exceptions, transformers whatever its parts raise
@@ -155,11 +156,14 @@ def call(path: Path, function: str) -> tuple[Any, Any, Any]:
     """Runs the user's function."""
     if not path.is_file():
         raise ExportError(f"'{path}' does not exist")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    # A name of its own: a file called torch.py must not stand in for torch.
+    name = f"attenuator_export_source_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ExportError(f"'{path}' is not a Python module")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # dataclasses and pickles look their module up
+    sys.modules[name] = module  # dataclasses and pickles look their module up
+    sys.path.insert(0, str(path.resolve().parent))  # as if it were run: its neighbours can be imported
     try:
         spec.loader.exec_module(module)
     except Exception as error:  # the user's code
@@ -190,7 +194,7 @@ def describe(name: str, given: Any, tokenizer: Any, labels: Any) -> Source:
     problem = config.problem_type
     if problem == "regression" or (config.num_labels == 1 and problem != "multi_label_classification"):
         raise ExportError("the model is a regressor (one output, no classes); classifiers can be exported")
-    names = [str(label) for label in labels] if labels else [config.id2label[i] for i in range(config.num_labels)]
+    names = [str(label) for label in labels or [config.id2label[i] for i in range(config.num_labels)]]
     if len(names) != config.num_labels or len(set(names)) != len(names):
         raise ExportError(f"labels must be {config.num_labels} different names, not {names}")
     plain, limit = plain_tokenizer(tokenizer)

@@ -15,6 +15,7 @@ import onnxscript
 import torch
 from torch import Tensor, nn
 
+from attenuator.errors import ExportError
 from attenuator.export.architectures import Architecture, token_types
 from attenuator.export.packed import OPERATOR_BY_KEY, PackedBatch
 from attenuator.ops import DOMAIN, OPERATORS
@@ -185,22 +186,29 @@ def trace(classifier: PackedClassifier) -> ir.Model:
 
     Returns:
         The graph, opset 20 and domain `attenuator`, without functions.
+
+    Raises:
+        ExportError: the model's code does not trace.
     """
     tokens, starts, batch = torch.export.Dim("T"), torch.export.Dim("starts"), torch.export.Dim("B")
     axes = {"input_ids": tokens, "position_ids": tokens, "token_type_ids": tokens, "cu_seqlens": starts}
-    with torch.no_grad(), quiet():
-        program: Any = torch.onnx.export(
-            classifier,
-            classifier.example(),
-            dynamo=True,
-            opset_version=OPSET,
-            optimize=True,
-            verbose=False,
-            input_names=classifier.inputs,
-            output_names=classifier.outputs,
-            dynamic_shapes={"tensors": tuple({0: axes.get(name, batch)} for name in classifier.inputs)},
-            custom_translation_table={overload(operator): translation(operator) for operator in OPERATORS},
-        )
+    try:
+        with torch.no_grad(), quiet():
+            program: Any = torch.onnx.export(
+                classifier,
+                classifier.example(),
+                dynamo=True,
+                opset_version=OPSET,
+                optimize=True,
+                verbose=False,
+                input_names=classifier.inputs,
+                output_names=classifier.outputs,
+                dynamic_shapes={"tensors": tuple({0: axes.get(name, batch)} for name in classifier.inputs)},
+                custom_translation_table={overload(operator): translation(operator) for operator in OPERATORS},
+            )
+    except Exception as error:  # the exporter wraps whatever the model's own code raises
+        reason = " ".join(str(error.__cause__ or error).split())[:300]
+        raise ExportError(f"the model cannot be traced: {reason}") from error
     forget_origin(program.model)
     return program.model
 

@@ -13,8 +13,8 @@ import onnx
 import torch
 
 from attenuator.bundle import Manifest
-from attenuator.errors import ExportError
-from attenuator.export.source import Source
+from attenuator.errors import ExportError, OperatorLibraryMissing
+from attenuator.export.source import Source, one_line
 from attenuator.ops import DOMAIN, OPERATORS
 from attenuator.runtime import Row, create
 from attenuator.runtime.batch import pack
@@ -99,10 +99,14 @@ def sample(source: Source, manifest: Manifest) -> Sample:
         types = generator.integers(0, 2, length) if source.has_token_types else np.zeros(length, np.int64)
         rows.append(Row(ids.astype(np.int64), types.astype(np.int64), exact, seed=0))
     eager = source.architecture.eager
-    with torch.inference_mode():
-        logits = [
-            eager(source.model, torch.from_numpy(row.token_ids), torch.from_numpy(row.type_ids)).numpy() for row in rows
-        ]
+    try:
+        with torch.inference_mode():
+            logits = [
+                eager(source.model, torch.from_numpy(row.token_ids), torch.from_numpy(row.type_ids)).numpy()
+                for row in rows
+            ]
+    except Exception as error:  # whatever the model raises
+        raise ExportError(f"the PyTorch model fails on random token ids: {one_line(error)}") from error
     return Sample(rows, pack(rows, manifest), np.stack(logits))
 
 
@@ -119,13 +123,19 @@ def parity(model_path: Path, manifest: Manifest, batch: Sample) -> dict[str, flo
         between a sequence in the batch and alone (`packing`), and the largest absolute logit.
 
     Raises:
-        ExportError: a difference is above the tolerance.
+        ExportError: a difference is above the tolerance, or the graph does not run.
+        OperatorLibraryMissing: the operators are not built.
     """
     largest = float(np.abs(batch.logits).max())
     found = {"largest_logit": largest}
     for name, library in (("library", True), ("fallback", False)):
-        session = create(model_path, library=library)
-        logits = session.run(["logits"], batch.feeds)[0]
+        try:
+            session = create(model_path, library=library)
+            logits = session.run(["logits"], batch.feeds)[0]
+        except OperatorLibraryMissing:
+            raise
+        except Exception as error:  # ONNX Runtime has a dozen kinds
+            raise ExportError(f"the exported graph ({name}) cannot be run: {one_line(error)}") from error
         found[name] = float(np.abs(logits - batch.logits).max())
         # A NaN is above every tolerance.
         if logits.shape != batch.logits.shape or not found[name] <= TOLERANCE * largest:

@@ -200,17 +200,18 @@ def test_export_is_reproducible(again: Callable[..., Manifest], exported: Get) -
 
 
 def test_function_source(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
-    module = tmp_path / "mine.py"
+    (tmp_path / "neighbour.py").write_text(f"folder = {str(checkpoint('distilbert'))!r}\n")
+    module = tmp_path / "torch.py"  # a name that must not hide the library's
     module.write_text(
         "import transformers\n"
+        "from neighbour import folder\n"
         "def load():\n"
-        f"    folder = {str(checkpoint('distilbert'))!r}\n"
         "    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)\n"
         "    return model, transformers.AutoTokenizer.from_pretrained(folder), ['x', 'y', 'z']\n"
     )
     manifest = export(f"{module}:load", attention="softmax", output=tmp_path / "bundle")
     assert manifest.labels == ["x", "y", "z"]
-    assert manifest.provenance.source == "mine.py:load"
+    assert manifest.provenance.source == "torch.py:load"
 
 
 def test_old_vocabulary_files_are_enough(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ LAYERS = {"albert": 3, "modernbert": 3, "modernbert-mean": 3, "bert-one-layer": 
 SOFTMAX_FAMILIES = ["bert", "roberta", "xlm-roberta", "distilbert", "electra", "albert", "modernbert"]
 CASES = [
     *((name, "mca") for name in SOFTMAX_FAMILIES),
-    *((name, "softmax") for name in ("bert", "albert", "modernbert")),
+    ("modernbert", "softmax"),
     ("yoso", "yoso"),
     ("yoso-dense", "yoso"),
     ("bert-one-layer", "mca"),
@@ -27,7 +27,6 @@ CASES = [
     ("distilbert-sinusoidal", "mca"),
     ("electra-equal", "softmax"),
     ("albert-groups", "mca"),
-    ("modernbert-mean", "softmax"),
     ("modernbert-mean", "mca"),
     ("encoder-yoso", "yoso"),
     ("encoder-yoso-first", "yoso"),
