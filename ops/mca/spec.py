@@ -24,7 +24,7 @@ ALPHA = Knob(
     exact=0.0,
     accuracy="falls",
     unit="error coefficient",
-    doc="Bounds the error of each output row by alpha * mean token norm * ||W_v||_F; a larger alpha spends fewer "
+    doc="Bounds the expected error of each output row by alpha * mean token norm * ||W_v||_F; a larger alpha spends fewer "
     "multiply-adds on the value projection, 0 computes it exactly.",
     source="Kim and Ko, AAAI 2022, Theorem 2",
 )
