@@ -24,8 +24,8 @@ ALPHA = Knob(
     exact=0.0,
     accuracy="falls",
     unit="error coefficient",
-    doc="Bounds the expected error of each output row by alpha * mean token norm * ||W_v||_F; a larger alpha spends fewer "
-    "multiply-adds on the value projection, 0 computes it exactly.",
+    doc="Bounds the expected error of each output row by alpha * mean token norm * ||W_v||_F; a larger alpha spends "
+    "fewer multiply-adds on the value projection, 0 computes it exactly.",
     source="Kim and Ko, AAAI 2022, Theorem 2",
 )
 
