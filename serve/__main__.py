@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import socket
 import sys
@@ -57,8 +58,11 @@ def listen(host: str, port: int) -> socket.socket:
     return bound
 
 
-async def serve(settings: ServeSettings, folders: Sequence[Path], bound: socket.socket) -> None:
+async def serve(settings: ServeSettings, folders: Sequence[Path], bound: socket.socket) -> bool:
     """Serves until a signal; answers health routes from the start, requests once the bundles are loaded.
+
+    Returns:
+        Whether a thread is still at work after the time limit for draining.
 
     Raises:
         AttenuatorError: a bundle cannot be served.
@@ -91,9 +95,10 @@ async def serve(settings: ServeSettings, folders: Sequence[Path], bound: socket.
     finally:
         asked.cancel()
         started.cancel()
-        await engine.stop()
+        busy = await engine.stop()
         server.should_exit = True
         await running
+    return busy
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -112,7 +117,10 @@ def main(arguments: Sequence[str]) -> int:
     logs.set_up(settings.log_format, settings.log_level)
     bound = listen(settings.host, settings.port)
     with contextlib.closing(bound):
-        asyncio.run(serve(settings, [Path(word) for word in words], bound))
+        busy = asyncio.run(serve(settings, [Path(word) for word in words], bound))
+    if busy:  # Python would wait for the thread, ONNX Runtime for the end of a node: minutes, at worst
+        logging.shutdown()
+        os._exit(0)
     return 0
 
 

@@ -194,8 +194,13 @@ class Engine:
         except TimeoutError:
             log.warning("stopping with %d requests in progress", self.requests)
 
-    async def stop(self) -> None:
-        """Ends the lanes; runs under way are stopped between two nodes."""
+    async def stop(self) -> bool:
+        """Ends the lanes; a run under way is stopped at its next node.
+
+        Returns:
+            Whether a thread is still at work, which cannot be interrupted inside a node or while it loads.
+        """
+        busy = bool(self._running) or self.state == "starting"
         self.state = "stopped"
         for _, cancellation in self._running.values():
             cancellation.cancel()
@@ -204,6 +209,7 @@ class Engine:
         await asyncio.gather(*self._lanes, return_exceptions=True)
         self._compute.shutdown(wait=False, cancel_futures=True)
         self._tokenize.shutdown(wait=False, cancel_futures=True)
+        return busy
 
     def _overloaded(self, what: str, lane: Lane) -> Overloaded:
         # By then part of what waits is done, and a new request finds room.
