@@ -9,7 +9,7 @@ SOURCES := pyproject.toml CMakeLists.txt ops/CMakeLists.txt $(shell find ops -na
 CPP := $(shell find ops -name '*.cc' -o -name '*.h' -o -name '*.inl' -o -name '*.inc')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format build gen sanitize package clean
+.PHONY: help setup demo test bench check format build gen sanitize package clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -38,6 +38,13 @@ demo: $(VENV)/.demo ## serve the bundled models on http://127.0.0.1:8000 (PORT=.
 
 test: $(VENV)/.setup ## every test
 	$(BIN)/python -m pytest
+
+bench: $(VENV)/.setup ## measure operators and whole models beside ONNX Runtime's attention: results, plots, README
+	$(BIN)/python benchmarks/operators.py --isa avx2 --sections attention --threads 1 --no-torch
+	$(BIN)/python benchmarks/operators.py
+	$(BIN)/python benchmarks/models.py
+	$(BIN)/python benchmarks/plots.py
+	$(BIN)/python scripts/gen.py
 
 check: $(VENV)/.setup ## ruff, mypy, clang-format, generated files current
 	$(BIN)/ruff check .
