@@ -1,0 +1,143 @@
+"""Whole models as graphs: one traced with YOSO attention, and the same with something else in attention's place."""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import torch
+from onnx import helper
+
+from attenuator.export.architectures import architecture_of
+from attenuator.export.encoder import MODEL_TYPE, Encoder, EncoderConfig
+from attenuator.export.trace import PackedClassifier, trace
+from attenuator.ops import DOMAIN
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Size of an encoder.
+
+    Attributes:
+        name: in result files.
+        source: where the size comes from.
+        layers: encoder layers.
+        hidden: embedding channels.
+        heads: attention heads.
+        feed_forward: channels between the two layers of the feed-forward part.
+        norm: `pre` or `post`.
+    """
+
+    name: str
+    source: str
+    layers: int
+    hidden: int
+    heads: int
+    feed_forward: int
+    norm: str = "pre"
+
+    def model(self) -> Encoder:
+        """An untrained encoder with mean pooling, its weights large enough that attention is not flat."""
+        torch.manual_seed(0)
+        config = EncoderConfig(
+            vocab_size=4096,
+            hidden_size=self.hidden,
+            num_hidden_layers=self.layers,
+            num_attention_heads=self.heads,
+            intermediate_size=self.feed_forward,
+            norm=self.norm,  # type: ignore[arg-type]
+            pooling="mean",
+            max_tokens=8192,
+        )
+        model = Encoder(config)
+        for module in model.modules():
+            if isinstance(module, torch.nn.Linear):
+                torch.nn.init.normal_(module.weight, std=module.in_features**-0.5)
+        return model.eval()
+
+
+def traced(model: Encoder, path: Path) -> onnx.ModelProto:
+    """The packed graph with YOSO attention, as `attenuator export` makes it, without the fallback functions."""
+    classifier = PackedClassifier(architecture_of(MODEL_TYPE), model, "yoso", {})
+    ir.save(trace(classifier), path)
+    return onnx.load(path)
+
+
+Swap = Callable[[Any, int], list[Any]]
+
+
+def swapped(model: onnx.ModelProto, swap: Swap) -> onnx.ModelProto:
+    """The model with other nodes in the place of each YosoAttention node.
+
+    Args:
+        model: from `traced`.
+        swap: from a node and its index to the nodes that take its place.
+
+    Returns:
+        A copy, without the inputs that nothing takes any more.
+    """
+    changed = copy.deepcopy(model)
+    old = list(changed.graph.node)
+    del changed.graph.node[:]
+    for index, node in enumerate(old):
+        is_attention = (node.domain, node.op_type) == (DOMAIN, "YosoAttention")
+        changed.graph.node.extend(swap(node, index) if is_attention else [node])
+    used = {name for node in changed.graph.node for name in node.input}
+    kept = [value for value in changed.graph.input if value.name in used]
+    del changed.graph.input[:]
+    changed.graph.input.extend(kept)
+    opsets = {opset.domain: opset.version for opset in changed.opset_import} | {"": 23, "com.microsoft": 1}
+    del changed.opset_import[:]
+    changed.opset_import.extend(helper.make_opsetid(domain, version) for domain, version in opsets.items())
+    changed.ir_version = 11
+    return changed
+
+
+def num_heads(node: Any) -> int:
+    """Attention heads of a YosoAttention node."""
+    return int(next(item.i for item in node.attribute if item.name == "num_heads"))
+
+
+def packed_softmax(node: Any, _: int) -> list[Any]:
+    """SoftmaxAttention of this project."""
+    return [helper.make_node("SoftmaxAttention", node.input[:4], node.output, domain=DOMAIN, num_heads=num_heads(node))]
+
+
+def fused(op_type: str, domain: str, head_attributes: Sequence[str]) -> Swap:
+    """A fused attention node of ONNX Runtime over the whole input as one sequence `[1, T, hidden]`."""
+
+    def swap(node: Any, index: int) -> list[Any]:
+        batched = [f"batched_{index}_{name}" for name in ("query", "key", "value", "output")]
+        axes = f"axes_{index}"
+        attributes: dict[str, Any] = dict.fromkeys(head_attributes, num_heads(node))
+        return [
+            helper.make_node("Constant", [], [axes], value_ints=[0]),
+            *(helper.make_node("Unsqueeze", [node.input[i], axes], [batched[i]]) for i in range(3)),
+            helper.make_node(op_type, batched[:3], batched[3:], domain=domain, **attributes),
+            helper.make_node("Squeeze", [batched[3], axes], node.output),
+        ]
+
+    return swap
+
+
+def free(node: Any, _: int) -> list[Any]:
+    """Attention that costs nothing: the values as they are, plus what keeps the other projections from being pruned."""
+    total = f"{node.output[0]}_sum"
+    return [
+        helper.make_node("Add", node.input[:2], [total]),
+        helper.make_node("Add", [total, node.input[2]], node.output),
+    ]
+
+
+SWAPS: dict[str, Swap] = {
+    "softmax": packed_softmax,
+    "mha": fused("MultiHeadAttention", "com.microsoft", ("num_heads",)),
+    "attention23": fused("Attention", "", ("q_num_heads", "kv_num_heads")),
+    "free attention": free,
+}

@@ -1,0 +1,85 @@
+"""Times the operators beside what else computes attention, and checks their results first.
+
+    python benchmarks/operators.py                                           # this machine's best instruction set
+    python benchmarks/operators.py --isa avx2 --sections attention ragged
+
+All contenders of a case run in one process, in turns, through ONNX Runtime with the options of serving and with inputs
+and outputs bound. One thread counts the calling thread's CPU time, several count the process's (threads do not spin).
+Writes benchmarks/results/operators-ISA.json, which `plots.py` draws and `make gen` copies into the README.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from functools import partial
+
+import attention
+import frontier
+import peak_memory
+import projection
+import torch_baseline
+from cases import Case, Row
+from program import Step, parser_for, run
+
+SECTIONS = ("attention", "ragged", "projection", "frontier", "memory")
+MEMORY_LENGTHS = (1024, 4096, 8192)
+MEMORY_THREADS = 2
+
+
+def memory_row(contender: str, length: int, num_hashes: int) -> Row:
+    """Peak temporary memory of one contender."""
+    found = peak_memory.measure(contender, length, num_hashes, MEMORY_THREADS)
+    name = f"yoso m={num_hashes}" if contender == "yoso" else contender
+    return {"n": length, "threads": MEMORY_THREADS, "contender": name, **found}
+
+
+def memory_steps(options: argparse.Namespace, torch: bool) -> Iterator[Step]:
+    """Each contender in a process of its own."""
+    rivals = ("softmax", "mha", *(torch_baseline.DTYPES if torch else ()))
+    for length in (n for n in MEMORY_LENGTHS if n <= max(options.lengths)):
+        chosen = [*(("yoso", m) for m in options.num_hashes), *((name, 0) for name in rivals)]
+        if length <= attention.ATTENTION23_LONGEST:
+            chosen.append(("attention23", 0))
+        for name, m in chosen:
+            yield "memory", f"memory of {name}, n={length}", partial(memory_row, name, length, m)
+
+
+def steps(options: argparse.Namespace) -> list[Step]:
+    """Everything that was asked for."""
+    torch = options.torch and torch_baseline.available()
+    cases: list[Case] = []
+    if "attention" in options.sections:
+        cases += attention.one_sequence_cases(options.lengths, options.num_hashes, options.threads, torch)
+    if "ragged" in options.sections:
+        cases += attention.ragged_cases(options.num_hashes, options.threads)
+    todo: list[Step] = []
+    for case in cases:
+        what = case.facts.get("batch") or f"n={case.facts['n']}"
+        todo.append((case.section, f"{what}, {case.threads} thread(s)", partial(case.run, options.seconds)))
+    if "projection" in options.sections:
+        for n in projection.LENGTHS:
+            for sharpness in projection.SHARPNESS:
+                work = partial(projection.run, n, sharpness, options.seconds)
+                todo.append(("projection", f"value projection, n={n}", work))
+    if "frontier" in options.sections:
+        for n in frontier.LENGTHS:
+            work = partial(frontier.run, n, frontier.NUM_HASHES, options.seconds)
+            todo.append(("frontier", f"error and time, n={n}", work))
+    if "memory" in options.sections:
+        todo += memory_steps(options, torch)
+    return todo
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the program."""
+    parser = parser_for(__doc__, seconds=1.5)
+    parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=SECTIONS)
+    parser.add_argument("--lengths", nargs="+", type=int, default=attention.LENGTHS, help="tokens of one sequence")
+    parser.add_argument("--num-hashes", nargs="+", type=int, default=attention.NUM_HASHES)
+    parser.add_argument("--threads", nargs="+", type=int, default=(1, 2))
+    parser.add_argument("--no-torch", dest="torch", action="store_false", help="leave PyTorch's attention out")
+    return run("operators", parser, arguments, steps)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

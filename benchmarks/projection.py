@@ -1,0 +1,134 @@
+"""MCA's value projection: its own time beside a dense one, and the whole operator beside exact attention."""
+
+from typing import Any
+
+import nodes
+import numpy as np
+from cases import CHANNELS, HEAD_DIM, HEADS, Row, Runs, checked, records
+from inputs import Packed, correlated, gaussian
+from timing import interleave
+
+from attenuator.ops.mca.reference import mca_attention
+
+LENGTHS = (128, 512)
+# Factors on Gaussian queries: the flatter attention is, the fewer columns an alpha keeps.
+SHARPNESS = (0.5, 1.0)
+ALPHAS = (0.0, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
+# Shares of the dense projection's multiply-adds whose alpha is searched for and timed as well.
+SHARES = (1 / 2, 1 / 4, 1 / 8)
+SEARCH_STEPS = 12
+# So few channels that their projection costs next to nothing: what is left is attention with its column maxima.
+FEW_CHANNELS = 16
+# The reference is float64: where a sample count lies on the edge it may come out one off, for a token or two.
+TOLERANCE = 1e-3
+
+
+def weights(channels: int) -> dict[str, Any]:
+    """W_v and b_v."""
+    random = np.random.default_rng(2)
+    weight = random.standard_normal((channels, CHANNELS), dtype=np.float32) / np.float32(np.sqrt(channels))
+    return {"value_weight": weight, "value_bias": np.zeros(CHANNELS, np.float32)}
+
+
+def feeds(packed: Packed, hidden: Any, alpha: float) -> dict[str, Any]:
+    """Inputs of McaAttention for one sequence."""
+    return {
+        "query": packed.query,
+        "key": packed.key,
+        "hidden": hidden,
+        "cu_seqlens": packed.cu_seqlens,
+        "alpha": np.full(1, alpha, np.float32),
+        "seed": np.zeros(1, np.int64),
+    }
+
+
+def mca(packed: Packed, hidden: Any, alpha: float, threads: int = 1) -> nodes.Runner:
+    """`McaAttention` with its weight as an initializer."""
+    names = [tensor.name for tensor in nodes.BY_KEY["mca"].inputs]
+    outputs = {"output": (packed.query.shape, np.float32), "value_flops": ((1,), np.float32)}
+    node = nodes.own("mca", names, list(outputs), num_heads=HEADS)
+    constants = weights(hidden.shape[1])
+    return nodes.Runner([node], feeds(packed, hidden, alpha), outputs, constants=constants, threads=threads)
+
+
+def dense(packed: Packed, hidden: Any, attend: bool) -> nodes.Runner:
+    """ONNX Runtime's prepacked MatMul as value projection, alone or followed by exact attention over its values."""
+    weight = {"value_weight": weights(hidden.shape[1])["value_weight"]}
+    matmul = nodes.node("MatMul", ["hidden", "value_weight"], ["value"])
+    if not attend:
+        return nodes.Runner([matmul], {"hidden": hidden}, {"value": (packed.value.shape, np.float32)}, constants=weight)
+    inputs = {"query": packed.query, "key": packed.key, "hidden": hidden, "cu_seqlens": packed.cu_seqlens}
+    attention = nodes.own("softmax", ["query", "key", "value", "cu_seqlens"], ["output"], num_heads=HEADS)
+    outputs = {"output": (packed.query.shape, np.float32)}
+    return nodes.Runner([matmul, attention], inputs, outputs, constants=weight)
+
+
+def alpha_for(packed: Packed, hidden: Any, share: float) -> float | None:
+    """The alpha at which about this share of the multiply-adds is spent, if any."""
+    low, high = 0.0, 1.0
+    if spent(packed, hidden, high) > share:
+        return None
+    for _ in range(SEARCH_STEPS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if spent(packed, hidden, middle) > share else (low, middle)
+    return round(high, 4)
+
+
+def spent(packed: Packed, hidden: Any, alpha: float) -> float:
+    """value_flops at an alpha."""
+    return float(mca(packed, hidden, alpha).result()["value_flops"][0])
+
+
+def error_of(packed: Packed, hidden: Any, alpha: float, output: Any) -> float:
+    """Frobenius norm of the difference to the reference, over that of the reference."""
+    truth, _ = mca_attention(**feeds(packed, hidden, alpha), **weights(hidden.shape[1]), num_heads=HEADS)
+    return float(np.linalg.norm(output - truth) / np.linalg.norm(truth))
+
+
+def run(length: int, sharpness: float, seconds: float) -> Row:
+    """Every alpha at one length.
+
+    Args:
+        length: tokens.
+        sharpness: factor on the queries.
+        seconds: see `timing.interleave`.
+
+    Returns:
+        A row of a result file. For each alpha: share of multiply-adds, error against the reference, `projection`: how
+        many times faster than MatMul the projection is, its time being what the operator takes beyond the operator on
+        16 channels, and `whole`: the operator over MatMul followed by SoftmaxAttention.
+    """
+    packed = gaussian([length], HEADS, HEAD_DIM)
+    packed = Packed(packed.query * np.float32(sharpness), packed.key, packed.value, packed.lengths, HEADS)
+    hidden, few = correlated(length, CHANNELS), correlated(length, FEW_CHANNELS)
+    found = {share: alpha_for(packed, hidden, share) for share in SHARES}
+    alphas = sorted({*ALPHAS, *(alpha for alpha in found.values() if alpha is not None)})
+    runs: Runs = {
+        "matmul": dense(packed, hidden, attend=False),
+        "matmul, softmax": dense(packed, hidden, attend=True),
+        "mca, 16 channels, exact": mca(packed, few, 0.0),
+        "mca, 16 channels": mca(packed, few, ALPHAS[-1]),
+    }
+    settings: list[Row] = []
+    for alpha in alphas:
+        runner = mca(packed, hidden, alpha)
+        result = runner.result()
+        name = f"mca alpha={alpha:g}"
+        error = checked(name, error_of(packed, hidden, alpha, result["output"]), TOLERANCE)
+        settings.append({"alpha": alpha, "value_flops": float(result["value_flops"][0]), "error": error})
+        runs[name] = runner
+    timings = interleave(runs, seconds=seconds)
+    for setting in settings:
+        timing = timings[f"mca alpha={setting['alpha']:g}"]
+        attention = timings["mca, 16 channels" if setting["alpha"] else "mca, 16 channels, exact"]
+        setting["projection"] = timing.beyond(attention).times_faster_than(timings["matmul"])
+        setting["whole"] = timing.times_faster_than(timings["matmul, softmax"])
+    return {
+        "n": length,
+        "channels": CHANNELS,
+        "sharpness": sharpness,
+        "threads": 1,
+        "contenders": records(timings),
+        "settings": settings,
+        "alpha_of_share": {f"1/{round(1 / share)}": alpha for share, alpha in found.items()},
+    }

@@ -1,0 +1,104 @@
+"""What a result file says about its origin: machine, instruction set, versions, commit, command."""
+
+import ctypes
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from attenuator.ops import library_path
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+FORMAT_VERSION = 1
+PACKAGES = ("onnxruntime", "torch", "numpy")
+# Vector extensions that decide which kernels the baselines choose.
+EXTENSIONS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
+# What a result depends on; changes to these alone make a commit "modified".
+MEASURED = ("ops", "export", "src", "benchmarks/*.py")
+BASELINES = "ONNX Runtime and PyTorch choose their kernels by the processor alone, whatever isa says"
+
+
+def isa() -> str:
+    """Instruction set of the operators; the environment variable ATTENUATOR_ISA restricts it."""
+    library = ctypes.CDLL(str(library_path()))
+    library.attenuator_isa.restype = ctypes.c_char_p
+    return str(library.attenuator_isa().decode())
+
+
+def processor() -> dict[str, Any]:
+    """Name and vector extensions of the processor."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    fields = dict(line.partition(":")[::2] for line in lines if ":" in line)
+    fields = {name.strip(): value.strip() for name, value in fields.items()}
+    flags = fields.get("flags", "").split()
+    return {
+        "processor": fields.get("model name", platform.processor()),
+        "family": fields.get("cpu family", ""),
+        "model": fields.get("model", ""),
+        "extensions": [name for name in EXTENSIONS if name in flags],
+    }
+
+
+def git(*arguments: str) -> str:
+    """Output of a git command in this repository, empty where there is none."""
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def versions() -> dict[str, str]:
+    """Versions of what is measured against."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def origin(arguments: Sequence[str]) -> dict[str, Any]:
+    """Head of a result file.
+
+    Args:
+        arguments: the program's own, without its name.
+
+    Returns:
+        machine, isa, versions, commit and command. `modified` tells whether the measured sources differed from the
+        commit; `load_average` is that of the last minute before the run.
+    """
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "format_version": FORMAT_VERSION,
+        "machine": processor() | {"cores": len(os.sched_getaffinity(0)), "memory_gib": round(memory / 2**30, 1)},
+        "isa": isa(),
+        "baselines": BASELINES,
+        "versions": versions(),
+        "commit": git("rev-parse", "HEAD"),
+        "modified": bool(git("status", "--porcelain", "--", *MEASURED)),
+        "command": shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *arguments]),
+        "load_average": os.getloadavg()[0],
+    }
+
+
+def write(path: Path, content: dict[str, Any]) -> None:
+    """Writes a result file, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    staging = path.with_suffix(".part")
+    staging.write_text(json.dumps(rounded(content), indent=1) + "\n", encoding="utf-8")
+    staging.replace(path)
+
+
+def rounded(value: Any) -> Any:
+    """Floats with five significant digits: more is noise."""
+    if isinstance(value, float):
+        return float(f"{value:.5g}")
+    if isinstance(value, dict):
+        return {key: rounded(item) for key, item in value.items()}
+    return [rounded(item) for item in value] if isinstance(value, list | tuple) else value
