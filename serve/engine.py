@@ -24,6 +24,7 @@ from attenuator.serve.settings import ServeSettings
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+LARGE_SIZE = 200_000  # characters or ids
 INLINE_SIZE = 4096  # characters or ids that the event loop tokenizes itself: below 1 ms
 WARM_UP_TOKENS = (16, 256)
 FREE_QUEUE_SHARE = 0.5
@@ -55,6 +56,7 @@ class Engine:
         self._lanes: list[asyncio.Task[None]] = []
         self._compute = ThreadPoolExecutor(len(LANES), thread_name_prefix="compute")
         self._tokenize = ThreadPoolExecutor(2, thread_name_prefix="tokenize")
+        self._tokenize_large = ThreadPoolExecutor(1, thread_name_prefix="tokenize-large")
 
     async def start(self, folders: Sequence[Path]) -> None:
         """Loads the bundles, runs each once, and opens for requests.
@@ -133,7 +135,8 @@ class Engine:
         Raises:
             InvalidRequest: names the input.
         """
-        if sum(item.size for item in items) <= INLINE_SIZE:
+        size = sum(item.size for item in items)
+        if size <= INLINE_SIZE:
             return [item.encode(model, truncate) for item in items]
         wanted = [True]
 
@@ -145,12 +148,14 @@ class Engine:
                 done.append(item.encode(model, truncate))
             return done
 
-        self.arriving += 1
+        # A text of megabytes takes seconds: those of usual size do not queue behind it.
+        pool = self._tokenize if size <= LARGE_SIZE else self._tokenize_large
+        self.arriving += size <= LARGE_SIZE
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._tokenize, encode)
+            return await asyncio.get_running_loop().run_in_executor(pool, encode)
         finally:
             wanted.clear()
-            self.arriving -= 1
+            self.arriving -= size <= LARGE_SIZE
             if not self.arriving:
                 self._settled.set()
 
@@ -207,8 +212,8 @@ class Engine:
         for task in self._lanes:
             task.cancel()
         await asyncio.gather(*self._lanes, return_exceptions=True)
-        self._compute.shutdown(wait=False, cancel_futures=True)
-        self._tokenize.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._compute, self._tokenize, self._tokenize_large):
+            pool.shutdown(wait=False, cancel_futures=True)
         return busy
 
     def _overloaded(self, what: str, lane: Lane) -> Overloaded:
