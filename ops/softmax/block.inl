@@ -20,24 +20,26 @@ inline std::int64_t Padded(std::int64_t columns) {
   return (columns + kWidth - 1) / kWidth * kWidth;
 }
 
-// Parts of the scratch memory, as SoftmaxScratchFloats counts them.
+// Parts of the scratch memory, as SoftmaxScratchFloats counts them: what all blocks of queries that
+// are computed together share, and what block `slot` has of its own.
 struct Scratch {
-  float* query;       // [head_dim, 64], or one row
   float* scores;      // [kKeyBlock, 64], or [kRowKeys]
-  float* kept;        // [64, padded value_dim]
   float* value;       // [kKeyBlock, padded value_dim] where value_dim is no multiple of the width
+  float* old_factor;  // [64]
+  float* query;       // [head_dim, 64], or one row
+  float* kept;        // [64, padded value_dim]
   float* maximum;     // [64]
   float* sum;         // [64]
-  float* old_factor;  // [64]
 
-  Scratch(const AttentionHead& head, float* memory)
-      : query(memory),
-        scores(query + PaddedToVectors(head.head_dim) * kQueryBlock),
-        kept(scores + kKeyBlock * kQueryBlock),
-        value(kept + PaddedToVectors(head.value_dim) * kQueryBlock),
-        maximum(value + PaddedToVectors(head.value_dim) * kKeyBlock),
-        sum(maximum + kQueryBlock),
-        old_factor(sum + kQueryBlock) {}
+  Scratch() = default;
+  Scratch(const AttentionHead& head, float* memory, std::int64_t slot = 0)
+      : scores(memory),
+        value(scores + kKeyBlock * kQueryBlock),
+        old_factor(value + PaddedToVectors(head.value_dim) * kKeyBlock),
+        query(old_factor + kQueryBlock + slot * SoftmaxSlotFloats(head)),
+        kept(query + PaddedToVectors(head.head_dim) * kQueryBlock),
+        maximum(kept + PaddedToVectors(head.value_dim) * kQueryBlock),
+        sum(maximum + kQueryBlock) {}
 };
 
 // A window that leaves nothing out is none.

@@ -14,13 +14,13 @@ const SoftmaxKernels& Kernels() {
 
 // The thread's scratch memory for such a head: kept between calls, since short sequences take less
 // time than an allocation is worth.
-float* ScratchFor(const AttentionHead& head) {
+float* ScratchFor(const AttentionHead& head, std::int64_t slots = 1) {
   struct Memory {
     AlignedArray<float> floats;
     std::int64_t size = 0;
   };
   thread_local Memory memory;
-  const std::int64_t size = SoftmaxScratchFloats(head);
+  const std::int64_t size = SoftmaxScratchFloats(head, slots);
   if (memory.size < size) {
     memory.size = 0;
     memory.floats = MakeAligned<float>(size);
@@ -33,7 +33,8 @@ float* ScratchFor(const AttentionHead& head) {
 
 void ExactAttention(const AttentionHead& head, std::int64_t begin, std::int64_t end, float* output,
                     std::int64_t output_stride) {
-  Kernels().attention(head, begin, end, output, output_stride, ScratchFor(head));
+  Kernels().attention(head, begin, end, output, output_stride,
+                      ScratchFor(head, SoftmaxSlots(head, end - begin)));
 }
 
 void FirstRowAttention(const AttentionHead& head, float* output) {

@@ -5,8 +5,8 @@
 
 namespace attenuator {
 
-// Entry points of one instruction set. `scratch` holds SoftmaxScratchFloats(head) floats, 64-byte
-// aligned.
+// Entry points of one instruction set. `scratch` is 64-byte aligned and holds
+// SoftmaxScratchFloats(head, slots) floats: SoftmaxSlots(head, end - begin) for attention, else 1.
 struct SoftmaxKernels {
   void (*attention)(const AttentionHead& head, std::int64_t begin, std::int64_t end, float* output,
                     std::int64_t output_stride, float* scratch);
@@ -27,16 +27,30 @@ const SoftmaxKernels& SoftmaxKernelsAvx512();
 // start of the sequence, whatever the rows, so that a row's sums do not depend on its neighbours.
 inline constexpr std::int64_t kKeyBlock = 64;
 
-// Queries and scores of a block, its output so far, and a key block of values in whole vectors.
 inline constexpr std::int64_t kWidestVector = 16;
 
 constexpr std::int64_t PaddedToVectors(std::int64_t columns) {
   return (columns + kWidestVector - 1) / kWidestVector * kWidestVector;
 }
 
-constexpr std::int64_t SoftmaxScratchFloats(const AttentionHead& head) {
-  return PaddedToVectors(head.head_dim) * kQueryBlock + kKeyBlock * kQueryBlock +
-         PaddedToVectors(head.value_dim) * (kQueryBlock + kKeyBlock) + 3 * kQueryBlock;
+// Blocks of queries that share each key block while it is in the cache. Blocks under a window see
+// different keys.
+inline constexpr std::int64_t kGroupBlocks = 4;
+
+constexpr std::int64_t SoftmaxSlots(const AttentionHead& head, std::int64_t rows) {
+  const std::int64_t blocks = (rows + kQueryBlock - 1) / kQueryBlock;
+  return head.window > 0 || blocks < 1 ? 1 : blocks < kGroupBlocks ? blocks : kGroupBlocks;
+}
+
+// Queries and output so far of one block, with its maxima and sums.
+constexpr std::int64_t SoftmaxSlotFloats(const AttentionHead& head) {
+  return (PaddedToVectors(head.head_dim) + PaddedToVectors(head.value_dim) + 2) * kQueryBlock;
+}
+
+// Scores of a block, a key block of values in whole vectors, a factor a row, and the blocks.
+constexpr std::int64_t SoftmaxScratchFloats(const AttentionHead& head, std::int64_t slots) {
+  return kKeyBlock * (kQueryBlock + PaddedToVectors(head.value_dim)) + kQueryBlock +
+         slots * SoftmaxSlotFloats(head);
 }
 
 }  // namespace attenuator

@@ -6,27 +6,56 @@
 namespace attenuator {
 namespace {
 
-// Rows [begin, begin + count), count <= 64.
-inline void AttendBlock(const AttentionHead& head, std::int64_t begin, std::int64_t count,
-                        float* output, std::int64_t output_stride, const Scratch& scratch) {
-  PackQueries(head, begin, count, scratch.query);
-  Reset(count, scratch);
+// Up to 64 rows from `begin` on, on their way over the keys.
+struct RowBlock {
+  std::int64_t begin;
+  std::int64_t count;
+  Scratch scratch;
+};
+
+// Asks for keys and values [first, last): rows far apart, which the hardware does not foresee.
+inline void Prefetch(const AttentionHead& head, std::int64_t first, std::int64_t last) {
+  constexpr std::int64_t kLine = 16;
+  for (std::int64_t j = first; j < last; ++j) {
+    const float* key = head.key + j * head.key_stride;
+    const float* value = head.value + j * head.value_stride;
+    for (std::int64_t c = 0; c < head.head_dim; c += kLine) __builtin_prefetch(key + c, 0, 2);
+    for (std::int64_t c = 0; c < head.value_dim; c += kLine) __builtin_prefetch(value + c, 0, 2);
+  }
+}
+
+// Rows of consecutive blocks; several only where all see the same keys.
+inline void AttendBlocks(const AttentionHead& head, const RowBlock* blocks, std::int64_t num_blocks,
+                         float* row_0, std::int64_t output_stride) {
+  for (std::int64_t i = 0; i < num_blocks; ++i) {
+    PackQueries(head, blocks[i].begin, blocks[i].count, blocks[i].scratch.query);
+    Reset(blocks[i].count, blocks[i].scratch);
+  }
   bool any = false;
-  ForKeys(head, begin, begin + count,
+  const RowBlock& end = blocks[num_blocks - 1];
+  ForKeys(head, blocks[0].begin, end.begin + end.count,
           [&](std::int64_t first, std::int64_t last, bool masked, bool final) {
-            Score(head, scratch.query, count, first, last, scratch.scores);
-            if (masked) Mask(head, begin, count, first, last, scratch.scores);
-            Normalize<true>(count, last - first, scratch.scores, scratch);
-            if (final) Invert(count, scratch.sum);
-            const Sink sink{scratch.kept,
-                            Padded(head.value_dim),
-                            any ? scratch.old_factor : nullptr,
-                            final ? scratch.sum : nullptr,
-                            output,
-                            output_stride,
-                            head.value_dim};
-            AddValues(head, scratch.scores, kQueryBlock, count,
-                      PackValues(head, first, last, scratch.value), last - first, sink);
+            const Values values = PackValues(head, first, last, end.scratch.value);
+            for (std::int64_t i = 0; i < num_blocks; ++i) {
+              const auto& [begin, count, scratch] = blocks[i];
+              if (!final) {
+                const std::int64_t share = kKeyBlock / num_blocks;
+                Prefetch(head, Smaller(last + i * share, head.length),
+                         Smaller(last + (i + 1) * share, head.length));
+              }
+              Score(head, scratch.query, count, first, last, scratch.scores);
+              if (masked) Mask(head, begin, count, first, last, scratch.scores);
+              Normalize<true>(count, last - first, scratch.scores, scratch);
+              if (final) Invert(count, scratch.sum);
+              const Sink sink{scratch.kept,
+                              Padded(head.value_dim),
+                              any ? scratch.old_factor : nullptr,
+                              final ? scratch.sum : nullptr,
+                              row_0 + begin * output_stride,
+                              output_stride,
+                              head.value_dim};
+              AddValues(head, scratch.scores, kQueryBlock, count, values, last - first, sink);
+            }
             any = true;
           });
 }
@@ -106,14 +135,19 @@ inline void ForBlocks(std::int64_t begin, std::int64_t end, const Visit& visit) 
 void Attention(const AttentionHead& given, std::int64_t begin, std::int64_t end, float* output,
                std::int64_t output_stride, float* memory) {
   const AttentionHead head = Normalized(given);
-  const Scratch scratch(head, memory);
+  const std::int64_t slots = SoftmaxSlots(given, end - begin);
   float* const row_0 = output - begin * output_stride;
   if (begin == 0 && end > 0 && head.window > 0 && head.global_token) {
     FirstRow(head, row_0, memory);
     begin = 1;
   }
+  RowBlock blocks[kGroupBlocks]{};
+  std::int64_t num_blocks = 0;
   ForBlocks(begin, end, [&](std::int64_t first, std::int64_t count) {
-    AttendBlock(head, first, count, row_0 + first * output_stride, output_stride, scratch);
+    blocks[num_blocks] = {first, count, Scratch(head, memory, num_blocks)};
+    if (++num_blocks < slots && first + count < end) return;
+    AttendBlocks(head, blocks, num_blocks, row_0, output_stride);
+    num_blocks = 0;
   });
 }
 
