@@ -47,15 +47,18 @@ def summary(manifest: Manifest, settings: ExportSettings) -> str:
         f"{knob.name} {knob.low:g} to {knob.high:g}, default {knob.default:g}, exact value {knob.exact:g}"
         for knob in manifest.knobs
     )
-    return "\n".join(
-        (
-            f"{settings.output}: model '{manifest.name}', revision {manifest.revision[:12]}",
-            f"  {len(manifest.labels)} labels ({manifest.task}), up to {manifest.max_tokens} tokens",
-            f"  attention: {attention.operator} in {attention.layers} layers; knob: {knobs or 'none'}",
-            f"  largest difference to PyTorch: {parity['library']:.1e} with the operators, "
-            f"{parity['fallback']:.1e} without (largest logit {parity['largest_logit']:.2g})",
+    lines = [
+        f"{settings.output}: model '{manifest.name}', revision {manifest.revision[:12]}",
+        f"  {len(manifest.labels)} labels ({manifest.task}), up to {manifest.max_tokens} tokens",
+        f"  attention: {attention.operator} in {attention.layers} layers; knob: {knobs or 'none'}",
+        f"  largest difference to PyTorch: {parity['library']:.1e} with the operators, "
+        f"{parity['fallback']:.1e} without (largest logit {parity['largest_logit']:.2g})",
+    ]
+    if parity["packing"]:
+        lines.append(
+            f"  note: a sequence's logits move by up to {parity['packing']:.1e} with its neighbours in a batch"
         )
-    )
+    return "\n".join(lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
 sys.path.insert(0, str(Path(__file__).parent))
 
 from checkpoints import CHECKPOINTS, save  # noqa: E402

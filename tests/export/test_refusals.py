@@ -174,6 +174,11 @@ def test_tokenizer_with_ids_outside_the_vocabulary(tmp_path: Path) -> None:
     assert f"token id {size - 1}, must be below the model's vocab_size 40" in sentence
 
 
+def test_heads_that_the_operators_do_not_take(tmp_path: Path) -> None:
+    folder = save(transformers.BertForSequenceClassification(bert(num_attention_heads=8)), tmp_path / "narrow")
+    assert "McaAttention: key has head_dim 4, must be in [8, 256]" in refuse(folder, tmp_path)
+
+
 def test_weights_that_are_not_numbers(checkpoint: Get, tmp_path: Path) -> None:
     model = transformers.BertForSequenceClassification.from_pretrained(checkpoint("bert"))
     with torch.no_grad():
