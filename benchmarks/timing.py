@@ -10,6 +10,8 @@ import numpy as np
 
 # A sample repeats its run until it lasts this long: the clock and the call around it then cost nothing.
 SAMPLE_NS = 3_000_000
+MOST_REPEATS = 500
+LONG_NS = 100_000_000
 FEWEST_ROUNDS, MOST_ROUNDS = 3, 31
 
 Clock = Callable[[], int]
@@ -83,10 +85,13 @@ def interleave(
     clock = clock_for(threads)
     repeats = {}
     for name, run in contenders.items():
-        run()  # first runs allocate, draw and cache
-        start = clock()
-        run()
-        repeats[name] = math.ceil(SAMPLE_NS / max(clock() - start, SAMPLE_NS / 500))
+        for _ in range(2):  # first runs allocate, draw and cache; to those that take long that is nothing
+            start = clock()
+            run()
+            taken = clock() - start
+            if taken > LONG_NS:
+                break
+        repeats[name] = math.ceil(SAMPLE_NS / max(taken, SAMPLE_NS / MOST_REPEATS))
     cpu: dict[str, list[float]] = {name: [] for name in contenders}
     wall: dict[str, list[float]] = {name: [] for name in contenders}
     names = list(contenders)
