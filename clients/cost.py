@@ -1,8 +1,9 @@
 """What a knob can win for a model at a length: a cost model on the counted work.
 
 Time is counted work times ns per unit. The rates below were fitted once, on one machine, to times of this project's
-kernels (`benchmarks/cost_rates.py`). Ratios carry over to other machines better than times do, so only ratios are
-shown, and always as modelled. `attenuator inspect --measure` asks the clock instead.
+kernels (`benchmarks/cost_rates.py`: off by 5 % at the median, most where a sequence is short). Ratios carry over to
+other machines better than times do, so only ratios are shown, and always as modelled. `attenuator inspect --measure`
+asks the clock instead.
 """
 
 from dataclasses import dataclass
@@ -20,8 +21,10 @@ class Units(NamedTuple):
         dense: multiply-adds in linear layers.
         values: values that nodes other than linear layers and attention write.
         softmax: multiply-adds in exact attention.
-        hashing: multiply-adds of hashing; what the buckets of the tables take grows alike.
+        hashing: int8 multiply-adds of hashing.
         codes: hash codes, each the address of a bucket.
+        buckets: values added to, or read from, buckets.
+        pairs: codes of a query compared with codes of a key.
     """
 
     dense: float = 0.0
@@ -29,13 +32,19 @@ class Units(NamedTuple):
     softmax: float = 0.0
     hashing: float = 0.0
     codes: float = 0.0
+    buckets: float = 0.0
+    pairs: float = 0.0
 
     def times(self, ns_per_unit: "Units") -> float:
         """The time that this work takes, in ns."""
         return sum(count * ns for count, ns in zip(self, ns_per_unit, strict=True))
 
+    def plus(self, other: "Units") -> "Units":
+        """Both works, one after the other."""
+        return Units(*(a + b for a, b in zip(self, other, strict=True)))
 
-RATES = Units(dense=0.01, values=0.555, softmax=0.00922, hashing=0.00806, codes=1.07)
+
+RATES = Units(dense=0.00981, values=0.586, softmax=0.00973, hashing=0.00148, codes=0.645, buckets=0.0593, pairs=0.0226)
 RATES_MACHINE = "one core of an AMD EPYC (AVX-512, VNNI)"
 
 
@@ -66,14 +75,30 @@ class CostModel:
         return Units(dense=self.work.value_macs(tokens, sparable=True))
 
     def yoso(self, tokens: int, num_hashes: int) -> Units:
-        """All attention nodes, as YOSO attention (Zeng et al. 2021, section 3.2): hash, scatter, gather."""
-        hashing = codes = 0
+        """All attention nodes as YOSO attention, each the quicker way: by hash tables, or by counting collisions."""
+        ways = (self.yoso_tables(tokens, num_hashes), self.yoso_counts(tokens, num_hashes))
+        return min(ways, key=lambda units: units.times(self.rates))
+
+    def yoso_tables(self, tokens: int, num_hashes: int) -> Units:
+        """Hash, scatter into tables, gather: linear in length (Zeng et al. 2021, section 3.2)."""
+        total = Units()
         for node in self.work.attention:
-            rows = tokens + node.queries(tokens)
-            times = num_hashes * node.num_heads
-            hashing += times * rows * node.hash_bits * node.head_dim
-            codes += times * rows
-        return Units(hashing=hashing, codes=codes)
+            codes = num_hashes * node.num_heads * (tokens + node.queries(tokens))
+            hashing = codes * node.hash_bits * node.head_dim
+            total = total.plus(Units(hashing=hashing, codes=codes, buckets=codes * node.value_dim))
+        return total
+
+    def yoso_counts(self, tokens: int, num_hashes: int) -> Units:
+        """Hash, count the collisions of every pair, multiply counts by values: quicker for short sequences.
+
+        The product of counts and values was too small to be told from the comparisons when the rates were fitted.
+        """
+        total = Units()
+        for node in self.work.attention:
+            hashing = num_hashes * node.num_heads * (tokens + node.queries(tokens)) * node.hash_bits * node.head_dim
+            pairs = num_hashes * node.num_heads * node.queries(tokens) * tokens
+            total = total.plus(Units(hashing=hashing, pairs=pairs))
+        return total
 
     def softmax_ns(self, tokens: int) -> float:
         """Time of all attention nodes, as exact softmax attention."""

@@ -203,7 +203,8 @@ def _mca_verdict(found: Report) -> list[str]:
         share = best.layer_projection_share
         sentences.append(
             f"The value projection, all that {knob.name} can spare, is {share:.1%} of a layer's multiply-adds at "
-            f"{best.tokens} tokens: even a free one wins at most {1 / (1 - share):.2f}x a layer."
+            f"{best.tokens} tokens: even a free one wins at most {1 / (1 - share):.2f}x a layer (BERT-base at 128 "
+            "tokens: 8.1%, 1.09x)."
         )
     sentences.append(
         f"Of this whole model {knob.name} can win at most {best.free_projection:.2f}x, at {best.tokens} tokens; what "
