@@ -1,45 +1,86 @@
 // What is quadratic in length: collision counts, expected collisions, and weights times values.
 // Included inside the anonymous namespace of a kernel_cpu_*.cc file.
 
-template <class Code, class Counter>
-void CountAs(const HashSpec& spec, const Code* keys, std::int64_t num_keys,
-             std::int64_t key_code_rows, const Code* query, std::int64_t query_code_rows,
-             float* weights) {
-  constexpr int kCounters = 4;  // 64 keys at a time
-  const int groups = spec.num_hashes / kGroup;
-  const int rest = spec.num_hashes % kGroup;
-  for (std::int64_t first = 0; first < num_keys; first += kCounters * kBlock) {
-    Counter counters[kCounters];
-    for (int g = 0; g < groups; ++g) {
-      const auto four = Counter::Query(query + g * query_code_rows * kGroup);
-      const Code* row = keys + (g * key_code_rows + first) * kGroup;
-      for (int c = 0; c < kCounters; ++c) counters[c].Add(row + c * kBlock * kGroup, four);
-    }
-    if (rest != 0) {
-      const auto four = Counter::Query(query + groups * query_code_rows * kGroup);
-      const Code* row = keys + (groups * key_code_rows + first) * kGroup;
-      for (int c = 0; c < kCounters; ++c) {
-        counters[c].Add(row + c * kBlock * kGroup, four, (1u << rest) - 1);
-      }
-    }
-    for (int c = 0; c < kCounters; ++c) {
-      float* target = weights + first + c * kBlock;
-      Store(target, Add(Load(target), counters[c].Sums()));
+// output = (or +=) sum of values[i] * row places[i] of b, over kBlocks blocks of columns.
+template <int kBlocks>
+inline void SumSome(const float* values, const std::int32_t* places, int size, const float* b,
+                    std::int64_t b_block_stride, int columns, float* output, bool accumulate) {
+  Vec sums[kBlocks];
+  for (auto& sum : sums) sum = Zero();
+  for (int i = 0; i < size; ++i) {
+    const Vec left = Set1(values[i]);
+    const float* row = b + places[i] * std::int64_t{kBlock};
+    for (int c = 0; c < kBlocks; ++c) sums[c] = Fma(left, Load(row + c * b_block_stride), sums[c]);
+  }
+  for (int c = 0; c < kBlocks; ++c) {
+    float* target = output + c * kBlock;
+    const int left = columns - c * kBlock;
+    const Vec sum = accumulate ? Add(LoadColumns(target, left), sums[c]) : sums[c];
+    if (left >= kBlock) {
+      Store(target, sum);
+    } else {
+      StoreFirst(target, sum, left);
     }
   }
 }
 
-void Count(const HashSpec& spec, const void* key_codes, std::int64_t num_keys,
-           std::int64_t key_code_rows, const void* query_codes, std::int64_t query_code_rows,
-           float* weights) {
-  if (spec.wide()) {
-    CountAs<std::uint16_t, WordCounter>(
-        spec, static_cast<const std::uint16_t*>(key_codes), num_keys, key_code_rows,
-        static_cast<const std::uint16_t*>(query_codes), query_code_rows, weights);
+// Few keys collide with a query in any hash unless hash_bits is small, so only those are summed;
+// the others would add exact zeros.
+template <class Code, class Counter>
+void CountAndSumAs(const CountPass& pass) {
+  static_assert(kKeyTile % (kCounters * kBlock) == 0);
+  constexpr int kBlocksAtOnce = 4;
+  const int groups = pass.spec.num_hashes / kGroup;
+  const int rest = pass.spec.num_hashes % kGroup;
+  const std::int64_t key_stride = pass.key_code_rows * kGroup;
+  const std::int64_t query_stride = pass.query_code_rows * kGroup;
+  const int num_keys = static_cast<int>(pass.num_keys);
+  float values[kKeyBlock + kBlock];
+  std::int32_t places[kKeyBlock + kBlock];
+  for (std::int64_t i = 0; i < pass.num_queries; ++i) {
+    int size = 0;
+    for (int first = 0; first < num_keys; first += kCounters * kBlock) {
+      Counter counters[kCounters];
+      const Code* keys = static_cast<const Code*>(pass.key_codes) + first * kGroup;
+      const Code* query = static_cast<const Code*>(pass.query_codes) + i * kGroup;
+      for (int g = 0; g < groups; ++g) {
+        const auto wanted = Counter::Query(query);
+        for (int c = 0; c < kCounters; ++c) counters[c].Add(keys + c * kBlock * kGroup, wanted);
+        keys += key_stride;
+        query += query_stride;
+      }
+      if (rest != 0) {
+        const auto wanted = Counter::Query(query);
+        for (int c = 0; c < kCounters; ++c) {
+          counters[c].Add(keys + c * kBlock * kGroup, wanted, (1u << rest) - 1);
+        }
+      }
+      for (int c = 0; c < kCounters; ++c) {
+        const int place = first + c * kBlock;
+        const int left = num_keys - place < kBlock ? num_keys - place : kBlock;
+        if (left <= 0) break;
+        size += AppendNonzero(counters[c].Sums(), left, place, values + size, places + size);
+      }
+    }
+    float* output = pass.output + i * pass.stride;
+    int column = 0;
+    for (; column + kBlocksAtOnce * kBlock <= pass.columns; column += kBlocksAtOnce * kBlock) {
+      SumSome<kBlocksAtOnce>(
+          values, places, size, pass.values + column / kBlock * pass.value_block_stride,
+          pass.value_block_stride, kBlocksAtOnce * kBlock, output + column, pass.accumulate);
+    }
+    for (; column < pass.columns; column += kBlock) {
+      SumSome<1>(values, places, size, pass.values + column / kBlock * pass.value_block_stride,
+                 pass.value_block_stride, pass.columns - column, output + column, pass.accumulate);
+    }
+  }
+}
+
+void CountAndSum(const CountPass& pass) {
+  if (pass.spec.wide()) {
+    CountAndSumAs<std::uint16_t, WordCounter>(pass);
   } else {
-    CountAs<std::uint8_t, ByteCounter>(spec, static_cast<const std::uint8_t*>(key_codes), num_keys,
-                                       key_code_rows, static_cast<const std::uint8_t*>(query_codes),
-                                       query_code_rows, weights);
+    CountAndSumAs<std::uint8_t, ByteCounter>(pass);
   }
 }
 
@@ -190,6 +231,7 @@ void Finish(float* output, std::int64_t stride, std::int64_t rows, int columns, 
             bool normalize) {
   for (std::int64_t i = 0; i < rows; ++i) {
     float* row = output + i * stride;
+    for (int c = 0; c < columns; c += kBlock) __builtin_prefetch(row + 12 * stride + c, 1);
     float factor = scale;
     if (normalize) {
       SquareSum squares;

@@ -51,7 +51,7 @@ inline void Flip(const Lanes* source, int size, const std::uint32_t* signs, int 
 template <class Code>
 bool HashHadamardAs(const HashSpec& spec, int first_hash, const Rows& rows, Code* codes,
                     std::int64_t code_rows) {
-  int size = 8;
+  int size = kMinHadamardSize;
   while (size < spec.head_dim) size *= 2;
   const std::uint32_t* signs = static_cast<const std::uint32_t*>(spec.planes);
   alignas(64) Lanes data[kMaxHeadDim];

@@ -3,6 +3,7 @@
 // kStepDims, Dot and StoreData for its instruction set.
 
 inline constexpr int kTile = 4;              // rows hashed together
+inline constexpr int kRowsAhead = 16;        // prefetched: see kAhead in table.inl
 inline constexpr int kMaxBitWords = 64 + 2;  // 16-bit words of hash bits of one row, with slack
 inline constexpr std::int32_t kInfinityBits = 0x7F800000;
 inline constexpr float kTiniest =
@@ -123,6 +124,8 @@ bool HashGaussianAs(const HashSpec& spec, const Rows& rows, Code* codes, std::in
     const int count = rows.count - first < kTile ? static_cast<int>(rows.count - first) : kTile;
     IntVec thresholds[kTile];
     for (int t = 0; t < kTile; ++t) {
+      const float* later = rows.row(first + t + kRowsAhead);
+      for (int d = 0; d < spec.head_dim; d += kBlock) __builtin_prefetch(later + d);
       // A tile that is not full repeats its first row.
       const float* row = rows.row(first + (t < count ? t : 0));
       std::int32_t sum;

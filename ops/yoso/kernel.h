@@ -16,6 +16,10 @@ inline constexpr int kGroup = 4;       // hashes in a group of codes
 inline constexpr int kHashChunk = 32;  // hashes whose codes exist at one time
 inline constexpr int kMaxHadamardChunk =
     64;  // the same for hash = hadamard, whose blocks give many at once
+inline constexpr int kKeyTile = 128;   // keys counted together
+inline constexpr int kKeyBlock = 256;  // keys of one count pass
+// Smaller blocks have too few sign patterns: three rounds over 8 coordinates are visibly biased.
+inline constexpr int kMinHadamardSize = 32;
 inline constexpr int kMaxHeadDim = 256;  // of queries and keys, and of values
 
 // Rows at a constant distance.
@@ -55,7 +59,26 @@ struct TablePass {
   bool sparse;      // tables are all zero before and after: only touched buckets are cleared
 };
 
+// The count path: some queries against at most kKeyBlock keys.
+struct CountPass {
+  HashSpec spec;          // all hashes; planes are not used
+  const void* key_codes;  // readable up to num_keys rounded up to kKeyTile
+  std::int64_t num_keys;
+  std::int64_t key_code_rows;
+  const void* query_codes;
+  std::int64_t num_queries;
+  std::int64_t query_code_rows;
+  const float* values;  // packed
+  std::int64_t value_block_stride;
+  int columns;
+  float* output;
+  std::int64_t stride;
+  bool accumulate;
+};
+
 struct Kernels {
+  int count_percent;  // how long, against AVX-512, counting beats tables
+
   // int8 planes p + 128 of [num_planes][head_dim] into this instruction set's order.
   std::int64_t (*plane_bytes)(int num_planes, int head_dim);
   void (*pack_planes)(const std::uint8_t* planes, int num_planes, int head_dim, void* packed);
@@ -75,10 +98,9 @@ struct Kernels {
   void (*unpack_sums)(const float* sums, std::int64_t rows, int columns, float* output,
                       std::int64_t stride, bool accumulate);
 
-  // weights[j] += collisions of one query with key j; num_hashes is at most 4 * 255.
-  void (*count)(const HashSpec& spec, const void* key_codes, std::int64_t num_keys,
-                std::int64_t key_code_rows, const void* query_codes, std::int64_t query_code_rows,
-                float* weights);
+  // output[i] (+)= sum over keys of their collisions with query i times their packed values, in
+  // order of the keys.
+  void (*count_and_sum)(const CountPass& pass);
   // output[r][c] (+)= sum over k < depth of a[r][k] * b[c / 16][k][c % 16], summed in order of k.
   void (*multiply)(const float* a, std::int64_t a_stride, std::int64_t rows, std::int64_t depth,
                    const float* b, std::int64_t b_block_stride, std::int64_t columns, float* output,

@@ -38,9 +38,9 @@ inline void Dot(IntVec& sums, IntVec planes, IntVec data) {
 
 }  // namespace
 
-const Kernels avx2::kKernels = {PlaneBytes, PackPlanes, HashGaussian,       HashHadamard,
-                                PackValues, RunTables,  UnpackSums,         Count,
-                                Multiply,   UnitRows,   UnitRowsTransposed, ExpectedCollisions,
-                                Finish,     Convolve};
+const Kernels avx2::kKernels = {
+    33,         PlaneBytes,         PackPlanes,         HashGaussian, HashHadamard,
+    PackValues, RunTables,          UnpackSums,         CountAndSum,  Multiply,
+    UnitRows,   UnitRowsTransposed, ExpectedCollisions, Finish,       Convolve};
 
 }  // namespace attenuator::yoso

@@ -30,9 +30,9 @@ inline void Dot(IntVec& sums, IntVec planes, IntVec data) {
 
 }  // namespace
 
-const Kernels avx512::kKernels = {PlaneBytes, PackPlanes, HashGaussian,       HashHadamard,
-                                  PackValues, RunTables,  UnpackSums,         Count,
-                                  Multiply,   UnitRows,   UnitRowsTransposed, ExpectedCollisions,
-                                  Finish,     Convolve};
+const Kernels avx512::kKernels = {
+    100,        PlaneBytes,         PackPlanes,         HashGaussian, HashHadamard,
+    PackValues, RunTables,          UnpackSums,         CountAndSum,  Multiply,
+    UnitRows,   UnitRowsTransposed, ExpectedCollisions, Finish,       Convolve};
 
 }  // namespace attenuator::yoso

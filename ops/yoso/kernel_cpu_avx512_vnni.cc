@@ -30,8 +30,8 @@ inline void Dot(IntVec& sums, IntVec planes, IntVec data) {
 }  // namespace
 
 const Kernels avx512_vnni::kKernels = {
-    PlaneBytes,         PackPlanes,         HashGaussian, HashHadamard, PackValues,
-    RunTables,          UnpackSums,         Count,        Multiply,     UnitRows,
-    UnitRowsTransposed, ExpectedCollisions, Finish,       Convolve};
+    100,        PlaneBytes,         PackPlanes,         HashGaussian, HashHadamard,
+    PackValues, RunTables,          UnpackSums,         CountAndSum,  Multiply,
+    UnitRows,   UnitRowsTransposed, ExpectedCollisions, Finish,       Convolve};
 
 }  // namespace attenuator::yoso

@@ -116,8 +116,8 @@ class YosoKernel final : public Kernel {
         continue;
       }
       const yoso::Path path =
-          yoso::ChoosePath(queries, keys, in.num_hashes[b], static_cast<int>(attributes_.hash_bits),
-                           static_cast<int>(in.head_dim), static_cast<int>(in.value_dim));
+          yoso::ChoosePath(kernels_, queries, keys, in.num_hashes[b],
+                           static_cast<int>(attributes_.hash_bits), static_cast<int>(in.value_dim));
       const bool quadratic = path == yoso::Path::kExpectation;
       const std::int64_t step = quadratic ? kExpectationRows : queries;
       for (std::int64_t head = 0; head < attributes_.num_heads; ++head) {

@@ -69,13 +69,19 @@ float* Scratch::Tables(std::int64_t count, bool zeroed) {
   return tables;
 }
 
-Path ChoosePath(std::int64_t num_queries, std::int64_t num_keys, int num_hashes, int hash_bits,
-                int head_dim, int value_dim) {
+Path ChoosePath(const Kernels& kernels, std::int64_t num_queries, std::int64_t num_keys,
+                int num_hashes, int hash_bits, int value_dim) {
   if (num_hashes == 0) return Path::kExpectation;
-  (void)hash_bits;
-  (void)head_dim;
-  (void)value_dim;
-  return num_queries == 1 || num_keys <= 192 ? Path::kCounts : Path::kTables;
+  if (num_queries == 1) return Path::kCounts;
+  // Where the two took equal time, measured at value_dim 64 for hash_bits 4 to 12 and 4 to 128
+  // hashes: comparing all pairs pays the longer, the more hashes share its fixed cost and the fewer
+  // pairs collide; narrow values make tables cheap.
+  const int bits = hash_bits < 4 ? 4 : hash_bits;
+  const std::int64_t start = 64 + 48 * std::min(bits - 4, 4);
+  const std::int64_t slope = bits <= 6 ? 3 : bits <= 8 ? 8 : 14;
+  const std::int64_t limit = (start + slope * std::min(num_hashes, 48)) * kernels.count_percent *
+                             std::min(value_dim + 16, 80) / 8000;
+  return num_keys <= limit ? Path::kCounts : Path::kTables;
 }
 
 bool RunTablePath(const Kernels& kernels, const HeadJob& job, Scratch& scratch) {
@@ -124,18 +130,16 @@ bool RunTablePath(const Kernels& kernels, const HeadJob& job, Scratch& scratch) 
 }
 
 bool RunCountPath(const Kernels& kernels, const HeadJob& job, Scratch& scratch) {
-  constexpr std::int64_t kKeyBlock = 256;
-  constexpr std::int64_t kQueryTile = 24;
   const std::int64_t num_queries = job.query.count;
   const int chunk_size = ChunkSize(job);
   const std::int64_t blocks = Blocks(job.value_dim);
-  const std::int64_t key_rows = std::min(kKeyBlock, (job.key.count + 63) / 64 * 64);
+  const std::int64_t key_rows =
+      std::min<std::int64_t>(kKeyBlock, (job.key.count + kKeyTile - 1) / kKeyTile * kKeyTile);
   std::uint8_t* key_codes =
       scratch.Get<std::uint8_t>(kKeyCodes, CodeBytes(job, job.num_hashes, key_rows));
   std::uint8_t* query_codes =
       scratch.Get<std::uint8_t>(kQueryCodes, CodeBytes(job, job.num_hashes, num_queries));
   float* values = scratch.Get<float>(kValues, blocks * key_rows * kBlock);
-  float* weights = scratch.Get<float>(kWeights, kQueryTile * key_rows);
   std::memset(key_codes, 0, CodeBytes(job, job.num_hashes, key_rows));
 
   const auto hash = [&](const Rows& rows, std::uint8_t* codes, std::int64_t code_rows) {
@@ -152,7 +156,7 @@ bool RunCountPath(const Kernels& kernels, const HeadJob& job, Scratch& scratch) 
   if (!hash(job.query, query_codes, num_queries)) return false;
   const HashSpec all{job.family.head_dim, job.family.hash_bits, job.num_hashes, nullptr};
   for (std::int64_t first = 0; first < job.key.count; first += kKeyBlock) {
-    const std::int64_t count = std::min(kKeyBlock, job.key.count - first);
+    const std::int64_t count = std::min<std::int64_t>(kKeyBlock, job.key.count - first);
     if (!hash(job.key.slice(first, count), key_codes, key_rows)) return false;
     for (std::int64_t b = 0; b < blocks; ++b) {
       const Rows columns{job.value.row(first) + b * kBlock, job.value.stride, count};
@@ -161,17 +165,9 @@ bool RunCountPath(const Kernels& kernels, const HeadJob& job, Scratch& scratch) 
         return false;
       }
     }
-    for (std::int64_t q = 0; q < num_queries; q += kQueryTile) {
-      const std::int64_t rows = std::min(kQueryTile, num_queries - q);
-      std::memset(weights, 0, static_cast<std::size_t>(rows * key_rows) * sizeof(float));
-      for (std::int64_t i = 0; i < rows; ++i) {
-        kernels.count(all, key_codes, count, key_rows,
-                      query_codes + (q + i) * kGroup * all.code_bytes(), num_queries,
-                      weights + i * key_rows);
-      }
-      kernels.multiply(weights, key_rows, rows, count, values, key_rows * kBlock, job.value_dim,
-                       job.output + q * job.output_stride, job.output_stride, first > 0);
-    }
+    kernels.count_and_sum({all, key_codes, count, key_rows, query_codes, num_queries, num_queries,
+                           values, key_rows * kBlock, job.value_dim, job.output, job.output_stride,
+                           first > 0});
   }
   FinishRows(kernels, job, 0, num_queries, 1.0f / static_cast<float>(job.num_hashes));
   return true;

@@ -54,10 +54,10 @@ struct HeadJob {
 
 enum class Path { kTables, kCounts, kExpectation };
 
-// From the sequence's length, its knobs and the node's attributes alone, so that a sequence's
-// result does not depend on its neighbours; the same on every instruction set.
-Path ChoosePath(std::int64_t num_queries, std::int64_t num_keys, int num_hashes, int hash_bits,
-                int head_dim, int value_dim);
+// From the sequence's length, its knobs, the node's attributes and the instruction set alone, so
+// that a sequence's result does not depend on its neighbours.
+Path ChoosePath(const Kernels& kernels, std::int64_t num_queries, std::int64_t num_keys,
+                int num_hashes, int hash_bits, int value_dim);
 
 // Queries [first, first + count) of the job; the table and count paths take all of them at once.
 // False where a row of the sequence is not finite: the output is then not defined.

@@ -105,8 +105,8 @@ def sign_diagonals(seed: int, layer: int, head: int, blocks: int, size: int) -> 
 
 
 def padded(rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Zero columns up to the next power of two, 8 at least."""
-    size = max(8, 1 << (rows.shape[1] - 1).bit_length())
+    """Zero columns up to the next power of two, 32 at least: smaller blocks have too few sign patterns."""
+    size = max(32, 1 << (rows.shape[1] - 1).bit_length())
     return np.pad(rows, ((0, 0), (0, size - rows.shape[1])))
 
 

@@ -1,11 +1,14 @@
 // Values in blocks of 16 columns, and the scatter and gather of the table path. Included inside the
 // anonymous namespace of a kernel_cpu_*.cc file.
 
+// Rows lie a whole hidden state apart, each on a page of its own, where no hardware prefetcher
+// follows; so many rows ahead hide a miss of every cache. (Prefetching past the end is harmless.)
+inline constexpr int kAhead = 32;
+
 bool PackValues(const Rows& rows, int columns, float* packed) {
-  constexpr int kAhead = 16;  // rows lie a whole hidden state apart: no hardware prefetch sees them
   IntVec largest = IntZero();
   for (std::int64_t i = 0; i < rows.count; ++i) {
-    if (i + kAhead < rows.count) __builtin_prefetch(rows.row(i + kAhead));
+    __builtin_prefetch(rows.row(i + kAhead));
     const Vec x = LoadColumns(rows.row(i), columns);
     largest = IntMax(largest, AbsBits(x));
     Store(packed + i * kBlock, x);
@@ -17,6 +20,7 @@ void UnpackSums(const float* sums, std::int64_t rows, int columns, float* output
                 std::int64_t stride, bool accumulate) {
   for (std::int64_t i = 0; i < rows; ++i) {
     float* target = output + i * stride;
+    __builtin_prefetch(target + kAhead * stride, 1);
     Vec x = Load(sums + i * kBlock);
     if (accumulate) x = Add(x, LoadColumns(target, columns));
     if (columns >= kBlock) {

@@ -126,6 +126,27 @@ inline std::uint32_t GreaterMask(IntVec x, IntVec y) {
   return mask(x.a, y.a) | mask(x.b, y.b) << 8;
 }
 
+inline std::uint32_t NonzeroMask(Vec x, int count) {
+  const std::uint32_t low = static_cast<std::uint32_t>(
+      _mm256_movemask_ps(_mm256_cmp_ps(x.a, _mm256_setzero_ps(), _CMP_NEQ_UQ)));
+  const std::uint32_t high = static_cast<std::uint32_t>(
+      _mm256_movemask_ps(_mm256_cmp_ps(x.b, _mm256_setzero_ps(), _CMP_NEQ_UQ)));
+  return (low | high << 8) & (count >= 16 ? 0xFFFFu : (1u << count) - 1u);
+}
+// Appends the lanes of `x` below `count` that are not zero to `values`, their numbers from `first`
+// on to `places`; may write 16 of each. Returns how many.
+inline int AppendNonzero(Vec x, int count, std::int32_t first, float* values,
+                         std::int32_t* places) {
+  float lanes[16];
+  Store(lanes, x);
+  int size = 0;
+  for (std::uint32_t some = NonzeroMask(x, count); some != 0; some &= some - 1) {
+    const int lane = __builtin_ctz(some);
+    values[size] = lanes[lane];
+    places[size++] = first + lane;
+  }
+  return size;
+}
 // A sum of squares in float64, which no float overflows or vanishes in.
 struct SquareSum {
   __m256d part[4] = {_mm256_setzero_pd(), _mm256_setzero_pd(), _mm256_setzero_pd(),
@@ -221,6 +242,7 @@ struct WordCounter {
   }
 };
 
+inline constexpr int kCounters = 4;    // of 16 keys each, held in registers
 inline constexpr int kRowTile = 6;     // rows of a register tile of multiply
 inline constexpr int kColumnTile = 1;  // its blocks of 16 columns
 inline constexpr int kPlaneTile = 1;   // register pairs of 16 planes of a hash tile

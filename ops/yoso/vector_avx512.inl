@@ -72,6 +72,18 @@ inline void StoreInt16(std::int16_t* p, IntVec a) {
 // Bit l says whether lane l of a exceeds that of b.
 inline std::uint32_t GreaterMask(IntVec a, IntVec b) { return _mm512_cmpgt_epi32_mask(a.v, b.v); }
 
+// Appends the lanes of `a` below `count` that are not zero to `values`, their numbers from `first`
+// on to `places`; may write 16 of each. Returns how many.
+inline int AppendNonzero(Vec a, int count, std::int32_t first, float* values,
+                         std::int32_t* places) {
+  const __mmask16 some =
+      _mm512_mask_cmp_ps_mask(FirstLanes(count), a.v, _mm512_setzero_ps(), _CMP_NEQ_UQ);
+  const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  _mm512_storeu_ps(values, _mm512_maskz_compress_ps(some, a.v));
+  _mm512_storeu_si512(
+      places, _mm512_maskz_compress_epi32(some, _mm512_add_epi32(lanes, _mm512_set1_epi32(first))));
+  return __builtin_popcount(some);
+}
 // A sum of squares in float64, which no float overflows or vanishes in.
 struct SquareSum {
   __m512d low = _mm512_setzero_pd();
@@ -87,23 +99,25 @@ struct SquareSum {
 };
 
 // Four one-byte codes of each of 16 keys against those of one query: a byte counter for each.
+// 1 - (key ^ query), saturated, is 1 where they are equal and else 0; comparing into a mask
+// register and adding under it takes twice as long.
 struct ByteCounter {
   __m512i v = _mm512_setzero_si512();
 
-  void Add(const std::uint8_t* keys, __m512i query, std::uint32_t lanes) {
-    const __mmask64 equal = _mm512_cmpeq_epi8_mask(_mm512_loadu_si512(keys), query) & Spread(lanes);
-    v = _mm512_mask_add_epi8(v, equal, v, _mm512_set1_epi8(1));
+  static __m512i Equal(const std::uint8_t* keys, __m512i query) {
+    return _mm512_subs_epu8(_mm512_set1_epi8(1), _mm512_xor_si512(_mm512_loadu_si512(keys), query));
   }
-  void Add(const std::uint8_t* keys, __m512i query) {
-    const __mmask64 equal = _mm512_cmpeq_epi8_mask(_mm512_loadu_si512(keys), query);
-    v = _mm512_mask_add_epi8(v, equal, v, _mm512_set1_epi8(1));
+  void Add(const std::uint8_t* keys, __m512i query) { v = _mm512_add_epi8(v, Equal(keys, query)); }
+  // `hashes`: bit t says whether hash t of the four counts.
+  void Add(const std::uint8_t* keys, __m512i query, std::uint32_t hashes) {
+    const __mmask64 used = 0x1111111111111111ull * hashes;
+    v = _mm512_mask_add_epi8(v, used, v, Equal(keys, query));
   }
   static __m512i Query(const std::uint8_t* codes) {
     std::int32_t four;
     __builtin_memcpy(&four, codes, 4);
     return _mm512_set1_epi32(four);
   }
-  static __mmask64 Spread(std::uint32_t lanes) { return 0x1111111111111111ull * lanes; }
   // The sums over the four hashes of each key.
   Vec Sums() const {
     const __m512i pairs = _mm512_maddubs_epi16(v, _mm512_set1_epi8(1));
@@ -115,14 +129,21 @@ struct ByteCounter {
 struct WordCounter {
   __m512i v[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
 
-  void Add(const std::uint16_t* keys, __m512i query, std::uint32_t lanes) {
+  static __m512i Equal(const std::uint16_t* keys, __m512i query) {
+    return _mm512_subs_epu16(_mm512_set1_epi16(1),
+                             _mm512_xor_si512(_mm512_loadu_si512(keys), query));
+  }
+  void Add(const std::uint16_t* keys, __m512i query) {
     for (int half = 0; half < 2; ++half) {
-      const __mmask32 equal = _mm512_cmpeq_epi16_mask(_mm512_loadu_si512(keys + 32 * half), query) &
-                              static_cast<__mmask32>(0x11111111u * lanes);
-      v[half] = _mm512_mask_add_epi16(v[half], equal, v[half], _mm512_set1_epi16(1));
+      v[half] = _mm512_add_epi16(v[half], Equal(keys + 32 * half, query));
     }
   }
-  void Add(const std::uint16_t* keys, __m512i query) { Add(keys, query, 15); }
+  void Add(const std::uint16_t* keys, __m512i query, std::uint32_t hashes) {
+    const __mmask32 used = static_cast<__mmask32>(0x11111111u * hashes);
+    for (int half = 0; half < 2; ++half) {
+      v[half] = _mm512_mask_add_epi16(v[half], used, v[half], Equal(keys + 32 * half, query));
+    }
+  }
   static __m512i Query(const std::uint16_t* codes) {
     long long four;
     __builtin_memcpy(&four, codes, 8);
@@ -138,6 +159,7 @@ struct WordCounter {
   }
 };
 
+inline constexpr int kCounters = 8;    // of 16 keys each, held in registers
 inline constexpr int kRowTile = 6;     // rows of a register tile of multiply
 inline constexpr int kColumnTile = 4;  // its blocks of 16 columns
 inline constexpr int kPlaneTile = 4;   // registers of 16 planes of a hash tile
