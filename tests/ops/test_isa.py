@@ -38,9 +38,10 @@ def test_the_machine_is_new_enough() -> None:
 
 @pytest.mark.parametrize("isa", LOWER)
 def test_conformance_on(isa: str) -> None:
-    """The fuzz tests too: instruction sets differ in how they handle tails and non-finite numbers."""
+    """What kernels do, the fuzz tests on shapes and hostile rows too; refusals do not depend on the instruction set."""
     tests = [str(FOLDER / f"test_{name}.py") for name in ("operator", "fuzz", "softmax")]
-    done = run_with(isa, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
+    chosen = "not refused and not contract and not concurrent and not saves_work and not memory"
+    done = run_with(isa, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen, *tests)
     assert done.returncode == 0, done.stdout[-3000:]
 
 
