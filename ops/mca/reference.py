@@ -17,7 +17,7 @@ Ints = NDArray[np.integer[Any]]
 
 GROUP = 6  # tokens, in order of r, that share the largest r among them
 BREAK_EVEN = 0.875  # share of C from which a token is computed exactly
-SAMPLING_COST = 512  # multiply-adds a column that a head has to save before anything is sampled
+SAMPLING_COST = 640  # multiply-adds a column that a head has to save before anything is sampled
 SMALLEST_P = 2.0**-22  # probabilities of non-zero rows are raised to this
 STORED_LENGTH = 1024  # without a window: longer sequences would have to compute their scores twice
 ROUNDING_MARGIN = 1 / 16  # share of the deterministic bound left to the rounding of float32

@@ -59,6 +59,14 @@ void PaperInverse(const std::vector<double>& squares, double total, std::uint64_
   }
 }
 
+void MakeGuide(const std::uint64_t* cdf, std::int32_t* guide) {
+  std::int32_t k = 0;
+  for (std::int64_t i = 0; i < kGuideSize; ++i) {
+    while (cdf[k] <= static_cast<std::uint64_t>(i) << kGuideShift) ++k;
+    guide[i] = k;
+  }
+}
+
 double SpectralNorm(const float* head, std::int64_t channels, std::int64_t padded,
                     std::int64_t head_dim) {
   std::vector<double> gram(head_dim * head_dim, 0.0);
@@ -99,7 +107,10 @@ Weights PackWeights(const float* value_weight, std::int64_t channels, std::int64
     packed.min_inverse_p.resize(num_heads);
     packed.inverse_p = MakeAligned<float>(num_heads * channels);
     packed.scaled = MakeAligned<float>(num_heads * size);
-    if (estimator == Estimator::kPaper) packed.cdf.resize(num_heads * channels);
+    if (estimator == Estimator::kPaper) {
+      packed.cdf.resize(num_heads * channels);
+      packed.guide.resize(num_heads * kGuideSize);
+    }
   } else {
     packed.spectral.resize(num_heads);
   }
@@ -119,6 +130,7 @@ Weights PackWeights(const float* value_weight, std::int64_t channels, std::int64
     packed.min_inverse_p[h] = PoissonInverse(squares, total, inverse_p);
     if (estimator == Estimator::kPaper) {
       PaperInverse(squares, total, packed.cdf.data() + h * channels, inverse_p);
+      MakeGuide(packed.cdf.data() + h * channels, packed.guide.data() + h * kGuideSize);
     }
     float* scaled = packed.scaled.get() + h * size;
     for (std::int64_t k = 0; k < channels; ++k) {

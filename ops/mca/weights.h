@@ -14,6 +14,10 @@ namespace attenuator::mca {
 
 using Estimator = spec::McaAttention::Estimator;
 
+// Entries of the guide table into a distribution function of 32-bit words.
+inline constexpr std::int64_t kGuideSize = 1024;
+inline constexpr int kGuideShift = 22;
+
 struct Weights {
   std::int64_t channels;   // C
   std::int64_t num_heads;  // H
@@ -24,6 +28,7 @@ struct Weights {
   AlignedArray<float> scaled;        // [H, C, padded], weight / p; estimators that sample
   AlignedArray<float> inverse_p;     // [H, C]; inf where the row is zero
   std::vector<std::uint64_t> cdf;    // [H, C], in units of 2^-32; `paper`
+  std::vector<std::int32_t> guide;   // [H, kGuideSize]: first k with cdf[k] > i << kGuideShift
   std::vector<float> min_inverse_p;  // [H]
   std::vector<double> frobenius;     // [H], ||W_a||_F
   std::vector<double> spectral;      // [H], at least ||W_a||_2; `deterministic`

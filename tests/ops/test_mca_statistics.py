@@ -148,7 +148,7 @@ def test_unbiased_with_a_window(global_tokens: int) -> None:
 def one_token_each(weight_kind: str, hidden_kind: str, contrast: float = 1000.0) -> tuple[dict[str, Array], float]:
     """A = I to the last bit, so that the output is the projection itself; also r, equal for all tokens."""
     tokens = 24
-    problem = make_problem(weight_kind, hidden_kind, tokens=tokens, channels=5 * tokens**2, contrast=contrast)
+    problem = make_problem(weight_kind, hidden_kind, tokens=tokens, channels=8 * tokens**2, contrast=contrast)
     basis = np.zeros((tokens, HEADS * HEAD_DIM), np.float32)
     for head in range(HEADS):
         basis[np.arange(tokens), head * HEAD_DIM + np.arange(tokens)] = 40.0
@@ -189,7 +189,7 @@ def test_lemma_1(estimator: str, weight_kind: str, hidden_kind: str) -> None:
 def test_variance_is_that_of_poisson_sampling(weight_kind: str) -> None:
     """Var = sum_k (1/pi_k - 1) x_jk^2 ||W_k||^2 with pi_k = min(1, r p_k), within its confidence interval."""
     problem, r = one_token_each(weight_kind, "mostly zero", contrast=8.0)
-    copies = 600
+    copies = 300
     outputs, _ = sample(problem, 1.0, copies)
     exact = heads_of(problem["hidden"].astype(np.float64) @ problem["value_weight"])
     weight = problem["value_weight"].reshape(-1, HEADS, HEAD_DIM).astype(np.float64)
@@ -211,7 +211,7 @@ def theorem_2_bound(problem: dict[str, Array], alpha: float, window: int = 0, gl
     beta = visible(len(norms), len(norms), window, global_tokens) @ norms / keys
     if wide_first:
         beta[0] = 0  # computed exactly
-    return float(np.float32(alpha)) * beta[:, None] * frobenius(problem)
+    return np.asarray(float(np.float32(alpha)) * beta[:, None] * frobenius(problem))
 
 
 @pytest.mark.parametrize("estimator", ["sampled", "paper"])
