@@ -78,9 +78,10 @@ def test_multi_label_answers_hold_sets(ask: Ask) -> None:
 
 
 def test_mca_answers_tell_what_was_spent(ask: Ask) -> None:
-    answer = ask("classify", TEXTS, model="mca", alpha=1)
-    assert len(answer.value_flops) == 3
-    assert all(0 < share < 1 for share in answer.value_flops)
+    answer = ask("classify", [*TEXTS, LONG[:1000]], model="mca", alpha=1)
+    assert len(answer.value_flops) == 4
+    assert all(0 < share <= 1 for share in answer.value_flops)
+    assert answer.value_flops[3] < 0.5
     assert ask("classify", TEXTS, model="mca", alpha=0).value_flops == (1.0, 1.0, 1.0)
 
 
