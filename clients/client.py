@@ -190,7 +190,7 @@ class Client(BaseClient[httpx.Client]):
 
 
 class AsyncClient(BaseClient[httpx.AsyncClient]):
-    """The same for asyncio and trio: every verb is awaited; `async with`, else to be closed with `await aclose()`.
+    """The same to be awaited: `async with`, else to be closed with `await aclose()`; for one event loop at a time.
 
     Its arguments are those of `BaseClient`.
 
