@@ -74,7 +74,8 @@ def gaussian_planes(seed: int, layer: int, head: int, num_planes: int, head_dim:
 def quantise(rows: NDArray[np.float32]) -> NDArray[np.int64]:
     """`rint(x * (127 / max|x|))` of each row in float32, ties to even: integers in [-127, 127]."""
     largest = np.maximum(np.abs(rows).max(axis=1, keepdims=True), SMALLEST_MAXIMUM)
-    return np.rint(rows * (np.float32(127) / largest)).astype(np.int64)
+    rounded: NDArray[np.int64] = np.rint(rows * (np.float32(127) / largest)).astype(np.int64)
+    return rounded
 
 
 def hadamard(columns: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -138,9 +139,10 @@ def codes(
         parts = -(-num_hashes // size)
         signs = sign_diagonals(seed, layer, head, parts * hash_bits, size)
         values = np.stack([transformed(data, block) for block in signs], axis=1)
-        bits = (values > 0).reshape(len(rows), parts, hash_bits, size).transpose(0, 1, 3, 2)
-        bits = bits.reshape(len(rows), parts * size, hash_bits)[:, :num_hashes]
-    return (bits << np.arange(hash_bits)).sum(axis=2)
+        by_block = (values > 0).reshape(len(rows), parts, hash_bits, size)
+        bits = by_block.transpose(0, 1, 3, 2).reshape(len(rows), parts * size, hash_bits)[:, :num_hashes]
+    whole: Codes = (bits << np.arange(hash_bits)).sum(axis=2)
+    return whole
 
 
 def paper_hadamard_codes(rows: NDArray[np.float32], seed: int, num_hashes: int, hash_bits: int) -> Codes:
@@ -156,19 +158,22 @@ def paper_hadamard_codes(rows: NDArray[np.float32], seed: int, num_hashes: int, 
     signs = sign_diagonals(seed, 0, 0, blocks, size)
     values = np.stack([transformed(data, block) for block in signs], axis=1)[:, :, : per_block * hash_bits]
     bits = (values > 0).reshape(len(rows), blocks * per_block, hash_bits)[:, :num_hashes]
-    return (bits << np.arange(hash_bits)).sum(axis=2)
+    whole: Codes = (bits << np.arange(hash_bits)).sum(axis=2)
+    return whole
 
 
 def unit(rows: NDArray[Any]) -> Array:
     """Each row over max(its l2 norm, 1e-12), in float64."""
     wide = rows.astype(np.float64)
-    return wide / np.maximum(np.linalg.norm(wide, axis=-1, keepdims=True), NORM_FLOOR)
+    rows_of_length_one: Array = wide / np.maximum(np.linalg.norm(wide, axis=-1, keepdims=True), NORM_FLOOR)
+    return rows_of_length_one
 
 
 def collision_probability(query: NDArray[np.float32], key: NDArray[np.float32], hash_bits: int) -> Array:
     """YOSO-E's weights `(1 - arccos(q . k) / pi)^tau` (section 3.1), `[queries, keys]`."""
     cosine = np.clip(unit(query) @ unit(key).T, -1, 1)
-    return (1 - np.arccos(cosine) / np.pi) ** hash_bits
+    probability: Array = (1 - np.arccos(cosine) / np.pi) ** hash_bits
+    return probability
 
 
 def convolution(value: NDArray[np.float32], weight: NDArray[np.float32]) -> Array:
