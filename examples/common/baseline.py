@@ -25,8 +25,7 @@ def out_of_fold(texts: list[str], labels: NDArray[np.int64], folds: int = 5) -> 
     probabilities = np.zeros(len(texts), dtype=np.float32)
     array: NDArray[Any] = np.array(texts, dtype=object)
     for fit, hold in StratifiedKFold(folds, shuffle=True, random_state=0).split(array, labels):
-        model = pipeline().fit(array[fit], labels[fit])
-        probabilities[hold] = model.predict_proba(array[hold])[:, 1]
+        probabilities[hold] = pipeline().fit(array[fit], labels[fit]).predict_proba(array[hold])[:, 1]
     return probabilities
 
 

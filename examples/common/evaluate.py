@@ -82,7 +82,8 @@ def quality(task: Task, documents: list[Document], scores: Floats) -> float:
 def decisions(model: Model, logits: Floats) -> NDArray[np.bool_]:
     """`[documents, labels]`: which labels are predicted."""
     if model.manifest.task == "single_label":
-        return np.eye(logits.shape[1], dtype=bool)[logits.argmax(1)]
+        best: NDArray[np.bool_] = np.eye(logits.shape[1], dtype=bool)[logits.argmax(1)]
+        return best
     chosen: NDArray[np.bool_] = 1 / (1 + np.exp(-logits)) >= np.array(model.manifest.thresholds)
     return chosen
 
