@@ -15,7 +15,15 @@ from typing import TypeVar
 
 import numpy as np
 
-from attenuator.errors import AttenuatorError, BundleError, EngineError, NotReady, Overloaded, UnknownModel
+from attenuator.errors import (
+    AttenuatorError,
+    BundleError,
+    EngineError,
+    InvalidRequest,
+    NotReady,
+    Overloaded,
+    UnknownModel,
+)
 from attenuator.runtime import Cancellation, Encoded, Model, Row, RowResult, load
 from attenuator.serve.scheduler import LANES, Entry, Job, Lane, Pace, Queue
 from attenuator.serve.schema import Item
@@ -86,12 +94,13 @@ class Engine:
         """The model a request names; the only one where it names none.
 
         Raises:
-            UnknownModel: no served model has that name, or none is named and several are served.
+            UnknownModel: no served model has that name.
+            InvalidRequest: none is named, and several are served.
         """
         served = ", ".join(self.models)
         if name is None:
             if len(self.models) != 1:
-                raise UnknownModel(f"model is missing, must be one of {served}")
+                raise InvalidRequest(f"model is missing, must be one of {served}", param="model", allowed=served)
             return next(iter(self.models.values()))
         if name not in self.models:
             raise UnknownModel(f"model '{name[:128]}' is not served, must be one of {served}")

@@ -88,6 +88,8 @@ def response_for(error: errors.AttenuatorError) -> Response:
     param = allowed = None
     if isinstance(error, errors.InvalidRequest):
         param, allowed = error.param, error.allowed
+    if isinstance(error, errors.UnknownModel):
+        param = "model"
     if isinstance(error, errors.Overloaded):
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s or 1)))
     if status == 401:

@@ -48,5 +48,5 @@ def start_with() -> Iterator[Callable[..., Service]]:
 
 @pytest.fixture
 def start(start_with: Callable[..., Service], bundles: dict[str, Path]) -> Callable[..., Service]:
-    """Starts a server with one bundle and the given flags."""
-    return lambda *flags, kind="yoso": start_with([bundles[kind]], *flags)
+    """Starts a server with one bundle and the given flags; one thread, so that slow requests are slow everywhere."""
+    return lambda *flags, kind="yoso": start_with([bundles[kind]], "--threads", "1", *flags)

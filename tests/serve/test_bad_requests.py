@@ -39,8 +39,8 @@ FIELD_CASES: dict[str, tuple[int, str, str | None, str, bytes]] = {
     "null": (422, "invalid_request", None, "must be an object", b"null"),
     "a field twice": (422, "invalid_request", "seed", "twice", b'{"inputs": "a", "seed": 1, "seed": 2}'),
     # model
-    "unknown model": (404, "unknown_model", None, "yoso, mca", dumped(model="gpt")),
-    "no model among several": (404, "unknown_model", None, "must be one of", dumped(model=...)),
+    "unknown model": (404, "unknown_model", "model", "yoso, mca", dumped(model="gpt")),
+    "no model among several": (422, "invalid_request", "model", "must be one of", dumped(model=...)),
     "model of wrong type": (422, "invalid_request", "model", "is 7", dumped(model=7)),
     "model null": (422, "invalid_request", "model", "null", dumped(model=None)),
     # fields

@@ -62,8 +62,9 @@ def test_models_and_batches_mix(service: Service) -> None:
     assert [core(answer) for answer in at_once(service, wanted)] == alone
 
 
-def test_a_slow_request_does_not_hold_up_the_others(service: Service) -> None:
-    slow = {"model": "yoso", "inputs": [("good film " * 4000)] * 6, "num_hashes": 0}
+def test_a_slow_request_does_not_hold_up_the_others(start: Callable[..., Service]) -> None:
+    service = start()
+    slow = {"model": "yoso", "inputs": [("good film " * 4000)] * 3, "num_hashes": 0}
     quick = {"model": "yoso", "inputs": "good film", "num_hashes": 4}
     with ThreadPoolExecutor(1) as pool:
         started = time.monotonic()
@@ -76,9 +77,9 @@ def test_a_slow_request_does_not_hold_up_the_others(service: Service) -> None:
             waits.append(time.monotonic() - before)
         slow_s = time.monotonic() - started
     assert long.result().status_code == 200
-    assert slow_s > 1, "the slow request is no longer slow; make it slower"
+    assert slow_s > 0.5, "the slow request is no longer slow; make it slower"
     assert len(waits) >= 5
-    assert sorted(waits)[len(waits) // 2] < slow_s / 6
+    assert sorted(waits)[len(waits) // 2] < slow_s / 3
 
 
 def with_trap(folder: Path) -> Path:
