@@ -1,4 +1,6 @@
-"""Writes `operators.gen.h`: what each `<operator>/spec.py` says, for C++. Runs at build time; its output is never committed.
+"""Writes `operators.gen.h`: what each `<operator>/spec.py` says, for C++.
+
+Runs at build time; its output is never committed.
 
 usage: python -m attenuator.ops.codegen OUTPUT [OPERATOR_KEY ...]
 """
@@ -40,7 +42,8 @@ def output_row(operator: Operator, tensor: Tensor) -> str:
     """One `OutputSpec` with the rule for each of its axes."""
     names = [item.name for item in operator.inputs]
     rules = ", ".join("{-1, 0}" if rule is None else f"{{{names.index(rule[0])}, {rule[1]}}}" for rule in tensor.shape)
-    return f'{{"{tensor.name}", {ELEMENT_TYPES[tensor.dtype]}, {len(tensor.axes)}, {boolean(tensor.host)}, {{{{{rules}}}}}}}'
+    start = f'"{tensor.name}", {ELEMENT_TYPES[tensor.dtype]}, {len(tensor.axes)}, {boolean(tensor.host)}'
+    return f"{{{start}, {{{{{rules}}}}}}}"
 
 
 def knob_row(knob: Knob) -> str:
@@ -80,12 +83,14 @@ def operator_struct(operator: Operator) -> str:
         for item in operator.attributes
         if item.kind == "string"
     ]
+    input_names = ", ".join(f"k{pascal(tensor.name)}Input" for tensor in operator.inputs)
+    output_names = ", ".join(f"k{pascal(tensor.name)}Output" for tensor in operator.outputs)
     lines = [
         f"struct {operator.name} {{",
         f'  static constexpr const char* kName = "{operator.name}";',
         f"  static constexpr int kVersion = {operator.version};",
-        f"  enum Input : std::size_t {{ {', '.join('k' + pascal(tensor.name) + 'Input' for tensor in operator.inputs)} }};",
-        f"  enum Output : std::size_t {{ {', '.join('k' + pascal(t.name) + 'Output' for t in operator.outputs)} }};",
+        f"  enum Input : std::size_t {{ {input_names} }};",
+        f"  enum Output : std::size_t {{ {output_names} }};",
         f"  static constexpr std::array<InputSpec, {len(operator.inputs)}> kInputs{{{{\n      {inputs}}}}};",
         f"  static constexpr std::array<OutputSpec, {len(operator.outputs)}> kOutputs{{{{\n      {outputs}}}}};",
         *(knob_row(knob) for knob in operator.knobs),

@@ -85,6 +85,10 @@ Path ChoosePath(const Kernels& kernels, std::int64_t num_queries, std::int64_t n
 }
 
 bool RunTablePath(const Kernels& kernels, const HeadJob& job, Scratch& scratch) {
+  // Values and sums of all columns are packed at once up to this size, which reads and writes each
+  // page of the tensors once; beyond it 16 columns at a time bound the memory.
+  constexpr std::int64_t kWholeFloats = 1 << 18;
+  constexpr std::int64_t kRowTile = 64;
   const std::int64_t num_keys = job.key.count;
   const std::int64_t num_queries = job.query.count;
   const int chunk_size = std::min(ChunkSize(job), job.num_hashes);
@@ -92,13 +96,20 @@ bool RunTablePath(const Kernels& kernels, const HeadJob& job, Scratch& scratch) 
   const std::int64_t table_floats = static_cast<std::int64_t>(kBlock) << hash_bits;
   const int per_pass = TablesPerPass(hash_bits);
   const bool sparse = num_keys < (std::int64_t{1} << hash_bits);
+  const std::int64_t blocks = Blocks(job.value_dim);
+  const std::int64_t value_stride = num_keys * kBlock;  // of packed blocks
+  const std::int64_t sum_stride = num_queries * kBlock;
+  const bool whole = blocks * std::max(value_stride, sum_stride) <= kWholeFloats;
   std::uint8_t* key_codes =
       scratch.Get<std::uint8_t>(kKeyCodes, CodeBytes(job, chunk_size, num_keys));
   std::uint8_t* query_codes =
       scratch.Get<std::uint8_t>(kQueryCodes, CodeBytes(job, chunk_size, num_queries));
-  float* values = scratch.Get<float>(kValues, num_keys * kBlock);
-  float* sums = scratch.Get<float>(kSums, num_queries * kBlock);
+  float* all_values = scratch.Get<float>(kValues, (whole ? blocks : 1) * value_stride);
+  float* all_sums = scratch.Get<float>(kSums, (whole ? blocks : 1) * sum_stride);
   float* tables = scratch.Tables(table_floats * per_pass, sparse);
+  if (whole && !kernels.pack_values(job.value, job.value_dim, all_values, value_stride)) {
+    return false;
+  }
 
   for (int first = 0; first < job.num_hashes; first += chunk_size) {
     const Chunk chunk(job, first, std::min(chunk_size, job.num_hashes - first));
@@ -106,10 +117,13 @@ bool RunTablePath(const Kernels& kernels, const HeadJob& job, Scratch& scratch) 
         !chunk.Hash(kernels, job.query, query_codes, num_queries)) {
       return false;
     }
-    for (int column = 0; column < job.value_dim; column += kBlock) {
-      const int columns = std::min(kBlock, job.value_dim - column);
+    for (std::int64_t b = 0; b < blocks; ++b) {
+      const std::int64_t column = b * kBlock;
+      const int columns = static_cast<int>(std::min<std::int64_t>(kBlock, job.value_dim - column));
+      float* values = all_values + (whole ? b * value_stride : 0);
+      float* sums = all_sums + (whole ? b * sum_stride : 0);
       const Rows block{job.value.data + column, job.value.stride, num_keys};
-      if (!kernels.pack_values(block, columns, values)) return false;
+      if (!whole && !kernels.pack_values(block, columns, values, 0)) return false;
       int tables_now = 0;
       for (int t = 0; t < chunk.spec.num_hashes; t += tables_now) {
         tables_now = per_pass;
@@ -118,14 +132,26 @@ bool RunTablePath(const Kernels& kernels, const HeadJob& job, Scratch& scratch) 
         const std::int64_t offset = t % kGroup * chunk.spec.code_bytes();
         kernels.run_tables({key_codes + group * chunk.GroupBytes(num_keys) + offset,
                             query_codes + group * chunk.GroupBytes(num_queries) + offset, values,
-                            sums, tables, num_keys, num_queries, hash_bits, tables_now, t > 0,
-                            sparse});
+                            sums, tables, num_keys, num_queries, hash_bits, tables_now,
+                            t > 0 || (whole && first > 0), sparse});
       }
-      kernels.unpack_sums(sums, num_queries, columns, job.output + column, job.output_stride,
-                          first > 0);
+      if (!whole) {
+        kernels.unpack_sums(sums, 0, num_queries, columns, job.output + column, job.output_stride,
+                            first > 0);
+      }
     }
   }
-  FinishRows(kernels, job, 0, num_queries, 1.0f / static_cast<float>(job.num_hashes));
+  const float scale = 1.0f / static_cast<float>(job.num_hashes);
+  if (!whole) {
+    FinishRows(kernels, job, 0, num_queries, scale);
+    return true;
+  }
+  for (std::int64_t i = 0; i < num_queries; i += kRowTile) {
+    const std::int64_t rows = std::min(kRowTile, num_queries - i);
+    kernels.unpack_sums(all_sums + i * kBlock, sum_stride, rows, job.value_dim,
+                        job.output + i * job.output_stride, job.output_stride, false);
+    FinishRows(kernels, job, i, rows, scale);
+  }
   return true;
 }
 
@@ -158,12 +184,9 @@ bool RunCountPath(const Kernels& kernels, const HeadJob& job, Scratch& scratch) 
   for (std::int64_t first = 0; first < job.key.count; first += kKeyBlock) {
     const std::int64_t count = std::min<std::int64_t>(kKeyBlock, job.key.count - first);
     if (!hash(job.key.slice(first, count), key_codes, key_rows)) return false;
-    for (std::int64_t b = 0; b < blocks; ++b) {
-      const Rows columns{job.value.row(first) + b * kBlock, job.value.stride, count};
-      if (!kernels.pack_values(columns, std::min<int>(kBlock, job.value_dim - b * kBlock),
-                               values + b * key_rows * kBlock)) {
-        return false;
-      }
+    if (!kernels.pack_values(job.value.slice(first, count), job.value_dim, values,
+                             key_rows * kBlock)) {
+      return false;
     }
     kernels.count_and_sum({all, key_codes, count, key_rows, query_codes, num_queries, num_queries,
                            values, key_rows * kBlock, job.value_dim, job.output, job.output_stride,
@@ -195,12 +218,8 @@ bool RunExpectationPath(const Kernels& kernels, const HeadJob& job, std::int64_t
     if (!kernels.unit_rows_transposed(job.key.slice(k, width), static_cast<int>(head_dim), keys)) {
       return false;
     }
-    for (std::int64_t b = 0; b < blocks; ++b) {
-      const Rows columns{job.value.row(k) + b * kBlock, job.value.stride, width};
-      if (!kernels.pack_values(columns, std::min<int>(kBlock, job.value_dim - b * kBlock),
-                               values + b * key_rows * kBlock)) {
-        return false;
-      }
+    if (!kernels.pack_values(job.value.slice(k, width), job.value_dim, values, key_rows * kBlock)) {
+      return false;
     }
     for (std::int64_t q = 0; q < count; q += kQueryTile) {
       const std::int64_t rows = std::min(kQueryTile, count - q);
