@@ -149,40 +149,58 @@ def origin(result: Result) -> str:
     )
 
 
-def readme() -> str:
-    """The README's block.
+def results() -> tuple[dict[str, Result], dict[str, Result]]:
+    """The committed results of `operators.py` and of `models.py`, by instruction set.
 
     Raises:
-        FileNotFoundError: no result file is committed.
+        FileNotFoundError: there are none.
     """
     operators, models = load("operators"), load("models")
     if not operators or not models:
-        raise FileNotFoundError(f"{RESULTS} has no result files: run `make bench`")
-    best, whole = next(iter(operators.values())), next(iter(models.values()))
+        raise FileNotFoundError(f"{RESULTS} lacks result files: run `make bench`")
+    return operators, models
+
+
+def summary() -> str:
+    """YOSO over one sequence and in whole models: the README's block."""
+    operators, models = results()
+    first = next(iter(operators.values()))
     parts = [
-        origin(best) + " Restricting the instruction set restricts the operators alone: ONNX Runtime and PyTorch keep "
-        "the processor's best.",
+        origin(first),
         "`YosoAttention`, times faster than the fastest exact fp32 attention of ONNX Runtime "
-        "(`com.microsoft.MultiHeadAttention`, `Attention` of opset 23), 12 heads of 64, 8 hash bits, one sequence:",
+        "(`com.microsoft.MultiHeadAttention`, `Attention` of opset 23) on one sequence, 12 heads of 64 channels, 8 "
+        "hash bits, for each `num_hashes`. Where the operator is restricted to AVX2, ONNX Runtime keeps AVX-512:",
         yoso_table(operators),
         "![speed-up over the number of tokens](benchmarks/results/speed_up.svg)",
-        "Whole models, times faster than the same model with exact `SoftmaxAttention`; nothing can be faster than free "
-        "attention:",
+        'Whole models, times faster than the same model with exact `SoftmaxAttention`; no attention can beat "free '
+        'attention", which only adds its inputs:',
         *model_tables(models),
-        "The exact operator itself, times faster than ONNX Runtime's fastest on one sequence:",
-        softmax_table(best),
-        "Ragged batches, times faster than ONNX Runtime's attention on the padded batch with its mask:",
-        ragged_table(best),
+    ]
+    return "\n\n".join(parts)
+
+
+def details() -> str:
+    """Everything else: the block of the benchmarks' own README."""
+    operators, models = results()
+    first, whole = next(iter(operators.values())), next(iter(models.values()))
+    parts = [
+        origin(first),
+        *([] if whole["commit"] == first["commit"] else [f"Whole models: commit {whole['commit'][:12]}."]),
+        "Exact attention, times faster than ONNX Runtime's fastest fp32 attention on one sequence:",
+        softmax_table(first),
+        "Ragged batches, times faster than ONNX Runtime's fastest attention on the padded batch with its mask:",
+        ragged_table(first),
         "MCA's value projection of 768 channels, times faster than ONNX Runtime's prepacked MatMul; and with "
         "attention, than that MatMul followed by `SoftmaxAttention`:",
-        projection_table(best),
+        projection_table(first),
+        f"Peak temporary memory of a first call, {first['memory'][0]['threads']} threads:",
+        memory_table(first),
+        "![whole models](results/models.svg)",
+        "![error beside time](results/frontier.svg)",
+        "![value projection](results/projection.svg)",
     ]
-    if whole["commit"] != best["commit"]:
-        parts.append(f"Whole models: commit {whole['commit'][:12]}.")
-    if "memory" in best:
-        parts += ["Peak temporary memory, two threads:", memory_table(best)]
     return "\n\n".join(parts)
 
 
 if __name__ == "__main__":
-    print(readme())
+    print(summary(), details(), sep="\n\n")
