@@ -77,8 +77,10 @@ def error_response(
     Returns:
         The response.
     """
-    body = ErrorBody(error=sentence, error_type=kind, param=param, allowed=allowed)
-    return Response(body.model_dump_json(), status, headers=dict(headers or {}), media_type=JSON)
+    body = {"error": sentence, "error_type": kind, "param": param, "allowed": allowed}
+    # Escaped, since what a caller wrote may hold half of a surrogate pair, which UTF-8 cannot.
+    content = json.dumps(body, ensure_ascii=True, separators=(",", ":"))
+    return Response(content, status, headers=dict(headers or {}), media_type=JSON)
 
 
 def response_for(error: errors.AttenuatorError) -> Response:

@@ -42,6 +42,8 @@ FIELD_CASES: dict[str, tuple[int, str, str | None, str, bytes]] = {
     "unknown model": (404, "unknown_model", "model", "yoso, mca", dumped(model="gpt")),
     "no model among several": (422, "invalid_request", "model", "must be one of", dumped(model=...)),
     "model of wrong type": (422, "invalid_request", "model", "is 7", dumped(model=7)),
+    "model half a surrogate": (404, "unknown_model", "model", "must be", b'{"model": "\\ud800", "inputs": "a"}'),
+    "field half a surrogate": (422, "unknown_field", "\udfff", "unknown", dumped()[:-1] + b', "\\udfff": 1}'),
     "model null": (422, "invalid_request", "model", "null", dumped(model=None)),
     # fields
     "unknown field": (422, "unknown_field", "colour", "must be one of", dumped(colour="red")),
