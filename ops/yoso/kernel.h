@@ -91,12 +91,13 @@ struct Kernels {
   bool (*hash_hadamard)(const HashSpec& spec, int first_hash, const Rows& rows, void* codes,
                         std::int64_t code_rows);
 
-  // Columns [0, columns <= 16) of all rows to [row][16]; false where one is not finite.
-  bool (*pack_values)(const Rows& rows, int columns, float* packed);
+  // The first `columns` columns of all rows, zero-padded, to [column / 16][row][16], blocks
+  // block_stride floats apart; false where one is not finite.
+  bool (*pack_values)(const Rows& rows, int columns, float* packed, std::int64_t block_stride);
   void (*run_tables)(const TablePass& pass);
-  // sums[i] into columns of the output, added where `accumulate`.
-  void (*unpack_sums)(const float* sums, std::int64_t rows, int columns, float* output,
-                      std::int64_t stride, bool accumulate);
+  // Sums packed likewise into `columns` columns of the output, added where `accumulate`.
+  void (*unpack_sums)(const float* sums, std::int64_t block_stride, std::int64_t rows, int columns,
+                      float* output, std::int64_t stride, bool accumulate);
 
   // output[i] (+)= sum over keys of their collisions with query i times their packed values, in
   // order of the keys.

@@ -3,30 +3,40 @@
 
 // Rows lie a whole hidden state apart, each on a page of its own, where no hardware prefetcher
 // follows; so many rows ahead hide a miss of every cache. (Prefetching past the end is harmless.)
-inline constexpr int kAhead = 32;
+inline constexpr int kAhead = 16;
 
-bool PackValues(const Rows& rows, int columns, float* packed) {
+bool PackValues(const Rows& rows, int columns, float* packed, std::int64_t block_stride) {
   IntVec largest = IntZero();
   for (std::int64_t i = 0; i < rows.count; ++i) {
-    __builtin_prefetch(rows.row(i + kAhead));
-    const Vec x = LoadColumns(rows.row(i), columns);
-    largest = IntMax(largest, AbsBits(x));
-    Store(packed + i * kBlock, x);
+    const float* row = rows.row(i);
+    float* target = packed + i * kBlock;
+    for (int c = 0; c < columns; c += kBlock) {
+      __builtin_prefetch(row + kAhead * rows.stride + c);
+      const Vec x = LoadColumns(row + c, columns - c);
+      largest = IntMax(largest, AbsBits(x));
+      Store(target, x);
+      target += block_stride;
+    }
   }
   return ReduceMax(largest) < kInfinityBits;
 }
 
-void UnpackSums(const float* sums, std::int64_t rows, int columns, float* output,
-                std::int64_t stride, bool accumulate) {
+void UnpackSums(const float* sums, std::int64_t block_stride, std::int64_t rows, int columns,
+                float* output, std::int64_t stride, bool accumulate) {
   for (std::int64_t i = 0; i < rows; ++i) {
+    const float* source = sums + i * kBlock;
     float* target = output + i * stride;
-    __builtin_prefetch(target + kAhead * stride, 1);
-    Vec x = Load(sums + i * kBlock);
-    if (accumulate) x = Add(x, LoadColumns(target, columns));
-    if (columns >= kBlock) {
-      Store(target, x);
-    } else {
-      StoreFirst(target, x, columns);
+    for (int c = 0; c < columns; c += kBlock) {
+      __builtin_prefetch(target + kAhead * stride + c, 1);
+      const int left = columns - c;
+      Vec x = Load(source);
+      if (accumulate) x = Add(x, LoadColumns(target + c, left));
+      if (left >= kBlock) {
+        Store(target + c, x);
+      } else {
+        StoreFirst(target + c, x, left);
+      }
+      source += block_stride;
     }
   }
 }
