@@ -13,7 +13,7 @@ constexpr std::int64_t kTaskRows = 4 * kQueryBlock;
 constexpr std::int64_t kMaximaTasks = 16;
 
 // Buffers of one thread, kept between runs: fresh memory of this size costs more than what is
-// computed in it. At most 5.1 MiB.
+// computed in it. At most 3.1 MiB.
 struct Scratch {
   AlignedArray<float> floats;
   std::int64_t size = 0;

@@ -19,7 +19,7 @@ GROUP = 6  # tokens, in order of r, that share the largest r among them
 BREAK_EVEN = 0.875  # share of C from which a token is computed exactly
 SAMPLING_COST = 640  # multiply-adds a column that a head has to save before anything is sampled
 SMALLEST_P = 2.0**-22  # probabilities of non-zero rows are raised to this
-STORED_LENGTH = 1024  # without a window: longer sequences would have to compute their scores twice
+STORED_LENGTH = 768  # without a window: longer sequences would have to compute their scores twice
 ROUNDING_MARGIN = 1 / 16  # share of the deterministic bound left to the rounding of float32
 SAMPLES_STREAM, PAPER_STREAM = 2, 3  # Stream in ops/common/philox.h
 
@@ -202,8 +202,17 @@ def row_keys(length: int, window: int, global_tokens: int) -> tuple[int, bool]:
     return min(length, 2 * window + 1 + global_tokens), bool(global_tokens)
 
 
-def worth_approximating(length: int, channels: int, window: int, global_tokens: int) -> bool:
-    """Whether the value projection could save more than what finding the column maxima costs."""
+def worth_approximating(
+    length: int, channels: int, alpha: float, estimator: str, window: int = 0, global_tokens: int = 0
+) -> bool:
+    """Whether the value projection could save more than what finding the column maxima costs.
+
+    As sum_j max_i A_ij >= 1, the mean of r_j is at least 1 / alpha^2.
+    """
+    if estimator == "paper":
+        return True
+    if estimator == "sampled" and alpha * alpha * channels <= 1:
+        return False
     narrow = window > 0 and length - 1 > window
     return (length <= STORED_LENGTH and not narrow) or 2 * row_keys(length, window, global_tokens)[0] <= channels
 
@@ -279,7 +288,7 @@ def mca_attention(
         first = queries == "first"
         rows = slice(b, b + 1) if first else slice(begin, end)
         keys, wide_first = row_keys(length, window, global_tokens)
-        approximate = estimator == "paper" or worth_approximating(length, channels, window, global_tokens)
+        approximate = worth_approximating(length, channels, float(alpha[b]), estimator, window, global_tokens)
         columns = 0.0
         for head in range(num_heads):
             block = slice(head * head_dim, (head + 1) * head_dim)

@@ -178,7 +178,7 @@ def test_scale_attribute() -> None:
 
 
 def test_long_sequences_compute_scores_twice_where_that_can_pay() -> None:
-    """2 n <= C above 1,024 tokens, on the parallel path."""
+    """2 n <= C above 768 tokens, on the parallel path."""
     given = inputs((1100,), 1, 8, 2304, sharpness=0.05)
     given["alpha"][:] = 1.0
     attributes: dict[str, AttributeValue] = {"num_heads": 1}
@@ -188,11 +188,20 @@ def test_long_sequences_compute_scores_twice_where_that_can_pay() -> None:
 
 
 def test_long_sequences_stay_exact_where_it_cannot_pay() -> None:
-    given = inputs((1100, 1024), 1, 8, 64, sharpness=0.05)
+    given = inputs((769, 768), 1, 8, 64, sharpness=0.05)
     given["alpha"][:] = 1.0
     flops = check(given, {"num_heads": 1})
     assert flops[0] == 1.0
     assert flops[1] < 0.9
+
+
+def test_an_alpha_too_small_to_save_anything_is_exact_from_the_start() -> None:
+    """r is 1 / alpha^2 or more in the mean, which here is C and just below it."""
+    given = inputs((90, 90), 1, 64, 400, sharpness=0.0)
+    given["alpha"][:] = (0.05, 0.0535)
+    flops = run("mca", given, {"num_heads": 1}, 1, WEIGHTS)[1]
+    assert flops[0] == 1.0
+    assert flops[1] < 1.0
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
