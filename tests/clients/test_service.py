@@ -128,7 +128,7 @@ def test_texts_pairs_and_token_ids(ask: Ask) -> None:
         (["x"], {"model": "mca", "top_k": 4}, errors.InvalidRequest, "top_k"),
         (["x"], {"model": "mca", "top_k": 0}, errors.InvalidRequest, "top_k"),
         (["x"], {"model": "mca", "timeout_ms": -1}, errors.InvalidRequest, "timeout_ms"),
-        (["x" * 5_000_000], {"model": "mca"}, errors.InvalidRequest, None),
+        (["x" * 4_300_000], {"model": "mca"}, errors.InvalidRequest, None),
         (["x"], {"model": "mca", "key": "wrong"}, errors.Unauthorized, None),
         (["x"], {"model": "mca", "key": None}, errors.Unauthorized, None),
     ],
