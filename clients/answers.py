@@ -22,14 +22,13 @@ BY_STATUS: dict[int, type[errors.AttenuatorError]] = {
     503: errors.NotReady,
     504: errors.DeadlineExceeded,
 }
+# By the name that `error_type` gives them, underscores apart. Kinds that only the service has are not among them.
+BY_NAME: dict[str, type[errors.AttenuatorError]] = {
+    name.lower(): kind
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, errors.AttenuatorError)
+}
 EXCERPT_CHARACTERS = 200
-
-
-def _kinds(root: type[errors.AttenuatorError]) -> dict[str, type[errors.AttenuatorError]]:
-    found = {root.__name__.lower(): root}
-    for kind in root.__subclasses__():
-        found |= _kinds(kind)
-    return found
 
 
 def _excerpt(response: httpx.Response) -> str:
@@ -63,7 +62,7 @@ def error_of(response: httpx.Response) -> errors.AttenuatorError:
     if isinstance(body, dict) and isinstance(body.get("error"), str):
         sentence = body["error"]
         param, allowed = body.get("param"), body.get("allowed")
-        kind = _kinds(errors.AttenuatorError).get(str(body.get("error_type", "")).replace("_", "").lower())
+        kind = BY_NAME.get(str(body.get("error_type", "")).replace("_", "").lower())
         if kind is None and response.status_code < 500:
             kind = errors.InvalidRequest
     kind = BY_STATUS.get(response.status_code, errors.UnexpectedAnswer) if kind is None else kind

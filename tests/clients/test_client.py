@@ -15,6 +15,7 @@ from attenuator import clients, errors
 from attenuator.clients import UNSET, AsyncClient, Client
 from attenuator.ops import KNOBS
 from attenuator.ops.spec import SEED_HIGH
+from attenuator.serve import errors as serve_errors
 
 ANSWER = {
     "model": "m",
@@ -184,7 +185,9 @@ def test_inputs_without_a_json_form_are_refused(ask: Ask, inputs: Any) -> None:
         (httpx.Response(429, text="slow down"), errors.Overloaded),
         (httpx.Response(503, text="no healthy upstream"), errors.NotReady),
         (httpx.Response(504, text="upstream timed out"), errors.DeadlineExceeded),
-        (httpx.Response(422, json={"error": "new kind", "error_type": "NotKnownHere"}), errors.InvalidRequest),
+        (httpx.Response(422, json={"error": "new kind", "error_type": "not_known_here"}), errors.InvalidRequest),
+        (httpx.Response(413, json={"error": "too big", "error_type": "body_too_large"}), errors.InvalidRequest),
+        (httpx.Response(504, json={"error": "too late", "error_type": "deadline_exceeded"}), errors.DeadlineExceeded),
         (httpx.ConnectError("refused"), errors.ServiceUnreachable),
         (httpx.ConnectTimeout("slow"), errors.ServiceUnreachable),
         (httpx.ReadTimeout("silence"), errors.ServiceUnreachable),
@@ -199,6 +202,14 @@ def test_what_lies_between_becomes_one_sentence(
         ask(Wire(response), "classify", "text")
     assert type(caught.value) is kind
     assert "\n" not in str(caught.value)
+
+
+def test_kinds_that_only_the_service_has_are_wrong_requests(ask: Ask) -> None:
+    for kind in (serve_errors.MalformedBody, serve_errors.BodyTooLarge, serve_errors.BodyTimeout):
+        body = {"error": "no", "error_type": serve_errors.error_type(kind("no"))}
+        with pytest.raises(errors.AttenuatorError) as caught:
+            ask(Wire(httpx.Response(serve_errors.STATUS[kind], json=body)), "classify", "text")
+        assert type(caught.value) is errors.InvalidRequest
 
 
 def test_nothing_is_repeated_unless_asked(ask: Ask) -> None:
