@@ -127,8 +127,8 @@ def _measured(console: Console, found: Report) -> None:
     values = list(found.measured[0].knob_ms)
     table = _table("tokens", "exact softmax", *(f"at {value:g}" for value in values))
     for row in found.measured:
-        cells = (f"{row.knob_ms[value]:.2f} ({row.exact_ms / row.knob_ms[value]:.2f}x)" for value in values)
-        table.add_row(str(row.tokens), f"{row.exact_ms:.2f}", *cells)
+        cells = (f"{row.knob_ms[value]:.3g} ({row.exact_ms / row.knob_ms[value]:.2f}x)" for value in values)
+        table.add_row(str(row.tokens), f"{row.exact_ms:.3g}", *cells)
     console.print(table)
     if any(row.value_flops for row in found.measured):
         _head(console, "Share of the exact value projection's multiply-adds spent")
