@@ -1,16 +1,22 @@
-"""Writes the generated blocks of README.md from the operators' specs; with --check, tells whether they are current.
+"""Writes the generated blocks of the documentation; with --check, tells whether they are current.
+
+Knobs come from the operators' specs, measured figures from benchmarks/results.
 
 Run it as `make gen`; it needs nothing but the package itself.
 """
 
 import argparse
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from attenuator.ops import OPERATORS
 from attenuator.ops.spec import Knob, Operator
 
-README = Path(__file__).resolve().parent.parent / "README.md"
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
+import tables  # noqa: E402
+
+ROOT = Path(__file__).resolve().parent.parent
 WHAT_IT_IS = {"int32": "integer", "float": "number"}
 ACCURACY = {"rises": "rises with it", "falls": "falls with it"}
 
@@ -37,21 +43,25 @@ def knob_table() -> str:
     return "\n".join(lines)
 
 
-BLOCKS = {"knobs": knob_table}
+# File, then block, then what makes it.
+BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
+    "README.md": {"knobs": knob_table, "benchmarks": tables.summary},
+    "benchmarks/README.md": {"benchmark-details": tables.details},
+}
 
 
-def filled(text: str) -> str:
-    """The text with every generated block replaced by its current content.
+def filled(name: str, text: str, blocks: Mapping[str, Callable[[], str]]) -> str:
+    """The text of a file with every generated block replaced by its current content.
 
     Raises:
         ValueError: a block's markers are missing.
     """
-    for name, content in BLOCKS.items():
-        begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+    for block, content in blocks.items():
+        begin, end = f"<!-- {block}:begin -->", f"<!-- {block}:end -->"
         before, found_begin, rest = text.partition(begin)
         _, found_end, after = rest.partition(end)
         if not found_begin or not found_end:
-            raise ValueError(f"{README.name} has no block {begin} ... {end}")
+            raise ValueError(f"{name} has no block {begin} ... {end}")
         text = f"{before}{begin}\n{content()}\n{end}{after}"
     return text
 
@@ -61,18 +71,21 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="scripts/gen.py", description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where a block is not current")
     options = parser.parse_args(arguments)
-    try:
-        old = README.read_text(encoding="utf-8")
-        new = filled(old)
-    except (OSError, ValueError) as error:
-        print(f"scripts/gen.py: {error}", file=sys.stderr)
+    stale = []
+    for name, blocks in BLOCKS.items():
+        try:
+            old = (ROOT / name).read_text(encoding="utf-8")
+            new = filled(name, old, blocks)
+        except (OSError, ValueError) as error:
+            print(f"scripts/gen.py: {error}", file=sys.stderr)
+            return 1
+        if new != old:
+            stale.append(name)
+            if not options.check:
+                (ROOT / name).write_text(new, encoding="utf-8")
+    if stale and options.check:
+        print(f"scripts/gen.py: {', '.join(stale)}: generated blocks are not current: run `make gen`", file=sys.stderr)
         return 1
-    if new == old:
-        return 0
-    if options.check:
-        print(f"scripts/gen.py: the generated blocks of {README.name} are not current: run `make gen`", file=sys.stderr)
-        return 1
-    README.write_text(new, encoding="utf-8")
     return 0
 
 
