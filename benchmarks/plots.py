@@ -150,7 +150,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=tables.RESULTS, help="folder")
     folder = parser.parse_args().output
     mpl.use("svg")
-    mpl.rcParams["svg.hashsalt"] = "attenuator"
+    mpl.rcParams |= {"svg.hashsalt": "attenuator", "svg.fonttype": "none"}
     operators, whole = tables.load("operators"), tables.load("models")
     if not operators or not whole:
         print(f"{tables.RESULTS} lacks result files: run operators.py and models.py", file=sys.stderr)
