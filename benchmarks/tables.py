@@ -144,8 +144,8 @@ def origin(result: Result) -> str:
     return (
         f"Measured on one core of an {machine['processor']} (family {machine['family']}, model {machine['model']}, "
         f"{ISA_NAMES[result['isa']]}), onnxruntime {result['versions']['onnxruntime']}, commit {result['commit'][:12]}"
-        f"{' with changes' if result['modified'] else ''}, by the programs of `make bench`: CPU time, fp32, contenders in "
-        "turns in one process, medians."
+        f"{' with changes' if result['modified'] else ''}, by the programs of `make bench`: CPU time, fp32, contenders "
+        "in turns in one process, medians."
     )
 
 
