@@ -6,7 +6,6 @@ and `AsyncClient`, written once.
 
 import enum
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -15,13 +14,12 @@ from attenuator.clients.results import Classification, ModelInfo, ModelList
 from attenuator.errors import (
     AttenuatorError,
     InvalidRequest,
-    KnobOutOfRange,
     NotReady,
     ServiceUnreachable,
     UnknownField,
 )
 from attenuator.ops import KNOBS
-from attenuator.ops.spec import SEED_HIGH, Knob
+from attenuator.ops.knobs import KnobValue, check_knob, check_seed
 
 T = TypeVar("T")
 
@@ -73,12 +71,7 @@ class Call(Generic[T]):
             raise InvalidRequest(f"the request has no JSON form: {error}") from None
 
 
-def bounds(knob: Knob) -> str:
-    """What a knob may be, in words: `a whole number from 0 to 512`."""
-    return f"{'a whole number' if knob.dtype == 'int32' else 'a number'} from {knob.low:g} to {knob.high:g}"
-
-
-def check_knobs(knobs: Mapping[str, object]) -> dict[str, int | float]:
+def check_knobs(knobs: Mapping[str, object]) -> dict[str, KnobValue]:
     """Checks knobs before anything is sent, by the bounds in the operators' specs.
 
     A model may have fewer knobs or narrower bounds; the server checks those.
@@ -93,30 +86,15 @@ def check_knobs(knobs: Mapping[str, object]) -> dict[str, int | float]:
         UnknownField: no operator has a knob of that name.
         KnobOutOfRange: wrong type, not finite, or outside the bounds.
     """
-    checked: dict[str, int | float] = {}
+    checked: dict[str, KnobValue] = {}
     for name, value in knobs.items():
         knob = KNOBS.get(name)
         if knob is None:
             allowed = ", ".join(KNOBS)
             raise UnknownField(f"{name} is not a knob, must be one of: {allowed}", param=name, allowed=allowed)
-        if value is None:
-            continue
-        number = isinstance(value, int if knob.dtype == "int32" else (int, float)) and not isinstance(value, bool)
-        if not number or not math.isfinite(value) or not knob.low <= value <= knob.high:  # type: ignore[arg-type, operator]
-            raise KnobOutOfRange(f"{name} is {value!r}, must be {bounds(knob)}", param=name, allowed=bounds(knob))
-        checked[name] = value  # type: ignore[assignment]
+        if value is not None:
+            checked[name] = check_knob(knob, value)
     return checked
-
-
-def check_seed(seed: object) -> None:
-    """Checks a seed that is neither `UNSET` nor None.
-
-    Raises:
-        InvalidRequest: not a whole number from 0 to 2^53 - 1.
-    """
-    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed <= SEED_HIGH:
-        allowed = f"a whole number from 0 to {SEED_HIGH}"
-        raise InvalidRequest(f"seed is {seed!r}, must be {allowed}", param="seed", allowed=allowed)
 
 
 def classify(

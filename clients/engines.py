@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from attenuator.clients.calls import UNSET, Unset, check_seed
+from attenuator.clients.calls import UNSET, Unset
 from attenuator.clients.client import Client
 from attenuator.clients.results import Classification, LabelScore, Prediction
 from attenuator.errors import InvalidRequest
+from attenuator.ops.knobs import DEFAULT_SEED, check_seed
 from attenuator.ops.spec import SEED_HIGH
 
 if TYPE_CHECKING:
     from attenuator.runtime import Encoded, Model
-
-DEFAULT_SEED = 0  # of the server too: the same text has the same answer either way
 
 
 @dataclass(frozen=True, slots=True)

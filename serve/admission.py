@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from attenuator.errors import InvalidRequest
+from attenuator.ops.knobs import KnobValue
 from attenuator.runtime import Encoded, Model
-from attenuator.runtime.knobs import KnobValue
 
 BILLION = 1e9
 

@@ -14,9 +14,9 @@ from starlette.responses import HTMLResponse, Response
 
 from attenuator.bundle import BundleKnob
 from attenuator.errors import AttenuatorError, DeadlineExceeded, InvalidRequest, Unauthorized
+from attenuator.ops.knobs import shown
 from attenuator.ops.spec import SEED_HIGH
 from attenuator.runtime import Model, Row
-from attenuator.runtime.knobs import shown
 from attenuator.serve import schema
 from attenuator.serve.admission import check_cost
 from attenuator.serve.body import left, read_body

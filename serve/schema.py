@@ -14,9 +14,9 @@ from pydantic.json_schema import SkipJsonSchema
 
 from attenuator.errors import InvalidRequest, UnknownField
 from attenuator.ops import KNOBS
+from attenuator.ops.knobs import KnobValue, shown
 from attenuator.ops.spec import SEED_HIGH
 from attenuator.runtime import Encoded, KnobTable, Model
-from attenuator.runtime.knobs import KnobValue, shown
 from attenuator.serve.errors import MalformedBody
 
 MAX_INPUTS = 256
@@ -209,7 +209,7 @@ def parse_request(raw: Mapping[str, Any], model: Model) -> Request:
     labels = len(model.manifest.labels)
     if options.top_k is not None and options.top_k > labels:
         allowed = f"a whole number from 1 to {labels}"
-        raise InvalidRequest(f"top_k is {options.top_k}, must be {allowed}", param="top_k", allowed=allowed)
+        raise InvalidRequest(f"top_k is {shown(options.top_k)}, must be {allowed}", param="top_k", allowed=allowed)
     if "inputs" not in raw:
         raise InvalidRequest("inputs is missing", param="inputs", allowed=_inputs_allowed())
     items = list(parse_inputs(raw["inputs"]))
@@ -311,7 +311,8 @@ def _no_constant(name: str) -> None:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)[:60]
+        seen: set[str] = set()
+        # One pass: a body of megabytes may hold a million fields, and this runs on the event loop.
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))[:60]  # type: ignore[func-returns-value]
         raise InvalidRequest(f"the field '{twice}' is there twice", param=twice, allowed="each field once")
     return made

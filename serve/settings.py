@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field, SecretStr
 
 from attenuator.commandline import CommandSettings
+from attenuator.ops.knobs import DEFAULT_SEED
 from attenuator.ops.spec import SEED_HIGH
 
 
@@ -22,7 +23,7 @@ class ServeSettings(CommandSettings):
     """Key that /v1 routes want as `Authorization: Bearer KEY` (better given as ATTENUATOR_API_KEY)."""
     threads: int | None = Field(default=None, ge=1, le=1024)
     """Threads inside one run; all cores this process may use by default."""
-    seed: int = Field(default=0, ge=0, le=SEED_HIGH)
+    seed: int = Field(default=DEFAULT_SEED, ge=0, le=SEED_HIGH)
     """Seed of requests that set none, so that equal requests get equal answers."""
     max_cost: float | None = Field(default=None, gt=0)
     """Largest predicted cost of one request, in billions of multiply-adds; more is refused with 422."""

@@ -5,7 +5,8 @@ import pytest
 
 from attenuator.bundle import BundleKnob
 from attenuator.errors import InvalidRequest, KnobOutOfRange, UnknownField
-from attenuator.runtime import KnobTable, check_seed
+from attenuator.ops.knobs import check_seed
+from attenuator.runtime import KnobTable
 from attenuator.runtime.scores import predict, sigmoid, softmax
 
 TEXTS = {"unit": "", "doc": ""}

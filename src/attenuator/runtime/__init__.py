@@ -10,7 +10,7 @@ The only code that creates ONNX Runtime sessions; it imports neither torch nor t
 """
 
 from attenuator.runtime.batch import Row, RowResult
-from attenuator.runtime.knobs import KnobTable, check_seed
+from attenuator.runtime.knobs import KnobTable
 from attenuator.runtime.model import Model, load
 from attenuator.runtime.scores import Prediction
 from attenuator.runtime.session import Cancellation, create
@@ -24,7 +24,6 @@ __all__ = [
     "Prediction",
     "Row",
     "RowResult",
-    "check_seed",
     "create",
     "load",
 ]

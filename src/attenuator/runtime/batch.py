@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from attenuator.bundle import Manifest
 from attenuator.errors import BundleError
-from attenuator.runtime.knobs import KnobValue
+from attenuator.ops.knobs import KnobValue
 
 TOKEN_INPUTS = ("input_ids", "position_ids", "token_type_ids")
 KNOB_DTYPES = {"int32": np.int32, "float": np.float32}

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from tokenizers import Encoding, Tokenizer
 
 from attenuator.errors import BundleError, InputTooLong, InvalidRequest
-from attenuator.runtime.knobs import shown
+from attenuator.ops.knobs import shown
 
 Ids = npt.NDArray[np.int64]
 
