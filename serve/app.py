@@ -12,7 +12,7 @@ from starlette.responses import Response
 from attenuator import __version__
 from attenuator.serve.engine import Engine
 from attenuator.serve.errors import error_response
-from attenuator.serve.routes import Routes
+from attenuator.serve.routes import CLASSIFY, Routes
 from attenuator.serve.schema import ClassifyRequest
 from attenuator.serve.settings import ServeSettings
 
@@ -68,7 +68,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
                 del field["default"]
         made["components"]["schemas"] |= request.pop("$defs", {}) | {"ClassifyRequest": request}
         reference = {"schema": {"$ref": "#/components/schemas/ClassifyRequest"}}
-        made["paths"]["/v1/classify"]["post"]["requestBody"] = {
+        made["paths"][CLASSIFY]["post"]["requestBody"] = {
             "required": True,
             "content": {"application/json": reference},
         }

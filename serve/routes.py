@@ -28,6 +28,8 @@ from attenuator.serve.settings import ServeSettings
 
 log = logging.getLogger(__name__)
 
+CLASSIFY = "/v1/classify"
+
 ERRORS: dict[int | str, dict[str, Any]] = {
     400: {"model": ErrorBody, "description": "the body is no JSON"},
     401: {"model": ErrorBody, "description": "the API key is missing or wrong"},
@@ -58,7 +60,7 @@ class Routes:
             router.add_api_route(path, endpoint, methods=[method], response_class=Response, **extra)
 
         add(
-            "/v1/classify",
+            CLASSIFY,
             "POST",
             self.classify,
             summary="Classify texts",

@@ -1,7 +1,6 @@
 """Inputs for any operator, made from its spec: what the conformance and fuzz tests share."""
 
 import itertools
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -10,10 +9,6 @@ from harness import NUMPY_TYPES, Array, AttributeValue, offsets, run
 
 from attenuator.ops import OPERATORS
 from attenuator.ops.spec import SEED_HIGH, Knob, Operator, Tensor
-
-# Whoever works on one operator may leave out the others: ATTENUATOR_TEST_OPERATORS=softmax,pool.
-CHOSEN = [key for key in os.environ.get("ATTENUATOR_TEST_OPERATORS", "").split(",") if key]
-TESTED = tuple(operator for operator in OPERATORS if not CHOSEN or operator.key in CHOSEN)
 
 HEADS = 3
 # Nothing here is a multiple of a vector's width.
@@ -86,7 +81,7 @@ def variants(operator: Operator) -> Iterator[Case]:
         yield Case(operator, required, optional=True)
 
 
-CASES = [case for operator in TESTED for case in variants(operator)]
+CASES = [case for operator in OPERATORS for case in variants(operator)]
 
 
 def knob_values(knob: Knob, count: int) -> Array:

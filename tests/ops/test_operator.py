@@ -9,7 +9,6 @@ import pytest
 from cases import (
     CASES,
     RAGGED,
-    TESTED,
     Case,
     defaults,
     make_inputs,
@@ -22,10 +21,11 @@ from cases import (
 from harness import NUMPY_TYPES, Array, build_model, open_session, run
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument, RuntimeException
 
+from attenuator.ops import OPERATORS
 from attenuator.ops.spec import SEED_HIGH, Attribute, Operator
 
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
-every_operator = pytest.mark.parametrize("operator", TESTED, ids=lambda operator: operator.key)
+every_operator = pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.key)
 
 
 def inputs_and_outputs(case: Case) -> tuple[dict[str, Array], list[Array]]:
@@ -196,7 +196,7 @@ def test_knobs_beyond_their_limits_are_refused_by_name(operator: Operator) -> No
                 assert str(int(bad)) in message
 
 
-@pytest.mark.parametrize("case", [case for case in map(defaults, TESTED) if case.seeded], ids=str)
+@pytest.mark.parametrize("case", [case for case in map(defaults, OPERATORS) if case.seeded], ids=str)
 def test_seeds_out_of_range_are_refused(case: Case) -> None:
     inputs = make_inputs(case, (3, 4))
     for bad in (-1, SEED_HIGH + 1, -(2**63), 2**63 - 1):
