@@ -1,6 +1,6 @@
 """The project's own small text encoder: trained in `examples/`, exported like a Hugging Face checkpoint.
 
-It works on packed batches (sequences end to end, no padding, DESIGN section 3). Attention is one method,
+It works on packed batches (sequences end to end, no padding). Attention is one method,
 `SelfAttention.attend`, and pooling one module, `SequencePool`; the exporter puts operators in their places.
 """
 

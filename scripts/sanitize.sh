@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the operators with AddressSanitizer and UndefinedBehaviorSanitizer into build/sanitize and runs the conformance
-# and fuzz tests on them, on every instruction set this machine has.
+# and fuzz tests, and each operator's own, on every instruction set this machine has.
 # Usage: scripts/sanitize.sh [pytest arguments]; PYTHON and CMAKE name other programs than those of .venv.
 set -euo pipefail
 cd "$(dirname "$0")/.."
