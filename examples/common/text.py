@@ -120,8 +120,8 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     draft.train_from_iterator(
         texts, trainers.WordPieceTrainer(vocab_size=vocab_size, special_tokens=SPECIAL_TOKENS, show_progress=False)
     )
-    # The trainer numbers pieces that are equally frequent in an order that changes from run to run; which of them it takes
-    # in, where the vocabulary is full, changes too and cannot be helped from here.
+    # The trainer numbers pieces that are equally frequent in an order that changes from run to run. Which of them it
+    # takes in where the vocabulary is full changes too, and cannot be helped from here.
     pieces = [*SPECIAL_TOKENS, *sorted(set(draft.get_vocab()) - set(SPECIAL_TOKENS))]
     tokenizer = Tokenizer(models.WordPiece({piece: id for id, piece in enumerate(pieces)}, unk_token="[UNK]"))
     tokenizer.normalizer = normalizer
