@@ -3,12 +3,15 @@
 //
 // Interleaved layout: bit i of hash t is coordinate t mod d of block (t / d) * hash_bits + i, each
 // block with signs of its own, d = head_dim rounded up to a power of two. Values stay below
-// 127 d^2 sqrt(d) < 2^28, so int32 is exact.
+// 127 d^2 sqrt(d) < 2^28, so int32 is exact. Rows of few distinct values (one-hot ones) often meet
+// a coordinate of exactly 0: the signs of the next two decide then, since taking 0 as negative for
+// query and key alike would make them agree too often.
 
 using Lanes = std::int32_t[kBlock];
 
-// In place, over `size` (a power of two) coordinates.
-inline void WalshHadamard(Lanes* x, int size) {
+// In place, over `size` (a power of two) coordinates. Not inlined, as Flip: GCC 12 then loses a
+// third.
+[[gnu::noinline]] void WalshHadamard(Lanes* x, int size) {
   int half = 1;
   if (__builtin_ctz(static_cast<unsigned>(size)) % 2 == 1) {
     for (int i = 0; i < size; i += 2) {
@@ -40,11 +43,29 @@ inline void WalshHadamard(Lanes* x, int size) {
 }
 
 // target = +-source, by bits [bit, bit + size) of `signs`; a set bit is a minus.
-inline void Flip(const Lanes* source, int size, const std::uint32_t* signs, int bit,
-                 Lanes* target) {
+[[gnu::noinline]] void Flip(const Lanes* source, int size, const std::uint32_t* signs, int bit,
+                            Lanes* target) {
   for (int i = 0; i < size; ++i, ++bit) {
     const IntVec minus = IntSet1(-static_cast<std::int32_t>(signs[bit >> 5] >> (bit & 31) & 1u));
     IntStore(target[i], IntSub(IntXor(IntLoad(source[i]), minus), minus));
+  }
+}
+
+inline IntVec Sign(IntVec x) {  // -1, 0 or 1
+  return IntSub(IntSignBit(IntSub(IntZero(), x)), IntSignBit(x));
+}
+
+// bits[t] += 2^place where coordinate first + t is positive.
+inline void AddBits(const Lanes* x, int size, int first, int count, int place, Lanes* bits) {
+  const int last = size - 1;
+  IntVec next = Sign(IntLoad(x[(first + 1) & last]));
+  for (int t = 0; t < count; ++t) {
+    const IntVec after = Sign(IntLoad(x[(first + t + 2) & last]));
+    const IntVec ties = IntAdd(IntAdd(next, next), after);
+    const IntVec value = IntAdd(IntShiftLeft(IntLoad(x[first + t]), 2), ties);
+    next = after;
+    const IntVec positive = IntSignBit(IntSub(IntZero(), value));  // x > 0 where -x is negative
+    IntStore(bits[t], IntAdd(IntLoad(bits[t]), IntShiftLeft(positive, place)));
   }
 }
 
@@ -79,12 +100,7 @@ bool HashHadamardAs(const HashSpec& spec, int first_hash, const Rows& rows, Code
         WalshHadamard(work, size);
         Flip(work, size, signs, bit + 2 * size, work);
         WalshHadamard(work, size);
-        for (int t = low; t < high; ++t) {
-          // x > 0 where -x is negative.
-          const IntVec positive = IntSignBit(IntSub(IntZero(), IntLoad(work[t - part * size])));
-          IntStore(bits[t - first_hash],
-                   IntAdd(IntLoad(bits[t - first_hash]), IntShiftLeft(positive, i)));
-        }
+        AddBits(work, size, low % size, high - low, i, bits + (low - first_hash));
       }
     }
     for (int t = 0; t < spec.num_hashes; ++t) {

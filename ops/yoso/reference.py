@@ -97,6 +97,15 @@ def transformed(rows: NDArray[np.int64], signs: NDArray[np.int64]) -> NDArray[np
     return rows
 
 
+def untied(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Each coordinate where it is not 0, else the next one's sign, else that of the one after (cyclic).
+
+    Rows of few distinct values often meet a 0; calling it negative for query and key alike makes them agree too often.
+    """
+    signs = np.sign(values)
+    return 4 * values + 2 * np.roll(signs, -1, axis=-1) + np.roll(signs, -2, axis=-1)
+
+
 def sign_diagonals(seed: int, layer: int, head: int, blocks: int, size: int) -> NDArray[np.int64]:
     """+-1 `[blocks, 3, size]` from the bits of the stream, low bit first; a set bit is a minus."""
     count = blocks * 3 * size
@@ -124,7 +133,7 @@ def codes(
         num_hashes: m in the paper.
         hash_bits: tau in the paper.
         hash: `gaussian`, or `hadamard` in the interleaved, unbiased layout: bit i of hash t is coordinate t mod d of
-            block (t // d) * hash_bits + i.
+            block (t // d) * hash_bits + i, a 0 there replaced as `untied` says.
 
     Returns:
         `[n, num_hashes]` in [0, 2^hash_bits): bit i is set where the projection on plane i is strictly positive.
@@ -139,7 +148,7 @@ def codes(
         parts = -(-num_hashes // size)
         signs = sign_diagonals(seed, layer, head, parts * hash_bits, size)
         values = np.stack([transformed(data, block) for block in signs], axis=1)
-        by_block = (values > 0).reshape(len(rows), parts, hash_bits, size)
+        by_block = untied(values).reshape(len(rows), parts, hash_bits, size) > 0
         bits = by_block.transpose(0, 1, 3, 2).reshape(len(rows), parts * size, hash_bits)[:, :num_hashes]
     whole: Codes = (bits << np.arange(hash_bits)).sum(axis=2)
     return whole

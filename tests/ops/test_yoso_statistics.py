@@ -94,6 +94,19 @@ def test_variance_over_seeds(hash: Hash, num_hashes: int, head_dim: int, hash_bi
         assert ((observed.var(axis=0, ddof=1) - 0.5 * law) / error)[known].min() > -limit
 
 
+@pytest.mark.parametrize("head_dim", [8, 32, 64])
+@pytest.mark.parametrize("hash", HASHES)
+def test_rows_of_few_values_keep_the_law(hash: Hash, head_dim: int) -> None:
+    """One-hot rows meet Hadamard coordinates of exactly 0 (7 % of them at d = 32), which must not favour agreement."""
+    basis = np.eye(head_dim, dtype=np.float32)
+    key = np.concatenate([basis[:8], -basis[:1]])
+    observed = estimates(basis[:1], key, 256, 1000, 1, hash)
+    mean, error = observed.mean(axis=0), observed.std(axis=0, ddof=1) / np.sqrt(len(observed))
+    assert mean[0] == 1
+    assert abs(mean[1:8].mean() - 0.5) < stats.norm.isf(ALPHA / 2) * np.sqrt((error[1:8] ** 2).mean() / 7) + 1e-3
+    assert mean[8] < 0.005
+
+
 def test_the_papers_layout_is_biased_and_ours_is_not() -> None:
     """Neighbouring coordinates of one block are orthogonal: MATH gives 0.82 of the probability at cosine 0, d = 64."""
     rng = np.random.default_rng(3)
