@@ -128,7 +128,8 @@ def projection(result: dict[str, Any], path: Path) -> None:
     """MCA's projection over the share of multiply-adds it spends."""
     figure, axes = pyplot.subplots(figsize=(7, 4.5))
     for colour, row in zip(COLOURS, result["projection"], strict=False):
-        settings = [setting for setting in row["settings"] if setting["value_flops"] > 0]
+        # Where next to nothing is left to compute, noise may take more than all of it away.
+        settings = [setting for setting in row["settings"] if setting["projection"]["min"] > 0]
         shares = [1 / setting["value_flops"] for setting in settings]
         ratios = [setting["projection"]["median"] for setting in settings]
         label = f"{row['n']} tokens, scores' deviation {row['sharpness']:g}"
