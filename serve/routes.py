@@ -34,6 +34,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     400: {"model": ErrorBody, "description": "the body is no JSON"},
     401: {"model": ErrorBody, "description": "the API key is missing or wrong"},
     404: {"model": ErrorBody, "description": "no served model has that name"},
+    408: {"model": ErrorBody, "description": "the body did not arrive in time"},
     413: {"model": ErrorBody, "description": "the body is over the limit"},
     422: {"model": ErrorBody, "description": "a field is wrong; param names it"},
     429: {"model": ErrorBody, "description": "too much is waiting; Retry-After says when to come back"},

@@ -11,6 +11,8 @@ import pytest
 from attenuator import __version__
 from attenuator.__main__ import COMMANDS, main
 from attenuator.ops import KNOBS
+from attenuator.serve.errors import STATUS
+from attenuator.serve.routes import ERRORS
 from attenuator.serve.schema import ClassifyRequest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -63,6 +65,13 @@ def test_requests_have_fields_that_are_served(document: str) -> None:
     bodies = re.findall(r"-d '(.*?)'", "\n".join(blocks(document, *SHELL)).replace("\\\n", " "), re.S)
     for body in bodies:
         assert set(json.loads(body)) <= set(ClassifyRequest.model_fields), f"{document}: {body}"
+
+
+def test_readme_and_openapi_list_every_status() -> None:
+    table = "\n".join(re.findall(r"^\|([ \d,]+)\|", (ROOT / "README.md").read_text(encoding="utf-8"), re.M))
+    listed = {int(code) for code in re.findall(r"\d{3}", table)}
+    assert set(STATUS.values()) - listed == set()
+    assert set(STATUS.values()) == set(ERRORS)
 
 
 def test_changelog_names_this_version() -> None:
