@@ -21,6 +21,8 @@ TOKENIZER = "tokenizer.json"
 PROBE = "probe.npz"
 CALIBRATION = "calibration.json"
 REQUIRED_FILES = (MODEL, TOKENIZER, PROBE)
+MAX_MANIFEST_BYTES = 16 * 2**20
+INT32_HIGH = 2**31 - 1
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
@@ -98,10 +100,10 @@ class Manifest(Record):
     revision: Sha256
     task: Literal["single_label", "multi_label"]
     labels: list[str] = Field(min_length=1)
-    thresholds: list[float] = []
-    max_tokens: int = Field(ge=1)
-    position_offset: int = Field(ge=0)
-    vocab_size: int = Field(ge=1)
+    thresholds: list[Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]] = []
+    max_tokens: int = Field(ge=1, le=INT32_HIGH)
+    position_offset: int = Field(ge=0, le=INT32_HIGH)
+    vocab_size: int = Field(ge=1, le=INT32_HIGH)
     attention: Attention
     knobs: list[BundleKnob] = []
     inputs: list[str]
@@ -137,6 +139,8 @@ class Manifest(Record):
             raise ValueError("labels repeat")
         if self.task == "multi_label" and len(self.thresholds) != len(self.labels):
             raise ValueError(f"thresholds has {len(self.thresholds)} values for {len(self.labels)} labels")
+        if len({knob.name for knob in self.knobs}) != len(self.knobs):
+            raise ValueError("knobs repeat")
         if self.revision != revision(self.files):
             raise ValueError("revision is not the hash of files")
         return self
@@ -176,10 +180,14 @@ def read_manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST
     if not folder.is_dir():
         raise BundleError(f"bundle {folder} is not a folder")
+    if not path.exists():
+        raise BundleError(f"bundle {folder}: {MANIFEST} is missing")
+    if not path.is_file():  # a pipe or a device never ends
+        raise BundleError(f"bundle {folder}: {MANIFEST} is not a file")
     try:
+        if path.stat().st_size > MAX_MANIFEST_BYTES:
+            raise ValueError(f"it has {path.stat().st_size} bytes, must have at most {MAX_MANIFEST_BYTES}")
         raw = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise BundleError(f"bundle {folder}: {MANIFEST} is missing") from None
     except (OSError, ValueError, RecursionError) as error:
         raise BundleError(f"bundle {folder}: {MANIFEST} cannot be read: {error}") from None
     version = raw.get("format_version") if isinstance(raw, dict) else None

@@ -103,6 +103,12 @@ MANIFEST_CASES: dict[str, tuple[dict[str, Any], str]] = {
     "one label fewer": ({"labels": ["a", "b"]}, "labels"),
     "task unknown": ({"task": "regression"}, "task"),
     "thresholds missing": ({"task": "multi_label"}, "thresholds"),
+    "threshold NaN": ({"task": "multi_label", "thresholds": [float("nan"), 0.5, 0.5]}, "thresholds.0"),
+    "threshold above 1": ({"task": "multi_label", "thresholds": [0.5, 0.5, 7.0]}, "thresholds.2"),
+    "knob twice": ({"knobs": [KNOB, KNOB]}, "knobs repeat"),
+    "knob NaN": ({"knobs": [KNOB | {"low": float("nan")}]}, "ranges from nan"),
+    "absurd max_tokens": ({"max_tokens": 2**62}, "max_tokens"),
+    "absurd vocabulary": ({"vocab_size": 2**70}, "vocab_size"),
     "name leaves the folder": ({"name": "../x"}, "name"),
     "too many tokens": ({"max_tokens": 8193}, "last position"),
     "position offset": ({"position_offset": 2}, "last position"),
@@ -304,11 +310,35 @@ def test_tokenizer_of_another_model(copy: Path) -> None:
     refused(copy, "tokenizer.json has token id 499, must be below vocab_size")
 
 
-def test_manifest_that_never_ends_harms_only_the_child(copy: Path) -> None:
+def with_pattern(copy: Path, pattern: str) -> None:
+    raw = json.loads((copy / bundle.TOKENIZER).read_text())
+    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+    (copy / bundle.TOKENIZER).write_text(json.dumps(raw | {"normalizer": None, "pre_tokenizer": split}))
+    tiny.sign(copy)
+
+
+def test_tokenizer_whose_pattern_backtracks_without_end(copy: Path) -> None:
+    with_pattern(copy, "(a+)+$")
+    refused(copy, "tokenizer.json cannot tokenize a text")
+
+
+def test_manifest_that_is_a_pipe_or_a_device(copy: Path) -> None:
     (copy / bundle.MANIFEST).unlink()
     os.mkfifo(copy / bundle.MANIFEST)
-    with pytest.raises(BundleError, match=r"bundle\.json was not checked within 2 s"):
-        check_in_child(copy, timeout_s=2)
+    refused(copy, "bundle.json is not a file")
+    (copy / bundle.MANIFEST).unlink()
+    (copy / bundle.MANIFEST).symlink_to("/dev/zero")
+    refused(copy, "bundle.json is not a file")
+
+
+def test_manifest_of_a_gigabyte(copy: Path) -> None:
+    os.truncate(copy / bundle.MANIFEST, 2**30)
+    refused(copy, "bundle.json cannot be read: it has 1073741824 bytes")
+
+
+def test_check_that_never_ends_is_given_up(copy: Path) -> None:
+    with pytest.raises(BundleError, match=r"bundle\.json was not checked within 0\.01 s"):
+        check_in_child(copy, timeout_s=0.01)
 
 
 def test_missing_library_is_said_as_such(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Bad requests against the running server: the right status, a sentence that helps, and the next request is served."""
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from service import Service, dumped, request_bytes
 LONG = "good " * 9000
 PAIR_LIST = dumped(inputs=[{"text": "a", "text_pair": []}])
 PAIR_EMPTY = dumped(inputs=[{"text": "a", "text_pair": ""}])
+IDS_TRUNCATE = dumped(inputs=[{"token_ids": [5] * 8193}], truncate=True)
 ID_TRUE = dumped(inputs=[{"token_ids": [1, True]}])
 FIELDS = {"error", "error_type", "param", "allowed"}
 
@@ -79,6 +81,7 @@ FIELD_CASES: dict[str, tuple[int, str, str | None, str, bytes]] = {
     # options
     "top_k zero": (422, "invalid_request", "top_k", "is 0", dumped(top_k=0)),
     "top_k above": (422, "invalid_request", "top_k", "from 1 to 3", dumped(top_k=4)),
+    "top_k far above": (422, "invalid_request", "top_k", "18 digits", dumped(top_k=10**4000)),
     "top_k a string": (422, "invalid_request", "top_k", "a text", dumped(top_k="3")),
     "top_k null": (422, "invalid_request", "top_k", "null", dumped(top_k=None)),
     "timeout zero": (422, "invalid_request", "timeout_ms", "above 0", dumped(timeout_ms=0)),
@@ -119,6 +122,7 @@ FIELD_CASES: dict[str, tuple[int, str, str | None, str, bytes]] = {
     "id a float": (422, "invalid_request", "inputs[0].token_ids[0]", "1.0", dumped(inputs=[{"token_ids": [1.0]}])),
     "id a boolean": (422, "invalid_request", "inputs[0].token_ids[1]", "true", ID_TRUE),
     "too many ids": (422, "input_too_long", "inputs[0].token_ids", "8193", dumped(inputs=[{"token_ids": [5] * 8193}])),
+    "ids are not cut": (422, "input_too_long", "inputs[0].token_ids", "at most 8192", IDS_TRUNCATE),
 }  # fmt: skip
 
 
@@ -170,6 +174,16 @@ def chunked(body: bytes, size: int) -> bytes:
     parts = [body[at : at + size] for at in range(0, len(body), size)]
     framed = b"".join(f"{len(part):x}\r\n".encode() + part + b"\r\n" for part in parts)
     return b"POST /v1/classify HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n" + framed + b"0\r\n\r\n"
+
+
+def test_many_fields_do_not_hold_up_the_service(service: Service) -> None:
+    """One repeated field behind many: finding it takes one pass, not one a field."""
+    fields = b",".join(b'"k%d":1' % index for index in range(200_000))
+    started = time.monotonic()
+    response = service.client.post("/v1/classify", content=b"{" + fields + b',"k199999":2}')
+    check(422, "invalid_request", "k199999", "twice", response.status_code, response.content)
+    assert time.monotonic() - started < 10
+    service.good()
 
 
 TEN_MB = dumped(inputs="good " * 2_000_000)

@@ -34,6 +34,8 @@ CONTROL_FLOW = {"Loop", "Scan", "If", "SequenceMap"}
 INPUT_TYPES = {"int32": "tensor(int32)", "int64": "tensor(int64)", "float": "tensor(float)"}
 MEMORY_BYTES = 16 * 2**30
 CPU_SECONDS = 300
+# What makes a pattern backtrack or a replacement grow without end, next to usual text.
+SAMPLE = "The quick (brown) fox's 1,234.5 jumps: na\u00efve \u6f22\u5b57. " + "a" * 64 + "! " + "0" * 64 + " x" * 64
 
 
 def check_bundle(folder: Path) -> None:
@@ -51,6 +53,7 @@ def check_bundle(folder: Path) -> None:
     check_knobs(folder, manifest)
     _say(stage=TOKENIZER)
     encoder = TextEncoder(folder / TOKENIZER, max_tokens=manifest.max_tokens, vocab_size=manifest.vocab_size)
+    check_tokenizer(folder, encoder)
     _say(stage=MODEL)
     ops.library_path()
     try:
@@ -69,6 +72,18 @@ def check_bundle(folder: Path) -> None:
     check_tables(folder, model)
     _say(stage=PROBE)
     check_probe(folder, model)
+
+
+def check_tokenizer(folder: Path, encoder: TextEncoder) -> None:
+    """Tokenizes a sample here, where a tokenizer that hangs or devours memory harms nobody.
+
+    Raises:
+        BundleError: it cannot tokenize.
+    """
+    try:
+        encoder.encode(SAMPLE, None, truncate=True, param="text")
+    except AttenuatorError as error:
+        raise BundleError(f"bundle {folder}: {TOKENIZER} cannot tokenize a text: {first_line(error)}") from None
 
 
 def check_knobs(folder: Path, manifest: Manifest) -> None:

@@ -59,6 +59,7 @@ class Model:
         Raises:
             InvalidRequest: a text is empty, or no Unicode.
             InputTooLong: over `max_tokens`, and `truncate` is off.
+            EngineError: the tokenizer failed.
         """
         return self._encoder.encode(text, text_pair, truncate=truncate, param=param)
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Encoding, Tokenizer
 
-from attenuator.errors import BundleError, InputTooLong, InvalidRequest
+from attenuator.errors import BundleError, EngineError, InputTooLong, InvalidRequest
 from attenuator.ops.knobs import shown
 
 Ids = npt.NDArray[np.int64]
@@ -78,7 +78,7 @@ class TextEncoder:
         if not token_ids:
             raise InvalidRequest(f"{param} is empty", param=param, allowed=f"1 to {self.max_tokens} token ids")
         if len(token_ids) > self.max_tokens:
-            raise self._too_long(param, len(token_ids))
+            raise self._too_long(param, len(token_ids), hint="")
         # One pass in C for what is nearly always right; the slow one only to name the culprit.
         if set(map(type, token_ids)) != {int} or min(token_ids) < 0 or max(token_ids) >= self.vocab_size:
             for index, value in enumerate(token_ids):
@@ -91,16 +91,22 @@ class TextEncoder:
         ids = np.array(token_ids, dtype=np.int64)
         return Encoded(ids, np.zeros_like(ids))
 
-    def _too_long(self, param: str, count: int) -> InputTooLong:
+    def _too_long(self, param: str, count: int, hint: str = ", or set truncate") -> InputTooLong:
         return InputTooLong(
-            f"{param} has {count} tokens, must have at most {self.max_tokens}, or set truncate",
+            f"{param} has {count} tokens, must have at most {self.max_tokens}{hint}",
             param=param,
             allowed=f"at most {self.max_tokens} tokens",
         )
 
     def _encode(self, text: str) -> Encoding:
         # The `fast` variant keeps no offsets: three times faster on long texts.
-        return self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0]
+        try:
+            return self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0]
+        except BaseException as error:
+            # A panic of the package is no Exception and has no importable type, so that no caller could catch it.
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
+            raise EngineError(f"the tokenizer failed: {error}") from None
 
 
 def cut(first: Encoding, second: Encoding | None, room: int) -> None:
