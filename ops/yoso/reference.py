@@ -103,7 +103,8 @@ def untied(values: NDArray[np.int64]) -> NDArray[np.int64]:
     Rows of few distinct values often meet a 0; calling it negative for query and key alike makes them agree too often.
     """
     signs = np.sign(values)
-    return 4 * values + 2 * np.roll(signs, -1, axis=-1) + np.roll(signs, -2, axis=-1)
+    broken: NDArray[np.int64] = 4 * values + 2 * np.roll(signs, -1, axis=-1) + np.roll(signs, -2, axis=-1)
+    return broken
 
 
 def sign_diagonals(seed: int, layer: int, head: int, blocks: int, size: int) -> NDArray[np.int64]:
