@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 BUILD_TOOLS := "scikit-build-core>=1.1" "cmake>=3.24" ninja
 # What the built library and the installed metadata depend on.
 SOURCES := pyproject.toml CMakeLists.txt ops/CMakeLists.txt $(shell find ops -name '*.cc' -o -name '*.h' -o -name '*.inl' -o -name '*.inc' -o -name 'spec.py' -o -name 'codegen.py' -o -name '*.lds')
-CPP := $(shell find ops -name '*.cc' -o -name '*.h' -o -name '*.inl' -o -name '*.inc')
+CPP := $(shell find ops -name '*.cc' -o -name '*.h' -o -name '*.inl')
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test bench check format build gen sanitize package clean
