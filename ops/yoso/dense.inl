@@ -201,15 +201,17 @@ void ExpectedCollisions(const float* query, const float* keys_transposed, int he
     const Vec x = Max(Min(Load(scores + j), Set1(1.0f)), Set1(-1.0f));
     const Vec magnitude = Abs(x);
     Vec rest = Sub(Set1(1.0f), magnitude);
-    if (AnyGreater(x, Set1(0.99f))) {
-      // Near 1 the angle is the root of what rounding leaves of 1 - x; |q - k|^2 / 2 keeps it.
+    if (AnyGreater(magnitude, Set1(0.99f))) {
+      // Near 1 the angle is the root of what rounding leaves of 1 - |x|; |q - k|^2 / 2 keeps it,
+      // |q + k|^2 / 2 where q and k are opposite.
+      const Vec sign = WhereNegative(x, Set1(-1.0f), Set1(1.0f));
       Vec squares = Zero();
       const float* keys = keys_transposed + j * head_dim;
       for (int d = 0; d < head_dim; ++d) {
-        const Vec difference = Sub(Set1(query[d]), Load(keys + d * kBlock));
+        const Vec difference = Sub(Set1(query[d]), Mul(sign, Load(keys + d * kBlock)));
         squares = Fma(difference, difference, squares);
       }
-      rest = WhereGreater(x, Set1(0.99f), Mul(squares, Set1(0.5f)), rest);
+      rest = WhereGreater(magnitude, Set1(0.99f), Mul(squares, Set1(0.5f)), rest);
     }
     Vec polynomial = Set1(kCoefficients[0]);
     for (int k = 1; k < 8; ++k) {
