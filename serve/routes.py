@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import HTMLResponse, Response
 
 from attenuator.bundle import BundleKnob
-from attenuator.errors import AttenuatorError, DeadlineExceeded, InvalidRequest, Unauthorized
+from attenuator.errors import AttenuatorError, DeadlineExceeded, InvalidRequest, Unauthorized, UnknownField
 from attenuator.ops.knobs import shown
 from attenuator.ops.spec import SEED_HIGH
 from attenuator.runtime import Model, Row
@@ -101,6 +101,7 @@ class Routes:
         entered = False
         try:
             self._check_key(request)
+            refuse_query(request)
             self._engine.admit()
             self._engine.enter()
             entered = True
@@ -232,6 +233,19 @@ def answer(
         content["value_flops"] = flops
     content["timing_ms"] = timing_ms
     return content
+
+
+def refuse_query(request: Request) -> None:
+    """Refuses fields in the address: ignored there, a knob would seem set.
+
+    Raises:
+        UnknownField: names the first.
+    """
+    for name in request.query_params:
+        short = name[:64]
+        raise UnknownField(
+            f"'{short}' stands in the address, fields belong in the JSON body", param=short, allowed="no query string"
+        )
 
 
 def timing_headers(timing_ms: dict[str, float], characters: int, tokens: int) -> dict[str, str]:

@@ -145,6 +145,12 @@ def test_bad_body_is_refused_and_the_next_request_served(
     service.good()
 
 
+def test_fields_in_the_address_are_refused(service: Service) -> None:
+    response = service.client.post("/v1/classify?num_hashes=3", content=dumped())
+    check(422, "unknown_field", "num_hashes", "in the JSON body", response.status_code, response.content)
+    service.good()
+
+
 ROUTE_CASES = {
     "unknown route": ("GET", "/v1/classifyy", 404, "not_found"),
     "unknown version": ("POST", "/v2/classify", 404, "not_found"),
