@@ -12,7 +12,7 @@ from cases import Row
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-ISAS = ("avx2", "avx512", "avx512_vnni", "amx")
+ISAS = ("avx2", "avx512", "avx512_vnni")
 
 Step = tuple[str, str, Callable[[], Row]]  # section of the result file, what the bar says, what to do
 

@@ -13,8 +13,8 @@ FOLDER = Path(__file__).resolve().parent
 RESULTS = FOLDER / "results"
 PAPER = FOLDER / "paper" / "yoso_efficiency.csv"
 # Most capable first; the first that was measured is the README's.
-ISAS = ("amx", "avx512_vnni", "avx512", "avx2")
-ISA_NAMES = {"amx": "AMX", "avx512_vnni": "AVX-512 with VNNI", "avx512": "AVX-512", "avx2": "AVX2"}
+ISAS = ("avx512_vnni", "avx512", "avx2")
+ISA_NAMES = {"avx512_vnni": "AVX-512 with VNNI", "avx512": "AVX-512", "avx2": "AVX2"}
 SHAPE_NAMES = {
     "paper": "6 layers, 256 dimensions, 4 heads, feed-forward 1024 (YOSO paper, efficiency)",
     "lra": "2 layers, 64 dimensions, 2 heads, feed-forward 128 (Long Range Arena)",

@@ -40,7 +40,7 @@ int32_t attenuator_run(const char* name, const attenuator_tensor* inputs, int32_
 /* The calling thread's last error; empty where there was none. */
 const char* attenuator_last_error(void);
 
-/* The instruction set in use: "avx2", "avx512", "avx512_vnni" or "amx"; null where the processor is
+/* The instruction set in use: "avx2", "avx512" or "avx512_vnni"; null where the processor is
  * too old. */
 const char* attenuator_isa(void);
 

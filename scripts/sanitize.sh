@@ -16,7 +16,7 @@ export PYTHONPATH=src
 # Python is not instrumented, so the runtimes must come first; it never frees everything, hence no leak check.
 export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1
 runtimes="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libubsan.so)"
-for isa in avx2 avx512 avx512_vnni amx; do
+for isa in avx2 avx512 avx512_vnni; do
   export ATTENUATOR_ISA=$isa
   active=$(LD_PRELOAD=$runtimes "$python" -c '
 import ctypes, os

@@ -1,8 +1,5 @@
 #include "ops/common/cpu.h"
 
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <cstdlib>
 #include <cstring>
 #include <stdexcept>
@@ -11,15 +8,7 @@
 namespace attenuator {
 namespace {
 
-constexpr const char* kNames[] = {"avx2", "avx512", "avx512_vnni", "amx"};
-
-// The kernel hands out AMX tile state (feature 18) only to processes that ask; without the request
-// a tile instruction ends the process.
-bool AmxGranted() {
-  constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
-  constexpr long kTileData = 18;
-  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-}
+constexpr const char* kNames[] = {"avx2", "avx512", "avx512_vnni"};
 
 Isa Detect() {
   __builtin_cpu_init();
@@ -30,22 +19,16 @@ Isa Detect() {
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
     isa = Isa::kAvx512;
-    if (__builtin_cpu_supports("avx512vnni")) {
-      isa = Isa::kAvx512Vnni;
-      if (__builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-int8") &&
-          AmxGranted()) {
-        isa = Isa::kAmx;
-      }
-    }
+    if (__builtin_cpu_supports("avx512vnni")) isa = Isa::kAvx512Vnni;
   }
   const char* wanted = std::getenv("ATTENUATOR_ISA");
   if (wanted == nullptr || *wanted == '\0') return isa;
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < 3; ++i) {
     if (std::strcmp(wanted, kNames[i]) == 0)
       return i < static_cast<int>(isa) ? static_cast<Isa>(i) : isa;
   }
   throw std::runtime_error(std::string("ATTENUATOR_ISA is '") + wanted +
-                           "', must be avx2, avx512, avx512_vnni or amx");
+                           "', must be avx2, avx512 or avx512_vnni");
 }
 
 }  // namespace

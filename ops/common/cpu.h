@@ -9,15 +9,14 @@
 
 namespace attenuator {
 
-enum class Isa { kAvx2, kAvx512, kAvx512Vnni, kAmx };  // each includes those before it
+enum class Isa { kAvx2, kAvx512, kAvx512Vnni };  // each includes those before it
 
 // The best set this machine has, lowered by the environment variable ATTENUATOR_ISA (avx2, avx512,
-// avx512_vnni, amx), which exists so that tests and benchmarks reach every path. Throws
-// std::runtime_error where not even AVX2 and FMA are there. With kAmx the tile state has been asked
-// for (arch_prctl) and granted.
+// avx512_vnni), which exists so that tests and benchmarks reach every path. Throws
+// std::runtime_error where not even AVX2 and FMA are there.
 Isa CpuIsa();
 
-// `avx2`, `avx512`, `avx512_vnni` or `amx`.
+// `avx2`, `avx512` or `avx512_vnni`.
 const char* IsaName(Isa isa);
 
 }  // namespace attenuator

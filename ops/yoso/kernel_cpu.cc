@@ -10,7 +10,7 @@ const Kernels& CpuKernels() {
       return avx2::kKernels;
     case Isa::kAvx512:
       return avx512::kKernels;
-    default:  // AMX machines have VNNI
+    default:
       return avx512_vnni::kKernels;
   }
 }
