@@ -283,3 +283,20 @@ def test_bad_inputs_are_named(message: str) -> None:
     with pytest.raises(Exception, match="InvalidArgument|INVALID_ARGUMENT") as caught:
         run("yoso", make((2, 3), 2, 8, 8, 4) | BAD[message], {"num_heads": 2, "hash_bits": 4})
     assert f"YosoAttention: {message}" in str(caught.value)
+
+
+@pytest.mark.parametrize("side", [1.0, -1.0], ids=["equal", "opposite"])
+@pytest.mark.parametrize("hash_bits", [1, 2, 8])
+def test_expectation_keeps_its_digits_where_rows_are_parallel(hash_bits: int, side: float) -> None:
+    inputs = make((7,), 1, 64, 16, num_hashes=0)
+    inputs["key"] = (np.float32(0.1 * side) * inputs["query"]).astype(np.float32)
+    (found,) = run("YosoAttention", inputs, {"num_heads": 1, "hash_bits": hash_bits, "normalize": 0})
+    query, key = (inputs[name].astype(np.float64) for name in ("query", "key"))
+    query /= np.linalg.norm(query, axis=1, keepdims=True)
+    key /= np.linalg.norm(key, axis=1, keepdims=True)
+    apart, together = (
+        np.linalg.norm(query[:, None] + sign * key[None], axis=-1) for sign in (-1.0, 1.0)
+    )  # the angle from both is exact at 0 and at pi
+    weights = (1 - 2 * np.arctan2(apart, together) / np.pi) ** hash_bits
+    expected = weights @ inputs["value"].astype(np.float64)
+    assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
