@@ -85,16 +85,16 @@ void CheckAxis(const char* op, const char* input, const TensorView& view, int ax
 }
 
 std::int64_t CheckHeadDim(const char* op, const char* input, const TensorView& view,
-                          std::int64_t num_heads, std::int64_t low, std::int64_t high) {
+                          std::int64_t num_heads) {
   const std::int64_t columns = view.columns();
   if (columns % num_heads != 0) {
     Fail(op, std::string(input) + " has " + std::to_string(columns) +
                  " columns, must be a multiple of num_heads = " + std::to_string(num_heads));
   }
   const std::int64_t head_dim = columns / num_heads;
-  if (head_dim < low || head_dim > high) {
+  if (head_dim < kHeadDimLow || head_dim > kHeadDimHigh) {
     Fail(op, std::string(input) + " has head_dim " + std::to_string(head_dim) + ", must be in [" +
-                 std::to_string(low) + ", " + std::to_string(high) + "]");
+                 std::to_string(kHeadDimLow) + ", " + std::to_string(kHeadDimHigh) + "]");
   }
   return head_dim;
 }

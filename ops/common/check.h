@@ -39,8 +39,9 @@ const std::int64_t* CheckSeeds(const char* op, const TensorView& seeds, std::int
 void CheckAxis(const char* op, const char* input, const TensorView& view, int axis,
                std::int64_t expected, const char* because);
 
-// Columns of `view` divided by heads; fails unless it divides and lies in [low, high].
+// Columns of `view` divided by heads; fails unless it divides and lies in [kHeadDimLow,
+// kHeadDimHigh].
 std::int64_t CheckHeadDim(const char* op, const char* input, const TensorView& view,
-                          std::int64_t num_heads, std::int64_t low, std::int64_t high);
+                          std::int64_t num_heads);
 
 }  // namespace attenuator

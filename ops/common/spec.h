@@ -7,6 +7,11 @@
 
 namespace attenuator {
 
+// Bounds of head_dim and value_dim for every attention operator; kernels size arrays on the stack
+// by the upper one.
+inline constexpr int kHeadDimLow = 8;
+inline constexpr int kHeadDimHigh = 256;
+
 enum class ElementType { kFloat, kInt32, kInt64 };
 
 struct InputSpec {

@@ -19,9 +19,6 @@ using mca::Call;
 using mca::SequenceFacts;
 using mca::Weights;
 
-constexpr std::int64_t kHeadDimLow = 8;
-constexpr std::int64_t kHeadDimHigh = 256;
-
 class McaAttentionKernel final : public Kernel {
  public:
   explicit McaAttentionKernel(const NodeReader& reader) : attributes_(Spec::Read(reader)) {
@@ -48,8 +45,7 @@ class McaAttentionKernel final : public Kernel {
     CheckAxis(Spec::kName, "query", query, 0, first ? sequences.batch : key.rows(),
               first ? "one row a sequence" : "rows of key");
     CheckAxis(Spec::kName, "query", query, 1, key.columns(), "columns of key");
-    const std::int64_t head_dim =
-        CheckHeadDim(Spec::kName, "key", key, heads, kHeadDimLow, kHeadDimHigh);
+    const std::int64_t head_dim = CheckHeadDim(Spec::kName, "key", key, heads);
     if (hidden.columns() < 1) Fail(Spec::kName, "hidden has 0 columns, must have at least 1");
     CheckAxis(Spec::kName, "value_weight", weight, 0, hidden.columns(), "columns of hidden");
     CheckAxis(Spec::kName, "value_weight", weight, 1, key.columns(), "columns of key");

@@ -12,8 +12,6 @@ namespace {
 
 using Spec = spec::SoftmaxAttention;
 
-constexpr std::int64_t kHeadDimLow = 8;
-constexpr std::int64_t kHeadDimHigh = 256;
 // Rows that one task takes of a long sequence, and the multiply-adds under which handing a task to
 // another thread costs more than it wins.
 constexpr std::int64_t kTaskRows = 4 * kQueryBlock;
@@ -47,8 +45,8 @@ class SoftmaxAttentionKernel final : public Kernel {
     CheckAxis(Spec::kName, "query", query, 1, key.columns(), "columns of key");
 
     AttentionHead shared;
-    shared.head_dim = CheckHeadDim(Spec::kName, "key", key, heads, kHeadDimLow, kHeadDimHigh);
-    shared.value_dim = CheckHeadDim(Spec::kName, "value", value, heads, kHeadDimLow, kHeadDimHigh);
+    shared.head_dim = CheckHeadDim(Spec::kName, "key", key, heads);
+    shared.value_dim = CheckHeadDim(Spec::kName, "value", value, heads);
     shared.query_stride = query.columns();
     shared.key_stride = key.columns();
     shared.value_stride = value.columns();

@@ -75,10 +75,10 @@ bool HashHadamardAs(const HashSpec& spec, int first_hash, const Rows& rows, Code
   int size = kMinHadamardSize;
   while (size < spec.head_dim) size *= 2;
   const std::uint32_t* signs = static_cast<const std::uint32_t*>(spec.planes);
-  alignas(64) Lanes data[kMaxHeadDim];
-  alignas(64) Lanes work[kMaxHeadDim];
+  alignas(64) Lanes data[kHeadDimHigh];
+  alignas(64) Lanes work[kHeadDimHigh];
   alignas(64) Lanes bits[kMaxHadamardChunk];
-  alignas(64) Datum row[kMaxHeadDim];
+  alignas(64) Datum row[kHeadDimHigh];
   const int end_hash = first_hash + spec.num_hashes;
   for (std::int64_t first = 0; first < rows.count; first += kBlock) {
     const int count = rows.count - first < kBlock ? static_cast<int>(rows.count - first) : kBlock;

@@ -63,7 +63,7 @@ inline void EmitCodes(const std::uint8_t* bits, const HashSpec& spec, Code* code
 
 // 16 hash bits for each of kTile rows and kRegisters neighbouring registers of 16 planes.
 template <int kRegisters>
-inline void HashTile(const Datum (*data)[kMaxHeadDim], const std::uint8_t* planes, int steps,
+inline void HashTile(const Datum (*data)[kHeadDimHigh], const std::uint8_t* planes, int steps,
                      const IntVec* thresholds, std::uint16_t (*bits)[kMaxBitWords], int word) {
   IntVec sums[kTile][kRegisters];
   for (auto& row : sums) {
@@ -117,7 +117,7 @@ bool HashGaussianAs(const HashSpec& spec, const Rows& rows, Code* codes, std::in
   const int steps = Steps(spec.head_dim);
   const int registers = (spec.num_hashes * spec.hash_bits + 15) / 16;
   const std::uint8_t* planes = static_cast<const std::uint8_t*>(spec.planes);
-  alignas(64) Datum data[kTile][kMaxHeadDim];
+  alignas(64) Datum data[kTile][kHeadDimHigh];
   std::uint16_t bits[kTile][kMaxBitWords];
   __builtin_memset(bits, 0, sizeof bits);
   for (std::int64_t first = 0; first < rows.count; first += kTile) {

@@ -9,6 +9,8 @@
 
 #include <cstdint>
 
+#include "ops/common/spec.h"
+
 namespace attenuator::yoso {
 
 inline constexpr int kBlock = 16;      // floats in a block
@@ -20,7 +22,6 @@ inline constexpr int kKeyTile = 128;   // keys counted together
 inline constexpr int kKeyBlock = 256;  // keys of one count pass
 // Smaller blocks have too few sign patterns: three rounds over 8 coordinates are visibly biased.
 inline constexpr int kMinHadamardSize = 32;
-inline constexpr int kMaxHeadDim = 256;  // of queries and keys, and of values
 
 // Rows at a constant distance.
 struct Rows {

@@ -17,7 +17,6 @@ namespace {
 
 using Spec = spec::YosoAttention;
 
-constexpr std::int64_t kMinHeadDim = 8;
 constexpr std::int64_t kExpectationRows = 240;  // queries of one task of the quadratic path
 
 struct Inputs {
@@ -75,10 +74,8 @@ class YosoKernel final : public Kernel {
     in.conv_weight = context.Input(Spec::kConvWeightInput);
     const std::int64_t heads = attributes_.num_heads;
     in.sequences = CheckSequences(Spec::kName, context.Input(Spec::kCuSeqlensInput), in.key.rows());
-    in.head_dim =
-        CheckHeadDim(Spec::kName, "query", in.query, heads, kMinHeadDim, yoso::kMaxHeadDim);
-    in.value_dim =
-        CheckHeadDim(Spec::kName, "value", in.value, heads, kMinHeadDim, yoso::kMaxHeadDim);
+    in.head_dim = CheckHeadDim(Spec::kName, "query", in.query, heads);
+    in.value_dim = CheckHeadDim(Spec::kName, "value", in.value, heads);
     CheckAxis(Spec::kName, "key", in.key, 1, in.query.columns(), "as query has");
     CheckAxis(Spec::kName, "value", in.value, 0, in.key.rows(), "as key has");
     if (First()) {
