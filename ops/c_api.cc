@@ -6,11 +6,15 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "ops/common/check.h"
 #include "ops/common/cpu.h"
 #include "ops/common/registry.h"
+#ifdef ATTENUATOR_CUDA
+#include "ops/common/cuda/context.h"
+#endif
 
 namespace attenuator {
 namespace {
@@ -72,21 +76,20 @@ class CNodeReader final : public NodeReader {
   std::int32_t count_;
 };
 
-// Threads of its own for one call: enough for export, training and tests; serving has ONNX
-// Runtime's pool.
-class CRunContext final : public RunContext, public ThreadPool {
+// The tensors of one call, checked. `data` is what the operator's data tensors must be.
+class CTensors {
  public:
-  CRunContext(const char* op, const InputSpec* specs, std::size_t num_specs,
-              const attenuator_tensor* inputs, std::int32_t num_inputs,
-              const attenuator_tensor* outputs, std::int32_t num_outputs, std::int32_t num_threads)
-      : op_(op), outputs_(outputs), num_outputs_(num_outputs), num_threads_(num_threads) {
-    views_.resize(num_specs);
+  CTensors(const char* op, const InputSpec* specs, std::size_t num_specs,
+           const attenuator_tensor* inputs, std::int32_t num_inputs,
+           const attenuator_tensor* outputs, std::int32_t num_outputs, ElementType data)
+      : op_(op), outputs_(outputs), num_outputs_(num_outputs), views_(num_specs) {
     for (std::size_t i = 0; i < num_specs; ++i) {
       if (static_cast<std::int32_t>(i) >= num_inputs || inputs[i].rank == 0) {
         if (!specs[i].optional) Fail(op, std::string(specs[i].name) + " is missing");
         continue;
       }
-      if (inputs[i].rank != specs[i].rank || inputs[i].dtype != static_cast<int>(specs[i].type)) {
+      const ElementType type = specs[i].data ? data : specs[i].type;
+      if (inputs[i].rank != specs[i].rank || inputs[i].dtype != static_cast<int>(type)) {
         Fail(op,
              std::string(specs[i].name) + " is of the wrong type or has the wrong number of axes");
       }
@@ -97,9 +100,9 @@ class CRunContext final : public RunContext, public ThreadPool {
     }
   }
 
-  TensorView Input(std::size_t index) const override { return views_[index]; }
+  TensorView Input(std::size_t index) const { return views_[index]; }
 
-  void* Output(std::size_t index, std::initializer_list<std::int64_t> shape) override {
+  void* Output(std::size_t index, std::initializer_list<std::int64_t> shape) const {
     if (static_cast<std::int32_t>(index) >= num_outputs_) Fail(op_, "an output is missing");
     const attenuator_tensor& output = outputs_[index];
     if (output.rank != static_cast<std::int32_t>(shape.size()) ||
@@ -109,6 +112,24 @@ class CRunContext final : public RunContext, public ThreadPool {
     return output.data;
   }
 
+ private:
+  const char* op_;
+  const attenuator_tensor* outputs_;
+  std::int32_t num_outputs_;
+  std::vector<TensorView> views_;
+};
+
+// Threads of its own for one call: enough for export, training and tests; serving has ONNX
+// Runtime's pool.
+class CRunContext final : public RunContext, public ThreadPool {
+ public:
+  CRunContext(CTensors tensors, std::int32_t num_threads)
+      : tensors_(std::move(tensors)), num_threads_(num_threads) {}
+
+  TensorView Input(std::size_t index) const override { return tensors_.Input(index); }
+  void* Output(std::size_t index, std::initializer_list<std::int64_t> shape) override {
+    return tensors_.Output(index, shape);
+  }
   ThreadPool& threads() override { return *this; }
 
  protected:
@@ -125,12 +146,55 @@ class CRunContext final : public RunContext, public ThreadPool {
   }
 
  private:
-  const char* op_;
-  std::vector<TensorView> views_;
-  const attenuator_tensor* outputs_;
-  std::int32_t num_outputs_;
+  CTensors tensors_;
   std::int32_t num_threads_;
 };
+
+#ifdef ATTENUATOR_CUDA
+class CDeviceContext final : public cuda::DeviceContext {
+ public:
+  CDeviceContext(const char* op, CTensors tensors, void* stream, attenuator_allocate allocate,
+                 void* state)
+      : op_(op),
+        tensors_(std::move(tensors)),
+        stream_(static_cast<cuda::Stream>(stream)),
+        allocate_(allocate),
+        state_(state) {}
+
+  TensorView Input(std::size_t index) const override { return tensors_.Input(index); }
+  void* Output(std::size_t index, std::initializer_list<std::int64_t> shape) override {
+    return tensors_.Output(index, shape);
+  }
+  cuda::Stream stream() override { return stream_; }
+  void* Scratch(std::size_t bytes) override {
+    void* memory = allocate_(state_, static_cast<std::int64_t>(bytes));
+    if (memory == nullptr) {
+      throw std::runtime_error(std::string(op_) + ": no " + std::to_string(bytes) +
+                               " bytes of scratch memory could be had");
+    }
+    return memory;
+  }
+
+ private:
+  const char* op_;
+  CTensors tensors_;
+  cuda::Stream stream_;
+  attenuator_allocate allocate_;
+  void* state_;
+};
+#endif
+
+// Runs `body`; what it throws becomes the thread's last error.
+template <class Body>
+std::int32_t Guard(const Body& body) {
+  last_error.clear();
+  try {
+    if (body()) return 0;
+  } catch (const std::exception& error) {
+    last_error = error.what();
+  }
+  return 1;
+}
 
 }  // namespace
 }  // namespace attenuator
@@ -142,23 +206,68 @@ __attribute__((visibility("default"))) int32_t attenuator_run(
     const attenuator_tensor* outputs, int32_t num_outputs, const attenuator_attribute* attributes,
     int32_t num_attributes, int32_t num_threads) {
   using namespace attenuator;
-  last_error.clear();
-  try {
-#define ATTENUATOR_RUN(Op)                                                                   \
-  if (std::strcmp(name, spec::Op::kName) == 0) {                                             \
-    const auto kernel = MakeKernel<spec::Op>(CNodeReader(name, attributes, num_attributes)); \
-    CRunContext context(name, spec::Op::kInputs.data(), spec::Op::kInputs.size(), inputs,    \
-                        num_inputs, outputs, num_outputs, num_threads);                      \
-    kernel->Run(context);                                                                    \
-    return 0;                                                                                \
+  return Guard([&] {
+#define ATTENUATOR_RUN(Op)                                                                         \
+  if (std::strcmp(name, spec::Op::kName) == 0) {                                                   \
+    const auto kernel = MakeKernel<spec::Op>(CNodeReader(name, attributes, num_attributes));       \
+    CRunContext context(CTensors(name, spec::Op::kInputs.data(), spec::Op::kInputs.size(), inputs, \
+                                 num_inputs, outputs, num_outputs, ElementType::kFloat),           \
+                        num_threads);                                                              \
+    kernel->Run(context);                                                                          \
+    return true;                                                                                   \
   }
     ATTENUATOR_OPERATORS(ATTENUATOR_RUN)
 #undef ATTENUATOR_RUN
     last_error = std::string("there is no operator ") + name;
-  } catch (const std::exception& error) {
-    last_error = error.what();
+    return false;
+  });
+}
+
+__attribute__((visibility("default"))) int32_t attenuator_run_cuda(
+    [[maybe_unused]] const char* name, [[maybe_unused]] const attenuator_tensor* inputs,
+    [[maybe_unused]] int32_t num_inputs, [[maybe_unused]] const attenuator_tensor* outputs,
+    [[maybe_unused]] int32_t num_outputs, [[maybe_unused]] const attenuator_attribute* attributes,
+    [[maybe_unused]] int32_t num_attributes, [[maybe_unused]] void* stream,
+    [[maybe_unused]] attenuator_allocate allocate, [[maybe_unused]] void* state) {
+  using namespace attenuator;
+  return Guard([&] {
+#ifdef ATTENUATOR_CUDA
+    // Every operator's first input is a data tensor; the others must agree with it.
+    const auto data = static_cast<ElementType>(num_inputs > 0 ? inputs[0].dtype : 0);
+    if (data != ElementType::kFloat && data != ElementType::kFloat16 &&
+        data != ElementType::kBfloat16) {
+      last_error = std::string(name) + ": its first input must be float, float16 or bfloat16";
+      return false;
+    }
+#define ATTENUATOR_RUN(Op)                                                                     \
+  if (std::strcmp(name, spec::Op::kName) == 0) {                                               \
+    const auto kernel =                                                                        \
+        cuda::MakeDeviceKernel<spec::Op>(CNodeReader(name, attributes, num_attributes), data); \
+    CDeviceContext context(name,                                                               \
+                           CTensors(name, spec::Op::kInputs.data(), spec::Op::kInputs.size(),  \
+                                    inputs, num_inputs, outputs, num_outputs, data),           \
+                           stream, allocate, state);                                           \
+    kernel->Run(context);                                                                      \
+    return true;                                                                               \
   }
-  return 1;
+    ATTENUATOR_OPERATORS(ATTENUATOR_RUN)
+#undef ATTENUATOR_RUN
+    last_error = std::string("there is no operator ") + name;
+#else
+    last_error = "the operator library was built without CUDA: `make cuda` builds one with it";
+#endif
+    return false;
+  });
+}
+
+__attribute__((visibility("default"))) const char* attenuator_device(void) {
+#if defined(ATTENUATOR_CUDA_ON_HOST)
+  return "cuda_on_host";
+#elif defined(ATTENUATOR_CUDA)
+  return "cuda";
+#else
+  return nullptr;
+#endif
 }
 
 __attribute__((visibility("default"))) const char* attenuator_last_error(void) {

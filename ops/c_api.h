@@ -16,7 +16,7 @@ extern "C" {
 typedef struct {
   void* data;
   int32_t rank;
-  int32_t dtype; /* 0 float, 1 int32, 2 int64 */
+  int32_t dtype; /* 0 float, 1 int32, 2 int64, 3 float16, 4 bfloat16 */
   int64_t shape[2];
 } attenuator_tensor;
 
@@ -36,6 +36,22 @@ int32_t attenuator_run(const char* name, const attenuator_tensor* inputs, int32_
                        const attenuator_tensor* outputs, int32_t num_outputs,
                        const attenuator_attribute* attributes, int32_t num_attributes,
                        int32_t num_threads);
+
+/* Memory of the device, aligned to 256 bytes, or null. It must last until the work of the call has
+ * ended on the device. */
+typedef void* (*attenuator_allocate)(void* state, int64_t bytes);
+
+/* As attenuator_run, on the calling thread's current CUDA device: queues the work on `stream` (a
+ * cudaStream_t) and returns. cu_seqlens, knobs and seed are pointers to host memory, all other
+ * tensors lie on the device and are all of the first input's dtype: 0, 3 or 4. */
+int32_t attenuator_run_cuda(const char* name, const attenuator_tensor* inputs, int32_t num_inputs,
+                            const attenuator_tensor* outputs, int32_t num_outputs,
+                            const attenuator_attribute* attributes, int32_t num_attributes,
+                            void* stream, attenuator_allocate allocate, void* state);
+
+/* What attenuator_run_cuda runs on: "cuda"; "cuda_on_host", the test device that runs the same
+ * kernels' code on the host (ops/common/cuda/on_host.h); null where it was built for neither. */
+const char* attenuator_device(void);
 
 /* The calling thread's last error; empty where there was none. */
 const char* attenuator_last_error(void);

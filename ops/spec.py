@@ -21,6 +21,7 @@ class Tensor:
         doc: one sentence.
         host: True where the tensor lives in host memory on every device.
         optional: True where a trailing input may be left out.
+        float32: True where the tensor is float even if the operator's data tensors are half as wide, as on CUDA.
         shape: outputs only, how shape inference finds each axis: `("query", 0)` takes axis 0 of input `query`;
             None is unknown until run time.
     """
@@ -31,7 +32,13 @@ class Tensor:
     doc: str
     host: bool = False
     optional: bool = False
+    float32: bool = False
     shape: tuple[tuple[str, int] | None, ...] = ()
+
+    @property
+    def data(self) -> bool:
+        """Whether the element type is the operator's: float on CPU; float, float16 or bfloat16 on CUDA."""
+        return self.dtype == "float" and not self.host and not self.float32
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,10 @@
 """The operators for PyTorch: `torch.ops.attenuator.yoso_attention` and its like, one for each row of `OPERATORS`.
 
 Schema and shapes are derived from the specs. The fake implementation is what `torch.export` traces; the eager one runs
-the kernels of the operator library through its C ABI (`ops/c_api.h`), so that PyTorch computes what serving computes.
+the kernels of the operator library through its C ABI (`ops/c_api.py`), so that PyTorch computes what serving computes.
 No gradients: training has its own differentiable attention.
 """
 
-import ctypes
-import functools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -15,40 +13,21 @@ import torch
 
 from attenuator.errors import EngineError
 from attenuator.ops import DOMAIN, OPERATORS, library_path
+from attenuator.ops.c_api import Memory, run, run_cuda
 from attenuator.ops.spec import Operator
 from attenuator.ops.spec import Tensor as TensorSpec
 
 __all__ = ["PYTHON_TYPES", "TORCH_DTYPES", "op_name", "overload"]
 
 TORCH_DTYPES = {"float": torch.float32, "int32": torch.int32, "int64": torch.int64}
+DTYPE_NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()} | {
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
+}
+DATA_DTYPES = {"cpu": (torch.float32,), "cuda": (torch.float32, torch.float16, torch.bfloat16)}
 PYTHON_TYPES: dict[str, type] = {"int": int, "float": float, "string": str}
 SCHEMA_TYPES = {"int": "int", "float": "float", "string": "str"}
-# Values of the C ABI's enumerations.
-DTYPE_CODES = {torch.float32: 0, torch.int32: 1, torch.int64: 2}
-KIND_CODES = {"int": 0, "float": 1, "string": 2}
-
-
-class _Tensor(ctypes.Structure):
-    """`attenuator_tensor`."""
-
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("rank", ctypes.c_int32),
-        ("dtype", ctypes.c_int32),
-        ("shape", ctypes.c_int64 * 2),
-    )
-
-
-class _Attribute(ctypes.Structure):
-    """`attenuator_attribute`."""
-
-    _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("kind", ctypes.c_int32),
-        ("float_value", ctypes.c_float),
-        ("int_value", ctypes.c_int64),
-        ("string_value", ctypes.c_char_p),
-    )
+SCRATCH_ALIGNMENT = 256
 
 
 def op_name(operator: Operator) -> str:
@@ -82,9 +61,13 @@ def _output_shape(output: TensorSpec, inputs: dict[str, torch.Tensor]) -> list[A
 
 
 def _empty_outputs(operator: Operator, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
-    device = next(iter(inputs.values())).device
+    first = next(iter(inputs.values()))
     return [
-        torch.empty(_output_shape(output, inputs), dtype=TORCH_DTYPES[output.dtype], device=device)
+        torch.empty(
+            _output_shape(output, inputs),
+            dtype=first.dtype if output.data else TORCH_DTYPES[output.dtype],
+            device=first.device,
+        )
         for output in operator.outputs
     ]
 
@@ -104,70 +87,67 @@ def _fake(operator: Operator) -> Callable[..., Any]:
     return fake
 
 
-@functools.cache
-def _library(path: str) -> ctypes.CDLL:
-    library = ctypes.CDLL(path)
-    library.attenuator_run.restype = ctypes.c_int32
-    library.attenuator_last_error.restype = ctypes.c_char_p
-    return library
+def _memory(tensor: torch.Tensor) -> Memory:
+    return Memory(tensor.data_ptr(), DTYPE_NAMES[tensor.dtype], tuple(tensor.shape))
 
 
-def _as_c(tensor: torch.Tensor | None) -> _Tensor:
-    if tensor is None:
-        return _Tensor(None, 0, 0, (0, 0))
-    shape = [*tensor.shape, 0][:2]
-    return _Tensor(tensor.data_ptr(), tensor.dim(), DTYPE_CODES[tensor.dtype], (ctypes.c_int64 * 2)(*shape))
-
-
-def _attributes(operator: Operator, values: dict[str, Any]) -> Any:
-    rows = []
-    for item in operator.attributes:
-        value: Any = values.get(item.name, item.default)
-        rows.append(
-            _Attribute(
-                item.name.encode(),
-                KIND_CODES[item.kind],
-                float(value) if item.kind == "float" else 0.0,
-                int(value) if item.kind == "int" else 0,
-                str(value).encode() if item.kind == "string" else None,
+def _check(operator: Operator, inputs: dict[str, torch.Tensor], device: str) -> None:
+    """Data tensors are all of the first one's dtype, everything is where the spec has it."""
+    data = next(iter(inputs.values())).dtype
+    for item in operator.inputs:
+        given = inputs.get(item.name)
+        if given is None:
+            continue
+        dtypes = (TORCH_DTYPES[item.dtype],) if not item.data else (data,) if data in DATA_DTYPES[device] else ()
+        where = "cpu" if item.host else device
+        if given.dtype not in dtypes or given.dim() != len(item.axes) or given.device.type != where:
+            wanted = " or ".join(map(str, dtypes or DATA_DTYPES[device]))
+            raise EngineError(
+                f"{operator.name}: {item.name} is {given.dtype} with {given.dim()} axes on {given.device.type}, "
+                f"must be {wanted} with {len(item.axes)} on {where}"
             )
-        )
-    return (_Attribute * len(rows))(*rows)
 
 
-def _eager(operator: Operator) -> Callable[..., Any]:
+def _eager(operator: Operator, device: str) -> Callable[..., Any]:
     def eager(*tensors: torch.Tensor | None, **attributes: Any) -> Any:
         inputs = _present(operator, tensors)
-        for item in operator.inputs:
-            given = inputs.get(item.name)
-            if given is not None and (given.dtype != TORCH_DTYPES[item.dtype] or given.dim() != len(item.axes)):
-                raise EngineError(
-                    f"{operator.name}: {item.name} is {given.dtype} with {given.dim()} axes, "
-                    f"must be {TORCH_DTYPES[item.dtype]} with {len(item.axes)}"
-                )
+        _check(operator, inputs, device)
         # The kernels take row-major memory; the list keeps copies alive until the call returns.
         dense = [inputs[item.name].contiguous() if item.name in inputs else None for item in operator.inputs]
         outputs = _empty_outputs(operator, inputs)
-        library = _library(str(library_path()))
-        failed = library.attenuator_run(
-            operator.name.encode(),
-            (_Tensor * len(dense))(*map(_as_c, dense)),
-            len(dense),
-            (_Tensor * len(outputs))(*map(_as_c, outputs)),
-            len(outputs),
-            _attributes(operator, attributes),
-            len(operator.attributes),
-            torch.get_num_threads(),
-        )
-        if failed:
-            raise EngineError(library.attenuator_last_error().decode(errors="replace"))
+        given = [None if tensor is None else _memory(tensor) for tensor in dense]
+        made = [_memory(tensor) for tensor in outputs]
+        if device == "cpu":
+            run(str(library_path()), operator, given, made, attributes, torch.get_num_threads())
+        else:
+            _run_on_device(operator, given, made, attributes, outputs[0].device)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     return eager
 
 
+def _run_on_device(
+    operator: Operator,
+    inputs: list[Memory | None],
+    outputs: list[Memory],
+    attributes: dict[str, Any],
+    device: torch.device,
+) -> None:
+    """Scratch comes from PyTorch's caching allocator, which reuses it in stream order once the references are gone."""
+    scratch: list[torch.Tensor] = []
+
+    def allocate(size: int) -> int:
+        scratch.append(torch.empty(size + SCRATCH_ALIGNMENT, dtype=torch.uint8, device=device))
+        return -(-scratch[-1].data_ptr() // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT
+
+    with torch.cuda.device(device):
+        stream = torch.cuda.current_stream().cuda_stream
+        run_cuda(str(library_path()), operator, inputs, outputs, attributes, stream, allocate)
+
+
 _LIBRARY = torch.library.Library(DOMAIN, "DEF")
 for _operator in OPERATORS:
     _LIBRARY.define(_schema(_operator))
-    _LIBRARY.impl(op_name(_operator), _eager(_operator), "CPU")
+    _LIBRARY.impl(op_name(_operator), _eager(_operator, "cpu"), "CPU")
+    _LIBRARY.impl(op_name(_operator), _eager(_operator, "cuda"), "CUDA")
     torch.library.register_fake(f"{DOMAIN}::{op_name(_operator)}", _fake(_operator), lib=_LIBRARY)

@@ -44,15 +44,20 @@ class NodeReader {
   virtual std::optional<TensorView> ConstantInput(std::size_t index) const = 0;
 };
 
-// One run of a node. Ranks and the presence of required inputs are checked before an operator sees
-// it.
-class RunContext {
+// The tensors of one run of a node. Ranks, element types and the presence of required inputs are
+// checked before an operator sees it.
+class TensorContext {
  public:
-  virtual ~RunContext() = default;
+  virtual ~TensorContext() = default;
   virtual TensorView Input(std::size_t index) const = 0;
   // Memory for an output of this shape, to be written wholly. Call once for each output, in any
   // order.
   virtual void* Output(std::size_t index, std::initializer_list<std::int64_t> shape) = 0;
+};
+
+// One run on the CPU.
+class RunContext : public TensorContext {
+ public:
   virtual ThreadPool& threads() = 0;
 };
 

@@ -12,7 +12,9 @@ namespace attenuator {
 inline constexpr int kHeadDimLow = 8;
 inline constexpr int kHeadDimHigh = 256;
 
-enum class ElementType { kFloat, kInt32, kInt64 };
+// The last two exist on CUDA alone: an operator's data tensors are all of one of the three floating
+// types there.
+enum class ElementType { kFloat, kInt32, kInt64, kFloat16, kBfloat16 };
 
 struct InputSpec {
   const char* name;
@@ -20,6 +22,7 @@ struct InputSpec {
   int rank;
   bool host;      // lives in host memory on every device
   bool optional;  // trailing, may be left out
+  bool data;      // kFloat here, on CUDA of the operator's data type
 };
 
 // Where shape inference finds one axis of an output: axis `axis` of input `input`, or unknown (-1).
@@ -32,7 +35,7 @@ struct OutputSpec {
   const char* name;
   ElementType type;
   int rank;
-  bool host;
+  bool data;  // as of inputs
   std::array<AxisRule, 2> axes;
 };
 

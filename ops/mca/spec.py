@@ -55,7 +55,7 @@ SPEC = Operator(
             ("B",),
             "float",
             "share of the exact value projection's multiply-adds spent",
-            host=True,
+            float32=True,
             shape=(("alpha", 0),),
         ),
     ),

@@ -1,0 +1,202 @@
+"""The operators' C ABI (`ops/c_api.h`) for Python: calls through ctypes, without ONNX Runtime or PyTorch.
+
+`torch_op.py` and the tests of the CUDA kernels stand on it. Standard library only.
+"""
+
+import ctypes
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from attenuator.errors import EngineError
+from attenuator.ops.spec import Operator
+
+__all__ = ["DTYPE_CODES", "Memory", "device", "run", "run_cuda"]
+
+# Values of the C ABI's enumerations.
+DTYPE_CODES = {"float": 0, "int32": 1, "int64": 2, "float16": 3, "bfloat16": 4}
+KIND_CODES = {"int": 0, "float": 1, "string": 2}
+
+
+class _Tensor(ctypes.Structure):
+    """`attenuator_tensor`."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("rank", ctypes.c_int32),
+        ("dtype", ctypes.c_int32),
+        ("shape", ctypes.c_int64 * 2),
+    )
+
+
+class _Attribute(ctypes.Structure):
+    """`attenuator_attribute`."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("kind", ctypes.c_int32),
+        ("float_value", ctypes.c_float),
+        ("int_value", ctypes.c_int64),
+        ("string_value", ctypes.c_char_p),
+    )
+
+
+_ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A row-major tensor somewhere in memory that its owner keeps alive.
+
+    Attributes:
+        address: of its first element.
+        dtype: a key of `DTYPE_CODES`.
+        shape: one or two axes.
+    """
+
+    address: int
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@functools.cache
+def _library(path: str) -> ctypes.CDLL:
+    library = ctypes.CDLL(path)
+    library.attenuator_run.restype = ctypes.c_int32
+    library.attenuator_run_cuda.restype = ctypes.c_int32
+    library.attenuator_last_error.restype = ctypes.c_char_p
+    library.attenuator_device.restype = ctypes.c_char_p
+    return library
+
+
+def _tensors(memories: Sequence[Memory | None]) -> Any:
+    rows = [
+        _Tensor(None, 0, 0, (0, 0))
+        if item is None
+        else _Tensor(
+            item.address, len(item.shape), DTYPE_CODES[item.dtype], (ctypes.c_int64 * 2)(*[*item.shape, 0][:2])
+        )
+        for item in memories
+    ]
+    return (_Tensor * len(rows))(*rows)
+
+
+def _attributes(operator: Operator, values: dict[str, Any]) -> Any:
+    rows = []
+    for item in operator.attributes:
+        value: Any = values.get(item.name, item.default)
+        rows.append(
+            _Attribute(
+                item.name.encode(),
+                KIND_CODES[item.kind],
+                float(value) if item.kind == "float" else 0.0,
+                int(value) if item.kind == "int" else 0,
+                str(value).encode() if item.kind == "string" else None,
+            )
+        )
+    return (_Attribute * len(rows))(*rows)
+
+
+def _call(
+    library: ctypes.CDLL,
+    function: str,
+    operator: Operator,
+    inputs: Sequence[Memory | None],
+    outputs: Sequence[Memory],
+    attributes: dict[str, Any],
+    *more: Any,
+) -> None:
+    failed = getattr(library, function)(
+        operator.name.encode(),
+        _tensors(inputs),
+        len(inputs),
+        _tensors(outputs),
+        len(outputs),
+        _attributes(operator, attributes),
+        len(operator.attributes),
+        *more,
+    )
+    if failed:
+        raise EngineError(library.attenuator_last_error().decode(errors="replace"))
+
+
+def device(library_path: str) -> str | None:
+    """What `run_cuda` of this library runs on: `cuda`, the test device `cuda_on_host`, or None."""
+    name = _library(library_path).attenuator_device()
+    return None if name is None else str(name.decode())
+
+
+def run(
+    library_path: str,
+    operator: Operator,
+    inputs: Sequence[Memory | None],
+    outputs: Sequence[Memory],
+    attributes: dict[str, Any],
+    num_threads: int,
+) -> None:
+    """Runs an operator once on the CPU.
+
+    Args:
+        library_path: the operators' shared library.
+        operator: which.
+        inputs: in the node's order, None where an optional one is left out.
+        outputs: memory to be written, of the shapes the operator gives.
+        attributes: of the node; those left out have their defaults.
+        num_threads: threads of this call.
+
+    Raises:
+        EngineError: what the operator refuses, in its words.
+    """
+    _call(_library(library_path), "attenuator_run", operator, inputs, outputs, attributes, num_threads)
+
+
+def run_cuda(
+    library_path: str,
+    operator: Operator,
+    inputs: Sequence[Memory | None],
+    outputs: Sequence[Memory],
+    attributes: dict[str, Any],
+    stream: int,
+    allocate: Callable[[int], int],
+) -> None:
+    """Queues an operator on a stream of the current CUDA device.
+
+    Args:
+        library_path: the operators' shared library, built with CUDA.
+        operator: which.
+        inputs: in the node's order; those that the spec keeps on the host lie there, all others on the device.
+        outputs: device memory of the shapes the operator gives.
+        attributes: of the node; those left out have their defaults.
+        stream: a `cudaStream_t`, 0 for the default stream.
+        allocate: gives the address of so many bytes of device memory, aligned to 256, which must last until the work
+            has ended; it may raise, which ends the call.
+
+    Raises:
+        EngineError: what the operator or CUDA refuses.
+    """
+    raised: list[BaseException] = []
+
+    def give(_: object, count: int) -> int:
+        try:
+            return allocate(count)
+        except BaseException as error:  # nothing may be thrown through C
+            raised.append(error)
+            return 0
+
+    try:
+        _call(
+            _library(library_path),
+            "attenuator_run_cuda",
+            operator,
+            inputs,
+            outputs,
+            attributes,
+            ctypes.c_void_p(stream),
+            _ALLOCATE(give),
+            None,
+        )
+    except EngineError:
+        if raised:
+            raise raised[0] from None
+        raise

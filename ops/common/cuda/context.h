@@ -1,0 +1,56 @@
+// What a CUDA operator sees of its host beside its tensors: a stream and memory that lives as long
+// as the work queued on it. Knows no CUDA header, so that the hosts (ops/ort, ops/c_api.cc) compile
+// without a toolkit.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "operators.gen.h"
+#include "ops/common/context.h"
+
+struct CUstream_st;
+
+namespace attenuator::cuda {
+
+using Stream = CUstream_st*;  // what CUDA's own headers call cudaStream_t
+
+// One run of a node on a CUDA device. Inputs that the spec keeps in host memory are host pointers,
+// all others and the outputs are device pointers. Queue work on stream() and return: nothing may
+// wait for the device.
+class DeviceContext : public TensorContext {
+ public:
+  virtual Stream stream() = 0;
+  // Device memory, aligned to 256 bytes, uninitialised, valid until the work queued by this run has
+  // ended.
+  virtual void* Scratch(std::size_t bytes) = 0;
+
+  template <class T>
+  T* ScratchArray(std::int64_t count) {
+    return static_cast<T*>(Scratch(static_cast<std::size_t>(count) * sizeof(T)));
+  }
+};
+
+// An operator's CUDA kernel: made once for each node, run by many threads at once, hence const.
+class DeviceKernel {
+ public:
+  virtual ~DeviceKernel() = default;
+  // Throws std::invalid_argument where an input is wrong, std::runtime_error where CUDA refuses a
+  // launch.
+  virtual void Run(DeviceContext& context) const = 0;
+};
+
+// Defined in ops/<operator>/operator_cuda.cc. `data` is the element type of the operator's data
+// tensors (InputSpec::data): kFloat, kFloat16 or kBfloat16. ConstantInput of the reader gives
+// nothing here: a weight may lie on the device.
+template <class Spec>
+std::unique_ptr<DeviceKernel> MakeDeviceKernel(const NodeReader& reader, ElementType data);
+
+#define ATTENUATOR_DECLARE(Op)                                                       \
+  template <>                                                                        \
+  std::unique_ptr<DeviceKernel> MakeDeviceKernel<spec::Op>(const NodeReader& reader, \
+                                                           ElementType data);
+ATTENUATOR_OPERATORS(ATTENUATOR_DECLARE)
+#undef ATTENUATOR_DECLARE
+
+}  // namespace attenuator::cuda

@@ -1,0 +1,213 @@
+// What kernel_cuda*.cu files are written in: the part of CUDA that they use, by names that exist
+// twice.
+//
+// nvcc compiles a kernel for the devices. A C++ compiler compiles the same file for the host
+// (ATTENUATOR_CUDA_ON_HOST, on_host.h): every CUDA thread becomes a fiber, barriers and warp
+// collectives switch between them. That is a test device: it proves index and integer arithmetic on
+// machines without a GPU, it says nothing of speed, and it cannot show a race that only real
+// concurrency has (it can run a block's threads in several orders, which shows missing barriers).
+//
+// So that both can read a kernel, it keeps to these rules:
+// * Shared memory is dynamic and taken once, SharedMemory<T>(); no __shared__ variables.
+// * Warp collectives name all 32 lanes, blocks are whole warps: 0xFFFFFFFF is the only mask.
+// * Tensor cores, asynchronous copies and matrix loads go through the functions below, never
+// through inline PTX.
+// * Kernels are launched by Launch(), which checks every launch. Parameters are passed by value.
+// * Code that must round alike on CPU and GPU says so: __fmul_rn, __fdiv_rn, __float2int_rn.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+#ifdef ATTENUATOR_CUDA_ON_HOST
+#include "ops/common/cuda/on_host.h"
+#else
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#endif
+
+#include "ops/common/cuda/context.h"
+
+namespace attenuator::cuda {
+
+inline constexpr unsigned kFullMask = 0xFFFFFFFFu;
+inline constexpr int kWarp = 32;
+
+#ifndef ATTENUATOR_CUDA_ON_HOST
+
+using Half = __half;
+using Bfloat16 = __nv_bfloat16;
+
+__device__ inline float ToFloat(float x) { return x; }
+__device__ inline float ToFloat(Half x) { return __half2float(x); }
+__device__ inline float ToFloat(Bfloat16 x) { return __bfloat162float(x); }
+
+// Rounds to nearest, ties to even.
+template <class T>
+__device__ inline T FromFloat(float x);
+template <>
+__device__ inline float FromFloat<float>(float x) {
+  return x;
+}
+template <>
+__device__ inline Half FromFloat<Half>(float x) {
+  return __float2half_rn(x);
+}
+template <>
+__device__ inline Bfloat16 FromFloat<Bfloat16>(float x) {
+  return __float2bfloat16_rn(x);
+}
+
+// The block's dynamic shared memory, aligned to 128 bytes.
+template <class T>
+__device__ inline T* SharedMemory() {
+  extern __shared__ __align__(128) unsigned char attenuator_shared[];
+  return reinterpret_cast<T*>(attenuator_shared);
+}
+
+// 16 bytes from global to shared memory without passing through registers; zeros where not `valid`.
+__device__ inline void CopyAsync16(void* shared, const void* global, bool valid = true) {
+  const unsigned target = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(target), "l"(global),
+               "r"(valid ? 16 : 0));
+}
+__device__ inline void CopyCommit() { asm volatile("cp.async.commit_group;\n"); }
+// Until at most kPending of the calling thread's newest groups are under way.
+template <int kPending>
+__device__ inline void CopyWait() {
+  asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending));
+}
+
+// Four 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8 and
+// gets, of matrix i in out[i], elements 2 (l % 4) and 2 (l % 4) + 1 of row l / 4 - or, transposed,
+// of column l / 4.
+__device__ inline void LoadMatrices(std::uint32_t (&out)[4], const void* shared_row) {
+  const unsigned row = static_cast<unsigned>(__cvta_generic_to_shared(shared_row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+               : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+               : "r"(row));
+}
+__device__ inline void LoadMatricesTransposed(std::uint32_t (&out)[4], const void* shared_row) {
+  const unsigned row = static_cast<unsigned>(__cvta_generic_to_shared(shared_row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+               : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+               : "r"(row));
+}
+
+// Matrix products of a warp, c += a b, in the register layouts of PTX. With g = lane / 4 and t =
+// lane % 4: c[0], c[1] are row g, columns 2t, 2t + 1; c[2], c[3] the same of row g + 8 (16 x 8).
+// int8, 16 x 8 x 32: a[0], a[1] rows g, g + 8, k = 4t .. 4t + 3; a[2], a[3] the same at k + 16;
+//                    b[0] column g, k = 4t .. 4t + 3; b[1] at k + 16.
+__device__ inline void MmaInt8(std::int32_t (&c)[4], const std::uint32_t (&a)[4],
+                               const std::uint32_t (&b)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};\n"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+// Half or Bfloat16, 16 x 8 x 16, float sums: a[0], a[1] rows g, g + 8, k = 2t, 2t + 1; a[2], a[3]
+// the same at k + 8;
+//                    b[0] column g, k = 2t, 2t + 1; b[1] at k + 8.
+template <class T>
+__device__ inline void Mma(float (&c)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]);
+template <>
+__device__ inline void Mma<Half>(float (&c)[4], const std::uint32_t (&a)[4],
+                                 const std::uint32_t (&b)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};\n"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+template <>
+__device__ inline void Mma<Bfloat16>(float (&c)[4], const std::uint32_t (&a)[4],
+                                     const std::uint32_t (&b)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};\n"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+inline void Check(cudaError_t error, const char* what) {
+  if (error != cudaSuccess)
+    throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error));
+}
+
+// Queues a kernel; a grid without blocks is nothing to do. `what` names operator and kernel in
+// errors.
+template <class... Parameters, class... Arguments>
+void Launch(const char* what, void (*kernel)(Parameters...), dim3 grid, unsigned threads,
+            std::size_t shared_bytes, Stream stream, const Arguments&... arguments) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  if (shared_bytes > 48 * 1024) {  // more must be asked for
+    Check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(shared_bytes)),
+          what);
+  }
+  kernel<<<grid, threads, shared_bytes, stream>>>(arguments...);
+  Check(cudaGetLastError(), what);
+}
+
+inline void ZeroAsync(void* memory, std::size_t bytes, Stream stream) {
+  if (bytes > 0) Check(cudaMemsetAsync(memory, 0, bytes, stream), "cudaMemsetAsync");
+}
+
+struct DeviceLimits {
+  int multiprocessors;
+  int shared_bytes;  // most dynamic shared memory of a block
+};
+
+// Of the calling thread's current device.
+inline DeviceLimits Limits() {
+  int device = 0;
+  DeviceLimits limits{};
+  Check(cudaGetDevice(&device), "cudaGetDevice");
+  Check(cudaDeviceGetAttribute(&limits.multiprocessors, cudaDevAttrMultiProcessorCount, device),
+        "cudaDeviceGetAttribute");
+  Check(
+      cudaDeviceGetAttribute(&limits.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+      "cudaDeviceGetAttribute");
+  return limits;
+}
+
+#endif  // ATTENUATOR_CUDA_ON_HOST
+
+// Two 16-bit elements of a fragment, the first in the lower half.
+template <class T>
+__device__ inline std::uint32_t Pack(float first, float second) {
+  const T pair[2] = {FromFloat<T>(first), FromFloat<T>(second)};
+  static_assert(sizeof pair == sizeof(std::uint32_t));
+  std::uint32_t word;
+  memcpy(&word, pair, sizeof word);
+  return word;
+}
+
+// Sum, and largest, over the lanes of a warp, the same in every lane.
+__device__ inline float WarpSum(float x) {
+  for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) x += __shfl_xor_sync(kFullMask, x, lanes);
+  return x;
+}
+__device__ inline float WarpMax(float x) {
+  for (int lanes = kWarp / 2; lanes > 0; lanes /= 2)
+    x = fmaxf(x, __shfl_xor_sync(kFullMask, x, lanes));
+  return x;
+}
+
+// Calls body(T{}) with the C++ type of the data tensors.
+template <class Body>
+void ForType(ElementType data, const Body& body) {
+  switch (data) {
+    case ElementType::kFloat16:
+      return body(Half{});
+    case ElementType::kBfloat16:
+      return body(Bfloat16{});
+    default:
+      return body(0.0f);
+  }
+}
+
+}  // namespace attenuator::cuda

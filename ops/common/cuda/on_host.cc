@@ -1,0 +1,297 @@
+// Fibers, barriers and the warp's matrix functions of the test device (on_host.h).
+#include "ops/common/cuda/on_host.h"
+
+#include <ucontext.h>
+
+#include <cstdlib>
+#include <exception>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <utility>
+#include <vector>
+
+namespace attenuator::cuda {
+namespace on_host {
+namespace {
+
+constexpr std::size_t kStackBytes = 128 << 10;
+constexpr std::size_t kMostBytes = 64;  // of a value that lanes exchange
+constexpr int kMaxThreads = 1024;
+constexpr std::size_t kMostShared = 99 * 1024;
+
+// Threads that meet: the last to arrive lets all go on.
+struct Barrier {
+  int expected = 0, arrived = 0;
+  std::uint64_t generation = 0;
+
+  void Release() {
+    arrived = 0;
+    ++generation;
+  }
+  // A thread that has ended is waited for no longer.
+  void Leave() {
+    --expected;
+    if (expected > 0 && arrived == expected) Release();
+  }
+};
+
+struct Warp {
+  Barrier barrier;
+  // Two generations: a lane may be one collective ahead of the slowest reader, never two.
+  unsigned char values[2][32 * kMostBytes];
+};
+
+struct Fiber {
+  ucontext_t context;
+  std::unique_ptr<unsigned char[]> stack;
+  Place place;
+  bool ended = false;
+};
+
+struct Runner {
+  ucontext_t scheduler;
+  std::vector<Fiber> fibers;
+  std::vector<Warp> warps;
+  Barrier block;
+  Fiber* current = nullptr;
+  std::unique_ptr<unsigned char[]> shared;
+  void* shared_bytes = nullptr;
+  const std::function<void()>* body = nullptr;
+  std::exception_ptr error;
+};
+
+thread_local Runner runner;
+
+void Yield() { swapcontext(&runner.current->context, &runner.scheduler); }
+
+// Counts the barrier's generations, so that the scheduler sees whether anything moved.
+void Wait(Barrier& barrier) {
+  if (++barrier.arrived == barrier.expected) return barrier.Release();
+  const std::uint64_t generation = barrier.generation;
+  while (barrier.generation == generation) Yield();
+}
+
+Warp& MyWarp() { return runner.warps[runner.current->place.thread.x / 32]; }
+
+void Main() {
+  try {
+    (*runner.body)();
+  } catch (...) {
+    runner.error = std::current_exception();
+  }
+  runner.current->ended = true;
+  runner.block.Leave();
+  MyWarp().barrier.Leave();
+  Yield();
+}
+
+std::vector<int> Order(int threads) {
+  std::vector<int> order(threads);
+  std::iota(order.begin(), order.end(), 0);
+  const char* wish = std::getenv("ATTENUATOR_ON_HOST_ORDER");
+  if (wish == nullptr || std::strcmp(wish, "forward") == 0) return order;
+  if (std::strcmp(wish, "backward") == 0) {
+    std::reverse(order.begin(), order.end());
+  } else {
+    std::mt19937 generator(static_cast<unsigned>(std::strtoul(wish, nullptr, 10)));
+    std::shuffle(order.begin(), order.end(), generator);
+  }
+  return order;
+}
+
+std::uint64_t Progress(int ended) {
+  std::uint64_t sum = runner.block.generation + static_cast<std::uint64_t>(ended);
+  for (const Warp& warp : runner.warps) sum += warp.barrier.generation;
+  return sum;
+}
+
+void Prepare(Fiber& fiber, const Place& place, int thread) {
+  fiber.place = place;
+  fiber.place.thread = dim3(static_cast<unsigned>(thread), 0, 0);
+  fiber.ended = false;
+  getcontext(&fiber.context);
+  fiber.context.uc_stack.ss_sp = fiber.stack.get();
+  fiber.context.uc_stack.ss_size = kStackBytes;
+  fiber.context.uc_link = &runner.scheduler;
+  makecontext(&fiber.context, Main, 0);
+}
+
+void RunBlock(const char* what, const Place& place, const std::vector<int>& order) {
+  const int threads = static_cast<int>(order.size());
+  runner.block = {threads, 0, 0};
+  for (Warp& warp : runner.warps) warp.barrier = {32, 0, 0};
+  for (int t = 0; t < threads; ++t) Prepare(runner.fibers[t], place, t);
+  int ended = 0;
+  while (ended < threads) {
+    const std::uint64_t before = Progress(ended);
+    for (const int t : order) {
+      Fiber& fiber = runner.fibers[t];
+      if (fiber.ended) continue;
+      runner.current = &fiber;
+      swapcontext(&runner.scheduler, &fiber.context);
+      if (runner.error) std::rethrow_exception(std::exchange(runner.error, nullptr));
+      ended += fiber.ended;
+    }
+    if (Progress(ended) == before) {
+      throw std::runtime_error(std::string(what) +
+                               ": some threads of a block wait for others that never come");
+    }
+  }
+}
+
+}  // namespace
+
+const Place& Here() { return runner.current->place; }
+void BlockBarrier() { Wait(runner.block); }
+void WarpBarrier() { Wait(MyWarp().barrier); }
+void* SharedBytes() { return runner.shared_bytes; }
+
+const unsigned char* Collect(const void* value, std::size_t bytes) {
+  Warp& warp = MyWarp();
+  if (bytes > kMostBytes || warp.barrier.expected != 32) {
+    throw std::runtime_error("a warp collective needs all 32 lanes and at most 64 bytes of each");
+  }
+  unsigned char* values = warp.values[warp.barrier.generation & 1];
+  std::memcpy(values + static_cast<std::size_t>(Lane()) * bytes, value, bytes);
+  Wait(warp.barrier);
+  return values;
+}
+
+void RunGrid(const char* what, dim3 grid, unsigned threads, std::size_t shared_bytes,
+             const std::function<void()>& body) {
+  const auto refuse = [&](const char* why) {
+    throw std::runtime_error(std::string(what) + ": " + why);
+  };
+  if (threads == 0 || threads > kMaxThreads || threads % 32 != 0)
+    refuse("blocks are 1 to 32 whole warps");
+  if (shared_bytes > kMostShared) refuse("more shared memory than the smallest device has");
+  if (grid.y > 65535 || grid.z > 65535) refuse("a grid has at most 65,535 blocks along y and z");
+  while (runner.fibers.size() < threads) {
+    runner.fibers.emplace_back().stack =
+        std::make_unique_for_overwrite<unsigned char[]>(kStackBytes);
+  }
+  runner.warps.resize(threads / 32);
+  runner.shared = std::make_unique_for_overwrite<unsigned char[]>(shared_bytes + 128);
+  runner.shared_bytes =
+      runner.shared.get() + (128 - reinterpret_cast<std::uintptr_t>(runner.shared.get()) % 128);
+  runner.body = &body;
+  const std::vector<int> order = Order(static_cast<int>(threads));
+  for (unsigned z = 0; z < grid.z; ++z) {
+    for (unsigned y = 0; y < grid.y; ++y) {
+      for (unsigned x = 0; x < grid.x; ++x) {
+        // What the last block left must not pass for initialised.
+        std::memset(runner.shared_bytes, 0xCD, shared_bytes);
+        RunBlock(what, {dim3(), dim3(x, y, z), dim3(threads, 1, 1), grid}, order);
+      }
+    }
+  }
+}
+
+namespace {
+
+// Both kinds of 8x8 loads: which element of which row a lane gets.
+template <class Pick>
+void Load(std::uint32_t (&out)[4], const void* shared_row, const Pick& pick) {
+  const void* rows[32];
+  std::memcpy(rows, Collect(&shared_row, sizeof shared_row), sizeof rows);
+  for (int matrix = 0; matrix < 4; ++matrix) {
+    std::uint16_t pair[2];
+    for (int e = 0; e < 2; ++e) {
+      const auto [row, column] = pick(Lane() / 4, Lane() % 4 * 2 + e);
+      std::memcpy(&pair[e], static_cast<const unsigned char*>(rows[matrix * 8 + row]) + column * 2,
+                  2);
+    }
+    std::memcpy(&out[matrix], pair, sizeof pair);
+  }
+}
+
+struct Operands {
+  std::uint32_t a[4], b[2];
+};
+
+// c += a b, `kPer` elements to a register; `element` reads one of them.
+template <int kPer, class Sum, class Element>
+void Multiply(Sum (&c)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2],
+              const Element& element) {
+  Operands mine, all[32];
+  std::memcpy(mine.a, a, sizeof mine.a);
+  std::memcpy(mine.b, b, sizeof mine.b);
+  std::memcpy(all, Collect(&mine, sizeof mine), sizeof all);
+  for (int i = 0; i < 4; ++i) {
+    const int row = Lane() / 4 + (i / 2) * 8, column = Lane() % 4 * 2 + i % 2;
+    for (int k = 0; k < kPer * 8; ++k) {
+      const int half = k / (kPer * 4), t = k % (kPer * 4) / kPer, e = k % kPer;
+      c[i] += element(all[row % 8 * 4 + t].a[half * 2 + row / 8], e) *
+              element(all[column * 4 + t].b[half], e);
+    }
+  }
+}
+
+template <class T>
+float Element16(std::uint32_t word, int e) {
+  return ToFloat(T{static_cast<std::uint16_t>(word >> (16 * e))});
+}
+
+}  // namespace
+}  // namespace on_host
+
+float ToFloat(Half x) {
+  const std::uint32_t sign = static_cast<std::uint32_t>(x.bits & 0x8000) << 16;
+  const int exponent = x.bits >> 10 & 31;
+  const std::uint32_t fraction = x.bits & 0x3FF;
+  if (exponent == 31) return on_host::Bits<float>(sign | 0x7F800000 | fraction << 13);
+  const float magnitude = exponent == 0
+                              ? std::ldexp(static_cast<float>(fraction), -24)
+                              : std::ldexp(static_cast<float>(fraction | 0x400), exponent - 25);
+  return sign != 0 ? -magnitude : magnitude;
+}
+
+template <>
+Half FromFloat<Half>(float x) {
+  const std::uint32_t bits = on_host::Bits<std::uint32_t>(x);
+  const std::uint16_t sign = static_cast<std::uint16_t>(bits >> 16 & 0x8000);
+  const float magnitude = std::fabs(x);
+  if (std::isnan(x)) return {static_cast<std::uint16_t>(sign | 0x7E00)};
+  if (magnitude == 0) return {sign};
+  if (magnitude >= 65520.0f) return {static_cast<std::uint16_t>(sign | 0x7C00)};
+  int exponent;
+  std::frexp(magnitude, &exponent);  // magnitude = f 2^exponent, f in [1/2, 1)
+  const int step = std::max(exponent - 11, -24);
+  const auto units = static_cast<std::uint32_t>(std::nearbyint(std::ldexp(magnitude, -step)));
+  // A fraction that rounds up to 2^11 carries into the exponent by itself.
+  const std::uint32_t biased =
+      step == -24 ? units : (static_cast<std::uint32_t>(step + 24) << 10) + units;
+  return {static_cast<std::uint16_t>(sign | biased)};
+}
+
+template <>
+Bfloat16 FromFloat<Bfloat16>(float x) {
+  std::uint32_t bits = on_host::Bits<std::uint32_t>(x);
+  if (std::isnan(x)) return {0x7FFF};
+  bits += 0x7FFF + (bits >> 16 & 1);
+  return {static_cast<std::uint16_t>(bits >> 16)};
+}
+
+void LoadMatrices(std::uint32_t (&out)[4], const void* shared_row) {
+  on_host::Load(out, shared_row, [](int line, int place) { return std::pair(line, place); });
+}
+void LoadMatricesTransposed(std::uint32_t (&out)[4], const void* shared_row) {
+  on_host::Load(out, shared_row, [](int line, int place) { return std::pair(place, line); });
+}
+
+void MmaInt8(std::int32_t (&c)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]) {
+  on_host::Multiply<4>(c, a, b, [](std::uint32_t word, int e) {
+    return static_cast<std::int32_t>(static_cast<std::int8_t>(word >> 8 * e));
+  });
+}
+template <>
+void Mma<Half>(float (&c)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]) {
+  on_host::Multiply<2>(c, a, b, on_host::Element16<Half>);
+}
+template <>
+void Mma<Bfloat16>(float (&c)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]) {
+  on_host::Multiply<2>(c, a, b, on_host::Element16<Bfloat16>);
+}
+
+}  // namespace attenuator::cuda
