@@ -1,14 +1,13 @@
-// YosoAttention: checks its inputs, splits a packed batch into tasks and runs each head of each
-// sequence on the path its own length and knobs choose.
+// YosoAttention on the CPU: splits a packed batch into tasks and runs each head of each sequence on
+// the path its own length and knobs choose.
 #include <algorithm>
 #include <atomic>
 #include <limits>
 #include <memory>
-#include <string>
 #include <vector>
 
-#include "ops/common/check.h"
 #include "ops/common/registry.h"
+#include "ops/yoso/inputs.h"
 #include "ops/yoso/kernel.h"
 #include "ops/yoso/paths.h"
 
@@ -16,16 +15,9 @@ namespace attenuator {
 namespace {
 
 using Spec = spec::YosoAttention;
+using yoso::Inputs;
 
 constexpr std::int64_t kExpectationRows = 240;  // queries of one task of the quadratic path
-
-struct Inputs {
-  TensorView query, key, value, conv_weight;
-  Sequences sequences;
-  const std::int32_t* num_hashes;
-  const std::int64_t* seeds;
-  std::int64_t head_dim, value_dim;
-};
 
 // One head of one sequence, or a run of its queries on the expectation path.
 struct Task {
@@ -39,7 +31,7 @@ class YosoKernel final : public Kernel {
       : attributes_(Spec::Read(reader)), kernels_(yoso::CpuKernels()) {}
 
   void Run(RunContext& context) const override {
-    const Inputs inputs = Check(context);
+    const Inputs inputs = yoso::CheckInputs(context, attributes_);
     const std::int64_t columns = attributes_.num_heads * inputs.value_dim;
     float* output =
         static_cast<float*>(context.Output(Spec::kOutputOutput, {inputs.query.rows(), columns}));
@@ -57,57 +49,18 @@ class YosoKernel final : public Kernel {
     });
     for (std::int64_t b = 0; b < batch; ++b) {
       if (!broken[b]) continue;
-      const auto [begin, count] = OutputRows(inputs, b);
+      const auto [begin, count] = inputs.QueryRows(b);
       std::fill_n(output + begin * columns, count * columns,
                   std::numeric_limits<float>::quiet_NaN());
     }
   }
 
  private:
-  bool First() const { return attributes_.queries == Spec::Queries::kFirst; }
-
-  Inputs Check(RunContext& context) const {
-    Inputs in{};
-    in.query = context.Input(Spec::kQueryInput);
-    in.key = context.Input(Spec::kKeyInput);
-    in.value = context.Input(Spec::kValueInput);
-    in.conv_weight = context.Input(Spec::kConvWeightInput);
-    const std::int64_t heads = attributes_.num_heads;
-    in.sequences = CheckSequences(Spec::kName, context.Input(Spec::kCuSeqlensInput), in.key.rows());
-    in.head_dim = CheckHeadDim(Spec::kName, "query", in.query, heads);
-    in.value_dim = CheckHeadDim(Spec::kName, "value", in.value, heads);
-    CheckAxis(Spec::kName, "key", in.key, 1, in.query.columns(), "as query has");
-    CheckAxis(Spec::kName, "value", in.value, 0, in.key.rows(), "as key has");
-    if (First()) {
-      CheckAxis(Spec::kName, "query", in.query, 0, in.sequences.batch,
-                "one a sequence, since queries is 'first'");
-    } else {
-      CheckAxis(Spec::kName, "query", in.query, 0, in.key.rows(), "as key has");
-    }
-    in.num_hashes = CheckKnob(Spec::kName, Spec::kNumHashes, context.Input(Spec::kNumHashesInput),
-                              in.sequences.batch);
-    in.seeds = CheckSeeds(Spec::kName, context.Input(Spec::kSeedInput), in.sequences.batch);
-    if (in.conv_weight.present()) {
-      CheckAxis(Spec::kName, "conv_weight", in.conv_weight, 0, heads, "num_heads");
-      if (in.conv_weight.columns() % 2 == 0) {
-        Fail(Spec::kName,
-             "conv_weight has " + std::to_string(in.conv_weight.columns()) + " taps, must be odd");
-      }
-    }
-    return in;
-  }
-
-  // The output rows of sequence b: first row and number.
-  std::pair<std::int64_t, std::int64_t> OutputRows(const Inputs& in, std::int64_t b) const {
-    if (First()) return {b, 1};
-    return {in.sequences.begin(b), in.sequences.length(b)};
-  }
-
   std::vector<Task> Split(const Inputs& in, float* output, std::int64_t columns) const {
     std::vector<Task> tasks;
     for (std::int64_t b = 0; b < in.sequences.batch; ++b) {
       const std::int64_t keys = in.sequences.length(b);
-      const auto [begin, queries] = OutputRows(in, b);
+      const auto [begin, queries] = in.QueryRows(b);
       if (keys == 0) {
         std::fill_n(output + begin * columns, queries * columns, 0.0f);
         continue;
@@ -136,7 +89,7 @@ class YosoKernel final : public Kernel {
     const std::int64_t b = task.sequence;
     const std::int64_t begin = in.sequences.begin(b);
     const std::int64_t keys = in.sequences.length(b);
-    const auto [first_row, queries] = OutputRows(in, b);
+    const auto [first_row, queries] = in.QueryRows(b);
     const std::int64_t hash_stride = in.query.columns();
     const std::int64_t hash_column = task.head * in.head_dim;
     const std::int64_t value_column = task.head * in.value_dim;
