@@ -1,15 +1,14 @@
 // McaAttention: checks, then one task for each head of each sequence; long sequences take all
 // threads, head after head. README.md has the mathematics.
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <limits>
 #include <vector>
 
 #include "ops/common/aligned.h"
-#include "ops/common/check.h"
 #include "ops/common/registry.h"
 #include "ops/mca/head.h"
+#include "ops/mca/inputs.h"
 
 namespace attenuator {
 namespace {
@@ -22,7 +21,7 @@ using mca::Weights;
 class McaAttentionKernel final : public Kernel {
  public:
   explicit McaAttentionKernel(const NodeReader& reader) : attributes_(Spec::Read(reader)) {
-    if (!std::isfinite(attributes_.scale)) Fail(Spec::kName, "attribute scale is not finite");
+    mca::CheckAttributes(attributes_);
     const auto weight = reader.ConstantInput(Spec::kValueWeightInput);
     // A weight of a wrong shape is refused by the first run, with the other inputs beside it.
     if (!weight || weight->columns() % attributes_.num_heads != 0) return;
@@ -32,46 +31,28 @@ class McaAttentionKernel final : public Kernel {
   }
 
   void Run(RunContext& context) const override {
-    const TensorView query = context.Input(Spec::kQueryInput);
-    const TensorView key = context.Input(Spec::kKeyInput);
-    const TensorView hidden = context.Input(Spec::kHiddenInput);
-    const TensorView weight = context.Input(Spec::kValueWeightInput);
-    const TensorView bias = context.Input(Spec::kValueBiasInput);
-    const std::int64_t heads = attributes_.num_heads;
-    const bool first = attributes_.queries == Spec::Queries::kFirst;
-    const Sequences sequences =
-        CheckSequences(Spec::kName, context.Input(Spec::kCuSeqlensInput), key.rows());
-    CheckAxis(Spec::kName, "hidden", hidden, 0, key.rows(), "rows of key");
-    CheckAxis(Spec::kName, "query", query, 0, first ? sequences.batch : key.rows(),
-              first ? "one row a sequence" : "rows of key");
-    CheckAxis(Spec::kName, "query", query, 1, key.columns(), "columns of key");
-    const std::int64_t head_dim = CheckHeadDim(Spec::kName, "key", key, heads);
-    if (hidden.columns() < 1) Fail(Spec::kName, "hidden has 0 columns, must have at least 1");
-    CheckAxis(Spec::kName, "value_weight", weight, 0, hidden.columns(), "columns of hidden");
-    CheckAxis(Spec::kName, "value_weight", weight, 1, key.columns(), "columns of key");
-    CheckAxis(Spec::kName, "value_bias", bias, 0, key.columns(), "columns of value_weight");
-    const float* alpha =
-        CheckKnob(Spec::kName, Spec::kAlpha, context.Input(Spec::kAlphaInput), sequences.batch);
-    const std::int64_t* seed =
-        CheckSeeds(Spec::kName, context.Input(Spec::kSeedInput), sequences.batch);
+    const mca::Inputs inputs = mca::CheckInputs(context, attributes_);
+    const TensorView &query = inputs.query, &key = inputs.key, &weight = inputs.weight;
+    const Sequences& sequences = inputs.sequences;
+    const std::int64_t heads = attributes_.num_heads, head_dim = inputs.head_dim;
 
     float* output =
         static_cast<float*>(context.Output(Spec::kOutputOutput, {query.rows(), key.columns()}));
     float* value_flops =
         static_cast<float*>(context.Output(Spec::kValueFlopsOutput, {sequences.batch}));
-    if (first) std::fill_n(output, query.rows() * key.columns(), 0.0f);
+    if (inputs.first) std::fill_n(output, query.rows() * key.columns(), 0.0f);
 
     Weights packed_now{};
     if (!weights_) {
       bool approximate = false;
-      for (std::int64_t b = 0; b < sequences.batch; ++b) approximate |= alpha[b] > 0;
+      for (std::int64_t b = 0; b < sequences.batch; ++b) approximate |= inputs.alpha[b] > 0;
       packed_now = Pack(weight, head_dim, approximate);
     }
     const Weights& weights = weights_ ? *weights_ : packed_now;
     const AlignedArray<float> padded_bias = MakeAligned<float>(heads * weights.padded);
     std::memset(padded_bias.get(), 0, sizeof(float) * heads * weights.padded);
     for (std::int64_t h = 0; h < heads; ++h) {
-      std::memcpy(padded_bias.get() + h * weights.padded, bias.floats() + h * head_dim,
+      std::memcpy(padded_bias.get() + h * weights.padded, inputs.bias.floats() + h * head_dim,
                   sizeof(float) * head_dim);
     }
     Call call{attributes_,
@@ -79,10 +60,10 @@ class McaAttentionKernel final : public Kernel {
               sequences,
               query.floats(),
               key.floats(),
-              hidden.floats(),
+              inputs.hidden.floats(),
               padded_bias.get(),
-              alpha,
-              seed,
+              inputs.alpha,
+              inputs.seed,
               output,
               std::vector<SequenceFacts>(sequences.batch),
               std::vector<double>(sequences.batch * heads, 0.0)};

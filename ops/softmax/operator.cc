@@ -1,10 +1,9 @@
 // SoftmaxAttention: checks, then one task for each (sequence, heads, query rows).
-#include <cmath>
 #include <cstring>
 #include <vector>
 
-#include "ops/common/check.h"
 #include "ops/common/registry.h"
+#include "ops/softmax/inputs.h"
 #include "ops/softmax/kernel.h"
 
 namespace attenuator {
@@ -28,31 +27,21 @@ struct Task {
 class SoftmaxAttentionKernel final : public Kernel {
  public:
   explicit SoftmaxAttentionKernel(const NodeReader& reader) : attributes_(Spec::Read(reader)) {
-    if (!std::isfinite(attributes_.scale)) Fail(Spec::kName, "attribute scale is not finite");
+    CheckSoftmaxAttributes(attributes_);
   }
 
   void Run(RunContext& context) const override {
-    const TensorView query = context.Input(Spec::kQueryInput);
-    const TensorView key = context.Input(Spec::kKeyInput);
-    const TensorView value = context.Input(Spec::kValueInput);
-    const std::int64_t heads = attributes_.num_heads;
-    const bool first = attributes_.queries == Spec::Queries::kFirst;
-    const Sequences sequences =
-        CheckSequences(Spec::kName, context.Input(Spec::kCuSeqlensInput), key.rows());
-    CheckAxis(Spec::kName, "value", value, 0, key.rows(), "rows of key");
-    CheckAxis(Spec::kName, "query", query, 0, first ? sequences.batch : key.rows(),
-              first ? "one row a sequence" : "rows of key");
-    CheckAxis(Spec::kName, "query", query, 1, key.columns(), "columns of key");
-
+    const SoftmaxInputs inputs = CheckSoftmaxInputs(context, attributes_);
+    const TensorView &query = inputs.query, &key = inputs.key, &value = inputs.value;
+    const Sequences& sequences = inputs.sequences;
+    const bool first = inputs.first;
     AttentionHead shared;
-    shared.head_dim = CheckHeadDim(Spec::kName, "key", key, heads);
-    shared.value_dim = CheckHeadDim(Spec::kName, "value", value, heads);
+    shared.head_dim = inputs.head_dim;
+    shared.value_dim = inputs.value_dim;
     shared.query_stride = query.columns();
     shared.key_stride = key.columns();
     shared.value_stride = value.columns();
-    shared.scale = attributes_.scale != 0.0f
-                       ? attributes_.scale
-                       : static_cast<float>(1.0 / std::sqrt(static_cast<double>(shared.head_dim)));
+    shared.scale = inputs.scale;
     shared.window = attributes_.window;
     shared.global_token = attributes_.global_tokens == 1;
     float* output =

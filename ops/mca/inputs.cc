@@ -1,0 +1,41 @@
+#include "ops/mca/inputs.h"
+
+#include <cmath>
+
+namespace attenuator::mca {
+namespace {
+
+using Spec = spec::McaAttention;
+
+}  // namespace
+
+void CheckAttributes(const Spec::Attributes& attributes) {
+  if (!std::isfinite(attributes.scale)) Fail(Spec::kName, "attribute scale is not finite");
+}
+
+Inputs CheckInputs(const TensorContext& context, const Spec::Attributes& attributes) {
+  Inputs inputs{};
+  inputs.query = context.Input(Spec::kQueryInput);
+  inputs.key = context.Input(Spec::kKeyInput);
+  inputs.hidden = context.Input(Spec::kHiddenInput);
+  inputs.weight = context.Input(Spec::kValueWeightInput);
+  inputs.bias = context.Input(Spec::kValueBiasInput);
+  inputs.first = attributes.queries == Spec::Queries::kFirst;
+  const std::int64_t rows = inputs.key.rows(), columns = inputs.key.columns();
+  inputs.sequences = CheckSequences(Spec::kName, context.Input(Spec::kCuSeqlensInput), rows);
+  const std::int64_t batch = inputs.sequences.batch;
+  CheckAxis(Spec::kName, "hidden", inputs.hidden, 0, rows, "rows of key");
+  CheckAxis(Spec::kName, "query", inputs.query, 0, inputs.first ? batch : rows,
+            inputs.first ? "one row a sequence" : "rows of key");
+  CheckAxis(Spec::kName, "query", inputs.query, 1, columns, "columns of key");
+  inputs.head_dim = CheckHeadDim(Spec::kName, "key", inputs.key, attributes.num_heads);
+  if (inputs.channels() < 1) Fail(Spec::kName, "hidden has 0 columns, must have at least 1");
+  CheckAxis(Spec::kName, "value_weight", inputs.weight, 0, inputs.channels(), "columns of hidden");
+  CheckAxis(Spec::kName, "value_weight", inputs.weight, 1, columns, "columns of key");
+  CheckAxis(Spec::kName, "value_bias", inputs.bias, 0, columns, "columns of value_weight");
+  inputs.alpha = CheckKnob(Spec::kName, Spec::kAlpha, context.Input(Spec::kAlphaInput), batch);
+  inputs.seed = CheckSeeds(Spec::kName, context.Input(Spec::kSeedInput), batch);
+  return inputs;
+}
+
+}  // namespace attenuator::mca

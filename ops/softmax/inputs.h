@@ -1,0 +1,33 @@
+// What one run of SoftmaxAttention is given, checked: the same for the CPU and the CUDA operator.
+#pragma once
+
+#include <cstdint>
+
+#include "operators.gen.h"
+#include "ops/common/check.h"
+#include "ops/common/context.h"
+
+namespace attenuator {
+
+struct SoftmaxInputs {
+  TensorView query;  // [T, H * D]; [B, H * D] where `first`
+  TensorView key;    // [T, H * D]
+  TensorView value;  // [T, H * Dv]
+  Sequences sequences;
+  std::int64_t head_dim;   // D
+  std::int64_t value_dim;  // Dv
+  float scale;             // factor on the scores, never 0 for want of one
+  bool first;              // row b of query stands at the first position of sequence b
+};
+
+// Throws std::invalid_argument where an attribute is wrong in itself.
+void CheckSoftmaxAttributes(const spec::SoftmaxAttention::Attributes& attributes);
+
+// Throws std::invalid_argument where an input is wrong or does not fit the others.
+SoftmaxInputs CheckSoftmaxInputs(const TensorContext& context,
+                                 const spec::SoftmaxAttention::Attributes& attributes);
+
+// The `scale` attribute, or 1 / sqrt(head_dim) where it is 0.
+float ScoreScale(float scale, std::int64_t head_dim);
+
+}  // namespace attenuator
