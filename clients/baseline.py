@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from attenuator.ops import DOMAIN, OPERATORS
+from attenuator.runtime.wire import content_field
 
 # Field numbers of onnx.proto, wire types of protocol buffers.
 MODEL_GRAPH, GRAPH_NODE = 7, 1
@@ -47,19 +48,6 @@ def _fields(data: memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
         yield key >> 3, data[content:at], data[start:at]
 
 
-def _varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
-
-
-def _field(number: int, content: bytes) -> bytes:
-    return _varint(number << 3 | BYTES) + _varint(len(content)) + content
-
-
 def _text(data: memoryview, wanted: int) -> str:
     return next((bytes(content).decode() for number, content, _ in _fields(data) if number == wanted), "")
 
@@ -71,17 +59,17 @@ def _softmax_node(data: memoryview) -> bytes:
     parts = []
     names = (bytes(content) for number, content, _ in _fields(data) if number == NODE_INPUT)
     by_input = dict(zip((tensor.name for tensor in YOSO.inputs), names, strict=False))
-    parts += [_field(NODE_INPUT, by_input[tensor.name]) for tensor in SOFTMAX.inputs]
+    parts += [content_field(NODE_INPUT, by_input[tensor.name]) for tensor in SOFTMAX.inputs]
     for number, content, raw in _fields(data):
         kept = number == NODE_ATTRIBUTE and _text(content, ATTRIBUTE_NAME) in KEPT_ATTRIBUTES
         if kept or number in (NODE_OUTPUT, NODE_NAME, NODE_DOMAIN):
             parts.append(bytes(raw))
-    return b"".join([*parts, _field(NODE_OP_TYPE, SOFTMAX.name.encode())])
+    return b"".join([*parts, content_field(NODE_OP_TYPE, SOFTMAX.name.encode())])
 
 
 def _graph(data: memoryview) -> Iterator[bytes]:
     for number, content, raw in _fields(data):
-        yield _field(GRAPH_NODE, _softmax_node(content)) if number == GRAPH_NODE else bytes(raw)
+        yield content_field(GRAPH_NODE, _softmax_node(content)) if number == GRAPH_NODE else bytes(raw)
 
 
 def write_softmax_model(source: Path, target: Path) -> None:
@@ -93,5 +81,5 @@ def write_softmax_model(source: Path, target: Path) -> None:
     """
     parts = []
     for number, content, raw in _fields(memoryview(source.read_bytes())):
-        parts.append(_field(MODEL_GRAPH, b"".join(_graph(content))) if number == MODEL_GRAPH else bytes(raw))
+        parts.append(content_field(MODEL_GRAPH, b"".join(_graph(content))) if number == MODEL_GRAPH else bytes(raw))
     target.write_bytes(b"".join(parts))

@@ -72,6 +72,10 @@ class ClassifySettings(CommandSettings):
     """Show the logits."""
     json_lines: bool = False
     """Write one JSON object per input."""
+    device: Literal["cpu", "cuda", "auto"] = "cpu"
+    """Where --bundle runs; auto takes the CUDA device where it works, else the CPU."""
+    device_id: int = Field(default=0, ge=0, le=255)
+    """Which CUDA device, as the driver counts."""
     threads: int | None = None
     """Threads for --bundle; every core by default."""
 
@@ -120,7 +124,9 @@ def named(error: InvalidRequest, batch: Sequence[Item]) -> InvalidRequest:
 def engine_of(settings: ClassifySettings) -> Engine:
     """The engine that the settings ask for; an AttenuatorError where it cannot be had."""
     if settings.bundle is not None:
-        return BundleEngine(settings.bundle, threads=settings.threads)
+        return BundleEngine(
+            settings.bundle, wanted=settings.device, device_id=settings.device_id, threads=settings.threads
+        )
     key = settings.api_key.get_secret_value() if settings.api_key else None
     client = Client(settings.url or "", api_key=key, max_retries=settings.max_retries)
     return ServerEngine(client, model=settings.model, timeout_ms=settings.timeout_ms)

@@ -82,6 +82,7 @@ class ModelInfo(Answer):
     Attributes:
         name: what requests call it.
         revision: exact content of its bundle.
+        device: where it runs; empty where the server does not say.
         task: `single_label` or `multi_label`.
         labels: in the order of the logits.
         max_tokens: longest input, special tokens included.
@@ -91,6 +92,7 @@ class ModelInfo(Answer):
 
     name: str
     revision: str
+    device: str = ""
     task: Literal["single_label", "multi_label"]
     labels: tuple[str, ...]
     max_tokens: int

@@ -24,7 +24,7 @@ from attenuator.errors import (
     Overloaded,
     UnknownModel,
 )
-from attenuator.runtime import Cancellation, Encoded, Model, Row, RowResult, load
+from attenuator.runtime import Cancellation, Encoded, Model, Row, RowResult, choose, load
 from attenuator.serve.scheduler import LANES, Entry, Job, Lane, Pace, Queue
 from attenuator.serve.schema import Item
 from attenuator.serve.settings import ServeSettings
@@ -74,10 +74,15 @@ class Engine:
 
         Raises:
             BundleError: a bundle is wrong, or two have one name.
-            OperatorLibraryMissing: the operators are not built.
+            OperatorLibraryMissing: the operators are not built, or not for the device.
+            DeviceUnavailable: the device that the settings want cannot be used.
         """
         loop = asyncio.get_running_loop()
-        wanted = [partial(load, folder, threads=self._settings.threads) for folder in folders]
+        settings = self._settings
+        choice = await loop.run_in_executor(self._compute, choose, settings.device, settings.device_id)
+        if settings.device != "cpu":
+            log.info("running on %s: %s", choice.device, choice.reason)
+        wanted = [partial(load, folder, device=choice.device, threads=settings.threads) for folder in folders]
         found = await asyncio.gather(*(loop.run_in_executor(self._compute, call) for call in wanted))
         for folder, model in zip(folders, found, strict=True):
             manifest = model.manifest

@@ -16,7 +16,7 @@ from attenuator.bundle import BundleKnob
 from attenuator.errors import AttenuatorError, DeadlineExceeded, InvalidRequest, Unauthorized, UnknownField
 from attenuator.ops.knobs import shown
 from attenuator.ops.spec import SEED_HIGH
-from attenuator.runtime import Model, Row
+from attenuator.runtime import Device, Model, Row
 from attenuator.serve import schema
 from attenuator.serve.admission import check_cost
 from attenuator.serve.body import left, read_body
@@ -175,7 +175,8 @@ class Routes:
         timing_ms = {name: round(value, 3) for name, value in timing_ms.items()}
         tokens = [len(item.token_ids) for item in encoded]
         content = answer(model, parsed, seed, job, tokens, timing_ms)
-        return Response(dump(content), headers=timing_headers(timing_ms, characters, sum(tokens)), media_type=JSON)
+        headers = timing_headers(timing_ms, model.device, characters, sum(tokens))
+        return Response(dump(content), headers=headers, media_type=JSON)
 
 
 def described(model: Model) -> dict[str, Any]:
@@ -184,6 +185,7 @@ def described(model: Model) -> dict[str, Any]:
     return {
         "name": manifest.name,
         "revision": manifest.revision,
+        "device": str(model.device),
         "task": manifest.task,
         "labels": manifest.labels,
         "max_tokens": manifest.max_tokens,
@@ -220,7 +222,7 @@ def answer(
     content: dict[str, Any] = {
         "model": manifest.name,
         "revision": manifest.revision,
-        "device": model.device,
+        "device": str(model.device),
         "predictions": predictions,
         "knobs": parsed.knobs,
         "requested": parsed.requested,
@@ -248,11 +250,11 @@ def refuse_query(request: Request) -> None:
         )
 
 
-def timing_headers(timing_ms: dict[str, float], characters: int, tokens: int) -> dict[str, str]:
+def timing_headers(timing_ms: dict[str, float], device: Device, characters: int, tokens: int) -> dict[str, str]:
     """`Server-Timing`, and the headers that text-embeddings-inference sends (whole milliseconds)."""
     return {
         "Server-Timing": ", ".join(f"{name};dur={value}" for name, value in timing_ms.items()),
-        "x-compute-type": "cpu",
+        "x-compute-type": "cpu" if device.kind == "cpu" else "gpu",
         "x-compute-time": str(round(timing_ms["total"])),
         "x-compute-characters": str(characters),
         "x-compute-tokens": str(tokens),

@@ -99,7 +99,7 @@ class ClassifyResponse(BaseModel):
 
     model: str
     revision: str = Field(description="SHA-256 that names the bundle's exact content")
-    device: str
+    device: str = Field(description="cpu, or cuda:0 with the number of the device")
     predictions: list[PredictionBody]
     knobs: dict[str, float] = Field(description="the values that were used")
     requested: dict[str, float] = Field(description="the values that the caller gave")

@@ -21,6 +21,10 @@ class ServeSettings(CommandSettings):
     """Port to listen on; 0 takes a free one."""
     api_key: SecretStr | None = None
     """Key that /v1 routes want as `Authorization: Bearer KEY` (better given as ATTENUATOR_API_KEY)."""
+    device: Literal["cpu", "cuda", "auto"] = "cpu"
+    """Where models run; auto takes the CUDA device where it works, else the CPU, and logs which and why."""
+    device_id: int = Field(default=0, ge=0, le=255)
+    """Which CUDA device, as the driver counts."""
     threads: int | None = Field(default=None, ge=1, le=1024)
     """Threads inside one run; all cores this process may use by default."""
     seed: int = Field(default=DEFAULT_SEED, ge=0, le=SEED_HIGH)

@@ -9,6 +9,7 @@
     ├── BundleError                 a bundle is missing, damaged, of another version, or hostile
     ├── ExportError                 a model cannot be exported as asked
     ├── OperatorLibraryMissing      libattenuator_ops.so is not built
+    ├── DeviceUnavailable           the CPU or CUDA device that was asked for cannot be used; says what is missing
     ├── EngineError                 ONNX Runtime failed on a request that passed every check
     ├── DeadlineExceeded
     ├── NotReady                    starting, draining or stopped
@@ -65,6 +66,10 @@ class ExportError(AttenuatorError):
 
 class OperatorLibraryMissing(AttenuatorError):
     """The operators' shared library is not built."""
+
+
+class DeviceUnavailable(AttenuatorError):
+    """A device that was asked for cannot be used; names what is missing."""
 
 
 class EngineError(AttenuatorError):

@@ -141,8 +141,9 @@ def test_timing_headers(service: Service) -> None:
 def test_models_health_and_description(service: Service, models: dict[str, Model]) -> None:
     listed = service.client.get("/v1/models").json()["models"]
     assert {one["name"] for one in listed} == set(models)
-    keys = {"name", "revision", "task", "labels", "max_tokens", "knobs", "calibration"}
+    keys = {"name", "revision", "device", "task", "labels", "max_tokens", "knobs", "calibration"}
     assert all(set(one) == keys for one in listed)
+    assert {one["device"] for one in listed} == {"cpu"}
     [knob] = next(one for one in listed if one["name"] == "yoso")["knobs"]
     assert (knob["name"], knob["low"], knob["high"], knob["exact"]) == ("num_hashes", 0, 512, 0)
     assert service.client.get("/health/live").json() == {"status": "live"}

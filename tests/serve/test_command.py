@@ -35,6 +35,8 @@ WRONG = {
     "unknown flag": (("b", "--colour", "red"), 2, "--colour"),
     "port a word": (("b", "--port", "http"), 2, "--port"),
     "port too large": (("b", "--port", "70000"), 2, "--port"),
+    "device a word": (("b", "--device", "gpu"), 2, "--device"),
+    "negative device": (("b", "--device-id", "-1"), 2, "--device-id"),
     "negative cost": (("b", "--max-cost", "-1"), 2, "--max-cost"),
     "no such folder": (("nowhere", "--port", "0"), 1, "bundle nowhere is not a folder"),
     "no such host": (("b", "--host", "300.1.1.1"), 1, "cannot listen on 300.1.1.1"),
@@ -94,3 +96,19 @@ def test_environment_sets_what_flags_do(start: Callable[..., Service], monkeypat
     lines = [json.loads(line) for line in one.log().splitlines() if not line.startswith("attenuator serve: ready")]
     assert any("loaded yoso" in line["message"] for line in lines)
     assert "secret" not in one.log()
+
+
+def test_cuda_that_cannot_be_used_stops_the_start(bundles: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("ATTENUATOR_DEVICE", "cuda")
+    done = command(bundles["yoso"], "--port", "0", "--device-id", "1", "--log-level", "warning")
+    assert done.returncode == 1
+    assert done.stderr.startswith("attenuator serve: CUDA device 1 cannot be used: ")
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_auto_goes_on_without_cuda_and_says_why(start: Callable[..., Service], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    one = start("--device", "auto")
+    assert "running on cpu: CUDA device 0 cannot be used: " in one.log()
+    assert one.good()["device"] == "cpu"

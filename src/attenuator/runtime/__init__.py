@@ -10,6 +10,7 @@ The only code that creates ONNX Runtime sessions; it imports neither torch nor t
 """
 
 from attenuator.runtime.batch import Row, RowResult
+from attenuator.runtime.device import CPU, Choice, Device, choose
 from attenuator.runtime.knobs import KnobTable
 from attenuator.runtime.model import Model, load
 from attenuator.runtime.scores import Prediction
@@ -17,13 +18,17 @@ from attenuator.runtime.session import Cancellation, create
 from attenuator.runtime.tokens import Encoded
 
 __all__ = [
+    "CPU",
     "Cancellation",
+    "Choice",
+    "Device",
     "Encoded",
     "KnobTable",
     "Model",
     "Prediction",
     "Row",
     "RowResult",
+    "choose",
     "create",
     "load",
 ]

@@ -1,6 +1,6 @@
 """Checks a bundle by running it; the program of the child process that `load` starts.
 
-    python -m attenuator.runtime.check FOLDER
+    python -m attenuator.runtime.check FOLDER [DEVICE]
 
 One JSON object a line on standard output: `{"stage": file}` before each file is touched, `{"error": sentence}` or
 `{"ok": true}` at the end. If the process dies, the last stage tells which file killed it.
@@ -17,13 +17,14 @@ import numpy as np
 
 from attenuator import ops
 from attenuator.bundle import MANIFEST, MODEL, PROBE, TOKENIZER, Manifest, read_manifest
-from attenuator.errors import AttenuatorError, BundleError, OperatorLibraryMissing
+from attenuator.errors import AttenuatorError, BundleError, DeviceUnavailable, OperatorLibraryMissing
 from attenuator.ops.spec import DOMAIN
 from attenuator.runtime import session as sessions
 from attenuator.runtime.batch import Row
 from attenuator.runtime.cost import cost_model
+from attenuator.runtime.device import CPU, Device, parse_device
 from attenuator.runtime.graph import Graph, read_graph
-from attenuator.runtime.model import Model, first_line
+from attenuator.runtime.model import Model, check_device, first_line
 from attenuator.runtime.probe import TOLERANCE, read_probe
 from attenuator.runtime.tokens import TextEncoder
 
@@ -38,18 +39,21 @@ CPU_SECONDS = 300
 SAMPLE = "The quick (brown) fox's 1,234.5 jumps: na\u00efve \u6f22\u5b57. " + "a" * 64 + "! " + "0" * 64 + " x" * 64
 
 
-def check_bundle(folder: Path) -> None:
+def check_bundle(folder: Path, device: Device = CPU) -> None:
     """Loads a bundle, checks it against what it claims, and runs its probe.
 
     Args:
         folder: the bundle.
+        device: where to run it.
 
     Raises:
         BundleError: one sentence that names the file and what is wrong with it.
-        OperatorLibraryMissing: the operators' shared library is not built.
+        OperatorLibraryMissing: the operators' shared library is not built, or not for the device.
+        DeviceUnavailable: the device cannot be used.
     """
     _say(stage=MANIFEST)
     manifest = read_manifest(folder)
+    check_device(folder, manifest, device)
     check_knobs(folder, manifest)
     _say(stage=TOKENIZER)
     encoder = TextEncoder(folder / TOKENIZER, max_tokens=manifest.max_tokens, vocab_size=manifest.vocab_size)
@@ -62,13 +66,13 @@ def check_bundle(folder: Path) -> None:
         raise BundleError(f"bundle {folder}: {MODEL} cannot be read: {error}") from None
     check_graph(folder, manifest, graph)
     try:
-        session = sessions.create(folder / MODEL)
-    except OperatorLibraryMissing:
+        session = sessions.create(folder / MODEL, device=device)
+    except AttenuatorError:
         raise
     except Exception as error:
         raise BundleError(f"bundle {folder}: {MODEL} cannot be loaded: {first_line(error)}") from None
     check_signature(folder, manifest, session)
-    model = Model(manifest, encoder, session, cost_model(graph))
+    model = Model(manifest, encoder, session, cost_model(graph), device)
     check_tables(folder, model)
     _say(stage=PROBE)
     check_probe(folder, model)
@@ -239,12 +243,15 @@ def _say(**message: object) -> None:
 def main() -> int:
     """Checks the bundle named on the command line."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    device = parse_device(sys.argv[2]) if len(sys.argv) > 2 else CPU
+    if device.kind == "cpu":  # CUDA reserves an address space of terabytes
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
     try:
-        check_bundle(Path(sys.argv[1]))
+        check_bundle(Path(sys.argv[1]), device)
     except AttenuatorError as error:
-        _say(error=str(error), kind="library" if isinstance(error, OperatorLibraryMissing) else "bundle")
+        kinds = {OperatorLibraryMissing: "library", DeviceUnavailable: "device"}
+        _say(error=str(error), kind=kinds.get(type(error), "bundle"))
         return 1
     _say(ok=True)
     return 0

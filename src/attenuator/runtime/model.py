@@ -9,17 +9,20 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 
-from attenuator.bundle import MODEL, TOKENIZER, Manifest, read_manifest
-from attenuator.errors import BundleError, EngineError, OperatorLibraryMissing
+from attenuator.bundle import MANIFEST, MODEL, TOKENIZER, Manifest, read_manifest
+from attenuator.errors import AttenuatorError, BundleError, DeviceUnavailable, EngineError, OperatorLibraryMissing
 from attenuator.runtime import scores
 from attenuator.runtime import session as sessions
 from attenuator.runtime.batch import Row, RowResult, pack
 from attenuator.runtime.cost import CostModel, cost_model
+from attenuator.runtime.device import CPU, Device
 from attenuator.runtime.graph import read_graph
 from attenuator.runtime.knobs import KnobTable
 from attenuator.runtime.tokens import Encoded, TextEncoder
 
 CHECK_TIMEOUT_S = 300
+CUDA_PRECISIONS = ("fp16", "bf16")  # the operators on the CPU take fp32 alone
+KINDS: dict[str, type[AttenuatorError]] = {"library": OperatorLibraryMissing, "device": DeviceUnavailable}
 
 
 class Model:
@@ -28,15 +31,19 @@ class Model:
     Attributes:
         manifest: what `bundle.json` says.
         knobs: checks of what a caller may set.
-        device: `cpu`.
+        device: where it runs.
     """
 
-    device = "cpu"
-
     def __init__(
-        self, manifest: Manifest, encoder: TextEncoder, session: ort.InferenceSession, cost: CostModel
+        self,
+        manifest: Manifest,
+        encoder: TextEncoder,
+        session: ort.InferenceSession,
+        cost: CostModel,
+        device: Device = CPU,
     ) -> None:
         self.manifest = manifest
+        self.device = device
         self.knobs = KnobTable(manifest.name, manifest.knobs)
         self._encoder = encoder
         self._session = session
@@ -96,7 +103,8 @@ class Model:
             return []
         outputs = self.manifest.outputs
         try:
-            found = sessions.run(self._session, pack(rows, self.manifest), outputs, cancellation)
+            feeds = pack(rows, self.manifest)
+            found = sessions.run(self._session, feeds, outputs, cancellation, device=self.device)
         except Exception as error:  # ORT raises its own kinds and, when memory is short, RuntimeError
             raise EngineError(f"model '{self.manifest.name}' failed: {first_line(error)}") from error
         by_name = dict(zip(outputs, found, strict=True))
@@ -120,18 +128,19 @@ class Model:
 
     def with_manifest(self, manifest: Manifest) -> "Model":
         """The same session under another manifest; for checks at load."""
-        return Model(manifest, self._encoder, self._session, self._cost)
+        return Model(manifest, self._encoder, self._session, self._cost, self.device)
 
     def predict_cost(self, tokens: int, knobs: Mapping[str, float]) -> float:
         """Predicted work of one row, in multiply-adds; see `runtime.cost`."""
         return self._cost.predict(tokens, knobs)
 
 
-def load(folder: Path | str, *, threads: int | None = None, check: bool = True) -> Model:
+def load(folder: Path | str, *, device: Device = CPU, threads: int | None = None, check: bool = True) -> Model:
     """Loads a bundle.
 
     Args:
         folder: the bundle.
+        device: where it runs; `device.choose` finds one that works.
         threads: threads inside one run; every core this process may use by default.
         check: first loads and probes it in a child process, so that a hostile bundle harms only the child.
 
@@ -140,34 +149,50 @@ def load(folder: Path | str, *, threads: int | None = None, check: bool = True) 
 
     Raises:
         BundleError: one sentence that names the file and what is wrong with it.
-        OperatorLibraryMissing: the operators' shared library is not built.
+        OperatorLibraryMissing: the operators' shared library is not built, or not for the device.
+        DeviceUnavailable: the device cannot be used.
     """
     folder = Path(folder)
     if check:
-        check_in_child(folder)
+        check_in_child(folder, device=device)
     manifest = read_manifest(folder)
+    check_device(folder, manifest, device)
     encoder = TextEncoder(folder / TOKENIZER, max_tokens=manifest.max_tokens, vocab_size=manifest.vocab_size)
     try:
         cost = cost_model(read_graph(folder / MODEL))
-        session = sessions.create(folder / MODEL, threads=threads)
-    except OperatorLibraryMissing:
+        session = sessions.create(folder / MODEL, device=device, threads=threads)
+    except AttenuatorError:
         raise
     except (ValueError, RuntimeError) as error:
         raise BundleError(f"bundle {folder}: {MODEL} cannot be loaded: {first_line(error)}") from None
-    return Model(manifest, encoder, session, cost)
+    return Model(manifest, encoder, session, cost, device)
 
 
-def check_in_child(folder: Path, *, timeout_s: float = CHECK_TIMEOUT_S) -> None:
+def check_device(folder: Path, manifest: Manifest, device: Device) -> None:
+    """Compares a bundle's precision with the device.
+
+    Raises:
+        BundleError: it runs on CUDA only.
+    """
+    if manifest.precision in CUDA_PRECISIONS and device.kind != "cuda":
+        raise BundleError(
+            f"bundle {folder}: {MANIFEST} has precision {manifest.precision}, which runs on a CUDA device only "
+            f"(--device cuda); this is {device}"
+        )
+
+
+def check_in_child(folder: Path, *, device: Device = CPU, timeout_s: float = CHECK_TIMEOUT_S) -> None:
     """Runs `attenuator.runtime.check` on a bundle in a process of its own.
 
     Args:
         folder: the bundle.
+        device: where to run it.
         timeout_s: the child is killed after this.
 
     Raises:
         BundleError: the check found something, or the child died or hung; names the file it was at.
     """
-    command = [sys.executable, "-m", "attenuator.runtime.check", str(folder)]
+    command = [sys.executable, "-m", "attenuator.runtime.check", str(folder), str(device)]
     try:
         child = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False)
         output, ending = child.stdout, f"ended the checking process with code {child.returncode}"
@@ -182,7 +207,7 @@ def check_in_child(folder: Path, *, timeout_s: float = CHECK_TIMEOUT_S) -> None:
         if said.get("ok"):
             return
         if "error" in said:
-            raise OperatorLibraryMissing(said["error"]) if said["kind"] == "library" else BundleError(said["error"])
+            raise KINDS.get(said["kind"], BundleError)(said["error"])
         stage = said.get("stage", stage)
     raise BundleError(f"bundle {folder}: {stage} {ending}")
 

@@ -1,0 +1,171 @@
+"""Where sessions run: the CPU or one CUDA device, and whether the latter can be had."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Literal
+
+from attenuator.errors import DeviceUnavailable, OperatorLibraryMissing
+
+Wanted = Literal["cpu", "cuda", "auto"]
+PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+TRIAL_TIMEOUT_S = 300
+ENVIRONMENT = "pip install 'attenuator[gpu]'"
+ABSENT = re.compile(r"(lib[\w.+-]+\.so[\w.]*): cannot open shared object file")
+CUDA_FAILURE = re.compile(r"CUDA failure \d+: ([^;\n]+)")
+ORT_ERROR = re.compile(r"\[E:onnxruntime[^\]]*\] *(.+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A place for sessions to run.
+
+    Attributes:
+        kind: `cpu` or `cuda`.
+        index: which CUDA device, as the driver counts.
+    """
+
+    kind: Literal["cpu", "cuda"] = "cpu"
+    index: int = 0
+
+    def __str__(self) -> str:
+        """What answers call it: `cpu`, `cuda:0`."""
+        return self.kind if self.kind == "cpu" else f"{self.kind}:{self.index}"
+
+
+CPU = Device()
+
+
+def parse_device(text: str) -> Device:
+    """The device that `str` wrote."""
+    kind, _, index = text.partition(":")
+    return Device("cuda", int(index)) if kind == "cuda" else CPU
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A device and the reason for it.
+
+    Attributes:
+        device: where to run.
+        reason: why, in words.
+    """
+
+    device: Device
+    reason: str
+
+
+def choose(wanted: Wanted, index: int = 0) -> Choice:
+    """Finds the device to run on.
+
+    Args:
+        wanted: `auto` is CUDA where it works, else the CPU.
+        index: which CUDA device.
+
+    Returns:
+        The device; a CUDA device has run one of the operators.
+
+    Raises:
+        DeviceUnavailable: `cuda` is wanted and does not work; one sentence names what is missing.
+    """
+    if wanted == "cpu":
+        return Choice(CPU, "as asked")
+    device = Device("cuda", index)
+    reason = trial(device)
+    if reason is None:
+        return Choice(device, "as asked" if wanted == "cuda" else "CUDA works")
+    if wanted == "cuda":
+        raise DeviceUnavailable(f"CUDA device {index} cannot be used: {reason}")
+    return Choice(CPU, f"CUDA device {index} cannot be used: {reason}")
+
+
+def trial(device: Device) -> str | None:
+    """Runs one operator on a CUDA device, in a child process.
+
+    ONNX Runtime falls back to the CPU without an error, and says why on standard error alone; a broken driver may also
+    end the process.
+
+    Args:
+        device: a CUDA device.
+
+    Returns:
+        None where it works, else what is missing, in words.
+    """
+    command = [sys.executable, "-m", "attenuator.runtime.trial", str(device.index)]
+    try:
+        child = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TRIAL_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"its trial took more than {TRIAL_TIMEOUT_S} s"
+    told = child.stderr.decode("utf-8", errors="replace")
+    try:
+        said = json.loads(child.stdout.decode("utf-8", errors="replace").strip().splitlines()[-1])
+    except (ValueError, IndexError):
+        code = child.returncode
+        return f"its trial ended with {signal.Signals(-code).name if code < 0 else f'code {code}'}"
+    if said.get("ok"):
+        return None
+    return explained(str(said.get("error", "")), told)
+
+
+def explained(error: str, told: str) -> str:
+    """What is missing, in words.
+
+    Args:
+        error: what the trial says; empty where ONNX Runtime fell back without an error.
+        told: what ONNX Runtime wrote to standard error.
+
+    Returns:
+        The reason, without a full stop.
+    """
+    absent = ABSENT.search(f"{error}\n{told}")
+    if absent and absent[1].startswith("libcuda.so"):
+        return f"{absent[1]} is missing, so no NVIDIA driver is here; a container gets it by --gpus all"
+    if absent:
+        return f"{absent[1]} is missing: {ENVIRONMENT}"
+    failure = CUDA_FAILURE.search(f"{error}\n{told}")
+    if failure:
+        return f"CUDA says '{failure[1].strip()}'"
+    if error:
+        return error
+    logged = ORT_ERROR.findall(told)
+    return logged[-1].strip()[:300] if logged else "ONNX Runtime fell back to the CPU without a reason"
+
+
+def check_providers(providers: list[str], device: Device) -> None:
+    """Refuses a session that ONNX Runtime has put elsewhere.
+
+    Args:
+        providers: what the session says it has.
+        device: where it belongs.
+
+    Raises:
+        DeviceUnavailable: ONNX Runtime fell back to another provider.
+    """
+    if providers[:1] != [PROVIDERS[device.kind]]:
+        reason = None if device.kind == "cpu" else trial(device)
+        raise DeviceUnavailable(
+            f"ONNX Runtime put a session for {device} on {providers[0]}: {reason or 'it gives no reason'}"
+        )
+
+
+def check_assignment(placed: dict[str, str], device: Device, library: str) -> None:
+    """Refuses operators that run elsewhere than the session.
+
+    Args:
+        placed: provider by operator name, of the operators of this product in the graph.
+        device: where they belong.
+        library: path of the operators' shared library.
+
+    Raises:
+        OperatorLibraryMissing: it has no kernels for the device.
+    """
+    for name, provider in placed.items():
+        if provider != PROVIDERS[device.kind]:
+            raise OperatorLibraryMissing(
+                f"the operator library {library} has no kernel of {name} for {device.kind}: build it with `make cuda`"
+            )
