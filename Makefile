@@ -9,7 +9,7 @@ SOURCES := pyproject.toml CMakeLists.txt ops/CMakeLists.txt $(shell find ops -na
 CPP := $(shell find ops -name '*.cc' -o -name '*.h' -o -name '*.inl')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench check format build gen sanitize package clean
+.PHONY: help setup demo test bench check format build gen sanitize package container clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -69,6 +69,9 @@ sanitize: $(VENV)/.setup ## the hostile-input tests under AddressSanitizer and U
 
 package: $(VENV)/.setup ## sdist -> wheel -> a fresh environment that classifies with the installed package
 	scripts/package.sh
+
+container: ## build the CPU image with buildah, start its server, classify (as root; needs no Docker engine)
+	scripts/container.sh
 
 clean: ## remove everything that was built
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,58 @@
+# The service with the demo bundles, for CPUs (the default) or NVIDIA GPUs:
+#   docker build -t attenuator .                          docker run -p 8000:8000 attenuator
+#   docker build -t attenuator --build-arg DEVICE=gpu .   docker run --gpus all -p 8000:8000 attenuator
+# A mirror of the package index: --build-arg PIP_INDEX_URL=URL, or, where the address holds a password or more than one
+# line is needed, --secret id=pip,src=$HOME/.config/pip/pip.conf, which stays out of the image and its history.
+ARG BASE=debian:12-slim
+ARG DEVICE=cpu
+
+FROM ${BASE} AS build
+ARG DEVICE
+ARG PIP_INDEX_URL
+ARG PIP_EXTRA_INDEX_URL
+ENV DEBIAN_FRONTEND=noninteractive PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+# A base that brings its own Python, such as python:3.11-slim, keeps it: both stages must run the same one.
+RUN apt-get update -q \
+    && apt-get install -qy --no-install-recommends ca-certificates g++ \
+    && { command -v python3 >/dev/null || apt-get install -qy --no-install-recommends python3 python3-venv; }
+WORKDIR /src
+RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
+    python3 -m venv /tools && /tools/bin/pip install --quiet --no-cache-dir "scikit-build-core>=1.1" "cmake>=3.24" ninja
+COPY . .
+# GPU: nvcc comes from the toolkit's wheels, so that no image of a CUDA vendor is needed to build.
+RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
+    export PATH="/tools/bin:$PATH" && cuda=OFF \
+    && case "$DEVICE" in \
+         cpu) ;; \
+         gpu) cuda=ON; CUDA_HOME=$(scripts/cuda_toolkit.sh) && export CUDA_HOME PATH="$CUDA_HOME/bin:$PATH" ;; \
+         *) echo "DEVICE is '$DEVICE', must be cpu or gpu" >&2; exit 1 ;; \
+       esac \
+    && pip wheel --quiet --no-build-isolation --no-deps --wheel-dir /dist \
+         --config-settings=cmake.define.ATTENUATOR_CUDA=$cuda .
+# The service's own environment has neither pip nor build tools. The GPU's ONNX Runtime brings CUDA and cuDNN as wheels.
+RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
+    python3 -m venv --without-pip /opt/attenuator \
+    && /tools/bin/pip --python /opt/attenuator/bin/python install --quiet --no-cache-dir "$(ls /dist/*.whl)[$DEVICE]"
+
+FROM ${BASE} AS runtime
+ENV DEBIAN_FRONTEND=noninteractive
+RUN command -v python3 >/dev/null \
+    || { apt-get update -q && apt-get install -qy --no-install-recommends python3 && rm -rf /var/lib/apt/lists/*; }
+RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin attenuator
+COPY --from=build /opt/attenuator /opt/attenuator
+COPY examples/bundles /bundles
+USER 10001:10001
+ENV PATH=/opt/attenuator/bin:$PATH PYTHONUNBUFFERED=1 ATTENUATOR_HOST=0.0.0.0 ATTENUATOR_PORT=8000
+EXPOSE 8000
+HEALTHCHECK --interval=10s --timeout=5s --start-period=120s --retries=3 \
+    CMD ["python", "-c", "import os, urllib.request as r; r.urlopen(f'http://127.0.0.1:{os.environ[\"ATTENUATOR_PORT\"]}/health/ready', timeout=4)"]
+# Bundles of your own: mount them below /bundles.
+CMD ["sh", "-c", "exec attenuator serve /bundles/*"]
+
+FROM runtime AS runtime-cpu
+
+FROM runtime AS runtime-gpu
+# Without a GPU the server of this image stops with a sentence; `-e ATTENUATOR_DEVICE=auto` lets it go on on the CPU.
+ENV ATTENUATOR_DEVICE=cuda NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+
+FROM runtime-${DEVICE}
