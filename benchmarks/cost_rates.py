@@ -26,12 +26,12 @@ from attenuator.bundle import MODEL, Manifest, read_manifest
 from attenuator.clients.baseline import write_softmax_model
 from attenuator.clients.cost import CostModel, Units
 from attenuator.clients.report import lengths_up_to
-from attenuator.clients.work import count_work
 from attenuator.export import export
 from attenuator.export.encoder import Encoder, EncoderConfig
 from attenuator.runtime import KnobTable, Row, create
 from attenuator.runtime.batch import pack
 from attenuator.runtime.graph import read_graph
+from attenuator.runtime.work import count_work
 
 SHAPES: tuple[dict[str, Any], ...] = (
     {"hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 128, "hash_bits": 9},

@@ -9,7 +9,7 @@ asks the clock instead.
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from attenuator.clients.work import Work
+from attenuator.runtime.work import Work
 
 LONGEST = 1 << 20
 

@@ -13,10 +13,10 @@ from attenuator.bundle import MODEL, Manifest, read_manifest
 from attenuator.clients.measure import measure
 from attenuator.clients.report import Measured, Report, lengths_up_to, measured_verdict, report_on, values_of
 from attenuator.clients.show import show
-from attenuator.clients.work import count_work
 from attenuator.commandline import CommandSettings, Words, fail, parse
 from attenuator.errors import BundleError
 from attenuator.runtime.graph import read_graph
+from attenuator.runtime.work import count_work
 
 COMMAND = "inspect"
 USAGE = "BUNDLE [options]"

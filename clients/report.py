@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict
 
 from attenuator.bundle import MANIFEST, BundleKnob, Manifest
 from attenuator.clients.cost import RATES_MACHINE, CostModel
-from attenuator.clients.work import Work
+from attenuator.runtime.work import Work
 
 SHORTEST_LENGTH, LENGTHS_SHOWN = 32, 8
 # A measured gain this far above the modelled limit is doubted.

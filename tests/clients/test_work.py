@@ -9,9 +9,9 @@ from onnx import TensorProto, helper
 
 from attenuator.clients.baseline import write_softmax_model
 from attenuator.clients.cost import CostModel
-from attenuator.clients.work import Work, count_work
 from attenuator.ops import DOMAIN, OPERATORS
 from attenuator.runtime.graph import read_graph
+from attenuator.runtime.work import Work, count_work
 
 D, HEADS, FFN, LABELS, VOCABULARY = 768, 12, 3072, 3, 50
 BY_KEY = {operator.key: operator for operator in OPERATORS}

@@ -138,9 +138,21 @@ def test_cost_grows_with_length_and_knob(models: dict[str, Model]) -> None:
     cost = models["yoso"].predict_cost
     assert cost(100, {"num_hashes": 8}) < cost(100, {"num_hashes": 16}) < cost(200, {"num_hashes": 16})
     assert cost(8192, {"num_hashes": 0}) > cost(8192, {"num_hashes": 32})
-    dense = 2 * (4 * tiny.HIDDEN**2 + 2 * tiny.HIDDEN * tiny.FFN) + tiny.HIDDEN**2 + 3 * tiny.HIDDEN
-    hashing = 2 * 32 * 2 * (8 + 1) * tiny.HIDDEN
-    assert cost(1000, {"num_hashes": 32}) == 1000 * (dense + hashing)
-    softmax = 2 * 1000 * 2 * tiny.HIDDEN
-    assert models["softmax"].predict_cost(1000, {}) == 1000 * (dense + softmax)
-    assert models["mca"].predict_cost(1000, {"alpha": 0.5}) == 1000 * (dense + softmax)
+    layer, head = 4 * tiny.HIDDEN**2 + 2 * tiny.HIDDEN * tiny.FFN, tiny.HIDDEN**2 + 3 * tiny.HIDDEN
+    dense = 1000 * tiny.LAYERS * layer + head  # the head sees one row a sequence
+    hashing = tiny.LAYERS * 32 * 2 * (8 + 1) * tiny.HIDDEN
+    assert cost(1000, {"num_hashes": 32}) == dense + 1000 * hashing
+    softmax = tiny.LAYERS * 1000 * 2 * tiny.HIDDEN
+    assert models["softmax"].predict_cost(1000, {}) == dense + 1000 * softmax
+
+
+def test_cost_falls_as_alpha_rises_where_mca_samples(models: dict[str, Model]) -> None:
+    cost = models["mca"].predict_cost
+    exact = cost(700, {"alpha": 0.0})
+    assert exact == models["softmax"].predict_cost(700, {})
+    assert exact > cost(700, {"alpha": 0.3}) > cost(700, {"alpha": 1.0})
+    projections = 700 * tiny.LAYERS * tiny.HIDDEN**2
+    assert exact - cost(700, {"alpha": 1.0}) == pytest.approx(projections * (1 - 1.3 / tiny.HIDDEN**0.5))
+    # Where sampling cannot pay, the operator computes exactly: alpha^2 C at most 1, and long texts of a narrow model.
+    assert cost(700, {"alpha": 0.12}) == exact
+    assert cost(1000, {"alpha": 1.0}) == cost(1000, {"alpha": 0.0})

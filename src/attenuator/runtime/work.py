@@ -42,6 +42,7 @@ class AttentionNode:
         hash_bits: bits per hash (YOSO), else 0.
         window: keys on either side, 0 for all.
         first_only: only the first token of each sequence is a query.
+        estimator: how the value projection is approximated (MCA), else empty.
     """
 
     key: str
@@ -52,6 +53,11 @@ class AttentionNode:
     hash_bits: int
     window: int
     first_only: bool
+    estimator: str = ""
+
+    def keys(self, tokens: int) -> int:
+        """Most keys that a row sees in a sequence."""
+        return min(tokens, 2 * self.window + 1) if self.window else tokens
 
     def queries(self, tokens: int) -> int:
         """Rows that are computed in a sequence."""
@@ -59,8 +65,7 @@ class AttentionNode:
 
     def softmax_macs(self, tokens: int) -> int:
         """Multiply-adds of exact attention: scores, and their product with the values."""
-        keys = min(tokens, 2 * self.window + 1) if self.window else tokens
-        return self.queries(tokens) * keys * self.num_heads * (self.head_dim + self.value_dim)
+        return self.queries(tokens) * self.keys(tokens) * self.num_heads * (self.head_dim + self.value_dim)
 
     def value_macs(self, tokens: int) -> int:
         """Multiply-adds of the exact value projection inside the node (MCA), 0 where a linear layer before it has them.
@@ -157,7 +162,7 @@ class _Counter:
             return Rows.SEQUENCE
         given = [self.rows.get(name, Rows.CONSTANT) for name in node.inputs if name]
         if node.domain == DOMAIN:
-            return given[0]
+            return given[0] if given else Rows.CONSTANT
         if node.op_type == "Gather" and len(given) == 2 and given[1] is not Rows.CONSTANT:
             return given[1]
         return max(given, default=Rows.CONSTANT)
@@ -178,7 +183,8 @@ class _Counter:
             weight = self.constants[node.inputs[1]]
             return weight[0 if node.attributes.get("transB") else -1] if weight else 0
         if node.op_type == "Gather" and node.inputs[0] in self.constants:
-            return self.constants[node.inputs[0]][-1]
+            table = self.constants[node.inputs[0]]
+            return table[-1] if table else 0
         return max((self.widths.get(name, 0) for name in node.inputs[:2]), default=0)
 
     def _inputs(self, node: Node) -> Mapping[str, str]:
@@ -188,16 +194,15 @@ class _Counter:
         return dict(zip((tensor.name for tensor in operator.inputs), node.inputs, strict=False))
 
     def _attention(self, node: Node) -> AttentionNode:
-        inputs = self._inputs(node)
-        heads = int(node.attributes.get("num_heads", 1))
+        operator, inputs = BY_NAME[node.op_type], self._inputs(node)
+        heads = max(1, int(node.attributes.get("num_heads", 1)))
         width = self.widths.get(inputs["query"], 0)
-        channels = 0
-        if "value_weight" in inputs:
-            channels, value_width = self.constants.get(inputs["value_weight"], (0, width))
-        else:
-            value_width = self.widths.get(inputs["value"], width)
+        channels, value_width = 0, self.widths.get(inputs.get("value", ""), width)
+        weight = self.constants.get(inputs.get("value_weight", ""), ())
+        if len(weight) == 2:
+            channels, value_width = weight
         return AttentionNode(
-            key=BY_NAME[node.op_type].key,
+            key=operator.key,
             num_heads=heads,
             head_dim=width // heads,
             value_dim=value_width // heads,
@@ -205,6 +210,7 @@ class _Counter:
             hash_bits=int(node.attributes.get("hash_bits", 0)),
             window=int(node.attributes.get("window", 0)),
             first_only=node.attributes.get("queries") == "first",
+            estimator=str(node.attributes.get("estimator", "sampled")) if operator.key == "mca" else "",
         )
 
 
