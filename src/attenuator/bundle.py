@@ -135,6 +135,9 @@ class Manifest(Record):
     @model_validator(mode="after")
     def fits_together(self) -> "Manifest":
         """Checks what one field says about another."""
+        for index, label in enumerate(self.labels):
+            if not label.strip():
+                raise ValueError(f"label {index} is empty")
         if len(set(self.labels)) != len(self.labels):
             raise ValueError("labels repeat")
         if self.task == "multi_label" and len(self.thresholds) != len(self.labels):
@@ -188,6 +191,9 @@ def read_manifest(folder: Path) -> Manifest:
         if path.stat().st_size > MAX_MANIFEST_BYTES:
             raise ValueError(f"it has {path.stat().st_size} bytes, must have at most {MAX_MANIFEST_BYTES}")
         raw = json.loads(path.read_text(encoding="utf-8"))
+        json.dumps(raw, ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # written as an escape, it would fail the answer that shows it
+        raise BundleError(f"bundle {folder}: {MANIFEST} has a text with half of a surrogate pair") from None
     except (OSError, ValueError, RecursionError) as error:
         raise BundleError(f"bundle {folder}: {MANIFEST} cannot be read: {error}") from None
     version = raw.get("format_version") if isinstance(raw, dict) else None

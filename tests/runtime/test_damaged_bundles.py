@@ -91,6 +91,12 @@ def changed(folder: Path, **fields: Any) -> None:
 
 KNOB = {"name": "num_hashes", "dtype": "int32", "default": 32, "low": 0, "high": 512, "exact": 0}
 KNOB |= {"accuracy": "rises", "unit": "hash tables", "doc": "..."}
+
+
+def yoso_with(**attributes: Any) -> dict[str, Any]:
+    return {"attention": {"operator": "yoso", "layers": 2, "attributes": attributes, "other_nodes": {"pool": 1}}}
+
+
 MANIFEST_CASES: dict[str, tuple[dict[str, Any], str]] = {
     "newer format": ({"format_version": 2}, "format_version 2"),
     "format a text": ({"format_version": "1"}, "format_version '1'"),
@@ -99,6 +105,10 @@ MANIFEST_CASES: dict[str, tuple[dict[str, Any], str]] = {
     "unknown field": ({"colour": "red"}, "colour"),
     "no labels": ({"labels": []}, "labels"),
     "label twice": ({"labels": ["a", "a", "b"]}, "labels repeat"),
+    "empty label": ({"labels": ["a", "", "c"]}, "label 1 is empty"),
+    "white label": ({"labels": ["a", "b", " \n"]}, "label 2 is empty"),
+    "half a surrogate pair": ({"labels": ["a", "b", "\ud800"]}, "half of a surrogate pair"),
+    "half a pair elsewhere": ({"knobs": [KNOB | {"doc": "\udc00"}]}, "half of a surrogate pair"),
     "one label more": ({"labels": ["a", "b", "c", "d"]}, "labels"),
     "one label fewer": ({"labels": ["a", "b"]}, "labels"),
     "task unknown": ({"task": "regression"}, "task"),
@@ -120,10 +130,21 @@ MANIFEST_CASES: dict[str, tuple[dict[str, Any], str]] = {
         {"attention": {"operator": "yoso", "layers": 3, "attributes": {}, "other_nodes": {"pool": 1}}},
         "2 YosoAttention, bundle.json says 1 SequencePool, 3 YosoAttention",
     ),
+    "unknown attribute": (yoso_with(colour="red"), "attention.attributes names 'colour'"),
+    "other heads": (yoso_with(num_heads=4), "num_heads 2, bundle.json says 4"),
+    "other hashes": (yoso_with(hash="hadamard"), "hash 'gaussian', bundle.json says 'hadamard'"),
+    "attribute of other type": (yoso_with(hash_bits="8"), "hash_bits 8, bundle.json says '8'"),
+    "estimator where there is none": (yoso_with(estimator="sampled"), "attention.attributes names 'estimator'"),
     "unknown knob": ({"knobs": [KNOB | {"name": "temperature"}]}, "knobs"),
     "no knob": ({"knobs": []}, "knobs"),
     "knob too wide": ({"knobs": [KNOB | {"high": 100000}]}, "0 to 512"),
     "knob of other type": ({"knobs": [KNOB | {"dtype": "float"}]}, "dtype"),
+    "knob of unknown direction": ({"knobs": [KNOB | {"accuracy": "wanders"}]}, "knobs.0.accuracy"),
+    "knob of other direction": (
+        {"knobs": [KNOB | {"accuracy": "falls"}]},
+        "accuracy falls, with this operator it rises",
+    ),
+    "other exact value": ({"knobs": [KNOB | {"exact": 512}]}, "exact 512, must be 0"),
     "default outside": ({"knobs": [KNOB | {"high": 16}]}, "default 32"),
     "default a fraction": ({"knobs": [KNOB | {"default": 1.5}]}, "default 1.5"),
     "unknown input": ({"inputs": ["input_ids", "pixels"]}, "pixels"),

@@ -7,6 +7,7 @@ One JSON object a line on standard output: `{"stage": file}` before each file is
 """
 
 import json
+import math
 import resource
 import sys
 from collections import Counter
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from attenuator import ops
-from attenuator.bundle import MANIFEST, MODEL, PROBE, TOKENIZER, Manifest, read_manifest
+from attenuator.bundle import CALIBRATION, MANIFEST, MODEL, PROBE, TOKENIZER, Manifest, read_manifest
 from attenuator.errors import AttenuatorError, BundleError, DeviceUnavailable, OperatorLibraryMissing
 from attenuator.ops.spec import DOMAIN
 from attenuator.runtime import session as sessions
@@ -34,6 +35,7 @@ DOMAINS = {"", "ai.onnx", "com.microsoft", DOMAIN}
 CONTROL_FLOW = {"Loop", "Scan", "If", "SequenceMap"}
 INPUT_TYPES = {"int32": "tensor(int32)", "int64": "tensor(int64)", "float": "tensor(float)"}
 MEMORY_BYTES = 16 * 2**30
+MAX_CALIBRATION_BYTES = 16 * 2**20
 CPU_SECONDS = 300
 # What makes a pattern backtrack or a replacement grow without end, next to usual text.
 SAMPLE = "The quick (brown) fox's 1,234.5 jumps: na\u00efve \u6f22\u5b57. " + "a" * 64 + "! " + "0" * 64 + " x" * 64
@@ -55,6 +57,8 @@ def check_bundle(folder: Path, device: Device = CPU) -> None:
     manifest = read_manifest(folder)
     check_device(folder, manifest, device)
     check_knobs(folder, manifest)
+    _say(stage=CALIBRATION)
+    check_calibration(folder, manifest)
     _say(stage=TOKENIZER)
     encoder = TextEncoder(folder / TOKENIZER, max_tokens=manifest.max_tokens, vocab_size=manifest.vocab_size)
     check_tokenizer(folder, encoder)
@@ -65,6 +69,7 @@ def check_bundle(folder: Path, device: Device = CPU) -> None:
     except ValueError as error:
         raise BundleError(f"bundle {folder}: {MODEL} cannot be read: {error}") from None
     check_graph(folder, manifest, graph)
+    check_attributes(folder, manifest, graph)
     try:
         session = sessions.create(folder / MODEL, device=device)
     except AttenuatorError:
@@ -115,6 +120,12 @@ def check_knobs(folder: Path, manifest: Manifest) -> None:
                 f"{where}: knob {knob.name} ranges from {knob.low:g} to {knob.high:g}, "
                 f"must stay within {spec.low:g} to {spec.high:g}"
             )
+        if knob.accuracy != spec.accuracy:
+            raise BundleError(
+                f"{where}: knob {knob.name} says that accuracy {knob.accuracy}, with this operator it {spec.accuracy}"
+            )
+        if knob.exact != spec.exact:
+            raise BundleError(f"{where}: knob {knob.name} has exact {knob.exact:g}, must be {spec.exact:g}")
         for name, value in (("default", knob.default), ("exact", knob.exact)):
             if not knob.low <= value <= knob.high or (knob.dtype == "int32" and value != int(value)):
                 raise BundleError(f"{where}: knob {knob.name} has {name} {value:g}, must lie in its range")
@@ -152,6 +163,55 @@ def check_graph(folder: Path, manifest: Manifest, graph: Graph) -> None:
     expected[manifest.attention.operator] += manifest.attention.layers
     if found != expected:
         raise BundleError(f"{where} has {_counts(found)}, {MANIFEST} says {_counts(expected)}")
+
+
+def check_attributes(folder: Path, manifest: Manifest, graph: Graph) -> None:
+    """Compares the attributes that the manifest claims with those of the attention nodes.
+
+    Raises:
+        BundleError: the operator has no such attribute, or a node has another value.
+    """
+    operator = next(operator for operator in ops.OPERATORS if operator.key == manifest.attention.operator)
+    defaults = {attribute.name: attribute.default for attribute in operator.attributes}
+    nodes = [node for node in graph.nodes if node.domain == DOMAIN and node.op_type == operator.name]
+    for name, claimed in manifest.attention.attributes.items():
+        if name not in defaults:
+            raise BundleError(
+                f"bundle {folder}: {MANIFEST}: attention.attributes names {name!r}, must be of {', '.join(defaults)}"
+            )
+        for node in nodes:
+            found = node.attributes.get(name, defaults[name])
+            if not _same(found, claimed):
+                raise BundleError(
+                    f"bundle {folder}: {MODEL} has a {operator.name} node with {name} {found!r}, "
+                    f"{MANIFEST} says {claimed!r}"
+                )
+
+
+def check_calibration(folder: Path, manifest: Manifest) -> None:
+    """Reads `calibration.json`, where there is one: nothing uses it yet, but one that cannot be meant is refused.
+
+    Raises:
+        BundleError: it is no JSON object, or belongs to another revision of the bundle.
+    """
+    path = folder / CALIBRATION
+    where = f"bundle {folder}: {CALIBRATION}"
+    if not path.exists() and not path.is_symlink():
+        return
+    if not path.is_file():
+        raise BundleError(f"{where} is not a file")
+    try:
+        if path.stat().st_size > MAX_CALIBRATION_BYTES:
+            raise ValueError(f"it has {path.stat().st_size} bytes, must have at most {MAX_CALIBRATION_BYTES}")
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise BundleError(f"{where} cannot be read: {first_line(error)}; calibrate again, or delete it") from None
+    revision = raw.get("revision") if isinstance(raw, dict) else None
+    if revision != manifest.revision:
+        said = f"revision {revision[:12]!r}" if isinstance(revision, str) else "no revision"
+        raise BundleError(
+            f"{where} has {said}, the bundle is revision {manifest.revision[:12]!r}: calibrate again, or delete it"
+        )
 
 
 def check_signature(folder: Path, manifest: Manifest, session: Any) -> None:
@@ -229,6 +289,14 @@ def check_probe(folder: Path, model: Model) -> None:
             f"bundle {folder}: {MODEL} gives other logits than {PROBE}: they differ by {worst:.2g}, "
             f"must be at most {limit:g}"
         )
+
+
+def _same(found: object, claimed: object) -> bool:
+    """Whether two attribute values are one: floats as far as float32 tells them apart."""
+    if isinstance(found, float) or isinstance(claimed, float):
+        numbers = isinstance(found, int | float) and isinstance(claimed, int | float)
+        return numbers and math.isclose(float(found), float(claimed), rel_tol=1e-6)  # type: ignore[arg-type]
+    return type(found) is type(claimed) and found == claimed
 
 
 def _counts(counts: Counter[str]) -> str:

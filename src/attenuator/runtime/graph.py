@@ -6,6 +6,7 @@ Field numbers are those of onnx.proto3, which never change.
 """
 
 import mmap
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +33,7 @@ class Node:
     op_type: str
     inputs: list[str]
     outputs: list[str]
-    attributes: dict[str, int | str]
+    attributes: dict[str, int | float | str]
 
 
 @dataclass(slots=True)
@@ -183,10 +184,12 @@ def _node(data: memoryview, graph: Graph, owner: tuple[str, str] | None, depth: 
 
 def _attribute(data: memoryview, node: Node, graph: Graph, owner: tuple[str, str] | None, depth: int) -> None:
     name = ""
-    found: int | str | None = None
+    found: int | float | str | None = None
     for number, value in _fields(data):
         if number == 1:
             name = _text(value)
+        elif number == 2 and isinstance(value, memoryview) and len(value) == 4:
+            [found] = struct.unpack("<f", value)
         elif number == 3 and isinstance(value, int):
             found = value - 2**64 if value >= 2**63 else value
         elif number == 4:

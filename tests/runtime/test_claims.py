@@ -1,0 +1,123 @@
+"""What a bundle says beside its graph, against the graph; its calibration; and graphs that cannot be counted."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+import tiny
+from onnx import helper
+
+from attenuator import bundle
+from attenuator.errors import BundleError
+from attenuator.runtime.check import check_bundle
+from attenuator.runtime.graph import read_graph
+from attenuator.runtime.work import count_work
+
+
+@pytest.fixture
+def copy(bundles: dict[str, Path], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(bundles["yoso"], tmp_path / "bundle"))
+
+
+def refused(folder: Path, *words: str) -> None:
+    with pytest.raises(BundleError) as caught:
+        check_bundle(folder)
+    sentence = str(caught.value)
+    assert "\n" not in sentence
+    assert len(sentence) < 600
+    for word in words:
+        assert word in sentence, sentence
+
+
+def claim(folder: Path, **attributes: int | float | str) -> None:
+    """Changes what the manifest says of the attention nodes."""
+    attention = json.loads((folder / bundle.MANIFEST).read_text())["attention"]
+    tiny.sign(folder, attention=bundle.Attention(**attention | {"attributes": attributes}))
+
+
+def test_estimator_of_another_bundle(bundles: dict[str, Path], tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(bundles["mca"], tmp_path / "mca"))
+    claim(folder, estimator="sampled", scale=0.0)
+    check_bundle(folder)
+    claim(folder, estimator="deterministic")
+    refused(folder, "McaAttention node with estimator 'sampled', bundle.json says 'deterministic'")
+    claim(folder, scale=0.125)
+    refused(folder, "scale 0.0, bundle.json says 0.125")
+
+
+def test_float_attribute_is_read_from_the_graph(bundles: dict[str, Path], tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(bundles["softmax"], tmp_path / "softmax"))
+    model = onnx.load(folder / bundle.MODEL)
+    scale = 1 / 32**0.5  # what 0 stands for
+    for node in model.graph.node:
+        if node.op_type == "SoftmaxAttention":
+            node.attribute.append(helper.make_attribute("scale", scale))
+    onnx.save(model, folder / bundle.MODEL)
+    claim(folder, scale=scale)
+    check_bundle(folder)
+    claim(folder, scale=0.2)
+    refused(folder, "node with scale 0.1767", "bundle.json says 0.2")
+
+
+CALIBRATIONS = {
+    "garbage": b"\x00\xff garbage",
+    "empty": b"",
+    "a list": b"[]",
+    "no revision": b"{}",
+    "other revision": json.dumps({"revision": "0" * 64}).encode(),
+    "revision a number": b'{"revision": 1}',
+    "nested": b"[" * 200_000,
+}
+
+
+@pytest.mark.parametrize("content", CALIBRATIONS.values(), ids=CALIBRATIONS)
+def test_calibration_that_cannot_be_meant(copy: Path, content: bytes) -> None:
+    (copy / bundle.CALIBRATION).write_bytes(content)
+    refused(copy, "calibration.json", "calibrate again, or delete it")
+
+
+def test_calibration_of_this_revision_is_let_be(copy: Path) -> None:
+    revision = json.loads((copy / bundle.MANIFEST).read_text())["revision"]
+    (copy / bundle.CALIBRATION).write_text(json.dumps({"revision": revision, "values": []}))
+    check_bundle(copy)
+
+
+def test_calibration_that_is_no_file(copy: Path) -> None:
+    os.mkfifo(copy / bundle.CALIBRATION)
+    refused(copy, "calibration.json is not a file")
+
+
+def no_heads(model: onnx.ModelProto) -> None:
+    for node in model.graph.node:
+        for attribute in node.attribute:
+            if attribute.name == "num_heads":
+                attribute.i = 0
+
+
+def few_inputs(model: onnx.ModelProto) -> None:
+    for node in model.graph.node:
+        if node.domain == "attenuator":
+            del node.input[:]
+
+
+def flat_weights(model: onnx.ModelProto) -> None:
+    for weight in model.graph.initializer:
+        del weight.dims[:]
+
+
+Edit = Callable[[onnx.ModelProto], None]
+
+
+@pytest.mark.parametrize("edit", [no_heads, few_inputs, flat_weights])
+def test_graph_that_cannot_be_counted(copy: Path, edit: Edit) -> None:
+    """Work is counted before ONNX Runtime refuses such a graph."""
+    model = onnx.load(copy / bundle.MODEL)
+    edit(model)
+    (copy / bundle.MODEL).write_bytes(model.SerializeToString())
+    count_work(read_graph(copy / bundle.MODEL))
+    tiny.sign(copy)
+    refused(copy, bundle.MODEL)
