@@ -72,6 +72,7 @@ int OrtNodeReader::Choice(const char* name, std::initializer_list<const char*> c
 }
 
 std::optional<TensorView> OrtNodeReader::ConstantInput(std::size_t index) const {
+  if (inputs_ == nullptr) return std::nullopt;
   int constant = 0;
   const OrtValue* value = nullptr;
   if (Absent(Api().KernelInfoGetConstantInput_tensor(info_, index, &constant, &value)) ||
@@ -81,8 +82,8 @@ std::optional<TensorView> OrtNodeReader::ConstantInput(std::size_t index) const 
   return ViewOf(op_, inputs_[index], Ort::ConstValue(value).GetTensorRawData(), ShapeOf(value));
 }
 
-OrtRunContext::OrtRunContext(const char* op, OrtKernelContext* context, const InputSpec* inputs,
-                             std::size_t num_inputs)
+NodeTensors::NodeTensors(const char* op, OrtKernelContext* context, const InputSpec* inputs,
+                         std::size_t num_inputs)
     : context_(context), views_(num_inputs) {
   std::size_t given = 0;
   Ort::ThrowOnError(Api().KernelContext_GetInputCount(context, &given));
@@ -97,7 +98,7 @@ OrtRunContext::OrtRunContext(const char* op, OrtKernelContext* context, const In
   }
 }
 
-void* OrtRunContext::Output(std::size_t index, std::initializer_list<std::int64_t> shape) {
+void* NodeTensors::Output(std::size_t index, std::initializer_list<std::int64_t> shape) {
   OrtValue* value = nullptr;
   Ort::ThrowOnError(
       Api().KernelContext_GetOutput(context_, index, shape.begin(), shape.size(), &value));
@@ -106,21 +107,22 @@ void* OrtRunContext::Output(std::size_t index, std::initializer_list<std::int64_
   return data;
 }
 
-void OrtRunContext::Run(std::int64_t tasks, Task task, void* state) {
-  Ort::ThrowOnError(
-      Api().KernelContext_ParallelFor(context_, task, static_cast<std::size_t>(tasks), 0, state));
-}
-
 OrtStatusPtr InferShapes(const OutputSpec* outputs, std::size_t num_outputs,
                          OrtShapeInferContext* context) noexcept {
   return Guard([&] {
+    ONNXTensorElementDataType data = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
+    OrtTensorTypeAndShapeInfo* first = nullptr;  // borrowed, as are all infos of inputs
+    if (!Absent(Api().ShapeInferContext_GetInputTypeShape(context, 0, &first)) &&
+        first != nullptr) {
+      Ort::ThrowOnError(Api().GetTensorElementType(first, &data));
+    }
     for (std::size_t o = 0; o < num_outputs; ++o) {
       const OutputSpec& output = outputs[o];
       std::array<std::int64_t, 2> sizes{-1, -1};
       std::array<std::string, 2> symbols;
       for (int axis = 0; axis < output.rank; ++axis) {
         const AxisRule rule = output.axes[axis];
-        OrtTensorTypeAndShapeInfo* info = nullptr;  // borrowed: releasing it is a double free
+        OrtTensorTypeAndShapeInfo* info = nullptr;  // releasing it would be a double free
         if (rule.input < 0 ||
             Absent(Api().ShapeInferContext_GetInputTypeShape(
                 context, static_cast<std::size_t>(rule.input), &info)) ||
@@ -153,7 +155,8 @@ OrtStatusPtr InferShapes(const OutputSpec* outputs, std::size_t num_outputs,
         }
       }
       std::array<const char*, 2> names{symbols[0].c_str(), symbols[1].c_str()};
-      Ort::ThrowOnError(Api().SetTensorElementType(shape, OnnxType(output.type)));
+      Ort::ThrowOnError(
+          Api().SetTensorElementType(shape, output.data ? data : OnnxType(output.type)));
       Ort::ThrowOnError(Api().SetDimensions(shape, sizes.data(), rank));
       Ort::ThrowOnError(Api().SetSymbolicDimensions(shape, names.data(), rank));
       Ort::ThrowOnError(Api().ShapeInferContext_SetOutputTypeShape(context, o, shape));

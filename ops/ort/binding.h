@@ -1,17 +1,17 @@
 // ONNX Runtime's side of every operator, derived from its spec: schema, shape inference,
-// attributes, one run.
+// attributes. What differs between devices is in cpu.h and cuda.h.
 //
 // Facts that shape this file (onnxruntime 1.31, API 21):
 // * Only CustomOpBase<..., WithStatus = true> keeps the error code: a thrown exception would
-// degrade to
-//   RUNTIME_EXCEPTION, a returned OrtStatus arrives in Python as InvalidArgument.
+//   degrade to RUNTIME_EXCEPTION, a returned OrtStatus arrives in Python as InvalidArgument.
 // * InferOutputShapeFn is called without a try block, so nothing here may throw across it; the C++
-// wrapper of this API
-//   level writes -2 for symbolic axes, which newer runtimes reject, so shapes are set through the C
-//   API.
+//   wrapper of this API level writes -2 for symbolic axes, which newer runtimes reject, so shapes
+//   are set through the C API.
+// * One name may have kernels for several devices and element types: inputs and outputs must agree
+//   in number and in being optional, ONNX Runtime picks by provider and types. Kernels of providers
+//   that it was built without are ignored.
 // * A kernel object is shared by concurrent runs of its session: it is immutable after
-// construction.
-// * KernelContext_ParallelFor uses the session's intra-op pool.
+//   construction.
 #pragma once
 
 #define ORT_API_MANUAL_INIT
@@ -53,7 +53,7 @@ OrtStatusPtr Guard(const Body& body) noexcept {
 TensorView ViewOf(const char* op, const InputSpec& input, const void* data,
                   const std::vector<std::int64_t>& shape);
 
-// Reads attributes and constant inputs of one node.
+// Reads attributes of one node and, where `inputs` is given, its constant inputs in host memory.
 class OrtNodeReader final : public NodeReader {
  public:
   OrtNodeReader(const char* op, const OrtKernelInfo* info, const InputSpec* inputs)
@@ -71,37 +71,23 @@ class OrtNodeReader final : public NodeReader {
   const InputSpec* inputs_;
 };
 
-// One run of a node; also its thread pool.
-class OrtRunContext final : public RunContext, public ThreadPool {
+// The tensors of one run of a node, in host or device memory.
+class NodeTensors {
  public:
-  OrtRunContext(const char* op, OrtKernelContext* context, const InputSpec* inputs,
-                std::size_t num_inputs);
-  TensorView Input(std::size_t index) const override { return views_[index]; }
-  void* Output(std::size_t index, std::initializer_list<std::int64_t> shape) override;
-  ThreadPool& threads() override { return *this; }
-
- protected:
-  void Run(std::int64_t tasks, Task task, void* state) override;
+  NodeTensors(const char* op, OrtKernelContext* context, const InputSpec* inputs,
+              std::size_t num_inputs);
+  TensorView Input(std::size_t index) const { return views_[index]; }
+  void* Output(std::size_t index, std::initializer_list<std::int64_t> shape);
 
  private:
   OrtKernelContext* context_;
   std::vector<TensorView> views_;
 };
 
+// Infers every output's shape by its rules; the element type of a data output is that of the first
+// input, which is a data tensor in every operator.
 OrtStatusPtr InferShapes(const OutputSpec* outputs, std::size_t num_outputs,
                          OrtShapeInferContext* context) noexcept;
-
-template <class Spec>
-struct NodeKernel {
-  std::unique_ptr<Kernel> kernel;
-
-  OrtStatusPtr ComputeV2(OrtKernelContext* context) const {
-    return Guard([&] {
-      OrtRunContext run(Spec::kName, context, Spec::kInputs.data(), Spec::kInputs.size());
-      kernel->Run(run);
-    });
-  }
-};
 
 inline ONNXTensorElementDataType OnnxType(ElementType type) {
   switch (type) {
@@ -109,14 +95,21 @@ inline ONNXTensorElementDataType OnnxType(ElementType type) {
       return ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32;
     case ElementType::kInt64:
       return ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64;
+    case ElementType::kFloat16:
+      return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16;
+    case ElementType::kBfloat16:
+      return ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16;
     default:
       return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
   }
 }
 
-template <class Spec>
-struct CustomOp : Ort::CustomOpBase<CustomOp<Spec>, NodeKernel<Spec>, /*WithStatus=*/true> {
-  CustomOp() {
+// What all kernels of one operator have in common. `Op` is the class of one device's kernels, with
+// a static Make(const OrtKernelInfo*) -> std::unique_ptr<NodeKernel> and kProvider; kData is the
+// element type of the data tensors.
+template <class Op, class Spec, class NodeKernel, ElementType kData>
+struct OperatorBase : Ort::CustomOpBase<Op, NodeKernel, /*WithStatus=*/true> {
+  OperatorBase() {
     this->version = ORT_API_VERSION;
     this->InferOutputShapeFn = [](const OrtCustomOp*, OrtShapeInferContext* context) {
       return InferShapes(Spec::kOutputs.data(), Spec::kOutputs.size(), context);
@@ -125,26 +118,24 @@ struct CustomOp : Ort::CustomOpBase<CustomOp<Spec>, NodeKernel<Spec>, /*WithStat
   }
 
   OrtStatusPtr CreateKernelV2(const OrtApi&, const OrtKernelInfo* info, void** kernel) const {
-    return Guard([&] {
-      const OrtNodeReader reader(Spec::kName, info, Spec::kInputs.data());
-      auto node = std::make_unique<NodeKernel<Spec>>();
-      node->kernel = MakeKernel<Spec>(reader);
-      *kernel = node.release();
-    });
+    return Guard([&] { *kernel = Op::Make(info).release(); });
   }
 
   const char* GetName() const { return Spec::kName; }
-  const char* GetExecutionProviderType() const { return "CPUExecutionProvider"; }
+  const char* GetExecutionProviderType() const { return Op::kProvider; }
   std::size_t GetInputTypeCount() const { return Spec::kInputs.size(); }
   ONNXTensorElementDataType GetInputType(std::size_t i) const {
-    return OnnxType(Spec::kInputs[i].type);
+    return OnnxType(Spec::kInputs[i].data ? kData : Spec::kInputs[i].type);
+  }
+  OrtMemType GetInputMemoryType(std::size_t i) const {
+    return Spec::kInputs[i].host ? OrtMemTypeCPUInput : OrtMemTypeDefault;
   }
   OrtCustomOpInputOutputCharacteristic GetInputCharacteristic(std::size_t i) const {
     return Spec::kInputs[i].optional ? INPUT_OUTPUT_OPTIONAL : INPUT_OUTPUT_REQUIRED;
   }
   std::size_t GetOutputTypeCount() const { return Spec::kOutputs.size(); }
   ONNXTensorElementDataType GetOutputType(std::size_t i) const {
-    return OnnxType(Spec::kOutputs[i].type);
+    return OnnxType(Spec::kOutputs[i].data ? kData : Spec::kOutputs[i].type);
   }
   OrtCustomOpInputOutputCharacteristic GetOutputCharacteristic(std::size_t) const {
     return INPUT_OUTPUT_REQUIRED;

@@ -1,15 +1,30 @@
-// The library's entry point for ONNX Runtime: registers every operator of operators.gen.h.
+// The library's entry point for ONNX Runtime: registers every operator of operators.gen.h, for the
+// CPU and, where the library is built with CUDA, for CUDA.
 #include <mutex>
 
-#include "ops/ort/binding.h"
+#include "ops/ort/cpu.h"
+#ifdef ATTENUATOR_CUDA
+#include "ops/ort/cuda.h"
+#endif
 
 namespace {
 
-// ONNX Runtime keeps pointers to both for as long as any session lives, hence static.
+// ONNX Runtime keeps pointers to it for as long as any session lives, hence static.
+template <class Operator>
+void Add(const OrtApi& api, OrtCustomOpDomain* domain) {
+  static const Operator op;
+  Ort::ThrowOnError(api.CustomOpDomain_Add(domain, &op));
+}
+
 template <class Spec>
-const OrtCustomOp* Instance() {
-  static const attenuator::ort::CustomOp<Spec> op;
-  return &op;
+void AddAll(const OrtApi& api, OrtCustomOpDomain* domain) {
+  using namespace attenuator;
+  Add<ort::CpuOperator<Spec>>(api, domain);
+#ifdef ATTENUATOR_CUDA
+  Add<ort::CudaOperator<Spec, ElementType::kFloat>>(api, domain);
+  Add<ort::CudaOperator<Spec, ElementType::kFloat16>>(api, domain);
+  Add<ort::CudaOperator<Spec, ElementType::kBfloat16>>(api, domain);
+#endif
 }
 
 }  // namespace
@@ -27,8 +42,7 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(
   return attenuator::ort::Guard([&] {
     OrtCustomOpDomain* domain = nullptr;
     Ort::ThrowOnError(api->CreateCustomOpDomain("attenuator", &domain));
-#define ATTENUATOR_ADD(Op) \
-  Ort::ThrowOnError(api->CustomOpDomain_Add(domain, Instance<attenuator::spec::Op>()));
+#define ATTENUATOR_ADD(Op) AddAll<attenuator::spec::Op>(*api, domain);
     ATTENUATOR_OPERATORS(ATTENUATOR_ADD)
 #undef ATTENUATOR_ADD
     Ort::ThrowOnError(api->AddCustomOpDomain(options, domain));

@@ -1,8 +1,10 @@
 // Fibers, barriers and the warp's matrix functions of the test device (on_host.h).
 #include "ops/common/cuda/on_host.h"
 
+#include <dlfcn.h>
 #include <ucontext.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <memory>
@@ -18,7 +20,7 @@ namespace {
 constexpr std::size_t kStackBytes = 128 << 10;
 constexpr std::size_t kMostBytes = 64;  // of a value that lanes exchange
 constexpr int kMaxThreads = 1024;
-constexpr std::size_t kMostShared = 99 * 1024;
+constexpr std::size_t kSmallestShared = 99 * 1024;
 
 // Threads that meet: the last to arrive lets all go on.
 struct Barrier {
@@ -158,15 +160,36 @@ const unsigned char* Collect(const void* value, std::size_t bytes) {
   return values;
 }
 
-void RunGrid(const char* what, dim3 grid, unsigned threads, std::size_t shared_bytes,
-             const std::function<void()>& body) {
+std::size_t SharedLimit() {
+  const char* wish = std::getenv("ATTENUATOR_ON_HOST_SHARED");
+  return wish == nullptr ? kSmallestShared : std::strtoul(wish, nullptr, 10);
+}
+
+namespace {
+
+void Record(const void* kernel, unsigned threads, std::size_t shared_bytes) {
+  const char* path = std::getenv("ATTENUATOR_ON_HOST_LAUNCHES");
+  Dl_info library;
+  if (path == nullptr || dladdr(kernel, &library) == 0) return;
+  const auto place = static_cast<const char*>(kernel) - static_cast<const char*>(library.dli_fbase);
+  if (std::FILE* file = std::fopen(path, "a")) {
+    std::fprintf(file, "%tx %u %zu %zu\n", place, threads, shared_bytes, SharedLimit());
+    std::fclose(file);
+  }
+}
+
+}  // namespace
+
+void RunGrid(const char* what, const void* kernel, dim3 grid, unsigned threads,
+             std::size_t shared_bytes, const std::function<void()>& body) {
   const auto refuse = [&](const char* why) {
     throw std::runtime_error(std::string(what) + ": " + why);
   };
   if (threads == 0 || threads > kMaxThreads || threads % 32 != 0)
     refuse("blocks are 1 to 32 whole warps");
-  if (shared_bytes > kMostShared) refuse("more shared memory than the smallest device has");
+  if (shared_bytes > SharedLimit()) refuse("more shared memory than a block of this device has");
   if (grid.y > 65535 || grid.z > 65535) refuse("a grid has at most 65,535 blocks along y and z");
+  Record(kernel, threads, shared_bytes);
   while (runner.fibers.size() < threads) {
     runner.fibers.emplace_back().stack =
         std::make_unique_for_overwrite<unsigned char[]>(kStackBytes);

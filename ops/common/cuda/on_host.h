@@ -72,8 +72,13 @@ const unsigned char* Collect(const void* value, std::size_t bytes);
 void WarpBarrier();
 void* SharedBytes();
 
-void RunGrid(const char* what, dim3 grid, unsigned threads, std::size_t shared_bytes,
-             const std::function<void()>& body);
+// Most dynamic shared memory of a block: ATTENUATOR_ON_HOST_SHARED, in bytes, or what the smallest
+// devices that are compiled for have (sm_86, sm_89, sm_120).
+std::size_t SharedLimit();
+// Each launch adds a line to the file ATTENUATOR_ON_HOST_LAUNCHES, if there is one: where in the
+// library the kernel lies, threads, shared bytes, the limit above.
+void RunGrid(const char* what, const void* kernel, dim3 grid, unsigned threads,
+             std::size_t shared_bytes, const std::function<void()>& body);
 
 template <class T>
 T FromLane(T value, int lane) {
@@ -241,7 +246,8 @@ template <class... Parameters, class... Arguments>
 void Launch(const char* what, void (*kernel)(Parameters...), dim3 grid, unsigned threads,
             std::size_t shared_bytes, Stream, const Arguments&... arguments) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
-  on_host::RunGrid(what, grid, threads, shared_bytes, [&] { kernel(arguments...); });
+  on_host::RunGrid(what, reinterpret_cast<const void*>(kernel), grid, threads, shared_bytes,
+                   [&] { kernel(arguments...); });
 }
 
 inline void ZeroAsync(void* memory, std::size_t bytes, Stream) { std::memset(memory, 0, bytes); }
@@ -250,7 +256,6 @@ struct DeviceLimits {
   int multiprocessors;
   int shared_bytes;
 };
-// Of the smallest devices that are compiled for (sm_86, sm_89, sm_120).
-inline DeviceLimits Limits() { return {4, 99 * 1024}; }
+inline DeviceLimits Limits() { return {4, static_cast<int>(on_host::SharedLimit())}; }
 
 }  // namespace attenuator::cuda

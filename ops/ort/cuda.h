@@ -1,0 +1,65 @@
+// Kernels for ONNX Runtime's CUDAExecutionProvider: one set for each element type of the data.
+// Includes no CUDA header: a stream is a pointer, kernels are launched in ops/<operator>.
+#pragma once
+
+#include "ops/common/cuda/context.h"
+#include "ops/ort/binding.h"
+
+namespace attenuator::ort {
+
+// One run of a node on the session's device, which ONNX Runtime has made the thread's current one.
+//
+// Scratch memory is the arena's of the device on which the first input lies. It is allocated for
+// the run's stream and given back when the run has queued its work: the arena remembers the stream
+// and lends the memory to no other one before both have met. Memory from the allocator itself has
+// no stream and would be lent at once, to a concurrent run too; hence
+// KernelContext_GetScratchBuffer, whose memory the caller releases through the allocator.
+class OrtDeviceContext final : public cuda::DeviceContext {
+ public:
+  OrtDeviceContext(const char* op, OrtKernelContext* context, const InputSpec* inputs,
+                   std::size_t num_inputs);
+  ~OrtDeviceContext() override;
+  OrtDeviceContext(const OrtDeviceContext&) = delete;
+  OrtDeviceContext& operator=(const OrtDeviceContext&) = delete;
+
+  TensorView Input(std::size_t index) const override { return tensors_.Input(index); }
+  void* Output(std::size_t index, std::initializer_list<std::int64_t> shape) override {
+    return tensors_.Output(index, shape);
+  }
+  cuda::Stream stream() override;
+  void* Scratch(std::size_t bytes) override;
+
+ private:
+  const char* op_;
+  OrtKernelContext* context_;
+  NodeTensors tensors_;
+  const OrtMemoryInfo* memory_ = nullptr;  // borrowed
+  OrtAllocator* allocator_ = nullptr;      // made with the first scratch memory
+  std::vector<void*> scratch_;
+};
+
+template <class Spec>
+struct CudaKernel {
+  std::unique_ptr<cuda::DeviceKernel> kernel;
+
+  OrtStatusPtr ComputeV2(OrtKernelContext* context) const {
+    return Guard([&] {
+      OrtDeviceContext run(Spec::kName, context, Spec::kInputs.data(), Spec::kInputs.size());
+      kernel->Run(run);
+    });
+  }
+};
+
+template <class Spec, ElementType kData>
+struct CudaOperator : OperatorBase<CudaOperator<Spec, kData>, Spec, CudaKernel<Spec>, kData> {
+  static constexpr const char* kProvider = "CUDAExecutionProvider";
+
+  static std::unique_ptr<CudaKernel<Spec>> Make(const OrtKernelInfo* info) {
+    const OrtNodeReader reader(Spec::kName, info, nullptr);
+    auto node = std::make_unique<CudaKernel<Spec>>();
+    node->kernel = cuda::MakeDeviceKernel<Spec>(reader, kData);
+    return node;
+  }
+};
+
+}  // namespace attenuator::ort
