@@ -131,6 +131,15 @@ inline unsigned __ballot_sync(unsigned, int predicate) {
   for (int lane = 0; lane < 32; ++lane) mask |= static_cast<unsigned>(all[lane]) << lane;
   return mask;
 }
+// The lanes that gave the same value.
+template <class T>
+unsigned __match_any_sync(unsigned, T value) {
+  T all[32];
+  std::memcpy(all, attenuator::cuda::on_host::Collect(&value, sizeof value), sizeof all);
+  unsigned mask = 0;
+  for (int lane = 0; lane < 32; ++lane) mask |= static_cast<unsigned>(all[lane] == value) << lane;
+  return mask;
+}
 inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
 inline int __all_sync(unsigned mask, int predicate) {
   return __ballot_sync(mask, predicate) == 0xFFFFFFFFu;
