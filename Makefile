@@ -40,11 +40,7 @@ test: $(VENV)/.setup ## every test
 	$(BIN)/python -m pytest
 
 bench: $(VENV)/.setup ## measure operators and whole models beside ONNX Runtime's attention: results, plots, README
-	$(BIN)/python benchmarks/operators.py --isa avx2 --sections attention --threads 1 --no-torch --lengths 64 128 256 512 1024 2048 4096
-	$(BIN)/python benchmarks/operators.py
-	$(BIN)/python benchmarks/models.py
-	$(BIN)/python benchmarks/plots.py
-	$(BIN)/python scripts/gen.py
+	$(BIN)/python benchmarks/run_all.py
 
 check: $(VENV)/.setup ## ruff, mypy, clang-format, generated files current
 	$(BIN)/ruff check .

@@ -7,13 +7,15 @@ import nodes
 import numpy as np
 import torch_baseline
 from cases import CHANNELS, HASH_BITS, HEAD_DIM, HEADS, Case, Runs, checked
-from inputs import Packed, error_of_softmax, error_of_yoso, gaussian
+from inputs import Packed, conv_kernel, error_of_softmax, error_of_yoso, gaussian
 
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 SHORTEST = (16, 32)  # for exact attention alone
 NUM_HASHES = (8, 16, 32, 64)
-# Lengths that several threads run: long enough to share, short enough not to take minutes.
-THREADED = (512, 1024, 4096)
+# Lengths that several threads run.
+THREADED = (64, 256, 1024, 4096, 16384)
+# YOSO-C: hashes, and the paper's size of its convolution (appendix, efficiency).
+CONV_HASHES, CONV_SIZE = 32, 33
 # ONNX's Attention keeps all scores: 12 GiB of them at 16384 tokens. Up to the scores of one sequence this long it runs.
 ATTENTION23_LONGEST = 4096
 # NumPy's hashing takes seconds a case beyond this length; only the fewest hashes are checked there.
@@ -23,11 +25,23 @@ TORCH_TOLERANCE = {"float32": 1e-4, "bfloat16": 3e-2}
 # Name: sequences, shortest, longest. Lengths are drawn log-uniformly: short texts are the most common.
 RAGGED = {"16 sequences of 16 to 512": (16, 16, 512), "8 sequences of 64 to 2048": (8, 64, 2048)}
 MASKED = ("mha, padded and masked", "attention23, padded and masked")
+# Exact attention's seconds for a pair of tokens, and how often each contender runs at least: for the progress bar.
+PAIR_SECONDS, FEWEST_RUNS = 25e-9, 5
+
+
+def expected(pairs: int, contenders: int, threads: int) -> float:
+    """Seconds that a case takes beyond its budget: where runs are long, they run a few times all the same."""
+    return 0.5 + FEWEST_RUNS * contenders * pairs * PAIR_SECONDS / threads
 
 
 def yoso_names(num_hashes: Sequence[int]) -> dict[str, int]:
     """Number of hashes by contender."""
     return {f"yoso m={m}": m for m in num_hashes}
+
+
+def conv_names(num_hashes: Sequence[int]) -> tuple[str, ...]:
+    """YOSO-C's contender, where its number of hashes is among those that run."""
+    return (f"yoso-c m={CONV_HASHES}",) if CONV_HASHES in num_hashes else ()
 
 
 def own_runs(packed: Packed, num_hashes: Sequence[int], threads: int) -> tuple[Runs, dict[str, float]]:
@@ -39,6 +53,13 @@ def own_runs(packed: Packed, num_hashes: Sequence[int], threads: int) -> tuple[R
         runner = nodes.yoso(*rows, m, HEADS, HASH_BITS, threads=threads)
         if max(packed.lengths) <= ALL_CHECKED or m == min(num_hashes):
             errors[name] = checked(name, error_of_yoso(packed, runner.result()["output"], m, HASH_BITS))
+        runs[name] = runner
+    for name in conv_names(num_hashes):
+        kernel = conv_kernel(HEADS, CONV_SIZE)
+        runner = nodes.yoso(*rows, CONV_HASHES, HEADS, HASH_BITS, conv_weight=kernel, threads=threads)
+        if max(packed.lengths) <= ALL_CHECKED:
+            output = runner.result()["output"]
+            errors[name] = checked(name, error_of_yoso(packed, output, CONV_HASHES, HASH_BITS, conv_weight=kernel))
         runs[name] = runner
     runner = nodes.softmax(*rows, HEADS, threads=threads)
     errors["softmax"] = checked("softmax", error_of_softmax(packed, runner.result()["output"]))
@@ -99,18 +120,31 @@ def one_sequence_cases(
             def prepare(n: int = length, m: Any = hashes, t: int = count) -> tuple[Runs, dict[str, float]]:
                 return one_sequence(n, m, t, torch and t == 1 and n <= TORCH_LONGEST)
 
-            yield Case("attention", {"n": length}, prepare, (*yoso_names(hashes), "softmax"), exact, count)
+            ours = (*yoso_names(hashes), *conv_names(hashes), "softmax")
+            contenders = 1 + len(exact) + 2 * (torch and count == 1 and length <= TORCH_LONGEST)
+            beyond = expected(length**2, contenders, count)
+            yield Case("attention", {"n": length}, prepare, ours, exact, count, beyond)
+
+
+def ragged_lengths() -> dict[str, list[int]]:
+    """Lengths of each ragged batch's sequences."""
+    random = np.random.default_rng(3)
+    return {
+        name: [int(n) for n in np.exp(random.uniform(np.log(low), np.log(high), count))]
+        for name, (count, low, high) in RAGGED.items()
+    }
 
 
 def ragged_cases(num_hashes: Sequence[int], threads: Sequence[int]) -> Iterator[Case]:
     """Ragged batches, on one thread and on several."""
-    random = np.random.default_rng(3)
-    for name, (count, low, high) in RAGGED.items():
-        lengths = [int(n) for n in np.exp(random.uniform(np.log(low), np.log(high), count))]
+    for name, lengths in ragged_lengths().items():
         for t in threads:
 
             def prepare(n: Any = lengths, t: int = t) -> tuple[Runs, dict[str, float]]:
                 return ragged_batch(n, num_hashes, t)
 
             facts = {"batch": name, "lengths": lengths}
-            yield Case("ragged", facts, prepare, (*yoso_names(num_hashes), "softmax"), masked_names(lengths), t)
+            ours = (*yoso_names(num_hashes), *conv_names(num_hashes), "softmax")
+            masked = masked_names(lengths)
+            beyond = expected(2 * len(lengths) * max(lengths) ** 2, len(masked), t)
+            yield Case("ragged", facts, prepare, ours, masked, t, beyond)

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
 from timing import Timing, interleave
 
 # Shape of BERT-base's attention, and YOSO's hash bits.
@@ -26,6 +25,7 @@ class Case(NamedTuple):
         ours: contenders whose speed-up over the fastest of `exact` counts.
         exact: baselines.
         threads: intra-op threads of every contender.
+        expected: seconds that all this takes beyond the rounds' budget, roughly: for the progress bar.
     """
 
     section: str
@@ -34,6 +34,7 @@ class Case(NamedTuple):
     ours: tuple[str, ...]
     exact: tuple[str, ...]
     threads: int = 1
+    expected: float = 1.0
 
     def run(self, seconds: float) -> Row:
         """Checks and times the contenders.
@@ -42,11 +43,12 @@ class Case(NamedTuple):
             seconds: see `timing.interleave`.
 
         Returns:
-            A row of a result file: the facts, each contender's times, errors, and speed-ups over the fastest baseline.
+            A row of a result file: the facts, each contender's times, errors, and speed-ups over the fastest baseline
+            in CPU time and in elapsed time.
         """
         runs, errors = self.prepare()
         timings = interleave(runs, threads=self.threads, seconds=seconds)
-        best = min(self.exact, key=lambda name: float(np.median(timings[name].cpu_us)))
+        best = fastest(timings, self.exact)
         return {
             **self.facts,
             "threads": self.threads,
@@ -54,7 +56,13 @@ class Case(NamedTuple):
             "errors": errors,
             "best_exact": best,
             "speed_up": {name: timings[name].times_faster_than(timings[best]) for name in self.ours},
+            "speed_up_wall": {name: timings[name].times_faster_than(timings[best], wall=True) for name in self.ours},
         }
+
+
+def fastest(timings: Mapping[str, Timing], names: tuple[str, ...]) -> str:
+    """Which of these took least time in the median."""
+    return min(names, key=lambda name: timings[name].median)
 
 
 def records(timings: Mapping[str, Timing]) -> Row:

@@ -42,8 +42,13 @@ class Shape:
     feed_forward: int
     norm: str = "pre"
 
-    def model(self) -> Encoder:
-        """An untrained encoder with mean pooling, its weights large enough that attention is not flat."""
+    def model(self, attention: str = "yoso", conv_size: int = 0) -> Encoder:
+        """An untrained encoder with mean pooling, its weights large enough that attention is not flat.
+
+        Args:
+            attention: `yoso` or `softmax`; the weights are the same.
+            conv_size: of YOSO-C's convolution; 0 is YOSO.
+        """
         torch.manual_seed(0)
         config = EncoderConfig(
             vocab_size=4096,
@@ -51,6 +56,8 @@ class Shape:
             num_hidden_layers=self.layers,
             num_attention_heads=self.heads,
             intermediate_size=self.feed_forward,
+            attention=attention,  # type: ignore[arg-type]
+            conv_size=conv_size,
             norm=self.norm,  # type: ignore[arg-type]
             pooling="mean",
             max_tokens=8192,
@@ -62,9 +69,15 @@ class Shape:
         return model.eval()
 
 
-def traced(model: Encoder, path: Path) -> onnx.ModelProto:
-    """The packed graph with YOSO attention, as `attenuator export` makes it, without the fallback functions."""
-    classifier = PackedClassifier(architecture_of(MODEL_TYPE), model, "yoso", {})
+def traced(model: Encoder, path: Path, attention: str = "yoso") -> onnx.ModelProto:
+    """The packed graph as `attenuator export` makes it, without the fallback functions.
+
+    Args:
+        model: from `Shape.model`.
+        path: a file to write in between.
+        attention: key of the operator that computes attention.
+    """
+    classifier = PackedClassifier(architecture_of(MODEL_TYPE), model, attention, {})
     ir.save(trace(classifier), path)
     return onnx.load(path)
 
@@ -97,6 +110,25 @@ def swapped(model: onnx.ModelProto, swap: Swap) -> onnx.ModelProto:
     changed.opset_import.extend(helper.make_opsetid(domain, version) for domain, version in opsets.items())
     changed.ir_version = 11
     return changed
+
+
+def with_hash_bits(model: onnx.ModelProto, hash_bits: int) -> onnx.ModelProto:
+    """A copy of a YOSO graph whose hashes have other lengths."""
+    changed = copy.deepcopy(model)
+    for node in changed.graph.node:
+        for attribute in node.attribute:
+            if attribute.name == "hash_bits":
+                attribute.i = hash_bits
+    return changed
+
+
+def int8(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy whose linear layers compute in int8, as `attenuator export --precision int8` makes it."""
+    from attenuator.export.int8 import quantise
+
+    changed = ir.serde.deserialize_model(model)
+    quantise(changed)
+    return ir.serde.serialize_model(changed)
 
 
 def num_heads(node: Any) -> int:
@@ -133,6 +165,42 @@ def free(node: Any, _: int) -> list[Any]:
         helper.make_node("Add", node.input[:2], [total]),
         helper.make_node("Add", [total, node.input[2]], node.output),
     ]
+
+
+def padded(node: Any, index: int) -> list[Any]:
+    """ONNX Runtime's MultiHeadAttention over a padded batch with its mask; see `padded_graph`."""
+    batched = [f"batched_{index}_{name}" for name in ("query", "key", "value", "output")]
+    names = [*batched[:3], "", "lengths"]
+    return [
+        *(helper.make_node("Reshape", [node.input[i], "grid"], [batched[i]]) for i in range(3)),
+        helper.make_node("MultiHeadAttention", names, batched[3:], domain="com.microsoft", num_heads=num_heads(node)),
+        helper.make_node("Reshape", [batched[3], "rows"], node.output),
+    ]
+
+
+def padded_graph(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model over a padded batch, as servers without packed batches run it.
+
+    Further inputs: `lengths` int32 `[B]` for the mask, `grid` int64 `[3]` with B, longest and hidden. Its rows are
+    B * longest; its `cu_seqlens` goes from each sequence to its padding and on to the next sequence, so that pooling
+    leaves padding out, and every other row of its logits is padding's.
+    """
+    changed = swapped(model, padded)
+    rows = helper.make_node("Constant", [], ["rows"], value_ints=[-1, hidden_size(model)])
+    changed.graph.node.insert(0, rows)
+    changed.graph.input.extend(
+        [
+            helper.make_tensor_value_info("lengths", onnx.TensorProto.INT32, ["batch"]),
+            helper.make_tensor_value_info("grid", onnx.TensorProto.INT64, [3]),
+        ]
+    )
+    return changed
+
+
+def hidden_size(model: onnx.ModelProto) -> int:
+    """Channels of the classifier's input."""
+    weight = next(tensor for tensor in model.graph.initializer if "classifier.weight" in tensor.name)
+    return int(max(weight.dims))
 
 
 SWAPS: dict[str, Swap] = {

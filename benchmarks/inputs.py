@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from attenuator.ops.softmax.reference import probabilities
-from attenuator.ops.yoso.reference import codes, collision_probability, unit
+from attenuator.ops.yoso.reference import codes, collision_probability, convolution, unit
 
 Array = np.ndarray[Any, Any]
 # Rows and heads of a sequence whose results are compared with NumPy; all of them would take longer than the timing.
@@ -82,12 +82,20 @@ def correlated(length: int, channels: int) -> Array:
     return rows
 
 
+def conv_kernel(num_heads: int, size: int) -> Array:
+    """YOSO-C's depthwise kernel, float32 `[num_heads, size]`."""
+    random = np.random.default_rng(4)
+    return random.standard_normal((num_heads, size), dtype=np.float32) / np.float32(size)
+
+
 def error_of_softmax(packed: Packed, output: Array) -> float:
     """Largest difference of `SoftmaxAttention`'s or a baseline's output to NumPy, relative to the largest value."""
     return _largest_error(packed, output, lambda q, k, _: probabilities(q, k), normalize=False)
 
 
-def error_of_yoso(packed: Packed, output: Array, num_hashes: int, hash_bits: int, seed: int = 0) -> float:
+def error_of_yoso(
+    packed: Packed, output: Array, num_hashes: int, hash_bits: int, seed: int = 0, conv_weight: Array | None = None
+) -> float:
     """Largest difference of `YosoAttention`'s output to NumPy, whose hashes are the same."""
 
     def weights(query: Array, key: Array, head: int) -> Array:
@@ -97,10 +105,12 @@ def error_of_yoso(packed: Packed, output: Array, num_hashes: int, hash_bits: int
         collisions: Array = (hashed[0][:, None, :] == hashed[1][None, :, :]).mean(axis=2)
         return collisions
 
-    return _largest_error(packed, output, weights, normalize=True)
+    return _largest_error(packed, output, weights, normalize=True, conv_weight=conv_weight)
 
 
-def _largest_error(packed: Packed, output: Array, weights: Any, *, normalize: bool) -> float:
+def _largest_error(
+    packed: Packed, output: Array, weights: Any, *, normalize: bool, conv_weight: Array | None = None
+) -> float:
     """Over a sample of rows of the first and last sequence, in the first and last head."""
     head_dim = packed.query.shape[1] // packed.num_heads
     starts = packed.cu_seqlens
@@ -114,5 +124,7 @@ def _largest_error(packed: Packed, output: Array, weights: Any, *, normalize: bo
                 whole, columns
             ].astype(np.float64)
             truth = unit(truth) if normalize else truth
+            if conv_weight is not None:
+                truth = truth + convolution(packed.value[whole, columns], conv_weight[head])[rows - starts[b]]
             worst.append(np.abs(output[rows, columns] - truth).max() / max(np.abs(truth).max(), 1e-30))
     return float(np.max(worst))  # NaN where any is

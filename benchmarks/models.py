@@ -1,164 +1,198 @@
-"""Times whole models: the same encoder with YOSO at several m, with exact softmax, and with ONNX Runtime's attention.
+"""Times whole models: the same encoder with YOSO, YOSO-C or MCA, with exact softmax, and with ONNX Runtime's attention.
 
     python benchmarks/models.py
-    python benchmarks/models.py --isa avx2 --shapes lra
+    python benchmarks/models.py --isa avx2 --shapes lra --sections models
 
-One untrained encoder a shape is traced once; the contenders differ in the attention nodes alone, run one sequence at a
-time, in one process, in turns, with the options of serving. "free attention" has two additions in attention's place: no
-attention can beat it. Before timing, the graph's exact value must equal the PyTorch model, and the exact softmax graphs
-must agree. Writes benchmarks/results/models-ISA.json. Needs torch (extra `export`).
+One untrained encoder a shape is traced once; the contenders differ in the attention nodes alone, run one sequence or
+one ragged batch at a time, in one process, in turns, with the options of serving. "free attention" has two additions in
+attention's place: no attention can beat it. Before timing, the graph's exact value must equal the PyTorch model, and
+the exact softmax graphs must agree. Writes benchmarks/results/models-ISA.json. Needs torch (extra `export`).
 """
 
 import argparse
+import math
 import sys
-import tempfile
-from collections.abc import Sequence
-from functools import partial
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from functools import cache, partial
 from typing import Any
 
-import numpy as np
-import onnx
-import torch
-from cases import Row, Runs, checked, records
-from graphs import SWAPS, Shape, swapped, traced
+import attention
+from cases import Row, Runs, checked, fastest, records
+from graphs import Shape
+from model_batches import Batch
+from model_sessions import ALPHA, YOSO, Graphs, Models, relative
 from node_profile import node_times
-from nodes import bound
-from program import Step, parser_for, run
-from timing import interleave
+from program import Step, cpu_parser_for, run
+from timing import Timing, interleave
 
-from attenuator.export.encoder import Encoder
-from attenuator.runtime import create
-
+PAPER = "Zeng et al., ICML 2021, appendix"
 SHAPES = {
-    "paper": Shape("paper", "Zeng et al., ICML 2021, appendix, efficiency tables", 6, 256, 4, 1024),
-    "lra": Shape("lra", "Zeng et al., ICML 2021, appendix, hyperparameters of Long Range Arena", 2, 64, 2, 128),
+    "paper": Shape("paper", f"{PAPER}, efficiency tables", 6, 256, 4, 1024),
+    "lra": Shape("lra", f"{PAPER}, hyperparameters of Long Range Arena", 2, 64, 2, 128),
+    "bert": Shape("bert", "Devlin et al., NAACL 2019, one layer of BERT-base", 1, 768, 12, 3072),
 }
-LENGTHS = {"paper": (128, 256, 512, 1024, 2048, 4096), "lra": (1024, 2048, 4096)}
+SECTIONS = ("models", "ragged", "int8")
+LENGTHS = {"paper": (128, 256, 512, 1024, 2048, 4096), "lra": (1024, 2048, 4096), "bert": (128, 512)}
 NUM_HASHES = (8, 16, 32)
+ALPHAS = (0.2, 0.4, 1.0)
+# What runs beside exact attention, by shape: MCA's value projection is too small a part of the others.
+KNOBS = {"paper": YOSO, "lra": YOSO, "bert": ALPHA}
+# The paper's efficiency runs hash with log2(n) bits; the shape of that table runs so too, beside 8.
+LOG2_HASHES = {"paper": 32}
 # ONNX's Attention keeps all scores.
 ATTENTION23_LONGEST = 4096
-# Length at which the YOSO graph's exact value is compared with PyTorch.
-PARITY_LENGTH = 200
 TOLERANCE = 1e-4
+# Rounded linear layers move logits; further than this, relative to the largest, something else is wrong.
+INT8_TOLERANCE = 0.3
+INT8_LENGTHS = {"paper": (128, 512, 2048), "lra": (1024,), "bert": (128, 512)}
+# Ragged batches, by shape: a whole BERT-base layer over the long one takes seconds a run.
+RAGGED = {"paper": tuple(attention.RAGGED), "lra": tuple(attention.RAGGED), "bert": tuple(attention.RAGGED)[:1]}
 # Where a profile of the nodes is taken, on one thread.
-PROFILED = {"paper": 1024, "lra": 4096}
+PROFILED = {"paper": 1024, "lra": 4096, "bert": 512}
 PROFILED_HASHES = 16
 
 
-def feeds(length: int, num_hashes: int | None) -> dict[str, Any]:
-    """Graph inputs of one sequence."""
-    ids = np.random.default_rng(0).integers(0, 4096, length)
-    given: dict[str, Any] = {
-        "input_ids": ids,
-        "position_ids": np.arange(length),
-        "cu_seqlens": np.array([0, length], np.int32),
+def ratios(runs: Runs, timings: dict[str, Timing], fused: Sequence[str], exact: str = "softmax") -> Row:
+    """Speed-ups over exact attention in the same packed graph, and over the fastest fused attention."""
+    best = fastest(timings, tuple(fused))
+    ours = [name for name in runs if name not in (exact, *fused)]
+    return {
+        "contenders": records(timings),
+        "best_fused": best,
+        "over_softmax": {name: timings[name].times_faster_than(timings[exact]) for name in ours},
+        "over_softmax_wall": {name: timings[name].times_faster_than(timings[exact], wall=True) for name in ours},
+        "over_fused": {name: timings[name].times_faster_than(timings[best]) for name in [*ours, exact]},
     }
-    if num_hashes is not None:
-        given |= {"num_hashes": np.array([num_hashes], np.int32), "seed": np.zeros(1, np.int64)}
-    return given
 
 
-class Models:
-    """One shape's sessions, created once for all lengths.
-
-    Args:
-        shape: of the encoder.
-        threads: intra-op threads.
-    """
-
-    def __init__(self, shape: Shape, threads: int) -> None:
-        self.shape = shape
-        self.threads = threads
-        self.encoder: Encoder = shape.model()
-        self.sessions = {}
-        self.graphs = {}
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "model.onnx"
-            self.graphs["yoso"] = traced(self.encoder, path)
-            self.graphs |= {name: swapped(self.graphs["yoso"], swap) for name, swap in SWAPS.items()}
-            for name, graph in self.graphs.items():
-                onnx.save(graph, path)
-                self.sessions[name] = create(path, threads=threads)
-
-    def logits(self, name: str, length: int, num_hashes: int | None = None) -> Any:
-        """One run."""
-        return self.sessions[name].run(["logits"], self.inputs(name, length, num_hashes))[0]
-
-    def inputs(self, name: str, length: int, num_hashes: int | None) -> dict[str, Any]:
-        """What this graph takes."""
-        wanted = {value.name for value in self.sessions[name].get_inputs()}
-        return {key: value for key, value in feeds(length, num_hashes).items() if key in wanted}
-
-    def parity(self) -> float:
-        """Difference of the YOSO graph at the exact value to PyTorch's expectation."""
-        given = {name: torch.from_numpy(value) for name, value in feeds(PARITY_LENGTH, None).items()}
-        with torch.inference_mode():
-            eager = self.encoder(given["input_ids"], given["position_ids"], given["cu_seqlens"]).numpy()
-        return relative(self.logits("yoso", PARITY_LENGTH, 0), eager)
-
-    def runner(self, name: str, length: int, num_hashes: int | None) -> Any:
-        """What runs a graph over bound memory."""
-        shape = self.logits(name, length, num_hashes).shape
-        given = self.inputs(name, length, num_hashes)
-        return bound(self.sessions[name], given, {"logits": (shape, np.float32)})[0]
-
-    def row(self, length: int, num_hashes: Sequence[int], seconds: float) -> Row:
-        """Times one length; see the module."""
-        exact = ["softmax", "mha", *(["attention23"] if length <= ATTENTION23_LONGEST else [])]
-        truth = self.logits("softmax", length)
-        errors = {"yoso m=0": checked("yoso", self.parity(), TOLERANCE)}
-        errors |= {name: checked(name, relative(self.logits(name, length), truth), TOLERANCE) for name in exact[1:]}
-        runs: Runs = {f"yoso m={m}": self.runner("yoso", length, m) for m in num_hashes}
-        runs |= {name: self.runner(name, length, None) for name in [*exact, "free attention"]}
-        timings = interleave(runs, threads=self.threads, seconds=seconds)
-        best = min(exact[1:], key=lambda name: float(np.median(timings[name].cpu_us)))
-        ours = [name for name in runs if name.startswith("yoso") or name == "free attention"]
-        row = {
-            "shape": self.shape.name,
-            "n": length,
-            "threads": self.threads,
-            "contenders": records(timings),
-            "errors": errors,
-            "best_fused": best,
-            "over_softmax": {name: timings[name].times_faster_than(timings["softmax"]) for name in ours},
-            "over_fused": {name: timings[name].times_faster_than(timings[best]) for name in [*ours, "softmax"]},
-        }
-        if length == PROFILED[self.shape.name] and self.threads == 1:
-            row["node_times"] = {
-                f"yoso m={PROFILED_HASHES}": node_times(
-                    self.graphs["yoso"], self.inputs("yoso", length, PROFILED_HASHES)
-                ),
-                "softmax": node_times(self.graphs["softmax"], self.inputs("softmax", length, None)),
-            }
-        return row
+def own_runs(models: Models, batch: Batch, num_hashes: Sequence[int], hash_bits: int | None) -> tuple[Runs, Row]:
+    """This project's graphs over a batch, and how far their exact values are from the truth."""
+    errors: Row = {}
+    runs: Runs = {}
+    if KNOBS[models.shape.name] == ALPHA:
+        truth = models.logits("softmax", batch)
+        errors["mca alpha=0"] = checked("mca", relative(models.logits("mca", batch, alpha=0.0), truth), TOLERANCE)
+        return {f"mca alpha={a:g}": models.runner("mca", batch, alpha=a) for a in ALPHAS}, errors
+    for graph in ("yoso", "yoso-c"):
+        errors[f"{graph} m=0"] = checked(graph, models.parity(graph), TOLERANCE)
+    runs = {f"yoso m={m}": models.runner("yoso", batch, num_hashes=m) for m in num_hashes}
+    if attention.CONV_HASHES in num_hashes:
+        name = f"yoso-c m={attention.CONV_HASHES}"
+        runs[name] = models.runner("yoso-c", batch, num_hashes=attention.CONV_HASHES)
+    most = LOG2_HASHES.get(models.shape.name)
+    if hash_bits is not None and most in num_hashes:
+        graph = models.with_hash_bits(hash_bits)
+        errors[f"{graph} m=0"] = checked(graph, models.parity(graph, hash_bits), TOLERANCE)
+        runs[f"yoso m={most}, log2(n) bits"] = models.runner(graph, batch, num_hashes=most)
+    return runs, errors
 
 
-def relative(found: Any, truth: Any) -> float:
-    """Largest difference relative to the largest value."""
-    return float(np.abs(found - truth).max() / np.abs(truth).max())
+def one_sequence(models: Models, length: int, num_hashes: Sequence[int], seconds: float) -> Row:
+    """Times one length; see the module."""
+    batch = Batch((length,))
+    fused = ["mha", *(["attention23"] if length <= ATTENTION23_LONGEST else [])]
+    truth = models.logits("softmax", batch)
+    runs, errors = own_runs(models, batch, num_hashes, round(math.log2(length)))
+    errors |= {name: checked(name, relative(models.logits(name, batch), truth), TOLERANCE) for name in fused}
+    runs |= {name: models.runner(name, batch) for name in ("softmax", *fused, "free attention")}
+    timings = interleave(runs, threads=models.threads, seconds=seconds)
+    row = {"shape": models.shape.name, "n": length, "threads": models.threads, "errors": errors}
+    row |= ratios(runs, timings, fused)
+    if length == PROFILED[models.shape.name] and models.threads == 1:
+        row["node_times"] = profile(models, batch)
+    return row
 
 
-def steps(options: argparse.Namespace) -> list[Step]:
-    """Every shape and length that was asked for."""
-    todo: list[Step] = []
+def profile(models: Models, batch: Batch) -> Row:
+    """Time by kind of node, with this project's operator and with exact attention."""
+    if KNOBS[models.shape.name] == ALPHA:
+        own, name, knobs = "mca", f"mca alpha={ALPHAS[0]:g}", {"alpha": ALPHAS[0]}
+    else:
+        own, name, knobs = "yoso", f"yoso m={PROFILED_HASHES}", {"num_hashes": float(PROFILED_HASHES)}
+    return {
+        name: node_times(models.graphs[own], models.inputs(own, batch, **knobs)),
+        "softmax": node_times(models.graphs["softmax"], models.inputs("softmax", batch)),
+    }
+
+
+def ragged(models: Models, name: str, lengths: Sequence[int], num_hashes: Sequence[int], seconds: float) -> Row:
+    """Times one ragged batch: packed, and padded with a mask, which a server without packed batches runs."""
+    batch = Batch(tuple(lengths))
+    runs, errors = own_runs(models, batch, num_hashes, None)
+    truth = models.logits("softmax", batch)
+    errors["padded"] = checked("padded", relative(models.logits("padded", batch), truth), TOLERANCE)
+    runs |= {contender: models.runner(contender, batch) for contender in ("softmax", "padded", "free attention")}
+    timings = interleave(runs, threads=models.threads, seconds=seconds)
+    facts = {"shape": models.shape.name, "batch": name, "lengths": list(lengths), "threads": models.threads}
+    return facts | {"errors": errors} | ratios(runs, timings, ["padded"])
+
+
+def rounded(models: Models, length: int, seconds: float) -> Row:
+    """Times linear layers in int8 beside the same graph in fp32."""
+    batch = Batch((length,))
+    own = "mca" if KNOBS[models.shape.name] == ALPHA else "yoso"
+    settings: dict[str, tuple[str, dict[str, float]]] = {
+        "softmax": ("softmax", {}),
+        **({"mca alpha=0.4": ("mca", {"alpha": 0.4})} if own == "mca" else {}),
+        **({f"yoso m={PROFILED_HASHES}": ("yoso", {"num_hashes": PROFILED_HASHES})} if own == "yoso" else {}),
+    }
+    runs: Runs = {}
+    errors: Row = {}
+    for name, (graph, knobs) in settings.items():
+        truth = models.logits(graph, batch, **{key: 0 for key in knobs})
+        found = models.logits(models.int8(graph), batch, **{key: 0 for key in knobs})
+        errors[f"int8 {name}"] = checked(f"int8 {name}", relative(found, truth), INT8_TOLERANCE)
+        runs[name] = models.runner(graph, batch, **knobs)
+        runs[f"int8 {name}"] = models.runner(models.int8(graph), batch, **knobs)
+    timings = interleave(runs, threads=models.threads, seconds=seconds)
+    return {
+        "shape": models.shape.name,
+        "n": length,
+        "threads": models.threads,
+        "errors": errors,
+        "contenders": records(timings),
+        "over_fp32": {name: timings[f"int8 {name}"].times_faster_than(timings[name]) for name in settings},
+        "bytes": {name: models.graphs[name].ByteSize() for name in (own, models.int8(own))},
+    }
+
+
+def steps(options: argparse.Namespace) -> Iterator[Step]:
+    """Every shape, length and batch that was asked for."""
+    graphs = cache(lambda name: Graphs(SHAPES[name], KNOBS[name]))
+    models = cache(lambda name, threads: Models(graphs(name), threads))
+
+    def step(section: str, what: str, name: str, threads: int, pairs: int, work: Any) -> Step:
+        shape = SHAPES[name]
+        share = shape.layers * shape.heads / attention.HEADS
+        expected = 2 + options.seconds + share * attention.expected(pairs, 3, threads)
+        return Step(section, f"{name}, {what}, {threads} thread(s)", lambda: work(models(name, threads)), expected)
+
     for name in options.shapes:
         for threads in options.threads:
-            models = Models(SHAPES[name], threads)
-            for length in options.lengths or LENGTHS[name]:
-                work = partial(models.row, length, options.num_hashes, options.seconds)
-                todo.append(("models", f"{name}, n={length}, {threads} thread(s)", work))
-    return todo
+            for n in (options.lengths or LENGTHS[name]) if "models" in options.sections else ():
+                work: Any = partial(one_sequence, length=n, num_hashes=options.num_hashes, seconds=options.seconds)
+                yield step("models", f"n={n}", name, threads, n * n, work)
+            for n in INT8_LENGTHS[name] if "int8" in options.sections else ():
+                work = partial(rounded, length=n, seconds=options.seconds)
+                yield step("int8", f"int8, n={n}", name, threads, n * n, work)
+            for batch in RAGGED[name] if "ragged" in options.sections else ():
+                lengths = attention.ragged_lengths()[batch]
+                work = partial(
+                    ragged, name=batch, lengths=lengths, num_hashes=options.num_hashes, seconds=options.seconds
+                )
+                yield step("ragged", batch, name, threads, len(lengths) * max(lengths) ** 2, work)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the program."""
-    parser = parser_for(__doc__, seconds=2.0)
+    parser = cpu_parser_for(__doc__, seconds=2.0)
+    parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=SECTIONS)
     parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), default=list(SHAPES))
     parser.add_argument("--lengths", nargs="+", type=int, help="tokens of the sequence; each shape's own by default")
     parser.add_argument("--num-hashes", nargs="+", type=int, default=NUM_HASHES)
-    parser.add_argument("--threads", nargs="+", type=int, default=(1,))
-    return run("models", parser, arguments, steps, shapes={name: vars(shape) for name, shape in SHAPES.items()})
+    parser.add_argument("--threads", nargs="+", type=int, default=(1, 2))
+    facts = {name: vars(shape) for name, shape in SHAPES.items()}
+    return run("models", parser, arguments, lambda options: list(steps(options)), shapes=facts)
 
 
 if __name__ == "__main__":

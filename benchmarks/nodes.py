@@ -172,9 +172,9 @@ def softmax(query: Array, key: Array, value: Array, cu_seqlens: Array, num_heads
 
 def yoso(
     query: Array, key: Array, value: Array, cu_seqlens: Array, num_hashes: int, num_heads: int, hash_bits: int,
-    seed: int = 0, **settings: Any,
+    seed: int = 0, conv_weight: Array | None = None, **settings: Any,
 ) -> Runner:  # fmt: skip
-    """`YosoAttention` on packed rows, one number of hashes for all sequences."""
+    """`YosoAttention` on packed rows, one number of hashes for all sequences; with a kernel, YOSO-C."""
     count = len(cu_seqlens) - 1
     feeds = {
         "query": query,
@@ -184,9 +184,11 @@ def yoso(
         "num_hashes": np.full(count, num_hashes, np.int32),
         "seed": np.full(count, seed, np.int64),
     }
+    kernel = {} if conv_weight is None else {"conv_weight": conv_weight}
     return Runner(
-        [own("yoso", list(feeds), ["output"], num_heads=num_heads, hash_bits=hash_bits)],
+        [own("yoso", [*feeds, *kernel], ["output"], num_heads=num_heads, hash_bits=hash_bits)],
         feeds,
         {"output": (query.shape, np.float32)},
+        constants=kernel,
         **settings,
     )

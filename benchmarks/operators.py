@@ -19,11 +19,12 @@ import peak_memory
 import projection
 import torch_baseline
 from cases import Case, Row
-from program import Step, parser_for, run
+from program import Step, cpu_parser_for, run
 
 SECTIONS = ("attention", "ragged", "projection", "frontier", "memory")
 MEMORY_LENGTHS = (1024, 4096, 8192)
 MEMORY_THREADS = 2
+MEMORY_SECONDS, FRONTIER_SECONDS, PROJECTION_SECONDS = 2.5, 8.0, 4.0  # beyond the budget, roughly
 
 
 def memory_row(contender: str, length: int, num_hashes: int) -> Row:
@@ -41,7 +42,7 @@ def memory_steps(options: argparse.Namespace, torch: bool) -> Iterator[Step]:
         if length <= attention.ATTENTION23_LONGEST:
             chosen.append(("attention23", 0))
         for name, m in chosen:
-            yield "memory", f"memory of {name}, n={length}", partial(memory_row, name, length, m)
+            yield Step("memory", f"memory of {name}, n={length}", partial(memory_row, name, length, m), MEMORY_SECONDS)
 
 
 def steps(options: argparse.Namespace) -> list[Step]:
@@ -55,16 +56,18 @@ def steps(options: argparse.Namespace) -> list[Step]:
     todo: list[Step] = []
     for case in cases:
         what = case.facts.get("batch") or f"n={case.facts['n']}"
-        todo.append((case.section, f"{what}, {case.threads} thread(s)", partial(case.run, options.seconds)))
+        work = partial(case.run, options.seconds)
+        todo.append(Step(case.section, f"{what}, {case.threads} thread(s)", work, options.seconds + case.expected))
     if "projection" in options.sections:
         for n in projection.LENGTHS:
             for sharpness in projection.SHARPNESS:
-                work = partial(projection.run, n, sharpness, options.seconds)
-                todo.append(("projection", f"value projection, n={n}", work))
+                work = partial(projection.run, n, sharpness, projection.BUDGETS * options.seconds)
+                seconds = projection.BUDGETS * options.seconds + PROJECTION_SECONDS
+                todo.append(Step("projection", f"value projection, n={n}", work, seconds))
     if "frontier" in options.sections:
         for n in frontier.LENGTHS:
             work = partial(frontier.run, n, frontier.NUM_HASHES, options.seconds)
-            todo.append(("frontier", f"error and time, n={n}", work))
+            todo.append(Step("frontier", f"error and time, n={n}", work, options.seconds + FRONTIER_SECONDS))
     if "memory" in options.sections:
         todo += memory_steps(options, torch)
     return todo
@@ -72,7 +75,7 @@ def steps(options: argparse.Namespace) -> list[Step]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the program."""
-    parser = parser_for(__doc__, seconds=1.5)
+    parser = cpu_parser_for(__doc__, seconds=1.5)
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=SECTIONS)
     parser.add_argument("--lengths", nargs="+", type=int, default=attention.LENGTHS, help="tokens of one sequence")
     parser.add_argument("--num-hashes", nargs="+", type=int, default=attention.NUM_HASHES)

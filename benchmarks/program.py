@@ -1,28 +1,66 @@
-"""What the benchmark programs share on their command lines, and the bar that shows how far they are."""
+"""What the benchmark programs share: their command lines, the bar that tells how long they will take, the result file.
+
+Rows are written as they come, to FILE.partial; the result file itself appears, or is replaced, when all is there.
+"""
 
 import argparse
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import record
 from cases import Row
+from results_files import ISAS
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
-ISAS = ("avx2", "avx512", "avx512_vnni")
+INTERRUPTED = 130  # what shells give for SIGINT
 
-Step = tuple[str, str, Callable[[], Row]]  # section of the result file, what the bar says, what to do
+
+class Step(NamedTuple):
+    """Part of a program's work.
+
+    Attributes:
+        section: of the result file.
+        name: what the bar says.
+        work: makes the row.
+        expected: seconds, roughly.
+    """
+
+    section: str
+    name: str
+    work: Callable[[], Row]
+    expected: float
+
+
+class Remaining(ProgressColumn):
+    """Time that the whole program still takes: expected seconds, corrected by how wrong they were so far."""
+
+    def render(self, task: Task) -> Text:
+        """`about 0:03:20 left`."""
+        left = task.remaining or 0.0
+        if task.completed:
+            left *= (task.elapsed or 0.0) / task.completed
+        return Text(f"about {timedelta(seconds=round(left))} left", style="progress.remaining")
 
 
 def parser_for(description: str | None, seconds: float) -> argparse.ArgumentParser:
     """A parser with the options that all have."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--isa", choices=ISAS, help="restrict the operators, not the baselines, to it")
     parser.add_argument("--seconds", type=float, default=seconds, help="about how long the rounds of a case may last")
-    parser.add_argument("--output", type=Path, help="result file; benchmarks/results/<program>-<isa>.json by default")
+    parser.add_argument("--output", type=Path, help="result file; in benchmarks/results by default")
+    return parser
+
+
+def cpu_parser_for(description: str | None, seconds: float) -> argparse.ArgumentParser:
+    """The same for programs that run on the CPU."""
+    parser = parser_for(description, seconds)
+    parser.add_argument("--isa", choices=ISAS, help="restrict the operators, not the baselines, to it")
     return parser
 
 
@@ -33,11 +71,11 @@ def run(
     steps: Callable[[argparse.Namespace], Sequence[Step]],
     **facts: Any,
 ) -> int:
-    """Does the steps and writes the result file.
+    """Does the steps on the CPU and writes the result file.
 
     Args:
         name: of the benchmark.
-        parser: from `parser_for`.
+        parser: from `cpu_parser_for`.
         arguments: of the command line; the program's own by default.
         steps: from the options to what is to be done.
         facts: further fields of the result file.
@@ -49,23 +87,47 @@ def run(
     options = parser.parse_args(given)
     if options.isa:
         os.environ["ATTENUATOR_ISA"] = options.isa  # read when the library first runs
-    head = record.origin(given)
+    head = record.origin(given) | record.cpu()
     if options.isa and head["isa"] != options.isa:
         parser.error(f"--isa is {options.isa}, but this processor's best is {head['isa']}")
     output = options.output or record.RESULTS / f"{name}-{head['isa']}.json"
-    record.write(output, {"benchmark": name, **head, **facts, **measured(steps(options))})
+    return measure({"benchmark": name, **head, **facts}, output, lambda: steps(options))
+
+
+def measure(head: Row, output: Path, steps: Callable[[], Sequence[Step]]) -> int:
+    """Does the steps under a progress bar on stderr.
+
+    Args:
+        head: of the result file.
+        output: the result file.
+        steps: gives them.
+
+    Returns:
+        The exit status: 0, or 130 where the user stopped it.
+    """
+    started = time.perf_counter()
+    partial = output.with_name(output.name + ".partial")
+    sections: dict[str, list[Row]] = {}
+
+    def content() -> Row:
+        return head | {"seconds": time.perf_counter() - started} | sections
+
+    columns = (TextColumn("{task.description:32}"), BarColumn(), TimeElapsedColumn(), Remaining())
+    try:
+        with Progress(*columns, console=Console(stderr=True)) as progress:
+            task = progress.add_task("prepare", total=None)
+            todo = steps()
+            progress.update(task, total=sum(step.expected for step in todo))
+            for number, (section, name, work, expected) in enumerate(todo, start=1):
+                progress.update(task, description=f"{number}/{len(todo)} {name}")
+                sections.setdefault(section, []).append(work())
+                record.write(partial, content())
+                progress.advance(task, expected)
+    except KeyboardInterrupt:
+        done = f"; what was done lies in {partial}" if sections else ""
+        print(f"benchmarks: stopped{done}", file=sys.stderr)
+        return INTERRUPTED
+    record.write(output, content())
+    partial.unlink(missing_ok=True)
     print(output, file=sys.stderr)
     return 0
-
-
-def measured(steps: Sequence[Step]) -> dict[str, list[Row]]:
-    """Does the steps under a progress bar on stderr; rows by section."""
-    sections: dict[str, list[Row]] = {}
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task("", total=len(steps))
-        for section, name, work in steps:
-            progress.update(task, description=name)
-            sections.setdefault(section, []).append(work())
-            progress.advance(task)
-    return sections

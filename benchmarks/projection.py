@@ -6,7 +6,7 @@ import nodes
 import numpy as np
 from cases import CHANNELS, HEAD_DIM, HEADS, Row, Runs, checked, records
 from inputs import Packed, correlated, gaussian
-from timing import interleave
+from timing import interleave, remainder_ratio
 
 from attenuator.ops.mca.reference import mca_attention
 
@@ -19,6 +19,8 @@ SHARES = (1 / 2, 1 / 4, 1 / 8)
 SEARCH_STEPS = 12
 # So few channels that their projection costs next to nothing: what is left is attention with its column maxima.
 FEW_CHANNELS = 16
+# Small differences of large times need more rounds than a ratio does.
+BUDGETS, MOST_ROUNDS = 3, 120
 # The reference is float64: rounding may put a head on the other side of "exact is cheaper", or a count one off.
 TOLERANCE, HEADS_CHECKED = 1e-3, 0.75
 
@@ -119,11 +121,11 @@ def run(length: int, sharpness: float, seconds: float) -> Row:
         error = checked(name, error_of(packed, hidden, alpha, result["output"]), TOLERANCE)
         settings.append({"alpha": alpha, "value_flops": float(result["value_flops"][0]), "error": error})
         runs[name] = runner
-    timings = interleave(runs, seconds=seconds)
+    timings = interleave(runs, seconds=seconds, most_rounds=MOST_ROUNDS)
     for setting in settings:
         timing = timings[f"mca alpha={setting['alpha']:g}"]
         attention = timings["mca, 16 channels" if setting["alpha"] else "mca, 16 channels, exact"]
-        setting["projection"] = timing.beyond(attention).times_faster_than(timings["matmul"])
+        setting["projection"] = remainder_ratio(timing, attention, timings["matmul"])
         setting["whole"] = timing.times_faster_than(timings["matmul, softmax"])
     return {
         "n": length,

@@ -17,7 +17,7 @@ from attenuator.ops import library_path
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 FORMAT_VERSION = 1
-PACKAGES = ("onnxruntime", "torch", "numpy")
+PACKAGES = ("onnxruntime", "onnxruntime-gpu", "torch", "numpy")
 # Vector extensions that decide which kernels the baselines choose.
 EXTENSIONS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
 # What a result depends on; changes to these alone make a commit "modified".
@@ -70,15 +70,13 @@ def origin(arguments: Sequence[str]) -> dict[str, Any]:
         arguments: the program's own, without its name.
 
     Returns:
-        machine, isa, versions, commit and command. `modified` tells whether the measured sources differed from the
-        commit; `load_average` is that of the last minute before the run.
+        machine, versions, commit and command. `modified` tells whether the measured sources differed from the commit;
+        `load_average` is that of the last minute before the run.
     """
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "format_version": FORMAT_VERSION,
         "machine": processor() | {"cores": len(os.sched_getaffinity(0)), "memory_gib": round(memory / 2**30, 1)},
-        "isa": isa(),
-        "baselines": BASELINES,
         "versions": versions(),
         "commit": git("rev-parse", "HEAD"),
         "modified": bool(git("status", "--porcelain", "--", *MEASURED)),
@@ -87,10 +85,15 @@ def origin(arguments: Sequence[str]) -> dict[str, Any]:
     }
 
 
+def cpu() -> dict[str, Any]:
+    """What the head of a result file says where the operators run on the CPU."""
+    return {"isa": isa(), "baselines": BASELINES}
+
+
 def write(path: Path, content: dict[str, Any]) -> None:
     """Writes a result file, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    staging = path.with_suffix(".part")
+    staging = path.with_name(path.name + ".new")
     staging.write_text(json.dumps(rounded(content), indent=1) + "\n", encoding="utf-8")
     staging.replace(path)
 

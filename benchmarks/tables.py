@@ -1,42 +1,15 @@
-"""The README's tables of measured figures, made from the result files; standard library only.
+"""Tables of measured figures in Markdown, made from the result files; standard library only."""
 
-`make gen` writes them.
-"""
-
-import csv
-import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any
 
-FOLDER = Path(__file__).resolve().parent
-RESULTS = FOLDER / "results"
-PAPER = FOLDER / "paper" / "yoso_efficiency.csv"
-# Most capable first; the first that was measured is the README's.
-ISAS = ("avx512_vnni", "avx512", "avx2")
-ISA_NAMES = {"avx512_vnni": "AVX-512 with VNNI", "avx512": "AVX-512", "avx2": "AVX2"}
+from results_files import ISA_NAMES, Result, Row, crossovers, label, names, paper_ratios, select
+
 SHAPE_NAMES = {
     "paper": "6 layers, 256 dimensions, 4 heads, feed-forward 1024 (YOSO paper, efficiency)",
     "lra": "2 layers, 64 dimensions, 2 heads, feed-forward 128 (Long Range Arena)",
+    "bert": "1 layer, 768 dimensions, 12 heads, feed-forward 3072 (BERT-base)",
 }
-
-Result = dict[str, Any]
-Row = dict[str, Any]
-
-
-def load(benchmark: str) -> dict[str, Result]:
-    """Result files of a benchmark by instruction set, most capable first."""
-    paths = {isa: RESULTS / f"{benchmark}-{isa}.json" for isa in ISAS}
-    return {isa: json.loads(path.read_text(encoding="utf-8")) for isa, path in paths.items() if path.is_file()}
-
-
-def paper_times() -> dict[str, dict[int, float]]:
-    """The YOSO paper's milliseconds per instance, by method and n."""
-    times: dict[str, dict[int, float]] = {}
-    with PAPER.open(encoding="utf-8", newline="") as stream:
-        for row in csv.DictReader(stream):
-            times.setdefault(row["method"], {})[int(row["n"])] = float(row["ms_per_instance"])
-    return times
+BASELINES = {None: "ONNX Runtime, fp32", "torch fp32": "PyTorch, fp32", "torch bf16": "PyTorch, bf16"}
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -45,162 +18,176 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def times(value: float) -> str:
-    """A ratio with two significant digits."""
+def times(value: float | None) -> str:
+    """A ratio with two significant digits; empty where there is none."""
+    if value is None:
+        return ""
     return f"{value:.2f}" if value < 0.995 else f"{value:.1f}" if value < 9.95 else f"{value:.0f}"
 
 
-def one_thread(rows: Sequence[Row], **facts: Any) -> list[Row]:
-    """Rows measured on one thread with these facts."""
-    return [row for row in rows if row["threads"] == 1 and all(row.get(key) == value for key, value in facts.items())]
+def median(row: Row | None, field: str, name: str) -> float | None:
+    """A ratio's median, where the row has it."""
+    return row[field][name]["median"] if row and name in row[field] else None
 
 
-def names(rows: Sequence[Row], field: str, prefix: str) -> list[str]:
-    """Contenders with a prefix that any row has, in their order."""
-    return list(dict.fromkeys(name for row in rows for name in row[field] if name.startswith(prefix)))
+def over_lengths(
+    results: dict[str, Result], section: str, field: str, prefixes: tuple[str, ...], threads: int = 1, shape: str = ""
+) -> tuple[list[int], list[list[str]]]:
+    """A field's medians over length: lengths, and a line for each contender and instruction set."""
+    facts = {"threads": threads} | ({"shape": shape} if shape else {})
+    lengths: dict[int, None] = {}
+    lines = []
+    for isa, result in results.items():
+        rows = {row["n"]: row for row in select(result.get(section, []), **facts)}
+        chosen = [name for prefix in prefixes for name in names(list(rows.values()), field, prefix)]
+        lengths |= dict.fromkeys(n for n, row in rows.items() if any(name in row[field] for name in chosen))
+        lines += [(f"{label(name)}, {ISA_NAMES[isa]}", rows, name) for name in chosen]
+    every = sorted(lengths)
+    return every, [[head, *(times(median(rows.get(n), field, name)) for n in every)] for head, rows, name in lines]
 
 
-def yoso_table(results: dict[str, Result]) -> str:
-    """Speed-up of the operator over n, for each number of hashes and instruction set."""
-    first = next(iter(results.values()))
-    lengths = [row["n"] for row in one_thread(first["attention"]) if names([row], "speed_up", "yoso")]
+def length_table(*args: object, **facts: object) -> str:
+    """`over_lengths` in Markdown."""
+    lengths, lines = over_lengths(*args, **facts)  # type: ignore[arg-type]
+    return table(["tokens", *map(str, lengths)], lines)
+
+
+def crossover_table(results: dict[str, Result]) -> str:
+    """From how many tokens on YOSO is faster, for each number of hashes, instruction set and baseline."""
+    lines = []
+    columns: dict[str, None] = {}
+    for isa, result in results.items():
+        for baseline, called in BASELINES.items():
+            found = crossovers(result, baseline)
+            if found:
+                columns |= dict.fromkeys(found)
+                lines.append((f"{ISA_NAMES[isa]}, against {called}", found))
+
+    def cell(found: tuple[float | None, Sequence[int]] | None) -> str:
+        if found is None:
+            return ""
+        length, measured = found
+        if length is None:
+            return f"above {measured[-1]}"
+        return f"{length:.0f} or fewer" if length == measured[0] else f"{length:.0f}"
+
+    body = [[head, *(cell(found.get(name)) for name in columns)] for head, found in lines]
+    return table(["faster from this many tokens", *map(label, columns)], body)
+
+
+def ragged_table(results: dict[str, Result], threads: Sequence[int] = (1, 2)) -> str:
+    """Speed-ups over padded attention with a mask."""
+    rows = [
+        (f"{row['batch']}, {ISA_NAMES[isa]}, {row['threads']} thread{'s' * (row['threads'] > 1)}", row)
+        for isa, result in results.items()
+        for row in result.get("ragged", [])
+        if row["threads"] in threads
+    ]
+    contenders = ["softmax", *names([row for _, row in rows], "speed_up", "yoso")]
+    body = [[head, *(times(median(row, "speed_up", name)) for name in contenders)] for head, row in rows]
+    return table(["batch", "exact", *map(label, contenders[1:])], body)
+
+
+def projection_table(results: dict[str, Result]) -> str:
+    """MCA's value projection at stated shares of the multiply-adds."""
     body = []
     for isa, result in results.items():
-        rows = {row["n"]: row for row in one_thread(result["attention"])}
-        for name in names(list(rows.values()), "speed_up", "yoso"):
-            cells = [rows[n]["speed_up"].get(name) if n in rows else None for n in lengths]
-            body.append([f"{name[5:]}, {ISA_NAMES[isa]}", *(times(c["median"]) if c else "" for c in cells)])
-    return table(["tokens", *map(str, lengths)], body)
+        for row in result.get("projection", []):
+            us = {name: item["cpu_us"]["median"] for name, item in row["contenders"].items()}
+            for share, alpha in row["alpha_of_share"].items():
+                if alpha is None:
+                    continue
+                setting = next(item for item in row["settings"] if item["alpha"] == alpha)
+                own = us[f"mca alpha={alpha:g}"] - us["mca, 16 channels"]
+                cells = [share, f"{alpha:g}", f"{us['matmul']:.0f}", f"{own:.0f}"]
+                # Where noise took all of the projection's time away, there is no ratio.
+                ratio = setting["projection"]["median"]
+                cells += [times(ratio) if ratio > 0 else "", times(setting["whole"]["median"])]
+                body.append([f"{row['n']}, scores' deviation {row['sharpness']:g}, {ISA_NAMES[isa]}", *cells])
+    head = ["tokens", "multiply-adds", "`alpha`", "MatMul, us", "projection, us", "projection", "and attention"]
+    return table(head, body)
 
 
-def softmax_table(result: Result) -> str:
-    """Speed-up of SoftmaxAttention."""
-    rows = one_thread(result["attention"])
-    return table(
-        ["tokens", *(str(row["n"]) for row in rows)],
-        [["`SoftmaxAttention`", *(times(row["speed_up"]["softmax"]["median"]) for row in rows)]],
+def slowest_alpha(results: dict[str, Result]) -> str:
+    """The alpha that wins least, with attention."""
+    found = [
+        (setting["whole"]["median"], row["n"], setting["alpha"], isa)
+        for isa, result in results.items()
+        for row in result.get("projection", [])
+        for setting in row["settings"]
+    ]
+    ratio, n, alpha, isa = min(found)
+    return (
+        f"The slowest of all alphas measured, with attention: {times(ratio)} times as fast as MatMul and "
+        f"`SoftmaxAttention` ({n} tokens, alpha {alpha:g}, {ISA_NAMES[isa]})."
     )
 
 
-def ragged_table(result: Result) -> str:
-    """Speed-ups over padded attention with a mask."""
-    rows = one_thread(result["ragged"])
-    contenders = ["softmax", *names(rows, "speed_up", "yoso")]
-    body = [[row["batch"], *(times(row["speed_up"][name]["median"]) for name in contenders)] for row in rows]
-    return table(["batch", "exact", *(name[5:] for name in contenders[1:])], body)
-
-
-def projection_table(result: Result) -> str:
-    """MCA's value projection at stated shares of the multiply-adds."""
+def frontier_table(result: Result) -> str:
+    """Error and time for each number of hashes."""
+    rows = result["frontier"]
     body = []
-    for row in result["projection"]:
-        for share, alpha in row["alpha_of_share"].items():
-            if alpha is None:
-                continue
-            setting = next(item for item in row["settings"] if item["alpha"] == alpha)
-            ratios = (setting["projection"]["median"], setting["whole"]["median"])
-            body.append(
-                [f"{row['n']}, scores' deviation {row['sharpness']:g}", share, f"{alpha:g}", *map(times, ratios)]
-            )
-    return table(["tokens", "multiply-adds", "`alpha`", "projection", "projection and attention"], body)
+    for row in rows:
+        cost = {name: item["cpu_us"]["median"] / 1000 for name, item in row["contenders"].items()}
+        settings = row["settings"]
+        body.append([f"error, {row['n']} tokens", "", "0", *(f"{item['error']:.3f}" for item in settings)])
+        hashed = [f"{cost['yoso m=' + str(item['num_hashes'])]:.1f}" for item in settings]
+        body.append([f"ms, {row['n']} tokens", f"{cost['mha']:.1f}", f"{cost['yoso m=0']:.1f}", *hashed])
+    head = ["`num_hashes`", "softmax (ONNX Runtime)", "0", *(str(s["num_hashes"]) for s in rows[0]["settings"])]
+    return table(head, body)
 
 
 def memory_table(result: Result) -> str:
-    """Peak temporary memory of the first call."""
+    """Peak temporary memory of the first call and of the second."""
     rows = result["memory"]
     lengths = sorted({row["n"] for row in rows})
-    found = {(row["contender"], row["n"]): row["first_call_mib"] for row in rows}
-    body = [
-        [name, *(f"{found[name, n]:.1f}" if (name, n) in found else "" for n in lengths)]
-        for name in dict.fromkeys(row["contender"] for row in rows)
-    ]
-    return table(["MiB at tokens", *map(str, lengths)], body)
+    found = {(row["contender"], row["n"]): row for row in rows}
+
+    def cell(name: str, n: int) -> str:
+        row = found.get((name, n))
+        return f"{row['first_call_mib']:.1f} / {row['second_call_mib']:.1f}" if row else ""
+
+    contenders = dict.fromkeys(row["contender"] for row in rows)
+    body = [[label(name), *(cell(name, n) for n in lengths)] for name in contenders]
+    return table(["MiB, first call / second, at tokens", *map(str, lengths)], body)
 
 
-def model_tables(results: dict[str, Result]) -> Iterator[str]:
-    """Whole models, the paper's own figures beside those of its shape."""
+def model_tables(
+    results: dict[str, Result], field: str = "over_softmax", threads: int = 1, *, paper: bool = False
+) -> Iterator[str]:
+    """Whole models over length, a table for each shape; the paper's own figures beside those of its shape."""
     first = next(iter(results.values()))
     for shape in dict.fromkeys(row["shape"] for row in first["models"]):
-        lengths = [row["n"] for row in one_thread(first["models"], shape=shape)]
-        body = []
-        for isa, result in results.items():
-            rows = {row["n"]: row for row in one_thread(result["models"], shape=shape)}
-            for name in names(list(rows.values()), "over_softmax", ""):
-                cells = [rows[n]["over_softmax"][name]["median"] if n in rows else None for n in lengths]
-                body.append(
-                    [f"{name.removeprefix('yoso ')}, {ISA_NAMES[isa]}", *(times(c) if c else "" for c in cells)]
-                )
-        if shape == "paper":
-            paper = paper_times()
-            for name in ("yoso m=16", "yoso m=32"):
-                ratios = [times(paper["softmax"][n] / paper[name][n]) if n in paper[name] else "" for n in lengths]
-                body.append([f"{name.removeprefix('yoso ')}, the paper's own on a GPU", *ratios])
-        yield f"{SHAPE_NAMES[shape]}:\n\n{table(['tokens', *map(str, lengths)], body)}"
+        lengths, lines = over_lengths(results, "models", field, ("",), threads, shape)
+        if not lengths:
+            continue
+        if shape == "paper" and paper:
+            own = paper_ratios(lengths)
+            lines += [[f"{label(name)}, the paper's own on a GPU", *map(times, found)] for name, found in own.items()]
+        yield f"{SHAPE_NAMES[shape]}:\n\n{table(['tokens', *map(str, lengths)], lines)}"
 
 
-def origin(result: Result) -> str:
-    """Where the figures come from, in one sentence."""
-    machine = result["machine"]
-    return (
-        f"Measured on one core of an {machine['processor']} (family {machine['family']}, model {machine['model']}, "
-        f"{ISA_NAMES[result['isa']]}), onnxruntime {result['versions']['onnxruntime']}, commit {result['commit'][:12]}"
-        f"{' with changes' if result['modified'] else ''}, by the programs of `make bench`: CPU time, fp32, contenders "
-        "in turns in one process, medians."
-    )
+def ragged_model_table(results: dict[str, Result]) -> str:
+    """Whole models over ragged batches, against the same model on the padded batch, a line a contender."""
+    columns: dict[tuple[str, str], None] = {}
+    lines: dict[str, dict[tuple[str, str], float]] = {}
+    for isa, result in results.items():
+        for row in select(result.get("ragged", []), threads=1):
+            columns[row["shape"], row["batch"]] = None
+            for name, ratio in row["over_fused"].items():
+                called = "exact" if name == "softmax" else label(name)
+                lines.setdefault(f"{called}, {ISA_NAMES[isa]}", {})[row["shape"], row["batch"]] = ratio["median"]
+    head = ["batch", *(f"{shape}: {batch}" for shape, batch in columns)]
+    return table(head, [[name, *(times(found.get(key)) for key in columns)] for name, found in lines.items()])
 
 
-def results() -> tuple[dict[str, Result], dict[str, Result]]:
-    """The committed results of `operators.py` and of `models.py`, by instruction set.
-
-    Raises:
-        FileNotFoundError: there are none.
-    """
-    operators, models = load("operators"), load("models")
-    if not operators or not models:
-        raise FileNotFoundError(f"{RESULTS} lacks result files: run `make bench`")
-    return operators, models
-
-
-def summary() -> str:
-    """YOSO over one sequence and in whole models: the README's block."""
-    operators, models = results()
-    first = next(iter(operators.values()))
-    parts = [
-        origin(first),
-        "`YosoAttention`, times faster than the fastest exact fp32 attention of ONNX Runtime "
-        "(`com.microsoft.MultiHeadAttention`, `Attention` of opset 23) on one sequence, 12 heads of 64 channels, 8 "
-        "hash bits, for each `num_hashes`. Where the operator is restricted to AVX2, ONNX Runtime keeps AVX-512:",
-        yoso_table(operators),
-        "![speed-up over the number of tokens](benchmarks/results/speed_up.svg)",
-        'Whole models, times faster than the same model with exact `SoftmaxAttention`; no attention can beat "free '
-        'attention", which only adds its inputs:',
-        *model_tables(models),
-    ]
-    return "\n\n".join(parts)
-
-
-def details() -> str:
-    """Everything else: the block of the benchmarks' own README."""
-    operators, models = results()
-    first, whole = next(iter(operators.values())), next(iter(models.values()))
-    parts = [
-        origin(first),
-        *([] if whole["commit"] == first["commit"] else [f"Whole models: commit {whole['commit'][:12]}."]),
-        "Exact attention, times faster than ONNX Runtime's fastest fp32 attention on one sequence:",
-        softmax_table(first),
-        "Ragged batches, times faster than ONNX Runtime's fastest attention on the padded batch with its mask:",
-        ragged_table(first),
-        "MCA's value projection of 768 channels, times faster than ONNX Runtime's prepacked MatMul; and with "
-        "attention, than that MatMul followed by `SoftmaxAttention`:",
-        projection_table(first),
-        f"Peak temporary memory of a first call, {first['memory'][0]['threads']} threads:",
-        memory_table(first),
-        "![whole models](results/models.svg)",
-        "![error beside time](results/frontier.svg)",
-        "![value projection](results/projection.svg)",
-    ]
-    return "\n\n".join(parts)
-
-
-if __name__ == "__main__":
-    print(summary(), details(), sep="\n\n")
+def int8_table(results: dict[str, Result]) -> str:
+    """Whole models with linear layers in int8, against themselves in fp32."""
+    body = []
+    for isa, result in results.items():
+        for row in select(result.get("int8", []), threads=1):
+            for name, ratio in row["over_fp32"].items():
+                error = row["errors"][f"int8 {name}"]
+                what = f"{row['shape']}, {row['n']} tokens, {label(name)}, {ISA_NAMES[isa]}"
+                body.append([what, times(ratio["median"]), f"{error:.1%}"])
+    return table(["model", "times as fast as fp32", "logits move by"], body)

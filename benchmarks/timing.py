@@ -13,14 +13,26 @@ SAMPLE_NS = 3_000_000
 MOST_REPEATS = 500
 LONG_NS = 100_000_000
 FEWEST_ROUNDS, MOST_ROUNDS = 3, 31
+# Resamples from which the spread of a ratio of medians is told.
+RESAMPLES = 400
 
-Clock = Callable[[], int]
+# Runs something a number of times; nanoseconds that all runs took together, on its own clock and on the wall's.
+Sampler = Callable[[Callable[[], Any], int], tuple[float, float]]
 Statistics = dict[str, float]
 
 
-def clock_for(threads: int) -> Clock:
+def cpu_sampler(threads: int) -> Sampler:
     """CPU time of what runs: of the calling thread where it does all the work, else of the process."""
-    return time.thread_time_ns if threads == 1 else time.process_time_ns
+    clock = time.thread_time_ns if threads == 1 else time.process_time_ns
+
+    def sample(run: Callable[[], Any], count: int) -> tuple[float, float]:
+        wall_start, own_start = time.perf_counter_ns(), clock()
+        for _ in range(count):
+            run()
+        own_end, wall_end = clock(), time.perf_counter_ns()
+        return own_end - own_start, wall_end - wall_start
+
+    return sample
 
 
 def statistics(values: Sequence[float]) -> Statistics:
@@ -40,37 +52,68 @@ class Timing:
     """What one contender took, one value a round: the mean of a sample's repeats.
 
     Attributes:
-        cpu_us: CPU time, microseconds.
+        own_us: microseconds on the clock that contenders are compared by.
         wall_us: elapsed time, microseconds.
         repeats: runs in a sample.
+        clock: whose time `own_us` is: `cpu`, or `device` for an accelerator's.
     """
 
-    cpu_us: tuple[float, ...]
+    own_us: tuple[float, ...]
     wall_us: tuple[float, ...]
     repeats: int
+    clock: str = "cpu"
+
+    @property
+    def median(self) -> float:
+        """Median of `own_us`."""
+        return float(np.median(self.own_us))
 
     def record(self) -> dict[str, Any]:
         """As it stands in a result file."""
         return {
-            "cpu_us": statistics(self.cpu_us),
+            f"{self.clock}_us": statistics(self.own_us),
             "wall_us": statistics(self.wall_us),
-            "rounds": len(self.cpu_us),
+            "rounds": len(self.own_us),
             "repeats": self.repeats,
         }
 
-    def beyond(self, part: "Timing") -> "Timing":
-        """What is left of this one without the other, round by round."""
-        cpu = zip(self.cpu_us, part.cpu_us, strict=True)
-        wall = zip(self.wall_us, part.wall_us, strict=True)
-        return Timing(tuple(a - b for a, b in cpu), tuple(a - b for a, b in wall), self.repeats)
+    def times_faster_than(self, other: "Timing", *, wall: bool = False) -> Statistics:
+        """How many times the other's time this one's goes into, round by round."""
+        mine, theirs = (self.wall_us, other.wall_us) if wall else (self.own_us, other.own_us)
+        return statistics([b / a for a, b in zip(mine, theirs, strict=True)])
 
-    def times_faster_than(self, other: "Timing") -> Statistics:
-        """How many times the other's CPU time this one's goes into, round by round."""
-        return statistics([theirs / mine for theirs, mine in zip(other.cpu_us, self.cpu_us, strict=True)])
+
+def remainder_ratio(whole: Timing, part: Timing, other: Timing) -> Statistics:
+    """What is left of a contender without one that does a part of its work, and the other's time over that.
+
+    Where the rest is small beside the part, rounds alone tell nothing; medians do. The spread is that of the ratio of
+    medians under resampling of the rounds.
+
+    Args:
+        whole: does the work.
+        part: does the part.
+        other: does what the rest does.
+
+    Returns:
+        How many times the rest's time goes into the other's; 0 where nothing is left.
+    """
+    rows = np.array([whole.own_us, part.own_us, other.own_us])
+    draws = np.random.default_rng(0).integers(0, rows.shape[1], (RESAMPLES, rows.shape[1]))
+    medians = np.median(rows[:, draws], axis=2)
+    rest = medians[0] - medians[1]
+    ratios = np.where(rest > 0, medians[2] / np.maximum(rest, 1e-9), 0.0)
+    left = whole.median - part.median
+    return statistics(ratios.tolist()) | {"median": other.median / left if left > 0 else 0.0}
 
 
 def interleave(
-    contenders: Mapping[str, Callable[[], Any]], *, threads: int = 1, seconds: float = 1.5
+    contenders: Mapping[str, Callable[[], Any]],
+    *,
+    threads: int = 1,
+    seconds: float = 1.5,
+    most_rounds: int = MOST_ROUNDS,
+    sampler: Sampler | None = None,
+    clock: str = "cpu",
 ) -> dict[str, Timing]:
     """Times contenders in turns, each first in some rounds.
 
@@ -78,32 +121,29 @@ def interleave(
         contenders: what to run, by name.
         threads: threads that each uses; decides whose CPU time counts.
         seconds: about how long all rounds may last, three rounds at least.
+        most_rounds: however short they are.
+        sampler: another clock than the CPU's.
+        clock: its name.
 
     Returns:
         Timing by name; round i of one ran beside round i of every other.
     """
-    clock = clock_for(threads)
+    sample = sampler or cpu_sampler(threads)
     repeats = {}
     for name, run in contenders.items():
         for _ in range(2):  # first runs allocate, draw and cache; to those that take long that is nothing
-            start = clock()
-            run()
-            taken = clock() - start
+            taken = sample(run, 1)[0]
             if taken > LONG_NS:
                 break
         repeats[name] = math.ceil(SAMPLE_NS / max(taken, SAMPLE_NS / MOST_REPEATS))
-    cpu: dict[str, list[float]] = {name: [] for name in contenders}
+    own: dict[str, list[float]] = {name: [] for name in contenders}
     wall: dict[str, list[float]] = {name: [] for name in contenders}
     names = list(contenders)
     end = time.perf_counter() + seconds
-    while len(cpu[names[0]]) < FEWEST_ROUNDS or (time.perf_counter() < end and len(cpu[names[0]]) < MOST_ROUNDS):
+    while len(own[names[0]]) < FEWEST_ROUNDS or (time.perf_counter() < end and len(own[names[0]]) < most_rounds):
         for name in names:
-            run, count = contenders[name], repeats[name]
-            wall_start, cpu_start = time.perf_counter_ns(), clock()
-            for _ in range(count):
-                run()
-            cpu_end, wall_end = clock(), time.perf_counter_ns()
-            cpu[name].append((cpu_end - cpu_start) / count / 1000)
-            wall[name].append((wall_end - wall_start) / count / 1000)
+            own_ns, wall_ns = sample(contenders[name], repeats[name])
+            own[name].append(own_ns / repeats[name] / 1000)
+            wall[name].append(wall_ns / repeats[name] / 1000)
         names.append(names.pop(0))
-    return {name: Timing(tuple(cpu[name]), tuple(wall[name]), repeats[name]) for name in contenders}
+    return {name: Timing(tuple(own[name]), tuple(wall[name]), repeats[name], clock) for name in contenders}

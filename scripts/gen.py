@@ -14,7 +14,7 @@ from attenuator.ops import OPERATORS
 from attenuator.ops.spec import Knob, Operator
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
-import tables  # noqa: E402
+import documents  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 WHAT_IT_IS = {"int32": "integer", "float": "number"}
@@ -45,8 +45,8 @@ def knob_table() -> str:
 
 # File, then block, then what makes it.
 BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
-    "README.md": {"knobs": knob_table, "benchmarks": tables.summary},
-    "benchmarks/README.md": {"benchmark-details": tables.details},
+    "README.md": {"knobs": knob_table, "benchmarks": documents.summary},
+    "benchmarks/README.md": {"benchmark-details": documents.details},
 }
 
 

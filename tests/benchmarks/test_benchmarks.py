@@ -10,6 +10,7 @@ import pytest
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 HEAD = {"machine", "isa", "baselines", "versions", "commit", "modified", "command", "load_average", "format_version"}
+RESULT = HEAD | {"benchmark", "seconds"}
 STATISTICS = {"median", "low", "high", "min", "max"}
 
 
@@ -23,8 +24,16 @@ def bench(program: str, output: Path, *arguments: str) -> dict[str, Any]:
     done = python(program, "--seconds", "0", "--output", str(output), *arguments)
     assert done.returncode == 0, done.stderr
     written: dict[str, Any] = json.loads(output.read_text(encoding="utf-8"))
-    assert set(written) >= HEAD
+    assert set(written) >= RESULT
+    assert not list(output.parent.glob("*.partial"))
     return written
+
+
+def supported() -> list[str]:
+    """Instruction sets this processor can be restricted to."""
+    done = python("-c", "import record; from results_files import ISAS; print(*ISAS[ISAS.index(record.isa()):])")
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
 
 
 def assert_timed(contenders: dict[str, Any]) -> None:
@@ -34,31 +43,117 @@ def assert_timed(contenders: dict[str, Any]) -> None:
         assert 0 < contender["cpu_us"]["min"] <= contender["cpu_us"]["median"] <= contender["cpu_us"]["max"]
 
 
-def test_operators_are_timed_beside_their_baselines(tmp_path: Path) -> None:
-    sizes = ["--lengths", "64", "--num-hashes", "4", "8"]
-    result = bench("operators.py", tmp_path / "o.json", "--isa", "avx2", "--sections", "attention", "memory", *sizes)
-    assert (result["benchmark"], result["isa"]) == ("operators", "avx2")
+@pytest.mark.parametrize("isa", ["avx2", "avx512"])
+def test_operators_are_timed_beside_their_baselines(isa: str, tmp_path: Path) -> None:
+    if isa not in supported():
+        pytest.skip(f"this processor has no {isa}")
+    sizes = ["--lengths", "64", "--num-hashes", "8", "32"]
+    result = bench("operators.py", tmp_path / "o.json", "--isa", isa, "--sections", "attention", "memory", *sizes)
+    assert (result["benchmark"], result["isa"]) == ("operators", isa)
     rows = {(row["n"], row["threads"]): row for row in result["attention"]}
-    assert set(rows) == {(16, 1), (32, 1), (64, 1)}
+    assert set(rows) == {(16, 1), (32, 1), (64, 1), (64, 2)}
     row = rows[64, 1]
-    assert set(row["contenders"]) >= {"yoso m=4", "yoso m=8", "softmax", "mha", "attention23", "torch fp32"}
+    ours = {"yoso m=8", "yoso m=32", "yoso-c m=32", "softmax"}
+    assert set(row["contenders"]) == ours | {"mha", "attention23", "torch fp32", "torch bf16"}
     assert_timed(row["contenders"])
     assert set(row["errors"]) == set(row["contenders"])
     assert row["best_exact"] in ("mha", "attention23")
-    assert set(row["speed_up"]) == {"yoso m=4", "yoso m=8", "softmax"}
+    assert set(row["speed_up"]) == set(row["speed_up_wall"]) == ours
     assert set(rows[16, 1]["speed_up"]) == {"softmax"}
+    assert set(rows[64, 2]["speed_up"]) == ours
     assert result.get("memory", []) == []  # nothing that short
 
 
 def test_models_are_timed_beside_fused_attention(tmp_path: Path) -> None:
-    result = bench("models.py", tmp_path / "m.json", "--shapes", "lra", "--lengths", "96", "--num-hashes", "8")
+    sizes = ["--shapes", "lra", "--lengths", "96", "--num-hashes", "8", "32", "--threads", "1"]
+    result = bench("models.py", tmp_path / "m.json", "--sections", "models", *sizes)
     [row] = result["models"]
-    assert set(row["contenders"]) == {"yoso m=8", "softmax", "mha", "attention23", "free attention"}
+    own = {"yoso m=8", "yoso m=32", "yoso-c m=32", "free attention"}
+    assert set(row["contenders"]) == own | {"softmax", "mha", "attention23"}
     assert_timed(row["contenders"])
-    assert set(row["over_softmax"]) == {"yoso m=8", "free attention"}
+    assert set(row["over_softmax"]) == set(row["over_softmax_wall"]) == own
+    assert set(row["over_fused"]) == own | {"softmax"}
     assert row["best_fused"] in ("mha", "attention23")
-    assert set(row["errors"]) == {"yoso m=0", "mha", "attention23"}
+    assert set(row["errors"]) == {"yoso m=0", "yoso-c m=0", "mha", "attention23"}
     assert result["shapes"]["lra"]["hidden"] == 64
+
+
+def test_mca_and_the_papers_bits_are_timed_in_whole_models(tmp_path: Path) -> None:
+    sizes = ["--shapes", "bert", "paper", "--lengths", "64", "--num-hashes", "32", "--threads", "1"]
+    result = bench("models.py", tmp_path / "m.json", "--sections", "models", *sizes)
+    bert, paper = result["models"]
+    assert {name for name in bert["over_softmax"] if name.startswith("mca")} == {
+        "mca alpha=0.2", "mca alpha=0.4", "mca alpha=1",
+    }  # fmt: skip
+    assert bert["errors"]["mca alpha=0"] < 1e-4
+    assert "yoso m=32, log2(n) bits" in paper["over_softmax"]
+    assert paper["errors"]["yoso, 6 bits m=0"] < 1e-4
+
+
+def test_a_ragged_batch_runs_packed_and_padded_alike() -> None:
+    program = """
+import models
+from model_sessions import Graphs, Models, relative
+from model_batches import Batch
+graphs = Graphs(models.SHAPES["lra"], models.KNOBS["lra"])
+row = models.ragged(Models(graphs, 2), "batch", [3, 50, 17], [8], 0.0)
+assert row["errors"]["padded"] < 1e-4, row["errors"]
+assert set(row["over_fused"]) == {"yoso m=8", "free attention", "softmax"}, row
+assert row["best_fused"] == "padded" and row["lengths"] == [3, 50, 17]
+"""
+    done = python("-c", program)
+    assert done.returncode == 0, done.stderr
+
+
+def test_int8_models_are_timed_beside_fp32(tmp_path: Path) -> None:
+    sizes = ["--shapes", "lra", "--threads", "1"]
+    result = bench("models.py", tmp_path / "m.json", "--sections", "int8", *sizes)
+    [row] = result["int8"]
+    assert set(row["over_fp32"]) == {"softmax", "yoso m=16"}
+    assert 0 < row["errors"]["int8 softmax"] < 0.25
+    assert row["bytes"]["int8 yoso"] < row["bytes"]["yoso"]
+
+
+def test_what_was_measured_before_an_interruption_is_kept(tmp_path: Path) -> None:
+    program = f"""
+import sys, pathlib, program
+def interrupted():
+    raise KeyboardInterrupt
+steps = [program.Step("rows", "first", lambda: {{"n": 1}}, 1.0), program.Step("rows", "second", interrupted, 1.0)]
+sys.exit(program.measure({{"benchmark": "x"}}, pathlib.Path({str(tmp_path / "x.json")!r}), lambda: steps))
+"""
+    (tmp_path / "x.json").write_text("{}")
+    done = python("-c", program)
+    assert done.returncode == 130
+    assert "stopped" in done.stderr
+    assert json.loads((tmp_path / "x.json.partial").read_text())["rows"] == [{"n": 1}]
+    assert (tmp_path / "x.json").read_text() == "{}"  # a finished result stays
+
+
+@pytest.mark.parametrize(
+    ("ratios", "expected"),
+    [
+        ([0.5, 0.5, 2.0, 4.0], 181.0),
+        ([1.5, 2.0, 3.0, 4.0], 64.0),
+        ([0.5, 2.0, 0.5, 2.0], 362.0),
+        ([0.5, 0.5, 0.9, 0.99], None),
+    ],
+)
+def test_crossover_is_the_length_from_which_it_stays_faster(ratios: list[float], expected: float | None) -> None:
+    done = python("-c", f"import results_files as r; print(r.crossover([64, 128, 256, 512], {ratios}))")
+    assert done.returncode == 0, done.stderr
+    found = None if done.stdout.strip() == "None" else float(done.stdout)
+    assert found is None if expected is None else found == pytest.approx(expected, rel=0.01)
+
+
+def test_all_instruction_sets_are_planned_each_once() -> None:
+    done = python("-c", "import json, run_all; print(json.dumps(run_all.plan('avx512_vnni', 1.0)))")
+    assert done.returncode == 0, done.stderr
+    planned = json.loads(done.stdout)
+    runs = [(command[0], command[command.index("--isa") + 1]) for _, command, _ in planned]
+    isas = ("avx512_vnni", "avx512", "avx2")
+    assert runs == [(program, isa) for isa in isas for program in ("operators.py", "models.py")]
+    assert sum(minutes for _, _, minutes in planned) <= 30
 
 
 def test_a_wrong_result_stops_the_program() -> None:
@@ -89,5 +184,5 @@ def test_plots_are_drawn_from_the_committed_results(tmp_path: Path) -> None:
     done = python("plots.py", "--output", str(tmp_path))
     assert done.returncode == 0, done.stderr
     drawn = {path.name for path in tmp_path.iterdir()}
+    assert drawn >= {"speed_up.svg", "crossover.svg", "models.svg", "frontier.svg", "projection.svg"}
     assert drawn == {path.name for path in (BENCHMARKS / "results").glob("*.svg")}
-    assert "speed_up.svg" in drawn

@@ -1,0 +1,123 @@
+"""The measured parts of the READMEs, made from the result files; standard library only. `make gen` writes them."""
+
+from collections.abc import Iterator
+
+import tables
+from results_files import ISA_NAMES, RESULTS, Result, load
+
+
+def origin(result: Result) -> str:
+    """Where the figures come from, in one sentence."""
+    machine = result["machine"]
+    return (
+        f"Measured on one core of an {machine['processor']} (family {machine['family']}, model {machine['model']}, "
+        f"{ISA_NAMES[result['isa']]}), onnxruntime {result['versions']['onnxruntime']}, commit {result['commit'][:12]}"
+        f"{' with changes' if result['modified'] else ''}, by the programs of `make bench`: CPU time, fp32, contenders "
+        "in turns in one process, medians."
+    )
+
+
+def results() -> tuple[dict[str, Result], dict[str, Result]]:
+    """The committed results of `operators.py` and of `models.py`, by instruction set.
+
+    Raises:
+        FileNotFoundError: there are none.
+    """
+    operators, models = load("operators"), load("models")
+    if not operators or not models:
+        raise FileNotFoundError(f"{RESULTS} lacks result files: run `make bench`")
+    return operators, models
+
+
+def first(found: dict[str, Result]) -> dict[str, Result]:
+    """That of the most capable instruction set alone."""
+    return dict([next(iter(found.items()))])
+
+
+def summary() -> str:
+    """YOSO over one sequence and in whole models: the README's block."""
+    operators, models = results()
+    parts = [
+        origin(next(iter(operators.values()))),
+        "`YosoAttention`, times faster than the fastest exact fp32 attention of ONNX Runtime "
+        "(`com.microsoft.MultiHeadAttention`, `Attention` of opset 23) on one sequence, 12 heads of 64 channels, 8 "
+        "hash bits, for each `num_hashes`. Where the operator is restricted to an instruction set, ONNX Runtime keeps "
+        "the processor's best:",
+        tables.length_table(operators, "attention", "speed_up", ("yoso ",)),
+        "![speed-up over the number of tokens](benchmarks/results/speed_up.svg)",
+        'Whole models, times faster than the same model with exact `SoftmaxAttention`; no attention can beat "free '
+        'attention", which only adds its inputs:',
+        *tables.model_tables(first(models), paper=True),
+    ]
+    return "\n\n".join(parts)
+
+
+def details() -> str:
+    """Everything else: the block of the benchmarks' own README."""
+    operators, models = results()
+    best, whole = next(iter(operators.values())), next(iter(models.values()))
+    parts = [origin(best)]
+    parts += [
+        f"{ISA_NAMES[isa]}: commit {result['commit'][:12]}{' with changes' if result['modified'] else ''}."
+        for isa, result in operators.items()
+        if result["commit"] != best["commit"]
+    ]
+    if whole["commit"] != best["commit"]:
+        parts.append(f"Whole models: commit {whole['commit'][:12]}.")
+    return "\n\n".join([*parts, *operator_parts(operators), *model_parts(models)])
+
+
+def operator_parts(operators: dict[str, Result]) -> Iterator[str]:
+    """Tables of `operators.py`."""
+    best = next(iter(operators.values()))
+    yield "### From which length on YOSO is faster"
+    yield "One sequence, one thread; between measured lengths interpolated over logarithms:"
+    yield tables.crossover_table(operators)
+    yield "![crossover](results/crossover.svg)"
+    yield "### One sequence"
+    yield "Times faster than ONNX Runtime's fastest fp32 attention; exact attention and YOSO-C (33 taps):"
+    yield tables.length_table(operators, "attention", "speed_up", ("softmax", "yoso-c"))
+    if any(row["threads"] == 2 and "speed_up_wall" in row for row in best["attention"]):
+        yield "Two threads, elapsed time, both sides with two:"
+        yield tables.length_table(operators, "attention", "speed_up_wall", ("softmax", "yoso"), threads=2)
+    yield "### Ragged batches"
+    yield "Times faster than ONNX Runtime's fastest attention on the padded batch with its mask:"
+    yield tables.ragged_table(operators)
+    yield "### MCA's value projection"
+    yield (
+        "768 channels, times faster than ONNX Runtime's prepacked MatMul, in the projection's own time; and with "
+        "attention, than that MatMul followed by `SoftmaxAttention`:"
+    )
+    yield tables.projection_table(operators)
+    yield tables.slowest_alpha(operators)
+    yield "![value projection](results/projection.svg)"
+    yield "### Error beside time"
+    yield tables.frontier_table(best)
+    yield "![error beside time](results/frontier.svg)"
+    yield "### Memory"
+    yield f"Peak temporary memory, {best['memory'][0]['threads']} threads:"
+    yield tables.memory_table(best)
+
+
+def model_parts(models: dict[str, Result]) -> Iterator[str]:
+    """Tables of `models.py`."""
+    best = next(iter(models.values()))
+    yield "### Whole models"
+    yield "Times faster than the same model with exact `SoftmaxAttention`, one sequence, one thread:"
+    yield from tables.model_tables(models, paper=True)
+    yield "Times faster than the same model with ONNX Runtime's fastest fused attention:"
+    yield from tables.model_tables(first(models), "over_fused")
+    if any(row["threads"] == 2 and "over_softmax_wall" in row for row in best["models"]):
+        yield "Two threads, elapsed time, than with exact `SoftmaxAttention`:"
+        yield from tables.model_tables(first(models), "over_softmax_wall", threads=2)
+    if best.get("ragged"):
+        yield "Ragged batches, times faster than the same model on the padded batch with ONNX Runtime's attention:"
+        yield tables.ragged_model_table(models)
+    if best.get("int8"):
+        yield "int8 weights, times faster than the same model in fp32:"
+        yield tables.int8_table(models)
+    yield "![whole models](results/models.svg)"
+
+
+if __name__ == "__main__":
+    print(summary(), details(), sep="\n\n")

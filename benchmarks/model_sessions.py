@@ -1,0 +1,124 @@
+"""Sessions of one encoder with every attention, and what they are checked against."""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from attention import CONV_SIZE
+from graphs import SWAPS, Shape, int8, padded_graph, swapped, traced, with_hash_bits
+from model_batches import Batch
+from nodes import bound
+
+from attenuator.export.encoder import Encoder, SelfAttention
+from attenuator.runtime import create
+
+YOSO, ALPHA = "num_hashes", "alpha"
+# Length at which the YOSO graphs' exact value is compared with PyTorch.
+PARITY_LENGTH = 200
+
+
+class Graphs:
+    """One shape's graphs, which sessions of any number of threads share.
+
+    Args:
+        shape: of the encoder.
+        knob: `num_hashes` for YOSO and YOSO-C beside exact attention, `alpha` for MCA.
+    """
+
+    def __init__(self, shape: Shape, knob: str) -> None:
+        self.shape = shape
+        self.encoders: dict[str, Encoder] = {"yoso": shape.model()}
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "model.onnx"
+            yoso = traced(self.encoders["yoso"], path)
+            if knob == ALPHA:
+                self.graphs = {"mca": traced(shape.model("softmax"), path, "mca")}
+            else:
+                self.encoders["yoso-c"] = shape.model(conv_size=CONV_SIZE)
+                self.graphs = {"yoso": yoso, "yoso-c": traced(self.encoders["yoso-c"], path)}
+        self.graphs |= {name: swapped(yoso, swap) for name, swap in SWAPS.items()}
+        self.graphs["padded"] = padded_graph(yoso)
+
+
+class Models:
+    """One shape's sessions, created once for all lengths.
+
+    Args:
+        graphs: of the shape.
+        threads: intra-op threads.
+    """
+
+    def __init__(self, graphs: Graphs, threads: int) -> None:
+        self.shape = graphs.shape
+        self.threads = threads
+        self.encoders = dict(graphs.encoders)
+        self.sessions: dict[str, Any] = {}
+        self.graphs: dict[str, onnx.ModelProto] = {}
+        for name, graph in graphs.graphs.items():
+            self.add(name, graph)
+
+    def add(self, name: str, graph: onnx.ModelProto) -> None:
+        """Creates a session."""
+        self.graphs[name] = graph
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "model.onnx"
+            onnx.save(graph, path)
+            self.sessions[name] = create(path, threads=self.threads)
+
+    def with_hash_bits(self, hash_bits: int) -> str:
+        """The YOSO graph with other hashes, as another graph; its name."""
+        name = f"yoso, {hash_bits} bits"
+        if name not in self.sessions:
+            self.add(name, with_hash_bits(self.graphs["yoso"], hash_bits))
+            self.encoders[name] = self.encoders["yoso"]
+        return name
+
+    def int8(self, name: str) -> str:
+        """A graph with its linear layers in int8, as another graph; its name."""
+        other = f"int8 {name}"
+        if other not in self.sessions:
+            self.add(other, int8(self.graphs[name]))
+        return other
+
+    def inputs(self, name: str, batch: Batch, **knobs: float) -> dict[str, Any]:
+        """What this graph takes."""
+        given = batch.padded(self.shape.hidden) if name == "padded" else batch.packed(**knobs)
+        wanted = {value.name for value in self.sessions[name].get_inputs()}
+        return {key: value for key, value in given.items() if key in wanted}
+
+    def logits(self, name: str, batch: Batch, **knobs: float) -> Any:
+        """One run; float32 `[B, labels]`."""
+        found = self.sessions[name].run(["logits"], self.inputs(name, batch, **knobs))[0]
+        return found[::2] if name == "padded" else found
+
+    def parity(self, name: str, hash_bits: int | None = None) -> float:
+        """Difference of a YOSO graph at the exact value to PyTorch's expectation."""
+        batch = Batch((PARITY_LENGTH,))
+        encoder = self.encoders[name]
+        layers = [module for module in encoder.modules() if isinstance(module, SelfAttention)]
+        usual = layers[0].hash_bits
+        for layer in layers:
+            layer.hash_bits = hash_bits or usual
+        given = batch.packed()
+        tensors = [torch.from_numpy(given[key]) for key in ("input_ids", "position_ids", "cu_seqlens")]
+        with torch.inference_mode():
+            eager = encoder(*tensors).numpy()
+        for layer in layers:
+            layer.hash_bits = usual
+        return relative(self.logits(name, batch, num_hashes=0), eager)
+
+    def runner(self, name: str, batch: Batch, **knobs: float) -> Any:
+        """What runs a graph over bound memory."""
+        given = self.inputs(name, batch, **knobs)
+        session = self.sessions[name]
+        shapes = {"logits": session.run(["logits"], given)[0].shape, "value_flops": (len(batch.lengths),)}
+        outputs = {value.name: (shapes[value.name], np.float32) for value in session.get_outputs()}
+        return bound(session, given, outputs)[0]
+
+
+def relative(found: Any, truth: Any) -> float:
+    """Largest difference relative to the largest value."""
+    return float(np.abs(found - truth).max() / np.abs(truth).max())

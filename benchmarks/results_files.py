@@ -1,0 +1,100 @@
+"""Reads result files, for tables and plots; standard library only."""
+
+import csv
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).resolve().parent
+RESULTS = FOLDER / "results"
+PAPER = FOLDER / "paper" / "yoso_efficiency.csv"
+# Most capable first; the first that was measured is the README's.
+ISAS = ("avx512_vnni", "avx512", "avx2")
+ISA_NAMES = {"avx512_vnni": "AVX-512 with VNNI", "avx512": "AVX-512", "avx2": "AVX2"}
+
+Result = dict[str, Any]
+Row = dict[str, Any]
+
+
+def load(benchmark: str) -> dict[str, Result]:
+    """Result files of a benchmark by instruction set, most capable first."""
+    paths = {isa: RESULTS / f"{benchmark}-{isa}.json" for isa in ISAS}
+    return {isa: json.loads(path.read_text(encoding="utf-8")) for isa, path in paths.items() if path.is_file()}
+
+
+def paper_times() -> dict[str, dict[int, float]]:
+    """The YOSO paper's milliseconds per instance, by method and n."""
+    times: dict[str, dict[int, float]] = {}
+    with PAPER.open(encoding="utf-8", newline="") as stream:
+        for row in csv.DictReader(stream):
+            times.setdefault(row["method"], {})[int(row["n"])] = float(row["ms_per_instance"])
+    return times
+
+
+def paper_ratios(lengths: Sequence[int]) -> dict[str, list[float | None]]:
+    """The paper's own speed-ups over softmax, by contender; None where it has no figure."""
+    times = paper_times()
+    softmax = times.pop("softmax")
+    return {name: [softmax[n] / found[n] if n in found else None for n in lengths] for name, found in times.items()}
+
+
+def label(contender: str) -> str:
+    """A contender as tables and plots call it: `yoso m=8` is `m=8`, `yoso-c m=32` is `YOSO-C, m=32`."""
+    if contender.startswith("yoso-c "):
+        return f"YOSO-C, {contender.removeprefix('yoso-c ')}"
+    if contender.startswith("mca alpha="):
+        return f"MCA, `{contender.removeprefix('mca ')}`"
+    if contender == "softmax":
+        return "`SoftmaxAttention`"
+    return contender.replace("yoso m=", "m=")
+
+
+def select(rows: Sequence[Row], **facts: Any) -> list[Row]:
+    """Rows with these facts."""
+    return [row for row in rows if all(row.get(key) == value for key, value in facts.items())]
+
+
+def names(rows: Sequence[Row], field: str, prefix: str) -> list[str]:
+    """Contenders with a prefix that any row has, in their order."""
+    return list(dict.fromkeys(name for row in rows for name in row[field] if name.startswith(prefix)))
+
+
+def crossover(lengths: Sequence[int], ratios: Sequence[float]) -> float | None:
+    """Length from which a ratio stays at 1 or above, interpolated over logarithms.
+
+    Returns:
+        The first length where the ratio never falls below 1; None where it ends below.
+    """
+    if not ratios or ratios[-1] < 1:
+        return None
+    last = max((i for i, ratio in enumerate(ratios) if ratio < 1), default=None)
+    if last is None:
+        return float(lengths[0])
+    share = math.log(1 / ratios[last]) / math.log(ratios[last + 1] / ratios[last])
+    return math.exp(math.log(lengths[last]) + share * math.log(lengths[last + 1] / lengths[last]))
+
+
+def crossovers(result: Result, baseline: str | None = None) -> dict[str, tuple[float | None, Sequence[int]]]:
+    """From which length on YOSO is faster, on one thread.
+
+    Args:
+        result: of `operators.py`.
+        baseline: a contender; the fastest of ONNX Runtime's by default.
+
+    Returns:
+        By contender: the length (see `crossover`), and the lengths that were measured.
+    """
+    rows = select(result["attention"], threads=1)
+    found = {}
+    for name in names(rows, "speed_up", "yoso"):
+        lengths, ratios = [], []
+        for row in (row for row in rows if name in row["speed_up"]):
+            against = row["contenders"].get(baseline or row["best_exact"])
+            if against:
+                lengths.append(row["n"])
+                ratios.append(against["cpu_us"]["median"] / row["contenders"][name]["cpu_us"]["median"])
+        if lengths:
+            found[name] = (crossover(lengths, ratios), lengths)
+    return found

@@ -1,0 +1,78 @@
+"""Runs every benchmark of the CPU, on each instruction set this processor has, then draws plots and writes tables.
+
+    python benchmarks/run_all.py
+    python benchmarks/run_all.py --share 0.2      # a fifth of the rounds' time: rougher figures, sooner
+
+The best instruction set is measured in full; the others, to which only this project's operators are restricted, with
+one thread and without what does not depend on them. A program that fails does not keep the others from running.
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import record
+from results_files import ISA_NAMES, ISAS
+
+# Program, budget of a case in seconds, further arguments, minutes on two quiet cores.
+BEST = (
+    ("operators.py", 1.5, (), 8),
+    ("models.py", 1.2, (), 7),
+)
+RESTRICTED = (
+    ("operators.py", 0.8, ("--sections", "attention", "ragged", "projection", "frontier", "--threads", "1",
+                           "--no-torch"), 4),
+    ("models.py", 0.8, ("--threads", "1"), 3),
+)  # fmt: skip
+
+
+def plan(best: str, share: float) -> list[tuple[str, list[str], int]]:
+    """What to run.
+
+    Args:
+        best: this processor's instruction set.
+        share: of the usual budgets.
+
+    Returns:
+        For each program: what it is, its command, and its minutes.
+    """
+    todo = []
+    for isa in ISAS[ISAS.index(best) :]:
+        for program, seconds, further, minutes in BEST if isa == best else RESTRICTED:
+            command = [program, "--isa", isa, "--seconds", f"{seconds * share:g}", *further]
+            todo.append((f"{program} on {ISA_NAMES[isa]}", command, minutes))
+    return todo
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the program."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--share", type=float, default=1.0, help="of the usual time for rounds")
+    options = parser.parse_args(arguments)
+    folder = Path(__file__).resolve().parent
+    todo = plan(record.isa(), options.share)
+    left = sum(minutes for _, _, minutes in todo)
+    failed = []
+    started = time.perf_counter()
+    for number, (what, command, minutes) in enumerate(todo, start=1):
+        print(f"[{number}/{len(todo)}] {what}; all that is left takes about {left} minutes", file=sys.stderr)
+        try:
+            status = subprocess.run([sys.executable, *command], cwd=folder, check=False).returncode
+        except KeyboardInterrupt:
+            return 130
+        left -= minutes
+        if status:
+            failed.append(what)
+    print(f"measured for {(time.perf_counter() - started) / 60:.1f} minutes", file=sys.stderr)
+    for command in (["plots.py"], [str(folder.parent / "scripts" / "gen.py")]):
+        if subprocess.run([sys.executable, *command], cwd=folder, check=False).returncode:
+            failed.append(Path(command[0]).name)
+    if failed:
+        print(f"benchmarks: failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
