@@ -1,0 +1,60 @@
+// Exact softmax attention on CUDA, for SoftmaxAttention and for operators that attend over values
+// of their own.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/common/check.h"
+#include "ops/common/cuda/batch.h"
+#include "ops/common/cuda/context.h"
+
+namespace attenuator::softmax {
+
+inline constexpr float kLog2E = 1.44269504088896341f;
+
+// What all sequences of a batch share. Tensors of one element type; rows lie `*_stride` elements
+// apart, head h starts h * head_dim (h * value_dim) elements into a row.
+struct Call {
+  const void* query;
+  const void* key;
+  const void* value;
+  void* output;
+  std::int64_t query_stride;  // of query and key
+  std::int64_t value_stride;  // of value and output
+  int heads;
+  int head_dim;
+  int value_dim;
+  float scale;        // factor on the scores, times log2(e)
+  int window;         // keys with |i - j| <= window; 0 = all
+  bool global_token;  // key 0 is seen by every row and row 0 sees all keys
+  bool vector;        // 16 bytes at a time may be read: set by Attend
+};
+
+// One sequence: `begin` is its first row among keys and values, `query_row` among queries and
+// output rows. `first_tile` counts the tiles of the sequences before it, over all launches.
+struct Item {
+  std::int32_t begin;
+  std::int32_t length;
+  std::int32_t query_row;
+  std::int32_t first_tile;
+};
+
+// Queues the attention of every row of every sequence; where `first`, of the first row alone, as
+// `queries = first` has it. Rows of query and output: one a token, or one a sequence.
+void Attend(ElementType data, Call call, const Sequences& sequences, bool first,
+            cuda::Stream stream);
+
+// Rows of query that one block computes.
+int TileRows(ElementType data, const Call& call);
+
+// Launches on behalf of Attend. `tiles` are those of all items of the batch. Row 0 of a global
+// window is left out.
+void LaunchTiles(ElementType data, const cuda::Batch<Item>& batch, int tiles, const Call& call,
+                 cuda::Stream stream);
+void LaunchFloatTiles(const cuda::Batch<Item>& batch, int tiles, const Call& call,
+                      cuda::Stream stream);
+// The first row of each item; of an empty one, zeros.
+void LaunchFirstRows(ElementType data, const cuda::Batch<Item>& batch, const Call& call,
+                     cuda::Stream stream);
+
+}  // namespace attenuator::softmax

@@ -1,0 +1,199 @@
+"""SoftmaxAttention's CUDA kernels on the test device, against the CPU operator and the NumPy reference."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cases import Case, make_inputs, same_bits, split, take, variants
+from harness import BY_NAME, Array, AttributeValue, offsets, run
+from harness_cuda import DATA_TYPES, library_path, run_on_device
+
+from attenuator.errors import EngineError
+from attenuator.ops.softmax.reference import softmax_attention
+
+CASES = list(variants(BY_NAME["softmax"]))
+# Rounding of the type: of the probabilities and of the output, for values of about 1.
+TOLERANCE = {"float": 5e-6, "float16": 2e-3, "bfloat16": 1.6e-2}
+ORDERS = ("forward", "backward", "1", "2")
+
+
+def inputs(
+    lengths: Sequence[int], heads: int, head_dim: int, value_dim: int, first: bool = False, seed: int = 0
+) -> dict[str, Array]:
+    """Gaussian rows."""
+    rng = np.random.default_rng([seed, heads, head_dim, *lengths])
+    tokens = sum(lengths)
+
+    def normal(*shape: int) -> Array:
+        return rng.standard_normal(shape).astype(np.float32)
+
+    return {
+        "query": normal(len(lengths) if first else tokens, heads * head_dim),
+        "key": normal(tokens, heads * head_dim),
+        "value": normal(tokens, heads * value_dim),
+        "cu_seqlens": offsets(lengths),
+    }
+
+
+def rounded(given: dict[str, Array], data: str) -> dict[str, Array]:
+    """The inputs as the device sees them, in float32."""
+    return {
+        name: value if name == "cu_seqlens" else value.astype(DATA_TYPES[data]).astype(np.float32)
+        for name, value in given.items()
+    }
+
+
+def device(given: dict[str, Array], attributes: dict[str, AttributeValue], data: str = "float") -> Array:
+    return run_on_device("softmax", given, attributes, data)[0]
+
+
+def check(given: dict[str, Array], attributes: dict[str, AttributeValue], data: str = "float") -> None:
+    """Compares with the reference, and in float with the CPU operator."""
+    output = device(given, attributes, data)
+    expected = softmax_attention(**rounded(given, data), **attributes)  # type: ignore[arg-type]
+    size = max(1.0, np.abs(expected).max(initial=0))
+    assert np.abs(output - expected).max(initial=0) < TOLERANCE[data] * size
+    if data == "float":
+        np.testing.assert_allclose(output, run("softmax", given, attributes)[0], atol=5e-6 * size)
+
+
+def test_the_library_is_built() -> None:
+    assert Path(library_path()).is_file(), f"{library_path()} is missing: `make test` builds it"
+
+
+@pytest.mark.parametrize("data", DATA_TYPES)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_variant(case: Case, data: str) -> None:
+    check(make_inputs(case, (17, 0, 1, 70, 5)), case.attributes, data)
+
+
+@pytest.mark.parametrize("data", DATA_TYPES)
+@pytest.mark.parametrize(
+    ("head_dim", "value_dim"),
+    [(8, 8), (9, 31), (32, 32), (33, 17), (64, 64), (80, 80), (128, 128), (100, 256), (255, 12), (256, 256)],
+)
+def test_every_size_of_head(head_dim: int, value_dim: int, data: str) -> None:
+    check(inputs((40, 1, 67), 1, head_dim, value_dim), {"num_heads": 1}, data)
+
+
+@pytest.mark.parametrize("data", ["float", "float16"])
+@pytest.mark.parametrize("global_tokens", [0, 1])
+@pytest.mark.parametrize("window", [1, 63, 64, 65, 130, 299, 2**30])
+def test_windows(window: int, global_tokens: int, data: str) -> None:
+    given = inputs((300, 3, 0), 1, 16, 16)
+    check(given, {"num_heads": 1, "window": window, "global_tokens": global_tokens}, data)
+
+
+@pytest.mark.parametrize("data", DATA_TYPES)
+@pytest.mark.parametrize(("window", "global_tokens"), [(0, 0), (6, 0), (6, 1)])
+def test_first_row(window: int, global_tokens: int, data: str) -> None:
+    given = inputs((0, 1, 300, 5, 0, 257), 2, 24, 40, first=True)
+    attributes: dict[str, AttributeValue] = {"num_heads": 2, "window": window, "global_tokens": global_tokens}
+    check(given, attributes | {"queries": "first"}, data)
+    assert not device(given, attributes | {"queries": "first"}, data)[[0, 4]].any()
+
+
+@pytest.mark.parametrize("data", DATA_TYPES)
+@pytest.mark.parametrize("head_dim", [32, 64, 20])
+def test_tiles_and_key_blocks(head_dim: int, data: str) -> None:
+    """Lengths on both sides of every border."""
+    check(inputs((127, 128, 129, 64, 193), 1, head_dim, head_dim), {"num_heads": 1, "scale": -0.4}, data)
+
+
+@pytest.mark.parametrize("data", DATA_TYPES)
+@pytest.mark.parametrize("lengths", [(), (0,), (0, 0, 0)])
+@pytest.mark.parametrize("queries", ["all", "first"])
+def test_nothing_to_do(lengths: tuple[int, ...], queries: str, data: str) -> None:
+    given = inputs(lengths, 2, 8, 8, queries == "first")
+    output = device(given, {"num_heads": 2, "queries": queries}, data)
+    assert output.shape == (len(lengths) if queries == "first" else 0, 16)
+    assert not output.any()
+
+
+def test_more_sequences_than_a_launch_takes() -> None:
+    lengths = [1, 2, 0, 3] * 75
+    check(inputs(lengths, 1, 8, 8), {"num_heads": 1}, "float16")
+    check(inputs(lengths, 1, 8, 8, first=True), {"num_heads": 1, "queries": "first"}, "float")
+
+
+@pytest.mark.parametrize("data", DATA_TYPES)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_sequence_does_not_depend_on_its_batch(case: Case, data: str) -> None:
+    given = make_inputs(case, (17, 70, 1, 33), seed=3)
+    together = split(case, run_on_device("softmax", given, case.attributes, data), given["cu_seqlens"])
+    for order in ([2, 1], [1, 3, 0, 1]):
+        some = take(case, given, order)
+        apart = split(case, run_on_device("softmax", some, case.attributes, data), some["cu_seqlens"])
+        for place, b in enumerate(order):
+            assert same_bits(apart[place], together[b])
+
+
+@pytest.mark.parametrize("data", DATA_TYPES)
+def test_any_order_of_threads(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, odd = inputs((70, 9), 1, 32, 32), inputs((70, 9), 2, 20, 12)
+    band: dict[str, AttributeValue] = {"num_heads": 2, "window": 9, "global_tokens": 1}
+    results = []
+    for order in ORDERS:
+        monkeypatch.setenv("ATTENUATOR_ON_HOST_ORDER", order)
+        results.append([device(whole, {"num_heads": 1}, data), device(odd, band, data)])
+    assert all(same_bits(results[0], other) for other in results[1:])
+
+
+@pytest.mark.parametrize("data", DATA_TYPES)
+@pytest.mark.parametrize("queries", ["all", "first"])
+def test_where_non_finite_rows_give_nan(data: str, queries: str) -> None:
+    given = inputs((30, 20, 10, 7), 1, 8, 8, queries == "first")
+    given["query"][0, 2] = np.nan
+    given["key"][30 + 8, 1] = np.inf
+    given["value"][50 + 9, 3] = np.inf
+    output = device(given, {"num_heads": 1, "queries": queries}, data)
+    nan = np.isnan(output).any(axis=1)
+    # A score of +inf makes its row NaN, one of -inf gives the key no weight.
+    if queries == "first":
+        assert nan[0] and nan[1] == (given["query"][1, 1] > 0) and not nan[3]
+        assert not np.isfinite(output[2, 3])
+    else:
+        assert nan[0] and not nan[1:30].any() and not nan[60:].any()
+        assert (nan[30:50] == (given["query"][30:50, 1] > 0)).all()
+        assert not np.isfinite(output[50:60, 3]).any()
+        assert np.isfinite(output[60:]).all()
+
+
+@pytest.mark.parametrize("data", DATA_TYPES)
+def test_nan_beyond_the_window_stays_near(data: str) -> None:
+    """Rows of the same block may see it; those more than a block beyond the window do not."""
+    given = inputs((700,), 1, 8, 8)
+    given["value"][0] = np.nan
+    nan = np.isnan(device(given, {"num_heads": 1, "window": 10}, data)).any(axis=1)
+    assert nan[:11].all()
+    assert not nan[128:].any()
+
+
+def test_scores_far_beyond_the_range_of_exp() -> None:
+    given = inputs((70, 9), 1, 16, 16)
+    given["key"][::7] *= 1e15
+    output = device(given, {"num_heads": 1})
+    assert np.isfinite(output).all()
+    np.testing.assert_allclose(output, run("softmax", given, {"num_heads": 1})[0], atol=5e-6)
+
+
+@pytest.mark.parametrize("data", DATA_TYPES)
+def test_rows_that_are_not_aligned(data: str) -> None:
+    """Heads that start where no 16 bytes do are read element by element."""
+    check(inputs((35,), 3, 33, 9), {"num_heads": 3}, data)
+
+
+def test_refusals_are_those_of_the_cpu() -> None:
+    given = inputs((3, 4), 2, 8, 8)
+    with pytest.raises(EngineError, match="SoftmaxAttention: value has size 6 on axis 0, must be 7"):
+        device(given | {"value": given["value"][:6]}, {"num_heads": 2})
+    with pytest.raises(EngineError, match="SoftmaxAttention: attribute scale is not finite"):
+        device(given, {"num_heads": 2, "scale": float("inf")})
+
+
+def test_bfloat16_keeps_the_range_of_float() -> None:
+    given = inputs((20,), 1, 16, 16)
+    given["value"] *= np.float32(1e30)
+    expected = softmax_attention(**rounded(given, "bfloat16"), num_heads=1)
+    assert np.abs(device(given, {"num_heads": 1}, "bfloat16") / expected - 1).mean() < 0.05
