@@ -17,6 +17,7 @@ from attenuator.errors import AttenuatorError
 from attenuator.serve import logs
 from attenuator.serve.app import create_app
 from attenuator.serve.engine import Engine
+from attenuator.serve.requestid import RequestIds
 from attenuator.serve.settings import ServeSettings
 
 log = logging.getLogger(__name__)
@@ -48,14 +49,21 @@ def listen(host: str, port: int) -> socket.socket:
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        # The protocol is named because asyncio turns Nagle's delay off only where it is.
-        bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind((host, port))
-        bound.listen(2048)
+        with contextlib.ExitStack() as unless_bound:
+            # The protocol is named because asyncio turns Nagle's delay off only where it is.
+            bound = unless_bound.enter_context(socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP))
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind((host, port))
+            bound.listen(2048)
+            unless_bound.pop_all()
     except OSError as error:
-        raise AttenuatorError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+        raise AttenuatorError(f"cannot listen on {address(host, port)}: {error.strerror or error}") from None
     return bound
+
+
+def address(host: str, port: int) -> str:
+    """Host and port as an address has them: an IPv6 host in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 async def serve(settings: ServeSettings, folders: Sequence[Path], bound: socket.socket) -> bool:
@@ -68,9 +76,8 @@ async def serve(settings: ServeSettings, folders: Sequence[Path], bound: socket.
         AttenuatorError: a bundle cannot be served.
     """
     engine = Engine(settings)
-    config = uvicorn.Config(
-        create_app(engine, settings), log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1
-    )
+    app = RequestIds(create_app(engine, settings))
+    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1)
     server = Server(config)
     running = asyncio.create_task(server.serve(sockets=[bound]))
     stop = asyncio.Event()
@@ -83,8 +90,8 @@ async def serve(settings: ServeSettings, folders: Sequence[Path], bound: socket.
         await asyncio.wait({asked, started}, return_when=asyncio.FIRST_COMPLETED)
         if started.done():
             started.result()
-            host, port = bound.getsockname()[:2]
-            print(f"attenuator serve: ready on http://{host}:{port} ({', '.join(engine.models)})", file=sys.stderr)
+            where = address(*bound.getsockname()[:2])
+            print(f"attenuator serve: ready on http://{where} ({', '.join(engine.models)})", file=sys.stderr)
             await asked
         stop.clear()
         again = asyncio.create_task(stop.wait())

@@ -289,7 +289,6 @@ class Engine:
         """Runs each request of a failed batch alone: whichever broke it fails, the others are answered."""
         jobs = list({id(entry.job): entry.job for entry in batch if not entry.job.over}.values())
         if len(jobs) == 1:
-            log.error("request failed: %s", error)
             _fail(jobs[0], error)
             return
         for job in jobs:

@@ -4,7 +4,9 @@ import json
 import logging
 import time
 
-TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+from attenuator.serve import requestid
+
+TEXT = "%(asctime)s %(levelname)s %(name)s%(request)s: %(message)s"
 
 
 class JsonFormatter(logging.Formatter):
@@ -18,6 +20,9 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        request_id = getattr(record, "request_id", "")
+        if request_id:
+            line["request_id"] = request_id
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=False)
@@ -31,6 +36,7 @@ def set_up(form: str, level: str) -> None:
         level: least severe line that is written.
     """
     handler = logging.StreamHandler()
+    handler.addFilter(requestid.add_to)
     handler.setFormatter(JsonFormatter() if form == "json" else logging.Formatter(TEXT))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "asyncio"):

@@ -13,7 +13,14 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import HTMLResponse, Response
 
 from attenuator.bundle import BundleKnob
-from attenuator.errors import AttenuatorError, DeadlineExceeded, InvalidRequest, Unauthorized, UnknownField
+from attenuator.errors import (
+    AttenuatorError,
+    DeadlineExceeded,
+    EngineError,
+    InvalidRequest,
+    Unauthorized,
+    UnknownField,
+)
 from attenuator.ops.knobs import shown
 from attenuator.ops.spec import SEED_HIGH
 from attenuator.runtime import Device, Model, Row
@@ -22,7 +29,7 @@ from attenuator.serve.admission import check_cost
 from attenuator.serve.body import left, read_body
 from attenuator.serve.documentation import page
 from attenuator.serve.engine import Engine
-from attenuator.serve.errors import JSON, ErrorBody, dump, response_for
+from attenuator.serve.errors import JSON, ErrorBody, MalformedBody, dump, response_for
 from attenuator.serve.scheduler import Job
 from attenuator.serve.settings import ServeSettings
 
@@ -59,6 +66,8 @@ class Routes:
 
         def add(path: str, method: str, endpoint: Callable[[Request], Awaitable[Response]], **extra: Any) -> None:
             router.add_api_route(path, endpoint, methods=[method], response_class=Response, **extra)
+            if method == "GET":  # load balancers ask so; the server sends no body
+                router.add_api_route(path, endpoint, methods=["HEAD"], include_in_schema=False)
 
         add(
             CLASSIFY,
@@ -107,6 +116,7 @@ class Routes:
             entered = True
             limits = self._settings
             body = await read_body(request, max_bytes=limits.max_body_bytes, timeout_ms=limits.body_timeout_ms)
+            refuse_encoding(request)
             raw = schema.parse_json(body)
             del body
             name = raw.get("model")
@@ -121,6 +131,8 @@ class Routes:
             del raw
             return await self._answer(request, model, parsed, started)
         except AttenuatorError as error:
+            if isinstance(error, EngineError):
+                log.error("request failed: %s", error)
             return response_for(error)
         except ClientDisconnect:
             return Response(status_code=CLIENT_LEFT)
@@ -248,6 +260,17 @@ def refuse_query(request: Request) -> None:
         raise UnknownField(
             f"'{short}' stands in the address, fields belong in the JSON body", param=short, allowed="no query string"
         )
+
+
+def refuse_encoding(request: Request) -> None:
+    """Refuses a compressed body by name: as bytes it is only no JSON.
+
+    Raises:
+        MalformedBody: names the encoding.
+    """
+    encoding = request.headers.get("content-encoding", "identity").strip()
+    if encoding.lower() not in ("", "identity"):
+        raise MalformedBody(f"the body has Content-Encoding '{encoding[:40]}', must be sent without one")
 
 
 def timing_headers(timing_ms: dict[str, float], device: Device, characters: int, tokens: int) -> dict[str, str]:

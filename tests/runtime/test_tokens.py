@@ -48,6 +48,14 @@ def test_truncation_changes_nothing_for_the_next_text(path: Path) -> None:
         one.encode("good " * 50, None, truncate=False, param="text")
 
 
+@pytest.mark.parametrize(("pair", "named"), [(None, "inputs[1].text"), ("bad plot", "inputs[1]")])
+def test_too_long_names_the_text_or_the_pair(path: Path, pair: str | None, named: str) -> None:
+    with pytest.raises(InputTooLong) as caught:
+        encoder(path, 5).encode("good " * 9, pair, truncate=False, param="inputs[1].text")
+    assert caught.value.param == named
+    assert str(caught.value).startswith(f"{named} has ")
+
+
 def test_settings_saved_in_the_file_are_ignored(tmp_path: Path) -> None:
     saved = tiny.tokenizer()
     saved.enable_truncation(4)

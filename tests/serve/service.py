@@ -14,7 +14,9 @@ from typing import Any
 
 import httpx
 
-READY = re.compile(r"ready on http://([\d.]+):(\d+)")
+from attenuator.serve.__main__ import address
+
+READY = re.compile(r"ready on http://(?:\[([\da-f:]+)\]|([\d.]+)):(\d+)")
 GOOD = {"model": "yoso", "inputs": "good film", "num_hashes": 8}
 
 
@@ -34,10 +36,10 @@ class Service:
         else:
             self.process.wait()
             raise AssertionError(f"the server did not start:\n{self.log()}")
-        self.host, self.port = found[1], int(found[2])
+        self.host, self.port = found[1] or found[2], int(found[3])
         self._reader = threading.Thread(target=self._keep_reading, daemon=True)
         self._reader.start()
-        self.client = httpx.Client(base_url=f"http://{self.host}:{self.port}", timeout=60)
+        self.client = httpx.Client(base_url=f"http://{address(self.host, self.port)}", timeout=60)
 
     def _keep_reading(self) -> None:
         assert self.process.stderr is not None

@@ -1,5 +1,6 @@
 """Bad requests against the running server: the right status, a sentence that helps, and the next request is served."""
 
+import gzip
 import json
 import time
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from service import Service, dumped, request_bytes
 
 LONG = "good " * 9000
 PAIR_LIST = dumped(inputs=[{"text": "a", "text_pair": []}])
+PAIR_LONG = dumped(inputs=[{"text": "good", "text_pair": LONG}])
 PAIR_EMPTY = dumped(inputs=[{"text": "a", "text_pair": ""}])
 IDS_TRUNCATE = dumped(inputs=[{"token_ids": [5] * 8193}], truncate=True)
 ID_TRUE = dumped(inputs=[{"token_ids": [1, True]}])
@@ -113,6 +115,7 @@ FIELD_CASES: dict[str, tuple[int, str, str | None, str, bytes]] = {
     "empty pair": (422, "invalid_request", "inputs[0].text_pair", "empty", PAIR_EMPTY),
     "lone surrogate": (422, "invalid_request", "inputs", "surrogate", b'{"model": "yoso", "inputs": "a \\ud800 b"}'),
     "too long": (422, "input_too_long", "inputs", "at most 8192, or set truncate", dumped(inputs=LONG)),
+    "pair too long": (422, "input_too_long", "inputs[0]", "inputs[0] has 9004 tokens", PAIR_LONG),
     "too long in a batch": (422, "input_too_long", "inputs[1]", "9002 tokens", dumped(inputs=["good", LONG])),
     "ids a string": (422, "invalid_request", "inputs[0].token_ids", "a text", dumped(inputs=[{"token_ids": "1"}])),
     "ids empty": (422, "invalid_request", "inputs[0].token_ids", "empty", dumped(inputs=[{"token_ids": []}])),
@@ -148,6 +151,18 @@ def test_bad_body_is_refused_and_the_next_request_served(
 def test_fields_in_the_address_are_refused(service: Service) -> None:
     response = service.client.post("/v1/classify?num_hashes=3", content=dumped())
     check(422, "unknown_field", "num_hashes", "in the JSON body", response.status_code, response.content)
+    service.good()
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "GZIP, identity", "x" * 900])
+def test_compressed_body_is_refused_by_name(service: Service, encoding: str) -> None:
+    for content in (gzip.compress(dumped()), dumped()):
+        headers = {"Content-Encoding": encoding}
+        response = service.client.post("/v1/classify", content=content, headers=headers)
+        words = f"the body has Content-Encoding '{encoding[:40]}'"
+        check(400, "malformed_body", None, words, response.status_code, response.content)
+    response = service.client.post("/v1/classify", content=dumped(), headers={"Content-Encoding": "identity"})
+    assert response.status_code == 200
     service.good()
 
 

@@ -61,11 +61,14 @@ class TextEncoder:
         second = None if text_pair is None else self._encode(text_pair)
         special = self._tokenizer.num_special_tokens_to_add(second is not None)
         count = len(first) + (0 if second is None else len(second)) + special
+        whole_param = param if second is None else param.removesuffix(".text")
         if count == 0:
-            raise InvalidRequest(f"{param} has no tokens", param=param, allowed="a text with at least one token")
+            raise InvalidRequest(
+                f"{whole_param} has no tokens", param=whole_param, allowed="a text with at least one token"
+            )
         if count > self.max_tokens:
             if not truncate:
-                raise self._too_long(param, count)
+                raise self._too_long(whole_param, count)
             cut(first, second, max(0, self.max_tokens - special))
         # Special tokens come last of all, so that cutting keeps them in their places.
         whole = self._tokenizer.post_process(first, second, True)

@@ -1,0 +1,46 @@
+"""An id for every request, taken from `X-Request-Id` or made: in its answer's header and in its log lines."""
+
+import logging
+import re
+import uuid
+from contextvars import ContextVar
+
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+HEADER = "X-Request-Id"
+# What else a caller sends would end up in the log as it is.
+ALLOWED = re.compile(r"[\w.:/+=@-]{1,128}", re.ASCII)
+
+current: ContextVar[str] = ContextVar("request_id", default="")
+
+
+class RequestIds:
+    """Wraps an application; the whole of it, so that answers to unexpected errors have their id too."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = next((value for name, value in scope["headers"] if name == HEADER.lower().encode()), b"")
+        text = given.decode("latin-1")
+        request_id = text if ALLOWED.fullmatch(text) else uuid.uuid4().hex
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)[HEADER] = request_id
+            await send(message)
+
+        current.set(request_id)  # every request has a task of its own, so that nothing else sees it
+        await self._app(scope, receive, send_with_id)
+
+
+def add_to(record: logging.LogRecord) -> bool:
+    """A logging filter: gives a record the id of the request that it belongs to, if there is one."""
+    request_id = current.get()
+    record.__dict__ |= {"request_id": request_id, "request": f" [{request_id}]" if request_id else ""}
+    return True
