@@ -13,7 +13,13 @@ from attenuator.ops.spec import Operator
 Array = np.ndarray
 AttributeValue = int | float | str
 
-ONNX_TYPES = {"float": TensorProto.FLOAT, "int32": TensorProto.INT32, "int64": TensorProto.INT64}
+ONNX_TYPES = {
+    "float": TensorProto.FLOAT,
+    "int32": TensorProto.INT32,
+    "int64": TensorProto.INT64,
+    "float16": TensorProto.FLOAT16,
+    "bfloat16": TensorProto.BFLOAT16,
+}
 NUMPY_TYPES = {"float": np.float32, "int32": np.int32, "int64": np.int64}
 BY_NAME = {operator.name: operator for operator in OPERATORS} | {operator.key: operator for operator in OPERATORS}
 
@@ -29,8 +35,9 @@ def build_model(
     attributes: Mapping[str, AttributeValue],
     constants: Mapping[str, Array],
     ranked: bool = True,
+    data: str = "float",
 ) -> bytes:
-    """A model of one node.
+    """A model of one node, beside those that convert data tensors from and to float where it has others.
 
     Args:
         operator: which.
@@ -38,6 +45,7 @@ def build_model(
         attributes: as the node has them; nothing is added.
         constants: inputs that become initializers.
         ranked: False leaves the ranks of the inputs open, so that ONNX Runtime does not check them itself.
+        data: element type of the node's data tensors: float, float16 or bfloat16.
 
     Returns:
         The serialised model. Every axis is symbolic, with a name of its own: `query_0`, `query_1`.
@@ -45,9 +53,25 @@ def build_model(
     names = [item.name if item.name in given else "" for item in operator.inputs]
     while names and not names[-1]:
         names.pop()
-    node = helper.make_node(
-        operator.name, names, [item.name for item in operator.outputs], domain=DOMAIN, **dict(attributes)
-    )
+    converted = {item.name for item in (*operator.inputs, *operator.outputs) if item.data and data != "float"}
+    inner = {
+        name: f"{name}_{data}" if name in converted else name for name in [*names, *(o.name for o in operator.outputs)]
+    }
+    nodes = [
+        *(helper.make_node("Cast", [name], [inner[name]], to=ONNX_TYPES[data]) for name in names if name in converted),
+        helper.make_node(
+            operator.name,
+            [inner[name] for name in names],
+            [inner[item.name] for item in operator.outputs],
+            domain=DOMAIN,
+            **dict(attributes),
+        ),
+        *(
+            helper.make_node("Cast", [inner[item.name]], [item.name], to=TensorProto.FLOAT)
+            for item in operator.outputs
+            if item.name in converted
+        ),
+    ]
     feeds = [
         helper.make_tensor_value_info(
             item.name,
@@ -59,7 +83,7 @@ def build_model(
     ]
     outputs = [helper.make_tensor_value_info(item.name, ONNX_TYPES[item.dtype], None) for item in operator.outputs]
     initializers = [numpy_helper.from_array(np.ascontiguousarray(value), name) for name, value in constants.items()]
-    graph = helper.make_graph([node], "one_node", feeds, outputs, initializers)
+    graph = helper.make_graph(nodes, "one_node", feeds, outputs, initializers)
     opsets = [helper.make_opsetid("", 20), helper.make_opsetid(DOMAIN, operator.version)]
     return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString())
 

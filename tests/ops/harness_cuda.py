@@ -1,14 +1,19 @@
-"""Runs the CUDA kernels' code on the host: the test device `cuda_on_host`, driven through the C ABI."""
+"""Runs the CUDA kernels: on the test device `cuda_on_host` through the C ABI, on a GPU through ONNX Runtime."""
 
+import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
-from harness import BY_NAME, NUMPY_TYPES, Array, AttributeValue
+import onnxruntime
+from cases import Case
+from harness import BY_NAME, NUMPY_TYPES, Array, AttributeValue, build_model
 
+from attenuator.ops import register
 from attenuator.ops.c_api import Memory, device, run_cuda
+from attenuator.runtime.session import load_cuda_libraries
 
 ROOT = Path(__file__).parents[2]
 DATA_TYPES = {"float": np.dtype(np.float32), "float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
@@ -16,8 +21,10 @@ ALIGNMENT = 256
 
 
 def library_path() -> str:
-    """The library whose CUDA kernels are tested: `ATTENUATOR_CUDA_LIBRARY`, or what `make test` builds."""
-    return os.environ.get("ATTENUATOR_CUDA_LIBRARY", str(ROOT / "build/cuda_on_host/ops/libattenuator_ops.so"))
+    """The library of the test device: `ATTENUATOR_CUDA_LIBRARY`, or what `make cuda-on-host` builds."""
+    path = os.environ.get("ATTENUATOR_CUDA_LIBRARY", str(ROOT / "build/cuda_on_host/ops/libattenuator_ops.so"))
+    assert Path(path).is_file(), f"{path} does not exist: run `make cuda-on-host`"
+    return path
 
 
 def _aligned(size: int) -> Array:
@@ -57,12 +64,14 @@ def run_on_device(
             memories.append(None)
             continue
         kind = DATA_TYPES[data] if item.data else np.dtype(NUMPY_TYPES[item.dtype])
-        array = np.ascontiguousarray(inputs[item.name]).astype(kind)
+        with np.errstate(over="ignore", invalid="ignore"):  # what float16 cannot hold becomes infinite
+            array = np.ascontiguousarray(inputs[item.name]).astype(kind)
         memories.append(place(array, data if item.data else item.dtype)[0])
     results, outputs = [], []
     for item in operator.outputs:
         shape = tuple(
-            len(inputs["cu_seqlens"]) - 1 if rule is None else inputs[rule[0]].shape[rule[1]] for rule in item.shape
+            max(len(inputs["cu_seqlens"]) - 1, 0) if rule is None else inputs[rule[0]].shape[rule[1]]
+            for rule in item.shape
         )
         kind = DATA_TYPES[data] if item.data else np.dtype(NUMPY_TYPES[item.dtype])
         # Not a number wherever the kernel does not write.
@@ -82,3 +91,42 @@ def run_on_device(
 def device_name() -> str | None:
     """`cuda`, `cuda_on_host`, or None where the library was built without CUDA."""
     return device(library_path())
+
+
+def open_cuda_session(model: bytes) -> onnxruntime.InferenceSession:
+    """A session all of whose nodes run on CUDA, or an error."""
+    load_cuda_libraries()
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # failing runs are what many tests are about
+    options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    register(options)
+    provider = ("CUDAExecutionProvider", {"use_tf32": 0})
+    session = onnxruntime.InferenceSession(model, options, providers=[provider], enable_fallback=0)
+    session.disable_fallback()
+    assert session.get_providers()[0] == provider[0], "ONNX Runtime fell back to the CPU"
+    return session
+
+
+_open_cached = functools.lru_cache(maxsize=256)(open_cuda_session)
+
+
+def run_on_cuda(
+    case: Case, inputs: Mapping[str, Array], data: str, constants: Sequence[str] = (), fresh: bool = False
+) -> list[Array]:
+    """Runs a case once on a GPU.
+
+    Args:
+        case: operator and attributes.
+        inputs: by the names of the spec, float32 where the spec says float.
+        data: element type of the data tensors.
+        constants: names of the inputs that are initializers.
+        fresh: in a session of its own.
+
+    Returns:
+        The outputs in the spec's order, float32 where the spec says float.
+    """
+    weights = {name: inputs[name] for name in constants}
+    model = build_model(case.operator, list(inputs), case.attributes, weights, data=data)
+    session = (open_cuda_session if fresh else _open_cached)(model)
+    feeds = {name: np.ascontiguousarray(value) for name, value in inputs.items() if name not in constants}
+    return list(session.run(None, feeds))

@@ -1,0 +1,23 @@
+"""Tests marked `cuda` run where a GPU works, and are skipped with the reason where none does."""
+
+import os
+
+import pytest
+
+# Set by `make test-cuda`: a GPU that does not work is a failure there.
+REQUIRED = "ATTENUATOR_TEST_CUDA"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    marked = [item for item in items if item.get_closest_marker("cuda")]
+    if not marked:
+        return
+    from attenuator.runtime.device import Device, trial
+
+    reason = trial(Device("cuda"))
+    if reason is None:
+        return
+    if os.environ.get(REQUIRED) == "1":
+        raise pytest.UsageError(f"no GPU to test on: {reason}")
+    for item in marked:
+        item.add_marker(pytest.mark.skip(reason=f"no GPU to test on: {reason}"))
