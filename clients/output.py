@@ -48,7 +48,7 @@ class JsonLines:
             if answer.value_flops is not None:
                 record["value_flops"] = answer.value_flops[index]
             record |= {"knobs": answer.knobs, "chosen_by": answer.chosen_by, "seed": answer.seed}
-            record |= {"model": answer.model, "revision": answer.revision}
+            record |= {"model": answer.model, "revision": answer.revision, "device": answer.device}
             print(json.dumps(record, ensure_ascii=False))
         sys.stdout.flush()
 

@@ -316,3 +316,17 @@ def test_classify_and_client_agree(run: Run, url: str, key: str) -> None:
     assert [record["labels"] for record in found] == [list(each.labels or ()) for each in many.predictions]
     found = records(run("classify", "--url", url, "--model", "mca", "--alpha", "0.4", "--json", *TEXTS)[1])
     assert [record["value_flops"] for record in found] == list(sampled.value_flops or ())
+
+
+def test_classify_says_why_cuda_cannot_be_used(
+    run: Run, bundles: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    words = ["classify", "--bundle", bundles["yoso"], "--json", "good film"]
+    code, output, errors = run(*words, "--device", "cuda", "--device-id", "2")
+    assert (code, output) == (1, "")
+    assert errors.startswith("attenuator classify: CUDA device 2 cannot be used: ")
+    assert len(errors.splitlines()) == 1
+    code, output, errors = run(*words, "--device", "auto")
+    assert (code, errors) == (0, "")
+    assert records(output)[0]["device"] == "cpu"
