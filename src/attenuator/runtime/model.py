@@ -87,7 +87,10 @@ class Model:
         return self._encoder.from_ids(token_ids, param=param)
 
     def run(self, rows: Sequence[Row], cancellation: sessions.Cancellation | None = None) -> list[RowResult]:
-        """Runs rows as one packed batch; each answer is, bit for bit, the one that the row gets alone.
+        """Runs rows as one packed batch; on the CPU each answer is, bit for bit, the one that the row gets alone.
+
+        On CUDA that holds for the operators; cuBLAS chooses a kernel by the number of rows, so that logits at the exact
+        value agree within rounding.
 
         Args:
             rows: any number of rows of any length and knob; none gives an empty list.
