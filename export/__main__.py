@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from attenuator.bundle import Manifest
+from attenuator.bundle import MODEL, Manifest
 from attenuator.errors import AttenuatorError
 from attenuator.export.settings import COMMAND, ExportSettings, parse
 
@@ -54,6 +54,15 @@ def summary(manifest: Manifest, settings: ExportSettings) -> str:
         f"  largest difference to PyTorch: {parity['library']:.1e} with the operators, "
         f"{parity['fallback']:.1e} without (largest logit {parity['largest_logit']:.2g})",
     ]
+    if manifest.precision == "int8":
+        size = sum((settings.output / name).stat().st_size for name in manifest.files if name.startswith(MODEL))
+        lines.append(
+            f"  int8: {parity['agreement']:.1%} of the compared inputs keep their labels; "
+            f"{size / 1e6:.1f} MB instead of {parity['fp32_bytes'] / 1e6:.1f}; "
+            f"{parity['times_as_fast_as_fp32']:.2f} times as fast as fp32, one thread of this machine"
+        )
+        if parity["times_as_fast_as_fp32"] < 1:
+            lines.append("  note: int8 is slower than fp32 for this model on this machine; export it as fp32")
     if parity["packing"]:
         lines.append(
             f"  note: a sequence's logits move by up to {parity['packing']:.1e} with its neighbours in a batch"

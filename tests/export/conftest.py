@@ -28,16 +28,16 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
 
 
 @pytest.fixture(scope="session")
-def exported(tmp_path_factory: pytest.TempPathFactory, checkpoint: Callable[[str], Path]) -> Callable[[str, str], Path]:
-    """Folder of the bundle of a checkpoint with an attention operator."""
+def exported(tmp_path_factory: pytest.TempPathFactory, checkpoint: Callable[[str], Path]) -> Callable[..., Path]:
+    """Folder of the bundle of a checkpoint with an attention operator, in fp32 unless told otherwise."""
     root = tmp_path_factory.mktemp("bundles")
-    made: dict[tuple[str, str], Path] = {}
+    made: dict[tuple[str, str, str], Path] = {}
 
-    def get(name: str, attention: str) -> Path:
-        key = (name, attention)
+    def get(name: str, attention: str, precision: str = "fp32") -> Path:
+        key = (name, attention, precision)
         if key not in made:
-            folder = root / f"{name}-{attention}"
-            export(str(checkpoint(name)), attention=attention, output=folder)
+            folder = root / precision / f"{name}-{attention}"
+            export(str(checkpoint(name)), attention=attention, output=folder, precision=precision)
             made[key] = folder
         return made[key]
 

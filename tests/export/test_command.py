@@ -24,6 +24,8 @@ def test_help_teaches() -> None:
         "--output",
         "--max-tokens",
         "--estimator",
+        "--precision",
+        "which --precision?",
         "padding",
         "examples:",
         "exit codes",
@@ -41,6 +43,15 @@ def test_writes_a_bundle(checkpoint: Callable[[str], Path], tmp_path: Path) -> N
     assert "trace the graph" in done.stderr
 
 
+def test_tells_what_int8_costs_and_wins(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    output = tmp_path / "small"
+    done = run(str(checkpoint("bert")), "--attention", "mca", "--output", str(output), "--precision", "int8")
+    assert done.returncode == 0, done.stderr
+    assert read_manifest(output).precision == "int8"
+    for word in ("of the compared inputs keep their labels", "MB instead of", "times as fast as fp32"):
+        assert word in done.stdout
+
+
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
@@ -48,7 +59,7 @@ def test_writes_a_bundle(checkpoint: Callable[[str], Path], tmp_path: Path) -> N
         (["x", "--attention", "mca"], 2, "--output is missing"),
         (["x", "--output", "y"], 2, "--attention is missing"),
         (["x", "--attention", "linear", "--output", "y"], 2, "'softmax', 'mca' or 'yoso'"),
-        (["x", "--attention", "mca", "--output", "y", "--precision", "int8"], 2, "--precision"),
+        (["x", "--attention", "mca", "--output", "y", "--precision", "int4"], 2, "'fp32' or 'int8'"),
         (["nowhere", "--attention", "mca", "--output", "y"], 1, "'nowhere' is not a folder"),
     ],
 )
