@@ -229,25 +229,58 @@ void ExpectedCollisions(const float* query, const float* keys_transposed, int he
   }
 }
 
-void Finish(float* output, std::int64_t stride, std::int64_t rows, int columns, float scale,
-            bool normalize) {
-  for (std::int64_t i = 0; i < rows; ++i) {
-    float* row = output + i * stride;
-    for (int c = 0; c < columns; c += kBlock) __builtin_prefetch(row + 12 * stride + c, 1);
-    float factor = scale;
+// scale / max(scale * |row|, 1e-12) in float64, whose squares neither overflow nor vanish.
+inline float ExactFactor(const float* source, std::int64_t block_stride, int columns, float scale) {
+  SquareSum squares;
+  for (int c = 0; c < columns; c += kBlock) {
+    squares.Add(LoadColumns(source + c / kBlock * block_stride, columns - c));
+  }
+  const double norm = __builtin_sqrt(squares.Total()) * scale;
+  return static_cast<float>(scale / (norm > 1e-12 ? norm : 1e-12));
+}
+
+void Finish(const float* source, std::int64_t source_stride, std::int64_t block_stride,
+            std::int64_t rows, int columns, float scale, bool normalize, float* output,
+            std::int64_t stride) {
+  // Sums of squares that float32 holds to full precision, and whose root is above 1e-12 whatever
+  // `scale` is.
+  constexpr float kLowest = 1e-12f, kHighest = 1e36f;
+  alignas(64) float factors[kBlock];
+  for (std::int64_t first = 0; first < rows; first += kBlock) {
+    const int count = rows - first < kBlock ? static_cast<int>(rows - first) : kBlock;
+    const float* from = source + first * source_stride;
+    float* to = output + first * stride;
+    Store(factors, Set1(scale));
     if (normalize) {
-      SquareSum squares;
-      for (int c = 0; c < columns; c += kBlock) squares.Add(LoadColumns(row + c, columns - c));
-      const double norm = __builtin_sqrt(squares.Total()) * scale;
-      factor = static_cast<float>(scale / (norm > 1e-12 ? norm : 1e-12));
+      alignas(64) float totals[kBlock];
+      Store(totals, Set1(1.0f));
+      for (int i = 0; i < count; ++i) {
+        const float* row = from + i * source_stride;
+        Vec squares = Zero();
+        for (int c = 0; c < columns; c += kBlock) {
+          __builtin_prefetch(to + (i + kBlock) * stride + c, 1);
+          const Vec x = LoadColumns(row + c / kBlock * block_stride, columns - c);
+          squares = Fma(x, x, squares);
+        }
+        totals[i] = ReduceAdd(squares);
+      }
+      Store(factors, Div(Set1(1.0f), Sqrt(Load(totals))));
+      for (int i = 0; i < count; ++i) {
+        if (totals[i] > kLowest && totals[i] < kHighest) continue;
+        factors[i] = ExactFactor(from + i * source_stride, block_stride, columns, scale);
+      }
     }
-    for (int c = 0; c < columns; c += kBlock) {
-      const int left = columns - c;
-      const Vec x = Mul(LoadColumns(row + c, left), Set1(factor));
-      if (left >= kBlock) {
-        Store(row + c, x);
-      } else {
-        StoreFirst(row + c, x, left);
+    for (int i = 0; i < count; ++i) {
+      const Vec factor = Set1(factors[i]);
+      for (int c = 0; c < columns; c += kBlock) {
+        const int left = columns - c;
+        const float* block = from + i * source_stride + c / kBlock * block_stride;
+        const Vec x = Mul(LoadColumns(block, left), factor);
+        if (left >= kBlock) {
+          Store(to + i * stride + c, x);
+        } else {
+          StoreFirst(to + i * stride + c, x, left);
+        }
       }
     }
   }

@@ -86,7 +86,7 @@ bool HashHadamardAs(const HashSpec& spec, int first_hash, const Rows& rows, Code
     __builtin_memset(bits, 0, sizeof(Lanes) * spec.num_hashes);
     for (int lane = 0; lane < count; ++lane) {
       std::int32_t sum;
-      if (!Quantise(rows.row(first + lane), spec.head_dim, row, &sum)) return false;
+      if (!Quantise(rows.row(first + lane), spec.head_dim, 127.0f, row, &sum)) return false;
       for (int d = 0; d < spec.head_dim; ++d) data[d][lane] = row[d];
     }
     for (int part = first_hash / size; part * size < end_hash; ++part) {

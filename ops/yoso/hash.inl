@@ -3,8 +3,8 @@
 // kStepDims, Dot and StoreData for its instruction set.
 
 inline constexpr int kTile = 4;              // rows hashed together
-inline constexpr int kRowsAhead = 16;        // prefetched: see kAhead in table.inl
-inline constexpr int kMaxBitWords = 64 + 2;  // 16-bit words of hash bits of one row, with slack
+inline constexpr int kBatch = 16;            // rows quantised together, which hides its latencies
+inline constexpr int kMaxBitWords = 64 + 4;  // 16-bit words of hash bits of one row, with slack
 inline constexpr std::int32_t kInfinityBits = 0x7F800000;
 inline constexpr float kTiniest =
     1e-30f;  // smaller rows hash like rows near zero: 127 / x is finite
@@ -13,9 +13,9 @@ inline Vec LoadColumns(const float* p, int columns) {
   return columns >= kBlock ? Load(p) : LoadFirst(p, columns);
 }
 
-// round(x * 127 / max|x|) of one row, zero-padded to blocks of 16; the sum of what it stores.
-// False where the row is not finite.
-inline bool Quantise(const float* row, int head_dim, Datum* data, std::int32_t* sum) {
+// round(x * unit / max|x|) of one row, zero-padded to blocks of 16, where `unit` is 127 or -127;
+// the sum of what it stores. False where the row is not finite.
+inline bool Quantise(const float* row, int head_dim, float unit, Datum* data, std::int32_t* sum) {
   IntVec largest = IntZero();
   for (int d = 0; d < head_dim; d += kBlock) {
     largest = IntMax(largest, AbsBits(LoadColumns(row + d, head_dim - d)));
@@ -24,7 +24,7 @@ inline bool Quantise(const float* row, int head_dim, Datum* data, std::int32_t* 
   if (bits >= kInfinityBits) return false;
   float maximum;
   __builtin_memcpy(&maximum, &bits, sizeof maximum);
-  const Vec scale = Set1(127.0f / (maximum > kTiniest ? maximum : kTiniest));
+  const Vec scale = Set1(unit / (maximum > kTiniest ? maximum : kTiniest));
   IntVec total = IntZero();
   for (int d = 0; d < head_dim; d += kBlock) {
     const IntVec rounded = RoundToInt(Mul(LoadColumns(row + d, head_dim - d), scale));
@@ -61,31 +61,43 @@ inline void EmitCodes(const std::uint8_t* bits, const HashSpec& spec, Code* code
   }
 }
 
-// 16 hash bits for each of kTile rows and kRegisters neighbouring registers of 16 planes.
+// 16 hash bits for each of kTile rows and kRegisters neighbouring registers of 16 planes: the signs
+// of thresholds[t] + sum of planes * data[t]. They leave in one piece, since a load of what several
+// smaller stores wrote has to wait until those have reached the cache. Not inlined: GCC 12 then
+// keeps thresholds in registers and planes in memory.
 template <int kRegisters>
-inline void HashTile(const Datum (*data)[kHeadDimHigh], const std::uint8_t* planes, int steps,
-                     const IntVec* thresholds, std::uint16_t (*bits)[kMaxBitWords], int word) {
+[[gnu::noinline]] void HashTile(const Datum (*data)[kHeadDimHigh], const std::uint8_t* planes,
+                                int steps, const std::int32_t* thresholds,
+                                std::uint16_t (*bits)[kMaxBitWords], int word) {
   IntVec sums[kTile][kRegisters];
-  for (auto& row : sums) {
-    for (auto& sum : row) sum = IntZero();
+#pragma GCC unroll 4
+  for (int t = 0; t < kTile; ++t) {
+#pragma GCC unroll 4
+    for (int r = 0; r < kRegisters; ++r) sums[t][r] = IntSet1(thresholds[t]);
   }
   const std::int64_t register_stride = static_cast<std::int64_t>(steps) * 64;
   for (int s = 0; s < steps; ++s) {
     IntVec plane[kRegisters];
+#pragma GCC unroll 4
     for (int r = 0; r < kRegisters; ++r) {
       plane[r] =
           IntLoad(reinterpret_cast<const std::int32_t*>(planes + r * register_stride + s * 64));
     }
+#pragma GCC unroll 4
     for (int t = 0; t < kTile; ++t) {
       std::int32_t few;
       __builtin_memcpy(&few, data[t] + s * kStepDims, sizeof few);
       const IntVec spread = IntSet1(few);
+#pragma GCC unroll 4
       for (int r = 0; r < kRegisters; ++r) Dot(sums[t][r], plane[r], spread);
     }
   }
+#pragma GCC unroll 4
   for (int t = 0; t < kTile; ++t) {
-    for (int r = 0; r < kRegisters; ++r) {
-      bits[t][word + r] = static_cast<std::uint16_t>(GreaterMask(sums[t][r], thresholds[t]));
+    if constexpr (kRegisters == 4) {
+      StoreSigns(sums[t][0], sums[t][1], sums[t][2], sums[t][3], bits[t] + word);
+    } else {
+      StoreSigns(sums[t][0], bits[t] + word);
     }
   }
 }
@@ -117,34 +129,40 @@ bool HashGaussianAs(const HashSpec& spec, const Rows& rows, Code* codes, std::in
   const int steps = Steps(spec.head_dim);
   const int registers = (spec.num_hashes * spec.hash_bits + 15) / 16;
   const std::uint8_t* planes = static_cast<const std::uint8_t*>(spec.planes);
-  alignas(64) Datum data[kTile][kHeadDimHigh];
+  alignas(64) Datum data[kBatch][kHeadDimHigh];
+  std::int32_t thresholds[kBatch];
   std::uint16_t bits[kTile][kMaxBitWords];
   __builtin_memset(bits, 0, sizeof bits);
-  for (std::int64_t first = 0; first < rows.count; first += kTile) {
-    const int count = rows.count - first < kTile ? static_cast<int>(rows.count - first) : kTile;
-    IntVec thresholds[kTile];
-    for (int t = 0; t < kTile; ++t) {
-      const float* later = rows.row(first + t + kRowsAhead);
-      for (int d = 0; d < spec.head_dim; d += kBlock) __builtin_prefetch(later + d);
-      // A tile that is not full repeats its first row.
-      const float* row = rows.row(first + (t < count ? t : 0));
-      std::int32_t sum;
-      if (!Quantise(row, spec.head_dim, data[t], &sum)) return false;
+  for (std::int64_t batch = 0; batch < rows.count; batch += kBatch) {
+    const int count = rows.count - batch < kBatch ? static_cast<int>(rows.count - batch) : kBatch;
+    for (int i = 0; i < (count + kTile - 1) / kTile * kTile; ++i) {
+      // A tile that is not full repeats the batch's first row.
+      const float* row = rows.row(batch + (i < count ? i : 0));
       // A plane is p + 1/2 and stored as u = p + 128: sum (p + 1/2) x > 0 where
-      // sum u x > 127.5 sum x.
-      thresholds[t] = IntSet1((255 * sum) >> 1);
+      // sum u x > 127.5 sum x, that is floor(127.5 sum x) + sum u (-x) < 0.
+      std::int32_t negative_sum;
+      if (!Quantise(row, spec.head_dim, -127.0f, data[i], &negative_sum)) return false;
+      thresholds[i] = (-255 * negative_sum) >> 1;
     }
-    int word = 0;
-    for (; word + kPlaneTile <= registers; word += kPlaneTile) {
-      HashTile<kPlaneTile>(data, planes + static_cast<std::int64_t>(word) * steps * 64, steps,
-                           thresholds, bits, word);
-    }
-    for (; word < registers; ++word) {
-      HashTile<1>(data, planes + static_cast<std::int64_t>(word) * steps * 64, steps, thresholds,
-                  bits, word);
-    }
-    for (int t = 0; t < count; ++t) {
-      EmitCodes(reinterpret_cast<const std::uint8_t*>(bits[t]), spec, codes, first + t, code_rows);
+    for (int first = 0; first < count; first += kTile) {
+      // The next batch, a few rows at a time: hashing leaves memory idle. Past the end is harmless.
+      for (int t = 0; t < kTile; ++t) {
+        const float* next = rows.row(batch + kBatch + first + t);
+        for (int d = 0; d < spec.head_dim; d += kBlock) __builtin_prefetch(next + d);
+      }
+      int word = 0;
+      for (; word + kPlaneTile <= registers; word += kPlaneTile) {
+        HashTile<kPlaneTile>(data + first, planes + static_cast<std::int64_t>(word) * steps * 64,
+                             steps, thresholds + first, bits, word);
+      }
+      for (; word < registers; ++word) {
+        HashTile<1>(data + first, planes + static_cast<std::int64_t>(word) * steps * 64, steps,
+                    thresholds + first, bits, word);
+      }
+      for (int t = 0; t < kTile && first + t < count; ++t) {
+        EmitCodes(reinterpret_cast<const std::uint8_t*>(bits[t]), spec, codes, batch + first + t,
+                  code_rows);
+      }
     }
   }
   return true;

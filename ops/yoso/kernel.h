@@ -116,9 +116,12 @@ struct Kernels {
   void (*expected_collisions)(const float* query, const float* keys_transposed, int head_dim,
                               int hash_bits, std::int64_t num_keys, float* scores);
 
-  // row *= scale, then, where `normalize`, row /= max(|row|, 1e-12).
-  void (*finish)(float* output, std::int64_t stride, std::int64_t rows, int columns, float scale,
-                 bool normalize);
+  // output row = scale * source row, then, where `normalize`, divided by max(its norm, 1e-12).
+  // Block c of source row i lies at source + i * source_stride + c * block_stride; it may be the
+  // output.
+  void (*finish)(const float* source, std::int64_t source_stride, std::int64_t block_stride,
+                 std::int64_t rows, int columns, float scale, bool normalize, float* output,
+                 std::int64_t stride);
   // output[i] += sum over t of weights[t] * values[first + i + t - taps / 2] within the sequence.
   void (*convolve)(const Rows& values, int columns, const float* weights, std::int64_t taps,
                    std::int64_t first, std::int64_t rows, float* output, std::int64_t stride);

@@ -41,14 +41,24 @@ std::int64_t CodeBytes(const HeadJob& job, std::int64_t num_hashes, std::int64_t
   return groups * kGroup * rows * (job.family.hash_bits > 8 ? 2 : 1);
 }
 
+// Sums of queries [first, first + count), at `source` as kernels.finish wants them, to the output.
 void FinishRows(const Kernels& kernels, const HeadJob& job, std::int64_t first, std::int64_t count,
-                float scale) {
+                float scale, const float* source, std::int64_t source_stride,
+                std::int64_t block_stride) {
   float* output = job.output + first * job.output_stride;
-  kernels.finish(output, job.output_stride, count, job.value_dim, scale, job.normalize);
+  kernels.finish(source, source_stride, block_stride, count, job.value_dim, scale, job.normalize,
+                 output, job.output_stride);
   if (job.conv_weight != nullptr) {
     kernels.convolve(job.value, job.value_dim, job.conv_weight, job.conv_taps, first, count, output,
                      job.output_stride);
   }
+}
+
+// The same of sums that are in the output already.
+void FinishInPlace(const Kernels& kernels, const HeadJob& job, std::int64_t first,
+                   std::int64_t count, float scale) {
+  FinishRows(kernels, job, first, count, scale, job.output + first * job.output_stride,
+             job.output_stride, kBlock);
 }
 
 // As many as fit the first-level cache beside the values that stream by.
@@ -88,7 +98,6 @@ bool RunTablePath(const Kernels& kernels, const HeadJob& job, Scratch& scratch) 
   // Values and sums of all columns are packed at once up to this size, which reads and writes each
   // page of the tensors once; beyond it 16 columns at a time bound the memory.
   constexpr std::int64_t kWholeFloats = 1 << 18;
-  constexpr std::int64_t kRowTile = 64;
   const std::int64_t num_keys = job.key.count;
   const std::int64_t num_queries = job.query.count;
   const int chunk_size = std::min(ChunkSize(job), job.num_hashes);
@@ -142,15 +151,10 @@ bool RunTablePath(const Kernels& kernels, const HeadJob& job, Scratch& scratch) 
     }
   }
   const float scale = 1.0f / static_cast<float>(job.num_hashes);
-  if (!whole) {
-    FinishRows(kernels, job, 0, num_queries, scale);
-    return true;
-  }
-  for (std::int64_t i = 0; i < num_queries; i += kRowTile) {
-    const std::int64_t rows = std::min(kRowTile, num_queries - i);
-    kernels.unpack_sums(all_sums + i * kBlock, sum_stride, rows, job.value_dim,
-                        job.output + i * job.output_stride, job.output_stride, false);
-    FinishRows(kernels, job, i, rows, scale);
+  if (whole) {
+    FinishRows(kernels, job, 0, num_queries, scale, all_sums, kBlock, sum_stride);
+  } else {
+    FinishInPlace(kernels, job, 0, num_queries, scale);
   }
   return true;
 }
@@ -192,7 +196,7 @@ bool RunCountPath(const Kernels& kernels, const HeadJob& job, Scratch& scratch) 
                            values, key_rows * kBlock, job.value_dim, job.output, job.output_stride,
                            first > 0});
   }
-  FinishRows(kernels, job, 0, num_queries, 1.0f / static_cast<float>(job.num_hashes));
+  FinishInPlace(kernels, job, 0, num_queries, 1.0f / static_cast<float>(job.num_hashes));
   return true;
 }
 
@@ -233,7 +237,7 @@ bool RunExpectationPath(const Kernels& kernels, const HeadJob& job, std::int64_t
                        output + q * job.output_stride, job.output_stride, k > 0);
     }
   }
-  FinishRows(kernels, job, first, count, 1.0f);
+  FinishInPlace(kernels, job, first, count, 1.0f);
   return true;
 }
 

@@ -33,6 +33,7 @@ inline void StoreFirst(float* p, Vec x, int count) {
 inline Vec Add(Vec x, Vec y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
 inline Vec Sub(Vec x, Vec y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
 inline Vec Mul(Vec x, Vec y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
+inline Vec Div(Vec x, Vec y) { return {_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)}; }
 inline Vec Fma(Vec x, Vec y, Vec z) {
   return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
 }
@@ -42,6 +43,12 @@ inline Vec Sqrt(Vec x) { return {_mm256_sqrt_ps(x.a), _mm256_sqrt_ps(x.b)}; }
 inline Vec Abs(Vec x) {
   const __m256 sign = _mm256_set1_ps(-0.0f);
   return {_mm256_andnot_ps(sign, x.a), _mm256_andnot_ps(sign, x.b)};
+}
+inline float ReduceAdd(Vec x) {
+  const __m256 eight = _mm256_add_ps(x.a, x.b);
+  __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  four = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
 }
 // s < 0 ? x : y, lane by lane.
 inline Vec WhereNegative(Vec s, Vec x, Vec y) {
@@ -117,13 +124,10 @@ inline void StoreInt16(std::int16_t* p, IntVec x) {
   const __m256i packed = _mm256_packs_epi32(x.a, x.b);  // within 128-bit halves
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xD8));
 }
-// Bit l says whether lane l of x exceeds that of y.
-inline std::uint32_t GreaterMask(IntVec x, IntVec y) {
-  const auto mask = [](__m256i p, __m256i q) __attribute__((always_inline)) {
-    return static_cast<std::uint32_t>(
-        _mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpgt_epi32(p, q))));
-  };
-  return mask(x.a, y.a) | mask(x.b, y.b) << 8;
+// Bit l of the word says whether lane l of the registers is negative.
+inline void StoreSigns(IntVec x, std::uint16_t* words) {
+  *words = static_cast<std::uint16_t>(_mm256_movemask_ps(_mm256_castsi256_ps(x.a)) |
+                                      _mm256_movemask_ps(_mm256_castsi256_ps(x.b)) << 8);
 }
 
 inline std::uint32_t NonzeroMask(Vec x, int count) {

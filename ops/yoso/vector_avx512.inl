@@ -25,11 +25,13 @@ inline void StoreFirst(float* p, Vec a, int count) {
 inline Vec Add(Vec a, Vec b) { return {_mm512_add_ps(a.v, b.v)}; }
 inline Vec Sub(Vec a, Vec b) { return {_mm512_sub_ps(a.v, b.v)}; }
 inline Vec Mul(Vec a, Vec b) { return {_mm512_mul_ps(a.v, b.v)}; }
+inline Vec Div(Vec a, Vec b) { return {_mm512_div_ps(a.v, b.v)}; }
 inline Vec Fma(Vec a, Vec b, Vec c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 inline Vec Min(Vec a, Vec b) { return {_mm512_min_ps(a.v, b.v)}; }
 inline Vec Max(Vec a, Vec b) { return {_mm512_max_ps(a.v, b.v)}; }
 inline Vec Sqrt(Vec a) { return {_mm512_sqrt_ps(a.v)}; }
 inline Vec Abs(Vec a) { return {_mm512_abs_ps(a.v)}; }
+inline float ReduceAdd(Vec a) { return _mm512_reduce_add_ps(a.v); }
 // a < 0 ? x : y, lane by lane.
 inline Vec WhereNegative(Vec a, Vec x, Vec y) {
   return {_mm512_mask_mov_ps(y.v, _mm512_movepi32_mask(_mm512_castps_si512(a.v)), x.v)};
@@ -69,8 +71,16 @@ inline void StoreInt8(std::int8_t* p, IntVec a) {
 inline void StoreInt16(std::int16_t* p, IntVec a) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(a.v));
 }
-// Bit l says whether lane l of a exceeds that of b.
-inline std::uint32_t GreaterMask(IntVec a, IntVec b) { return _mm512_cmpgt_epi32_mask(a.v, b.v); }
+// Bit l of the words says whether lane l of the registers is negative. Saturating keeps signs.
+inline void StoreSigns(IntVec a, std::uint16_t* words) { *words = _mm512_movepi32_mask(a.v); }
+inline void StoreSigns(IntVec a, IntVec b, IntVec c, IntVec d, std::uint16_t* words) {
+  const __m512i low = _mm512_packs_epi32(a.v, b.v);  // within 128-bit quarters
+  const __m512i high = _mm512_packs_epi32(c.v, d.v);
+  const __m512i mixed = _mm512_packs_epi16(low, high);  // 32 bits of each register a quarter
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  const __mmask64 bits = _mm512_movepi8_mask(_mm512_permutexvar_epi32(order, mixed));
+  __builtin_memcpy(words, &bits, sizeof bits);
+}
 
 // Appends the lanes of `a` below `count` that are not zero to `values`, their numbers from `first`
 // on to `places`; may write 16 of each. Returns how many.
