@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
+import cuda_tables
 import tables
-from results_files import ISA_NAMES, RESULTS, Result, load
+from results_files import ISA_NAMES, RESULTS, Result, load, load_cuda
 
 
 def origin(result: Result) -> str:
@@ -64,7 +65,8 @@ def details() -> str:
     ]
     if whole["commit"] != best["commit"]:
         parts.append(f"Whole models: commit {whole['commit'][:12]}.")
-    return "\n\n".join([*parts, *operator_parts(operators), *model_parts(models)])
+    on_cuda = cuda_tables.parts(load_cuda("cuda_operators"), load_cuda("cuda_models"))
+    return "\n\n".join(part for part in [*parts, *operator_parts(operators), *model_parts(models), *on_cuda] if part)
 
 
 def operator_parts(operators: dict[str, Result]) -> Iterator[str]:

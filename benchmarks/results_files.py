@@ -24,6 +24,12 @@ def load(benchmark: str) -> dict[str, Result]:
     return {isa: json.loads(path.read_text(encoding="utf-8")) for isa, path in paths.items() if path.is_file()}
 
 
+def load_cuda(benchmark: str) -> dict[str, Result]:
+    """Result files of a benchmark on CUDA by card."""
+    found = (json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob(f"{benchmark}-*.json")))
+    return {result["card"]["name"]: result for result in found}
+
+
 def paper_times() -> dict[str, dict[int, float]]:
     """The YOSO paper's milliseconds per instance, by method and n."""
     times: dict[str, dict[int, float]] = {}

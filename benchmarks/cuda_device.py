@@ -1,0 +1,166 @@
+"""The CUDA device that is measured: what it is, what it reaches at best, and how time on it is taken.
+
+Everything runs on one stream of torch's, which ONNX Runtime is given too. A sample puts a kernel that only waits in
+front, so that the host has queued all runs before the first begins: device time then holds no launch that the device
+waited for. Wall time is that of single runs, each waited for.
+"""
+
+import argparse
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from timing import Sampler, interleave
+
+from attenuator.errors import AttenuatorError
+from attenuator.runtime.device import CPU, Device, choose
+
+# What the host may take to queue one run, generously; and the most a sample waits for it.
+QUEUE_S, MOST_QUEUE_S = 100e-6, 0.05
+WALL_RUNS = 5
+COPY_BYTES = 2**30
+MATMUL_SIZE = 8192
+USUAL_SM_MHZ = 1800.0
+SHARED_BYTES_PER_CLOCK = 128  # of a multiprocessor, every generation since Volta
+SMI_FIELDS = ("name", "driver_version", "clocks.max.sm", "power.limit")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where tensors lie and what runs on it.
+
+    Attributes:
+        device: of the sessions.
+        stream: torch's stream; None on the CPU, where the tests run.
+    """
+
+    device: Device = CPU
+    stream: Any = None
+
+    @property
+    def torch_device(self) -> str:
+        """As torch calls it."""
+        return str(self.device)
+
+    def active(self) -> AbstractContextManager[Any]:
+        """Makes the stream torch's current one."""
+        return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
+
+    def wait(self) -> None:
+        """Waits for all that is queued."""
+        if self.stream is not None:
+            self.stream.synchronize()
+
+
+def cuda_place(index: int) -> Place:
+    """The CUDA device, tried.
+
+    Raises:
+        SystemExit: it cannot be used; one sentence says why.
+    """
+    try:
+        choice = choose("cuda", index)
+    except AttenuatorError as error:
+        raise SystemExit(f"benchmarks: {error}") from None
+    if not torch.cuda.is_available():
+        raise SystemExit(f"benchmarks: torch {torch.__version__} has no CUDA, which the baselines and clocks need")
+    torch.cuda.set_device(index)
+    return Place(choice.device, torch.cuda.Stream(index))
+
+
+def add_device_option(parser: argparse.ArgumentParser) -> None:
+    """The option that says which device."""
+    parser.add_argument("--device-id", type=int, default=0, help="which CUDA device, as the driver counts")
+
+
+def device_sampler(place: Place) -> Sampler:
+    """Device time by CUDA events, and wall time of single runs."""
+    clock_hz = 1e6 * max_sm_mhz(place.device.index)
+
+    def sample(run: Callable[[], Any], count: int) -> tuple[float, float]:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        with place.active():
+            torch.cuda._sleep(int(min(count * QUEUE_S, MOST_QUEUE_S) * clock_hz))
+            start.record(place.stream)
+            for _ in range(count):
+                run()
+            end.record(place.stream)
+        place.wait()
+        singles = min(count, WALL_RUNS)
+        began = time.perf_counter_ns()
+        with place.active():
+            for _ in range(singles):
+                run()
+                place.wait()
+        wall = (time.perf_counter_ns() - began) / singles * count
+        return start.elapsed_time(end) * 1e6, wall
+
+    return sample
+
+
+def smi(index: int) -> dict[str, str]:
+    """What nvidia-smi says about the device, empty where there is none."""
+    if not shutil.which("nvidia-smi"):
+        return {}
+    query = ["nvidia-smi", f"--id={index}", f"--query-gpu={','.join(SMI_FIELDS)}", "--format=csv,noheader,nounits"]
+    done = subprocess.run(query, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return {}
+    return dict(zip(SMI_FIELDS, (part.strip() for part in done.stdout.split(",")), strict=False))
+
+
+def max_sm_mhz(index: int) -> float:
+    """The highest clock of the multiprocessors; a usual one where the driver does not tell."""
+    try:
+        return float(smi(index)["clocks.max.sm"])
+    except (KeyError, ValueError):
+        return USUAL_SM_MHZ
+
+
+def card(place: Place) -> dict[str, Any]:
+    """What the device is."""
+    properties = torch.cuda.get_device_properties(place.device.index)
+    told = smi(place.device.index)
+    return {
+        "name": properties.name,
+        "compute_capability": f"{properties.major}.{properties.minor}",
+        "multiprocessors": properties.multi_processor_count,
+        "memory_gib": properties.total_memory / 2**30,
+        "driver": told.get("driver_version", ""),
+        "max_sm_mhz": max_sm_mhz(place.device.index),
+        "power_limit_w": told.get("power.limit", ""),
+        "cuda": torch.version.cuda or "",
+    }
+
+
+def limits(place: Place, seconds: float) -> dict[str, Any]:
+    """What the device reaches at best, measured: a copy, and square matrix products.
+
+    Returns:
+        `copy_gb_s` (read and written together), `fp16_tflop_s`, `bf16_tflop_s`, `int8_top_s`, medians; and, computed
+        from clock and multiprocessors, `shared_gb_s`.
+    """
+    on = {"device": place.torch_device}
+    source, target = (torch.empty(COPY_BYTES, dtype=torch.uint8, **on) for _ in range(2))
+    runs: dict[str, Callable[[], Any]] = {"copy_gb_s": lambda: target.copy_(source)}
+    work = {"copy_gb_s": 2 * COPY_BYTES / 1e9}
+    products = 2 * MATMUL_SIZE**3 / 1e12
+    for name, dtype in (("fp16_tflop_s", torch.float16), ("bf16_tflop_s", torch.bfloat16)):
+        left, right = (torch.randn(MATMUL_SIZE, MATMUL_SIZE, **on).to(dtype) for _ in range(2))
+        out = torch.empty_like(left)
+        runs[name] = lambda a=left, b=right, c=out: torch.mm(a, b, out=c)
+        work[name] = products
+    integers = torch.ones(MATMUL_SIZE, MATMUL_SIZE, dtype=torch.int8, **on)
+    transposed = integers.t().contiguous().t()  # the layout that cuBLAS has int8 kernels for
+    runs["int8_top_s"] = lambda: torch._int_mm(integers, transposed)
+    work["int8_top_s"] = products
+    timings = interleave(runs, seconds=seconds, sampler=device_sampler(place), clock="device")
+    found: dict[str, Any] = {name: work[name] / (timings[name].median / 1e6) for name in runs}
+    facts = card(place)
+    found["shared_gb_s"] = facts["multiprocessors"] * SHARED_BYTES_PER_CLOCK * facts["max_sm_mhz"] / 1e3
+    return found
