@@ -67,6 +67,8 @@ if [ -z "$folder" ]; then
   # The wheels have lib/, compiler and linker look into lib64/.
   root=$(wheel_root)
   [ -e "$root/lib64" ] || ln -s lib "$root/lib64"
+  # CMake knows a toolkit by libcudart.so, which the wheels have under its full name only; the static one is linked.
+  for file in "$root"/lib/libcudart.so.*; do [ ! -e "$file" ] || ln -sf "${file##*/}" "$root/lib/libcudart.so"; done
   folder=$(tool_folder)
 fi
 answer "$folder"
