@@ -6,10 +6,10 @@ BIN := $(VENV)/bin
 BUILD_TOOLS := "scikit-build-core>=1.1" "cmake>=3.24" ninja
 # What the built library and the installed metadata depend on.
 SOURCES := pyproject.toml CMakeLists.txt ops/CMakeLists.txt $(shell find ops -name '*.cc' -o -name '*.h' -o -name '*.inl' -o -name '*.inc' -o -name 'spec.py' -o -name 'codegen.py' -o -name '*.lds')
-CPP := $(shell find ops -name '*.cc' -o -name '*.h' -o -name '*.inl')
+CPP := $(shell find ops -name '*.cc' -o -name '*.h' -o -name '*.inl' -o -name '*.cu')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench check format build gen sanitize package container clean
+.PHONY: help setup demo test bench check format build gen sanitize package container clean cuda cuda-on-host test-cuda bench-cuda sanitize-cuda
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -42,6 +42,21 @@ test: $(VENV)/.setup ## every test
 bench: $(VENV)/.setup ## measure operators and whole models beside ONNX Runtime's attention: results, plots, README
 	$(BIN)/python benchmarks/run_all.py
 
+cuda: $(VENV)/.setup ## compile the CUDA operators (nvcc is fetched if there is none) and check the machine code; needs no GPU
+	scripts/cuda_build.sh
+
+cuda-on-host: $(VENV)/.setup ## build the test device, which runs the CUDA kernels' code on the CPU
+	scripts/cuda_build.sh on-host
+
+test-cuda: ## on a GPU: the tests that need one
+	PYTHON=$(PYTHON) scripts/cuda_host.sh test
+
+bench-cuda: ## on a GPU: measure the operators beside other attention
+	PYTHON=$(PYTHON) scripts/cuda_host.sh bench
+
+sanitize-cuda: ## on a GPU: the hostile-input tests under compute-sanitizer
+	PYTHON=$(PYTHON) scripts/cuda_host.sh sanitize
+
 check: $(VENV)/.setup ## ruff, mypy, clang-format, generated files current
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -70,4 +85,4 @@ container: ## build the CPU image with buildah, start its server, classify (as r
 	scripts/container.sh
 
 clean: ## remove everything that was built
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-cuda build dist .pytest_cache .mypy_cache .ruff_cache

@@ -1,4 +1,7 @@
-"""Where the conformance tests run an operator: the CPU and a GPU through ONNX Runtime, the test device through C."""
+"""Where the conformance tests run an operator.
+
+The CPU and a GPU through ONNX Runtime, a GPU through PyTorch, the test device through the C ABI.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +22,7 @@ class Device:
     """A device and the element type of the data tensors on it.
 
     Attributes:
-        kind: `cpu`, `cuda_on_host` or `cuda`.
+        kind: `cpu`, `cuda_on_host`, `cuda`, or `torch`, which is a GPU too.
         data: `float`, `float16` or `bfloat16`.
     """
 
@@ -37,7 +40,7 @@ class Device:
     @property
     def refusal(self) -> type[Exception]:
         """What a refused input raises."""
-        return EngineError if self.kind == "cuda_on_host" else InvalidArgument
+        return InvalidArgument if self.kind in ("cpu", "cuda") else EngineError
 
     def run(
         self, case: Case, inputs: dict[str, Array], *, threads: int = 1, constant: bool = True, fresh: bool = False
@@ -56,6 +59,8 @@ class Device:
         """
         if self.kind == "cuda_on_host":
             return harness_cuda.run_on_device(case.operator.name, inputs, case.attributes, self.data)
+        if self.kind == "torch":
+            return harness_cuda.run_on_torch(case.operator, inputs, case.attributes, self.data)
         constants = case.constants if constant else ()
         if self.kind == "cuda":
             return harness_cuda.run_on_cuda(case, inputs, self.data, constants, fresh)
@@ -69,3 +74,4 @@ class Device:
 CPU = Device("cpu")
 ON_HOST = tuple(Device("cuda_on_host", data) for data in harness_cuda.DATA_TYPES)
 CUDA = tuple(Device("cuda", data) for data in harness_cuda.DATA_TYPES)
+TORCH = tuple(Device("torch", data) for data in harness_cuda.DATA_TYPES)

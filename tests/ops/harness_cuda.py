@@ -13,6 +13,7 @@ from harness import BY_NAME, NUMPY_TYPES, Array, AttributeValue, build_model
 
 from attenuator.ops import register
 from attenuator.ops.c_api import Memory, device, run_cuda
+from attenuator.ops.spec import Operator
 from attenuator.runtime.session import load_cuda_libraries
 
 ROOT = Path(__file__).parents[2]
@@ -130,3 +131,22 @@ def run_on_cuda(
     session = (open_cuda_session if fresh else _open_cached)(model)
     feeds = {name: np.ascontiguousarray(value) for name, value in inputs.items() if name not in constants}
     return list(session.run(None, feeds))
+
+
+def run_on_torch(
+    operator: Operator, inputs: Mapping[str, Array], attributes: Mapping[str, AttributeValue], data: str
+) -> list[Array]:
+    """Runs an operator once on a GPU through PyTorch, that is through the C ABI; as `run_on_device`."""
+    import torch
+
+    from attenuator.ops.torch_op import overload
+
+    given = []
+    for item in operator.inputs:
+        if item.name in inputs:
+            tensor = torch.from_numpy(np.ascontiguousarray(inputs[item.name]))
+            tensor = tensor if item.host else tensor.cuda()
+            given.append(tensor.to(getattr(torch, data)) if item.data and data != "float" else tensor)
+    outputs = overload(operator)(*given, **attributes)
+    torch.cuda.synchronize()
+    return [tensor.float().cpu().numpy() for tensor in ([outputs] if torch.is_tensor(outputs) else outputs)]

@@ -1,0 +1,85 @@
+"""Finds what each CUDA kernel's launches ask for, threads and shared memory of a block, without a GPU.
+
+Runs every operator on the test device (`cuda_on_host`) with the shared memory of each kind of device in turn: small and
+large head dimensions, short and longer sequences, every choice of attributes, every element type. Kernels are named as
+`scripts/cuda_check.py` names them.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "tests" / "ops"), str(ROOT / "scripts")]
+import numpy as np  # noqa: E402
+from cases import CASES, HEADS, SIZES, Case, defaults, make_inputs  # noqa: E402
+from cuda_check import SHARED_LIMIT, demangled  # noqa: E402
+from harness_cuda import DATA_TYPES, run_on_device  # noqa: E402
+
+from attenuator.ops import OPERATORS  # noqa: E402
+
+HEAD_DIMS = (8, 64, 256)
+LENGTHS = (2, 40)
+
+
+def sized(case: Case, head_dim: int) -> dict[str, int]:
+    """Sizes of a case's axes with heads of this many channels."""
+    width = HEADS * head_dim
+    return SIZES | {"num_heads * head_dim": width, "num_heads * value_dim": width, "C": width}
+
+
+def runs() -> Iterator[tuple[Case, str, dict[str, int]]]:
+    """Case, element type and sizes of each run."""
+    for data in DATA_TYPES:
+        for case in CASES:
+            yield case, data, SIZES
+        for operator in OPERATORS:
+            for head_dim in HEAD_DIMS:
+                case = defaults(operator)
+                yield case, data, sized(case, head_dim)
+
+
+def symbols(library: Path) -> dict[int, str]:
+    """The library's functions by address."""
+    listed = subprocess.run(["nm", library], capture_output=True, text=True, check=True).stdout
+    found = {int(place, 16): name for place, name in re.findall(r"^(\w+) [tTwW] (\S+)$", listed, re.MULTILINE)}
+    names = demangled(found.values())
+    return {place: names[name] for place, name in found.items()}
+
+
+def main() -> int:
+    """Runs the program."""
+    parser = argparse.ArgumentParser(prog="scripts/cuda_launches.py", description=__doc__.splitlines()[0])
+    parser.add_argument("--library", type=Path, required=True, help="libattenuator_ops.so of the test device")
+    parser.add_argument("--output", type=Path, required=True, help="a JSON file")
+    options = parser.parse_args()
+    os.environ["ATTENUATOR_CUDA_LIBRARY"] = str(options.library.resolve())
+    seen: set[tuple[str, int, int, int]] = set()
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "launches"
+        log.touch()
+        os.environ["ATTENUATOR_ON_HOST_LAUNCHES"] = str(log)
+        for limit in sorted(set(SHARED_LIMIT.values())):
+            os.environ["ATTENUATOR_ON_HOST_SHARED"] = str(limit)
+            for case, data, sizes in runs():
+                inputs = make_inputs(case, LENGTHS, sizes=sizes)
+                with np.errstate(all="ignore"):
+                    run_on_device(case.operator.name, inputs, case.attributes, data)
+        names = symbols(options.library)
+        for line in log.read_text(encoding="utf-8").splitlines():
+            place, threads, shared_bytes, limit = line.split()
+            seen.add((names[int(place, 16)], int(threads), int(shared_bytes), int(limit)))
+    keys = ("kernel", "threads", "shared_bytes", "shared_limit")
+    rows = [dict(zip(keys, row, strict=True)) for row in sorted(seen)]
+    options.output.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
