@@ -36,7 +36,7 @@ demo: $(VENV)/.demo ## serve the bundled models on http://127.0.0.1:8000 (PORT=.
 	@echo "Try it: curl -s http://127.0.0.1:$(PORT)/v1/classify -H 'Content-Type: application/json' -d '{\"model\": \"reviews\", \"inputs\": \"What a wonderful film.\", \"num_hashes\": 32}'"
 	$(BIN)/attenuator serve examples/bundles/* --host 127.0.0.1 --port $(PORT)
 
-test: $(VENV)/.setup ## every test
+test: $(VENV)/.setup cuda-on-host ## every test
 	$(BIN)/python -m pytest
 
 bench: $(VENV)/.setup ## measure operators and whole models beside ONNX Runtime's attention: results, plots, README
