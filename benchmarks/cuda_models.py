@@ -1,11 +1,12 @@
-"""Times the bundled models on a CUDA device: batches of mixed knobs beside their exact values, and beside the CPU.
+"""Times whole models on a CUDA device: the bundled ones with mixed knobs, and larger encoders beside exact attention.
 
     python benchmarks/cuda_models.py
-    python benchmarks/cuda_models.py --bundles examples/bundles/contracts --lengths 8192
+    python benchmarks/cuda_models.py --sections models --bundles examples/bundles/contracts --lengths 8192
 
-Each batch goes through the runtime that `attenuator serve --device cuda` uses, from token ids in host memory to logits
-in host memory: elapsed time, one batch at a time. Rows have different lengths and different knobs. Before timing, the
-logits of the exact value must agree with the CPU's, and with those of each row in a batch of its own. Writes
+Each batch of a bundle goes through the runtime that `attenuator serve --device cuda` uses, from token ids in host
+memory to logits in host memory: elapsed time, one batch at a time. Rows have different lengths and different knobs.
+Before timing, the logits of the exact value must agree with the CPU's, and with those of each row in a batch of its
+own. Encoders are untrained, in fp16, one sequence at a time: device time. Writes
 benchmarks/results/cuda_models-CARD.json.
 """
 
@@ -18,11 +19,12 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import cuda_encoders
 import numpy as np
 import record
 from cases import Row as ResultRow
 from cases import checked, records
-from cuda_device import Place, add_device_option
+from cuda_device import Place, add_device_option, device_sampler
 from cuda_program import run
 from program import Step, parser_for
 from timing import interleave
@@ -30,6 +32,7 @@ from timing import interleave
 from attenuator.bundle import read_manifest
 from attenuator.runtime import Model, Row, load
 
+SECTIONS = ("models", "encoders")
 BUNDLES = record.ROOT / "examples" / "bundles"
 LENGTHS = (128, 512, 2048, 8192, 32768)
 BATCHES = (1, 32)
@@ -137,8 +140,19 @@ def steps(options: argparse.Namespace, place: Place, head: dict[str, Any]) -> li
     def models(folder: Path) -> tuple[Model, Model]:
         return load(folder, device=place.device), load(folder)
 
+    @cache
+    def encoders(shape: str) -> cuda_encoders.DeviceModels:
+        return cuda_encoders.DeviceModels(place, cuda_encoders.SHAPES[shape])
+
     todo = []
-    for folder in options.bundles:
+    for shape in cuda_encoders.SHAPES if "encoders" in options.sections else ():
+        for length in cuda_encoders.LENGTHS:
+
+            def encoder(shape: str = shape, length: int = length) -> ResultRow:
+                return cuda_encoders.run(encoders(shape), length, options.seconds, device_sampler(place))
+
+            todo.append(Step("encoders", f"{shape}, n={length}", encoder, MODEL_SECONDS + options.seconds))
+    for folder in options.bundles if "models" in options.sections else ():
         manifest = read_manifest(folder)
         for length in (n for n in options.lengths if n <= manifest.max_tokens):
             for batch in (b for b in BATCHES if b == 1 or b * length <= MOST_TOKENS):
@@ -155,6 +169,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the program."""
     parser = parser_for(__doc__, seconds=1.0)
     add_device_option(parser)
+    parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=SECTIONS)
     parser.add_argument(
         "--bundles", nargs="+", type=Path, default=sorted(path.parent for path in BUNDLES.glob("*/bundle.json"))
     )

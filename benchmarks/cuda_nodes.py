@@ -27,6 +27,7 @@ SDPA = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION
         "efficient": SDPBackend.EFFICIENT_ATTENTION}  # fmt: skip
 
 Tensors = Mapping[str, torch.Tensor]
+Outputs = Mapping[str, tuple[Sequence[int], torch.dtype]]
 
 
 class DeviceRunner:
@@ -34,51 +35,35 @@ class DeviceRunner:
 
     Args:
         place: where it runs.
-        nodes: the graph.
+        model: the graph, as the content of an ONNX file.
         data: inputs in the device's memory, by name.
-        host: inputs in host memory, by name: knobs, seeds, cu_seqlens.
         outputs: shape and dtype by name, in the device's memory.
-        constants: weights by name, initializers of the graph.
+        host: inputs in host memory, by name: knobs, seeds, cu_seqlens.
     """
 
     def __init__(
         self,
         place: Place,
-        nodes: Sequence[Any],
+        model: bytes,
         data: Tensors,
-        outputs: Mapping[str, tuple[Sequence[int], torch.dtype]],
-        *,
+        outputs: Outputs,
         host: Mapping[str, Any] | None = None,
-        constants: Tensors | None = None,
     ) -> None:
         self.place = place
         self._data = dict(data)  # bound by address alone: they must outlive the session
-        host = dict(host or {})
-        inputs = {name: (ELEMENTS[tensor.dtype], tuple(tensor.shape)) for name, tensor in data.items()}
-        inputs |= {name: (helper.np_dtype_to_tensor_dtype(array.dtype), array.shape) for name, array in host.items()}
-        graph = helper.make_graph(
-            list(nodes),
-            "benchmark",
-            [helper.make_tensor_value_info(name, *item) for name, item in inputs.items()],
-            [helper.make_tensor_value_info(name, ELEMENTS[dtype], None) for name, (_, dtype) in outputs.items()],
-            [initializer(name, tensor) for name, tensor in (constants or {}).items()],
-        )
-        opsets = [helper.make_opsetid(domain, version) for domain, version in OPSETS.items()]
-        model = helper.make_model(graph, opset_imports=opsets, ir_version=11)
-        self._session = open_session(place, model.SerializeToString())
+        self._session = open_session(place, model)
         self._outputs = {
             name: torch.zeros(tuple(shape), dtype=dtype, device=place.torch_device)
             for name, (shape, dtype) in outputs.items()
         }
         self._binding = self._session.io_binding()
-        kind, index = place.device.kind, place.device.index
+        where = (place.device.kind, place.device.index)
         for name, tensor in self._data.items():
-            element, shape = inputs[name]
-            self._binding.bind_input(name, kind, index, element, shape, tensor.data_ptr())
-        for name, array in host.items():
+            self._binding.bind_input(name, *where, ELEMENTS[tensor.dtype], tuple(tensor.shape), tensor.data_ptr())
+        for name, array in (host or {}).items():
             self._binding.bind_cpu_input(name, np.ascontiguousarray(array))
         for name, tensor in self._outputs.items():
-            self._binding.bind_output(name, kind, index, ELEMENTS[tensor.dtype], tuple(tensor.shape), tensor.data_ptr())
+            self._binding.bind_output(name, *where, ELEMENTS[tensor.dtype], tuple(tensor.shape), tensor.data_ptr())
         self._options = onnxruntime.RunOptions()
         # The stream is waited for by whoever times; a wait in every run would leave the device idle in between.
         self._options.add_run_config_entry("disable_synchronize_execution_providers", "1")
@@ -92,6 +77,40 @@ class DeviceRunner:
         self()
         self.place.wait()
         return {name: tensor.float().cpu().numpy() for name, tensor in self._outputs.items()}
+
+
+def graph_of(
+    place: Place,
+    nodes: Sequence[Any],
+    data: Tensors,
+    outputs: Outputs,
+    *,
+    host: Mapping[str, Any] | None = None,
+    constants: Tensors | None = None,
+) -> DeviceRunner:
+    """A graph of these nodes over these inputs; see `DeviceRunner`.
+
+    Args:
+        place: where it runs.
+        nodes: of the graph.
+        data: as there.
+        outputs: as there.
+        host: as there.
+        constants: weights by name, initializers of the graph.
+    """
+    inputs = {name: (ELEMENTS[tensor.dtype], tuple(tensor.shape)) for name, tensor in data.items()}
+    for name, array in (host or {}).items():
+        inputs[name] = (helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+    graph = helper.make_graph(
+        list(nodes),
+        "benchmark",
+        [helper.make_tensor_value_info(name, *item) for name, item in inputs.items()],
+        [helper.make_tensor_value_info(name, ELEMENTS[dtype], None) for name, (_, dtype) in outputs.items()],
+        [initializer(name, tensor) for name, tensor in (constants or {}).items()],
+    )
+    opsets = [helper.make_opsetid(domain, version) for domain, version in OPSETS.items()]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=11)
+    return DeviceRunner(place, model.SerializeToString(), data, outputs, host)
 
 
 def initializer(name: str, tensor: torch.Tensor) -> Any:
@@ -123,7 +142,7 @@ def yoso(place: Place, rows: Tensors, cu_seqlens: Any, num_hashes: int, num_head
     }
     attention = own("yoso", [*rows, *host], ["output"], num_heads=num_heads, hash_bits=hash_bits)
     query = rows["query"]
-    return DeviceRunner(place, [attention], rows, {"output": (query.shape, query.dtype)}, host=host)
+    return graph_of(place, [attention], rows, {"output": (query.shape, query.dtype)}, host=host)
 
 
 def softmax(place: Place, rows: Tensors, cu_seqlens: Any, num_heads: int) -> DeviceRunner:
@@ -131,7 +150,7 @@ def softmax(place: Place, rows: Tensors, cu_seqlens: Any, num_heads: int) -> Dev
     attention = own("softmax", [*rows, "cu_seqlens"], ["output"], num_heads=num_heads)
     query = rows["query"]
     host = {"cu_seqlens": cu_seqlens}
-    return DeviceRunner(place, [attention], rows, {"output": (query.shape, query.dtype)}, host=host)
+    return graph_of(place, [attention], rows, {"output": (query.shape, query.dtype)}, host=host)
 
 
 def ort_attention(place: Place, rows: Tensors, batch: int, num_heads: int, kind: str) -> DeviceRunner:
@@ -142,7 +161,7 @@ def ort_attention(place: Place, rows: Tensors, batch: int, num_heads: int, kind:
     else:
         attention = node("Attention", list(batched), ["output"], q_num_heads=num_heads, kv_num_heads=num_heads)
     query = batched["query"]
-    return DeviceRunner(place, [attention], batched, {"output": (query.shape, query.dtype)})
+    return graph_of(place, [attention], batched, {"output": (query.shape, query.dtype)})
 
 
 class TorchAttention:

@@ -8,7 +8,7 @@ import torch
 from cases import CHANNELS, HEAD_DIM, HEADS, Row, Runs, checked, records
 from cuda_attention import TOLERANCES
 from cuda_device import Place
-from cuda_nodes import DTYPES, DeviceRunner
+from cuda_nodes import DTYPES, DeviceRunner, graph_of
 from inputs import correlated, gaussian
 from nodes import BY_KEY, node, own
 from projection import FEW_CHANNELS, HEADS_CHECKED, weights
@@ -59,7 +59,7 @@ class Projection:
             "seed": np.zeros(self.batch, np.int64),
         }
         operator = own("mca", names, list(outputs), num_heads=HEADS)
-        return DeviceRunner(self.place, [operator], self.data, outputs, host=host, constants=self.weights)
+        return graph_of(self.place, [operator], self.data, outputs, host=host, constants=self.weights)
 
     def dense(self, *, attend: bool) -> DeviceRunner:
         """ONNX Runtime's MatMul, alone or followed by exact attention over its values."""
@@ -67,11 +67,11 @@ class Projection:
         query, weight = self.data["query"], {"value_weight": self.weights["value_weight"]}
         if not attend:
             data = {"hidden": self.data["hidden"]}
-            return DeviceRunner(self.place, [matmul], data, {"value": (query.shape, query.dtype)}, constants=weight)
+            return graph_of(self.place, [matmul], data, {"value": (query.shape, query.dtype)}, constants=weight)
         attention = own("softmax", ["query", "key", "value", "cu_seqlens"], ["output"], num_heads=HEADS)
         outputs = {"output": (query.shape, query.dtype)}
         host = {"cu_seqlens": self.cu_seqlens}
-        return DeviceRunner(self.place, [matmul, attention], self.data, outputs, host=host, constants=weight)
+        return graph_of(self.place, [matmul, attention], self.data, outputs, host=host, constants=weight)
 
     def error(self, alpha: float, output: Any) -> float:
         """Difference of the first sequence to the reference over the reference, of the best three quarters of heads."""

@@ -123,6 +123,15 @@ def models_table(result: Result) -> str:
     return table(["batch", "ms", "over the exact value", "over the CPU"], body)
 
 
+def encoders_table(result: Result) -> str:
+    """Whole encoders in half precision, over the same with the fastest exact attention."""
+    body = []
+    for row in result["encoders"]:
+        ratios = ", ".join(f"{label(name)}: {times(ratio['median'])}" for name, ratio in row["over_exact"].items())
+        body.append([f"{row['shape']}, {row['precision']}, {row['n']} tokens", row["best_exact"], ratios])
+    return table(["encoder", "fastest exact", "times faster"], body)
+
+
 def parts(operators: dict[str, Result], models: dict[str, Result]) -> Iterator[str]:
     """The GPUs' part of the benchmarks' README; nothing where none was measured."""
     for name, result in operators.items():
@@ -142,7 +151,11 @@ def parts(operators: dict[str, Result], models: dict[str, Result]) -> Iterator[s
         yield f"### Bundled models on CUDA: {name}"
         yield origin(result).replace("device time", "elapsed time")
         yield "Rows of different lengths and knobs in one batch, from token ids to logits:"
-        yield models_table(result)
+        if result.get("models"):
+            yield models_table(result)
+        if result.get("encoders"):
+            yield "Untrained encoders, one sequence, device time, times faster than with the fastest exact attention:"
+            yield encoders_table(result)
 
 
 def plot_name(card: str) -> str:

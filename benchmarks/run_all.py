@@ -1,7 +1,8 @@
-"""Runs every benchmark of the CPU, on each instruction set this processor has, then draws plots and writes tables.
+"""Runs every benchmark, on the CPU with each instruction set this processor has, then draws plots and writes tables.
 
     python benchmarks/run_all.py
     python benchmarks/run_all.py --share 0.2      # a fifth of the rounds' time: rougher figures, sooner
+    python benchmarks/run_all.py --device cuda    # the programs for CUDA instead
 
 The best instruction set is measured in full; the others, to which only this project's operators are restricted, with
 one thread and without what does not depend on them. A program that fails does not keep the others from running.
@@ -28,6 +29,17 @@ RESTRICTED = (
 )  # fmt: skip
 
 
+CUDA = (("cuda_operators.py", 1.0, (), 8), ("cuda_models.py", 1.0, (), 6))
+
+
+def cuda_plan(share: float) -> list[tuple[str, list[str], int]]:
+    """As `plan`, on a CUDA device."""
+    return [
+        (program, [program, "--seconds", f"{seconds * share:g}", *more], minutes)
+        for program, seconds, more, minutes in CUDA
+    ]
+
+
 def plan(best: str, share: float) -> list[tuple[str, list[str], int]]:
     """What to run.
 
@@ -50,9 +62,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the program."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--share", type=float, default=1.0, help="of the usual time for rounds")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options = parser.parse_args(arguments)
     folder = Path(__file__).resolve().parent
-    todo = plan(record.isa(), options.share)
+    todo = cuda_plan(options.share) if options.device == "cuda" else plan(record.isa(), options.share)
     left = sum(minutes for _, _, minutes in todo)
     failed = []
     started = time.perf_counter()

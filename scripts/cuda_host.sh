@@ -38,7 +38,7 @@ export ATTENUATOR_TEST_CUDA=1 # a GPU that does not work is a failure, not a ski
 
 case $action in
   test) "$python" -m pytest -m cuda "$@" ;;
-  bench) "$python" benchmarks/cuda_operators.py "$@" ;;
+  bench) "$python" benchmarks/run_all.py --device cuda "$@" ;;
   sanitize)
     sanitizer=$(PYTHON=$python scripts/cuda_toolkit.sh sanitizer)/compute-sanitizer
     export PYTORCH_NO_CUDA_MEMORY_CACHING=1 # every tensor is an allocation of its own, so that a read beyond it is seen

@@ -144,6 +144,39 @@ print(json.dumps(m.measured(model, model, 64, 5, 0.0)))
     assert max(row["lengths"]) == 64
 
 
+def test_encoders_run_with_every_attention() -> None:
+    program = """
+import json, cuda_encoders as e
+from cuda_device import Place
+from graphs import Shape
+from timing import cpu_sampler
+models = e.DeviceModels(Place(), Shape("tiny", "", 1, 64, 2, 128), "fp32")
+print(json.dumps(e.run(models, 48, 0.0, cpu_sampler(1))))
+"""
+    done = python("-c", program)
+    assert done.returncode == 0, done.stderr
+    row = json.loads(done.stdout)
+    own = {"yoso m=16", "yoso m=32", "free attention"}
+    assert set(row["contenders"]) == own | {"softmax", "mha", "attention23"}
+    assert set(row["over_exact"]) == own
+    assert set(row["errors"]) == {"yoso m=0", "softmax", "mha", "attention23"}
+    assert max(row["errors"].values()) < 1e-4
+
+
+def test_half_precision_graphs_are_traced() -> None:
+    program = """
+import pathlib, tempfile, graphs, torch
+from onnx import TensorProto
+model = graphs.Shape("tiny", "", 1, 64, 2, 128).model().half()
+graph = graphs.traced(model, pathlib.Path(tempfile.mkdtemp()) / "m.onnx")
+large = {tensor.data_type for tensor in graph.graph.initializer if len(tensor.dims) == 2}
+print(large == {TensorProto.FLOAT16})
+"""
+    done = python("-c", program)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "True"
+
+
 def test_a_card_is_drawn(tmp_path: Path) -> None:
     program = (
         ROWS
