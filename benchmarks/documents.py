@@ -46,8 +46,8 @@ def summary() -> str:
         "the processor's best:",
         tables.length_table(operators, "attention", "speed_up", ("yoso ",)),
         "![speed-up over the number of tokens](benchmarks/results/speed_up.svg)",
-        'Whole models, times faster than the same model with exact `SoftmaxAttention`; no attention can beat "free '
-        'attention", which only adds its inputs:',
+        "Whole models, times faster than the same model with exact `SoftmaxAttention`; no attention over the same values "
+        'can beat "free attention", which only adds its inputs:',
         *tables.model_tables(first(models), paper=True),
     ]
     return "\n\n".join(parts)
@@ -82,23 +82,27 @@ def operator_parts(operators: dict[str, Result]) -> Iterator[str]:
     if any(row["threads"] == 2 and "speed_up_wall" in row for row in best["attention"]):
         yield "Two threads, elapsed time, both sides with two:"
         yield tables.length_table(operators, "attention", "speed_up_wall", ("softmax", "yoso"), threads=2)
-    yield "### Ragged batches"
-    yield "Times faster than ONNX Runtime's fastest attention on the padded batch with its mask:"
-    yield tables.ragged_table(operators)
-    yield "### MCA's value projection"
-    yield (
-        "768 channels, times faster than ONNX Runtime's prepacked MatMul, in the projection's own time; and with "
-        "attention, than that MatMul followed by `SoftmaxAttention`:"
-    )
-    yield tables.projection_table(operators)
-    yield tables.slowest_alpha(operators)
-    yield "![value projection](results/projection.svg)"
-    yield "### Error beside time"
-    yield tables.frontier_table(best)
-    yield "![error beside time](results/frontier.svg)"
-    yield "### Memory"
-    yield f"Peak temporary memory, {best['memory'][0]['threads']} threads:"
-    yield tables.memory_table(best)
+    if best.get("ragged"):
+        yield "### Ragged batches"
+        yield "Times faster than ONNX Runtime's fastest attention on the padded batch with its mask:"
+        yield tables.ragged_table(operators)
+    if best.get("projection"):
+        yield "### MCA's value projection"
+        yield (
+            "768 channels, times faster than ONNX Runtime's prepacked MatMul, in the projection's own time; and with "
+            "attention, than that MatMul followed by `SoftmaxAttention`:"
+        )
+        yield tables.projection_table(operators)
+        yield tables.slowest_alpha(operators)
+        yield "![value projection](results/projection.svg)"
+    if best.get("frontier"):
+        yield "### Error beside time"
+        yield tables.frontier_table(best)
+        yield "![error beside time](results/frontier.svg)"
+    if best.get("memory"):
+        yield "### Memory"
+        yield f"Peak temporary memory, {best['memory'][0]['threads']} threads:"
+        yield tables.memory_table(best)
 
 
 def model_parts(models: dict[str, Result]) -> Iterator[str]:
