@@ -46,8 +46,8 @@ def summary() -> str:
         "the processor's best:",
         tables.length_table(operators, "attention", "speed_up", ("yoso ",)),
         "![speed-up over the number of tokens](benchmarks/results/speed_up.svg)",
-        "Whole models, times faster than the same model with exact `SoftmaxAttention`; no attention over the same values "
-        'can beat "free attention", which only adds its inputs:',
+        "Whole models, times faster than the same model with exact `SoftmaxAttention`; no attention over the same "
+        'values can beat "free attention", which only adds its inputs:',
         *tables.model_tables(first(models), paper=True),
     ]
     return "\n\n".join(parts)

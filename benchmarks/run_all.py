@@ -24,7 +24,7 @@ BEST = (
 )
 RESTRICTED = (
     ("operators.py", 0.8, ("--sections", "attention", "ragged", "projection", "frontier", "--threads", "1",
-                           "--no-torch"), 4),
+                           "--no-torch"), 5),
     ("models.py", 0.8, ("--sections", "models", "int8", "--threads", "1"), 2),
 )  # fmt: skip
 
