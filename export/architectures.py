@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from attenuator.errors import ExportError
-from attenuator.export import layers
+from attenuator.export import layers, positions
 from attenuator.export.encoder import MODEL_TYPE, Encoder
 from attenuator.export.packed import PackedBatch
 
@@ -144,9 +145,9 @@ def embed_modernbert(model: Any, inputs: dict[str, Tensor]) -> Tensor:
 
 
 def embed_encoder(model: Any, inputs: dict[str, Tensor]) -> Tensor:
-    """The project's own encoder; sinusoidal positions are computed in the graph."""
-    cosine, sine = layers.cosine_and_sine(inputs["position_ids"], model.positions.frequencies)
-    hidden = model.embeddings(inputs["input_ids"]) + model.positions.scale * torch.cat([sine, cosine], dim=-1)
+    """The project's own encoder; see `positions` for its table."""
+    table = getattr(model, positions.BUFFER)
+    hidden = model.embeddings(inputs["input_ids"]) + functional.embedding(inputs["position_ids"], table)
     if "token_type_ids" in inputs:
         hidden = hidden + model.token_types(inputs["token_type_ids"])
     elif model.token_types is not None:
@@ -304,6 +305,7 @@ _ROWS = (
         attributes=lambda config: {"hash_bits": config.hash_bits} if config.attention == "yoso" else {},
         pooling=lambda config: config.pooling,
         max_tokens=lambda config: config.max_tokens,
+        prepare=positions.add_table,
         eager=eager_encoder,
     ),
 )

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from attenuator.errors import ExportError
+from attenuator.export import positions
 from attenuator.export.architectures import Architecture, token_types
 from attenuator.export.packed import OPERATOR_BY_KEY, PackedBatch
 from attenuator.ops import DOMAIN, OPERATORS
@@ -209,6 +210,7 @@ def trace(classifier: PackedClassifier) -> ir.Model:
     except Exception as error:  # the exporter wraps whatever the model's own code raises
         reason = " ".join(str(error.__cause__ or error).split())[:300]
         raise ExportError(f"the model cannot be traced: {reason}") from error
+    positions.write_as_formula(program.model.graph, classifier.model)
     forget_origin(program.model)
     return program.model
 

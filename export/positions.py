@@ -1,0 +1,69 @@
+"""Sinusoidal positions as a table: one Gather a token at run time, one formula in the file.
+
+Computed for every token, sine and cosine took a tenth of a small model's time. As a stored table they would make the
+file of a small model for long texts several times as large. So the graph computes the table from constants alone:
+ONNX Runtime folds that into a tensor when it loads the model, in a few milliseconds, and gathers rows of it afterwards.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+__all__ = ["BUFFER", "add_table", "write_as_formula"]
+
+BUFFER = "position_table"
+
+
+def add_table(model: Any) -> None:
+    """Gives the project's own encoder a buffer `[max_tokens, hidden]` of its scaled positions, for tracing."""
+    with torch.no_grad():
+        table = model.positions(torch.arange(model.config.max_tokens))
+    model.register_buffer(BUFFER, table, persistent=False)
+
+
+def write_as_formula(graph: ir.Graph, encoder: Any) -> None:
+    """Puts the formula in the place of the traced table.
+
+    Args:
+        graph: of an encoder that went through `add_table`; any other is left as it is.
+        encoder: that encoder.
+    """
+    table = next((value for name, value in graph.initializers.items() if name.endswith(f".{BUFFER}")), None)
+    if table is None or table.name is None:
+        return
+    positions = encoder.positions
+    constants = {
+        "first": np.float32(0),
+        "end": np.float32(encoder.config.max_tokens),
+        "step": np.float32(1),
+        "axis": np.array([1], np.int64),
+        "frequencies": positions.frequencies.detach().float().numpy(),
+        "scale": positions.scale.detach().float().numpy(),
+    }
+    values = {}
+    for name, content in constants.items():
+        tensor = ir.tensor(np.asarray(content), name=f"positions_{name}")
+        value = ir.Value(name=tensor.name, type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor)
+        graph.register_initializer(value)
+        values[name] = value
+    nodes: list[ir.Node] = []
+
+    def op(op_type: str, *inputs: ir.Value, **attributes: Any) -> ir.Value:
+        node = ir.node(op_type, inputs, attributes=attributes, name=f"node_positions_{len(nodes)}")
+        node.outputs[0].name = f"positions_{len(nodes)}"
+        nodes.append(node)
+        return node.outputs[0]
+
+    every = op("Unsqueeze", op("Range", values["first"], values["end"], values["step"]), values["axis"])
+    angles = op("Mul", every, values["frequencies"])
+    waves = op("Concat", op("Sin", angles), op("Cos", angles), axis=-1)
+    scaled = op("Mul", waves, values["scale"])
+    if table.dtype != ir.DataType.FLOAT:
+        scaled = op("Cast", scaled, to=table.dtype)
+    graph.insert_before(graph[0], nodes)
+    ir.convenience.replace_all_uses_with(table, scaled)
+    del graph.initializers[table.name]
