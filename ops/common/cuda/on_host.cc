@@ -2,7 +2,6 @@
 #include "ops/common/cuda/on_host.h"
 
 #include <dlfcn.h>
-#include <ucontext.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -12,6 +11,33 @@
 #include <random>
 #include <utility>
 #include <vector>
+
+// Keeps the stack pointer of the running fiber in *from and goes on where `to` was kept. What the
+// calling convention lets a callee change need not be kept, signal masks are the same everywhere:
+// swapcontext would spend most of a kernel's time in two system calls a switch.
+extern "C" void OnHostSwitch(void** from, void* to);
+asm(R"(
+.text
+.local OnHostSwitch
+.type OnHostSwitch, @function
+OnHostSwitch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+.size OnHostSwitch, .-OnHostSwitch
+)");
 
 namespace attenuator::cuda {
 namespace on_host {
@@ -45,14 +71,14 @@ struct Warp {
 };
 
 struct Fiber {
-  ucontext_t context;
+  void* context = nullptr;  // its stack pointer while it waits
   std::unique_ptr<unsigned char[]> stack;
   Place place;
   bool ended = false;
 };
 
 struct Runner {
-  ucontext_t scheduler;
+  void* scheduler = nullptr;
   std::vector<Fiber> fibers;
   std::vector<Warp> warps;
   Barrier block;
@@ -65,7 +91,7 @@ struct Runner {
 
 thread_local Runner runner;
 
-void Yield() { swapcontext(&runner.current->context, &runner.scheduler); }
+void Yield() { OnHostSwitch(&runner.current->context, runner.scheduler); }
 
 // Counts the barrier's generations, so that the scheduler sees whether anything moved.
 void Wait(Barrier& barrier) {
@@ -112,11 +138,14 @@ void Prepare(Fiber& fiber, const Place& place, int thread) {
   fiber.place = place;
   fiber.place.thread = dim3(static_cast<unsigned>(thread), 0, 0);
   fiber.ended = false;
-  getcontext(&fiber.context);
-  fiber.context.uc_stack.ss_sp = fiber.stack.get();
-  fiber.context.uc_stack.ss_size = kStackBytes;
-  fiber.context.uc_link = &runner.scheduler;
-  makecontext(&fiber.context, Main, 0);
+  // As if something had called Main (which never returns) and Main had called OnHostSwitch: six
+  // registers, Main's address, the address that Main would return to.
+  const auto top =
+      reinterpret_cast<std::uintptr_t>(fiber.stack.get() + kStackBytes) & ~std::uintptr_t{15};
+  void** frame = reinterpret_cast<void**>(top) - 8;
+  std::fill(frame, frame + 8, nullptr);
+  frame[6] = reinterpret_cast<void*>(Main);
+  fiber.context = frame;
 }
 
 void RunBlock(const char* what, const Place& place, const std::vector<int>& order) {
@@ -131,7 +160,7 @@ void RunBlock(const char* what, const Place& place, const std::vector<int>& orde
       Fiber& fiber = runner.fibers[t];
       if (fiber.ended) continue;
       runner.current = &fiber;
-      swapcontext(&runner.scheduler, &fiber.context);
+      OnHostSwitch(&runner.scheduler, fiber.context);
       if (runner.error) std::rethrow_exception(std::exchange(runner.error, nullptr));
       ended += fiber.ended;
     }
