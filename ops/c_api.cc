@@ -247,6 +247,7 @@ __attribute__((visibility("default"))) int32_t attenuator_run_cuda(
                            CTensors(name, spec::Op::kInputs.data(), spec::Op::kInputs.size(),  \
                                     inputs, num_inputs, outputs, num_outputs, data),           \
                            stream, allocate, state);                                           \
+    cuda::CheckAlignment(name, spec::Op::kInputs.data(), spec::Op::kInputs.size(), context);   \
     kernel->Run(context);                                                                      \
     return true;                                                                               \
   }

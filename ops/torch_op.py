@@ -28,6 +28,7 @@ DATA_DTYPES = {"cpu": (torch.float32,), "cuda": (torch.float32, torch.float16, t
 PYTHON_TYPES: dict[str, type] = {"int": int, "float": float, "string": str}
 SCHEMA_TYPES = {"int": "int", "float": "float", "string": "str"}
 SCRATCH_ALIGNMENT = 256
+INPUT_ALIGNMENT = 16  # what CUDA kernels load at once
 
 
 def op_name(operator: Operator) -> str:
@@ -87,23 +88,30 @@ def _fake(operator: Operator) -> Callable[..., Any]:
     return fake
 
 
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    """Row-major and aligned: a slice of a tensor may be neither, and is copied."""
+    dense = tensor.contiguous()
+    return dense.clone() if dense.is_cuda and dense.data_ptr() % INPUT_ALIGNMENT else dense
+
+
 def _memory(tensor: torch.Tensor) -> Memory:
     return Memory(tensor.data_ptr(), DTYPE_NAMES[tensor.dtype], tuple(tensor.shape))
 
 
 def _check(operator: Operator, inputs: dict[str, torch.Tensor], device: str) -> None:
     """Data tensors are all of the first one's dtype, everything is where the spec has it."""
-    data = next(iter(inputs.values())).dtype
+    first = next(iter(inputs.values()))
+    data = first.dtype
     for item in operator.inputs:
         given = inputs.get(item.name)
         if given is None:
             continue
         dtypes = (TORCH_DTYPES[item.dtype],) if not item.data else (data,) if data in DATA_DTYPES[device] else ()
-        where = "cpu" if item.host else device
-        if given.dtype not in dtypes or given.dim() != len(item.axes) or given.device.type != where:
+        where = torch.device("cpu") if item.host or device == "cpu" else first.device
+        if given.dtype not in dtypes or given.dim() != len(item.axes) or given.device != where:
             wanted = " or ".join(map(str, dtypes or DATA_DTYPES[device]))
             raise EngineError(
-                f"{operator.name}: {item.name} is {given.dtype} with {given.dim()} axes on {given.device.type}, "
+                f"{operator.name}: {item.name} is {given.dtype} with {given.dim()} axes on {given.device}, "
                 f"must be {wanted} with {len(item.axes)} on {where}"
             )
 
@@ -112,8 +120,8 @@ def _eager(operator: Operator, device: str) -> Callable[..., Any]:
     def eager(*tensors: torch.Tensor | None, **attributes: Any) -> Any:
         inputs = _present(operator, tensors)
         _check(operator, inputs, device)
-        # The kernels take row-major memory; the list keeps copies alive until the call returns.
-        dense = [inputs[item.name].contiguous() if item.name in inputs else None for item in operator.inputs]
+        # The list keeps copies alive until the call returns; PyTorch reuses their memory in stream order.
+        dense = [_dense(inputs[item.name]) if item.name in inputs else None for item in operator.inputs]
         outputs = _empty_outputs(operator, inputs)
         given = [None if tensor is None else _memory(tensor) for tensor in dense]
         made = [_memory(tensor) for tensor in outputs]

@@ -125,6 +125,44 @@ def test_kernels_know_neither_onnxruntime_nor_torch() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_device_code_knows_neither_onnxruntime_nor_torch() -> None:
+    files = [*(ROOT / "ops").rglob("*.cu"), *(ROOT / "ops").rglob("*_cuda.cc"), *(ROOT / "ops/common/cuda").iterdir()]
+    assert len(files) > 8
+    wrong = [
+        f"{file}: {line}"
+        for file in files
+        for line in re.findall(r"#include.*(?:onnxruntime|torch|ATen|ort/).*", file.read_text(encoding="utf-8"))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_hosts_compile_without_a_cuda_toolkit() -> None:
+    files = [
+        ROOT / "ops/common/cuda/context.h",
+        ROOT / "ops/common/cuda/batch.h",
+        *(ROOT / "ops/ort").iterdir(),
+        *(ROOT / "ops").glob("c_api.*"),
+        *(ROOT / "ops").rglob("operator_cuda.cc"),
+        *(ROOT / "ops").rglob("kernel_cuda.h"),
+    ]
+    wrong = [
+        f"{file}: {line}"
+        for file in files
+        for line in re.findall(r"#include.*(?:<cuda|device\.h|on_host\.h).*", file.read_text(encoding="utf-8"))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_only_the_shared_vocabulary_has_inline_assembly() -> None:
+    """The test device compiles every other file as C++."""
+    wrong = [
+        str(file)
+        for file in (ROOT / "ops").rglob("*cuda*")
+        if file.is_file() and re.search(r"\basm\b", file.read_text(encoding="utf-8"))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_no_file_is_too_long() -> None:
     folders = [
         PACKAGE,

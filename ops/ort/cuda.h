@@ -45,6 +45,7 @@ struct CudaKernel {
   OrtStatusPtr ComputeV2(OrtKernelContext* context) const {
     return Guard([&] {
       OrtDeviceContext run(Spec::kName, context, Spec::kInputs.data(), Spec::kInputs.size());
+      cuda::CheckAlignment(Spec::kName, Spec::kInputs.data(), Spec::kInputs.size(), run);
       kernel->Run(run);
     });
   }

@@ -13,8 +13,8 @@ from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
 from attenuator.errors import EngineError
 
-# Every thread is a fiber there: few tokens, but more than a warp's lanes in one sequence.
-RAGGED_ON_HOST = (3, 0, 1, 37)
+# Every thread is a fiber there: few tokens, but in one sequence, whose knob is the default, more than a warp has lanes.
+RAGGED_ON_HOST = (3, 37, 0, 1)
 
 
 @dataclass(frozen=True)

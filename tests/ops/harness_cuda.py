@@ -36,7 +36,11 @@ def _aligned(size: int) -> Array:
 
 
 def run_on_device(
-    op_name: str, inputs: Mapping[str, Array], attributes: Mapping[str, AttributeValue], data: str = "float"
+    op_name: str,
+    inputs: Mapping[str, Array],
+    attributes: Mapping[str, AttributeValue],
+    data: str = "float",
+    offset: int = 0,
 ) -> list[Array]:
     """Runs an operator's CUDA kernels once.
 
@@ -45,6 +49,7 @@ def run_on_device(
         inputs: by the names of the spec, float32 where the spec says float; optional ones may be missing.
         attributes: of the node.
         data: element type of the data tensors: float, float16 or bfloat16. Inputs are rounded to it.
+        offset: bytes by which the inputs are not aligned to 256.
 
     Returns:
         The outputs in the spec's order, data tensors as float32.
@@ -54,7 +59,7 @@ def run_on_device(
 
     def place(array: Array, dtype: str) -> tuple[Memory, Array]:
         """A copy in aligned memory."""
-        copy = _aligned(max(array.nbytes, 1))[: array.nbytes].view(array.dtype).reshape(array.shape)
+        copy = _aligned(array.nbytes + offset)[offset:].view(array.dtype).reshape(array.shape)
         copy[...] = array
         alive.append(copy)
         return Memory(copy.ctypes.data, dtype, array.shape), copy

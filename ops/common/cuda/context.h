@@ -4,9 +4,12 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <string>
 
 #include "operators.gen.h"
+#include "ops/common/check.h"
 #include "ops/common/context.h"
 
 struct CUstream_st;
@@ -30,6 +33,21 @@ class DeviceContext : public TensorContext {
     return static_cast<T*>(Scratch(static_cast<std::size_t>(count) * sizeof(T)));
   }
 };
+
+// Kernels load 16 bytes at once: device inputs start at such an address. Hosts allocate with more;
+// a caller's own memory, or a slice of a tensor, may not.
+inline constexpr std::uintptr_t kAlignment = 16;
+
+// Throws std::invalid_argument naming the input.
+inline void CheckAlignment(const char* op, const InputSpec* inputs, std::size_t num_inputs,
+                           const TensorContext& context) {
+  for (std::size_t i = 0; i < num_inputs; ++i) {
+    const auto address = reinterpret_cast<std::uintptr_t>(context.Input(i).data);
+    if (!inputs[i].host && address % kAlignment != 0) {
+      Fail(op, std::string(inputs[i].name) + " must start at a multiple of 16 bytes");
+    }
+  }
+}
 
 // An operator's CUDA kernel: made once for each node, run by many threads at once, hence const.
 class DeviceKernel {
