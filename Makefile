@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 BUILD_TOOLS := "scikit-build-core>=1.1" "cmake>=3.24" ninja
 # What the built library and the installed metadata depend on.
 SOURCES := pyproject.toml CMakeLists.txt ops/CMakeLists.txt $(shell find ops -name '*.cc' -o -name '*.h' -o -name '*.inl' -o -name '*.inc' -o -name 'spec.py' -o -name 'codegen.py' -o -name '*.lds')
-CPP := $(shell find ops -name '*.cc' -o -name '*.h' -o -name '*.inl' -o -name '*.cu')
+CPP := $(shell find ops tests -name '*.cc' -o -name '*.h' -o -name '*.inl' -o -name '*.cu')
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test bench check format build gen sanitize package container clean cuda cuda-on-host test-cuda bench-cuda sanitize-cuda
@@ -81,8 +81,8 @@ sanitize: $(VENV)/.setup ## the hostile-input tests under AddressSanitizer and U
 package: $(VENV)/.setup ## sdist -> wheel -> a fresh environment that classifies with the installed package
 	scripts/package.sh
 
-container: ## build the CPU image with buildah, start its server, classify (as root; needs no Docker engine)
-	scripts/container.sh
+container: ## build the image (DEVICE=cpu or gpu) with buildah, start its server, classify: as root, without a Docker engine
+	scripts/container.sh $(or $(DEVICE),cpu)
 
 clean: ## remove everything that was built
 	rm -rf $(VENV) .venv-cuda build dist .pytest_cache .mypy_cache .ruff_cache
