@@ -12,10 +12,6 @@
 
 namespace attenuator::mca {
 
-// Up to this length a head is one task and, without a window, keeps its attention weights, 2.25 MiB
-// at most a thread. Above it the scores are computed twice, and a head is spread over the threads.
-inline constexpr std::int64_t kStoredLength = 768;
-
 // The inputs, checked.
 struct Call {
   const spec::McaAttention::Attributes& attributes;
@@ -51,19 +47,8 @@ struct Call {
            (1 + static_cast<double>(keys) / static_cast<double>(weights.head_dim));
   }
 
-  // Whether anything may be approximated: not at alpha 0; not where the scores would have to be
-  // computed twice for it and that costs more than the value projection could save; nor, by
-  // sampling, where r is C or more in the mean: sum_j max_i A_ij >= 1, so mean r >= 1 / alpha^2.
   bool approximate(std::int64_t b) const {
-    if (alpha[b] == 0) return false;
-    if (attributes.estimator == Estimator::kPaper) return true;
-    const double a = alpha[b];
-    if (attributes.estimator == Estimator::kSampled &&
-        a * a * static_cast<double>(weights.channels) <= 1) {
-      return false;
-    }
-    const Window keys = window(b);
-    return (keys.length <= kStoredLength && !keys.narrow()) || 2 * keys.keys() <= weights.channels;
+    return WorthApproximating(window(b), weights.channels, alpha[b], attributes.estimator);
   }
 
   // The head's attention; its values are not known yet.

@@ -13,16 +13,6 @@ namespace {
 // Tokens of one task, a multiple of kSampleGroup.
 constexpr std::int64_t kTaskTokens = 32 * kSampleGroup;
 
-// Sampled multiply-adds run at about 7/8 of the speed of dense ones, so a token with r above that
-// share of C is computed exactly: faster, and without an error.
-constexpr double kBreakEven = 0.875;
-// Drawing and selecting costs a head as much as about this many multiply-adds a column: with less
-// to save, all of it is computed exactly.
-constexpr double kSamplingCost = 640;
-
-// The deterministic rule leaves this share of the bound to the rounding of float32.
-constexpr double kRoundingMargin = 1.0 / 16;
-
 }  // namespace
 
 HeadProjection::HeadProjection(const Weights& weights, std::int64_t head, std::uint32_t layer,

@@ -64,6 +64,15 @@ bool SurelyNearer(const std::vector<float>& norms, double centre_square, const W
 
 }  // namespace
 
+bool WorthApproximating(const Window& window, std::int64_t channels, float alpha,
+                        Estimator estimator) {
+  if (alpha == 0) return false;
+  if (estimator == Estimator::kPaper) return true;
+  const double a = alpha;
+  if (estimator == Estimator::kSampled && a * a * static_cast<double>(channels) <= 1) return false;
+  return (window.length <= kStoredLength && !window.narrow()) || 2 * window.keys() <= channels;
+}
+
 void Measure(const float* hidden, std::int64_t channels, const Window& window, Estimator estimator,
              SequenceFacts* facts) {
   const std::int64_t n = window.length;

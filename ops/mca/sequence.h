@@ -8,6 +8,10 @@
 
 namespace attenuator::mca {
 
+// Up to this length a head is one task and, without a window, keeps its attention weights, 2.25 MiB
+// at most a thread. Above it the scores are computed twice, and a head is spread over the threads.
+inline constexpr std::int64_t kStoredLength = 768;
+
 struct SequenceFacts {
   bool finite = true;            // no NaN or infinity among its query, key and hidden rows
   bool centred = false;          // the mean row is taken off before sampling
@@ -33,6 +37,12 @@ struct Window {
   // Row 0 sees all keys though others do not.
   bool wide_first() const { return narrow() && global; }
 };
+
+// Whether anything may be approximated: not at alpha 0; not where the scores would have to be
+// computed twice for it and that costs more than the value projection could save; nor, by sampling,
+// where r is C or more in the mean: sum_j max_i A_ij >= 1, so mean r >= 1 / alpha^2.
+bool WorthApproximating(const Window& window, std::int64_t channels, float alpha,
+                        Estimator estimator);
 
 // Chooses the centre, says whether the rows are finite and, for `deterministic`, measures them.
 // `hidden` is [length, channels].

@@ -8,11 +8,6 @@
 namespace attenuator::mca {
 namespace {
 
-// Probabilities are raised to this where they are smaller but not zero, so that 2^-32, the grain of
-// a uniform number, stays far below them. Raising one lowers the variance and adds at most
-// C * 2^-22 of the expected number of columns.
-constexpr double kSmallestP = 0x1p-22;
-
 std::vector<double> RowSquares(const float* head, std::int64_t channels, std::int64_t padded) {
   std::vector<double> squares(channels);
   for (std::int64_t k = 0; k < channels; ++k) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "ops/common/check.h"
 #include "ops/common/cuda/batch.h"
@@ -39,10 +40,13 @@ struct Item {
   std::int32_t first_tile;
 };
 
-// Queues the attention of every row of every sequence; where `first`, of the first row alone, as
-// `queries = first` has it. Rows of query and output: one a token, or one a sequence.
-void Attend(ElementType data, Call call, const Sequences& sequences, bool first,
-            cuda::Stream stream);
+// An item for each sequence: rows of query and output are one a token or, where `first`, one a
+// sequence.
+std::vector<Item> ItemsOf(const Sequences& sequences, bool first);
+
+// Queues the attention of every row of every item; where `first`, of the first row alone, as
+// `queries = first` has it.
+void Attend(ElementType data, Call call, std::vector<Item> items, bool first, cuda::Stream stream);
 
 // Rows of query that one block computes.
 int TileRows(ElementType data, const Call& call);

@@ -56,7 +56,7 @@ template <class T, int kDim, int kRowTiles, int kKeys, bool kWhole>
 __global__ __launch_bounds__(kThreads) void HalfTiles(cuda::Batch<Item> batch, Call call) {
   constexpr int kRows = 16 * kRowTiles * kWarps, kStride = kDim + 8;
   constexpr int kSteps = kDim / 16, kKeyTiles = kKeys / 8, kValueTiles = kDim / 8;
-  constexpr bool kKeepQuery = kDim <= 64;
+  constexpr bool kKeepQuery = kDim <= 32;  // registers do not suffice for more
   const int head_dim = kWhole ? kDim : call.head_dim, value_dim = kWhole ? kDim : call.value_dim;
   const int tile = static_cast<int>(blockIdx.x) + batch.items[0].first_tile;
   const Item item = ItemOf(batch, tile);

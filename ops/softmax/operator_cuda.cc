@@ -8,23 +8,29 @@
 namespace attenuator {
 namespace softmax {
 
-void Attend(ElementType data, Call call, const Sequences& sequences, bool first,
-            cuda::Stream stream) {
+std::vector<Item> ItemsOf(const Sequences& sequences, bool first) {
+  std::vector<Item> items;
+  for (std::int64_t b = 0; b < sequences.batch; ++b) {
+    const auto begin = static_cast<std::int32_t>(sequences.begin(b));
+    const auto length = static_cast<std::int32_t>(sequences.length(b));
+    items.push_back({begin, length, first ? static_cast<std::int32_t>(b) : begin, 0});
+  }
+  return items;
+}
+
+void Attend(ElementType data, Call call, std::vector<Item> items, bool first, cuda::Stream stream) {
   const auto aligned = [](const void* memory) {
     return reinterpret_cast<std::uintptr_t>(memory) % 16 == 0;
   };
   call.vector = call.head_dim % 8 == 0 && call.value_dim % 8 == 0 && aligned(call.query) &&
                 aligned(call.key) && aligned(call.value) && aligned(call.output);
-  std::vector<Item> items, first_rows;
-  for (std::int64_t b = 0; b < sequences.batch; ++b) {
-    const auto begin = static_cast<std::int32_t>(sequences.begin(b));
-    const auto length = static_cast<std::int32_t>(sequences.length(b));
-    if (first) {
-      first_rows.push_back({begin, length, static_cast<std::int32_t>(b), 0});
-    } else if (length > 0) {
-      items.push_back({begin, length, begin, 0});
-      const bool narrow = call.window > 0 && call.window < length - 1;
-      if (narrow && call.global_token) first_rows.push_back(items.back());
+  std::vector<Item> first_rows;
+  if (first) {
+    first_rows.swap(items);
+  } else {
+    for (const Item& item : items) {
+      const bool narrow = call.window > 0 && call.window < item.length - 1;
+      if (narrow && call.global_token) first_rows.push_back(item);
     }
   }
   // Blocks start in order: with long sequences first, none of theirs is left for the end.
@@ -76,7 +82,8 @@ class SoftmaxAttentionDeviceKernel final : public DeviceKernel {
     call.scale = inputs.scale * softmax::kLog2E;
     call.window = static_cast<int>(attributes_.window);
     call.global_token = attributes_.global_tokens == 1;
-    softmax::Attend(data_, call, inputs.sequences, inputs.first, context.stream());
+    softmax::Attend(data_, call, softmax::ItemsOf(inputs.sequences, inputs.first), inputs.first,
+                    context.stream());
   }
 
  private:

@@ -151,10 +151,14 @@ def test_where_non_finite_rows_give_nan(data: str, queries: str) -> None:
     nan = np.isnan(output).any(axis=1)
     # A score of +inf makes its row NaN, one of -inf gives the key no weight.
     if queries == "first":
-        assert nan[0] and nan[1] == (given["query"][1, 1] > 0) and not nan[3]
+        assert nan[0]
+        assert nan[1] == (given["query"][1, 1] > 0)
+        assert not nan[3]
         assert not np.isfinite(output[2, 3])
     else:
-        assert nan[0] and not nan[1:30].any() and not nan[60:].any()
+        assert nan[0]
+        assert not nan[1:30].any()
+        assert not nan[60:].any()
         assert (nan[30:50] == (given["query"][30:50, 1] > 0)).all()
         assert not np.isfinite(output[50:60, 3]).any()
         assert np.isfinite(output[60:]).all()

@@ -1,0 +1,270 @@
+// McaAttention on CUDA: column maxima of the attention weights, and the plan made from them: which
+// tokens are approximated, and how (ops/mca/projection.cc, README.md section 2).
+//
+// Maxima: 64 (or 32) rows of a head a block, scores in float32 as the float tiles of
+// ops/softmax have them, computed twice: for each row's maximum and sum, then for the weights. A
+// column's maximum goes to memory by atomicMax on its bits, which order non-negative floats, so
+// that the order of blocks does not matter.
+//
+// Plan: one block a head of a sequence. r in float64, counts in integers, a stable counting sort by
+// falling r over a histogram in global memory: 256 tokens at a time, a token's rank among equals of
+// its run by comparing with those before it. The order is the CPU's, hence the groups of six and
+// the r they share. The columns' u_k / p_k come from the CPU's words of the Philox stream.
+#include "ops/mca/kernel_cuda_device.h"
+#include "ops/mca/projection.h"
+#include "ops/softmax/kernel_cuda_tile.h"
+
+namespace attenuator::mca {
+namespace {
+
+template <class T, int kMicro>
+__global__ __launch_bounds__(softmax::kTileThreads) void Maxima(Items items, DeviceCall call,
+                                                                DevicePlan plan) {
+  constexpr int kRows = 16 * kMicro;
+  const SequenceItem item = items.items[blockIdx.z];
+  const int row = static_cast<int>(blockIdx.x) * kRows, head = static_cast<int>(blockIdx.y);
+  if (item.way != Way::kApproximate || row >= item.length) return;
+  const softmax::TileKeys keys = softmax::KeysOf({item.begin, item.length, item.query_row, 0}, row,
+                                                 kRows, item.window, item.global != 0, kRows);
+  const int stride = softmax::TileStride(call.head_dim), lane = threadIdx.x % cuda::kWarp;
+  const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
+  float* query = cuda::SharedMemory<float>();
+  float* key = query + kRows * stride;
+  const std::int64_t width = call.width();
+  softmax::LoadTile(
+      query, kRows,
+      static_cast<const T*>(call.query) + (item.query_row + row) * width + head * call.head_dim,
+      width, 0, keys.row_end - row, call.head_dim, call.scale);
+  const T* key_rows = static_cast<const T*>(call.key) + item.begin * width + head * call.head_dim;
+  float scores[kMicro][kMicro];
+  const auto score = [&](int start) {
+    const int end = keys.end(start, kRows);
+    __syncthreads();
+    softmax::LoadTile(key, kRows, key_rows + start * width, width, keys.begin(start) - start,
+                      end - start, call.head_dim, 1.0f);
+    __syncthreads();
+    softmax::ScoreTile<kMicro>(query, key, call.head_dim, scores);
+    if (end - start < kRows || keys.masked(start, kRows)) {
+      softmax::MaskTile(keys, start, end, scores);
+    }
+  };
+  float largest[kMicro], sum[kMicro];
+#pragma unroll
+  for (int r = 0; r < kMicro; ++r) {
+    largest[r] = softmax::kLowest;
+    sum[r] = 0;
+  }
+  for (int pass = 0; pass < 2; ++pass) {
+    for (int step = 0; step < keys.steps; ++step) {
+      const int start = keys.start(step, kRows);
+      if (pass == 0 || keys.steps > 1) score(start);
+      if (pass == 0) {
+#pragma unroll
+        for (int r = 0; r < kMicro; ++r) {
+          float most = largest[r];
+#pragma unroll
+          for (int k = 0; k < kMicro; ++k) most = fmaxf(most, scores[r][k]);
+          most = softmax::RowMax(most);
+          float part = 0;
+#pragma unroll
+          for (int k = 0; k < kMicro; ++k) part += softmax::Exp2(scores[r][k] - most);
+          sum[r] = __fmaf_rn(sum[r], softmax::Exp2(largest[r] - most), softmax::RowSum(part));
+          largest[r] = most;
+        }
+        continue;
+      }
+#pragma unroll
+      for (int k = 0; k < kMicro; ++k) {
+        float most = 0;
+#pragma unroll
+        for (int r = 0; r < kMicro; ++r) {
+          const float p = softmax::Exp2(scores[r][k] - largest[r]) * sum[r];
+          most = largest[r] < INFINITY ? fmaxf(most, fminf(p, 1.0f)) : most;
+        }
+        most = fmaxf(most, __shfl_xor_sync(cuda::kFullMask, most, 16));
+        const int j = start + tx + 16 * k;
+        if (lane < 16 && j < keys.end(start, kRows) && most > 0) {
+          atomicMax(plan.maxima + head * call.tokens + item.begin + j, __float_as_uint(most));
+        }
+      }
+    }
+    if (pass == 1) break;
+#pragma unroll
+    for (int r = 0; r < kMicro; ++r) {
+      const int i = row + ty * kMicro + r;
+      const bool counts = i < keys.row_end && !(keys.global && i == 0);
+      largest[r] = counts ? largest[r] : INFINITY;  // such a row takes no part
+      sum[r] = 1.0f / sum[r];
+    }
+  }
+}
+
+// How many columns `r` stands for: at least 1, 0 where it reaches `limit` or is NaN.
+__device__ inline int Samples(double root, double limit) {
+  const double square = root * root;
+  const double wanted = square < limit ? square : limit;
+  const int below = static_cast<int>(wanted);
+  const int up = max(1, below + (static_cast<double>(below) < wanted ? 1 : 0));
+  return up <= static_cast<int>(limit) - 1 ? up : 0;
+}
+
+__global__ __launch_bounds__(kThreads) void MakePlan(Items items, DeviceCall call,
+                                                     DeviceWeights weights, DeviceFacts facts,
+                                                     DevicePlan plan) {
+  auto* sums = cuda::SharedMemory<unsigned long long>();  // [kBlockWarps]
+  int* run = reinterpret_cast<int*>(sums + kBlockWarps);  // [kThreads + 1]
+  const SequenceItem item = items.items[blockIdx.y];
+  const int head = static_cast<int>(blockIdx.x), t = static_cast<int>(threadIdx.x);
+  const int n = item.length;
+  const std::int64_t slot = static_cast<std::int64_t>(item.index) * call.heads + head;
+  const std::int64_t first = head * call.tokens + item.begin;
+  // `approximated` is 0 where nothing else is said.
+  if (item.way != Way::kApproximate || weights.approximable[head] == 0 ||
+      facts.broken[item.index] != 0) {
+    return;
+  }
+  const double channels = call.channels, alpha = item.alpha;
+  const bool paper = call.estimator == DeviceEstimator::kPaper;
+  const bool deterministic = call.estimator == DeviceEstimator::kDeterministic;
+  const double overhead =
+      item.global != 0 ? channels * (1 + static_cast<double>(n) / call.head_dim) : 0.0;
+  const double limit = deterministic ? 2 : paper ? channels : ceil(channels * kBreakEven);
+  const int highest = static_cast<int>(limit) - 1;
+  int* wanted = plan.wanted + first;
+
+  unsigned long long count = 0, total = 0;
+  for (int j = t; j < n; j += kThreads) {
+    const double most = __uint_as_float(plan.maxima[first + j]);
+    int r;
+    if (deterministic) {
+      const double allowed =
+          alpha * (1 - kRoundingMargin) * facts.beta[item.index] * weights.frobenius[head];
+      const double error =
+          item.keys * weights.spectral[head] * most * facts.distances[item.begin + j];
+      r = error <= allowed ? 1 : 0;
+    } else {
+      r = Samples(item.keys / alpha * most, limit);
+    }
+    wanted[j] = r;
+    count += r > 0 ? 1 : 0;
+    total += static_cast<unsigned long long>(r);
+  }
+  count = BlockSum(count, sums);
+  total = BlockSum(total, sums);
+  const double approximated = static_cast<double>(count);
+  bool worth;
+  if (deterministic) {
+    worth = channels * (approximated - 1) > overhead;
+  } else {
+    const std::int64_t padded =
+        (call.head_dim + kProjectionPad - 1) / kProjectionPad * kProjectionPad;
+    const double cost = paper ? 0.0 : kSamplingCost * channels / static_cast<double>(padded);
+    worth = !(approximated * channels - static_cast<double>(total) < cost + overhead);
+  }
+  if (!worth || count == 0) return;
+
+  // Counting sort by falling r; exact tokens (r = 0) come last.
+  int* place = plan.place + slot * (call.channels + 1);
+  for (int x = t; x <= highest; x += kThreads) place[x] = 0;
+  __syncthreads();
+  for (int j = t; j < n; j += kThreads) atomicAdd(place + wanted[j], 1);
+  __syncthreads();
+  const int share = (highest + kThreads) / kThreads;  // of highest + 1 values, the highest first
+  const int top = highest - t * share, bottom = max(top - share + 1, 0);
+  int mine = 0, all;
+  for (int x = top; x >= bottom; --x) mine += place[x];
+  mine = BlockBefore(mine, run, &all);
+  for (int x = top; x >= bottom; --x) {
+    const int here = place[x];
+    place[x] = mine;
+    mine += here;
+  }
+  for (int start = 0; start < n; start += kThreads) {
+    const int j = start + t, r = j < n ? wanted[j] : -1;
+    __syncthreads();
+    run[t] = r;
+    __syncthreads();
+    int rank = 0;
+    for (int i = 0; i < t; ++i) rank += run[i] == r ? 1 : 0;
+    const int at = r >= 0 ? place[r] + rank : 0;
+    __syncthreads();
+    if (r >= 0) {
+      plan.order[first + at] = j;
+      atomicAdd(place + r, 1);
+    }
+  }
+  __syncthreads();
+  for (int i = t; i < n; i += kThreads) {
+    const int leader = paper ? i : i - i % kSampleGroup;
+    plan.shared[first + i] = i < static_cast<int>(count) ? wanted[plan.order[first + leader]] : 0;
+  }
+  const bool centred = !paper && facts.centred[item.index] != 0;
+  if (t == 0) {
+    plan.approximated[slot] = static_cast<int>(count);
+    // The mean row is projected too.
+    if (centred) plan.columns[slot] = static_cast<unsigned long long>(call.channels);
+  }
+  if (call.estimator != DeviceEstimator::kSampled) return;
+  float* reach = plan.reach + slot * call.channels;
+  const float* inverse_p = weights.inverse_p + static_cast<std::int64_t>(head) * call.channels;
+  for (int block = t; 4 * block < call.channels; block += kThreads) {
+    const PhiloxWords words = StreamBlock(item.seed, call.layer, static_cast<std::uint32_t>(head),
+                                          Stream::kMcaSamples, static_cast<std::uint64_t>(block));
+    for (int e = 0; e < 4 && 4 * block + e < call.channels; ++e) {
+      const int k = 4 * block + e;
+      const float u = __fmul_rn(__fadd_rn(static_cast<float>(words.word[e]), 0.5f), 0x1p-32f);
+      reach[k] = __fmul_rn(u, inverse_p[k]);
+    }
+  }
+}
+
+// base = b_a + mu W_a of heads in which anything is approximated.
+template <class T>
+__global__ __launch_bounds__(kThreads) void ProjectCentre(Items items, DeviceCall call,
+                                                          DeviceFacts facts, DevicePlan plan) {
+  const SequenceItem item = items.items[blockIdx.y];
+  const int head = static_cast<int>(blockIdx.x), d = static_cast<int>(threadIdx.x);
+  const std::int64_t slot = static_cast<std::int64_t>(item.index) * call.heads + head;
+  if (plan.approximated[slot] == 0 || d >= call.head_dim) return;
+  const int column = head * call.head_dim + d;
+  float sum = cuda::ToFloat(static_cast<const T*>(call.bias)[column]);
+  if (call.estimator != DeviceEstimator::kPaper && facts.centred[item.index] != 0) {
+    const float* centre = facts.centre + static_cast<std::int64_t>(item.index) * call.channels;
+    const T* weight = static_cast<const T*>(call.weight) + column;
+#pragma unroll 8
+    for (int k = 0; k < call.channels; ++k) {
+      sum = __fmaf_rn(centre[k], cuda::ToFloat(weight[k * call.width()]), sum);
+    }
+  }
+  plan.base[slot * call.head_dim + d] = sum;
+}
+
+}  // namespace
+
+void LaunchPlan(ElementType data, const Items& items, const DeviceCall& call,
+                const DeviceWeights& weights, const DeviceFacts& facts, const DevicePlan& plan,
+                cuda::Stream stream) {
+  if (!AnyOf(items, Way::kApproximate)) return;
+  const auto heads = static_cast<unsigned>(call.heads), count = static_cast<unsigned>(items.count);
+  cuda::ForType(data, [&](auto type) {
+    using T = decltype(type);
+    const auto maxima = [&](auto kernel, int rows) {
+      cuda::Launch("McaAttention, column maxima", kernel,
+                   dim3(Blocks(LongestOf(items), rows), heads, count), softmax::kTileThreads,
+                   sizeof(float) * 2 * rows * softmax::TileStride(call.head_dim), stream, items,
+                   call, plan);
+    };
+    if (call.head_dim <= 128) {
+      maxima(Maxima<T, 4>, 64);
+    } else {
+      maxima(Maxima<T, 2>, 32);
+    }
+    cuda::Launch("McaAttention, plan", MakePlan, dim3(heads, count), kThreads,
+                 kBlockWarps * sizeof(unsigned long long) + (kThreads + 1) * sizeof(int), stream,
+                 items, call, weights, facts, plan);
+    cuda::Launch("McaAttention, mean row's projection", ProjectCentre<T>, dim3(heads, count),
+                 kThreads, 0, stream, items, call, facts, plan);
+  });
+}
+
+}  // namespace attenuator::mca

@@ -1,0 +1,239 @@
+"""McaAttention's CUDA kernels on the test device, against the NumPy reference and the CPU operator."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cases import Case, make_inputs, same_bits, split, take, variants
+from harness import BY_NAME, Array, AttributeValue, offsets, run
+from harness_cuda import DATA_TYPES, library_path, run_on_device
+from test_mca import ESTIMATORS, clear_heads, inputs
+
+from attenuator.errors import EngineError
+from attenuator.ops.mca import reference
+from attenuator.ops.softmax.reference import softmax_attention
+
+CASES = list(variants(BY_NAME["mca"]))
+SHARED = ("cu_seqlens", "alpha", "seed")  # of the same type on every device
+TOLERANCE = {"float": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
+ORDERS = ("forward", "backward", "1")
+
+
+def rounded(given: dict[str, Array], data: str) -> dict[str, Array]:
+    """The inputs as the device sees them, in float32."""
+    return {
+        name: value if name in SHARED else value.astype(DATA_TYPES[data]).astype(np.float32)
+        for name, value in given.items()
+    }
+
+
+def device(given: dict[str, Array], attributes: dict[str, AttributeValue], data: str = "float") -> list[Array]:
+    return run_on_device("mca", given, attributes, data)
+
+
+def check(given: dict[str, Array], attributes: dict[str, AttributeValue], data: str = "float") -> Array:
+    """Compares every clear head with the reference, in float with the CPU operator too; returns value_flops."""
+    given = rounded(given, data)
+    output, flops = device(given, attributes, data)
+    expected, expected_flops = reference.mca_attention(**given, **attributes)  # type: ignore[arg-type]
+    clear = clear_heads(given, attributes)
+    assert clear.mean() > 0.7
+    batch = np.arange(len(given["alpha"]))
+    rows = batch if attributes.get("queries") == "first" else np.repeat(batch, np.diff(given["cu_seqlens"]))
+    whole = clear.all(axis=1)
+    on_cpu, cpu_flops = run("mca", given, attributes) if data == "float" else (expected, expected_flops)
+    for other, other_flops in ((expected, expected_flops), (on_cpu, cpu_flops)):
+        error = np.abs(output - other).reshape(len(rows), int(attributes["num_heads"]), -1).max(axis=2, initial=0)
+        assert error[clear[rows]].max(initial=0) < TOLERANCE[data] * np.abs(expected).max(initial=1)
+        np.testing.assert_allclose(flops[whole], other_flops[whole], rtol=1e-6)
+    return flops
+
+
+def test_the_library_is_built() -> None:
+    assert Path(library_path()).is_file(), f"{library_path()} is missing: `make test` builds it"
+
+
+@pytest.mark.parametrize("data", DATA_TYPES)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_variant(case: Case, data: str) -> None:
+    given = make_inputs(case, (17, 0, 1, 40, 5, 33))
+    check(given, case.attributes, data)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize(
+    ("heads", "head_dim", "channels"), [(1, 8, 200), (3, 12, 97), (2, 48, 96), (1, 80, 150), (1, 130, 60)]
+)
+def test_odd_shapes_of_ragged_batches(estimator: str, heads: int, head_dim: int, channels: int) -> None:
+    given = inputs((70, 0, 1, 65), heads, head_dim, channels)
+    flops = check(given, {"num_heads": heads, "estimator": estimator, "layer": 3})
+    assert flops.min() < 1.0, "nothing was approximated"
+
+
+@pytest.mark.parametrize("data", ["float16", "bfloat16"])
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_half_types(estimator: str, data: str) -> None:
+    given = inputs((70, 1, 40), 2, 32, 200)
+    flops = check(given, {"num_heads": 2, "estimator": estimator}, data)
+    assert flops.min() < 1.0, "nothing was approximated"
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("window", [3, 50, 200])
+@pytest.mark.parametrize("global_tokens", [0, 1])
+def test_windows(estimator: str, window: int, global_tokens: int) -> None:
+    given = inputs((90, 17, 0, 150), 1, 24, 260)
+    attributes: dict[str, AttributeValue] = {"window": window, "global_tokens": global_tokens}
+    check(given, {"num_heads": 1, "estimator": estimator, **attributes})
+
+
+@pytest.mark.parametrize("window", [0, 5])
+@pytest.mark.parametrize("global_tokens", [0, 1])
+def test_first_row_alone(window: int, global_tokens: int) -> None:
+    given = inputs((40, 1, 0, 90, 5), 2, 24, 50, first=True)
+    given["alpha"][3] = 0
+    attributes: dict[str, AttributeValue] = {"window": window, "global_tokens": global_tokens}
+    check(given, {"num_heads": 2, "queries": "first", **attributes})
+    assert not device(given, {"num_heads": 2, "queries": "first"})[0][2].any()
+
+
+@pytest.mark.parametrize("data", DATA_TYPES)
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_alpha_0_is_exact_attention(estimator: str, data: str) -> None:
+    given = rounded(inputs((50, 7), 2, 16, 30), data)
+    given["alpha"][:] = 0
+    output, flops = device(given, {"num_heads": 2, "estimator": estimator}, data)
+    values = given["hidden"].astype(np.float64) @ given["value_weight"] + given["value_bias"]
+    expected = softmax_attention(given["query"], given["key"], values, given["cu_seqlens"], num_heads=2)
+    assert np.abs(output - expected).max() < TOLERANCE[data] * np.abs(expected).max()
+    assert (flops == 1).all()
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_from_tiny_to_the_largest_alpha(estimator: str) -> None:
+    given = inputs((60,) * 5, 1, 16, 150)
+    given["alpha"] = np.array([1e-30, 0.02, 0.1, 0.5, 1.0], np.float32)
+    flops = check(given, {"num_heads": 1, "estimator": estimator})
+    assert (np.diff(flops) <= 0).all()
+    assert flops[0] == 1
+    assert flops[-1] < 0.7
+
+
+def test_one_group_shares_its_largest_r() -> None:
+    """Many tokens of equal r: who shares with whom hangs on the order of tokens, which has to be the CPU's."""
+    given = inputs((100,), 1, 16, 200)
+    for k in range(4):
+        given["key"][k::9] = given["key"][k]
+    given["alpha"][:] = 1.0
+    assert check(given, {"num_heads": 1})[0] < 1
+
+
+def test_more_columns_than_are_listed_at_a_time() -> None:
+    given = inputs((70,), 1, 8, 1100, sharpness=0.0)
+    given["alpha"][:] = 0.053
+    assert 0 < check(given, {"num_heads": 1})[0] < 1
+
+
+def test_zero_and_broken_weights() -> None:
+    """A head without a weight is exact, as is one whose weight is not finite; so are columns of zeros."""
+    given = inputs((40,), 3, 16, 120)
+    given["alpha"][:] = 1.0
+    given["value_weight"][:, :16] = 0
+    given["value_weight"][::2, 16:32] = 0
+    given["value_weight"][5, 40] = np.inf
+    for estimator in ESTIMATORS:
+        attributes: dict[str, AttributeValue] = {"num_heads": 3, "estimator": estimator}
+        output, flops = device(given, attributes)
+        on_cpu, cpu_flops = run("mca", given, attributes)
+        np.testing.assert_allclose(output[:, :32], on_cpu[:, :32], atol=2e-5)
+        np.testing.assert_array_equal(np.isfinite(output), np.isfinite(on_cpu))
+        np.testing.assert_allclose(flops, cpu_flops, rtol=1e-6)
+
+
+def test_deterministic_stays_within_its_bound() -> None:
+    given = inputs((60, 33), 2, 16, 80)
+    output, flops = device(given, {"num_heads": 2, "estimator": "deterministic"})
+    assert flops.min() < 1
+    values = given["hidden"].astype(np.float64) @ given["value_weight"] + given["value_bias"]
+    exact = softmax_attention(given["query"], given["key"], values, given["cu_seqlens"], num_heads=2)
+    for b, (begin, end) in enumerate(zip(given["cu_seqlens"][:-1], given["cu_seqlens"][1:], strict=True)):
+        beta = np.linalg.norm(given["hidden"][begin:end], axis=1).mean()
+        for head in (slice(0, 16), slice(16, 32)):
+            error = np.linalg.norm(output[begin:end, head] - exact[begin:end, head], axis=1)
+            assert (error <= given["alpha"][b] * beta * np.linalg.norm(given["value_weight"][:, head])).all()
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_sequence_does_not_depend_on_its_batch(case: Case) -> None:
+    data = "float16" if case.attributes["global_tokens"] else "float"
+    given = make_inputs(case, (17, 40, 1), seed=3)
+    given["alpha"][:] = [1.0, 0.5, 0.0]
+    together = split(case, run_on_device("mca", given, case.attributes, data), given["cu_seqlens"])
+    order = [2, 1]
+    some = take(case, given, order)
+    apart = split(case, run_on_device("mca", some, case.attributes, data), some["cu_seqlens"])
+    for place, b in enumerate(order):
+        assert same_bits(apart[place], together[b])
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize(("window", "global_tokens"), [(0, 0), (9, 1)])
+def test_any_order_of_threads(estimator: str, window: int, global_tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = inputs((70, 9), 1, 20, 130)
+    given["alpha"][:] = 1.0
+    attributes: dict[str, AttributeValue] = {"window": window, "global_tokens": global_tokens}
+    results = []
+    for order in ORDERS:
+        monkeypatch.setenv("ATTENUATOR_ON_HOST_ORDER", order)
+        results.append(device(given, {"num_heads": 1, "estimator": estimator, **attributes}))
+    assert results[0][1][0] < 1
+    assert all(same_bits(results[0], other) for other in results[1:])
+
+
+@pytest.mark.parametrize("name", ["query", "key", "hidden"])
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("queries", ["all", "first"])
+def test_a_sequence_that_is_not_finite_is_nan_as_a_whole(name: str, estimator: str, queries: str) -> None:
+    given = inputs((20, 30, 10), 1, 16, 60, first=queries == "first")
+    rows = offsets([1, 1, 1]) if queries == "first" else given["cu_seqlens"]
+    row = 1 if queries == "first" and name == "query" else 25
+    attributes: dict[str, AttributeValue] = {"num_heads": 1, "estimator": estimator, "queries": queries}
+    before, flops_before = device(given, attributes)
+    given[name][row, 3] = np.inf
+    output, flops = device(given, attributes)
+    assert np.isnan(output[rows[1] : rows[2]]).all()
+    assert flops[1] == 1
+    others = np.r_[0 : rows[1], rows[2] : rows[3]]
+    assert same_bits([output[others], flops[[0, 2]]], [before[others], flops_before[[0, 2]]])
+
+
+@pytest.mark.parametrize("lengths", [(), (0,), (0, 0)])
+@pytest.mark.parametrize("queries", ["all", "first"])
+def test_nothing_to_do(lengths: Sequence[int], queries: str) -> None:
+    given = inputs(lengths, 2, 8, 8, first=queries == "first")
+    output, flops = device(given, {"num_heads": 2, "queries": queries})
+    assert not output.any()
+    assert flops.tolist() == [1.0] * len(lengths)
+
+
+def test_more_sequences_than_a_launch_takes() -> None:
+    lengths = [1, 2, 0, 5] * 20
+    check(inputs(lengths, 1, 8, 30), {"num_heads": 1})
+
+
+def test_seed_and_layer_choose_the_samples() -> None:
+    given = inputs((60,), 1, 16, 150)
+    given["alpha"][:] = 1.0
+    one = device(given, {"num_heads": 1})[0]
+    other_seed = device(given | {"seed": given["seed"] + 1}, {"num_heads": 1})[0]
+    other_layer = device(given, {"num_heads": 1, "layer": 1})[0]
+    assert np.abs(one - other_seed).max() > 1e-3
+    assert np.abs(one - other_layer).max() > 1e-3
+
+
+def test_refusals_are_those_of_the_cpu() -> None:
+    given = inputs((3, 4), 2, 8, 8)
+    given["alpha"][1] = 1.5
+    with pytest.raises(EngineError, match=r"McaAttention: alpha\[1\] is 1.5, must be in \[0, 1\]"):
+        device(given, {"num_heads": 2})
