@@ -20,12 +20,16 @@ sys.path[:0] = [str(ROOT / "tests" / "ops"), str(ROOT / "scripts")]
 import numpy as np  # noqa: E402
 from cases import CASES, HEADS, SIZES, Case, defaults, make_inputs  # noqa: E402
 from cuda_check import SHARED_LIMIT, demangled  # noqa: E402
+from harness import Array  # noqa: E402
 from harness_cuda import DATA_TYPES, run_on_device  # noqa: E402
 
 from attenuator.ops import OPERATORS  # noqa: E402
 
 HEAD_DIMS = (8, 64, 256)
-LENGTHS = (2, 40)
+SHORT = (2, 40)
+LONG = (300, 1100)  # beyond what operators treat as short, with one narrow head
+NARROW = {name: 1 if name == "num_heads" else 16 for name in SIZES}
+FEW_HASHES = 3
 
 
 def sized(case: Case, head_dim: int) -> dict[str, int]:
@@ -34,15 +38,30 @@ def sized(case: Case, head_dim: int) -> dict[str, int]:
     return SIZES | {"num_heads * head_dim": width, "num_heads * value_dim": width, "C": width}
 
 
-def runs() -> Iterator[tuple[Case, str, dict[str, int]]]:
-    """Case, element type and sizes of each run."""
+def runs(long: bool) -> Iterator[tuple[Case, str, dict[str, Array]]]:
+    """Case, element type and inputs of each run."""
     for data in DATA_TYPES:
         for case in CASES:
-            yield case, data, SIZES
-        for operator in OPERATORS:
+            yield case, data, make_inputs(case, SHORT)
+        for case in map(defaults, OPERATORS):
             for head_dim in HEAD_DIMS:
-                case = defaults(operator)
-                yield case, data, sized(case, head_dim)
+                yield case, data, make_inputs(case, SHORT, sizes=sized(case, head_dim))
+            for extreme in extremes(case):
+                yield extreme, data, make_inputs(extreme, SHORT)
+            narrow = Case(case.operator, case.attributes | {name: 1 for name in case.attributes if name == "num_heads"})
+            for length in LONG if long else LONG[:1]:
+                inputs = make_inputs(narrow, (length,), sizes=NARROW)
+                if "num_hashes" in inputs:
+                    inputs["num_hashes"][:] = FEW_HASHES
+                yield narrow, data, inputs
+
+
+def extremes(case: Case) -> Iterator[Case]:
+    """The case with each required attribute but the number of heads at its limits."""
+    for item in case.operator.attributes:
+        if item.kind == "int" and item.default is None and item.name != "num_heads":
+            for value in (item.low, item.high):
+                yield Case(case.operator, case.attributes | {item.name: value})
 
 
 def symbols(library: Path) -> dict[int, str]:
@@ -65,10 +84,10 @@ def main() -> int:
         log = Path(folder) / "launches"
         log.touch()
         os.environ["ATTENUATOR_ON_HOST_LAUNCHES"] = str(log)
-        for limit in sorted(set(SHARED_LIMIT.values())):
+        limits = sorted(set(SHARED_LIMIT.values()))
+        for limit in limits:
             os.environ["ATTENUATOR_ON_HOST_SHARED"] = str(limit)
-            for case, data, sizes in runs():
-                inputs = make_inputs(case, LENGTHS, sizes=sizes)
+            for case, data, inputs in runs(long=limit == limits[0]):
                 with np.errstate(all="ignore"):
                     run_on_device(case.operator.name, inputs, case.attributes, data)
         names = symbols(options.library)
