@@ -19,15 +19,10 @@ WORKDIR /src
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
     python3 -m venv /tools && /tools/bin/pip install --quiet --no-cache-dir "scikit-build-core>=1.1" "cmake>=3.24" ninja
 COPY . .
-# GPU: nvcc comes from the toolkit's wheels, so that no image of a CUDA vendor is needed to build.
+# GPU: CMake fetches nvcc as wheels (scripts/cuda_toolkit.sh), so that no image of a CUDA vendor is needed to build.
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
-    export PATH="/tools/bin:$PATH" && cuda=OFF \
-    && case "$DEVICE" in \
-         cpu) ;; \
-         gpu) cuda=ON; CUDA_HOME=$(scripts/cuda_toolkit.sh) && export CUDA_HOME PATH="$CUDA_HOME/bin:$PATH" ;; \
-         *) echo "DEVICE is '$DEVICE', must be cpu or gpu" >&2; exit 1 ;; \
-       esac \
-    && pip wheel --quiet --no-build-isolation --no-deps --wheel-dir /dist \
+    case "$DEVICE" in cpu) cuda=OFF ;; gpu) cuda=ON ;; *) echo "DEVICE is '$DEVICE', must be cpu or gpu" >&2; exit 1 ;; esac \
+    && PATH="/tools/bin:$PATH" pip wheel --quiet --no-build-isolation --no-deps --wheel-dir /dist \
          --config-settings=cmake.define.ATTENUATOR_CUDA=$cuda .
 # The service's own environment has neither pip nor build tools. The GPU's ONNX Runtime brings CUDA and cuDNN as wheels.
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \

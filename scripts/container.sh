@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Builds the CPU image of the Dockerfile where no Docker engine runs, starts its server as the image says (not as root)
-# and classifies. Needs root and Debian's buildah and debootstrap; the base image is made by debootstrap from the
-# machine's own package archive. pip's and apt's settings of this machine (mirrors, certificates) are lent to the build
-# and stay out of the image. Everything lies in a scratch folder, removed at the end.
-# Usage: scripts/container.sh [SCRATCH_FOLDER]
+# Builds the image of the Dockerfile where no Docker engine runs, starts its server as the image says (not as root) and
+# classifies. The GPU image must first refuse to start, since no GPU is passed in, and then serves on the CPU. Needs
+# root and Debian's buildah and debootstrap; the base image is made by debootstrap from the machine's own package archive
+# and has the machine's apt settings, so keep it here. pip's settings (mirrors, certificates) are lent to the build only.
+# Everything lies in a scratch folder, removed at the end: 4 GB for the CPU, 20 GB for the GPU.
+# Usage: scripts/container.sh [cpu|gpu [SCRATCH_FOLDER]]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 say() { echo "container: $*" >&2; }
@@ -11,8 +12,10 @@ say() { echo "container: $*" >&2; }
 for tool in buildah debootstrap pgrep python3; do
   command -v "$tool" >/dev/null || { say "$tool is missing: apt-get install buildah debootstrap procps python3"; exit 1; }
 done
-[ $# -eq 0 ] || mkdir -p "$1"
-work=$(mktemp -d "${1:-${TMPDIR:-/tmp}}/attenuator-container.XXXXXX")
+device=${1:-cpu}
+case $device in cpu | gpu) ;; *) say "'$device' is unknown, must be cpu or gpu"; exit 1 ;; esac
+[ $# -lt 2 ] || mkdir -p "$2"
+work=$(mktemp -d "${2:-${TMPDIR:-/tmp}}/attenuator-container.XXXXXX")
 server=
 # The process itself, below those that buildah puts around it: buildah does not pass signals on.
 innermost() { local child; if child=$(pgrep -P "$1" | head -n 1) && [ -n "$child" ]; then innermost "$child"; else echo "$1"; fi; }
@@ -47,14 +50,16 @@ rm "$work/base.tar.gz"
 # pip's settings as one file; what they point to on this machine is mounted where they say.
 mkdir "$work/pip"
 mapfile -t mounts < <(python3 scripts/pip_settings.py "$work/pip" /mnt/pip)
-say "building"
-buildah build --quiet --format docker --network host --build-arg BASE=localhost/base --build-arg DEVICE=cpu \
+say "building for $device"
+buildah build --quiet --format docker --network host --build-arg BASE=localhost/base --build-arg DEVICE="$device" \
   --secret "id=pip,src=$work/pip/pip.conf" "${mounts[@]}" --tag localhost/attenuator . >"$work/build.log" 2>&1 ||
   { tail -n 40 "$work/build.log" >&2; exit 1; }
 
 container=$(buildah from localhost/attenuator)
-inside() { buildah run --network host --env ATTENUATOR_PORT="$port" "$container" -- "$@"; }
+run=(run --network host)
+inside() { buildah "${run[@]}" "$container" -- "$@"; }
 port=$(python3 -c 'import socket; s = socket.create_server(("127.0.0.1", 0)); print(s.getsockname()[1])')
+run+=(--env "ATTENUATOR_PORT=$port")
 inside sh -c '
   for tool in c++ g++ gcc nvcc cmake pip; do
     if command -v "$tool" >/dev/null; then echo "container: the image holds $tool" >&2; exit 1; fi
@@ -67,9 +72,13 @@ print(*json.load(sys.stdin)["Docker"]["config"]["Cmd"], sep="\0", end="\0")')
 mapfile -d '' -t health < <(buildah inspect --type image localhost/attenuator | python3 -c '
 import json, sys
 print(*json.load(sys.stdin)["Docker"]["config"]["Healthcheck"]["Test"][1:], sep="\0", end="\0")')
+if [ "$device" = gpu ]; then
+  if inside "${command[@]}" 2>"$work/server.log"; then say "the server started without a GPU"; exit 1; fi
+  grep "CUDA device 0 cannot be used" "$work/server.log" || { cat "$work/server.log" >&2; exit 1; }
+  run+=(--env ATTENUATOR_DEVICE=auto)
+fi
 say "starting: ${command[*]}"
-command buildah "${storage[@]}" run --network host --env ATTENUATOR_PORT="$port" "$container" -- "${command[@]}" \
-  2>"$work/server.log" &
+command buildah "${storage[@]}" "${run[@]}" "$container" -- "${command[@]}" 2>"$work/server.log" &
 server=$!
 until inside "${health[@]}" 2>/dev/null; do
   kill -0 "$server" 2>/dev/null || { cat "$work/server.log" >&2; exit 1; }
@@ -89,4 +98,4 @@ PY
 kill "$(innermost "$server")"
 wait "$server" || { say "the server did not end well:"; cat "$work/server.log" >&2; exit 1; }
 server=
-say "image built, server ready as a user of its own, text classified, server drained and ended"
+say "$device image built, server ready as a user of its own, text classified, server drained and ended"
