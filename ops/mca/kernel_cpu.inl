@@ -1,5 +1,5 @@
 // Body of kernel_cpu_avx2.cc and kernel_cpu_avx512.cc, which define Simd first.
-#include "ops/common/philox.h"
+#include "ops/common/philox_lanes.h"
 #include "ops/mca/kernel.h"
 
 namespace attenuator {
@@ -266,32 +266,6 @@ void ScaleReach(std::int64_t channels, const float* inverse_p, float* reach) {
     Simd::Store(reach + k, Simd::Mul(u, Simd::Load(inverse_p + k)));
   }
   for (; k < channels; ++k) reach[k] = (reach[k] + 0.5f) * 0x1p-32f * inverse_p[k];
-}
-
-// Philox4x32-10 (ops/common/philox.h) for Lanes::kCount blocks at once, a 64-bit lane a word;
-// the upper halves are not defined.
-template <class Lanes>
-void PhiloxLanes(std::int64_t seed, std::uint32_t layer, std::uint32_t head, std::uint64_t block,
-                 typename Lanes::Type words[4]) {
-  std::uint32_t k0 = static_cast<std::uint32_t>(seed);
-  std::uint32_t k1 = static_cast<std::uint32_t>(static_cast<std::uint64_t>(seed) >> 32);
-  auto c0 = Lanes::Count(block);
-  auto c1 = Lanes::Set(static_cast<std::uint32_t>(Stream::kMcaSamples) << 24);
-  auto c2 = Lanes::Set(head), c3 = Lanes::Set(layer);
-  const auto m0 = Lanes::Set(0xD2511F53u), m1 = Lanes::Set(0xCD9E8D57u);
-  for (int round = 0; round < 10; ++round) {
-    const auto p0 = Lanes::Multiply(m0, c0), p1 = Lanes::Multiply(m1, c2);
-    c0 = Lanes::Xor(Lanes::Xor(Lanes::High(p1), c1), Lanes::Set(k0));
-    c2 = Lanes::Xor(Lanes::Xor(Lanes::High(p0), c3), Lanes::Set(k1));
-    c1 = p1;
-    c3 = p0;
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
-  }
-  words[0] = c0;
-  words[1] = c1;
-  words[2] = c2;
-  words[3] = c3;
 }
 
 }  // namespace

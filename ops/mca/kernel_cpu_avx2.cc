@@ -1,22 +1,9 @@
-#include "ops/softmax/simd_avx2.h"
+#include "ops/common/simd_avx2.h"
 // Simd comes first.
 #include "ops/mca/kernel_cpu.inl"
 
 namespace attenuator {
 namespace {
-
-struct Lanes {
-  using Type = __m256i;
-  static constexpr std::int64_t kCount = 4;
-  static Type Set(std::uint32_t x) { return _mm256_set1_epi64x(x); }
-  static Type Count(std::uint64_t first) {
-    return _mm256_add_epi64(_mm256_set1_epi64x(static_cast<long long>(first)),
-                            _mm256_setr_epi64x(0, 1, 2, 3));
-  }
-  static Type Multiply(Type a, Type b) { return _mm256_mul_epu32(a, b); }
-  static Type Xor(Type a, Type b) { return _mm256_xor_si256(a, b); }
-  static Type High(Type a) { return _mm256_srli_epi64(a, 32); }
-};
 
 // The lower halves of the lanes as floats, rounded once: the upper 16 bits alone are exact.
 __m128 Floats(__m256i words) {
@@ -31,7 +18,8 @@ void Draw(std::int64_t seed, std::uint32_t layer, std::uint32_t head, std::int64
           const float* inverse_p, float* reach) {
   for (std::int64_t k = 0; k < channels; k += 4 * Lanes::kCount) {
     __m256i words[4];
-    PhiloxLanes<Lanes>(seed, layer, head, static_cast<std::uint64_t>(k / 4), words);
+    PhiloxLanes<Lanes>(seed, layer, head, Stream::kMcaSamples, static_cast<std::uint64_t>(k / 4),
+                       words);
     __m128 a = Floats(words[0]), b = Floats(words[1]), c = Floats(words[2]), d = Floats(words[3]);
     _MM_TRANSPOSE4_PS(a, b, c, d);
     _mm_storeu_ps(reach + k, a);

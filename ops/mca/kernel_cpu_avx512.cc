@@ -1,4 +1,4 @@
-#include "ops/softmax/simd_avx512.h"
+#include "ops/common/simd_avx512.h"
 // Simd comes first.
 #include "ops/mca/kernel_cpu.inl"
 
@@ -10,25 +10,13 @@ __mmask16 First(std::int64_t count) {
   return count < 16 ? static_cast<__mmask16>((1u << count) - 1u) : __mmask16{0xFFFF};
 }
 
-struct Lanes {
-  using Type = __m512i;
-  static constexpr std::int64_t kCount = 8;
-  static Type Set(std::uint32_t x) { return _mm512_set1_epi64(x); }
-  static Type Count(std::uint64_t first) {
-    return _mm512_add_epi64(_mm512_set1_epi64(static_cast<long long>(first)),
-                            _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7));
-  }
-  static Type Multiply(Type a, Type b) { return _mm512_mul_epu32(a, b); }
-  static Type Xor(Type a, Type b) { return _mm512_xor_si512(a, b); }
-  static Type High(Type a) { return _mm512_srli_epi64(a, 32); }
-};
-
 void Draw(std::int64_t seed, std::uint32_t layer, std::uint32_t head, std::int64_t channels,
           const float* inverse_p, float* reach) {
   const __m512i low = _mm512_set1_epi64(0xFFFFFFFFll);
   for (std::int64_t k = 0; k < channels; k += 4 * Lanes::kCount) {
     __m512i words[4];
-    PhiloxLanes<Lanes>(seed, layer, head, static_cast<std::uint64_t>(k / 4), words);
+    PhiloxLanes<Lanes>(seed, layer, head, Stream::kMcaSamples, static_cast<std::uint64_t>(k / 4),
+                       words);
     __m256 f[4];
     for (int w = 0; w < 4; ++w) f[w] = _mm512_cvtepu64_ps(_mm512_and_si512(words[w], low));
     const __m256d a = _mm256_castps_pd(_mm256_unpacklo_ps(f[0], f[1]));

@@ -1,4 +1,4 @@
-#include "ops/softmax/simd_avx512.h"
+#include "ops/common/simd_avx512.h"
 // The Simd above comes first: the rest is written in terms of it.
 #include "ops/softmax/kernel_cpu.inl"
 

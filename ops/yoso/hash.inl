@@ -4,6 +4,7 @@
 
 inline constexpr int kTile = 4;              // rows hashed together
 inline constexpr int kBatch = 16;            // rows quantised together, which hides its latencies
+inline constexpr int kPrefetchRows = 32;     // ahead, a few at a time: hashing leaves memory idle
 inline constexpr int kMaxBitWords = 64 + 4;  // 16-bit words of hash bits of one row, with slack
 inline constexpr std::int32_t kInfinityBits = 0x7F800000;
 inline constexpr float kTiniest =
@@ -110,17 +111,17 @@ std::int64_t PlaneBytes(int num_planes, int head_dim) {
 
 // [16 planes][steps][16][kStepDims], so that one load meets one broadcast of kStepDims coordinates.
 void PackPlanes(const std::uint8_t* planes, int num_planes, int head_dim, void* packed) {
-  PlaneDatum* target = static_cast<PlaneDatum*>(packed);
-  for (int first = 0; first < num_planes; first += 16) {
-    for (int s = 0; s < Steps(head_dim); ++s) {
-      for (int lane = 0; lane < 16; ++lane) {
-        for (int k = 0; k < kStepDims; ++k) {
-          const int plane = first + lane;
-          const int d = s * kStepDims + k;
-          *target++ = plane < num_planes && d < head_dim ? planes[plane * head_dim + d] : 0;
-        }
-      }
+  const std::int64_t steps = Steps(head_dim);
+  __builtin_memset(packed, 0, static_cast<std::size_t>(PlaneBytes(num_planes, head_dim)));
+  for (int plane = 0; plane < num_planes; ++plane) {
+    const std::uint8_t* source = planes + static_cast<std::int64_t>(plane) * head_dim;
+    PlaneDatum* target =
+        static_cast<PlaneDatum*>(packed) + (plane / 16 * steps * 16 + plane % 16) * kStepDims;
+    int d = 0;
+    for (; d + kStepDims <= head_dim; d += kStepDims, target += 16 * kStepDims) {
+      for (int k = 0; k < kStepDims; ++k) target[k] = source[d + k];
     }
+    for (int k = 0; d + k < head_dim; ++k) target[k] = source[d + k];
   }
 }
 
@@ -145,9 +146,10 @@ bool HashGaussianAs(const HashSpec& spec, const Rows& rows, Code* codes, std::in
       thresholds[i] = (-255 * negative_sum) >> 1;
     }
     for (int first = 0; first < count; first += kTile) {
-      // The next batch, a few rows at a time: hashing leaves memory idle. Past the end is harmless.
+      // Rows lie a hidden state apart, where no hardware prefetcher follows. Past the end is
+      // harmless.
       for (int t = 0; t < kTile; ++t) {
-        const float* next = rows.row(batch + kBatch + first + t);
+        const float* next = rows.row(batch + kPrefetchRows + first + t);
         for (int d = 0; d < spec.head_dim; d += kBlock) __builtin_prefetch(next + d);
       }
       int word = 0;

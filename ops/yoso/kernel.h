@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "ops/common/philox.h"
 #include "ops/common/spec.h"
 
 namespace attenuator::yoso {
@@ -18,8 +19,9 @@ inline constexpr int kGroup = 4;       // hashes in a group of codes
 inline constexpr int kHashChunk = 32;  // hashes whose codes exist at one time
 inline constexpr int kMaxHadamardChunk =
     64;  // the same for hash = hadamard, whose blocks give many at once
-inline constexpr int kKeyTile = 128;   // keys counted together
-inline constexpr int kKeyBlock = 256;  // keys of one count pass
+inline constexpr int kKeyTile = 128;      // keys counted together
+inline constexpr int kKeyBlock = 256;     // keys of one count pass
+inline constexpr int kStreamBlocks = 32;  // Philox blocks drawn at once
 // Smaller blocks have too few sign patterns: three rounds over 8 coordinates are visibly biased.
 inline constexpr int kMinHadamardSize = 32;
 
@@ -79,6 +81,10 @@ struct CountPass {
 
 struct Kernels {
   int count_percent;  // how long, against AVX-512, counting beats tables
+
+  // Words of blocks [block, block + kStreamBlocks) of a Philox stream, see StreamBlock.
+  void (*stream)(std::int64_t seed, std::uint32_t layer, std::uint32_t head, Stream stream,
+                 std::uint64_t block, std::uint32_t* words);
 
   // int8 planes p + 128 of [num_planes][head_dim] into this instruction set's order.
   std::int64_t (*plane_bytes)(int num_planes, int head_dim);

@@ -1,6 +1,8 @@
 // YosoAttention's kernels for AVX2 and FMA. See ops/common/cpu.h for what such a file may use.
 #include <immintrin.h>
 
+#include "ops/common/philox_lanes.h"
+#include "ops/common/simd_avx2.h"
 #include "ops/yoso/kernel.h"
 
 namespace attenuator::yoso {
@@ -28,6 +30,8 @@ inline void Dot(IntVec& sums, IntVec planes, IntVec data) {
   Dot(sums.b, planes.b, data.b);
 }
 
+#include "ops/yoso/stream.inl"
+//
 #include "ops/yoso/hash.inl"
 //
 #include "ops/yoso/hadamard.inl"
@@ -39,8 +43,9 @@ inline void Dot(IntVec& sums, IntVec planes, IntVec data) {
 }  // namespace
 
 const Kernels avx2::kKernels = {
-    33,         PlaneBytes,         PackPlanes,         HashGaussian, HashHadamard,
-    PackValues, RunTables,          UnpackSums,         CountAndSum,  Multiply,
-    UnitRows,   UnitRowsTransposed, ExpectedCollisions, Finish,       Convolve};
+    50,           DrawStream, PlaneBytes,         PackPlanes,         HashGaussian,
+    HashHadamard, PackValues, RunTables,          UnpackSums,         CountAndSum,
+    Multiply,     UnitRows,   UnitRowsTransposed, ExpectedCollisions, Finish,
+    Convolve};
 
 }  // namespace attenuator::yoso

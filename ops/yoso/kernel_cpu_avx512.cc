@@ -2,6 +2,8 @@
 // use.
 #include <immintrin.h>
 
+#include "ops/common/philox_lanes.h"
+#include "ops/common/simd_avx512.h"
 #include "ops/yoso/kernel.h"
 
 namespace attenuator::yoso {
@@ -20,6 +22,8 @@ inline void Dot(IntVec& sums, IntVec planes, IntVec data) {
   sums.v = _mm512_add_epi32(sums.v, _mm512_madd_epi16(planes.v, data.v));
 }
 
+#include "ops/yoso/stream.inl"
+//
 #include "ops/yoso/hash.inl"
 //
 #include "ops/yoso/hadamard.inl"
@@ -31,8 +35,9 @@ inline void Dot(IntVec& sums, IntVec planes, IntVec data) {
 }  // namespace
 
 const Kernels avx512::kKernels = {
-    100,        PlaneBytes,         PackPlanes,         HashGaussian, HashHadamard,
-    PackValues, RunTables,          UnpackSums,         CountAndSum,  Multiply,
-    UnitRows,   UnitRowsTransposed, ExpectedCollisions, Finish,       Convolve};
+    100,          DrawStream, PlaneBytes,         PackPlanes,         HashGaussian,
+    HashHadamard, PackValues, RunTables,          UnpackSums,         CountAndSum,
+    Multiply,     UnitRows,   UnitRowsTransposed, ExpectedCollisions, Finish,
+    Convolve};
 
 }  // namespace attenuator::yoso

@@ -1,6 +1,8 @@
 // YosoAttention's kernels for AVX-512 with VNNI. See ops/common/cpu.h for what such a file may use.
 #include <immintrin.h>
 
+#include "ops/common/philox_lanes.h"
+#include "ops/common/simd_avx512.h"
 #include "ops/yoso/kernel.h"
 
 namespace attenuator::yoso {
@@ -19,6 +21,8 @@ inline void Dot(IntVec& sums, IntVec planes, IntVec data) {
   asm("vpdpbusd %2, %1, %0" : "+v"(sums.v) : "v"(planes.v), "v"(data.v));
 }
 
+#include "ops/yoso/stream.inl"
+//
 #include "ops/yoso/hash.inl"
 //
 #include "ops/yoso/hadamard.inl"
@@ -30,8 +34,9 @@ inline void Dot(IntVec& sums, IntVec planes, IntVec data) {
 }  // namespace
 
 const Kernels avx512_vnni::kKernels = {
-    100,        PlaneBytes,         PackPlanes,         HashGaussian, HashHadamard,
-    PackValues, RunTables,          UnpackSums,         CountAndSum,  Multiply,
-    UnitRows,   UnitRowsTransposed, ExpectedCollisions, Finish,       Convolve};
+    100,          DrawStream, PlaneBytes,         PackPlanes,         HashGaussian,
+    HashHadamard, PackValues, RunTables,          UnpackSums,         CountAndSum,
+    Multiply,     UnitRows,   UnitRowsTransposed, ExpectedCollisions, Finish,
+    Convolve};
 
 }  // namespace attenuator::yoso

@@ -118,24 +118,26 @@ class PlaneCache {
 
 void GaussianPlanes(const PlaneFamily& family, std::int32_t head, std::int64_t first_plane,
                     int num_planes, std::uint8_t* planes) {
+  constexpr std::int64_t kHalfWords = 8 * kStreamBlocks;  // drawn at once
   const auto& table = Table();
+  const Kernels& kernels = CpuKernels();
   const std::int64_t begin = first_plane * family.head_dim;
   const std::int64_t end = begin + static_cast<std::int64_t>(num_planes) * family.head_dim;
-  for (std::int64_t block = begin / 8; block * 8 < end; ++block) {
-    const PhiloxWords words =
-        StreamBlock(family.seed, family.layer, head, Stream::kYosoPlanes, block);
-    std::uint8_t eight[8];
-    for (int i = 0; i < 8; ++i) {
-      const std::uint32_t word = words.word[i / 2] >> (i % 2 * 16) & 0xFFFFu;
+  std::uint16_t drawn[kHalfWords];
+  for (std::int64_t first = begin / 8 * 8; first < end; first += kHalfWords) {
+    std::uint32_t words[kHalfWords / 2];
+    kernels.stream(family.seed, static_cast<std::uint32_t>(family.layer),
+                   static_cast<std::uint32_t>(head), Stream::kYosoPlanes,
+                   static_cast<std::uint64_t>(first / 8), words);
+    std::memcpy(drawn, words, sizeof drawn);  // the lower half of a word comes first
+    const std::int64_t low = std::max(begin, first), high = std::min(end, first + kHalfWords);
+    for (std::int64_t i = low; i < high; ++i) {
+      const std::uint32_t word = drawn[i - first];
       // The lower half mirrors the upper one: p of w is -1 - p of 65,535 - w. Without a branch,
       // which would be mispredicted every other time.
       const std::uint32_t flip = (word >> 15) - 1;  // all ones in the lower half
-      eight[i] = static_cast<std::uint8_t>((128u + table[(word ^ flip) & 0x7FFFu]) ^ flip);
+      planes[i - begin] = static_cast<std::uint8_t>((128u + table[(word ^ flip) & 0x7FFFu]) ^ flip);
     }
-    const std::int64_t low = std::max(begin - block * 8, std::int64_t{0});
-    const std::int64_t high = std::min(end - block * 8, std::int64_t{8});
-    std::memcpy(planes + block * 8 + low - begin, eight + low,
-                static_cast<std::size_t>(high - low));
   }
 }
 

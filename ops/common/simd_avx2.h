@@ -1,4 +1,4 @@
-// One AVX2 register of floats. Included by kernel_cpu_avx2.cc alone.
+// One AVX2 register of floats. Included by kernels for it alone.
 #pragma once
 
 #include <immintrin.h>
@@ -92,6 +92,29 @@ struct Simd {
   static __m256i Lanes() { return _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7); }
   static __m256i First(std::int64_t count) {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(count)), Lanes());
+  }
+};
+
+// For PhiloxLanes: one unsigned number a 64-bit lane.
+struct Lanes {
+  using Type = __m256i;
+  static constexpr std::int64_t kCount = 4;
+  static Type Set(std::uint32_t x) { return _mm256_set1_epi64x(x); }
+  static Type Count(std::uint64_t first) {
+    return _mm256_add_epi64(_mm256_set1_epi64x(static_cast<long long>(first)),
+                            _mm256_setr_epi64x(0, 1, 2, 3));
+  }
+  static Type Multiply(Type a, Type b) { return _mm256_mul_epu32(a, b); }
+  static Type Xor(Type a, Type b) { return _mm256_xor_si256(a, b); }
+  static Type High(Type a) { return _mm256_srli_epi64(a, 32); }
+  // All words in the order of the stream.
+  static void Store(const Type words[4], std::uint32_t* out) {
+    const Type a = _mm256_blend_epi32(words[0], _mm256_slli_epi64(words[1], 32), 0xAA);
+    const Type b = _mm256_blend_epi32(words[2], _mm256_slli_epi64(words[3], 32), 0xAA);
+    const Type even = _mm256_unpacklo_epi64(a, b), odd = _mm256_unpackhi_epi64(a, b);
+    _mm256_storeu_si256(reinterpret_cast<Type*>(out), _mm256_permute2x128_si256(even, odd, 0x20));
+    _mm256_storeu_si256(reinterpret_cast<Type*>(out + 8),
+                        _mm256_permute2x128_si256(even, odd, 0x31));
   }
 };
 

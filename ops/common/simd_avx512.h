@@ -1,4 +1,4 @@
-// One AVX-512 register of floats. Included by kernel_cpu_avx512.cc alone.
+// One AVX-512 register of floats. Included by kernels for it alone.
 #pragma once
 
 #include <immintrin.h>
@@ -86,6 +86,32 @@ struct Simd {
  private:
   static __mmask16 First(std::int64_t count) {
     return static_cast<__mmask16>(0xFFFFu >> (16 - count));
+  }
+};
+
+// For PhiloxLanes: one unsigned number a 64-bit lane.
+struct Lanes {
+  using Type = __m512i;
+  static constexpr std::int64_t kCount = 8;
+  static Type Set(std::uint32_t x) { return _mm512_set1_epi64(x); }
+  static Type Count(std::uint64_t first) {
+    return _mm512_add_epi64(_mm512_set1_epi64(static_cast<long long>(first)),
+                            _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7));
+  }
+  static Type Multiply(Type a, Type b) { return _mm512_mul_epu32(a, b); }
+  static Type Xor(Type a, Type b) { return _mm512_xor_si512(a, b); }
+  static Type High(Type a) { return _mm512_srli_epi64(a, 32); }
+  // All words in the order of the stream.
+  static void Store(const Type words[4], std::uint32_t* out) {
+    const Type low = _mm512_set1_epi64(0xFFFFFFFFll);
+    const Type a =
+        _mm512_or_si512(_mm512_and_si512(words[0], low), _mm512_slli_epi64(words[1], 32));
+    const Type b =
+        _mm512_or_si512(_mm512_and_si512(words[2], low), _mm512_slli_epi64(words[3], 32));
+    const Type first = _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11);
+    const Type second = _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15);
+    _mm512_storeu_si512(out, _mm512_permutex2var_epi64(a, first, b));
+    _mm512_storeu_si512(out + 16, _mm512_permutex2var_epi64(a, second, b));
   }
 };
 
