@@ -5,10 +5,6 @@
 // follows; so many rows ahead hide a miss of every cache. (Prefetching past the end is harmless.)
 inline constexpr int kAhead = 16;
 
-// Four tables of 16 KiB do not fit the first-level cache. Clearing and filling two at a time costs
-// less while reading the values twice costs little.
-inline constexpr std::int64_t kPairedKeys = 1536;
-
 bool PackValues(const Rows& rows, int columns, float* packed, std::int64_t block_stride) {
   IntVec largest = IntZero();
   for (std::int64_t i = 0; i < rows.count; ++i) {
@@ -95,6 +91,7 @@ void RunTablesOf(const TablePass& pass) {
   const std::int64_t table_floats = static_cast<std::int64_t>(kBlock) << pass.hash_bits;
   const Code* keys = static_cast<const Code*>(pass.key_codes);
   const Code* queries = static_cast<const Code*>(pass.query_codes);
+  // Four tables of 16 KiB do not fit the first-level cache: where clearing counts, two at a time.
   if (kTables == 4 && !pass.sparse && pass.num_keys <= kPairedKeys) {
     Fill<2>(pass, keys, pass.tables, table_floats);
     Fill<2>(pass, keys + 2, pass.tables + 2 * table_floats, table_floats);

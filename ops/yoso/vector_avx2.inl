@@ -246,7 +246,8 @@ struct WordCounter {
   }
 };
 
-inline constexpr int kCounters = 4;    // of 16 keys each, held in registers
-inline constexpr int kRowTile = 6;     // rows of a register tile of multiply
-inline constexpr int kColumnTile = 1;  // its blocks of 16 columns
-inline constexpr int kPlaneTile = 1;   // register pairs of 16 planes of a hash tile
+inline constexpr int kCounters = 4;             // of 16 keys each, held in registers
+inline constexpr int kRowTile = 6;              // rows of a register tile of multiply
+inline constexpr int kColumnTile = 1;           // its blocks of 16 columns
+inline constexpr int kPlaneTile = 1;            // register pairs of 16 planes of a hash tile
+inline constexpr std::int64_t kPairedKeys = 0;  // reading values twice costs more than it saves

@@ -169,7 +169,8 @@ struct WordCounter {
   }
 };
 
-inline constexpr int kCounters = 8;    // of 16 keys each, held in registers
-inline constexpr int kRowTile = 6;     // rows of a register tile of multiply
-inline constexpr int kColumnTile = 4;  // its blocks of 16 columns
-inline constexpr int kPlaneTile = 4;   // registers of 16 planes of a hash tile
+inline constexpr int kCounters = 8;                // of 16 keys each, held in registers
+inline constexpr int kRowTile = 6;                 // rows of a register tile of multiply
+inline constexpr int kColumnTile = 4;              // its blocks of 16 columns
+inline constexpr int kPlaneTile = 4;               // registers of 16 planes of a hash tile
+inline constexpr std::int64_t kPairedKeys = 1536;  // up to so many, tables are filled in pairs
