@@ -16,6 +16,7 @@ inline constexpr int kCudaHashChunk = 32;  // hashes of one block of the hash ke
 inline constexpr int kCudaRowTile = 64;    // rows hashed by one block, queries of one pair tile
 inline constexpr int kCodePad = 16;        // count path: hashes of a row are a multiple of this
 inline constexpr int kUnitPad = 16;        // expectation: coordinates of a unit row likewise
+inline constexpr int kFirstKeys = 256;     // one query: keys of one block
 inline constexpr int kSharedKeys = 4096;   // longer sequences are sorted in global memory
 
 // One node's tensors and attributes.
@@ -49,7 +50,9 @@ struct Job {
   std::int64_t maps;    // int32 [head][hash][2^hash_bits]: code -> row of the table, or -1
   std::int64_t tables;  // float [head][hash][table_rows][table_columns]
   std::int64_t orders;  // int32 [head][hash][2][num_keys], where num_keys > kSharedKeys
-  std::int64_t sums;    // float [head][query][table_columns], where hashes take several passes
+  // float [head][query][table_columns], where hashes take several passes; [head][run of kFirstKeys
+  // keys][table_columns], where a sequence has one query and no tables.
+  std::int64_t sums;
 };
 using Jobs = cuda::Batch<Job>;
 
@@ -96,8 +99,15 @@ int UnitBlocks(const Node& node, const Job& job);
 void LaunchUnits(ElementType data, const Node& node, const Jobs& jobs, int blocks,
                  cuda::Stream stream);
 int PairBlocks(const Node& node, const Job& job);
-// Counts of collisions, or expected ones of unit rows.
+// By counts of collisions, or by expected ones of unit rows.
 void LaunchPairs(ElementType data, const Node& node, const Jobs& jobs, int blocks, bool expectation,
                  cuda::Stream stream);
+// The same for jobs of one query: sums of runs of keys, then their sum.
+int FirstBlocks(const Node& node, const Job& job);
+int FinishFirstBlocks(const Node& node, const Job& job);
+void LaunchFirst(ElementType data, const Node& node, const Jobs& jobs, int blocks, bool expectation,
+                 cuda::Stream stream);
+void LaunchFinishFirst(ElementType data, const Node& node, const Jobs& jobs, int blocks,
+                       cuda::Stream stream);
 
 }  // namespace attenuator::yoso

@@ -17,7 +17,7 @@
 // Model, a pair and head at head_dim 64: expectation 64 + 25 + 64 fp32 instructions of a lane,
 // counts 5 m / 4 + 64. Memory: a block streams keys and values of the head once from L2, so n / 64
 // times in all.
-#include "ops/yoso/kernel_cuda_common.h"
+#include "ops/yoso/kernel_cuda_weights.h"
 
 namespace attenuator::yoso {
 namespace {
@@ -27,10 +27,6 @@ constexpr int kChunk = 16;           // words of a row at a time
 constexpr int kPitch =
     kTile + 4;  // keeps rows of shared memory at 16 bytes, off each other's banks
 static_assert(kTile * kChunk / 4 == kBlockThreads, "a thread loads 4 words of each side");
-
-__host__ __device__ inline int UnitDim(int head_dim) {
-  return Quotient(head_dim, kUnitPad) * kUnitPad;
-}
 
 // A warp a row: row / max(|row|, 1e-12), zeros up to UnitDim.
 template <class T>
@@ -63,71 +59,6 @@ __global__ void UnitRows(Node node, Jobs jobs) {
   }
 }
 
-// Expected collisions: what the weights' kernel takes from a kind of weights.
-struct Expectation {
-  using Word = float;
-  using Sum = float;
-
-  __device__ static int Words(const Node& node, const Job&) { return UnitDim(node.head_dim); }
-  __device__ static void Score(Sum& sum, Word q, Word k) { sum = fmaf(q, k, sum); }
-  __device__ static float Weight(const Node& node, const Job&, Sum sum, const Word* query,
-                                 const Word* key) {
-    const float x = fminf(fmaxf(sum, -1.0f), 1.0f);
-    const float magnitude = fabsf(x);
-    float rest = 1.0f - magnitude;
-    if (magnitude > 0.99f) {
-      // |q + k|^2 / 2 where they are opposite.
-      const float sign = x < 0 ? -1.0f : 1.0f;
-      float squares = 0;
-      for (int d = 0; d < node.head_dim; ++d) {
-        const float difference = query[d] - sign * key[d];
-        squares = fmaf(difference, difference, squares);
-      }
-      rest = 0.5f * squares;
-    }
-    // arccos(x) / sqrt(1 - x) on [0, 1], Abramowitz and Stegun 4.4.46.
-    float polynomial = -0.0012624911f;
-    polynomial = fmaf(polynomial, magnitude, 0.0066700901f);
-    polynomial = fmaf(polynomial, magnitude, -0.0170881256f);
-    polynomial = fmaf(polynomial, magnitude, 0.0308918810f);
-    polynomial = fmaf(polynomial, magnitude, -0.0501743046f);
-    polynomial = fmaf(polynomial, magnitude, 0.0889789874f);
-    polynomial = fmaf(polynomial, magnitude, -0.2145988016f);
-    polynomial = fmaf(polynomial, magnitude, 1.5707963050f);
-    const float turn = __fsqrt_rn(rest) * polynomial * 0.318309886183790672f;
-    float base = x < 0 ? turn : 1.0f - turn, power = 1.0f;
-    for (int bits = node.hash_bits;; base *= base) {
-      if (bits & 1) power *= base;
-      bits >>= 1;
-      if (bits == 0) return power;
-    }
-  }
-};
-
-// Counts of collisions; kHighs has the highest bit of each code of a word.
-template <std::uint32_t kHighs, int kCodes>
-struct Counts {
-  using Word = std::uint32_t;
-  using Sum = int;
-
-  __device__ static int Words(const Node&, const Job& job) {
-    return Quotient(job.num_hashes, kCodePad) * kCodePad / kCodes;
-  }
-  __device__ static void Score(Sum& sum, Word q, Word k) {
-    // The highest bit of a code of `differ` is set where the codes differ: no carry leaves a code.
-    const Word x = q ^ k;
-    const Word differ = ((x & ~kHighs) + ~kHighs) | x;
-    sum += __popc(~differ & kHighs);
-  }
-  __device__ static float Weight(const Node& node, const Job& job, Sum sum, const Word*,
-                                 const Word*) {
-    const int all = Quotient(Words(node, job), kChunk) * kChunk * kCodes;
-    return static_cast<float>(sum - (all - job.num_hashes));
-  }
-};
-using ByteCounts = Counts<0x80808080u, 4>;
-using WordCounts = Counts<0x80008000u, 2>;
-
 // Words [chunk, chunk + kChunk) of rows [first, first + kTile), zeros beyond both ends, to
 // [word][row].
 template <class Word>
@@ -154,7 +85,7 @@ __global__ void __launch_bounds__(kBlockThreads, kRuns == 4 ? 1 : 2) Pairs(Node 
   const int local = blockIdx.x - job.first_block;
   const int local_head = local / tiles, first = local % tiles * kTile;
   const int head = job.head + local_head;
-  const int words = Kind::Words(node, job);
+  const int words = Kind::Words(node, job), compared = Quotient(words, kChunk) * kChunk;
   const Word* queries = reinterpret_cast<const Word*>(node.scratch + job.query_codes) +
                         static_cast<std::int64_t>(local_head) * job.num_queries * words;
   const Word* keys = reinterpret_cast<const Word*>(node.scratch + job.key_codes) +
@@ -176,7 +107,7 @@ __global__ void __launch_bounds__(kBlockThreads, kRuns == 4 ? 1 : 2) Pairs(Node 
       LoadWords(queries, words, job.num_queries, first, chunk, query_words);
       LoadWords(keys, words, job.num_keys, begin, chunk, key_words);
       __syncthreads();
-#pragma unroll
+#pragma unroll 4
       for (int w = 0; w < kChunk; ++w) {
         struct alignas(16) Four {
           Word word[4];
@@ -204,9 +135,9 @@ __global__ void __launch_bounds__(kBlockThreads, kRuns == 4 ? 1 : 2) Pairs(Node 
         // Rows beyond the ends are read from the last ones, and have no weight.
         const int q = min(first + row + i, job.num_queries - 1),
                   k = min(begin + column + j, job.num_keys - 1);
-        const float weight =
-            Kind::Weight(node, job, scores[i][j], queries + static_cast<std::int64_t>(q) * words,
-                         keys + static_cast<std::int64_t>(k) * words);
+        const float weight = Kind::Weight(node, job, scores[i][j], compared,
+                                          queries + static_cast<std::int64_t>(q) * words,
+                                          keys + static_cast<std::int64_t>(k) * words);
         weights[(column + j) * kPitch + row + i] = column + j < count ? weight : 0.0f;
       }
     }
@@ -272,13 +203,8 @@ void LaunchPairs(ElementType data, const Node& node, const Jobs& jobs, int block
                  cuda::Stream stream) {
   cuda::ForType(data, [&](auto type) {
     using T = decltype(type);
-    if (expectation) {
-      LaunchPairsAs<T, Expectation>(node, jobs, blocks, stream);
-    } else if (node.code_bytes() == 1) {
-      LaunchPairsAs<T, ByteCounts>(node, jobs, blocks, stream);
-    } else {
-      LaunchPairsAs<T, WordCounts>(node, jobs, blocks, stream);
-    }
+    ForKind(node, expectation,
+            [&](auto kind) { LaunchPairsAs<T, decltype(kind)>(node, jobs, blocks, stream); });
   });
 }
 

@@ -52,6 +52,10 @@ HeadSizes Sizes(const Node& node, const Job& job, Path path) {
     sizes.query_codes = job.num_queries * row_bytes;
     sizes.key_codes = job.num_keys * row_bytes;
   };
+  const std::int64_t sum_bytes = static_cast<std::int64_t>(node.table_columns()) * 4;
+  if (path != Path::kTables && job.num_queries == 1) {
+    sizes.sums = RoundUp(job.num_keys, yoso::kFirstKeys) / yoso::kFirstKeys * sum_bytes;
+  }
   switch (path) {
     case Path::kExpectation:
       rows(RoundUp(node.head_dim, yoso::kUnitPad) * 4);
@@ -63,11 +67,9 @@ HeadSizes Sizes(const Node& node, const Job& job, Path path) {
       sizes.query_codes = m * RoundUp(job.num_queries, yoso::kCodePad) * code;
       sizes.key_codes = m * RoundUp(job.num_keys, yoso::kCodePad) * code;
       sizes.maps = m * 4 << node.hash_bits;
-      sizes.tables = m * job.table_rows * node.table_columns() * 4;
+      sizes.tables = m * job.table_rows * sum_bytes;
       if (job.num_keys > yoso::kSharedKeys) sizes.orders = m * job.num_keys * 8;
-      if (m < job.total_hashes) {
-        sizes.sums = static_cast<std::int64_t>(job.num_queries) * node.table_columns() * 4;
-      }
+      if (m < job.total_hashes) sizes.sums = job.num_queries * sum_bytes;
   }
   return sizes;
 }
@@ -341,10 +343,19 @@ class YosoDeviceKernel final : public DeviceKernel {
       yoso::LaunchUnits(data_, node, batch, blocks, stream);
     });
     for (const bool expectation : {false, true}) {
-      over(expectation ? expectations : counts, yoso::PairBlocks,
-           [&](const yoso::Jobs& batch, int blocks) {
-             yoso::LaunchPairs(data_, node, batch, blocks, expectation, stream);
-           });
+      std::vector<Job> tiles, single;
+      for (const Job& job : expectation ? expectations : counts) {
+        (job.num_queries == 1 ? single : tiles).push_back(job);
+      }
+      over(tiles, yoso::PairBlocks, [&](const yoso::Jobs& batch, int blocks) {
+        yoso::LaunchPairs(data_, node, batch, blocks, expectation, stream);
+      });
+      over(single, yoso::FirstBlocks, [&](const yoso::Jobs& batch, int blocks) {
+        yoso::LaunchFirst(data_, node, batch, blocks, expectation, stream);
+      });
+      over(single, yoso::FinishFirstBlocks, [&](const yoso::Jobs& batch, int blocks) {
+        yoso::LaunchFinishFirst(data_, node, batch, blocks, stream);
+      });
     }
   }
 

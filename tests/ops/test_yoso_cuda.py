@@ -106,6 +106,13 @@ def test_odd_sizes(shape: tuple[int, int, int, int, str, int, int, int, int]) ->
     agree(inputs, num_heads=num_heads, hash_bits=hash_bits, hash=hash, normalize=normalize, layer=3)
 
 
+@pytest.mark.parametrize(("num_hashes", "hash_bits"), [(0, 8), (5, 3), (3, 11)])
+@pytest.mark.parametrize("value_dim", [8, 33, 100, 256])
+def test_one_query_over_several_runs_of_keys(value_dim: int, num_hashes: int, hash_bits: int) -> None:
+    inputs = make((515, 1, 256), 1, 24, value_dim, num_hashes, "first", taps=3)
+    agree(inputs, num_heads=1, hash_bits=hash_bits, queries="first", normalize=0)
+
+
 @pytest.mark.parametrize(
     ("head_dim", "hash_bits", "num_hashes", "length"),
     [(64, 8, 34, 40), (20, 3, 5, TABLES), (37, 7, 2, TABLES), (8, 12, 17, 40), (31, 16, 2, TABLES), (129, 2, 3, 40)],
