@@ -54,20 +54,31 @@ def summary(manifest: Manifest, settings: ExportSettings) -> str:
         f"  largest difference to PyTorch: {parity['library']:.1e} with the operators, "
         f"{parity['fallback']:.1e} without (largest logit {parity['largest_logit']:.2g})",
     ]
-    if manifest.precision == "int8":
-        size = sum((settings.output / name).stat().st_size for name in manifest.files if name.startswith(MODEL))
-        lines.append(
-            f"  int8: {parity['agreement']:.1%} of the compared inputs keep their labels; "
-            f"{size / 1e6:.1f} MB instead of {parity['fp32_bytes'] / 1e6:.1f}; "
-            f"{parity['times_as_fast_as_fp32']:.2f} times as fast as fp32, one thread of this machine"
-        )
-        if parity["times_as_fast_as_fp32"] < 1:
-            lines.append("  note: int8 is slower than fp32 for this model on this machine; export it as fp32")
+    if manifest.precision != "fp32":
+        lines += rounding(manifest, settings)
     if parity["packing"]:
         lines.append(
             f"  note: a sequence's logits move by up to {parity['packing']:.1e} with its neighbours in a batch"
         )
     return "\n".join(lines)
+
+
+def rounding(manifest: Manifest, settings: ExportSettings) -> list[str]:
+    """What the precision costs and wins, where that could be found out."""
+    parity, precision = manifest.provenance.parity, manifest.precision
+    size = sum((settings.output / name).stat().st_size for name in manifest.files if name.startswith(MODEL))
+    kept = (
+        f"{parity['agreement']:.1%} of the compared inputs keep their labels; "
+        f"{size / 1e6:.1f} MB instead of {parity['fp32_bytes'] / 1e6:.1f}"
+    )
+    if precision != "int8":
+        lines = [f"  {precision}: rounded weights move logits by up to {parity['rounded_weights']:.1e}; {kept}"]
+        return [*lines, "  note: runs on CUDA only; its graph was compared here as fp32, with rounded weights"]
+    speed = parity["times_as_fast_as_fp32"]
+    lines = [f"  int8: {kept}; {speed:.2f} times as fast as fp32 on one thread of this machine"]
+    if speed < 1:
+        lines.append("  note: int8 is slower than fp32 for this model on this machine; export it as fp32")
+    return lines
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

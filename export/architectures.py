@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from attenuator.errors import ExportError
@@ -199,7 +199,7 @@ def prepare_modernbert(model: Any) -> None:
     """Gives each layer its projections one by one, and the frequencies and factor of its rotary positions."""
     base = model.base_model
     for layer in base.layers:
-        layer.projections = layers.split_linear(layer.attn.Wqkv, 3)
+        layer.projections = nn.ModuleList(layers.split_linear(layer.attn.Wqkv, 3))
         kind, rotary = layer.attention_type, base.rotary_emb
         layer.rotary = getattr(rotary, f"{kind}_inv_freq"), getattr(rotary, f"{kind}_attention_scaling")
 

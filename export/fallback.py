@@ -250,20 +250,38 @@ def pool(body: Body, has: list[str]) -> None:
 BUILDERS = {"softmax": softmax, "mca": mca, "yoso": yoso, "pool": pool}
 
 
-def function(key: str, inputs: list[str], opset: int) -> onnx.FunctionProto:
+def function(key: str, inputs: list[str], opset: int, dtype: int = TensorProto.FLOAT) -> onnx.FunctionProto:
     """The function that stands in for one operator.
 
     Args:
         key: the operator's key.
         inputs: names of the inputs that the model's nodes have: a function has no optional ones.
         opset: the model's opset, which the body shares.
+        dtype: ONNX type of the data tensors; the body computes in fp32 whatever it is.
 
     Returns:
         A function of the operator's domain, name and inputs.
     """
     body = Body(OPERATOR_BY_KEY[key], opset)
     BUILDERS[key](body, inputs)
+    if dtype != TensorProto.FLOAT:
+        compute_in_fp32(body, inputs, dtype)
     return body.function(inputs)
+
+
+def compute_in_fp32(body: Body, inputs: list[str], dtype: int) -> None:
+    """Casts the data tensors of a finished body on their way in and out."""
+    operator = body.operator
+    data = {item.name for item in (*operator.inputs, *operator.outputs) if item.data}
+    for node in body.nodes:
+        for names in (node.input, node.output):
+            for index, name in enumerate(names):
+                names[index] = f"{name}_fp32" if name in data else name
+    taken = [name for name in inputs if name in data]
+    cast = [helper.make_node("Cast", [name], [f"{name}_fp32"], to=TensorProto.FLOAT) for name in taken]
+    given = [item.name for item in operator.outputs if item.data]
+    back = [helper.make_node("Cast", [f"{name}_fp32"], [name], to=dtype) for name in given]
+    body.nodes = [*cast, *body.nodes, *back]
 
 
 def attach(model: ir.Model) -> None:
@@ -274,5 +292,6 @@ def attach(model: ir.Model) -> None:
         if key is None:
             continue
         names = [item.name for item in OPERATOR_BY_KEY[key].inputs][: len(node.inputs)]
-        built = ir.serde.deserialize_function(function(key, names, model.opset_imports[""]))
+        dtype = int(node.outputs[0].dtype or ir.DataType.FLOAT)
+        built = ir.serde.deserialize_function(function(key, names, model.opset_imports[""], dtype))
         model.functions[built.identifier()] = built

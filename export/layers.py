@@ -73,7 +73,8 @@ def modernbert(layer: Any, hidden: Tensor, batch: PackedBatch) -> Tensor:
     rows = batch.rows(hidden)
     query, key, value = layer.projections
     frequencies, scaling = layer.rotary
-    cosine, sine = (wave * scaling for wave in cosine_and_sine(batch.inputs["position_ids"], frequencies))
+    waves = cosine_and_sine(batch.inputs["position_ids"], frequencies)
+    cosine, sine = ((wave * scaling).to(hidden.dtype) for wave in waves)
     mixed = batch.attend(
         rotate(query(layer.attn_norm(rows)), batch.rows(cosine), batch.rows(sine), attention.head_dim),
         rotate(key(normed), cosine, sine, attention.head_dim),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import shutil
@@ -20,24 +21,28 @@ import attenuator
 from attenuator import bundle
 from attenuator.bundle import Attention, BundleKnob, Manifest, Provenance
 from attenuator.errors import ExportError
-from attenuator.export import fallback, int8, verify
+from attenuator.export import fallback, half, int8, verify
 from attenuator.export.packed import OPERATOR_BY_KEY
 from attenuator.export.source import Source, load
 from attenuator.export.trace import PackedClassifier, trace
 from attenuator.ops import library_path
 from attenuator.ops.spec import Operator
 from attenuator.runtime.batch import pack
+from attenuator.runtime.check import check_graph, check_knobs
+from attenuator.runtime.device import CPU, choose
+from attenuator.runtime.graph import read_graph
 from attenuator.runtime.model import check_in_child
 
 __all__ = ["ATTENTIONS", "ESTIMATORS", "PRECISIONS", "export"]
 
 ATTENTIONS = tuple(key for key, operator in OPERATOR_BY_KEY.items() if key != "pool")
 ESTIMATORS = next(item.choices for item in OPERATOR_BY_KEY["mca"].attributes if item.name == "estimator")
-PRECISIONS = ("fp32", "int8")
+PRECISIONS = ("fp32", "int8", *half.DTYPES)
 # Weights up to this many bytes lie in model.onnx itself; above, in model.onnx.data, which is mapped into memory.
 INLINE_BYTES = 64 * 2**20
 # Rows of the probe: short ones, one of length 1 among them, so that loading a bundle stays quick.
 PROBE_ROWS = 4
+MODEL_FILES = (bundle.MODEL, bundle.MODEL_DATA)
 TOOLS = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "tokenizers")
 
 
@@ -66,7 +71,7 @@ def export(
         name: what requests call the model; the output folder's name by default.
         max_tokens: longest input, special tokens included; what the model takes by default.
         estimator: MCA only: `sampled`, `deterministic` or `paper`.
-        precision: what the linear layers compute in: `fp32` or `int8`.
+        precision: what the model computes in: `fp32`, `int8` (its linear layers), `fp16` or `bf16` (CUDA only).
         knob_default: the knob's value where a request sets none; the checkpoint's or operator's own by default.
         data: what the model was trained on, for provenance.
         licence: licence of the weights, for provenance.
@@ -90,32 +95,40 @@ def export(
     loaded = load(source)
     check_fit(loaded, attention)
     fields = describe(loaded, operator, name or default_name(folder), max_tokens, knob_default)
-    progress("trace the graph")
     attributes = {"estimator": estimator} if estimator else {}
     classifier = PackedClassifier(loaded.architecture, loaded.model, attention, attributes, loaded.has_token_types)
     fields |= {"inputs": classifier.inputs, "outputs": classifier.outputs, "pooling": classifier.pooling}
     fields["precision"] = precision
+    draft = Manifest.model_construct(**fields)
+    progress("run the PyTorch model")
+    batch = reference = verify.sample(loaded, draft)
+    if precision in half.DTYPES:
+        reference = verify.sample(dataclasses.replace(loaded, model=half.rounded(loaded.model, precision)), draft)
+        half.cast(loaded.model, precision)
+    progress("trace the graph")
     graph = trace(classifier)
-    fallback.attach(graph)
+    plain = half.widened(graph) if precision in half.DTYPES else graph
+    fallback.attach(plain)
     folder.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         staging.chmod(0o755)
         progress("write the files")
-        write_model(graph, staging)
+        write_model(plain, staging)
         loaded.tokenizer.save(str(staging / bundle.TOKENIZER))
         nodes = verify.count_nodes(staging / bundle.MODEL, attention, classifier.num_layers)
         fields["attention"] = Attention(
             operator=attention, layers=nodes.layers, attributes=nodes.attributes, other_nodes=nodes.other_nodes
         )
-        progress("run the PyTorch model")
-        draft = Manifest.model_construct(**fields)
-        batch = verify.sample(loaded, draft)
         progress("compare the graph with it, with and without the operators")
-        parity, logits = verify.parity(staging / bundle.MODEL, draft, batch)
+        parity, logits = verify.parity(staging / bundle.MODEL, draft, reference)
         if precision == "int8":
             progress("round the linear layers to int8 and compare again")
             parity, logits = lower(graph, staging, draft, batch)
+        elif precision in half.DTYPES:
+            progress(f"write the graph in {precision}")
+            parity |= lower_half(graph, staging, draft, batch, reference)
+            logits = reference.logits
         write_probe(staging, draft, batch, batch.logits if precision == "fp32" else logits)
         fields["provenance"] = Provenance(
             source=loaded.name, data=data, licence=licence, tools=tool_versions(), parity=parity
@@ -204,7 +217,9 @@ def knobs(operator: Operator, default: float | None, *, strict: bool) -> list[Bu
 
 
 def write_model(graph: ir.Model, folder: Path) -> None:
-    """Writes `model.onnx`, and large weights beside it."""
+    """Writes `model.onnx`, and large weights beside it, in the place of those there."""
+    for name in MODEL_FILES:
+        (folder / name).unlink(missing_ok=True)
     weights = sum(value.const_value.nbytes for value in graph.graph.initializers.values() if value.const_value)
     external = bundle.MODEL_DATA if weights > INLINE_BYTES else None
     ir.save(graph, folder / bundle.MODEL, external_data=external)
@@ -219,23 +234,52 @@ def lower(
         As `verify.parity`, with the bytes of the fp32 files and how many times as fast as fp32 the batch ran here.
     """
     path = folder / bundle.MODEL
-    files = [path, folder / bundle.MODEL_DATA]
-    size = sum(file.stat().st_size for file in files if file.exists())
-    seconds = verify.timed(path, batch)
+    size, seconds = model_bytes(folder), verify.timed(path, batch)
     int8.quantise(graph)
-    for file in files:
-        file.unlink(missing_ok=True)
     write_model(graph, folder)
     verify.check(path)
     parity, logits = verify.parity(path, manifest, batch, "int8")
     return parity | {"fp32_bytes": size, "times_as_fast_as_fp32": seconds / verify.timed(path, batch)}, logits
 
 
+def lower_half(
+    graph: ir.Model, folder: Path, manifest: Manifest, batch: verify.Sample, reference: verify.Sample
+) -> dict[str, float]:
+    """Puts the graph of half precision in the place of its fp32 form, which was proven against rounded weights.
+
+    Args:
+        graph: as traced.
+        folder: the bundle.
+        manifest: what the bundle will say.
+        batch: what the trained model says.
+        reference: what it says with rounded weights.
+
+    Returns:
+        What rounding the weights costs, the bytes of the fp32 form, and for fp16 what the graph itself gives.
+    """
+    size = model_bytes(folder)
+    fallback.attach(graph)
+    write_model(graph, folder)
+    verify.check(folder / bundle.MODEL)
+    found = {
+        "agreement": verify.agreement(manifest, reference.logits, batch.logits),
+        "rounded_weights": float(np.abs(reference.logits - batch.logits).max()),
+        "fp32_bytes": size,
+    }
+    return found | ({"fp16": verify.native(folder / bundle.MODEL, batch)} if manifest.precision == "fp16" else {})
+
+
+def model_bytes(folder: Path) -> int:
+    """Bytes of graph and weights."""
+    return sum((folder / name).stat().st_size for name in MODEL_FILES if (folder / name).exists())
+
+
 def write_probe(folder: Path, manifest: Manifest, batch: verify.Sample, logits: npt.NDArray[np.float32]) -> None:
     """Writes `probe.npz`: graph inputs by name, and `logits`.
 
-    Those of an fp32 bundle are the eager model's. Those of an int8 bundle are its own: the probe notices a graph that
-    computes something else on another machine, while what rounding cost is known since export.
+    Those of an fp32 bundle are the eager model's. Those of others are with rounded weights (fp16, bf16: the eager
+    model's, int8: the graph's own): the probe notices a graph that computes something else on another machine, while
+    what rounding costs is known since export.
     """
     rows = batch.rows[:PROBE_ROWS]
     arrays: dict[str, Any] = {**pack(rows, manifest), "logits": logits[: len(rows)]}
@@ -263,7 +307,13 @@ def finish(folder: Path, fields: dict[str, Any]) -> Manifest:
         where = ".".join(str(part) for part in first["loc"]) or "bundle.json"
         raise ExportError(f"{where}: {first['msg']}") from None
     bundle.write_manifest(folder, manifest)
-    check_in_child(folder)
+    device = choose("auto").device if manifest.precision in half.DTYPES else CPU
+    if device.kind == "cpu" and manifest.precision in half.DTYPES:
+        # The CPU cannot run it: what does not need to run is checked.
+        check_knobs(folder, manifest)
+        check_graph(folder, manifest, read_graph(folder / bundle.MODEL))
+    else:
+        check_in_child(folder, device=device)
     return manifest
 
 

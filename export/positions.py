@@ -19,10 +19,18 @@ BUFFER = "position_table"
 
 
 def add_table(model: Any) -> None:
-    """Gives the project's own encoder a buffer `[max_tokens, hidden]` of its scaled positions, for tracing."""
+    """Gives the project's own encoder a buffer `[max_tokens, hidden]` of its scaled positions, for tracing.
+
+    What the formula needs is kept beside it in fp32, out of the reach of a later cast to half precision.
+    """
     with torch.no_grad():
         table = model.positions(torch.arange(model.config.max_tokens))
     model.register_buffer(BUFFER, table, persistent=False)
+    positions = model.positions
+    model.position_formula = {
+        "frequencies": positions.frequencies.detach().numpy().copy(),
+        "scale": positions.scale.detach().numpy().copy(),
+    }
 
 
 def write_as_formula(graph: ir.Graph, encoder: Any) -> None:
@@ -35,14 +43,12 @@ def write_as_formula(graph: ir.Graph, encoder: Any) -> None:
     table = next((value for name, value in graph.initializers.items() if name.endswith(f".{BUFFER}")), None)
     if table is None or table.name is None:
         return
-    positions = encoder.positions
     constants = {
         "first": np.float32(0),
         "end": np.float32(encoder.config.max_tokens),
         "step": np.float32(1),
         "axis": np.array([1], np.int64),
-        "frequencies": positions.frequencies.detach().float().numpy(),
-        "scale": positions.scale.detach().float().numpy(),
+        **encoder.position_formula,
     }
     values = {}
     for name, content in constants.items():

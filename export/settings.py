@@ -32,11 +32,13 @@ which --attention?
   yoso     for models trained with YOSO attention: the knob num_hashes makes attention linear in length; 0 is exact
 
 which --precision?
-  fp32  as trained
+  fp32  as trained, for CPU and CUDA
   int8  linear layers in integers, for CPUs: activations rounded to 8 bits token by token, weights to 7 bits channel by
-        channel, about a quarter of their size. Pays in wide models (1.5 to 2.3 times as fast from 256 hidden channels
-        up on a CPU with VNNI); below, rounding costs more time than the product saves. A few answers in a thousand may
-        change: the summary says how far logits move, compare on your own data what that does
+        channel, about a quarter of their size. Pays in wide models (1.4 to 2.5 times as fast from 256 hidden channels
+        up on a CPU with VNNI); below, rounding costs more time than the product saves, and export says so. A few
+        answers in a thousand may change: the summary says how far logits move, your own data what that does
+  fp16  weights and activations in half the bytes, for CUDA: the CPU refuses the bundle. The default choice on a GPU
+  bf16  the same with the range of fp32 and 3 digits: for models whose activations leave fp16's range of 65504
 
 Before the bundle appears, its graph is compared with the PyTorch model on sequences of many lengths, with the operators
 and without them; the differences are written to bundle.json under provenance.parity.
@@ -60,8 +62,8 @@ class ExportSettings(CommandSettings):
     """Longest input, special tokens included; what model and tokenizer take by default."""
     estimator: Literal["sampled", "deterministic", "paper"] | None = None
     """MCA only: `sampled` (unbiased, the default), `deterministic` (its bound always holds), `paper` (as published)."""
-    precision: Literal["fp32", "int8"] = "fp32"
-    """What the linear layers compute in; see below."""
+    precision: Literal["fp32", "int8", "fp16", "bf16"] = "fp32"
+    """What the model computes in; see below."""
     knob_default: float | None = None
     """The knob's value where a request sets none; the checkpoint's or the operator's own by default."""
     data: str = ""

@@ -21,6 +21,7 @@ from attenuator.export.architectures import Architecture, token_types
 from attenuator.export.packed import OPERATOR_BY_KEY, PackedBatch
 from attenuator.ops import DOMAIN, OPERATORS
 from attenuator.ops.spec import Operator
+from attenuator.ops.spec import Tensor as TensorSpec
 from attenuator.ops.torch_op import PYTHON_TYPES, TORCH_DTYPES, overload
 
 __all__ = ["OPSET", "PackedClassifier", "op_schema", "trace"]
@@ -33,6 +34,8 @@ ATTRIBUTE_TYPES = {
     "float": onnx.defs.OpSchema.AttrType.FLOAT,
     "string": onnx.defs.OpSchema.AttrType.STRING,
 }
+# What the operators take: on CUDA all three, on the CPU the first.
+DATA_TYPES = ["tensor(float)", "tensor(float16)", "tensor(bfloat16)"]
 
 
 class PackedClassifier(nn.Module):
@@ -82,7 +85,7 @@ class PackedClassifier(nn.Module):
             only_first=self.pooling == "first",
             inputs=dict(zip(self.inputs, tensors, strict=True)),
         )
-        logits = self.architecture.logits(self.model, batch)
+        logits = self.architecture.logits(self.model, batch).float()
         if not batch.value_flops:
             return logits
         return logits, torch.stack(batch.value_flops).mean(dim=0)
@@ -115,18 +118,24 @@ def op_schema(operator: Operator) -> Any:
         inputs=[
             parameter(
                 item.name,
-                f"tensor({item.dtype})",
+                type_of(item),
                 item.doc,
                 param_option=option.Optional if item.optional else option.Single,
             )
             for item in operator.inputs
         ],
-        outputs=[parameter(item.name, f"tensor({item.dtype})", item.doc) for item in operator.outputs],
+        outputs=[parameter(item.name, type_of(item), item.doc) for item in operator.outputs],
+        type_constraints=[("T", DATA_TYPES, "the operator's data type")],
         attributes=[
             onnx.defs.OpSchema.Attribute(item.name, ATTRIBUTE_TYPES[item.kind], item.doc, required=False)
             for item in operator.attributes
         ],
     )
+
+
+def type_of(tensor: TensorSpec) -> str:
+    """A tensor's type in the ONNX schema; data tensors share one."""
+    return "T" if tensor.data else f"tensor({tensor.dtype})"
 
 
 def translation(operator: Operator) -> Callable[..., Any]:

@@ -24,10 +24,10 @@ __all__ = ["TOLERANCE", "NodeCount", "Sample", "count_nodes", "parity", "sample"
 
 # Largest difference of a logit, as a share of the largest logit. Rounded to 8 bits, tiny models of random weights move
 # by up to 0.07, trained ones by less than 0.02; what is above the limit has lost its meaning.
-TOLERANCE = {"fp32": 1e-3, "int8": 0.25}
+TOLERANCE = {"fp32": 1e-3, "int8": 0.25, "fp16": 0.05}
 LENGTHS = (5, 1, 33, 2, 140, 300, 17)
 # Rounding is judged by a larger batch: so many rows of each length.
-REPEATS = {"fp32": 1, "int8": 8}
+REPEATS = {"fp32": 1, "int8": 8, "fp16": 8, "bf16": 8}
 TIMED_RUNS = 5
 SEED = 0
 
@@ -182,6 +182,27 @@ def agreement(manifest: Manifest, logits: npt.NDArray[np.float32], wanted: npt.N
     if manifest.task == "single_label":
         return float((logits.argmax(axis=1) == wanted.argmax(axis=1)).mean())
     return float(((logits >= 0) == (wanted >= 0)).all(axis=1).mean())
+
+
+def native(model_path: Path, batch: Sample) -> float:
+    """Runs an fp16 graph on the CPU without the library; bf16 has no arithmetic there.
+
+    ONNX Runtime puts casts around what it has in fp32 alone, so weights and values between nodes are fp16, as on CUDA.
+
+    Returns:
+        Largest absolute difference of a logit to the eager model.
+
+    Raises:
+        ExportError: it is above the tolerance.
+    """
+    logits = create(model_path, library=False).run(["logits"], batch.feeds)[0]
+    difference = float(np.abs(logits - batch.logits).max())
+    limit = TOLERANCE["fp16"] * float(np.abs(batch.logits).max())
+    if not difference <= limit:
+        raise ExportError(
+            f"fp16 moves a logit by {difference:.2g}, must be at most {limit:.2g}: export it as bf16 or fp32"
+        )
+    return difference
 
 
 def timed(model_path: Path, batch: Sample) -> float:

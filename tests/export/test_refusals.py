@@ -76,7 +76,7 @@ def test_attention_that_the_model_was_not_trained_with(
         ("yoso", "yoso", {"knob_default": 2.5}, "the default of num_hashes is 2.5"),
         ("bert", "softmax", {"knob_default": 1}, "has no knob"),
         ("bert", "mca", {"name": "a b"}, "name"),
-        ("bert", "mca", {"precision": "int4"}, "precision is 'int4', must be one of: fp32, int8"),
+        ("bert", "mca", {"precision": "int4"}, "precision is 'int4', must be one of: fp32, int8, fp16, bf16"),
     ],
 )
 def test_options(

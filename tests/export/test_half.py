@@ -1,0 +1,149 @@
+"""Bundles of precision fp16 and bf16: what their graphs hold, and what can be proven about them on a CPU."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+import torch
+import transformers
+from checkpoints import SMALL, VOCAB, reference
+from onnx import TensorProto, helper
+from test_families import LENGTHS, rows, run
+from test_refusals import refuse, save
+
+from attenuator.bundle import read_manifest
+from attenuator.errors import BundleError
+from attenuator.export import half
+from attenuator.export.fallback import function
+from attenuator.export.packed import OPERATOR_BY_KEY
+from attenuator.ops.softmax.reference import softmax_attention
+from attenuator.runtime import create, load
+
+CASES = [("encoder-yoso", "yoso"), ("bert", "mca"), ("modernbert-mean", "mca")]
+TYPES = {"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
+# Relative error of one rounding.
+UNIT = {"fp16": 2.0**-11, "bf16": 2.0**-8}
+Get = Callable[..., Path]
+every_case = pytest.mark.parametrize(("name", "attention"), CASES)
+every_precision = pytest.mark.parametrize("precision", TYPES)
+
+
+@every_case
+@every_precision
+def test_data_is_half_as_wide_and_nothing_else_is(name: str, attention: str, precision: str, exported: Get) -> None:
+    folder = exported(name, attention, precision)
+    manifest = read_manifest(folder)
+    assert manifest.precision == precision
+    model = onnx.load(folder / "model.onnx")
+    onnx.checker.check_model(model, full_check=True)
+    types = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+    types |= {value.name: value.type.tensor_type.elem_type for value in (*model.graph.value_info, *model.graph.input)}
+    nodes = [node for node in model.graph.node if node.domain == "attenuator"]
+    assert nodes
+    for node in nodes:
+        operator = next(row for row in OPERATOR_BY_KEY.values() if row.name == node.op_type)
+        for item, value in zip(operator.inputs, node.input, strict=False):
+            wanted = {"float": TensorProto.FLOAT, "int32": TensorProto.INT32, "int64": TensorProto.INT64}[item.dtype]
+            assert types[value] == (TYPES[precision] if item.data else wanted), (node.op_type, item.name)
+    assert all(output.type.tensor_type.elem_type == TensorProto.FLOAT for output in model.graph.output)
+    assert [output.name for output in model.graph.output] == manifest.outputs
+    weights = [tensor for tensor in model.graph.initializer if len(tensor.dims) == 2]
+    assert {tensor.data_type for tensor in weights} == {TYPES[precision]}
+    for linear in (node for node in model.graph.node if node.op_type in ("Gemm", "MatMul")):
+        assert types[linear.input[1]] == TYPES[precision]
+
+
+@every_case
+@every_precision
+def test_its_fp32_form_equals_pytorch_but_for_the_rounding_of_weights(
+    name: str, attention: str, precision: str, exported: Get, checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = exported(name, attention, precision)
+    manifest = read_manifest(folder)
+    stored = ir.load(folder / "model.onnx")
+    stored.functions.clear()
+    ir.save(half.widened(stored), tmp_path / "wide.onnx")
+    batch = rows(manifest, LENGTHS)
+    eager = reference(checkpoint(name))
+    typed = "token_type_ids" in manifest.inputs
+    wanted = np.stack([eager(row.token_ids, row.type_ids if typed else None) for row in batch])
+    given = run(create(tmp_path / "wide.onnx"), manifest, batch)["logits"]
+    # Ten roundings deep, errors of a unit add up to no more than this.
+    assert 0 < np.abs(given - wanted).max() < 10 * UNIT[precision] * np.abs(wanted).max()
+    parity = manifest.provenance.parity
+    assert parity["library"] < 1e-4 * parity["largest_logit"]
+    assert parity["packing"] == 0
+    assert 0 < parity["rounded_weights"] < 10 * UNIT[precision] * parity["largest_logit"]
+    assert ("fp16" in parity) == (precision == "fp16")
+
+
+@every_case
+def test_fp16_runs_on_the_cpu_without_the_operators(
+    name: str, attention: str, exported: Get, checkpoint: Callable[[str], Path]
+) -> None:
+    folder = exported(name, attention, "fp16")
+    manifest = read_manifest(folder)
+    batch = rows(manifest, LENGTHS)
+    eager = reference(checkpoint(name))
+    typed = "token_type_ids" in manifest.inputs
+    wanted = np.stack([eager(row.token_ids, row.type_ids if typed else None) for row in batch])
+    given = run(create(folder / "model.onnx", library=False), manifest, batch)["logits"]
+    assert given.dtype == np.float32
+    assert np.abs(given - wanted).max() < 20 * UNIT["fp16"] * np.abs(wanted).max()
+
+
+@every_precision
+def test_the_cpu_refuses_it_in_one_sentence(precision: str, exported: Get) -> None:
+    folder = exported("encoder-yoso", "yoso", precision)
+    for check in (True, False):
+        with pytest.raises(BundleError, match=f"has precision {precision}, which runs on a CUDA device only") as caught:
+            load(folder, check=check)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", [TensorProto.FLOAT16, TensorProto.FLOAT])
+def test_functions_take_the_type_and_compute_in_fp32(dtype: int) -> None:
+    names = [item.name for item in OPERATOR_BY_KEY["softmax"].inputs]
+    attributes: dict[str, Any] = {item.name: item.default for item in OPERATOR_BY_KEY["softmax"].attributes}
+    node = helper.make_node(
+        "SoftmaxAttention", names, ["output"], domain="attenuator", **attributes | {"num_heads": 2, "queries": "all"}
+    )
+    types = [dtype, dtype, dtype, TensorProto.INT32]
+    graph = helper.make_graph(
+        [node],
+        "one_node",
+        [
+            helper.make_tensor_value_info(name, kind, [None] * len(item.axes))
+            for name, kind, item in zip(names, types, OPERATOR_BY_KEY["softmax"].inputs, strict=True)
+        ],
+        [helper.make_tensor_value_info("output", dtype, [None, None])],
+    )
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("attenuator", 1)]
+    model = helper.make_model(
+        graph, functions=[function("softmax", names, 20, dtype)], opset_imports=opsets, ir_version=10
+    )
+    onnx.checker.check_model(model, full_check=True)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    generator = np.random.default_rng(0)
+    data = {name: generator.standard_normal((9, 16)) for name in names[:3]}
+    given = {name: values.astype(helper.tensor_dtype_to_np_dtype(dtype)) for name, values in data.items()}
+    starts = {"cu_seqlens": np.array([0, 4, 9], np.int32)}
+    [output] = session.run(None, given | starts)
+    assert output.dtype == helper.tensor_dtype_to_np_dtype(dtype)
+    wide = {name: values.astype(np.float32) for name, values in given.items()}
+    wanted = softmax_attention(**wide, **starts, **attributes | {"num_heads": 2})
+    np.testing.assert_allclose(output, wanted, atol=2e-3 if dtype == TensorProto.FLOAT16 else 2e-6)
+
+
+def test_weights_beyond_fp16_are_refused(tmp_path: Path) -> None:
+    config = transformers.BertConfig(**SMALL)
+    model = transformers.BertForSequenceClassification(config)
+    with torch.no_grad():
+        model.bert.embeddings.word_embeddings.weight[VOCAB - 1, 0] = 1e6
+    sentence = refuse(save(model, tmp_path / "wide"), tmp_path, precision="fp16")
+    assert "word_embeddings.weight' is beyond the range of precision 'fp16'; use bf16 or fp32" in sentence
