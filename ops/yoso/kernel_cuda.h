@@ -40,8 +40,8 @@ struct Job {
   std::int32_t first_hash, num_hashes, total_hashes;  // a run of hashes; 0 of 0 is the expectation
   std::int32_t table_rows;                            // min(num_keys, 2^hash_bits)
   std::int64_t seed;
-  // Offsets in scratch, in bytes, all but `planes` of the run's first head.
-  std::int64_t planes;        // of the seed's first head here, plane_head
+  // Offsets in scratch, in bytes, of the run's first head; planes are of head `plane_head`.
+  std::int64_t planes;
   std::int64_t plane_stride;  // bytes from head to head
   std::int64_t plane_head;
   // Table path: [head][hash][row], rows rounded up to 16. Count path: [head][row][hash], hashes

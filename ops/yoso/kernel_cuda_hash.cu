@@ -97,38 +97,43 @@ __device__ inline void QuantiseRows(const Node& node, const HashPlace& place, in
 }
 
 // Writes the codes of hashes [first, first + count) of the place's rows, counted within the job:
-// code(row, hash - first). By row, the hashes that pad a row get code 0.
-template <bool kByRow, class Code, class Cut>
-__device__ inline void WriteCodes(const Job& job, const HashPlace& place, int first, int count,
-                                  const Cut& cut) {
-  Code* codes = reinterpret_cast<Code*>(place.codes);
+// cut(row, hash - first). By row, the hashes that pad a row get code 0.
+template <class Cut>
+__device__ inline void WriteCodes(const Node& node, const Job& job, const HashPlace& place,
+                                  int first, int count, bool by_row, const Cut& cut) {
+  const bool wide = node.code_bytes() == 2;
+  const auto write = [&](std::int64_t i, std::uint32_t code) {
+    if (wide) {
+      reinterpret_cast<std::uint16_t*>(place.codes)[i] = static_cast<std::uint16_t>(code);
+    } else {
+      place.codes[i] = static_cast<unsigned char>(code);
+    }
+  };
+  // Neighbouring threads write neighbouring codes: hashes of a row, or rows of a hash.
+  const int side = by_row ? cuda::kWarp : kCudaRowTile;
+  const int mine = threadIdx.x % side, group = threadIdx.x / side, groups = blockDim.x / side;
   const int begin = max(first, 0);
-  if (kByRow) {
+  if (by_row) {
     const int end = min(first + count, static_cast<int>(place.row_pitch));
-    for (int i = threadIdx.x; i < kCudaRowTile * cuda::kWarp; i += blockDim.x) {
-      const int r = i / cuda::kWarp;
-      if (r >= place.rows) break;
-      for (int t = begin + i % cuda::kWarp; t < end; t += cuda::kWarp) {
-        codes[(place.first_row + r) * place.row_pitch + t] =
-            static_cast<Code>(t < job.num_hashes ? cut(r, t - first) : 0);
+    for (int r = group; r < place.rows; r += groups) {
+      for (int t = begin + mine; t < end; t += side) {
+        write((place.first_row + r) * place.row_pitch + t,
+              t < job.num_hashes ? cut(r, t - first) : 0);
       }
     }
-  } else {
+  } else if (mine < place.rows) {
     const int end = min(first + count, job.num_hashes);
-    const int r = threadIdx.x % kCudaRowTile;
-    if (r >= place.rows) return;
-    for (int t = begin + static_cast<int>(threadIdx.x) / kCudaRowTile; t < end;
-         t += blockDim.x / kCudaRowTile) {
-      codes[t * place.row_pitch + place.first_row + r] = static_cast<Code>(cut(r, t - first));
+    for (int t = begin + group; t < end; t += groups) {
+      write(t * place.row_pitch + place.first_row + mine, cut(mine, t - first));
     }
   }
 }
 
-template <class T, class Code, bool kByRow>
-__global__ void __launch_bounds__(kHashThreads) HashGaussian(Node node, Jobs jobs) {
+template <class T>
+__global__ void __launch_bounds__(kHashThreads) HashGaussian(Node node, Jobs jobs, bool by_row) {
   const Job job = jobs.items[FindItem(jobs, blockIdx.x)];
   const HashPlace place = Locate(node, job, blockIdx.x - job.first_block,
-                                 Quotient(job.num_hashes, kCudaHashChunk), kByRow);
+                                 Quotient(job.num_hashes, kCudaHashChunk), by_row);
   const int padded = PaddedDim(node.head_dim), pitch = padded + kGapBytes, steps = padded / 32;
   signed char* data = cuda::SharedMemory<signed char>();
   int* sums = reinterpret_cast<int*>(data + kCudaRowTile * pitch);
@@ -182,7 +187,7 @@ __global__ void __launch_bounds__(kHashThreads) HashGaussian(Node node, Jobs job
   }
   __syncthreads();
   const int hash_bits = node.hash_bits;
-  WriteCodes<kByRow, Code>(job, place, first, kCudaHashChunk, [&](int r, int hash) {
+  WriteCodes(node, job, place, first, kCudaHashChunk, by_row, [&](int r, int hash) {
     const std::uint32_t* word = bits + r * kBitPitch + hash * hash_bits / 32;
     const std::uint64_t two = static_cast<std::uint64_t>(word[1]) << 32 | word[0];
     return static_cast<std::uint32_t>(two >> (hash * hash_bits % 32)) & ((1u << hash_bits) - 1);
@@ -228,8 +233,8 @@ __device__ inline Mask Ahead(Mask mask, int lane, int ahead) {
   return turn == 0 ? mask : mask >> turn | (mask & ((1u << turn) - 1)) << (kPer - turn);
 }
 
-template <class T, class Code, bool kByRow, int kSize>
-__global__ void __launch_bounds__(kBlockThreads) HashHadamard(Node node, Jobs jobs) {
+template <class T, int kSize>
+__global__ void __launch_bounds__(kBlockThreads) HashHadamard(Node node, Jobs jobs, bool by_row) {
   constexpr int kLanes = LanesOf(kSize), kPer = kSize / kLanes;
   constexpr int kPitch = kSize + kGapBytes;
   constexpr int kRowLanes = kCudaRowTile * kLanes;
@@ -237,7 +242,7 @@ __global__ void __launch_bounds__(kBlockThreads) HashHadamard(Node node, Jobs jo
   const Job job = jobs.items[FindItem(jobs, blockIdx.x)];
   const int first_part = job.first_hash / kSize;
   const int parts = Quotient(job.first_hash + job.num_hashes, kSize) - first_part;
-  const HashPlace place = Locate(node, job, blockIdx.x - job.first_block, parts, kByRow);
+  const HashPlace place = Locate(node, job, blockIdx.x - job.first_block, parts, by_row);
   const int part = first_part + place.part;
   Mask* masks = cuda::SharedMemory<Mask>();  // [bit][row][lane]
   signed char* data = reinterpret_cast<signed char*>(masks + kMaxBits * kRowLanes);
@@ -282,7 +287,7 @@ __global__ void __launch_bounds__(kBlockThreads) HashHadamard(Node node, Jobs jo
   }
   __syncthreads();
   const int hash_bits = node.hash_bits;
-  WriteCodes<kByRow, Code>(job, place, part * kSize - job.first_hash, kSize, [&](int r, int hash) {
+  WriteCodes(node, job, place, part * kSize - job.first_hash, kSize, by_row, [&](int r, int hash) {
     std::uint32_t code = 0;
     for (int bit = 0; bit < hash_bits; ++bit) {
       const Mask mask = masks[bit * kRowLanes + r * kLanes + hash % kLanes];
@@ -298,20 +303,21 @@ int HashParts(const Node& node, const Job& job) {
   return Quotient(job.first_hash + job.num_hashes, size) - job.first_hash / size;
 }
 
-template <class T, class Code, bool kByRow>
-void LaunchHashAs(const Node& node, const Jobs& jobs, int blocks, cuda::Stream stream) {
+template <class T>
+void LaunchHashAs(const Node& node, const Jobs& jobs, int blocks, bool by_row,
+                  cuda::Stream stream) {
   const dim3 grid(static_cast<unsigned>(blocks));
   if (!node.hadamard) {
     const int padded = PaddedDim(node.head_dim);
     const std::size_t shared = kCudaRowTile * (padded + kGapBytes + 4 + 4 * (kMaxBits + 1)) + 16;
-    return cuda::Launch("YosoAttention hash", HashGaussian<T, Code, kByRow>, grid, kHashThreads,
-                        shared, stream, node, jobs);
+    return cuda::Launch("YosoAttention hash", HashGaussian<T>, grid, kHashThreads, shared, stream,
+                        node, jobs, by_row);
   }
   const auto launch = [&](auto size) {
     const std::size_t shared =
         kCudaRowTile * (kMaxBits * LanesOf(size.value) * sizeof(Mask) + size.value + kGapBytes + 4);
-    cuda::Launch("YosoAttention hadamard", HashHadamard<T, Code, kByRow, size.value>, grid,
-                 kBlockThreads, shared, stream, node, jobs);
+    cuda::Launch("YosoAttention hadamard", HashHadamard<T, size.value>, grid, kBlockThreads, shared,
+                 stream, node, jobs, by_row);
   };
   switch (HadamardSize(node.head_dim)) {
     case 32:
@@ -334,16 +340,8 @@ int HashBlocks(const Node& node, const Job& job) {
 
 void LaunchHash(ElementType data, const Node& node, const Jobs& jobs, int blocks, bool by_row,
                 cuda::Stream stream) {
-  cuda::ForType(data, [&](auto type) {
-    using T = decltype(type);
-    if (node.code_bytes() == 2) {
-      by_row ? LaunchHashAs<T, std::uint16_t, true>(node, jobs, blocks, stream)
-             : LaunchHashAs<T, std::uint16_t, false>(node, jobs, blocks, stream);
-    } else {
-      by_row ? LaunchHashAs<T, std::uint8_t, true>(node, jobs, blocks, stream)
-             : LaunchHashAs<T, std::uint8_t, false>(node, jobs, blocks, stream);
-    }
-  });
+  cuda::ForType(
+      data, [&](auto type) { LaunchHashAs<decltype(type)>(node, jobs, blocks, by_row, stream); });
 }
 
 }  // namespace attenuator::yoso

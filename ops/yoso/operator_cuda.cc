@@ -135,7 +135,6 @@ class Planner {
       job.first_hash = first;
       job.num_hashes = std::min(size, job.total_hashes - first);
       wave_.jobs[static_cast<int>(Path::kTables)].push_back(job);
-      // Sums are kept from pass to pass, so they lie first, where each finds them.
       Close();
     }
   }
@@ -153,6 +152,7 @@ class Planner {
     for (int path = 0; path < 3; ++path) {
       for (Job& job : wave_.jobs[path]) {
         const HeadSizes sizes = Sizes(node_, job, static_cast<Path>(path));
+        // First of all, where the next pass of a job that needs several finds them.
         job.sums = Take(job.num_heads * sizes.sums);
         job.query_codes = Take(job.num_heads * sizes.query_codes);
         job.key_codes = Take(job.num_heads * sizes.key_codes);
