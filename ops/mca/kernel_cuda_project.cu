@@ -117,7 +117,7 @@ __global__ __launch_bounds__(kThreads) void Project(Items items, DeviceCall call
       }
       for (int chunk = 0; chunk < listed; chunk += kDepth) {
         const int depth = min(kDepth, listed - chunk);
-        __syncthreads();  // the list is there, and the last chunk has been read
+        __syncthreads();  // the list is there, and the last chunk has been multiplied
         for (int i = warp; i < kTokens; i += kBlockWarps) {
           float x = 0;
           if (lane < depth && i < count) {
@@ -154,7 +154,6 @@ __global__ __launch_bounds__(kThreads) void Project(Items items, DeviceCall call
           }
         }
       }
-      __syncthreads();  // the list has been read
     }
 #pragma unroll
     for (int i = 0; i < 3; ++i) {

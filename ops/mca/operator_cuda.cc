@@ -1,5 +1,6 @@
 // McaAttention on CUDA: checks, scratch memory, and the list of launches. The host decides what it
 // can know without the data (which sequences may be approximated at all), the device the rest.
+#include <utility>
 #include <vector>
 
 #include "ops/mca/inputs.h"
