@@ -137,25 +137,6 @@ inline void Check(cudaError_t error, const char* what) {
     throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error));
 }
 
-// Queues a kernel; a grid without blocks is nothing to do. `what` names operator and kernel in
-// errors.
-template <class... Parameters, class... Arguments>
-void Launch(const char* what, void (*kernel)(Parameters...), dim3 grid, unsigned threads,
-            std::size_t shared_bytes, Stream stream, const Arguments&... arguments) {
-  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
-  if (shared_bytes > 48 * 1024) {  // more must be asked for
-    Check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               static_cast<int>(shared_bytes)),
-          what);
-  }
-  kernel<<<grid, threads, shared_bytes, stream>>>(arguments...);
-  Check(cudaGetLastError(), what);
-}
-
-inline void ZeroAsync(void* memory, std::size_t bytes, Stream stream) {
-  if (bytes > 0) Check(cudaMemsetAsync(memory, 0, bytes, stream), "cudaMemsetAsync");
-}
-
 struct DeviceLimits {
   int multiprocessors;
   int shared_bytes;  // most dynamic shared memory of a block
@@ -172,6 +153,32 @@ inline DeviceLimits Limits() {
       cudaDeviceGetAttribute(&limits.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
       "cudaDeviceGetAttribute");
   return limits;
+}
+
+// Queues a kernel; a grid without blocks is nothing to do. `what` names operator and kernel in
+// errors.
+template <class... Parameters, class... Arguments>
+void Launch(const char* what, void (*kernel)(Parameters...), dim3 grid, unsigned threads,
+            std::size_t shared_bytes, Stream stream, const Arguments&... arguments) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  if (shared_bytes > 48 * 1024) {
+    // More must be allowed first. Always the most there is: the permission belongs to the kernel,
+    // and a concurrent run that needs less must not take this one's away.
+    Check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               Limits().shared_bytes),
+          what);
+  }
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  // Returns this launch's own error; cudaGetLastError() might be somebody else's.
+  Check(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...), what);
+}
+
+inline void ZeroAsync(void* memory, std::size_t bytes, Stream stream) {
+  if (bytes > 0) Check(cudaMemsetAsync(memory, 0, bytes, stream), "cudaMemsetAsync");
 }
 
 #endif  // ATTENUATOR_CUDA_ON_HOST
