@@ -33,7 +33,9 @@ __device__ inline int FindItem(const Batch& batch, int block) {
   return i;
 }
 
-__device__ inline double WarpSumDouble(double x) {
+// Sum over the lanes of a warp, the same in every lane.
+template <class Value>
+__device__ inline Value WarpTotal(Value x) {
   for (int lanes = cuda::kWarp / 2; lanes > 0; lanes /= 2) {
     x += __shfl_xor_sync(cuda::kFullMask, x, lanes);
   }
@@ -62,7 +64,7 @@ __device__ inline void FinishRows(const Node& node, const Job& job, int head, in
       for (int c = lane; c < node.value_dim; c += cuda::kWarp) {
         squares += static_cast<double>(row[c]) * row[c];
       }
-      const double norm = sqrt(WarpSumDouble(squares)) * scale;
+      const double norm = sqrt(WarpTotal(squares)) * scale;
       factor = static_cast<float>(scale / (norm > 1e-12 ? norm : 1e-12));
     }
     const int low = max(first + r - node.taps / 2, 0);

@@ -13,14 +13,6 @@ namespace {
 
 constexpr int kMaxColumns = 256;
 
-template <class Value>
-__device__ inline Value SumOfWarp(Value x) {
-  for (int lanes = cuda::kWarp / 2; lanes > 0; lanes /= 2) {
-    x += __shfl_xor_sync(cuda::kFullMask, x, lanes);
-  }
-  return x;
-}
-
 template <class T, class Kind>
 __global__ void __launch_bounds__(kBlockThreads) First(Node node, Jobs jobs) {
   using Word = typename Kind::Word;
@@ -41,7 +33,7 @@ __global__ void __launch_bounds__(kBlockThreads) First(Node node, Jobs jobs) {
     const Word* key = keys + static_cast<std::int64_t>(j) * words;
     typename Kind::Sum sum = 0;
     for (int w = lane; w < words; w += cuda::kWarp) Kind::Score(sum, query[w], key[w]);
-    sum = SumOfWarp(sum);
+    sum = WarpTotal(sum);
     if (lane == 0) weights[j] = Kind::Weight(node, job, sum, words, query, key);
   }
   __syncthreads();

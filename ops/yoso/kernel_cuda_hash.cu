@@ -89,9 +89,7 @@ __device__ inline void QuantiseRows(const Node& node, const HashPlace& place, in
       data[r * (padded + kGapBytes) + d] = static_cast<signed char>(rounded);
       sum += rounded;
     }
-    for (int lanes = cuda::kWarp / 2; lanes > 0; lanes /= 2) {
-      sum += __shfl_xor_sync(cuda::kFullMask, sum, lanes);
-    }
+    sum = WarpTotal(sum);
     if (lane == 0) sums[r] = sum;
   }
 }

@@ -50,7 +50,7 @@ __global__ void UnitRows(Node node, Jobs jobs) {
     const double x = cuda::ToFloat(row[d]);
     squares += x * x;
   }
-  const double norm = sqrt(WarpSumDouble(squares));
+  const double norm = sqrt(WarpTotal(squares));
   const double inverse = 1.0 / (norm > 1e-12 ? norm : 1e-12);
   float* unit = reinterpret_cast<float*>(node.scratch + (key ? job.key_codes : job.query_codes)) +
                 (static_cast<std::int64_t>(local_head) * count + i) * dim;
