@@ -77,7 +77,7 @@ __device__ inline void LoadWords(const Word* rows, int words, int count, int fir
 }
 
 template <class T, class Kind, int kRuns>
-__global__ void __launch_bounds__(kBlockThreads, kRuns == 4 ? 1 : 2) Pairs(Node node, Jobs jobs) {
+__global__ void __launch_bounds__(kBlockThreads, kRuns == 1 ? 2 : 1) Pairs(Node node, Jobs jobs) {
   using Word = typename Kind::Word;
   constexpr int kColumns = kRuns * 64;
   const Job job = jobs.items[FindItem(jobs, blockIdx.x)];
