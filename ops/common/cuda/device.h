@@ -161,6 +161,13 @@ template <class... Parameters, class... Arguments>
 void Launch(const char* what, void (*kernel)(Parameters...), dim3 grid, unsigned threads,
             std::size_t shared_bytes, Stream stream, const Arguments&... arguments) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  Check(cudaStreamIsCapturing(stream, &capture), what);
+  if (capture != cudaStreamCaptureStatusNone) {
+    throw std::runtime_error(std::string(what) +
+                             " reads cu_seqlens and knobs on the host: a CUDA graph would repeat "
+                             "the values it was captured with");
+  }
   if (shared_bytes > 48 * 1024) {
     // More must be allowed first. Always the most there is: the permission belongs to the kernel,
     // and a concurrent run that needs less must not take this one's away.

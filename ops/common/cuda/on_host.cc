@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <deque>
 #include <exception>
 #include <memory>
 #include <numeric>
@@ -70,11 +71,17 @@ struct Warp {
   unsigned char values[2][32 * kMostBytes];
 };
 
+struct Copy {
+  void* shared;
+  const void* global;  // null: zeros
+};
+
 struct Fiber {
   void* context = nullptr;  // its stack pointer while it waits
   std::unique_ptr<unsigned char[]> stack;
   Place place;
   bool ended = false;
+  std::deque<std::vector<Copy>> copies;  // groups, oldest first; the last is still open
 };
 
 struct Runner {
@@ -138,6 +145,7 @@ void Prepare(Fiber& fiber, const Place& place, int thread) {
   fiber.place = place;
   fiber.place.thread = dim3(static_cast<unsigned>(thread), 0, 0);
   fiber.ended = false;
+  fiber.copies.assign(1, {});
   // As if something had called Main (which never returns) and Main had called OnHostSwitch: six
   // registers, Main's address, the address that Main would return to.
   const auto top =
@@ -209,6 +217,17 @@ void Record(const void* kernel, unsigned threads, std::size_t shared_bytes) {
 
 }  // namespace
 
+void FinishCopies(int pending) {
+  auto& groups = runner.current->copies;
+  while (static_cast<int>(groups.size()) > pending + 1) {
+    for (const Copy& copy : groups.front()) {
+      copy.global != nullptr ? std::memcpy(copy.shared, copy.global, 16)
+                             : std::memset(copy.shared, 0, 16);
+    }
+    groups.pop_front();
+  }
+}
+
 void RunGrid(const char* what, const void* kernel, dim3 grid, unsigned threads,
              std::size_t shared_bytes, const std::function<void()>& body) {
   const auto refuse = [&](const char* why) {
@@ -242,9 +261,17 @@ void RunGrid(const char* what, const void* kernel, dim3 grid, unsigned threads,
 
 namespace {
 
+// A GPU faults on such an address.
+void RefuseMisaligned(const void* address) {
+  if (reinterpret_cast<std::uintptr_t>(address) % 16 != 0) {
+    throw std::runtime_error("an address of a copy or a matrix load is not a multiple of 16 bytes");
+  }
+}
+
 // Both kinds of 8x8 loads: which element of which row a lane gets.
 template <class Pick>
 void Load(std::uint32_t (&out)[4], const void* shared_row, const Pick& pick) {
+  RefuseMisaligned(shared_row);
   const void* rows[32];
   std::memcpy(rows, Collect(&shared_row, sizeof shared_row), sizeof rows);
   for (int matrix = 0; matrix < 4; ++matrix) {
@@ -324,6 +351,15 @@ Bfloat16 FromFloat<Bfloat16>(float x) {
   bits += 0x7FFF + (bits >> 16 & 1);
   return {static_cast<std::uint16_t>(bits >> 16)};
 }
+
+void CopyAsync16(void* shared, const void* global, bool valid) {
+  on_host::RefuseMisaligned(shared);
+  if (valid) on_host::RefuseMisaligned(global);
+  std::memset(shared, 0xCD, 16);
+  on_host::runner.current->copies.back().push_back({shared, valid ? global : nullptr});
+}
+
+void CopyCommit() { on_host::runner.current->copies.emplace_back(); }
 
 void LoadMatrices(std::uint32_t (&out)[4], const void* shared_row) {
   on_host::Load(out, shared_row, [](int line, int place) { return std::pair(line, place); });

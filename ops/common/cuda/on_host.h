@@ -77,6 +77,9 @@ void* SharedBytes();
 std::size_t SharedLimit();
 // Each launch adds a line to the file ATTENUATOR_ON_HOST_LAUNCHES, if there is one: where in the
 // library the kernel lies, threads, shared bytes, the limit above.
+// Carries out the running fiber's asynchronous copies, all but the newest `pending` groups.
+void FinishCopies(int pending);
+
 void RunGrid(const char* what, const void* kernel, dim3 grid, unsigned threads,
              std::size_t shared_bytes, const std::function<void()>& body);
 
@@ -234,12 +237,13 @@ T* SharedMemory() {
   return static_cast<T*>(on_host::SharedBytes());
 }
 
-inline void CopyAsync16(void* shared, const void* global, bool valid = true) {
-  valid ? std::memcpy(shared, global, 16) : std::memset(shared, 0, 16);
-}
-inline void CopyCommit() {}
+// Carried out by CopyWait and not before, so that a missing wait is seen.
+void CopyAsync16(void* shared, const void* global, bool valid = true);
+void CopyCommit();
 template <int kPending>
-void CopyWait() {}
+void CopyWait() {
+  on_host::FinishCopies(kPending);
+}
 
 void LoadMatrices(std::uint32_t (&out)[4], const void* shared_row);
 void LoadMatricesTransposed(std::uint32_t (&out)[4], const void* shared_row);

@@ -112,8 +112,14 @@ def open_session(model: str | bytes, options: ort.SessionOptions, device: Device
     providers: list[Any] = [PROVIDERS["cpu"]]
     if device.kind == "cuda":
         load_cuda_libraries()
-        # TF32 rounds the inputs of a product to 10 bits: fp32 bundles would miss their probe.
-        providers.insert(0, (PROVIDERS["cuda"], {"device_id": device.index, "use_tf32": 0}))
+        settings = {
+            "device_id": device.index,
+            # TF32 rounds the inputs of a product to 10 bits: fp32 bundles would miss their probe.
+            "use_tf32": 0,
+            # Every batch has another length: doubling would take the GPU's whole memory in time.
+            "arena_extend_strategy": "kSameAsRequested",
+        }
+        providers.insert(0, (PROVIDERS["cuda"], settings))
     session = ort.InferenceSession(model, options, providers=providers, enable_fallback=0)
     session.disable_fallback()
     return session
