@@ -18,8 +18,8 @@ namespace attenuator::mca {
 namespace {
 
 template <class T, int kMicro>
-__global__ __launch_bounds__(softmax::kTileThreads) void Maxima(Items items, DeviceCall call,
-                                                                DevicePlan plan) {
+__global__ __launch_bounds__(softmax::kTileThreads, 2) void Maxima(Items items, DeviceCall call,
+                                                                   DevicePlan plan) {
   constexpr int kRows = 16 * kMicro;
   const SequenceItem item = items.items[blockIdx.z];
   const int row = static_cast<int>(blockIdx.x) * kRows, head = static_cast<int>(blockIdx.y);

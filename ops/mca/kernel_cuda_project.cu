@@ -40,9 +40,9 @@ struct ProjectShared {
 };
 
 template <class T>
-__global__ __launch_bounds__(kThreads) void Project(Items items, DeviceCall call,
-                                                    DeviceWeights weights, DeviceFacts facts,
-                                                    DevicePlan plan) {
+__global__ __launch_bounds__(kThreads, 2) void Project(Items items, DeviceCall call,
+                                                       DeviceWeights weights, DeviceFacts facts,
+                                                       DevicePlan plan) {
   auto& shared = *cuda::SharedMemory<ProjectShared>();
   const SequenceItem item = items.items[blockIdx.z];
   const int head = static_cast<int>(blockIdx.y), t = static_cast<int>(threadIdx.x);
