@@ -147,6 +147,13 @@ void LaunchPlanes(const Node& node, const PlaneJobs& jobs, int blocks, cuda::Str
     cuda::Launch("YosoAttention signs", HadamardSigns, grid, kBlockThreads, 0, stream, node, jobs,
                  HadamardSize(node.head_dim));
   } else {
+    // Hashing reads whole operands: coordinates and planes beyond the last meet zeros or are cut
+    // off, but must have been written.
+    for (int i = 0; i < jobs.count; ++i) {
+      const PlaneJob& job = jobs.items[i];
+      if (node.head_dim % 32 == 0 && job.num_hashes % kCudaHashChunk == 0) continue;
+      Clear(node.scratch + job.offset, job.num_heads * job.stride, stream);
+    }
     cuda::Launch("YosoAttention planes", GaussianPlanes, grid, kBlockThreads, 256, stream, node,
                  jobs);
   }
