@@ -7,11 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from attenuator.export.encoder import Encoder, EncoderConfig, SequencePool, SinusoidalPositions  # noqa: E402
-from attenuator.export.encoder_attention import (  # noqa: E402
+from attenuator.export.encoder import Encoder, EncoderConfig, SequencePool, SinusoidalPositions
+from attenuator.export.encoder_attention import (
     PackedLayout,
     collisions,
     expected_collisions,
