@@ -40,6 +40,14 @@ def refused(folder: Path, *words: str, child: bool = False) -> None:
     assert "Traceback" not in sentence
 
 
+@pytest.mark.parametrize("name", ["numpy", "tokenizers"])
+def test_modules_beside_a_bundle_are_not_imported(copy: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A command that is started inside a bundle's folder runs none of what lies there."""
+    (copy / f"{name}.py").write_text("raise SystemExit(3)\n")
+    monkeypatch.chdir(copy)
+    check_in_child(Path())
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_missing_file(copy: Path, name: str) -> None:
     (copy / name).unlink()

@@ -46,6 +46,12 @@ def test_what_is_missing_is_named(case: tuple[str, str, str]) -> None:
     assert len(reason) < 320
 
 
+def test_trial_imports_nothing_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "numpy.py").write_text("raise SystemExit(3)\n")
+    monkeypatch.chdir(tmp_path)
+    assert devices.trial(Device("cuda", 255)) != "its trial ended with code 3"
+
+
 @pytest.mark.parametrize("wanted", ["cpu", "cuda", "auto"])
 @pytest.mark.parametrize("reason", [None, "libcublasLt.so.13 is missing"])
 def test_choice(monkeypatch: pytest.MonkeyPatch, wanted: devices.Wanted, reason: str | None) -> None:

@@ -13,6 +13,8 @@ from attenuator.errors import DeviceUnavailable, OperatorLibraryMissing
 Wanted = Literal["cpu", "cuda", "auto"]
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 TRIAL_TIMEOUT_S = 300
+# For children started by -m, which would first look for modules in the current folder: a bundle's own, at worst.
+SAFE_PATH = "-P"
 ENVIRONMENT = "pip install 'attenuator[gpu]'"
 ABSENT = re.compile(r"(lib[\w.+-]+\.so[\w.]*): cannot open shared object file")
 CUDA_FAILURE = re.compile(r"CUDA failure \d+: ([^;\n]+)")
@@ -94,7 +96,7 @@ def trial(device: Device) -> str | None:
     Returns:
         None where it works, else what is missing, in words.
     """
-    command = [sys.executable, "-m", "attenuator.runtime.trial", str(device.index)]
+    command = [sys.executable, SAFE_PATH, "-m", "attenuator.runtime.trial", str(device.index)]
     try:
         child = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TRIAL_TIMEOUT_S, check=False

@@ -15,7 +15,7 @@ from attenuator.runtime import scores
 from attenuator.runtime import session as sessions
 from attenuator.runtime.batch import Row, RowResult, pack
 from attenuator.runtime.cost import CostModel, cost_model
-from attenuator.runtime.device import CPU, Device
+from attenuator.runtime.device import CPU, SAFE_PATH, Device
 from attenuator.runtime.graph import read_graph
 from attenuator.runtime.knobs import KnobTable
 from attenuator.runtime.tokens import Encoded, TextEncoder
@@ -195,7 +195,7 @@ def check_in_child(folder: Path, *, device: Device = CPU, timeout_s: float = CHE
     Raises:
         BundleError: the check found something, or the child died or hung; names the file it was at.
     """
-    command = [sys.executable, "-m", "attenuator.runtime.check", str(folder), str(device)]
+    command = [sys.executable, SAFE_PATH, "-m", "attenuator.runtime.check", str(folder), str(device)]
     try:
         child = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False)
         output, ending = child.stdout, f"ended the checking process with code {child.returncode}"
