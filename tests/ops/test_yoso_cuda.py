@@ -11,6 +11,7 @@ import pytest
 from cases import Case, make_inputs, split, take, variants
 from harness import Array, AttributeValue, offsets, run
 from harness_cuda import DATA_TYPES, device_name, run_on_device
+from test_yoso import make, relative
 
 from attenuator.errors import EngineError
 from attenuator.ops import OPERATORS
@@ -29,39 +30,6 @@ COUNTED, TABLES = 150, 270
 def _device() -> None:
     if device_name() != "cuda_on_host":
         pytest.fail("the library of ATTENUATOR_CUDA_LIBRARY has no test device: configure with ATTENUATOR_CUDA_ON_HOST")
-
-
-def make(
-    lengths: tuple[int, ...],
-    num_heads: int = 2,
-    head_dim: int = 16,
-    value_dim: int = 12,
-    num_hashes: object = 4,
-    queries: str = "all",
-    taps: int = 0,
-) -> dict[str, Array]:
-    rng = np.random.default_rng(sum(lengths) + head_dim)
-    rows, batch = sum(lengths), len(lengths)
-
-    def draw(*shape: int) -> Array:
-        return rng.standard_normal(shape).astype(np.float32)
-
-    inputs = {
-        "query": draw(batch if queries == "first" else rows, num_heads * head_dim),
-        "key": draw(rows, num_heads * head_dim) + np.float32(0.4),
-        "value": draw(rows, num_heads * value_dim),
-        "cu_seqlens": offsets(lengths),
-        "num_hashes": np.resize(np.asarray(num_hashes, np.int32), batch),
-        "seed": rng.integers(0, 2**53, batch),
-    }
-    if taps:
-        inputs["conv_weight"] = draw(num_heads, taps)
-    return inputs
-
-
-def relative(actual: Array, expected: Array) -> float:
-    assert actual.shape == expected.shape
-    return float(np.abs(actual - expected).max(initial=0) / max(np.abs(expected).max(initial=0), 1e-30))
 
 
 def agree(inputs: dict[str, Array], tolerance: float = 1e-5, **attributes: AttributeValue) -> Array:
