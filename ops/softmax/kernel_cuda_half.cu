@@ -7,13 +7,12 @@
 // probabilities meet the values. Scores never leave the registers: the layout of an accumulator is
 // that of the next product's left operand.
 //
-//   products    mma 16 x 8 x 16, operands of the type, float32 sums
-//   softmax     float32, in units of log2, running maximum and sum; probabilities are rounded to
-//   the
-//               type for the second product, their sum is taken before
-//   shared      rows kDim + 8 elements apart, which keeps ldmatrix free of bank conflicts; queries,
-//               keys and values: 36 KiB at head_dim 64, 51 KiB at 128, 66 KiB at 256
-//   output      through the queries' shared memory, each warp its own rows, in whole 16 bytes
+// Products are mma 16 x 8 x 16, operands of the type, float32 sums. Softmax is float32, in units of
+// log2, with a running maximum and sum; probabilities are rounded to the type for the second
+// product, their sum is taken before. Rows in shared memory lie kDim + 8 elements apart, which
+// keeps ldmatrix free of bank conflicts; queries, keys and values: 36 KiB at head_dim 64, 51 KiB at
+// 128, 66 KiB at 256. Output leaves through the queries' shared memory, each warp its own rows, in
+// whole 16 bytes.
 //
 // head_dim = value_dim = 32, 64 or 128 have kernels of their own (kWhole); any other size up to
 // 128, and up to 256, takes the next larger one, pads with zeros and skips the fragments beyond it.

@@ -217,9 +217,9 @@ void ForBlocks(const std::vector<Item>& items, const Blocks& blocks, const Body&
   });
 }
 
-class YosoDeviceKernel final : public DeviceKernel {
+class YosoAttentionDeviceKernel final : public DeviceKernel {
  public:
-  YosoDeviceKernel(const NodeReader& reader, ElementType data)
+  YosoAttentionDeviceKernel(const NodeReader& reader, ElementType data)
       : attributes_(Spec::Read(reader)), data_(data) {}
 
   void Run(DeviceContext& context) const override {
@@ -367,7 +367,7 @@ class YosoDeviceKernel final : public DeviceKernel {
 
 template <>
 std::unique_ptr<DeviceKernel> MakeDeviceKernel<Spec>(const NodeReader& reader, ElementType data) {
-  return std::make_unique<YosoDeviceKernel>(reader, data);
+  return std::make_unique<YosoAttentionDeviceKernel>(reader, data);
 }
 
 }  // namespace attenuator::cuda
