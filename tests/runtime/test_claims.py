@@ -1,4 +1,4 @@
-"""What a bundle says beside its graph, against the graph; its calibration; and graphs that cannot be counted."""
+"""What a bundle says beside its graph, against the graph; its calibration; graphs that cannot be counted; outputs."""
 
 import json
 import os
@@ -6,13 +6,15 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 import tiny
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from attenuator import bundle
-from attenuator.errors import BundleError
+from attenuator.errors import BundleError, EngineError
+from attenuator.runtime import Row, load
 from attenuator.runtime.check import check_bundle
 from attenuator.runtime.graph import read_graph
 from attenuator.runtime.work import count_work
@@ -121,3 +123,39 @@ def test_graph_that_cannot_be_counted(copy: Path, edit: Edit) -> None:
     count_work(read_graph(copy / bundle.MODEL))
     tiny.sign(copy)
     refused(copy, bundle.MODEL)
+
+
+def logits_of_three_rows(model: onnx.ModelProto) -> None:
+    """As many as the probe has."""
+    for name, value in (("first", 0), ("last", 3)):
+        model.graph.initializer.append(numpy_helper.from_array(np.array([value]), name))
+    model.graph.node[-1].output[0] = "plain_logits"
+    model.graph.node.append(helper.make_node("Slice", ["plain_logits", "first", "last"], ["logits"]))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -1.0])
+def test_value_flops_that_are_no_share(bundles: dict[str, Path], tmp_path: Path, value: float) -> None:
+    folder = Path(shutil.copytree(bundles["mca"], tmp_path / "bundle"))
+    model = onnx.load(folder / bundle.MODEL)
+    model.graph.node[-1].output[0] = "plain_flops"
+    model.graph.initializer.append(numpy_helper.from_array(np.array(value, np.float32), "factor"))
+    model.graph.node.append(helper.make_node("Mul", ["plain_flops", "factor"], ["value_flops"]))
+    onnx.save(model, folder / bundle.MODEL)
+    tiny.sign(folder)
+    refused(folder, "gives value_flops", "must be a share")
+
+
+@pytest.mark.parametrize("count", [3, 5])
+def test_logits_of_other_rows_than_the_batch(copy: Path, count: int) -> None:
+    """Rows would be answered with each other's logits, or not at all."""
+    model = onnx.load(copy / bundle.MODEL)
+    logits_of_three_rows(model)
+    onnx.save(model, copy / bundle.MODEL)
+    tiny.sign(copy)
+    loaded = load(copy)
+    rows = [Row(np.array([5]), np.array([0]), {"num_hashes": 8}) for _ in range(count)]
+    if count <= 3:
+        assert len(loaded.run(rows)) == count
+        return
+    with pytest.raises(EngineError, match=r"gives logits \[3, 3\] for a batch, must be \[5, 3\]"):
+        loaded.run(rows)

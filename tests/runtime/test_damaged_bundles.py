@@ -262,6 +262,19 @@ def keep(model: onnx.ModelProto, name: str) -> None:
     model.graph.node.append(helper.make_node("Add", ["plain_logits", f"{name}_max"], ["logits"]))
 
 
+def lines_in_a_name(model: onnx.ModelProto) -> None:
+    model.graph.node.append(helper.make_node("Shell\nINFO all is well", ["input_ids"], ["shell"], domain="evil" * 999))
+
+
+def logits_of(element: int) -> Edit:
+    def edit(model: onnx.ModelProto) -> None:
+        model.graph.node[-1].output[0] = "plain_logits"
+        model.graph.node.append(helper.make_node("Cast", ["plain_logits"], ["logits"], to=element))
+        model.graph.output[0].type.tensor_type.elem_type = element
+
+    return edit
+
+
 def memory_bomb(model: onnx.ModelProto) -> None:
     """Fills 64 GiB when run."""
     model.graph.initializer.append(numpy_helper.from_array(np.array([2**34]), "huge"))
@@ -284,6 +297,9 @@ def endless_nesting(model: onnx.ModelProto) -> None:
 
 HOSTILE: dict[str, tuple[Edit, str]] = {
     "foreign operator": (foreign_operator, "evil:Shell"),
+    "operator named like log lines": (lines_in_a_name, "evilevil"),
+    "logits in half precision": (logits_of(TensorProto.FLOAT16), "'logits' as tensor(float16), must be tensor(float)"),
+    "logits of text": (logits_of(TensorProto.STRING), "'logits' as tensor(string), must be tensor(float)"),
     "unknown operator of ours": (unknown_own_operator, "attenuator:Shell"),
     "newer operators": (newer_operators, "version 2 of the operators"),
     "data outside": (external("../outside.bin"), "'../outside.bin'"),

@@ -154,10 +154,11 @@ def check_graph(folder: Path, manifest: Manifest, graph: Graph) -> None:
     for domain, name in sorted(used):
         if name in CONTROL_FLOW:
             raise BundleError(f"{where} has a {name} node, which no exported classifier has")
+        shown = f"{domain}:{name}"[:80]  # the file's own words: neither lines nor megabytes of them belong in a log
         if domain not in DOMAINS and (domain, name) not in functions:
-            raise BundleError(f"{where} has a node {domain}:{name}, which is no operator of this product")
+            raise BundleError(f"{where} has a node {shown!r}, which is no operator of this product")
         if domain == DOMAIN and name not in ours:
-            raise BundleError(f"{where} has a node {domain}:{name}, must be one of {', '.join(ours)}")
+            raise BundleError(f"{where} has a node {shown!r}, must be one of {', '.join(ours)}")
     found = Counter(ours[node.op_type] for node in graph.nodes if node.domain == DOMAIN)
     expected = Counter(manifest.attention.other_nodes)
     expected[manifest.attention.operator] += manifest.attention.layers
@@ -233,6 +234,9 @@ def check_signature(folder: Path, manifest: Manifest, session: Any) -> None:
     for name in [knob.name for knob in manifest.knobs]:
         if name not in found:
             raise BundleError(f"{where} has no input for knob {name}")
+    for entry in session.get_outputs():
+        if entry.type != INPUT_TYPES["float"]:
+            raise BundleError(f"{where} gives {entry.name!r} as {entry.type}, must be {INPUT_TYPES['float']}")
     names = [entry.name for entry in session.get_outputs()]
     if names != manifest.outputs or "logits" not in names or not set(names) <= {"logits", "value_flops"}:
         raise BundleError(f"{where} gives {names}, {MANIFEST} says {manifest.outputs}")
@@ -280,6 +284,9 @@ def check_probe(folder: Path, model: Model) -> None:
         found = model.run([Row(encoded.token_ids, encoded.type_ids, exact) for encoded in inputs])
     except AttenuatorError as error:
         raise BundleError(f"bundle {folder}: {MODEL} fails on the probe: {error}") from None
+    for result in found:
+        if result.value_flops is not None and not 0 <= result.value_flops < math.inf:  # NaN neither
+            raise BundleError(f"bundle {folder}: {MODEL} gives value_flops {result.value_flops:g}, must be a share")
     logits = np.stack([result.logits for result in found])
     difference = np.abs(logits - expected) / np.maximum(1.0, np.abs(expected))
     worst = float(difference.max()) if np.isfinite(difference).all() else float("inf")

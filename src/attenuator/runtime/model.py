@@ -112,6 +112,13 @@ class Model:
             raise EngineError(f"model '{self.manifest.name}' failed: {first_line(error)}") from error
         by_name = dict(zip(outputs, found, strict=True))
         flops = by_name.get("value_flops")
+        shapes = {"logits": (len(rows), len(self.manifest.labels)), "value_flops": (len(rows),)}
+        for name, array in by_name.items():  # rows would get no answer, or each other's
+            if array.shape != shapes[name]:
+                raise EngineError(
+                    f"model '{self.manifest.name}' gives {name} {list(array.shape)} for a batch, "
+                    f"must be {list(shapes[name])}"
+                )
         return [
             RowResult(logits, None if flops is None else float(flops[index]))
             for index, logits in enumerate(by_name["logits"])
