@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 
 from attenuator.commandline import CommandSettings
 from attenuator.ops.knobs import DEFAULT_SEED
@@ -49,3 +49,12 @@ class ServeSettings(CommandSettings):
     """Form of the log lines on standard error; texts of requests are never logged."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least severe log line that is written."""
+
+    @field_validator("api_key")
+    @classmethod
+    def can_be_sent(cls, key: SecretStr | None) -> SecretStr | None:
+        """Refuses keys that no header carries; an empty one, of a variable that is not set, would open the service."""
+        text = "x" if key is None else key.get_secret_value()
+        if not text.isascii() or not text.isprintable() or " " in text or not text:
+            raise ValueError("a key has one or more printable ASCII characters and no spaces")
+        return key

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, TypeVar
 
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 from pydantic_settings import BaseSettings, CliApp, CliSettingsSource, SettingsConfigDict, SettingsError
 
 ENV_PREFIX = "ATTENUATOR_"
@@ -121,7 +121,11 @@ def parse(
         flag = f"--{name.replace('_', '-')}"
         if first["type"] == "missing":
             fail(command, f"{flag} is missing")
-        reason = f"{first['msg'][0].lower()}{first['msg'][1:]}"
-        fail(command, f"{flag} (or {ENV_PREFIX}{name.upper()}) is {first['input']!r}: {reason}")
+        reason = first["msg"].removeprefix("Value error, ")
+        reason = f"{reason[0].lower()}{reason[1:]}"
+        field = settings.model_fields.get(name)
+        secret = field is not None and SecretStr.__name__ in str(field.annotation)
+        found = "refused" if secret else f"{first['input']!r}"  # what is printed ends up in logs
+        fail(command, f"{flag} (or {ENV_PREFIX}{name.upper()}) is {found}: {reason}")
     except SettingsError as error:
         fail(command, str(error))

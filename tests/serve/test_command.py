@@ -53,6 +53,17 @@ def test_wrong_words_are_one_sentence(case: tuple[tuple[str, ...], int, str]) ->
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("key", ["", " ", "two words", "cl\u00e9", "line\nbreak"])
+def test_key_that_no_header_carries_is_refused(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    """An empty one, as of a variable that is not set, would leave the service open."""
+    monkeypatch.setenv("ATTENUATOR_API_KEY", key)
+    done = command("b")
+    assert done.returncode == 2
+    assert "ATTENUATOR_API_KEY) is refused: a key has one or more" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not key.strip() or key not in done.stderr
+
+
 def test_damaged_bundle_among_good_ones_stops_the_start(bundles: dict[str, Path], tmp_path: Path) -> None:
     bad = Path(shutil.copytree(bundles["mca"], tmp_path / "bad"))
     with (bad / bundle.MODEL).open("r+b") as file:
