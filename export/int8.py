@@ -39,6 +39,8 @@ WEIGHT_HIGH = 63
 ZERO_POINT = 128
 # Added to every scale: lost in rounding unless the row is zero (or subnormal), whose scale must not be 0.
 TINY = 1e-30
+# Channels below are zero: a scale among subnormal numbers is so coarse that integers would leave [-63, 63].
+LOWEST_WEIGHT = np.float32(WEIGHT_HIGH) * np.finfo(np.float32).tiny
 # Nodes that may stand between the last linear layer and the logits.
 TAIL = {"Add", "Cast", "Identity", "Reshape", "Squeeze"}
 
@@ -50,10 +52,10 @@ def quantise_weight(weight: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int
         weight: `[in, out]`.
 
     Returns:
-        int8 `[in, out]` in [-63, 63], and scales float32 `[out]`, 1 for a channel of zeros.
+        int8 `[in, out]` in [-63, 63], and scales float32 `[out]`, 1 for a channel of zeros or nothing above 7e-37.
     """
     high = np.abs(weight).max(axis=0)
-    scale = np.where(high > 0, high / np.float32(WEIGHT_HIGH), np.float32(1)).astype(np.float32)
+    scale = np.where(high >= LOWEST_WEIGHT, high / np.float32(WEIGHT_HIGH), np.float32(1)).astype(np.float32)
     return np.rint(weight / scale).astype(np.int8), scale
 
 

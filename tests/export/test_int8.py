@@ -102,6 +102,16 @@ def test_weights_have_seven_bits_and_a_scale_a_channel(shape: tuple[int, int]) -
     assert scale[0] == 1
 
 
+@pytest.mark.parametrize("size", [1e-45, 1e-44, 1.3e-43, 1e-40, 1e-37, 1e-36, 1e-30])
+def test_channels_of_subnormal_weights_stay_within_seven_bits(size: float) -> None:
+    weight = np.linspace(-1, 1, 24, dtype=np.float32).reshape(8, 3)
+    weight[:, 1] = np.linspace(-size, size, 8)
+    integers, scale = quantise_weight(weight)
+    assert np.abs(integers.astype(int)).max() == WEIGHT_HIGH
+    assert (np.abs(integers * scale - weight) <= scale / 2 * (1 + 1e-5)).all()
+    assert np.abs(integers[:, 1] * scale[1] - weight[:, 1]).max() <= max(1e-36, 0.01 * size)
+
+
 @pytest.mark.parametrize("transposed", [True, False], ids=["Gemm", "MatMul"])
 @pytest.mark.parametrize("shape", [(1, 1, 1), (7, 33, 5), (14, 64, 130), (40, 300, 17)])
 def test_a_layer_computes_what_its_integers_say(shape: tuple[int, int, int], transposed: bool) -> None:
