@@ -156,3 +156,9 @@ def test_cost_falls_as_alpha_rises_where_mca_samples(models: dict[str, Model]) -
     # Where sampling cannot pay, the operator computes exactly: alpha^2 C at most 1, and long texts of a narrow model.
     assert cost(700, {"alpha": 0.12}) == exact
     assert cost(1000, {"alpha": 1.0}) == cost(1000, {"alpha": 0.0})
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_logits_that_are_not_finite_are_no_answer(models: dict[str, Model], value: float) -> None:
+    with pytest.raises(EngineError, match="gave logits that are not finite"):
+        models["yoso"].predict(np.array([0.5, value, 1.0], np.float32))

@@ -132,8 +132,13 @@ class Model:
 
         Returns:
             The prediction.
+
+        Raises:
+            EngineError: a logit is not finite.
         """
         manifest = self.manifest
+        if not np.isfinite(logits).all():  # scores would be NaN, the label the first
+            raise EngineError(f"model '{manifest.name}' gave logits that are not finite")
         return scores.predict(logits, task=manifest.task, labels=manifest.labels, thresholds=manifest.thresholds)
 
     def with_manifest(self, manifest: Manifest) -> "Model":
