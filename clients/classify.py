@@ -65,11 +65,11 @@ class ClassifySettings(CommandSettings):
     seed: int | Literal["random"] | None = None
     """Seed of the random streams; `random` draws one. Default: the server's, 0 for a bundle."""
     top_k: int | None = None
-    """Show the scores of that many labels."""
+    """Show the scores of that many labels: in the table on a terminal, and with --json."""
     truncate: bool = False
     """Cut inputs that are longer than the model takes, rather than refuse them."""
     logits: bool = False
-    """Show the logits."""
+    """Show the logits: in the table on a terminal, and with --json."""
     json_lines: bool = False
     """Write one JSON object per input."""
     device: Literal["cpu", "cuda", "auto"] = "cpu"
