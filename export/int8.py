@@ -94,7 +94,12 @@ class _Quantiser:
             inverse = self.constant("int8_inverse_high", np.array(1 / ACTIVATION_HIGH, np.float32))
             step = self.op(before, f"{name}_step", "Mul", high, inverse)
             tiny = self.constant("int8_tiny", np.array(TINY, np.float32))
-            scale = self.op(before, f"{name}_scale", "Add", step, tiny)
+            floored = self.op(before, f"{name}_floored", "Add", step, tiny)
+            # ReduceMax may lose a NaN; a sum does not. Adds 0 to the scale of a finite row.
+            total = self.op(before, f"{name}_total", "ReduceSum", magnitude, last, keepdims=0)
+            zero = self.constant("int8_zero", np.array(0, np.float32))
+            check = self.op(before, f"{name}_check", "Mul", total, zero)
+            scale = self.op(before, f"{name}_scale", "Add", floored, check)
             size = self.op(before, f"{name}_size", "Shape", scale)
             middle = ir.tensor(np.array([ZERO_POINT], np.uint8))
             zeros = self.op(before, f"{name}_zero_points", "ConstantOfShape", size, value=middle)

@@ -153,12 +153,13 @@ def test_neighbours_do_not_change_a_row(threads: int) -> None:
     assert np.array_equal(halves[::-1], together)
 
 
-@pytest.mark.parametrize("value", [np.inf, -np.inf])
-def test_a_row_that_is_not_finite_says_so_and_harms_no_other(value: float) -> None:
+@pytest.mark.parametrize("place", [0, 5, 31])
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_a_row_that_is_not_finite_says_so_and_harms_no_other(value: float, place: int) -> None:
     x, weight, bias = draw(4, 32, 8)
     session = session_of(one_layer(weight, bias))
     before = session.run(None, {"x": x})[0]
-    x[1, 5] = value
+    x[1, place] = value
     after = session.run(None, {"x": x})[0]
     assert not np.isfinite(after[1]).any()
     assert np.array_equal(np.delete(after, 1, axis=0), np.delete(before, 1, axis=0))

@@ -185,7 +185,7 @@ class _Counter:
         if node.op_type == "Gather" and node.inputs[0] in self.constants:
             table = self.constants[node.inputs[0]]
             return table[-1] if table else 0
-        if node.op_type == "ReduceMax":  # the highest of a row, for its int8 scale
+        if node.op_type in ("ReduceMax", "ReduceSum"):  # of a row, for its int8 scale
             return 1
         return max((self.widths.get(name, 0) for name in node.inputs[:2]), default=0)
 
