@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from attenuator.ops import OPERATORS
@@ -100,7 +101,7 @@ class PackedBatch:
         names = [item.name for item in self.operator.inputs]
         if "hidden" in names:
             weight = value.weight.t()
-            bias = value.bias if value.bias is not None else weight.new_zeros(weight.shape[1])
+            bias = value.bias if value.bias is not None else torch.zeros(weight.shape[1], dtype=weight.dtype)
             tensors |= {"hidden": hidden, "value_weight": weight, "value_bias": bias}
         else:
             tensors["value"] = value(hidden)
