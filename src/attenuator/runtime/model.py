@@ -117,7 +117,7 @@ class Model:
             if array.shape != shapes[name]:
                 raise EngineError(
                     f"model '{self.manifest.name}' gives {name} {list(array.shape)} for a batch, "
-                    f"must be {list(shapes[name])}"
+                    f"must be {list(shapes[name])}: sequences{' by labels' if name == 'logits' else ''}"
                 )
         return [
             RowResult(logits, None if flops is None else float(flops[index]))
