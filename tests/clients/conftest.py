@@ -12,7 +12,7 @@ for folder in ("runtime", "serve"):
 import tiny  # noqa: E402
 from service import Service  # noqa: E402
 
-KEY = "a key for tests"
+KEY = "a-key-for-tests"
 
 
 @pytest.fixture(scope="session")
