@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, SecretStr, create_model
 from pydantic_settings import SettingsConfigDict
@@ -20,6 +20,9 @@ from attenuator.clients.texts import STDIN, Item, items
 from attenuator.commandline import CommandSettings, Words, fail, parse
 from attenuator.errors import InvalidRequest, KnobOutOfRange
 from attenuator.ops import KNOBS
+
+if TYPE_CHECKING:
+    from attenuator.runtime import Device
 
 COMMAND = "classify"
 WORDS = Words("TEXT", "*", "what to classify; without any, and without --file, standard input is read")
@@ -73,7 +76,7 @@ class ClassifySettings(CommandSettings):
     json_lines: bool = False
     """Write one JSON object per input."""
     device: Literal["cpu", "cuda", "auto"] = "cpu"
-    """Where --bundle runs; auto takes the CUDA device where it works, else the CPU."""
+    """Where --bundle runs; auto takes the CUDA device where it works, else the CPU, and says why."""
     device_id: int = Field(default=0, ge=0, le=255)
     """Which CUDA device, as the driver counts."""
     threads: int | None = None
@@ -121,12 +124,24 @@ def named(error: InvalidRequest, batch: Sequence[Item]) -> InvalidRequest:
     return type(error)(sentence.replace("set truncate", "give --truncate"), param=error.param, allowed=error.allowed)
 
 
+def device_of(settings: ClassifySettings) -> "Device":
+    """The device that the settings ask for; where `auto` ends on the CPU, standard error says why.
+
+    Raises:
+        DeviceUnavailable: `cuda` is wanted and does not work.
+    """
+    from attenuator.runtime import choose  # ONNX Runtime, which asking a server does not need
+
+    choice = choose(settings.device, settings.device_id)
+    if settings.device == "auto" and choice.device.kind == "cpu":
+        print(f"attenuator {COMMAND}: running on {choice.device}: {choice.reason}", file=sys.stderr)
+    return choice.device
+
+
 def engine_of(settings: ClassifySettings) -> Engine:
     """The engine that the settings ask for; an AttenuatorError where it cannot be had."""
     if settings.bundle is not None:
-        return BundleEngine(
-            settings.bundle, wanted=settings.device, device_id=settings.device_id, threads=settings.threads
-        )
+        return BundleEngine(settings.bundle, device=device_of(settings), threads=settings.threads)
     key = settings.api_key.get_secret_value() if settings.api_key else None
     client = Client(settings.url or "", api_key=key, max_retries=settings.max_retries)
     return ServerEngine(client, model=settings.model, timeout_ms=settings.timeout_ms)

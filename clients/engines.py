@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from attenuator.clients.calls import UNSET, Unset
 from attenuator.clients.client import Client
@@ -15,9 +15,7 @@ from attenuator.ops.knobs import DEFAULT_SEED, check_seed
 from attenuator.ops.spec import SEED_HIGH
 
 if TYPE_CHECKING:
-    from attenuator.runtime import Encoded, Model
-
-Wanted = Literal["cpu", "cuda", "auto"]
+    from attenuator.runtime import Device, Encoded, Model
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,23 +82,22 @@ class BundleEngine:
 
     max_items = 8
 
-    def __init__(self, folder: Path, *, wanted: Wanted = "cpu", device_id: int = 0, threads: int | None = None) -> None:
+    def __init__(self, folder: Path, *, device: "Device", threads: int | None = None) -> None:
         """Loads the bundle.
 
         Args:
             folder: the bundle.
-            wanted: `auto` is CUDA where it works, else the CPU.
-            device_id: which CUDA device.
+            device: where it runs.
             threads: threads inside one run; every core by default.
 
         Raises:
             BundleError: the bundle is damaged or does not run here.
             OperatorLibraryMissing: the operators are not built, or not for the device.
-            DeviceUnavailable: `cuda` is wanted and does not work.
+            DeviceUnavailable: the device cannot be used.
         """
-        from attenuator.runtime import choose, load  # ONNX Runtime, which asking a server does not need
+        from attenuator.runtime import load  # ONNX Runtime, which asking a server does not need
 
-        self._model: Model = load(folder, device=choose(wanted, device_id).device, threads=threads)
+        self._model: Model = load(folder, device=device, threads=threads)
 
     def classify(self, inputs: Sequence[dict[str, Any]], options: Options) -> Classification:
         """Tokenizes and runs the inputs as one packed batch.

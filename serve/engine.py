@@ -81,7 +81,8 @@ class Engine:
         settings = self._settings
         choice = await loop.run_in_executor(self._compute, choose, settings.device, settings.device_id)
         if settings.device != "cpu":
-            log.info("running on %s: %s", choice.device, choice.reason)
+            level = logging.WARNING if choice.device.kind == "cpu" else logging.INFO
+            log.log(level, "running on %s: %s", choice.device, choice.reason)
         wanted = [partial(load, folder, device=choice.device, threads=settings.threads) for folder in folders]
         found = await asyncio.gather(*(loop.run_in_executor(self._compute, call) for call in wanted))
         for folder, model in zip(folders, found, strict=True):

@@ -11,6 +11,7 @@ import pytest
 from attenuator import __version__
 from attenuator.__main__ import COMMANDS, main
 from attenuator.ops import KNOBS
+from attenuator.runtime.device import INSTALL
 from attenuator.serve.errors import STATUS
 from attenuator.serve.routes import ERRORS
 from attenuator.serve.schema import ClassifyRequest
@@ -30,6 +31,10 @@ def test_generated_blocks_are_current() -> None:
         [sys.executable, "scripts/gen.py", "--check"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_readme_and_refusals_install_for_cuda_in_the_same_words() -> None:
+    assert f"`{INSTALL}`" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_readme_names_every_knob_and_command() -> None:

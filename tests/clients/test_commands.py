@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tiny
 
 from attenuator.__main__ import main
 from attenuator.bundle import read_manifest
@@ -328,5 +329,20 @@ def test_classify_says_why_cuda_cannot_be_used(
     assert errors.startswith("attenuator classify: CUDA device 2 cannot be used: ")
     assert len(errors.splitlines()) == 1
     code, output, errors = run(*words, "--device", "auto")
-    assert (code, errors) == (0, "")
+    assert code == 0
     assert records(output)[0]["device"] == "cpu"
+    assert errors.startswith("attenuator classify: running on cpu: CUDA device 0 cannot be used: ")
+    assert len(errors.splitlines()) == 1
+
+
+def test_classify_says_why_there_is_no_cuda_for_a_bundle_that_needs_it(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    folder = tiny.write(tmp_path / "half", "yoso")
+    tiny.sign(folder, precision="fp16")
+    code, output, errors = run("classify", "--bundle", folder, "--device", "auto", "good film")
+    assert (code, output) == (1, "")
+    reason, refusal = errors.splitlines()
+    assert "running on cpu: CUDA device 0 cannot be used: " in reason
+    assert "has precision fp16, which runs on a CUDA device only" in refusal

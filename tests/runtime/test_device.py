@@ -22,8 +22,8 @@ GONE = ": cannot open shared object file: No such file or directory"
 # what the trial says, what ONNX Runtime logs, words of the reason
 REASONS = {
     "no driver": (f"libcuda.so.1{GONE}", "", "libcuda.so.1 is missing, so no NVIDIA driver is here"),
-    "no cuBLAS": ("", f"{LOG}{LOAD}libcublasLt.so.13{GONE}\n", "libcublasLt.so.13 is missing: pip install"),
-    "no cuDNN": ("", f"{LOG}{LOAD}libcudnn.so.9{GONE}\n", "libcudnn.so.9 is missing: pip install"),
+    "no cuBLAS": ("", f"{LOG}{LOAD}libcublasLt.so.13{GONE}\n", f"libcublasLt.so.13 is missing: {devices.BROUGHT_BY}"),
+    "no cuDNN": ("", f"{LOG}{LOAD}libcudnn.so.9{GONE}\n", f"libcudnn.so.9 is missing: {devices.BROUGHT_BY}"),
     "driver too old": (
         "[ONNXRuntimeError] : 1 : FAIL : CUDA failure 35: CUDA driver version is insufficient for CUDA runtime "
         "version ; GPU=0 ; hostname=h",
@@ -106,7 +106,7 @@ def test_operators_that_stay_behind_are_refused(bundles: dict[str, Path]) -> Non
     placed = session.placed(session.open_session(str(bundles["yoso"] / MODEL), options, CPU))
     assert placed == {"YosoAttention": "CPUExecutionProvider", "SequencePool": "CPUExecutionProvider"}
     devices.check_assignment(placed, CPU, "lib.so")
-    with pytest.raises(OperatorLibraryMissing, match=r"lib\.so has no kernel of \w+ for cuda: build it"):
+    with pytest.raises(OperatorLibraryMissing, match=r"lib\.so has no kernel of \w+ for cuda: `pip install -C cmake"):
         devices.check_assignment(placed, Device("cuda", 0), "lib.so")
 
 

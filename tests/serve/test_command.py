@@ -120,6 +120,6 @@ def test_cuda_that_cannot_be_used_stops_the_start(bundles: dict[str, Path], monk
 
 def test_auto_goes_on_without_cuda_and_says_why(start: Callable[..., Service], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    one = start("--device", "auto")
+    one = start("--device", "auto", "--log-level", "warning")
     assert "running on cpu: CUDA device 0 cannot be used: " in one.log()
     assert one.good()["device"] == "cpu"

@@ -15,7 +15,9 @@ PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 TRIAL_TIMEOUT_S = 300
 # For children started by -m, which would first look for modules in the current folder: a bundle's own, at worst.
 SAFE_PATH = "-P"
-ENVIRONMENT = "pip install 'attenuator[gpu]'"
+# The README's words: what brings the operators, ONNX Runtime and the libraries for CUDA.
+INSTALL = "pip install -C cmake.define.ATTENUATOR_CUDA=ON '.[gpu]'"
+BROUGHT_BY = f"`{INSTALL}` in Attenuator's source folder brings it"
 ABSENT = re.compile(r"(lib[\w.+-]+\.so[\w.]*): cannot open shared object file")
 CUDA_FAILURE = re.compile(r"CUDA failure \d+: ([^;\n]+)")
 ORT_ERROR = re.compile(r"\[E:onnxruntime[^\]]*\] *(.+)")
@@ -128,7 +130,7 @@ def explained(error: str, told: str) -> str:
     if absent and absent[1].startswith("libcuda.so"):
         return f"{absent[1]} is missing, so no NVIDIA driver is here; a container gets it by --gpus all"
     if absent:
-        return f"{absent[1]} is missing: {ENVIRONMENT}"
+        return f"{absent[1]} is missing: {BROUGHT_BY}"
     failure = CUDA_FAILURE.search(f"{error}\n{told}")
     if failure:
         return f"CUDA says '{failure[1].strip()}'"
@@ -169,5 +171,5 @@ def check_assignment(placed: dict[str, str], device: Device, library: str) -> No
     for name, provider in placed.items():
         if provider != PROVIDERS[device.kind]:
             raise OperatorLibraryMissing(
-                f"the operator library {library} has no kernel of {name} for {device.kind}: build it with `make cuda`"
+                f"the operator library {library} has no kernel of {name} for {device.kind}: {BROUGHT_BY}"
             )

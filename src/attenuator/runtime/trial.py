@@ -16,7 +16,7 @@ import numpy as np
 from attenuator import ops
 from attenuator.errors import AttenuatorError
 from attenuator.ops.spec import DOMAIN
-from attenuator.runtime.device import PROVIDERS, Device, check_assignment
+from attenuator.runtime.device import BROUGHT_BY, PROVIDERS, Device, check_assignment
 from attenuator.runtime.wire import content_field, number_field
 
 # Field numbers of onnx.proto.
@@ -66,9 +66,7 @@ def attempt(device: Device) -> str | None:
 
     if device.kind == "cuda":
         if "CUDAExecutionProvider" not in ort.get_available_providers():
-            return (
-                "the installed ONNX Runtime has no CUDA: pip uninstall onnxruntime, then pip install 'attenuator[gpu]'"
-            )
+            return f"the installed ONNX Runtime has no CUDA: pip uninstall onnxruntime, then {BROUGHT_BY}"
         try:
             ctypes.CDLL("libcuda.so.1")
         except OSError as error:
