@@ -46,7 +46,10 @@ def _http_error(request: Request, error: Exception) -> Response:
     where = f"{request.method[:16]} {request.url.path[:200]}"
     headers = dict(error.headers or {})
     if error.status_code == 405:
-        allowed = headers.get("Allow", "")
+        methods = set(headers.get("Allow", "").split(", "))
+        if "GET" in methods:  # beside which every route takes HEAD, as a route of its own that is not counted
+            methods.add("HEAD")
+        allowed = headers["Allow"] = ", ".join(sorted(methods))
         sentence = f"{where} is not served, the route takes {allowed}"
         return error_response(405, sentence, KINDS[405], allowed=allowed, headers=headers)
     if error.status_code == 404:

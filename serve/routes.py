@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 CLASSIFY = "/v1/classify"
 
 ERRORS: dict[int | str, dict[str, Any]] = {
-    400: {"model": ErrorBody, "description": "the body is no JSON"},
+    400: {"model": ErrorBody, "description": "the body is not JSON, or is compressed"},
     401: {"model": ErrorBody, "description": "the API key is missing or wrong"},
     404: {"model": ErrorBody, "description": "no served model has that name"},
     408: {"model": ErrorBody, "description": "the body did not arrive in time"},
@@ -266,9 +266,9 @@ def refuse_encoding(request: Request) -> None:
     """Refuses a compressed body by name: as bytes it is only no JSON.
 
     Raises:
-        MalformedBody: names the encoding.
+        MalformedBody: names the header and what it says, all of them where it comes more than once.
     """
-    encoding = request.headers.get("content-encoding", "identity").strip()
+    encoding = ", ".join(request.headers.getlist("content-encoding")).strip()
     if encoding.lower() not in ("", "identity"):
         raise MalformedBody(f"the body has Content-Encoding '{encoding[:40]}', must be sent without one")
 

@@ -166,6 +166,14 @@ def test_compressed_body_is_refused_by_name(service: Service, encoding: str) -> 
     service.good()
 
 
+@pytest.mark.parametrize("encodings", [("identity", "gzip"), ("gzip", "identity"), ("", "br")], ids=" then ".join)
+def test_every_content_encoding_counts(service: Service, encodings: tuple[str, ...]) -> None:
+    headers = [("Content-Encoding", encoding) for encoding in encodings]
+    response = service.client.post("/v1/classify", content=dumped(), headers=headers)
+    words = f"the body has Content-Encoding '{', '.join(encodings)}'"
+    check(400, "malformed_body", None, words, response.status_code, response.content)
+
+
 ROUTE_CASES = {
     "unknown route": ("GET", "/v1/classifyy", 404, "not_found"),
     "unknown version": ("POST", "/v2/classify", 404, "not_found"),
@@ -179,6 +187,7 @@ ROUTE_CASES = {
     "wrong method delete": ("DELETE", "/v1/classify", 405, "method_not_allowed"),
     "wrong method on models": ("POST", "/v1/models", 405, "method_not_allowed"),
     "wrong method on health": ("POST", "/health/ready", 405, "method_not_allowed"),
+    "wrong method on the description": ("PUT", "/openapi.json", 405, "method_not_allowed"),
 }
 
 
@@ -187,7 +196,9 @@ def test_wrong_route_or_method_has_the_same_form(service: Service, case: tuple[s
     method, path, status, kind = case
     response = service.client.request(method, path, content=dumped())
     check(status, kind, None, "is not served", response.status_code, response.content)
-    assert status != 405 or response.headers["Allow"] in ("POST", "GET")
+    if status == 405:
+        assert response.headers["Allow"] == ("POST" if path == "/v1/classify" else "GET, HEAD")
+        assert response.json()["allowed"] == response.headers["Allow"]
     service.good()
 
 
