@@ -32,7 +32,9 @@ EXAMPLES = """  one answer without a server, at 16 hashes, then at the exact val
     attenuator classify --bundle examples/bundles/reviews --num-hashes 0 "A quiet, moving film."
   ask a server; how much does the answer hang on the seed?
     attenuator classify --url http://127.0.0.1:8000 --model reviews --num-hashes 8 --seed random "A quiet, moving film."
-  one text per line, one JSON object per answer:
+  one text per line of a file; in a pipe answers are tab-separated: label, score, the best two labels, logits, text:
+    attenuator classify --bundle examples/bundles/sentiment --file reviews.txt --top-k 2 --logits | sort -k 2
+  the same, one JSON object per answer:
     attenuator classify --bundle examples/bundles/sentiment --alpha 0.4 --file reviews.txt --json > answers.jsonl
   pairs and token ids as JSON lines: {"text": "..", "text_pair": ".."} or {"token_ids": [101, 7592, 102]}
     producer | attenuator classify --url http://127.0.0.1:8000 --jsonl
@@ -68,11 +70,11 @@ class ClassifySettings(CommandSettings):
     seed: int | Literal["random"] | None = None
     """Seed of the random streams; `random` draws one. Default: the server's, 0 for a bundle."""
     top_k: int | None = None
-    """Show the scores of that many labels: in the table on a terminal, and with --json."""
+    """Show the scores of that many labels, best first."""
     truncate: bool = False
     """Cut inputs that are longer than the model takes, rather than refuse them."""
     logits: bool = False
-    """Show the logits: in the table on a terminal, and with --json."""
+    """Show the logits, in the order of the model's labels."""
     json_lines: bool = False
     """Write one JSON object per input."""
     device: Literal["cpu", "cuda", "auto"] = "cpu"

@@ -37,6 +37,16 @@ def labels_of(prediction: Prediction) -> str:
     return ", ".join(prediction.labels) or "(none)"
 
 
+def best_of(prediction: Prediction) -> str:
+    """The scores that `--top-k` asked for, best first; empty without it."""
+    return " ".join(f"{each.label} {each.score:.3f}" for each in prediction.scores or ())
+
+
+def logits_of(prediction: Prediction) -> str:
+    """The logits in label order; empty without `--logits`."""
+    return " ".join(f"{value:.4f}" for value in prediction.logits or ())
+
+
 class JsonLines:
     """One JSON object per input."""
 
@@ -57,12 +67,14 @@ class JsonLines:
 
 
 class TabSeparated:
-    """Label, score and the beginning of the text, for `cut`, `sort` and `awk`."""
+    """Label, score, what else was asked for, and the beginning of the text, for `cut`, `sort` and `awk`."""
 
     def show(self, items: Sequence[Item], answer: Classification) -> None:
         """Writes one line per input."""
         for item, prediction in zip(items, answer.predictions, strict=True):
-            print(f"{labels_of(prediction)}\t{prediction.score:.4f}\t{cut(item.excerpt, LINE_CHARACTERS)}")
+            asked = [cell for cell in (best_of(prediction), logits_of(prediction)) if cell]
+            cells = [labels_of(prediction), f"{prediction.score:.4f}", *asked, cut(item.excerpt, LINE_CHARACTERS)]
+            print("\t".join(cells))
         sys.stdout.flush()
 
     def close(self) -> None:
@@ -113,13 +125,8 @@ class TextTable:
         columns: dict[str, list[str]] = {
             "label": [labels_of(prediction) for _, prediction, _, _ in self._rows],
             "score": [f"{prediction.score:.4f}" for _, prediction, _, _ in self._rows],
-            "best": [
-                " ".join(f"{each.label} {each.score:.3f}" for each in prediction.scores or ())
-                for _, prediction, _, _ in self._rows
-            ],
-            "logits": [
-                " ".join(f"{value:.4f}" for value in prediction.logits or ()) for _, prediction, _, _ in self._rows
-            ],
+            "best": [best_of(prediction) for _, prediction, _, _ in self._rows],
+            "logits": [logits_of(prediction) for _, prediction, _, _ in self._rows],
             "tokens": [str(tokens) for _, _, tokens, _ in self._rows],
             "value FLOPs": ["" if flops is None else f"{flops:.0%}" for _, _, _, flops in self._rows],
         }

@@ -82,6 +82,21 @@ def test_classify_shows_tab_separated_lines_in_a_pipe(run: Run, bundles: dict[st
     assert all(0 < float(row[1]) <= 1 for row in rows)
 
 
+def test_classify_shows_in_a_pipe_what_was_asked_for(run: Run, bundles: dict[str, Path]) -> None:
+    words = ["classify", "--bundle", bundles["mca"], "--alpha", "0"]
+    expected = records(run(*words, "--top-k", "2", "--logits", "--json", *TEXTS)[1])
+    best = [" ".join(f"{each['label']} {each['score']:.3f}" for each in record["scores"]) for record in expected]
+    logits = [" ".join(f"{value:.4f}" for value in record["logits"]) for record in expected]
+    for flags, columns in (
+        (["--top-k", "2"], [best]),
+        (["--logits"], [logits]),
+        (["--top-k", "2", "--logits"], [best, logits]),
+    ):
+        rows = [line.split("\t") for line in run(*words, *flags, *TEXTS)[1].splitlines()]
+        assert [row[2:-1] for row in rows] == [list(cells) for cells in zip(*columns, strict=True)]
+        assert [row[-1] for row in rows] == TEXTS
+
+
 def test_classify_shows_a_table_on_a_terminal(
     run: Run, bundles: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
