@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-import onnx_ir as ir
 from pydantic import ValidationError
 
 import attenuator
 from attenuator import bundle
-from attenuator.bundle import Attention, BundleKnob, Manifest, Provenance
+from attenuator.bundle import BundleKnob, Manifest, Provenance
 from attenuator.errors import ExportError
-from attenuator.export import fallback, half, int8, verify
+from attenuator.export import half
+from attenuator.export.lower import Progress, run_and_trace, write_and_compare
 from attenuator.export.packed import OPERATOR_BY_KEY
 from attenuator.export.source import Source, load
-from attenuator.export.trace import PackedClassifier, trace
+from attenuator.export.trace import PackedClassifier
 from attenuator.ops import library_path
 from attenuator.ops.spec import Operator
-from attenuator.runtime.batch import pack
 from attenuator.runtime.check import check_graph, check_knobs
 from attenuator.runtime.device import CPU, choose
 from attenuator.runtime.graph import read_graph
@@ -38,11 +35,6 @@ __all__ = ["ATTENTIONS", "ESTIMATORS", "PRECISIONS", "export"]
 ATTENTIONS = tuple(key for key, operator in OPERATOR_BY_KEY.items() if key != "pool")
 ESTIMATORS = next(item.choices for item in OPERATOR_BY_KEY["mca"].attributes if item.name == "estimator")
 PRECISIONS = ("fp32", "int8", *half.DTYPES)
-# Weights up to this many bytes lie in model.onnx itself; above, in model.onnx.data, which is mapped into memory.
-INLINE_BYTES = 64 * 2**20
-# Rows of the probe: short ones, one of length 1 among them, so that loading a bundle stays quick.
-PROBE_ROWS = 4
-MODEL_FILES = (bundle.MODEL, bundle.MODEL_DATA)
 TOOLS = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "tokenizers")
 
 
@@ -58,7 +50,7 @@ def export(
     knob_default: float | None = None,
     data: str = "",
     licence: str = "",
-    progress: Callable[[str], None] = lambda step: None,
+    progress: Progress = lambda step: None,
 ) -> Manifest:
     """Turns a trained sequence classifier into a bundle, and proves that it computes the same.
 
@@ -89,8 +81,7 @@ def export(
     refuse_output(folder)
     library_path()
     operator = check_attention(attention, estimator)
-    if precision not in PRECISIONS:
-        raise ExportError(f"precision is '{precision}', must be one of: {', '.join(PRECISIONS)}")
+    check_precision(precision)
     progress("load the model")
     loaded = load(source)
     check_fit(loaded, attention)
@@ -99,46 +90,30 @@ def export(
     classifier = PackedClassifier(loaded.architecture, loaded.model, attention, attributes, loaded.has_token_types)
     fields |= {"inputs": classifier.inputs, "outputs": classifier.outputs, "pooling": classifier.pooling}
     fields["precision"] = precision
-    draft = Manifest.model_construct(**fields)
-    progress("run the PyTorch model")
-    batch = reference = verify.sample(loaded, draft)
-    if precision in half.DTYPES:
-        reference = verify.sample(dataclasses.replace(loaded, model=half.rounded(loaded.model, precision)), draft)
-        half.cast(loaded.model, precision)
-    progress("trace the graph")
-    graph = trace(classifier)
-    plain = half.widened(graph) if precision in half.DTYPES else graph
-    fallback.attach(plain)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
-        staging.chmod(0o755)
+    traced = run_and_trace(loaded, classifier, Manifest.model_construct(**fields), progress)
+    with staging_for(folder) as staging:
         progress("write the files")
-        write_model(plain, staging)
         loaded.tokenizer.save(str(staging / bundle.TOKENIZER))
-        nodes = verify.count_nodes(staging / bundle.MODEL, attention, classifier.num_layers)
-        fields["attention"] = Attention(
-            operator=attention, layers=nodes.layers, attributes=nodes.attributes, other_nodes=nodes.other_nodes
-        )
-        progress("compare the graph with it, with and without the operators")
-        parity, logits = verify.parity(staging / bundle.MODEL, draft, reference)
-        if precision == "int8":
-            progress("round the linear layers to int8 and compare again")
-            parity, logits = lower(graph, staging, draft, batch)
-        elif precision in half.DTYPES:
-            progress(f"write the graph in {precision}")
-            parity |= lower_half(graph, staging, draft, batch, reference)
-            logits = reference.logits
-        write_probe(staging, draft, batch, batch.logits if precision == "fp32" else logits)
+        fields["attention"], parity = write_and_compare(traced, classifier, staging, progress)
         fields["provenance"] = Provenance(
             source=loaded.name, data=data, licence=licence, tools=tool_versions(), parity=parity
         )
         progress("load the bundle as serving will")
         manifest = finish(staging, fields)
         replace(staging, folder)
+    return manifest
+
+
+@contextmanager
+def staging_for(folder: Path) -> Iterator[Path]:
+    """A folder beside the bundle's, in which it comes to be; removed at the end, unless it was renamed."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        staging.chmod(0o755)
+        yield staging
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-    return manifest
 
 
 def refuse_output(folder: Path) -> None:
@@ -158,6 +133,12 @@ def check_attention(attention: str, estimator: str | None) -> Operator:
     if estimator is not None and estimator not in ESTIMATORS:
         raise ExportError(f"estimator is '{estimator}', must be one of: {', '.join(ESTIMATORS)}")
     return OPERATOR_BY_KEY[attention]
+
+
+def check_precision(precision: str) -> None:
+    """Refuses a precision that is none."""
+    if precision not in PRECISIONS:
+        raise ExportError(f"precision is '{precision}', must be one of: {', '.join(PRECISIONS)}")
 
 
 def check_fit(source: Source, attention: str) -> None:
@@ -214,76 +195,6 @@ def knobs(operator: Operator, default: float | None, *, strict: bool) -> list[Bu
         row = {item: getattr(knob, item) for item in BundleKnob.model_fields}
         rows.append(BundleKnob(**row | {"default": min(max(value, knob.low), knob.high)}))
     return rows
-
-
-def write_model(graph: ir.Model, folder: Path) -> None:
-    """Writes `model.onnx`, and large weights beside it, in the place of those there."""
-    for name in MODEL_FILES:
-        (folder / name).unlink(missing_ok=True)
-    weights = sum(value.const_value.nbytes for value in graph.graph.initializers.values() if value.const_value)
-    external = bundle.MODEL_DATA if weights > INLINE_BYTES else None
-    ir.save(graph, folder / bundle.MODEL, external_data=external)
-
-
-def lower(
-    graph: ir.Model, folder: Path, manifest: Manifest, batch: verify.Sample
-) -> tuple[dict[str, float], npt.NDArray[np.float32]]:
-    """Puts the int8 graph in the place of the fp32 one, which was proven to be the model's.
-
-    Returns:
-        As `verify.parity`, with the bytes of the fp32 files and how many times as fast as fp32 the batch ran here.
-    """
-    path = folder / bundle.MODEL
-    size, seconds = model_bytes(folder), verify.timed(path, batch)
-    int8.quantise(graph)
-    write_model(graph, folder)
-    verify.check(path)
-    parity, logits = verify.parity(path, manifest, batch, "int8")
-    return parity | {"fp32_bytes": size, "times_as_fast_as_fp32": seconds / verify.timed(path, batch)}, logits
-
-
-def lower_half(
-    graph: ir.Model, folder: Path, manifest: Manifest, batch: verify.Sample, reference: verify.Sample
-) -> dict[str, float]:
-    """Puts the graph of half precision in the place of its fp32 form, which was proven against rounded weights.
-
-    Args:
-        graph: as traced.
-        folder: the bundle.
-        manifest: what the bundle will say.
-        batch: what the trained model says.
-        reference: what it says with rounded weights.
-
-    Returns:
-        What rounding the weights costs, the bytes of the fp32 form, and for fp16 what the graph itself gives.
-    """
-    size = model_bytes(folder)
-    fallback.attach(graph)
-    write_model(graph, folder)
-    verify.check(folder / bundle.MODEL)
-    found = {
-        "agreement": verify.agreement(manifest, reference.logits, batch.logits),
-        "rounded_weights": float(np.abs(reference.logits - batch.logits).max()),
-        "fp32_bytes": size,
-    }
-    return found | ({"fp16": verify.native(folder / bundle.MODEL, batch)} if manifest.precision == "fp16" else {})
-
-
-def model_bytes(folder: Path) -> int:
-    """Bytes of graph and weights."""
-    return sum((folder / name).stat().st_size for name in MODEL_FILES if (folder / name).exists())
-
-
-def write_probe(folder: Path, manifest: Manifest, batch: verify.Sample, logits: npt.NDArray[np.float32]) -> None:
-    """Writes `probe.npz`: graph inputs by name, and `logits`.
-
-    Those of an fp32 bundle are the eager model's. Those of others are with rounded weights (fp16, bf16: the eager
-    model's, int8: the graph's own): the probe notices a graph that computes something else on another machine, while
-    what rounding costs is known since export.
-    """
-    rows = batch.rows[:PROBE_ROWS]
-    arrays: dict[str, Any] = {**pack(rows, manifest), "logits": logits[: len(rows)]}
-    np.savez(folder / bundle.PROBE, **arrays)
 
 
 def tool_versions() -> dict[str, str]:

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from attenuator.bundle import Manifest, read_manifest
 from attenuator.errors import ExportError
-from attenuator.export import export, pipeline, source, trace
+from attenuator.export import export, lower, source, trace, verify
 from attenuator.ops import KNOBS, OPERATORS
 from attenuator.runtime import Row, load
 
@@ -175,7 +175,7 @@ def test_interrupted_export_leaves_the_old_bundle(
     def interrupt(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(pipeline.verify, "parity", interrupt)
+    monkeypatch.setattr(verify, "parity", interrupt)
     with pytest.raises(error):
         again()
     assert read_manifest(output) == before
@@ -191,7 +191,7 @@ def test_a_layer_that_stays_exact_is_noticed(again: Callable[..., Manifest], mon
 
 
 def test_large_weights_lie_beside_the_graph(again: Callable[..., Manifest], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "INLINE_BYTES", 1000)
+    monkeypatch.setattr(lower, "INLINE_BYTES", 1000)
     assert "model.onnx.data" in again().files
 
 

@@ -11,9 +11,9 @@ import onnxruntime
 import pytest
 import torch
 import transformers
-from checkpoints import SMALL, VOCAB, reference
+from checkpoints import SMALL, VOCAB
 from onnx import TensorProto, helper
-from test_families import LENGTHS, rows, run
+from test_families import LENGTHS, eager_logits, rows, run
 from test_refusals import refuse, save
 
 from attenuator.bundle import read_manifest
@@ -69,9 +69,7 @@ def test_its_fp32_form_equals_pytorch_but_for_the_rounding_of_weights(
     stored.functions.clear()
     ir.save(half.widened(stored), tmp_path / "wide.onnx")
     batch = rows(manifest, LENGTHS)
-    eager = reference(checkpoint(name))
-    typed = "token_type_ids" in manifest.inputs
-    wanted = np.stack([eager(row.token_ids, row.type_ids if typed else None) for row in batch])
+    wanted = eager_logits(checkpoint(name), manifest, batch)
     given = run(create(tmp_path / "wide.onnx"), manifest, batch)["logits"]
     # Ten roundings deep, errors of a unit add up to no more than this.
     assert 0 < np.abs(given - wanted).max() < 10 * UNIT[precision] * np.abs(wanted).max()
@@ -89,9 +87,7 @@ def test_fp16_runs_on_the_cpu_without_the_operators(
     folder = exported(name, attention, "fp16")
     manifest = read_manifest(folder)
     batch = rows(manifest, LENGTHS)
-    eager = reference(checkpoint(name))
-    typed = "token_type_ids" in manifest.inputs
-    wanted = np.stack([eager(row.token_ids, row.type_ids if typed else None) for row in batch])
+    wanted = eager_logits(checkpoint(name), manifest, batch)
     given = run(create(folder / "model.onnx", library=False), manifest, batch)["logits"]
     assert given.dtype == np.float32
     assert np.abs(given - wanted).max() < 20 * UNIT["fp16"] * np.abs(wanted).max()

@@ -1,0 +1,154 @@
+"""From a trained model to the graph in the bundle's precision, written and compared with PyTorch form by form."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from attenuator import bundle
+from attenuator.bundle import Attention, Manifest
+from attenuator.export import fallback, half, int8, verify
+from attenuator.export.source import Source
+from attenuator.export.trace import PackedClassifier, trace
+from attenuator.runtime.batch import pack
+
+__all__ = ["Progress", "Traced", "run_and_trace", "write_and_compare", "write_model"]
+
+# Called with one phrase at the start of each step.
+Progress = Callable[[str], None]
+# Weights up to this many bytes lie in model.onnx itself; above, in model.onnx.data, which is mapped into memory.
+INLINE_BYTES = 64 * 2**20
+# Rows of the probe: short ones, one of length 1 among them, so that loading a bundle stays quick.
+PROBE_ROWS = 4
+MODEL_FILES = (bundle.MODEL, bundle.MODEL_DATA)
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A model's graph, and what it has to give.
+
+    Attributes:
+        graph: as traced: in half precision where the bundle is to be, else fp32.
+        plain: its fp32 form, with the exact functions attached; `graph` itself where that is fp32.
+        manifest: what the bundle will say, as far as that is known.
+        batch: what the trained model says.
+        reference: what `plain` must give: as `batch`, with weights rounded where `graph` has them so.
+    """
+
+    graph: ir.Model
+    plain: ir.Model
+    manifest: Manifest
+    batch: verify.Sample
+    reference: verify.Sample
+
+
+def run_and_trace(source: Source, classifier: PackedClassifier, manifest: Manifest, progress: Progress) -> Traced:
+    """Asks the eager model about a batch, then traces it; for half precision its weights are cast in between."""
+    precision = manifest.precision
+    progress("run the PyTorch model")
+    batch = reference = verify.sample(source, manifest)
+    if precision in half.DTYPES:
+        reference = verify.sample(dataclasses.replace(source, model=half.rounded(source.model, precision)), manifest)
+        half.cast(source.model, precision)
+    progress("trace the graph")
+    graph = trace(classifier)
+    plain = half.widened(graph) if precision in half.DTYPES else graph
+    fallback.attach(plain)
+    return Traced(graph, plain, manifest, batch, reference)
+
+
+def write_and_compare(
+    traced: Traced, classifier: PackedClassifier, folder: Path, progress: Progress
+) -> tuple[Attention, dict[str, float]]:
+    """Writes the graph, after its fp32 form was proven to be the model's, and the probe.
+
+    Returns:
+        The operator nodes that the graph has, and the differences to PyTorch by name.
+    """
+    path, precision = folder / bundle.MODEL, traced.manifest.precision
+    write_model(traced.plain, folder)
+    nodes = verify.count_nodes(path, classifier.operator.key, classifier.num_layers)
+    progress("compare the graph with it, with and without the operators")
+    parity, _ = verify.parity(path, traced.manifest, traced.reference)
+    logits = traced.reference.logits
+    if precision == "int8":
+        progress("round the linear layers to int8 and compare again")
+        parity, logits = write_int8(traced, folder)
+    elif precision in half.DTYPES:
+        progress(f"write the graph in {precision}")
+        parity |= write_half(traced, folder)
+    write_probe(folder, traced, logits)
+    attention = Attention(
+        operator=classifier.operator.key,
+        layers=nodes.layers,
+        attributes=nodes.attributes,
+        other_nodes=nodes.other_nodes,
+    )
+    return attention, parity
+
+
+def write_model(graph: ir.Model, folder: Path) -> None:
+    """Writes `model.onnx`, and large weights beside it, in the place of those there."""
+    for name in MODEL_FILES:
+        (folder / name).unlink(missing_ok=True)
+    weights = sum(value.const_value.nbytes for value in graph.graph.initializers.values() if value.const_value)
+    external = bundle.MODEL_DATA if weights > INLINE_BYTES else None
+    ir.save(graph, folder / bundle.MODEL, external_data=external)
+
+
+def write_int8(traced: Traced, folder: Path) -> tuple[dict[str, float], npt.NDArray[np.float32]]:
+    """Puts the int8 graph in the place of the fp32 one, which was proven to be the model's.
+
+    Returns:
+        As `verify.parity`, with the bytes of the fp32 files and how many times as fast as fp32 the batch ran here.
+    """
+    path = folder / bundle.MODEL
+    size, seconds = model_bytes(folder), verify.timed(path, traced.batch)
+    int8.quantise(traced.graph)
+    write_model(traced.graph, folder)
+    verify.check(path)
+    parity, logits = verify.parity(path, traced.manifest, traced.batch, "int8")
+    return parity | {"fp32_bytes": size, "times_as_fast_as_fp32": seconds / verify.timed(path, traced.batch)}, logits
+
+
+def write_half(traced: Traced, folder: Path) -> dict[str, float]:
+    """Puts the graph of half precision in the place of its fp32 form, which was proven against rounded weights.
+
+    Returns:
+        What rounding the weights costs, the bytes of the fp32 form, and for fp16 what the graph itself gives.
+    """
+    path, manifest, batch, reference = folder / bundle.MODEL, traced.manifest, traced.batch, traced.reference
+    size = model_bytes(folder)
+    fallback.attach(traced.graph)
+    write_model(traced.graph, folder)
+    verify.check(path)
+    found = {
+        "agreement": verify.agreement(manifest, reference.logits, batch.logits),
+        "rounded_weights": float(np.abs(reference.logits - batch.logits).max()),
+        "fp32_bytes": size,
+    }
+    return found | ({"fp16": verify.native(path, batch)} if manifest.precision == "fp16" else {})
+
+
+def model_bytes(folder: Path) -> int:
+    """Bytes of graph and weights."""
+    return sum((folder / name).stat().st_size for name in MODEL_FILES if (folder / name).exists())
+
+
+def write_probe(folder: Path, traced: Traced, logits: npt.NDArray[np.float32]) -> None:
+    """Writes `probe.npz`: graph inputs by name, and `logits`.
+
+    Those of an fp32 bundle are the eager model's. Those of others are with rounded weights (fp16, bf16: the eager
+    model's, int8: the graph's own): the probe notices a graph that computes something else on another machine, while
+    what rounding costs is known since export.
+    """
+    rows = traced.batch.rows[:PROBE_ROWS]
+    arrays: dict[str, Any] = {**pack(rows, traced.manifest), "logits": logits[: len(rows)]}
+    np.savez(folder / bundle.PROBE, **arrays)
