@@ -34,9 +34,10 @@ which --attention?
 which --precision?
   fp32  as trained, for CPU and CUDA
   int8  linear layers in integers, for CPUs: activations rounded to 8 bits token by token, weights to 7 bits channel by
-        channel, about a quarter of their size. Pays in wide models (1.4 to 2.5 times as fast from 256 hidden channels
-        up on a CPU with VNNI); below, rounding costs more time than the product saves, and export says so. A few
-        answers in a thousand may change: the summary says how far logits move, your own data what that does
+        channel, about a quarter of their size. Pays in wide models (on a CPU with VNNI about twice as fast at 768
+        hidden channels, up to 1.6 times at 256); below, rounding costs more time than the product saves, and export
+        says so. A few answers in a thousand may change: the summary says how far logits move, your own data what that
+        does
   fp16  weights and activations in half the bytes, for CUDA: the CPU refuses the bundle. The default choice on a GPU
   bf16  the same with the range of fp32 and 3 digits: for models whose activations leave fp16's range of 65504
 

@@ -3,6 +3,9 @@
 `python examples/common/evaluate.py --task imdb --data IMDB_FOLDER --bundle examples/bundles/reviews --values 0 8 32`
 
 prints the table of the example's README. Agreement is with the exact value; time is that of this machine.
+
+`--against OTHER_BUNDLE` compares two bundles of one model instead, such as one in int8 (`int8_bundle.py`) with its fp32
+original: quality of both, agreement of their labels and the largest difference of a logit, at the same knob and seed.
 """
 
 from __future__ import annotations
@@ -70,6 +73,11 @@ def run(model: Model, texts: list[Encoded], knobs: dict[str, float | int], seed:
     return Measured(logits, float(flops.mean()), seconds)
 
 
+def measure_of(task: Task) -> str:
+    """What `quality` is called."""
+    return "macro average precision" if task.multi_label else "accuracy"
+
+
 def quality(task: Task, documents: list[Document], scores: Floats) -> float:
     """Accuracy, or macro average precision over the labels that occur in `documents`; scores `[documents, labels]`."""
     truth = target_matrix(documents, len(task.labels))
@@ -94,47 +102,68 @@ def main() -> None:
     parser.add_argument("--task", choices=sorted(TASKS), required=True)
     parser.add_argument("--data", type=Path, required=True, help="folder of the data set")
     parser.add_argument("--bundle", type=Path, help="bundle folder; without it only the baseline is measured")
+    parser.add_argument("--against", type=Path, help="bundle folder to compare it with; leaves the baseline out")
     parser.add_argument("--split", choices=("held_out", "test"), default="test")
-    parser.add_argument("--values", type=float, nargs="+", help="knob values (the exact one is always measured)")
+    parser.add_argument("--values", type=float, nargs="+", help="knob values; the exact one too, but for --against")
     parser.add_argument("--seeds", type=int, default=1, help="seeds averaged for each value (%(default)s)")
     parser.add_argument("--limit", type=int, help="measure only that many documents, evenly spread")
     parser.add_argument("--no-baseline", action="store_true", help="leave the TF-IDF baseline out")
     values = parser.parse_args()
+    if values.against and not values.bundle:
+        parser.error("--against needs --bundle")
     task = TASKS[values.task](values.data)
     documents: list[Document] = getattr(task, values.split)
     if values.limit:
         step = max(1, len(documents) // values.limit)
         documents = documents[::step][: values.limit]
-    measure = "macro average precision" if task.multi_label else "accuracy"
     print(f"{len(documents)} documents of {values.task}, split {values.split}")
     if task.multi_label:
         truth = target_matrix(documents, len(task.labels))
         print(f"prevalence, mean over the labels that occur: {truth[:, truth.any(0)].mean():.4f}")
-    if not values.no_baseline:
+    if not (values.no_baseline or values.against):
         figure = quality(task, documents, baseline_scores(task, documents))
-        print(f"TF-IDF + logistic regression, {measure}: {figure:.4f}", flush=True)
-    if values.bundle:
-        model = load(values.bundle)
-        table(model, task, documents, values.values, values.seeds, measure)
+        print(f"TF-IDF + logistic regression, {measure_of(task)}: {figure:.4f}", flush=True)
+    if values.against:
+        compare(load(values.bundle), load(values.against), task, documents, values.values, values.seeds)
+    elif values.bundle:
+        table(load(values.bundle), task, documents, values.values, values.seeds)
 
 
-def table(
-    model: Model, task: Task, documents: list[Document], values: list[float] | None, seeds: int, measure: str
-) -> None:
-    """Print one row a knob value: quality, agreement with the exact value, value FLOPs, time a document."""
+def encoded(model: Model, documents: list[Document]) -> list[Encoded]:
+    """Tokenize, cut to the model's length; print how long they are."""
     texts = [model.encode(document.text, truncate=True) for document in documents]
     cut = float(np.mean([text.truncated > 0 for text in texts]))
     tokens = [len(text.token_ids) + text.truncated for text in texts]
     print(f"tokens: mean {np.mean(tokens):.0f}, median {np.median(tokens):.0f}, max {max(tokens)}; cut {cut:.1%}")
+    return texts
+
+
+def settings(model: Model, values: list[float] | None, exact_first: bool) -> list[dict[str, float | int]]:
+    """The knob values asked for, or the exact one and the default; where `exact_first`, the exact one before all."""
+    if not model.manifest.knobs:
+        return [{}]
     knob = model.manifest.knobs[0]
     cast = int if knob.dtype == "int32" else float
-    settings = [cast(knob.exact), *(cast(value) for value in values or [knob.default] if value != knob.exact)]
+    wanted = values or [knob.exact, knob.default]
+    if exact_first:
+        wanted = [knob.exact, *(value for value in wanted if value != knob.exact)]
+    return [{knob.name: cast(value)} for value in wanted]
+
+
+def said(knobs: dict[str, float | int]) -> str:
+    """A setting as the tables show it."""
+    return ", ".join(f"{name} {value:g}" for name, value in knobs.items()) or "none"
+
+
+def table(model: Model, task: Task, documents: list[Document], values: list[float] | None, seeds: int) -> None:
+    """Print one row a knob value: quality, agreement with the exact value, value FLOPs, time a document."""
+    texts = encoded(model, documents)
     reference: NDArray[np.bool_] | None = None
-    print(
-        f"| {knob.name} | {measure} | agreement | per label | value FLOPs | ms a document |\n|---|---|---|---|---|---|"
-    )
-    for value in settings:
-        runs = [run(model, texts, {knob.name: value}, seed) for seed in range(seeds if value != knob.exact else 1)]
+    print(f"| knob | {measure_of(task)} | agreement | per label | value FLOPs | ms a document |")
+    print("|---|---|---|---|---|---|")
+    for knobs in settings(model, values, exact_first=True):
+        # No seed changes the exact value, which comes first.
+        runs = [run(model, texts, knobs, seed) for seed in range(seeds if reference is not None else 1)]
         chosen = [decisions(model, one.logits) for one in runs]
         reference = chosen[0] if reference is None else reference
         whole = np.mean([(one == reference).all(1).mean() for one in chosen])
@@ -142,7 +171,28 @@ def table(
         figure = np.mean([quality(task, documents, one.logits) for one in runs])
         flops = np.mean([one.value_flops for one in runs])
         duration = 1000 * np.mean([one.seconds for one in runs]) / len(documents)
-        print(f"| {value} | {figure:.4f} | {whole:.4f} | {single:.4f} | {flops:.3f} | {duration:.2f} |", flush=True)
+        cells = f"{figure:.4f} | {whole:.4f} | {single:.4f} | {flops:.3f} | {duration:.2f}"
+        print(f"| {said(knobs)} | {cells} |", flush=True)
+
+
+def compare(
+    model: Model, other: Model, task: Task, documents: list[Document], values: list[float] | None, seeds: int
+) -> None:
+    """Print one row a knob value: quality of both bundles, agreement of their labels, largest difference of a logit."""
+    if other.manifest.labels != model.manifest.labels or other.manifest.knobs != model.manifest.knobs:
+        raise SystemExit("the bundles are not of one model: their labels or knobs differ")
+    texts = encoded(model, documents)
+    names = [f"{measure_of(task)}, {one.manifest.name} ({one.manifest.precision})" for one in (model, other)]
+    print(f"| knob | {names[0]} | {names[1]} | agreement | per label | largest difference |\n|---|---|---|---|---|---|")
+    for knobs in settings(model, values, exact_first=False):
+        drawn = range(1 if knobs == model.knobs.exact() else seeds)
+        pairs = [(run(model, texts, knobs, seed).logits, run(other, texts, knobs, seed).logits) for seed in drawn]
+        same = [decisions(model, ours) == decisions(other, theirs) for ours, theirs in pairs]
+        figures = [np.mean([quality(task, documents, logits) for logits in side]) for side in zip(*pairs, strict=True)]
+        agreement, single = np.mean([one.all(1).mean() for one in same]), np.mean([one.mean() for one in same])
+        largest = max(float(np.abs(ours - theirs).max()) for ours, theirs in pairs)
+        cells = f"{figures[0]:.4f} | {figures[1]:.4f} | {agreement:.4f} | {single:.4f} | {largest:.2g}"
+        print(f"| {said(knobs)} | {cells} |", flush=True)
 
 
 if __name__ == "__main__":

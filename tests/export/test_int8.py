@@ -1,5 +1,6 @@
 """Bundles of precision int8: what is rounded and how, and that no neighbour in the batch changes a row's bits."""
 
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -9,9 +10,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from checkpoints import reference
 from onnx import TensorProto, helper, numpy_helper
-from test_families import LENGTHS, rows, run
+from test_families import LENGTHS, eager_logits, rows, run
 
 from attenuator.bundle import Manifest, read_manifest
 from attenuator.clients.inspect import main as inspect
@@ -23,6 +23,9 @@ from attenuator.runtime.device import CPU
 from attenuator.runtime.graph import read_graph
 from attenuator.runtime.session import make_options, open_session
 from attenuator.runtime.work import count_work
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+from common.int8_bundle import write_int8  # noqa: E402
 
 CASES = [
     ("bert", "mca"),
@@ -238,9 +241,7 @@ def test_stays_close_to_pytorch(
     folder = exported(name, attention, "int8")
     manifest = read_manifest(folder)
     batch = rows(manifest, LENGTHS)
-    eager = reference(checkpoint(name))
-    typed = "token_type_ids" in manifest.inputs
-    wanted = np.stack([eager(row.token_ids, row.type_ids if typed else None) for row in batch])
+    wanted = eager_logits(checkpoint(name), manifest, batch)
     given = run(create(folder / "model.onnx", library=library), manifest, batch)["logits"]
     difference = np.abs(given - wanted).max()
     assert 0 < difference < 0.1 * np.abs(wanted).max()
@@ -271,6 +272,20 @@ def test_manifest_of_an_fp32_bundle_does_not_change(exported: Get) -> None:
     parity = read_manifest(exported("encoder-yoso", "yoso")).provenance.parity
     assert set(parity) == {"largest_logit", "library", "fallback", "packing", "agreement"}
     assert parity["agreement"] == 1
+
+
+@pytest.mark.parametrize(("name", "attention"), [("encoder-yoso", "yoso"), ("bert", "mca")])
+def test_an_fp32_bundle_is_rounded_to_the_graph_that_export_makes(
+    name: str, attention: str, exported: Get, tmp_path: Path
+) -> None:
+    write_int8(exported(name, attention), tmp_path / "copy")
+    made, wanted = (onnx.load(path / "model.onnx") for path in (tmp_path / "copy", exported(name, attention, "int8")))
+    assert [node.SerializeToString() for node in made.graph.node] == [
+        node.SerializeToString() for node in wanted.graph.node
+    ]
+    weights = [{one.name: numpy_helper.to_array(one) for one in model.graph.initializer} for model in (made, wanted)]
+    assert weights[0].keys() == weights[1].keys()
+    assert all(np.array_equal(weights[0][key], weights[1][key]) for key in weights[0])
 
 
 def test_a_model_that_rounding_breaks_is_refused(

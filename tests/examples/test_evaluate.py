@@ -1,0 +1,98 @@
+"""The figures that the READMEs of the bundled models show: two bundles of one model compared."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+sys.path.insert(0, str(EXAMPLES))
+
+from common import evaluate  # noqa: E402
+from common.int8_bundle import write_int8  # noqa: E402
+from common.text import Document, Task  # noqa: E402
+
+from attenuator.bundle import read_manifest  # noqa: E402
+from attenuator.errors import ExportError  # noqa: E402
+from attenuator.runtime import load  # noqa: E402
+from attenuator.runtime.graph import read_graph  # noqa: E402
+
+BUNDLES = EXAMPLES / "bundles"
+TEXTS = ["a warm , funny film", "a dull mess", "not as good as its makers think", "moving", "tedious and long"]
+TASK = Task([], [], [Document(text, text, (row % 2,)) for row, text in enumerate(TEXTS)], ["negative", "positive"])
+
+
+@pytest.fixture(scope="module")
+def rounded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bundles") / "sentiment-int8"
+    write_int8(BUNDLES / "sentiment", folder)
+    return folder
+
+
+def rows(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> list[list[str]]:
+    """The cells of the table that the program prints."""
+    monkeypatch.setitem(evaluate.TASKS, "sst2", lambda folder: TASK)
+    monkeypatch.setattr(sys, "argv", ["evaluate.py", "--task", "sst2", "--data", ".", *words])
+    evaluate.main()
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_an_int8_copy_loads_and_keeps_everything_but_its_linear_layers(rounded: Path) -> None:
+    before, after = read_manifest(BUNDLES / "sentiment"), read_manifest(rounded)
+    assert after.precision == "int8"
+    changed = {"files", "revision", "precision", "provenance"}
+    assert after.model_dump(exclude=changed) == before.model_dump(exclude=changed)
+    assert after.provenance == before.provenance.model_copy(update={"parity": {}})
+    kinds = {node.op_type for node in read_graph(rounded / "model.onnx").nodes}
+    assert {"MatMulInteger", "McaAttention"} <= kinds
+    load(rounded)
+
+
+def test_only_an_fp32_bundle_is_rounded_and_only_a_bundle_is_replaced(rounded: Path, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="has precision int8, must be fp32"):
+        write_int8(rounded, tmp_path / "twice")
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(ExportError, match="not a bundle"):
+        write_int8(BUNDLES / "sentiment", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_bundle_agrees_with_itself(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    own = str(BUNDLES / "sentiment")
+    head, exact, sampled = rows(monkeypatch, capsys, "--bundle", own, "--against", own, "--values", "0", "0.5")
+    assert head[3:] == ["agreement", "per label", "largest difference"]
+    assert [exact[0], sampled[0]] == ["alpha 0", "alpha 0.5"]
+    assert exact[3:] == sampled[3:] == ["1.0000", "1.0000", "0"]
+    assert exact[1] == exact[2]
+
+
+def test_rounding_moves_logits_and_opposite_labels_do_not_agree(
+    rounded: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--bundle", str(rounded), "--against", str(BUNDLES / "sentiment"))
+    head, *found = rows(monkeypatch, capsys, *words)
+    assert head[1:3] == ["accuracy, sentiment (int8)", "accuracy, sentiment (fp32)"]
+    assert [row[0] for row in found] == ["alpha 0", "alpha 0.2"]  # the exact value and the default
+    assert all(0 < float(row[5]) < 0.5 for row in found)
+    model = load(BUNDLES / "sentiment")
+    [logits] = [evaluate.run(model, [model.encode("a dull mess")], {"alpha": 0.0}, 0).logits]
+    monkeypatch.setattr(
+        evaluate,
+        "run",
+        lambda one, *rest: evaluate.Measured(logits if one.manifest.precision == "int8" else -logits, 1, 1),
+    )
+    monkeypatch.setattr(sys.modules[__name__], "TASK", replace(TASK, test=TASK.test[:1]))
+    assert [row[3:5] for row in rows(monkeypatch, capsys, *words)[1:]] == [["0.0000", "0.0000"]] * 2
+
+
+@pytest.mark.parametrize("words", [(), ("--bundle", "sentiment", "--against", "contracts")], ids=["alone", "another"])
+def test_what_cannot_be_compared_is_refused(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [word if word.startswith("--") else str(BUNDLES / word) for word in words] or ["--against", "x"]
+    with pytest.raises(SystemExit) as caught:
+        rows(monkeypatch, capsys, *given)
+    told = f"{caught.value}{capsys.readouterr().err}"
+    assert "their labels or knobs differ" in told if words else "--against needs --bundle" in told
