@@ -11,8 +11,8 @@ FOLDER = Path(__file__).resolve().parent
 RESULTS = FOLDER / "results"
 PAPER = FOLDER / "paper" / "yoso_efficiency.csv"
 # Most capable first; the first that was measured is the README's.
-ISAS = ("avx512_vnni", "avx512", "avx2")
-ISA_NAMES = {"avx512_vnni": "AVX-512 with VNNI", "avx512": "AVX-512", "avx2": "AVX2"}
+ISAS = ("avx512_amx", "avx512_vnni", "avx512", "avx2")
+ISA_NAMES = {"avx512_amx": "AVX-512 with AMX", "avx512_vnni": "AVX-512 with VNNI", "avx512": "AVX-512", "avx2": "AVX2"}
 
 Result = dict[str, Any]
 Row = dict[str, Any]

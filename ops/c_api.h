@@ -57,8 +57,8 @@ const char* attenuator_device(void);
 /* The calling thread's last error; empty where there was none. */
 const char* attenuator_last_error(void);
 
-/* The instruction set in use: "avx2", "avx512" or "avx512_vnni"; null where the processor is
- * too old. */
+/* The instruction set in use: "avx2", "avx512", "avx512_vnni" or "avx512_amx"; null where the
+ * processor is too old. */
 const char* attenuator_isa(void);
 
 #ifdef __cplusplus

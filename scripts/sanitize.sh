@@ -31,3 +31,9 @@ print(isa().decode())')
   LD_PRELOAD=$runtimes "$python" -m pytest -q -p no:cacheprovider --capture=sys tests/ops/test_fuzz.py tests/ops/test_operator.py tests/ops/test_pool.py tests/ops/test_softmax.py tests/ops/test_yoso.py tests/ops/test_mca.py \
     -k "not saves_work and not memory" "$@"  # time and memory are not the operators' own here
 done
+unset ATTENUATOR_ISA
+if [[ $active == avx512_vnni || $active == avx512_amx ]]; then
+  echo "sanitize: avx512_amx, emulated where this machine has none"
+  export ATTENUATOR_AMX_LIBRARY=$PWD/$build/ops/libattenuator_ops_amx.so
+  LD_PRELOAD=$runtimes "$python" -m pytest -q -p no:cacheprovider --capture=sys tests/ops/test_amx.py "$@"
+fi

@@ -2,33 +2,44 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <stdexcept>
 #include <string>
+
+#include "ops/common/amx.h"
 
 namespace attenuator {
 namespace {
 
-constexpr const char* kNames[] = {"avx2", "avx512", "avx512_vnni"};
+constexpr const char* kNames[] = {"avx2", "avx512", "avx512_vnni", "avx512_amx"};
+
+// What ATTENUATOR_ISA allows at most.
+Isa Highest() {
+  const char* wanted = std::getenv("ATTENUATOR_ISA");
+  if (wanted == nullptr || *wanted == '\0') return Isa::kAvx512Amx;
+  for (std::size_t i = 0; i < std::size(kNames); ++i) {
+    if (std::strcmp(wanted, kNames[i]) == 0) return static_cast<Isa>(i);
+  }
+  throw std::runtime_error(std::string("ATTENUATOR_ISA is '") + wanted +
+                           "', must be avx2, avx512, avx512_vnni or avx512_amx");
+}
 
 Isa Detect() {
   __builtin_cpu_init();
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) {
     throw std::runtime_error("attenuator's CPU operators need a processor with AVX2 and FMA");
   }
-  Isa isa = Isa::kAvx2;
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-    isa = Isa::kAvx512;
-    if (__builtin_cpu_supports("avx512vnni")) isa = Isa::kAvx512Vnni;
+  const Isa highest = Highest();
+  if (highest < Isa::kAvx512 || !__builtin_cpu_supports("avx512f") ||
+      !__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512dq") ||
+      !__builtin_cpu_supports("avx512vl")) {
+    return Isa::kAvx2;
   }
-  const char* wanted = std::getenv("ATTENUATOR_ISA");
-  if (wanted == nullptr || *wanted == '\0') return isa;
-  for (int i = 0; i < 3; ++i) {
-    if (std::strcmp(wanted, kNames[i]) == 0)
-      return i < static_cast<int>(isa) ? static_cast<Isa>(i) : isa;
-  }
-  throw std::runtime_error(std::string("ATTENUATOR_ISA is '") + wanted +
-                           "', must be avx2, avx512 or avx512_vnni");
+  if (highest < Isa::kAvx512Vnni || !__builtin_cpu_supports("avx512vnni")) return Isa::kAvx512;
+#ifdef ATTENUATOR_AMX
+  if (highest >= Isa::kAvx512Amx && EnableAmx()) return Isa::kAvx512Amx;
+#endif
+  return Isa::kAvx512Vnni;
 }
 
 }  // namespace

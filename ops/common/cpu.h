@@ -9,14 +9,15 @@
 
 namespace attenuator {
 
-enum class Isa { kAvx2, kAvx512, kAvx512Vnni };  // each includes those before it
+enum class Isa { kAvx2, kAvx512, kAvx512Vnni, kAvx512Amx };  // each includes those before it
 
 // The best set this machine has, lowered by the environment variable ATTENUATOR_ISA (avx2, avx512,
-// avx512_vnni), which exists so that tests and benchmarks reach every path. Throws
+// avx512_vnni, avx512_amx), which exists so that tests and benchmarks reach every path. AMX is the
+// one set that has to be asked for: where the system refuses it, the best is the one below. Throws
 // std::runtime_error where not even AVX2 and FMA are there.
 Isa CpuIsa();
 
-// `avx2`, `avx512` or `avx512_vnni`.
+// `avx2`, `avx512`, `avx512_vnni` or `avx512_amx`.
 const char* IsaName(Isa isa);
 
 }  // namespace attenuator

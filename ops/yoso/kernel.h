@@ -146,4 +146,14 @@ namespace avx512_vnni {
 extern const Kernels kKernels;
 }
 
+// What AMX does otherwise than VNNI.
+struct TileHashing {
+  decltype(Kernels::plane_bytes) plane_bytes;
+  decltype(Kernels::pack_planes) pack_planes;
+  decltype(Kernels::hash_gaussian) hash_gaussian;
+};
+namespace avx512_amx {
+extern const TileHashing kHashing;
+}
+
 }  // namespace attenuator::yoso

@@ -9,18 +9,9 @@ namespace attenuator::yoso {
 namespace {
 
 #include "ops/yoso/vector_avx512.inl"
-
-// u8 planes times s8 data, four products a lane, no saturation: vpdpbusd.
-using Datum = std::int8_t;
-using PlaneDatum = std::uint8_t;
-inline constexpr int kStepDims = 4;
-
-inline void StoreData(Datum* p, IntVec a) { StoreInt8(p, a); }
-// Not the intrinsic: GCC 12 then copies every accumulator before and after, which costs a quarter.
-inline void Dot(IntVec& sums, IntVec planes, IntVec data) {
-  asm("vpdpbusd %2, %1, %0" : "+v"(sums.v) : "v"(planes.v), "v"(data.v));
-}
-
+//
+#include "ops/yoso/dot_vnni.inl"
+//
 #include "ops/yoso/stream.inl"
 //
 #include "ops/yoso/hash.inl"

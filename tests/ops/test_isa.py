@@ -13,7 +13,7 @@ from cases import CASES, RAGGED, make_inputs, run_case
 from attenuator.ops import library_path
 
 FOLDER = Path(__file__).parent
-ISAS = ("avx2", "avx512", "avx512_vnni")
+ISAS = ("avx2", "avx512", "avx512_vnni", "avx512_amx")
 
 
 def active_isa() -> str:
@@ -69,4 +69,4 @@ def test_an_unknown_instruction_set_is_refused() -> None:
                     "case = next(defaults(o) for o in OPERATORS if o.key == 'softmax')\n"
                     "run_case(case, make_inputs(case, (3,)))", str(FOLDER))  # fmt: skip
     assert done.returncode != 0
-    assert "ATTENUATOR_ISA is 'sse2', must be avx2, avx512 or avx512_vnni" in done.stderr
+    assert "ATTENUATOR_ISA is 'sse2', must be avx2, avx512, avx512_vnni or avx512_amx" in done.stderr
