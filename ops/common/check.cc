@@ -84,6 +84,13 @@ void CheckAxis(const char* op, const char* input, const TensorView& view, int ax
   }
 }
 
+void CheckQuery(const char* op, const TensorView& query, const TensorView& key, std::int64_t batch,
+                bool first) {
+  CheckAxis(op, "query", query, 0, first ? batch : key.rows(),
+            first ? "one row a sequence, since queries is 'first'" : "rows of key");
+  CheckAxis(op, "query", query, 1, key.columns(), "columns of key");
+}
+
 std::int64_t CheckHeadDim(const char* op, const char* input, const TensorView& view,
                           std::int64_t num_heads) {
   const std::int64_t columns = view.columns();

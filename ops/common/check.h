@@ -39,6 +39,11 @@ const std::int64_t* CheckSeeds(const char* op, const TensorView& seeds, std::int
 void CheckAxis(const char* op, const char* input, const TensorView& view, int axis,
                std::int64_t expected, const char* because);
 
+// Fails unless `query` has the columns of `key`, and its rows or, where `first` (the attribute
+// queries), one row a sequence.
+void CheckQuery(const char* op, const TensorView& query, const TensorView& key, std::int64_t batch,
+                bool first);
+
 // Columns of `view` divided by heads; fails unless it divides and lies in [kHeadDimLow,
 // kHeadDimHigh].
 std::int64_t CheckHeadDim(const char* op, const char* input, const TensorView& view,

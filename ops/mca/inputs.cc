@@ -3,11 +3,8 @@
 #include <cmath>
 
 namespace attenuator::mca {
-namespace {
 
 using Spec = spec::McaAttention;
-
-}  // namespace
 
 void CheckAttributes(const Spec::Attributes& attributes) {
   if (!std::isfinite(attributes.scale)) Fail(Spec::kName, "attribute scale is not finite");
@@ -24,10 +21,8 @@ Inputs CheckInputs(const TensorContext& context, const Spec::Attributes& attribu
   const std::int64_t rows = inputs.key.rows(), columns = inputs.key.columns();
   inputs.sequences = CheckSequences(Spec::kName, context.Input(Spec::kCuSeqlensInput), rows);
   const std::int64_t batch = inputs.sequences.batch;
+  CheckQuery(Spec::kName, inputs.query, inputs.key, batch, inputs.first);
   CheckAxis(Spec::kName, "hidden", inputs.hidden, 0, rows, "rows of key");
-  CheckAxis(Spec::kName, "query", inputs.query, 0, inputs.first ? batch : rows,
-            inputs.first ? "one row a sequence" : "rows of key");
-  CheckAxis(Spec::kName, "query", inputs.query, 1, columns, "columns of key");
   inputs.head_dim = CheckHeadDim(Spec::kName, "key", inputs.key, attributes.num_heads);
   if (inputs.channels() < 1) Fail(Spec::kName, "hidden has 0 columns, must have at least 1");
   CheckAxis(Spec::kName, "value_weight", inputs.weight, 0, inputs.channels(), "columns of hidden");

@@ -44,7 +44,7 @@ class McaAttentionDeviceKernel final : public DeviceKernel {
     call.heads = static_cast<int>(heads);
     call.head_dim = static_cast<int>(inputs.head_dim);
     call.channels = static_cast<int>(inputs.channels());
-    call.scale = ScoreScale(attributes_.scale, inputs.head_dim) * softmax::kLog2E;
+    call.scale = softmax::ScoreScale(attributes_.scale, inputs.head_dim) * softmax::kLog2E;
     call.layer = static_cast<std::uint32_t>(attributes_.layer);
     call.estimator = attributes_.estimator;
     call.first = inputs.first;

@@ -7,9 +7,9 @@
 #include "ops/common/check.h"
 #include "ops/common/context.h"
 
-namespace attenuator {
+namespace attenuator::softmax {
 
-struct SoftmaxInputs {
+struct Inputs {
   TensorView query;  // [T, H * D]; [B, H * D] where `first`
   TensorView key;    // [T, H * D]
   TensorView value;  // [T, H * Dv]
@@ -21,13 +21,13 @@ struct SoftmaxInputs {
 };
 
 // Throws std::invalid_argument where an attribute is wrong in itself.
-void CheckSoftmaxAttributes(const spec::SoftmaxAttention::Attributes& attributes);
+void CheckAttributes(const spec::SoftmaxAttention::Attributes& attributes);
 
 // Throws std::invalid_argument where an input is wrong or does not fit the others.
-SoftmaxInputs CheckSoftmaxInputs(const TensorContext& context,
-                                 const spec::SoftmaxAttention::Attributes& attributes);
+Inputs CheckInputs(const TensorContext& context,
+                   const spec::SoftmaxAttention::Attributes& attributes);
 
 // The `scale` attribute, or 1 / sqrt(head_dim) where it is 0.
 float ScoreScale(float scale, std::int64_t head_dim);
 
-}  // namespace attenuator
+}  // namespace attenuator::softmax

@@ -27,11 +27,11 @@ struct Task {
 class SoftmaxAttentionKernel final : public Kernel {
  public:
   explicit SoftmaxAttentionKernel(const NodeReader& reader) : attributes_(Spec::Read(reader)) {
-    CheckSoftmaxAttributes(attributes_);
+    softmax::CheckAttributes(attributes_);
   }
 
   void Run(RunContext& context) const override {
-    const SoftmaxInputs inputs = CheckSoftmaxInputs(context, attributes_);
+    const softmax::Inputs inputs = softmax::CheckInputs(context, attributes_);
     const TensorView &query = inputs.query, &key = inputs.key, &value = inputs.value;
     const Sequences& sequences = inputs.sequences;
     const bool first = inputs.first;

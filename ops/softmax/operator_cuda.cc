@@ -63,11 +63,11 @@ class SoftmaxAttentionDeviceKernel final : public DeviceKernel {
  public:
   SoftmaxAttentionDeviceKernel(const NodeReader& reader, ElementType data)
       : attributes_(Spec::Read(reader)), data_(data) {
-    CheckSoftmaxAttributes(attributes_);
+    softmax::CheckAttributes(attributes_);
   }
 
   void Run(DeviceContext& context) const override {
-    const SoftmaxInputs inputs = CheckSoftmaxInputs(context, attributes_);
+    const softmax::Inputs inputs = softmax::CheckInputs(context, attributes_);
     softmax::Call call{};
     call.query = inputs.query.data;
     call.key = inputs.key.data;

@@ -7,35 +7,30 @@ namespace attenuator::yoso {
 using Spec = spec::YosoAttention;
 
 Inputs CheckInputs(const TensorContext& context, const Spec::Attributes& attributes) {
-  Inputs in{};
-  in.query = context.Input(Spec::kQueryInput);
-  in.key = context.Input(Spec::kKeyInput);
-  in.value = context.Input(Spec::kValueInput);
-  in.conv_weight = context.Input(Spec::kConvWeightInput);
-  in.first = attributes.queries == Spec::Queries::kFirst;
-  const std::int64_t heads = attributes.num_heads;
-  in.sequences = CheckSequences(Spec::kName, context.Input(Spec::kCuSeqlensInput), in.key.rows());
-  in.head_dim = CheckHeadDim(Spec::kName, "query", in.query, heads);
-  in.value_dim = CheckHeadDim(Spec::kName, "value", in.value, heads);
-  CheckAxis(Spec::kName, "key", in.key, 1, in.query.columns(), "as query has");
-  CheckAxis(Spec::kName, "value", in.value, 0, in.key.rows(), "as key has");
-  if (in.first) {
-    CheckAxis(Spec::kName, "query", in.query, 0, in.sequences.batch,
-              "one a sequence, since queries is 'first'");
-  } else {
-    CheckAxis(Spec::kName, "query", in.query, 0, in.key.rows(), "as key has");
-  }
-  in.num_hashes = CheckKnob(Spec::kName, Spec::kNumHashes, context.Input(Spec::kNumHashesInput),
-                            in.sequences.batch);
-  in.seeds = CheckSeeds(Spec::kName, context.Input(Spec::kSeedInput), in.sequences.batch);
-  if (in.conv_weight.present()) {
-    CheckAxis(Spec::kName, "conv_weight", in.conv_weight, 0, heads, "num_heads");
-    if (in.conv_weight.columns() % 2 == 0) {
-      Fail(Spec::kName,
-           "conv_weight has " + std::to_string(in.conv_weight.columns()) + " taps, must be odd");
+  Inputs inputs{};
+  inputs.query = context.Input(Spec::kQueryInput);
+  inputs.key = context.Input(Spec::kKeyInput);
+  inputs.value = context.Input(Spec::kValueInput);
+  inputs.conv_weight = context.Input(Spec::kConvWeightInput);
+  inputs.first = attributes.queries == Spec::Queries::kFirst;
+  const std::int64_t rows = inputs.key.rows(), heads = attributes.num_heads;
+  inputs.sequences = CheckSequences(Spec::kName, context.Input(Spec::kCuSeqlensInput), rows);
+  const std::int64_t batch = inputs.sequences.batch;
+  CheckQuery(Spec::kName, inputs.query, inputs.key, batch, inputs.first);
+  CheckAxis(Spec::kName, "value", inputs.value, 0, rows, "rows of key");
+  inputs.head_dim = CheckHeadDim(Spec::kName, "key", inputs.key, heads);
+  inputs.value_dim = CheckHeadDim(Spec::kName, "value", inputs.value, heads);
+  inputs.num_hashes =
+      CheckKnob(Spec::kName, Spec::kNumHashes, context.Input(Spec::kNumHashesInput), batch);
+  inputs.seed = CheckSeeds(Spec::kName, context.Input(Spec::kSeedInput), batch);
+  if (inputs.conv_weight.present()) {
+    CheckAxis(Spec::kName, "conv_weight", inputs.conv_weight, 0, heads, "num_heads");
+    if (inputs.conv_weight.columns() % 2 == 0) {
+      Fail(Spec::kName, "conv_weight has " + std::to_string(inputs.conv_weight.columns()) +
+                            " taps, must be odd");
     }
   }
-  return in;
+  return inputs;
 }
 
 }  // namespace attenuator::yoso

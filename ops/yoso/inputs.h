@@ -1,4 +1,4 @@
-// YosoAttention's inputs, checked: the same for every device.
+// What one run of YosoAttention is given, checked: the same for the CPU and the CUDA operator.
 #pragma once
 
 #include <cstdint>
@@ -6,18 +6,21 @@
 
 #include "operators.gen.h"
 #include "ops/common/check.h"
+#include "ops/common/context.h"
 
 namespace attenuator::yoso {
 
-// Element types and memory of query, key, value and conv_weight are the device's; the rest is in
-// host memory.
 struct Inputs {
-  TensorView query, key, value, conv_weight;
+  TensorView query;        // [T, H * D]; [B, H * D] where `first`
+  TensorView key;          // [T, H * D]
+  TensorView value;        // [T, H * Dv]
+  TensorView conv_weight;  // [H, taps], or absent
   Sequences sequences;
-  const std::int32_t* num_hashes;
-  const std::int64_t* seeds;
-  std::int64_t head_dim, value_dim;
-  bool first;  // queries = first
+  const std::int32_t* num_hashes;  // [B]
+  const std::int64_t* seed;        // [B]
+  std::int64_t head_dim;           // D
+  std::int64_t value_dim;          // Dv
+  bool first;                      // row b of query stands at the first position of sequence b
 
   // The rows of sequence b in query and output: first row and number.
   std::pair<std::int64_t, std::int64_t> QueryRows(std::int64_t b) const {
@@ -26,7 +29,7 @@ struct Inputs {
   }
 };
 
-// Throws std::invalid_argument where an input is wrong.
+// Throws std::invalid_argument where an input is wrong or does not fit the others.
 Inputs CheckInputs(const TensorContext& context, const spec::YosoAttention::Attributes& attributes);
 
 }  // namespace attenuator::yoso

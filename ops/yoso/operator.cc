@@ -95,7 +95,7 @@ class YosoKernel final : public Kernel {
     const std::int64_t value_column = task.head * in.value_dim;
     const std::int64_t taps = in.conv_weight.columns();
     const yoso::HeadJob job{
-        {in.seeds[b], static_cast<std::int32_t>(attributes_.layer),
+        {in.seed[b], static_cast<std::int32_t>(attributes_.layer),
          static_cast<std::int32_t>(in.head_dim), static_cast<std::int32_t>(attributes_.hash_bits),
          attributes_.hash == Spec::Hash::kHadamard},
         static_cast<std::int32_t>(task.head),

@@ -262,7 +262,7 @@ class YosoAttentionDeviceKernel final : public DeviceKernel {
       job.num_hashes = job.total_hashes = in.num_hashes[b];
       job.table_rows =
           static_cast<std::int32_t>(std::min(length, std::int64_t{1} << attributes_.hash_bits));
-      job.seed = in.seeds[b];
+      job.seed = in.seed[b];
       planner.Add(job);
     }
     const std::vector<Wave>& waves = planner.Finish();

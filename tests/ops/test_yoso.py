@@ -1,13 +1,16 @@
 """YosoAttention against its reference: codes bit for bit, outputs, edge cases, errors."""
 
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 import pytest
-from harness import Array, offsets, run
+from harness import Array, AttributeValue, offsets, run
 
 from attenuator.ops.yoso import gaussian_table
 from attenuator.ops.yoso.reference import Hash, codes, convolution, head_attention, unit, yoso_attention
+
+Call = Callable[[str, dict[str, Array], dict[str, AttributeValue]], list[Array]]
 
 HASHES: tuple[Hash, ...] = ("gaussian", "hadamard")
 LENGTHS = (0, 1, 7, 0, 65, 190, 501)  # count path and table path
@@ -83,20 +86,35 @@ def test_equals_the_reference(shape: tuple[int, int, int, int, Hash, int, str, i
         assert relative(actual, expected) < 1e-5
 
 
-def collisions(query: Array, key: Array, num_hashes: int, hash_bits: int, hash: Hash, seed: int = 5) -> Array:
-    """`[n, n]` exact collision counts as the operator sees them, through values that are unit vectors."""
+def collisions(
+    query: Array, key: Array, num_hashes: int, hash_bits: int, hash: Hash, layer: int = 0, call: Call = run
+) -> Array:
+    """`[n, n]` exact collision counts as the operator sees them, through values that are unit vectors; seed 5."""
+    attributes = {"num_heads": 1, "hash_bits": hash_bits, "hash": hash, "normalize": 0, "layer": layer}
     length, width = len(query), 256
     counts = np.zeros((length, length))
     for start in range(0, length, width):
         value = np.eye(length, width, -start, np.float32)
         inputs = {
             "query": query, "key": key, "value": value, "cu_seqlens": offsets([length]),
-            "num_hashes": np.array([num_hashes], np.int32), "seed": np.array([seed]),
+            "num_hashes": np.array([num_hashes], np.int32), "seed": np.array([5]),
         }  # fmt: skip
-        output = run("yoso", inputs, {"num_heads": 1, "hash_bits": hash_bits, "hash": hash, "normalize": 0})[0]
+        output = call("yoso", inputs, attributes)[0]
         counts[:, start : start + width] = (output * num_hashes)[:, : length - start]
     np.testing.assert_allclose(counts, np.rint(counts), atol=1e-3)
     return np.rint(counts).astype(np.int64)
+
+
+def check_codes(
+    hash: Hash, head_dim: int, hash_bits: int, num_hashes: int, length: int, layer: int = 0, call: Call = run
+) -> None:
+    """Holds the operator's collisions of rows that lie near one another against the reference's codes."""
+    rng = np.random.default_rng(head_dim)
+    key = rng.standard_normal((length, head_dim)).astype(np.float32)
+    query = key + rng.uniform(0, 1, (length, 1)).astype(np.float32) * rng.standard_normal(key.shape).astype(np.float32)
+    query_codes, key_codes = (codes(rows, 5, layer, 0, num_hashes, hash_bits, hash) for rows in (query, key))
+    expected = sum((query_codes[:, t, None] == key_codes[None, :, t]).astype(np.int64) for t in range(num_hashes))
+    assert np.array_equal(collisions(query, key, num_hashes, hash_bits, hash, layer, call), expected)
 
 
 @pytest.mark.parametrize("length", [40, 700], ids=["counts", "tables"])
@@ -118,12 +136,7 @@ def collisions(query: Array, key: Array, num_hashes: int, hash_bits: int, hash: 
 def test_codes_equal_the_reference_bit_for_bit(
     hash: Hash, head_dim: int, hash_bits: int, num_hashes: int, length: int
 ) -> None:
-    rng = np.random.default_rng(head_dim)
-    key = rng.standard_normal((length, head_dim)).astype(np.float32)
-    query = key + rng.uniform(0, 1, (length, 1)).astype(np.float32) * rng.standard_normal(key.shape).astype(np.float32)
-    query_codes, key_codes = (codes(rows, 5, 0, 0, num_hashes, hash_bits, hash) for rows in (query, key))
-    expected = sum((query_codes[:, t, None] == key_codes[None, :, t]).astype(np.int64) for t in range(num_hashes))
-    assert np.array_equal(collisions(query, key, num_hashes, hash_bits, hash), expected)
+    check_codes(hash, head_dim, hash_bits, num_hashes, length)
 
 
 @pytest.mark.parametrize("length", [50, 600], ids=["counts", "tables"])

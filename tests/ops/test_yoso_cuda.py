@@ -9,13 +9,13 @@ import harness_cuda
 import numpy as np
 import pytest
 from cases import Case, make_inputs, split, take, variants
-from harness import Array, AttributeValue, offsets, run
+from harness import Array, AttributeValue, run
 from harness_cuda import DATA_TYPES, device_name, run_on_device
-from test_yoso import make, relative
+from test_yoso import check_codes, make, relative
 
 from attenuator.errors import EngineError
 from attenuator.ops import OPERATORS
-from attenuator.ops.yoso.reference import Hash, codes
+from attenuator.ops.yoso.reference import Hash
 
 YOSO = next(operator for operator in OPERATORS if operator.key == "yoso")
 HASHES: tuple[Hash, ...] = ("gaussian", "hadamard")
@@ -89,21 +89,7 @@ def test_one_query_over_several_runs_of_keys(value_dim: int, num_hashes: int, ha
 def test_codes_equal_the_reference_bit_for_bit(
     hash: Hash, head_dim: int, hash_bits: int, num_hashes: int, length: int
 ) -> None:
-    """Values that are unit vectors make the output the counts of collisions."""
-    rng = np.random.default_rng(head_dim)
-    key = rng.standard_normal((length, head_dim)).astype(np.float32)
-    query = key + rng.uniform(0, 1, (length, 1)).astype(np.float32) * rng.standard_normal(key.shape).astype(np.float32)
-    query_codes, key_codes = (codes(rows, 5, 2, 0, num_hashes, hash_bits, hash) for rows in (query, key))
-    width = min(length, 256)
-    inputs = {
-        "query": query, "key": key, "value": np.eye(length, width, dtype=np.float32), "cu_seqlens": offsets([length]),
-        "num_hashes": np.array([num_hashes], np.int32), "seed": np.array([5]),
-    }  # fmt: skip
-    attributes = {"num_heads": 1, "hash_bits": hash_bits, "hash": hash, "normalize": 0, "layer": 2}
-    counts = run_on_device("yoso", inputs, attributes)[0] * num_hashes
-    expected = sum((query_codes[:, t, None] == key_codes[None, :width, t]).astype(np.int64) for t in range(num_hashes))
-    np.testing.assert_allclose(counts, np.rint(counts), atol=1e-3)
-    assert np.array_equal(np.rint(counts), expected)
+    check_codes(hash, head_dim, hash_bits, num_hashes, length, layer=2, call=run_on_device)
 
 
 @pytest.mark.parametrize("hash", HASHES)
