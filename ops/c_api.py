@@ -12,7 +12,7 @@ from typing import Any
 from attenuator.errors import EngineError
 from attenuator.ops.spec import Operator
 
-__all__ = ["DTYPE_CODES", "Memory", "device", "run", "run_cuda"]
+__all__ = ["DTYPE_CODES", "Call", "Memory", "device", "run", "run_cuda"]
 
 # Values of the C ABI's enumerations.
 DTYPE_CODES = {"float": 0, "int32": 1, "int64": 2, "float16": 3, "bfloat16": 4}
@@ -60,6 +60,23 @@ class Memory:
     shape: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One run of an operator.
+
+    Attributes:
+        operator: which.
+        inputs: in the node's order, None where an optional one is left out.
+        outputs: memory to be written, of the shapes the operator gives.
+        attributes: of the node; those left out have their defaults.
+    """
+
+    operator: Operator
+    inputs: Sequence[Memory | None]
+    outputs: Sequence[Memory]
+    attributes: dict[str, Any]
+
+
 @functools.cache
 def _library(path: str) -> ctypes.CDLL:
     library = ctypes.CDLL(path)
@@ -98,23 +115,15 @@ def _attributes(operator: Operator, values: dict[str, Any]) -> Any:
     return (_Attribute * len(rows))(*rows)
 
 
-def _call(
-    library: ctypes.CDLL,
-    function: str,
-    operator: Operator,
-    inputs: Sequence[Memory | None],
-    outputs: Sequence[Memory],
-    attributes: dict[str, Any],
-    *more: Any,
-) -> None:
+def _invoke(library: ctypes.CDLL, function: str, call: Call, *more: Any) -> None:
     failed = getattr(library, function)(
-        operator.name.encode(),
-        _tensors(inputs),
-        len(inputs),
-        _tensors(outputs),
-        len(outputs),
-        _attributes(operator, attributes),
-        len(operator.attributes),
+        call.operator.name.encode(),
+        _tensors(call.inputs),
+        len(call.inputs),
+        _tensors(call.outputs),
+        len(call.outputs),
+        _attributes(call.operator, call.attributes),
+        len(call.operator.attributes),
         *more,
     )
     if failed:
@@ -127,47 +136,26 @@ def device(library_path: str) -> str | None:
     return None if name is None else str(name.decode())
 
 
-def run(
-    library_path: str,
-    operator: Operator,
-    inputs: Sequence[Memory | None],
-    outputs: Sequence[Memory],
-    attributes: dict[str, Any],
-    num_threads: int,
-) -> None:
+def run(library_path: str, call: Call, num_threads: int) -> None:
     """Runs an operator once on the CPU.
 
     Args:
         library_path: the operators' shared library.
-        operator: which.
-        inputs: in the node's order, None where an optional one is left out.
-        outputs: memory to be written, of the shapes the operator gives.
-        attributes: of the node; those left out have their defaults.
+        call: which operator on what; all memory is the host's.
         num_threads: threads of this call.
 
     Raises:
         EngineError: what the operator refuses, in its words.
     """
-    _call(_library(library_path), "attenuator_run", operator, inputs, outputs, attributes, num_threads)
+    _invoke(_library(library_path), "attenuator_run", call, num_threads)
 
 
-def run_cuda(
-    library_path: str,
-    operator: Operator,
-    inputs: Sequence[Memory | None],
-    outputs: Sequence[Memory],
-    attributes: dict[str, Any],
-    stream: int,
-    allocate: Callable[[int], int],
-) -> None:
+def run_cuda(library_path: str, call: Call, stream: int, allocate: Callable[[int], int]) -> None:
     """Queues an operator on a stream of the current CUDA device.
 
     Args:
         library_path: the operators' shared library, built with CUDA.
-        operator: which.
-        inputs: in the node's order; those that the spec keeps on the host lie there, all others on the device.
-        outputs: device memory of the shapes the operator gives.
-        attributes: of the node; those left out have their defaults.
+        call: which operator on what; inputs that the spec keeps on the host lie there, all else lies on the device.
         stream: a `cudaStream_t`, 0 for the default stream.
         allocate: gives the address of so many bytes of device memory, aligned to 256, which must last until the work
             has ended; it may raise, which ends the call.
@@ -185,17 +173,8 @@ def run_cuda(
             return 0
 
     try:
-        _call(
-            _library(library_path),
-            "attenuator_run_cuda",
-            operator,
-            inputs,
-            outputs,
-            attributes,
-            ctypes.c_void_p(stream),
-            _ALLOCATE(give),
-            None,
-        )
+        stream_pointer = ctypes.c_void_p(stream)
+        _invoke(_library(library_path), "attenuator_run_cuda", call, stream_pointer, _ALLOCATE(give), None)
     except EngineError:
         if raised:
             raise raised[0] from None

@@ -13,7 +13,7 @@ import torch
 
 from attenuator.errors import EngineError
 from attenuator.ops import DOMAIN, OPERATORS, library_path
-from attenuator.ops.c_api import Memory, run, run_cuda
+from attenuator.ops.c_api import Call, Memory, run, run_cuda
 from attenuator.ops.spec import Operator
 from attenuator.ops.spec import Tensor as TensorSpec
 
@@ -124,23 +124,17 @@ def _eager(operator: Operator, device: str) -> Callable[..., Any]:
         dense = [_dense(inputs[item.name]) if item.name in inputs else None for item in operator.inputs]
         outputs = _empty_outputs(operator, inputs)
         given = [None if tensor is None else _memory(tensor) for tensor in dense]
-        made = [_memory(tensor) for tensor in outputs]
+        call = Call(operator, given, [_memory(tensor) for tensor in outputs], attributes)
         if device == "cpu":
-            run(str(library_path()), operator, given, made, attributes, torch.get_num_threads())
+            run(str(library_path()), call, torch.get_num_threads())
         else:
-            _run_on_device(operator, given, made, attributes, outputs[0].device)
+            _run_on_device(call, outputs[0].device)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     return eager
 
 
-def _run_on_device(
-    operator: Operator,
-    inputs: list[Memory | None],
-    outputs: list[Memory],
-    attributes: dict[str, Any],
-    device: torch.device,
-) -> None:
+def _run_on_device(call: Call, device: torch.device) -> None:
     """Scratch comes from PyTorch's caching allocator, which reuses it in stream order once the references are gone."""
     scratch: list[torch.Tensor] = []
 
@@ -150,7 +144,7 @@ def _run_on_device(
 
     with torch.cuda.device(device):
         stream = torch.cuda.current_stream().cuda_stream
-        run_cuda(str(library_path()), operator, inputs, outputs, attributes, stream, allocate)
+        run_cuda(str(library_path()), call, stream, allocate)
 
 
 _LIBRARY = torch.library.Library(DOMAIN, "DEF")

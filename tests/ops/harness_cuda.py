@@ -12,7 +12,7 @@ from cases import Case
 from harness import BY_NAME, NUMPY_TYPES, Array, AttributeValue, build_model
 
 from attenuator.ops import register
-from attenuator.ops.c_api import Memory, device, run_cuda
+from attenuator.ops.c_api import Call, Memory, device, run_cuda
 from attenuator.ops.spec import Operator
 from attenuator.runtime.session import load_cuda_libraries
 
@@ -90,7 +90,7 @@ def run_on_device(
         alive.append(memory)
         return int(memory.ctypes.data)
 
-    run_cuda(library_path(), operator, memories, outputs, dict(attributes), 0, allocate)
+    run_cuda(library_path(), Call(operator, memories, outputs, dict(attributes)), 0, allocate)
     return [array.astype(np.float32) for array in results]
 
 
