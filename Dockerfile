@@ -1,6 +1,8 @@
 # The service with the demo bundles, for CPUs (the default) or NVIDIA GPUs:
-#   docker build -t attenuator .                          docker run -p 8000:8000 attenuator
-#   docker build -t attenuator --build-arg DEVICE=gpu .   docker run --gpus all -p 8000:8000 attenuator
+#   docker build -t attenuator .
+#   docker run -p 8000:8000 attenuator
+#   docker build -t attenuator-gpu --build-arg DEVICE=gpu .
+#   docker run --gpus all -p 8000:8000 attenuator-gpu
 # A mirror of the package index: --build-arg PIP_INDEX_URL=URL, or, where the address holds a password or more than one
 # line is needed, --secret id=pip,src=$HOME/.config/pip/pip.conf, which stays out of the image and its history.
 ARG BASE=debian:12-slim
@@ -16,8 +18,9 @@ RUN apt-get update -q \
     && apt-get install -qy --no-install-recommends ca-certificates g++ \
     && { command -v python3 >/dev/null || apt-get install -qy --no-install-recommends python3 python3-venv; }
 WORKDIR /src
+COPY scripts/build_tools.txt scripts/
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
-    python3 -m venv /tools && /tools/bin/pip install --quiet --no-cache-dir "scikit-build-core>=1.1" "cmake>=3.24" ninja
+    python3 -m venv /tools && /tools/bin/pip install --quiet --no-cache-dir -r scripts/build_tools.txt
 COPY . .
 # GPU: CMake fetches nvcc as wheels (scripts/cuda_toolkit.sh), so that no image of a CUDA vendor is needed to build.
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \

@@ -3,7 +3,6 @@ PYTHON ?= python3
 PORT ?= 8000
 VENV := .venv
 BIN := $(VENV)/bin
-BUILD_TOOLS := "scikit-build-core>=1.1" "cmake>=3.24" ninja
 # What the built library and the installed metadata depend on.
 SOURCES := pyproject.toml CMakeLists.txt ops/CMakeLists.txt $(shell find ops -name '*.cc' -o -name '*.h' -o -name '*.inl' -o -name '*.inc' -o -name 'spec.py' -o -name 'codegen.py' -o -name '*.lds')
 CPP := $(shell find ops tests -name '*.cc' -o -name '*.h' -o -name '*.inl' -o -name '*.cu')
@@ -18,7 +17,7 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "attenuator needs Python 3.11 or newer; set PYTHON=/path/to/python3" >&2; exit 1; }
 	@command -v c++ >/dev/null || { echo "attenuator needs a C++ compiler: apt-get install g++" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV) || { echo "python's venv module is missing: apt-get install python3-venv" >&2; rm -rf $(VENV); exit 1; }
-	$(BIN)/python -m pip install --quiet --upgrade pip $(BUILD_TOOLS)
+	$(BIN)/python -m pip install --quiet --upgrade pip -r scripts/build_tools.txt
 
 # The service alone: no torch.
 $(VENV)/.demo: $(BIN)/python $(SOURCES)

@@ -25,7 +25,7 @@ PY
 venv=.venv-cuda
 if [ ! -e $venv/.setup ] || [ pyproject.toml -nt $venv/.setup ]; then
   [ -x $venv/bin/python ] || "$base" -m venv $venv
-  $venv/bin/python -m pip install --quiet --upgrade pip "scikit-build-core>=1.1" "cmake>=3.24" ninja
+  $venv/bin/python -m pip install --quiet --upgrade pip -r scripts/build_tools.txt
   # The operators that this builds are the CPU's; those of build/cuda are used.
   $venv/bin/python -m pip install --quiet --no-build-isolation -C build-dir=build/cuda_venv -e '.[gpu,export,test,plots]'
   touch $venv/.setup
