@@ -20,7 +20,6 @@ LENGTH = 512
 BATCHES = (1, 128)
 ALPHAS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 SHARPNESS = 0.5  # factor on Gaussian queries: attention flat enough that every alpha saves something
-HOST = ("cu_seqlens", "alpha", "seed")
 
 
 def as_precision(array: Any, precision: str) -> torch.Tensor:
