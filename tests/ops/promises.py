@@ -1,6 +1,7 @@
 """What every operator promises on every device, whatever it computes: functions of a device and a case."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -157,6 +158,18 @@ def sizes_that_do_not_fit_are_refused_by_name(device: Device, case: Case) -> Non
                 assert any(tensor.name in message for tensor in case.inputs)
 
 
+def query_rows_that_do_not_fit_are_refused_in_the_same_words(device: Device, operator: Operator) -> None:
+    if "query" not in {item.name for item in operator.inputs}:
+        return
+    standard = defaults(operator)
+    for queries, rows, because in (("all", 9, "rows of key"), ("first", 2, "one row a sequence")):
+        case = replace(standard, attributes=standard.attributes | {"queries": queries})
+        inputs = make_inputs(case, (4, 5))
+        inputs["query"] = inputs["query"][:-1]
+        message = refused(device, operator, lambda case=case, inputs=inputs: device.run(case, inputs))
+        assert f"query has size {rows - 1} on axis 0, must be {rows} ({because}" in message
+
+
 OF_A_CASE = (
     ragged_batch_is_finite_and_empty_sequences_yield_nothing,
     equal_inputs_give_equal_bits,
@@ -171,4 +184,5 @@ OF_AN_OPERATOR = (
     attributes_left_out_have_their_defaults,
     knobs_beyond_their_limits_are_refused_by_name,
     seeds_out_of_range_are_refused,
+    query_rows_that_do_not_fit_are_refused_in_the_same_words,
 )
