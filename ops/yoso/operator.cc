@@ -4,6 +4,7 @@
 #include <atomic>
 #include <limits>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "ops/common/registry.h"
@@ -18,6 +19,10 @@ using Spec = spec::YosoAttention;
 using yoso::Inputs;
 
 constexpr std::int64_t kExpectationRows = 240;  // queries of one task of the quadratic path
+
+// Of a task that is shared with workers who have none of their own: about half a millisecond, since
+// waking a thread takes a tenth of that.
+constexpr std::int64_t kSharedCost = 16 << 15;
 
 // One head of one sequence, or a run of its queries on the expectation path.
 struct Task {
@@ -40,12 +45,13 @@ class YosoKernel final : public Kernel {
     const auto broken = std::make_unique<std::atomic<bool>[]>(static_cast<std::size_t>(batch));
     // Workers take the next task when they are free, whatever share the host's pool would give
     // them.
-    std::atomic<std::size_t> next{0};
-    context.threads().For(static_cast<std::int64_t>(tasks.size()), [&](std::int64_t) {
-      yoso::Scratch scratch;
-      for (std::size_t i = next++; i < tasks.size(); i = next++) {
-        if (!RunTask(inputs, tasks[i], output, columns, scratch)) broken[tasks[i].sequence] = true;
-      }
+    const bool shares = Shares(tasks);
+    yoso::Crew crew(static_cast<std::int64_t>(tasks.size()), shares);
+    context.threads().For(Workers(tasks.size(), shares), [&](std::int64_t) {
+      crew.Work([&](std::int64_t i, yoso::Scratch& scratch) {
+        const Task& task = tasks[static_cast<std::size_t>(i)];
+        if (!RunTask(inputs, task, output, columns, crew, scratch)) broken[task.sequence] = true;
+      });
     });
     for (std::int64_t b = 0; b < batch; ++b) {
       if (!broken[b]) continue;
@@ -84,8 +90,21 @@ class YosoKernel final : public Kernel {
     return tasks;
   }
 
+  static bool Shares(const std::vector<Task>& tasks) {
+    return std::any_of(tasks.begin(), tasks.end(), [](const Task& task) {
+      return task.path == yoso::Path::kTables && task.cost >= kSharedCost;
+    });
+  }
+
+  // How many workers to ask the host for, who may have fewer.
+  static std::int64_t Workers(std::size_t tasks, bool shares) {
+    static const std::int64_t processors = std::thread::hardware_concurrency();
+    const auto count = static_cast<std::int64_t>(tasks);
+    return shares ? std::max(count, processors) : count;
+  }
+
   bool RunTask(const Inputs& in, const Task& task, float* output, std::int64_t columns,
-               yoso::Scratch& scratch) const {
+               yoso::Crew& crew, yoso::Scratch& scratch) const {
     const std::int64_t b = task.sequence;
     const std::int64_t begin = in.sequences.begin(b);
     const std::int64_t keys = in.sequences.length(b);
@@ -111,7 +130,7 @@ class YosoKernel final : public Kernel {
         taps};
     switch (task.path) {
       case yoso::Path::kTables:
-        return yoso::RunTablePath(kernels_, job, scratch);
+        return yoso::RunTablePath(kernels_, job, crew, scratch);
       case yoso::Path::kCounts:
         return yoso::RunCountPath(kernels_, job, scratch);
       default:

@@ -313,3 +313,29 @@ def test_expectation_keeps_its_digits_where_rows_are_parallel(hash_bits: int, si
     weights = (1 - 2 * np.arctan2(apart, together) / np.pi) ** hash_bits
     expected = weights @ inputs["value"].astype(np.float64)
     assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+# Long enough for idle threads to join in: packed at once and by 16 columns, wide codes, taps, two chunks of hashes.
+SHARED = [
+    ((1100,), 64, 8, "gaussian", 64, 0),
+    ((4200, 30), 70, 8, "hadamard", 40, 5),
+    ((1500, 900), 20, 12, "gaussian", 33, 3),
+]
+
+
+@pytest.mark.parametrize("shape", SHARED, ids=lambda shape: "-".join(map(str, shape)))
+@pytest.mark.parametrize("threads", [2, 5])
+def test_threads_beyond_the_heads_change_no_bit(
+    shape: tuple[tuple[int, ...], int, int, Hash, int, int], threads: int
+) -> None:
+    lengths, value_dim, hash_bits, hash, num_hashes, taps = shape
+    inputs = make(lengths, 1, 32, value_dim, num_hashes, taps=taps)
+    attributes = {"num_heads": 1, "hash_bits": hash_bits, "hash": hash}
+    (expected,) = run("yoso", inputs, attributes, threads=1)
+    assert np.isfinite(expected).all()
+    for _ in range(5):  # who runs which piece differs from run to run
+        np.testing.assert_array_equal(run("yoso", inputs, attributes, threads=threads)[0], expected)
+    inputs["query"][lengths[0] - 1, 0] = np.nan
+    (broken,) = run("yoso", inputs, attributes, threads=threads)
+    assert np.isnan(broken[: lengths[0]]).all()
+    np.testing.assert_array_equal(broken[lengths[0] :], expected[lengths[0] :])
