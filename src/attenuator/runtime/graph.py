@@ -1,8 +1,6 @@
 """Reads what an ONNX file says about itself, before ONNX Runtime is let near it.
 
-A walk over the protobuf wire format of the few fields that matter: which operators, which opsets, which external
-files, which weight shapes. It follows lengths without recursion into data, so that neither size nor nesting hurts.
-Field numbers are those of onnx.proto3, which never change.
+A walk over the few fields that matter: which operators, which opsets, which external files, which weight shapes.
 """
 
 import mmap
@@ -11,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-MAX_DEPTH = 8  # graphs inside nodes; an exported encoder has none
+from attenuator.runtime import wire
+from attenuator.runtime.wire import Value, fields, read_varint
 
-Value = int | memoryview
+MAX_DEPTH = 8  # graphs inside nodes; an exported encoder has none
 
 
 @dataclass(slots=True)
@@ -76,43 +74,8 @@ def read_graph(path: Path) -> Graph:
     return graph
 
 
-def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        if at >= len(data) or shift > 63:
-            raise ValueError("not an ONNX file: a number is cut off")
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-
-
-def _fields(data: memoryview) -> Iterator[tuple[int, Value]]:
-    """Yields (field number, value); nested messages and strings as slices."""
-    at = 0
-    while at < len(data):
-        tag, at = _varint(data, at)
-        number, kind = tag >> 3, tag & 7
-        if kind == VARINT:
-            value, at = _varint(data, at)
-            yield number, value
-            continue
-        if kind == BYTES:
-            size, at = _varint(data, at)
-        elif kind in (FIXED64, FIXED32):
-            size = 8 if kind == FIXED64 else 4
-        else:
-            raise ValueError(f"not an ONNX file: wire type {kind}")
-        if at + size > len(data):
-            raise ValueError("not an ONNX file: a field is cut off")
-        yield number, data[at : at + size]
-        at += size
-
-
 def _messages(data: memoryview, wanted: int) -> Iterator[memoryview]:
-    for number, value in _fields(data):
+    for number, value in fields(data):
         if number == wanted and isinstance(value, memoryview):
             yield value
 
@@ -124,16 +87,16 @@ def _text(value: Value) -> str:
 
 
 def _model(data: memoryview, graph: Graph) -> None:
-    for number, value in _fields(data):
+    for number, value in fields(data):
         if not isinstance(value, memoryview):
             continue
-        if number == 8:  # opset_import
+        if number == wire.MODEL_OPSET:
             parts = dict(_fields_copied(value))
             version = parts.get(2, 0)
             graph.opsets[str(parts.get(1, ""))] = version if isinstance(version, int) else 0
-        elif number == 7:  # graph
+        elif number == wire.MODEL_GRAPH:
             _graph(value, graph, None, 0)
-        elif number == 25:  # functions
+        elif number == wire.MODEL_FUNCTION:
             names = dict(_fields_copied(value, only=(1, 10)))
             owner = (str(names.get(10, "")), str(names.get(1, "")))
             graph.other_ops.setdefault(owner, set())
@@ -142,7 +105,7 @@ def _model(data: memoryview, graph: Graph) -> None:
 
 
 def _fields_copied(data: memoryview, only: tuple[int, ...] = ()) -> Iterator[tuple[int, int | str]]:
-    for number, value in _fields(data):
+    for number, value in fields(data):
         if not only or number in only:
             yield number, value if isinstance(value, int) else _text(value)
 
@@ -150,31 +113,31 @@ def _fields_copied(data: memoryview, only: tuple[int, ...] = ()) -> Iterator[tup
 def _graph(data: memoryview, graph: Graph, owner: tuple[str, str] | None, depth: int) -> None:
     if depth > MAX_DEPTH:
         raise ValueError(f"graphs are nested more than {MAX_DEPTH} deep")
-    for number, value in _fields(data):
+    for number, value in fields(data):
         if not isinstance(value, memoryview):
             continue
-        if number == 1:
+        if number == wire.GRAPH_NODE:
             _node(value, graph, owner, depth)
-        elif number == 5:
+        elif number == wire.GRAPH_INITIALIZER:
             _tensor(value, graph, main=owner is None)
-        elif number == 15:  # sparse_initializer: values, indices
-            for part in (1, 2):
+        elif number == wire.GRAPH_SPARSE:
+            for part in (1, 2):  # values, indices
                 for tensor in _messages(value, part):
                     _tensor(tensor, graph, main=False)
 
 
 def _node(data: memoryview, graph: Graph, owner: tuple[str, str] | None, depth: int) -> None:
     node = Node("", "", [], [], {})
-    for number, value in _fields(data):
-        if number == 1:
+    for number, value in fields(data):
+        if number == wire.NODE_INPUT:
             node.inputs.append(_text(value))
-        elif number == 2:
+        elif number == wire.NODE_OUTPUT:
             node.outputs.append(_text(value))
-        elif number == 4:
+        elif number == wire.NODE_OP_TYPE:
             node.op_type = _text(value)
-        elif number == 7:
+        elif number == wire.NODE_DOMAIN:
             node.domain = _text(value)
-        elif number == 5 and isinstance(value, memoryview):
+        elif number == wire.NODE_ATTRIBUTE and isinstance(value, memoryview):
             _attribute(value, node, graph, owner, depth)
     if owner is None:
         graph.nodes.append(node)
@@ -185,7 +148,7 @@ def _node(data: memoryview, graph: Graph, owner: tuple[str, str] | None, depth: 
 def _attribute(data: memoryview, node: Node, graph: Graph, owner: tuple[str, str] | None, depth: int) -> None:
     name = ""
     found: int | float | str | None = None
-    for number, value in _fields(data):
+    for number, value in fields(data):
         if number == 1:
             name = _text(value)
         elif number == 2 and isinstance(value, memoryview) and len(value) == 4:
@@ -205,14 +168,14 @@ def _attribute(data: memoryview, node: Node, graph: Graph, owner: tuple[str, str
 def _tensor(data: memoryview, graph: Graph, *, main: bool) -> None:
     dims: list[int] = []
     name = ""
-    for number, value in _fields(data):
+    for number, value in fields(data):
         if number == 1:
             if isinstance(value, int):
                 dims.append(value)
             else:  # packed
                 at = 0
                 while at < len(value):
-                    size, at = _varint(value, at)
+                    size, at = read_varint(value, at)
                     dims.append(size)
         elif number == 8:
             name = _text(value)

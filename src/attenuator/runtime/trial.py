@@ -17,12 +17,22 @@ from attenuator import ops
 from attenuator.errors import AttenuatorError
 from attenuator.ops.spec import DOMAIN
 from attenuator.runtime.device import BROUGHT_BY, PROVIDERS, Device, check_assignment
-from attenuator.runtime.wire import content_field, number_field
+from attenuator.runtime.wire import (
+    GRAPH_INPUT,
+    GRAPH_NAME,
+    GRAPH_NODE,
+    GRAPH_OUTPUT,
+    MODEL_GRAPH,
+    MODEL_IR,
+    MODEL_OPSET,
+    NODE_DOMAIN,
+    NODE_INPUT,
+    NODE_OP_TYPE,
+    NODE_OUTPUT,
+    content_field,
+    number_field,
+)
 
-# Field numbers of onnx.proto.
-MODEL_IR, MODEL_GRAPH, MODEL_OPSET = 1, 7, 8
-GRAPH_NODE, GRAPH_NAME, GRAPH_INPUT, GRAPH_OUTPUT = 1, 2, 11, 12
-NODE_INPUT, NODE_OUTPUT, NODE_OP_TYPE, NODE_DOMAIN = 1, 2, 4, 7
 FLOAT, INT32 = 1, 6
 
 
