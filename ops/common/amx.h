@@ -11,9 +11,9 @@
 
 namespace attenuator {
 
-// Whether tiles and their int8 products work here; asks the system for them, on behalf of the whole
-// process and its later threads, so call it only to use them. Linux refuses where the process has a
-// signal stack that is too small for the tiles as well.
+// Whether tiles and their int8 products work here. Asks the system for them, for all threads of the
+// process, so call it only to use them: Linux refuses where a signal stack is too small to hold the
+// tiles as well, and afterwards refuses such stacks.
 bool EnableAmx();
 
 inline constexpr int kTileRows = 16;
