@@ -110,7 +110,8 @@ Projected Project(const Call& call, std::int64_t b, std::int64_t h, const float*
   return {projection.approximates(), projection.columns()};
 }
 
-// A head whose attention weights stay in memory between the two halves.
+// A head whose attention weights stay in memory between the two halves, up to the rows after which
+// their maxima tell that all will be exact: from there on it goes on as exact attention does.
 double RunStoredHead(const Call& call, std::int64_t b, std::int64_t h, float* memory) {
   const AttentionHead head = call.head(b, h);
   const std::int64_t n = head.length, blocks = (n + kQueryBlock - 1) / kQueryBlock;
@@ -122,18 +123,36 @@ double RunStoredHead(const Call& call, std::int64_t b, std::int64_t h, float* me
   const auto end = [&](std::int64_t block) {
     return (block + 1) * kQueryBlock < n ? (block + 1) * kQueryBlock : n;
   };
-  for (std::int64_t block = 0; block < blocks; ++block) {
-    ProbabilityBlock(head, block * kQueryBlock, end(block), probabilities + block * kQueryBlock * n,
-                     inverse_sums + block * kQueryBlock, maxima);
+  std::int64_t stored = 0;
+  bool open = true;
+  while (open && stored < blocks) {
+    ProbabilityBlock(head, stored * kQueryBlock, end(stored),
+                     probabilities + stored * kQueryBlock * n, inverse_sums + stored * kQueryBlock,
+                     maxima);
+    ++stored;
+    // Asked as the rows double: maxima hardly change by one block among many.
+    if (stored < blocks && (stored & (stored - 1)) == 0) {
+      open = MayApproximate(call.weights, h, call.attributes.estimator, call.rows(b), maxima);
+    }
   }
   Inline pool;
-  const double columns = Project(call, b, h, maxima, values, pool).columns;
+  double columns = static_cast<double>(n * call.weights.channels);
+  if (open) {
+    columns = Project(call, b, h, maxima, values, pool).columns;
+  } else {
+    ProjectExactly(call, b, h, values, pool);
+  }
   AttentionHead with_values = head;
   with_values.value = values;
-  for (std::int64_t block = 0; block < blocks; ++block) {
+  for (std::int64_t block = 0; block < stored; ++block) {
     ValueBlock(with_values, block * kQueryBlock, end(block),
                probabilities + block * kQueryBlock * n, inverse_sums + block * kQueryBlock,
                call.head_output(b, h) + block * kQueryBlock * call.width(), call.width());
+  }
+  if (stored < blocks) {
+    const std::int64_t rest = stored * kQueryBlock;
+    ExactAttention(with_values, rest, n, call.head_output(b, h) + rest * call.width(),
+                   call.width());
   }
   return columns;
 }

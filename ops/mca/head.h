@@ -48,6 +48,12 @@ struct Call {
   }
 
   bool approximate(std::int64_t b) const {
+    // As many rows as a head has can never save what it costs to begin.
+    const double rows = static_cast<double>(sequences.length(b));
+    if (attributes.estimator == Estimator::kSampled &&
+        !WorthSampling(rows, rows, static_cast<double>(weights.channels), weights.padded, 0)) {
+      return false;
+    }
     return WorthApproximating(window(b), weights.channels, alpha[b], attributes.estimator);
   }
 

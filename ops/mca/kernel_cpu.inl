@@ -8,10 +8,14 @@ namespace {
 using Vector = Simd::Vector;
 constexpr std::int64_t kWidth = Simd::kWidth;
 
+// How many rows of the weight ahead of its use the first rows of a strip ask for: it may be in no
+// cache of this core yet, and comes as slowly as a few rows use it up.
+constexpr std::int64_t kAhead = 16;
+
 // kRows x (kVectors registers) of the result held in registers over the whole depth. The weight is
 // read in place from its row-major form: six rows by 64 columns need ten loads for 24 fused
 // multiply-adds, so that even a weight in the L2 cache keeps the multipliers busy.
-template <int kRows, int kVectors>
+template <int kRows, int kVectors, bool kFirst>
 void ExactTile(const float* const* rows, std::int64_t depth, const float* weight,
                std::int64_t padded, const float* base, float* const* out, std::int64_t column) {
   Vector sums[kRows][kVectors];
@@ -23,7 +27,10 @@ void ExactTile(const float* const* rows, std::int64_t depth, const float* weight
   const float* w = weight + column;
   for (std::int64_t k = 0; k < depth; ++k, w += padded) {
     Vector b[kVectors];
-    for (int v = 0; v < kVectors; ++v) b[v] = Simd::Load(w + v * kWidth);
+    for (int v = 0; v < kVectors; ++v) {
+      b[v] = Simd::Load(w + v * kWidth);
+      if constexpr (kFirst) __builtin_prefetch(w + kAhead * padded + v * kWidth);
+    }
     for (int i = 0; i < kRows; ++i) {
       const Vector a = Simd::Set(row[i][k]);
       for (int v = 0; v < kVectors; ++v) sums[i][v] = Simd::Fma(a, b[v], sums[i][v]);
@@ -90,19 +97,19 @@ void SampledTile(const float* const* rows, const SampledColumns& columns, const 
 }
 
 // Fewer than a tile's rows.
-template <int kRows, int kVectors>
+template <int kRows, int kVectors, bool kFirst>
 void ExactRest(const float* const* rows, std::int64_t count, std::int64_t depth,
                const PackedHead& head, const float* base, float* const* out, std::int64_t column) {
   if constexpr (kRows > 0) {
     if (count >= kRows) {
-      ExactTile<kRows, kVectors>(rows, depth, head.weight, head.padded, base, out, column);
+      ExactTile<kRows, kVectors, kFirst>(rows, depth, head.weight, head.padded, base, out, column);
       rows += kRows;
       out += kRows;
       count -= kRows;
     }
     if (count > 0) {
       constexpr int kNext = kRows > 6 ? 6 : kRows - 1;
-      ExactRest<kNext, kVectors>(rows, count, depth, head, base, out, column);
+      ExactRest<kNext, kVectors, kFirst>(rows, count, depth, head, base, out, column);
     }
   }
 }
@@ -111,11 +118,17 @@ void ExactRest(const float* const* rows, std::int64_t count, std::int64_t depth,
 template <int kRows, int kVectors>
 void ExactStrip(const float* const* rows, std::int64_t count, std::int64_t depth,
                 const PackedHead& head, const float* base, float* const* out, std::int64_t column) {
-  std::int64_t i = 0;
-  for (; i + kRows <= count; i += kRows) {
-    ExactTile<kRows, kVectors>(rows + i, depth, head.weight, head.padded, base, out + i, column);
+  const auto tile = [&]<bool kFirst>(std::int64_t i) {
+    ExactTile<kRows, kVectors, kFirst>(rows + i, depth, head.weight, head.padded, base, out + i,
+                                       column);
+  };
+  if (count < kRows) {
+    return ExactRest<kRows - 1, kVectors, true>(rows, count, depth, head, base, out, column);
   }
-  ExactRest<kRows, kVectors>(rows + i, count - i, depth, head, base, out + i, column);
+  tile.template operator()<true>(0);
+  std::int64_t i = kRows;
+  for (; i + kRows <= count; i += kRows) tile.template operator()<false>(i);
+  ExactRest<kRows - 1, kVectors, false>(rows + i, count - i, depth, head, base, out + i, column);
 }
 
 template <int kRows, int kVectors>

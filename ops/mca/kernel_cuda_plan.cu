@@ -158,8 +158,9 @@ __global__ __launch_bounds__(kThreads) void MakePlan(Items items, DeviceCall cal
   } else {
     const std::int64_t padded =
         (call.head_dim + kProjectionPad - 1) / kProjectionPad * kProjectionPad;
-    const double cost = paper ? 0.0 : kSamplingCost * channels / static_cast<double>(padded);
-    worth = !(approximated * channels - static_cast<double>(total) < cost + overhead);
+    const double samples = static_cast<double>(total);
+    worth = paper ? approximated * channels - samples >= overhead
+                  : WorthSampling(approximated, samples, channels, padded, overhead);
   }
   if (!worth || count == 0) return;
 

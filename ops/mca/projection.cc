@@ -13,7 +13,64 @@ namespace {
 // Tokens of one task, a multiple of kSampleGroup.
 constexpr std::int64_t kTaskTokens = 32 * kSampleGroup;
 
+struct Samples {
+  double tokens = 0;   // that are sampled
+  double columns = 0;  // r of all of them
+  bool worth = false;
+};
+
+// From this r on a token is exact.
+std::int32_t SampleLimit(const Weights& weights, Estimator estimator) {
+  const double channels = static_cast<double>(weights.channels);
+  return static_cast<std::int32_t>(
+      estimator == Estimator::kPaper ? channels : std::ceil(channels * kBreakEven));
+}
+
+// r_j = ceil((n max_i A_ij / alpha)^2), 0 where exact: README.md, section 2. Without branches on
+// the data, which would be mispredicted at every change from sampled to exact tokens.
+Samples CountSamples(const Weights& weights, Estimator estimator, const SequenceRows& rows,
+                     const float* maxima, std::int32_t* r) {
+  const double factor = rows.keys / rows.alpha;
+  const std::int32_t highest = SampleLimit(weights, estimator) - 1;
+  const double limit = highest + 1;
+  Samples samples;
+  for (std::int64_t j = 0; j < rows.length; ++j) {
+    const double root = factor * maxima[j];
+    const double square = root * root;
+    const double wanted = square < limit ? square : limit;  // limit for NaN
+    const std::int32_t below = static_cast<std::int32_t>(wanted);
+    const std::int32_t up = std::max(1, below + (below < wanted ? 1 : 0));
+    r[j] = up <= highest ? up : 0;
+    samples.columns += r[j];
+    samples.tokens += up <= highest ? 1 : 0;
+  }
+  const double channels = static_cast<double>(weights.channels);
+  samples.worth =
+      estimator == Estimator::kPaper
+          ? samples.tokens * channels - samples.columns >= rows.overhead
+          : WorthSampling(samples.tokens, samples.columns, channels, weights.padded, rows.overhead);
+  return samples;
+}
+
 }  // namespace
+
+bool MayApproximate(const Weights& weights, std::int64_t head, Estimator estimator,
+                    const SequenceRows& rows, const float* maxima) {
+  if (estimator != Estimator::kSampled) return true;
+  if (!weights.approximable[head]) return false;
+  // What tokens save at most: r before it is rounded up. Four sums, for the latency.
+  const double channels = static_cast<double>(weights.channels);
+  const double most = kTokenGain * channels, factor = rows.keys / rows.alpha;
+  double saved[4] = {};
+  for (std::int64_t j = 0; j < rows.length; ++j) {
+    const double root = factor * maxima[j];
+    const double gain = most - kColumnCost * (root * root);
+    saved[j % 4] += gain > 0 ? gain : 0;
+  }
+  // A little more than all of it, for the order of the sums.
+  return (saved[0] + saved[1] + saved[2] + saved[3]) * (1 + 1e-9) >=
+         HeadCost(weights.padded) * channels + rows.overhead;
+}
 
 HeadProjection::HeadProjection(const Weights& weights, std::int64_t head, std::uint32_t layer,
                                Estimator estimator, const SequenceRows& rows, const float* maxima,
@@ -26,15 +83,12 @@ HeadProjection::HeadProjection(const Weights& weights, std::int64_t head, std::u
       packed_(weights.head(head)),
       bias_(bias),
       values_(values) {
-  const double channels = static_cast<double>(weights.channels);
   if (!weights.approximable[head]) {
     KeepAllExact();
-  } else if (estimator == Estimator::kSampled) {
-    PlanSamples(maxima, std::ceil(channels * kBreakEven));
-  } else if (estimator == Estimator::kPaper) {
-    PlanSamples(maxima, channels);
-  } else {
+  } else if (estimator == Estimator::kDeterministic) {
     PlanDeterministic(maxima);
+  } else {
+    PlanSamples(maxima);
   }
   if (!approximated_.empty()) {
     base_.assign(bias, bias + packed_.padded);
@@ -70,29 +124,11 @@ void HeadProjection::KeepAllExact() {
   for (std::int64_t j = 0; j < rows_.length; ++j) exact_[j] = static_cast<std::int32_t>(j);
 }
 
-// r_j = ceil((n max_i A_ij / alpha)^2): README.md, section 2. Without branches on the data, which
-// would be mispredicted at every change from sampled to exact tokens.
-void HeadProjection::PlanSamples(const float* maxima, double limit) {
-  const double factor = rows_.keys / rows_.alpha;
-  const std::int32_t highest = static_cast<std::int32_t>(limit) - 1;
-  std::vector<std::int32_t> r(rows_.length);  // 0 where exact
-  double sum = 0, sampled = 0;
-  for (std::int64_t j = 0; j < rows_.length; ++j) {
-    const double root = factor * maxima[j];
-    const double square = root * root;
-    const double wanted = square < limit ? square : limit;  // limit for NaN
-    const std::int32_t below = static_cast<std::int32_t>(wanted);
-    const std::int32_t up = std::max(1, below + (below < wanted ? 1 : 0));
-    r[j] = up <= highest ? up : 0;
-    sum += r[j];
-    sampled += up <= highest ? 1 : 0;
-  }
-  const double channels = static_cast<double>(weights_.channels);
-  const double cost = estimator_ == Estimator::kPaper
-                          ? 0.0
-                          : kSamplingCost * channels / static_cast<double>(packed_.padded);
-  if (sampled * channels - sum < cost + rows_.overhead) return KeepAllExact();
-  Sort(r, highest);
+void HeadProjection::PlanSamples(const float* maxima) {
+  std::vector<std::int32_t> r(rows_.length);
+  const Samples samples = CountSamples(weights_, estimator_, rows_, maxima, r.data());
+  if (!samples.worth) return KeepAllExact();
+  Sort(r, SampleLimit(weights_, estimator_) - 1);
 }
 
 // Counting sort by falling r; equal ones stay in token order, exact tokens (r = 0) come last.

@@ -7,16 +7,32 @@
 #include <cstdint>
 #include <vector>
 
+#include "ops/common/philox.h"
 #include "ops/mca/weights.h"
 
 namespace attenuator::mca {
 
-// Sampled multiply-adds run at about 7/8 of the speed of dense ones, so a token with r above that
-// share of C is computed exactly: faster, and without an error.
-inline constexpr double kBreakEven = 0.875;
-// Drawing and selecting costs a head as much as about this many multiply-adds a column: with less
-// to save, all of it is computed exactly.
-inline constexpr double kSamplingCost = 640;
+// What sampling costs, measured and rounded up to simple fractions, in columns of dense rows. A
+// sampled column takes kColumnCost dense ones: the mean row is subtracted, the list is followed. A
+// token takes (1 - kTokenGain) C of them however few it keeps, for its share of a group's work and
+// for rows that arrive cold. Above kBreakEven of C a token gains nothing and is computed exactly,
+// without an error. Exact in binary, so that every device decides alike.
+inline constexpr double kColumnCost = 1.5;
+inline constexpr double kTokenGain = 0.875;
+inline constexpr double kBreakEven = 0.5625;
+// Dense rows that take as long as what any sampling of a head begins with: the mean row, bound by
+// reading the weight; the first use of the scaled copy; drawing and selecting, which weigh the more
+// beside a dense row the narrower a head is.
+ATTENUATOR_HOST_DEVICE inline constexpr double HeadCost(std::int64_t padded) {
+  return 24 + 256 / static_cast<double>(padded);
+}
+// Whether sampling `tokens` of a head with `samples` columns in all is faster than not to.
+ATTENUATOR_HOST_DEVICE inline constexpr bool WorthSampling(double tokens, double samples,
+                                                           double channels, std::int64_t padded,
+                                                           double overhead) {
+  return tokens * (kTokenGain * channels) - kColumnCost * samples >=
+         HeadCost(padded) * channels + overhead;
+}
 
 // The deterministic rule leaves this share of the bound to the rounding of float32.
 inline constexpr double kRoundingMargin = 1.0 / 16;
@@ -35,6 +51,11 @@ struct SequenceRows {
   double overhead = 0;  // columns that approximating costs the head beside its tokens
 };
 
+// Whether `sampled` may still approximate anything of a head where `maxima` [length] are those of
+// some of its rows: more rows raise maxima, hence r. Always true for other estimators.
+bool MayApproximate(const Weights& weights, std::int64_t head, Estimator estimator,
+                    const SequenceRows& rows, const float* maxima);
+
 class HeadProjection {
  public:
   // `maxima` [length]: the largest attention weight of each token. `bias` [padded]. All are
@@ -52,7 +73,7 @@ class HeadProjection {
   double columns() const;
 
  private:
-  void PlanSamples(const float* maxima, double limit);
+  void PlanSamples(const float* maxima);
   void PlanDeterministic(const float* maxima);
   void KeepAllExact();
   void Sort(const std::vector<std::int32_t>& r, std::int32_t highest);

@@ -16,8 +16,11 @@ Float64s = NDArray[np.float64]
 Ints = NDArray[np.integer[Any]]
 
 GROUP = 6  # tokens, in order of r, that share the largest r among them
-BREAK_EVEN = 0.875  # share of C from which a token is computed exactly
-SAMPLING_COST = 640  # multiply-adds a column that a head has to save before anything is sampled
+# What sampling costs, beside dense columns (ops/mca/projection.h has the reasons).
+COLUMN_COST = 1.5  # of a sampled column
+TOKEN_GAIN = 0.875  # share of C that a token may save at most
+BREAK_EVEN = 0.5625  # share of C from which a token is computed exactly
+HEAD_COST, HEAD_COST_LANES = 24, 256  # dense rows that a head has to save before anything is sampled
 SMALLEST_P = 2.0**-22  # probabilities of non-zero rows are raised to this
 STORED_LENGTH = 768  # without a window: longer sequences would have to compute their scores twice
 ROUNDING_MARGIN = 1 / 16  # share of the deterministic bound left to the rounding of float32
@@ -98,8 +101,9 @@ def project_sampled(
     tokens, channels = hidden.shape
     r = np.maximum(1.0, np.ceil(wanted))
     sampled = r < np.ceil(BREAK_EVEN * channels)
-    padded = -(-weight.shape[1] // 16) * 16
-    if (channels - r[sampled]).sum() < SAMPLING_COST * channels / padded + overhead:
+    head_cost = HEAD_COST + HEAD_COST_LANES / (-(-weight.shape[1] // 16) * 16)
+    saved = sampled.sum() * (TOKEN_GAIN * channels) - COLUMN_COST * r[sampled].sum()
+    if saved < head_cost * channels + overhead:
         sampled[:] = False
     values = hidden.astype(np.float64) @ weight
     columns = float((~sampled).sum() * channels)

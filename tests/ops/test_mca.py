@@ -197,8 +197,8 @@ def test_long_sequences_stay_exact_where_it_cannot_pay() -> None:
 
 def test_an_alpha_too_small_to_save_anything_is_exact_from_the_start() -> None:
     """r is 1 / alpha^2 or more in the mean, which here is just above C and well below it."""
-    given = inputs((90, 90), 1, 64, 400, sharpness=0.0)
-    given["alpha"][:] = (0.0499, 0.055)
+    given = inputs((120, 120), 1, 64, 400, sharpness=0.0)
+    given["alpha"][:] = (0.0499, 0.09)
     flops = run("mca", given, {"num_heads": 1}, 1, WEIGHTS)[1]
     assert flops[0] == 1.0
     assert flops[1] < 1.0

@@ -66,7 +66,8 @@ def test_every_variant(case: Case, data: str) -> None:
     ("heads", "head_dim", "channels"), [(1, 8, 200), (3, 12, 97), (2, 48, 96), (1, 80, 150), (1, 130, 60)]
 )
 def test_odd_shapes_of_ragged_batches(estimator: str, heads: int, head_dim: int, channels: int) -> None:
-    given = inputs((70, 0, 1, 65), heads, head_dim, channels)
+    given = inputs((90, 0, 1, 110), heads, head_dim, channels)
+    given["alpha"][0] = 1.0
     flops = check(given, {"num_heads": heads, "estimator": estimator, "layer": 3})
     assert flops.min() < 1.0, "nothing was approximated"
 
@@ -130,7 +131,7 @@ def test_one_group_shares_its_largest_r() -> None:
 
 
 def test_more_columns_than_are_listed_at_a_time() -> None:
-    given = inputs((70,), 1, 8, 1100, sharpness=0.0)
+    given = inputs((130,), 1, 8, 1100, sharpness=0.0)
     given["alpha"][:] = 0.053
     assert 0 < check(given, {"num_heads": 1})[0] < 1
 

@@ -17,7 +17,7 @@ from attenuator.ops.softmax.reference import probabilities, visible
 WEIGHT_KINDS = ("gaussian", "one heavy row", "rank one", "zero rows", "two rows", "decaying")
 INPUT_KINDS = ("gaussian", "common mean", "one heavy row", "one column", "clusters", "mostly zero")
 ALPHAS = (0.1, 0.4, 1.0)
-TOKENS, CHANNELS, HEADS, HEAD_DIM = 40, 96, 2, 32
+TOKENS, CHANNELS, HEADS, HEAD_DIM = 120, 96, 2, 32  # tokens enough for sampling to pay
 
 
 def make_weight(kind: str, rng: np.random.Generator, channels: int = CHANNELS, contrast: float = 1000.0) -> Array:
@@ -145,18 +145,22 @@ def test_unbiased_with_a_window(global_tokens: int) -> None:
     assert_unbiased(outputs, exact_output(problem, attention(problem, 12, global_tokens)))
 
 
+# So that r, (2 WINDOW + 1)^2 at alpha = 1, is small beside C though many tokens make sampling pay.
+WINDOW = 4
+
+
 def one_token_each(weight_kind: str, hidden_kind: str, contrast: float = 1000.0) -> tuple[dict[str, Array], float]:
-    """A = I to the last bit, so that the output is the projection itself; also r, equal for all tokens."""
-    tokens = 24
-    problem = make_problem(weight_kind, hidden_kind, tokens=tokens, channels=8 * tokens**2, contrast=contrast)
-    basis = np.zeros((tokens, HEADS * HEAD_DIM), np.float32)
+    """A = I to the last bit within WINDOW, so that the output is the projection itself; also r, the same for all."""
+    keys = reference.row_keys(TOKENS, WINDOW, 0)[0]
+    problem = make_problem(weight_kind, hidden_kind, channels=8 * keys**2, contrast=contrast)
+    basis = np.zeros((TOKENS, HEADS * HEAD_DIM), np.float32)
     for head in range(HEADS):
-        basis[np.arange(tokens), head * HEAD_DIM + np.arange(tokens)] = 40.0
+        basis[np.arange(TOKENS), head * HEAD_DIM + np.arange(TOKENS) % HEAD_DIM] = 40.0
     problem["query"] = problem["key"] = basis
     problem["value_bias"][:] = 0
-    a = attention(problem)
-    assert np.abs(a - np.eye(tokens)).max() < 1e-30
-    return problem, float(tokens**2)  # alpha = 1
+    a = attention(problem, WINDOW)
+    assert np.abs(a - np.eye(TOKENS)).max() < 1e-30
+    return problem, float(keys**2)
 
 
 @pytest.mark.parametrize("estimator", ["sampled", "paper"])
@@ -168,13 +172,13 @@ def test_lemma_1(estimator: str, weight_kind: str, hidden_kind: str) -> None:
     """
     problem, r = one_token_each(weight_kind, hidden_kind)
     copies = 150
-    outputs, flops = sample(problem, 1.0, copies, estimator=estimator)
+    outputs, flops = sample(problem, 1.0, copies, estimator=estimator, window=WINDOW)
     assert flops.mean() < 0.5
     squares = ((outputs - heads_of(problem["hidden"].astype(np.float64) @ problem["value_weight"])) ** 2).sum(axis=3)
     norms = np.linalg.norm(problem["hidden"].astype(np.float64), axis=1)
     rounding = 1e-5 * norms.max() * frobenius(problem)
     bound = norms[:, None] * frobenius(problem) / np.sqrt(r)
-    centred = estimator == "sampled" and np.any(reference.centre_of(problem["hidden"]))
+    centred = estimator == "sampled" and np.any(reference.centre_of(problem["hidden"], WINDOW))
     mean_error = np.sqrt(squares).mean(axis=0)
     root_mean_square = np.sqrt(squares.mean(axis=0))
     if centred:
@@ -190,10 +194,11 @@ def test_variance_is_that_of_poisson_sampling(weight_kind: str) -> None:
     """Var = sum_k (1/pi_k - 1) x_jk^2 ||W_k||^2 with pi_k = min(1, r p_k), within its confidence interval."""
     problem, r = one_token_each(weight_kind, "mostly zero", contrast=8.0)
     copies = 300
-    outputs, _ = sample(problem, 1.0, copies)
+    outputs, flops = sample(problem, 1.0, copies, window=WINDOW)
+    assert flops.mean() < 0.5
     exact = heads_of(problem["hidden"].astype(np.float64) @ problem["value_weight"])
     weight = problem["value_weight"].reshape(-1, HEADS, HEAD_DIM).astype(np.float64)
-    x = problem["hidden"].astype(np.float64) - reference.centre_of(problem["hidden"])
+    x = problem["hidden"].astype(np.float64) - reference.centre_of(problem["hidden"], WINDOW)
     for head in range(HEADS):
         squares = (weight[:, head] ** 2).sum(axis=1)
         p = np.maximum(squares / squares.sum(), reference.SMALLEST_P)

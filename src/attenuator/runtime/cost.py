@@ -19,6 +19,8 @@ MCA_KEPT_TOKENS = 768
 # Share of the value projection that `sampled` spends, times alpha * sqrt(C): 1.3 to 1.5 on random rows (C = 768) and
 # 1.2 to 1.3 on the bundled reviews (C = 128), see ops/mca/README.md and examples/reviews-mca/README.md.
 MCA_SHARE = 1.3
+# What a head has to save before it samples, in rows, and what rows and columns save: ops/mca/README.md, section 2.
+MCA_HEAD_ROWS, MCA_HEAD_LANES, MCA_ROW_GAIN, MCA_COLUMN_COST = 24, 256, 0.875, 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,4 +84,8 @@ def value_share(node: AttentionNode, tokens: int, alpha: float) -> float:
     kept = tokens <= MCA_KEPT_TOKENS and not node.window
     if not kept and 2 * node.keys(tokens) > node.channels:
         return 1.0
-    return min(1.0, MCA_SHARE / (alpha * math.sqrt(node.channels)))
+    share = min(1.0, MCA_SHARE / (alpha * math.sqrt(node.channels)))
+    saved = tokens * (MCA_ROW_GAIN - MCA_COLUMN_COST * share)
+    if node.estimator == "sampled" and saved < MCA_HEAD_ROWS + MCA_HEAD_LANES / node.head_dim:
+        return 1.0
+    return share
