@@ -2,7 +2,8 @@
 //
 // Queries lie across the vector lanes: they are transposed once, keys and values are read where
 // they are, and the scores of a key block form a [key, query] tile, so that maximum and sum over
-// keys need no horizontal step. Scores are in units of log2: the queries carry scale * log2(e).
+// keys need no horizontal step. Rows of both lie `pitch` floats apart: 64, or fewer where there are
+// fewer queries, lest a short sequence's rows all fall into the same few sets of the cache.
 #pragma once
 
 #include "ops/softmax/kernel_cpu.h"
@@ -23,10 +24,10 @@ inline std::int64_t Padded(std::int64_t columns) {
 // Parts of the scratch memory, as SoftmaxScratchFloats counts them: what all blocks of queries that
 // are computed together share, and what block `slot` has of its own.
 struct Scratch {
-  float* scores;      // [kKeyBlock, 64], or [kRowKeys]
-  float* value;       // [kKeyBlock, padded value_dim] where value_dim is no multiple of the width
+  float* scores;      // [kKeyBlock, pitch], or [kRowKeys]
+  float* value;       // [kKeyBlock, padded value_dim] of values copied to whole vectors
   float* old_factor;  // [64]
-  float* query;       // [head_dim, 64], or one row
+  float* query;       // [head_dim, pitch], or one row
   float* kept;        // [64, padded value_dim]
   float* maximum;     // [64]
   float* sum;         // [64]
@@ -42,6 +43,22 @@ struct Scratch {
         sum(maximum + kQueryBlock) {}
 };
 
+// Scores are dot products as they are: softmax's scale enters with exp, where it costs nothing.
+struct Exponent {
+  float factor;  // a weight is 2^(factor * (score - maximum))
+  float least;   // score - maximum below which it is 0, just above where it would be denormal
+  float query;   // what queries are multiplied by: not 1 only where `scale` is not positive
+
+  explicit Exponent(const AttentionHead& head) : factor(head.scale * kLog2E), query(1) {
+    if (!(factor > 0)) {
+      query = factor;
+      factor = 1;
+    }
+    least = -125.99f / factor;
+    least = least < kLowest ? kLowest : least;  // a masked score is -inf whatever the factor
+  }
+};
+
 // A window that leaves nothing out is none.
 inline AttentionHead Normalized(AttentionHead head) {
   if (head.window >= head.length - 1) head.window = 0;
@@ -50,29 +67,23 @@ inline AttentionHead Normalized(AttentionHead head) {
 
 // Four columns at a time of 16 (8) queries into lanes; row(i) is the i-th query.
 template <class Row>
-[[gnu::always_inline]] inline void PackLanes(std::int64_t head_dim, float factor, const Row& row,
-                                             float* query) {
-  const Vector scale = Simd::Set(factor);
+[[gnu::always_inline]] inline void PackLanes(std::int64_t head_dim, const Row& row, float* query,
+                                             std::int64_t pitch) {
   std::int64_t k = 0;
   for (; k + 4 <= head_dim; k += 4) {
     Vector columns[4];
     Simd::Transpose4([&](int i) { return row(i) + k; }, columns);
 #pragma GCC unroll 4
-    for (int c = 0; c < 4; ++c) {
-      Simd::Store(query + (k + c) * kQueryBlock, Simd::Mul(columns[c], scale));
-    }
+    for (int c = 0; c < 4; ++c) Simd::Store(query + (k + c) * pitch, columns[c]);
   }
   for (; k < head_dim; ++k) {
-    float* line = query + k * kQueryBlock;
-    for (int i = 0; i < kWidth; ++i) line[i] = row(i)[k];
-    Simd::Store(line, Simd::Mul(Simd::Load(line), scale));
+    for (int i = 0; i < kWidth; ++i) query[k * pitch + i] = row(i)[k];
   }
 }
 
 // query[k, lane] = row begin + lane, lanes beyond the last row repeat it.
 inline void PackQueries(const AttentionHead& head, std::int64_t begin, std::int64_t count,
-                        float* query) {
-  const float factor = head.scale * kLog2E;
+                        float* query, std::int64_t pitch) {
   const std::int64_t stride = head.query_stride;
   for (std::int64_t lane = 0; lane < count; lane += kWidth) {
     const float* first = head.query + (begin + lane) * stride;
@@ -80,20 +91,28 @@ inline void PackQueries(const AttentionHead& head, std::int64_t begin, std::int6
       const float* base[kWidth / 4];
       for (int i = 0; i < kWidth / 4; ++i) base[i] = first + 4 * i * stride;
       PackLanes(
-          head.head_dim, factor, [&](int i) { return base[i / 4] + (i % 4) * stride; },
-          query + lane);
+          head.head_dim, [&](int i) { return base[i / 4] + (i % 4) * stride; }, query + lane,
+          pitch);
     } else {
       const std::int64_t last = count - 1 - lane;
       PackLanes(
-          head.head_dim, factor, [&](int i) { return first + Smaller(i, last) * stride; },
-          query + lane);
+          head.head_dim, [&](int i) { return first + Smaller(i, last) * stride; }, query + lane,
+          pitch);
+    }
+  }
+  const float factor = Exponent(head).query;
+  if (factor == 1.0f) return;
+  for (std::int64_t k = 0; k < head.head_dim; ++k) {
+    for (std::int64_t lane = 0; lane < count; lane += kWidth) {
+      float* at = query + k * pitch + lane;
+      Simd::Store(at, Simd::Mul(Simd::Load(at), Simd::Set(factor)));
     }
   }
 }
 
 // scores[j, lane] of keys [first, last) and `count` queries.
 inline void Score(const AttentionHead& head, const float* query, std::int64_t count,
-                  std::int64_t first, std::int64_t last, float* scores) {
+                  std::int64_t first, std::int64_t last, float* scores, std::int64_t pitch) {
   const int vectors = static_cast<int>((count + kWidth - 1) / kWidth);
   for (int v = 0; v < vectors; v += Simd::kTileVectors) {
     const int width = vectors - v < Simd::kTileVectors ? vectors - v : Simd::kTileVectors;
@@ -101,23 +120,23 @@ inline void Score(const AttentionHead& head, const float* query, std::int64_t co
     const auto full = TileTable<ScoreTile>::Get(rows, width);
     std::int64_t j = first;
     for (; j + rows <= last; j += rows) {
-      full(head.key + j * head.key_stride, head.key_stride, query + v * kWidth, head.head_dim,
-           scores + (j - first) * kQueryBlock + v * kWidth);
+      full(head.key + j * head.key_stride, head.key_stride, query + v * kWidth, pitch,
+           head.head_dim, scores + (j - first) * pitch + v * kWidth);
     }
     if (j < last) {
       TileTable<ScoreTile>::Get(static_cast<int>(last - j), width)(
-          head.key + j * head.key_stride, head.key_stride, query + v * kWidth, head.head_dim,
-          scores + (j - first) * kQueryBlock + v * kWidth);
+          head.key + j * head.key_stride, head.key_stride, query + v * kWidth, pitch, head.head_dim,
+          scores + (j - first) * pitch + v * kWidth);
     }
   }
 }
 
 // Puts -inf where a row does not see a key.
 inline void Mask(const AttentionHead& head, std::int64_t begin, std::int64_t count,
-                 std::int64_t first, std::int64_t last, float* scores) {
+                 std::int64_t first, std::int64_t last, float* scores, std::int64_t pitch) {
   for (std::int64_t j = first; j < last; ++j) {
     for (std::int64_t lane = 0; lane < count; lane += kWidth) {
-      float* line = scores + (j - first) * kQueryBlock + lane;
+      float* line = scores + (j - first) * pitch + lane;
       const std::int64_t low = Larger(j - head.window - begin - lane, 0);
       const std::int64_t high = Smaller(j + head.window - begin - lane, kWidth);
       Simd::Store(line, Simd::Keep(Simd::Load(line), low, high));
@@ -149,29 +168,55 @@ inline void ForKeys(const AttentionHead& head, std::int64_t begin, std::int64_t 
   }
 }
 
+// The largest of `maximum` and the scores in kGroup vectors of lanes: four chains at a time, since
+// one alone waits for itself.
+template <int kGroup>
+[[gnu::always_inline]] inline void TakeMaximum(const float* scores, const float* end,
+                                               std::int64_t pitch, Vector (&maximum)[kGroup]) {
+  constexpr int kChains = 4 / kGroup;
+  Vector most[kChains][kGroup];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) most[i / kGroup][i % kGroup] = maximum[i % kGroup];
+  for (; scores + (kChains - 1) * pitch < end; scores += kChains * pitch) {
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      Vector& m = most[i / kGroup][i % kGroup];
+      m = Simd::Max(Simd::Load(scores + i / kGroup * pitch + i % kGroup * kWidth), m);
+    }
+  }
+  for (; scores < end; scores += pitch) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kGroup; ++v) {
+      most[0][v] = Simd::Max(Simd::Load(scores + v * kWidth), most[0][v]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    maximum[i % kGroup] = Simd::Max(most[i / kGroup][i % kGroup], maximum[i % kGroup]);
+  }
+}
+
 // Takes a key block into the running maximum and sum of kGroup vectors of lanes.
 template <bool kStore, int kGroup>
 [[gnu::always_inline]] inline void NormalizeLanes(std::int64_t lane, std::int64_t keys,
-                                                  float* scores, const Scratch& scratch) {
+                                                  float* scores, std::int64_t pitch,
+                                                  const Exponent& exponent,
+                                                  const Scratch& scratch) {
   Vector old[kGroup], maximum[kGroup], sum[kGroup];
 #pragma GCC unroll 2
   for (int v = 0; v < kGroup; ++v) {
-    old[v] = Simd::Load(scratch.maximum + lane + v * kWidth);
-    maximum[v] = old[v];
+    old[v] = maximum[v] = Simd::Load(scratch.maximum + lane + v * kWidth);
     sum[v] = Simd::Zero();
   }
-  float* const end = scores + keys * kQueryBlock;
-  for (const float* line = scores; line < end; line += kQueryBlock) {
+  scores += lane;
+  float* const end = scores + keys * pitch;
+  TakeMaximum<kGroup>(scores, end, pitch, maximum);
+  const Vector factor = Simd::Set(exponent.factor), least = Simd::Set(exponent.least);
+  for (float* line = scores; line < end; line += pitch) {
 #pragma GCC unroll 2
     for (int v = 0; v < kGroup; ++v) {
-      maximum[v] = Simd::Max(Simd::Load(line + lane + v * kWidth), maximum[v]);
-    }
-  }
-  for (float* line = scores; line < end; line += kQueryBlock) {
-#pragma GCC unroll 2
-    for (int v = 0; v < kGroup; ++v) {
-      float* at = line + lane + v * kWidth;
-      const Vector p = Simd::Exp2(Simd::Sub(Simd::Load(at), maximum[v]));
+      float* at = line + v * kWidth;
+      const Vector p = Simd::Exp2(Simd::Sub(Simd::Load(at), maximum[v]), factor, least);
       if (kStore) Simd::Store(at, p);
       sum[v] = Simd::Add(sum[v], p);
     }
@@ -179,23 +224,24 @@ template <bool kStore, int kGroup>
 #pragma GCC unroll 2
   for (int v = 0; v < kGroup; ++v) {
     const std::int64_t at = lane + v * kWidth;
-    const Vector factor = Simd::Exp2(Simd::Sub(old[v], maximum[v]));
-    Simd::Store(scratch.old_factor + at, factor);
+    const Vector rescale = Simd::Exp2(Simd::Sub(old[v], maximum[v]), factor, least);
+    Simd::Store(scratch.old_factor + at, rescale);
     Simd::Store(scratch.maximum + at, maximum[v]);
-    Simd::Store(scratch.sum + at, Simd::Fma(Simd::Load(scratch.sum + at), factor, sum[v]));
+    Simd::Store(scratch.sum + at, Simd::Fma(Simd::Load(scratch.sum + at), rescale, sum[v]));
   }
 }
 
-// The same for all lanes. old_factor is what sums so far are multiplied by; kStore keeps
-// exp2(score - maximum) in place of the scores.
+// The same for all lanes. old_factor is what sums so far are multiplied by; kStore keeps the
+// weights in place of the scores.
 template <bool kStore>
-inline void Normalize(std::int64_t count, std::int64_t keys, float* scores,
-                      const Scratch& scratch) {
+inline void Normalize(const AttentionHead& head, std::int64_t count, std::int64_t keys,
+                      float* scores, std::int64_t pitch, const Scratch& scratch) {
+  const Exponent exponent(head);
   std::int64_t lane = 0;
   for (; lane + kWidth < count; lane += 2 * kWidth) {
-    NormalizeLanes<kStore, 2>(lane, keys, scores, scratch);
+    NormalizeLanes<kStore, 2>(lane, keys, scores, pitch, exponent, scratch);
   }
-  if (lane < count) NormalizeLanes<kStore, 1>(lane, keys, scores, scratch);
+  if (lane < count) NormalizeLanes<kStore, 1>(lane, keys, scores, pitch, exponent, scratch);
 }
 
 inline void Reset(std::int64_t count, const Scratch& scratch) {
@@ -217,23 +263,26 @@ struct Values {
   std::int64_t stride;
 };
 
+// A copy in one piece also spares blocks of queries that share it the cache lines that unaligned
+// rows split, and rows far apart that fall into the same sets.
 inline Values PackValues(const AttentionHead& head, std::int64_t first, std::int64_t last,
-                         float* memory) {
+                         bool shared, float* memory) {
   const float* rows = head.value + first * head.value_stride;
-  if (head.value_dim % kWidth == 0) return {rows, head.value_stride};
+  const std::int64_t whole = head.value_dim / kWidth * kWidth;
+  if (!shared && head.value_dim == whole) return {rows, head.value_stride};
   const std::int64_t stride = Padded(head.value_dim);
-  for (std::int64_t j = 0; j < last - first; ++j) {
-    for (std::int64_t c = 0; c < head.value_dim; c += kWidth) {
-      const float* from = rows + j * head.value_stride + c;
-      const std::int64_t columns = Smaller(head.value_dim - c, kWidth);
-      Simd::Store(memory + j * stride + c, Simd::LoadFirst(from, columns));
+  float* to = memory;
+  for (std::int64_t j = first; j < last; ++j, rows += head.value_stride, to += stride) {
+    for (std::int64_t c = 0; c < whole; c += kWidth) Simd::Store(to + c, Simd::Load(rows + c));
+    if (whole < stride) {
+      Simd::Store(to + whole, Simd::LoadFirst(rows + whole, head.value_dim - whole));
     }
   }
   return {memory, stride};
 }
 
-// Adds p [keys, 64] times values to `count` rows of the sink.
-inline void AddValues(const AttentionHead& head, const float* p, std::int64_t p_stride,
+// Adds p [keys, pitch] times values to `count` rows of the sink.
+inline void AddValues(const AttentionHead& head, const float* p, std::int64_t pitch,
                       std::int64_t count, const Values& values, std::int64_t keys,
                       const Sink& sink) {
   const std::int64_t vectors = Padded(head.value_dim) / kWidth;
@@ -248,8 +297,8 @@ inline void AddValues(const AttentionHead& head, const float* p, std::int64_t p_
       at.output_columns -= v * kWidth;
       if (at.old_factor != nullptr) at.old_factor += i;
       if (at.new_factor != nullptr) at.new_factor += i;
-      TileTable<ValueTile>::Get(tile, width)(p + i, p_stride, values.rows + v * kWidth,
-                                             values.stride, keys, at);
+      TileTable<ValueTile>::Get(tile, width)(p + i, pitch, values.rows + v * kWidth, values.stride,
+                                             keys, at);
     }
   }
 }

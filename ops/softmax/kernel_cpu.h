@@ -33,18 +33,22 @@ constexpr std::int64_t PaddedToVectors(std::int64_t columns) {
   return (columns + kWidestVector - 1) / kWidestVector * kWidestVector;
 }
 
-// Blocks of queries that share each key block while it is in the cache. Blocks under a window see
-// different keys.
-inline constexpr std::int64_t kGroupBlocks = 4;
-
-constexpr std::int64_t SoftmaxSlots(const AttentionHead& head, std::int64_t rows) {
-  const std::int64_t blocks = (rows + kQueryBlock - 1) / kQueryBlock;
-  return head.window > 0 || blocks < 1 ? 1 : blocks < kGroupBlocks ? blocks : kGroupBlocks;
-}
-
 // Queries and output so far of one block, with its maxima and sums.
 constexpr std::int64_t SoftmaxSlotFloats(const AttentionHead& head) {
   return (PaddedToVectors(head.head_dim) + PaddedToVectors(head.value_dim) + 2) * kQueryBlock;
+}
+
+// Blocks of queries that share each key block while it is in the cache, and the floats that all of
+// them may take of it. Blocks under a window see different keys.
+inline constexpr std::int64_t kGroupBlocks = 16;
+inline constexpr std::int64_t kGroupFloats = 136 * 1024;
+
+constexpr std::int64_t SoftmaxSlots(const AttentionHead& head, std::int64_t rows) {
+  if (head.window > 0 || rows <= kQueryBlock) return 1;
+  const std::int64_t blocks = (rows + kQueryBlock - 1) / kQueryBlock;
+  const std::int64_t most = kGroupFloats / SoftmaxSlotFloats(head);
+  const std::int64_t slots = blocks < kGroupBlocks ? blocks : kGroupBlocks;
+  return most < 1 ? 1 : slots < most ? slots : most;
 }
 
 // Scores of a block, a key block of values in whole vectors, a factor a row, and the blocks.

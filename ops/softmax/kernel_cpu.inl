@@ -28,24 +28,25 @@ inline void Prefetch(const AttentionHead& head, std::int64_t first, std::int64_t
 inline void AttendBlocks(const AttentionHead& head, const RowBlock* blocks, std::int64_t num_blocks,
                          float* row_0, std::int64_t output_stride) {
   for (std::int64_t i = 0; i < num_blocks; ++i) {
-    PackQueries(head, blocks[i].begin, blocks[i].count, blocks[i].scratch.query);
+    PackQueries(head, blocks[i].begin, blocks[i].count, blocks[i].scratch.query,
+                Padded(blocks[i].count));
     Reset(blocks[i].count, blocks[i].scratch);
   }
   bool any = false;
   const RowBlock& end = blocks[num_blocks - 1];
   ForKeys(head, blocks[0].begin, end.begin + end.count,
           [&](std::int64_t first, std::int64_t last, bool masked, bool final) {
-            const Values values = PackValues(head, first, last, end.scratch.value);
+            const Values values = PackValues(head, first, last, num_blocks > 1, end.scratch.value);
             for (std::int64_t i = 0; i < num_blocks; ++i) {
               const auto& [begin, count, scratch] = blocks[i];
+              const std::int64_t pitch = Padded(count);
               if (!final) {
-                const std::int64_t share = kKeyBlock / num_blocks;
-                Prefetch(head, Smaller(last + i * share, head.length),
-                         Smaller(last + (i + 1) * share, head.length));
+                Prefetch(head, Smaller(last + i * kKeyBlock / num_blocks, head.length),
+                         Smaller(last + (i + 1) * kKeyBlock / num_blocks, head.length));
               }
-              Score(head, scratch.query, count, first, last, scratch.scores);
-              if (masked) Mask(head, begin, count, first, last, scratch.scores);
-              Normalize<true>(count, last - first, scratch.scores, scratch);
+              Score(head, scratch.query, count, first, last, scratch.scores, pitch);
+              if (masked) Mask(head, begin, count, first, last, scratch.scores, pitch);
+              Normalize<true>(head, count, last - first, scratch.scores, pitch, scratch);
               if (final) Invert(count, scratch.sum);
               const Sink sink{scratch.kept,
                               Padded(head.value_dim),
@@ -54,7 +55,7 @@ inline void AttendBlocks(const AttentionHead& head, const RowBlock* blocks, std:
                               row_0 + begin * output_stride,
                               output_stride,
                               head.value_dim};
-              AddValues(head, scratch.scores, kQueryBlock, count, values, last - first, sink);
+              AddValues(head, scratch.scores, pitch, count, values, last - first, sink);
             }
             any = true;
           });
@@ -116,7 +117,7 @@ void FirstRow(const AttentionHead& given, float* output, float* memory) {
                       0,
                       head.value_dim};
       AddValues(head, scratch.scores + j, 1, 1,
-                PackValues(head, first + j, first + j + some, scratch.value), some, sink);
+                PackValues(head, first + j, first + j + some, false, scratch.value), some, sink);
     }
   }
 }
@@ -141,7 +142,7 @@ void Attention(const AttentionHead& given, std::int64_t begin, std::int64_t end,
     FirstRow(head, row_0, memory);
     begin = 1;
   }
-  RowBlock blocks[kGroupBlocks]{};
+  RowBlock blocks[kGroupBlocks];
   std::int64_t num_blocks = 0;
   ForBlocks(begin, end, [&](std::int64_t first, std::int64_t count) {
     blocks[num_blocks] = {first, count, Scratch(head, memory, num_blocks)};
@@ -151,9 +152,10 @@ void Attention(const AttentionHead& given, std::int64_t begin, std::int64_t end,
   });
 }
 
-// maxima[j] = max(maxima[j], 2^(max over lanes of score - offset)) for keys [first, last).
-inline void TakeMaxima(std::int64_t count, std::int64_t first, std::int64_t last,
-                       const float* scores, const float* offsets, float* maxima) {
+// maxima[j] = max(maxima[j], weight of max over lanes of score - offset) for keys [first, last).
+inline void TakeMaxima(const Exponent& exponent, std::int64_t count, std::int64_t first,
+                       std::int64_t last, const float* scores, const float* offsets,
+                       float* maxima) {
   float largest[kKeyBlock + 16];
   const std::int64_t keys = last - first;
   for (std::int64_t j = 0; j < keys; ++j) {
@@ -166,41 +168,46 @@ inline void TakeMaxima(std::int64_t count, std::int64_t first, std::int64_t last
   }
   for (std::int64_t j = keys; j < Padded(keys); ++j) largest[j] = -__builtin_inff();
   for (std::int64_t j = 0; j < keys; j += kWidth) {
-    Simd::Store(largest + j, Simd::Min(Simd::Exp2(Simd::Load(largest + j)), Simd::Set(1.0f)));
+    const Vector p =
+        Simd::Exp2(Simd::Load(largest + j), Simd::Set(exponent.factor), Simd::Set(exponent.least));
+    Simd::Store(largest + j, Simd::Min(p, Simd::Set(1.0f)));
   }
   for (std::int64_t j = 0; j < keys; ++j) {
     maxima[first + j] = largest[j] > maxima[first + j] ? largest[j] : maxima[first + j];
   }
 }
 
-// offsets[lane] = maximum + log2(sum), +inf in lanes without a row.
-inline void Offsets(std::int64_t count, const float* maximum, const float* sum, float* offsets) {
+// offsets[lane] = the score whose probability is 1, +inf in lanes without a row.
+inline void Offsets(const Exponent& exponent, std::int64_t count, const float* maximum,
+                    const float* sum, float* offsets) {
   for (std::int64_t lane = 0; lane < kQueryBlock; ++lane) {
-    offsets[lane] = lane < count ? maximum[lane] + __builtin_log2f(sum[lane]) : __builtin_inff();
+    offsets[lane] = lane < count ? maximum[lane] + __builtin_log2f(sum[lane]) / exponent.factor
+                                 : __builtin_inff();
   }
 }
 
 // Column maxima of rows [begin, begin + count), count <= 64; row 0 sees all keys if `all`.
 inline void MaximaBlock(const AttentionHead& head, std::int64_t begin, std::int64_t count,
                         float* maxima, const Scratch& scratch) {
-  PackQueries(head, begin, count, scratch.query);
+  const Exponent exponent(head);
+  PackQueries(head, begin, count, scratch.query, kQueryBlock);
   Reset(count, scratch);
   bool kept = false;
   const auto score = [&](std::int64_t first, std::int64_t last, bool masked) {
-    Score(head, scratch.query, count, first, last, scratch.scores);
-    if (masked) Mask(head, begin, count, first, last, scratch.scores);
+    Score(head, scratch.query, count, first, last, scratch.scores, kQueryBlock);
+    if (masked) Mask(head, begin, count, first, last, scratch.scores, kQueryBlock);
   };
   ForKeys(head, begin, begin + count,
           [&](std::int64_t first, std::int64_t last, bool masked, bool) {
             score(first, last, masked);
-            Normalize<false>(count, last - first, scratch.scores, scratch);
+            Normalize<false>(head, count, last - first, scratch.scores, kQueryBlock, scratch);
             kept = last - first == head.length;
           });
-  Offsets(count, scratch.maximum, scratch.sum, scratch.old_factor);
+  Offsets(exponent, count, scratch.maximum, scratch.sum, scratch.old_factor);
   ForKeys(head, begin, begin + count,
           [&](std::int64_t first, std::int64_t last, bool masked, bool) {
             if (!kept) score(first, last, masked);
-            TakeMaxima(count, first, last, scratch.scores, scratch.old_factor, maxima);
+            TakeMaxima(exponent, count, first, last, scratch.scores, scratch.old_factor, maxima);
           });
 }
 
@@ -223,10 +230,10 @@ void Probabilities(const AttentionHead& head, std::int64_t begin, std::int64_t e
                    float* probabilities, float* inverse_sums, float* maxima, float* memory) {
   const std::int64_t count = end - begin;
   const Scratch scratch(head, memory);
-  PackQueries(head, begin, count, scratch.query);
-  Score(head, scratch.query, count, 0, head.length, probabilities);
+  PackQueries(head, begin, count, scratch.query, kQueryBlock);
+  Score(head, scratch.query, count, 0, head.length, probabilities, kQueryBlock);
   Reset(count, scratch);
-  Normalize<true>(count, head.length, probabilities, scratch);
+  Normalize<true>(head, count, head.length, probabilities, kQueryBlock, scratch);
   Invert(count, scratch.sum);
   for (std::int64_t lane = 0; lane < kQueryBlock; ++lane) {
     inverse_sums[lane] = lane < count ? scratch.sum[lane] : 0.0f;
@@ -257,7 +264,7 @@ void ProbabilityValues(const AttentionHead& head, std::int64_t begin, std::int64
                     output_stride,
                     head.value_dim};
     AddValues(head, probabilities + first * kQueryBlock, kQueryBlock, end - begin,
-              PackValues(head, first, last, scratch.value), last - first, sink);
+              PackValues(head, first, last, false, scratch.value), last - first, sink);
   }
 }
 

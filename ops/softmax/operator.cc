@@ -1,4 +1,5 @@
 // SoftmaxAttention: checks, then one task for each (sequence, heads, query rows).
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -11,10 +12,18 @@ namespace {
 
 using Spec = spec::SoftmaxAttention;
 
-// Rows that one task takes of a long sequence, and the multiply-adds under which handing a task to
+// Rows that one task takes of a long sequence: the more, the more blocks share keys and values, as
+// long as there are tasks for many threads. And the multiply-adds under which handing a task to
 // another thread costs more than it wins.
-constexpr std::int64_t kTaskRows = 4 * kQueryBlock;
+constexpr std::int64_t kFewestTaskRows = 4 * kQueryBlock;
+constexpr std::int64_t kMostTaskRows = 16 * kQueryBlock;
+constexpr std::int64_t kManyTasks = 32;
 constexpr double kTaskWork = 2e6;
+
+std::int64_t TaskRows(std::int64_t rows) {
+  const std::int64_t share = rows / kManyTasks / kQueryBlock * kQueryBlock;
+  return std::clamp(share, kFewestTaskRows, kMostTaskRows);
+}
 
 struct Task {
   std::int64_t sequence;
@@ -79,12 +88,15 @@ class SoftmaxAttentionKernel final : public Kernel {
   // Heads of short sequences share a task, rows of long ones are spread over several.
   std::vector<Task> Tasks(const Sequences& sequences, const AttentionHead& head, bool first) const {
     const std::int64_t heads = attributes_.num_heads;
+    // Under a window no block shares its keys.
+    const std::int64_t task_rows =
+        head.window > 0 ? kFewestTaskRows : TaskRows(sequences.begin(sequences.batch) * heads);
     std::vector<Task> tasks;
     for (std::int64_t b = 0; b < sequences.batch; ++b) {
       const std::int64_t length = sequences.length(b);
       if (length == 0) continue;
       const std::int64_t rows = first ? 1 : length;
-      const double work = static_cast<double>(rows < kTaskRows ? rows : kTaskRows) *
+      const double work = static_cast<double>(rows < task_rows ? rows : task_rows) *
                           static_cast<double>(length) *
                           static_cast<double>(head.head_dim + head.value_dim);
       const double wanted = kTaskWork / work;
@@ -93,8 +105,8 @@ class SoftmaxAttentionKernel final : public Kernel {
                                                  : static_cast<std::int64_t>(wanted);
       for (std::int64_t h = 0; h < heads; h += together) {
         const std::int64_t head_end = h + together < heads ? h + together : heads;
-        for (std::int64_t row = 0; row < rows; row += kTaskRows) {
-          tasks.push_back({b, h, head_end, row, row + kTaskRows < rows ? row + kTaskRows : rows});
+        for (std::int64_t row = 0; row < rows; row += task_rows) {
+          tasks.push_back({b, h, head_end, row, row + task_rows < rows ? row + task_rows : rows});
         }
       }
     }

@@ -89,18 +89,19 @@ struct TileTable {
 inline std::int64_t Smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 inline std::int64_t Larger(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
 
-// Scores, transposed: s[r, :] = sum over k of key[r, k] * query[k, :].
+// Scores, transposed: s[r, :] = sum over k of key[r, k] * query[k, :]. Rows of queries and scores
+// lie `pitch` floats apart.
 template <int kRows, int kVectors>
 struct ScoreTile {
-  static void Run(const float* key, std::int64_t key_stride, const float* query, std::int64_t depth,
-                  float* s) {
+  static void Run(const float* key, std::int64_t key_stride, const float* query, std::int64_t pitch,
+                  std::int64_t depth, float* s) {
     Vector sums[kRows][kVectors];
-    MultiplyTile<ByRow, kRows, kVectors>(key, key_stride, query, kQueryBlock, depth, sums);
+    MultiplyTile<ByRow, kRows, kVectors>(key, key_stride, query, pitch, depth, sums);
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) {
-        Simd::Store(s + r * kQueryBlock + v * Simd::kWidth, sums[r][v]);
+        Simd::Store(s + r * pitch + v * Simd::kWidth, sums[r][v]);
       }
     }
   }
@@ -118,38 +119,55 @@ struct Sink {
   std::int64_t output_columns;  // from `output` on
 };
 
-// y[r, :] = sum over k of p[k, r] * value[k, :], into a sink.
+// y[r, :] = sum over k of p[k, r] * value[k, :], into a sink; only the last vector may be cut off.
 template <int kRows, int kVectors>
 struct ValueTile {
   static void Run(const float* p, std::int64_t p_stride, const float* value,
                   std::int64_t value_stride, std::int64_t depth, const Sink& sink) {
     Vector sums[kRows][kVectors];
     MultiplyTile<ByColumn, kRows, kVectors>(p, p_stride, value, value_stride, depth, sums);
+    if (sink.old_factor != nullptr) {
 #pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) {
-      float* kept = sink.kept + r * sink.kept_stride;
-      if (sink.old_factor != nullptr) {
+      for (int r = 0; r < kRows; ++r) {
+        const float* kept = sink.kept + r * sink.kept_stride;
         const Vector factor = Simd::Set(sink.old_factor[r]);
 #pragma GCC unroll 4
         for (int v = 0; v < kVectors; ++v) {
           sums[r][v] = Simd::Fma(Simd::Load(kept + v * Simd::kWidth), factor, sums[r][v]);
         }
       }
-      if (sink.new_factor == nullptr) {
+    }
+    if (sink.new_factor == nullptr) {
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        float* kept = sink.kept + r * sink.kept_stride;
 #pragma GCC unroll 4
         for (int v = 0; v < kVectors; ++v) Simd::Store(kept + v * Simd::kWidth, sums[r][v]);
-        continue;
       }
-      const Vector factor = Simd::Set(sink.new_factor[r]);
+      return;
+    }
+    // One question for the whole tile: asked for each vector it would hold up a short sequence.
+    if (sink.output_columns >= kVectors * Simd::kWidth) {
+      Write<true>(sums, sink);
+    } else {
+      Write<false>(sums, sink);
+    }
+  }
+
+  template <bool kWhole>
+  [[gnu::always_inline]] static void Write(const Vector (&sums)[kRows][kVectors],
+                                           const Sink& sink) {
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
       float* output = sink.output + r * sink.output_stride;
+      const Vector factor = Simd::Set(sink.new_factor[r]);
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) {
-        const std::int64_t columns = sink.output_columns - v * Simd::kWidth;
         const Vector y = Simd::Mul(sums[r][v], factor);
-        if (columns >= Simd::kWidth) {
+        if (kWhole || v + 1 < kVectors) {
           Simd::Store(output + v * Simd::kWidth, y);
         } else {
-          Simd::StoreFirst(output + v * Simd::kWidth, y, columns);
+          Simd::StoreFirst(output + v * Simd::kWidth, y, sink.output_columns - v * Simd::kWidth);
         }
       }
     }

@@ -154,6 +154,21 @@ def test_full_long_sequence() -> None:
     assert worst(given, {"num_heads": 2}, threads=2) < 2e-6
 
 
+@pytest.mark.parametrize("value_dim", [16, 20])
+def test_rows_that_share_keys_with_many_others_keep_their_bits(value_dim: int) -> None:
+    """A task takes the more rows of a sequence, the more heads there are."""
+    heads, length = 16, 2100
+    given = inputs((length,), heads, 16, value_dim)
+    together = run("softmax", given, {"num_heads": heads})[0].reshape(length, heads, value_dim)
+    for h in (0, heads - 1):
+        alone = {
+            name: np.ascontiguousarray(given[name].reshape(length, heads, -1)[:, h])
+            for name in ("query", "key", "value")
+        } | {"cu_seqlens": given["cu_seqlens"]}
+        assert np.array_equal(together[:, h], run("softmax", alone, {"num_heads": 1})[0])
+        assert worst(alone, {"num_heads": 1}) < 2e-6
+
+
 def cpu_seconds(given: dict[str, Array], attributes: dict[str, AttributeValue]) -> float:
     """Least thread CPU time of a few runs."""
     times = []
