@@ -78,16 +78,17 @@ bool HashHadamardAs(const HashSpec& spec, int first_hash, const Rows& rows, Code
   alignas(64) Lanes data[kHeadDimHigh];
   alignas(64) Lanes work[kHeadDimHigh];
   alignas(64) Lanes bits[kMaxHadamardChunk];
-  alignas(64) Datum row[kHeadDimHigh];
+  alignas(64) Datum quantised[kBatch][kHeadDimHigh];
+  static_assert(kBatch == kBlock);
   const int end_hash = first_hash + spec.num_hashes;
   for (std::int64_t first = 0; first < rows.count; first += kBlock) {
     const int count = rows.count - first < kBlock ? static_cast<int>(rows.count - first) : kBlock;
     __builtin_memset(data, 0, sizeof(Lanes) * size);
     __builtin_memset(bits, 0, sizeof(Lanes) * spec.num_hashes);
+    IntVec sums;
+    if (!Quantise(rows, first, count, spec.head_dim, 127.0f, quantised, sums)) return false;
     for (int lane = 0; lane < count; ++lane) {
-      std::int32_t sum;
-      if (!Quantise(rows.row(first + lane), spec.head_dim, 127.0f, row, &sum)) return false;
-      for (int d = 0; d < spec.head_dim; ++d) data[d][lane] = row[d];
+      for (int d = 0; d < spec.head_dim; ++d) data[d][lane] = quantised[lane][d];
     }
     for (int part = first_hash / size; part * size < end_hash; ++part) {
       const int low = part * size > first_hash ? part * size : first_hash;

@@ -131,13 +131,15 @@ bool HashByTilesAs(const HashSpec& spec, const Rows& rows, Code* codes, std::int
   for (std::int64_t batch = 0; batch < rows.count; batch += kTileBatch) {
     const int count =
         rows.count - batch < kTileBatch ? static_cast<int>(rows.count - batch) : kTileBatch;
-    for (int i = 0; i < count; ++i) {
-      // Planes and thresholds as in HashGaussianAs.
-      std::int32_t negative_sum;
-      if (!Quantise(rows.row(batch + i), spec.head_dim, -127.0f, buffers.data[i], &negative_sum)) {
+    for (int i = 0; i < count; i += kBatch) {
+      const int some = count - i < kBatch ? count - i : kBatch;
+      std::int32_t thresholds[kBatch];
+      if (!Quantise(rows, batch + i, some, spec.head_dim, buffers.data + i, thresholds)) {
         return false;
       }
-      IntStore(buffers.thresholds[i], IntSet1((-255 * negative_sum) >> 1));
+      for (int t = 0; t < kBatch; ++t) {
+        IntStore(buffers.thresholds[i + t], IntSet1(thresholds[t]));
+      }
     }
     const Rows next = rows.slice(batch + kTileBatch, count);
     if (count > kTileRows) {

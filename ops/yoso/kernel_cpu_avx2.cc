@@ -17,6 +17,9 @@ using PlaneDatum = std::int16_t;
 inline constexpr int kStepDims = 2;
 
 inline void StoreData(Datum* p, IntVec a) { StoreInt16(p, a); }
+inline void StoreData(Datum* p, const IntVec (&a)[4]) {
+  for (int i = 0; i < 4; ++i) StoreInt16(p + i * kBlock, a[i]);
+}
 // Not intrinsics: GCC 12 then keeps so many products in flight that an accumulator goes to memory,
 // which doubles the time.
 inline void Dot(__m256i& sums, __m256i planes, __m256i data) {

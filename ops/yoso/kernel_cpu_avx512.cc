@@ -18,6 +18,9 @@ using PlaneDatum = std::int16_t;
 inline constexpr int kStepDims = 2;
 
 inline void StoreData(Datum* p, IntVec a) { StoreInt16(p, a); }
+inline void StoreData(Datum* p, const IntVec (&a)[4]) {
+  for (int i = 0; i < 4; ++i) StoreInt16(p + i * kBlock, a[i]);
+}
 inline void Dot(IntVec& sums, IntVec planes, IntVec data) {
   sums.v = _mm512_add_epi32(sums.v, _mm512_madd_epi16(planes.v, data.v));
 }

@@ -97,6 +97,9 @@ inline IntVec AbsBits(Vec x) {
   return {_mm256_and_si256(_mm256_castps_si256(x.a), magnitude),
           _mm256_and_si256(_mm256_castps_si256(x.b), magnitude)};
 }
+inline Vec FloatOfBits(IntVec x) { return {_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b)}; }
+// floor(x / 2).
+inline IntVec IntHalf(IntVec x) { return {_mm256_srai_epi32(x.a, 1), _mm256_srai_epi32(x.b, 1)}; }
 inline IntVec IntMax(IntVec x, IntVec y) {
   return {_mm256_max_epi32(x.a, y.a), _mm256_max_epi32(x.b, y.b)};
 }
@@ -113,6 +116,17 @@ inline std::int32_t ReduceAdd(IntVec x) {
   four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4E));
   four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0xB1));
   return _mm_cvtsi128_si32(four);
+}
+// Lane i: all lanes of x[i] combined.
+inline IntVec MaxOfEach(const IntVec (&x)[16]) {
+  alignas(32) std::int32_t each[16];
+  for (int i = 0; i < 16; ++i) each[i] = ReduceMax(x[i]);
+  return IntLoad(each);
+}
+inline IntVec SumOfEach(const IntVec (&x)[16]) {
+  alignas(32) std::int32_t each[16];
+  for (int i = 0; i < 16; ++i) each[i] = ReduceAdd(x[i]);
+  return IntLoad(each);
 }
 // Nearest integer, ties to even, whatever the rounding mode of the thread.
 inline IntVec RoundToInt(Vec x) {

@@ -58,9 +58,39 @@ inline IntVec IntShiftLeft(IntVec a, int bits) {
 inline IntVec AbsBits(Vec x) {
   return {_mm512_and_si512(_mm512_castps_si512(x.v), _mm512_set1_epi32(0x7FFFFFFF))};
 }
+inline Vec FloatOfBits(IntVec a) { return {_mm512_castsi512_ps(a.v)}; }
+// floor(a / 2).
+inline IntVec IntHalf(IntVec a) { return {_mm512_srai_epi32(a.v, 1)}; }
 inline IntVec IntMax(IntVec a, IntVec b) { return {_mm512_max_epi32(a.v, b.v)}; }
 inline std::int32_t ReduceMax(IntVec a) { return _mm512_reduce_max_epi32(a.v); }
-inline std::int32_t ReduceAdd(IntVec a) { return _mm512_reduce_add_epi32(a.v); }
+// Lane i: all lanes of a[i] combined. Each step halves the registers and what is left of each row.
+template <class Combine>
+inline IntVec ReduceEach(const IntVec (&a)[16], Combine combine) {
+  __m512i pairs[8], fours[4], halves[2];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    pairs[i] = combine(_mm512_unpacklo_epi32(a[2 * i].v, a[2 * i + 1].v),
+                       _mm512_unpackhi_epi32(a[2 * i].v, a[2 * i + 1].v));
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    fours[i] = combine(_mm512_unpacklo_epi64(pairs[2 * i], pairs[2 * i + 1]),
+                       _mm512_unpackhi_epi64(pairs[2 * i], pairs[2 * i + 1]));
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i) {
+    halves[i] = combine(_mm512_shuffle_i32x4(fours[2 * i], fours[2 * i + 1], 0x88),
+                        _mm512_shuffle_i32x4(fours[2 * i], fours[2 * i + 1], 0xDD));
+  }
+  return {combine(_mm512_shuffle_i32x4(halves[0], halves[1], 0x88),
+                  _mm512_shuffle_i32x4(halves[0], halves[1], 0xDD))};
+}
+inline IntVec MaxOfEach(const IntVec (&a)[16]) {
+  return ReduceEach(a, [](__m512i x, __m512i y) { return _mm512_max_epi32(x, y); });
+}
+inline IntVec SumOfEach(const IntVec (&a)[16]) {
+  return ReduceEach(a, [](__m512i x, __m512i y) { return _mm512_add_epi32(x, y); });
+}
 // Nearest integer, ties to even, whatever the rounding mode of the thread.
 inline IntVec RoundToInt(Vec a) {
   return {_mm512_cvt_roundps_epi32(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
@@ -71,14 +101,21 @@ inline void StoreInt8(std::int8_t* p, IntVec a) {
 inline void StoreInt16(std::int16_t* p, IntVec a) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(a.v));
 }
-// Bit l of the words says whether lane l of the registers is negative. Saturating keeps signs.
-inline void StoreSigns(IntVec a, std::uint16_t* words) { *words = _mm512_movepi32_mask(a.v); }
-inline void StoreSigns(IntVec a, IntVec b, IntVec c, IntVec d, std::uint16_t* words) {
+// Bytes of four registers in their order, saturated.
+inline __m512i PackBytes(IntVec a, IntVec b, IntVec c, IntVec d) {
   const __m512i low = _mm512_packs_epi32(a.v, b.v);  // within 128-bit quarters
   const __m512i high = _mm512_packs_epi32(c.v, d.v);
   const __m512i mixed = _mm512_packs_epi16(low, high);  // 32 bits of each register a quarter
   const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-  const __mmask64 bits = _mm512_movepi8_mask(_mm512_permutexvar_epi32(order, mixed));
+  return _mm512_permutexvar_epi32(order, mixed);
+}
+inline void StoreInt8(std::int8_t* p, const IntVec (&a)[4]) {
+  _mm512_storeu_si512(p, PackBytes(a[0], a[1], a[2], a[3]));
+}
+// Bit l of the words says whether lane l of the registers is negative. Saturating keeps signs.
+inline void StoreSigns(IntVec a, std::uint16_t* words) { *words = _mm512_movepi32_mask(a.v); }
+inline void StoreSigns(IntVec a, IntVec b, IntVec c, IntVec d, std::uint16_t* words) {
+  const __mmask64 bits = _mm512_movepi8_mask(PackBytes(a, b, c, d));
   __builtin_memcpy(words, &bits, sizeof bits);
 }
 
