@@ -20,6 +20,7 @@ ELEMENTS = {
     "int64": TensorProto.INT64,
     "bool": TensorProto.BOOL,
 }
+CACHE_LINE = 64  # bytes
 OPSETS = {"": 23, "com.microsoft": 1, DOMAIN: 1}
 
 
@@ -90,6 +91,15 @@ class Runner:
         return {name: value.numpy().copy() for name, value in self._outputs.items()}
 
 
+def aligned(array: Array) -> Array:
+    """A copy that starts at a cache line, as tensors between the nodes of a model do; NumPy's own memory need not."""
+    memory = np.empty(array.nbytes + CACHE_LINE, np.uint8)
+    begin = -memory.ctypes.data % CACHE_LINE
+    copy: Array = memory[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
 def bound(
     session: onnxruntime.InferenceSession,
     feeds: Mapping[str, Array],
@@ -106,7 +116,7 @@ def bound(
         What runs it once, and its output values by name.
     """
     binding = session.io_binding()
-    given = {name: onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(feeds[name])) for name in feeds}
+    given = {name: onnxruntime.OrtValue.ortvalue_from_numpy(aligned(feeds[name])) for name in feeds}
     for name, value in given.items():
         binding.bind_ortvalue_input(name, value)
     taken = {
