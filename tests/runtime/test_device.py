@@ -72,6 +72,12 @@ def test_device_is_read_as_it_is_written(device: Device) -> None:
     assert devices.parse_device(str(device)) == device
 
 
+def test_onnx_runtime_without_cuda_is_replaced_in_words_that_can_be_pasted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CPUExecutionProvider"])
+    reason = attempt(Device("cuda", 0)) or ""
+    assert reason.endswith(f": in Attenuator's source folder run `pip uninstall onnxruntime`, then `{devices.INSTALL}`")
+
+
 def test_cuda_that_is_hidden_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a machine with a GPU too: the driver then shows none."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")

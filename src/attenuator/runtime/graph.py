@@ -92,16 +92,18 @@ def _model(data: memoryview, graph: Graph) -> None:
             continue
         if number == wire.MODEL_OPSET:
             parts = dict(_fields_copied(value))
-            version = parts.get(2, 0)
-            graph.opsets[str(parts.get(1, ""))] = version if isinstance(version, int) else 0
+            version = parts.get(wire.OPSET_VERSION, 0)
+            graph.opsets[str(parts.get(wire.OPSET_DOMAIN, ""))] = version if isinstance(version, int) else 0
         elif number == wire.MODEL_GRAPH:
             _graph(value, graph, None, 0)
         elif number == wire.MODEL_FUNCTION:
-            names = dict(_fields_copied(value, only=(1, 10)))
-            owner = (str(names.get(10, "")), str(names.get(1, "")))
+            names = dict(_fields_copied(value, only=(wire.FUNCTION_NAME, wire.FUNCTION_DOMAIN)))
+            owner = (str(names.get(wire.FUNCTION_DOMAIN, "")), str(names.get(wire.FUNCTION_NAME, "")))
             graph.other_ops.setdefault(owner, set())
-            for node in _messages(value, 7):
+            for node in _messages(value, wire.FUNCTION_NODE):
                 _node(node, graph, owner, 0)
+            for default in _messages(value, wire.FUNCTION_DEFAULT):
+                _attribute(default, Node("", "", [], [], {}), graph, owner, 0)
 
 
 def _fields_copied(data: memoryview, only: tuple[int, ...] = ()) -> Iterator[tuple[int, int | str]]:
@@ -121,9 +123,7 @@ def _graph(data: memoryview, graph: Graph, owner: tuple[str, str] | None, depth:
         elif number == wire.GRAPH_INITIALIZER:
             _tensor(value, graph, main=owner is None)
         elif number == wire.GRAPH_SPARSE:
-            for part in (1, 2):  # values, indices
-                for tensor in _messages(value, part):
-                    _tensor(tensor, graph, main=False)
+            _sparse(value, graph)
 
 
 def _node(data: memoryview, graph: Graph, owner: tuple[str, str] | None, depth: int) -> None:
@@ -149,27 +149,35 @@ def _attribute(data: memoryview, node: Node, graph: Graph, owner: tuple[str, str
     name = ""
     found: int | float | str | None = None
     for number, value in fields(data):
-        if number == 1:
+        if number == wire.ATTRIBUTE_NAME:
             name = _text(value)
-        elif number == 2 and isinstance(value, memoryview) and len(value) == 4:
+        elif number == wire.ATTRIBUTE_FLOAT and isinstance(value, memoryview) and len(value) == 4:
             [found] = struct.unpack("<f", value)
-        elif number == 3 and isinstance(value, int):
+        elif number == wire.ATTRIBUTE_INT and isinstance(value, int):
             found = value - 2**64 if value >= 2**63 else value
-        elif number == 4:
+        elif number == wire.ATTRIBUTE_STRING:
             found = _text(value)
-        elif number in (5, 10) and isinstance(value, memoryview):  # t, tensors
+        elif number in (wire.ATTRIBUTE_TENSOR, wire.ATTRIBUTE_TENSORS) and isinstance(value, memoryview):
             _tensor(value, graph, main=False)
-        elif number in (6, 11) and isinstance(value, memoryview):  # g, graphs
+        elif number in (wire.ATTRIBUTE_SPARSE, wire.ATTRIBUTE_SPARSES) and isinstance(value, memoryview):
+            _sparse(value, graph)
+        elif number in (wire.ATTRIBUTE_GRAPH, wire.ATTRIBUTE_GRAPHS) and isinstance(value, memoryview):
             _graph(value, graph, owner or ("", "nested graph"), depth + 1)
     if name and found is not None:
         node.attributes[name] = found
+
+
+def _sparse(data: memoryview, graph: Graph) -> None:
+    for part in (wire.SPARSE_VALUES, wire.SPARSE_INDICES):
+        for tensor in _messages(data, part):
+            _tensor(tensor, graph, main=False)
 
 
 def _tensor(data: memoryview, graph: Graph, *, main: bool) -> None:
     dims: list[int] = []
     name = ""
     for number, value in fields(data):
-        if number == 1:
+        if number == wire.TENSOR_DIMS:
             if isinstance(value, int):
                 dims.append(value)
             else:  # packed
@@ -177,11 +185,11 @@ def _tensor(data: memoryview, graph: Graph, *, main: bool) -> None:
                 while at < len(value):
                     size, at = read_varint(value, at)
                     dims.append(size)
-        elif number == 8:
+        elif number == wire.TENSOR_NAME:
             name = _text(value)
-        elif number == 13 and isinstance(value, memoryview):  # external_data
+        elif number == wire.TENSOR_EXTERNAL and isinstance(value, memoryview):
             entry = dict(_fields_copied(value))
-            if entry.get(1) == "location":
-                graph.external.add(str(entry.get(2, "")))
+            if entry.get(wire.ENTRY_KEY) == "location":
+                graph.external.add(str(entry.get(wire.ENTRY_VALUE, "")))
     if main and name:
         graph.shapes[name] = tuple(dims)

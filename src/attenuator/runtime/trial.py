@@ -16,22 +16,9 @@ import numpy as np
 from attenuator import ops
 from attenuator.errors import AttenuatorError
 from attenuator.ops.spec import DOMAIN
-from attenuator.runtime.device import BROUGHT_BY, PROVIDERS, Device, check_assignment
-from attenuator.runtime.wire import (
-    GRAPH_INPUT,
-    GRAPH_NAME,
-    GRAPH_NODE,
-    GRAPH_OUTPUT,
-    MODEL_GRAPH,
-    MODEL_IR,
-    MODEL_OPSET,
-    NODE_DOMAIN,
-    NODE_INPUT,
-    NODE_OP_TYPE,
-    NODE_OUTPUT,
-    content_field,
-    number_field,
-)
+from attenuator.runtime import wire
+from attenuator.runtime.device import INSTALL, PROVIDERS, Device, check_assignment
+from attenuator.runtime.wire import content_field, number_field
 
 FLOAT, INT32 = 1, 6
 
@@ -45,20 +32,24 @@ def pool_model() -> bytes:
         )
 
     def tensor(name: bytes, element: int, *dims: int) -> bytes:
-        shape = message(*((1, message((1, size))) for size in dims))
-        return message((1, name), (2, message((1, message((1, element), (2, shape))))))
+        shape = message(*((wire.SHAPE_DIM, message((wire.DIM_VALUE, size))) for size in dims))
+        kind = message((wire.TENSOR_TYPE_ELEMENT, element), (wire.TENSOR_TYPE_SHAPE, shape))
+        return message((wire.VALUE_NAME, name), (wire.VALUE_TYPE, message((wire.TYPE_TENSOR, kind))))
 
     domain = DOMAIN.encode()
-    ends = [(NODE_INPUT, b"hidden"), (NODE_INPUT, b"cu_seqlens"), (NODE_OUTPUT, b"output")]
+    ends = [(wire.NODE_INPUT, b"hidden"), (wire.NODE_INPUT, b"cu_seqlens"), (wire.NODE_OUTPUT, b"output")]
     graph = message(
-        (GRAPH_NODE, message(*ends, (NODE_OP_TYPE, b"SequencePool"), (NODE_DOMAIN, domain))),
-        (GRAPH_NAME, b"trial"),
-        (GRAPH_INPUT, tensor(b"hidden", FLOAT, 2, 1)),
-        (GRAPH_INPUT, tensor(b"cu_seqlens", INT32, 2)),
-        (GRAPH_OUTPUT, tensor(b"output", FLOAT, 1, 1)),
+        (wire.GRAPH_NODE, message(*ends, (wire.NODE_OP_TYPE, b"SequencePool"), (wire.NODE_DOMAIN, domain))),
+        (wire.GRAPH_NAME, b"trial"),
+        (wire.GRAPH_INPUT, tensor(b"hidden", FLOAT, 2, 1)),
+        (wire.GRAPH_INPUT, tensor(b"cu_seqlens", INT32, 2)),
+        (wire.GRAPH_OUTPUT, tensor(b"output", FLOAT, 1, 1)),
     )
-    opsets = [(MODEL_OPSET, message((1, name), (2, version))) for name, version in ((b"", 17), (domain, 1))]
-    return message((MODEL_IR, 8), (MODEL_GRAPH, graph), *opsets)
+    opsets = [
+        (wire.MODEL_OPSET, message((wire.OPSET_DOMAIN, name), (wire.OPSET_VERSION, version)))
+        for name, version in ((b"", 17), (domain, 1))
+    ]
+    return message((wire.MODEL_IR, 8), (wire.MODEL_GRAPH, graph), *opsets)
 
 
 def attempt(device: Device) -> str | None:
@@ -76,7 +67,10 @@ def attempt(device: Device) -> str | None:
 
     if device.kind == "cuda":
         if "CUDAExecutionProvider" not in ort.get_available_providers():
-            return f"the installed ONNX Runtime has no CUDA: pip uninstall onnxruntime, then {BROUGHT_BY}"
+            return (
+                "the installed ONNX Runtime has no CUDA: in Attenuator's source folder run "
+                f"`pip uninstall onnxruntime`, then `{INSTALL}`"
+            )
         try:
             ctypes.CDLL("libcuda.so.1")
         except OSError as error:
