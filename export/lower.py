@@ -38,8 +38,8 @@ class Traced:
         graph: as traced: in half precision where the bundle is to be, else fp32.
         plain: its fp32 form, with the exact functions attached; `graph` itself where that is fp32.
         manifest: what the bundle will say, as far as that is known.
-        batch: what the trained model says.
-        reference: what `plain` must give: as `batch`, with weights rounded where `graph` has them so.
+        batch: a ragged batch of B rows and what the trained model says: logits float32 `[B, labels]`.
+        reference: what `plain` must give on the same rows: as `batch`, with weights rounded where `graph` has them so.
     """
 
     graph: ir.Model
@@ -50,7 +50,20 @@ class Traced:
 
 
 def run_and_trace(source: Source, classifier: PackedClassifier, manifest: Manifest, progress: Progress) -> Traced:
-    """Asks the eager model about a batch, then traces it; for half precision its weights are cast in between."""
+    """Asks the eager model about a batch, then traces it; for half precision its weights are cast in between.
+
+    Args:
+        source: the loaded model; for half precision it is changed.
+        classifier: the same model on packed batches, which is what is traced.
+        manifest: what the bundle will say, as far as that is known; its precision decides.
+        progress: called with one phrase at the start of each step.
+
+    Returns:
+        The graph in both forms, and logits float32 `[B, labels]` for it to give.
+
+    Raises:
+        ExportError: the model fails on random token ids or does not trace, or a weight is beyond fp16's range.
+    """
     precision = manifest.precision
     progress("run the PyTorch model")
     batch = reference = verify.sample(source, manifest)
@@ -69,8 +82,20 @@ def write_and_compare(
 ) -> tuple[Attention, dict[str, float]]:
     """Writes the graph, after its fp32 form was proven to be the model's, and the probe.
 
+    Args:
+        traced: the graph, and the logits float32 `[B, labels]` to which its own are compared.
+        classifier: what was traced; says which operator nodes the graph must have.
+        folder: where `model.onnx`, `model.onnx.data` where weights are large, and `probe.npz` are written.
+        progress: called with one phrase at the start of each step.
+
     Returns:
-        The operator nodes that the graph has, and the differences to PyTorch by name.
+        The operator nodes that the graph has, and the differences to PyTorch by name: those of `verify.parity`, and
+        what `write_int8` or `write_half` add.
+
+    Raises:
+        ExportError: the graph is not valid ONNX, has other nodes than the model has layers, does not run, or differs
+            from the model by more than `verify.TOLERANCE`.
+        OperatorLibraryMissing: the operators are not built.
     """
     path, precision = folder / bundle.MODEL, traced.manifest.precision
     write_model(traced.plain, folder)
@@ -95,7 +120,12 @@ def write_and_compare(
 
 
 def write_model(graph: ir.Model, folder: Path) -> None:
-    """Writes `model.onnx`, and large weights beside it, in the place of those there."""
+    """Writes `model.onnx`, and large weights beside it, in the place of those there.
+
+    Args:
+        graph: the model, weights included.
+        folder: where; weights above `INLINE_BYTES` in all lie in `model.onnx.data`.
+    """
     for name in MODEL_FILES:
         (folder / name).unlink(missing_ok=True)
     weights = sum(value.const_value.nbytes for value in graph.graph.initializers.values() if value.const_value)
@@ -106,8 +136,18 @@ def write_model(graph: ir.Model, folder: Path) -> None:
 def write_int8(traced: Traced, folder: Path) -> tuple[dict[str, float], npt.NDArray[np.float32]]:
     """Puts the int8 graph in the place of the fp32 one, which was proven to be the model's.
 
+    Args:
+        traced: the graph, which is rounded in place, and the batch by whose logits it is judged.
+        folder: holds the fp32 files.
+
     Returns:
-        As `verify.parity`, with the bytes of the fp32 files and how many times as fast as fp32 the batch ran here.
+        As `verify.parity`: differences by name, with the bytes of the fp32 files and how many times as fast as fp32 the
+        batch ran here; and the int8 graph's own logits, float32 `[B, labels]`.
+
+    Raises:
+        ExportError: the graph has nothing to round, is not valid ONNX, does not run, or differs by more than
+            `verify.TOLERANCE`.
+        OperatorLibraryMissing: the operators are not built.
     """
     path = folder / bundle.MODEL
     size, seconds = model_bytes(folder), verify.timed(path, traced.batch)
@@ -121,8 +161,17 @@ def write_int8(traced: Traced, folder: Path) -> tuple[dict[str, float], npt.NDAr
 def write_half(traced: Traced, folder: Path) -> dict[str, float]:
     """Puts the graph of half precision in the place of its fp32 form, which was proven against rounded weights.
 
+    Args:
+        traced: the graph, and the logits float32 `[B, labels]` of the model with and without rounded weights.
+        folder: holds the files of the fp32 form.
+
     Returns:
-        What rounding the weights costs, the bytes of the fp32 form, and for fp16 what the graph itself gives.
+        By name: the largest absolute difference of a logit that rounding the weights makes (`rounded_weights`) and the
+        share of rows that keep their labels (`agreement`), the bytes of the fp32 form (`fp32_bytes`), and for fp16 the
+        difference of the graph itself, run on the CPU without the operators (`fp16`).
+
+    Raises:
+        ExportError: the graph is not valid ONNX, or fp16 differs by more than `verify.TOLERANCE`.
     """
     path, manifest, batch, reference = folder / bundle.MODEL, traced.manifest, traced.batch, traced.reference
     size = model_bytes(folder)
@@ -143,11 +192,16 @@ def model_bytes(folder: Path) -> int:
 
 
 def write_probe(folder: Path, traced: Traced, logits: npt.NDArray[np.float32]) -> None:
-    """Writes `probe.npz`: graph inputs by name, and `logits`.
+    """Writes `probe.npz`: graph inputs by name, and `logits` float32 `[rows, labels]` of the first `PROBE_ROWS` rows.
 
     Those of an fp32 bundle are the eager model's. Those of others are with rounded weights (fp16, bf16: the eager
     model's, int8: the graph's own): the probe notices a graph that computes something else on another machine, while
     what rounding costs is known since export.
+
+    Args:
+        folder: where.
+        traced: has the rows, and the manifest by which they are packed.
+        logits: float32 `[B, labels]`, of all rows.
     """
     rows = traced.batch.rows[:PROBE_ROWS]
     arrays: dict[str, Any] = {**pack(rows, traced.manifest), "logits": logits[: len(rows)]}

@@ -30,7 +30,16 @@ from attenuator.runtime.device import CPU, choose
 from attenuator.runtime.graph import read_graph
 from attenuator.runtime.model import check_in_child
 
-__all__ = ["ATTENTIONS", "ESTIMATORS", "PRECISIONS", "export"]
+__all__ = [
+    "ATTENTIONS",
+    "ESTIMATORS",
+    "PRECISIONS",
+    "export",
+    "finish",
+    "refuse_output",
+    "replace",
+    "staging_for",
+]
 
 ATTENTIONS = tuple(key for key, operator in OPERATOR_BY_KEY.items() if key != "pool")
 ESTIMATORS = next(item.choices for item in OPERATOR_BY_KEY["mca"].attributes if item.name == "estimator")
@@ -106,7 +115,17 @@ def export(
 
 @contextmanager
 def staging_for(folder: Path) -> Iterator[Path]:
-    """A folder beside the bundle's, in which it comes to be; removed at the end, unless it was renamed."""
+    """A folder beside the bundle's, in which it comes to be; removed at the end, unless it was renamed.
+
+    Args:
+        folder: the bundle's, resolved; folders above it are made.
+
+    Yields:
+        An empty folder on the same file system, so that `replace` is a rename.
+
+    Raises:
+        OSError: it cannot be made there.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
@@ -117,7 +136,14 @@ def staging_for(folder: Path) -> Iterator[Path]:
 
 
 def refuse_output(folder: Path) -> None:
-    """Refuses to overwrite anything but a bundle or an empty folder."""
+    """Refuses to overwrite anything but a bundle or an empty folder.
+
+    Args:
+        folder: where a bundle is to be.
+
+    Raises:
+        ExportError: a file is there, or a folder with files and no `bundle.json`.
+    """
     if folder.exists() and not folder.is_dir():
         raise ExportError(f"output '{folder}' is a file, must be a folder")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / bundle.MANIFEST).is_file():
@@ -209,7 +235,21 @@ def tool_versions() -> dict[str, str]:
 
 
 def finish(folder: Path, fields: dict[str, Any]) -> Manifest:
-    """Writes `bundle.json` over the finished files and loads the bundle as serving will."""
+    """Writes `bundle.json` over the finished files and loads the bundle as serving will.
+
+    A bundle of half precision is loaded where CUDA works; elsewhere its files are checked without running it.
+
+    Args:
+        folder: holds every file of the bundle but `bundle.json`, and nothing else.
+        fields: of the manifest, by name, all but `files` and `revision`, which follow from the files.
+
+    Returns:
+        The manifest, as written.
+
+    Raises:
+        ExportError: a field is missing or does not fit.
+        BundleError: serving would not take the bundle.
+    """
     files = {path.name: bundle.file_sha256(path) for path in sorted(folder.iterdir())}
     try:
         manifest = Manifest(**fields, files=files, revision=bundle.revision(files))
@@ -229,7 +269,15 @@ def finish(folder: Path, fields: dict[str, Any]) -> Manifest:
 
 
 def replace(staging: Path, folder: Path) -> None:
-    """Puts the finished bundle in place; an older one there stays whole until then."""
+    """Puts the finished bundle in place; an older one there stays whole until then.
+
+    Args:
+        staging: the finished bundle, beside `folder`; gone afterwards.
+        folder: where it belongs; what is there is removed, so ask `refuse_output` first.
+
+    Raises:
+        OSError: it cannot be renamed; an older bundle is then back in its place.
+    """
     if not folder.exists():
         staging.rename(folder)
         return
