@@ -74,6 +74,11 @@ def wanted_samples(maxima: Floats, keys: int, alpha: float) -> Float64s:
         return np.asarray((keys / alpha * maxima.astype(np.float64)) ** 2)
 
 
+def head_cost(head_dim: int) -> float:
+    """Dense rows that sampling a head takes before it saves anything; kernels round the width up to 16 columns."""
+    return HEAD_COST + HEAD_COST_LANES / (-(-head_dim // 16) * 16)
+
+
 def project_sampled(
     hidden: Floats,
     weight: Floats,
@@ -101,9 +106,8 @@ def project_sampled(
     tokens, channels = hidden.shape
     r = np.maximum(1.0, np.ceil(wanted))
     sampled = r < np.ceil(BREAK_EVEN * channels)
-    head_cost = HEAD_COST + HEAD_COST_LANES / (-(-weight.shape[1] // 16) * 16)
     saved = sampled.sum() * (TOKEN_GAIN * channels) - COLUMN_COST * r[sampled].sum()
-    if saved < head_cost * channels + overhead:
+    if saved < head_cost(weight.shape[1]) * channels + overhead:
         sampled[:] = False
     values = hidden.astype(np.float64) @ weight
     columns = float((~sampled).sum() * channels)

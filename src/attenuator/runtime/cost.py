@@ -10,17 +10,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from attenuator.ops.mca import reference as mca
 from attenuator.runtime.graph import Graph
 from attenuator.runtime.work import AttentionNode, Work, count_work
 
 ACOS_WORK = 32  # multiply-adds' worth of one collision probability, (1 - acos(x) / pi)^tau
-# Up to this length MCA keeps a head's attention weights; above, it samples only where that saves twice the scores.
-MCA_KEPT_TOKENS = 768
-# Share of the value projection that `sampled` spends, times alpha * sqrt(C): 1.3 to 1.5 on random rows (C = 768) and
-# 1.2 to 1.3 on the bundled reviews (C = 128), see ops/mca/README.md and examples/reviews-mca/README.md.
+# Share of the value projection that a sampled sequence spends, times alpha * sqrt(C). The table over all the bundled
+# reviews (examples/reviews-mca/README.md, C = 128) has 1.4 to 1.6, with the long ones in it that are computed exactly.
 MCA_SHARE = 1.3
-# What a head has to save before it samples, in rows, and what rows and columns save: ops/mca/README.md, section 2.
-MCA_HEAD_ROWS, MCA_HEAD_LANES, MCA_ROW_GAIN, MCA_COLUMN_COST = 24, 256, 0.875, 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +76,12 @@ def value_share(node: AttentionNode, tokens: int, alpha: float) -> float:
     Returns:
         0 to 1; 1 where nothing is sampled.
     """
-    if node.first_only or node.estimator == "deterministic" or alpha <= 0 or alpha**2 * node.channels <= 1:
+    if node.first_only or node.estimator == "deterministic" or alpha <= 0:
         return 1.0
-    kept = tokens <= MCA_KEPT_TOKENS and not node.window
-    if not kept and 2 * node.keys(tokens) > node.channels:
+    if not mca.worth_approximating(tokens, node.channels, alpha, node.estimator, node.window):
         return 1.0
     share = min(1.0, MCA_SHARE / (alpha * math.sqrt(node.channels)))
-    saved = tokens * (MCA_ROW_GAIN - MCA_COLUMN_COST * share)
-    if node.estimator == "sampled" and saved < MCA_HEAD_ROWS + MCA_HEAD_LANES / node.head_dim:
+    saved = tokens * (mca.TOKEN_GAIN - mca.COLUMN_COST * share)
+    if node.estimator == "sampled" and saved < mca.head_cost(node.head_dim):
         return 1.0
     return share
