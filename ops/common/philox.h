@@ -7,11 +7,7 @@
 #include <array>
 #include <cstdint>
 
-#ifdef __CUDACC__
-#define ATTENUATOR_HOST_DEVICE __host__ __device__
-#else
-#define ATTENUATOR_HOST_DEVICE
-#endif
+#include "ops/common/host_device.h"
 
 namespace attenuator {
 

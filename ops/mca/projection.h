@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "ops/common/philox.h"
+#include "ops/common/host_device.h"
 #include "ops/mca/weights.h"
 
 namespace attenuator::mca {
