@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #ifdef ATTENUATOR_AMX_EMULATED
-#include "ops/common/amx_emulator.h"
+#include "tests/ops/amx_emulator.h"
 #endif
 
 namespace attenuator {

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "ops/common/amx.h"
-#include "ops/common/amx_emulator.h"
 #include "ops/common/cpu.h"
 #include "ops/yoso/kernel.h"
+#include "tests/ops/amx_emulator.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 

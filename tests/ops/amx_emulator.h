@@ -1,5 +1,5 @@
 // Executes AMX instructions in software where the processor has none, for tests: the very machine
-// code that the operators run, trapped instruction by instruction. Not part of what is installed.
+// code that the operators run, trapped instruction by instruction.
 //
 // A processor without AMX raises SIGILL; the handler decodes LDTILECFG, STTILECFG, TILERELEASE,
 // TILEZERO, TILELOADD, TILESTORED and the four int8 products, carries them out on the calling

@@ -1,4 +1,4 @@
-#include "ops/common/amx_emulator.h"
+#include "tests/ops/amx_emulator.h"
 
 #include <signal.h>
 #include <ucontext.h>
