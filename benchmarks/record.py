@@ -26,10 +26,10 @@ BASELINES = "ONNX Runtime and PyTorch choose their kernels by the processor alon
 
 
 def isa() -> str:
-    """Instruction set of the operators; the environment variable ATTENUATOR_ISA restricts it."""
+    """Best instruction set of the operators, YosoAttention's; the environment variable ATTENUATOR_ISA restricts it."""
     library = ctypes.CDLL(str(library_path()))
     library.attenuator_isa.restype = ctypes.c_char_p
-    return str(library.attenuator_isa().decode())
+    return str(library.attenuator_isa(b"YosoAttention").decode())
 
 
 def processor() -> dict[str, Any]:

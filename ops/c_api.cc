@@ -12,6 +12,7 @@
 #include "ops/common/check.h"
 #include "ops/common/cpu.h"
 #include "ops/common/registry.h"
+#include "ops/yoso/kernel.h"
 #ifdef ATTENUATOR_CUDA
 #include "ops/common/cuda/context.h"
 #endif
@@ -275,9 +276,11 @@ __attribute__((visibility("default"))) const char* attenuator_last_error(void) {
   return attenuator::last_error.c_str();
 }
 
-__attribute__((visibility("default"))) const char* attenuator_isa(void) {
+__attribute__((visibility("default"))) const char* attenuator_isa(const char* name) {
+  using namespace attenuator;
   try {
-    return attenuator::IsaName(attenuator::CpuIsa());
+    const bool hashes = std::strcmp(name, spec::YosoAttention::kName) == 0;
+    return IsaName(hashes ? yoso::CpuKernelsIsa() : CpuIsa());
   } catch (const std::exception&) {
     return nullptr;
   }

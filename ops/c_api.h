@@ -57,9 +57,10 @@ const char* attenuator_device(void);
 /* The calling thread's last error; empty where there was none. */
 const char* attenuator_last_error(void);
 
-/* The instruction set in use: "avx2", "avx512", "avx512_vnni" or "avx512_amx"; null where the
- * processor is too old. */
-const char* attenuator_isa(void);
+/* The best instruction set that operator `name` uses on the CPU: "avx2", "avx512", "avx512_vnni" or
+ * "avx512_amx"; null where the processor is too old. AMX is YosoAttention's alone: naming another
+ * operator does not ask the system for it. */
+const char* attenuator_isa(const char* name);
 
 #ifdef __cplusplus
 }

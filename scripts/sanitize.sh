@@ -22,7 +22,7 @@ for isa in avx2 avx512 avx512_vnni; do
 import ctypes, os
 isa = ctypes.CDLL(os.environ["ATTENUATOR_OPS_LIBRARY"]).attenuator_isa
 isa.restype = ctypes.c_char_p
-print(isa().decode())')
+print(isa(b"YosoAttention").decode())')
   if [ "$active" != "$isa" ]; then
     echo "sanitize: this machine has no $isa, its best is $active"
     break

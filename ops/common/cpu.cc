@@ -36,9 +36,6 @@ Isa Detect() {
     return Isa::kAvx2;
   }
   if (highest < Isa::kAvx512Vnni || !__builtin_cpu_supports("avx512vnni")) return Isa::kAvx512;
-#ifdef ATTENUATOR_AMX
-  if (highest >= Isa::kAvx512Amx && EnableAmx()) return Isa::kAvx512Amx;
-#endif
   return Isa::kAvx512Vnni;
 }
 
@@ -47,6 +44,16 @@ Isa Detect() {
 Isa CpuIsa() {
   static const Isa isa = Detect();
   return isa;
+}
+
+bool CpuHasAmx() {
+#ifdef ATTENUATOR_AMX
+  static const bool has =
+      CpuIsa() == Isa::kAvx512Vnni && Highest() == Isa::kAvx512Amx && EnableAmx();
+  return has;
+#else
+  return false;
+#endif
 }
 
 const char* IsaName(Isa isa) { return kNames[static_cast<int>(isa)]; }

@@ -11,11 +11,15 @@ namespace attenuator {
 
 enum class Isa { kAvx2, kAvx512, kAvx512Vnni, kAvx512Amx };  // each includes those before it
 
-// The best set this machine has, lowered by the environment variable ATTENUATOR_ISA (avx2, avx512,
-// avx512_vnni, avx512_amx), which exists so that tests and benchmarks reach every path. AMX is the
-// one set that has to be asked for: where the system refuses it, the best is the one below. Throws
-// std::runtime_error where not even AVX2 and FMA are there.
+// The best set this machine has up to AVX-512 VNNI, lowered by the environment variable
+// ATTENUATOR_ISA (avx2, avx512, avx512_vnni, avx512_amx), which exists so that tests and benchmarks
+// reach every path. Throws std::runtime_error where not even AVX2 and FMA are there, or where the
+// variable holds another word.
 Isa CpuIsa();
+
+// Whether AMX may be used beside it. Not part of CpuIsa(), since the system has to be asked for it
+// (EnableAmx, amx.h), which only those should do who have a use for tiles. Asks once.
+bool CpuHasAmx();
 
 // `avx2`, `avx512`, `avx512_vnni` or `avx512_amx`.
 const char* IsaName(Isa isa);

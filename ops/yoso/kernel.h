@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "ops/common/cpu.h"
 #include "ops/common/philox.h"
 #include "ops/common/spec.h"
 
@@ -133,8 +134,12 @@ struct Kernels {
                    std::int64_t first, std::int64_t rows, float* output, std::int64_t stride);
 };
 
-// Those of the best instruction set of this machine (ops/common/cpu.h).
+// Those of the best instruction set of this machine (ops/common/cpu.h), AMX where it may be used
+// and its codes are VNNI's: the first call asks for it and compares.
 const Kernels& CpuKernels();
+
+// Which set that is.
+Isa CpuKernelsIsa();
 
 namespace avx2 {
 extern const Kernels kKernels;

@@ -1,9 +1,9 @@
 // Chooses the kernels once; portable, so that it also runs where AVX-512 does not exist.
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
-#include "ops/common/cpu.h"
 #include "ops/yoso/kernel.h"
 
 namespace attenuator::yoso {
@@ -32,7 +32,8 @@ std::vector<std::uint16_t> SomeCodes(const Kernels& kernels, int head_dim, int h
 
 // VNNI's kernels with AMX's hashing, if that gives the same codes on this very machine: it has been
 // run on emulated tiles alone, and codes that differ would change results without a word.
-Kernels AmxKernels() {
+std::optional<Kernels> AmxKernels() {
+  if (!CpuHasAmx()) return std::nullopt;
   Kernels kernels = avx512_vnni::kKernels;
   kernels.plane_bytes = avx512_amx::kHashing.plane_bytes;
   kernels.pack_planes = avx512_amx::kHashing.pack_planes;
@@ -40,31 +41,40 @@ Kernels AmxKernels() {
   for (const auto& [head_dim, hash_bits] : {std::pair{64, 8}, {20, 5}, {168, 11}}) {
     if (SomeCodes(kernels, head_dim, hash_bits) !=
         SomeCodes(avx512_vnni::kKernels, head_dim, hash_bits)) {
-      return avx512_vnni::kKernels;
+      return std::nullopt;
     }
   }
   return kernels;
 }
 
+#else
+
+std::optional<Kernels> AmxKernels() { return std::nullopt; }
+
 #endif
+
+struct Choice {
+  Kernels kernels;
+  Isa isa;
+};
+
+Choice Choose() {
+  const Isa isa = CpuIsa();
+  if (isa == Isa::kAvx2) return {avx2::kKernels, isa};
+  if (isa == Isa::kAvx512) return {avx512::kKernels, isa};
+  if (const std::optional<Kernels> amx = AmxKernels()) return {*amx, Isa::kAvx512Amx};
+  return {avx512_vnni::kKernels, isa};
+}
+
+const Choice& Chosen() {
+  static const Choice choice = Choose();
+  return choice;
+}
 
 }  // namespace
 
-const Kernels& CpuKernels() {
-  switch (CpuIsa()) {
-    case Isa::kAvx2:
-      return avx2::kKernels;
-    case Isa::kAvx512:
-      return avx512::kKernels;
-#ifdef ATTENUATOR_AMX
-    case Isa::kAvx512Amx: {
-      static const Kernels kernels = AmxKernels();
-      return kernels;
-    }
-#endif
-    default:
-      return avx512_vnni::kKernels;
-  }
-}
+const Kernels& CpuKernels() { return Chosen().kernels; }
+
+Isa CpuKernelsIsa() { return Chosen().isa; }
 
 }  // namespace attenuator::yoso

@@ -1,17 +1,28 @@
-"""Runs one operator through ONNX Runtime: one-node models made from the specs, symbolic axes, cached sessions."""
+"""Runs one operator through ONNX Runtime: one-node models made from the specs, symbolic axes, cached sessions.
 
+Beside it: the instruction set in use, and processes of their own, since a process chooses that once.
+"""
+
+import ctypes
 import functools
+import os
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from attenuator.ops import DOMAIN, OPERATORS, register
+from attenuator.ops import DOMAIN, OPERATORS, library_path, register
 from attenuator.ops.spec import Operator
 
 Array = np.ndarray
 AttributeValue = int | float | str
+
+HERE = Path(__file__).parent
+ISAS = ("avx2", "avx512", "avx512_vnni", "avx512_amx")
 
 ONNX_TYPES = {
     "float": TensorProto.FLOAT,
@@ -136,3 +147,28 @@ def run(
     opened = session(op_name, inputs, attributes, threads, constants)
     feeds = {name: np.ascontiguousarray(value) for name, value in inputs.items() if name not in constants}
     return list(opened.run(None, feeds))
+
+
+def isa(op_name: str = "YosoAttention") -> str:
+    """The best instruction set that an operator uses in this process; YosoAttention asks the system for AMX."""
+    function = ctypes.CDLL(str(library_path())).attenuator_isa
+    function.restype = ctypes.c_char_p
+    return str(function(op_name.encode()).decode())
+
+
+def in_process(script: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs a Python script in a process that can import what this one can, and the modules of this folder.
+
+    Args:
+        script: the program.
+        arguments: its `sys.argv[1:]`.
+        environment: variables beside those of this process.
+
+    Returns:
+        Its status and what it printed, whether it succeeded or not.
+    """
+    search = os.pathsep.join([str(HERE), *(path for path in sys.path if path)])
+    return subprocess.run(
+        [sys.executable, "-c", script, *arguments], env={**os.environ, "PYTHONPATH": search, **environment},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip

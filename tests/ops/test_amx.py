@@ -1,18 +1,15 @@
 """Hashing by AMX tiles, on emulated ones where the processor has none: the same machine code either way."""
 
 import ctypes
+import functools
 import os
-import subprocess
-import sys
 from pathlib import Path
 
+import harness
 import numpy as np
 import pytest
-from harness import Array
+from harness import HERE, Array
 
-from attenuator.ops import library_path
-
-HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 LOAD, STORE, MULTIPLY, CONFIGURE, RELEASE, STORE_CONFIGURATION = range(6)
 ROWS, BYTES = 16, 64
@@ -32,17 +29,9 @@ def amx_library() -> Path:
     return Path(override) if override else next(ROOT.glob("build/py3-none-*/ops/libattenuator_ops_amx.so"), Path("-"))
 
 
-def isa_of(path: Path) -> str:
-    """The instruction set a library chooses in a process of its own: it is chosen once."""
-    script = (
-        "import ctypes, sys; isa = ctypes.CDLL(sys.argv[1]).attenuator_isa; isa.restype = ctypes.c_char_p\n"
-        "print(isa().decode())"
-    )
-    command = [sys.executable, "-c", script, str(path)]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+in_process = functools.partial(harness.in_process, ATTENUATOR_OPS_LIBRARY=str(amx_library()))
 
-
-if isa_of(library_path()) in ("avx2", "avx512"):
+if harness.isa("SoftmaxAttention") in ("avx2", "avx512"):  # naming YosoAttention would ask for AMX
     pytest.skip("hashing by tiles is written for processors with AVX-512 VNNI", allow_module_level=True)
 assert amx_library().is_file(), "the operators with emulated AMX are not built: run `make build`"
 
@@ -127,14 +116,6 @@ MISUSE = {
     "the depths of the factors differ": [(CONFIGURE, 0, {0: FULL, 1: (16, 60), 2: FULL}), MULTIPLIED],
     "a row is no whole number of int32": [(CONFIGURE, 0, {0: (16, 62), 1: FULL, 2: (16, 62)}), MULTIPLIED],
 }
-
-
-def in_process(script: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A Python process that can import what this one can, in which the operators have AMX."""
-    search = os.pathsep.join([str(HERE), *(path for path in sys.path if path)])
-    variables = {"PYTHONPATH": search, "ATTENUATOR_OPS_LIBRARY": str(amx_library()), **environment}
-    command = [sys.executable, "-c", script, *arguments]
-    return subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=False)
 
 
 def misuse(fault: str) -> None:
@@ -235,7 +216,7 @@ COMPUTE = """
 import ctypes, sys
 import numpy as np
 from attenuator.ops import library_path
-from harness import run
+from harness import isa, run
 from test_yoso import make
 saved = {}
 for case, head_dim in enumerate((8, 9, 31, 33, 48, 64, 65, 127, 168, 255, 256)):
@@ -245,9 +226,8 @@ for case, head_dim in enumerate((8, 9, 31, 33, 48, 64, 65, 127, 168, 255, 256)):
         attributes = {"num_heads": 2, "hash_bits": 1 + 7 * case % 16, "queries": queries}
         saved[f"{head_dim} {queries}"] = run("yoso", inputs, attributes, threads=2)[0]
 library = ctypes.CDLL(str(library_path()))
-library.attenuator_isa.restype = ctypes.c_char_p
 library.attenuator_amx_instructions.restype = ctypes.c_int64
-np.savez(sys.argv[1], isa=library.attenuator_isa().decode(), emulated=library.attenuator_amx_instructions(), **saved)
+np.savez(sys.argv[1], isa=isa(), emulated=library.attenuator_amx_instructions(), **saved)
 """
 
 
@@ -278,9 +258,41 @@ def test_tiles_that_give_other_codes_are_not_used(results: dict[str, dict[str, A
     """The first choice compares a few codes; a processor cannot be broken, so this is about emulated tiles."""
     if results["amx"]["emulated"] == 0:
         pytest.skip("this processor has AMX itself")
+    assert results["broken"]["isa"] == "avx512_vnni"
     assert results["broken"]["emulated"] < 0.1 * results["amx"]["emulated"]
     for name in set(results["vnni"]) - {"isa", "emulated"}:
         assert np.array_equal(results["broken"][name], results["vnni"][name]), name
+
+
+ASK = """
+import numpy as np
+from cases import defaults, make_inputs, run_case
+from harness import BY_NAME, isa
+
+def asked():
+    # Whether something handles SIGILL in this process.
+    with open("/proc/self/status") as status:
+        caught = next(line.split()[1] for line in status if line.startswith("SigCgt:"))
+    return bool(int(caught, 16) & 1 << (4 - 1))
+
+for name in ("SoftmaxAttention", "McaAttention", "YosoAttention"):
+    case = defaults(BY_NAME[name])
+    before = asked()
+    run_case(case, make_inputs(case, (40, 3)))
+    print(name, isa(name), before, asked())
+"""
+
+
+def test_no_other_operator_asks_for_tiles(results: dict[str, dict[str, Array]]) -> None:
+    """The emulator installs its handler where Linux is asked for tiles elsewhere."""
+    done = in_process(ASK, ATTENUATOR_ISA="avx512_amx")
+    assert done.returncode == 0, done.stderr[-2000:]
+    emulated = results["amx"]["emulated"] > 0
+    assert done.stdout.splitlines() == [
+        "SoftmaxAttention avx512_vnni False False",
+        "McaAttention avx512_vnni False False",
+        f"YosoAttention avx512_amx False {emulated}",
+    ]
 
 
 @pytest.mark.parametrize("name", ["yoso", "operator", "fuzz"])

@@ -1,17 +1,10 @@
 """YosoAttention across instruction sets, threads and memory: each in a process of its own."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-from harness import Array
-
-HERE = Path(__file__).parent
-ISAS = ("avx2", "avx512", "avx512_vnni")
+from harness import ISAS, Array, in_process
 
 COMPUTE = """
 import sys
@@ -35,16 +28,8 @@ np.savez(sys.argv[1], **saved)
 """
 
 
-def in_process(script: str, *arguments: str, **environment: str) -> str:
-    """Standard output of a Python process that can import what this one can."""
-    search = os.pathsep.join([str(HERE), *(path for path in sys.path if path)])
-    done = subprocess.run(
-        [sys.executable, "-c", script, *arguments],
-        env={**os.environ, "PYTHONPATH": search, "OMP_NUM_THREADS": "1", **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+def output_of(script: str, *arguments: str, **environment: str) -> str:
+    done = in_process(script, *arguments, OMP_NUM_THREADS="1", **environment)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
 
@@ -53,7 +38,7 @@ def in_process(script: str, *arguments: str, **environment: str) -> str:
 def by_isa(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Array]]:
     folder = tmp_path_factory.mktemp("isa")
     for isa in ISAS:
-        in_process(COMPUTE, str(folder / f"{isa}.npz"), ATTENUATOR_ISA=isa)
+        output_of(COMPUTE, str(folder / f"{isa}.npz"), ATTENUATOR_ISA=isa)
     return {isa: dict(np.load(folder / f"{isa}.npz")) for isa in ISAS}
 
 
@@ -131,7 +116,7 @@ print(json.dumps([
 ]))
 """
     )
-    tables, exact = json.loads(in_process(script))
+    tables, exact = json.loads(output_of(script))
     assert tables <= 4 * 2**20
     assert exact <= 2 * 2**20
 
@@ -156,5 +141,5 @@ def many():
 print(json.dumps(peak_of(many)))
 """
     )
-    peak = json.loads(in_process(script, ATTENUATOR_ISA="avx512_vnni"))
+    peak = json.loads(output_of(script, ATTENUATOR_ISA="avx512_vnni"))
     assert 32 * 2**20 < peak < 150 * 2**20
