@@ -24,7 +24,7 @@ struct TileConfig {
   std::uint8_t palette = 1;
   std::uint8_t start_row = 0;
   std::uint8_t reserved[14] = {};
-  std::uint16_t row_bytes[16] = {};  // of tiles 0 to 7; the others must be 0
+  std::uint16_t row_bytes[16] = {};  // those of tiles 0 to 7 count; the others must be 0
   std::uint8_t rows[16] = {};
 
   constexpr void Set(int tile, int tile_rows, int bytes) {
@@ -36,15 +36,16 @@ static_assert(sizeof(TileConfig) == 64);
 
 namespace {
 
-// The calling thread's tiles, all zero, until the end of the scope. Their contents are lost then,
-// and those of the scope around were lost before.
+// Configures the calling thread's tiles for the length of a scope. They begin as zeros. The end
+// brings back the configuration that was there before, but not what those tiles held. Where there
+// was none, storing it gives zeros, and loading zeros releases the tiles.
 class Tiles {
  public:
   explicit Tiles(const TileConfig& config) {
-    asm volatile("sttilecfg %0" : "=m"(before_));  // zeros where tiles are not configured, which
+    asm volatile("sttilecfg %0" : "=m"(before_));
     asm volatile("ldtilecfg %0" ::"m"(config));
   }
-  ~Tiles() { asm volatile("ldtilecfg %0" ::"m"(before_)); }  // is what releases them
+  ~Tiles() { asm volatile("ldtilecfg %0" ::"m"(before_)); }
   Tiles(const Tiles&) = delete;
   Tiles& operator=(const Tiles&) = delete;
 

@@ -7,14 +7,17 @@
 // their signs, and pass through a buffer that the first-level cache holds: tiles have no other way
 // out. It is double, so that the signs of 64 planes are taken while the next 64 are multiplied.
 // Beyond 64 coordinates a product takes several tiles of equal depth. The last may then reach past
-// the coordinates: up to three steps, zero in the rows, of whatever follows the planes.
+// the coordinates, by fewer steps than there are tiles: zero in the rows, and in the planes
+// whatever follows them.
 
 inline constexpr int kTileBatch = 32;              // rows
 inline constexpr int kQuad = 4;                    // registers of planes whose signs leave together
 inline constexpr int kFewestTiledRows = 8;         // fewer would leave most of a tile's rows unused
 inline constexpr int kStepBytes = 16 * kStepDims;  // of a register of planes
-inline constexpr int kPlaneSlack = 3 * kStepBytes;
+inline constexpr int kMostTiles = kHeadDimHigh / (kTileRows * kStepDims);  // of one product
+inline constexpr int kPlaneSlack = (kMostTiles - 1) * kStepBytes;
 static_assert(kTileBatch == kPrefetchRows && kTileBatch == 2 * kTileRows);
+static_assert(kHeadDimHigh % (kTileRows * kStepDims) == 0);
 
 struct TileBuffers {
   alignas(64) Datum data[kTileBatch][kHeadDimHigh];

@@ -20,13 +20,19 @@ using yoso::Inputs;
 
 constexpr std::int64_t kExpectationRows = 240;  // queries of one task of the quadratic path
 
-// Of a task that is shared with workers who have none of their own: about half a millisecond, since
-// waking a thread takes a tenth of that.
-constexpr std::int64_t kSharedCost = 16 << 15;
+// The unit of costs is a pair of a query and a key on the quadratic path, about a nanosecond at
+// D = Dv = 64. A token in one table, hashed, added up and looked up, takes as long as so many
+// pairs.
+constexpr std::int64_t kTableCost = 16;
+
+// From this cost on a task is shared with workers who have none of their own: 32,768 tokens times
+// tables, about half a millisecond, since waking a thread takes a tenth of that.
+constexpr std::int64_t kSharedCost = kTableCost * 32768;
 
 // One head of one sequence, or a run of its queries on the expectation path.
 struct Task {
-  std::int64_t sequence, head, first, count, cost;
+  std::int64_t sequence, head, first, count;
+  std::int64_t cost;  // in pairs, see kTableCost
   yoso::Path path;
 };
 
@@ -79,7 +85,7 @@ class YosoKernel final : public Kernel {
       for (std::int64_t head = 0; head < attributes_.num_heads; ++head) {
         for (std::int64_t first = 0; first < queries; first += step) {
           const std::int64_t count = std::min(step, queries - first);
-          const std::int64_t cost = quadratic ? count * keys : 16 * keys * in.num_hashes[b];
+          const std::int64_t cost = quadratic ? count * keys : kTableCost * keys * in.num_hashes[b];
           tasks.push_back({b, head, first, count, cost, path});
         }
       }
