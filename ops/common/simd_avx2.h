@@ -53,22 +53,6 @@ struct Simd {
     return _mm256_blendv_ps(x, Set(-__builtin_inff()), _mm256_castsi256_ps(drop));
   }
 
-  // 2^x for x up to 1, NaN for NaN, 0 below -126: relative error at most 8e-8 (minimax polynomial).
-  static Vector Exp2(Vector x) {
-    const Vector n = _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    const Vector f = Sub(x, n);
-    Vector r = Set(0.00015353361959569156f);
-    r = Fma(r, f, Set(0.0013398875016719103f));
-    r = Fma(r, f, Set(0.00961843691766262f));
-    r = Fma(r, f, Set(0.055503323674201965f));
-    r = Fma(r, f, Set(0.24022647738456726f));
-    r = Fma(r, f, Set(0.6931471824645996f));
-    r = Fma(r, f, Set(1.0f));
-    const __m256i biased = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
-    r = Mul(r, _mm256_castsi256_ps(_mm256_slli_epi32(biased, 23)));
-    return _mm256_and_ps(r, _mm256_cmp_ps(x, Set(-126.0f), _CMP_NLT_UQ));
-  }
-
   // 2^(factor * x) for factor > 0 and products up to 1, NaN for NaN, 0 where x < least, which keeps
   // products above -126: relative error at most 1.7e-7. Eighths come from a table, the rest is a
   // minimax polynomial; `factor` costs nothing, since both uses of x are fused.

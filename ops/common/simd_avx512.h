@@ -46,21 +46,6 @@ struct Simd {
     return _mm512_mask_mov_ps(_mm512_set1_ps(-__builtin_inff()), keep, x);
   }
 
-  // 2^x for x up to 1, NaN for NaN, 0 below -126: relative error at most 8e-8 (minimax polynomial).
-  static Vector Exp2(Vector x) {
-    const Vector n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    const Vector f = Sub(x, n);
-    Vector r = Set(0.00015353361959569156f);
-    r = Fma(r, f, Set(0.0013398875016719103f));
-    r = Fma(r, f, Set(0.00961843691766262f));
-    r = Fma(r, f, Set(0.055503323674201965f));
-    r = Fma(r, f, Set(0.24022647738456726f));
-    r = Fma(r, f, Set(0.6931471824645996f));
-    r = Fma(r, f, Set(1.0f));
-    const __mmask16 keep = _mm512_cmp_ps_mask(x, Set(-126.0f), _CMP_NLT_UQ);
-    return _mm512_maskz_scalef_ps(keep, r, n);
-  }
-
   // 2^(factor * x) for factor > 0 and products up to 1, NaN for NaN, 0 where x < least, which keeps
   // products above -126: relative error at most 1.7e-7. Eighths come from a table, the rest is a
   // minimax polynomial; `factor` costs nothing, since both uses of x are fused.

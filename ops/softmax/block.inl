@@ -43,19 +43,20 @@ struct Scratch {
         sum(maximum + kQueryBlock) {}
 };
 
-// Scores are dot products as they are: softmax's scale enters with exp, where it costs nothing.
+// A scale of usual size enters with exp, where it costs nothing: scores are then dot products as
+// they are. Any other multiplies the queries: a negative one would make the largest score the
+// smallest weight; under a tiny one dot products overflow whose scaled scores are small; and a huge
+// one, times log2(e), overflows itself.
 struct Exponent {
-  float factor;  // a weight is 2^(factor * (score - maximum))
-  float least;   // score - maximum below which it is 0, just above where it would be denormal
-  float query;   // what queries are multiplied by: not 1 only where `scale` is not positive
+  static constexpr float kSmallest = 1.0f / 64, kLargest = 64;
+  float query = 1;        // what queries are multiplied by
+  float factor = kLog2E;  // a weight is 2^(factor * (score - maximum))
+  float least;            // score - maximum below which it is 0, just above where it is denormal
 
-  explicit Exponent(const AttentionHead& head) : factor(head.scale * kLog2E), query(1) {
-    if (!(factor > 0)) {
-      query = factor;
-      factor = 1;
-    }
+  explicit Exponent(const AttentionHead& head) {
+    const bool usual = head.scale >= kSmallest && head.scale <= kLargest;
+    (usual ? factor : query) *= head.scale;
     least = -125.99f / factor;
-    least = least < kLowest ? kLowest : least;  // a masked score is -inf whatever the factor
   }
 };
 

@@ -66,8 +66,10 @@ void FirstRow(const AttentionHead& given, float* output, float* memory) {
   const AttentionHead head = Normalized(given);
   const Scratch scratch(head, memory);
   const std::int64_t depth = Padded(head.head_dim);
+  const Exponent exponent(head);
+  const Vector factor = Simd::Set(exponent.factor), least = Simd::Set(exponent.least);
   for (std::int64_t k = 0; k < depth; ++k) {
-    scratch.query[k] = k < head.head_dim ? head.query[k] * (head.scale * kLog2E) : 0.0f;
+    scratch.query[k] = k < head.head_dim ? head.query[k] * exponent.query : 0.0f;
   }
   const bool all = head.window == 0 || head.global_token;
   const std::int64_t high = all ? head.length : head.window + 1;
@@ -97,11 +99,12 @@ void FirstRow(const AttentionHead& given, float* output, float* memory) {
     maximum = Simd::Largest(largest);
     Vector sums = Simd::Zero();
     for (std::int64_t j = 0; j < keys; j += kWidth) {
-      const Vector p = Simd::Exp2(Simd::Sub(Simd::Load(scratch.scores + j), Simd::Set(maximum)));
+      const Vector score = Simd::Sub(Simd::Load(scratch.scores + j), Simd::Set(maximum));
+      const Vector p = Simd::Exp2(score, factor, least);
       Simd::Store(scratch.scores + j, p);
       sums = Simd::Add(sums, p);
     }
-    Simd::Store(scratch.old_factor, Simd::Exp2(Simd::Set(old - maximum)));
+    Simd::Store(scratch.old_factor, Simd::Exp2(Simd::Set(old - maximum), factor, least));
     sum = sum * scratch.old_factor[0] + Simd::Sum(sums);
     scratch.sum[0] = 1.0f / sum;
     const bool final = first + keys == high;

@@ -79,6 +79,33 @@ def test_scale(scale: float) -> None:
     assert worst(inputs((50, 3), 2, 16, 16), {"num_heads": 2, "scale": scale}) < 2e-5
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("size", [1e-38, 1e-30, 1e-3, 0.0156, 1 / 64, 64.0, 64.1, 1e4, 1e30, 2.5e38, 3.4e38])
+@pytest.mark.parametrize("more", [{}, {"queries": "first"}, {"window": 9, "global_tokens": 1}], ids=str)
+def test_scale_of_any_size(size: float, sign: int, more: dict[str, AttributeValue]) -> None:
+    """Scores of usual size; with 1e-38 they overflow float32 where the scale is not there yet."""
+    given = inputs((50, 3, 90), 2, 16, 16, "queries" in more)
+    given["query"] *= size**-0.5
+    given["key"] *= size**-0.5
+    assert worst(given, {"num_heads": 2, "scale": sign * size, **more}) < 2e-5
+
+
+@pytest.mark.parametrize("queries", ["all", "first"])
+@pytest.mark.parametrize(("scale", "infinite"), [(0.25, True), (1 / 65, False), (1e-30, False), (-1e-3, False)])
+def test_scores_that_overflow_before_a_scale_of_usual_size_are_infinite(
+    scale: float, infinite: bool, queries: str
+) -> None:
+    given = inputs((30,), 1, 16, 16, queries == "first")
+    given["query"][0] = np.copysign(1e19, scale)
+    given["key"][7] = 3e18  # 4.8e38 with that query
+    output = run("softmax", given, {"num_heads": 1, "scale": scale, "queries": queries})[0]
+    assert np.isnan(output[0]).all() == infinite
+    assert np.isfinite(output[1:]).all()
+    if not infinite:
+        expected = softmax_attention(**given, num_heads=1, scale=scale, queries=queries)
+        np.testing.assert_allclose(output[0], expected[0], atol=1e-6)
+
+
 def test_first_is_the_first_row_of_all() -> None:
     lengths = (5, 200, 0, 700)
     given = inputs(lengths, 2, 32, 32)
