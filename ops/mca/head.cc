@@ -1,9 +1,9 @@
 #include "ops/mca/head.h"
 
-#include <cmath>
 #include <cstring>
 
 #include "ops/common/aligned.h"
+#include "ops/softmax/inputs.h"
 
 namespace attenuator::mca {
 namespace {
@@ -203,9 +203,7 @@ AttentionHead Call::head(std::int64_t b, std::int64_t h) const {
   head.length = sequences.length(b);
   head.head_dim = weights.head_dim;
   head.value_dim = weights.head_dim;
-  head.scale = attributes.scale != 0.0f
-                   ? attributes.scale
-                   : static_cast<float>(1.0 / std::sqrt(static_cast<double>(weights.head_dim)));
+  head.scale = softmax::ScoreScale(attributes.scale, weights.head_dim);
   head.window = window(b).narrow() ? attributes.window : 0;
   head.global_token = window(b).wide_first();
   return head;
