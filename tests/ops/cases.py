@@ -11,17 +11,18 @@ from attenuator.ops import OPERATORS
 from attenuator.ops.spec import SEED_HIGH, Knob, Operator, Tensor
 
 HEADS = 3
-# Nothing here is a multiple of a vector's width.
+# Nothing here is a multiple of a vector's width; C is wide enough for MCA to sample columns.
 SIZES = {
     "num_heads * head_dim": HEADS * 20,
     "num_heads * value_dim": HEADS * 12,
     "num_heads": HEADS,
-    "C": 37,
+    "C": 150,
     "c": 5,
 }
 HEAD_DIMS = (8, 9, 12, 15, 16, 17, 24, 31, 32, 33, 40, 48, 63, 64, 65, 80, 96, 100, 127, 128, 129, 200, 255, 256)
 REQUIRED: dict[str, AttributeValue] = {"num_heads": HEADS, "hash_bits": 5}
-RAGGED = (17, 0, 1, 70, 0, 5, 33, 130)
+# A long sequence stands where `knob_values` has the roughest value, and one where it has the exact one.
+RAGGED = (17, 130, 1, 33, 0, 5, 0, 70)
 WINDOWS = (0, 6)
 
 
@@ -85,9 +86,10 @@ CASES = [case for operator in OPERATORS for case in variants(operator)]
 
 
 def knob_values(knob: Knob, count: int) -> Array:
-    """The exact value, the limits, the default and values between, in turn."""
+    """The exact value, the roughest of the default and the upper limit, the limits and values between, in turn."""
     middle = [knob.low + (knob.high - knob.low) * share for share in (0.01, 0.1, 0.5)]
-    values = [knob.exact, knob.default, knob.low, knob.high, *middle]
+    rough, fine = (knob.high, knob.default) if knob.accuracy == "falls" else (knob.default, knob.high)
+    values = [knob.exact, rough, knob.low, fine, *middle]
     return np.resize(np.array(values), count).astype(NUMPY_TYPES[knob.dtype])
 
 
@@ -128,7 +130,7 @@ def random_shape(case: Case, rng: np.random.Generator) -> tuple[Case, dict[str, 
         "num_heads * head_dim": heads * head_dim,
         "num_heads * value_dim": heads * value_dim,
         "num_heads": heads,
-        "C": int(rng.choice([1, 7, 16, 31, 96, 130])),
+        "C": int(rng.choice([1, 31, 150, 300, 500])),
         "c": int(rng.choice([1, 3, 9, 33])),
     }
     attributes = {name: chosen.get(name, value) for name, value in case.attributes.items()}

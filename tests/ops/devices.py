@@ -13,8 +13,9 @@ from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
 from attenuator.errors import EngineError
 
-# Every thread is a fiber there: few tokens, but in one sequence, whose knob is the default, more than a warp has lanes.
-RAGGED_ON_HOST = (3, 37, 0, 1)
+# Every thread is a fiber there: few tokens, but in one sequence, whose knob is rough, more than a warp has lanes and
+# enough for MCA to sample.
+RAGGED_ON_HOST = (3, 60, 0, 1)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from harness import Array, AttributeValue, offsets, run
+from cases import RAGGED, Case, make_inputs, run_case, variants
+from harness import BY_NAME, Array, AttributeValue, offsets, run
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
 from attenuator.ops.mca import reference
@@ -16,6 +17,7 @@ from attenuator.ops.softmax.reference import probabilities, softmax_attention
 
 WEIGHTS = ("value_weight", "value_bias")
 ESTIMATORS = ("sampled", "deterministic", "paper")
+APPROXIMATED = [case for case in variants(BY_NAME["mca"]) if case.attributes["queries"] == "all"]
 
 
 def inputs(
@@ -110,13 +112,21 @@ def test_odd_shapes_of_ragged_batches(estimator: str, heads: int, head_dim: int,
     assert flops.min() < 1.0, "nothing was approximated"
 
 
+@pytest.mark.parametrize("case", APPROXIMATED, ids=str)
+def test_the_batch_that_every_operator_is_tested_with_is_approximated(case: Case) -> None:
+    """Else the promises that all operators share would be checked of exact attention alone."""
+    assert run_case(case, make_inputs(case, RAGGED))[1].min() < 1.0, "nothing was approximated"
+
+
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize("window", [3, 16, 50, 200])
 @pytest.mark.parametrize("global_tokens", [0, 1])
 def test_windows(estimator: str, window: int, global_tokens: int) -> None:
-    given = inputs((120, 17, 0, 300, 4), 2, 24, 260)
+    given = inputs((120, 17, 0, 300, 4), 2, 24, 260, sharpness=0.1)
+    given["alpha"][0] = 1.0
     attributes: dict[str, AttributeValue] = {"window": window, "global_tokens": global_tokens}
-    check(given, {"num_heads": 2, "estimator": estimator, **attributes})
+    flops = check(given, {"num_heads": 2, "estimator": estimator, **attributes})
+    assert flops.min() < 1.0, "nothing was approximated"
 
 
 @pytest.mark.parametrize("window", [0, 5])
@@ -170,8 +180,9 @@ def test_alpha_zero_is_exact_softmax_attention(estimator: str, window: int, glob
 
 
 def test_scale_attribute() -> None:
-    given = inputs((50, 20), 2, 16, 64)
-    check(given, {"num_heads": 2, "scale": 0.9})
+    given = inputs((120, 20), 2, 16, 150, sharpness=0.1)
+    given["alpha"][0] = 1.0
+    assert check(given, {"num_heads": 2, "scale": 0.9}).min() < 1.0, "nothing was approximated"
     plain = run("mca", given, {"num_heads": 2}, 1, WEIGHTS)
     standard = run("mca", given, {"num_heads": 2, "scale": 0.25}, 1, WEIGHTS)
     assert all(np.array_equal(a, b) for a, b in zip(plain, standard, strict=True))
@@ -234,18 +245,21 @@ def test_seed_and_layer_choose_the_samples(estimator: str, random: bool) -> None
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_zero_weights_are_exact(estimator: str) -> None:
-    given = inputs((40, 12), 2, 16, 64)
+    given = inputs((120, 12), 2, 16, 150, sharpness=0.1)
+    given["alpha"][0] = 1.0
     given["value_weight"][:, :16] = 0  # a head without a distribution to sample from
     given["value_weight"][5:50, 16:] = 0  # columns that are never needed
-    check(given, {"num_heads": 2, "estimator": estimator})
+    flops = check(given, {"num_heads": 2, "estimator": estimator})
+    assert flops.min() < 1.0, "nothing was approximated"
     output = run("mca", given, {"num_heads": 2, "estimator": estimator}, 1, WEIGHTS)[0]
-    np.testing.assert_allclose(output[:, :16], np.broadcast_to(given["value_bias"][:16], (52, 16)), rtol=1e-5)
+    np.testing.assert_allclose(output[:, :16], np.broadcast_to(given["value_bias"][:16], (132, 16)), rtol=1e-5)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize("factor", [1e-30, 1e30])
 def test_weights_of_extreme_size(estimator: str, factor: float) -> None:
-    given = inputs((60,), 1, 16, 64)
+    given = inputs((120,), 1, 16, 150, sharpness=0.1)
+    given["alpha"][:] = 1.0
     given["value_weight"] *= np.float32(factor)
     given["value_bias"][:] = 0
     output, flops = run("mca", given, {"num_heads": 1, "estimator": estimator}, 1, WEIGHTS)
@@ -253,24 +267,29 @@ def test_weights_of_extreme_size(estimator: str, factor: float) -> None:
     plain, plain_flops = run("mca", given, {"num_heads": 1, "estimator": estimator}, 1, WEIGHTS)
     assert np.abs(output / np.float32(factor) - plain).max() < 1e-4 * np.abs(plain).max()
     assert abs(flops[0] - plain_flops[0]) < 0.05
+    assert flops[0] < 1.0, "nothing was approximated"
 
 
 def test_a_non_finite_weight_gives_non_finite_outputs_and_no_crash() -> None:
-    given = inputs((60,), 2, 16, 64)
+    given = inputs((120,), 2, 16, 150, sharpness=0.1)
+    given["alpha"][:] = 1.0
     given["value_weight"][3, 4] = np.nan
-    output = run("mca", given, {"num_heads": 2}, 1, WEIGHTS)[0]
+    output, flops = run("mca", given, {"num_heads": 2}, 1, WEIGHTS)
+    assert flops[0] < 1.0, "nothing was approximated"
     assert np.isnan(output[:, 4]).all()
     assert np.isfinite(output[:, 16:]).all()
 
 
 def test_a_non_finite_row_makes_its_sequence_nan() -> None:
     for name in ("query", "key", "hidden"):
-        given = inputs((30, 40), 2, 16, 64)
+        given = inputs((30, 120), 2, 16, 150, sharpness=0.1)
+        given["alpha"][:] = 1.0
         given[name][10, 3] = np.inf
         output, flops = run("mca", given, {"num_heads": 2}, 1, WEIGHTS)
         assert np.isnan(output[:30]).all()
         assert np.isfinite(output[30:]).all()
-        assert np.isfinite(flops).all()
+        assert flops[0] == 1.0
+        assert flops[1] < 1.0, "nothing was approximated"
 
 
 @pytest.mark.parametrize(

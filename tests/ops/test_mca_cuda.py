@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cases import Case, make_inputs, same_bits, split, take, variants
+from cases import Case, defaults, make_inputs, same_bits, split, take, variants
+from devices import RAGGED_ON_HOST
 from harness import BY_NAME, Array, AttributeValue, offsets, run
 from harness_cuda import DATA_TYPES, library_path, run_on_device
 from test_mca import ESTIMATORS, clear_heads, inputs
@@ -57,8 +58,15 @@ def test_the_library_is_built() -> None:
 @pytest.mark.parametrize("data", DATA_TYPES)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_variant(case: Case, data: str) -> None:
-    given = make_inputs(case, (17, 0, 1, 40, 5, 33))
-    check(given, case.attributes, data)
+    given = make_inputs(case, (17, 70, 1, 0, 5, 33))
+    flops = check(given, case.attributes, data)
+    assert flops.min() < 1.0, "nothing was approximated"
+
+
+def test_the_batch_that_every_operator_is_tested_with_is_approximated() -> None:
+    """Else the promises that all operators share would be checked of exact attention alone."""
+    case = defaults(BY_NAME["mca"])
+    assert device(make_inputs(case, RAGGED_ON_HOST), case.attributes)[1].min() < 1.0
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
@@ -168,9 +176,10 @@ def test_deterministic_stays_within_its_bound() -> None:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_sequence_does_not_depend_on_its_batch(case: Case) -> None:
     data = "float16" if case.attributes["global_tokens"] else "float"
-    given = make_inputs(case, (17, 40, 1), seed=3)
-    given["alpha"][:] = [1.0, 0.5, 0.0]
+    given = make_inputs(case, (17, 70, 1), seed=3)
+    given["alpha"][:] = [0.5, 1.0, 0.0]
     together = split(case, run_on_device("mca", given, case.attributes, data), given["cu_seqlens"])
+    assert together[1][1] < 1.0, "nothing was approximated"
     order = [2, 1]
     some = take(case, given, order)
     apart = split(case, run_on_device("mca", some, case.attributes, data), some["cu_seqlens"])
@@ -196,11 +205,13 @@ def test_any_order_of_threads(estimator: str, window: int, global_tokens: int, m
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize("queries", ["all", "first"])
 def test_a_sequence_that_is_not_finite_is_nan_as_a_whole(name: str, estimator: str, queries: str) -> None:
-    given = inputs((20, 30, 10), 1, 16, 60, first=queries == "first")
+    given = inputs((70, 20, 10), 1, 16, 120, sharpness=0.1, first=queries == "first")
+    given["alpha"][:] = 1.0
     rows = offsets([1, 1, 1]) if queries == "first" else given["cu_seqlens"]
-    row = 1 if queries == "first" and name == "query" else 25
+    row = 1 if queries == "first" and name == "query" else 75
     attributes: dict[str, AttributeValue] = {"num_heads": 1, "estimator": estimator, "queries": queries}
     before, flops_before = device(given, attributes)
+    assert flops_before[0] < 1.0, "nothing was approximated"
     given[name][row, 3] = np.inf
     output, flops = device(given, attributes)
     assert np.isnan(output[rows[1] : rows[2]]).all()
