@@ -51,7 +51,6 @@ def on_cuda(cases: list[Case]) -> list[ParameterSet]:
 FEW = [case for operator in OPERATORS for case in one_choice_each(operator)]
 STANDARD = [defaults(operator) for operator in OPERATORS]
 every_case = pytest.mark.parametrize(("device", "case"), [*on_host(STANDARD), *on_cuda(CASES)])
-every_operator = pytest.mark.parametrize(("device", "case"), [*on_host(STANDARD), *on_cuda(STANDARD)])
 
 
 def test_the_test_device_is_what_it_says() -> None:
@@ -64,8 +63,15 @@ def test_promise_of_every_case(promise: Callable[[Device, Case], None], device: 
     promise(device, case)
 
 
-@every_operator
-@pytest.mark.parametrize("promise", promises.OF_AN_OPERATOR, ids=lambda promise: promise.__name__)
+@pytest.mark.parametrize(
+    ("promise", "device", "case"),
+    [
+        pytest.param(promise, device, case, id=f"{promise.__name__}-{param.id}", marks=param.marks)
+        for param in [*on_host(STANDARD), *on_cuda(STANDARD)]
+        for device, case in [param.values]
+        for promise in promises.of_operator(case.operator)
+    ],
+)
 def test_promise_of_every_operator(promise: Callable[[Device, Operator], None], device: Device, case: Case) -> None:
     promise(device, case.operator)
 
