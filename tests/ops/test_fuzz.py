@@ -15,6 +15,7 @@ from attenuator.ops.spec import SEED_HIGH, Operator
 TRIALS = 150
 HOSTILE = np.array([np.nan, np.inf, -np.inf, 3.4e38, -3.4e38, 1e-45, -1e-40, 0.0, -0.0, 1.0, 1e20, -1e20], np.float32)
 LENGTHS = (0, 0, 1, 1, 2, 3, 7, 8, 9, 16, 17, 31, 65, 100, 257)
+LONG = (65, 80, 100, 130, 257)
 every_operator = pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.key)
 
 
@@ -93,7 +94,11 @@ def poison(case: Case, inputs: dict[str, Array], rng: np.random.Generator) -> se
 
 
 def random_lengths(rng: np.random.Generator) -> list[int]:
-    return [int(length) for length in rng.choice(LENGTHS, rng.integers(0, 6))]
+    """Mostly short; half the second ones, whose knob is the roughest, long enough for MCA to sample."""
+    lengths = [int(length) for length in rng.choice(LENGTHS, rng.integers(0, 6))]
+    if len(lengths) > 1 and rng.integers(4):
+        lengths[1] = int(rng.choice(LONG))
+    return lengths
 
 
 def random_case(operator: Operator, rng: np.random.Generator) -> tuple[Case, dict[str, Array]]:
@@ -166,3 +171,15 @@ def test_hostile_weights_give_outputs_of_the_right_shape(case: Case) -> None:
         for weights in (some, every):
             outputs = run(case.operator.name, inputs | weights, case.attributes)
             assert [y.shape for y in outputs] == output_shapes(case, inputs)
+
+
+def test_many_batches_are_sampled() -> None:
+    """Else what is tested above would be exact attention under MCA's name."""
+    rng = np.random.default_rng(17)
+    sampled = [case for case in CASES if case.attributes.get("estimator") == "sampled"]
+    found = []
+    for case in sampled * 10:
+        if case.attributes["queries"] == "all":
+            inputs = make_inputs(case, random_lengths(rng), int(rng.integers(2**31)))
+            found.append((run(case.operator.name, inputs, case.attributes)[1] < 1.0).any())
+    assert np.mean(found) > 0.3
