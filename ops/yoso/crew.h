@@ -65,7 +65,7 @@ class Crew {
     void (*const invoke)(const void* body, std::int64_t piece, Scratch& scratch);
     std::atomic<std::int64_t> next{0};
     std::atomic_flag failed = ATOMIC_FLAG_INIT;
-    std::exception_ptr error;
+    std::exception_ptr error = nullptr;
     int helpers = 0;  // under mutex_
 
     void Run(Scratch& scratch) noexcept {
