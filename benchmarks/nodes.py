@@ -132,11 +132,20 @@ def bound(
     return run, taken
 
 
+def mha_node(inputs: Sequence[str], num_heads: int) -> Any:
+    """`com.microsoft.MultiHeadAttention` to `output`."""
+    return node("MultiHeadAttention", inputs, ["output"], "com.microsoft", num_heads=num_heads)
+
+
+def attention23_node(inputs: Sequence[str], num_heads: int) -> Any:
+    """ONNX `Attention` of opset 23 to `output`."""
+    return node("Attention", inputs, ["output"], q_num_heads=num_heads, kv_num_heads=num_heads)
+
+
 def multi_head_attention(query: Array, key: Array, value: Array, num_heads: int, **settings: Any) -> Runner:
     """`com.microsoft.MultiHeadAttention` on `[batch, n, num_heads * head_dim]`."""
     feeds = {"query": query, "key": key, "value": value}
-    attention = node("MultiHeadAttention", list(feeds), ["output"], "com.microsoft", num_heads=num_heads)
-    return Runner([attention], feeds, {"output": (query.shape, np.float32)}, **settings)
+    return Runner([mha_node(list(feeds), num_heads)], feeds, {"output": (query.shape, np.float32)}, **settings)
 
 
 def masked_multi_head_attention(
@@ -145,15 +154,13 @@ def masked_multi_head_attention(
     """The same over a padded batch whose keys beyond each length are masked."""
     feeds = {"query": query, "key": key, "value": value, "lengths": np.asarray(lengths, np.int32)}
     names = ["query", "key", "value", "", "lengths"]
-    attention = node("MultiHeadAttention", names, ["output"], "com.microsoft", num_heads=num_heads)
-    return Runner([attention], feeds, {"output": (query.shape, np.float32)}, **settings)
+    return Runner([mha_node(names, num_heads)], feeds, {"output": (query.shape, np.float32)}, **settings)
 
 
 def onnx_attention(query: Array, key: Array, value: Array, num_heads: int, **settings: Any) -> Runner:
     """ONNX `Attention` of opset 23 on `[batch, n, num_heads * head_dim]`."""
     feeds = {"query": query, "key": key, "value": value}
-    attention = node("Attention", list(feeds), ["output"], q_num_heads=num_heads, kv_num_heads=num_heads)
-    return Runner([attention], feeds, {"output": (query.shape, np.float32)}, **settings)
+    return Runner([attention23_node(list(feeds), num_heads)], feeds, {"output": (query.shape, np.float32)}, **settings)
 
 
 def masked_onnx_attention(
@@ -165,8 +172,7 @@ def masked_onnx_attention(
         np.broadcast_to(seen[:, None, None, :], (len(lengths), 1, query.shape[1], key.shape[1]))
     )
     feeds = {"query": query, "key": key, "value": value, "mask": mask}
-    attention = node("Attention", list(feeds), ["output"], q_num_heads=num_heads, kv_num_heads=num_heads)
-    return Runner([attention], feeds, {"output": (query.shape, np.float32)}, **settings)
+    return Runner([attention23_node(list(feeds), num_heads)], feeds, {"output": (query.shape, np.float32)}, **settings)
 
 
 def softmax(query: Array, key: Array, value: Array, cu_seqlens: Array, num_heads: int, **settings: Any) -> Runner:

@@ -1,5 +1,6 @@
 """MCA's value projection: its own time beside a dense one, and the whole operator beside exact attention."""
 
+from collections.abc import Callable
 from typing import Any
 
 import nodes
@@ -13,12 +14,13 @@ from attenuator.ops.mca.reference import mca_attention
 LENGTHS = (128, 512)
 # Factors on Gaussian queries: the flatter attention is, the fewer columns an alpha keeps.
 SHARPNESS = (0.5, 1.0)
-ALPHAS = (0.0, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
+ALPHAS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)
 # Shares of the dense projection's multiply-adds whose alpha is searched for and timed as well.
 SHARES = (1 / 2, 1 / 4, 1 / 8)
 SEARCH_STEPS = 12
 # So few channels that their projection costs next to nothing: what is left is attention with its column maxima.
 FEW_CHANNELS = 16
+BY_ORT = {"matmul, mha": nodes.mha_node, "matmul, attention23": nodes.attention23_node}
 # Small differences of large times need more rounds than a ratio does.
 BUDGETS, MOST_ROUNDS = 3, 120
 # The reference is float64: rounding may put a head on the other side of "exact is cheaper", or a count one off.
@@ -65,6 +67,16 @@ def dense(packed: Packed, hidden: Any, attend: bool) -> nodes.Runner:
     return nodes.Runner([matmul, attention], inputs, outputs, constants=weight)
 
 
+def dense_by_ort(packed: Packed, hidden: Any, attention_node: Callable[[list[str], int], Any]) -> nodes.Runner:
+    """The same MatMul followed by an attention node of ONNX Runtime, on one sequence."""
+    weight = {"value_weight": weights(hidden.shape[1])["value_weight"]}
+    matmul = nodes.node("MatMul", ["hidden", "value_weight"], ["value"])
+    inputs = {"query": packed.query[None], "key": packed.key[None], "hidden": hidden[None]}
+    outputs = {"output": (inputs["query"].shape, np.float32)}
+    attention = attention_node(["query", "key", "value"], HEADS)
+    return nodes.Runner([matmul, attention], inputs, outputs, constants=weight)
+
+
 def alpha_for(packed: Packed, hidden: Any, share: float) -> float | None:
     """The alpha at which about this share of the multiply-adds is spent, if any."""
     low, high = 0.0, 1.0
@@ -101,7 +113,8 @@ def run(length: int, sharpness: float, seconds: float) -> Row:
         A row of a result file. For each alpha: share of multiply-adds, error against the reference, `projection`: how
         many times faster than MatMul the projection is, its time being what the operator takes beyond the operator on
         16 channels (beyond exact attention where nothing was sampled, so that maxima taken in vain count), and
-        `whole`: the operator over MatMul followed by SoftmaxAttention.
+        `whole`: the operator over MatMul followed by SoftmaxAttention; `whole_by_ort`: followed by the better of ONNX
+        Runtime's attention nodes.
     """
     packed = gaussian([length], HEADS, HEAD_DIM)
     packed = Packed(packed.query * np.float32(sharpness), packed.key, packed.value, packed.lengths, HEADS)
@@ -111,6 +124,7 @@ def run(length: int, sharpness: float, seconds: float) -> Row:
     runs: Runs = {
         "matmul": dense(packed, hidden, attend=False),
         "matmul, softmax": dense(packed, hidden, attend=True),
+        **{name: dense_by_ort(packed, hidden, node) for name, node in BY_ORT.items()},
         "mca, 16 channels, exact": mca(packed, few, 0.0),
         # The estimator that always keeps the attention weights until it has seen their maxima, as sampling has to.
         "mca, 16 channels": mca(packed, few, ALPHAS[-1], "deterministic"),
@@ -124,11 +138,13 @@ def run(length: int, sharpness: float, seconds: float) -> Row:
         settings.append({"alpha": alpha, "value_flops": float(result["value_flops"][0]), "error": error})
         runs[name] = runner
     timings = interleave(runs, seconds=seconds, most_rounds=MOST_ROUNDS)
+    by_ort = min(BY_ORT, key=lambda name: np.median(timings[name].own_us))
     for setting in settings:
         timing = timings[f"mca alpha={setting['alpha']:g}"]
         attention = timings["mca, 16 channels" if setting["value_flops"] < 1 else "mca, 16 channels, exact"]
         setting["projection"] = remainder_ratio(timing, attention, timings["matmul"])
         setting["whole"] = timing.times_faster_than(timings["matmul, softmax"])
+        setting["whole_by_ort"] = timing.times_faster_than(timings[by_ort])
     return {
         "n": length,
         "channels": CHANNELS,
