@@ -90,7 +90,8 @@ def operator_parts(operators: dict[str, Result]) -> Iterator[str]:
         yield "### MCA's value projection"
         yield (
             "768 channels, times faster than ONNX Runtime's prepacked MatMul, in the projection's own time; and with "
-            "attention, than that MatMul followed by `SoftmaxAttention`, and by the better of ONNX Runtime's attention nodes:"
+            "attention, than that MatMul followed by `SoftmaxAttention`, and by the better of ONNX Runtime's "
+            "attention nodes:"
         )
         yield tables.projection_table(operators)
         yield tables.slowest_alpha(operators)

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "ops/common/exp2.h"
+
 namespace attenuator {
 namespace {
 
@@ -54,20 +56,17 @@ struct Simd {
   }
 
   // 2^(factor * x) for factor > 0 and products up to 1, NaN for NaN, 0 where x < least, which keeps
-  // products above -126: relative error at most 1.7e-7. Eighths come from a table, the rest is a
-  // minimax polynomial; `factor` costs nothing, since both uses of x are fused.
+  // products above -126: relative error at most 1.7e-7. `factor` costs nothing, since both uses of
+  // x are fused.
   static Vector Exp2(Vector x, Vector factor, Vector least) {
-    const Vector to_eighths = Set(0x1.8p20f);  // a float this large has no finer digits
+    const Vector to_eighths = Set(kToEighths);
     const Vector shifted = Fma(x, factor, to_eighths);
     const Vector n = Sub(shifted, to_eighths);
     const Vector f = _mm256_fmsub_ps(x, factor, n);
-    Vector r = Set(0.0554962232708931f);
-    r = Fma(r, f, Set(0.2402576357126236f));
-    r = Fma(r, f, Set(0.6931472420692444f));
-    r = Fma(r, f, Set(1.0f));
-    // Bits of 2^(i / 8), less those of i that the shift below brings into the mantissa.
-    const __m256i table = _mm256_setr_epi32(0x3F800000, 0x3F7B95C2, 0x3F7837F0, 0x3F75FED7,
-                                            0x3F7504F3, 0x3F75672A, 0x3F7744FD, 0x3F7AC0C7);
+    Vector r = Set(kExp2[0]);
+    for (int i = 1; i < 4; ++i) r = Fma(r, f, Set(kExp2[i]));
+    constexpr const std::int32_t* e = kExp2Eighths;
+    const __m256i table = _mm256_setr_epi32(e[0], e[1], e[2], e[3], e[4], e[5], e[6], e[7]);
     const __m256i bits = _mm256_castps_si256(shifted);
     const __m256i power =
         _mm256_add_epi32(_mm256_permutevar8x32_epi32(table, bits), _mm256_slli_epi32(bits, 20));
