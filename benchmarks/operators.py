@@ -59,11 +59,11 @@ def steps(options: argparse.Namespace) -> list[Step]:
         work = partial(case.run, options.seconds)
         todo.append(Step(case.section, f"{what}, {case.threads} thread(s)", work, options.seconds + case.expected))
     if "projection" in options.sections:
-        for n in projection.LENGTHS:
+        for n, window in projection.CASES:
             for sharpness in projection.SHARPNESS:
-                work = partial(projection.run, n, sharpness, projection.BUDGETS * options.seconds)
+                work = partial(projection.run, n, window, sharpness, projection.BUDGETS * options.seconds)
                 seconds = projection.BUDGETS * options.seconds + PROJECTION_SECONDS
-                todo.append(Step("projection", f"value projection, n={n}", work, seconds))
+                todo.append(Step("projection", f"value projection, n={n}, window={window}", work, seconds))
     if "frontier" in options.sections:
         for n in frontier.LENGTHS:
             work = partial(frontier.run, n, frontier.NUM_HASHES, options.seconds)

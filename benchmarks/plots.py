@@ -15,7 +15,7 @@ import matplotlib as mpl
 import tables
 from drawing import COLOURS, STYLES, log_axes, save
 from matplotlib import pyplot
-from results_files import ISA_NAMES, RESULTS, Result, crossovers, label, load, names, paper_ratios, select
+from results_files import ISA_NAMES, RESULTS, Result, crossovers, label, length_of, load, names, paper_ratios, select
 
 
 def speed_up(results: dict[str, Result], path: Path) -> None:
@@ -132,7 +132,7 @@ def projection(results: dict[str, Result], path: Path) -> None:
             settings = [setting for setting in row["settings"] if setting["projection"]["low"] > 0]
             shares = [1 / setting["value_flops"] for setting in settings]
             ratios = [setting["projection"]["median"] for setting in settings]
-            line = f"{row['n']} tokens, scores' deviation {row['sharpness']:g}, {ISA_NAMES[isa]}"
+            line = f"{length_of(row)}, scores' deviation {row['sharpness']:g}, {ISA_NAMES[isa]}"
             axes.plot(shares, ratios, style, marker="o", color=colour, markersize=3, label=line)
     axes.plot([1, 64], [1, 64], ":", color="black", linewidth=0.8, label="as the multiply-adds")
     axes.set_xscale("log", base=2)

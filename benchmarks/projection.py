@@ -11,7 +11,8 @@ from timing import interleave, remainder_ratio
 
 from attenuator.ops.mca.reference import mca_attention
 
-LENGTHS = (128, 512)
+# Tokens, and the window if any.
+CASES = ((128, 0), (512, 0), (1024, 64))
 # Factors on Gaussian queries: the flatter attention is, the fewer columns an alpha keeps.
 SHARPNESS = (0.5, 1.0)
 ALPHAS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)
@@ -46,23 +47,27 @@ def feeds(packed: Packed, hidden: Any, alpha: float) -> dict[str, Any]:
     }
 
 
-def mca(packed: Packed, hidden: Any, alpha: float, estimator: str = "sampled", threads: int = 1) -> nodes.Runner:
+def mca(
+    packed: Packed, hidden: Any, alpha: float, window: int, estimator: str = "sampled", threads: int = 1
+) -> nodes.Runner:
     """`McaAttention` with its weight as an initializer."""
     names = [tensor.name for tensor in nodes.BY_KEY["mca"].inputs]
     outputs = {"output": (packed.query.shape, np.float32), "value_flops": ((1,), np.float32)}
-    node = nodes.own("mca", names, list(outputs), num_heads=HEADS, estimator=estimator)
+    node = nodes.own("mca", names, list(outputs), num_heads=HEADS, estimator=estimator, window=window)
     constants = weights(hidden.shape[1])
     return nodes.Runner([node], feeds(packed, hidden, alpha), outputs, constants=constants, threads=threads)
 
 
-def dense(packed: Packed, hidden: Any, attend: bool) -> nodes.Runner:
+def dense(packed: Packed, hidden: Any, attend: bool, window: int = 0) -> nodes.Runner:
     """ONNX Runtime's prepacked MatMul as value projection, alone or followed by exact attention over its values."""
     weight = {"value_weight": weights(hidden.shape[1])["value_weight"]}
     matmul = nodes.node("MatMul", ["hidden", "value_weight"], ["value"])
     if not attend:
         return nodes.Runner([matmul], {"hidden": hidden}, {"value": (packed.value.shape, np.float32)}, constants=weight)
     inputs = {"query": packed.query, "key": packed.key, "hidden": hidden, "cu_seqlens": packed.cu_seqlens}
-    attention = nodes.own("softmax", ["query", "key", "value", "cu_seqlens"], ["output"], num_heads=HEADS)
+    attention = nodes.own(
+        "softmax", ["query", "key", "value", "cu_seqlens"], ["output"], num_heads=HEADS, window=window
+    )
     outputs = {"output": (packed.query.shape, np.float32)}
     return nodes.Runner([matmul, attention], inputs, outputs, constants=weight)
 
@@ -77,35 +82,36 @@ def dense_by_ort(packed: Packed, hidden: Any, attention_node: Callable[[list[str
     return nodes.Runner([matmul, attention], inputs, outputs, constants=weight)
 
 
-def alpha_for(packed: Packed, hidden: Any, share: float) -> float | None:
+def alpha_for(packed: Packed, hidden: Any, share: float, window: int) -> float | None:
     """The alpha at which about this share of the multiply-adds is spent, if any."""
     low, high = 0.0, 1.0
-    if spent(packed, hidden, high) > share:
+    if spent(packed, hidden, high, window) > share:
         return None
     for _ in range(SEARCH_STEPS):
         middle = (low + high) / 2
-        low, high = (middle, high) if spent(packed, hidden, middle) > share else (low, middle)
+        low, high = (middle, high) if spent(packed, hidden, middle, window) > share else (low, middle)
     return round(high, 4)
 
 
-def spent(packed: Packed, hidden: Any, alpha: float) -> float:
+def spent(packed: Packed, hidden: Any, alpha: float, window: int) -> float:
     """value_flops at an alpha."""
-    return float(mca(packed, hidden, alpha).result()["value_flops"][0])
+    return float(mca(packed, hidden, alpha, window).result()["value_flops"][0])
 
 
-def error_of(packed: Packed, hidden: Any, alpha: float, output: Any) -> float:
+def error_of(packed: Packed, hidden: Any, alpha: float, window: int, output: Any) -> float:
     """Difference to the reference over the reference, in Frobenius norm, of the best three quarters of the heads."""
-    truth, _ = mca_attention(**feeds(packed, hidden, alpha), **weights(hidden.shape[1]), num_heads=HEADS)
+    truth, _ = mca_attention(**feeds(packed, hidden, alpha), **weights(hidden.shape[1]), num_heads=HEADS, window=window)
     heads = (len(truth), HEADS, HEAD_DIM)
     off, whole = (np.linalg.norm(rows.reshape(heads), axis=(0, 2)) for rows in (output - truth, truth))
     return float(np.quantile(off / whole, HEADS_CHECKED))
 
 
-def run(length: int, sharpness: float, seconds: float) -> Row:
+def run(length: int, window: int, sharpness: float, seconds: float) -> Row:
     """Every alpha at one length.
 
     Args:
         length: tokens.
+        window: keys to either side that a row sees; 0 = all.
         sharpness: factor on the queries.
         seconds: see `timing.interleave`.
 
@@ -113,40 +119,42 @@ def run(length: int, sharpness: float, seconds: float) -> Row:
         A row of a result file. For each alpha: share of multiply-adds, error against the reference, `projection`: how
         many times faster than MatMul the projection is, its time being what the operator takes beyond the operator on
         16 channels (beyond exact attention where nothing was sampled, so that maxima taken in vain count), and
-        `whole`: the operator over MatMul followed by SoftmaxAttention; `whole_by_ort`: followed by the better of ONNX
-        Runtime's attention nodes.
+        `whole`: the operator over MatMul followed by SoftmaxAttention; without a window `whole_by_ort`: followed by the
+        better of ONNX Runtime's attention nodes.
     """
     packed = gaussian([length], HEADS, HEAD_DIM)
     packed = Packed(packed.query * np.float32(sharpness), packed.key, packed.value, packed.lengths, HEADS)
     hidden, few = correlated(length, CHANNELS), correlated(length, FEW_CHANNELS)
-    found = {share: alpha_for(packed, hidden, share) for share in SHARES}
+    found = {share: alpha_for(packed, hidden, share, window) for share in SHARES}
     alphas = sorted({*ALPHAS, *(alpha for alpha in found.values() if alpha is not None)})
     runs: Runs = {
         "matmul": dense(packed, hidden, attend=False),
-        "matmul, softmax": dense(packed, hidden, attend=True),
-        **{name: dense_by_ort(packed, hidden, node) for name, node in BY_ORT.items()},
-        "mca, 16 channels, exact": mca(packed, few, 0.0),
+        "matmul, softmax": dense(packed, hidden, True, window),
+        **{name: dense_by_ort(packed, hidden, node) for name, node in BY_ORT.items() if not window},
+        "mca, 16 channels, exact": mca(packed, few, 0.0, window),
         # The estimator that always keeps the attention weights until it has seen their maxima, as sampling has to.
-        "mca, 16 channels": mca(packed, few, ALPHAS[-1], "deterministic"),
+        "mca, 16 channels": mca(packed, few, ALPHAS[-1], window, "deterministic"),
     }
     settings: list[Row] = []
     for alpha in alphas:
-        runner = mca(packed, hidden, alpha)
+        runner = mca(packed, hidden, alpha, window)
         result = runner.result()
         name = f"mca alpha={alpha:g}"
-        error = checked(name, error_of(packed, hidden, alpha, result["output"]), TOLERANCE)
+        error = checked(name, error_of(packed, hidden, alpha, window, result["output"]), TOLERANCE)
         settings.append({"alpha": alpha, "value_flops": float(result["value_flops"][0]), "error": error})
         runs[name] = runner
     timings = interleave(runs, seconds=seconds, most_rounds=MOST_ROUNDS)
-    by_ort = min(BY_ORT, key=lambda name: np.median(timings[name].own_us))
+    by_ort = None if window else min(BY_ORT, key=lambda name: timings[name].median)
     for setting in settings:
         timing = timings[f"mca alpha={setting['alpha']:g}"]
         attention = timings["mca, 16 channels" if setting["value_flops"] < 1 else "mca, 16 channels, exact"]
         setting["projection"] = remainder_ratio(timing, attention, timings["matmul"])
         setting["whole"] = timing.times_faster_than(timings["matmul, softmax"])
-        setting["whole_by_ort"] = timing.times_faster_than(timings[by_ort])
+        if by_ort:
+            setting["whole_by_ort"] = timing.times_faster_than(timings[by_ort])
     return {
         "n": length,
+        "window": window,
         "channels": CHANNELS,
         "sharpness": sharpness,
         "threads": 1,

@@ -104,3 +104,9 @@ def crossovers(result: Result, baseline: str | None = None) -> dict[str, tuple[f
         if lengths:
             found[name] = (crossover(lengths, ratios), lengths)
     return found
+
+
+def length_of(row: Row) -> str:
+    """Tokens, and the window if there is one."""
+    window = f", window {row['window']}" if row.get("window") else ""
+    return f"{row['n']} tokens{window}"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from results_files import ISA_NAMES, Result, Row, crossovers, label, names, paper_ratios, select
+from results_files import ISA_NAMES, Result, Row, crossovers, label, length_of, names, paper_ratios, select
 
 SHAPE_NAMES = {
     "paper": "6 layers, 256 dimensions, 4 heads, feed-forward 1024 (YOSO paper, efficiency)",
@@ -109,8 +109,11 @@ def projection_table(results: dict[str, Result]) -> str:
                 cells = [share, f"{alpha:g}", f"{us['matmul']:.0f}", f"{own:.0f}"]
                 # Where noise took all of the projection's time away, there is no ratio.
                 ratio = setting["projection"]["median"]
-                cells += [times(ratio) if ratio > 0 else "", *(times(setting[key]["median"]) for key in WHOLE)]
-                body.append([f"{row['n']}, scores' deviation {row['sharpness']:g}, {ISA_NAMES[isa]}", *cells])
+                cells += [
+                    times(ratio) if ratio > 0 else "",
+                    *(times(setting[key]["median"]) if key in setting else "" for key in WHOLE),
+                ]
+                body.append([f"{length_of(row)}, scores' deviation {row['sharpness']:g}, {ISA_NAMES[isa]}", *cells])
     head = [
         "tokens",
         "multiply-adds",
@@ -126,13 +129,13 @@ def projection_table(results: dict[str, Result]) -> str:
 
 def slowest_alpha(results: dict[str, Result]) -> str:
     """The alpha that wins least, with attention, beside either dense form."""
-    rows = [(row["n"], setting, isa) for isa, result in results.items() for row in result.get("projection", [])
+    rows = [(length_of(row), setting, isa) for isa, result in results.items() for row in result.get("projection", [])
             for setting in row["settings"]]  # fmt: skip
     said = []
     for key, beside in WHOLE.items():
-        n, setting, isa = min(rows, key=lambda row: row[1][key]["median"])
+        n, setting, isa = min((row for row in rows if key in row[1]), key=lambda row: row[1][key]["median"])
         ratio = times(setting[key]["median"])
-        said.append(f"{ratio} times as fast as {beside} ({n} tokens, alpha {setting['alpha']:g}, {ISA_NAMES[isa]})")
+        said.append(f"{ratio} times as fast as {beside} ({n}, alpha {setting['alpha']:g}, {ISA_NAMES[isa]})")
     return f"The slowest of all alphas measured, with attention: {'; '.join(said)}."
 
 

@@ -1,5 +1,6 @@
 #include "ops/mca/head.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "ops/common/aligned.h"
@@ -8,9 +9,8 @@
 namespace attenuator::mca {
 namespace {
 
-// Rows of one task of a long sequence, and most tasks whose column maxima are kept apart.
+// Rows of one task of a long sequence.
 constexpr std::int64_t kTaskRows = 4 * kQueryBlock;
-constexpr std::int64_t kMaximaTasks = 16;
 
 // Buffers of one thread, kept between runs: fresh memory of this size costs more than what is
 // computed in it. At most 3.1 MiB.
@@ -29,17 +29,46 @@ struct Scratch {
 
 thread_local Scratch scratch;
 
-std::int64_t RoundUp(std::int64_t value, std::int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
-
-// Runs its tasks here and now; what a head of a short sequence takes for the thread pool.
+// Runs its tasks here and now, for a head of a short sequence.
 struct Inline {
+  static constexpr std::int64_t kMaximaTasks = 1;
   template <class Body>
   void For(std::int64_t tasks, const Body& body) {
     for (std::int64_t task = 0; task < tasks; ++task) body(task);
   }
 };
+
+// Hands its tasks to the thread pool, for a head of a long one.
+struct Threads {
+  static constexpr std::int64_t kMaximaTasks = 16;
+  ThreadPool& threads;
+
+  template <class Body>
+  void For(std::int64_t tasks, const Body& body) {
+    threads.For(tasks, body);
+  }
+};
+
+// Whether the inputs that the head answers for are finite.
+template <class Pool>
+bool IsFinite(const Call& call, std::int64_t b, std::int64_t h, Pool& pool) {
+  const std::int64_t n = call.sequences.length(b), channels = call.weights.channels;
+  const AttentionHead head = call.head(b, h);
+  const auto share = [&](std::int64_t index) { return channels * index / call.weights.num_heads; };
+  const std::int64_t from = share(h), columns = share(h + 1) - from;
+  const bool hidden = call.first() || !call.approximate(b);
+  const auto finite = Projection().finite;
+  std::vector<char> tasks((n + kTaskRows - 1) / kTaskRows, 1);
+  pool.For(static_cast<std::int64_t>(tasks.size()), [&](std::int64_t task) {
+    const std::int64_t row = task * kTaskRows, rows = n - row < kTaskRows ? n - row : kTaskRows;
+    const std::int64_t queries = !call.first() ? rows : row == 0 ? 1 : 0;
+    tasks[task] =
+        finite(head.query + row * head.query_stride, queries, head.head_dim, head.query_stride) &&
+        finite(head.key + row * head.key_stride, rows, head.head_dim, head.key_stride) &&
+        (!hidden || finite(call.hidden_rows(b) + row * channels + from, rows, columns, channels));
+  });
+  return std::find(tasks.begin(), tasks.end(), 0) == tasks.end();
+}
 
 // values = hidden W_a + b_a, all of it.
 template <class Pool>
@@ -77,6 +106,17 @@ double FirstRowExactly(const Call& call, std::int64_t b, std::int64_t h, float* 
                                                                     : head.length);
 }
 
+// Rows [begin, end) of exact attention over a head's values.
+template <class Pool>
+void AttendExactly(const Call& call, std::int64_t b, std::int64_t h, const AttentionHead& head,
+                   std::int64_t begin, std::int64_t end, Pool& pool) {
+  pool.For((end - begin + kTaskRows - 1) / kTaskRows, [&](std::int64_t task) {
+    const std::int64_t first = begin + task * kTaskRows;
+    const std::int64_t last = first + kTaskRows < end ? first + kTaskRows : end;
+    ExactAttention(head, first, last, call.head_output(b, h) + first * call.width(), call.width());
+  });
+}
+
 // One head of a sequence, all rows, exactly as SoftmaxAttention after a linear layer.
 template <class Pool>
 double RunExactHead(const Call& call, std::int64_t b, std::int64_t h, float* values, Pool& pool) {
@@ -86,11 +126,7 @@ double RunExactHead(const Call& call, std::int64_t b, std::int64_t h, float* val
   if (call.first()) {
     FirstRowAttention(head, call.head_output(b, h));
   } else {
-    pool.For((head.length + kTaskRows - 1) / kTaskRows, [&](std::int64_t task) {
-      const std::int64_t begin = task * kTaskRows;
-      const std::int64_t end = begin + kTaskRows < head.length ? begin + kTaskRows : head.length;
-      ExactAttention(head, begin, end, call.head_output(b, h) + begin * call.width(), call.width());
-    });
+    AttendExactly(call, b, h, head, 0, head.length, pool);
   }
   return static_cast<double>(head.length * call.weights.channels);
 }
@@ -110,85 +146,112 @@ Projected Project(const Call& call, std::int64_t b, std::int64_t h, const float*
   return {projection.approximates(), projection.columns()};
 }
 
-// A head whose attention weights stay in memory between the two halves, up to the rows after which
-// their maxima tell that all will be exact: from there on it goes on as exact attention does.
-double RunStoredHead(const Call& call, std::int64_t b, std::int64_t h, float* memory) {
+// Column maxima of rows taken in turns by tasks, each with maxima of its own, then joined.
+// rows(task, tasks, maxima [length]) takes those of its turn.
+template <class Pool, class Rows>
+void JoinMaxima(std::int64_t turns, std::int64_t length, Pool& pool, float* maxima,
+                const Rows& rows) {
+  const std::int64_t tasks = turns < Pool::kMaximaTasks ? turns : Pool::kMaximaTasks;
+  std::vector<float> others((tasks > 1 ? tasks - 1 : 0) * length, 0.0f);
+  pool.For(tasks, [&](std::int64_t task) {
+    rows(task, tasks, task == 0 ? maxima : others.data() + (task - 1) * length);
+  });
+  for (std::int64_t task = 1; task < tasks; ++task) {
+    for (std::int64_t j = 0; j < length; ++j) {
+      const float other = others[(task - 1) * length + j];
+      if (!(other <= maxima[j])) maxima[j] = other;
+    }
+  }
+}
+
+// A head whose attention weights stay in memory between the two halves; where the probe's rows do
+// not promise enough, only those of the probe, and the others go the way of exact attention.
+template <class Pool>
+double RunStoredHead(const Call& call, std::int64_t b, std::int64_t h, float* memory, Pool& pool) {
   const AttentionHead head = call.head(b, h);
-  const std::int64_t n = head.length, blocks = (n + kQueryBlock - 1) / kQueryBlock;
+  const SequenceRows rows = call.rows(b);
+  // Row 0 of a global window sees more keys than the n of the bound: it is exact either way.
+  const std::int64_t n = head.length, first_row = head.global_token ? 1 : 0;
+  const std::int64_t blocks = (n + kQueryBlock - 1) / kQueryBlock;
+  const std::int64_t block_floats = kQueryBlock * BlockKeys(head);
   float* probabilities = memory;
-  float* inverse_sums = probabilities + blocks * kQueryBlock * n;
-  float* maxima = inverse_sums + blocks * kQueryBlock;
-  float* values = maxima + RoundUp(n, kProjectionPad);
-  std::memset(maxima, 0, sizeof(float) * n);
+  float* inverse_sums = probabilities + blocks * block_floats;
+  float* values = inverse_sums + blocks * kQueryBlock;
+  std::vector<float> maxima(n, 0.0f);
+  const auto begin = [&](std::int64_t block) {
+    return block > 0 ? block * kQueryBlock : first_row;
+  };
   const auto end = [&](std::int64_t block) {
     return (block + 1) * kQueryBlock < n ? (block + 1) * kQueryBlock : n;
   };
-  std::int64_t stored = 0;
-  bool open = true;
-  while (open && stored < blocks) {
-    ProbabilityBlock(head, stored * kQueryBlock, end(stored),
-                     probabilities + stored * kQueryBlock * n, inverse_sums + stored * kQueryBlock,
-                     maxima);
-    ++stored;
-    // Asked as the rows double: maxima hardly change by one block among many.
-    if (stored < blocks && (stored & (stored - 1)) == 0) {
-      open = MayApproximate(call.weights, h, call.attributes.estimator, call.rows(b), maxima);
-    }
-  }
-  Inline pool;
-  double columns = static_cast<double>(n * call.weights.channels);
-  if (open) {
-    columns = Project(call, b, h, maxima, values, pool).columns;
+  const auto output = [&](std::int64_t row) { return call.head_output(b, h) + row * call.width(); };
+  const auto store = [&](std::int64_t from, std::int64_t to) {
+    JoinMaxima(
+        to - from, n, pool, maxima.data(), [&](std::int64_t task, std::int64_t tasks, float* mine) {
+          for (std::int64_t block = from + task; block < to; block += tasks) {
+            ProbabilityBlock(head, begin(block), end(block), probabilities + block * block_floats,
+                             inverse_sums + block * kQueryBlock, mine);
+          }
+        });
+  };
+  std::int64_t stored =
+      call.attributes.estimator == Estimator::kPaper ? 0 : rows.probe.rows / kQueryBlock;
+  store(0, stored);
+  Projected projected{false, static_cast<double>(n * call.weights.channels)};
+  if (Promising(call.weights, h, call.attributes.estimator, rows, maxima.data())) {
+    store(stored, blocks);
+    stored = blocks;
+    projected = Project(call, b, h, maxima.data(), values, pool);
   } else {
     ProjectExactly(call, b, h, values, pool);
   }
   AttentionHead with_values = head;
   with_values.value = values;
-  for (std::int64_t block = 0; block < stored; ++block) {
-    ValueBlock(with_values, block * kQueryBlock, end(block),
-               probabilities + block * kQueryBlock * n, inverse_sums + block * kQueryBlock,
-               call.head_output(b, h) + block * kQueryBlock * call.width(), call.width());
+  pool.For(stored, [&](std::int64_t block) {
+    ValueBlock(with_values, begin(block), end(block), probabilities + block * block_floats,
+               inverse_sums + block * kQueryBlock, output(begin(block)), call.width());
+  });
+  AttendExactly(call, b, h, with_values, stored * kQueryBlock, n, pool);
+  if (first_row == 0) return projected.columns;
+  if (projected.approximately) {
+    return projected.columns + FirstRowExactly(call, b, h, call.head_output(b, h));
   }
-  if (stored < blocks) {
-    const std::int64_t rest = stored * kQueryBlock;
-    ExactAttention(with_values, rest, n, call.head_output(b, h) + rest * call.width(),
-                   call.width());
-  }
-  return columns;
+  ExactAttention(with_values, 0, 1, call.head_output(b, h), call.width());
+  return projected.columns;
 }
 
-// A head whose scores are computed twice: for the column maxima, then for the output.
+// A head without a window whose scores are computed twice: for the column maxima, then for the
+// output.
 template <class Pool>
 double RunTwiceHead(const Call& call, std::int64_t b, std::int64_t h, float* values, Pool& pool) {
   AttentionHead head = call.head(b, h);
-  const std::int64_t n = head.length, skip = head.global_token ? 1 : 0;
-  const std::int64_t chunks = (n + kTaskRows - 1) / kTaskRows;
-  const std::int64_t tasks = chunks < kMaximaTasks ? chunks : kMaximaTasks;
-  std::vector<float> maxima(tasks * n, 0.0f);
-  pool.For(tasks, [&](std::int64_t task) {
-    for (std::int64_t chunk = task; chunk < chunks; chunk += tasks) {
-      const std::int64_t begin = chunk * kTaskRows;
-      const std::int64_t end = begin + kTaskRows < n ? begin + kTaskRows : n;
-      ColumnMaxima(head, begin > 0 ? begin : skip, end, maxima.data() + task * n);
-    }
-  });
-  for (std::int64_t task = 1; task < tasks; ++task) {
-    for (std::int64_t j = 0; j < n; ++j) {
-      const float other = maxima[task * n + j];
-      if (!(other <= maxima[j])) maxima[j] = other;
-    }
+  const SequenceRows rows = call.rows(b);
+  const std::int64_t n = head.length, chunks = (n + kTaskRows - 1) / kTaskRows;
+  std::vector<float> maxima(n, 0.0f);
+  ColumnMaxima(head, 0, rows.probe.rows, maxima.data());
+  Projected projected{false, static_cast<double>(n * call.weights.channels)};
+  if (Promising(call.weights, h, call.attributes.estimator, rows, maxima.data())) {
+    JoinMaxima(chunks, n, pool, maxima.data(),
+               [&](std::int64_t task, std::int64_t tasks, float* mine) {
+                 for (std::int64_t chunk = task; chunk < chunks; chunk += tasks) {
+                   const std::int64_t begin = chunk * kTaskRows;
+                   ColumnMaxima(head, begin, begin + kTaskRows < n ? begin + kTaskRows : n, mine);
+                 }
+               });
+    projected = Project(call, b, h, maxima.data(), values, pool);
+  } else {
+    ProjectExactly(call, b, h, values, pool);
   }
-  const Projected projected = Project(call, b, h, maxima.data(), values, pool);
-  // Row 0 of a global window sees more keys than the n of the bound: it is exact either way.
-  const bool apart = skip == 1 && projected.approximately;
   head.value = values;
-  pool.For(chunks, [&](std::int64_t chunk) {
-    const std::int64_t begin = chunk == 0 && apart ? 1 : chunk * kTaskRows;
-    const std::int64_t end = (chunk + 1) * kTaskRows < n ? (chunk + 1) * kTaskRows : n;
-    ExactAttention(head, begin, end, call.head_output(b, h) + begin * call.width(), call.width());
-  });
-  if (!apart) return projected.columns;
-  return projected.columns + FirstRowExactly(call, b, h, call.head_output(b, h));
+  AttendExactly(call, b, h, head, 0, n, pool);
+  return projected.columns;
+}
+
+template <class Pool>
+double RunHead(const Call& call, std::int64_t b, std::int64_t h, float* memory, Pool& pool) {
+  if (!call.approximate(b)) return RunExactHead(call, b, h, memory, pool);
+  return call.window(b).stored() ? RunStoredHead(call, b, h, memory, pool)
+                                 : RunTwiceHead(call, b, h, memory, pool);
 }
 
 }  // namespace
@@ -221,31 +284,37 @@ SequenceRows Call::rows(std::int64_t b) const {
           fact.centre.data(),
           fact.distances.data(),
           fact.beta,
-          window(b).wide_first() ? FirstRowColumns(length) : 0.0};
-}
-double RunShortHead(const Call& call, std::int64_t b, std::int64_t h) {
-  const std::int64_t n = call.sequences.length(b);
-  const std::int64_t padded = call.weights.padded;
-  Inline pool;
-  if (call.first()) {
-    // One token needs no mixing: projecting it is all there is to do.
-    if (call.alpha[b] > 0 && n > 1) return FirstRowExactly(call, b, h, call.head_output(b, h));
-    const AlignedArray<float> values = MakeAligned<float>(n * padded);
-    return RunExactHead(call, b, h, values.get(), pool);
-  }
-  if (!call.approximate(b)) return RunExactHead(call, b, h, scratch.Take(n * padded), pool);
-  if (call.window(b).narrow()) {
-    return RunTwiceHead(call, b, h, scratch.Take(n * padded), pool);
-  }
-  const std::int64_t rows = RoundUp(n, kQueryBlock);
-  return RunStoredHead(call, b, h,
-                       scratch.Take(rows * n + rows + RoundUp(n, kProjectionPad) + n * padded));
+          window(b).wide_first() ? FirstRowColumns(length) : 0.0,
+          ProbeOf(window(b)),
+          MaximaCost(window(b))};
 }
 
-double RunLongHead(const Call& call, std::int64_t b, std::int64_t h, float* values,
-                   ThreadPool& threads) {
-  return call.approximate(b) ? RunTwiceHead(call, b, h, values, threads)
-                             : RunExactHead(call, b, h, values, threads);
+std::int64_t HeadFloats(const Call& call, std::int64_t b) {
+  const std::int64_t n = call.sequences.length(b), values = n * call.weights.padded;
+  if (!call.approximate(b) || !call.window(b).stored()) return values;
+  const std::int64_t blocks = (n + kQueryBlock - 1) / kQueryBlock;
+  return blocks * kQueryBlock * (BlockKeys(call.head(b, 0)) + 1) + values;
+}
+
+HeadResult RunShortHead(const Call& call, std::int64_t b, std::int64_t h) {
+  Inline pool;
+  const bool finite = IsFinite(call, b, h, pool);
+  // One token needs no mixing: projecting it is all there is to do.
+  if (call.first() && call.alpha[b] > 0 && call.sequences.length(b) > 1) {
+    return {FirstRowExactly(call, b, h, call.head_output(b, h)), finite};
+  }
+  if (call.first()) {
+    const AlignedArray<float> values = MakeAligned<float>(HeadFloats(call, b));
+    return {RunExactHead(call, b, h, values.get(), pool), finite};
+  }
+  return {RunHead(call, b, h, scratch.Take(HeadFloats(call, b)), pool), finite};
+}
+
+HeadResult RunLongHead(const Call& call, std::int64_t b, std::int64_t h, float* memory,
+                       ThreadPool& threads) {
+  Threads pool{threads};
+  const bool finite = IsFinite(call, b, h, pool);
+  return {RunHead(call, b, h, memory, pool), finite};
 }
 
 }  // namespace attenuator::mca

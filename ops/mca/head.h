@@ -12,6 +12,11 @@
 
 namespace attenuator::mca {
 
+struct HeadResult {
+  double columns = 0;  // multiply-adds spent on values, divided by head_dim
+  bool finite = true;  // of its share of the inputs that nothing else has looked at
+};
+
 // The inputs, checked.
 struct Call {
   const spec::McaAttention::Attributes& attributes;
@@ -25,7 +30,7 @@ struct Call {
   const std::int64_t* seed;
   float* output;
   std::vector<SequenceFacts> facts;
-  std::vector<double> columns;  // [B, H]: multiply-adds spent, divided by head_dim
+  std::vector<HeadResult> heads;  // [B, H]
 
   bool first() const { return attributes.queries == spec::McaAttention::Queries::kFirst; }
   std::int64_t width() const { return weights.num_heads * weights.head_dim; }
@@ -62,12 +67,15 @@ struct Call {
   SequenceRows rows(std::int64_t b) const;
 };
 
-// Both write the head's output rows and return the multiply-adds spent on values, divided by
-// head_dim. The sequence is not empty, and finite.
+// What RunLongHead needs for its values and, where they are kept, attention weights.
+std::int64_t HeadFloats(const Call& call, std::int64_t b);
+// Both write the head's output rows. The sequence is not empty. A head looks for NaN and infinities
+// in its columns of query and key and, where the sequence is not approximated, in an equal share of
+// the columns of `hidden`: it needs those rows in the cache anyway.
 // With at most kStoredLength tokens, or queries = first.
-double RunShortHead(const Call& call, std::int64_t b, std::int64_t h);
-// With more. `values` holds [length, padded] floats.
-double RunLongHead(const Call& call, std::int64_t b, std::int64_t h, float* values,
-                   ThreadPool& threads);
+HeadResult RunShortHead(const Call& call, std::int64_t b, std::int64_t h);
+// With more. `memory` holds HeadFloats floats, 64-byte aligned.
+HeadResult RunLongHead(const Call& call, std::int64_t b, std::int64_t h, float* memory,
+                       ThreadPool& threads);
 
 }  // namespace attenuator::mca

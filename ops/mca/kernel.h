@@ -58,8 +58,8 @@ struct ProjectionKernels {
   std::int64_t (*part)(float r, std::int64_t count, const std::int32_t* columns,
                        const float* inverse_p, std::int32_t* certain, std::int32_t* partial);
 
-  // True where all values are finite.
-  bool (*finite)(const float* values, std::int64_t count);
+  // True where all values are finite; rows lie `stride` floats apart.
+  bool (*finite)(const float* values, std::int64_t rows, std::int64_t columns, std::int64_t stride);
 
   // sums[c] = the sum of column c of x [rows, columns], each block of kSumRows rows in float32,
   // blocks in float64; norms[j] = |x_j|. One pass through memory.
@@ -69,6 +69,10 @@ struct ProjectionKernels {
   // distances[j] = |x_j - centre| for each row of x [rows, columns].
   void (*distances)(const float* x, const float* centre, std::int64_t rows, std::int64_t columns,
                     float* distances);
+
+  // lengths[j] = |x_j| and distances[j] = |x_j - centre|, in float64.
+  void (*norms)(const float* x, const float* centre, std::int64_t rows, std::int64_t columns,
+                double* lengths, double* distances);
 };
 
 // The kernels of the machine's best instruction set.

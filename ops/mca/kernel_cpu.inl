@@ -189,17 +189,20 @@ void Sampled(const float* const* rows, int count, const SampledColumns& columns,
   });
 }
 
-bool Finite(const float* values, std::int64_t count) {
+bool Finite(const float* values, std::int64_t rows, std::int64_t columns, std::int64_t stride) {
+  if (stride == columns) columns *= rows, rows = 1;
   const Vector zero = Simd::Zero();
   Vector a = zero, b = zero;  // 0 * x is NaN where x is not finite, and stays
-  std::int64_t i = 0;
-  for (; i + 2 * kWidth <= count; i += 2 * kWidth) {
-    a = Simd::Fma(zero, Simd::Load(values + i), a);
-    b = Simd::Fma(zero, Simd::Load(values + i + kWidth), b);
+  float rest = 0;
+  for (std::int64_t row = 0; row < rows; ++row, values += stride) {
+    std::int64_t i = 0;
+    for (; i + 2 * kWidth <= columns; i += 2 * kWidth) {
+      a = Simd::Fma(zero, Simd::Load(values + i), a);
+      b = Simd::Fma(zero, Simd::Load(values + i + kWidth), b);
+    }
+    for (; i < columns; ++i) rest += 0.0f * values[i];
   }
-  float sum = Simd::Sum(Simd::Add(a, b));
-  for (; i < count; ++i) sum += 0.0f * values[i];
-  return sum == 0.0f;
+  return Simd::Sum(Simd::Add(a, b)) + rest == 0.0f;
 }
 
 constexpr std::int64_t kSumRows = 64;
@@ -267,6 +270,35 @@ void Distances(const float* x, const float* centre, std::int64_t rows, std::int6
                float* distances) {
   for (std::int64_t j = 0; j < rows; ++j) {
     distances[j] = Norm<true>(x + j * columns, centre, columns);
+  }
+}
+
+void Norms(const float* x, const float* centre, std::int64_t rows, std::int64_t columns,
+           double* lengths, double* distances) {
+  // Two vectors of four sums, which every instruction set has.
+  constexpr std::int64_t kLanes = 4, kSums = 2;
+  using Floats = float __attribute__((vector_size(kLanes * sizeof(float))));
+  using Doubles = double __attribute__((vector_size(kLanes * sizeof(double))));
+  for (std::int64_t j = 0; j < rows; ++j, x += columns) {
+    Doubles from_zero[kSums] = {}, from_centre[kSums] = {};
+    const auto add = [&](std::int64_t k, std::int64_t sum, std::size_t bytes) {
+      Floats value = {}, middle = {};
+      __builtin_memcpy(&value, x + k, bytes);
+      __builtin_memcpy(&middle, centre + k, bytes);
+      const Doubles wide = __builtin_convertvector(value, Doubles);
+      const Doubles rest = wide - __builtin_convertvector(middle, Doubles);
+      from_zero[sum] += wide * wide;
+      from_centre[sum] += rest * rest;
+    };
+    std::int64_t k = 0;
+    for (; k + kSums * kLanes <= columns; k += kSums * kLanes) {
+      add(k, 0, sizeof(Floats));
+      add(k + kLanes, 1, sizeof(Floats));
+    }
+    for (; k < columns; ++k) add(k, 0, sizeof(float));
+    const Doubles zero = from_zero[0] + from_zero[1], middle = from_centre[0] + from_centre[1];
+    lengths[j] = __builtin_sqrt((zero[0] + zero[2]) + (zero[1] + zero[3]));
+    distances[j] = __builtin_sqrt((middle[0] + middle[2]) + (middle[1] + middle[3]));
   }
 }
 

@@ -11,6 +11,7 @@
 #include "ops/common/cuda/batch.h"
 #include "ops/common/cuda/context.h"
 #include "ops/common/philox.h"
+#include "ops/mca/projection.h"
 
 namespace attenuator::mca {
 
@@ -34,6 +35,8 @@ struct SequenceItem {
   Way way;
   float alpha;
   std::int64_t seed;
+  Probe probe;  // rows = 0: nothing is asked
+  double maxima_cost;
 };
 
 using Items = cuda::Batch<SequenceItem>;
@@ -88,6 +91,7 @@ struct DeviceFacts {
 // approximated ones first, `sampled` by falling r.
 struct DevicePlan {
   unsigned* maxima;             // [H, T]: bits of the largest attention weight of each token
+  unsigned* probed;             // [H, T]: the same over the probe's rows; of sequences with one
   int* wanted;                  // [H, T]: r of each token, 0 where exact
   int* order;                   // [H, T]: token of each place
   int* shared;                  // [H, T]: r of each place, shared by a group

@@ -4,9 +4,11 @@
 // Maxima: 64 (or 32) rows of a head a block, scores in float32 as the float tiles of
 // ops/softmax have them, computed twice: for each row's maximum and sum, then for the weights. A
 // column's maximum goes to memory by atomicMax on its bits, which order non-negative floats, so
-// that the order of blocks does not matter.
+// that the order of blocks does not matter. A block of the probe's rows enters its maxima a second
+// time, apart: probe.rows is a multiple of 64, so all of a block's rows belong to it or none.
 //
-// Plan: one block a head of a sequence. r in float64, counts in integers, a stable counting sort by
+// Plan: one block a head of a sequence. It counts by the probe's maxima first and stops where they
+// do not promise enough. r in float64, counts in integers, a stable counting sort by
 // falling r over a histogram in global memory: 256 tokens at a time, a token's rank among equals of
 // its run by comparing with those before it. The order is the CPU's, hence the groups of six and
 // the r they share. The columns' u_k / p_k come from the CPU's words of the Philox stream.
@@ -84,7 +86,9 @@ __global__ __launch_bounds__(softmax::kTileThreads, 2) void Maxima(Items items, 
         most = fmaxf(most, __shfl_xor_sync(cuda::kFullMask, most, 16));
         const int j = start + tx + 16 * k;
         if (lane < 16 && j < keys.end(start, kRows) && most > 0) {
-          atomicMax(plan.maxima + head * call.tokens + item.begin + j, __float_as_uint(most));
+          const std::int64_t at = head * call.tokens + item.begin + j;
+          atomicMax(plan.maxima + at, __float_as_uint(most));
+          if (row < item.probe.rows) atomicMax(plan.probed + at, __float_as_uint(most));
         }
       }
     }
@@ -108,10 +112,55 @@ __device__ inline int Samples(double root, double limit) {
   return up <= static_cast<int>(limit) - 1 ? up : 0;
 }
 
+// What a head's column maxima mean for its tokens: CountSamples and Replacing in projection.cc.
+struct Rule {
+  bool deterministic;
+  double factor;           // on a maximum: n / alpha, of `deterministic` n ||W_a||_2
+  double limit;            // from this r on a token is exact
+  double allowed;          // error of a token that is replaced; `deterministic`
+  const float* distances;  // [length]; `deterministic`
+
+  // r of token j, 1 where it is replaced, 0 where it is exact.
+  __device__ int operator()(int j, float maximum, double growth) const {
+    if (deterministic) return factor * (growth * maximum) * distances[j] <= allowed ? 1 : 0;
+    return Samples(factor * growth * maximum, limit);
+  }
+};
+
+struct Counts {
+  double tokens;   // that are approximated
+  double samples;  // r of all of them
+};
+
+// Counts the first `tokens` of a head, whose maxima are still to grow by `growth`, and notes the r
+// of each; the same in every thread. `sums` has room for kBlockWarps values.
+__device__ inline Counts Count(const Rule& rule, const unsigned* maxima, double growth, int tokens,
+                               int* wanted, unsigned long long* sums) {
+  unsigned long long count = 0, total = 0;
+  for (int j = static_cast<int>(threadIdx.x); j < tokens; j += kThreads) {
+    const int r = rule(j, __uint_as_float(maxima[j]), growth);
+    wanted[j] = r;
+    count += r > 0 ? 1 : 0;
+    total += static_cast<unsigned long long>(r);
+  }
+  count = BlockSum(count, sums);
+  return {static_cast<double>(count), static_cast<double>(BlockSum(total, sums))};
+}
+
+// Factor by which the maxima of the probe's rows are expected to grow over the others; the same in
+// every thread. `sums` has room for kBlockWarps values.
+__device__ inline double Growth(const Probe& probe, const unsigned* maxima, double* sums) {
+  double sum = 0;
+  for (int j = static_cast<int>(threadIdx.x); j < probe.tokens; j += kThreads) {
+    sum += __uint_as_float(maxima[j]);
+  }
+  return pow(fmax(1.0, BlockSum(sum, sums)), probe.growth_exponent);
+}
+
 __global__ __launch_bounds__(kThreads) void MakePlan(Items items, DeviceCall call,
                                                      DeviceWeights weights, DeviceFacts facts,
                                                      DevicePlan plan) {
-  auto* sums = cuda::SharedMemory<unsigned long long>();  // [kBlockWarps]
+  auto* sums = cuda::SharedMemory<unsigned long long>();  // [kBlockWarps], or as many doubles
   int* run = reinterpret_cast<int*>(sums + kBlockWarps);  // [kThreads + 1]
   const SequenceItem item = items.items[blockIdx.y];
   const int head = static_cast<int>(blockIdx.x), t = static_cast<int>(threadIdx.x);
@@ -131,38 +180,33 @@ __global__ __launch_bounds__(kThreads) void MakePlan(Items items, DeviceCall cal
   const double limit = deterministic ? 2 : paper ? channels : ceil(channels * kBreakEven);
   const int highest = static_cast<int>(limit) - 1;
   int* wanted = plan.wanted + first;
-
-  unsigned long long count = 0, total = 0;
-  for (int j = t; j < n; j += kThreads) {
-    const double most = __uint_as_float(plan.maxima[first + j]);
-    int r;
-    if (deterministic) {
-      const double allowed =
-          alpha * (1 - kRoundingMargin) * facts.beta[item.index] * weights.frobenius[head];
-      const double error =
-          item.keys * weights.spectral[head] * most * facts.distances[item.begin + j];
-      r = error <= allowed ? 1 : 0;
-    } else {
-      r = Samples(item.keys / alpha * most, limit);
-    }
-    wanted[j] = r;
-    count += r > 0 ? 1 : 0;
-    total += static_cast<unsigned long long>(r);
-  }
-  count = BlockSum(count, sums);
-  total = BlockSum(total, sums);
-  const double approximated = static_cast<double>(count);
-  bool worth;
+  Rule rule{deterministic, item.keys / alpha, limit, 0, nullptr};
   if (deterministic) {
-    worth = channels * (approximated - 1) > overhead;
-  } else {
+    rule.factor = item.keys * weights.spectral[head];
+    rule.allowed = alpha * (1 - kRoundingMargin) * facts.beta[item.index] * weights.frobenius[head];
+    rule.distances = facts.distances + item.begin;
+  }
+  const auto worth = [&](double tokens, double samples, double cost) {
+    if (deterministic) return channels * (tokens - 1) > cost;
+    if (paper) return tokens * channels - samples >= cost;
     const std::int64_t padded =
         (call.head_dim + kProjectionPad - 1) / kProjectionPad * kProjectionPad;
-    const double samples = static_cast<double>(total);
-    worth = paper ? approximated * channels - samples >= overhead
-                  : WorthSampling(approximated, samples, channels, padded, overhead);
+    return WorthSampling(tokens, samples, channels, padded, cost);
+  };
+  if (item.probe.rows > 0) {
+    // The other tokens are taken to be like those looked at.
+    const int tokens = static_cast<int>(item.probe.tokens);
+    const double share = static_cast<double>(n) / tokens;
+    const unsigned* probed = plan.probed + first + item.probe.first_token;
+    const double growth = Growth(item.probe, probed, reinterpret_cast<double*>(sums));
+    Rule looked_at = rule;
+    if (deterministic) looked_at.distances += item.probe.first_token;
+    const Counts some = Count(looked_at, probed, growth, tokens, wanted, sums);
+    if (!worth(share * some.tokens, share * some.samples, overhead + item.maxima_cost)) return;
   }
-  if (!worth || count == 0) return;
+  const Counts all = Count(rule, plan.maxima + first, 1.0, n, wanted, sums);
+  if (!worth(all.tokens, all.samples, overhead) || all.tokens == 0) return;
+  const int count = static_cast<int>(all.tokens);
 
   // Counting sort by falling r; exact tokens (r = 0) come last.
   int* place = plan.place + slot * (call.channels + 1);
@@ -172,9 +216,9 @@ __global__ __launch_bounds__(kThreads) void MakePlan(Items items, DeviceCall cal
   __syncthreads();
   const int share = (highest + kThreads) / kThreads;  // of highest + 1 values, the highest first
   const int top = highest - t * share, bottom = max(top - share + 1, 0);
-  int mine = 0, all;
+  int mine = 0, total;
   for (int x = top; x >= bottom; --x) mine += place[x];
-  mine = BlockBefore(mine, run, &all);
+  mine = BlockBefore(mine, run, &total);
   for (int x = top; x >= bottom; --x) {
     const int here = place[x];
     place[x] = mine;
@@ -197,11 +241,11 @@ __global__ __launch_bounds__(kThreads) void MakePlan(Items items, DeviceCall cal
   __syncthreads();
   for (int i = t; i < n; i += kThreads) {
     const int leader = paper ? i : i - i % kSampleGroup;
-    plan.shared[first + i] = i < static_cast<int>(count) ? wanted[plan.order[first + leader]] : 0;
+    plan.shared[first + i] = i < count ? wanted[plan.order[first + leader]] : 0;
   }
   const bool centred = !paper && facts.centred[item.index] != 0;
   if (t == 0) {
-    plan.approximated[slot] = static_cast<int>(count);
+    plan.approximated[slot] = count;
     // The mean row is projected too.
     if (centred) plan.columns[slot] = static_cast<unsigned long long>(call.channels);
   }

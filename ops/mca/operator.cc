@@ -66,17 +66,10 @@ class McaAttentionKernel final : public Kernel {
               inputs.seed,
               output,
               std::vector<SequenceFacts>(sequences.batch),
-              std::vector<double>(sequences.batch * heads, 0.0)};
+              std::vector<mca::HeadResult>(sequences.batch * heads)};
     Study(call, context.threads());
     RunHeads(call, context.threads());
-    for (std::int64_t b = 0; b < sequences.batch; ++b) {
-      const double dense = static_cast<double>(sequences.length(b)) *
-                           static_cast<double>(weights.channels) * static_cast<double>(heads);
-      double spent = 0;
-      for (std::int64_t h = 0; h < heads; ++h) spent += call.columns[b * heads + h];
-      const bool known = dense > 0 && call.facts[b].finite;
-      value_flops[b] = known ? static_cast<float>(spent / dense) : 1.0f;
-    }
+    for (std::int64_t b = 0; b < sequences.batch; ++b) value_flops[b] = Finish(call, b);
   }
 
  private:
@@ -86,28 +79,30 @@ class McaAttentionKernel final : public Kernel {
                             approximate && attributes_.queries == Spec::Queries::kAll);
   }
 
-  // Facts of every sequence; rows of one that is not finite become NaN here.
+  // Facts of sequences that may be approximated.
   static void Study(Call& call, ThreadPool& threads) {
     threads.For(call.sequences.batch, [&](std::int64_t b) {
-      const std::int64_t n = call.sequences.length(b), width = call.width();
-      if (n == 0) return;
-      SequenceFacts& facts = call.facts[b];
-      const std::int64_t rows = call.first() ? 1 : n;
-      facts.finite = Projection().finite(call.query + call.query_row(b) * width, rows * width) &&
-                     Projection().finite(call.key + call.sequences.begin(b) * width, n * width);
-      if (facts.finite && call.approximate(b) && !call.first()) {
-        mca::Measure(call.hidden_rows(b), call.weights.channels, call.window(b),
-                     call.attributes.estimator, &facts);
-      } else if (facts.finite) {
-        facts.finite = Projection().finite(call.hidden_rows(b), n * call.weights.channels);
-      }
-      if (!facts.finite) {
-        float* out = call.output + call.query_row(b) * width;
-        for (std::int64_t i = 0; i < rows * width; ++i) {
-          out[i] = std::numeric_limits<float>::quiet_NaN();
-        }
-      }
+      if (call.sequences.length(b) == 0 || call.first() || !call.approximate(b)) return;
+      mca::Measure(call.hidden_rows(b), call.weights.channels, call.window(b),
+                   call.attributes.estimator, &call.facts[b]);
     });
+  }
+
+  // Rows of a sequence that is not finite become NaN. Returns its value_flops.
+  static float Finish(const Call& call, std::int64_t b) {
+    const std::int64_t n = call.sequences.length(b), heads = call.weights.num_heads;
+    bool finite = n > 0 && call.facts[b].finite;
+    double spent = 0;
+    for (std::int64_t h = 0; h < heads; ++h) {
+      finite = finite && call.heads[b * heads + h].finite;
+      spent += call.heads[b * heads + h].columns;
+    }
+    if (finite)
+      return static_cast<float>(spent / static_cast<double>(n * call.weights.channels * heads));
+    std::fill_n(call.output + call.query_row(b) * call.width(),
+                n > 0 ? (call.first() ? 1 : n) * call.width() : 0,
+                std::numeric_limits<float>::quiet_NaN());
+    return 1.0f;
   }
 
   static void RunHeads(Call& call, ThreadPool& threads) {
@@ -120,16 +115,16 @@ class McaAttentionKernel final : public Kernel {
         short_ones.push_back(b);
         continue;
       }
-      const AlignedArray<float> values = MakeAligned<float>(n * call.weights.padded);
+      const AlignedArray<float> memory = MakeAligned<float>(mca::HeadFloats(call, b));
       for (std::int64_t h = 0; h < heads; ++h) {
-        call.columns[b * heads + h] = mca::RunLongHead(call, b, h, values.get(), threads);
+        call.heads[b * heads + h] = mca::RunLongHead(call, b, h, memory.get(), threads);
       }
     }
     // Head by head, so that neighbouring tasks find the head's weight in the cache.
     const std::int64_t count = static_cast<std::int64_t>(short_ones.size());
     threads.For(heads * count, [&](std::int64_t task) {
       const std::int64_t b = short_ones[task % count], h = task / count;
-      call.columns[b * heads + h] = mca::RunShortHead(call, b, h);
+      call.heads[b * heads + h] = mca::RunShortHead(call, b, h);
     });
   }
 

@@ -51,18 +51,19 @@ class McaAttentionDeviceKernel final : public DeviceKernel {
     const Stream stream = context.stream();
 
     const std::vector<SequenceItem> items = MakeItems(inputs);
-    bool approximates = false, mixes = false;
+    bool approximates = false, probes = false, mixes = false;
     std::vector<softmax::Item> attended;
     const std::vector<softmax::Item> all = softmax::ItemsOf(sequences, inputs.first);
     for (std::size_t b = 0; b < items.size(); ++b) {
       approximates |= items[b].way == Way::kApproximate;
+      probes |= items[b].probe.rows > 0;
       mixes |= items[b].way == Way::kMixed ||
                (items[b].way == Way::kApproximate && items[b].global != 0);
       if (items[b].way != Way::kMixed) attended.push_back(all[b]);
     }
     const DeviceWeights weights = AllocateWeights(context, call, approximates);
     const DeviceFacts facts = AllocateFacts(context, call, batch, approximates);
-    const DevicePlan plan = AllocatePlan(context, call, batch, approximates, mixes);
+    const DevicePlan plan = AllocatePlan(context, call, batch, approximates, probes, mixes);
 
     if (approximates) mca::LaunchWeights(data_, call, weights, stream);
     ForBatches(items, [&](const mca::Items& some) {
@@ -113,6 +114,9 @@ class McaAttentionDeviceKernel final : public DeviceKernel {
       } else if (length > 0 && mca::WorthApproximating(window, inputs.channels(), item.alpha,
                                                        attributes_.estimator)) {
         item.way = Way::kApproximate;
+        // `paper` does not ask.
+        if (attributes_.estimator != DeviceEstimator::kPaper) item.probe = mca::ProbeOf(window);
+        item.maxima_cost = mca::MaximaCost(window);
       }
       items.push_back(item);
     }
@@ -157,7 +161,7 @@ class McaAttentionDeviceKernel final : public DeviceKernel {
   }
 
   DevicePlan AllocatePlan(DeviceContext& context, const DeviceCall& call, std::int64_t batch,
-                          bool approximates, bool mixes) const {
+                          bool approximates, bool probes, bool mixes) const {
     DevicePlan plan{};
     const std::int64_t slots = batch * call.heads, places = call.heads * call.tokens;
     const std::int64_t width = call.width();
@@ -172,6 +176,7 @@ class McaAttentionDeviceKernel final : public DeviceKernel {
     }
     if (!approximates) return plan;
     plan.maxima = Zeros<unsigned>(context, places);
+    if (probes) plan.probed = Zeros<unsigned>(context, places);
     plan.wanted = context.ScratchArray<int>(places);
     plan.order = context.ScratchArray<int>(places);
     plan.shared = context.ScratchArray<int>(places);

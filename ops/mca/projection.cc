@@ -13,12 +13,6 @@ namespace {
 // Tokens of one task, a multiple of kSampleGroup.
 constexpr std::int64_t kTaskTokens = 32 * kSampleGroup;
 
-struct Samples {
-  double tokens = 0;   // that are sampled
-  double columns = 0;  // r of all of them
-  bool worth = false;
-};
-
 // From this r on a token is exact.
 std::int32_t SampleLimit(const Weights& weights, Estimator estimator) {
   const double channels = static_cast<double>(weights.channels);
@@ -26,50 +20,75 @@ std::int32_t SampleLimit(const Weights& weights, Estimator estimator) {
       estimator == Estimator::kPaper ? channels : std::ceil(channels * kBreakEven));
 }
 
-// r_j = ceil((n max_i A_ij / alpha)^2), 0 where exact: README.md, section 2. Without branches on
-// the data, which would be mispredicted at every change from sampled to exact tokens.
-Samples CountSamples(const Weights& weights, Estimator estimator, const SequenceRows& rows,
-                     const float* maxima, std::int32_t* r) {
-  const double factor = rows.keys / rows.alpha;
-  const std::int32_t highest = SampleLimit(weights, estimator) - 1;
-  const double limit = highest + 1;
+struct Samples {
+  double tokens = 0;   // that are sampled
+  double columns = 0;  // r of all of them
+};
+
+// r_j = ceil((n max_i A_ij / alpha)^2), 0 where exact: README.md, section 2. `factor` is n / alpha.
+// Without branches on the data, which would be mispredicted at every change from sampled to exact.
+Samples CountSamples(std::int32_t limit, double factor, const float* maxima, std::int64_t tokens,
+                     std::int32_t* r) {
   Samples samples;
-  for (std::int64_t j = 0; j < rows.length; ++j) {
+  for (std::int64_t j = 0; j < tokens; ++j) {
     const double root = factor * maxima[j];
     const double square = root * root;
     const double wanted = square < limit ? square : limit;  // limit for NaN
     const std::int32_t below = static_cast<std::int32_t>(wanted);
     const std::int32_t up = std::max(1, below + (below < wanted ? 1 : 0));
-    r[j] = up <= highest ? up : 0;
+    r[j] = up < limit ? up : 0;
     samples.columns += r[j];
-    samples.tokens += up <= highest ? 1 : 0;
+    samples.tokens += up < limit ? 1 : 0;
   }
-  const double channels = static_cast<double>(weights.channels);
-  samples.worth =
-      estimator == Estimator::kPaper
-          ? samples.tokens * channels - samples.columns >= rows.overhead
-          : WorthSampling(samples.tokens, samples.columns, channels, weights.padded, rows.overhead);
   return samples;
+}
+
+// Whether `deterministic` may replace a token: its error beside what it is allowed.
+struct Replacing {
+  double allowed, factor;
+
+  Replacing(const Weights& weights, std::int64_t head, const SequenceRows& rows)
+      : allowed(rows.alpha * (1 - kRoundingMargin) * rows.beta * weights.frobenius[head]),
+        factor(rows.keys * weights.spectral[head]) {}
+  bool operator()(double maximum, float distance) const {
+    return factor * maximum * distance <= allowed;
+  }
+};
+
+// The mean row has to be projected too: replacing a single token wins nothing.
+bool WorthReplacing(double tokens, double channels, double overhead) {
+  return channels * (tokens - 1) > overhead;
 }
 
 }  // namespace
 
-bool MayApproximate(const Weights& weights, std::int64_t head, Estimator estimator,
-                    const SequenceRows& rows, const float* maxima) {
-  if (estimator != Estimator::kSampled) return true;
+bool Promising(const Weights& weights, std::int64_t head, Estimator estimator,
+               const SequenceRows& rows, const float* maxima) {
+  const Probe& probe = rows.probe;
+  if (probe.rows == 0 || estimator == Estimator::kPaper) return true;
   if (!weights.approximable[head]) return false;
-  // What tokens save at most: r before it is rounded up. Four sums, for the latency.
   const double channels = static_cast<double>(weights.channels);
-  const double most = kTokenGain * channels, factor = rows.keys / rows.alpha;
-  double saved[4] = {};
-  for (std::int64_t j = 0; j < rows.length; ++j) {
-    const double root = factor * maxima[j];
-    const double gain = most - kColumnCost * (root * root);
-    saved[j % 4] += gain > 0 ? gain : 0;
+  const double overhead = rows.overhead + rows.maxima_cost;
+  maxima += probe.first_token;
+  double sum = 0;
+  for (std::int64_t j = 0; j < probe.tokens; ++j) sum += maxima[j];
+  const double growth = std::pow(std::max(1.0, sum), probe.growth_exponent);
+  // The other tokens are taken to be like those looked at.
+  const double share = static_cast<double>(rows.length) / static_cast<double>(probe.tokens);
+  if (estimator == Estimator::kDeterministic) {
+    const Replacing replaces(weights, head, rows);
+    double tokens = 0;
+    for (std::int64_t j = 0; j < probe.tokens; ++j) {
+      tokens += replaces(growth * maxima[j], rows.distances[probe.first_token + j]) ? 1 : 0;
+    }
+    return WorthReplacing(share * tokens, channels, overhead);
   }
-  // A little more than all of it, for the order of the sums.
-  return (saved[0] + saved[1] + saved[2] + saved[3]) * (1 + 1e-9) >=
-         HeadCost(weights.padded) * channels + rows.overhead;
+  std::vector<std::int32_t> r(probe.tokens);
+  const Samples samples =
+      CountSamples(SampleLimit(weights, estimator), rows.keys / rows.alpha * growth, maxima,
+                   probe.tokens, r.data());
+  return WorthSampling(share * samples.tokens, share * samples.columns, channels, weights.padded,
+                       overhead);
 }
 
 HeadProjection::HeadProjection(const Weights& weights, std::int64_t head, std::uint32_t layer,
@@ -126,9 +145,16 @@ void HeadProjection::KeepAllExact() {
 
 void HeadProjection::PlanSamples(const float* maxima) {
   std::vector<std::int32_t> r(rows_.length);
-  const Samples samples = CountSamples(weights_, estimator_, rows_, maxima, r.data());
-  if (!samples.worth) return KeepAllExact();
-  Sort(r, SampleLimit(weights_, estimator_) - 1);
+  const std::int32_t limit = SampleLimit(weights_, estimator_);
+  const Samples samples =
+      CountSamples(limit, rows_.keys / rows_.alpha, maxima, rows_.length, r.data());
+  const double channels = static_cast<double>(weights_.channels);
+  const bool worth = estimator_ == Estimator::kPaper
+                         ? samples.tokens * channels - samples.columns >= rows_.overhead
+                         : WorthSampling(samples.tokens, samples.columns, channels, weights_.padded,
+                                         rows_.overhead);
+  if (!worth) return KeepAllExact();
+  Sort(r, limit - 1);
 }
 
 // Counting sort by falling r; equal ones stay in token order, exact tokens (r = 0) come last.
@@ -154,17 +180,15 @@ void HeadProjection::Sort(const std::vector<std::int32_t>& r, std::int32_t highe
 
 // A token is replaced by the mean row where its share of the bound allows it.
 void HeadProjection::PlanDeterministic(const float* maxima) {
-  const double allowed =
-      rows_.alpha * (1 - kRoundingMargin) * rows_.beta * weights_.frobenius[head_];
-  const double factor = rows_.keys * weights_.spectral[head_];
+  const Replacing replaces(weights_, head_, rows_);
   for (std::int64_t j = 0; j < rows_.length; ++j) {
-    const double error = factor * maxima[j] * rows_.distances[j];
-    (error <= allowed ? approximated_ : exact_).push_back(static_cast<std::int32_t>(j));
+    (replaces(maxima[j], rows_.distances[j]) ? approximated_ : exact_)
+        .push_back(static_cast<std::int32_t>(j));
   }
-  // The mean row has to be projected too: replacing a single token wins nothing.
-  const double channels = static_cast<double>(weights_.channels);
-  const double saved = channels * (static_cast<double>(approximated_.size()) - 1);
-  if (saved <= rows_.overhead) KeepAllExact();
+  const double tokens = static_cast<double>(approximated_.size());
+  if (!WorthReplacing(tokens, static_cast<double>(weights_.channels), rows_.overhead)) {
+    KeepAllExact();
+  }
 }
 
 // Draws u_k for every column; reach_k = u_k / p_k, so that u_k <= r p_k where reach_k <= r.

@@ -34,8 +34,24 @@ ATTENUATOR_HOST_DEVICE inline constexpr bool WorthSampling(double tokens, double
          HeadCost(padded) * channels + overhead;
 }
 
+// Columns that finding the column maxima costs beside exact attention, for each attention weight:
+// kTwiceCost where scores are computed twice; where weights are kept until the values are known,
+// kStoringCost for each of them that pass through the second-level cache meanwhile, up to a bound.
+inline constexpr double kTwiceCost = 1.5;
+inline constexpr double kStoringCost = 0x1p-20;
+inline constexpr double kMostStoringCost = 0.5;
+
 // The deterministic rule leaves this share of the bound to the rounding of float32.
 inline constexpr double kRoundingMargin = 1.0 / 16;
+
+// The first rows of a head, from which it is foretold whether finding all column maxima will pay.
+struct Probe {
+  std::int64_t rows = 0;  // a multiple of kQueryBlock; 0 = do not ask
+  // Whose maxima are looked at.
+  std::int64_t first_token = 0, tokens = 0;
+  // Over the other rows their maxima are expected to grow by their sum to the power of this.
+  double growth_exponent = 0;
+};
 
 // What the estimators need to know of one sequence, whatever the head.
 struct SequenceRows {
@@ -49,12 +65,15 @@ struct SequenceRows {
   const float* distances = nullptr;  // [length], at least |x_j - centre|; `deterministic`
   double beta = 0;      // smallest (1/keys) sum |x_j| over a row's keys; `deterministic`
   double overhead = 0;  // columns that approximating costs the head beside its tokens
+  Probe probe;
+  double maxima_cost = 0;  // columns that finding the maxima costs the head
 };
 
-// Whether `sampled` may still approximate anything of a head where `maxima` [length] are those of
-// some of its rows: more rows raise maxima, hence r. Always true for other estimators.
-bool MayApproximate(const Weights& weights, std::int64_t head, Estimator estimator,
-                    const SequenceRows& rows, const float* maxima);
+// Whether a head is likely to save more by approximating than finding all maxima costs; `maxima`
+// [length] are those of the probe's rows. Such a head is exact otherwise. True where there is no
+// probe, and for `paper`, which is there for comparison.
+bool Promising(const Weights& weights, std::int64_t head, Estimator estimator,
+               const SequenceRows& rows, const float* maxima);
 
 class HeadProjection {
  public:

@@ -9,21 +9,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attenuator.ops.mca.reference_plan import (
+    Float64s,
+    Floats,
+    maxima_cost,
+    probe_of,
+    promising,
+    replaced,
+    row_keys,
+    samples_of,
+    wanted_samples,
+    worth_approximating,
+    worth_sampling,
+)
 from attenuator.ops.softmax.reference import probabilities
 
-Floats = NDArray[np.floating[Any]]
-Float64s = NDArray[np.float64]
 Ints = NDArray[np.integer[Any]]
 
 GROUP = 6  # tokens, in order of r, that share the largest r among them
-# What sampling costs, beside dense columns (ops/mca/projection.h has the reasons).
-COLUMN_COST = 1.5  # of a sampled column
-TOKEN_GAIN = 0.875  # share of C that a token may save at most
-BREAK_EVEN = 0.5625  # share of C from which a token is computed exactly
-HEAD_COST, HEAD_COST_LANES = 24, 256  # dense rows that a head has to save before anything is sampled
 SMALLEST_P = 2.0**-22  # probabilities of non-zero rows are raised to this
-STORED_LENGTH = 768  # without a window: longer sequences would have to compute their scores twice
-ROUNDING_MARGIN = 1 / 16  # share of the deterministic bound left to the rounding of float32
 SAMPLES_STREAM, PAPER_STREAM = 2, 3  # Stream in ops/common/philox.h
 
 
@@ -68,17 +72,6 @@ def inverse_probabilities(weight: Floats) -> NDArray[np.float32]:
         return (1.0 / p).astype(np.float32)
 
 
-def wanted_samples(maxima: Floats, keys: int, alpha: float) -> Float64s:
-    """(n max_i A_ij / alpha)^2 before it is rounded up to r_j: [n]."""
-    with np.errstate(over="ignore"):
-        return np.asarray((keys / alpha * maxima.astype(np.float64)) ** 2)
-
-
-def head_cost(head_dim: int) -> float:
-    """Dense rows that sampling a head takes before it saves anything; kernels round the width up to 16 columns."""
-    return HEAD_COST + HEAD_COST_LANES / (-(-head_dim // 16) * 16)
-
-
 def project_sampled(
     hidden: Floats,
     weight: Floats,
@@ -104,10 +97,8 @@ def project_sampled(
         Projected rows [n, head_dim], and the columns read, over all tokens.
     """
     tokens, channels = hidden.shape
-    r = np.maximum(1.0, np.ceil(wanted))
-    sampled = r < np.ceil(BREAK_EVEN * channels)
-    saved = sampled.sum() * (TOKEN_GAIN * channels) - COLUMN_COST * r[sampled].sum()
-    if saved < head_cost(weight.shape[1]) * channels + overhead:
+    r, sampled = samples_of(wanted, channels)
+    if not worth_sampling(sampled.sum(), r[sampled].sum(), channels, weight.shape[1], overhead):
         sampled[:] = False
     values = hidden.astype(np.float64) @ weight
     columns = float((~sampled).sum() * channels)
@@ -157,10 +148,9 @@ def project_deterministic(
     Returns:
         As `project_sampled`.
     """
-    weight = weight.astype(np.float64)
     distances = np.linalg.norm(hidden.astype(np.float64) - centre, axis=1)
-    error = keys * maxima * distances * np.linalg.norm(weight, 2)
-    dropped = error <= alpha * (1 - ROUNDING_MARGIN) * beta * np.linalg.norm(weight)
+    dropped = replaced(distances, weight, maxima.astype(np.float64), keys, alpha, beta)
+    weight = weight.astype(np.float64)
     channels = hidden.shape[1]
     if channels * (dropped.sum() - 1) <= overhead:
         dropped[:] = False
@@ -201,28 +191,6 @@ def project_paper(
         s = np.searchsorted(cdf, words[: int(r[j])], side="right")
         values[j] = (hidden[j, s].astype(np.float64) / p[s]) @ weight[s] / r[j]
     return values, float(np.minimum(r, channels).sum())
-
-
-def row_keys(length: int, window: int, global_tokens: int) -> tuple[int, bool]:
-    """What n is in the formula for r, and whether row 0 sees all keys though others do not (then it is exact)."""
-    if window == 0 or length - 1 <= window:
-        return length, False
-    return min(length, 2 * window + 1 + global_tokens), bool(global_tokens)
-
-
-def worth_approximating(
-    length: int, channels: int, alpha: float, estimator: str, window: int = 0, global_tokens: int = 0
-) -> bool:
-    """Whether the value projection could save more than what finding the column maxima costs.
-
-    As sum_j max_i A_ij >= 1, the mean of r_j is at least 1 / alpha^2.
-    """
-    if estimator == "paper":
-        return True
-    if estimator == "sampled" and alpha * alpha * channels <= 1:
-        return False
-    narrow = window > 0 and length - 1 > window
-    return (length <= STORED_LENGTH and not narrow) or 2 * row_keys(length, window, global_tokens)[0] <= channels
 
 
 def smallest_row_sum(values: Float64s, window: int, global_tokens: int) -> float:
@@ -314,7 +282,25 @@ def mca_attention(
                 maxima = a[int(wide_first) :].max(axis=0)
                 wanted = wanted_samples(maxima, keys, float(alpha[b]))
                 overhead = channels * (1 + length / head_dim) if wide_first else 0.0
-                if not np.any(weight):
+                beta = smallest_row_sum(np.linalg.norm(x.astype(np.float64), axis=1), window, global_tokens) / keys
+                mean = x.astype(np.float64).mean(axis=0)
+                distances = np.linalg.norm(x - mean, axis=1)
+                probe = probe_of(length, window)
+                asked = probe.rows > 0 and estimator != "paper"
+                if not np.any(weight) or (
+                    asked
+                    and not promising(
+                        a[int(wide_first) : probe.rows].max(axis=0),
+                        distances,
+                        weight,
+                        keys,
+                        float(alpha[b]),
+                        estimator,
+                        probe,
+                        overhead + maxima_cost(length, window, global_tokens),
+                        beta,
+                    )
+                ):
                     values, spent = exact, float(length * channels)
                 elif estimator == "sampled":
                     u = uniforms(int(seed[b]), layer, head, channels)
@@ -322,8 +308,6 @@ def mca_attention(
                 elif estimator == "paper":
                     values, spent = project_paper(x, weight, wanted, int(seed[b]), layer, head, overhead)
                 else:
-                    beta = smallest_row_sum(np.linalg.norm(x.astype(np.float64), axis=1), window, global_tokens) / keys
-                    mean = x.astype(np.float64).mean(axis=0)
                     values, spent = project_deterministic(
                         x, weight, mean, maxima, keys, float(alpha[b]), beta, overhead
                     )

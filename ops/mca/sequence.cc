@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ops/softmax/kernel.h"
+
 namespace attenuator::mca {
 namespace {
 
@@ -24,16 +26,6 @@ double SmallestRowSum(const std::vector<double>& values, const Window& window) {
     smallest = std::min(smallest, before[high] - before[low] + far);
   }
   return smallest;
-}
-
-// |x| in float64.
-double Norm(const float* x, const float* centre, std::int64_t channels) {
-  double sum = 0;
-  for (std::int64_t k = 0; k < channels; ++k) {
-    const double e = static_cast<double>(x[k]) - (centre != nullptr ? centre[k] : 0.0f);
-    sum += e * e;
-  }
-  return std::sqrt(sum);
 }
 
 // Centring keeps the bound where the rows lie no further from the centre than from 0, on average
@@ -70,7 +62,34 @@ bool WorthApproximating(const Window& window, std::int64_t channels, float alpha
   if (estimator == Estimator::kPaper) return true;
   const double a = alpha;
   if (estimator == Estimator::kSampled && a * a * static_cast<double>(channels) <= 1) return false;
-  return (window.length <= kStoredLength && !window.narrow()) || 2 * window.keys() <= channels;
+  return window.keys() <= kStoredLength || 2 * window.keys() <= channels;
+}
+
+Probe ProbeOf(const Window& window) {
+  Probe probe;
+  if (window.narrow()) {
+    // Rows that settle the maxima of at least 64 tokens which none of the first rows sees: those
+    // see fewer keys than others, hence each by more.
+    const std::int64_t seen = 2 * window.radius;
+    probe.rows = (seen + 2 * kQueryBlock - 1) / kQueryBlock * kQueryBlock;
+    probe.first_token = window.radius;
+    probe.tokens = probe.rows - seen;
+  } else {
+    probe.rows = kQueryBlock;
+    probe.tokens = window.length;
+    // Of scores that are normally distributed the largest of n is sqrt(2 ln n) deviations away: a
+    // maximum's excess over 1/n grows by a power, and their sum is that excess in the mean.
+    probe.growth_exponent =
+        std::log2(static_cast<double>(window.length) / static_cast<double>(kQueryBlock)) / 8;
+  }
+  if (probe.rows >= window.length) probe.rows = 0;
+  return probe;
+}
+
+double MaximaCost(const Window& window) {
+  const double weights = static_cast<double>(window.length * window.keys());
+  if (!window.stored()) return kTwiceCost * weights;
+  return std::min(kMostStoringCost, kStoringCost * weights) * weights;
 }
 
 void Measure(const float* hidden, std::int64_t channels, const Window& window, Estimator estimator,
@@ -78,7 +97,7 @@ void Measure(const float* hidden, std::int64_t channels, const Window& window, E
   const std::int64_t n = window.length;
   facts->centre.assign(channels, 0.0f);
   if (estimator == Estimator::kPaper) {
-    facts->finite = Projection().finite(hidden, n * channels);
+    facts->finite = Projection().finite(hidden, n, channels, channels);
     return;
   }
   std::vector<double> sums(channels);
@@ -92,19 +111,17 @@ void Measure(const float* hidden, std::int64_t channels, const Window& window, E
     centre_square += static_cast<double>(facts->centre[k]) * facts->centre[k];
   }
   // A sum is not finite where a row is not, or where finite rows overflow it.
-  facts->finite = finite || Projection().finite(hidden, n * channels);
+  facts->finite = finite || Projection().finite(hidden, n, channels, channels);
   if (!facts->finite) return;
   if (estimator == Estimator::kDeterministic) {
     // Any row may stand in for the dropped ones; the mean is the nearest.
     facts->centred = finite;
     if (!finite) facts->centre.assign(channels, 0.0f);
     facts->distances.resize(n);
-    std::vector<double> lengths(n);
+    std::vector<double> lengths(n), distances(n);
+    Projection().norms(hidden, facts->centre.data(), n, channels, lengths.data(), distances.data());
     for (std::int64_t j = 0; j < n; ++j) {
-      const float* row = hidden + j * channels;
-      lengths[j] = Norm(row, nullptr, channels);
-      const float distance = static_cast<float>(Norm(row, facts->centre.data(), channels));
-      facts->distances[j] = std::nextafterf(distance, INFINITY);
+      facts->distances[j] = std::nextafterf(static_cast<float>(distances[j]), INFINITY);
     }
     facts->beta = SmallestRowSum(lengths, window) / static_cast<double>(window.keys());
     return;

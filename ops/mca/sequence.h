@@ -8,12 +8,13 @@
 
 namespace attenuator::mca {
 
-// Up to this length a head is one task and, without a window, keeps its attention weights, 2.25 MiB
-// at most a thread. Above it the scores are computed twice, and a head is spread over the threads.
+// Up to this length a head is one task and keeps its attention weights, 2.25 MiB at most a thread;
+// above it a head is spread over the threads. Under a window weights are kept at any length, there
+// being few of them; without one the scores of a longer sequence are computed twice.
 inline constexpr std::int64_t kStoredLength = 768;
 
 struct SequenceFacts {
-  bool finite = true;            // no NaN or infinity among its query, key and hidden rows
+  bool finite = true;            // no NaN or infinity among its hidden rows
   bool centred = false;          // the mean row is taken off before sampling
   std::vector<float> centre;     // [C]
   std::vector<float> distances;  // [length], at least |x_j - centre|; `deterministic`
@@ -36,15 +37,25 @@ struct Window {
   }
   // Row 0 sees all keys though others do not.
   bool wide_first() const { return narrow() && global; }
+  // Whether a head's attention weights are kept until the values are known.
+  bool stored() const { return length <= kStoredLength || narrow(); }
 };
 
-// Whether anything may be approximated: not at alpha 0; not where the scores would have to be
-// computed twice for it and that costs more than the value projection could save; nor, by sampling,
-// where r is C or more in the mean: sum_j max_i A_ij >= 1, so mean r >= 1 / alpha^2.
+// The first rows of a head, whose maxima tell whether to go on (README.md, section 2). None where
+// they are all its rows.
+Probe ProbeOf(const Window& window);
+
+// Columns that finding the maxima costs a head beside exact attention.
+double MaximaCost(const Window& window);
+
+// Whether anything may be approximated: not at alpha 0; not where scores would have to be computed
+// twice for it and that costs more than the value projection could save; nor, by sampling, where r
+// is C or more in the mean: sum_j max_i A_ij >= 1, so mean r >= 1 / alpha^2.
 bool WorthApproximating(const Window& window, std::int64_t channels, float alpha,
                         Estimator estimator);
 
-// Chooses the centre, says whether the rows are finite and, for `deterministic`, measures them.
+// Of a sequence that may be approximated: chooses the centre, says whether the rows are finite and,
+// for `deterministic`, measures them.
 // `hidden` is [length, channels].
 void Measure(const float* hidden, std::int64_t channels, const Window& window, Estimator estimator,
              SequenceFacts* facts);

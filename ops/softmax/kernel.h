@@ -39,14 +39,23 @@ void ExactAttention(const AttentionHead& head, std::int64_t begin, std::int64_t 
 // sees all keys only by `global_token`.
 void FirstRowAttention(const AttentionHead& head, float* output);
 
+// The most keys that kQueryBlock rows see, row 0 of a global window aside.
+constexpr std::int64_t BlockKeys(const AttentionHead& head) {
+  if (head.window == 0) return head.length;
+  const std::int64_t seen = kQueryBlock + 2 * head.window + (head.global_token ? 1 : 0);
+  return seen < head.length ? seen : head.length;
+}
+
 // maxima[j] = max(maxima[j], max over rows i in [begin, end) of the softmax probability A_ij), for
-// every key j that these rows see. Maxima of several ranges may be merged in any order.
+// every key j. Without a window. Maxima of several ranges may be merged in any order.
 void ColumnMaxima(const AttentionHead& head, std::int64_t begin, std::int64_t end, float* maxima);
 
-// For those who need the probabilities before the values are known, without a window: the two
-// halves of ExactAttention, at 4 * 64 bytes a key. At most kQueryBlock rows, begin < end.
-// probabilities [length, 64]: row j holds exp(s_ij - max_j s_ij) of the rows i from `begin` on;
-// inverse_sums [64]: 1 / sum_j of it. `maxima` as in ColumnMaxima; both buffers 64-byte aligned.
+// For those who need the probabilities before the values are known: the two halves of
+// ExactAttention, at 4 * 64 bytes a key. At most kQueryBlock rows, begin < end; row 0 of a global
+// window not among them.
+// probabilities [BlockKeys, 64]: row after row, for the keys that these rows see in ascending
+// order, exp(s_ij - max_j s_ij) of the rows i from `begin` on; inverse_sums [64]: 1 / sum_j of it.
+// `maxima` as in ColumnMaxima, for the keys that these rows see; both buffers 64-byte aligned.
 void ProbabilityBlock(const AttentionHead& head, std::int64_t begin, std::int64_t end,
                       float* probabilities, float* inverse_sums, float* maxima);
 void ValueBlock(const AttentionHead& head, std::int64_t begin, std::int64_t end,

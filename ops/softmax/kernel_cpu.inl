@@ -189,86 +189,101 @@ inline void Offsets(const Exponent& exponent, std::int64_t count, const float* m
   }
 }
 
-// Column maxima of rows [begin, begin + count), count <= 64; row 0 sees all keys if `all`.
+// Column maxima of rows [begin, begin + count), count <= 64.
 inline void MaximaBlock(const AttentionHead& head, std::int64_t begin, std::int64_t count,
                         float* maxima, const Scratch& scratch) {
   const Exponent exponent(head);
   PackQueries(head, begin, count, scratch.query, kQueryBlock);
   Reset(count, scratch);
-  bool kept = false;
-  const auto score = [&](std::int64_t first, std::int64_t last, bool masked) {
+  const auto score = [&](std::int64_t first, std::int64_t last) {
     Score(head, scratch.query, count, first, last, scratch.scores, kQueryBlock);
-    if (masked) Mask(head, begin, count, first, last, scratch.scores, kQueryBlock);
   };
-  ForKeys(head, begin, begin + count,
-          [&](std::int64_t first, std::int64_t last, bool masked, bool) {
-            score(first, last, masked);
-            Normalize<false>(head, count, last - first, scratch.scores, kQueryBlock, scratch);
-            kept = last - first == head.length;
-          });
+  ForKeys(head, begin, begin + count, [&](std::int64_t first, std::int64_t last, bool, bool) {
+    score(first, last);
+    Normalize<false>(head, count, last - first, scratch.scores, kQueryBlock, scratch);
+  });
   Offsets(exponent, count, scratch.maximum, scratch.sum, scratch.old_factor);
-  ForKeys(head, begin, begin + count,
-          [&](std::int64_t first, std::int64_t last, bool masked, bool) {
-            if (!kept) score(first, last, masked);
-            TakeMaxima(exponent, count, first, last, scratch.scores, scratch.old_factor, maxima);
-          });
+  ForKeys(head, begin, begin + count, [&](std::int64_t first, std::int64_t last, bool, bool) {
+    score(first, last);
+    TakeMaxima(exponent, count, first, last, scratch.scores, scratch.old_factor, maxima);
+  });
 }
 
-void Maxima(const AttentionHead& given, std::int64_t begin, std::int64_t end, float* maxima,
+void Maxima(const AttentionHead& head, std::int64_t begin, std::int64_t end, float* maxima,
             float* memory) {
-  AttentionHead head = Normalized(given);
   const Scratch scratch(head, memory);
-  if (begin == 0 && end > 0 && head.window > 0 && head.global_token) {
-    AttentionHead row = head;
-    row.window = 0;
-    MaximaBlock(row, 0, 1, maxima, scratch);
-    begin = 1;
-  }
   ForBlocks(begin, end, [&](std::int64_t first, std::int64_t count) {
     MaximaBlock(head, first, count, maxima, scratch);
   });
 }
 
-void Probabilities(const AttentionHead& head, std::int64_t begin, std::int64_t end,
+// ForKeys with where the keys' rows lie among those that are kept for a block. Without a window all
+// keys are scored in one piece.
+template <class Visit>
+inline std::int64_t ForKeptKeys(const AttentionHead& head, std::int64_t begin, std::int64_t end,
+                                const Visit& visit) {
+  if (head.window == 0) {
+    visit(0, head.length, false, 0);
+    return head.length;
+  }
+  std::int64_t row = 0;
+  ForKeys(head, begin, end, [&](std::int64_t first, std::int64_t last, bool masked, bool) {
+    visit(first, last, masked, row);
+    row += last - first;
+  });
+  return row;
+}
+
+void Probabilities(const AttentionHead& given, std::int64_t begin, std::int64_t end,
                    float* probabilities, float* inverse_sums, float* maxima, float* memory) {
+  const AttentionHead head = Normalized(given);
   const std::int64_t count = end - begin;
   const Scratch scratch(head, memory);
   PackQueries(head, begin, count, scratch.query, kQueryBlock);
-  Score(head, scratch.query, count, 0, head.length, probabilities, kQueryBlock);
+  const std::int64_t keys = ForKeptKeys(
+      head, begin, end, [&](std::int64_t first, std::int64_t last, bool masked, std::int64_t row) {
+        float* scores = probabilities + row * kQueryBlock;
+        Score(head, scratch.query, count, first, last, scores, kQueryBlock);
+        if (masked) Mask(head, begin, count, first, last, scores, kQueryBlock);
+      });
   Reset(count, scratch);
-  Normalize<true>(head, count, head.length, probabilities, kQueryBlock, scratch);
+  Normalize<true>(head, count, keys, probabilities, kQueryBlock, scratch);
   Invert(count, scratch.sum);
-  for (std::int64_t lane = 0; lane < kQueryBlock; ++lane) {
-    inverse_sums[lane] = lane < count ? scratch.sum[lane] : 0.0f;
-  }
-  for (std::int64_t j = 0; j < head.length; ++j) {
-    Vector most = Simd::Zero();  // lanes beyond the last row repeat it and do no harm
-    for (std::int64_t lane = 0; lane < count; lane += kWidth) {
-      const Vector p = Simd::Load(probabilities + j * kQueryBlock + lane);
-      most = Simd::Max(Simd::Mul(p, Simd::Load(scratch.sum + lane)), most);
+  // Lanes beyond the last row take no part, whatever is in them.
+  for (std::int64_t lane = count; lane < kQueryBlock; ++lane) scratch.sum[lane] = 0.0f;
+  for (std::int64_t lane = 0; lane < kQueryBlock; ++lane) inverse_sums[lane] = scratch.sum[lane];
+  ForKeptKeys(head, begin, end, [&](std::int64_t first, std::int64_t last, bool, std::int64_t row) {
+    for (std::int64_t j = first; j < last; ++j, ++row) {
+      Vector most = Simd::Zero();
+      for (std::int64_t lane = 0; lane < count; lane += kWidth) {
+        const Vector p = Simd::Load(probabilities + row * kQueryBlock + lane);
+        most = Simd::Max(Simd::Mul(p, Simd::Load(scratch.sum + lane)), most);
+      }
+      const float largest = Simd::Largest(most);
+      maxima[j] = largest > maxima[j] ? largest : maxima[j];
     }
-    const float largest = Simd::Largest(most);
-    maxima[j] = largest > maxima[j] ? largest : maxima[j];
-  }
+  });
 }
 
-void ProbabilityValues(const AttentionHead& head, std::int64_t begin, std::int64_t end,
+void ProbabilityValues(const AttentionHead& given, std::int64_t begin, std::int64_t end,
                        const float* probabilities, const float* inverse_sums, float* output,
                        std::int64_t output_stride, float* memory) {
+  const AttentionHead head = Normalized(given);
   const Scratch scratch(head, memory);
   for (std::int64_t lane = 0; lane < kQueryBlock; ++lane) scratch.old_factor[lane] = 1.0f;
-  for (std::int64_t first = 0; first < head.length; first += kKeyBlock) {
-    const std::int64_t last = Smaller(first + kKeyBlock, head.length);
+  std::int64_t row = 0;
+  ForKeys(head, begin, end, [&](std::int64_t first, std::int64_t last, bool, bool final) {
     const Sink sink{scratch.kept,
                     Padded(head.value_dim),
-                    first > 0 ? scratch.old_factor : nullptr,
-                    last == head.length ? inverse_sums : nullptr,
+                    row > 0 ? scratch.old_factor : nullptr,
+                    final ? inverse_sums : nullptr,
                     output,
                     output_stride,
                     head.value_dim};
-    AddValues(head, probabilities + first * kQueryBlock, kQueryBlock, end - begin,
+    AddValues(head, probabilities + row * kQueryBlock, kQueryBlock, end - begin,
               PackValues(head, first, last, false, scratch.value), last - first, sink);
-  }
+    row += last - first;
+  });
 }
 
 constexpr SoftmaxKernels kKernels{Attention, FirstRow, Maxima, Probabilities, ProbabilityValues};

@@ -1,7 +1,10 @@
 """McaAttention's CUDA kernels on the test device, against the NumPy reference and the CPU operator."""
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,13 +15,14 @@ from harness_cuda import DATA_TYPES, library_path, run_on_device
 from test_mca import ESTIMATORS, clear_heads, inputs
 
 from attenuator.errors import EngineError
-from attenuator.ops.mca import reference
+from attenuator.ops.mca import reference, reference_plan
 from attenuator.ops.softmax.reference import softmax_attention
 
 CASES = list(variants(BY_NAME["mca"]))
 SHARED = ("cu_seqlens", "alpha", "seed")  # of the same type on every device
 TOLERANCE = {"float": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
 ORDERS = ("forward", "backward", "1")
+MARGIN = 2e-4  # relative, of an alpha: far more than rounding moves a decision
 
 
 def rounded(given: dict[str, Array], data: str) -> dict[str, Array]:
@@ -58,7 +62,7 @@ def test_the_library_is_built() -> None:
 @pytest.mark.parametrize("data", DATA_TYPES)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_variant(case: Case, data: str) -> None:
-    given = make_inputs(case, (17, 70, 1, 0, 5, 33))
+    given = make_inputs(case, (17, 64, 1, 0, 5, 33))
     flops = check(given, case.attributes, data)
     assert flops.min() < 1.0, "nothing was approximated"
 
@@ -74,10 +78,10 @@ def test_the_batch_that_every_operator_is_tested_with_is_approximated() -> None:
     ("heads", "head_dim", "channels"), [(1, 8, 200), (3, 12, 97), (2, 48, 96), (1, 80, 150), (1, 130, 60)]
 )
 def test_odd_shapes_of_ragged_batches(estimator: str, heads: int, head_dim: int, channels: int) -> None:
-    given = inputs((90, 0, 1, 110), heads, head_dim, channels)
+    given = inputs((64, 0, 1, 110), heads, head_dim, channels)
     given["alpha"][0] = 1.0
     flops = check(given, {"num_heads": heads, "estimator": estimator, "layer": 3})
-    assert flops.min() < 1.0, "nothing was approximated"
+    assert flops[0] < 1.0, "nothing was approximated"
 
 
 @pytest.mark.parametrize("data", ["float16", "bfloat16"])
@@ -95,6 +99,132 @@ def test_windows(estimator: str, window: int, global_tokens: int) -> None:
     given = inputs((90, 17, 0, 150), 1, 24, 260)
     attributes: dict[str, AttributeValue] = {"window": window, "global_tokens": global_tokens}
     check(given, {"num_heads": 1, "estimator": estimator, **attributes})
+
+
+def questions(
+    given: dict[str, Array],
+    attributes: dict[str, AttributeValue],
+    probe: Callable[[int, int], reference_plan.Probe] = reference_plan.probe_of,
+) -> list[dict[str, Any]]:
+    """What the reference asks `promising`, head after head, with the operator's probe or another one."""
+    asked: list[dict[str, Any]] = []
+
+    def record(*arguments: object) -> bool:
+        asked.append(dict(inspect.signature(reference_plan.promising).bind(*arguments).arguments))
+        return reference_plan.promising(**asked[-1])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reference, "promising", record)
+        patch.setattr(reference, "probe_of", probe)
+        reference.mca_attention(**given, **attributes)  # type: ignore[arg-type]
+    return asked
+
+
+def answers(given: dict[str, Array], attributes: dict[str, AttributeValue]) -> list[bool]:
+    return [reference_plan.promising(**question) for question in questions(given, attributes)]
+
+
+def threshold(question: dict[str, Any]) -> float:
+    """The alpha from which on the answer is yes."""
+    low, high = 0.0, 1.0
+    for _ in range(30):
+        alpha = (low + high) / 2
+        low, high = (low, alpha) if reference_plan.promising(**question | {"alpha": alpha}) else (alpha, high)
+    return high
+
+
+def alike(length: int, heads: int, head_dim: int, channels: int, sharpness: float) -> dict[str, Array]:
+    """One sequence of rows with much in common, which `deterministic` too approximates; alpha 1."""
+    given = inputs((length,), heads, head_dim, channels, sharpness=sharpness)
+    given["hidden"] += 2 * np.random.default_rng(1).standard_normal(channels).astype(np.float32)
+    given["alpha"][:] = 1.0
+    return given
+
+
+def repeated(given: dict[str, Array], alphas: Sequence[float]) -> dict[str, Array]:
+    """One sequence for every alpha."""
+    tokens = {name: np.tile(given[name], (len(alphas), 1)) for name in ("query", "key", "hidden")}
+    cu_seqlens = offsets([len(given["key"])] * len(alphas))
+    seed = np.repeat(given["seed"], len(alphas))
+    return given | tokens | {"alpha": np.array(alphas, np.float32), "cu_seqlens": cu_seqlens, "seed": seed}
+
+
+@pytest.mark.parametrize("estimator", ["sampled", "deterministic"])
+@pytest.mark.parametrize(
+    ("length", "window", "global_tokens", "head_dim", "channels", "data"),
+    [
+        (65, 0, 0, 8, 300, "float"),
+        (65, 0, 0, 136, 300, "float"),  # blocks of 32 rows
+        (200, 0, 0, 12, 300, "float"),
+        (200, 0, 0, 12, 300, "float16"),
+        (200, 0, 0, 12, 300, "bfloat16"),
+        (768, 0, 0, 8, 600, "float"),
+        (769, 0, 0, 8, 1600, "float"),
+        (420, 40, 0, 8, 400, "float"),
+        (420, 40, 1, 8, 400, "float"),
+    ],
+)
+def test_probes_that_say_no_and_probes_that_say_yes(
+    estimator: str, length: int, window: int, global_tokens: int, head_dim: int, channels: int, data: str
+) -> None:
+    """Next to the alphas from which on two heads are promising: both probes say no, one does, none does."""
+    given = alike(length, 2, head_dim, channels, 0.1)
+    probe = reference_plan.probe_of(length, window)
+    # The last rows of a probe of 64 matter; under a window a "no" is worth more than the maxima cost.
+    given["query"][0 if window else probe.rows - 32 : probe.rows] *= np.float32(1.5)
+    given = rounded(given, data)
+    attributes: dict[str, AttributeValue] = {
+        "num_heads": 2,
+        "estimator": estimator,
+        "window": window,
+        "global_tokens": global_tokens,
+    }
+    limits = [threshold(question) for question in questions(given, attributes)]
+    low, high = sorted(limits)
+    assert low * (1 + 4 * MARGIN) < high < 1
+
+    # Other rows would put the limits elsewhere.
+    wrong = [probe.rows - 64] if window else [probe.rows - 32, probe.rows + 64]
+    for rows in wrong if length > 65 else wrong[:1]:
+        other = [threshold(q) for q in questions(given, attributes, lambda *_, r=rows: replace(probe, rows=r))]
+        assert np.abs(np.divide(other, limits) - 1).max() > 2 * MARGIN
+
+    given = repeated(given, [low * (1 - MARGIN), (low + high) / 2, high * (1 + MARGIN)])
+    first = limits[0] == low
+    assert answers(given, attributes) == [False, False, first, not first, True, True]
+    flops = check(given, attributes, data)
+    assert flops[0] == 1.0
+    assert flops[2] < flops[1] < 1.0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reference, "promising", lambda *_: True)
+        without = reference.mca_attention(**given, **attributes)[1]  # type: ignore[arg-type]
+    assert without[0] < 1.0, "the first sequence would be exact without a probe too"
+
+
+@pytest.mark.parametrize("estimator", ["sampled", "deterministic"])
+def test_all_maxima_may_take_back_what_the_probe_promised(estimator: str) -> None:
+    given = alike(150, 1, 32, 300, 0.0)
+    given["alpha"][:] = 0.47
+    given["key"] *= 8 / np.linalg.norm(given["key"], axis=1, keepdims=True)
+    # The probe's rows see all tokens alike, each of the others two of them, and one of these sees each.
+    given["query"][64:] = given["key"][64:] + given["key"][:-64]
+    attributes: dict[str, AttributeValue] = {"num_heads": 1, "estimator": estimator}
+    assert answers(given, attributes) == [True]
+    assert check(given, attributes)[0] == 1.0
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize(
+    ("length", "window", "channels", "asked"),
+    [(64, 0, 300, 0), (65, 0, 300, 1), (192, 64, 300, 0), (193, 64, 300, 1), (769, 0, 900, 0)],
+)
+def test_who_is_asked(estimator: str, length: int, window: int, channels: int, asked: int) -> None:
+    """Not a head whose rows are all the probe's, nor one that is exact from the start, nor `paper`."""
+    given = alike(length, 1, 8, channels, 0.02)
+    attributes: dict[str, AttributeValue] = {"num_heads": 1, "estimator": estimator, "window": window}
+    assert len(questions(given, attributes)) == (0 if estimator == "paper" else asked)
+    flops = check(given, attributes)
+    assert (flops[0] < 1.0) == (length < 769 or estimator == "paper")
 
 
 @pytest.mark.parametrize("window", [0, 5])
@@ -176,7 +306,7 @@ def test_deterministic_stays_within_its_bound() -> None:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_sequence_does_not_depend_on_its_batch(case: Case) -> None:
     data = "float16" if case.attributes["global_tokens"] else "float"
-    given = make_inputs(case, (17, 70, 1), seed=3)
+    given = make_inputs(case, (17, 64, 1), seed=3)
     given["alpha"][:] = [0.5, 1.0, 0.0]
     together = split(case, run_on_device("mca", given, case.attributes, data), given["cu_seqlens"])
     assert together[1][1] < 1.0, "nothing was approximated"
@@ -190,7 +320,7 @@ def test_a_sequence_does_not_depend_on_its_batch(case: Case) -> None:
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize(("window", "global_tokens"), [(0, 0), (9, 1)])
 def test_any_order_of_threads(estimator: str, window: int, global_tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = inputs((70, 9), 1, 20, 130)
+    given = inputs((140, 9), 1, 20, 300, sharpness=0.1)
     given["alpha"][:] = 1.0
     attributes: dict[str, AttributeValue] = {"window": window, "global_tokens": global_tokens}
     results = []
@@ -205,7 +335,7 @@ def test_any_order_of_threads(estimator: str, window: int, global_tokens: int, m
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize("queries", ["all", "first"])
 def test_a_sequence_that_is_not_finite_is_nan_as_a_whole(name: str, estimator: str, queries: str) -> None:
-    given = inputs((70, 20, 10), 1, 16, 120, sharpness=0.1, first=queries == "first")
+    given = inputs((64, 20, 10), 1, 16, 120, sharpness=0.1, first=queries == "first")
     given["alpha"][:] = 1.0
     rows = offsets([1, 1, 1]) if queries == "first" else given["cu_seqlens"]
     row = 1 if queries == "first" and name == "query" else 75

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from attenuator.ops.mca import reference as mca
+from attenuator.ops.mca import reference_plan as mca
 from attenuator.runtime.graph import Graph
 from attenuator.runtime.work import AttentionNode, Work, count_work
 
@@ -82,6 +82,7 @@ def value_share(node: AttentionNode, tokens: int, alpha: float) -> float:
         return 1.0
     share = min(1.0, MCA_SHARE / (alpha * math.sqrt(node.channels)))
     saved = tokens * (mca.TOKEN_GAIN - mca.COLUMN_COST * share)
-    if node.estimator == "sampled" and saved < mca.head_cost(node.head_dim):
+    maxima = mca.maxima_cost(tokens, node.window, 0) / node.channels
+    if node.estimator == "sampled" and saved < mca.head_cost(node.head_dim) + maxima:
         return 1.0
     return share

@@ -1,0 +1,154 @@
+"""What approximating a head costs and saves, and the decisions made from it: ops/mca/README.md, section 2.
+
+The same rules as in projection.cc and sequence.cc, of which the operator's results depend: only a token whose r, or a
+head whose savings, lie within rounding of a threshold may be decided otherwise.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.floating[Any]]
+Float64s = NDArray[np.float64]
+
+# What sampling costs, beside dense columns (ops/mca/projection.h has the reasons).
+COLUMN_COST = 1.5  # of a sampled column
+TOKEN_GAIN = 0.875  # share of C that a token may save at most
+BREAK_EVEN = 0.5625  # share of C from which a token is computed exactly
+HEAD_COST, HEAD_COST_LANES = 24, 256  # dense rows that a head has to save before anything is sampled
+STORED_LENGTH = (
+    768  # tokens up to which attention weights are kept; beyond, without a window, scores are computed twice
+)
+TWICE_COST = 1.5  # columns that the maxima cost for each attention weight where scores are computed twice
+STORING_COST, MOST_STORING_COST = 2.0**-20, 0.5  # where weights are kept: for each times their number, at most
+PROBE_ROWS = 64  # as many, or more by a window, tell whether finding all maxima will pay
+ROUNDING_MARGIN = 1 / 16  # share of the deterministic bound left to the rounding of float32
+
+
+def wanted_samples(maxima: Floats, keys: int, alpha: float, growth: float = 1.0) -> Float64s:
+    """(n max_i A_ij / alpha)^2 before it is rounded up to r_j, of maxima that are still to grow by a factor: [n]."""
+    with np.errstate(over="ignore"):
+        return np.asarray((keys / alpha * growth * maxima.astype(np.float64)) ** 2)
+
+
+def head_cost(head_dim: int) -> float:
+    """Dense rows that sampling a head takes before it saves anything; kernels round the width up to 16 columns."""
+    return HEAD_COST + HEAD_COST_LANES / (-(-head_dim // 16) * 16)
+
+
+def samples_of(wanted: Float64s, channels: int) -> tuple[Float64s, NDArray[np.bool_]]:
+    """r_j and which tokens are sampled, of `sampled`: [n] each."""
+    r = np.maximum(1.0, np.ceil(wanted))
+    return r, r < np.ceil(BREAK_EVEN * channels)
+
+
+def worth_sampling(tokens: float, samples: float, channels: int, head_dim: int, overhead: float) -> bool:
+    """Whether sampling so many tokens, with so many columns in all, is faster than not to."""
+    return tokens * (TOKEN_GAIN * channels) - COLUMN_COST * samples >= head_cost(head_dim) * channels + overhead
+
+
+def replaced(
+    distances: Float64s, weight: Floats, maxima: Float64s, keys: int, alpha: float, beta: float
+) -> NDArray[np.bool_]:
+    """Tokens that `deterministic` may replace by the mean row: keys max_i A_ij ||x_j - mu|| ||W||_2 is small: [n]."""
+    weight = weight.astype(np.float64)
+    error = keys * maxima * distances * np.linalg.norm(weight, 2)
+    return np.asarray(error <= alpha * (1 - ROUNDING_MARGIN) * beta * np.linalg.norm(weight))
+
+
+def row_keys(length: int, window: int, global_tokens: int) -> tuple[int, bool]:
+    """What n is in the formula for r, and whether row 0 sees all keys though others do not (then it is exact)."""
+    if window == 0 or length - 1 <= window:
+        return length, False
+    return min(length, 2 * window + 1 + global_tokens), bool(global_tokens)
+
+
+def maxima_cost(length: int, window: int, global_tokens: int) -> float:
+    """Columns that finding the column maxima costs a head beside exact attention."""
+    weights = float(length * row_keys(length, window, global_tokens)[0])
+    stored = length <= STORED_LENGTH or 0 < window < length - 1
+    return weights * (min(MOST_STORING_COST, STORING_COST * weights) if stored else TWICE_COST)
+
+
+def worth_approximating(
+    length: int, channels: int, alpha: float, estimator: str, window: int = 0, global_tokens: int = 0
+) -> bool:
+    """Whether anything may be approximated, as far as it can be told without the data.
+
+    As sum_j max_i A_ij >= 1, the mean of r_j is at least 1 / alpha^2.
+    """
+    if estimator == "paper":
+        return True
+    if estimator == "sampled" and alpha * alpha * channels <= 1:
+        return False
+    keys = row_keys(length, window, global_tokens)[0]
+    return keys <= STORED_LENGTH or 2 * keys <= channels
+
+
+@dataclass(frozen=True)
+class Probe:
+    """The first rows of a head, whose maxima tell whether to go on.
+
+    Attributes:
+        rows: how many; 0 where these are all there are.
+        first_token: of those that are looked at.
+        tokens: how many are.
+        growth_exponent: over the other rows their maxima are expected to grow by their sum to this power.
+    """
+
+    rows: int
+    first_token: int
+    tokens: int
+    growth_exponent: float = 0.0
+
+
+def probe_of(length: int, window: int) -> Probe:
+    """64 rows and all tokens; with a window the rows that settle at least 64 tokens from the window-th on."""
+    if 0 < window < length - 1:
+        rows = -(-(2 * window + PROBE_ROWS) // PROBE_ROWS) * PROBE_ROWS
+        probe = Probe(rows, window, rows - 2 * window)
+    else:
+        probe = Probe(PROBE_ROWS, 0, length, math.log2(length / PROBE_ROWS) / 8)
+    return probe if probe.rows < length else Probe(0, 0, 0)
+
+
+def promising(
+    maxima: Floats,
+    distances: Float64s,
+    weight: Floats,
+    keys: int,
+    alpha: float,
+    estimator: str,
+    probe: Probe,
+    overhead: float,
+    beta: float,
+) -> bool:
+    """Whether approximating a head is likely to save more than finding its column maxima costs.
+
+    Args:
+        maxima: max A_ij over the probe's rows that count, [n].
+        distances: ||x_j - mu||, [n]; `deterministic`.
+        weight: W_a, [C, head_dim].
+        keys: n of the formula for r.
+        alpha: the knob.
+        estimator: "sampled" or "deterministic".
+        probe: `probe_of`.
+        overhead: columns that approximating costs the head beside its tokens, those of the maxima among them.
+        beta: the smallest mean norm over a row's keys; `deterministic`.
+
+    Returns:
+        False: the head is exact.
+    """
+    length, (channels, head_dim) = len(maxima), weight.shape
+    looked_at = slice(probe.first_token, probe.first_token + probe.tokens)
+    growth = max(1.0, float(maxima[looked_at].sum(dtype=np.float64))) ** probe.growth_exponent
+    share = length / probe.tokens
+    if estimator == "deterministic":
+        grown = growth * maxima[looked_at].astype(np.float64)
+        tokens = share * replaced(distances[looked_at], weight, grown, keys, alpha, beta).sum()
+        return bool(channels * (tokens - 1) > overhead)
+    r, sampled = samples_of(wanted_samples(maxima[looked_at], keys, alpha, growth), channels)
+    return worth_sampling(share * sampled.sum(), share * r[sampled].sum(), channels, head_dim, overhead)
