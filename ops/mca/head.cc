@@ -165,7 +165,7 @@ void JoinMaxima(std::int64_t turns, std::int64_t length, Pool& pool, float* maxi
 }
 
 // A head whose attention weights stay in memory between the two halves; where the probe's rows do
-// not promise enough, only those of the probe, and the others go the way of exact attention.
+// not promise enough, those of the probe alone, and the others go the way of exact attention.
 template <class Pool>
 double RunStoredHead(const Call& call, std::int64_t b, std::int64_t h, float* memory, Pool& pool) {
   const AttentionHead head = call.head(b, h);
@@ -175,8 +175,9 @@ double RunStoredHead(const Call& call, std::int64_t b, std::int64_t h, float* me
   const std::int64_t blocks = (n + kQueryBlock - 1) / kQueryBlock;
   const std::int64_t block_floats = kQueryBlock * BlockKeys(head);
   float* probabilities = memory;
-  float* inverse_sums = probabilities + blocks * block_floats;
-  float* values = inverse_sums + blocks * kQueryBlock;
+  const std::int64_t block_factors = kQueryBlock * (1 + BlockPieces(head));
+  float* factors = probabilities + blocks * block_floats;
+  float* values = factors + blocks * block_factors;
   std::vector<float> maxima(n, 0.0f);
   const auto begin = [&](std::int64_t block) {
     return block > 0 ? block * kQueryBlock : first_row;
@@ -190,33 +191,39 @@ double RunStoredHead(const Call& call, std::int64_t b, std::int64_t h, float* me
         to - from, n, pool, maxima.data(), [&](std::int64_t task, std::int64_t tasks, float* mine) {
           for (std::int64_t block = from + task; block < to; block += tasks) {
             ProbabilityBlock(head, begin(block), end(block), probabilities + block * block_floats,
-                             inverse_sums + block * kQueryBlock, mine);
+                             factors + block * block_factors, mine);
           }
         });
   };
-  std::int64_t stored =
-      call.attributes.estimator == Estimator::kPaper ? 0 : rows.probe.rows / kQueryBlock;
-  store(0, stored);
+  // Blocks [from, to) are stored.
+  std::int64_t from = rows.probe.first_row / kQueryBlock;
+  std::int64_t to = from + rows.probe.rows / kQueryBlock;
+  store(from, to);
   Projected projected{false, static_cast<double>(n * call.weights.channels)};
   if (Promising(call.weights, h, call.attributes.estimator, rows, maxima.data())) {
-    store(stored, blocks);
-    stored = blocks;
+    store(0, from);
+    store(to, blocks);
+    from = 0;
+    to = blocks;
     projected = Project(call, b, h, maxima.data(), values, pool);
   } else {
     ProjectExactly(call, b, h, values, pool);
   }
   AttentionHead with_values = head;
   with_values.value = values;
-  pool.For(stored, [&](std::int64_t block) {
+  pool.For(to - from, [&](std::int64_t index) {
+    const std::int64_t block = from + index;
     ValueBlock(with_values, begin(block), end(block), probabilities + block * block_floats,
-               inverse_sums + block * kQueryBlock, output(begin(block)), call.width());
+               factors + block * block_factors, output(begin(block)), call.width());
   });
-  AttendExactly(call, b, h, with_values, stored * kQueryBlock, n, pool);
-  if (first_row == 0) return projected.columns;
-  if (projected.approximately) {
+  AttendExactly(call, b, h, with_values, 0, from * kQueryBlock, pool);
+  AttendExactly(call, b, h, with_values, to * kQueryBlock, n, pool);
+  if (first_row == 1 && projected.approximately) {
     return projected.columns + FirstRowExactly(call, b, h, call.head_output(b, h));
   }
-  ExactAttention(with_values, 0, 1, call.head_output(b, h), call.width());
+  if (first_row == 1 && from == 0) {
+    ExactAttention(with_values, 0, 1, call.head_output(b, h), call.width());
+  }
   return projected.columns;
 }
 
@@ -228,7 +235,8 @@ double RunTwiceHead(const Call& call, std::int64_t b, std::int64_t h, float* val
   const SequenceRows rows = call.rows(b);
   const std::int64_t n = head.length, chunks = (n + kTaskRows - 1) / kTaskRows;
   std::vector<float> maxima(n, 0.0f);
-  ColumnMaxima(head, 0, rows.probe.rows, maxima.data());
+  const std::int64_t first = rows.probe.first_row;
+  ColumnMaxima(head, first, first + rows.probe.rows, maxima.data());
   Projected projected{false, static_cast<double>(n * call.weights.channels)};
   if (Promising(call.weights, h, call.attributes.estimator, rows, maxima.data())) {
     JoinMaxima(chunks, n, pool, maxima.data(),
@@ -285,15 +293,16 @@ SequenceRows Call::rows(std::int64_t b) const {
           fact.distances.data(),
           fact.beta,
           window(b).wide_first() ? FirstRowColumns(length) : 0.0,
-          ProbeOf(window(b)),
-          MaximaCost(window(b))};
+          attributes.estimator == Estimator::kPaper ? Probe{} : ProbeOf(window(b)),
+          MaximaCost(window(b), weights.padded)};
 }
 
 std::int64_t HeadFloats(const Call& call, std::int64_t b) {
   const std::int64_t n = call.sequences.length(b), values = n * call.weights.padded;
   if (!call.approximate(b) || !call.window(b).stored()) return values;
   const std::int64_t blocks = (n + kQueryBlock - 1) / kQueryBlock;
-  return blocks * kQueryBlock * (BlockKeys(call.head(b, 0)) + 1) + values;
+  const AttentionHead head = call.head(b, 0);
+  return blocks * kQueryBlock * (BlockKeys(head) + 1 + BlockPieces(head)) + values;
 }
 
 HeadResult RunShortHead(const Call& call, std::int64_t b, std::int64_t h) {

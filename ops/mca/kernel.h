@@ -7,10 +7,15 @@
 
 #include <cstdint>
 
+#include "ops/common/host_device.h"
+
 namespace attenuator {
 
 // Columns of a packed weight are padded to a multiple of this, with zeros.
 inline constexpr std::int64_t kProjectionPad = 16;
+ATTENUATOR_HOST_DEVICE inline constexpr std::int64_t PaddedColumns(std::int64_t columns) {
+  return (columns + kProjectionPad - 1) / kProjectionPad * kProjectionPad;
+}
 // Tokens that share one list of sampled columns.
 inline constexpr int kSampleGroup = 6;
 inline constexpr std::int64_t kDrawPad = 32;

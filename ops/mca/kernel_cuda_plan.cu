@@ -5,7 +5,8 @@
 // ops/softmax have them, computed twice: for each row's maximum and sum, then for the weights. A
 // column's maximum goes to memory by atomicMax on its bits, which order non-negative floats, so
 // that the order of blocks does not matter. A block of the probe's rows enters its maxima a second
-// time, apart: probe.rows is a multiple of 64, so all of a block's rows belong to it or none.
+// time, apart: it begins and ends at multiples of 64, so all of a block's rows belong to it or
+// none.
 //
 // Plan: one block a head of a sequence. It counts by the probe's maxima first and stops where they
 // do not promise enough. r in float64, counts in integers, a stable counting sort by
@@ -28,6 +29,7 @@ __global__ __launch_bounds__(softmax::kTileThreads, 2) void Maxima(Items items, 
   if (item.way != Way::kApproximate || row >= item.length) return;
   const softmax::TileKeys keys = softmax::KeysOf({item.begin, item.length, item.query_row, 0}, row,
                                                  kRows, item.window, item.global != 0, kRows);
+  const bool probed = row >= item.probe.first_row && row < item.probe.first_row + item.probe.rows;
   const int stride = softmax::TileStride(call.head_dim), lane = threadIdx.x % cuda::kWarp;
   const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
   float* query = cuda::SharedMemory<float>();
@@ -88,7 +90,7 @@ __global__ __launch_bounds__(softmax::kTileThreads, 2) void Maxima(Items items, 
         if (lane < 16 && j < keys.end(start, kRows) && most > 0) {
           const std::int64_t at = head * call.tokens + item.begin + j;
           atomicMax(plan.maxima + at, __float_as_uint(most));
-          if (row < item.probe.rows) atomicMax(plan.probed + at, __float_as_uint(most));
+          if (probed) atomicMax(plan.probed + at, __float_as_uint(most));
         }
       }
     }
@@ -149,12 +151,14 @@ __device__ inline Counts Count(const Rule& rule, const unsigned* maxima, double 
 
 // Factor by which the maxima of the probe's rows are expected to grow over the others; the same in
 // every thread. `sums` has room for kBlockWarps values.
-__device__ inline double Growth(const Probe& probe, const unsigned* maxima, double* sums) {
+__device__ inline double Growth(const Probe& probe, double keys, const unsigned* maxima,
+                                double* sums) {
   double sum = 0;
   for (int j = static_cast<int>(threadIdx.x); j < probe.tokens; j += kThreads) {
     sum += __uint_as_float(maxima[j]);
   }
-  return pow(fmax(1.0, BlockSum(sum, sums)), probe.growth_exponent);
+  const double mean = keys / static_cast<double>(probe.tokens) * BlockSum(sum, sums);
+  return pow(fmax(1.0, mean), probe.growth_exponent);
 }
 
 __global__ __launch_bounds__(kThreads) void MakePlan(Items items, DeviceCall call,
@@ -189,16 +193,14 @@ __global__ __launch_bounds__(kThreads) void MakePlan(Items items, DeviceCall cal
   const auto worth = [&](double tokens, double samples, double cost) {
     if (deterministic) return channels * (tokens - 1) > cost;
     if (paper) return tokens * channels - samples >= cost;
-    const std::int64_t padded =
-        (call.head_dim + kProjectionPad - 1) / kProjectionPad * kProjectionPad;
-    return WorthSampling(tokens, samples, channels, padded, cost);
+    return WorthSampling(tokens, samples, channels, PaddedColumns(call.head_dim), cost);
   };
   if (item.probe.rows > 0) {
     // The other tokens are taken to be like those looked at.
     const int tokens = static_cast<int>(item.probe.tokens);
     const double share = static_cast<double>(n) / tokens;
     const unsigned* probed = plan.probed + first + item.probe.first_token;
-    const double growth = Growth(item.probe, probed, reinterpret_cast<double*>(sums));
+    const double growth = Growth(item.probe, item.keys, probed, reinterpret_cast<double*>(sums));
     Rule looked_at = rule;
     if (deterministic) looked_at.distances += item.probe.first_token;
     const Counts some = Count(looked_at, probed, growth, tokens, wanted, sums);

@@ -116,7 +116,7 @@ class McaAttentionDeviceKernel final : public DeviceKernel {
         item.way = Way::kApproximate;
         // `paper` does not ask.
         if (attributes_.estimator != DeviceEstimator::kPaper) item.probe = mca::ProbeOf(window);
-        item.maxima_cost = mca::MaximaCost(window);
+        item.maxima_cost = mca::MaximaCost(window, PaddedColumns(inputs.head_dim));
       }
       items.push_back(item);
     }

@@ -65,16 +65,18 @@ bool WorthReplacing(double tokens, double channels, double overhead) {
 bool Promising(const Weights& weights, std::int64_t head, Estimator estimator,
                const SequenceRows& rows, const float* maxima) {
   const Probe& probe = rows.probe;
-  if (probe.rows == 0 || estimator == Estimator::kPaper) return true;
+  if (probe.rows == 0) return true;
   if (!weights.approximable[head]) return false;
   const double channels = static_cast<double>(weights.channels);
   const double overhead = rows.overhead + rows.maxima_cost;
   maxima += probe.first_token;
   double sum = 0;
   for (std::int64_t j = 0; j < probe.tokens; ++j) sum += maxima[j];
-  const double growth = std::pow(std::max(1.0, sum), probe.growth_exponent);
+  const double tokens_looked_at = static_cast<double>(probe.tokens);
+  const double growth =
+      std::pow(std::max(1.0, rows.keys / tokens_looked_at * sum), probe.growth_exponent);
   // The other tokens are taken to be like those looked at.
-  const double share = static_cast<double>(rows.length) / static_cast<double>(probe.tokens);
+  const double share = static_cast<double>(rows.length) / tokens_looked_at;
   if (estimator == Estimator::kDeterministic) {
     const Replacing replaces(weights, head, rows);
     double tokens = 0;

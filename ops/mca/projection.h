@@ -36,20 +36,20 @@ ATTENUATOR_HOST_DEVICE inline constexpr bool WorthSampling(double tokens, double
 
 // Columns that finding the column maxima costs beside exact attention, for each attention weight:
 // kTwiceCost where scores are computed twice; where weights are kept until the values are known,
-// kStoringCost for each of them that pass through the second-level cache meanwhile, up to a bound.
+// kStoringCost for each float that a head has in use meanwhile, since what does not fit into the
+// second-level cache is slow, up to kTwiceCost.
 inline constexpr double kTwiceCost = 1.5;
-inline constexpr double kStoringCost = 0x1p-20;
-inline constexpr double kMostStoringCost = 0.5;
+inline constexpr double kStoringCost = 0x3p-22;
 
 // The deterministic rule leaves this share of the bound to the rounding of float32.
 inline constexpr double kRoundingMargin = 1.0 / 16;
 
-// The first rows of a head, from which it is foretold whether finding all column maxima will pay.
+// A block of rows of a head, from which it is foretold whether finding all column maxima will pay.
 struct Probe {
-  std::int64_t rows = 0;  // a multiple of kQueryBlock; 0 = do not ask
-  // Whose maxima are looked at.
-  std::int64_t first_token = 0, tokens = 0;
-  // Over the other rows their maxima are expected to grow by their sum to the power of this.
+  std::int64_t first_row = 0, rows = 0;      // multiples of kQueryBlock; no rows: do not ask
+  std::int64_t first_token = 0, tokens = 0;  // whose maxima are looked at
+  // Over the other rows their maxima are expected to grow by their mean, in units of 1 / keys, to
+  // the power of this.
   double growth_exponent = 0;
 };
 
@@ -71,7 +71,7 @@ struct SequenceRows {
 
 // Whether a head is likely to save more by approximating than finding all maxima costs; `maxima`
 // [length] are those of the probe's rows. Such a head is exact otherwise. True where there is no
-// probe, and for `paper`, which is there for comparison.
+// probe.
 bool Promising(const Weights& weights, std::int64_t head, Estimator estimator,
                const SequenceRows& rows, const float* maxima);
 

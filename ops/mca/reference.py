@@ -290,14 +290,14 @@ def mca_attention(
                 if not np.any(weight) or (
                     asked
                     and not promising(
-                        a[int(wide_first) : probe.rows].max(axis=0),
+                        a[max(int(wide_first), probe.first_row) : probe.first_row + probe.rows].max(axis=0),
                         distances,
                         weight,
                         keys,
                         float(alpha[b]),
                         estimator,
                         probe,
-                        overhead + maxima_cost(length, window, global_tokens),
+                        overhead + maxima_cost(length, window, head_dim),
                         beta,
                     )
                 ):

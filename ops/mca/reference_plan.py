@@ -23,8 +23,8 @@ STORED_LENGTH = (
     768  # tokens up to which attention weights are kept; beyond, without a window, scores are computed twice
 )
 TWICE_COST = 1.5  # columns that the maxima cost for each attention weight where scores are computed twice
-STORING_COST, MOST_STORING_COST = 2.0**-20, 0.5  # where weights are kept: for each times their number, at most
-PROBE_ROWS = 64  # as many, or more by a window, tell whether finding all maxima will pay
+STORING_COST = 3 * 2.0**-22  # where weights are kept: for each times the floats in use meanwhile, up to TWICE_COST
+PROBE_ROWS = 64  # tell whether finding all maxima will pay; attention takes as many at a time
 ROUNDING_MARGIN = 1 / 16  # share of the deterministic bound left to the rounding of float32
 
 
@@ -34,9 +34,14 @@ def wanted_samples(maxima: Floats, keys: int, alpha: float, growth: float = 1.0)
         return np.asarray((keys / alpha * growth * maxima.astype(np.float64)) ** 2)
 
 
+def padded(head_dim: int) -> int:
+    """head_dim as the kernels round it up, to whole vectors."""
+    return -(-head_dim // 16) * 16
+
+
 def head_cost(head_dim: int) -> float:
-    """Dense rows that sampling a head takes before it saves anything; kernels round the width up to 16 columns."""
-    return HEAD_COST + HEAD_COST_LANES / (-(-head_dim // 16) * 16)
+    """Dense rows that sampling a head takes before it saves anything."""
+    return HEAD_COST + HEAD_COST_LANES / padded(head_dim)
 
 
 def samples_of(wanted: Float64s, channels: int) -> tuple[Float64s, NDArray[np.bool_]]:
@@ -66,11 +71,15 @@ def row_keys(length: int, window: int, global_tokens: int) -> tuple[int, bool]:
     return min(length, 2 * window + 1 + global_tokens), bool(global_tokens)
 
 
-def maxima_cost(length: int, window: int, global_tokens: int) -> float:
+def maxima_cost(length: int, window: int, head_dim: int) -> float:
     """Columns that finding the column maxima costs a head beside exact attention."""
-    weights = float(length * row_keys(length, window, global_tokens)[0])
-    stored = length <= STORED_LENGTH or 0 < window < length - 1
-    return weights * (min(MOST_STORING_COST, STORING_COST * weights) if stored else TWICE_COST)
+    narrow = 0 < window < length - 1
+    weights = float(length * min(length, PROBE_ROWS + 2 * window if narrow else length))
+    if not narrow and length > STORED_LENGTH:
+        return TWICE_COST * weights
+    # Beside the weights: queries, keys, values and output.
+    in_use = weights + 4 * length * padded(head_dim)
+    return min(TWICE_COST, STORING_COST * in_use) * weights
 
 
 def worth_approximating(
@@ -90,29 +99,33 @@ def worth_approximating(
 
 @dataclass(frozen=True)
 class Probe:
-    """The first rows of a head, whose maxima tell whether to go on.
+    """A block of rows of a head, whose maxima tell whether to go on.
 
     Attributes:
-        rows: how many; 0 where these are all there are.
+        first_row: of the probe.
+        rows: how many; 0 where nothing is asked.
         first_token: of those that are looked at.
         tokens: how many are.
-        growth_exponent: over the other rows their maxima are expected to grow by their sum to this power.
+        growth_exponent: over the other rows their maxima are expected to grow by their mean, in units of 1 / keys, to
+            this power.
     """
 
-    rows: int
-    first_token: int
-    tokens: int
+    first_row: int = 0
+    rows: int = 0
+    first_token: int = 0
+    tokens: int = 0
     growth_exponent: float = 0.0
 
 
 def probe_of(length: int, window: int) -> Probe:
-    """64 rows and all tokens; with a window the rows that settle at least 64 tokens from the window-th on."""
+    """The first 64 rows, and all tokens; with a window the first block of 64 whose rows see as many keys as any."""
     if 0 < window < length - 1:
-        rows = -(-(2 * window + PROBE_ROWS) // PROBE_ROWS) * PROBE_ROWS
-        probe = Probe(rows, window, rows - 2 * window)
+        first = -(-window // PROBE_ROWS) * PROBE_ROWS
+        exponent = max(0.0, math.log2((2 * window + 1) / PROBE_ROWS) / 8)
+        probe = Probe(first, PROBE_ROWS, first, PROBE_ROWS, exponent)
     else:
-        probe = Probe(PROBE_ROWS, 0, length, math.log2(length / PROBE_ROWS) / 8)
-    return probe if probe.rows < length else Probe(0, 0, 0)
+        probe = Probe(0, PROBE_ROWS, 0, length, max(0.0, math.log2(length / PROBE_ROWS) / 8))
+    return probe if probe.first_row + probe.rows < length else Probe()
 
 
 def promising(
@@ -144,7 +157,8 @@ def promising(
     """
     length, (channels, head_dim) = len(maxima), weight.shape
     looked_at = slice(probe.first_token, probe.first_token + probe.tokens)
-    growth = max(1.0, float(maxima[looked_at].sum(dtype=np.float64))) ** probe.growth_exponent
+    mean = keys / probe.tokens * float(maxima[looked_at].sum(dtype=np.float64))
+    growth = max(1.0, mean) ** probe.growth_exponent
     share = length / probe.tokens
     if estimator == "deterministic":
         grown = growth * maxima[looked_at].astype(np.float64)

@@ -67,29 +67,33 @@ bool WorthApproximating(const Window& window, std::int64_t channels, float alpha
 
 Probe ProbeOf(const Window& window) {
   Probe probe;
+  probe.rows = kQueryBlock;
+  std::int64_t seeing = window.length;  // rows that see a token
   if (window.narrow()) {
-    // Rows that settle the maxima of at least 64 tokens which none of the first rows sees: those
-    // see fewer keys than others, hence each by more.
-    const std::int64_t seen = 2 * window.radius;
-    probe.rows = (seen + 2 * kQueryBlock - 1) / kQueryBlock * kQueryBlock;
-    probe.first_token = window.radius;
-    probe.tokens = probe.rows - seen;
+    // The first rows see fewer keys than others, hence each by more.
+    probe.first_row = (window.radius + kQueryBlock - 1) / kQueryBlock * kQueryBlock;
+    probe.first_token = probe.first_row;
+    probe.tokens = kQueryBlock;
+    seeing = 2 * window.radius + 1;
   } else {
-    probe.rows = kQueryBlock;
     probe.tokens = window.length;
-    // Of scores that are normally distributed the largest of n is sqrt(2 ln n) deviations away: a
-    // maximum's excess over 1/n grows by a power, and their sum is that excess in the mean.
-    probe.growth_exponent =
-        std::log2(static_cast<double>(window.length) / static_cast<double>(kQueryBlock)) / 8;
   }
-  if (probe.rows >= window.length) probe.rows = 0;
+  // Of scores that are normally distributed the largest of n is sqrt(2 ln n) deviations away: by
+  // how much a maximum exceeds 1 / keys grows by a power.
+  const double growing = static_cast<double>(seeing) / static_cast<double>(kQueryBlock);
+  probe.growth_exponent = std::max(0.0, std::log2(growing) / 8);
+  if (probe.first_row + probe.rows >= window.length) probe.rows = 0;
   return probe;
 }
 
-double MaximaCost(const Window& window) {
-  const double weights = static_cast<double>(window.length * window.keys());
+double MaximaCost(const Window& window, std::int64_t padded) {
+  const std::int64_t n = window.length;
+  const std::int64_t block_keys = window.narrow() ? kQueryBlock + 2 * window.radius : n;
+  const double weights = static_cast<double>(n * std::min(n, block_keys));
   if (!window.stored()) return kTwiceCost * weights;
-  return std::min(kMostStoringCost, kStoringCost * weights) * weights;
+  // Beside the weights: queries, keys, values and output.
+  const double in_use = weights + static_cast<double>(4 * n * padded);
+  return std::min(kTwiceCost, kStoringCost * in_use) * weights;
 }
 
 void Measure(const float* hidden, std::int64_t channels, const Window& window, Estimator estimator,

@@ -41,12 +41,12 @@ struct Window {
   bool stored() const { return length <= kStoredLength || narrow(); }
 };
 
-// The first rows of a head, whose maxima tell whether to go on (README.md, section 2). None where
-// they are all its rows.
+// The rows of a head whose maxima tell whether to go on (README.md, section 2). None where there
+// are hardly others.
 Probe ProbeOf(const Window& window);
 
-// Columns that finding the maxima costs a head beside exact attention.
-double MaximaCost(const Window& window);
+// Columns that finding the maxima costs a head beside exact attention; `padded` as in PackedHead.
+double MaximaCost(const Window& window, std::int64_t padded);
 
 // Whether anything may be approximated: not at alpha 0; not where scores would have to be computed
 // twice for it and that costs more than the value projection could save; nor, by sampling, where r

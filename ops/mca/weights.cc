@@ -83,7 +83,7 @@ Weights PackWeights(const float* value_weight, std::int64_t channels, std::int64
   packed.channels = channels;
   packed.num_heads = num_heads;
   packed.head_dim = head_dim;
-  packed.padded = (head_dim + kProjectionPad - 1) / kProjectionPad * kProjectionPad;
+  packed.padded = PaddedColumns(head_dim);
   const std::int64_t size = channels * packed.padded;
   packed.weight = MakeAligned<float>(num_heads * size);
   std::memset(packed.weight.get(), 0, sizeof(float) * num_heads * size);

@@ -39,11 +39,15 @@ void ExactAttention(const AttentionHead& head, std::int64_t begin, std::int64_t 
 // sees all keys only by `global_token`.
 void FirstRowAttention(const AttentionHead& head, float* output);
 
-// The most keys that kQueryBlock rows see, row 0 of a global window aside.
+// The most keys that kQueryBlock rows see, row 0 of a global window aside, and the most pieces that
+// ProbabilityBlock takes them in.
 constexpr std::int64_t BlockKeys(const AttentionHead& head) {
   if (head.window == 0) return head.length;
   const std::int64_t seen = kQueryBlock + 2 * head.window + (head.global_token ? 1 : 0);
   return seen < head.length ? seen : head.length;
+}
+constexpr std::int64_t BlockPieces(const AttentionHead& head) {
+  return BlockKeys(head) / kQueryBlock + 3;
 }
 
 // maxima[j] = max(maxima[j], max over rows i in [begin, end) of the softmax probability A_ij), for
@@ -51,15 +55,16 @@ constexpr std::int64_t BlockKeys(const AttentionHead& head) {
 void ColumnMaxima(const AttentionHead& head, std::int64_t begin, std::int64_t end, float* maxima);
 
 // For those who need the probabilities before the values are known: the two halves of
-// ExactAttention, at 4 * 64 bytes a key. At most kQueryBlock rows, begin < end; row 0 of a global
-// window not among them.
+// ExactAttention, bit for bit. At most kQueryBlock rows, begin < end; row 0 of a global window not
+// among them.
 // probabilities [BlockKeys, 64]: row after row, for the keys that these rows see in ascending
-// order, exp(s_ij - max_j s_ij) of the rows i from `begin` on; inverse_sums [64]: 1 / sum_j of it.
-// `maxima` as in ColumnMaxima, for the keys that these rows see; both buffers 64-byte aligned.
+// order, exp(s_ij - m_ij) of the rows i from `begin` on, m the largest score up to the key's piece;
+// factors [1 + BlockPieces, 64]: 1 / sum_j of all, then m of each piece. `maxima` as in
+// ColumnMaxima, for the keys that these rows see. Both buffers 64-byte aligned.
 void ProbabilityBlock(const AttentionHead& head, std::int64_t begin, std::int64_t end,
-                      float* probabilities, float* inverse_sums, float* maxima);
+                      float* probabilities, float* factors, float* maxima);
 void ValueBlock(const AttentionHead& head, std::int64_t begin, std::int64_t end,
-                const float* probabilities, const float* inverse_sums, float* output,
+                const float* probabilities, const float* factors, float* output,
                 std::int64_t output_stride);
 
 }  // namespace attenuator

@@ -46,14 +46,14 @@ void ColumnMaxima(const AttentionHead& head, std::int64_t begin, std::int64_t en
 }
 
 void ProbabilityBlock(const AttentionHead& head, std::int64_t begin, std::int64_t end,
-                      float* probabilities, float* inverse_sums, float* maxima) {
-  Kernels().probabilities(head, begin, end, probabilities, inverse_sums, maxima, ScratchFor(head));
+                      float* probabilities, float* factors, float* maxima) {
+  Kernels().probabilities(head, begin, end, probabilities, factors, maxima, ScratchFor(head));
 }
 
 void ValueBlock(const AttentionHead& head, std::int64_t begin, std::int64_t end,
-                const float* probabilities, const float* inverse_sums, float* output,
+                const float* probabilities, const float* factors, float* output,
                 std::int64_t output_stride) {
-  Kernels().values(head, begin, end, probabilities, inverse_sums, output, output_stride,
+  Kernels().values(head, begin, end, probabilities, factors, output, output_stride,
                    ScratchFor(head));
 }
 

@@ -14,9 +14,9 @@ struct SoftmaxKernels {
   void (*column_maxima)(const AttentionHead& head, std::int64_t begin, std::int64_t end,
                         float* maxima, float* scratch);
   void (*probabilities)(const AttentionHead& head, std::int64_t begin, std::int64_t end,
-                        float* probabilities, float* inverse_sums, float* maxima, float* scratch);
+                        float* probabilities, float* factors, float* maxima, float* scratch);
   void (*values)(const AttentionHead& head, std::int64_t begin, std::int64_t end,
-                 const float* probabilities, const float* inverse_sums, float* output,
+                 const float* probabilities, const float* factors, float* output,
                  std::int64_t output_stride, float* scratch);
 };
 

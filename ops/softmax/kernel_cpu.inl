@@ -189,6 +189,16 @@ inline void Offsets(const Exponent& exponent, std::int64_t count, const float* m
   }
 }
 
+// to[lane] = times[lane] * what weights relative to the score `from` are worth relative to `now`.
+inline void Rescale(const Exponent& exponent, std::int64_t count, const float* from,
+                    const float* now, const float* times, float* to) {
+  const Vector factor = Simd::Set(exponent.factor), least = Simd::Set(exponent.least);
+  for (std::int64_t lane = 0; lane < count; lane += kWidth) {
+    const Vector less = Simd::Sub(Simd::Load(from + lane), Simd::Load(now + lane));
+    Simd::Store(to + lane, Simd::Mul(Simd::Exp2(less, factor, least), Simd::Load(times + lane)));
+  }
+}
+
 // Column maxima of rows [begin, begin + count), count <= 64.
 inline void MaximaBlock(const AttentionHead& head, std::int64_t begin, std::int64_t count,
                         float* maxima, const Scratch& scratch) {
@@ -217,47 +227,43 @@ void Maxima(const AttentionHead& head, std::int64_t begin, std::int64_t end, flo
   });
 }
 
-// ForKeys with where the keys' rows lie among those that are kept for a block. Without a window all
-// keys are scored in one piece.
-template <class Visit>
-inline std::int64_t ForKeptKeys(const AttentionHead& head, std::int64_t begin, std::int64_t end,
-                                const Visit& visit) {
-  if (head.window == 0) {
-    visit(0, head.length, false, 0);
-    return head.length;
-  }
-  std::int64_t row = 0;
-  ForKeys(head, begin, end, [&](std::int64_t first, std::int64_t last, bool masked, bool) {
-    visit(first, last, masked, row);
-    row += last - first;
-  });
-  return row;
-}
-
+// Exact attention's way over the keys, up to where it meets the values: each key block's weights
+// are relative to the largest scores so far, `factors` says to which.
 void Probabilities(const AttentionHead& given, std::int64_t begin, std::int64_t end,
-                   float* probabilities, float* inverse_sums, float* maxima, float* memory) {
+                   float* probabilities, float* factors, float* maxima, float* memory) {
   const AttentionHead head = Normalized(given);
   const std::int64_t count = end - begin;
   const Scratch scratch(head, memory);
   PackQueries(head, begin, count, scratch.query, kQueryBlock);
-  const std::int64_t keys = ForKeptKeys(
-      head, begin, end, [&](std::int64_t first, std::int64_t last, bool masked, std::int64_t row) {
-        float* scores = probabilities + row * kQueryBlock;
-        Score(head, scratch.query, count, first, last, scores, kQueryBlock);
-        if (masked) Mask(head, begin, count, first, last, scores, kQueryBlock);
-      });
   Reset(count, scratch);
-  Normalize<true>(head, count, keys, probabilities, kQueryBlock, scratch);
+  float* const inverse_sums = factors;
+  float* p = probabilities;
+  ForKeys(head, begin, end, [&](std::int64_t first, std::int64_t last, bool masked, bool) {
+    Score(head, scratch.query, count, first, last, p, kQueryBlock);
+    if (masked) Mask(head, begin, count, first, last, p, kQueryBlock);
+    Normalize<true>(head, count, last - first, p, kQueryBlock, scratch);
+    factors += kQueryBlock;
+    for (std::int64_t lane = 0; lane < count; lane += kWidth) {
+      Simd::Store(factors + lane, Simd::Load(scratch.maximum + lane));
+    }
+    p += (last - first) * kQueryBlock;
+  });
   Invert(count, scratch.sum);
   // Lanes beyond the last row take no part, whatever is in them.
   for (std::int64_t lane = count; lane < kQueryBlock; ++lane) scratch.sum[lane] = 0.0f;
   for (std::int64_t lane = 0; lane < kQueryBlock; ++lane) inverse_sums[lane] = scratch.sum[lane];
-  ForKeptKeys(head, begin, end, [&](std::int64_t first, std::int64_t last, bool, std::int64_t row) {
-    for (std::int64_t j = first; j < last; ++j, ++row) {
+  const Exponent exponent(head);
+  factors = inverse_sums;
+  p = probabilities;
+  ForKeys(head, begin, end, [&](std::int64_t first, std::int64_t last, bool, bool) {
+    factors += kQueryBlock;
+    Rescale(exponent, count, factors, scratch.maximum, scratch.sum, scratch.old_factor);
+    for (std::int64_t j = first; j < last; ++j, p += kQueryBlock) {
       Vector most = Simd::Zero();
       for (std::int64_t lane = 0; lane < count; lane += kWidth) {
-        const Vector p = Simd::Load(probabilities + row * kQueryBlock + lane);
-        most = Simd::Max(Simd::Mul(p, Simd::Load(scratch.sum + lane)), most);
+        const Vector weight =
+            Simd::Mul(Simd::Load(p + lane), Simd::Load(scratch.old_factor + lane));
+        most = Simd::Max(weight, most);
       }
       const float largest = Simd::Largest(most);
       maxima[j] = largest > maxima[j] ? largest : maxima[j];
@@ -266,23 +272,31 @@ void Probabilities(const AttentionHead& given, std::int64_t begin, std::int64_t 
 }
 
 void ProbabilityValues(const AttentionHead& given, std::int64_t begin, std::int64_t end,
-                       const float* probabilities, const float* inverse_sums, float* output,
+                       const float* probabilities, const float* factors, float* output,
                        std::int64_t output_stride, float* memory) {
   const AttentionHead head = Normalized(given);
+  const std::int64_t count = end - begin;
   const Scratch scratch(head, memory);
-  for (std::int64_t lane = 0; lane < kQueryBlock; ++lane) scratch.old_factor[lane] = 1.0f;
-  std::int64_t row = 0;
+  const Exponent exponent(head);
+  const float* const inverse_sums = factors;
+  const float* before = nullptr;
+  for (std::int64_t lane = 0; lane < kQueryBlock; ++lane) scratch.sum[lane] = 1.0f;
   ForKeys(head, begin, end, [&](std::int64_t first, std::int64_t last, bool, bool final) {
+    factors += kQueryBlock;
+    if (before != nullptr) {
+      Rescale(exponent, count, before, factors, scratch.sum, scratch.old_factor);
+    }
     const Sink sink{scratch.kept,
                     Padded(head.value_dim),
-                    row > 0 ? scratch.old_factor : nullptr,
+                    before != nullptr ? scratch.old_factor : nullptr,
                     final ? inverse_sums : nullptr,
                     output,
                     output_stride,
                     head.value_dim};
-    AddValues(head, probabilities + row * kQueryBlock, kQueryBlock, end - begin,
+    AddValues(head, probabilities, kQueryBlock, count,
               PackValues(head, first, last, false, scratch.value), last - first, sink);
-    row += last - first;
+    probabilities += (last - first) * kQueryBlock;
+    before = factors;
   });
 }
 

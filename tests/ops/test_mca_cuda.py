@@ -170,8 +170,9 @@ def test_probes_that_say_no_and_probes_that_say_yes(
     """Next to the alphas from which on two heads are promising: both probes say no, one does, none does."""
     given = alike(length, 2, head_dim, channels, 0.1)
     probe = reference_plan.probe_of(length, window)
-    # The last rows of a probe of 64 matter; under a window a "no" is worth more than the maxima cost.
-    given["query"][0 if window else probe.rows - 32 : probe.rows] *= np.float32(1.5)
+    # The last rows of the probe matter; under a window a "no" is worth more than the maxima cost.
+    last = probe.first_row + probe.rows
+    given["query"][probe.first_row if window else last - 32 : last] *= np.float32(2.5 if window else 1.5)
     given = rounded(given, data)
     attributes: dict[str, AttributeValue] = {
         "num_heads": 2,
@@ -184,10 +185,12 @@ def test_probes_that_say_no_and_probes_that_say_yes(
     assert low * (1 + 4 * MARGIN) < high < 1
 
     # Other rows would put the limits elsewhere.
-    wrong = [probe.rows - 64] if window else [probe.rows - 32, probe.rows + 64]
-    for rows in wrong if length > 65 else wrong[:1]:
-        other = [threshold(q) for q in questions(given, attributes, lambda *_, r=rows: replace(probe, rows=r))]
-        assert np.abs(np.divide(other, limits) - 1).max() > 2 * MARGIN
+    wrong = [replace(probe, rows=32)]
+    if length > 65:
+        wrong += [replace(probe, rows=128)] if not window else [replace(probe, first_row=probe.first_row + 64)]
+    for other in wrong:
+        limits_of_other = [threshold(question) for question in questions(given, attributes, lambda *_, p=other: p)]
+        assert np.abs(np.divide(limits_of_other, limits) - 1).max() > 2 * MARGIN
 
     given = repeated(given, [low * (1 - MARGIN), (low + high) / 2, high * (1 + MARGIN)])
     first = limits[0] == low
@@ -216,7 +219,7 @@ def test_all_maxima_may_take_back_what_the_probe_promised(estimator: str) -> Non
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize(
     ("length", "window", "channels", "asked"),
-    [(64, 0, 300, 0), (65, 0, 300, 1), (192, 64, 300, 0), (193, 64, 300, 1), (769, 0, 900, 0)],
+    [(64, 0, 300, 0), (65, 0, 300, 1), (128, 64, 300, 0), (129, 64, 300, 1), (769, 0, 900, 0)],
 )
 def test_who_is_asked(estimator: str, length: int, window: int, channels: int, asked: int) -> None:
     """Not a head whose rows are all the probe's, nor one that is exact from the start, nor `paper`."""

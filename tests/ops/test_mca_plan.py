@@ -135,19 +135,21 @@ def test_a_head_that_does_not_promise_to_pay_is_exact(
 
 @pytest.mark.parametrize("estimator", PROBED)
 @pytest.mark.parametrize("global_tokens", [0, 1])
-def test_the_first_rows_decide(estimator: str, global_tokens: int) -> None:
+def test_the_rows_of_the_probe_decide(estimator: str, global_tokens: int) -> None:
     """Without a promise no token is approximated, though those beyond the probe would be, and the other way round."""
     window, length, head_dim = 20, 1000, 16
     attributes = attributes_of(estimator, window, global_tokens)
     given = inputs((length,), 2, head_dim, 300, sharpness=0.05)
     given["alpha"][:] = 1.0
-    rows = reference_plan.probe_of(length, window).rows
-    sharpen(given, 0, head_dim, slice(0, rows))
-    sharpen(given, 1, head_dim, slice(rows + window, length))
+    probe = reference_plan.probe_of(length, window)
+    first, last = probe.first_row, probe.first_row + probe.rows
+    sharpen(given, 0, head_dim, slice(first, last))
+    sharpen(given, 1, head_dim, slice(0, first - window))
+    sharpen(given, 1, head_dim, slice(last + window + 160, length))
     check(given, attributes)
-    first, last = (plans(given, attributes, 0, head, (1.0,))[0] for head in (0, 1))
-    assert not first.any()
-    assert 0 < last.astype(bool).mean() < 0.45, "the tokens that the probe has looked at, and few others"
+    none, some = (plans(given, attributes, 0, head, (1.0,))[0] for head in (0, 1))
+    assert not none.any()
+    assert 0 < some.astype(bool).mean() < 0.45, "the tokens that the probe has looked at, and few others"
     maxima = probabilities(given["query"][:, :head_dim], given["key"][:, :head_dim], 0.0, window, global_tokens).max(0)
     if estimator == "sampled":
         _, sampled = reference_plan.samples_of(
@@ -157,7 +159,7 @@ def test_the_first_rows_decide(estimator: str, global_tokens: int) -> None:
     output, flops = run("mca", given, attributes, 1, WEIGHTS)
     exact = exact_rows(given, attributes)
     assert_close(output[:, :head_dim], exact[:, :head_dim])
-    assert 0.9 < flops[0] < 1.0
+    assert 0.8 < flops[0] < 1.0
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)

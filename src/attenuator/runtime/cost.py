@@ -82,7 +82,7 @@ def value_share(node: AttentionNode, tokens: int, alpha: float) -> float:
         return 1.0
     share = min(1.0, MCA_SHARE / (alpha * math.sqrt(node.channels)))
     saved = tokens * (mca.TOKEN_GAIN - mca.COLUMN_COST * share)
-    maxima = mca.maxima_cost(tokens, node.window, 0) / node.channels
+    maxima = mca.maxima_cost(tokens, node.window, node.head_dim) / node.channels
     if node.estimator == "sampled" and saved < mca.head_cost(node.head_dim) + maxima:
         return 1.0
     return share
