@@ -134,7 +134,7 @@ def run(length: int, window: int, sharpness: float, seconds: float) -> Row:
         "matmul, softmax": dense(packed, hidden, True, window),
         **{name: dense_by_ort(packed, hidden, node) for name, node in BY_ORT.items() if not window},
         "mca, 16 channels, exact": mca(packed, few, 0.0, window),
-        # The one estimator that keeps the attention weights and takes their maxima without a promise; all is exact then.
+        # The one estimator that keeps the attention weights and takes their maxima unpromised; all is exact then.
         "mca, 16 channels": mca(packed, few, SMALLEST_ALPHA, window, "paper"),
     }
     settings: list[Row] = []
