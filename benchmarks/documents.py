@@ -91,7 +91,7 @@ def operator_parts(operators: dict[str, Result]) -> Iterator[str]:
         yield (
             "768 channels, times faster than ONNX Runtime's prepacked MatMul, in the projection's own time; and with "
             "attention, than that MatMul followed by `SoftmaxAttention`, and by the better of ONNX Runtime's "
-            "attention nodes:"
+            "attention nodes, which have no window:"
         )
         yield tables.projection_table(operators)
         yield tables.slowest_alpha(operators)

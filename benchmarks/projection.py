@@ -131,7 +131,7 @@ def run(length: int, window: int, sharpness: float, seconds: float) -> Row:
     alphas = sorted({*ALPHAS, *(alpha for alpha in found.values() if alpha is not None)})
     runs: Runs = {
         "matmul": dense(packed, hidden, attend=False),
-        "matmul, softmax": dense(packed, hidden, True, window),
+        "matmul, softmax": dense(packed, hidden, attend=True, window=window),
         **{name: dense_by_ort(packed, hidden, node) for name, node in BY_ORT.items() if not window},
         "mca, 16 channels, exact": mca(packed, few, 0.0, window),
         # The one estimator that keeps the attention weights and takes their maxima unpromised; all is exact then.

@@ -31,7 +31,7 @@ thread_local Scratch scratch;
 
 // Runs its tasks here and now, for a head of a short sequence.
 struct Inline {
-  static constexpr std::int64_t kMaximaTasks = 1;
+  static constexpr std::int64_t kMaximaTasks = 1;  // that gather column maxima apart
   template <class Body>
   void For(std::int64_t tasks, const Body& body) {
     for (std::int64_t task = 0; task < tasks; ++task) body(task);
@@ -56,7 +56,7 @@ bool IsFinite(const Call& call, std::int64_t b, std::int64_t h, Pool& pool) {
   const AttentionHead head = call.head(b, h);
   const auto share = [&](std::int64_t index) { return channels * index / call.weights.num_heads; };
   const std::int64_t from = share(h), columns = share(h + 1) - from;
-  const bool hidden = call.first() || !call.approximate(b);
+  const bool hidden = !call.approximate(b);
   const auto finite = Projection().finite;
   std::vector<char> tasks((n + kTaskRows - 1) / kTaskRows, 1);
   pool.For(static_cast<std::int64_t>(tasks.size()), [&](std::int64_t task) {
@@ -149,8 +149,8 @@ Projected Project(const Call& call, std::int64_t b, std::int64_t h, const float*
 // Column maxima of rows taken in turns by tasks, each with maxima of its own, then joined.
 // rows(task, tasks, maxima [length]) takes those of its turn.
 template <class Pool, class Rows>
-void JoinMaxima(std::int64_t turns, std::int64_t length, Pool& pool, float* maxima,
-                const Rows& rows) {
+void GatherMaxima(std::int64_t turns, std::int64_t length, Pool& pool, float* maxima,
+                  const Rows& rows) {
   const std::int64_t tasks = turns < Pool::kMaximaTasks ? turns : Pool::kMaximaTasks;
   std::vector<float> others((tasks > 1 ? tasks - 1 : 0) * length, 0.0f);
   pool.For(tasks, [&](std::int64_t task) {
@@ -187,7 +187,7 @@ double RunStoredHead(const Call& call, std::int64_t b, std::int64_t h, float* me
   };
   const auto output = [&](std::int64_t row) { return call.head_output(b, h) + row * call.width(); };
   const auto store = [&](std::int64_t from, std::int64_t to) {
-    JoinMaxima(
+    GatherMaxima(
         to - from, n, pool, maxima.data(), [&](std::int64_t task, std::int64_t tasks, float* mine) {
           for (std::int64_t block = from + task; block < to; block += tasks) {
             ProbabilityBlock(head, begin(block), end(block), probabilities + block * block_floats,
@@ -239,13 +239,13 @@ double RunTwiceHead(const Call& call, std::int64_t b, std::int64_t h, float* val
   ColumnMaxima(head, first, first + rows.probe.rows, maxima.data());
   Projected projected{false, static_cast<double>(n * call.weights.channels)};
   if (Promising(call.weights, h, call.attributes.estimator, rows, maxima.data())) {
-    JoinMaxima(chunks, n, pool, maxima.data(),
-               [&](std::int64_t task, std::int64_t tasks, float* mine) {
-                 for (std::int64_t chunk = task; chunk < chunks; chunk += tasks) {
-                   const std::int64_t begin = chunk * kTaskRows;
-                   ColumnMaxima(head, begin, begin + kTaskRows < n ? begin + kTaskRows : n, mine);
-                 }
-               });
+    GatherMaxima(chunks, n, pool, maxima.data(),
+                 [&](std::int64_t task, std::int64_t tasks, float* mine) {
+                   for (std::int64_t chunk = task; chunk < chunks; chunk += tasks) {
+                     const std::int64_t begin = chunk * kTaskRows;
+                     ColumnMaxima(head, begin, begin + kTaskRows < n ? begin + kTaskRows : n, mine);
+                   }
+                 });
     projected = Project(call, b, h, maxima.data(), values, pool);
   } else {
     ProjectExactly(call, b, h, values, pool);

@@ -52,14 +52,19 @@ struct Call {
            (1 + static_cast<double>(keys) / static_cast<double>(weights.head_dim));
   }
 
+  // Whether a sequence's heads are worth looking at: even with one column for every token, or all
+  // tokens replaced, sampling has to save more than it costs to begin and to find the maxima.
   bool approximate(std::int64_t b) const {
-    // As many rows as a head has can never save what it costs to begin.
-    const double rows = static_cast<double>(sequences.length(b));
-    if (attributes.estimator == Estimator::kSampled &&
-        !WorthSampling(rows, rows, static_cast<double>(weights.channels), weights.padded, 0)) {
-      return false;
-    }
-    return WorthApproximating(window(b), weights.channels, alpha[b], attributes.estimator);
+    const Window seen = window(b);
+    const Estimator estimator = attributes.estimator;
+    if (first() || !WorthApproximating(seen, weights.channels, alpha[b], estimator)) return false;
+    if (estimator == Estimator::kPaper) return true;
+    const double tokens = static_cast<double>(seen.length);
+    const double channels = static_cast<double>(weights.channels);
+    const double cost = ProbeOf(seen).rows > 0 ? MaximaCost(seen, weights.padded) : 0.0;
+    return estimator == Estimator::kSampled
+               ? WorthSampling(tokens, tokens, channels, weights.padded, cost)
+               : WorthReplacing(tokens, channels, cost);
   }
 
   // The head's attention; its values are not known yet.
@@ -67,7 +72,7 @@ struct Call {
   SequenceRows rows(std::int64_t b) const;
 };
 
-// What RunLongHead needs for its values and, where they are kept, attention weights.
+// Floats that a head needs for its values and, where they are kept, its attention weights.
 std::int64_t HeadFloats(const Call& call, std::int64_t b);
 // Both write the head's output rows. The sequence is not empty. A head looks for NaN and infinities
 // in its columns of query and key and, where the sequence is not approximated, in an equal share of

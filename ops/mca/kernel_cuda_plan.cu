@@ -191,7 +191,7 @@ __global__ __launch_bounds__(kThreads) void MakePlan(Items items, DeviceCall cal
     rule.distances = facts.distances + item.begin;
   }
   const auto worth = [&](double tokens, double samples, double cost) {
-    if (deterministic) return channels * (tokens - 1) > cost;
+    if (deterministic) return WorthReplacing(tokens, channels, cost);
     if (paper) return tokens * channels - samples >= cost;
     return WorthSampling(tokens, samples, channels, PaddedColumns(call.head_dim), cost);
   };

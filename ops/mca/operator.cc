@@ -82,25 +82,27 @@ class McaAttentionKernel final : public Kernel {
   // Facts of sequences that may be approximated.
   static void Study(Call& call, ThreadPool& threads) {
     threads.For(call.sequences.batch, [&](std::int64_t b) {
-      if (call.sequences.length(b) == 0 || call.first() || !call.approximate(b)) return;
+      if (call.sequences.length(b) == 0 || !call.approximate(b)) return;
       mca::Measure(call.hidden_rows(b), call.weights.channels, call.window(b),
                    call.attributes.estimator, &call.facts[b]);
     });
   }
 
-  // Rows of a sequence that is not finite become NaN. Returns its value_flops.
+  // Returns a sequence's value_flops. Where it is not finite, its rows become NaN.
   static float Finish(const Call& call, std::int64_t b) {
     const std::int64_t n = call.sequences.length(b), heads = call.weights.num_heads;
-    bool finite = n > 0 && call.facts[b].finite;
+    if (n == 0) return 1.0f;
+    bool finite = call.facts[b].finite;
     double spent = 0;
     for (std::int64_t h = 0; h < heads; ++h) {
       finite = finite && call.heads[b * heads + h].finite;
       spent += call.heads[b * heads + h].columns;
     }
-    if (finite)
+    if (finite) {
       return static_cast<float>(spent / static_cast<double>(n * call.weights.channels * heads));
-    std::fill_n(call.output + call.query_row(b) * call.width(),
-                n > 0 ? (call.first() ? 1 : n) * call.width() : 0,
+    }
+    const std::int64_t rows = call.first() ? 1 : n;
+    std::fill_n(call.output + call.query_row(b) * call.width(), rows * call.width(),
                 std::numeric_limits<float>::quiet_NaN());
     return 1.0f;
   }

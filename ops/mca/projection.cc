@@ -55,11 +55,6 @@ struct Replacing {
   }
 };
 
-// The mean row has to be projected too: replacing a single token wins nothing.
-bool WorthReplacing(double tokens, double channels, double overhead) {
-  return channels * (tokens - 1) > overhead;
-}
-
 }  // namespace
 
 bool Promising(const Weights& weights, std::int64_t head, Estimator estimator,

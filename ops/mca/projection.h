@@ -34,6 +34,12 @@ ATTENUATOR_HOST_DEVICE inline constexpr bool WorthSampling(double tokens, double
          HeadCost(padded) * channels + overhead;
 }
 
+// Whether replacing so many tokens by the mean row is: that row has to be projected too.
+ATTENUATOR_HOST_DEVICE inline constexpr bool WorthReplacing(double tokens, double channels,
+                                                            double overhead) {
+  return channels * (tokens - 1) > overhead;
+}
+
 // Columns that finding the column maxima costs beside exact attention, for each attention weight:
 // kTwiceCost where scores are computed twice; where weights are kept until the values are known,
 // kStoringCost for each float that a head has in use meanwhile, since what does not fit into the

@@ -290,7 +290,7 @@ def mca_attention(
                 if not np.any(weight) or (
                     asked
                     and not promising(
-                        a[max(int(wide_first), probe.first_row) : probe.first_row + probe.rows].max(axis=0),
+                        a[probe.first_row : probe.first_row + probe.rows].max(axis=0),
                         distances,
                         weight,
                         keys,

@@ -1,6 +1,6 @@
 """What approximating a head costs and saves, and the decisions made from it: ops/mca/README.md, section 2.
 
-The same rules as in projection.cc and sequence.cc, of which the operator's results depend: only a token whose r, or a
+The same rules as in projection.cc and sequence.cc, on which the operator's results depend: only a token whose r, or a
 head whose savings, lie within rounding of a threshold may be decided otherwise.
 """
 
@@ -19,9 +19,9 @@ COLUMN_COST = 1.5  # of a sampled column
 TOKEN_GAIN = 0.875  # share of C that a token may save at most
 BREAK_EVEN = 0.5625  # share of C from which a token is computed exactly
 HEAD_COST, HEAD_COST_LANES = 24, 256  # dense rows that a head has to save before anything is sampled
-STORED_LENGTH = (
-    768  # tokens up to which attention weights are kept; beyond, without a window, scores are computed twice
-)
+# Tokens, and under a window keys of a row, up to which attention weights are kept; beyond, scores are computed twice
+# without a window, and nothing is approximated under one.
+STORED_LENGTH = 768
 TWICE_COST = 1.5  # columns that the maxima cost for each attention weight where scores are computed twice
 STORING_COST = 3 * 2.0**-22  # where weights are kept: for each times the floats in use meanwhile, up to TWICE_COST
 PROBE_ROWS = 64  # tell whether finding all maxima will pay; attention takes as many at a time
@@ -89,11 +89,13 @@ def worth_approximating(
 
     As sum_j max_i A_ij >= 1, the mean of r_j is at least 1 / alpha^2.
     """
+    keys = row_keys(length, window, global_tokens)[0]
+    if 0 < window < length - 1 and keys > STORED_LENGTH:
+        return False
     if estimator == "paper":
         return True
     if estimator == "sampled" and alpha * alpha * channels <= 1:
         return False
-    keys = row_keys(length, window, global_tokens)[0]
     return keys <= STORED_LENGTH or 2 * keys <= channels
 
 

@@ -58,7 +58,7 @@ bool SurelyNearer(const std::vector<float>& norms, double centre_square, const W
 
 bool WorthApproximating(const Window& window, std::int64_t channels, float alpha,
                         Estimator estimator) {
-  if (alpha == 0) return false;
+  if (alpha == 0 || (window.narrow() && window.keys() > kStoredLength)) return false;
   if (estimator == Estimator::kPaper) return true;
   const double a = alpha;
   if (estimator == Estimator::kSampled && a * a * static_cast<double>(channels) <= 1) return false;
@@ -82,8 +82,7 @@ Probe ProbeOf(const Window& window) {
   // how much a maximum exceeds 1 / keys grows by a power.
   const double growing = static_cast<double>(seeing) / static_cast<double>(kQueryBlock);
   probe.growth_exponent = std::max(0.0, std::log2(growing) / 8);
-  if (probe.first_row + probe.rows >= window.length) probe.rows = 0;
-  return probe;
+  return probe.first_row + probe.rows < window.length ? probe : Probe{};
 }
 
 double MaximaCost(const Window& window, std::int64_t padded) {

@@ -9,12 +9,12 @@
 namespace attenuator::mca {
 
 // Up to this length a head is one task and keeps its attention weights, 2.25 MiB at most a thread;
-// above it a head is spread over the threads. Under a window weights are kept at any length, there
-// being few of them; without one the scores of a longer sequence are computed twice.
+// above it a head is spread over the threads. Under a window weights are kept at any length if rows
+// see no more keys than this; without one the scores of a longer sequence are computed twice.
 inline constexpr std::int64_t kStoredLength = 768;
 
 struct SequenceFacts {
-  bool finite = true;            // no NaN or infinity among its hidden rows
+  bool finite = true;            // of an approximated sequence: no NaN or infinity in hidden rows
   bool centred = false;          // the mean row is taken off before sampling
   std::vector<float> centre;     // [C]
   std::vector<float> distances;  // [length], at least |x_j - centre|; `deterministic`
@@ -37,7 +37,7 @@ struct Window {
   }
   // Row 0 sees all keys though others do not.
   bool wide_first() const { return narrow() && global; }
-  // Whether a head's attention weights are kept until the values are known.
+  // Whether a head that is approximated keeps its attention weights until the values are known.
   bool stored() const { return length <= kStoredLength || narrow(); }
 };
 
@@ -48,9 +48,10 @@ Probe ProbeOf(const Window& window);
 // Columns that finding the maxima costs a head beside exact attention; `padded` as in PackedHead.
 double MaximaCost(const Window& window, std::int64_t padded);
 
-// Whether anything may be approximated: not at alpha 0; not where scores would have to be computed
-// twice for it and that costs more than the value projection could save; nor, by sampling, where r
-// is C or more in the mean: sum_j max_i A_ij >= 1, so mean r >= 1 / alpha^2.
+// Whether anything may be approximated, by what is known without the data: not at alpha 0; not
+// where rows see so many keys that their maxima cost more than the value projection could save;
+// nor, by sampling, where r is C or more in the mean: sum_j max_i A_ij >= 1, so mean r >= 1 /
+// alpha^2.
 bool WorthApproximating(const Window& window, std::int64_t channels, float alpha,
                         Estimator estimator);
 

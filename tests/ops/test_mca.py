@@ -80,7 +80,7 @@ def plans(
 
     def plan(factor: float) -> Array:
         if probe.rows and estimator != "paper":
-            maxima = factor * a[max(int(wide_first), probe.first_row) : probe.first_row + probe.rows].max(axis=0)
+            maxima = factor * a[probe.first_row : probe.first_row + probe.rows].max(axis=0)
             to_save = overhead + reference_plan.maxima_cost(length, window, head_dim)
             if not reference_plan.promising(maxima, distances, weight, keys, alpha, estimator, probe, to_save, beta):
                 return exact

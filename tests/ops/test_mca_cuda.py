@@ -321,6 +321,18 @@ def test_a_sequence_does_not_depend_on_its_batch(case: Case) -> None:
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_a_probed_sequence_does_not_depend_on_its_batch(estimator: str) -> None:
+    given = inputs((9, 140), 1, 20, 300, sharpness=0.1)
+    given["alpha"][:] = 1.0
+    attributes: dict[str, AttributeValue] = {"num_heads": 1, "estimator": estimator}
+    together = run_on_device("mca", given, attributes, "float")
+    assert together[1][1] < 1.0, "nothing was approximated"
+    alone = {name: given[name][9:] for name in ("query", "key", "hidden")} | {"cu_seqlens": offsets([140])}
+    alone = given | alone | {name: given[name][1:] for name in ("alpha", "seed")}
+    assert same_bits(run_on_device("mca", alone, attributes, "float"), [together[0][9:], together[1][1:]])
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize(("window", "global_tokens"), [(0, 0), (9, 1)])
 def test_any_order_of_threads(estimator: str, window: int, global_tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
     given = inputs((140, 9), 1, 20, 300, sharpness=0.1)

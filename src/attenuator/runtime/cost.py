@@ -15,8 +15,8 @@ from attenuator.runtime.graph import Graph
 from attenuator.runtime.work import AttentionNode, Work, count_work
 
 ACOS_WORK = 32  # multiply-adds' worth of one collision probability, (1 - acos(x) / pi)^tau
-# Share of the value projection that a sampled sequence spends, times alpha * sqrt(C). The table over all the bundled
-# reviews (examples/reviews-mca/README.md, C = 128) has 2.1 to 3.1, with the many in it that are computed exactly.
+# Share of the value projection that a sampled sequence spends, times alpha * sqrt(C). Over all the bundled reviews
+# (examples/reviews-mca/README.md, C = 128) it is 2.1 to 3.1, since heads that promise too little are exact.
 MCA_SHARE = 1.3
 
 
