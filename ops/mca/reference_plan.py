@@ -120,10 +120,10 @@ class Probe:
 
 
 def probe_of(length: int, window: int) -> Probe:
-    """The first 64 rows, and all tokens; with a window the first block of 64 whose rows see as many keys as any."""
+    """The first 64 rows, and all tokens; with a window the first block of 64 that begins as far from the start."""
     if 0 < window < length - 1:
         first = -(-window // PROBE_ROWS) * PROBE_ROWS
-        exponent = max(0.0, math.log2((2 * window + 1) / PROBE_ROWS) / 8)
+        exponent = max(0.0, math.log2(min(length, 2 * window + 1) / PROBE_ROWS) / 8)
         probe = Probe(first, PROBE_ROWS, first, PROBE_ROWS, exponent)
     else:
         probe = Probe(0, PROBE_ROWS, 0, length, max(0.0, math.log2(length / PROBE_ROWS) / 8))

@@ -23,17 +23,17 @@ double SmallestRowSum(const std::vector<double>& values, const Window& window) {
     const std::int64_t low = std::max<std::int64_t>(0, i - window.radius);
     const std::int64_t high = std::min(n, i + window.radius + 1);
     const double far = window.global && low > 0 ? values[0] : 0.0;
-    smallest = std::min(smallest, before[high] - before[low] + far);
+    const double sum = before[high] - before[low] + far;
+    if (!(sum >= smallest)) smallest = sum;  // NaN stays
   }
   return smallest;
 }
 
 // Centring keeps the bound where the rows lie no further from the centre than from 0, on average
 // over the keys of every row.
-bool Nearer(const float* hidden, std::int64_t channels, const std::vector<float>& norms,
-            const float* centre, const Window& window) {
-  std::vector<float> distances(norms.size());
-  Projection().distances(hidden, centre, window.length, channels, distances.data());
+template <class Real>
+bool Nearer(const std::vector<Real>& norms, const std::vector<Real>& distances,
+            const Window& window) {
   std::vector<double> gain(norms.size());
   for (std::size_t j = 0; j < norms.size(); ++j) {
     gain[j] = static_cast<double>(norms[j]) - static_cast<double>(distances[j]);
@@ -54,6 +54,25 @@ bool SurelyNearer(const std::vector<float>& norms, double centre_square, const W
   return std::sqrt(std::max(0.0, squares / n - centre_square)) * (1 + 1e-5) <= sum / n;
 }
 
+// Whether the mean row is to be taken off. Squares of `norms` and of distances fit into float32
+// where the largest norm is of usual size.
+bool IsNearer(const float* hidden, std::int64_t channels, const std::vector<float>& norms,
+              const SequenceFacts& facts, double centre_square, const Window& window) {
+  constexpr float kSmallest = 1e-15f, kLargest = 1e18f;
+  const std::size_t n = norms.size();
+  const float largest = *std::max_element(norms.begin(), norms.end());
+  if (!(largest > kSmallest && largest < kLargest)) {
+    std::vector<double> lengths(n), distances(n);
+    Projection().norms(hidden, facts.centre.data(), window.length, channels, lengths.data(),
+                       distances.data());
+    return Nearer(lengths, distances, window);
+  }
+  if (SurelyNearer(norms, centre_square, window)) return true;
+  std::vector<float> distances(n);
+  Projection().distances(hidden, facts.centre.data(), window.length, channels, distances.data());
+  return Nearer(norms, distances, window);
+}
+
 }  // namespace
 
 bool WorthApproximating(const Window& window, std::int64_t channels, float alpha,
@@ -70,11 +89,11 @@ Probe ProbeOf(const Window& window) {
   probe.rows = kQueryBlock;
   std::int64_t seeing = window.length;  // rows that see a token
   if (window.narrow()) {
-    // The first rows see fewer keys than others, hence each by more.
+    // The first rows see fewer keys than others, hence each by more. So may the last.
     probe.first_row = (window.radius + kQueryBlock - 1) / kQueryBlock * kQueryBlock;
     probe.first_token = probe.first_row;
     probe.tokens = kQueryBlock;
-    seeing = 2 * window.radius + 1;
+    seeing = std::min(window.length, 2 * window.radius + 1);
   } else {
     probe.tokens = window.length;
   }
@@ -129,8 +148,7 @@ void Measure(const float* hidden, std::int64_t channels, const Window& window, E
     facts->beta = SmallestRowSum(lengths, window) / static_cast<double>(window.keys());
     return;
   }
-  facts->centred = finite && (SurelyNearer(norms, centre_square, window) ||
-                              Nearer(hidden, channels, norms, facts->centre.data(), window));
+  facts->centred = finite && IsNearer(hidden, channels, norms, *facts, centre_square, window);
   if (!facts->centred) facts->centre.assign(channels, 0.0f);
 }
 

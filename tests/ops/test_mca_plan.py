@@ -11,7 +11,7 @@ from cases import same_bits
 from harness import Array, AttributeValue, offsets, run
 from test_mca import ESTIMATORS, WEIGHTS, check, inputs, plans
 
-from attenuator.ops.mca import reference_plan
+from attenuator.ops.mca import reference, reference_plan
 from attenuator.ops.softmax.reference import probabilities
 
 PROBED = ("sampled", "deterministic")  # `paper` never asks
@@ -209,6 +209,24 @@ def test_stored_attention_weights_give_the_rows_of_softmax_attention(window: int
     plain = {name: given[name] for name in ("query", "key", "cu_seqlens")} | {"value": value}
     assert_close(output, run("softmax", plain, attributes)[0])
     assert same_bits([output], [exact_rows(given, attributes)])
+
+
+@pytest.mark.parametrize("magnitude", [1e-25, 1e20, 1e30])
+@pytest.mark.parametrize(("window", "global_tokens"), WINDOWS)
+def test_the_mean_row_is_chosen_though_squares_leave_float32(magnitude: float, window: int, global_tokens: int) -> None:
+    """One row far from all others: they lie further from the mean row than from 0, which therefore is not taken off."""
+    given = inputs((130,), 1, 16, 1700, sharpness=0.05)
+    given["alpha"][:] = 1.0
+    given["hidden"][:] = 0
+    given["hidden"][70] = magnitude
+    given["value_weight"] /= np.float32(1000)
+    attributes = attributes_of("sampled", window, global_tokens, heads=1)
+    given["value_bias"][:] = 0
+    output, flops = run("mca", given, attributes, 1, WEIGHTS)
+    expected, expected_flops = reference.mca_attention(**given, **attributes)  # type: ignore[arg-type]
+    assert flops[0] < 1.0, "nothing was approximated"
+    np.testing.assert_allclose(flops, expected_flops, rtol=1e-6)
+    assert np.abs(output - expected).max() < 2e-5 * np.abs(expected).max()
 
 
 def poisoned(given: dict[str, Array], name: str, row: int, column: int, value: float) -> dict[str, Array]:
