@@ -18,6 +18,9 @@ using mca::Call;
 using mca::SequenceFacts;
 using mca::Weights;
 
+// Floats of hidden rows that stay in the second-level cache from head to head.
+constexpr std::int64_t kCachedFloats = 256 * 1024;
+
 class McaAttentionKernel final : public Kernel {
  public:
   explicit McaAttentionKernel(const NodeReader& reader) : attributes_(Spec::Read(reader)) {
@@ -122,12 +125,33 @@ class McaAttentionKernel final : public Kernel {
         call.heads[b * heads + h] = mca::RunLongHead(call, b, h, memory.get(), threads);
       }
     }
-    // Head by head, so that neighbouring tasks find the head's weight in the cache.
-    const std::int64_t count = static_cast<std::int64_t>(short_ones.size());
-    threads.For(heads * count, [&](std::int64_t task) {
-      const std::int64_t b = short_ones[task % count], h = task / count;
-      call.heads[b * heads + h] = mca::RunShortHead(call, b, h);
+    const std::vector<Task> tasks = InCacheOrder(call, short_ones);
+    threads.For(static_cast<std::int64_t>(tasks.size()), [&](std::int64_t index) {
+      const Task& task = tasks[index];
+      call.heads[task.sequence * heads + task.head] =
+          mca::RunShortHead(call, task.sequence, task.head);
     });
+  }
+
+  struct Task {
+    std::int64_t sequence, head;
+  };
+
+  // Neighbouring tasks find each other's data in the cache: sequences whose hidden rows fit into it
+  // together, head by head, so that these share the head's weight too.
+  static std::vector<Task> InCacheOrder(const Call& call, const std::vector<std::int64_t>& ones) {
+    const std::int64_t most = kCachedFloats / call.weights.channels;
+    std::vector<Task> tasks;
+    for (std::size_t first = 0, last = 0; first < ones.size(); first = last) {
+      std::int64_t tokens = 0;
+      do {
+        tokens += call.sequences.length(ones[last++]);
+      } while (last < ones.size() && tokens + call.sequences.length(ones[last]) <= most);
+      for (std::int64_t h = 0; h < call.weights.num_heads; ++h) {
+        for (std::size_t i = first; i < last; ++i) tasks.push_back({ones[i], h});
+      }
+    }
+    return tasks;
   }
 
   Spec::Attributes attributes_;
