@@ -154,18 +154,16 @@ def test_cost_falls_as_alpha_rises_where_mca_samples(models: dict[str, Model]) -
     assert exact == models["softmax"].predict_cost(200, {})
     assert exact > cost(200, {"alpha": 0.5}) > cost(200, {"alpha": 1.0})
     projections = 200 * tiny.LAYERS * tiny.HIDDEN**2
-    assert exact - cost(200, {"alpha": 1.0}) == pytest.approx(projections * (1 - 1.3 / tiny.HIDDEN**0.5))
+    saved = projections * (1 - 1.3 / tiny.HIDDEN**0.5)
+    assert 0.9 * saved < exact - cost(200, {"alpha": 1.0}) < saved, "a few heads promise too little"
     # Where sampling cannot pay, the operator computes exactly: alpha^2 C at most 1, and long texts of a narrow model.
     assert cost(200, {"alpha": 0.12}) == exact
     assert all(cost(tokens, {"alpha": 1.0}) == cost(tokens, {"alpha": 0.0}) for tokens in (700, 1000))
 
 
-@pytest.mark.parametrize(("head_dim", "tokens"), [(8, 64), (16, 64), (20, 52), (32, 52), (64, 45)])
+@pytest.mark.parametrize(("head_dim", "tokens"), [(8, 64), (16, 64), (20, 51), (32, 51), (64, 45)])
 def test_cost_of_short_sequences_is_exact_however_large_alpha(head_dim: int, tokens: int) -> None:
-    """From (24 + 256 / D) / (7/8 - 3/2 of the share) tokens on, D in whole vectors, a head has enough to save.
-
-    And a token more where finding the maxima costs as much.
-    """
+    """From (24 + 256 / D) / (7/8 - 3/2 of the share) tokens on, D in whole vectors, a head has enough to save."""
     node = AttentionNode("mca", 2, head_dim, head_dim, 64, 0, 0, first_only=False, estimator="sampled")
     assert value_share(node, tokens - 1, 1.0) == 1.0
     assert value_share(node, tokens, 1.0) == pytest.approx(1.3 / 8)
