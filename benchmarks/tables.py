@@ -115,7 +115,7 @@ def projection_table(results: dict[str, Result]) -> str:
                 ]
                 body.append([f"{length_of(row)}, scores' deviation {row['sharpness']:g}, {ISA_NAMES[isa]}", *cells])
     head = [
-        "tokens",
+        "case",
         "multiply-adds",
         "`alpha`",
         "MatMul, us",

@@ -164,66 +164,98 @@ void GatherMaxima(std::int64_t turns, std::int64_t length, Pool& pool, float* ma
   }
 }
 
+// The attention weights of a head that stay in memory, in blocks of rows.
+class StoredWeights {
+ public:
+  static std::int64_t Floats(const AttentionHead& head) {
+    return Blocks(head) * (BlockFloats(head) + FactorFloats(head));
+  }
+
+  StoredWeights(const AttentionHead& head, float* memory)
+      : head_(head), weights_(memory), factors_(memory + Blocks(head) * BlockFloats(head)) {}
+
+  std::int64_t blocks() const { return Blocks(head_); }
+  // Row 0 of a global window sees more keys than the n of the bound: it belongs to no block.
+  std::int64_t begin(std::int64_t block) const {
+    return block > 0 || !head_.global_token ? block * kQueryBlock : 1;
+  }
+  std::int64_t end(std::int64_t block) const {
+    return std::min((block + 1) * kQueryBlock, head_.length);
+  }
+
+  // Stores blocks [from, to) and raises `maxima` [length].
+  template <class Pool>
+  void Store(std::int64_t from, std::int64_t to, Pool& pool, float* maxima) const {
+    GatherMaxima(to - from, head_.length, pool, maxima,
+                 [&](std::int64_t task, std::int64_t tasks, float* mine) {
+                   for (std::int64_t block = from + task; block < to; block += tasks) {
+                     ProbabilityBlock(head_, begin(block), end(block),
+                                      weights_ + block * BlockFloats(head_),
+                                      factors_ + block * FactorFloats(head_), mine);
+                   }
+                 });
+  }
+
+  // Output rows of blocks [from, to); `output` is where row 0 goes.
+  template <class Pool>
+  void AddValues(std::int64_t from, std::int64_t to, const AttentionHead& with_values, Pool& pool,
+                 float* output, std::int64_t stride) const {
+    pool.For(to - from, [&](std::int64_t index) {
+      const std::int64_t block = from + index;
+      ValueBlock(with_values, begin(block), end(block), weights_ + block * BlockFloats(head_),
+                 factors_ + block * FactorFloats(head_), output + begin(block) * stride, stride);
+    });
+  }
+
+ private:
+  static std::int64_t Blocks(const AttentionHead& head) {
+    return (head.length + kQueryBlock - 1) / kQueryBlock;
+  }
+  static std::int64_t BlockFloats(const AttentionHead& head) {
+    return kQueryBlock * BlockKeys(head);
+  }
+  static std::int64_t FactorFloats(const AttentionHead& head) {
+    return kQueryBlock * (1 + BlockPieces(head));
+  }
+
+  const AttentionHead& head_;
+  float* const weights_;
+  float* const factors_;
+};
+
 // A head whose attention weights stay in memory between the two halves; where the probe's rows do
 // not promise enough, those of the probe alone, and the others go the way of exact attention.
 template <class Pool>
 double RunStoredHead(const Call& call, std::int64_t b, std::int64_t h, float* memory, Pool& pool) {
-  const AttentionHead head = call.head(b, h);
+  AttentionHead head = call.head(b, h);
   const SequenceRows rows = call.rows(b);
-  // Row 0 of a global window sees more keys than the n of the bound: it is exact either way.
-  const std::int64_t n = head.length, first_row = head.global_token ? 1 : 0;
-  const std::int64_t blocks = (n + kQueryBlock - 1) / kQueryBlock;
-  const std::int64_t block_floats = kQueryBlock * BlockKeys(head);
-  float* probabilities = memory;
-  const std::int64_t block_factors = kQueryBlock * (1 + BlockPieces(head));
-  float* factors = probabilities + blocks * block_floats;
-  float* values = factors + blocks * block_factors;
+  const std::int64_t n = head.length;
+  const StoredWeights stored(head, memory);
+  float* const values = memory + StoredWeights::Floats(head);
+  float* const output = call.head_output(b, h);
   std::vector<float> maxima(n, 0.0f);
-  const auto begin = [&](std::int64_t block) {
-    return block > 0 ? block * kQueryBlock : first_row;
-  };
-  const auto end = [&](std::int64_t block) {
-    return (block + 1) * kQueryBlock < n ? (block + 1) * kQueryBlock : n;
-  };
-  const auto output = [&](std::int64_t row) { return call.head_output(b, h) + row * call.width(); };
-  const auto store = [&](std::int64_t from, std::int64_t to) {
-    GatherMaxima(
-        to - from, n, pool, maxima.data(), [&](std::int64_t task, std::int64_t tasks, float* mine) {
-          for (std::int64_t block = from + task; block < to; block += tasks) {
-            ProbabilityBlock(head, begin(block), end(block), probabilities + block * block_floats,
-                             factors + block * block_factors, mine);
-          }
-        });
-  };
   // Blocks [from, to) are stored.
   std::int64_t from = rows.probe.first_row / kQueryBlock;
   std::int64_t to = from + rows.probe.rows / kQueryBlock;
-  store(from, to);
+  stored.Store(from, to, pool, maxima.data());
   Projected projected{false, static_cast<double>(n * call.weights.channels)};
   if (Promising(call.weights, h, call.attributes.estimator, rows, maxima.data())) {
-    store(0, from);
-    store(to, blocks);
+    stored.Store(0, from, pool, maxima.data());
+    stored.Store(to, stored.blocks(), pool, maxima.data());
     from = 0;
-    to = blocks;
+    to = stored.blocks();
     projected = Project(call, b, h, maxima.data(), values, pool);
   } else {
     ProjectExactly(call, b, h, values, pool);
   }
-  AttentionHead with_values = head;
-  with_values.value = values;
-  pool.For(to - from, [&](std::int64_t index) {
-    const std::int64_t block = from + index;
-    ValueBlock(with_values, begin(block), end(block), probabilities + block * block_floats,
-               factors + block * block_factors, output(begin(block)), call.width());
-  });
-  AttendExactly(call, b, h, with_values, 0, from * kQueryBlock, pool);
-  AttendExactly(call, b, h, with_values, to * kQueryBlock, n, pool);
-  if (first_row == 1 && projected.approximately) {
-    return projected.columns + FirstRowExactly(call, b, h, call.head_output(b, h));
+  head.value = values;
+  stored.AddValues(from, to, head, pool, output, call.width());
+  AttendExactly(call, b, h, head, 0, from * kQueryBlock, pool);
+  AttendExactly(call, b, h, head, to * kQueryBlock, n, pool);
+  if (head.global_token && projected.approximately) {
+    return projected.columns + FirstRowExactly(call, b, h, output);
   }
-  if (first_row == 1 && from == 0) {
-    ExactAttention(with_values, 0, 1, call.head_output(b, h), call.width());
-  }
+  if (head.global_token && from == 0) ExactAttention(head, 0, 1, output, call.width());
   return projected.columns;
 }
 
@@ -233,17 +265,17 @@ template <class Pool>
 double RunTwiceHead(const Call& call, std::int64_t b, std::int64_t h, float* values, Pool& pool) {
   AttentionHead head = call.head(b, h);
   const SequenceRows rows = call.rows(b);
-  const std::int64_t n = head.length, chunks = (n + kTaskRows - 1) / kTaskRows;
+  const std::int64_t n = head.length, probed = rows.probe.rows;
   std::vector<float> maxima(n, 0.0f);
-  const std::int64_t first = rows.probe.first_row;
-  ColumnMaxima(head, first, first + rows.probe.rows, maxima.data());
+  ColumnMaxima(head, 0, probed, maxima.data());
   Projected projected{false, static_cast<double>(n * call.weights.channels)};
   if (Promising(call.weights, h, call.attributes.estimator, rows, maxima.data())) {
+    const std::int64_t chunks = (n - probed + kTaskRows - 1) / kTaskRows;
     GatherMaxima(chunks, n, pool, maxima.data(),
                  [&](std::int64_t task, std::int64_t tasks, float* mine) {
                    for (std::int64_t chunk = task; chunk < chunks; chunk += tasks) {
-                     const std::int64_t begin = chunk * kTaskRows;
-                     ColumnMaxima(head, begin, begin + kTaskRows < n ? begin + kTaskRows : n, mine);
+                     const std::int64_t begin = probed + chunk * kTaskRows;
+                     ColumnMaxima(head, begin, std::min(begin + kTaskRows, n), mine);
                    }
                  });
     projected = Project(call, b, h, maxima.data(), values, pool);
@@ -298,11 +330,9 @@ SequenceRows Call::rows(std::int64_t b) const {
 }
 
 std::int64_t HeadFloats(const Call& call, std::int64_t b) {
-  const std::int64_t n = call.sequences.length(b), values = n * call.weights.padded;
+  const std::int64_t values = call.sequences.length(b) * call.weights.padded;
   if (!call.approximate(b) || !call.window(b).stored()) return values;
-  const std::int64_t blocks = (n + kQueryBlock - 1) / kQueryBlock;
-  const AttentionHead head = call.head(b, 0);
-  return blocks * kQueryBlock * (BlockKeys(head) + 1 + BlockPieces(head)) + values;
+  return StoredWeights::Floats(call.head(b, 0)) + values;
 }
 
 HeadResult RunShortHead(const Call& call, std::int64_t b, std::int64_t h) {

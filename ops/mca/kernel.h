@@ -75,9 +75,10 @@ struct ProjectionKernels {
   void (*distances)(const float* x, const float* centre, std::int64_t rows, std::int64_t columns,
                     float* distances);
 
-  // lengths[j] = |x_j| and distances[j] = |x_j - centre|, in float64.
-  void (*norms)(const float* x, const float* centre, std::int64_t rows, std::int64_t columns,
-                double* lengths, double* distances);
+  // norms[j] = |x_j| and distances[j] = |x_j - centre| in float64, where a bound rests on them or
+  // squares leave float32.
+  void (*exact_norms)(const float* x, const float* centre, std::int64_t rows, std::int64_t columns,
+                      double* norms, double* distances);
 };
 
 // The kernels of the machine's best instruction set.

@@ -273,9 +273,9 @@ void Distances(const float* x, const float* centre, std::int64_t rows, std::int6
   }
 }
 
-void Norms(const float* x, const float* centre, std::int64_t rows, std::int64_t columns,
-           double* lengths, double* distances) {
-  // Two vectors of four sums, which every instruction set has.
+void ExactNorms(const float* x, const float* centre, std::int64_t rows, std::int64_t columns,
+                double* norms, double* distances) {
+  // Two vectors of four sums: an order that every instruction set can keep.
   constexpr std::int64_t kLanes = 4, kSums = 2;
   using Floats = float __attribute__((vector_size(kLanes * sizeof(float))));
   using Doubles = double __attribute__((vector_size(kLanes * sizeof(double))));
@@ -286,9 +286,9 @@ void Norms(const float* x, const float* centre, std::int64_t rows, std::int64_t 
       __builtin_memcpy(&value, x + k, bytes);
       __builtin_memcpy(&middle, centre + k, bytes);
       const Doubles wide = __builtin_convertvector(value, Doubles);
-      const Doubles rest = wide - __builtin_convertvector(middle, Doubles);
+      const Doubles offset = wide - __builtin_convertvector(middle, Doubles);
       from_zero[sum] += wide * wide;
-      from_centre[sum] += rest * rest;
+      from_centre[sum] += offset * offset;
     };
     std::int64_t k = 0;
     for (; k + kSums * kLanes <= columns; k += kSums * kLanes) {
@@ -297,7 +297,7 @@ void Norms(const float* x, const float* centre, std::int64_t rows, std::int64_t 
     }
     for (; k < columns; ++k) add(k, 0, sizeof(float));
     const Doubles zero = from_zero[0] + from_zero[1], middle = from_centre[0] + from_centre[1];
-    lengths[j] = __builtin_sqrt((zero[0] + zero[2]) + (zero[1] + zero[3]));
+    norms[j] = __builtin_sqrt((zero[0] + zero[2]) + (zero[1] + zero[3]));
     distances[j] = __builtin_sqrt((middle[0] + middle[2]) + (middle[1] + middle[3]));
   }
 }

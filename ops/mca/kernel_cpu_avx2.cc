@@ -57,8 +57,8 @@ std::int64_t Narrow(float r, std::int64_t count, std::int32_t* columns, float* r
 }  // namespace
 
 const ProjectionKernels& ProjectionAvx2() {
-  static constexpr ProjectionKernels kKernels{Exact,  Sampled, Draw,      Narrow, Part,
-                                              Finite, Moments, Distances, Norms};
+  static constexpr ProjectionKernels kKernels{Exact,  Sampled, Draw,      Narrow,    Part,
+                                              Finite, Moments, Distances, ExactNorms};
   return kKernels;
 }
 

@@ -77,8 +77,8 @@ std::int64_t Narrow(float r, std::int64_t count, std::int32_t* columns, float* r
 }  // namespace
 
 const ProjectionKernels& ProjectionAvx512() {
-  static constexpr ProjectionKernels kKernels{Exact,  Sampled, Draw,      Narrow, Part,
-                                              Finite, Moments, Distances, Norms};
+  static constexpr ProjectionKernels kKernels{Exact,  Sampled, Draw,      Narrow,    Part,
+                                              Finite, Moments, Distances, ExactNorms};
   return kKernels;
 }
 

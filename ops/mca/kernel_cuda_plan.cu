@@ -149,16 +149,14 @@ __device__ inline Counts Count(const Rule& rule, const unsigned* maxima, double 
   return {static_cast<double>(count), static_cast<double>(BlockSum(total, sums))};
 }
 
-// Factor by which the maxima of the probe's rows are expected to grow over the others; the same in
-// every thread. `sums` has room for kBlockWarps values.
-__device__ inline double Growth(const Probe& probe, double keys, const unsigned* maxima,
-                                double* sums) {
+// The sum of the first `tokens` maxima, the same in every thread. `sums` has room for kBlockWarps
+// values.
+__device__ inline double Sum(const unsigned* maxima, int tokens, double* sums) {
   double sum = 0;
-  for (int j = static_cast<int>(threadIdx.x); j < probe.tokens; j += kThreads) {
+  for (int j = static_cast<int>(threadIdx.x); j < tokens; j += kThreads) {
     sum += __uint_as_float(maxima[j]);
   }
-  const double mean = keys / static_cast<double>(probe.tokens) * BlockSum(sum, sums);
-  return pow(fmax(1.0, mean), probe.growth_exponent);
+  return BlockSum(sum, sums);
 }
 
 __global__ __launch_bounds__(kThreads) void MakePlan(Items items, DeviceCall call,
@@ -200,7 +198,8 @@ __global__ __launch_bounds__(kThreads) void MakePlan(Items items, DeviceCall cal
     const int tokens = static_cast<int>(item.probe.tokens);
     const double share = static_cast<double>(n) / tokens;
     const unsigned* probed = plan.probed + first + item.probe.first_token;
-    const double growth = Growth(item.probe, item.keys, probed, reinterpret_cast<double*>(sums));
+    const double growth =
+        Growth(item.probe, item.keys, Sum(probed, tokens, reinterpret_cast<double*>(sums)));
     Rule looked_at = rule;
     if (deterministic) looked_at.distances += item.probe.first_token;
     const Counts some = Count(looked_at, probed, growth, tokens, wanted, sums);

@@ -67,11 +67,9 @@ bool Promising(const Weights& weights, std::int64_t head, Estimator estimator,
   maxima += probe.first_token;
   double sum = 0;
   for (std::int64_t j = 0; j < probe.tokens; ++j) sum += maxima[j];
-  const double tokens_looked_at = static_cast<double>(probe.tokens);
-  const double growth =
-      std::pow(std::max(1.0, rows.keys / tokens_looked_at * sum), probe.growth_exponent);
+  const double growth = Growth(probe, rows.keys, sum);
   // The other tokens are taken to be like those looked at.
-  const double share = static_cast<double>(rows.length) / tokens_looked_at;
+  const double share = static_cast<double>(rows.length) / static_cast<double>(probe.tokens);
   if (estimator == Estimator::kDeterministic) {
     const Replacing replaces(weights, head, rows);
     double tokens = 0;

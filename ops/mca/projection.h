@@ -4,6 +4,7 @@
 // its tasks may then run on any threads in any order. README.md has the mathematics.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -58,6 +59,12 @@ struct Probe {
   // the power of this.
   double growth_exponent = 0;
 };
+
+// Factor by which maxima are expected to grow; `sum` is that of the tokens looked at.
+ATTENUATOR_HOST_DEVICE inline double Growth(const Probe& probe, double keys, double sum) {
+  const double mean = keys / static_cast<double>(probe.tokens) * sum;
+  return mean > 1 ? pow(mean, probe.growth_exponent) : 1.0;
+}
 
 // What the estimators need to know of one sequence, whatever the head.
 struct SequenceRows {

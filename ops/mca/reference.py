@@ -265,6 +265,11 @@ def mca_attention(
         rows = slice(b, b + 1) if first else slice(begin, end)
         keys, wide_first = row_keys(length, window, global_tokens)
         approximate = worth_approximating(length, channels, float(alpha[b]), estimator, window, global_tokens)
+        overhead = channels * (1 + length / head_dim) if wide_first else 0.0
+        beta = smallest_row_sum(np.linalg.norm(x.astype(np.float64), axis=1), window, global_tokens) / keys
+        mean = x.astype(np.float64).mean(axis=0)
+        distances = np.linalg.norm(x - mean, axis=1)
+        probe = probe_of(length, window)
         columns = 0.0
         for head in range(num_heads):
             block = slice(head * head_dim, (head + 1) * head_dim)
@@ -281,11 +286,6 @@ def mca_attention(
             else:
                 maxima = a[int(wide_first) :].max(axis=0)
                 wanted = wanted_samples(maxima, keys, float(alpha[b]))
-                overhead = channels * (1 + length / head_dim) if wide_first else 0.0
-                beta = smallest_row_sum(np.linalg.norm(x.astype(np.float64), axis=1), window, global_tokens) / keys
-                mean = x.astype(np.float64).mean(axis=0)
-                distances = np.linalg.norm(x - mean, axis=1)
-                probe = probe_of(length, window)
                 asked = probe.rows > 0 and estimator != "paper"
                 if not np.any(weight) or (
                     asked

@@ -62,10 +62,10 @@ bool IsNearer(const float* hidden, std::int64_t channels, const std::vector<floa
   const std::size_t n = norms.size();
   const float largest = *std::max_element(norms.begin(), norms.end());
   if (!(largest > kSmallest && largest < kLargest)) {
-    std::vector<double> lengths(n), distances(n);
-    Projection().norms(hidden, facts.centre.data(), window.length, channels, lengths.data(),
-                       distances.data());
-    return Nearer(lengths, distances, window);
+    std::vector<double> exact_norms(n), distances(n);
+    Projection().exact_norms(hidden, facts.centre.data(), window.length, channels,
+                             exact_norms.data(), distances.data());
+    return Nearer(exact_norms, distances, window);
   }
   if (SurelyNearer(norms, centre_square, window)) return true;
   std::vector<float> distances(n);
@@ -140,12 +140,13 @@ void Measure(const float* hidden, std::int64_t channels, const Window& window, E
     facts->centred = finite;
     if (!finite) facts->centre.assign(channels, 0.0f);
     facts->distances.resize(n);
-    std::vector<double> lengths(n), distances(n);
-    Projection().norms(hidden, facts->centre.data(), n, channels, lengths.data(), distances.data());
+    std::vector<double> exact_norms(n), distances(n);
+    Projection().exact_norms(hidden, facts->centre.data(), n, channels, exact_norms.data(),
+                             distances.data());
     for (std::int64_t j = 0; j < n; ++j) {
       facts->distances[j] = std::nextafterf(static_cast<float>(distances[j]), INFINITY);
     }
-    facts->beta = SmallestRowSum(lengths, window) / static_cast<double>(window.keys());
+    facts->beta = SmallestRowSum(exact_norms, window) / static_cast<double>(window.keys());
     return;
   }
   facts->centred = finite && IsNearer(hidden, channels, norms, *facts, centre_square, window);

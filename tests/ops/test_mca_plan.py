@@ -4,6 +4,7 @@ Beside it what these decisions must not touch: exact heads are exact, and a NaN 
 """
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from attenuator.ops.softmax.reference import probabilities
 PROBED = ("sampled", "deterministic")  # `paper` never asks
 # Around the sizes of blocks and probes, and on both sides of what one task takes.
 EDGES = (63, 64, 65, 127, 128, 129)
+README = Path(reference_plan.__file__).with_name("README.md")
 # window, global_tokens
 WINDOWS = ((0, 0), (20, 0), (20, 1))
 
@@ -132,6 +134,24 @@ def test_a_head_that_does_not_promise_to_pay_is_exact(
     output, flops = run("mca", given, attributes, 1, WEIGHTS)
     assert flops[0] == 1.0
     assert_close(output, exact_rows(given, attributes))
+
+
+def test_the_lengths_that_can_save_anything_are_the_readme_s() -> None:
+    lines = README.read_text(encoding="utf-8").splitlines()
+    head = next(index for index, line in enumerate(lines) if line.startswith("| C | no window | window 64 |"))
+    windows = (0, 64, 128, 192, 256, 383)
+
+    def saves(channels: int, window: int, tokens: int) -> bool:
+        cost = reference_plan.maxima_cost(tokens, window, 64)
+        possible = reference_plan.worth_approximating(tokens, channels, 1.0, "sampled", window)
+        return possible and reference_plan.worth_sampling(tokens, tokens, channels, 64, cost)
+
+    for line in lines[head + 2 : head + 7]:
+        channels, *longest = (cell.strip().replace(",", "") for cell in line.strip("|").split("|"))
+        for window, tokens in zip(windows, longest, strict=True):
+            last = 10**6 if tokens == "any" else int(tokens)
+            assert saves(int(channels), window, last)
+            assert tokens == "any" or not saves(int(channels), window, last + 1)
 
 
 @pytest.mark.parametrize("estimator", PROBED)
