@@ -81,7 +81,7 @@ package: $(VENV)/.setup ## sdist -> wheel -> a fresh environment that classifies
 	scripts/package.sh
 
 container: ## build the image (DEVICE=cpu or gpu) with buildah, start its server, classify: as root, without a Docker engine
-	scripts/container.sh $(or $(DEVICE),cpu)
+	.ci/container.sh $(or $(DEVICE),cpu)
 
 clean: ## remove everything that was built
 	rm -rf $(VENV) .venv-cuda build dist .pytest_cache .mypy_cache .ruff_cache

@@ -1,4 +1,4 @@
-"""Fits the rates of `attenuator.clients.cost` to times of bundles, and says how far the model is off.
+"""Fits the rates of `attenuator.commands.cost` to times of bundles, and says how far the model is off.
 
     python benchmarks/cost_rates.py --machine "one core of a .."
 
@@ -23,9 +23,9 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from attenuator.bundle import MODEL, Manifest, read_manifest
-from attenuator.clients.baseline import write_softmax_model
-from attenuator.clients.cost import CostModel, Units
-from attenuator.clients.report import lengths_up_to
+from attenuator.commands.baseline import write_softmax_model
+from attenuator.commands.cost import CostModel, Units
+from attenuator.commands.report import lengths_up_to
 from attenuator.export import export
 from attenuator.export.encoder import Encoder, EncoderConfig
 from attenuator.runtime import KnobTable, Row, create

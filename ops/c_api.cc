@@ -12,7 +12,7 @@
 #include "ops/common/check.h"
 #include "ops/common/cpu.h"
 #include "ops/common/registry.h"
-#include "ops/yoso/kernel.h"
+#include "ops/yoso/cpu/kernel.h"
 #ifdef ATTENUATOR_CUDA
 #include "ops/common/cuda/context.h"
 #endif

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "tests" / "ops"), str(ROOT / "scripts")]
+sys.path[:0] = [str(ROOT / "tests" / "support"), str(ROOT / "scripts")]
 import numpy as np  # noqa: E402
 from cases import CASES, HEADS, SIZES, Case, defaults, make_inputs  # noqa: E402
 from cuda_check import SHARED_LIMIT, demangled  # noqa: E402

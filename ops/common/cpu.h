@@ -1,6 +1,6 @@
 // Which instruction set the kernels use, found once at run time.
 //
-// One translation unit per instruction set holds intrinsics (kernel_cpu_avx2.cc, _avx512.cc, ...:
+// One translation unit per instruction set holds intrinsics (kernel_avx2.cc, _avx512.cc, ...:
 // CMake gives each its flags by its suffix); portable files never see -march flags. Such a unit
 // keeps to functions of internal linkage and its own entry points, and uses no inline function of
 // the standard library that is not a compiler builtin: the linker may pick its copy, with

@@ -1,4 +1,4 @@
-// Philox4x32-10 (philox.h) for Lanes::kCount blocks at once; simd_avx2.h and simd_avx512.h define
+// Philox4x32-10 (philox.h) for Lanes::kCount blocks at once; simd/avx2.h and simd/avx512.h define
 // Lanes, 64 bits a lane.
 #pragma once
 

@@ -7,7 +7,7 @@
 
 #include "ops/common/aligned.h"
 #include "ops/common/registry.h"
-#include "ops/mca/head.h"
+#include "ops/mca/cpu/head.h"
 #include "ops/mca/inputs.h"
 
 namespace attenuator {

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.floating[Any]]
 Float64s = NDArray[np.float64]
 
-# What sampling costs, beside dense columns (ops/mca/projection.h has the reasons).
+# What sampling costs, beside dense columns (ops/mca/cpu/projection.h has the reasons).
 COLUMN_COST = 1.5  # of a sampled column
 TOKEN_GAIN = 0.875  # share of C that a token may save at most
 BREAK_EVEN = 0.5625  # share of C from which a token is computed exactly

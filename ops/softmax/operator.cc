@@ -3,9 +3,9 @@
 #include <cstring>
 #include <vector>
 
+#include "ops/common/attention/attention.h"
 #include "ops/common/registry.h"
 #include "ops/softmax/inputs.h"
-#include "ops/softmax/kernel.h"
 
 namespace attenuator {
 namespace {

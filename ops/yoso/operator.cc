@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "ops/common/registry.h"
+#include "ops/yoso/cpu/kernel.h"
+#include "ops/yoso/cpu/paths.h"
 #include "ops/yoso/inputs.h"
-#include "ops/yoso/kernel.h"
-#include "ops/yoso/paths.h"
 
 namespace attenuator {
 namespace {

@@ -10,8 +10,8 @@ from attenuator.errors import AttenuatorError
 COMMANDS = {
     "export": ("attenuator.export.__main__", "turn a trained model into a bundle (needs the extra 'export')"),
     "serve": ("attenuator.serve.__main__", "answer classification requests over HTTP"),
-    "classify": ("attenuator.clients.classify", "classify texts with a bundle or through a server"),
-    "inspect": ("attenuator.clients.inspect", "show a bundle's labels and knobs, and what the knobs can win"),
+    "classify": ("attenuator.commands.classify", "classify texts with a bundle or through a server"),
+    "inspect": ("attenuator.commands.inspect", "show a bundle's labels and knobs, and what the knobs can win"),
 }
 
 

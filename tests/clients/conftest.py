@@ -1,16 +1,11 @@
 """Bundles and a server with a key that the tests of this folder share."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-for folder in ("runtime", "serve"):
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent / folder))
-
-import tiny  # noqa: E402
-from service import Service  # noqa: E402
+import tiny
+from service import Service
 
 KEY = "a-key-for-tests"
 

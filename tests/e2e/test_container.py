@@ -27,7 +27,7 @@ def test_image_is_for_a_user_without_rights_and_says_when_it_is_ready() -> None:
 
 
 def test_no_address_stands_in_the_files() -> None:
-    for file in ("Dockerfile", "scripts/container.sh", "scripts/pip_settings.py"):
+    for file in ("Dockerfile", ".ci/container.sh", ".ci/pip_settings.py"):
         found = re.findall(r"\w+://[\w.]+\.\w+", (ROOT / file).read_text(encoding="utf-8"))
         assert [address for address in found if "127.0.0.1" not in address] == [], file
 

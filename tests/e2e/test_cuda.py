@@ -1,7 +1,6 @@
 """The bundled models on a GPU: they answer as on the CPU, and a server runs them there."""
 
 import random
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,14 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from service import Service
 
 from attenuator.clients import Client
 from attenuator.errors import DeviceUnavailable, EngineError
 from attenuator.runtime import CPU, Cancellation, Device, Model, Row, choose, load
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "serve"))
-
-from service import Service  # noqa: E402
 
 pytestmark = pytest.mark.cuda
 

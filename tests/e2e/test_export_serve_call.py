@@ -9,16 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checkpoints import CHECKPOINTS, reference, save
+from service import Service
 
 from attenuator.__main__ import main
 from attenuator.bundle import read_manifest
 from attenuator.clients import AsyncClient, Classification, Client
-
-for folder in ("export", "serve"):
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent / folder))
-
-from checkpoints import CHECKPOINTS, reference, save  # noqa: E402
-from service import Service  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DEMO = ROOT / "examples" / "bundles"

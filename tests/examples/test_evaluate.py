@@ -5,18 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from common import evaluate
+from common.int8_bundle import write_int8
+from common.text import Document, Task
+
+from attenuator.bundle import read_manifest
+from attenuator.errors import ExportError
+from attenuator.runtime import load
+from attenuator.runtime.graph import read_graph
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-sys.path.insert(0, str(EXAMPLES))
-
-from common import evaluate  # noqa: E402
-from common.int8_bundle import write_int8  # noqa: E402
-from common.text import Document, Task  # noqa: E402
-
-from attenuator.bundle import read_manifest  # noqa: E402
-from attenuator.errors import ExportError  # noqa: E402
-from attenuator.runtime import load  # noqa: E402
-from attenuator.runtime.graph import read_graph  # noqa: E402
 
 BUNDLES = EXAMPLES / "bundles"
 TEXTS = ["a warm , funny film", "a dull mess", "not as good as its makers think", "moving", "tedious and long"]

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from common.text import SPECIAL_TOKENS, Document, encode, hash_split, target_matrix, train_tokenizer
+from common.training import Recipe, batches, document_logits, draw_crops, pack, predict, train
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
-sys.path.insert(0, str(EXAMPLES))
-
-from common.text import SPECIAL_TOKENS, Document, encode, hash_split, target_matrix, train_tokenizer  # noqa: E402
-from common.training import Recipe, batches, document_logits, draw_crops, pack, predict, train  # noqa: E402
-
-from attenuator.export.encoder import Encoder, EncoderConfig  # noqa: E402
+from attenuator.export.encoder import Encoder, EncoderConfig
 
 CONFIG = EncoderConfig(vocab_size=60, hidden_size=16, intermediate_size=16, dropout=0.0)
 

@@ -1,14 +1,10 @@
 """Small random checkpoints of every family, saved by the own code of the libraries, and their exports."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from checkpoints import CHECKPOINTS, save  # noqa: E402
+from checkpoints import CHECKPOINTS, save
 
 from attenuator.export import export  # noqa: E402
 

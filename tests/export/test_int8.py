@@ -1,6 +1,5 @@
 """Bundles of precision int8: what is rounded and how, and that no neighbour in the batch changes a row's bits."""
 
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -10,11 +9,12 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from common.int8_bundle import write_int8
 from onnx import TensorProto, helper, numpy_helper
 from test_families import LENGTHS, eager_logits, rows, run
 
 from attenuator.bundle import Manifest, read_manifest
-from attenuator.clients.inspect import main as inspect
+from attenuator.commands.inspect import main as inspect
 from attenuator.errors import ExportError
 from attenuator.export import int8
 from attenuator.export.int8 import ACTIVATION_HIGH, WEIGHT_HIGH, ZERO_POINT, quantise_weight
@@ -23,9 +23,6 @@ from attenuator.runtime.device import CPU
 from attenuator.runtime.graph import read_graph
 from attenuator.runtime.session import make_options, open_session
 from attenuator.runtime.work import count_work
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
-from common.int8_bundle import write_int8  # noqa: E402
 
 CASES = [
     ("bert", "mca"),

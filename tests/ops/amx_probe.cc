@@ -6,7 +6,7 @@
 
 #include "ops/common/amx.h"
 #include "ops/common/cpu.h"
-#include "ops/yoso/kernel.h"
+#include "ops/yoso/cpu/kernel.h"
 #include "tests/ops/amx_emulator.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))

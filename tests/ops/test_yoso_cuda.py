@@ -22,7 +22,7 @@ HASHES: tuple[Hash, ...] = ("gaussian", "hadamard")
 ORDERS = ("forward", "backward", "1")
 ORDER = "ATTENUATOR_ON_HOST_ORDER"
 SCRATCH_BYTES = 64 << 20
-# The paths that operator_cuda.cc chooses, by num_hashes: up to 256 keys are always counted.
+# The paths that cuda/operator.cc chooses, by num_hashes: up to 256 keys are always counted.
 COUNTED, TABLES = 150, 270
 
 

@@ -1,12 +1,8 @@
 """Tiny bundles, made once."""
 
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
 import tiny
 
 from attenuator.runtime import Model, load

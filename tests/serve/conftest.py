@@ -1,14 +1,9 @@
 """One server with the tiny bundles for all tests; others on demand."""
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "runtime"))
-
 import tiny
 from service import Service
 

@@ -58,7 +58,7 @@ class DeviceKernel {
   virtual void Run(DeviceContext& context) const = 0;
 };
 
-// Defined in ops/<operator>/operator_cuda.cc. `data` is the element type of the operator's data
+// Defined in ops/<operator>/cuda/operator.cc. `data` is the element type of the operator's data
 // tensors (InputSpec::data): kFloat, kFloat16 or kBfloat16. ConstantInput of the reader gives
 // nothing here: a weight may lie on the device.
 template <class Spec>

@@ -1,4 +1,4 @@
-// What kernel_cuda*.cu files are written in: the part of CUDA that they use, by names that exist
+// What .cu files are written in: the part of CUDA that they use, by names that exist
 // twice.
 //
 // nvcc compiles a kernel for the devices. A C++ compiler compiles the same file for the host

@@ -1,4 +1,4 @@
-// The part of CUDA that kernel_cuda*.cu files use, on the host: the test device `cuda_on_host`.
+// The part of CUDA that .cu files use, on the host: the test device `cuda_on_host`.
 //
 // device.h says what it is for and which rules kernels keep to. Every thread of a block is a fiber
 // with a stack of its own; blocks run one after another. A fiber runs until it waits at a barrier

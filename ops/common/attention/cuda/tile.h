@@ -1,0 +1,155 @@
+// What the kernels on tiles of rows and keys share: which tile a block has, which keys its rows
+// see, and, in float32, the tile's scores.
+//
+// Float32 tiles are 16 kMicro rows by 16 kMicro keys on 256 threads. Thread (ty, tx) = (t / 16,
+// t % 16) owns the scores of rows ty * kMicro + 0 .. kMicro - 1 and keys tx + 16 * (0 .. kMicro -
+// 1): 16 neighbouring lanes share a row, so that a row's maximum and sum are four shuffles.
+// Operands lie in shared memory with rows an odd number of float4 apart, which spreads 16 rows over
+// all banks. Every score is one chain of fused multiply-adds over the dimensions in ascending
+// order.
+#pragma once
+
+#include "ops/common/attention/cuda/attention.h"
+#include "ops/common/cuda/device.h"
+
+namespace attenuator::softmax {
+
+constexpr float kLowest = -3.402823466e38f;
+constexpr int kTileThreads = 256;
+
+// 2^x, 0 below -126, so that no denormal number enters the second product; NaN for NaN.
+__device__ inline float Exp2(float x) { return x < -126.0f ? 0.0f : exp2f(x); }
+
+// Rows [row, row_end) of a sequence and the keys they see, in blocks of `block` that start at
+// multiples of it: [low, high), and key 0 in a step of its own where `apart`.
+struct TileKeys {
+  int row, row_end;
+  int window;  // 0 = all
+  bool global;
+  int low, high;
+  bool apart;
+  int first;  // start of the first block
+  int steps;
+
+  __device__ int start(int step, int block) const {
+    return apart ? (step == 0 ? 0 : first + (step - 1) * block) : first + step * block;
+  }
+  // Keys of the step: [begin, end), of which the first lies `begin - start` into the block.
+  __device__ int begin(int start) const { return apart && start == 0 ? 0 : max(start, low); }
+  __device__ int end(int start, int block) const {
+    return apart && start == 0 ? 1 : min(start + block, high);
+  }
+  // Whether some row does not see some key of a block.
+  __device__ bool masked(int start, int block) const {
+    return start + block > high || start < low ||
+           (window > 0 && (start < row_end - 1 - window || start + block - 1 > row + window));
+  }
+  __device__ bool sees(int i, int j, int end) const {
+    return j < end && (window == 0 || (j - i <= window && i - j <= window) || (global && j == 0));
+  }
+};
+
+__device__ inline TileKeys KeysOf(const Item& item, int row, int rows, int window,
+                                  bool global_token, int block) {
+  TileKeys keys;
+  const int length = item.length;
+  keys.row = row;
+  keys.row_end = min(row + rows, length);
+  keys.window = window < length - 1 ? window : 0;
+  keys.global = global_token && keys.window > 0;
+  keys.low = keys.window > 0 ? max(row - keys.window, 0) : 0;
+  // row_end + window would overflow at the largest window.
+  keys.high =
+      keys.window > 0 && keys.window < length - keys.row_end ? keys.row_end + keys.window : length;
+  keys.first = keys.low / block * block;
+  keys.apart = keys.global && keys.first > 0;
+  if (keys.global && keys.first == 0) keys.low = 0;
+  keys.steps = (keys.high - keys.first + block - 1) / block + (keys.apart ? 1 : 0);
+  return keys;
+}
+
+// The item that has this tile.
+__device__ inline Item ItemOf(const cuda::Batch<Item>& batch, int tile) {
+  int low = 0, high = batch.count;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    (batch.items[middle].first_tile <= tile ? low : high) = middle;
+  }
+  return batch.items[low];
+}
+
+// Floats between rows of a tile in shared memory.
+__host__ __device__ inline int TileStride(int columns) { return ((columns + 3) / 4 | 1) * 4; }
+
+// tile[i] = factor * source[i] for rows [begin, end) of `rows`, zeros elsewhere and in columns up
+// to a multiple of four.
+template <class T>
+__device__ inline void LoadTile(float* tile, int rows, const T* source, std::int64_t source_stride,
+                                int begin, int end, int columns, float factor) {
+  const int stride = TileStride(columns), padded = (columns + 3) / 4 * 4;
+  const int lane = threadIdx.x % cuda::kWarp;
+  for (int i = threadIdx.x / cuda::kWarp; i < rows; i += kTileThreads / cuda::kWarp) {
+    for (int c = lane; c < padded; c += cuda::kWarp) {
+      const bool there = i >= begin && i < end && c < columns;
+      tile[i * stride + c] = there ? cuda::ToFloat(source[i * source_stride + c]) * factor : 0.0f;
+    }
+  }
+}
+
+// scores[r][k] = query row ty * kMicro + r times key tx + 16 k.
+template <int kMicro>
+__device__ inline void ScoreTile(const float* query, const float* key, int columns,
+                                 float (&scores)[kMicro][kMicro]) {
+  const int stride = TileStride(columns), tx = threadIdx.x % 16, ty = threadIdx.x / 16;
+#pragma unroll
+  for (int r = 0; r < kMicro; ++r) {
+#pragma unroll
+    for (int k = 0; k < kMicro; ++k) scores[r][k] = 0;
+  }
+  for (int c = 0; c < columns; c += 4) {
+    float4 q[kMicro];
+#pragma unroll
+    for (int r = 0; r < kMicro; ++r) {
+      q[r] = *reinterpret_cast<const float4*>(query + (ty * kMicro + r) * stride + c);
+    }
+#pragma unroll
+    for (int k = 0; k < kMicro; ++k) {
+      const float4 x = *reinterpret_cast<const float4*>(key + (tx + 16 * k) * stride + c);
+#pragma unroll
+      for (int r = 0; r < kMicro; ++r) {
+        float s = __fmaf_rn(q[r].x, x.x, scores[r][k]);
+        s = __fmaf_rn(q[r].y, x.y, s);
+        s = __fmaf_rn(q[r].z, x.z, s);
+        scores[r][k] = __fmaf_rn(q[r].w, x.w, s);
+      }
+    }
+  }
+}
+
+// -inf where a row does not see a key of the block that starts at `start`.
+template <int kMicro>
+__device__ inline void MaskTile(const TileKeys& keys, int start, int end,
+                                float (&scores)[kMicro][kMicro]) {
+  const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
+#pragma unroll
+  for (int r = 0; r < kMicro; ++r) {
+#pragma unroll
+    for (int k = 0; k < kMicro; ++k) {
+      const int i = keys.row + ty * kMicro + r, j = start + tx + 16 * k;
+      if (!keys.sees(i, j, end)) scores[r][k] = -INFINITY;
+    }
+  }
+}
+
+// Over the 16 lanes that share a row.
+__device__ inline float RowMax(float x) {
+  for (int lanes = 8; lanes > 0; lanes /= 2)
+    x = fmaxf(x, __shfl_xor_sync(cuda::kFullMask, x, lanes));
+  return x;
+}
+__device__ inline float RowSum(float x) {
+  for (int lanes = 8; lanes > 0; lanes /= 2) x += __shfl_xor_sync(cuda::kFullMask, x, lanes);
+  return x;
+}
+
+}  // namespace attenuator::softmax

@@ -1,0 +1,359 @@
+#include "ops/mca/cpu/head.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "ops/common/aligned.h"
+#include "ops/softmax/inputs.h"
+
+namespace attenuator::mca {
+namespace {
+
+// Rows of one task of a long sequence.
+constexpr std::int64_t kTaskRows = 4 * kQueryBlock;
+
+// Buffers of one thread, kept between runs: fresh memory of this size costs more than what is
+// computed in it. At most 3.1 MiB.
+struct Scratch {
+  AlignedArray<float> floats;
+  std::int64_t size = 0;
+
+  float* Take(std::int64_t count) {
+    if (count > size) {
+      floats = MakeAligned<float>(count);
+      size = count;
+    }
+    return floats.get();
+  }
+};
+
+thread_local Scratch scratch;
+
+// Runs its tasks here and now, for a head of a short sequence.
+struct Inline {
+  static constexpr std::int64_t kMaximaTasks = 1;  // that gather column maxima apart
+  template <class Body>
+  void For(std::int64_t tasks, const Body& body) {
+    for (std::int64_t task = 0; task < tasks; ++task) body(task);
+  }
+};
+
+// Hands its tasks to the thread pool, for a head of a long one.
+struct Threads {
+  static constexpr std::int64_t kMaximaTasks = 16;
+  ThreadPool& threads;
+
+  template <class Body>
+  void For(std::int64_t tasks, const Body& body) {
+    threads.For(tasks, body);
+  }
+};
+
+// Whether the inputs that the head answers for are finite.
+template <class Pool>
+bool IsFinite(const Call& call, std::int64_t b, std::int64_t h, Pool& pool) {
+  const std::int64_t n = call.sequences.length(b), channels = call.weights.channels;
+  const AttentionHead head = call.head(b, h);
+  const auto share = [&](std::int64_t index) { return channels * index / call.weights.num_heads; };
+  const std::int64_t from = share(h), columns = share(h + 1) - from;
+  const bool hidden = !call.approximate(b);
+  const auto finite = Projection().finite;
+  std::vector<char> tasks((n + kTaskRows - 1) / kTaskRows, 1);
+  pool.For(static_cast<std::int64_t>(tasks.size()), [&](std::int64_t task) {
+    const std::int64_t row = task * kTaskRows, rows = n - row < kTaskRows ? n - row : kTaskRows;
+    const std::int64_t queries = !call.first() ? rows : row == 0 ? 1 : 0;
+    tasks[task] =
+        finite(head.query + row * head.query_stride, queries, head.head_dim, head.query_stride) &&
+        finite(head.key + row * head.key_stride, rows, head.head_dim, head.key_stride) &&
+        (!hidden || finite(call.hidden_rows(b) + row * channels + from, rows, columns, channels));
+  });
+  return std::find(tasks.begin(), tasks.end(), 0) == tasks.end();
+}
+
+// values = hidden W_a + b_a, all of it.
+template <class Pool>
+void ProjectExactly(const Call& call, std::int64_t b, std::int64_t h, float* values, Pool& pool) {
+  const std::int64_t n = call.sequences.length(b);
+  const PackedHead packed = call.weights.head(h);
+  pool.For((n + kTaskRows - 1) / kTaskRows, [&](std::int64_t task) {
+    const std::int64_t begin = task * kTaskRows;
+    const std::int64_t count = n - begin < kTaskRows ? n - begin : kTaskRows;
+    const float* rows[kTaskRows];
+    float* out[kTaskRows];
+    for (std::int64_t i = 0; i < count; ++i) {
+      rows[i] = call.hidden_rows(b) + (begin + i) * call.weights.channels;
+      out[i] = values + (begin + i) * packed.padded;
+    }
+    Projection().exact(rows, count, call.weights.channels, packed, call.head_bias(h), out);
+  });
+}
+
+// The first row of a head by (A X) W_a + b_a: exact, without a value projection of all tokens.
+// Returns the multiply-adds spent, divided by head_dim.
+double FirstRowExactly(const Call& call, std::int64_t b, std::int64_t h, float* output) {
+  const Weights& weights = call.weights;
+  AttentionHead head = call.head(b, h);
+  head.value = call.hidden_rows(b);
+  head.value_stride = weights.channels;
+  head.value_dim = weights.channels;
+  std::vector<float> mixed(weights.channels), row(weights.padded);
+  FirstRowAttention(head, mixed.data());
+  const float* rows = mixed.data();
+  float* out = row.data();
+  Projection().exact(&rows, 1, weights.channels, weights.head(h), call.head_bias(h), &out);
+  std::memcpy(output, row.data(), sizeof(float) * weights.head_dim);
+  return call.FirstRowColumns(head.window > 0 && !head.global_token ? head.window + 1
+                                                                    : head.length);
+}
+
+// Rows [begin, end) of exact attention over a head's values.
+template <class Pool>
+void AttendExactly(const Call& call, std::int64_t b, std::int64_t h, const AttentionHead& head,
+                   std::int64_t begin, std::int64_t end, Pool& pool) {
+  pool.For((end - begin + kTaskRows - 1) / kTaskRows, [&](std::int64_t task) {
+    const std::int64_t first = begin + task * kTaskRows;
+    const std::int64_t last = first + kTaskRows < end ? first + kTaskRows : end;
+    ExactAttention(head, first, last, call.head_output(b, h) + first * call.width(), call.width());
+  });
+}
+
+// One head of a sequence, all rows, exactly as SoftmaxAttention after a linear layer.
+template <class Pool>
+double RunExactHead(const Call& call, std::int64_t b, std::int64_t h, float* values, Pool& pool) {
+  AttentionHead head = call.head(b, h);
+  ProjectExactly(call, b, h, values, pool);
+  head.value = values;
+  if (call.first()) {
+    FirstRowAttention(head, call.head_output(b, h));
+  } else {
+    AttendExactly(call, b, h, head, 0, head.length, pool);
+  }
+  return static_cast<double>(head.length * call.weights.channels);
+}
+
+struct Projected {
+  bool approximately;
+  double columns;  // multiply-adds spent, divided by head_dim
+};
+
+template <class Pool>
+Projected Project(const Call& call, std::int64_t b, std::int64_t h, const float* maxima,
+                  float* values, Pool& pool) {
+  HeadProjection projection(call.weights, h, static_cast<std::uint32_t>(call.attributes.layer),
+                            call.attributes.estimator, call.rows(b), maxima, call.head_bias(h),
+                            values);
+  pool.For(projection.tasks(), [&](std::int64_t task) { projection.Run(task); });
+  return {projection.approximates(), projection.columns()};
+}
+
+// Column maxima of rows taken in turns by tasks, each with maxima of its own, then joined.
+// rows(task, tasks, maxima [length]) takes those of its turn.
+template <class Pool, class Rows>
+void GatherMaxima(std::int64_t turns, std::int64_t length, Pool& pool, float* maxima,
+                  const Rows& rows) {
+  const std::int64_t tasks = turns < Pool::kMaximaTasks ? turns : Pool::kMaximaTasks;
+  std::vector<float> others((tasks > 1 ? tasks - 1 : 0) * length, 0.0f);
+  pool.For(tasks, [&](std::int64_t task) {
+    rows(task, tasks, task == 0 ? maxima : others.data() + (task - 1) * length);
+  });
+  for (std::int64_t task = 1; task < tasks; ++task) {
+    for (std::int64_t j = 0; j < length; ++j) {
+      const float other = others[(task - 1) * length + j];
+      if (!(other <= maxima[j])) maxima[j] = other;
+    }
+  }
+}
+
+// The attention weights of a head that stay in memory, in blocks of rows.
+class StoredWeights {
+ public:
+  static std::int64_t Floats(const AttentionHead& head) {
+    return Blocks(head) * (BlockFloats(head) + FactorFloats(head));
+  }
+
+  StoredWeights(const AttentionHead& head, float* memory)
+      : head_(head), weights_(memory), factors_(memory + Blocks(head) * BlockFloats(head)) {}
+
+  std::int64_t blocks() const { return Blocks(head_); }
+  // Row 0 of a global window sees more keys than the n of the bound: it belongs to no block.
+  std::int64_t begin(std::int64_t block) const {
+    return block > 0 || !head_.global_token ? block * kQueryBlock : 1;
+  }
+  std::int64_t end(std::int64_t block) const {
+    return std::min((block + 1) * kQueryBlock, head_.length);
+  }
+
+  // Stores blocks [from, to) and raises `maxima` [length].
+  template <class Pool>
+  void Store(std::int64_t from, std::int64_t to, Pool& pool, float* maxima) const {
+    GatherMaxima(to - from, head_.length, pool, maxima,
+                 [&](std::int64_t task, std::int64_t tasks, float* mine) {
+                   for (std::int64_t block = from + task; block < to; block += tasks) {
+                     ProbabilityBlock(head_, begin(block), end(block),
+                                      weights_ + block * BlockFloats(head_),
+                                      factors_ + block * FactorFloats(head_), mine);
+                   }
+                 });
+  }
+
+  // Output rows of blocks [from, to); `output` is where row 0 goes.
+  template <class Pool>
+  void AddValues(std::int64_t from, std::int64_t to, const AttentionHead& with_values, Pool& pool,
+                 float* output, std::int64_t stride) const {
+    pool.For(to - from, [&](std::int64_t index) {
+      const std::int64_t block = from + index;
+      ValueBlock(with_values, begin(block), end(block), weights_ + block * BlockFloats(head_),
+                 factors_ + block * FactorFloats(head_), output + begin(block) * stride, stride);
+    });
+  }
+
+ private:
+  static std::int64_t Blocks(const AttentionHead& head) {
+    return (head.length + kQueryBlock - 1) / kQueryBlock;
+  }
+  static std::int64_t BlockFloats(const AttentionHead& head) {
+    return kQueryBlock * BlockKeys(head);
+  }
+  static std::int64_t FactorFloats(const AttentionHead& head) {
+    return kQueryBlock * (1 + BlockPieces(head));
+  }
+
+  const AttentionHead& head_;
+  float* const weights_;
+  float* const factors_;
+};
+
+// A head whose attention weights stay in memory between the two halves; where the probe's rows do
+// not promise enough, those of the probe alone, and the others go the way of exact attention.
+template <class Pool>
+double RunStoredHead(const Call& call, std::int64_t b, std::int64_t h, float* memory, Pool& pool) {
+  AttentionHead head = call.head(b, h);
+  const SequenceRows rows = call.rows(b);
+  const std::int64_t n = head.length;
+  const StoredWeights stored(head, memory);
+  float* const values = memory + StoredWeights::Floats(head);
+  float* const output = call.head_output(b, h);
+  std::vector<float> maxima(n, 0.0f);
+  // Blocks [from, to) are stored.
+  std::int64_t from = rows.probe.first_row / kQueryBlock;
+  std::int64_t to = from + rows.probe.rows / kQueryBlock;
+  stored.Store(from, to, pool, maxima.data());
+  Projected projected{false, static_cast<double>(n * call.weights.channels)};
+  if (Promising(call.weights, h, call.attributes.estimator, rows, maxima.data())) {
+    stored.Store(0, from, pool, maxima.data());
+    stored.Store(to, stored.blocks(), pool, maxima.data());
+    from = 0;
+    to = stored.blocks();
+    projected = Project(call, b, h, maxima.data(), values, pool);
+  } else {
+    ProjectExactly(call, b, h, values, pool);
+  }
+  head.value = values;
+  stored.AddValues(from, to, head, pool, output, call.width());
+  AttendExactly(call, b, h, head, 0, from * kQueryBlock, pool);
+  AttendExactly(call, b, h, head, to * kQueryBlock, n, pool);
+  if (head.global_token && projected.approximately) {
+    return projected.columns + FirstRowExactly(call, b, h, output);
+  }
+  if (head.global_token && from == 0) ExactAttention(head, 0, 1, output, call.width());
+  return projected.columns;
+}
+
+// A head without a window whose scores are computed twice: for the column maxima, then for the
+// output.
+template <class Pool>
+double RunTwiceHead(const Call& call, std::int64_t b, std::int64_t h, float* values, Pool& pool) {
+  AttentionHead head = call.head(b, h);
+  const SequenceRows rows = call.rows(b);
+  const std::int64_t n = head.length, probed = rows.probe.rows;
+  std::vector<float> maxima(n, 0.0f);
+  ColumnMaxima(head, 0, probed, maxima.data());
+  Projected projected{false, static_cast<double>(n * call.weights.channels)};
+  if (Promising(call.weights, h, call.attributes.estimator, rows, maxima.data())) {
+    const std::int64_t chunks = (n - probed + kTaskRows - 1) / kTaskRows;
+    GatherMaxima(chunks, n, pool, maxima.data(),
+                 [&](std::int64_t task, std::int64_t tasks, float* mine) {
+                   for (std::int64_t chunk = task; chunk < chunks; chunk += tasks) {
+                     const std::int64_t begin = probed + chunk * kTaskRows;
+                     ColumnMaxima(head, begin, std::min(begin + kTaskRows, n), mine);
+                   }
+                 });
+    projected = Project(call, b, h, maxima.data(), values, pool);
+  } else {
+    ProjectExactly(call, b, h, values, pool);
+  }
+  head.value = values;
+  AttendExactly(call, b, h, head, 0, n, pool);
+  return projected.columns;
+}
+
+template <class Pool>
+double RunHead(const Call& call, std::int64_t b, std::int64_t h, float* memory, Pool& pool) {
+  if (!call.approximate(b)) return RunExactHead(call, b, h, memory, pool);
+  return call.window(b).stored() ? RunStoredHead(call, b, h, memory, pool)
+                                 : RunTwiceHead(call, b, h, memory, pool);
+}
+
+}  // namespace
+
+AttentionHead Call::head(std::int64_t b, std::int64_t h) const {
+  AttentionHead head;
+  head.query = query + query_row(b) * width() + h * weights.head_dim;
+  head.query_stride = width();
+  head.key = key + sequences.begin(b) * width() + h * weights.head_dim;
+  head.key_stride = width();
+  head.value_stride = weights.padded;
+  head.length = sequences.length(b);
+  head.head_dim = weights.head_dim;
+  head.value_dim = weights.head_dim;
+  head.scale = softmax::ScoreScale(attributes.scale, weights.head_dim);
+  head.window = window(b).narrow() ? attributes.window : 0;
+  head.global_token = window(b).wide_first();
+  return head;
+}
+
+SequenceRows Call::rows(std::int64_t b) const {
+  const SequenceFacts& fact = facts[b];
+  const std::int64_t length = sequences.length(b);
+  return {hidden_rows(b),
+          length,
+          static_cast<double>(window(b).keys()),
+          static_cast<double>(alpha[b]),
+          seed[b],
+          fact.centred,
+          fact.centre.data(),
+          fact.distances.data(),
+          fact.beta,
+          window(b).wide_first() ? FirstRowColumns(length) : 0.0,
+          attributes.estimator == Estimator::kPaper ? Probe{} : ProbeOf(window(b)),
+          MaximaCost(window(b), weights.padded)};
+}
+
+std::int64_t HeadFloats(const Call& call, std::int64_t b) {
+  const std::int64_t values = call.sequences.length(b) * call.weights.padded;
+  if (!call.approximate(b) || !call.window(b).stored()) return values;
+  return StoredWeights::Floats(call.head(b, 0)) + values;
+}
+
+HeadResult RunShortHead(const Call& call, std::int64_t b, std::int64_t h) {
+  Inline pool;
+  const bool finite = IsFinite(call, b, h, pool);
+  // One token needs no mixing: projecting it is all there is to do.
+  if (call.first() && call.alpha[b] > 0 && call.sequences.length(b) > 1) {
+    return {FirstRowExactly(call, b, h, call.head_output(b, h)), finite};
+  }
+  if (call.first()) {
+    const AlignedArray<float> values = MakeAligned<float>(HeadFloats(call, b));
+    return {RunExactHead(call, b, h, values.get(), pool), finite};
+  }
+  return {RunHead(call, b, h, scratch.Take(HeadFloats(call, b)), pool), finite};
+}
+
+HeadResult RunLongHead(const Call& call, std::int64_t b, std::int64_t h, float* memory,
+                       ThreadPool& threads) {
+  Threads pool{threads};
+  const bool finite = IsFinite(call, b, h, pool);
+  return {RunHead(call, b, h, memory, pool), finite};
+}
+
+}  // namespace attenuator::mca

@@ -1,0 +1,86 @@
+// One run of McaAttention, and how it computes one head of one sequence.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "ops/common/attention/attention.h"
+#include "ops/common/check.h"
+#include "ops/common/thread_pool.h"
+#include "ops/mca/cpu/projection.h"
+#include "ops/mca/cpu/sequence.h"
+
+namespace attenuator::mca {
+
+struct HeadResult {
+  double columns = 0;  // multiply-adds spent on values, divided by head_dim
+  bool finite = true;  // of its share of the inputs that nothing else has looked at
+};
+
+// The inputs, checked.
+struct Call {
+  const spec::McaAttention::Attributes& attributes;
+  const Weights& weights;
+  Sequences sequences;
+  const float* query;
+  const float* key;
+  const float* hidden;
+  const float* bias;  // [H, padded]
+  const float* alpha;
+  const std::int64_t* seed;
+  float* output;
+  std::vector<SequenceFacts> facts;
+  std::vector<HeadResult> heads;  // [B, H]
+
+  bool first() const { return attributes.queries == spec::McaAttention::Queries::kFirst; }
+  std::int64_t width() const { return weights.num_heads * weights.head_dim; }
+  Window window(std::int64_t b) const {
+    return {sequences.length(b), attributes.window, attributes.global_tokens == 1};
+  }
+  std::int64_t query_row(std::int64_t b) const { return first() ? b : sequences.begin(b); }
+  float* head_output(std::int64_t b, std::int64_t h) const {
+    return output + query_row(b) * width() + h * weights.head_dim;
+  }
+  const float* hidden_rows(std::int64_t b) const {
+    return hidden + sequences.begin(b) * weights.channels;
+  }
+  const float* head_bias(std::int64_t h) const { return bias + h * weights.padded; }
+
+  // Multiply-adds of (A X) W_a for a row that sees `keys` keys, divided by head_dim.
+  double FirstRowColumns(std::int64_t keys) const {
+    return static_cast<double>(weights.channels) *
+           (1 + static_cast<double>(keys) / static_cast<double>(weights.head_dim));
+  }
+
+  // Whether a sequence's heads are worth looking at: even with one column for every token, or all
+  // tokens replaced, sampling has to save more than it costs to begin and to find the maxima.
+  bool approximate(std::int64_t b) const {
+    const Window seen = window(b);
+    const Estimator estimator = attributes.estimator;
+    if (first() || !WorthApproximating(seen, weights.channels, alpha[b], estimator)) return false;
+    if (estimator == Estimator::kPaper) return true;
+    const double tokens = static_cast<double>(seen.length);
+    const double channels = static_cast<double>(weights.channels);
+    const double cost = ProbeOf(seen).rows > 0 ? MaximaCost(seen, weights.padded) : 0.0;
+    return estimator == Estimator::kSampled
+               ? WorthSampling(tokens, tokens, channels, weights.padded, cost)
+               : WorthReplacing(tokens, channels, cost);
+  }
+
+  // The head's attention; its values are not known yet.
+  AttentionHead head(std::int64_t b, std::int64_t h) const;
+  SequenceRows rows(std::int64_t b) const;
+};
+
+// Floats that a head needs for its values and, where they are kept, its attention weights.
+std::int64_t HeadFloats(const Call& call, std::int64_t b);
+// Both write the head's output rows. The sequence is not empty. A head looks for NaN and infinities
+// in its columns of query and key and, where the sequence is not approximated, in an equal share of
+// the columns of `hidden`: it needs those rows in the cache anyway.
+// With at most kStoredLength tokens, or queries = first.
+HeadResult RunShortHead(const Call& call, std::int64_t b, std::int64_t h);
+// With more. `memory` holds HeadFloats floats, 64-byte aligned.
+HeadResult RunLongHead(const Call& call, std::int64_t b, std::int64_t h, float* memory,
+                       ThreadPool& threads);
+
+}  // namespace attenuator::mca

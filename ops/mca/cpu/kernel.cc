@@ -1,0 +1,13 @@
+#include "ops/mca/cpu/kernel.h"
+
+#include "ops/common/cpu.h"
+
+namespace attenuator {
+
+const ProjectionKernels& Projection() {
+  static const ProjectionKernels& kernels =
+      CpuIsa() >= Isa::kAvx512 ? ProjectionAvx512() : ProjectionAvx2();
+  return kernels;
+}
+
+}  // namespace attenuator

@@ -1,0 +1,142 @@
+// The approximate value projection of one head of one sequence, by any of the estimators.
+//
+// A plan is made from the column maxima of the attention matrix and the sequence's own data alone;
+// its tasks may then run on any threads in any order. README.md has the mathematics.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "ops/common/host_device.h"
+#include "ops/mca/cpu/weights.h"
+
+namespace attenuator::mca {
+
+// What sampling costs, measured and rounded up to simple fractions, in columns of dense rows. A
+// sampled column takes kColumnCost dense ones: the mean row is subtracted, the list is followed. A
+// token takes (1 - kTokenGain) C of them however few it keeps, for its share of a group's work and
+// for rows that arrive cold. Above kBreakEven of C a token gains nothing and is computed exactly,
+// without an error. Exact in binary, so that every device decides alike.
+inline constexpr double kColumnCost = 1.5;
+inline constexpr double kTokenGain = 0.875;
+inline constexpr double kBreakEven = 0.5625;
+// Dense rows that take as long as what any sampling of a head begins with: the mean row, bound by
+// reading the weight; the first use of the scaled copy; drawing and selecting, which weigh the more
+// beside a dense row the narrower a head is.
+ATTENUATOR_HOST_DEVICE inline constexpr double HeadCost(std::int64_t padded) {
+  return 24 + 256 / static_cast<double>(padded);
+}
+// Whether sampling `tokens` of a head with `samples` columns in all is faster than not to.
+ATTENUATOR_HOST_DEVICE inline constexpr bool WorthSampling(double tokens, double samples,
+                                                           double channels, std::int64_t padded,
+                                                           double overhead) {
+  return tokens * (kTokenGain * channels) - kColumnCost * samples >=
+         HeadCost(padded) * channels + overhead;
+}
+
+// Whether replacing so many tokens by the mean row is: that row has to be projected too.
+ATTENUATOR_HOST_DEVICE inline constexpr bool WorthReplacing(double tokens, double channels,
+                                                            double overhead) {
+  return channels * (tokens - 1) > overhead;
+}
+
+// Columns that finding the column maxima costs beside exact attention, for each attention weight:
+// kTwiceCost where scores are computed twice; where weights are kept until the values are known,
+// kStoringCost for each float that a head has in use meanwhile, since what does not fit into the
+// second-level cache is slow, up to kTwiceCost.
+inline constexpr double kTwiceCost = 1.5;
+inline constexpr double kStoringCost = 0x3p-22;
+
+// The deterministic rule leaves this share of the bound to the rounding of float32.
+inline constexpr double kRoundingMargin = 1.0 / 16;
+
+// A block of rows of a head, from which it is foretold whether finding all column maxima will pay.
+struct Probe {
+  std::int64_t first_row = 0, rows = 0;      // multiples of kQueryBlock; no rows: do not ask
+  std::int64_t first_token = 0, tokens = 0;  // whose maxima are looked at
+  // Over the other rows their maxima are expected to grow by their mean, in units of 1 / keys, to
+  // the power of this.
+  double growth_exponent = 0;
+};
+
+// Factor by which maxima are expected to grow; `sum` is that of the tokens looked at.
+ATTENUATOR_HOST_DEVICE inline double Growth(const Probe& probe, double keys, double sum) {
+  const double mean = keys / static_cast<double>(probe.tokens) * sum;
+  return mean > 1 ? pow(mean, probe.growth_exponent) : 1.0;
+}
+
+// What the estimators need to know of one sequence, whatever the head.
+struct SequenceRows {
+  const float* hidden = nullptr;  // [length, C]
+  std::int64_t length = 0;
+  double keys = 0;  // n of the formula for r: keys that a row sees, at most
+  double alpha = 0;
+  std::int64_t seed = 0;
+  bool centred = false;
+  const float* centre = nullptr;     // [C]: the mean row, or zeros where not centred
+  const float* distances = nullptr;  // [length], at least |x_j - centre|; `deterministic`
+  double beta = 0;      // smallest (1/keys) sum |x_j| over a row's keys; `deterministic`
+  double overhead = 0;  // columns that approximating costs the head beside its tokens
+  Probe probe;
+  double maxima_cost = 0;  // columns that finding the maxima costs the head
+};
+
+// Whether a head is likely to save more by approximating than finding all maxima costs; `maxima`
+// [length] are those of the probe's rows. Such a head is exact otherwise. True where there is no
+// probe.
+bool Promising(const Weights& weights, std::int64_t head, Estimator estimator,
+               const SequenceRows& rows, const float* maxima);
+
+class HeadProjection {
+ public:
+  // `maxima` [length]: the largest attention weight of each token. `bias` [padded]. All are
+  // borrowed until the last task has run. Some rows of `values` [length, padded] are written here,
+  // the others by the tasks.
+  HeadProjection(const Weights& weights, std::int64_t head, std::uint32_t layer,
+                 Estimator estimator, const SequenceRows& rows, const float* maxima,
+                 const float* bias, float* values);
+
+  std::int64_t tasks() const { return static_cast<std::int64_t>(columns_.size()); }
+  void Run(std::int64_t task);
+  // Whether any token is approximated.
+  bool approximates() const { return !approximated_.empty(); }
+  // Multiply-adds spent, divided by head_dim; after all tasks.
+  double columns() const;
+
+ private:
+  void PlanSamples(const float* maxima);
+  void PlanDeterministic(const float* maxima);
+  void KeepAllExact();
+  void Sort(const std::vector<std::int32_t>& r, std::int32_t highest);
+  void ProjectCentre();
+  void DrawCandidates();
+
+  double RunExact(std::int64_t begin, std::int64_t end) const;
+  double RunSampled(std::int64_t begin, std::int64_t end) const;
+  double RunPaper(std::int64_t begin, std::int64_t end) const;
+
+  const Weights& weights_;
+  const std::int64_t head_;
+  const std::uint32_t layer_;
+  const Estimator estimator_;
+  const SequenceRows rows_;
+  const PackedHead packed_;
+  const float* const bias_;
+  float* const values_;
+
+  std::vector<std::int32_t> exact_;         // tokens, ascending
+  std::vector<std::int32_t> approximated_;  // tokens; `sampled`: by falling r
+  std::vector<std::int32_t> r_;             // of approximated_
+  std::vector<float> base_;                 // [padded]: bias + centre W_a
+  std::int64_t exact_begin_ = 0;            // of exact_, what is left to the tasks
+  // Columns that any token keeps, ascending; a token keeps those whose reach is at most its r.
+  std::vector<std::int32_t> candidates_;
+  std::vector<float> reach_;
+  std::vector<float> inverse_p_;
+  std::int64_t exact_tasks_ = 0;
+  std::vector<double> columns_;  // spent by each task
+  double centre_columns_ = 0;
+};
+
+}  // namespace attenuator::mca

@@ -1,0 +1,56 @@
+// W_v as the kernels want it, and what the estimators need to know about it: made once for each
+// node where the weight is a constant, else at each run.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "operators.gen.h"
+#include "ops/common/aligned.h"
+#include "ops/common/context.h"
+#include "ops/mca/cpu/kernel.h"
+
+namespace attenuator::mca {
+
+using Estimator = spec::McaAttention::Estimator;
+
+// Entries of the guide table into a distribution function of 32-bit words.
+inline constexpr std::int64_t kGuideSize = 1024;
+inline constexpr int kGuideShift = 22;
+
+// Probabilities are raised to this where they are smaller but not zero, so that 2^-32, the grain of
+// a uniform number, stays far below them. Raising one lowers the variance and adds at most
+// C * 2^-22 of the expected number of columns.
+inline constexpr double kSmallestP = 0x1p-22;
+
+struct Weights {
+  std::int64_t channels;   // C
+  std::int64_t num_heads;  // H
+  std::int64_t head_dim;   // D
+  std::int64_t padded;     // D rounded up to kProjectionPad
+
+  AlignedArray<float> weight;        // [H, C, padded]
+  AlignedArray<float> scaled;        // [H, C, padded], weight / p; estimators that sample
+  AlignedArray<float> inverse_p;     // [H, C]; inf where the row is zero
+  std::vector<std::uint64_t> cdf;    // [H, C], in units of 2^-32; `paper`
+  std::vector<std::int32_t> guide;   // [H, kGuideSize]: first k with cdf[k] > i << kGuideShift
+  std::vector<float> min_inverse_p;  // [H]
+  std::vector<double> frobenius;     // [H], ||W_a||_F
+  std::vector<double> spectral;      // [H], at least ||W_a||_2; `deterministic`
+  std::vector<bool> approximable;    // [H]: false where the head's weight is zero or not finite
+
+  PackedHead head(std::int64_t h) const {
+    const std::int64_t offset = h * channels * padded;
+    return {weight.get() + offset, scaled ? scaled.get() + offset : nullptr, padded};
+  }
+};
+
+// `value_weight` is [C, H * D].
+Weights PackWeights(const float* value_weight, std::int64_t channels, std::int64_t num_heads,
+                    std::int64_t head_dim, Estimator estimator, bool approximate);
+
+// An upper bound, tight to 1e-9, of the largest eigenvalue of a symmetric positive semi-definite
+// matrix [size, size], which is overwritten.
+double LargestEigenvalue(double* matrix, std::int64_t size);
+
+}  // namespace attenuator::mca

@@ -1,0 +1,74 @@
+// What McaAttention's kernels share on the device.
+#pragma once
+
+#include "ops/common/cuda/device.h"
+#include "ops/mca/cuda/kernel.h"
+
+namespace attenuator::mca {
+
+constexpr int kThreads = 256, kBlockWarps = kThreads / cuda::kWarp;
+
+template <class T>
+__device__ inline bool Finite(T x) {
+  return x - x == 0;
+}
+
+// x of all 256 threads joined by `join`, the same in every thread and in a fixed order. `shared`
+// has room for kBlockWarps values.
+template <class T, class Join>
+__device__ inline T BlockReduce(T x, T* shared, const Join& join) {
+  for (int lanes = cuda::kWarp / 2; lanes > 0; lanes /= 2) {
+    x = join(x, __shfl_xor_sync(cuda::kFullMask, x, lanes));
+  }
+  __syncthreads();  // what was read from `shared` before
+  if (threadIdx.x % cuda::kWarp == 0) shared[threadIdx.x / cuda::kWarp] = x;
+  __syncthreads();
+  T all = shared[0];
+  for (int w = 1; w < kBlockWarps; ++w) all = join(all, shared[w]);
+  return all;
+}
+
+template <class T>
+__device__ inline T BlockSum(T x, T* shared) {
+  return BlockReduce(x, shared, [](T a, T b) { return a + b; });
+}
+
+// Sum of what the threads before this one gave; *total of all. `shared` has room for kThreads + 1.
+template <class T>
+__device__ inline T BlockBefore(T x, T* shared, T* total) {
+  __syncthreads();
+  shared[threadIdx.x + 1] = x;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    T sum = 0;
+    shared[0] = 0;
+    for (int t = 1; t <= kThreads; ++t) {
+      sum += shared[t];
+      shared[t] = sum;
+    }
+  }
+  __syncthreads();
+  *total = shared[kThreads];
+  return shared[threadIdx.x];
+}
+
+inline unsigned Blocks(std::int64_t count, std::int64_t size) {
+  return static_cast<unsigned>((count + size - 1) / size);
+}
+
+inline int LongestOf(const Items& items) {
+  int longest = 0;
+  for (int i = 0; i < items.count; ++i) {
+    if (items.items[i].length > longest) longest = items.items[i].length;
+  }
+  return longest;
+}
+
+inline bool AnyOf(const Items& items, Way way) {
+  for (int i = 0; i < items.count; ++i) {
+    if (items.items[i].way == way) return true;
+  }
+  return false;
+}
+
+}  // namespace attenuator::mca

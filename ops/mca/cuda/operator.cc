@@ -1,0 +1,209 @@
+// McaAttention on CUDA: checks, scratch memory, and the list of launches. The host decides what it
+// can know without the data (which sequences may be approximated at all), the device the rest.
+#include <utility>
+#include <vector>
+
+#include "ops/common/attention/cuda/attention.h"
+#include "ops/mca/cpu/sequence.h"
+#include "ops/mca/cuda/kernel.h"
+#include "ops/mca/inputs.h"
+#include "ops/softmax/inputs.h"
+
+namespace attenuator::cuda {
+namespace {
+
+using Spec = spec::McaAttention;
+using mca::DeviceCall;
+using mca::DeviceEstimator;
+using mca::DeviceFacts;
+using mca::DevicePlan;
+using mca::DeviceWeights;
+using mca::SequenceItem;
+using mca::Way;
+
+class McaAttentionDeviceKernel final : public DeviceKernel {
+ public:
+  McaAttentionDeviceKernel(const NodeReader& reader, ElementType data)
+      : attributes_(Spec::Read(reader)), data_(data) {
+    mca::CheckAttributes(attributes_);
+  }
+
+  void Run(DeviceContext& context) const override {
+    const mca::Inputs inputs = mca::CheckInputs(context, attributes_);
+    const Sequences& sequences = inputs.sequences;
+    const std::int64_t batch = sequences.batch, heads = attributes_.num_heads;
+    DeviceCall call{};
+    call.query = inputs.query.data;
+    call.key = inputs.key.data;
+    call.hidden = inputs.hidden.data;
+    call.weight = inputs.weight.data;
+    call.bias = inputs.bias.data;
+    call.output = context.Output(Spec::kOutputOutput, {inputs.query.rows(), inputs.width()});
+    call.value_flops = static_cast<float*>(context.Output(Spec::kValueFlopsOutput, {batch}));
+    call.tokens = sequences.total;
+    call.heads = static_cast<int>(heads);
+    call.head_dim = static_cast<int>(inputs.head_dim);
+    call.channels = static_cast<int>(inputs.channels());
+    call.scale = softmax::ScoreScale(attributes_.scale, inputs.head_dim) * softmax::kLog2E;
+    call.layer = static_cast<std::uint32_t>(attributes_.layer);
+    call.estimator = attributes_.estimator;
+    call.first = inputs.first;
+    const Stream stream = context.stream();
+
+    const std::vector<SequenceItem> items = MakeItems(inputs);
+    bool approximates = false, probes = false, mixes = false;
+    std::vector<softmax::Item> attended;
+    const std::vector<softmax::Item> all = softmax::ItemsOf(sequences, inputs.first);
+    for (std::size_t b = 0; b < items.size(); ++b) {
+      approximates |= items[b].way == Way::kApproximate;
+      probes |= items[b].probe.rows > 0;
+      mixes |= items[b].way == Way::kMixed ||
+               (items[b].way == Way::kApproximate && items[b].global != 0);
+      if (items[b].way != Way::kMixed) attended.push_back(all[b]);
+    }
+    const DeviceWeights weights = AllocateWeights(context, call, approximates);
+    const DeviceFacts facts = AllocateFacts(context, call, batch, approximates);
+    const DevicePlan plan = AllocatePlan(context, call, batch, approximates, probes, mixes);
+
+    if (approximates) mca::LaunchWeights(data_, call, weights, stream);
+    ForBatches(items, [&](const mca::Items& some) {
+      mca::LaunchFacts(data_, some, call, facts, stream);
+      mca::LaunchPlan(data_, some, call, weights, facts, plan, stream);
+      mca::LaunchProject(data_, some, call, weights, facts, plan, stream);
+    });
+    softmax::Call attention{};
+    attention.query = call.query;
+    attention.key = call.key;
+    attention.value = plan.values;
+    attention.output = call.output;
+    attention.query_stride = attention.value_stride = inputs.width();
+    attention.heads = call.heads;
+    attention.head_dim = attention.value_dim = call.head_dim;
+    attention.scale = call.scale;
+    attention.window = static_cast<int>(attributes_.window);
+    attention.global_token = attributes_.global_tokens == 1;
+    softmax::Attend(data_, attention, std::move(attended), inputs.first, stream);
+    ForBatches(items, [&](const mca::Items& some) {
+      if (mixes) mca::LaunchMixedRows(data_, some, call, plan, stream);
+      mca::LaunchFinish(data_, some, call, facts, plan, stream);
+    });
+  }
+
+ private:
+  std::vector<SequenceItem> MakeItems(const mca::Inputs& inputs) const {
+    const Sequences& sequences = inputs.sequences;
+    std::vector<SequenceItem> items;
+    for (std::int64_t b = 0; b < sequences.batch; ++b) {
+      const std::int64_t length = sequences.length(b);
+      const mca::Window window{length, attributes_.window, attributes_.global_tokens == 1};
+      SequenceItem item{};
+      item.begin = static_cast<std::int32_t>(sequences.begin(b));
+      item.length = static_cast<std::int32_t>(length);
+      item.query_row = inputs.first ? static_cast<std::int32_t>(b) : item.begin;
+      item.index = static_cast<std::int32_t>(b);
+      item.window = window.narrow() ? static_cast<std::int32_t>(attributes_.window) : 0;
+      item.global = window.wide_first() ? 1 : 0;
+      item.keys = static_cast<std::int32_t>(window.keys());
+      item.alpha = inputs.alpha[b];
+      item.seed = inputs.seed[b];
+      item.way = Way::kExact;
+      if (inputs.first) {
+        // One token needs no mixing: projecting it is all there is to do.
+        if (item.alpha > 0 && length > 1) item.way = Way::kMixed;
+        item.keys = item.window > 0 && item.global == 0 ? item.window + 1 : item.length;
+      } else if (length > 0 && mca::WorthApproximating(window, inputs.channels(), item.alpha,
+                                                       attributes_.estimator)) {
+        item.way = Way::kApproximate;
+        // `paper` does not ask.
+        if (attributes_.estimator != DeviceEstimator::kPaper) item.probe = mca::ProbeOf(window);
+        item.maxima_cost = mca::MaximaCost(window, PaddedColumns(inputs.head_dim));
+      }
+      items.push_back(item);
+    }
+    return items;
+  }
+
+  DeviceWeights AllocateWeights(DeviceContext& context, const DeviceCall& call,
+                                bool approximates) const {
+    DeviceWeights weights{};
+    if (!approximates) return weights;
+    const std::int64_t rows = static_cast<std::int64_t>(call.heads) * call.channels;
+    weights.prefix = context.ScratchArray<double>(rows);
+    weights.frobenius = context.ScratchArray<double>(call.heads);
+    weights.approximable = context.ScratchArray<int>(call.heads);
+    if (call.estimator == DeviceEstimator::kDeterministic) {
+      weights.gram = context.ScratchArray<double>((call.head_dim + 2) * call.width());
+      weights.spectral = context.ScratchArray<double>(call.heads);
+    } else {
+      weights.inverse_p = context.ScratchArray<float>(rows);
+    }
+    if (call.estimator == DeviceEstimator::kPaper) {
+      weights.cdf = context.ScratchArray<std::uint64_t>(rows);
+    }
+    return weights;
+  }
+
+  DeviceFacts AllocateFacts(DeviceContext& context, const DeviceCall& call, std::int64_t batch,
+                            bool approximates) const {
+    DeviceFacts facts{};
+    facts.broken = Zeros<int>(context, 3 * batch);
+    facts.overflown = facts.broken + batch;
+    facts.centred = facts.overflown + batch;
+    if (!approximates || call.estimator == DeviceEstimator::kPaper) return facts;
+    facts.centre = context.ScratchArray<float>(batch * call.channels);
+    facts.measure = context.ScratchArray<double>(call.tokens);
+    facts.before = context.ScratchArray<double>(call.tokens + batch);
+    if (call.estimator == DeviceEstimator::kDeterministic) {
+      facts.distances = context.ScratchArray<float>(call.tokens);
+      facts.beta = context.ScratchArray<double>(batch);
+    }
+    return facts;
+  }
+
+  DevicePlan AllocatePlan(DeviceContext& context, const DeviceCall& call, std::int64_t batch,
+                          bool approximates, bool probes, bool mixes) const {
+    DevicePlan plan{};
+    const std::int64_t slots = batch * call.heads, places = call.heads * call.tokens;
+    const std::int64_t width = call.width();
+    plan.columns = Zeros<unsigned long long>(context, slots);
+    plan.approximated = Zeros<int>(context, slots);
+    plan.values =
+        context.Scratch(static_cast<std::size_t>(call.tokens * width) *
+                        (data_ == ElementType::kFloat ? sizeof(float) : sizeof(std::uint16_t)));
+    if (mixes) {
+      plan.row = context.ScratchArray<float>(places);
+      plan.mixed = context.ScratchArray<float>(slots * call.channels);
+    }
+    if (!approximates) return plan;
+    plan.maxima = Zeros<unsigned>(context, places);
+    if (probes) plan.probed = Zeros<unsigned>(context, places);
+    plan.wanted = context.ScratchArray<int>(places);
+    plan.order = context.ScratchArray<int>(places);
+    plan.shared = context.ScratchArray<int>(places);
+    plan.place = context.ScratchArray<int>(slots * (call.channels + 1));
+    plan.base = context.ScratchArray<float>(slots * call.head_dim);
+    if (call.estimator == DeviceEstimator::kSampled) {
+      plan.reach = context.ScratchArray<float>(slots * call.channels);
+    }
+    return plan;
+  }
+
+  template <class T>
+  static T* Zeros(DeviceContext& context, std::int64_t count) {
+    T* memory = context.ScratchArray<T>(count);
+    mca::Clear(memory, static_cast<std::size_t>(count) * sizeof(T), context.stream());
+    return memory;
+  }
+
+  Spec::Attributes attributes_;
+  ElementType data_;
+};
+
+}  // namespace
+
+template <>
+std::unique_ptr<DeviceKernel> MakeDeviceKernel<Spec>(const NodeReader& reader, ElementType data) {
+  return std::make_unique<McaAttentionDeviceKernel>(reader, data);
+}
+
+}  // namespace attenuator::cuda

@@ -1,0 +1,316 @@
+// McaAttention on CUDA: column maxima of the attention weights, and the plan made from them: which
+// tokens are approximated, and how (ops/mca/cpu/projection.cc, README.md section 2).
+//
+// Maxima: 64 (or 32) rows of a head a block, scores in float32 as the float tiles of
+// ops/softmax have them, computed twice: for each row's maximum and sum, then for the weights. A
+// column's maximum goes to memory by atomicMax on its bits, which order non-negative floats, so
+// that the order of blocks does not matter. A block of the probe's rows enters its maxima a second
+// time, apart: it begins and ends at multiples of 64, so all of a block's rows belong to it or
+// none.
+//
+// Plan: one block a head of a sequence. It counts by the probe's maxima first and stops where they
+// do not promise enough. r in float64, counts in integers, a stable counting sort by
+// falling r over a histogram in global memory: 256 tokens at a time, a token's rank among equals of
+// its run by comparing with those before it. The order is the CPU's, hence the groups of six and
+// the r they share. The columns' u_k / p_k come from the CPU's words of the Philox stream.
+#include "ops/common/attention/cuda/tile.h"
+#include "ops/mca/cpu/projection.h"
+#include "ops/mca/cuda/device.h"
+
+namespace attenuator::mca {
+namespace {
+
+template <class T, int kMicro>
+__global__ __launch_bounds__(softmax::kTileThreads, 2) void Maxima(Items items, DeviceCall call,
+                                                                   DevicePlan plan) {
+  constexpr int kRows = 16 * kMicro;
+  const SequenceItem item = items.items[blockIdx.z];
+  const int row = static_cast<int>(blockIdx.x) * kRows, head = static_cast<int>(blockIdx.y);
+  if (item.way != Way::kApproximate || row >= item.length) return;
+  const softmax::TileKeys keys = softmax::KeysOf({item.begin, item.length, item.query_row, 0}, row,
+                                                 kRows, item.window, item.global != 0, kRows);
+  const bool probed = row >= item.probe.first_row && row < item.probe.first_row + item.probe.rows;
+  const int stride = softmax::TileStride(call.head_dim), lane = threadIdx.x % cuda::kWarp;
+  const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
+  float* query = cuda::SharedMemory<float>();
+  float* key = query + kRows * stride;
+  const std::int64_t width = call.width();
+  softmax::LoadTile(
+      query, kRows,
+      static_cast<const T*>(call.query) + (item.query_row + row) * width + head * call.head_dim,
+      width, 0, keys.row_end - row, call.head_dim, call.scale);
+  const T* key_rows = static_cast<const T*>(call.key) + item.begin * width + head * call.head_dim;
+  float scores[kMicro][kMicro];
+  const auto score = [&](int start) {
+    const int end = keys.end(start, kRows);
+    __syncthreads();
+    softmax::LoadTile(key, kRows, key_rows + start * width, width, keys.begin(start) - start,
+                      end - start, call.head_dim, 1.0f);
+    __syncthreads();
+    softmax::ScoreTile<kMicro>(query, key, call.head_dim, scores);
+    if (end - start < kRows || keys.masked(start, kRows)) {
+      softmax::MaskTile(keys, start, end, scores);
+    }
+  };
+  float largest[kMicro], sum[kMicro];
+#pragma unroll
+  for (int r = 0; r < kMicro; ++r) {
+    largest[r] = softmax::kLowest;
+    sum[r] = 0;
+  }
+  for (int pass = 0; pass < 2; ++pass) {
+    for (int step = 0; step < keys.steps; ++step) {
+      const int start = keys.start(step, kRows);
+      if (pass == 0 || keys.steps > 1) score(start);
+      if (pass == 0) {
+#pragma unroll
+        for (int r = 0; r < kMicro; ++r) {
+          float most = largest[r];
+#pragma unroll
+          for (int k = 0; k < kMicro; ++k) most = fmaxf(most, scores[r][k]);
+          most = softmax::RowMax(most);
+          float part = 0;
+#pragma unroll
+          for (int k = 0; k < kMicro; ++k) part += softmax::Exp2(scores[r][k] - most);
+          sum[r] = __fmaf_rn(sum[r], softmax::Exp2(largest[r] - most), softmax::RowSum(part));
+          largest[r] = most;
+        }
+        continue;
+      }
+#pragma unroll
+      for (int k = 0; k < kMicro; ++k) {
+        float most = 0;
+#pragma unroll
+        for (int r = 0; r < kMicro; ++r) {
+          const float p = softmax::Exp2(scores[r][k] - largest[r]) * sum[r];
+          most = largest[r] < INFINITY ? fmaxf(most, fminf(p, 1.0f)) : most;
+        }
+        most = fmaxf(most, __shfl_xor_sync(cuda::kFullMask, most, 16));
+        const int j = start + tx + 16 * k;
+        if (lane < 16 && j < keys.end(start, kRows) && most > 0) {
+          const std::int64_t at = head * call.tokens + item.begin + j;
+          atomicMax(plan.maxima + at, __float_as_uint(most));
+          if (probed) atomicMax(plan.probed + at, __float_as_uint(most));
+        }
+      }
+    }
+    if (pass == 1) break;
+#pragma unroll
+    for (int r = 0; r < kMicro; ++r) {
+      const int i = row + ty * kMicro + r;
+      const bool counts = i < keys.row_end && !(keys.global && i == 0);
+      largest[r] = counts ? largest[r] : INFINITY;  // such a row takes no part
+      sum[r] = 1.0f / sum[r];
+    }
+  }
+}
+
+// How many columns `r` stands for: at least 1, 0 where it reaches `limit` or is NaN.
+__device__ inline int Samples(double root, double limit) {
+  const double square = root * root;
+  const double wanted = square < limit ? square : limit;
+  const int below = static_cast<int>(wanted);
+  const int up = max(1, below + (static_cast<double>(below) < wanted ? 1 : 0));
+  return up <= static_cast<int>(limit) - 1 ? up : 0;
+}
+
+// What a head's column maxima mean for its tokens: CountSamples and Replacing in projection.cc.
+struct Rule {
+  bool deterministic;
+  double factor;           // on a maximum: n / alpha, of `deterministic` n ||W_a||_2
+  double limit;            // from this r on a token is exact
+  double allowed;          // error of a token that is replaced; `deterministic`
+  const float* distances;  // [length]; `deterministic`
+
+  // r of token j, 1 where it is replaced, 0 where it is exact.
+  __device__ int operator()(int j, float maximum, double growth) const {
+    if (deterministic) return factor * (growth * maximum) * distances[j] <= allowed ? 1 : 0;
+    return Samples(factor * growth * maximum, limit);
+  }
+};
+
+struct Counts {
+  double tokens;   // that are approximated
+  double samples;  // r of all of them
+};
+
+// Counts the first `tokens` of a head, whose maxima are still to grow by `growth`, and notes the r
+// of each; the same in every thread. `sums` has room for kBlockWarps values.
+__device__ inline Counts Count(const Rule& rule, const unsigned* maxima, double growth, int tokens,
+                               int* wanted, unsigned long long* sums) {
+  unsigned long long count = 0, total = 0;
+  for (int j = static_cast<int>(threadIdx.x); j < tokens; j += kThreads) {
+    const int r = rule(j, __uint_as_float(maxima[j]), growth);
+    wanted[j] = r;
+    count += r > 0 ? 1 : 0;
+    total += static_cast<unsigned long long>(r);
+  }
+  count = BlockSum(count, sums);
+  return {static_cast<double>(count), static_cast<double>(BlockSum(total, sums))};
+}
+
+// The sum of the first `tokens` maxima, the same in every thread. `sums` has room for kBlockWarps
+// values.
+__device__ inline double Sum(const unsigned* maxima, int tokens, double* sums) {
+  double sum = 0;
+  for (int j = static_cast<int>(threadIdx.x); j < tokens; j += kThreads) {
+    sum += __uint_as_float(maxima[j]);
+  }
+  return BlockSum(sum, sums);
+}
+
+__global__ __launch_bounds__(kThreads) void MakePlan(Items items, DeviceCall call,
+                                                     DeviceWeights weights, DeviceFacts facts,
+                                                     DevicePlan plan) {
+  auto* sums = cuda::SharedMemory<unsigned long long>();  // [kBlockWarps], or as many doubles
+  int* run = reinterpret_cast<int*>(sums + kBlockWarps);  // [kThreads + 1]
+  const SequenceItem item = items.items[blockIdx.y];
+  const int head = static_cast<int>(blockIdx.x), t = static_cast<int>(threadIdx.x);
+  const int n = item.length;
+  const std::int64_t slot = static_cast<std::int64_t>(item.index) * call.heads + head;
+  const std::int64_t first = head * call.tokens + item.begin;
+  // `approximated` is 0 where nothing else is said.
+  if (item.way != Way::kApproximate || weights.approximable[head] == 0 ||
+      facts.broken[item.index] != 0) {
+    return;
+  }
+  const double channels = call.channels, alpha = item.alpha;
+  const bool paper = call.estimator == DeviceEstimator::kPaper;
+  const bool deterministic = call.estimator == DeviceEstimator::kDeterministic;
+  const double overhead =
+      item.global != 0 ? channels * (1 + static_cast<double>(n) / call.head_dim) : 0.0;
+  const double limit = deterministic ? 2 : paper ? channels : ceil(channels * kBreakEven);
+  const int highest = static_cast<int>(limit) - 1;
+  int* wanted = plan.wanted + first;
+  Rule rule{deterministic, item.keys / alpha, limit, 0, nullptr};
+  if (deterministic) {
+    rule.factor = item.keys * weights.spectral[head];
+    rule.allowed = alpha * (1 - kRoundingMargin) * facts.beta[item.index] * weights.frobenius[head];
+    rule.distances = facts.distances + item.begin;
+  }
+  const auto worth = [&](double tokens, double samples, double cost) {
+    if (deterministic) return WorthReplacing(tokens, channels, cost);
+    if (paper) return tokens * channels - samples >= cost;
+    return WorthSampling(tokens, samples, channels, PaddedColumns(call.head_dim), cost);
+  };
+  if (item.probe.rows > 0) {
+    // The other tokens are taken to be like those looked at.
+    const int tokens = static_cast<int>(item.probe.tokens);
+    const double share = static_cast<double>(n) / tokens;
+    const unsigned* probed = plan.probed + first + item.probe.first_token;
+    const double growth =
+        Growth(item.probe, item.keys, Sum(probed, tokens, reinterpret_cast<double*>(sums)));
+    Rule looked_at = rule;
+    if (deterministic) looked_at.distances += item.probe.first_token;
+    const Counts some = Count(looked_at, probed, growth, tokens, wanted, sums);
+    if (!worth(share * some.tokens, share * some.samples, overhead + item.maxima_cost)) return;
+  }
+  const Counts all = Count(rule, plan.maxima + first, 1.0, n, wanted, sums);
+  if (!worth(all.tokens, all.samples, overhead) || all.tokens == 0) return;
+  const int count = static_cast<int>(all.tokens);
+
+  // Counting sort by falling r; exact tokens (r = 0) come last.
+  int* place = plan.place + slot * (call.channels + 1);
+  for (int x = t; x <= highest; x += kThreads) place[x] = 0;
+  __syncthreads();
+  for (int j = t; j < n; j += kThreads) atomicAdd(place + wanted[j], 1);
+  __syncthreads();
+  const int share = (highest + kThreads) / kThreads;  // of highest + 1 values, the highest first
+  const int top = highest - t * share, bottom = max(top - share + 1, 0);
+  int mine = 0, total;
+  for (int x = top; x >= bottom; --x) mine += place[x];
+  mine = BlockBefore(mine, run, &total);
+  for (int x = top; x >= bottom; --x) {
+    const int here = place[x];
+    place[x] = mine;
+    mine += here;
+  }
+  for (int start = 0; start < n; start += kThreads) {
+    const int j = start + t, r = j < n ? wanted[j] : -1;
+    __syncthreads();
+    run[t] = r;
+    __syncthreads();
+    int rank = 0;
+    for (int i = 0; i < t; ++i) rank += run[i] == r ? 1 : 0;
+    const int at = r >= 0 ? place[r] + rank : 0;
+    __syncthreads();
+    if (r >= 0) {
+      plan.order[first + at] = j;
+      atomicAdd(place + r, 1);
+    }
+  }
+  __syncthreads();
+  for (int i = t; i < n; i += kThreads) {
+    const int leader = paper ? i : i - i % kSampleGroup;
+    plan.shared[first + i] = i < count ? wanted[plan.order[first + leader]] : 0;
+  }
+  const bool centred = !paper && facts.centred[item.index] != 0;
+  if (t == 0) {
+    plan.approximated[slot] = count;
+    // The mean row is projected too.
+    if (centred) plan.columns[slot] = static_cast<unsigned long long>(call.channels);
+  }
+  if (call.estimator != DeviceEstimator::kSampled) return;
+  float* reach = plan.reach + slot * call.channels;
+  const float* inverse_p = weights.inverse_p + static_cast<std::int64_t>(head) * call.channels;
+  for (int block = t; 4 * block < call.channels; block += kThreads) {
+    const PhiloxWords words = StreamBlock(item.seed, call.layer, static_cast<std::uint32_t>(head),
+                                          Stream::kMcaSamples, static_cast<std::uint64_t>(block));
+    for (int e = 0; e < 4 && 4 * block + e < call.channels; ++e) {
+      const int k = 4 * block + e;
+      const float u = __fmul_rn(__fadd_rn(static_cast<float>(words.word[e]), 0.5f), 0x1p-32f);
+      reach[k] = __fmul_rn(u, inverse_p[k]);
+    }
+  }
+}
+
+// base = b_a + mu W_a of heads in which anything is approximated.
+template <class T>
+__global__ __launch_bounds__(kThreads) void ProjectCentre(Items items, DeviceCall call,
+                                                          DeviceFacts facts, DevicePlan plan) {
+  const SequenceItem item = items.items[blockIdx.y];
+  const int head = static_cast<int>(blockIdx.x), d = static_cast<int>(threadIdx.x);
+  const std::int64_t slot = static_cast<std::int64_t>(item.index) * call.heads + head;
+  if (plan.approximated[slot] == 0 || d >= call.head_dim) return;
+  const int column = head * call.head_dim + d;
+  float sum = cuda::ToFloat(static_cast<const T*>(call.bias)[column]);
+  if (call.estimator != DeviceEstimator::kPaper && facts.centred[item.index] != 0) {
+    const float* centre = facts.centre + static_cast<std::int64_t>(item.index) * call.channels;
+    const T* weight = static_cast<const T*>(call.weight) + column;
+#pragma unroll 8
+    for (int k = 0; k < call.channels; ++k) {
+      sum = __fmaf_rn(centre[k], cuda::ToFloat(weight[k * call.width()]), sum);
+    }
+  }
+  plan.base[slot * call.head_dim + d] = sum;
+}
+
+}  // namespace
+
+void LaunchPlan(ElementType data, const Items& items, const DeviceCall& call,
+                const DeviceWeights& weights, const DeviceFacts& facts, const DevicePlan& plan,
+                cuda::Stream stream) {
+  if (!AnyOf(items, Way::kApproximate)) return;
+  const auto heads = static_cast<unsigned>(call.heads), count = static_cast<unsigned>(items.count);
+  cuda::ForType(data, [&](auto type) {
+    using T = decltype(type);
+    const auto maxima = [&](auto kernel, int rows) {
+      cuda::Launch("McaAttention, column maxima", kernel,
+                   dim3(Blocks(LongestOf(items), rows), heads, count), softmax::kTileThreads,
+                   sizeof(float) * 2 * rows * softmax::TileStride(call.head_dim), stream, items,
+                   call, plan);
+    };
+    if (call.head_dim <= 128) {
+      maxima(Maxima<T, 4>, 64);
+    } else {
+      maxima(Maxima<T, 2>, 32);
+    }
+    cuda::Launch("McaAttention, plan", MakePlan, dim3(heads, count), kThreads,
+                 kBlockWarps * sizeof(unsigned long long) + (kThreads + 1) * sizeof(int), stream,
+                 items, call, weights, facts, plan);
+    cuda::Launch("McaAttention, mean row's projection", ProjectCentre<T>, dim3(heads, count),
+                 kThreads, 0, stream, items, call, facts, plan);
+  });
+}
+
+}  // namespace attenuator::mca

@@ -1,0 +1,272 @@
+// McaAttention on CUDA: the values, by whatever the plan says of each token.
+//
+// Project: a block owns 48 tokens of a head, neighbours in the plan's order, that is eight groups
+// of six, and 64 columns of the value at a time. It lists the columns of `hidden` that its largest
+// r keeps (all of them where one of its tokens is exact) and multiplies those alone: the sampled
+// tokens' rows come into shared memory centred and weighted, with zeros where a token's own r keeps
+// less, in chunks of 32 columns of `hidden` beside the weight's. So a block reads what its first
+// group keeps; what `value_flops` counts, each group's own columns, is less than that by the spread
+// of r over eight groups. A thread has three tokens by four columns in registers. float32, a fixed
+// order of columns: a token's bits depend on its sequence alone.
+//
+// Paper: a warp a token; lanes draw 32 columns at once by binary search in the distribution
+// function, then own dimensions of the value. A list a token is slow, here as on the CPU.
+#include "ops/mca/cpu/kernel.h"
+#include "ops/mca/cuda/device.h"
+
+namespace attenuator::mca {
+namespace {
+
+using cuda::FromFloat;
+using cuda::ToFloat;
+
+constexpr int kTokens = 48, kGroups = kTokens / kSampleGroup;
+constexpr int kColumns = 64;    // of the value, at a time
+constexpr int kDepth = 32;      // columns of hidden, at a time
+constexpr int kSegment = 1024;  // columns of hidden, listed at a time
+constexpr int kTokenStride = kDepth + 1;
+
+struct ProjectShared {
+  float rows[kTokens * kTokenStride];
+  float weight[kDepth * kColumns];
+  int list[kSegment];
+  int counts[kBlockWarps + 1];
+  int token[kTokens];
+  int r[kTokens];
+};
+
+template <class T>
+__global__ __launch_bounds__(kThreads, 2) void Project(Items items, DeviceCall call,
+                                                       DeviceWeights weights, DeviceFacts facts,
+                                                       DevicePlan plan) {
+  auto& shared = *cuda::SharedMemory<ProjectShared>();
+  const SequenceItem item = items.items[blockIdx.z];
+  const int head = static_cast<int>(blockIdx.y), t = static_cast<int>(threadIdx.x);
+  const int begin = static_cast<int>(blockIdx.x) * kTokens;
+  if (item.way == Way::kMixed || begin >= item.length) return;
+  const int count = min(kTokens, item.length - begin);
+  const int lane = t % cuda::kWarp, warp = t / cuda::kWarp;
+  const std::int64_t slot = static_cast<std::int64_t>(item.index) * call.heads + head;
+  const std::int64_t first = head * call.tokens + item.begin;
+  const int approximated = plan.approximated[slot];
+  const int mine =
+      max(0, min(count, approximated - begin));  // of them approximated, they come first
+  const bool sampled = call.estimator == DeviceEstimator::kSampled;
+  const bool paper = call.estimator == DeviceEstimator::kPaper;
+  if (paper && mine == count) return;
+  if (t < kTokens) {
+    const int at = min(begin + t, item.length - 1);
+    shared.token[t] = approximated > 0 ? plan.order[first + at] : at;
+    shared.r[t] = t < mine ? plan.shared[first + at] : 0;
+  }
+  __syncthreads();
+  const bool all = mine < count;  // an exact token takes every column
+  const float largest = static_cast<float>(shared.r[0]);
+  const float* reach = plan.reach + slot * call.channels;
+  const float* inverse_p = weights.inverse_p + static_cast<std::int64_t>(head) * call.channels;
+  const float* centre = facts.centre + static_cast<std::int64_t>(item.index) * call.channels;
+  const bool centred = mine > 0 && sampled && facts.centred[item.index] != 0;
+  const T* hidden =
+      static_cast<const T*>(call.hidden) + static_cast<std::int64_t>(item.begin) * call.channels;
+  const T* weight = static_cast<const T*>(call.weight) + head * call.head_dim;
+  const T* bias = static_cast<const T*>(call.bias) + head * call.head_dim;
+  const float* base = plan.base + slot * call.head_dim;
+  T* values = static_cast<T*>(plan.values) + item.begin * call.width() + head * call.head_dim;
+  const int tx = t % 16, ty = t / 16;
+  int kept = 0;  // lane g < kGroups: columns that group g keeps, of those this warp looked at
+
+  for (int column = 0; column < call.head_dim; column += kColumns) {
+    float sums[3][4];
+#pragma unroll
+    for (int i = 0; i < 3; ++i) {
+      const int token = 3 * ty + i;
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        const int d = column + 4 * tx + c;
+        sums[i][c] = d >= call.head_dim ? 0.0f : token < mine ? base[d] : ToFloat(bias[d]);
+      }
+    }
+    for (int segment = 0; segment < call.channels; segment += kSegment) {
+      const int end = min(segment + kSegment, call.channels);
+      int listed = 0;
+      for (int start = segment; start < end; start += kThreads) {
+        const int k = start + t;
+        const float u = mine > 0 && sampled && k < end ? reach[k] : INFINITY;
+        const bool wanted = k < end && (all || (sampled && u <= largest));
+        if (mine > 0 && sampled && column == 0) {
+          for (int g = 0; g < kGroups; ++g) {
+            const float r = static_cast<float>(shared.r[g * kSampleGroup]);
+            const unsigned keep = __ballot_sync(cuda::kFullMask, u <= r ? 1 : 0);
+            if (lane == g) kept += __popc(keep);
+          }
+        }
+        const unsigned votes = __ballot_sync(cuda::kFullMask, wanted ? 1 : 0);
+        __syncthreads();  // counts have been read
+        if (lane == 0) shared.counts[warp] = __popc(votes);
+        __syncthreads();
+        int place = listed + __popc(votes & ((1u << lane) - 1));
+        for (int w = 0; w < kBlockWarps; ++w) {
+          if (w < warp) place += shared.counts[w];
+          listed += shared.counts[w];
+        }
+        if (wanted) shared.list[place] = k;
+      }
+      for (int chunk = 0; chunk < listed; chunk += kDepth) {
+        const int depth = min(kDepth, listed - chunk);
+        __syncthreads();  // the list is there, and the last chunk has been multiplied
+        for (int i = warp; i < kTokens; i += kBlockWarps) {
+          float x = 0;
+          if (lane < depth && i < count) {
+            const int k = shared.list[chunk + lane];
+            x = ToFloat(hidden[static_cast<std::int64_t>(shared.token[i]) * call.channels + k]);
+            if (i < mine) {
+              const float r = static_cast<float>(shared.r[i]);
+              if (!sampled || !(reach[k] <= r)) {
+                x = 0;
+              } else {
+                const float e = centred ? x - centre[k] : x;
+                x = inverse_p[k] <= r ? e : e * (inverse_p[k] / r);
+              }
+            }
+          }
+          shared.rows[i * kTokenStride + lane] = x;
+        }
+        for (int index = t; index < kDepth * kColumns; index += kThreads) {
+          const int k = index / kColumns, d = column + index % kColumns;
+          const bool there = k < depth && d < call.head_dim;
+          shared.weight[index] =
+              there ? ToFloat(weight[shared.list[chunk + k] * call.width() + d]) : 0.0f;
+        }
+        __syncthreads();
+        for (int k = 0; k < depth; ++k) {
+          const float4 w = *reinterpret_cast<const float4*>(shared.weight + k * kColumns + 4 * tx);
+#pragma unroll
+          for (int i = 0; i < 3; ++i) {
+            const float x = shared.rows[(3 * ty + i) * kTokenStride + k];
+            sums[i][0] = __fmaf_rn(x, w.x, sums[i][0]);
+            sums[i][1] = __fmaf_rn(x, w.y, sums[i][1]);
+            sums[i][2] = __fmaf_rn(x, w.z, sums[i][2]);
+            sums[i][3] = __fmaf_rn(x, w.w, sums[i][3]);
+          }
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 3; ++i) {
+      const int token = 3 * ty + i;
+      if (token >= count || (paper && token < mine)) continue;
+      T* out = values + shared.token[token] * call.width();
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        const int d = column + 4 * tx + c;
+        if (d < call.head_dim) out[d] = FromFloat<T>(sums[i][c]);
+      }
+    }
+  }
+  // Integers, so that the order of blocks and warps does not matter.
+  unsigned long long spent = 0;
+  if (sampled && lane < kGroups) {
+    spent = static_cast<unsigned long long>(kept) *
+            static_cast<unsigned long long>(max(0, min(kSampleGroup, mine - lane * kSampleGroup)));
+  }
+  if (t == 0) {
+    spent += static_cast<unsigned long long>(count - mine) *
+             static_cast<unsigned long long>(call.channels);
+  }
+  if (spent > 0) atomicAdd(plan.columns + slot, spent);
+}
+
+// Section 3.1 of the paper as written: r_j columns with replacement, each token its own.
+template <class T>
+__global__ __launch_bounds__(kThreads) void ProjectPaper(Items items, DeviceCall call,
+                                                         DeviceWeights weights, DevicePlan plan) {
+  constexpr int kOwned = kHeadDimHigh / cuda::kWarp;
+  const SequenceItem item = items.items[blockIdx.z];
+  const int head = static_cast<int>(blockIdx.y);
+  const int lane = threadIdx.x % cuda::kWarp;
+  const int at = static_cast<int>(blockIdx.x) * kBlockWarps + threadIdx.x / cuda::kWarp;
+  const std::int64_t slot = static_cast<std::int64_t>(item.index) * call.heads + head;
+  if (item.way != Way::kApproximate || at >= plan.approximated[slot]) return;
+  const std::int64_t first = head * call.tokens + item.begin;
+  const int token = plan.order[first + at], r = plan.shared[first + at];
+  const std::int64_t offset = static_cast<std::int64_t>(head) * call.channels;
+  const std::uint64_t* cdf = weights.cdf + offset;
+  const T* row = static_cast<const T*>(call.hidden) +
+                 (static_cast<std::int64_t>(item.begin) + token) * call.channels;
+  const T* weight = static_cast<const T*>(call.weight) + head * call.head_dim;
+  const std::uint64_t first_block =
+      static_cast<std::uint64_t>(token) * static_cast<std::uint64_t>((call.channels + 3) / 4);
+  float sums[kOwned];
+#pragma unroll
+  for (int i = 0; i < kOwned; ++i) sums[i] = 0;
+  for (int start = 0; start < r; start += cuda::kWarp) {
+    const int draw = start + lane;
+    int column = 0;
+    float x = 0;
+    if (draw < r) {
+      const PhiloxWords words =
+          StreamBlock(item.seed, call.layer, static_cast<std::uint32_t>(head), Stream::kMcaPaper,
+                      first_block + static_cast<std::uint64_t>(draw / 4));
+      const int e = draw % 4;
+      const std::uint64_t word = e == 0   ? words.word[0]
+                                 : e == 1 ? words.word[1]
+                                 : e == 2 ? words.word[2]
+                                          : words.word[3];
+      int low = 0, high = call.channels - 1;  // first k with cdf[k] > word
+      while (low < high) {
+        const int middle = (low + high) / 2;
+        if (cdf[middle] > word) {
+          high = middle;
+        } else {
+          low = middle + 1;
+        }
+      }
+      column = low;
+      x = ToFloat(row[column]) * weights.inverse_p[offset + column];
+    }
+    for (int i = 0; i < min(cuda::kWarp, r - start); ++i) {
+      const int k = __shfl_sync(cuda::kFullMask, column, i);
+      const float e = __shfl_sync(cuda::kFullMask, x, i);
+#pragma unroll
+      for (int own = 0; own < kOwned; ++own) {
+        const int d = own * cuda::kWarp + lane;
+        if (d < call.head_dim) {
+          sums[own] = __fmaf_rn(e, ToFloat(weight[k * call.width() + d]), sums[own]);
+        }
+      }
+    }
+  }
+  const float inverse_r = 1.0f / static_cast<float>(r);
+  T* out = static_cast<T*>(plan.values) +
+           (static_cast<std::int64_t>(item.begin) + token) * call.width() + head * call.head_dim;
+#pragma unroll
+  for (int own = 0; own < kOwned; ++own) {
+    const int d = own * cuda::kWarp + lane;
+    if (d < call.head_dim) {
+      out[d] = FromFloat<T>(__fmaf_rn(sums[own], inverse_r, plan.base[slot * call.head_dim + d]));
+    }
+  }
+  if (lane == 0) atomicAdd(plan.columns + slot, static_cast<unsigned long long>(r));
+}
+
+}  // namespace
+
+void LaunchProject(ElementType data, const Items& items, const DeviceCall& call,
+                   const DeviceWeights& weights, const DeviceFacts& facts, const DevicePlan& plan,
+                   cuda::Stream stream) {
+  if (!AnyOf(items, Way::kExact) && !AnyOf(items, Way::kApproximate)) return;
+  const auto heads = static_cast<unsigned>(call.heads), count = static_cast<unsigned>(items.count);
+  const int longest = LongestOf(items);
+  cuda::ForType(data, [&](auto type) {
+    using T = decltype(type);
+    cuda::Launch("McaAttention, projection", Project<T>,
+                 dim3(Blocks(longest, kTokens), heads, count), kThreads, sizeof(ProjectShared),
+                 stream, items, call, weights, facts, plan);
+    if (call.estimator != DeviceEstimator::kPaper || !AnyOf(items, Way::kApproximate)) return;
+    cuda::Launch("McaAttention, paper's projection", ProjectPaper<T>,
+                 dim3(Blocks(longest, kBlockWarps), heads, count), kThreads, 0, stream, items, call,
+                 weights, plan);
+  });
+}
+
+}  // namespace attenuator::mca

@@ -1,9 +1,0 @@
-#include "ops/common/simd_avx512.h"
-// The Simd above comes first: the rest is written in terms of it.
-#include "ops/softmax/kernel_cpu.inl"
-
-namespace attenuator {
-
-const SoftmaxKernels& SoftmaxKernelsAvx512() { return kKernels; }
-
-}  // namespace attenuator

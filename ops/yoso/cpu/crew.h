@@ -1,0 +1,158 @@
+// The workers of one run. Each takes the next whole task; who finds none left helps those that
+// still run, so that a batch with fewer heads than threads keeps all of them busy.
+//
+// An operator does not know how many threads its host has. So nothing is split beforehand: a task
+// offers the pieces of its current step, works on them itself, and whoever is idle joins in. Pieces
+// write to places of their own and sum within themselves, so who runs them changes no bit.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <vector>
+
+#include "ops/yoso/cpu/scratch.h"
+
+namespace attenuator::yoso {
+
+// Tells the processor that this is a loop that waits.
+inline void Pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+class Crew {
+ public:
+  // `shares`: whether any task is long enough to be worth another thread's joining.
+  Crew(std::int64_t tasks, bool shares) : tasks_(tasks), shares_(shares), running_(tasks) {}
+
+  // A worker's whole life: body(task, scratch) for the tasks it gets, then helping until the last
+  // task of all has ended. An exception ends the task that threw it, and is thrown on.
+  template <class Body>
+  void Work(const Body& body) {
+    Scratch scratch;
+    for (std::int64_t i = next_++; i < tasks_; i = next_++) {
+      const Running running{*this};
+      body(i, scratch);
+    }
+    if (shares_) Help(scratch);
+  }
+
+  // body(piece, scratch) for `pieces` pieces, each once, on this worker and on idle ones, each with
+  // its own scratch; returns when all have ended. Throws the first exception of any. For tasks.
+  template <class Body>
+  void Share(std::int64_t pieces, Scratch& scratch, const Body& body) {
+    Step step{pieces, &body, [](const void* b, std::int64_t piece, Scratch& own) {
+                (*static_cast<const Body*>(b))(piece, own);
+              }};
+    if (shares_ && pieces > 1) {
+      Offer(step);
+      step.Run(scratch);
+      Withdraw(step);
+    } else {
+      step.Run(scratch);
+    }
+    if (step.error) std::rethrow_exception(step.error);
+  }
+
+ private:
+  struct Step {
+    const std::int64_t pieces;
+    const void* const body;
+    void (*const invoke)(const void* body, std::int64_t piece, Scratch& scratch);
+    std::atomic<std::int64_t> next{0};
+    std::atomic_flag failed = ATOMIC_FLAG_INIT;
+    std::exception_ptr error = nullptr;
+    int helpers = 0;  // under mutex_
+
+    void Run(Scratch& scratch) noexcept {
+      try {
+        for (std::int64_t i = next++; i < pieces; i = next++) invoke(body, i, scratch);
+      } catch (...) {
+        next = pieces;
+        if (!failed.test_and_set()) error = std::current_exception();
+      }
+    }
+  };
+
+  struct Running {
+    ~Running() {
+      const std::lock_guard<std::mutex> lock(crew.mutex_);
+      if (--crew.running_ == 0) crew.Announce();
+    }
+    Crew& crew;
+  };
+
+  void Offer(Step& step) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    steps_.push_back(&step);
+    Announce();
+  }
+
+  void Withdraw(Step& step) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    std::erase(steps_, &step);
+    left_.wait(lock, [&] { return step.helpers == 0; });
+  }
+
+  void Help(Scratch& scratch) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (running_ > 0) {
+      Step* const step = Open();
+      if (step == nullptr) {
+        Await(lock);
+        continue;
+      }
+      ++step->helpers;
+      lock.unlock();
+      step->Run(scratch);
+      lock.lock();
+      if (--step->helpers == 0) left_.notify_all();
+    }
+  }
+
+  // A step with pieces left, the one with the fewest helpers. Under mutex_, as what follows.
+  Step* Open() const {
+    Step* best = nullptr;
+    for (Step* step : steps_) {
+      if (step->next < step->pieces && (best == nullptr || step->helpers < best->helpers)) {
+        best = step;
+      }
+    }
+    return best;
+  }
+
+  // Something to do, or nothing any more.
+  void Announce() {
+    ++version_;
+    if (asleep_ > 0) changed_.notify_all();
+  }
+
+  // Until the next announcement. Steps follow each other within microseconds, while waking a thread
+  // takes tens of them: the thread looks out for about as long before it sleeps.
+  void Await(std::unique_lock<std::mutex>& lock) {
+    constexpr int kLooks = 1000;
+    const std::int64_t seen = version_;
+    lock.unlock();
+    for (int i = 0; i < kLooks && version_ == seen; ++i) Pause();
+    lock.lock();
+    ++asleep_;
+    changed_.wait(lock, [&] { return version_ != seen; });
+    --asleep_;
+  }
+
+  const std::int64_t tasks_;
+  const bool shares_;
+  std::atomic<std::int64_t> next_{0};
+  std::atomic<std::int64_t> version_{0};  // of what is on offer
+  std::mutex mutex_;
+  std::condition_variable changed_, left_;
+  std::vector<Step*> steps_;
+  std::int64_t running_;
+  int asleep_ = 0;
+};
+
+}  // namespace attenuator::yoso

@@ -1,0 +1,309 @@
+// What is quadratic in length: collision counts, expected collisions, and weights times values.
+// Included inside the anonymous namespace of a kernel_*.cc file.
+
+// output = (or +=) sum of values[i] * row places[i] of b, over kBlocks blocks of columns.
+template <int kBlocks>
+inline void SumSome(const float* values, const std::int32_t* places, int size, const float* b,
+                    std::int64_t b_block_stride, int columns, float* output, bool accumulate) {
+  Vec sums[kBlocks];
+  for (auto& sum : sums) sum = Zero();
+  for (int i = 0; i < size; ++i) {
+    const Vec left = Set1(values[i]);
+    const float* row = b + places[i] * std::int64_t{kBlock};
+    for (int c = 0; c < kBlocks; ++c) sums[c] = Fma(left, Load(row + c * b_block_stride), sums[c]);
+  }
+  for (int c = 0; c < kBlocks; ++c) {
+    float* target = output + c * kBlock;
+    const int left = columns - c * kBlock;
+    const Vec sum = accumulate ? Add(LoadColumns(target, left), sums[c]) : sums[c];
+    if (left >= kBlock) {
+      Store(target, sum);
+    } else {
+      StoreFirst(target, sum, left);
+    }
+  }
+}
+
+// Few keys collide with a query in any hash unless hash_bits is small, so only those are summed;
+// the others would add exact zeros.
+template <class Code, class Counter>
+void CountAndSumAs(const CountPass& pass) {
+  static_assert(kKeyTile % (kCounters * kBlock) == 0);
+  constexpr int kBlocksAtOnce = 4;
+  const int groups = pass.spec.num_hashes / kGroup;
+  const int rest = pass.spec.num_hashes % kGroup;
+  const std::int64_t key_stride = pass.key_code_rows * kGroup;
+  const std::int64_t query_stride = pass.query_code_rows * kGroup;
+  const int num_keys = static_cast<int>(pass.num_keys);
+  float values[kKeyBlock + kBlock];
+  std::int32_t places[kKeyBlock + kBlock];
+  for (std::int64_t i = 0; i < pass.num_queries; ++i) {
+    int size = 0;
+    for (int first = 0; first < num_keys; first += kCounters * kBlock) {
+      Counter counters[kCounters];
+      const Code* keys = static_cast<const Code*>(pass.key_codes) + first * kGroup;
+      const Code* query = static_cast<const Code*>(pass.query_codes) + i * kGroup;
+      for (int g = 0; g < groups; ++g) {
+        const auto wanted = Counter::Query(query);
+        for (int c = 0; c < kCounters; ++c) counters[c].Add(keys + c * kBlock * kGroup, wanted);
+        keys += key_stride;
+        query += query_stride;
+      }
+      if (rest != 0) {
+        const auto wanted = Counter::Query(query);
+        for (int c = 0; c < kCounters; ++c) {
+          counters[c].Add(keys + c * kBlock * kGroup, wanted, (1u << rest) - 1);
+        }
+      }
+      for (int c = 0; c < kCounters; ++c) {
+        const int place = first + c * kBlock;
+        const int left = num_keys - place < kBlock ? num_keys - place : kBlock;
+        if (left <= 0) break;
+        size += AppendNonzero(counters[c].Sums(), left, place, values + size, places + size);
+      }
+    }
+    float* output = pass.output + i * pass.stride;
+    int column = 0;
+    for (; column + kBlocksAtOnce * kBlock <= pass.columns; column += kBlocksAtOnce * kBlock) {
+      SumSome<kBlocksAtOnce>(
+          values, places, size, pass.values + column / kBlock * pass.value_block_stride,
+          pass.value_block_stride, kBlocksAtOnce * kBlock, output + column, pass.accumulate);
+    }
+    for (; column < pass.columns; column += kBlock) {
+      SumSome<1>(values, places, size, pass.values + column / kBlock * pass.value_block_stride,
+                 pass.value_block_stride, pass.columns - column, output + column, pass.accumulate);
+    }
+  }
+}
+
+void CountAndSum(const CountPass& pass) {
+  if (pass.spec.wide()) {
+    CountAndSumAs<std::uint16_t, WordCounter>(pass);
+  } else {
+    CountAndSumAs<std::uint8_t, ByteCounter>(pass);
+  }
+}
+
+// kRows x kBlocks * 16 outputs in registers; every output sums over k in order, whatever the tile.
+template <int kRows, int kBlocks>
+inline void MultiplyTile(const float* a, std::int64_t a_stride, std::int64_t depth, const float* b,
+                         std::int64_t b_block_stride, int columns, float* output,
+                         std::int64_t stride, bool accumulate) {
+  Vec sums[kRows][kBlocks];
+  for (auto& row : sums) {
+    for (auto& sum : row) sum = Zero();
+  }
+  for (std::int64_t k = 0; k < depth; ++k) {
+    Vec right[kBlocks];
+    for (int c = 0; c < kBlocks; ++c) right[c] = Load(b + c * b_block_stride + k * kBlock);
+    for (int r = 0; r < kRows; ++r) {
+      const Vec left = Set1(a[r * a_stride + k]);
+      for (int c = 0; c < kBlocks; ++c) sums[r][c] = Fma(left, right[c], sums[r][c]);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int c = 0; c < kBlocks; ++c) {
+      float* target = output + r * stride + c * kBlock;
+      const int left = columns - c * kBlock;
+      const Vec sum = accumulate ? Add(LoadColumns(target, left), sums[r][c]) : sums[r][c];
+      if (left >= kBlock) {
+        Store(target, sum);
+      } else {
+        StoreFirst(target, sum, left);
+      }
+    }
+  }
+}
+
+template <int kBlocks>
+void MultiplyColumns(const float* a, std::int64_t a_stride, std::int64_t rows, std::int64_t depth,
+                     const float* b, std::int64_t b_block_stride, int columns, float* output,
+                     std::int64_t stride, bool accumulate) {
+  std::int64_t r = 0;
+  for (; r + kRowTile <= rows; r += kRowTile) {
+    MultiplyTile<kRowTile, kBlocks>(a + r * a_stride, a_stride, depth, b, b_block_stride, columns,
+                                    output + r * stride, stride, accumulate);
+  }
+  for (; r + 2 <= rows; r += 2) {
+    MultiplyTile<2, kBlocks>(a + r * a_stride, a_stride, depth, b, b_block_stride, columns,
+                             output + r * stride, stride, accumulate);
+  }
+  for (; r < rows; ++r) {
+    MultiplyTile<1, kBlocks>(a + r * a_stride, a_stride, depth, b, b_block_stride, columns,
+                             output + r * stride, stride, accumulate);
+  }
+}
+
+void Multiply(const float* a, std::int64_t a_stride, std::int64_t rows, std::int64_t depth,
+              const float* b, std::int64_t b_block_stride, std::int64_t columns, float* output,
+              std::int64_t stride, bool accumulate) {
+  constexpr int kWide = kColumnTile * kBlock;
+  std::int64_t c = 0;
+  if constexpr (kColumnTile > 1) {
+    for (; c + kWide <= columns; c += kWide) {
+      MultiplyColumns<kColumnTile>(a, a_stride, rows, depth, b + c / kBlock * b_block_stride,
+                                   b_block_stride, kWide, output + c, stride, accumulate);
+    }
+  }
+  for (; c < columns; c += kBlock) {
+    const int left = columns - c < kBlock ? static_cast<int>(columns - c) : kBlock;
+    MultiplyColumns<1>(a, a_stride, rows, depth, b + c / kBlock * b_block_stride, b_block_stride,
+                       left, output + c, stride, accumulate);
+  }
+}
+
+// 1 / max(|row|, 1e-12), or a negative number where the row is not finite.
+inline double InverseNorm(const float* row, int head_dim) {
+  SquareSum squares;
+  for (int d = 0; d < head_dim; d += kBlock) squares.Add(LoadColumns(row + d, head_dim - d));
+  const double total = squares.Total();
+  if (!(total < 1e300)) return -1.0;
+  const double norm = __builtin_sqrt(total);
+  return 1.0 / (norm > 1e-12 ? norm : 1e-12);
+}
+
+bool UnitRows(const Rows& rows, int head_dim, float* units, std::int64_t stride) {
+  for (std::int64_t i = 0; i < rows.count; ++i) {
+    const double inverse = InverseNorm(rows.row(i), head_dim);
+    if (inverse < 0) return false;
+    // float64, since 1 / |row| of a row of huge or tiny values is no float.
+    for (int d = 0; d < head_dim; ++d) {
+      units[i * stride + d] = static_cast<float>(rows.row(i)[d] * inverse);
+    }
+  }
+  return true;
+}
+
+bool UnitRowsTransposed(const Rows& rows, int head_dim, float* units) {
+  for (std::int64_t first = 0; first < rows.count; first += kBlock) {
+    float* block = units + first * head_dim;
+    const int count = rows.count - first < kBlock ? static_cast<int>(rows.count - first) : kBlock;
+    for (int lane = 0; lane < kBlock; ++lane) {
+      const float* row = rows.row(first + (lane < count ? lane : 0));
+      const double inverse = InverseNorm(row, head_dim);
+      if (inverse < 0) return false;
+      for (int d = 0; d < head_dim; ++d) {
+        block[d * kBlock + lane] = static_cast<float>(row[d] * inverse);
+      }
+    }
+  }
+  return true;
+}
+
+void ExpectedCollisions(const float* query, const float* keys_transposed, int head_dim,
+                        int hash_bits, std::int64_t num_keys, float* scores) {
+  // arccos(x) = sqrt(1 - x) p(x) on [0, 1], error below 2e-8 (Abramowitz and Stegun 4.4.46); here
+  // divided by pi.
+  constexpr float kCoefficients[] = {-0.0012624911f, 0.0066700901f, -0.0170881256f, 0.0308918810f,
+                                     -0.0501743046f, 0.0889789874f, -0.2145988016f, 1.5707963050f};
+  constexpr float kInversePi = 0.318309886183790672f;
+  for (std::int64_t j = 0; j < num_keys; j += kBlock) {
+    const Vec x = Max(Min(Load(scores + j), Set1(1.0f)), Set1(-1.0f));
+    const Vec magnitude = Abs(x);
+    Vec rest = Sub(Set1(1.0f), magnitude);
+    if (AnyGreater(magnitude, Set1(0.99f))) {
+      // Near 1 the angle is the root of what rounding leaves of 1 - |x|; |q - k|^2 / 2 keeps it,
+      // |q + k|^2 / 2 where q and k are opposite.
+      const Vec sign = WhereNegative(x, Set1(-1.0f), Set1(1.0f));
+      Vec squares = Zero();
+      const float* keys = keys_transposed + j * head_dim;
+      for (int d = 0; d < head_dim; ++d) {
+        const Vec difference = Sub(Set1(query[d]), Mul(sign, Load(keys + d * kBlock)));
+        squares = Fma(difference, difference, squares);
+      }
+      rest = WhereGreater(magnitude, Set1(0.99f), Mul(squares, Set1(0.5f)), rest);
+    }
+    Vec polynomial = Set1(kCoefficients[0]);
+    for (int k = 1; k < 8; ++k) {
+      polynomial = Fma(polynomial, magnitude, Set1(kCoefficients[k]));
+    }
+    const Vec turn = Mul(Mul(Sqrt(rest), polynomial), Set1(kInversePi));  // angle / pi of |x|
+    Vec base = WhereNegative(x, turn, Sub(Set1(1.0f), turn));
+    Vec power = Set1(1.0f);
+    for (int bits = hash_bits;; base = Mul(base, base)) {
+      if (bits & 1) power = Mul(power, base);
+      bits >>= 1;
+      if (bits == 0) break;
+    }
+    Store(scores + j, power);
+  }
+}
+
+// scale / max(scale * |row|, 1e-12) in float64, whose squares neither overflow nor vanish.
+inline float ExactFactor(const float* source, std::int64_t block_stride, int columns, float scale) {
+  SquareSum squares;
+  for (int c = 0; c < columns; c += kBlock) {
+    squares.Add(LoadColumns(source + c / kBlock * block_stride, columns - c));
+  }
+  const double norm = __builtin_sqrt(squares.Total()) * scale;
+  return static_cast<float>(scale / (norm > 1e-12 ? norm : 1e-12));
+}
+
+void Finish(const float* source, std::int64_t source_stride, std::int64_t block_stride,
+            std::int64_t rows, int columns, float scale, bool normalize, float* output,
+            std::int64_t stride) {
+  // Sums of squares that float32 holds to full precision, and whose root is above 1e-12 whatever
+  // `scale` is.
+  constexpr float kLowest = 1e-12f, kHighest = 1e36f;
+  alignas(64) float factors[kBlock];
+  for (std::int64_t first = 0; first < rows; first += kBlock) {
+    const int count = rows - first < kBlock ? static_cast<int>(rows - first) : kBlock;
+    const float* from = source + first * source_stride;
+    float* to = output + first * stride;
+    Store(factors, Set1(scale));
+    if (normalize) {
+      alignas(64) float totals[kBlock];
+      Store(totals, Set1(1.0f));
+      for (int i = 0; i < count; ++i) {
+        const float* row = from + i * source_stride;
+        Vec squares = Zero();
+        for (int c = 0; c < columns; c += kBlock) {
+          __builtin_prefetch(to + (i + kBlock) * stride + c, 1);
+          const Vec x = LoadColumns(row + c / kBlock * block_stride, columns - c);
+          squares = Fma(x, x, squares);
+        }
+        totals[i] = ReduceAdd(squares);
+      }
+      Store(factors, Div(Set1(1.0f), Sqrt(Load(totals))));
+      for (int i = 0; i < count; ++i) {
+        if (totals[i] > kLowest && totals[i] < kHighest) continue;
+        factors[i] = ExactFactor(from + i * source_stride, block_stride, columns, scale);
+      }
+    }
+    for (int i = 0; i < count; ++i) {
+      const Vec factor = Set1(factors[i]);
+      for (int c = 0; c < columns; c += kBlock) {
+        const int left = columns - c;
+        const float* block = from + i * source_stride + c / kBlock * block_stride;
+        const Vec x = Mul(LoadColumns(block, left), factor);
+        if (left >= kBlock) {
+          Store(to + i * stride + c, x);
+        } else {
+          StoreFirst(to + i * stride + c, x, left);
+        }
+      }
+    }
+  }
+}
+
+void Convolve(const Rows& values, int columns, const float* weights, std::int64_t taps,
+              std::int64_t first, std::int64_t rows, float* output, std::int64_t stride) {
+  const std::int64_t reach = taps / 2;
+  for (std::int64_t i = 0; i < rows; ++i) {
+    const std::int64_t center = first + i;
+    const std::int64_t low = center - reach > 0 ? center - reach : 0;
+    const std::int64_t high = center + reach < values.count - 1 ? center + reach : values.count - 1;
+    for (int c = 0; c < columns; c += kBlock) {
+      const int left = columns - c;
+      Vec sum = LoadColumns(output + i * stride + c, left);
+      for (std::int64_t j = low; j <= high; ++j) {
+        sum = Fma(Set1(weights[j - center + reach]), LoadColumns(values.row(j) + c, left), sum);
+      }
+      if (left >= kBlock) {
+        Store(output + i * stride + c, sum);
+      } else {
+        StoreFirst(output + i * stride + c, sum, left);
+      }
+    }
+  }
+}

@@ -1,0 +1,122 @@
+// The structured hash: H D3 H D2 H D1 in int32, sixteen rows side by side. Included inside the
+// anonymous namespace of a kernel_*.cc file, after hash.inl.
+//
+// Interleaved layout: bit i of hash t is coordinate t mod d of block (t / d) * hash_bits + i, each
+// block with signs of its own, d = head_dim rounded up to a power of two. Values stay below
+// 127 d^2 sqrt(d) < 2^28, so int32 is exact. Rows of few distinct values (one-hot ones) often meet
+// a coordinate of exactly 0: the signs of the next two decide then, since taking 0 as negative for
+// query and key alike would make them agree too often.
+
+using Lanes = std::int32_t[kBlock];
+
+// In place, over `size` (a power of two) coordinates. Not inlined, as Flip: GCC 12 then loses a
+// third.
+[[gnu::noinline]] void WalshHadamard(Lanes* x, int size) {
+  int half = 1;
+  if (__builtin_ctz(static_cast<unsigned>(size)) % 2 == 1) {
+    for (int i = 0; i < size; i += 2) {
+      const IntVec a = IntLoad(x[i]);
+      const IntVec b = IntLoad(x[i + 1]);
+      IntStore(x[i], IntAdd(a, b));
+      IntStore(x[i + 1], IntSub(a, b));
+    }
+    half = 2;
+  }
+  for (; half < size; half *= 4) {  // two levels at once
+    for (int start = 0; start < size; start += 4 * half) {
+      for (int i = start; i < start + half; ++i) {
+        const IntVec a = IntLoad(x[i]);
+        const IntVec b = IntLoad(x[i + half]);
+        const IntVec c = IntLoad(x[i + 2 * half]);
+        const IntVec d = IntLoad(x[i + 3 * half]);
+        const IntVec ab = IntAdd(a, b);
+        const IntVec a_b = IntSub(a, b);
+        const IntVec cd = IntAdd(c, d);
+        const IntVec c_d = IntSub(c, d);
+        IntStore(x[i], IntAdd(ab, cd));
+        IntStore(x[i + half], IntAdd(a_b, c_d));
+        IntStore(x[i + 2 * half], IntSub(ab, cd));
+        IntStore(x[i + 3 * half], IntSub(a_b, c_d));
+      }
+    }
+  }
+}
+
+// target = +-source, by bits [bit, bit + size) of `signs`; a set bit is a minus.
+[[gnu::noinline]] void Flip(const Lanes* source, int size, const std::uint32_t* signs, int bit,
+                            Lanes* target) {
+  for (int i = 0; i < size; ++i, ++bit) {
+    const IntVec minus = IntSet1(-static_cast<std::int32_t>(signs[bit >> 5] >> (bit & 31) & 1u));
+    IntStore(target[i], IntSub(IntXor(IntLoad(source[i]), minus), minus));
+  }
+}
+
+inline IntVec Sign(IntVec x) {  // -1, 0 or 1
+  return IntSub(IntSignBit(IntSub(IntZero(), x)), IntSignBit(x));
+}
+
+// bits[t] += 2^place where coordinate first + t is positive.
+inline void AddBits(const Lanes* x, int size, int first, int count, int place, Lanes* bits) {
+  const int last = size - 1;
+  IntVec next = Sign(IntLoad(x[(first + 1) & last]));
+  for (int t = 0; t < count; ++t) {
+    const IntVec after = Sign(IntLoad(x[(first + t + 2) & last]));
+    const IntVec ties = IntAdd(IntAdd(next, next), after);
+    const IntVec value = IntAdd(IntShiftLeft(IntLoad(x[first + t]), 2), ties);
+    next = after;
+    const IntVec positive = IntSignBit(IntSub(IntZero(), value));  // x > 0 where -x is negative
+    IntStore(bits[t], IntAdd(IntLoad(bits[t]), IntShiftLeft(positive, place)));
+  }
+}
+
+template <class Code>
+bool HashHadamardAs(const HashSpec& spec, int first_hash, const Rows& rows, Code* codes,
+                    std::int64_t code_rows) {
+  int size = kMinHadamardSize;
+  while (size < spec.head_dim) size *= 2;
+  const std::uint32_t* signs = static_cast<const std::uint32_t*>(spec.planes);
+  alignas(64) Lanes data[kHeadDimHigh];
+  alignas(64) Lanes work[kHeadDimHigh];
+  alignas(64) Lanes bits[kMaxHadamardChunk];
+  alignas(64) Datum quantised[kBatch][kHeadDimHigh];
+  static_assert(kBatch == kBlock);
+  const int end_hash = first_hash + spec.num_hashes;
+  for (std::int64_t first = 0; first < rows.count; first += kBlock) {
+    const int count = rows.count - first < kBlock ? static_cast<int>(rows.count - first) : kBlock;
+    __builtin_memset(data, 0, sizeof(Lanes) * size);
+    __builtin_memset(bits, 0, sizeof(Lanes) * spec.num_hashes);
+    IntVec sums;
+    if (!Quantise(rows, first, count, spec.head_dim, 127.0f, quantised, sums)) return false;
+    for (int lane = 0; lane < count; ++lane) {
+      for (int d = 0; d < spec.head_dim; ++d) data[d][lane] = quantised[lane][d];
+    }
+    for (int part = first_hash / size; part * size < end_hash; ++part) {
+      const int low = part * size > first_hash ? part * size : first_hash;
+      const int high = (part + 1) * size < end_hash ? (part + 1) * size : end_hash;
+      for (int i = 0; i < spec.hash_bits; ++i) {
+        const int bit = (part * spec.hash_bits + i) * 3 * size;
+        Flip(data, size, signs, bit, work);
+        WalshHadamard(work, size);
+        Flip(work, size, signs, bit + size, work);
+        WalshHadamard(work, size);
+        Flip(work, size, signs, bit + 2 * size, work);
+        WalshHadamard(work, size);
+        AddBits(work, size, low % size, high - low, i, bits + (low - first_hash));
+      }
+    }
+    for (int t = 0; t < spec.num_hashes; ++t) {
+      Code* target = codes + (t / kGroup * code_rows + first) * kGroup + t % kGroup;
+      for (int lane = 0; lane < count; ++lane) {
+        target[lane * kGroup] = static_cast<Code>(bits[t][lane]);
+      }
+    }
+  }
+  return true;
+}
+
+bool HashHadamard(const HashSpec& spec, int first_hash, const Rows& rows, void* codes,
+                  std::int64_t code_rows) {
+  return spec.wide()
+             ? HashHadamardAs(spec, first_hash, rows, static_cast<std::uint16_t*>(codes), code_rows)
+             : HashHadamardAs(spec, first_hash, rows, static_cast<std::uint8_t*>(codes), code_rows);
+}

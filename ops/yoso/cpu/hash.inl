@@ -1,0 +1,204 @@
+// Rows to int8, int8 planes, hash codes: exact integer arithmetic, hence the same codes everywhere.
+// Included inside the anonymous namespace of a kernel_*.cc file, which defines Datum,
+// kStepDims, Dot and StoreData for its instruction set.
+
+inline constexpr int kTile = 4;              // rows hashed together
+inline constexpr int kBatch = 16;            // rows quantised together, which hides its latencies
+inline constexpr int kPrefetchRows = 32;     // ahead, a few at a time: hashing leaves memory idle
+inline constexpr int kMaxBitWords = 64 + 4;  // 16-bit words of hash bits of one row, with slack
+inline constexpr std::int32_t kInfinityBits = 0x7F800000;
+inline constexpr float kTiniest =
+    1e-30f;  // smaller rows hash like rows near zero: 127 / x is finite
+
+inline Vec LoadColumns(const float* p, int columns) {
+  return columns >= kBlock ? Load(p) : LoadFirst(p, columns);
+}
+
+// Rows [first, first + count), at most kBatch: data[i] = round(x * unit / max|x|), zero-padded to
+// blocks of 16, where `unit` is 127 or -127; sums[i] is the sum of data[i]. Rows beyond `count`
+// repeat the first. False where a row is not finite.
+//
+// What is reduced over a row's lanes is reduced for all rows at once, a third of the work.
+inline bool Quantise(const Rows& rows, std::int64_t first, int count, int head_dim, float unit,
+                     Datum (*data)[kHeadDimHigh], IntVec& sums) {
+  const auto row = [&](int i) { return rows.row(first + (i < count ? i : 0)); };
+  IntVec of_rows[kBatch];
+  for (int i = 0; i < kBatch; ++i) {
+    const float* x = row(i);
+    IntVec largest = AbsBits(LoadColumns(x, head_dim));
+    for (int d = kBlock; d < head_dim; d += kBlock) {
+      largest = IntMax(largest, AbsBits(LoadColumns(x + d, head_dim - d)));
+    }
+    of_rows[i] = largest;
+  }
+  const IntVec maxima = MaxOfEach(of_rows);
+  if (ReduceMax(maxima) >= kInfinityBits) return false;
+  alignas(64) float scales[kBatch];
+  Store(scales, Div(Set1(unit), Max(FloatOfBits(maxima), Set1(kTiniest))));
+  for (int i = 0; i < kBatch; ++i) {
+    const float* x = row(i);
+    const Vec scale = Set1(scales[i]);
+    IntVec total = IntZero();
+    int d = 0;
+    for (; d + 4 * kBlock <= head_dim; d += 4 * kBlock) {
+      IntVec rounded[4];
+#pragma GCC unroll 4
+      for (int b = 0; b < 4; ++b) {
+        rounded[b] = RoundToInt(Mul(Load(x + d + b * kBlock), scale));
+        total = IntAdd(total, rounded[b]);
+      }
+      StoreData(data[i] + d, rounded);
+    }
+    for (; d < head_dim; d += kBlock) {
+      const IntVec rounded = RoundToInt(Mul(LoadColumns(x + d, head_dim - d), scale));
+      total = IntAdd(total, rounded);
+      StoreData(data[i] + d, rounded);
+    }
+    of_rows[i] = total;
+  }
+  sums = SumOfEach(of_rows);
+  return true;
+}
+
+// As above for hashing by planes, with the thresholds of the rows' bits.
+//
+// A plane is p + 1/2 and stored as u = p + 128: sum (p + 1/2) x > 0 where sum u x > 127.5 sum x,
+// that is floor(127.5 sum x) + sum u (-x) < 0.
+inline bool Quantise(const Rows& rows, std::int64_t first, int count, int head_dim,
+                     Datum (*data)[kHeadDimHigh], std::int32_t* thresholds) {
+  IntVec negative;
+  if (!Quantise(rows, first, count, head_dim, -127.0f, data, negative)) return false;
+  IntStore(thresholds, IntHalf(IntSub(negative, IntShiftLeft(negative, 8))));  // -255 / 2 times
+  return true;
+}
+
+// Writes one row's codes, `bits` being all its hash bits in order.
+template <class Code>
+inline void EmitCodes(const std::uint8_t* bits, const HashSpec& spec, Code* codes, std::int64_t row,
+                      std::int64_t code_rows) {
+  const int groups = (spec.num_hashes + kGroup - 1) / kGroup;
+  Code* target = codes + row * kGroup;
+  if (spec.hash_bits == 8 * static_cast<int>(sizeof(Code))) {
+    for (int g = 0; g < groups; ++g) {
+      __builtin_memcpy(target, bits + g * kGroup * sizeof(Code), kGroup * sizeof(Code));
+      target += code_rows * kGroup;
+    }
+    return;
+  }
+  const std::uint32_t mask = (1u << spec.hash_bits) - 1;
+  int bit = 0;
+  for (int g = 0; g < groups; ++g) {
+    for (int t = 0; t < kGroup; ++t) {
+      std::uint32_t word;
+      __builtin_memcpy(&word, bits + (bit >> 3), sizeof word);
+      target[t] = static_cast<Code>(word >> (bit & 7) & mask);
+      bit += spec.hash_bits;
+    }
+    target += code_rows * kGroup;
+  }
+}
+
+// 16 hash bits for each of kTile rows and kRegisters neighbouring registers of 16 planes: the signs
+// of thresholds[t] + sum of planes * data[t]. They leave in one piece, since a load of what several
+// smaller stores wrote has to wait until those have reached the cache. Not inlined: GCC 12 then
+// keeps thresholds in registers and planes in memory.
+template <int kRegisters>
+[[gnu::noinline]] void HashTile(const Datum (*data)[kHeadDimHigh], const std::uint8_t* planes,
+                                int steps, const std::int32_t* thresholds,
+                                std::uint16_t (*bits)[kMaxBitWords], int word) {
+  IntVec sums[kTile][kRegisters];
+#pragma GCC unroll 4
+  for (int t = 0; t < kTile; ++t) {
+#pragma GCC unroll 4
+    for (int r = 0; r < kRegisters; ++r) sums[t][r] = IntSet1(thresholds[t]);
+  }
+  const std::int64_t register_stride = static_cast<std::int64_t>(steps) * 64;
+  for (int s = 0; s < steps; ++s) {
+    IntVec plane[kRegisters];
+#pragma GCC unroll 4
+    for (int r = 0; r < kRegisters; ++r) {
+      plane[r] =
+          IntLoad(reinterpret_cast<const std::int32_t*>(planes + r * register_stride + s * 64));
+    }
+#pragma GCC unroll 4
+    for (int t = 0; t < kTile; ++t) {
+      std::int32_t few;
+      __builtin_memcpy(&few, data[t] + s * kStepDims, sizeof few);
+      const IntVec spread = IntSet1(few);
+#pragma GCC unroll 4
+      for (int r = 0; r < kRegisters; ++r) Dot(sums[t][r], plane[r], spread);
+    }
+  }
+#pragma GCC unroll 4
+  for (int t = 0; t < kTile; ++t) {
+    if constexpr (kRegisters == 4) {
+      StoreSigns(sums[t][0], sums[t][1], sums[t][2], sums[t][3], bits[t] + word);
+    } else {
+      StoreSigns(sums[t][0], bits[t] + word);
+    }
+  }
+}
+
+inline int Steps(int head_dim) { return (head_dim + kStepDims - 1) / kStepDims; }
+
+std::int64_t PlaneBytes(int num_planes, int head_dim) {
+  return static_cast<std::int64_t>((num_planes + 15) / 16) * Steps(head_dim) * 64;
+}
+
+// [16 planes][steps][16][kStepDims], so that one load meets one broadcast of kStepDims coordinates.
+void PackPlanes(const std::uint8_t* planes, int num_planes, int head_dim, void* packed) {
+  const std::int64_t steps = Steps(head_dim);
+  __builtin_memset(packed, 0, static_cast<std::size_t>(PlaneBytes(num_planes, head_dim)));
+  for (int plane = 0; plane < num_planes; ++plane) {
+    const std::uint8_t* source = planes + static_cast<std::int64_t>(plane) * head_dim;
+    PlaneDatum* target =
+        static_cast<PlaneDatum*>(packed) + (plane / 16 * steps * 16 + plane % 16) * kStepDims;
+    int d = 0;
+    for (; d + kStepDims <= head_dim; d += kStepDims, target += 16 * kStepDims) {
+      for (int k = 0; k < kStepDims; ++k) target[k] = source[d + k];
+    }
+    for (int k = 0; d + k < head_dim; ++k) target[k] = source[d + k];
+  }
+}
+
+template <class Code>
+bool HashGaussianAs(const HashSpec& spec, const Rows& rows, Code* codes, std::int64_t code_rows) {
+  const int steps = Steps(spec.head_dim);
+  const int registers = (spec.num_hashes * spec.hash_bits + 15) / 16;
+  const std::uint8_t* planes = static_cast<const std::uint8_t*>(spec.planes);
+  alignas(64) Datum data[kBatch][kHeadDimHigh];
+  alignas(64) std::int32_t thresholds[kBatch];
+  std::uint16_t bits[kTile][kMaxBitWords];
+  __builtin_memset(bits, 0, sizeof bits);
+  for (std::int64_t batch = 0; batch < rows.count; batch += kBatch) {
+    const int count = rows.count - batch < kBatch ? static_cast<int>(rows.count - batch) : kBatch;
+    if (!Quantise(rows, batch, count, spec.head_dim, data, thresholds)) return false;
+    for (int first = 0; first < count; first += kTile) {
+      // Rows lie a hidden state apart, where no hardware prefetcher follows. Past the end is
+      // harmless.
+      for (int t = 0; t < kTile; ++t) {
+        const float* next = rows.row(batch + kPrefetchRows + first + t);
+        for (int d = 0; d < spec.head_dim; d += kBlock) __builtin_prefetch(next + d);
+      }
+      int word = 0;
+      for (; word + kPlaneTile <= registers; word += kPlaneTile) {
+        HashTile<kPlaneTile>(data + first, planes + static_cast<std::int64_t>(word) * steps * 64,
+                             steps, thresholds + first, bits, word);
+      }
+      for (; word < registers; ++word) {
+        HashTile<1>(data + first, planes + static_cast<std::int64_t>(word) * steps * 64, steps,
+                    thresholds + first, bits, word);
+      }
+      for (int t = 0; t < kTile && first + t < count; ++t) {
+        EmitCodes(reinterpret_cast<const std::uint8_t*>(bits[t]), spec, codes, batch + first + t,
+                  code_rows);
+      }
+    }
+  }
+  return true;
+}
+
+bool HashGaussian(const HashSpec& spec, const Rows& rows, void* codes, std::int64_t code_rows) {
+  return spec.wide() ? HashGaussianAs(spec, rows, static_cast<std::uint16_t*>(codes), code_rows)
+                     : HashGaussianAs(spec, rows, static_cast<std::uint8_t*>(codes), code_rows);
+}

@@ -1,0 +1,54 @@
+// YosoAttention's kernels for AVX2 and FMA. See ops/common/cpu.h for what such a file may use.
+#include <immintrin.h>
+
+#include "ops/common/philox_lanes.h"
+#include "ops/common/simd/avx2.h"
+#include "ops/yoso/cpu/kernel.h"
+
+namespace attenuator::yoso {
+namespace {
+
+#include "ops/yoso/cpu/vector_avx2.inl"
+
+// 16-bit planes times 16-bit data, two products a lane, exact in 32 bits: vpmaddwd. (Products of
+// bytes through vpmaddubsw would saturate at 255 * 127 * 2.)
+using Datum = std::int16_t;
+using PlaneDatum = std::int16_t;
+inline constexpr int kStepDims = 2;
+
+inline void StoreData(Datum* p, IntVec a) { StoreInt16(p, a); }
+inline void StoreData(Datum* p, const IntVec (&a)[4]) {
+  for (int i = 0; i < 4; ++i) StoreInt16(p + i * kBlock, a[i]);
+}
+// Not intrinsics: GCC 12 then keeps so many products in flight that an accumulator goes to memory,
+// which doubles the time.
+inline void Dot(__m256i& sums, __m256i planes, __m256i data) {
+  __m256i products;
+  asm("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0"
+      : "+x"(sums), "=&x"(products)
+      : "x"(planes), "x"(data));
+}
+inline void Dot(IntVec& sums, IntVec planes, IntVec data) {
+  Dot(sums.a, planes.a, data.a);
+  Dot(sums.b, planes.b, data.b);
+}
+
+#include "ops/yoso/cpu/stream.inl"
+//
+#include "ops/yoso/cpu/hash.inl"
+//
+#include "ops/yoso/cpu/hadamard.inl"
+//
+#include "ops/yoso/cpu/table.inl"
+//
+#include "ops/yoso/cpu/dense.inl"
+
+}  // namespace
+
+const Kernels avx2::kKernels = {
+    50,           DrawStream, PlaneBytes,         PackPlanes,         HashGaussian,
+    HashHadamard, PackValues, RunTables,          UnpackSums,         CountAndSum,
+    Multiply,     UnitRows,   UnitRowsTransposed, ExpectedCollisions, Finish,
+    Convolve};
+
+}  // namespace attenuator::yoso

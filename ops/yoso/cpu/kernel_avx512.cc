@@ -1,0 +1,46 @@
+// YosoAttention's kernels for AVX-512 without VNNI. See ops/common/cpu.h for what such a file may
+// use.
+#include <immintrin.h>
+
+#include "ops/common/philox_lanes.h"
+#include "ops/common/simd/avx512.h"
+#include "ops/yoso/cpu/kernel.h"
+
+namespace attenuator::yoso {
+namespace {
+
+#include "ops/yoso/cpu/vector_avx512.inl"
+
+// 16-bit planes times 16-bit data, two products a lane, exact in 32 bits: vpmaddwd. (Products of
+// bytes through vpmaddubsw would saturate at 255 * 127 * 2.)
+using Datum = std::int16_t;
+using PlaneDatum = std::int16_t;
+inline constexpr int kStepDims = 2;
+
+inline void StoreData(Datum* p, IntVec a) { StoreInt16(p, a); }
+inline void StoreData(Datum* p, const IntVec (&a)[4]) {
+  for (int i = 0; i < 4; ++i) StoreInt16(p + i * kBlock, a[i]);
+}
+inline void Dot(IntVec& sums, IntVec planes, IntVec data) {
+  sums.v = _mm512_add_epi32(sums.v, _mm512_madd_epi16(planes.v, data.v));
+}
+
+#include "ops/yoso/cpu/stream.inl"
+//
+#include "ops/yoso/cpu/hash.inl"
+//
+#include "ops/yoso/cpu/hadamard.inl"
+//
+#include "ops/yoso/cpu/table.inl"
+//
+#include "ops/yoso/cpu/dense.inl"
+
+}  // namespace
+
+const Kernels avx512::kKernels = {
+    100,          DrawStream, PlaneBytes,         PackPlanes,         HashGaussian,
+    HashHadamard, PackValues, RunTables,          UnpackSums,         CountAndSum,
+    Multiply,     UnitRows,   UnitRowsTransposed, ExpectedCollisions, Finish,
+    Convolve};
+
+}  // namespace attenuator::yoso

@@ -1,0 +1,149 @@
+// The table path of one head: values packed in blocks of 16 columns, hash tables of one block
+// filled by the keys and read by the queries. Every step is cut into pieces that any worker may
+// run.
+#include <algorithm>
+#include <atomic>
+
+#include "ops/yoso/cpu/paths.h"
+
+namespace attenuator::yoso {
+namespace {
+
+// Rows of one piece of packing, hashing and finishing: a multiple of what the kernels take at once,
+// and enough to pay for fetching the hyperplanes.
+constexpr std::int64_t kPieceRows = 512;
+// Values and sums of all columns are packed at once up to this size, which reads and writes each
+// page of the tensors once; beyond it 16 columns at a time bound the memory.
+constexpr std::int64_t kWholeFloats = 1 << 18;
+
+// As many as fit the first-level cache beside the values that stream by.
+int TablesPerPass(int hash_bits) { return hash_bits <= 8 ? 4 : hash_bits == 9 ? 2 : 1; }
+
+std::int64_t Pieces(std::int64_t rows) { return (rows + kPieceRows - 1) / kPieceRows; }
+
+class TablePath {
+ public:
+  TablePath(const Kernels& kernels, const HeadJob& job, Crew& crew, Scratch& scratch)
+      : kernels_(kernels), job_(job), crew_(crew), scratch_(scratch) {
+    const std::int64_t code_rows = std::min(ChunkSize(job), job.num_hashes);
+    key_codes_ = scratch.Get<std::uint8_t>(Scratch::kKeyCodes, CodeBytes(job, code_rows, keys_));
+    query_codes_ =
+        scratch.Get<std::uint8_t>(Scratch::kQueryCodes, CodeBytes(job, code_rows, queries_));
+    if (!whole_) return;
+    values_ = scratch.Get<float>(Scratch::kValues, blocks_ * value_stride_);
+    sums_ = scratch.Get<float>(Scratch::kSums, blocks_ * sum_stride_);
+  }
+
+  bool Run() {
+    if (whole_) PackValues();
+    const int step = ChunkSize(job_);
+    for (int first = 0; first < job_.num_hashes && finite_; first += step) {
+      const Chunk chunk(job_, first, std::min(step, job_.num_hashes - first));
+      Hash(chunk);
+      if (!finite_) break;
+      crew_.Share(blocks_, scratch_, [&](std::int64_t block, Scratch& own) {
+        RunBlock(chunk, block, first > 0, own);
+      });
+    }
+    if (finite_) Finish();
+    return finite_;
+  }
+
+ private:
+  void PackValues() {
+    crew_.Share(Pieces(keys_), scratch_, [&](std::int64_t piece, Scratch&) {
+      const std::int64_t first = piece * kPieceRows;
+      const Rows rows = job_.value.slice(first, std::min(kPieceRows, keys_ - first));
+      Check(kernels_.pack_values(rows, job_.value_dim, values_ + first * kBlock, value_stride_));
+    });
+  }
+
+  void Hash(const Chunk& chunk) {
+    const std::int64_t of_keys = Pieces(keys_);
+    const std::int64_t row_bytes = kGroup * chunk.spec.code_bytes();
+    crew_.Share(of_keys + Pieces(queries_), scratch_, [&](std::int64_t piece, Scratch&) {
+      const bool key = piece < of_keys;
+      const Rows& all = key ? job_.key : job_.query;
+      const std::int64_t first = (key ? piece : piece - of_keys) * kPieceRows;
+      const Rows rows = all.slice(first, std::min(kPieceRows, all.count - first));
+      std::uint8_t* codes = (key ? key_codes_ : query_codes_) + first * row_bytes;
+      Check(chunk.Hash(kernels_, rows, codes, all.count));
+    });
+  }
+
+  // All passes of a chunk over 16 columns.
+  void RunBlock(const Chunk& chunk, std::int64_t block, bool accumulate, Scratch& own) {
+    const std::int64_t column = block * kBlock;
+    const int columns = static_cast<int>(std::min<std::int64_t>(kBlock, job_.value_dim - column));
+    float* values = values_ + block * value_stride_;
+    float* sums = sums_ + block * sum_stride_;
+    if (!whole_) {
+      values = own.Get<float>(Scratch::kPieceValues, value_stride_);
+      sums = own.Get<float>(Scratch::kPieceSums, sum_stride_);
+      const Rows rows{job_.value.data + column, job_.value.stride, keys_};
+      if (!Check(kernels_.pack_values(rows, columns, values, 0))) return;
+    }
+    const int per_pass = TablesPerPass(hash_bits_);
+    const bool sparse = keys_ < (std::int64_t{1} << hash_bits_);
+    float* tables =
+        own.Tables((static_cast<std::int64_t>(kBlock) << hash_bits_) * per_pass, sparse);
+    int now = 0;
+    for (int t = 0; t < chunk.spec.num_hashes; t += now) {
+      now = per_pass;
+      while (t + now > chunk.spec.num_hashes) now /= 2;
+      const std::int64_t group = t / kGroup;
+      const std::int64_t offset = t % kGroup * chunk.spec.code_bytes();
+      kernels_.run_tables({key_codes_ + group * chunk.GroupBytes(keys_) + offset,
+                           query_codes_ + group * chunk.GroupBytes(queries_) + offset, values, sums,
+                           tables, keys_, queries_, hash_bits_, now,
+                           t > 0 || (whole_ && accumulate), sparse});
+    }
+    if (whole_) return;
+    kernels_.unpack_sums(sums, 0, queries_, columns, job_.output + column, job_.output_stride,
+                         accumulate);
+  }
+
+  void Finish() {
+    const float scale = 1.0f / static_cast<float>(job_.num_hashes);
+    crew_.Share(Pieces(queries_), scratch_, [&](std::int64_t piece, Scratch&) {
+      const std::int64_t first = piece * kPieceRows;
+      const std::int64_t count = std::min(kPieceRows, queries_ - first);
+      if (whole_) {
+        FinishRows(kernels_, job_, first, count, scale, sums_ + first * kBlock, kBlock,
+                   sum_stride_);
+      } else {
+        FinishInPlace(kernels_, job_, first, count, scale);
+      }
+    });
+  }
+
+  bool Check(bool finite) {
+    if (!finite) finite_ = false;
+    return finite;
+  }
+
+  const Kernels& kernels_;
+  const HeadJob& job_;
+  Crew& crew_;
+  Scratch& scratch_;
+  const int hash_bits_ = job_.family.hash_bits;
+  const std::int64_t keys_ = job_.key.count;
+  const std::int64_t queries_ = job_.query.count;
+  const std::int64_t blocks_ = Blocks(job_.value_dim);
+  const std::int64_t value_stride_ = keys_ * kBlock;  // of packed blocks
+  const std::int64_t sum_stride_ = queries_ * kBlock;
+  const bool whole_ = blocks_ * std::max(value_stride_, sum_stride_) <= kWholeFloats;
+  std::uint8_t* key_codes_ = nullptr;
+  std::uint8_t* query_codes_ = nullptr;
+  float* values_ = nullptr;
+  float* sums_ = nullptr;
+  std::atomic<bool> finite_{true};
+};
+
+}  // namespace
+
+bool RunTablePath(const Kernels& kernels, const HeadJob& job, Crew& crew, Scratch& scratch) {
+  return TablePath(kernels, job, crew, scratch).Run();
+}
+
+}  // namespace attenuator::yoso

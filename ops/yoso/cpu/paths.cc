@@ -1,0 +1,105 @@
+#include "ops/yoso/cpu/paths.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace attenuator::yoso {
+
+Path ChoosePath(const Kernels& kernels, std::int64_t num_queries, std::int64_t num_keys,
+                int num_hashes, int hash_bits, int value_dim) {
+  if (num_hashes == 0) return Path::kExpectation;
+  if (num_queries == 1) return Path::kCounts;
+  // About where the two take equal time, measured at value_dim 64, hash_bits 4 to 12 and 4 to 128
+  // hashes on Intel and AMD, which differ by a fifth: comparing all pairs pays the longer, the more
+  // hashes share its fixed cost and the fewer pairs collide; narrow values make tables cheap.
+  const int bits = hash_bits < 4 ? 4 : hash_bits;
+  const std::int64_t start = 64 + 28 * std::min(bits - 4, 4);
+  const std::int64_t slope = bits <= 6 ? 2 : bits <= 8 ? 6 : 14;
+  const std::int64_t limit = (start + slope * std::min(num_hashes, 40)) * kernels.count_percent *
+                             std::min(value_dim + 16, 80) / 8000;
+  return num_keys <= limit ? Path::kCounts : Path::kTables;
+}
+
+bool RunCountPath(const Kernels& kernels, const HeadJob& job, Scratch& scratch) {
+  const std::int64_t num_queries = job.query.count;
+  const int chunk_size = ChunkSize(job);
+  const std::int64_t blocks = Blocks(job.value_dim);
+  const std::int64_t key_rows =
+      std::min<std::int64_t>(kKeyBlock, (job.key.count + kKeyTile - 1) / kKeyTile * kKeyTile);
+  std::uint8_t* key_codes =
+      scratch.Get<std::uint8_t>(Scratch::kKeyCodes, CodeBytes(job, job.num_hashes, key_rows));
+  std::uint8_t* query_codes =
+      scratch.Get<std::uint8_t>(Scratch::kQueryCodes, CodeBytes(job, job.num_hashes, num_queries));
+  float* values = scratch.Get<float>(Scratch::kValues, blocks * key_rows * kBlock);
+  std::memset(key_codes, 0, CodeBytes(job, job.num_hashes, key_rows));
+
+  const auto hash = [&](const Rows& rows, std::uint8_t* codes, std::int64_t code_rows) {
+    for (int first = 0; first < job.num_hashes; first += chunk_size) {
+      const Chunk chunk(job, first, std::min(chunk_size, job.num_hashes - first));
+      if (!chunk.Hash(kernels, rows, codes + first / kGroup * chunk.GroupBytes(code_rows),
+                      code_rows)) {
+        return false;
+      }
+    }
+    return true;
+  };
+
+  if (!hash(job.query, query_codes, num_queries)) return false;
+  const HashSpec all{job.family.head_dim, job.family.hash_bits, job.num_hashes, nullptr};
+  for (std::int64_t first = 0; first < job.key.count; first += kKeyBlock) {
+    const std::int64_t count = std::min<std::int64_t>(kKeyBlock, job.key.count - first);
+    if (!hash(job.key.slice(first, count), key_codes, key_rows)) return false;
+    if (!kernels.pack_values(job.value.slice(first, count), job.value_dim, values,
+                             key_rows * kBlock)) {
+      return false;
+    }
+    kernels.count_and_sum({all, key_codes, count, key_rows, query_codes, num_queries, num_queries,
+                           values, key_rows * kBlock, job.value_dim, job.output, job.output_stride,
+                           first > 0});
+  }
+  FinishInPlace(kernels, job, 0, num_queries, 1.0f / static_cast<float>(job.num_hashes));
+  return true;
+}
+
+bool RunExpectationPath(const Kernels& kernels, const HeadJob& job, std::int64_t first,
+                        std::int64_t count, Scratch& scratch) {
+  constexpr std::int64_t kKeyBlock = 128;
+  constexpr std::int64_t kQueryTile = 24;
+  const std::int64_t blocks = Blocks(job.value_dim);
+  const std::int64_t head_dim = job.family.head_dim;
+  const std::int64_t key_rows = std::min(kKeyBlock, Blocks(job.key.count) * kBlock);
+  float* units = scratch.Get<float>(Scratch::kQueryCodes, count * head_dim);
+  float* keys = scratch.Get<float>(Scratch::kKeyCodes, key_rows * head_dim);
+  float* values = scratch.Get<float>(Scratch::kValues, blocks * key_rows * kBlock);
+  float* weights = scratch.Get<float>(Scratch::kWeights, kQueryTile * key_rows);
+  if (!kernels.unit_rows(job.query.slice(first, count), static_cast<int>(head_dim), units,
+                         head_dim)) {
+    return false;
+  }
+  float* output = job.output + first * job.output_stride;
+  for (std::int64_t k = 0; k < job.key.count; k += kKeyBlock) {
+    const std::int64_t width = std::min(kKeyBlock, job.key.count - k);
+    const std::int64_t padded = Blocks(width) * kBlock;
+    if (!kernels.unit_rows_transposed(job.key.slice(k, width), static_cast<int>(head_dim), keys)) {
+      return false;
+    }
+    if (!kernels.pack_values(job.value.slice(k, width), job.value_dim, values, key_rows * kBlock)) {
+      return false;
+    }
+    for (std::int64_t q = 0; q < count; q += kQueryTile) {
+      const std::int64_t rows = std::min(kQueryTile, count - q);
+      kernels.multiply(units + q * head_dim, head_dim, rows, head_dim, keys, head_dim * kBlock,
+                       padded, weights, key_rows, false);
+      for (std::int64_t i = 0; i < rows; ++i) {
+        kernels.expected_collisions(units + (q + i) * head_dim, keys, static_cast<int>(head_dim),
+                                    job.family.hash_bits, padded, weights + i * key_rows);
+      }
+      kernels.multiply(weights, key_rows, rows, width, values, key_rows * kBlock, job.value_dim,
+                       output + q * job.output_stride, job.output_stride, k > 0);
+    }
+  }
+  FinishInPlace(kernels, job, first, count, 1.0f);
+  return true;
+}
+
+}  // namespace attenuator::yoso

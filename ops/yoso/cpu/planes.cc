@@ -1,0 +1,160 @@
+#include "ops/yoso/cpu/planes.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <list>
+#include <map>
+#include <mutex>
+#include <tuple>
+#include <vector>
+
+#include "ops/common/philox.h"
+
+namespace attenuator::yoso {
+namespace {
+
+constexpr std::int64_t kCacheBytes = 64 << 20;
+
+constexpr std::uint16_t kThresholds[] = {
+#include "ops/yoso/gaussian_table.inc"
+};
+
+// p of the upper half's 15-bit magnitudes.
+const std::array<std::uint8_t, 1 << 15>& Table() {
+  static const auto table = [] {
+    std::array<std::uint8_t, 1 << 15> values{};
+    std::uint8_t p = 0;
+    for (std::size_t w = 0; w < values.size(); ++w) {
+      while (p < std::size(kThresholds) && kThresholds[p] <= w) ++p;
+      values[w] = p;
+    }
+    return values;
+  }();
+  return table;
+}
+
+// The signs' bits in the order of the stream's words.
+Planes MakeSigns(const PlaneFamily& family, std::int32_t head, int num_hashes) {
+  int size = kMinHadamardSize;
+  while (size < family.head_dim) size *= 2;
+  const std::int64_t blocks =
+      static_cast<std::int64_t>((num_hashes + size - 1) / size) * family.hash_bits;
+  const std::int64_t groups = (blocks * 3 * size + 127) / 128;  // of four words
+  Planes planes;
+  planes.num_hashes = (num_hashes + size - 1) / size * size;
+  planes.bytes = groups * 16;
+  planes.data = MakeAligned<std::uint8_t>(planes.bytes);
+  for (std::int64_t g = 0; g < groups; ++g) {
+    const PhiloxWords words = StreamBlock(family.seed, family.layer, head, Stream::kYosoSigns, g);
+    std::memcpy(planes.data.get() + g * 16, words.word, 16);
+  }
+  return planes;
+}
+
+Planes MakeGaussian(const PlaneFamily& family, std::int32_t head, int chunk, int num_hashes) {
+  const int num_planes = num_hashes * family.hash_bits;
+  std::vector<std::uint8_t> raw(static_cast<std::size_t>(num_planes) * family.head_dim);
+  GaussianPlanes(family, head, static_cast<std::int64_t>(chunk) * kHashChunk * family.hash_bits,
+                 num_planes, raw.data());
+  const Kernels& kernels = CpuKernels();
+  Planes planes;
+  planes.num_hashes = num_hashes;
+  planes.bytes = kernels.plane_bytes(num_planes, family.head_dim);
+  planes.data = MakeAligned<std::uint8_t>(planes.bytes);
+  kernels.pack_planes(raw.data(), num_planes, family.head_dim, planes.data.get());
+  return planes;
+}
+
+// Seed first: the entries of one request lie together. Head and chunk last.
+using CacheKey = std::tuple<std::int64_t, std::int32_t, std::int32_t, std::int32_t, bool,
+                            std::int32_t, std::int32_t>;
+
+class PlaneCache {
+ public:
+  std::shared_ptr<const Planes> Find(const CacheKey& key, int num_hashes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = entries_.find(key);
+    if (found == entries_.end() || found->second.planes->num_hashes < num_hashes) return nullptr;
+    order_.splice(order_.begin(), order_, found->second.place);
+    return found->second.planes;
+  }
+
+  void Insert(const CacheKey& key, const std::shared_ptr<const Planes>& planes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = entries_.find(key);
+    if (found != entries_.end()) {
+      // Another thread made them at the same time, or these are more hashes of the same stream.
+      if (found->second.planes->num_hashes >= planes->num_hashes) return;
+      Erase(found);
+    }
+    order_.push_front(key);
+    entries_[key] = {planes, order_.begin()};
+    bytes_ += Cost(*planes);
+    while (bytes_ > kCacheBytes && entries_.size() > 1) Erase(entries_.find(order_.back()));
+  }
+
+ private:
+  struct Entry {
+    std::shared_ptr<const Planes> planes;
+    std::list<CacheKey>::iterator place;
+  };
+
+  static std::int64_t Cost(const Planes& planes) { return planes.bytes + 256; }  // and its nodes
+
+  void Erase(std::map<CacheKey, Entry>::iterator entry) {
+    bytes_ -= Cost(*entry->second.planes);
+    order_.erase(entry->second.place);
+    entries_.erase(entry);
+  }
+
+  std::mutex mutex_;
+  std::map<CacheKey, Entry> entries_;
+  std::list<CacheKey> order_;  // most recently used first
+  std::int64_t bytes_ = 0;
+};
+
+}  // namespace
+
+void GaussianPlanes(const PlaneFamily& family, std::int32_t head, std::int64_t first_plane,
+                    int num_planes, std::uint8_t* planes) {
+  constexpr std::int64_t kHalfWords = 8 * kStreamBlocks;  // drawn at once
+  const auto& table = Table();
+  const Kernels& kernels = CpuKernels();
+  const std::int64_t begin = first_plane * family.head_dim;
+  const std::int64_t end = begin + static_cast<std::int64_t>(num_planes) * family.head_dim;
+  std::uint16_t drawn[kHalfWords];
+  for (std::int64_t first = begin / 8 * 8; first < end; first += kHalfWords) {
+    std::uint32_t words[kHalfWords / 2];
+    kernels.stream(family.seed, static_cast<std::uint32_t>(family.layer),
+                   static_cast<std::uint32_t>(head), Stream::kYosoPlanes,
+                   static_cast<std::uint64_t>(first / 8), words);
+    std::memcpy(drawn, words, sizeof drawn);  // the lower half of a word comes first
+    const std::int64_t low = std::max(begin, first), high = std::min(end, first + kHalfWords);
+    for (std::int64_t i = low; i < high; ++i) {
+      const std::uint32_t word = drawn[i - first];
+      // The lower half mirrors the upper one: p of w is -1 - p of 65,535 - w. Without a branch,
+      // which would be mispredicted every other time.
+      const std::uint32_t flip = (word >> 15) - 1;  // all ones in the lower half
+      planes[i - begin] = static_cast<std::uint8_t>((128u + table[(word ^ flip) & 0x7FFFu]) ^ flip);
+    }
+  }
+}
+
+std::shared_ptr<const Planes> GetPlanes(const PlaneFamily& family, std::int32_t head, int chunk,
+                                        int num_hashes) {
+  static PlaneCache cache;
+  const CacheKey key{family.seed, family.layer, family.head_dim, family.hash_bits, family.hadamard,
+                     head,        chunk};
+  if (auto found = cache.Find(key, num_hashes)) return found;
+  // Made outside the lock. A few more hashes than asked for, so that slowly rising demands do not
+  // remake them each time.
+  const auto planes = std::make_shared<const Planes>(
+      family.hadamard
+          ? MakeSigns(family, head, num_hashes)
+          : MakeGaussian(family, head, chunk, std::min(kHashChunk, (num_hashes + 7) / 8 * 8)));
+  cache.Insert(key, planes);
+  return planes;
+}
+
+}  // namespace attenuator::yoso

@@ -1,0 +1,95 @@
+// What YosoAttention's CUDA kernels share: the way from a block to its job, and a row's way out.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+#include "ops/common/cuda/device.h"
+#include "ops/yoso/cuda/kernel.h"
+
+namespace attenuator::yoso {
+
+inline constexpr int kBlockThreads = 256;
+inline constexpr int kBlockWarps = kBlockThreads / cuda::kWarp;
+
+__host__ __device__ inline int Quotient(int count, int size) { return (count + size - 1) / size; }
+
+// Coordinates of a quantised row: whole steps of the tensor cores.
+__host__ __device__ inline int PaddedDim(int head_dim) { return Quotient(head_dim, 32) * 32; }
+
+// Coordinates of a Hadamard block; smaller ones are visibly biased (hadamard.inl).
+__host__ __device__ inline int HadamardSize(int head_dim) {
+  int size = 32;
+  while (size < head_dim) size *= 2;
+  return size;
+}
+
+// The item whose blocks hold `block`.
+template <class Batch>
+__device__ inline int FindItem(const Batch& batch, int block) {
+  int i = batch.count - 1;
+  while (batch.items[i].first_block > block) --i;
+  return i;
+}
+
+// Sum over the lanes of a warp, the same in every lane.
+template <class Value>
+__device__ inline Value WarpTotal(Value x) {
+  for (int lanes = cuda::kWarp / 2; lanes > 0; lanes /= 2) {
+    x += __shfl_xor_sync(cuda::kFullMask, x, lanes);
+  }
+  return x;
+}
+
+// Writes `count` rows of one head, their sums being in shared memory: times `scale`, l2-normalised
+// (in float64: squares of any finite float), plus the convolution. A warp a row.
+template <class T>
+__device__ inline void FinishRows(const Node& node, const Job& job, int head, int first, int count,
+                                  const float* sums, int stride, float scale) {
+  const int lane = threadIdx.x % cuda::kWarp;
+  const bool broken = node.broken[job.sequence] != 0;
+  const std::int64_t columns = static_cast<std::int64_t>(node.num_heads) * node.value_dim;
+  T* output = static_cast<T*>(node.output) + (job.query_row + first) * columns +
+              static_cast<std::int64_t>(head) * node.value_dim;
+  const T* values = static_cast<const T*>(node.value) + job.key_row * columns +
+                    static_cast<std::int64_t>(head) * node.value_dim;
+  const T* weights = static_cast<const T*>(node.conv_weight) +
+                     (node.conv_weight == nullptr ? 0 : head * node.taps);
+  for (int r = threadIdx.x / cuda::kWarp; r < count; r += blockDim.x / cuda::kWarp) {
+    const float* row = sums + r * stride;
+    float factor = scale;
+    if (node.normalize) {
+      double squares = 0;
+      for (int c = lane; c < node.value_dim; c += cuda::kWarp) {
+        squares += static_cast<double>(row[c]) * row[c];
+      }
+      const double norm = sqrt(WarpTotal(squares)) * scale;
+      factor = static_cast<float>(scale / (norm > 1e-12 ? norm : 1e-12));
+    }
+    const int low = max(first + r - node.taps / 2, 0);
+    const int high = min(first + r + node.taps / 2, job.num_keys - 1);
+    for (int c = lane; c < node.value_dim; c += cuda::kWarp) {
+      float y = row[c] * factor;
+      if (node.conv_weight != nullptr) {
+        for (int j = low; j <= high; ++j) {
+          y = fmaf(cuda::ToFloat(weights[j - (first + r) + node.taps / 2]),
+                   cuda::ToFloat(values[j * columns + c]), y);
+        }
+      }
+      if (broken) y = __int_as_float(0x7FC00000);
+      output[r * columns + c] = cuda::FromFloat<T>(y);
+    }
+  }
+}
+
+// Calls body with the least of 1, 2, 4 and kMost runs of `width` columns that hold value_dim.
+template <int kMost, class Body>
+void ForRuns(int value_dim, int width, const Body& body) {
+  if (value_dim <= width) return body(std::integral_constant<int, 1>{});
+  if (value_dim <= 2 * width) return body(std::integral_constant<int, 2>{});
+  if (kMost == 4 || value_dim <= 4 * width) return body(std::integral_constant<int, 4>{});
+  body(std::integral_constant<int, kMost>{});
+}
+
+}  // namespace attenuator::yoso

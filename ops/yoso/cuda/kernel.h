@@ -1,0 +1,113 @@
+// YosoAttention on CUDA: what the host (operator.cc) and the kernels (*.cu) share.
+//
+// The unit of work is a Job: some neighbouring heads of one sequence and a run of its hashes. Each
+// kernel is launched over a batch of jobs, a job owning the blocks from its first_block on.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/common/cuda/batch.h"
+#include "ops/common/cuda/context.h"
+#include "ops/common/philox.h"
+
+namespace attenuator::yoso {
+
+inline constexpr int kCudaHashChunk = 32;  // hashes of one block of the hash kernels
+inline constexpr int kCudaRowTile = 64;    // rows hashed by one block, queries of one pair tile
+inline constexpr int kCodePad = 16;        // count path: hashes of a row are a multiple of this
+inline constexpr int kUnitPad = 16;        // expectation: coordinates of a unit row likewise
+inline constexpr int kFirstKeys = 256;     // one query: keys of one block
+inline constexpr int kSharedKeys = 4096;   // longer sequences are sorted in global memory
+
+// One node's tensors and attributes.
+struct Node {
+  const void *query, *key, *value, *conv_weight;  // conv_weight null where it is left out
+  void* output;
+  const int* broken;       // [B]: not 0 where a row of the sequence is not finite
+  unsigned char* scratch;  // what a Job's offsets count from
+  std::int32_t num_heads, head_dim, value_dim, hash_bits, layer, taps;
+  bool hadamard, normalize;
+
+  // Floats of a row of a table, of a sum: 16 bytes at a time.
+  ATTENUATOR_HOST_DEVICE int table_columns() const { return (value_dim + 3) / 4 * 4; }
+  ATTENUATOR_HOST_DEVICE int code_bytes() const { return hash_bits > 8 ? 2 : 1; }
+};
+
+struct Job {
+  std::int32_t first_block;
+  std::int32_t sequence, query_row, key_row, num_queries, num_keys;
+  std::int32_t head, num_heads;                       // a run of heads
+  std::int32_t first_hash, num_hashes, total_hashes;  // a run of hashes; 0 of 0 is the expectation
+  std::int32_t table_rows;                            // min(num_keys, 2^hash_bits)
+  std::int64_t seed;
+  // Offsets in scratch, in bytes, of the run's first head; planes are of head `plane_head`.
+  std::int64_t planes;
+  std::int64_t plane_stride;  // bytes from head to head
+  std::int64_t plane_head;
+  // Table path: [head][hash][row], rows rounded up to 16. Count path: [head][row][hash], hashes
+  // rounded up to kCodePad. Expectation: unit rows, float [head][row][head_dim up to kUnitPad].
+  std::int64_t query_codes, key_codes;
+  std::int64_t maps;    // int32 [head][hash][2^hash_bits]: code -> row of the table, or -1
+  std::int64_t tables;  // float [head][hash][table_rows][table_columns]
+  std::int64_t orders;  // int32 [head][hash][2][num_keys], where num_keys > kSharedKeys
+  // float [head][query][table_columns], where hashes take several passes; [head][run of kFirstKeys
+  // keys][table_columns], where a sequence has one query and no tables.
+  std::int64_t sums;
+};
+using Jobs = cuda::Batch<Job>;
+
+// The planes of one seed: heads [head, head + num_heads), hashes [first_hash, + num_hashes).
+struct PlaneJob {
+  std::int32_t first_block, head, num_heads, first_hash, num_hashes;
+  std::int64_t seed, offset, stride;
+};
+using PlaneJobs = cuda::Batch<PlaneJob>;
+
+// `count` elements of a tensor, neighbours in memory, of one sequence.
+struct Span {
+  std::int32_t first_block, sequence, tensor;  // 0 query, 1 key, 2 value
+  std::int64_t begin, count;
+};
+using Spans = cuda::Batch<Span>;
+
+void Clear(void* memory, std::int64_t bytes, cuda::Stream stream);
+
+// Blocks that a job takes of each kernel, then the launches: one each, over all jobs of the batch,
+// whose first_block is set. `blocks` is their number.
+int SpanBlocks(const Span& span);
+void LaunchScan(ElementType data, const Node& node, const Spans& spans, int blocks, int* broken,
+                cuda::Stream stream);
+
+std::int64_t PlaneBytes(const Node& node, int first_hash, int num_hashes);  // of one head
+int PlaneBlocks(const Node& node, const PlaneJob& job);
+void LaunchPlanes(const Node& node, const PlaneJobs& jobs, int blocks, cuda::Stream stream);
+
+int HashBlocks(const Node& node, const Job& job);
+// Codes by row for the count path, by hash for the table path.
+void LaunchHash(ElementType data, const Node& node, const Jobs& jobs, int blocks, bool by_row,
+                cuda::Stream stream);
+
+int TableBlocks(const Node& node, const Job& job);
+// `shared_keys`: no job has more keys, and orders are kept in shared memory; 0: in scratch.
+void LaunchTables(ElementType data, const Node& node, const Jobs& jobs, int blocks, int shared_keys,
+                  cuda::Stream stream);
+int GatherBlocks(const Node& node, const Job& job);
+void LaunchGather(ElementType data, const Node& node, const Jobs& jobs, int blocks,
+                  cuda::Stream stream);
+
+int UnitBlocks(const Node& node, const Job& job);
+void LaunchUnits(ElementType data, const Node& node, const Jobs& jobs, int blocks,
+                 cuda::Stream stream);
+int PairBlocks(const Node& node, const Job& job);
+// By counts of collisions, or by expected ones of unit rows.
+void LaunchPairs(ElementType data, const Node& node, const Jobs& jobs, int blocks, bool expectation,
+                 cuda::Stream stream);
+// The same for jobs of one query: sums of runs of keys, then their sum.
+int FirstBlocks(const Node& node, const Job& job);
+int FinishFirstBlocks(const Node& node, const Job& job);
+void LaunchFirst(ElementType data, const Node& node, const Jobs& jobs, int blocks, bool expectation,
+                 cuda::Stream stream);
+void LaunchFinishFirst(ElementType data, const Node& node, const Jobs& jobs, int blocks,
+                       cuda::Stream stream);
+
+}  // namespace attenuator::yoso

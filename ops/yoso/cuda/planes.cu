@@ -1,0 +1,162 @@
+// YosoAttention on CUDA: the scan for rows that are not finite, and planes.
+//
+// The scan reads query, key and value once and flags the sequences that hold infinity or NaN, so
+// that every kernel that writes knows it, whichever head it works on.
+//
+// Planes are made once for each distinct (seed, head) of a wave, a thread a Philox block of 8
+// coordinates, p by binary search among the 127 thresholds of the inverse CDF. They are written in
+// the order in which tensor cores want them: for 8 planes and 32 coordinates the 256 bytes that the
+// 32 lanes of a warp read as one operand of m16n8k32. Coordinates beyond head_dim are not written:
+// they meet zeros. Signs of Hadamard hashes are the stream's words as they are.
+#include "ops/yoso/cuda/common.h"
+
+namespace attenuator::yoso {
+namespace {
+
+__constant__ std::uint16_t kThresholds[] = {
+#include "ops/yoso/gaussian_table.inc"
+};
+constexpr int kNumThresholds = 127;
+static_assert(sizeof kThresholds == kNumThresholds * sizeof(std::uint16_t));
+
+constexpr int kSpanElements = 8192;  // of one block
+
+template <class T>
+__global__ void Scan(Node node, Spans spans, int* broken) {
+  const Span span = spans.items[FindItem(spans, blockIdx.x)];
+  const void* tensor = span.tensor == 0 ? node.query : span.tensor == 1 ? node.key : node.value;
+  const T* data = static_cast<const T*>(tensor) + span.begin;
+  const std::int64_t begin =
+      static_cast<std::int64_t>(blockIdx.x - span.first_block) * kSpanElements;
+  const std::int64_t end = min(begin + kSpanElements, span.count);
+  unsigned largest = 0;  // the exponent of infinity and NaN is above all others
+#pragma unroll 8
+  for (std::int64_t i = begin + threadIdx.x; i < end; i += kBlockThreads) {
+    largest = max(largest, __float_as_uint(cuda::ToFloat(data[i])) & 0x7FFFFFFFu);
+  }
+  if (largest >= 0x7F800000u) atomicMax(broken + span.sequence, 1);
+}
+
+// p of a half-word: the number of thresholds not above its magnitude, mirrored in the lower half.
+__device__ inline int PlaneValue(const std::uint16_t* thresholds, unsigned half) {
+  const unsigned flip = (half >> 15) - 1;  // all ones in the lower half
+  const unsigned magnitude = (half ^ flip) & 0x7FFFu;
+  int p = 0;
+#pragma unroll
+  for (int step = 64; step > 0; step /= 2) {
+    if (thresholds[p + step - 1] <= magnitude) p += step;
+  }
+  return p ^ static_cast<int>(flip);
+}
+
+__global__ void GaussianPlanes(Node node, PlaneJobs jobs) {
+  std::uint16_t* thresholds = cuda::SharedMemory<std::uint16_t>();
+  if (threadIdx.x < kNumThresholds) thresholds[threadIdx.x] = kThresholds[threadIdx.x];
+  __syncthreads();
+  const PlaneJob job = jobs.items[FindItem(jobs, blockIdx.x)];
+  const std::int64_t first =
+      static_cast<std::int64_t>(job.first_hash) * node.hash_bits * node.head_dim;
+  const std::int64_t count =
+      static_cast<std::int64_t>(job.num_hashes) * node.hash_bits * node.head_dim;
+  const int steps = PaddedDim(node.head_dim) / 32;
+  const std::int64_t base = first / 8;
+  const int blocks_a_head =
+      static_cast<int>(((first + count + 7) / 8 - base + kBlockThreads - 1) / kBlockThreads);
+  const int local = blockIdx.x - job.first_block;
+  const int head = local / blocks_a_head;
+  const std::int64_t block =
+      base + static_cast<std::int64_t>(local % blocks_a_head) * kBlockThreads + threadIdx.x;
+  const PhiloxWords words =
+      StreamBlock(job.seed, node.layer, job.head + head, Stream::kYosoPlanes, block);
+  unsigned char* target = node.scratch + job.offset + head * job.stride;
+  for (int i = 0; i < 8; ++i) {
+    const std::int64_t at = block * 8 + i - first;
+    if (at < 0 || at >= count) continue;
+    const int plane = static_cast<int>(at / node.head_dim),
+              d = static_cast<int>(at % node.head_dim);
+    const int lane = plane % 8 * 4 + d % 16 / 4;
+    const std::int64_t operand = static_cast<std::int64_t>(plane / 8) * steps + d / 32;
+    target[(operand * cuda::kWarp + lane) * 8 + d % 32 / 16 * 4 + d % 4] =
+        static_cast<unsigned char>(
+            PlaneValue(thresholds, words.word[i / 2] >> (i % 2 * 16) & 0xFFFFu));
+  }
+}
+
+// The stream's words as they are: bits of parts [0, parts of the last hash].
+__global__ void HadamardSigns(Node node, PlaneJobs jobs, int size) {
+  const PlaneJob job = jobs.items[FindItem(jobs, blockIdx.x)];
+  const int groups =
+      Quotient(job.first_hash + job.num_hashes, size) * node.hash_bits * 3 * size / 32 / 4 + 1;
+  const int blocks_a_head = Quotient(groups, kBlockThreads);
+  const int local = blockIdx.x - job.first_block;
+  const int head = local / blocks_a_head;
+  const int group = local % blocks_a_head * kBlockThreads + threadIdx.x;
+  if (group >= groups) return;
+  const PhiloxWords words =
+      StreamBlock(job.seed, node.layer, job.head + head, Stream::kYosoSigns, group);
+  uint4* target = reinterpret_cast<uint4*>(node.scratch + job.offset + head * job.stride);
+  target[group] = make_uint4(words.word[0], words.word[1], words.word[2], words.word[3]);
+}
+
+}  // namespace
+
+void Clear(void* memory, std::int64_t bytes, cuda::Stream stream) {
+  cuda::ZeroAsync(memory, static_cast<std::size_t>(bytes), stream);
+}
+
+int SpanBlocks(const Span& span) {
+  return static_cast<int>((span.count + kSpanElements - 1) / kSpanElements);
+}
+
+void LaunchScan(ElementType data, const Node& node, const Spans& spans, int blocks, int* broken,
+                cuda::Stream stream) {
+  cuda::ForType(data, [&](auto type) {
+    cuda::Launch("YosoAttention scan", Scan<decltype(type)>, dim3(static_cast<unsigned>(blocks)),
+                 kBlockThreads, 0, stream, node, spans, broken);
+  });
+}
+
+std::int64_t PlaneBytes(const Node& node, int first_hash, int num_hashes) {
+  if (node.hadamard) {
+    const int size = HadamardSize(node.head_dim);
+    return static_cast<std::int64_t>(Quotient(first_hash + num_hashes, size)) * node.hash_bits * 3 *
+               size / 8 +
+           16;
+  }
+  // Whole chunks: the last word of a chunk reads 32 planes.
+  return static_cast<std::int64_t>(Quotient(num_hashes, kCudaHashChunk)) * kCudaHashChunk *
+         node.hash_bits * PaddedDim(node.head_dim);
+}
+
+int PlaneBlocks(const Node& node, const PlaneJob& job) {
+  if (node.hadamard) {
+    const int size = HadamardSize(node.head_dim);
+    const int groups =
+        Quotient(job.first_hash + job.num_hashes, size) * node.hash_bits * 3 * size / 32 / 4 + 1;
+    return job.num_heads * Quotient(groups, kBlockThreads);
+  }
+  const std::int64_t plane = static_cast<std::int64_t>(node.hash_bits) * node.head_dim;
+  const std::int64_t first = job.first_hash * plane, end = first + job.num_hashes * plane;
+  return job.num_heads *
+         static_cast<int>(((end + 7) / 8 - first / 8 + kBlockThreads - 1) / kBlockThreads);
+}
+
+void LaunchPlanes(const Node& node, const PlaneJobs& jobs, int blocks, cuda::Stream stream) {
+  const dim3 grid(static_cast<unsigned>(blocks));
+  if (node.hadamard) {
+    cuda::Launch("YosoAttention signs", HadamardSigns, grid, kBlockThreads, 0, stream, node, jobs,
+                 HadamardSize(node.head_dim));
+  } else {
+    // Hashing reads whole operands: coordinates and planes beyond the last meet zeros or are cut
+    // off, but must have been written.
+    for (int i = 0; i < jobs.count; ++i) {
+      const PlaneJob& job = jobs.items[i];
+      if (node.head_dim % 32 == 0 && job.num_hashes % kCudaHashChunk == 0) continue;
+      Clear(node.scratch + job.offset, job.num_heads * job.stride, stream);
+    }
+    cuda::Launch("YosoAttention planes", GaussianPlanes, grid, kBlockThreads, 256, stream, node,
+                 jobs);
+  }
+}
+
+}  // namespace attenuator::yoso

@@ -1,0 +1,1 @@
+"""The commands of `attenuator` that are neither export nor serve: one file a command, and its parts."""

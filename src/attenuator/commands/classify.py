@@ -1,0 +1,201 @@
+"""The command `attenuator classify`."""
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field, SecretStr, create_model
+from pydantic_settings import SettingsConfigDict
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from attenuator.clients.calls import UNSET, check_knobs
+from attenuator.clients.client import Client
+from attenuator.commandline import CommandSettings, Words, fail, parse
+from attenuator.commands.engines import BundleEngine, Engine, Options, ServerEngine
+from attenuator.commands.output import output_for
+from attenuator.commands.texts import STDIN, Item, items
+from attenuator.errors import InvalidRequest, KnobOutOfRange
+from attenuator.ops import KNOBS
+
+if TYPE_CHECKING:
+    from attenuator.runtime import Device
+
+COMMAND = "classify"
+WORDS = Words("TEXT", "*", "what to classify; without any, and without --file, standard input is read")
+USAGE = "(--bundle BUNDLE | --url URL) [options] [TEXT ...]"
+EXAMPLES = """  one answer without a server, at 16 hashes, then at the exact value:
+    attenuator classify --bundle examples/bundles/reviews --num-hashes 16 "A quiet, moving film."
+    attenuator classify --bundle examples/bundles/reviews --num-hashes 0 "A quiet, moving film."
+  ask a server; how much does the answer hang on the seed?
+    attenuator classify --url http://127.0.0.1:8000 --model reviews --num-hashes 8 --seed random "A quiet, moving film."
+  one text per line of a file; in a pipe answers are tab-separated: label, score, the best two labels, logits, text:
+    attenuator classify --bundle examples/bundles/sentiment --file reviews.txt --top-k 2 --logits | sort -k 2
+  the same, one JSON object per answer:
+    attenuator classify --bundle examples/bundles/sentiment --alpha 0.4 --file reviews.txt --json > answers.jsonl
+  pairs and token ids as JSON lines: {"text": "..", "text_pair": ".."} or {"token_ids": [101, 7592, 102]}
+    producer | attenuator classify --url http://127.0.0.1:8000 --jsonl
+
+exit codes: 0 all classified, 1 something failed, 2 wrong words; errors are one sentence on stderr"""
+BATCH_CHARACTERS = 400_000  # well under the server's limit on a body, whatever the script
+
+
+class ClassifySettings(CommandSettings):
+    """Classify texts with a bundle in this process (--bundle) or through a server (--url).
+
+    A knob (--num-hashes for YOSO models, --alpha for MCA models) trades accuracy for time, anew with every call.
+    """
+
+    model_config = SettingsConfigDict(cli_shortcuts={"json-lines": "json"})
+
+    bundle: Path | None = None
+    """Folder of a bundle to run here, without a server."""
+    url: str | None = None
+    """Address of a server to ask."""
+    model: str | None = None
+    """Which of the server's models; may be left out where it has one."""
+    api_key: SecretStr | None = None
+    """Key for a server that wants one (better given as ATTENUATOR_API_KEY)."""
+    timeout_ms: float | None = None
+    """Deadline per request to a server, in milliseconds."""
+    max_retries: int = 0
+    """Repeats of a request that a server sheds for load."""
+    file: str | None = None
+    """Read inputs from FILE, one text per line, or JSON lines where it ends in .jsonl; `-` is standard input."""
+    jsonl: bool = False
+    """Every line read is a JSON object with text, text and text_pair, or token_ids."""
+    seed: int | Literal["random"] | None = None
+    """Seed of the random streams; `random` draws one. Default: the server's, 0 for a bundle."""
+    top_k: int | None = None
+    """Show the scores of that many labels, best first."""
+    truncate: bool = False
+    """Cut inputs that are longer than the model takes, rather than refuse them."""
+    logits: bool = False
+    """Show the logits, in the order of the model's labels."""
+    json_lines: bool = False
+    """Write one JSON object per input."""
+    device: Literal["cpu", "cuda", "auto"] = "cpu"
+    """Where --bundle runs; auto takes the CUDA device where it works, else the CPU, and says why."""
+    device_id: int = Field(default=0, ge=0, le=255)
+    """Which CUDA device, as the driver counts."""
+    threads: int | None = None
+    """Threads for --bundle; every core by default."""
+
+
+def with_knobs(settings: type[ClassifySettings]) -> type[ClassifySettings]:
+    """The settings with one flag per knob of the operators."""
+    types = {"int32": int, "float": float}
+    fields = {
+        name: (
+            types[knob.dtype] | None,
+            Field(None, description=f"{knob.low:g} to {knob.high:g}, exact value {knob.exact:g}. {knob.doc}"),
+        )
+        for name, knob in KNOBS.items()
+    }
+    made: type[ClassifySettings] = create_model(  # type: ignore[call-overload]
+        settings.__name__, __base__=settings, __doc__=settings.__doc__, **fields
+    )
+    return made
+
+
+def batches(source: Iterator[Item], max_items: int) -> Iterator[list[Item]]:
+    """Cuts the inputs into requests of bounded size."""
+    batch: list[Item] = []
+    characters = 0
+    for item in source:
+        size = len(item.excerpt)
+        if batch and (len(batch) == max_items or characters + size > BATCH_CHARACTERS):
+            yield batch
+            batch, characters = [], 0
+        batch.append(item)
+        characters += size
+    if batch:
+        yield batch
+
+
+def named(error: InvalidRequest, batch: Sequence[Item]) -> InvalidRequest:
+    """The same error, with the input named as the person knows it rather than by its place in a request."""
+    match = re.match(r"inputs\[(\d+)\]", error.param or "")
+    if match is None or int(match[1]) >= len(batch):
+        return error
+    where = batch[int(match[1])].where
+    sentence = re.sub(r"inputs\[\d+\](\.text\b)?", where, str(error), count=1)
+    return type(error)(sentence.replace("set truncate", "give --truncate"), param=error.param, allowed=error.allowed)
+
+
+def device_of(settings: ClassifySettings) -> "Device":
+    """The device that the settings ask for; where `auto` ends on the CPU, standard error says why.
+
+    Raises:
+        DeviceUnavailable: `cuda` is wanted and does not work.
+    """
+    from attenuator.runtime import choose  # ONNX Runtime, which asking a server does not need
+
+    choice = choose(settings.device, settings.device_id)
+    if settings.device == "auto" and choice.device.kind == "cpu":
+        print(f"attenuator {COMMAND}: running on {choice.device}: {choice.reason}", file=sys.stderr)
+    return choice.device
+
+
+def engine_of(settings: ClassifySettings) -> Engine:
+    """The engine that the settings ask for; an AttenuatorError where it cannot be had."""
+    if settings.bundle is not None:
+        return BundleEngine(settings.bundle, device=device_of(settings), threads=settings.threads)
+    key = settings.api_key.get_secret_value() if settings.api_key else None
+    client = Client(settings.url or "", api_key=key, max_retries=settings.max_retries)
+    return ServerEngine(client, model=settings.model, timeout_ms=settings.timeout_ms)
+
+
+def progress_bar() -> Progress:
+    """A bar on stderr; silent where stderr is not a terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn("classifying"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Classifies what the words, a file or standard input hold.
+
+    Args:
+        arguments: what follows `attenuator classify`.
+
+    Returns:
+        0; a failure is raised, for `attenuator.__main__` to tell.
+
+    Raises:
+        AttenuatorError: the bundle, the server or an input is at fault.
+        SystemExit: 2 where the command's words are wrong.
+    """
+    settings, words = parse(with_knobs(ClassifySettings), COMMAND, arguments, WORDS, usage=USAGE, examples=EXAMPLES)
+    if (settings.bundle is None) == (settings.url is None):
+        fail(COMMAND, "give either --bundle BUNDLE to run here, or --url URL to ask a server")
+    file = settings.file
+    if not words and file is None:
+        if sys.stdin.isatty():
+            fail(COMMAND, "give a TEXT, --file FILE, or pipe texts in")
+        file = STDIN
+    try:
+        knobs = check_knobs({name: getattr(settings, name) for name in KNOBS})
+    except KnobOutOfRange as error:
+        fail(COMMAND, f"--{str(error).replace(str(error.param), str(error.param).replace('_', '-'), 1)}")
+    seed = None if settings.seed == "random" else UNSET if settings.seed is None else settings.seed
+    options = Options(knobs, seed, settings.top_k, settings.truncate, settings.logits)
+    source = items(words, [file] if file is not None else [], jsonl=settings.jsonl)
+    # A file is read to the end before anything runs: a line that is wrong shows at once, and progress has an end.
+    everything = list(source) if file != STDIN else None
+    output = output_for(json_lines=settings.json_lines)
+    with closing(engine_of(settings)) as engine, progress_bar() as progress:
+        count = None if everything is None else len(everything)
+        task = progress.add_task("classifying", total=count, visible=count is None or count > engine.max_items)
+        for batch in batches(source if everything is None else iter(everything), engine.max_items):
+            try:
+                answer = engine.classify([item.content for item in batch], options)
+            except InvalidRequest as error:
+                raise named(error, batch) from error
+            output.show(batch, answer)
+            progress.advance(task, len(batch))
+    output.close()
+    return 0

@@ -1,0 +1,86 @@
+"""What `attenuator classify` reads, and how it cuts that into requests."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from attenuator.commands.classify import BATCH_CHARACTERS, batches, named
+from attenuator.commands.texts import STDIN, Item, items
+from attenuator.errors import InputTooLong, InvalidRequest
+
+
+def contents(words: list[str], files: list[str], *, jsonl: bool = False) -> list[dict[str, object]]:
+    return [item.content for item in items(words, files, jsonl=jsonl)]
+
+
+def test_words_are_taken_as_they_are() -> None:
+    words = ["Hello, world", "[x", '{"text": 1}', " spaces stay ", "--"]
+    assert contents(words, []) == [{"text": word} for word in words]
+
+
+def test_lines_are_texts_and_blank_ones_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("first\r\n\n  \n zweite Zeile: ß\n")
+    found = list(items([], [str(path)], jsonl=False))
+    assert [item.content["text"] for item in found] == ["first", " zweite Zeile: ß"]
+    assert [item.where for item in found] == [f"{path} line 1", f"{path} line 4"]
+
+
+def test_json_lines_hold_texts_pairs_and_token_ids(tmp_path: Path) -> None:
+    records = [{"text": "a", "label": "x"}, {"text": "a", "text_pair": "b"}, {"token_ids": [1, 2]}]
+    path = tmp_path / "data.jsonl"
+    path.write_text("\n".join(json.dumps(record) for record in records))
+    assert contents([], [str(path)]) == [{"text": "a"}, {"text": "a", "text_pair": "b"}, {"token_ids": [1, 2]}]
+    assert [item.excerpt for item in items([], [str(path)], jsonl=False)] == ["a", "a | b", "1 2"]
+
+
+def test_standard_input_is_text_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO('{"text": "a"}\n'))
+    assert contents([], [STDIN]) == [{"text": '{"text": "a"}'}]
+    monkeypatch.setattr("sys.stdin", io.StringIO('{"text": "a"}\n'))
+    assert contents([], [STDIN], jsonl=True) == [{"text": "a"}]
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b'{"text": "a"}\n{"text": \n', "line 2 is not JSON"),
+        (b'["a"]\n', "line 1 must be an object with text"),
+        (b'{"label": "x"}\n', "line 1 must be an object with text"),
+        (b"[" * 100_000, "line 1 is not JSON"),
+        (b"\xff\xfe\n", "is not UTF-8"),
+        (None, "cannot be read: No such file"),
+    ],
+    ids=["truncated", "list", "no text", "deep", "not utf-8", "missing"],
+)
+def test_what_cannot_be_read_is_told_with_its_place(tmp_path: Path, content: bytes | None, sentence: str) -> None:
+    path = tmp_path / "data.jsonl"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InvalidRequest, match=sentence) as caught:
+        contents([], [str(path)])
+    assert "data.jsonl" in str(caught.value)
+
+
+def test_batches_keep_order_and_bounds() -> None:
+    sizes = [1, 5, BATCH_CHARACTERS, 3, BATCH_CHARACTERS - 3, 1, *[1] * 20]
+    everything = [Item(str(i), {"text": "x" * size}) for i, size in enumerate(sizes)]
+    cut = list(batches(iter(everything), 8))
+    assert [item for batch in cut for item in batch] == everything
+    assert all(len(batch) <= 8 for batch in cut)
+    assert all(len(batch) == 1 or sum(len(item.excerpt) for item in batch) <= BATCH_CHARACTERS for batch in cut)
+    assert list(batches(iter([]), 8)) == []
+
+
+def test_errors_name_the_line_rather_than_the_place_in_a_request() -> None:
+    batch = [Item("f.txt line 3", {"text": "a"}), Item("f.txt line 9", {"text": "b"})]
+    error = InputTooLong(
+        "inputs[1].text has 600 tokens, must have at most 512, or set truncate", param="inputs[1].text", allowed="512"
+    )
+    found = named(error, batch)
+    assert type(found) is InputTooLong
+    assert str(found) == "f.txt line 9 has 600 tokens, must have at most 512, or give --truncate"
+    other = InvalidRequest("top_k is 9", param="top_k")
+    assert named(other, batch) is other
