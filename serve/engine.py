@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -24,9 +24,9 @@ from attenuator.errors import (
     Overloaded,
     UnknownModel,
 )
-from attenuator.runtime import Cancellation, Encoded, Model, Row, RowResult, choose, load
+from attenuator.ops.knobs import KnobValue
+from attenuator.runtime import Cancellation, Encoded, Input, Model, Row, RowResult, choose, load
 from attenuator.serve.scheduler import LANES, Entry, Job, Lane, Pace, Queue
-from attenuator.serve.schema import Item
 from attenuator.serve.settings import ServeSettings
 
 log = logging.getLogger(__name__)
@@ -121,8 +121,8 @@ class Engine:
         if self.state == "starting":
             raise NotReady(f"the service is {self.state}")
 
-    def admit(self) -> None:
-        """Refuses a request before its body is read, where it could not be served anyway.
+    def check_open(self) -> None:
+        """Refuses a request that could not be served anyway, before its body is read; counts nothing.
 
         Raises:
             NotReady: starting, draining or stopped.
@@ -133,22 +133,38 @@ class Engine:
         if self.requests >= self._settings.max_requests:
             raise self._overloaded(f"{self.requests} requests are in progress", "light")
 
-    def enter(self) -> None:
-        """Counts a request in."""
+    @contextlib.asynccontextmanager
+    async def admitted(self) -> AsyncIterator[None]:
+        """Counts a request in while it is worked on; entered once its body is there.
+
+        Raises:
+            NotReady: starting, draining or stopped.
+            Overloaded: too many requests in progress.
+        """
+        self.check_open()
         self.requests += 1
         self._idle.clear()
+        try:
+            yield
+        finally:
+            self.requests -= 1
+            if not self.requests:
+                self._idle.set()
 
-    def leave(self) -> None:
-        """Counts a request out."""
-        self.requests -= 1
-        if not self.requests:
-            self._idle.set()
-
-    async def encode(self, model: Model, items: Sequence[Item], truncate: bool) -> list[Encoded]:
+    async def encode(
+        self, model: Model, items: Sequence[Input], *, knobs: Mapping[str, KnobValue], truncate: bool
+    ) -> list[Encoded]:
         """Tokenizes inputs, long ones off the event loop.
+
+        Args:
+            model: the model.
+            items: the inputs.
+            knobs: a value for every knob of the model; with the inputs' size they predict what waits.
+            truncate: cuts texts that are too long instead of refusing them.
 
         Raises:
             InvalidRequest: names the input.
+            Overloaded: too many tokens are waiting.
         """
         size = sum(item.size for item in items)
         if size <= INLINE_SIZE:

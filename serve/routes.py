@@ -107,38 +107,33 @@ class Routes:
     async def classify(self, request: Request) -> Response:
         """Classifies the inputs, all with the same knobs and seed."""
         started = time.perf_counter()
-        entered = False
         try:
             self._check_key(request)
             refuse_query(request)
-            self._engine.admit()
-            self._engine.enter()
-            entered = True
+            self._engine.check_open()
             limits = self._settings
             body = await read_body(request, max_bytes=limits.max_body_bytes, timeout_ms=limits.body_timeout_ms)
-            refuse_encoding(request)
-            raw = schema.parse_json(body)
-            del body
-            name = raw.get("model")
-            if "model" in raw and not isinstance(name, str):
-                raise InvalidRequest(
-                    f"model is {shown(name)}, must be the name of a served model",
-                    param="model",
-                    allowed=", ".join(self._engine.models),
-                )
-            model = self._engine.model(name)
-            parsed = schema.parse_request(raw, model)
-            del raw
-            return await self._answer(request, model, parsed, started)
+            async with self._engine.admitted():
+                refuse_encoding(request)
+                raw = schema.parse_json(body)
+                del body
+                name = raw.get("model")
+                if "model" in raw and not isinstance(name, str):
+                    raise InvalidRequest(
+                        f"model is {shown(name)}, must be the name of a served model",
+                        param="model",
+                        allowed=", ".join(self._engine.models),
+                    )
+                model = self._engine.model(name)
+                parsed = schema.parse_request(raw, model)
+                del raw
+                return await self._answer(request, model, parsed, started)
         except AttenuatorError as error:
             if isinstance(error, EngineError):
                 log.error("request failed: %s", error)
             return response_for(error)
         except ClientDisconnect:
             return Response(status_code=CLIENT_LEFT)
-        finally:
-            if entered:
-                self._engine.leave()
 
     def _check_key(self, request: Request) -> None:
         if self._key is None:
@@ -167,12 +162,12 @@ class Routes:
             await asyncio.gather(work, gone, return_exceptions=True)
 
     async def _work(self, model: Model, parsed: schema.Request, started: float) -> Response:
-        encoded = await self._engine.encode(model, parsed.items, parsed.options.truncate)
+        encoded = await self._engine.encode(model, parsed.items, knobs=parsed.knobs, truncate=parsed.options.truncate)
         check_cost(model, encoded, parsed.knobs, self._settings.max_cost)
         seed = parsed.options.seed if parsed.has_seed else self._settings.seed
         seed = secrets.randbelow(SEED_HIGH + 1) if seed is None else seed
         tokenized = time.perf_counter()
-        characters = sum(len(item.text or "") + len(item.text_pair or "") for item in parsed.items)
+        characters = sum(item.characters for item in parsed.items)
         rows = [Row(item.token_ids, item.type_ids, parsed.knobs, seed) for item in encoded]
         job = await self._engine.run(model, rows)
         ended = time.perf_counter()

@@ -16,7 +16,7 @@ from attenuator.errors import InvalidRequest, UnknownField
 from attenuator.ops import KNOBS
 from attenuator.ops.knobs import KnobValue, shown
 from attenuator.ops.spec import SEED_HIGH
-from attenuator.runtime import Encoded, KnobTable, Model
+from attenuator.runtime import Input, KnobTable, Model
 from attenuator.serve.errors import MalformedBody
 
 MAX_INPUTS = 256
@@ -113,38 +113,6 @@ class ClassifyResponse(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
-    """One input, as given.
-
-    Attributes:
-        param: where it stands in the request, such as `inputs[2]`.
-        text: the text, or None where token ids are given.
-        text_pair: the second text of a pair.
-        token_ids: ids used as given.
-    """
-
-    param: str
-    text: str | None = None
-    text_pair: str | None = None
-    token_ids: list[Any] | None = None
-
-    @property
-    def size(self) -> int:
-        """Characters or ids: what tokenizing it costs."""
-        return len(self.text or "") + len(self.text_pair or "") + len(self.token_ids or ())
-
-    def encode(self, model: Model, truncate: bool) -> Encoded:
-        """Tokenizes it.
-
-        Raises:
-            InvalidRequest: empty, too long, or outside the vocabulary.
-        """
-        if self.token_ids is not None:
-            return model.from_ids(self.token_ids, param=self.param)
-        return model.encode(self.text or "", self.text_pair, truncate=truncate, param=self.param)
-
-
-@dataclass(frozen=True, slots=True)
 class Request:
     """A checked request.
 
@@ -157,7 +125,7 @@ class Request:
         has_seed: whether the caller said anything about the seed.
     """
 
-    items: list[Item]
+    items: list[Input]
     options: Options
     knobs: dict[str, KnobValue]
     requested: dict[str, KnobValue]
@@ -232,14 +200,14 @@ def parse_options(raw: Mapping[str, Any]) -> Options:
         raise _wrong(name, raw[name]) from None
 
 
-def parse_inputs(raw: Any) -> Iterator[Item]:
+def parse_inputs(raw: Any) -> Iterator[Input]:
     """Checks the inputs' shape; what they hold is checked when they are tokenized.
 
     Raises:
         InvalidRequest: names the input.
     """
     if isinstance(raw, str):
-        yield Item("inputs", text=raw)
+        yield Input("inputs", text=raw)
         return
     if not isinstance(raw, list):
         raise InvalidRequest(
@@ -254,14 +222,14 @@ def parse_inputs(raw: Any) -> Iterator[Item]:
     for index, value in enumerate(raw):
         where = f"inputs[{index}]"
         if isinstance(value, str):
-            yield Item(where, text=value)
+            yield Input(where, text=value)
         elif isinstance(value, dict):
             yield _object(value, where)
         else:
             raise InvalidRequest(f"{where} is {shown(value)}, must be {INPUT_KINDS}", param=where, allowed=INPUT_KINDS)
 
 
-def _object(value: Mapping[str, Any], where: str) -> Item:
+def _object(value: Mapping[str, Any], where: str) -> Input:
     for name in value:
         if name not in ("text", "text_pair", "token_ids"):
             raise UnknownField(
@@ -284,7 +252,7 @@ def _object(value: Mapping[str, Any], where: str) -> Item:
             allowed="a list of whole numbers",
         )
     field = "token_ids" if ids is not None else "text"
-    return Item(f"{where}.{field}", value.get("text"), value.get("text_pair"), ids)
+    return Input(f"{where}.{field}", value.get("text"), value.get("text_pair"), ids)
 
 
 def unknown_field(name: str, knobs: KnobTable) -> UnknownField:

@@ -11,6 +11,7 @@ The only code that creates ONNX Runtime sessions; it imports neither torch nor t
 
 from attenuator.runtime.batch import Row, RowResult
 from attenuator.runtime.device import CPU, Choice, Device, choose
+from attenuator.runtime.inputs import Input
 from attenuator.runtime.knobs import KnobTable
 from attenuator.runtime.model import Model, load
 from attenuator.runtime.scores import Prediction
@@ -23,6 +24,7 @@ __all__ = [
     "Choice",
     "Device",
     "Encoded",
+    "Input",
     "KnobTable",
     "Model",
     "Prediction",
