@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from attenuator.commandline import CommandSettings, Words
+from attenuator.commandline import CommandSettings, Positionals
 from attenuator.commandline import parse as parse_command
 
 __all__ = ["COMMAND", "ExportSettings", "parse"]
 
 COMMAND = "export"
-WORDS = Words("SOURCE", 1, "checkpoint folder, or FILE.py:NAME; see below")
+POSITIONALS = Positionals("SOURCE", 1, "checkpoint folder, or FILE.py:NAME; see below")
 USAGE = "SOURCE --attention {softmax,mca,yoso} --output BUNDLE [options]"
 EXAMPLES = """\
   attenuator export checkpoints/sst2-bert --attention mca --output bundles/sentiment
@@ -47,7 +47,7 @@ and without them; the differences are written to bundle.json under provenance.pa
 A note on YOSO checkpoints of transformers: that library lets YOSO attend to padding, so its output for a padded batch
 depends on the padding. Bundles have no padding; they give what transformers gives for each sequence alone.
 
-exit codes: 0 the bundle is there, 1 the model cannot be exported, 2 wrong words; errors are one sentence on stderr"""
+exit codes: 0 the bundle is there, 1 the model cannot be exported, 2 usage error; errors are one sentence on stderr"""
 
 
 class ExportSettings(CommandSettings):
@@ -82,5 +82,5 @@ def parse(arguments: Sequence[str]) -> tuple[str, ExportSettings]:
     Raises:
         SystemExit: 0 after `--help`, 2 where a word or a variable is wrong.
     """
-    settings, words = parse_command(ExportSettings, COMMAND, arguments, WORDS, usage=USAGE, examples=EXAMPLES)
+    settings, words = parse_command(ExportSettings, COMMAND, arguments, POSITIONALS, usage=USAGE, examples=EXAMPLES)
     return words[0], settings

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import uvicorn
 
-from attenuator.commandline import Words, parse
+from attenuator.commandline import Positionals, parse
 from attenuator.errors import AttenuatorError
 from attenuator.serve import logs
 from attenuator.serve.app import create_app
@@ -22,14 +22,16 @@ from attenuator.serve.settings import ServeSettings
 
 log = logging.getLogger(__name__)
 COMMAND = "serve"
-WORDS = Words("BUNDLE", "+", "folder of a bundle, as `attenuator export` writes it; requests name it by its name")
+POSITIONALS = Positionals(
+    "BUNDLE", "+", "folder of a bundle, as `attenuator export` writes it; requests name it by its name"
+)
 USAGE = "BUNDLE [BUNDLE ...] [options]"
 EXAMPLES = """  serve two models, then ask one of them with 16 hashes:
     attenuator serve examples/bundles/reviews examples/bundles/sentiment --port 8000
     curl -s http://127.0.0.1:8000/v1/classify -H 'Content-Type: application/json' \\
       -d '{"model": "reviews", "inputs": "A quiet, moving film.", "num_hashes": 16}'
 
-exit codes: 0 after SIGTERM or Ctrl-C and a drained queue, 1 something failed, 2 wrong words"""
+exit codes: 0 after SIGTERM or Ctrl-C and a drained queue, 1 something failed, 2 usage error"""
 
 
 class Server(uvicorn.Server):
@@ -120,7 +122,7 @@ def main(arguments: Sequence[str]) -> int:
     Raises:
         AttenuatorError: a bundle cannot be served, or the address is taken.
     """
-    settings, words = parse(ServeSettings, COMMAND, arguments, WORDS, usage=USAGE, examples=EXAMPLES)
+    settings, words = parse(ServeSettings, COMMAND, arguments, POSITIONALS, usage=USAGE, examples=EXAMPLES)
     logs.set_up(settings.log_format, settings.log_level)
     bound = listen(settings.host, settings.port)
     with contextlib.closing(bound):

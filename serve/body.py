@@ -58,10 +58,10 @@ async def _too_large(request: Request, max_bytes: int) -> BodyTooLarge:
     return BodyTooLarge(f"the body is over the limit of {max_bytes} bytes")
 
 
-async def left(request: Request) -> None:
+async def client_disconnected(request: Request) -> None:
     """Returns when the client has closed the connection; call it after the body was read."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-__all__ = ["ClientDisconnect", "left", "read_body"]
+__all__ = ["ClientDisconnect", "client_disconnected", "read_body"]

@@ -26,7 +26,7 @@ from attenuator.ops.spec import SEED_HIGH
 from attenuator.runtime import Device, Model, Row
 from attenuator.serve import schema
 from attenuator.serve.admission import check_cost
-from attenuator.serve.body import left, read_body
+from attenuator.serve.body import client_disconnected, read_body
 from attenuator.serve.documentation import page
 from attenuator.serve.engine import Engine
 from attenuator.serve.errors import JSON, ErrorBody, MalformedBody, dump, response_for
@@ -147,7 +147,7 @@ class Routes:
         timeout_ms = parsed.options.timeout_ms
         remaining_s = None if timeout_ms is None else max(0.0, timeout_ms / 1000 - (time.perf_counter() - started))
         work = asyncio.create_task(self._work(model, parsed, started))
-        gone = asyncio.create_task(left(request))
+        gone = asyncio.create_task(client_disconnected(request))
         try:
             await asyncio.wait({work, gone}, timeout=remaining_s, return_when=asyncio.FIRST_COMPLETED)
             if work.done():
@@ -253,7 +253,7 @@ def refuse_query(request: Request) -> None:
     for name in request.query_params:
         short = name[:64]
         raise UnknownField(
-            f"'{short}' stands in the address, fields belong in the JSON body", param=short, allowed="no query string"
+            f"query parameters are not accepted: put {short} in the JSON body", param=short, allowed="no query string"
         )
 
 

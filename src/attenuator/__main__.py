@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the words after `attenuator`; those of the process by default.
 
     Returns:
-        0 on success, 1 where the command failed (one sentence on stderr), 2 where its words were wrong.
+        0 on success, 1 where the command failed (one sentence on stderr), 2 after a usage error.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help", "help"):

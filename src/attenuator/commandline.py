@@ -1,20 +1,49 @@
-"""From a command's words to its settings: one pydantic-settings class gives flags, environment variables and help.
+"""From a command's arguments to its settings: one pydantic-settings class gives flags, environment variables and help.
 
-Positional words go through argparse itself: pydantic-settings would split a text at its commas and read `[` as JSON.
+Positional arguments go through argparse itself: pydantic-settings would split a text at its commas and read `[` as
+JSON.
 """
 
 import argparse
+import contextlib
+import importlib
 import inspect
+import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import NoReturn, TypeVar
 
 from pydantic import SecretStr, ValidationError
 from pydantic_settings import BaseSettings, CliApp, CliSettingsSource, SettingsConfigDict, SettingsError
 
 ENV_PREFIX = "ATTENUATOR_"
+# Settings of every command, imported by name and only where a variable has to be judged.
+COMMAND_SETTINGS = (
+    "attenuator.export.settings:ExportSettings",
+    "attenuator.serve.settings:ServeSettings",
+    "attenuator.commands.classify:SETTINGS",
+    "attenuator.commands.inspect:InspectSettings",
+)
+# Variables that are no command's setting: read by the operators' library, the build or the tests.
+OTHER_VARIABLES = frozenset(
+    ENV_PREFIX + name
+    for name in (
+        "AMX_BROKEN",
+        "AMX_LIBRARY",
+        "CUDA_LIBRARY",
+        "ISA",
+        "ON_HOST_LAUNCHES",
+        "ON_HOST_ORDER",
+        "ON_HOST_SHARED",
+        "OPS_LIBRARY",
+        "TEST_CUDA",
+    )
+)
+# What Kubernetes sets in every pod beside a service called "attenuator".
+KUBERNETES_LINKS = re.compile(rf"{ENV_PREFIX}(SERVICE_(HOST|PORT(_\w+)?)|PORT_\d+_(TCP|UDP)(_(ADDR|PORT|PROTO))?)")
 
 
 class CommandSettings(BaseSettings):
@@ -34,8 +63,8 @@ S = TypeVar("S", bound=CommandSettings)
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
-    """The positional words of a command.
+class Positionals:
+    """The positional arguments of a command.
 
     Attributes:
         metavar: how the help calls one.
@@ -62,7 +91,7 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """Tells what is wrong in one sentence, without repeating the usage."""
+    """Says what is wrong in one sentence, without repeating the usage."""
 
     def error(self, message: str) -> NoReturn:
         """Ends the program with exit code 2."""
@@ -71,7 +100,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def fail(command: str, sentence: str) -> NoReturn:
-    """Ends a command whose words were wrong: one sentence on stderr, exit code 2.
+    """Ends a command after a usage error: one sentence on stderr, exit code 2.
 
     Raises:
         SystemExit: always.
@@ -80,24 +109,69 @@ def fail(command: str, sentence: str) -> NoReturn:
     raise SystemExit(2)
 
 
-def parse(
-    settings: type[S], command: str, arguments: Sequence[str], words: Words, *, usage: str, examples: str
-) -> tuple[S, list[str]]:
-    """Reads a command's words and environment.
+def command_variables() -> set[str]:
+    """The environment variable of every setting of every command."""
+    names: set[str] = set()
+    for path in COMMAND_SETTINGS:
+        module, _, name = path.partition(":")
+        with contextlib.suppress(ModuleNotFoundError):  # a command whose extra is not installed
+            settings: type[CommandSettings] = getattr(importlib.import_module(module), name)
+            names |= {ENV_PREFIX + field.upper() for field in settings.model_fields}
+    return names
+
+
+def unknown_variable(settings: type[CommandSettings], environment: Mapping[str, str]) -> str | None:
+    """A sentence about the first `ATTENUATOR_*` variable that nothing reads: a typing error would go unnoticed.
 
     Args:
-        settings: what the command can be told; its docstring opens the help.
+        settings: of the command that runs.
+        environment: variables by name.
+
+    Returns:
+        The sentence, with close matches; None where every variable is known.
+    """
+    own = {ENV_PREFIX + field.upper() for field in settings.model_fields}
+
+    def unread(known: Iterable[str]) -> list[str]:
+        # pydantic-settings reads variables whatever their case.
+        names = {name for name in environment if name.upper().startswith(ENV_PREFIX)}
+        return sorted(name for name in names if name.upper() not in known and not KUBERNETES_LINKS.fullmatch(name))
+
+    if not unread(own | OTHER_VARIABLES):
+        return None
+    everything = own | OTHER_VARIABLES | command_variables()
+    names = unread(everything)
+    if not names:
+        return None
+    close = _close_names(names[0], own) or _close_names(names[0], everything)
+    hint = f"did you mean {' or '.join(close)}?" if close else "no setting has that name"
+    return f"the environment variable {names[0][:80]} is unknown: {hint}"
+
+
+def _close_names(name: str, known: Iterable[str]) -> list[str]:
+    """Variables whose names resemble one, apart from the prefix that all of them share."""
+    suffixes = sorted(one.removeprefix(ENV_PREFIX) for one in known)
+    return [ENV_PREFIX + suffix for suffix in get_close_matches(name.upper().removeprefix(ENV_PREFIX), suffixes)]
+
+
+def parse(
+    settings: type[S], command: str, arguments: Sequence[str], positionals: Positionals, *, usage: str, examples: str
+) -> tuple[S, list[str]]:
+    """Reads a command's arguments and environment.
+
+    Args:
+        settings: the command's settings; their docstring opens the help.
         command: its name after `attenuator`.
         arguments: what follows the name.
-        words: its positional words.
+        positionals: its positional arguments.
         usage: the command line in short.
         examples: closes the help.
 
     Returns:
-        The settings and the positional words.
+        The settings and the positional arguments.
 
     Raises:
-        SystemExit: 0 after `--help`, 2 where a word or a variable is wrong, told in one sentence.
+        SystemExit: 0 after `--help`; 2 after one sentence on stderr where an argument or a variable is wrong.
     """
     parser = Parser(
         prog=f"attenuator {command}",
@@ -107,25 +181,33 @@ def parse(
         formatter_class=HelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("words", nargs=words.nargs, metavar=words.metavar, help=words.help)
+    parser.add_argument("positionals", nargs=positionals.nargs, metavar=positionals.metavar, help=positionals.help)
     source: CliSettingsSource[argparse.ArgumentParser] = CliSettingsSource(settings, root_parser=parser)
-    # A flag between two words would otherwise end the list of words.
-    given = parser.parse_intermixed_args(list(arguments))
-    positional = list(given.words)
-    del given.words
+    # A flag between two positional arguments would otherwise end their list.
+    parsed = parser.parse_intermixed_args(list(arguments))
+    values = list(parsed.positionals)
+    del parsed.positionals
+    unknown = unknown_variable(settings, os.environ)
+    if unknown:
+        fail(command, unknown)
     try:
-        return CliApp.run(settings, cli_args=given, cli_settings_source=source), positional
+        return CliApp.run(settings, cli_args=parsed, cli_settings_source=source), values
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        name = str(first["loc"][0])
-        flag = f"--{name.replace('_', '-')}"
-        if first["type"] == "missing":
-            fail(command, f"{flag} is missing")
-        reason = first["msg"].removeprefix("Value error, ")
-        reason = f"{reason[0].lower()}{reason[1:]}"
-        field = settings.model_fields.get(name)
-        secret = field is not None and SecretStr.__name__ in str(field.annotation)
-        found = "refused" if secret else f"{first['input']!r}"  # what is printed ends up in logs
-        fail(command, f"{flag} (or {ENV_PREFIX}{name.upper()}) is {found}: {reason}")
+        fail(command, _refusal(settings, error))
     except SettingsError as error:
         fail(command, str(error))
+
+
+def _refusal(settings: type[CommandSettings], error: ValidationError) -> str:
+    """One sentence about the first setting that is wrong."""
+    first = error.errors(include_url=False)[0]
+    name = str(first["loc"][0])
+    flag = f"--{name.replace('_', '-')}"
+    if first["type"] == "missing":
+        return f"{flag} is missing"
+    reason = first["msg"].removeprefix("Value error, ")
+    reason = f"{reason[0].lower()}{reason[1:]}"
+    field = settings.model_fields.get(name)
+    secret = field is not None and SecretStr.__name__ in str(field.annotation)
+    value = "refused" if secret else f"{first['input']!r}"  # what is printed ends up in logs
+    return f"{flag} (or {ENV_PREFIX}{name.upper()}) is {value}: {reason}"

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from attenuator.clients.calls import UNSET, check_knobs
 from attenuator.clients.client import Client
-from attenuator.commandline import CommandSettings, Words, fail, parse
+from attenuator.commandline import CommandSettings, Positionals, fail, parse
 from attenuator.commands.engines import BundleEngine, Engine, Options, ServerEngine
 from attenuator.commands.output import output_for
 from attenuator.commands.texts import STDIN, Item, items
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from attenuator.runtime import Device
 
 COMMAND = "classify"
-WORDS = Words("TEXT", "*", "what to classify; without any, and without --file, standard input is read")
+POSITIONALS = Positionals("TEXT", "*", "what to classify; without any, and without --file, standard input is read")
 USAGE = "(--bundle BUNDLE | --url URL) [options] [TEXT ...]"
 EXAMPLES = """  one answer without a server, at 16 hashes, then at the exact value:
     attenuator classify --bundle examples/bundles/reviews --num-hashes 16 "A quiet, moving film."
@@ -39,7 +39,7 @@ EXAMPLES = """  one answer without a server, at 16 hashes, then at the exact val
   pairs and token ids as JSON lines: {"text": "..", "text_pair": ".."} or {"token_ids": [101, 7592, 102]}
     producer | attenuator classify --url http://127.0.0.1:8000 --jsonl
 
-exit codes: 0 all classified, 1 something failed, 2 wrong words; errors are one sentence on stderr"""
+exit codes: 0 all classified, 1 something failed, 2 usage error; errors are one sentence on stderr"""
 BATCH_CHARACTERS = 400_000  # well under the server's limit on a body, whatever the script
 
 
@@ -99,6 +99,9 @@ def with_knobs(settings: type[ClassifySettings]) -> type[ClassifySettings]:
         settings.__name__, __base__=settings, __doc__=settings.__doc__, **fields
     )
     return made
+
+
+SETTINGS = with_knobs(ClassifySettings)
 
 
 def batches(source: Iterator[Item], max_items: int) -> Iterator[list[Item]]:
@@ -167,9 +170,9 @@ def main(arguments: Sequence[str]) -> int:
 
     Raises:
         AttenuatorError: the bundle, the server or an input is at fault.
-        SystemExit: 2 where the command's words are wrong.
+        SystemExit: 2 after a usage error.
     """
-    settings, words = parse(with_knobs(ClassifySettings), COMMAND, arguments, WORDS, usage=USAGE, examples=EXAMPLES)
+    settings, words = parse(SETTINGS, COMMAND, arguments, POSITIONALS, usage=USAGE, examples=EXAMPLES)
     if (settings.bundle is None) == (settings.url is None):
         fail(COMMAND, "give either --bundle BUNDLE to run here, or --url URL to ask a server")
     file = settings.file

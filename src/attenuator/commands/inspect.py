@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from attenuator.bundle import MODEL, Manifest, read_manifest
-from attenuator.commandline import CommandSettings, Words, fail, parse
+from attenuator.commandline import CommandSettings, Positionals, fail, parse
 from attenuator.commands.measure import measure
 from attenuator.commands.report import Measured, Report, lengths_up_to, measured_verdict, report_on, values_of
 from attenuator.commands.show import show
@@ -20,7 +20,7 @@ from attenuator.runtime.work import count_work
 
 COMMAND = "inspect"
 USAGE = "BUNDLE [options]"
-WORDS = Words("BUNDLE", 1, "folder of the bundle")
+POSITIONALS = Positionals("BUNDLE", 1, "folder of the bundle")
 EXAMPLES = """  labels, knobs, operators, and what the knob can win at which length (modelled):
     attenuator inspect examples/bundles/reviews
   the same by the clock, on this machine, at lengths and knob values of your choice:
@@ -30,7 +30,7 @@ EXAMPLES = """  labels, knobs, operators, and what the knob can win at which len
   everything as one JSON object:
     attenuator inspect examples/bundles/reviews --json
 
-exit codes: 0 shown, 1 the bundle cannot be read or run, 2 wrong words; errors are one sentence on stderr"""
+exit codes: 0 shown, 1 the bundle cannot be read or run, 2 usage error; errors are one sentence on stderr"""
 LONGEST_MEASURED = 4096
 
 
@@ -127,9 +127,9 @@ def main(arguments: Sequence[str]) -> int:
 
     Raises:
         AttenuatorError: the bundle cannot be read or run.
-        SystemExit: 2 where the command's words are wrong.
+        SystemExit: 2 after a usage error.
     """
-    settings, [word] = parse(InspectSettings, COMMAND, arguments, WORDS, usage=USAGE, examples=EXAMPLES)
+    settings, [word] = parse(InspectSettings, COMMAND, arguments, POSITIONALS, usage=USAGE, examples=EXAMPLES)
     folder = Path(word)
     manifest = read_manifest(folder)
     lengths, values = lengths_of(settings, manifest), knob_values_of(settings, manifest)

@@ -1,0 +1,58 @@
+"""Environment variables: those that nothing reads are refused, those that any part of the product reads are known."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from attenuator.commandline import COMMAND_SETTINGS, OTHER_VARIABLES, command_variables, unknown_variable
+from attenuator.commands.inspect import InspectSettings
+from attenuator.serve.settings import ServeSettings
+
+ROOT = Path(__file__).resolve().parent.parent
+READ = re.compile(r'(?:environ(?:\.get\(|\[)|getenv\()"(ATTENUATOR_\w+)"|REQUIRED = "(ATTENUATOR_\w+)"')
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("ATTENUATOR_APIKEY", "did you mean ATTENUATOR_API_KEY"),
+        ("ATTENUATOR_API_KEYS", "did you mean ATTENUATOR_API_KEY"),
+        ("attenuator_api_kay", "did you mean ATTENUATOR_API_KEY"),
+        ("ATTENUATOR_QQQQQQQQQ", "no setting has that name"),
+        ("ATTENUATOR_", "no setting has that name"),
+    ],
+)
+def test_variable_that_nothing_reads_is_an_error(name: str, hint: str) -> None:
+    sentence = unknown_variable(ServeSettings, {"HOME": "/", "ATTENUATOR_PORT": "1", name: "a-secret-value"})
+    assert sentence is not None
+    assert sentence.startswith(f"the environment variable {name} is unknown: {hint}")
+    assert "secret" not in sentence
+
+
+def test_variables_of_other_commands_and_of_the_library_are_known() -> None:
+    environment = dict.fromkeys(command_variables() | OTHER_VARIABLES, "1")
+    for name in ("ATTENUATOR_API_KEY", "ATTENUATOR_NUM_HASHES", "ATTENUATOR_URL", "ATTENUATOR_OUTPUT"):
+        assert name in environment
+    assert unknown_variable(ServeSettings, environment) is None
+    assert unknown_variable(InspectSettings, environment) is None
+    assert len(COMMAND_SETTINGS) == 4
+
+
+def test_variables_that_kubernetes_sets_for_a_service_of_this_name_are_known() -> None:
+    names = ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT_8000_TCP", "PORT_8000_TCP_ADDR")
+    assert unknown_variable(ServeSettings, {f"ATTENUATOR_{name}": "10.0.0.1" for name in names}) is None
+
+
+def test_every_variable_that_the_tree_reads_is_known() -> None:
+    listed = subprocess.run(["git", "ls-files", "*.py", "*.cc", "*.h"], cwd=ROOT, capture_output=True, text=True)
+    files = [ROOT / name for name in listed.stdout.split()] or [*ROOT.rglob("ops/**/*.cc"), *ROOT.rglob("ops/**/*.py")]
+    names = {
+        match[1] or match[2]
+        for file in files
+        if file.is_file()
+        for match in READ.finditer(file.read_text(encoding="utf-8"))
+    }
+    assert {"ATTENUATOR_ISA", "ATTENUATOR_OPS_LIBRARY", "ATTENUATOR_TEST_CUDA"} <= names
+    assert names - {"ATTENUATOR_PORT"} <= OTHER_VARIABLES
