@@ -17,14 +17,15 @@ from torch import nn
 
 from attenuator.errors import ExportError
 from attenuator.export.encoder import Encoder
+from attenuator.precision import PRECISIONS, PrecisionName
 
 __all__ = ["DTYPES", "cast", "rounded", "widened"]
 
-DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+DTYPES = {name: getattr(torch, row.torch_dtype) for name, row in PRECISIONS.items() if row.half}
 IR_DTYPES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
-def cast(model: nn.Module, precision: str) -> None:
+def cast(model: nn.Module, precision: PrecisionName) -> None:
     """Casts a model's weights in place, as `model.half()` does.
 
     Raises:
@@ -37,7 +38,7 @@ def cast(model: nn.Module, precision: str) -> None:
     model.to(dtype)
 
 
-def rounded(model: nn.Module, precision: str) -> nn.Module:
+def rounded(model: nn.Module, precision: PrecisionName) -> nn.Module:
     """A copy whose weights are rounded to the precision and that computes in fp32.
 
     Frequencies of positions stay as they are, and so does the factor on the own encoder's: the graph has the table.

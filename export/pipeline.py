@@ -18,13 +18,13 @@ import attenuator
 from attenuator import bundle
 from attenuator.bundle import BundleKnob, Manifest, Provenance
 from attenuator.errors import ExportError
-from attenuator.export import half
 from attenuator.export.lower import Progress, run_and_trace, write_and_compare
 from attenuator.export.packed import OPERATOR_BY_KEY
 from attenuator.export.source import Source, load
 from attenuator.export.trace import PackedClassifier
 from attenuator.ops import library_path
 from attenuator.ops.spec import Operator
+from attenuator.precision import PRECISIONS
 from attenuator.runtime.check import check_graph, check_knobs
 from attenuator.runtime.device import CPU, choose
 from attenuator.runtime.graph import read_graph
@@ -33,7 +33,6 @@ from attenuator.runtime.model import check_in_child
 __all__ = [
     "ATTENTIONS",
     "ESTIMATORS",
-    "PRECISIONS",
     "export",
     "finish",
     "refuse_output",
@@ -43,7 +42,6 @@ __all__ = [
 
 ATTENTIONS = tuple(key for key, operator in OPERATOR_BY_KEY.items() if key != "pool")
 ESTIMATORS = next(item.choices for item in OPERATOR_BY_KEY["mca"].attributes if item.name == "estimator")
-PRECISIONS = ("fp32", "int8", *half.DTYPES)
 TOOLS = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "tokenizers")
 
 
@@ -72,7 +70,7 @@ def export(
         name: what requests call the model; the output folder's name by default.
         max_tokens: longest input, special tokens included; what the model takes by default.
         estimator: MCA only: `sampled`, `deterministic` or `paper`.
-        precision: what the model computes in: `fp32`, `int8` (its linear layers), `fp16` or `bf16` (CUDA only).
+        precision: what the model computes in: a row of `attenuator.precision`.
         knob_default: the knob's value where a request sets none; the checkpoint's or operator's own by default.
         data: what the model was trained on, for provenance.
         licence: licence of the weights, for provenance.
@@ -258,8 +256,9 @@ def finish(folder: Path, fields: dict[str, Any]) -> Manifest:
         where = ".".join(str(part) for part in first["loc"]) or "bundle.json"
         raise ExportError(f"{where}: {first['msg']}") from None
     bundle.write_manifest(folder, manifest)
-    device = choose("auto").device if manifest.precision in half.DTYPES else CPU
-    if device.kind == "cpu" and manifest.precision in half.DTYPES:
+    runs_on_cpu = PRECISIONS[manifest.precision].cpu
+    device = CPU if runs_on_cpu else choose("auto").device
+    if device.kind == "cpu" and not runs_on_cpu:
         # The CPU cannot run it: what does not need to run is checked.
         check_knobs(folder, manifest)
         check_graph(folder, manifest, read_graph(folder / bundle.MODEL))

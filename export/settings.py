@@ -8,6 +8,7 @@ from typing import Literal
 
 from attenuator.commandline import CommandSettings, Positionals
 from attenuator.commandline import parse as parse_command
+from attenuator.precision import PrecisionName
 
 __all__ = ["COMMAND", "ExportSettings", "parse"]
 
@@ -63,7 +64,7 @@ class ExportSettings(CommandSettings):
     """Longest input, special tokens included; what model and tokenizer take by default."""
     estimator: Literal["sampled", "deterministic", "paper"] | None = None
     """MCA only: `sampled` (unbiased, the default), `deterministic` (its bound always holds), `paper` (as published)."""
-    precision: Literal["fp32", "int8", "fp16", "bf16"] = "fp32"
+    precision: PrecisionName = "fp32"
     """What the model computes in; see below."""
     knob_default: float | None = None
     """The knob's value where a request sets none; the checkpoint's or the operator's own by default."""

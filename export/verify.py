@@ -17,17 +17,15 @@ from attenuator.bundle import Manifest
 from attenuator.errors import ExportError, OperatorLibraryMissing
 from attenuator.export.source import Source, one_line
 from attenuator.ops import DOMAIN, OPERATORS
+from attenuator.precision import PRECISIONS, PrecisionName
 from attenuator.runtime import Row, create
 from attenuator.runtime.batch import pack
 
 __all__ = ["TOLERANCE", "NodeCount", "Sample", "count_nodes", "parity", "sample"]
 
-# Largest difference of a logit, as a share of the largest logit. Rounded to 8 bits, tiny models of random weights move
-# by up to 0.07, trained ones by less than 0.02; what is above the limit has lost its meaning.
-TOLERANCE = {"fp32": 1e-3, "int8": 0.25, "fp16": 0.05}
+# Largest difference of a logit, as a share of the largest logit; what is above has lost its meaning.
+TOLERANCE = {name: row.export_tolerance for name, row in PRECISIONS.items() if row.export_tolerance is not None}
 LENGTHS = (5, 1, 33, 2, 140, 300, 17)
-# Rounding is judged by a larger batch: so many rows of each length.
-REPEATS = {"fp32": 1, "int8": 8, "fp16": 8, "bf16": 8}
 TIMED_RUNS = 5
 SEED = 0
 
@@ -109,7 +107,7 @@ def sample(source: Source, manifest: Manifest) -> Sample:
     exact = {knob.name: knob.exact for knob in manifest.knobs}
     rows = []
     lengths = list(dict.fromkeys(min(length, manifest.max_tokens) for length in LENGTHS))
-    for length in lengths * REPEATS[manifest.precision]:
+    for length in lengths * PRECISIONS[manifest.precision].export_repeats:
         ids = generator.choice(allowed, length)
         types = generator.integers(0, 2, length) if source.has_token_types else np.zeros(length, np.int64)
         rows.append(Row(ids.astype(np.int64), types.astype(np.int64), exact, seed=0))
@@ -126,7 +124,7 @@ def sample(source: Source, manifest: Manifest) -> Sample:
 
 
 def parity(
-    model_path: Path, manifest: Manifest, batch: Sample, precision: str = "fp32"
+    model_path: Path, manifest: Manifest, batch: Sample, precision: PrecisionName = "fp32"
 ) -> tuple[dict[str, float], npt.NDArray[np.float32]]:
     """Compares ONNX Runtime, with the operator library and without it, with the eager model.
 

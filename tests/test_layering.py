@@ -17,14 +17,15 @@ MAY_IMPORT = {
     "__init__": set(),
     "__main__": {"errors"},  # the commands are imported by name, when called
     "errors": set(),
-    "bundle": {"errors"},
+    "precision": set(),
+    "bundle": {"errors", "precision"},
     "commandline": set(),
     "ops": {"errors"},
-    "runtime": {"errors", "bundle", "ops"},
-    "export": {"errors", "bundle", "commandline", "ops", "runtime"},
-    "serve": {"errors", "bundle", "commandline", "ops", "runtime"},
+    "runtime": {"errors", "bundle", "precision", "ops"},
+    "export": {"errors", "bundle", "precision", "commandline", "ops", "runtime"},
+    "serve": {"errors", "bundle", "precision", "commandline", "ops", "runtime"},
     "clients": {"errors", "bundle", "ops"},
-    "commands": {"errors", "bundle", "commandline", "ops", "runtime", "clients"},
+    "commands": {"errors", "bundle", "precision", "commandline", "ops", "runtime", "clients"},
 }
 TRAINING = {"torch", "transformers", "onnx", "onnxscript", "onnx_ir", "safetensors", "sklearn"}
 SOURCES = {".py", ".cc", ".h", ".inl", ".sh"}

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from attenuator.errors import BundleError
+from attenuator.precision import PrecisionName
 
 FORMAT_VERSION = 1
 MANIFEST = "bundle.json"
@@ -90,7 +91,7 @@ class Manifest(Record):
         attention: the operator and its attributes.
         knobs: what a request may set.
         inputs: graph inputs in order; outputs: graph outputs in order.
-        precision: `fp32`, `fp16`, `bf16` or `int8`.
+        precision: what the model computes in; a row of `attenuator.precision`.
         pooling: `first` or `mean`.
         files: SHA-256 by file name: all but bundle.json and calibration.json.
     """
@@ -108,7 +109,7 @@ class Manifest(Record):
     knobs: list[BundleKnob] = []
     inputs: list[str]
     outputs: list[str]
-    precision: Literal["fp32", "fp16", "bf16", "int8"] = "fp32"
+    precision: PrecisionName = "fp32"
     pooling: Literal["first", "mean"]
     provenance: Provenance
     files: dict[str, Sha256]

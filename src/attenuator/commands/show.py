@@ -5,14 +5,9 @@ from rich.table import Table
 
 from attenuator.bundle import Manifest
 from attenuator.commands.report import Report
+from attenuator.precision import PRECISIONS
 
 LABELS_SHOWN = 12
-PRECISIONS = {
-    "fp32": "fp32",
-    "int8": "int8 (linear layers: activations 8 bits a token, weights 7 bits a channel; the rest fp32)",
-    "fp16": "fp16, for CUDA",
-    "bf16": "bf16, for CUDA",
-}
 
 
 def _table(*columns: str) -> Table:
@@ -69,7 +64,7 @@ def show(console: Console, found: Report) -> None:
             "attention": f"{attention.operator} in {attention.layers} layers ({attributes})",
             "operators": ", ".join(f"{name} x {count}" for name, count in found.nodes.items()),
             "pooling": manifest.pooling,
-            "precision": PRECISIONS[manifest.precision],
+            "precision": PRECISIONS[manifest.precision].summary,
             "weights": f"{found.parameters:,}",
             "files": ", ".join(f"{name} {_bytes(size)}" for name, size in found.files.items()),
             "source": source.source,

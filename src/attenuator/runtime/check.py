@@ -20,13 +20,14 @@ from attenuator import ops
 from attenuator.bundle import CALIBRATION, MANIFEST, MODEL, PROBE, TOKENIZER, Manifest, read_manifest
 from attenuator.errors import AttenuatorError, BundleError, DeviceUnavailable, OperatorLibraryMissing
 from attenuator.ops.spec import DOMAIN
+from attenuator.precision import PRECISIONS
 from attenuator.runtime import session as sessions
 from attenuator.runtime.batch import Row
 from attenuator.runtime.cost import cost_model
 from attenuator.runtime.device import CPU, Device, parse_device
 from attenuator.runtime.graph import Graph, read_graph
 from attenuator.runtime.model import Model, check_device, first_line
-from attenuator.runtime.probe import TOLERANCE, read_probe
+from attenuator.runtime.probe import read_probe
 from attenuator.runtime.tokens import TextEncoder
 
 # Operators of these domains and of the model's own functions may run; control flow may not: no encoder has any, and a
@@ -290,7 +291,7 @@ def check_probe(folder: Path, model: Model) -> None:
     logits = np.stack([result.logits for result in found])
     difference = np.abs(logits - expected) / np.maximum(1.0, np.abs(expected))
     worst = float(difference.max()) if np.isfinite(difference).all() else float("inf")
-    limit = TOLERANCE[manifest.precision]
+    limit = PRECISIONS[manifest.precision].probe_tolerance
     if worst > limit:
         raise BundleError(
             f"bundle {folder}: {MODEL} gives other logits than {PROBE}: they differ by {worst:.2g}, "

@@ -11,6 +11,7 @@ import onnxruntime as ort
 
 from attenuator.bundle import MANIFEST, MODEL, TOKENIZER, Manifest, read_manifest
 from attenuator.errors import AttenuatorError, BundleError, DeviceUnavailable, EngineError, OperatorLibraryMissing
+from attenuator.precision import PRECISIONS
 from attenuator.runtime import scores
 from attenuator.runtime import session as sessions
 from attenuator.runtime.batch import Row, RowResult, pack
@@ -21,7 +22,6 @@ from attenuator.runtime.knobs import KnobTable
 from attenuator.runtime.tokens import Encoded, TextEncoder
 
 CHECK_TIMEOUT_S = 300
-CUDA_PRECISIONS = ("fp16", "bf16")  # the operators on the CPU take fp32 alone
 KINDS: dict[str, type[AttenuatorError]] = {"library": OperatorLibraryMissing, "device": DeviceUnavailable}
 
 
@@ -189,7 +189,7 @@ def check_device(folder: Path, manifest: Manifest, device: Device) -> None:
     Raises:
         BundleError: it runs on CUDA only.
     """
-    if manifest.precision in CUDA_PRECISIONS and device.kind != "cuda":
+    if not PRECISIONS[manifest.precision].cpu and device.kind != "cuda":
         raise BundleError(
             f"bundle {folder}: {MANIFEST} has precision {manifest.precision}, which runs on a CUDA device only "
             f"(--device cuda); this is {device}"

@@ -10,8 +10,6 @@ from attenuator.bundle import PROBE
 from attenuator.errors import BundleError
 from attenuator.runtime.tokens import Encoded
 
-# Largest difference allowed, as a share of max(1, |logit|).
-TOLERANCE = {"fp32": 1e-3, "fp16": 2e-2, "bf16": 2e-2, "int8": 2e-2}
 MAX_PROBE_BYTES = 16 * 2**20
 
 
