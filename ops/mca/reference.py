@@ -12,22 +12,17 @@ from numpy.typing import NDArray
 from attenuator.ops.mca.reference_plan import (
     Float64s,
     Floats,
-    maxima_cost,
-    probe_of,
     promising,
     replaced,
-    row_keys,
     samples_of,
     wanted_samples,
-    worth_approximating,
     worth_sampling,
 )
+from attenuator.ops.mca.rule import SAMPLE_GROUP, SMALLEST_P, maxima_cost, probe_of, row_keys, worth_approximating
 from attenuator.ops.softmax.reference import probabilities
 
 Ints = NDArray[np.integer[Any]]
 
-GROUP = 6  # tokens, in order of r, that share the largest r among them
-SMALLEST_P = 2.0**-22  # probabilities of non-zero rows are raised to this
 SAMPLES_STREAM, PAPER_STREAM = 2, 3  # Stream in ops/common/philox.h
 
 
@@ -109,8 +104,8 @@ def project_sampled(
     reach = u * inverse_p
     order = np.nonzero(sampled)[0]
     order = order[np.argsort(-r[order], kind="stable")]
-    for begin in range(0, len(order), GROUP):
-        group = order[begin : begin + GROUP]
+    for begin in range(0, len(order), SAMPLE_GROUP):
+        group = order[begin : begin + SAMPLE_GROUP]
         shared = np.float32(r[group[0]])
         kept = np.nonzero(reach <= shared)[0]
         weights = np.maximum(1.0, inverse_p[kept].astype(np.float64) / float(shared))

@@ -12,7 +12,7 @@ from cases import RAGGED, Case, make_inputs, run_case, variants
 from harness import BY_NAME, Array, AttributeValue, offsets, run
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
-from attenuator.ops.mca import reference, reference_plan
+from attenuator.ops.mca import reference, reference_plan, rule
 from attenuator.ops.softmax.reference import probabilities, softmax_attention
 
 WEIGHTS = ("value_weight", "value_bias")
@@ -66,22 +66,22 @@ def plans(
         or alpha == 0
         or attributes.get("queries") == "first"
         or not weight.any()
-        or not reference_plan.worth_approximating(length, channels, alpha, estimator, window, global_tokens)
+        or not rule.worth_approximating(length, channels, alpha, estimator, window, global_tokens)
     ):
         return [exact for _ in factors]
-    keys, wide_first = reference_plan.row_keys(length, window, global_tokens)
+    keys, wide_first = rule.row_keys(length, window, global_tokens)
     scale = float(attributes.get("scale", 0.0))
     a = probabilities(given["query"][rows, block], given["key"][rows, block], scale, window, global_tokens)
     x = given["hidden"][rows].astype(np.float64)
     distances = np.linalg.norm(x - x.mean(axis=0), axis=1)
     beta = reference.smallest_row_sum(np.linalg.norm(x, axis=1), window, global_tokens) / keys
     overhead = channels * (1 + length / head_dim) if wide_first else 0.0
-    probe = reference_plan.probe_of(length, window)
+    probe = rule.probe_of(length, window)
 
     def plan(factor: float) -> Array:
         if probe.rows and estimator != "paper":
             maxima = factor * a[probe.first_row : probe.first_row + probe.rows].max(axis=0)
-            to_save = overhead + reference_plan.maxima_cost(length, window, head_dim)
+            to_save = overhead + rule.maxima_cost(length, window, head_dim)
             if not reference_plan.promising(maxima, distances, weight, keys, alpha, estimator, probe, to_save, beta):
                 return exact
         maxima = factor * a[int(wide_first) :].max(axis=0)

@@ -15,7 +15,7 @@ from harness_cuda import DATA_TYPES, library_path, run_on_device
 from test_mca import ESTIMATORS, clear_heads, inputs
 
 from attenuator.errors import EngineError
-from attenuator.ops.mca import reference, reference_plan
+from attenuator.ops.mca import reference, reference_plan, rule
 from attenuator.ops.softmax.reference import softmax_attention
 
 CASES = list(variants(BY_NAME["mca"]))
@@ -104,7 +104,7 @@ def test_windows(estimator: str, window: int, global_tokens: int) -> None:
 def questions(
     given: dict[str, Array],
     attributes: dict[str, AttributeValue],
-    probe: Callable[[int, int], reference_plan.Probe] = reference_plan.probe_of,
+    probe: Callable[[int, int], rule.Probe] = rule.probe_of,
 ) -> list[dict[str, Any]]:
     """What the reference asks `promising`, head after head, with the operator's probe or another one."""
     asked: list[dict[str, Any]] = []
@@ -169,7 +169,7 @@ def test_probes_that_say_no_and_probes_that_say_yes(
 ) -> None:
     """Next to the alphas from which on two heads are promising: both probes say no, one does, none does."""
     given = alike(length, 2, head_dim, channels, 0.1)
-    probe = reference_plan.probe_of(length, window)
+    probe = rule.probe_of(length, window)
     # The last rows of the probe matter; under a window a "no" is worth more than the maxima cost.
     last = probe.first_row + probe.rows
     given["query"][probe.first_row if window else last - 32 : last] *= np.float32(2.5 if window else 1.5)

@@ -12,7 +12,7 @@ from cases import same_bits
 from harness import Array, AttributeValue, offsets, run
 from test_mca import ESTIMATORS, WEIGHTS, check, inputs, plans
 
-from attenuator.ops.mca import reference, reference_plan
+from attenuator.ops.mca import reference, reference_plan, rule
 from attenuator.ops.softmax.reference import probabilities
 
 PROBED = ("sampled", "deterministic")  # `paper` never asks
@@ -122,7 +122,7 @@ def test_a_head_that_does_not_promise_to_pay_is_exact(
     given = inputs((length,), 2, 16, 400, sharpness=0.05)
     given["alpha"][:] = 1.0
     attributes = attributes_of(estimator, window, global_tokens)
-    assert reference_plan.probe_of(length, window).rows
+    assert rule.probe_of(length, window).rows
     assert check(given, attributes)[0] < 0.5, "both heads promise to pay"
     sharpen(given, 1, 16)
     output, flops = run("mca", given, attributes, 1, WEIGHTS)
@@ -142,8 +142,8 @@ def test_the_lengths_that_can_save_anything_are_the_readme_s() -> None:
     windows = (0, 64, 128, 192, 256, 383)
 
     def saves(channels: int, window: int, tokens: int) -> bool:
-        cost = reference_plan.maxima_cost(tokens, window, 64)
-        possible = reference_plan.worth_approximating(tokens, channels, 1.0, "sampled", window)
+        cost = rule.maxima_cost(tokens, window, 64)
+        possible = rule.worth_approximating(tokens, channels, 1.0, "sampled", window)
         return possible and reference_plan.worth_sampling(tokens, tokens, channels, 64, cost)
 
     for line in lines[head + 2 : head + 7]:
@@ -162,7 +162,7 @@ def test_the_rows_of_the_probe_decide(estimator: str, global_tokens: int) -> Non
     attributes = attributes_of(estimator, window, global_tokens)
     given = inputs((length,), 2, head_dim, 300, sharpness=0.05)
     given["alpha"][:] = 1.0
-    probe = reference_plan.probe_of(length, window)
+    probe = rule.probe_of(length, window)
     first, last = probe.first_row, probe.first_row + probe.rows
     sharpen(given, 0, head_dim, slice(first, last))
     sharpen(given, 1, head_dim, slice(0, first - window))

@@ -11,7 +11,7 @@ import pytest
 from harness import Array, AttributeValue, offsets, run
 from scipy import stats
 
-from attenuator.ops.mca import reference, reference_plan
+from attenuator.ops.mca import reference, reference_plan, rule
 from attenuator.ops.softmax.reference import probabilities, visible
 
 WEIGHT_KINDS = ("gaussian", "one heavy row", "rank one", "zero rows", "two rows", "decaying")
@@ -149,7 +149,7 @@ def test_unbiased_with_a_window(global_tokens: int) -> None:
 @pytest.mark.parametrize(("tokens", "channels", "window"), [(130, 300, 0), (300, 150, 20)])
 def test_unbiased_after_a_probe(tokens: int, channels: int, window: int) -> None:
     """Whether a head is approximated hangs on its attention alone, not on what is drawn."""
-    assert reference_plan.probe_of(tokens, window).rows
+    assert rule.probe_of(tokens, window).rows
     problem = make_problem("gaussian", "gaussian", 0.1, tokens, channels)
     outputs, flops = sample(problem, 1.0, 400, window=window)
     assert flops.max() < 0.5, "nothing was sampled"
@@ -162,7 +162,7 @@ WINDOW = 4
 
 def one_token_each(weight_kind: str, hidden_kind: str, contrast: float = 1000.0) -> tuple[dict[str, Array], float]:
     """A = I to the last bit within WINDOW, so that the output is the projection itself; also r, the same for all."""
-    keys = reference_plan.row_keys(TOKENS, WINDOW, 0)[0]
+    keys = rule.row_keys(TOKENS, WINDOW, 0)[0]
     problem = make_problem(weight_kind, hidden_kind, channels=8 * keys**2, contrast=contrast)
     basis = np.zeros((TOKENS, HEADS * HEAD_DIM), np.float32)
     for head in range(HEADS):
@@ -212,7 +212,7 @@ def test_variance_is_that_of_poisson_sampling(weight_kind: str) -> None:
     x = problem["hidden"].astype(np.float64) - reference.centre_of(problem["hidden"], WINDOW)
     for head in range(HEADS):
         squares = (weight[:, head] ** 2).sum(axis=1)
-        p = np.maximum(squares / squares.sum(), reference.SMALLEST_P)
+        p = np.maximum(squares / squares.sum(), rule.SMALLEST_P)
         expected = x**2 @ np.where(squares > 0, (1 / np.minimum(1, r * p) - 1) * squares, 0)
         errors = ((outputs - exact) ** 2).sum(axis=3)[:, :, head]
         standard_error = errors.std(axis=0, ddof=1) / np.sqrt(copies)
@@ -223,7 +223,7 @@ def test_variance_is_that_of_poisson_sampling(weight_kind: str) -> None:
 def theorem_2_bound(problem: dict[str, Array], alpha: float, window: int = 0, global_tokens: int = 0) -> Array:
     """alpha beta_i ||W_a||_F: [n, H]. beta_i is the mean norm over the keys of row i, taken over n_w of MATH 2.6."""
     norms = np.linalg.norm(problem["hidden"].astype(np.float64), axis=1)
-    keys, wide_first = reference_plan.row_keys(len(norms), window, global_tokens)
+    keys, wide_first = rule.row_keys(len(norms), window, global_tokens)
     beta = visible(len(norms), len(norms), window, global_tokens) @ norms / keys
     if wide_first:
         beta[0] = 0  # computed exactly
@@ -269,7 +269,7 @@ def test_theorem_2_after_a_probe(
     estimator: str, tokens: int, window: int, global_tokens: int, hidden_kind: str
 ) -> None:
     """The probe may be wrong of the rows that it has not seen; the bound holds all the same."""
-    assert reference_plan.probe_of(tokens, window).rows
+    assert rule.probe_of(tokens, window).rows
     copies = 128 if estimator == "sampled" else 1
     problem = make_problem("gaussian", hidden_kind, 0.1, tokens, 200 if window else 400)
     # The first rows are flat, the last ones sharp: what looks like a small r becomes anything up to exact.
@@ -317,7 +317,7 @@ def test_a_rank_one_weight_has_equal_norms() -> None:
     distances, beta = np.linalg.norm(x - x.mean(axis=0), axis=1), np.linalg.norm(x, axis=1).mean()
     shares = len(x) * a.max(axis=1) * distances / beta  # [H, n]
     limit = float(np.quantile(shares, 0.4))
-    alpha = limit / (1 - reference_plan.ROUNDING_MARGIN)
+    alpha = limit / (1 - rule.ROUNDING_MARGIN)
     kept = (shares > limit).sum(axis=1)
     assert alpha <= 1.0
     expected = (kept + 1).sum() / (HEADS * len(x))
@@ -361,6 +361,6 @@ def test_work_is_on_average_what_the_formula_for_r_says() -> None:
     _, flops = sample(problem, 0.6, 100)
     maxima = attention(problem).max(axis=1)
     r = np.ceil(reference_plan.wanted_samples(maxima, 200, float(np.float32(0.6))))
-    columns = np.where(r < np.ceil(reference_plan.BREAK_EVEN * channels), r, channels)
+    columns = np.where(r < np.ceil(rule.BREAK_EVEN * channels), r, channels)
     formula = columns.sum() / (HEADS * 200 * channels) + 1 / 200  # the mean row is projected too
     assert formula < flops.mean() < 1.15 * formula

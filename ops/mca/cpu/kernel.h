@@ -7,17 +7,16 @@
 
 #include <cstdint>
 
+#include "mca_rule.gen.h"
 #include "ops/common/host_device.h"
 
 namespace attenuator {
 
-// Columns of a packed weight are padded to a multiple of this, with zeros.
-inline constexpr std::int64_t kProjectionPad = 16;
+// Columns of a packed weight are padded to a multiple of kPadding, with zeros.
 ATTENUATOR_HOST_DEVICE inline constexpr std::int64_t PaddedColumns(std::int64_t columns) {
-  return (columns + kProjectionPad - 1) / kProjectionPad * kProjectionPad;
+  return (columns + mca::kPadding - 1) / mca::kPadding * mca::kPadding;
 }
-// Tokens that share one list of sampled columns.
-inline constexpr int kSampleGroup = 6;
+using mca::kSampleGroup;
 inline constexpr std::int64_t kDrawPad = 32;
 
 // Columns of `hidden` that a group of tokens keeps, ascending. Poisson sampling keeps column k with

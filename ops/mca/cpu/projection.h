@@ -8,24 +8,17 @@
 #include <cstdint>
 #include <vector>
 
+#include "mca_rule.gen.h"
 #include "ops/common/host_device.h"
 #include "ops/mca/cpu/weights.h"
 
 namespace attenuator::mca {
 
-// What sampling costs, measured and rounded up to simple fractions, in columns of dense rows. A
-// sampled column takes kColumnCost dense ones: the mean row is subtracted, the list is followed. A
-// token takes (1 - kTokenGain) C of them however few it keeps, for its share of a group's work and
-// for rows that arrive cold. Above kBreakEven of C a token gains nothing and is computed exactly,
-// without an error. Exact in binary, so that every device decides alike.
-inline constexpr double kColumnCost = 1.5;
-inline constexpr double kTokenGain = 0.875;
-inline constexpr double kBreakEven = 0.5625;
-// Dense rows that take as long as what any sampling of a head begins with: the mean row, bound by
-// reading the weight; the first use of the scaled copy; drawing and selecting, which weigh the more
-// beside a dense row the narrower a head is.
+// The constants of these rules, and what they stand for, are in ops/mca/rule.py.
+
+// Dense rows that take as long as what any sampling of a head begins with.
 ATTENUATOR_HOST_DEVICE inline constexpr double HeadCost(std::int64_t padded) {
-  return 24 + 256 / static_cast<double>(padded);
+  return kHeadCost + kHeadCostLanes / static_cast<double>(padded);
 }
 // Whether sampling `tokens` of a head with `samples` columns in all is faster than not to.
 ATTENUATOR_HOST_DEVICE inline constexpr bool WorthSampling(double tokens, double samples,
@@ -41,19 +34,9 @@ ATTENUATOR_HOST_DEVICE inline constexpr bool WorthReplacing(double tokens, doubl
   return channels * (tokens - 1) > overhead;
 }
 
-// Columns that finding the column maxima costs beside exact attention, for each attention weight:
-// kTwiceCost where scores are computed twice; where weights are kept until the values are known,
-// kStoringCost for each float that a head has in use meanwhile, since what does not fit into the
-// second-level cache is slow, up to kTwiceCost.
-inline constexpr double kTwiceCost = 1.5;
-inline constexpr double kStoringCost = 0x3p-22;
-
-// The deterministic rule leaves this share of the bound to the rounding of float32.
-inline constexpr double kRoundingMargin = 1.0 / 16;
-
 // A block of rows of a head, from which it is foretold whether finding all column maxima will pay.
 struct Probe {
-  std::int64_t first_row = 0, rows = 0;      // multiples of kQueryBlock; no rows: do not ask
+  std::int64_t first_row = 0, rows = 0;      // multiples of kProbeRows; no rows: do not ask
   std::int64_t first_token = 0, tokens = 0;  // whose maxima are looked at
   // Over the other rows their maxima are expected to grow by their mean, in units of 1 / keys, to
   // the power of this.

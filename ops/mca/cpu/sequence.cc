@@ -8,6 +8,8 @@
 namespace attenuator::mca {
 namespace {
 
+static_assert(kProbeRows == kQueryBlock, "attention finds the maxima of a block of rows");
+
 // Smallest sum of `values` over the keys of a row, over all rows (row 0 of a global window aside).
 double SmallestRowSum(const std::vector<double>& values, const Window& window) {
   const std::int64_t n = window.length;
@@ -86,27 +88,27 @@ bool WorthApproximating(const Window& window, std::int64_t channels, float alpha
 
 Probe ProbeOf(const Window& window) {
   Probe probe;
-  probe.rows = kQueryBlock;
+  probe.rows = kProbeRows;
   std::int64_t seeing = window.length;  // rows that see a token
   if (window.narrow()) {
     // The first rows see fewer keys than others, hence each by more. So may the last.
-    probe.first_row = (window.radius + kQueryBlock - 1) / kQueryBlock * kQueryBlock;
+    probe.first_row = (window.radius + kProbeRows - 1) / kProbeRows * kProbeRows;
     probe.first_token = probe.first_row;
-    probe.tokens = kQueryBlock;
+    probe.tokens = kProbeRows;
     seeing = std::min(window.length, 2 * window.radius + 1);
   } else {
     probe.tokens = window.length;
   }
   // Of scores that are normally distributed the largest of n is sqrt(2 ln n) deviations away: by
   // how much a maximum exceeds 1 / keys grows by a power.
-  const double growing = static_cast<double>(seeing) / static_cast<double>(kQueryBlock);
-  probe.growth_exponent = std::max(0.0, std::log2(growing) / 8);
+  const double growing = static_cast<double>(seeing) / kProbeRows;
+  probe.growth_exponent = std::max(0.0, std::log2(growing) / kGrowthDivisor);
   return probe.first_row + probe.rows < window.length ? probe : Probe{};
 }
 
 double MaximaCost(const Window& window, std::int64_t padded) {
   const std::int64_t n = window.length;
-  const std::int64_t block_keys = window.narrow() ? kQueryBlock + 2 * window.radius : n;
+  const std::int64_t block_keys = window.narrow() ? kProbeRows + 2 * window.radius : n;
   const double weights = static_cast<double>(n * std::min(n, block_keys));
   if (!window.stored()) return kTwiceCost * weights;
   // Beside the weights: queries, keys, values and output.

@@ -4,14 +4,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "mca_rule.gen.h"
 #include "ops/mca/cpu/projection.h"
 
 namespace attenuator::mca {
-
-// Up to this length a head is one task and keeps its attention weights, 2.25 MiB at most a thread;
-// above it a head is spread over the threads. Under a window weights are kept at any length if rows
-// see no more keys than this; without one the scores of a longer sequence are computed twice.
-inline constexpr std::int64_t kStoredLength = 768;
 
 struct SequenceFacts {
   bool finite = true;            // of an approximated sequence: no NaN or infinity in hidden rows

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "mca_rule.gen.h"
 #include "operators.gen.h"
 #include "ops/common/aligned.h"
 #include "ops/common/context.h"
@@ -18,16 +19,11 @@ using Estimator = spec::McaAttention::Estimator;
 inline constexpr std::int64_t kGuideSize = 1024;
 inline constexpr int kGuideShift = 22;
 
-// Probabilities are raised to this where they are smaller but not zero, so that 2^-32, the grain of
-// a uniform number, stays far below them. Raising one lowers the variance and adds at most
-// C * 2^-22 of the expected number of columns.
-inline constexpr double kSmallestP = 0x1p-22;
-
 struct Weights {
   std::int64_t channels;   // C
   std::int64_t num_heads;  // H
   std::int64_t head_dim;   // D
-  std::int64_t padded;     // D rounded up to kProjectionPad
+  std::int64_t padded;     // D rounded up to kPadding
 
   AlignedArray<float> weight;        // [H, C, padded]
   AlignedArray<float> scaled;        // [H, C, padded], weight / p; estimators that sample

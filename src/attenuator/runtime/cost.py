@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from attenuator.ops.mca import reference_plan as mca
+from attenuator.ops.mca import rule as mca
 from attenuator.runtime.graph import Graph
 from attenuator.runtime.work import AttentionNode, Work, count_work
 
