@@ -4,7 +4,7 @@ PORT ?= 8000
 VENV := .venv
 BIN := $(VENV)/bin
 # What the built library and the installed metadata depend on.
-SOURCES := pyproject.toml CMakeLists.txt ops/CMakeLists.txt $(shell find ops -name '*.cc' -o -name '*.h' -o -name '*.inl' -o -name '*.inc' -o -name 'spec.py' -o -name 'codegen.py' -o -name '*.lds')
+SOURCES := pyproject.toml CMakeLists.txt ops/CMakeLists.txt ops/__init__.py $(shell find ops -name '*.cc' -o -name '*.h' -o -name '*.inl' -o -name '*.inc' -o -name 'spec.py' -o -name 'codegen.py' -o -name '*.lds')
 CPP := $(shell find ops tests -name '*.cc' -o -name '*.h' -o -name '*.inl' -o -name '*.cu')
 
 .DEFAULT_GOAL := help

@@ -4,23 +4,60 @@ Importing this package loads the standard library alone.
 """
 
 import os
-from importlib import resources
+from importlib import import_module, resources
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from attenuator.errors import OperatorLibraryMissing
-from attenuator.ops.mca.spec import SPEC as MCA
-from attenuator.ops.pool.spec import SPEC as POOL
-from attenuator.ops.softmax.spec import SPEC as SOFTMAX
-from attenuator.ops.spec import DOMAIN, Knob, Operator
-from attenuator.ops.yoso.spec import SPEC as YOSO
+from attenuator.ops.spec import DOMAIN, Knob, Operator, merge_knobs
 
-__all__ = ["DOMAIN", "KNOBS", "OPERATORS", "library_path", "register"]
+__all__ = ["DOMAIN", "FOLDERS", "KNOBS", "OPERATORS", "has_part", "library_path", "package", "part", "register"]
 
-OPERATORS: tuple[Operator, ...] = (SOFTMAX, MCA, YOSO, POOL)
-KNOBS: dict[str, Knob] = {knob.name: knob for operator in OPERATORS for knob in operator.knobs}
-
+# Every operator is a folder here and one word in this list; ops/CMakeLists.txt reads it from here.
+FOLDERS = ("softmax", "mca", "yoso", "pool")
+# Packages of operators beside the product's, separated by commas; the library must hold them (`library_path`).
+EXTRA = "ATTENUATOR_EXTRA_OPERATORS"
 LIBRARY = "libattenuator_ops.so"
+
+
+def _specs() -> dict[str, Operator]:
+    """Every operator by the package of its folder."""
+    extra = [name for name in os.environ.get(EXTRA, "").split(",") if name]
+    packages = [*(f"{__name__}.{folder}" for folder in FOLDERS), *extra]
+    return {package: import_module(f"{package}.spec").SPEC for package in packages}
+
+
+_SPECS = _specs()
+_PACKAGES = {operator.key: package for package, operator in _SPECS.items()}
+OPERATORS: tuple[Operator, ...] = tuple(_SPECS.values())
+KNOBS: dict[str, Knob] = merge_knobs(OPERATORS)
+
+
+def package(key: str) -> str:
+    """The package that an operator's folder is."""
+    return _PACKAGES[key]
+
+
+def part(key: str, name: str) -> Any:
+    """A module of an operator's folder, imported now.
+
+    Args:
+        key: the operator's key.
+        name: such as `cost`, `fallback` or `eager`.
+
+    Returns:
+        The module.
+
+    Raises:
+        ModuleNotFoundError: the folder has no such file.
+    """
+    return import_module(f"{package(key)}.{name}")
+
+
+def has_part(key: str, name: str) -> bool:
+    """Whether an operator's folder has a module of this name; nothing is imported."""
+    return find_spec(f"{package(key)}.{name}") is not None
 
 
 def library_path() -> Path:

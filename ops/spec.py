@@ -4,7 +4,8 @@ Each `<operator>/spec.py` holds one `Operator`. C++ bounds and checks (`codegen.
 error texts, README table and client checks are derived from it. Standard library only.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Literal
 
 DType = Literal["float", "int32", "int64"]
@@ -20,7 +21,8 @@ class Tensor:
         dtype: element type on CPU.
         doc: one sentence.
         host: True where the tensor lives in host memory on every device.
-        optional: True where a trailing input may be left out.
+        optional: True where a trailing input may be left out. A knob that an operator gets later is optional: nodes
+            exported before have no input for it, and compute its exact value.
         float32: True where the tensor is float even if the operator's data tensors are half as wide, as on CUDA.
         shape: outputs only, how shape inference finds each axis: `("query", 0)` takes axis 0 of input `query`;
             None is unknown until run time.
@@ -106,7 +108,12 @@ class Operator:
         knobs: the subset of the inputs that callers may set.
         doc: one sentence.
         source: paper and section.
+        attention: key of the operator whose attention this one computes at the exact values of its knobs, itself
+            perhaps: models trained with that attention may be exported with either. Empty for what is no attention.
         version: opset version of the domain.
+
+    Raises:
+        ValueError: a knob has no input that fits it, or a required input follows an optional one.
     """
 
     name: str
@@ -117,7 +124,56 @@ class Operator:
     knobs: tuple[Knob, ...]
     doc: str
     source: str
+    attention: str = ""
     version: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuses a spec from which nothing sound could be derived."""
+        inputs = {item.name: item for item in self.inputs}
+        for knob in self.knobs:
+            item = inputs.get(knob.name)
+            if item is None or (item.axes, item.dtype, item.host) != (("B",), knob.dtype, True):
+                raise ValueError(
+                    f"{self.name}: the knob {knob.name} needs an input of its name with axes ('B',), "
+                    f"dtype {knob.dtype} and host=True"
+                )
+        optional = [item.optional for item in self.inputs]
+        if optional != sorted(optional):
+            raise ValueError(f"{self.name}: optional inputs must come last")
+
+
+def merge_knobs(operators: Iterable[Operator]) -> dict[str, Knob]:
+    """The knobs of several operators by name: one word means the same wherever it stands.
+
+    Args:
+        operators: any number; several may have a knob of the same name.
+
+    Returns:
+        Knob by name. Of operators that share a knob the first one's default counts, which a bundle's own overrides,
+        and `doc` and `source` say what each of them does with it.
+
+    Raises:
+        ValueError: two operators mean different things by one name: another type, bounds, exact value or direction.
+    """
+    knobs: dict[str, Knob] = {}
+    owners: dict[str, str] = {}
+    for operator in operators:
+        for knob in operator.knobs:
+            known = knobs.setdefault(knob.name, knob)
+            owner = owners.setdefault(knob.name, operator.name)
+            for field in ("dtype", "low", "high", "exact", "accuracy"):
+                ours, theirs = getattr(knob, field), getattr(known, field)
+                if ours != theirs:
+                    raise ValueError(
+                        f"the knob {knob.name} has {field} {ours!r} in {operator.name} and {theirs!r} in {owner}: "
+                        "operators that share a knob must agree"
+                    )
+            knobs[knob.name] = replace(known, doc=_both(known.doc, knob.doc), source=_both(known.source, knob.source))
+    return knobs
+
+
+def _both(first: str, second: str) -> str:
+    return first if second in first else f"{first} {second}"
 
 
 DOMAIN = "attenuator"

@@ -28,11 +28,32 @@ struct Sequences {
 // `total` is the number of packed rows.
 Sequences CheckSequences(const char* op, const TensorView& cu_seqlens, std::int64_t total);
 
+// A knob's value for each sequence. A node that is older than the knob has no input for it, and
+// computes the knob's exact value.
+template <class T>
+class KnobValues {
+ public:
+  KnobValues(const T* values, T exact) : values_(values), exact_(exact) {}
+  T operator[](std::int64_t b) const { return values_ == nullptr ? exact_ : values_[b]; }
+
+ private:
+  const T* values_;
+  T exact_;
+};
+
 // One value a sequence, each within the knob's bounds; NaN is out of bounds.
 const std::int32_t* CheckKnob(const char* op, const Knob<std::int32_t>& knob,
                               const TensorView& values, std::int64_t batch);
 const float* CheckKnob(const char* op, const Knob<float>& knob, const TensorView& values,
                        std::int64_t batch);
+
+// The same for a knob whose input is optional.
+template <class T>
+KnobValues<T> CheckOptionalKnob(const char* op, const Knob<T>& knob, const TensorView& values,
+                                std::int64_t batch) {
+  return {values.present() ? CheckKnob(op, knob, values, batch) : nullptr, knob.exact};
+}
+
 const std::int64_t* CheckSeeds(const char* op, const TensorView& seeds, std::int64_t batch);
 
 // Fails unless `view`'s axis has the expected size.

@@ -75,6 +75,7 @@ SPEC = Operator(
         QUERIES,
     ),
     knobs=(ALPHA,),
+    attention="softmax",
     doc="Exact softmax attention over values whose projection is sampled to a stated error.",
     source="Kim and Ko, 'Fast Monte-Carlo Approximation of the Attention Mechanism', AAAI 2022",
 )

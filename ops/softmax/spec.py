@@ -22,6 +22,7 @@ SPEC = Operator(
     ),
     attributes=(NUM_HEADS, SCALE, WINDOW, GLOBAL_TOKENS, QUERIES),
     knobs=(),
+    attention="softmax",
     doc="Exact softmax attention on packed batches.",
     source="Vaswani et al., 'Attention Is All You Need', NeurIPS 2017, section 3.2.1",
 )

@@ -46,6 +46,7 @@ SPEC = Operator(
         QUERIES,
     ),
     knobs=(NUM_HASHES,),
+    attention="yoso",
     doc="Attention by LSH Bernoulli sampling, linear in length.",
     source="Zeng et al., 'You Only Sample (Almost) Once', ICML 2021",
 )

@@ -34,6 +34,7 @@ OTHER_VARIABLES = frozenset(
         "AMX_BROKEN",
         "AMX_LIBRARY",
         "CUDA_LIBRARY",
+        "EXTRA_OPERATORS",
         "ISA",
         "ON_HOST_LAUNCHES",
         "ON_HOST_ORDER",

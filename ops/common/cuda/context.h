@@ -60,15 +60,17 @@ class DeviceKernel {
 
 // Defined in ops/<operator>/cuda/operator.cc. `data` is the element type of the operator's data
 // tensors (InputSpec::data): kFloat, kFloat16 or kBfloat16. ConstantInput of the reader gives
-// nothing here: a weight may lie on the device.
+// nothing here: a weight may lie on the device. This one is for operators without that folder.
 template <class Spec>
-std::unique_ptr<DeviceKernel> MakeDeviceKernel(const NodeReader& reader, ElementType data);
+std::unique_ptr<DeviceKernel> MakeDeviceKernel(const NodeReader&, ElementType) {
+  Fail(Spec::kName, "runs on the CPU only: it has no CUDA kernel, so load the model on the CPU");
+}
 
 #define ATTENUATOR_DECLARE(Op)                                                       \
   template <>                                                                        \
   std::unique_ptr<DeviceKernel> MakeDeviceKernel<spec::Op>(const NodeReader& reader, \
                                                            ElementType data);
-ATTENUATOR_OPERATORS(ATTENUATOR_DECLARE)
+ATTENUATOR_CUDA_OPERATORS(ATTENUATOR_DECLARE)
 #undef ATTENUATOR_DECLARE
 
 }  // namespace attenuator::cuda

@@ -19,7 +19,7 @@ import numpy as np
 from attenuator import ops
 from attenuator.bundle import CALIBRATION, MANIFEST, MODEL, PROBE, TOKENIZER, Manifest, read_manifest
 from attenuator.errors import AttenuatorError, BundleError, DeviceUnavailable, OperatorLibraryMissing
-from attenuator.ops.spec import DOMAIN
+from attenuator.ops.spec import DOMAIN, merge_knobs
 from attenuator.precision import PRECISIONS
 from attenuator.runtime import session as sessions
 from attenuator.runtime.batch import Row
@@ -97,21 +97,30 @@ def check_tokenizer(folder: Path, encoder: TextEncoder) -> None:
 
 
 def check_knobs(folder: Path, manifest: Manifest) -> None:
-    """Compares the manifest's knobs with those of the operator.
+    """Compares the manifest's knobs with those of the operators that it names.
+
+    A bundle that was written before an operator got a knob has neither its row nor an input for it: its nodes compute
+    the knob's exact value.
 
     Raises:
-        BundleError: unknown operator or knob, other dtype, or values outside the operator's bounds.
+        BundleError: unknown operator or knob, a knob is missing without which a node cannot run, other dtype, or
+            values outside the operator's bounds.
     """
     operators = {operator.key: operator for operator in ops.OPERATORS}
     key = manifest.attention.operator
     where = f"bundle {folder}: {MANIFEST}"
     if key not in operators:
         raise BundleError(f"{where}: attention.operator is {key!r}, must be one of {', '.join(operators)}")
-    known = {knob.name: knob for knob in operators[key].knobs}
-    if set(known) != {knob.name for knob in manifest.knobs}:
-        raise BundleError(
-            f"{where}: knobs must be exactly those of {operators[key].name}: {', '.join(known) or 'none'}"
-        )
+    keys = dict.fromkeys([key, *manifest.attention.other_nodes])
+    used = [operators[name] for name in keys if name in operators]
+    known = merge_knobs(used)
+    rows = {knob.name for knob in manifest.knobs}
+    for name in sorted(rows - set(known)):
+        raise BundleError(f"{where}: knobs has {name!r}, its operators have {', '.join(known) or 'none'}")
+    for operator in used:
+        for item in operator.inputs:
+            if item.name in known and item.name not in rows and not item.optional:
+                raise BundleError(f"{where}: knobs has no {item.name}, which {operator.name} cannot do without")
     for knob in manifest.knobs:
         spec = known[knob.name]
         if knob.dtype != spec.dtype:
