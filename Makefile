@@ -26,7 +26,7 @@ $(VENV)/.demo: $(BIN)/python $(SOURCES)
 
 # Everything, for tests, export and training.
 $(VENV)/.setup: $(BIN)/python $(SOURCES)
-	$(BIN)/python -m pip install --no-build-isolation -e '.[dev,train]'
+	$(BIN)/python -m pip install --no-build-isolation -e '.[dev]'
 	@touch $@ $(VENV)/.demo
 
 setup: $(VENV)/.setup ## a .venv with everything and the built operators
@@ -39,7 +39,7 @@ test: $(VENV)/.setup cuda-on-host ## every test
 	$(BIN)/python -m pytest
 
 bench: $(VENV)/.setup ## measure operators and whole models beside ONNX Runtime's attention: results, plots, README
-	$(BIN)/python benchmarks/run_all.py
+	$(BIN)/python -m benchmarks.run_all
 
 cuda: $(VENV)/.setup ## compile the CUDA operators (nvcc is fetched if there is none) and check the machine code; needs no GPU
 	scripts/cuda_build.sh

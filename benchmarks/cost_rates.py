@@ -1,6 +1,6 @@
 """Fits the rates of `attenuator.commands.cost` to times of bundles, and says how far the model is off.
 
-    python benchmarks/cost_rates.py --machine "one core of a .."
+    python -m benchmarks.cost_rates --machine "one core of a .."
 
 Bundles of several shapes with random weights (and any others given) run one sequence at a time on one thread, over
 lengths and, for YOSO, numbers of hashes; YOSO bundles run with exact softmax attention too. Times are thread CPU time,

@@ -1,7 +1,7 @@
 """Times whole models on a CUDA device: the bundled ones with mixed knobs, and larger encoders beside exact attention.
 
-    python benchmarks/cuda_models.py
-    python benchmarks/cuda_models.py --sections models --bundles examples/bundles/contracts --lengths 8192
+    python -m benchmarks.cuda_models
+    python -m benchmarks.cuda_models --sections models --bundles examples/bundles/contracts --lengths 8192
 
 Each batch of a bundle goes through the runtime that `attenuator serve --device cuda` uses, from token ids in host
 memory to logits in host memory: elapsed time, one batch at a time. Rows have different lengths and different knobs.
@@ -19,18 +19,18 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import cuda_encoders
 import numpy as np
-import record
-from cases import Row as ResultRow
-from cases import checked, records
-from cuda_device import Place, add_device_option, device_sampler
-from cuda_program import run
-from program import Step, parser_for
-from timing import interleave
 
 from attenuator.bundle import read_manifest
 from attenuator.runtime import Model, Row, load
+from benchmarks.cuda import encoders as cuda_encoders
+from benchmarks.cuda.device import Place, add_device_option, device_sampler
+from benchmarks.cuda.program import run
+from benchmarks.measure import record
+from benchmarks.measure.cases import Row as ResultRow
+from benchmarks.measure.cases import checked, records
+from benchmarks.measure.program import Step, parser_for
+from benchmarks.measure.timing import interleave
 
 SECTIONS = ("models", "encoders")
 BUNDLES = record.ROOT / "examples" / "bundles"

@@ -1,7 +1,7 @@
 """Times the operators on a CUDA device beside FlashAttention, and checks their results first.
 
-    python benchmarks/cuda_operators.py
-    python benchmarks/cuda_operators.py --precisions bf16 --lengths 4096 16384 65536 --batches one
+    python -m benchmarks.cuda_operators
+    python -m benchmarks.cuda_operators --precisions bf16 --lengths 4096 16384 65536 --batches one
 
 Exact attention is the fastest of PyTorch's backends (FlashAttention, cuDNN, memory-efficient) and ONNX Runtime's own
 CUDA attention. Our operators run through ONNX Runtime's CUDA execution provider: data in the device's memory, knobs in
@@ -14,11 +14,11 @@ import sys
 from functools import partial
 from typing import Any
 
-import cuda_attention
-import cuda_projection
-from cuda_device import Place, add_device_option, device_sampler, limits
-from cuda_program import PRECISIONS, run
-from program import Step, parser_for
+from benchmarks.cuda import attention as cuda_attention
+from benchmarks.cuda import projection as cuda_projection
+from benchmarks.cuda.device import Place, add_device_option, device_sampler, limits
+from benchmarks.cuda.program import PRECISIONS, run
+from benchmarks.measure.program import Step, parser_for
 
 SECTIONS = ("attention", "projection")
 # Beyond the budget: the reference in NumPy, and inputs of 65,536 tokens.

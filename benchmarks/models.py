@@ -1,7 +1,7 @@
 """Times whole models: the same encoder with YOSO, YOSO-C or MCA, with exact softmax, and with ONNX Runtime's attention.
 
-    python benchmarks/models.py
-    python benchmarks/models.py --isa avx2 --shapes lra --sections models
+    python -m benchmarks.models
+    python -m benchmarks.models --isa avx2 --shapes lra --sections models
 
 One untrained encoder a shape is traced once; the contenders differ in the attention nodes alone, run one sequence or
 one ragged batch at a time, in one process, in turns, with the options of serving. "free attention" has two additions in
@@ -16,14 +16,14 @@ from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from typing import Any
 
-import attention
-from cases import Row, Runs, checked, fastest, records
-from graphs import Shape
-from model_batches import Batch
-from model_sessions import ALPHA, YOSO, Graphs, Models, relative
-from node_profile import node_times
-from program import Step, cpu_parser_for, run
-from timing import Timing, interleave
+from benchmarks.contenders import attention
+from benchmarks.contenders.graphs import Shape
+from benchmarks.contenders.model_batches import Batch
+from benchmarks.contenders.model_sessions import ALPHA, YOSO, Graphs, Models, relative
+from benchmarks.measure.cases import Row, Runs, checked, fastest, records
+from benchmarks.measure.node_profile import node_times
+from benchmarks.measure.program import Step, cpu_parser_for, run
+from benchmarks.measure.timing import Timing, interleave
 
 PAPER = "Zeng et al., ICML 2021, appendix"
 SHAPES = {

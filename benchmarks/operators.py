@@ -1,7 +1,7 @@
 """Times the operators beside what else computes attention, and checks their results first.
 
-    python benchmarks/operators.py                                           # this machine's best instruction set
-    python benchmarks/operators.py --isa avx2 --sections attention ragged
+    python -m benchmarks.operators                                           # this machine's best instruction set
+    python -m benchmarks.operators --isa avx2 --sections attention ragged
 
 All contenders of a case run in one process, in turns, through ONNX Runtime with the options of serving and with inputs
 and outputs bound. One thread counts the calling thread's CPU time, several count the process's (threads do not spin).
@@ -13,13 +13,10 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 
-import attention
-import frontier
-import peak_memory
-import projection
-import torch_baseline
-from cases import Case, Row
-from program import Step, cpu_parser_for, run
+from benchmarks import peak_memory
+from benchmarks.contenders import attention, frontier, projection, torch_baseline
+from benchmarks.measure.cases import Case, Row
+from benchmarks.measure.program import Step, cpu_parser_for, run
 
 SECTIONS = ("attention", "ragged", "projection", "frontier", "memory")
 MEMORY_LENGTHS = (1024, 4096, 8192)

@@ -1,6 +1,6 @@
 """Peak temporary memory of one attention call, measured in a process of its own.
 
-    python benchmarks/peak_memory.py yoso --length 8192 --num-hashes 64 --threads 2
+    python -m benchmarks.peak_memory yoso --length 8192 --num-hashes 64 --threads 2
 
 Prints one JSON object with MiB beyond inputs and output: of the first call at this length, which also fills caches, and
 of the second. The peak is the kernel's (VmHWM, reset before each call); memory arenas are off.
@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).resolve().parents[1]
 HEADS, HEAD_DIM, HASH_BITS = 12, 64, 8
 WARM_UP = 64
 CONTENDERS = ("yoso", "softmax", "mha", "attention23", "torch fp32", "torch bf16")
@@ -38,9 +39,8 @@ def peak_mib(run: Any) -> float:
 
 def contender(name: str, length: int, num_hashes: int, threads: int) -> Any:
     """What runs the call over fixed inputs and, but for torch, into a fixed output."""
-    import nodes
-    import torch_baseline
-    from inputs import gaussian
+    from benchmarks.contenders import nodes, torch_baseline
+    from benchmarks.contenders.inputs import gaussian
 
     packed = gaussian([length], HEADS, HEAD_DIM)
     rows = (packed.query, packed.key, packed.value)
@@ -58,8 +58,14 @@ def contender(name: str, length: int, num_hashes: int, threads: int) -> Any:
 def measure(name: str, length: int, num_hashes: int, threads: int) -> dict[str, float]:
     """The same in a fresh process."""
     options = {"--length": length, "--num-hashes": num_hashes, "--threads": threads}
-    command = [sys.executable, __file__, name, *(str(part) for pair in options.items() for part in pair)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.peak_memory",
+        name,
+        *(str(part) for pair in options.items() for part in pair),
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed: {done.stderr.strip()}")
     measured: dict[str, float] = json.loads(done.stdout)

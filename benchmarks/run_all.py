@@ -1,8 +1,8 @@
 """Runs every benchmark, on the CPU with each instruction set this processor has, then draws plots and writes tables.
 
-    python benchmarks/run_all.py
-    python benchmarks/run_all.py --share 0.2      # a fifth of the rounds' time: rougher figures, sooner
-    python benchmarks/run_all.py --device cuda    # the programs for CUDA instead
+    python -m benchmarks.run_all
+    python -m benchmarks.run_all --share 0.2      # a fifth of the rounds' time: rougher figures, sooner
+    python -m benchmarks.run_all --device cuda    # the programs for CUDA instead
 
 The best instruction set is measured in full; the others, to which only this project's operators are restricted, with
 one thread and without what does not depend on them. A program that fails does not keep the others from running.
@@ -14,28 +14,28 @@ import sys
 import time
 from pathlib import Path
 
-import record
-from results_files import ISA_NAMES, ISAS
+from benchmarks.measure import record
+from benchmarks.report.results_files import ISA_NAMES, ISAS
 
 # Program, budget of a case in seconds, further arguments, minutes on two quiet cores.
 BEST = (
-    ("operators.py", 1.5, (), 7),
-    ("models.py", 1.2, (), 5),
+    ("operators", 1.5, (), 7),
+    ("models", 1.2, (), 5),
 )
 RESTRICTED = (
-    ("operators.py", 0.8, ("--sections", "attention", "ragged", "projection", "frontier", "--threads", "1",
+    ("operators", 0.8, ("--sections", "attention", "ragged", "projection", "frontier", "--threads", "1",
                            "--no-torch"), 5),
-    ("models.py", 0.8, ("--sections", "models", "int8", "--threads", "1"), 2),
+    ("models", 0.8, ("--sections", "models", "int8", "--threads", "1"), 2),
 )  # fmt: skip
 
 
-CUDA = (("cuda_operators.py", 1.0, (), 8), ("cuda_models.py", 1.0, (), 6))
+CUDA = (("cuda_operators", 1.0, (), 8), ("cuda_models", 1.0, (), 6))
 
 
 def cuda_plan(share: float) -> list[tuple[str, list[str], int]]:
     """As `plan`, on a CUDA device."""
     return [
-        (program, [program, "--seconds", f"{seconds * share:g}", *more], minutes)
+        (program, [f"benchmarks.{program}", "--seconds", f"{seconds * share:g}", *more], minutes)
         for program, seconds, more, minutes in CUDA
     ]
 
@@ -53,7 +53,7 @@ def plan(best: str, share: float) -> list[tuple[str, list[str], int]]:
     todo = []
     for isa in ISAS[ISAS.index(best) :]:
         for program, seconds, further, minutes in BEST if isa == best else RESTRICTED:
-            command = [program, "--isa", isa, "--seconds", f"{seconds * share:g}", *further]
+            command = [f"benchmarks.{program}", "--isa", isa, "--seconds", f"{seconds * share:g}", *further]
             todo.append((f"{program} on {ISA_NAMES[isa]}", command, minutes))
     return todo
 
@@ -64,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--share", type=float, default=1.0, help="of the usual time for rounds")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options = parser.parse_args(arguments)
-    folder = Path(__file__).resolve().parent
+    root = Path(__file__).resolve().parents[1]
     todo = cuda_plan(options.share) if options.device == "cuda" else plan(record.isa(), options.share)
     left = sum(minutes for _, _, minutes in todo)
     failed = []
@@ -72,16 +72,16 @@ def main(arguments: list[str] | None = None) -> int:
     for number, (what, command, minutes) in enumerate(todo, start=1):
         print(f"[{number}/{len(todo)}] {what}; all that is left takes about {left} minutes", file=sys.stderr)
         try:
-            status = subprocess.run([sys.executable, *command], cwd=folder, check=False).returncode
+            status = subprocess.run([sys.executable, "-m", *command], cwd=root, check=False).returncode
         except KeyboardInterrupt:
             return 130
         left -= minutes
         if status:
             failed.append(what)
     print(f"measured for {(time.perf_counter() - started) / 60:.1f} minutes", file=sys.stderr)
-    for command in (["plots.py"], [str(folder.parent / "scripts" / "gen.py")]):
-        if subprocess.run([sys.executable, *command], cwd=folder, check=False).returncode:
-            failed.append(Path(command[0]).name)
+    for command in (["-m", "benchmarks.report.plots"], ["scripts/gen.py"]):
+        if subprocess.run([sys.executable, *command], cwd=root, check=False).returncode:
+            failed.append(command[-1])
     if failed:
         print(f"benchmarks: failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0

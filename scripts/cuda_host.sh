@@ -27,7 +27,7 @@ if [ ! -e $venv/.setup ] || [ pyproject.toml -nt $venv/.setup ]; then
   [ -x $venv/bin/python ] || "$base" -m venv $venv
   $venv/bin/python -m pip install --quiet --upgrade pip -r scripts/build_tools.txt
   # The operators that this builds are the CPU's; those of build/cuda are used.
-  $venv/bin/python -m pip install --quiet --no-build-isolation -C build-dir=build/cuda_venv -e '.[gpu,export,test,plots]'
+  $venv/bin/python -m pip install --quiet --no-build-isolation -C build-dir=build/cuda_venv -e '.[gpu,bench,test,train]'
   touch $venv/.setup
 fi
 python=$PWD/$venv/bin/python
@@ -38,7 +38,7 @@ export ATTENUATOR_TEST_CUDA=1 # a GPU that does not work is a failure, not a ski
 
 case $action in
   test) "$python" -m pytest -m cuda "$@" ;;
-  bench) "$python" benchmarks/run_all.py --device cuda "$@" ;;
+  bench) "$python" -m benchmarks.run_all --device cuda "$@" ;;
   sanitize)
     sanitizer=$(PYTHON=$python scripts/cuda_toolkit.sh sanitizer)/compute-sanitizer
     export PYTORCH_NO_CUDA_MEMORY_CACHING=1 # every tensor is an allocation of its own, so that a read beyond it is seen

@@ -13,10 +13,10 @@ from pathlib import Path
 from attenuator.ops import OPERATORS
 from attenuator.ops.spec import Knob, Operator
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
-import documents  # noqa: E402
-
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+from benchmarks.report import documents  # noqa: E402
+
 WHAT_IT_IS = {"int32": "integer", "float": "number"}
 ACCURACY = {"rises": "rises with it", "falls": "falls with it"}
 

@@ -6,22 +6,27 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from benchmarks import models, run_all
+from benchmarks.contenders import inputs, nodes
+from benchmarks.contenders.model_sessions import Graphs, Models
+from benchmarks.measure import cases, program, record
+from benchmarks.report import plots, results_files
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+ROOT = Path(__file__).resolve().parents[2]
 HEAD = {"machine", "isa", "baselines", "versions", "commit", "modified", "command", "load_average", "format_version"}
 RESULT = HEAD | {"benchmark", "seconds"}
 STATISTICS = {"median", "low", "high", "min", "max"}
 
 
 def python(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Python in the benchmarks' folder: their modules have short names that others of this run have too."""
     command = [sys.executable, *arguments]
-    return subprocess.run(command, cwd=BENCHMARKS, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
 
 
-def bench(program: str, output: Path, *arguments: str) -> dict[str, Any]:
-    done = python(program, "--seconds", "0", "--output", str(output), *arguments)
+def bench(name: str, output: Path, *arguments: str) -> dict[str, Any]:
+    done = python("-m", f"benchmarks.{name}", "--seconds", "0", "--output", str(output), *arguments)
     assert done.returncode == 0, done.stderr
     written: dict[str, Any] = json.loads(output.read_text(encoding="utf-8"))
     assert set(written) >= RESULT
@@ -31,9 +36,7 @@ def bench(program: str, output: Path, *arguments: str) -> dict[str, Any]:
 
 def supported() -> list[str]:
     """Instruction sets this processor can be restricted to."""
-    done = python("-c", "import record; from results_files import ISAS; print(*ISAS[ISAS.index(record.isa()):])")
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()
+    return list(results_files.ISAS[results_files.ISAS.index(record.isa()) :])
 
 
 def assert_timed(contenders: dict[str, Any]) -> None:
@@ -48,7 +51,7 @@ def test_operators_are_timed_beside_their_baselines(isa: str, tmp_path: Path) ->
     if isa not in supported():
         pytest.skip(f"this processor has no {isa}")
     sizes = ["--lengths", "64", "--num-hashes", "8", "32"]
-    result = bench("operators.py", tmp_path / "o.json", "--isa", isa, "--sections", "attention", "memory", *sizes)
+    result = bench("operators", tmp_path / "o.json", "--isa", isa, "--sections", "attention", "memory", *sizes)
     assert (result["benchmark"], result["isa"]) == ("operators", isa)
     rows = {(row["n"], row["threads"]): row for row in result["attention"]}
     assert set(rows) == {(16, 1), (32, 1), (64, 1), (64, 2)}
@@ -66,7 +69,7 @@ def test_operators_are_timed_beside_their_baselines(isa: str, tmp_path: Path) ->
 
 def test_models_are_timed_beside_fused_attention(tmp_path: Path) -> None:
     sizes = ["--shapes", "lra", "--lengths", "96", "--num-hashes", "8", "32", "--threads", "1"]
-    result = bench("models.py", tmp_path / "m.json", "--sections", "models", *sizes)
+    result = bench("models", tmp_path / "m.json", "--sections", "models", *sizes)
     [row] = result["models"]
     own = {"yoso m=8", "yoso m=32", "yoso-c m=32", "free attention"}
     assert set(row["contenders"]) == own | {"softmax", "mha", "attention23"}
@@ -80,7 +83,7 @@ def test_models_are_timed_beside_fused_attention(tmp_path: Path) -> None:
 
 def test_mca_and_the_papers_bits_are_timed_in_whole_models(tmp_path: Path) -> None:
     sizes = ["--shapes", "bert", "paper", "--lengths", "64", "--num-hashes", "32", "--threads", "1"]
-    result = bench("models.py", tmp_path / "m.json", "--sections", "models", *sizes)
+    result = bench("models", tmp_path / "m.json", "--sections", "models", *sizes)
     bert, paper = result["models"]
     assert {name for name in bert["over_softmax"] if name.startswith("mca")} == {
         "mca alpha=0.2", "mca alpha=0.4", "mca alpha=1",
@@ -91,41 +94,31 @@ def test_mca_and_the_papers_bits_are_timed_in_whole_models(tmp_path: Path) -> No
 
 
 def test_a_ragged_batch_runs_packed_and_padded_alike() -> None:
-    program = """
-import models
-from model_sessions import Graphs, Models, relative
-from model_batches import Batch
-graphs = Graphs(models.SHAPES["lra"], models.KNOBS["lra"])
-row = models.ragged(Models(graphs, 2), "batch", [3, 50, 17], [8], 0.0)
-assert row["errors"]["padded"] < 1e-4, row["errors"]
-assert set(row["over_fused"]) == {"yoso m=8", "free attention", "softmax"}, row
-assert row["best_fused"] == "padded" and row["lengths"] == [3, 50, 17]
-"""
-    done = python("-c", program)
-    assert done.returncode == 0, done.stderr
+    graphs = Graphs(models.SHAPES["lra"], models.KNOBS["lra"])
+    row = models.ragged(Models(graphs, 2), "batch", [3, 50, 17], [8], 0.0)
+    assert row["errors"]["padded"] < 1e-4
+    assert set(row["over_fused"]) == {"yoso m=8", "free attention", "softmax"}
+    assert row["best_fused"] == "padded"
+    assert row["lengths"] == [3, 50, 17]
 
 
 def test_int8_models_are_timed_beside_fp32(tmp_path: Path) -> None:
     sizes = ["--shapes", "lra", "--threads", "1"]
-    result = bench("models.py", tmp_path / "m.json", "--sections", "int8", *sizes)
+    result = bench("models", tmp_path / "m.json", "--sections", "int8", *sizes)
     [row] = result["int8"]
     assert set(row["over_fp32"]) == {"softmax", "yoso m=16"}
     assert 0 < row["errors"]["int8 softmax"] < 0.25
     assert row["bytes"]["int8 yoso"] < row["bytes"]["yoso"]
 
 
-def test_what_was_measured_before_an_interruption_is_kept(tmp_path: Path) -> None:
-    program = f"""
-import sys, pathlib, program
-def interrupted():
-    raise KeyboardInterrupt
-steps = [program.Step("rows", "first", lambda: {{"n": 1}}, 1.0), program.Step("rows", "second", interrupted, 1.0)]
-sys.exit(program.measure({{"benchmark": "x"}}, pathlib.Path({str(tmp_path / "x.json")!r}), lambda: steps))
-"""
+def test_what_was_measured_before_an_interruption_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted() -> Any:
+        raise KeyboardInterrupt
+
+    steps = [program.Step("rows", "first", lambda: {"n": 1}, 1.0), program.Step("rows", "second", interrupted, 1.0)]
     (tmp_path / "x.json").write_text("{}")
-    done = python("-c", program)
-    assert done.returncode == 130
-    assert "stopped" in done.stderr
+    assert program.measure({"benchmark": "x"}, tmp_path / "x.json", lambda: steps) == 130
+    assert "stopped" in capsys.readouterr().err
     assert json.loads((tmp_path / "x.json.partial").read_text())["rows"] == [{"n": 1}]
     assert (tmp_path / "x.json").read_text() == "{}"  # a finished result stays
 
@@ -140,49 +133,37 @@ sys.exit(program.measure({{"benchmark": "x"}}, pathlib.Path({str(tmp_path / "x.j
     ],
 )
 def test_crossover_is_the_length_from_which_it_stays_faster(ratios: list[float], expected: float | None) -> None:
-    done = python("-c", f"import results_files as r; print(r.crossover([64, 128, 256, 512], {ratios}))")
-    assert done.returncode == 0, done.stderr
-    found = None if done.stdout.strip() == "None" else float(done.stdout)
-    assert found is None if expected is None else found == pytest.approx(expected, rel=0.01)
+    crossover = results_files.crossover([64, 128, 256, 512], ratios)
+    assert crossover is None if expected is None else crossover == pytest.approx(expected, rel=0.01)
 
 
 def test_all_instruction_sets_are_planned_each_once() -> None:
-    done = python("-c", "import json, run_all; print(json.dumps(run_all.plan('avx512_vnni', 1.0)))")
-    assert done.returncode == 0, done.stderr
-    planned = json.loads(done.stdout)
+    planned = run_all.plan("avx512_vnni", 1.0)
     runs = [(command[0], command[command.index("--isa") + 1]) for _, command, _ in planned]
     isas = ("avx512_vnni", "avx512", "avx2")
-    assert runs == [(program, isa) for isa in isas for program in ("operators.py", "models.py")]
+    assert runs == [(program, isa) for isa in isas for program in ("benchmarks.operators", "benchmarks.models")]
     assert sum(minutes for _, _, minutes in planned) <= 30
 
 
 def test_a_wrong_result_stops_the_program() -> None:
-    program = """
-import numpy as np, cases, inputs, nodes
-packed = inputs.gaussian([40], 12, 64)
-right = nodes.yoso(packed.query, packed.key, packed.value, packed.cu_seqlens, 8, 12, 8).result()["output"]
-cases.checked("yoso", inputs.error_of_yoso(packed, right, 8, 8))
-for wrong in (right[::-1], right * 1.01, right * np.nan):
-    try:
-        cases.checked("yoso", inputs.error_of_yoso(packed, wrong, 8, 8))
-    except SystemExit as stopped:
-        print(stopped)
-"""
-    done = python("-c", program)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("yoso differs from the reference") == 3
+    packed = inputs.gaussian([40], 12, 64)
+    rows = (packed.query, packed.key, packed.value, packed.cu_seqlens)
+    right = nodes.yoso(*rows, 8, 12, 8).result()["output"]
+    cases.checked("yoso", inputs.error_of_yoso(packed, right, 8, 8))
+    for wrong in (right[::-1], right * 1.01, right * np.nan):
+        with pytest.raises(SystemExit, match="yoso differs from the reference"):
+            cases.checked("yoso", inputs.error_of_yoso(packed, wrong, 8, 8))
 
 
 def test_peak_memory_is_that_of_the_call() -> None:
     # Attention of opset 23 keeps the scores: 12 heads, 1024 * 1024 floats, 48 MiB.
-    done = python("peak_memory.py", "attention23", "--length", "1024")
+    done = python("-m", "benchmarks.peak_memory", "attention23", "--length", "1024")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["first_call_mib"] == pytest.approx(48, rel=0.25)
 
 
 def test_plots_are_drawn_from_the_committed_results(tmp_path: Path) -> None:
-    done = python("plots.py", "--output", str(tmp_path))
-    assert done.returncode == 0, done.stderr
+    assert plots.main(["--output", str(tmp_path)]) == 0
     drawn = {path.name for path in tmp_path.iterdir()}
     assert drawn >= {"speed_up.svg", "crossover.svg", "models.svg", "frontier.svg", "projection.svg"}
-    assert drawn == {path.name for path in (BENCHMARKS / "results").glob("*.svg")}
+    assert drawn == {path.name for path in (ROOT / "benchmarks" / "results").glob("*.svg")}

@@ -3,61 +3,18 @@
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from checkpoints import CHECKPOINTS, VOCAB, reference
+from checkpoints import CHECKPOINTS
+from exported import CASES, IDS, LENGTHS, eager_logits, rows, run
 
-from attenuator.bundle import Manifest, read_manifest
-from attenuator.runtime import Row, create
-from attenuator.runtime.batch import pack
+from attenuator.bundle import read_manifest
+from attenuator.runtime import create
 
-LENGTHS = [7, 1, 20, 3, 1, 44, 68]
 LAYERS = {"albert": 3, "modernbert": 3, "modernbert-mean": 3, "bert-one-layer": 1, "albert-groups": 8}
-SOFTMAX_FAMILIES = ["bert", "roberta", "xlm-roberta", "distilbert", "electra", "albert", "modernbert"]
-CASES = [
-    *((name, "mca") for name in SOFTMAX_FAMILIES),
-    ("modernbert", "softmax"),
-    ("yoso", "yoso"),
-    ("yoso-dense", "yoso"),
-    ("bert-one-layer", "mca"),
-    ("bert-multi-label", "softmax"),
-    ("distilbert-sinusoidal", "mca"),
-    ("electra-equal", "softmax"),
-    ("albert-groups", "mca"),
-    ("modernbert-mean", "mca"),
-    ("encoder-yoso", "yoso"),
-    ("encoder-yoso-first", "yoso"),
-    ("encoder-softmax", "softmax"),
-    ("encoder-softmax", "mca"),
-    ("encoder-softmax-post", "mca"),
-]
 Get = Callable[[str, str], Path]
-IDS = [f"{name}-{attention}" for name, attention in CASES]
-
-
-def rows(manifest: Manifest, lengths: list[int], knobs: dict[str, float] | None = None) -> list[Row]:
-    """Random sequences; knobs at their exact value unless given."""
-    generator = np.random.default_rng(len(lengths))
-    values = {knob.name: knob.exact for knob in manifest.knobs} | (knobs or {})
-    # 0 and 1 are padding tokens, which some families count as no token.
-    return [
-        Row(generator.integers(2, VOCAB, n), generator.integers(0, 2, n), values, seed=index)
-        for index, n in enumerate(lengths)
-    ]
-
-
-def run(session: Any, manifest: Manifest, batch: list[Row]) -> dict[str, np.ndarray]:
-    return dict(zip(manifest.outputs, session.run(manifest.outputs, pack(batch, manifest)), strict=True))
-
-
-def eager_logits(checkpoint: Path, manifest: Manifest, batch: list[Row]) -> np.ndarray:
-    """What PyTorch says about each row alone; `[B, labels]`."""
-    eager = reference(checkpoint)
-    typed = "token_type_ids" in manifest.inputs
-    return np.stack([eager(row.token_ids, row.type_ids if typed else None) for row in batch])
 
 
 @pytest.mark.parametrize("library", [True, False], ids=["library", "fallback"])

@@ -12,9 +12,9 @@ import pytest
 import torch
 import transformers
 from checkpoints import SMALL, VOCAB
+from exported import LENGTHS, eager_logits, rows, run
 from onnx import TensorProto, helper
-from test_families import LENGTHS, eager_logits, rows, run
-from test_refusals import refuse, save
+from refusals import refuse, save
 
 from attenuator.bundle import read_manifest
 from attenuator.errors import BundleError

@@ -10,8 +10,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 from common.int8_bundle import write_int8
+from exported import LENGTHS, eager_logits, rows, run
 from onnx import TensorProto, helper, numpy_helper
-from test_families import LENGTHS, eager_logits, rows, run
 
 from attenuator.bundle import Manifest, read_manifest
 from attenuator.commands.inspect import main as inspect

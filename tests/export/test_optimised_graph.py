@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from exported import CASES, IDS
 from onnx import numpy_helper
-from test_families import CASES, IDS
 
 from attenuator.export import positions
 from attenuator.export.encoder import Encoder

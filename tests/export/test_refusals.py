@@ -10,30 +10,13 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from checkpoints import MODERN, SMALL, VOCAB, bert, fast_tokenizer, train_tokenizer
+from checkpoints import MODERN, SMALL, VOCAB, bert, train_tokenizer
+from refusals import refuse, save
 
 from attenuator.errors import ExportError
 from attenuator.export import export
 
 Get = Callable[[str], Path]
-
-
-def refuse(source: str | Path, tmp_path: Path, attention: str = "mca", **options: Any) -> str:
-    """The sentence; nothing may lie in the output's parent afterwards."""
-    output = tmp_path / "out" / "bundle"
-    with pytest.raises(ExportError) as caught:
-        export(str(source), attention=attention, output=output, **options)
-    assert not output.parent.exists() or not list(output.parent.iterdir())
-    sentence = str(caught.value)
-    assert "\n" not in sentence
-    return sentence
-
-
-def save(model: Any, folder: Path, tokenizer: Any = None) -> Path:
-    transformers.utils.logging.disable_progress_bar()
-    model.save_pretrained(folder)
-    (tokenizer or fast_tokenizer()).save_pretrained(folder)
-    return folder
 
 
 def edit(folder: Path, target: Path, **changes: Any) -> Path:

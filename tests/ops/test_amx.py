@@ -217,7 +217,7 @@ import ctypes, sys
 import numpy as np
 from attenuator.ops import library_path
 from harness import isa, run
-from test_yoso import make
+from yoso_cases import make
 saved = {}
 for case, head_dim in enumerate((8, 9, 31, 33, 48, 64, 65, 127, 168, 255, 256)):
     for queries in ("all", "first"):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from cases import CASES, Case, make_inputs, output_shapes, random_shape, same_bits, split, take
 from devices import ON_HOST, TORCH, Device
-from test_fuzz import contract_broken, damage, poison
+from fuzzing import contract_broken, damage, poison
 
 from attenuator.ops import OPERATORS
 from attenuator.ops.spec import Operator

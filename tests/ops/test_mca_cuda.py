@@ -12,7 +12,7 @@ from cases import Case, defaults, make_inputs, same_bits, split, take, variants
 from devices import RAGGED_ON_HOST
 from harness import BY_NAME, Array, AttributeValue, offsets, run
 from harness_cuda import DATA_TYPES, library_path, run_on_device
-from test_mca import ESTIMATORS, clear_heads, inputs
+from mca_cases import ESTIMATORS, clear_heads, inputs
 
 from attenuator.errors import EngineError
 from attenuator.ops.mca import reference, reference_plan, rule

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from cases import same_bits
 from harness import Array, AttributeValue, offsets, run
-from test_mca import ESTIMATORS, WEIGHTS, check, inputs, plans
+from mca_cases import ESTIMATORS, WEIGHTS, check, inputs, plans
 
 from attenuator.ops.mca import reference, reference_plan, rule
 from attenuator.ops.softmax.reference import probabilities

@@ -1,53 +1,14 @@
 """YosoAttention against its reference: codes bit for bit, outputs, edge cases, errors."""
 
 import itertools
-from collections.abc import Callable
 
 import numpy as np
 import pytest
-from harness import Array, AttributeValue, offsets, run
+from harness import run
+from yoso_cases import HASHES, LENGTHS, check_codes, collisions, make, relative
 
 from attenuator.ops.yoso import gaussian_table
 from attenuator.ops.yoso.reference import Hash, codes, convolution, head_attention, unit, yoso_attention
-
-Call = Callable[[str, dict[str, Array], dict[str, AttributeValue]], list[Array]]
-
-HASHES: tuple[Hash, ...] = ("gaussian", "hadamard")
-LENGTHS = (0, 1, 7, 0, 65, 190, 501)  # count path and table path
-
-
-def make(
-    lengths: tuple[int, ...],
-    num_heads: int = 2,
-    head_dim: int = 16,
-    value_dim: int = 12,
-    num_hashes: object = 4,
-    queries: str = "all",
-    taps: int = 0,
-) -> dict[str, Array]:
-    rng = np.random.default_rng(0)
-    rows, batch = sum(lengths), len(lengths)
-
-    def draw(*shape: int) -> Array:
-        return rng.standard_normal(shape).astype(np.float32)
-
-    inputs = {
-        "query": draw(batch if queries == "first" else rows, num_heads * head_dim),
-        "key": draw(rows, num_heads * head_dim) + np.float32(0.4),
-        "value": draw(rows, num_heads * value_dim),
-        "cu_seqlens": offsets(lengths),
-        "num_hashes": np.resize(np.asarray(num_hashes, np.int32), batch),
-        "seed": rng.integers(0, 2**53, batch),
-    }
-    if taps:
-        inputs["conv_weight"] = draw(num_heads, taps)
-    return inputs
-
-
-def relative(actual: Array, expected: Array) -> float:
-    assert actual.shape == expected.shape
-    return float(np.abs(actual - expected).max(initial=0) / max(np.abs(expected).max(initial=0), 1e-30))
-
 
 # heads, head_dim, value_dim, hash_bits, hash, normalize, queries, taps
 SHAPES = [
@@ -84,37 +45,6 @@ def test_equals_the_reference(shape: tuple[int, int, int, int, Hash, int, str, i
         expected = yoso_attention(**inputs, **attributes)  # type: ignore[arg-type]
         assert actual.shape == expected.shape
         assert relative(actual, expected) < 1e-5
-
-
-def collisions(
-    query: Array, key: Array, num_hashes: int, hash_bits: int, hash: Hash, layer: int = 0, call: Call = run
-) -> Array:
-    """`[n, n]` exact collision counts as the operator sees them, through values that are unit vectors; seed 5."""
-    attributes = {"num_heads": 1, "hash_bits": hash_bits, "hash": hash, "normalize": 0, "layer": layer}
-    length, width = len(query), 256
-    counts = np.zeros((length, length))
-    for start in range(0, length, width):
-        value = np.eye(length, width, -start, np.float32)
-        inputs = {
-            "query": query, "key": key, "value": value, "cu_seqlens": offsets([length]),
-            "num_hashes": np.array([num_hashes], np.int32), "seed": np.array([5]),
-        }  # fmt: skip
-        output = call("yoso", inputs, attributes)[0]
-        counts[:, start : start + width] = (output * num_hashes)[:, : length - start]
-    np.testing.assert_allclose(counts, np.rint(counts), atol=1e-3)
-    return np.rint(counts).astype(np.int64)
-
-
-def check_codes(
-    hash: Hash, head_dim: int, hash_bits: int, num_hashes: int, length: int, layer: int = 0, call: Call = run
-) -> None:
-    """Holds the operator's collisions of rows that lie near one another against the reference's codes."""
-    rng = np.random.default_rng(head_dim)
-    key = rng.standard_normal((length, head_dim)).astype(np.float32)
-    query = key + rng.uniform(0, 1, (length, 1)).astype(np.float32) * rng.standard_normal(key.shape).astype(np.float32)
-    query_codes, key_codes = (codes(rows, 5, layer, 0, num_hashes, hash_bits, hash) for rows in (query, key))
-    expected = sum((query_codes[:, t, None] == key_codes[None, :, t]).astype(np.int64) for t in range(num_hashes))
-    assert np.array_equal(collisions(query, key, num_hashes, hash_bits, hash, layer, call), expected)
 
 
 @pytest.mark.parametrize("length", [40, 700], ids=["counts", "tables"])

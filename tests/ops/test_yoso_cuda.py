@@ -11,7 +11,7 @@ import pytest
 from cases import Case, make_inputs, split, take, variants
 from harness import Array, AttributeValue, run
 from harness_cuda import DATA_TYPES, device_name, run_on_device
-from test_yoso import check_codes, make, relative
+from yoso_cases import check_codes, make, relative
 
 from attenuator.errors import EngineError
 from attenuator.ops import OPERATORS

@@ -9,7 +9,7 @@ from harness import ISAS, Array, in_process
 COMPUTE = """
 import sys
 import numpy as np
-from test_yoso import HASHES, collisions, make
+from yoso_cases import HASHES, collisions, make
 from harness import run
 saved = {}
 rng = np.random.default_rng(1)

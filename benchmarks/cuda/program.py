@@ -6,9 +6,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import record
-from cuda_device import Place, card, cuda_place
-from program import Step, measure
+from benchmarks.cuda.device import Place, card, cuda_place
+from benchmarks.measure import record
+from benchmarks.measure.program import Step, measure
 
 PRECISIONS = ("bf16", "fp16")
 

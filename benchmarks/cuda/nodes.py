@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import torch
-from cuda_device import Place
-from nodes import OPSETS, node, own
 from onnx import TensorProto, helper
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from attenuator.runtime.device import PROVIDERS, check_providers
 from attenuator.runtime.session import load_cuda_libraries, make_options
+from benchmarks.contenders.nodes import OPSETS, node, own
+from benchmarks.cuda.device import Place
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 ELEMENTS = {

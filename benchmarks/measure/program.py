@@ -12,12 +12,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import record
-from cases import Row
-from results_files import ISAS
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
 from rich.text import Text
+
+from benchmarks.measure import record
+from benchmarks.measure.cases import Row
+from benchmarks.report.results_files import ISAS
 
 INTERRUPTED = 130  # what shells give for SIGINT
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
-import nodes
 import numpy as np
-from cases import HASH_BITS, HEAD_DIM, HEADS, Row, Runs, records
-from inputs import clustered
-from timing import interleave
+
+from benchmarks.contenders import nodes
+from benchmarks.contenders.inputs import clustered
+from benchmarks.measure.cases import HASH_BITS, HEAD_DIM, HEADS, Row, Runs, records
+from benchmarks.measure.timing import interleave
 
 LENGTHS = (1024, 4096)
 NUM_HASHES = (4, 8, 16, 32, 64, 128, 256)

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import onnx
 import torch
-from attention import CONV_SIZE
-from graphs import SWAPS, Shape, int8, padded_graph, swapped, traced, with_hash_bits
-from model_batches import Batch
-from nodes import bound
 
 from attenuator.export.encoder import Encoder, SelfAttention
 from attenuator.runtime import create
+from benchmarks.contenders.attention import CONV_SIZE
+from benchmarks.contenders.graphs import SWAPS, Shape, int8, padded_graph, swapped, traced, with_hash_bits
+from benchmarks.contenders.model_batches import Batch
+from benchmarks.contenders.nodes import bound
 
 YOSO, ALPHA = "num_hashes", "alpha"
 # Length at which the YOSO graphs' exact value is compared with PyTorch.

@@ -2,7 +2,17 @@
 
 from collections.abc import Iterator, Sequence
 
-from results_files import ISA_NAMES, Result, Row, crossovers, label, length_of, names, paper_ratios, select
+from benchmarks.report.results_files import (
+    ISA_NAMES,
+    Result,
+    Row,
+    crossovers,
+    label,
+    length_of,
+    names,
+    paper_ratios,
+    select,
+)
 
 SHAPE_NAMES = {
     "paper": "6 layers, 256 dimensions, 4 heads, feed-forward 1024 (YOSO paper, efficiency)",

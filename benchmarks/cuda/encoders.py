@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import onnx
 import torch
-from cases import Row, Runs, checked, fastest, records
-from cuda_attention import TOLERANCES
-from cuda_device import Place
-from cuda_nodes import DTYPES, ELEMENTS, DeviceRunner, attempt
-from graphs import SWAPS, Shape, swapped, traced
-from model_batches import Batch
-from model_sessions import PARITY_LENGTH, relative
-from timing import Sampler, interleave
 
 from attenuator.runtime import create
+from benchmarks.contenders.graphs import SWAPS, Shape, swapped, traced
+from benchmarks.contenders.model_batches import Batch
+from benchmarks.contenders.model_sessions import PARITY_LENGTH, relative
+from benchmarks.cuda.attention import TOLERANCES
+from benchmarks.cuda.device import Place
+from benchmarks.cuda.nodes import DTYPES, ELEMENTS, DeviceRunner, attempt
+from benchmarks.measure.cases import Row, Runs, checked, fastest, records
+from benchmarks.measure.timing import Sampler, interleave
 
 SHAPES = {
     "paper": Shape("paper", "Zeng et al., ICML 2021, appendix, efficiency tables", 6, 256, 4, 1024),

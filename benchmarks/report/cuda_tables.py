@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from results_files import Result, Row, crossover, label, names, select
-from tables import median, table, times
+from benchmarks.report.results_files import Result, Row, crossover, label, names, select
+from benchmarks.report.tables import median, table, times
 
 SHARES = {
     "tflop_s": "of the matrix rate",

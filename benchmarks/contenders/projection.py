@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
-import nodes
 import numpy as np
-from cases import CHANNELS, HEAD_DIM, HEADS, Row, Runs, checked, records
-from inputs import Packed, correlated, gaussian
-from timing import interleave, remainder_ratio
 
 from attenuator.ops.mca.reference import mca_attention
+from benchmarks.contenders import nodes
+from benchmarks.contenders.inputs import Packed, correlated, gaussian
+from benchmarks.measure.cases import CHANNELS, HEAD_DIM, HEADS, Row, Runs, checked, records
+from benchmarks.measure.timing import interleave, remainder_ratio
 
 # Tokens, and the window if any.
 CASES = ((128, 0), (512, 0), (1024, 64))

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import nodes
 import numpy as np
-import torch_baseline
-from cases import CHANNELS, HASH_BITS, HEAD_DIM, HEADS, Case, Runs, checked
-from inputs import Packed, conv_kernel, error_of_softmax, error_of_yoso, gaussian
+
+from benchmarks.contenders import nodes, torch_baseline
+from benchmarks.contenders.inputs import Packed, conv_kernel, error_of_softmax, error_of_yoso, gaussian
+from benchmarks.measure.cases import CHANNELS, HASH_BITS, HEAD_DIM, HEADS, Case, Runs, checked
 
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 SHORTEST = (16, 32)  # for exact attention alone

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from timing import Timing, interleave
+from benchmarks.measure.timing import Timing, interleave
 
 # Shape of BERT-base's attention, and YOSO's hash bits.
 HEADS, HEAD_DIM, HASH_BITS = 12, 64, 8

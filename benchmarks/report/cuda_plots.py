@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
-from cuda_tables import one_sequence, plot_name
-from drawing import COLOURS, STYLES, log_axes, save
 from matplotlib import pyplot
-from results_files import Result, label, load_cuda, names, select
+
+from benchmarks.report.cuda_tables import one_sequence, plot_name
+from benchmarks.report.drawing import COLOURS, STYLES, log_axes, save
+from benchmarks.report.results_files import Result, label, load_cuda, names, select
 
 
 def draw(folder: Path) -> None:

@@ -3,13 +3,14 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import cuda_nodes
 import torch
-from cases import HASH_BITS, HEAD_DIM, HEADS, Row, Runs, checked, fastest, records
-from cuda_device import Place
-from cuda_nodes import DTYPES, SDPA, TorchAttention, attempt
-from inputs import Packed, error_of_softmax, error_of_yoso, gaussian
-from timing import Sampler, Timing, interleave
+
+from benchmarks.contenders.inputs import Packed, error_of_softmax, error_of_yoso, gaussian
+from benchmarks.cuda import nodes as cuda_nodes
+from benchmarks.cuda.device import Place
+from benchmarks.cuda.nodes import DTYPES, SDPA, TorchAttention, attempt
+from benchmarks.measure.cases import HASH_BITS, HEAD_DIM, HEADS, Row, Runs, checked, fastest, records
+from benchmarks.measure.timing import Sampler, Timing, interleave
 
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 NUM_HASHES = (8, 16, 32, 64)

@@ -1,8 +1,7 @@
 """The CUDA device that is measured: what it is, what it reaches at best, and how time on it is taken.
 
-Everything runs on one stream of torch's, which ONNX Runtime is given too. A sample puts a kernel that only waits in
-front, so that the host has queued all runs before the first begins: device time then holds no launch that the device
-waited for. Wall time is that of single runs, each waited for.
+Everything runs on one stream of torch's, which ONNX Runtime is given too. Device time is taken as `clock` says; wall
+time is that of single runs, each waited for.
 """
 
 import argparse
@@ -15,13 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from timing import Sampler, interleave
 
 from attenuator.errors import AttenuatorError
 from attenuator.runtime.device import CPU, Device, choose
+from benchmarks.cuda.clock import CudaGroupClock, device_time_ns
+from benchmarks.measure.timing import Sampler, interleave
 
-# What the host may take to queue one run, generously; and the most a sample waits for it.
-QUEUE_S, MOST_QUEUE_S = 100e-6, 0.05
 WALL_RUNS = 5
 COPY_BYTES = 2**30
 MATMUL_SIZE = 8192
@@ -83,14 +81,8 @@ def device_sampler(place: Place) -> Sampler:
     clock_hz = 1e6 * max_sm_mhz(place.device.index)
 
     def sample(run: Callable[[], Any], count: int) -> tuple[float, float]:
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         with place.active():
-            torch.cuda._sleep(int(min(count * QUEUE_S, MOST_QUEUE_S) * clock_hz))
-            start.record(place.stream)
-            for _ in range(count):
-                run()
-            end.record(place.stream)
-        place.wait()
+            device_ns = device_time_ns(CudaGroupClock(place.stream, clock_hz), run, count)
         singles = min(count, WALL_RUNS)
         began = time.perf_counter_ns()
         with place.active():
@@ -98,16 +90,21 @@ def device_sampler(place: Place) -> Sampler:
                 run()
                 place.wait()
         wall = (time.perf_counter_ns() - began) / singles * count
-        return start.elapsed_time(end) * 1e6, wall
+        return device_ns, wall
 
     return sample
 
 
 def smi(index: int) -> dict[str, str]:
-    """What nvidia-smi says about the device, empty where there is none."""
+    """What nvidia-smi says about the device, empty where there is none.
+
+    It is asked by UUID: nvidia-smi counts all cards of the machine, CUDA those that CUDA_VISIBLE_DEVICES leaves, in its
+    order.
+    """
     if not shutil.which("nvidia-smi"):
         return {}
-    query = ["nvidia-smi", f"--id={index}", f"--query-gpu={','.join(SMI_FIELDS)}", "--format=csv,noheader,nounits"]
+    uuid = f"GPU-{torch.cuda.get_device_properties(index).uuid}"
+    query = ["nvidia-smi", f"--id={uuid}", f"--query-gpu={','.join(SMI_FIELDS)}", "--format=csv,noheader,nounits"]
     done = subprocess.run(query, capture_output=True, text=True, check=False)
     if done.returncode:
         return {}

@@ -5,16 +5,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from cases import CHANNELS, HEAD_DIM, HEADS, Row, Runs, checked, records
-from cuda_attention import TOLERANCES
-from cuda_device import Place
-from cuda_nodes import DTYPES, DeviceRunner, graph_of
-from inputs import correlated, gaussian
-from nodes import BY_KEY, node, own
-from projection import FEW_CHANNELS, HEADS_CHECKED, weights
-from timing import Sampler, interleave, remainder_ratio
 
 from attenuator.ops.mca.reference import mca_attention
+from benchmarks.contenders.inputs import correlated, gaussian
+from benchmarks.contenders.nodes import BY_KEY, node, own
+from benchmarks.contenders.projection import FEW_CHANNELS, HEADS_CHECKED, weights
+from benchmarks.cuda.attention import TOLERANCES
+from benchmarks.cuda.device import Place
+from benchmarks.cuda.nodes import DTYPES, DeviceRunner, graph_of
+from benchmarks.measure.cases import CHANNELS, HEAD_DIM, HEADS, Row, Runs, checked, records
+from benchmarks.measure.timing import Sampler, interleave, remainder_ratio
 
 LENGTH = 512
 BATCHES = (1, 128)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).resolve().parent
+FOLDER = Path(__file__).resolve().parents[1]
 RESULTS = FOLDER / "results"
 PAPER = FOLDER / "paper" / "yoso_efficiency.csv"
 # Most capable first; the first that was measured is the README's.

@@ -14,7 +14,7 @@ from typing import Any
 
 from attenuator.ops import library_path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 FORMAT_VERSION = 1
 PACKAGES = ("onnxruntime", "onnxruntime-gpu", "torch", "numpy")
@@ -80,7 +80,7 @@ def origin(arguments: Sequence[str]) -> dict[str, Any]:
         "versions": versions(),
         "commit": git("rev-parse", "HEAD"),
         "modified": bool(git("status", "--porcelain", "--", *MEASURED)),
-        "command": shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *arguments]),
+        "command": shlex.join(["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *arguments]),
         "load_average": os.getloadavg()[0],
     }
 

@@ -1,6 +1,6 @@
 """Draws the result files: speed-up over length, whole models, error beside time, MCA's projection.
 
-    python benchmarks/plots.py
+    python -m benchmarks.report.plots
 
 Writes SVG files beside the results. Needs matplotlib (extra `bench`).
 """
@@ -10,12 +10,23 @@ import math
 import sys
 from pathlib import Path
 
-import cuda_plots
 import matplotlib as mpl
-import tables
-from drawing import COLOURS, STYLES, log_axes, save
 from matplotlib import pyplot
-from results_files import ISA_NAMES, RESULTS, Result, crossovers, label, length_of, load, names, paper_ratios, select
+
+from benchmarks.report import cuda_plots, tables
+from benchmarks.report.drawing import COLOURS, STYLES, log_axes, save
+from benchmarks.report.results_files import (
+    ISA_NAMES,
+    RESULTS,
+    Result,
+    crossovers,
+    label,
+    length_of,
+    load,
+    names,
+    paper_ratios,
+    select,
+)
 
 
 def speed_up(results: dict[str, Result], path: Path) -> None:
@@ -145,11 +156,11 @@ def projection(results: dict[str, Result], path: Path) -> None:
     save(figure, path)
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Runs the program."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder")
-    folder = parser.parse_args().output
+    folder = parser.parse_args(arguments).output
     mpl.use("svg")
     mpl.rcParams |= {"svg.hashsalt": "attenuator", "svg.fonttype": "none"}
     operators, whole = load("operators"), load("models")

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 
-import cuda_tables
-import tables
-from results_files import ISA_NAMES, RESULTS, Result, load, load_cuda
+from benchmarks.report import cuda_tables, tables
+from benchmarks.report.results_files import ISA_NAMES, RESULTS, Result, load, load_cuda
 
 
 def origin(result: Result) -> str:

@@ -1,0 +1,1 @@
+"""Programs that measure: `python -m benchmarks.operators`, `.models`, `.run_all`."""

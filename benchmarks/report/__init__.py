@@ -1,0 +1,1 @@
+"""From result files to tables, plots and the generated blocks of the documentation."""

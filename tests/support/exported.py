@@ -1,0 +1,54 @@
+"""Exported checkpoints: which there are, how they run, and what PyTorch says."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from checkpoints import VOCAB, reference
+
+from attenuator.bundle import Manifest
+from attenuator.runtime import Row
+from attenuator.runtime.batch import pack
+
+LENGTHS = [7, 1, 20, 3, 1, 44, 68]
+SOFTMAX_FAMILIES = ["bert", "roberta", "xlm-roberta", "distilbert", "electra", "albert", "modernbert"]
+CASES = [
+    *((name, "mca") for name in SOFTMAX_FAMILIES),
+    ("modernbert", "softmax"),
+    ("yoso", "yoso"),
+    ("yoso-dense", "yoso"),
+    ("bert-one-layer", "mca"),
+    ("bert-multi-label", "softmax"),
+    ("distilbert-sinusoidal", "mca"),
+    ("electra-equal", "softmax"),
+    ("albert-groups", "mca"),
+    ("modernbert-mean", "mca"),
+    ("encoder-yoso", "yoso"),
+    ("encoder-yoso-first", "yoso"),
+    ("encoder-softmax", "softmax"),
+    ("encoder-softmax", "mca"),
+    ("encoder-softmax-post", "mca"),
+]
+IDS = [f"{name}-{attention}" for name, attention in CASES]
+
+
+def rows(manifest: Manifest, lengths: list[int], knobs: dict[str, float] | None = None) -> list[Row]:
+    """Random sequences; knobs at their exact value unless given."""
+    generator = np.random.default_rng(len(lengths))
+    values = {knob.name: knob.exact for knob in manifest.knobs} | (knobs or {})
+    # 0 and 1 are padding tokens, which some families count as no token.
+    return [
+        Row(generator.integers(2, VOCAB, n), generator.integers(0, 2, n), values, seed=index)
+        for index, n in enumerate(lengths)
+    ]
+
+
+def run(session: Any, manifest: Manifest, batch: list[Row]) -> dict[str, np.ndarray]:
+    return dict(zip(manifest.outputs, session.run(manifest.outputs, pack(batch, manifest)), strict=True))
+
+
+def eager_logits(checkpoint: Path, manifest: Manifest, batch: list[Row]) -> np.ndarray:
+    """What PyTorch says about each row alone; `[B, labels]`."""
+    eager = reference(checkpoint)
+    typed = "token_type_ids" in manifest.inputs
+    return np.stack([eager(row.token_ids, row.type_ids if typed else None) for row in batch])

@@ -1,0 +1,29 @@
+"""Exports that are refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+from checkpoints import fast_tokenizer
+
+from attenuator.errors import ExportError
+from attenuator.export import export
+
+
+def refuse(source: str | Path, tmp_path: Path, attention: str = "mca", **options: Any) -> str:
+    """The sentence; nothing may lie in the output's parent afterwards."""
+    output = tmp_path / "out" / "bundle"
+    with pytest.raises(ExportError) as caught:
+        export(str(source), attention=attention, output=output, **options)
+    assert not output.parent.exists() or not list(output.parent.iterdir())
+    sentence = str(caught.value)
+    assert "\n" not in sentence
+    return sentence
+
+
+def save(model: Any, folder: Path, tokenizer: Any = None) -> Path:
+    transformers.utils.logging.disable_progress_bar()
+    model.save_pretrained(folder)
+    (tokenizer or fast_tokenizer()).save_pretrained(folder)
+    return folder
