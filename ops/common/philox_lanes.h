@@ -1,5 +1,5 @@
-// Philox4x32-10 (philox.h) for Lanes::kCount blocks at once; simd/avx2.h and simd/avx512.h define
-// Lanes, 64 bits a lane.
+// Philox4x32-10 (philox.h) for several blocks at once. `Lanes` is the WideLanes of simd/avx2.h or
+// simd/avx512.h: a register of 64-bit numbers, one block in each.
 #pragma once
 
 #include "ops/common/philox.h"

@@ -1,4 +1,6 @@
-// One AVX2 register of floats. Included by kernels for it alone.
+// The vector registers of AVX2: 8 floats or 8 32-bit integers, and 4 64-bit numbers for Philox.
+// Included by kernel files for this instruction set alone (ops/common/cpu.h). avx2.h and avx512.h
+// define the same names, which the shared kernel bodies (*.inl) are written in.
 #pragma once
 
 #include <immintrin.h>
@@ -12,6 +14,7 @@ namespace {
 
 struct Simd {
   using Vector = __m256;
+  using Integers = __m256i;
   static constexpr std::int64_t kWidth = 8;
   static constexpr int kTileVectors = 2;  // accumulators: 12 of 16 registers
   static constexpr int TileRows(int vectors) { return vectors == 2 ? 6 : 12; }
@@ -35,6 +38,14 @@ struct Simd {
   // Both give b where either is NaN.
   static Vector Max(Vector a, Vector b) { return _mm256_max_ps(a, b); }
   static Vector Min(Vector a, Vector b) { return _mm256_min_ps(a, b); }
+  static Vector Sqrt(Vector x) { return _mm256_sqrt_ps(x); }
+  static Vector Abs(Vector x) { return _mm256_andnot_ps(Set(-0.0f), x); }
+  // s < 0 ? x : y, lane by lane.
+  static Vector WhereNegative(Vector s, Vector x, Vector y) { return _mm256_blendv_ps(y, x, s); }
+  // s > t ? x : y, lane by lane.
+  static Vector WhereGreater(Vector s, Vector t, Vector x, Vector y) {
+    return _mm256_blendv_ps(y, x, _mm256_cmp_ps(s, t, _CMP_GT_OQ));
+  }
   static float Sum(Vector x) {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
     s = _mm_add_ps(s, _mm_movehl_ps(s, s));
@@ -45,6 +56,47 @@ struct Simd {
     s = _mm_max_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
   }
+
+  // The same of 32-bit integers, which wrap around.
+  static Integers Set(std::int32_t x) { return _mm256_set1_epi32(x); }
+  static Integers Load(const std::int32_t* p) {
+    return _mm256_loadu_si256(reinterpret_cast<const Integers*>(p));
+  }
+  static void Store(std::int32_t* p, Integers x) {
+    _mm256_storeu_si256(reinterpret_cast<Integers*>(p), x);
+  }
+  static Integers Add(Integers a, Integers b) { return _mm256_add_epi32(a, b); }
+  static Integers Sub(Integers a, Integers b) { return _mm256_sub_epi32(a, b); }
+  static Integers Xor(Integers a, Integers b) { return _mm256_xor_si256(a, b); }
+  static Integers Max(Integers a, Integers b) { return _mm256_max_epi32(a, b); }
+  static std::int32_t Sum(Integers x) {
+    __m128i s = _mm_add_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4E));
+    s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0xB1));
+    return _mm_cvtsi128_si32(s);
+  }
+  static std::int32_t Largest(Integers x) {
+    __m128i s = _mm_max_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    s = _mm_max_epi32(s, _mm_shuffle_epi32(s, 0x4E));
+    s = _mm_max_epi32(s, _mm_shuffle_epi32(s, 0xB1));
+    return _mm_cvtsi128_si32(s);
+  }
+  // 1 in the lanes where x is negative, else 0.
+  static Integers SignBit(Integers x) { return _mm256_srli_epi32(x, 31); }
+  static Integers ShiftLeft(Integers x, int bits) {
+    return _mm256_sll_epi32(x, _mm_cvtsi32_si128(bits));
+  }
+  // floor(x / 2).
+  static Integers Half(Integers x) { return _mm256_srai_epi32(x, 1); }
+  // The nearest integer, ties to even, whatever the rounding mode of the thread.
+  static Integers Round(Vector x) {
+    return _mm256_cvtps_epi32(_mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  }
+  // The bits of |x|: they are ordered as the floats are, infinities and NaNs above the rest.
+  static Integers AbsBits(Vector x) {
+    return _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7FFFFFFF));
+  }
+  static Vector FloatOfBits(Integers x) { return _mm256_castsi256_ps(x); }
 
   // x in lanes low to high, counted from 0 and possibly outside of the register; -inf elsewhere.
   static Vector Keep(Vector x, std::int64_t low, std::int64_t high) {
@@ -100,8 +152,8 @@ struct Simd {
   }
 };
 
-// For PhiloxLanes: one unsigned number a 64-bit lane.
-struct Lanes {
+// For PhiloxLanes (philox_lanes.h): one unsigned number in each 64-bit lane.
+struct WideLanes {
   using Type = __m256i;
   static constexpr std::int64_t kCount = 4;
   static Type Set(std::uint32_t x) { return _mm256_set1_epi64x(x); }

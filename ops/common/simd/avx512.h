@@ -1,4 +1,6 @@
-// One AVX-512 register of floats. Included by kernels for it alone.
+// The vector registers of AVX-512: 16 floats or 16 32-bit integers, and 8 64-bit numbers for
+// Philox. Included by kernel files for this instruction set alone (ops/common/cpu.h). avx2.h and
+// avx512.h define the same names, which the shared kernel bodies (*.inl) are written in.
 #pragma once
 
 #include <immintrin.h>
@@ -12,6 +14,7 @@ namespace {
 
 struct Simd {
   using Vector = __m512;
+  using Integers = __m512i;
   static constexpr std::int64_t kWidth = 16;
   static constexpr int kTileVectors = 4;  // accumulators: 24 of 32 registers
   static constexpr int TileRows(int vectors) {
@@ -37,8 +40,45 @@ struct Simd {
   // Both give b where either is NaN.
   static Vector Max(Vector a, Vector b) { return _mm512_max_ps(a, b); }
   static Vector Min(Vector a, Vector b) { return _mm512_min_ps(a, b); }
+  static Vector Sqrt(Vector x) { return _mm512_sqrt_ps(x); }
+  static Vector Abs(Vector x) { return _mm512_abs_ps(x); }
+  // s < 0 ? x : y, lane by lane.
+  static Vector WhereNegative(Vector s, Vector x, Vector y) {
+    return _mm512_mask_mov_ps(y, _mm512_movepi32_mask(_mm512_castps_si512(s)), x);
+  }
+  // s > t ? x : y, lane by lane.
+  static Vector WhereGreater(Vector s, Vector t, Vector x, Vector y) {
+    return _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(s, t, _CMP_GT_OQ), x);
+  }
   static float Sum(Vector x) { return _mm512_reduce_add_ps(x); }
   static float Largest(Vector x) { return _mm512_reduce_max_ps(x); }
+
+  // The same of 32-bit integers, which wrap around.
+  static Integers Set(std::int32_t x) { return _mm512_set1_epi32(x); }
+  static Integers Load(const std::int32_t* p) { return _mm512_loadu_si512(p); }
+  static void Store(std::int32_t* p, Integers x) { _mm512_storeu_si512(p, x); }
+  static Integers Add(Integers a, Integers b) { return _mm512_add_epi32(a, b); }
+  static Integers Sub(Integers a, Integers b) { return _mm512_sub_epi32(a, b); }
+  static Integers Xor(Integers a, Integers b) { return _mm512_xor_si512(a, b); }
+  static Integers Max(Integers a, Integers b) { return _mm512_max_epi32(a, b); }
+  static std::int32_t Sum(Integers x) { return _mm512_reduce_add_epi32(x); }
+  static std::int32_t Largest(Integers x) { return _mm512_reduce_max_epi32(x); }
+  // 1 in the lanes where x is negative, else 0.
+  static Integers SignBit(Integers x) { return _mm512_srli_epi32(x, 31); }
+  static Integers ShiftLeft(Integers x, int bits) {
+    return _mm512_sll_epi32(x, _mm_cvtsi32_si128(bits));
+  }
+  // floor(x / 2).
+  static Integers Half(Integers x) { return _mm512_srai_epi32(x, 1); }
+  // The nearest integer, ties to even, whatever the rounding mode of the thread.
+  static Integers Round(Vector x) {
+    return _mm512_cvt_roundps_epi32(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  }
+  // The bits of |x|: they are ordered as the floats are, infinities and NaNs above the rest.
+  static Integers AbsBits(Vector x) {
+    return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7FFFFFFF));
+  }
+  static Vector FloatOfBits(Integers x) { return _mm512_castsi512_ps(x); }
 
   // x in lanes low to high, counted from 0 and possibly outside of the register; -inf elsewhere.
   static Vector Keep(Vector x, std::int64_t low, std::int64_t high) {
@@ -90,14 +130,14 @@ struct Simd {
     out[3] = _mm512_castpd_ps(_mm512_unpackhi_pd(c, d));
   }
 
- private:
+  // The first `count` lanes, 1 to kWidth.
   static __mmask16 First(std::int64_t count) {
     return static_cast<__mmask16>(0xFFFFu >> (16 - count));
   }
 };
 
-// For PhiloxLanes: one unsigned number a 64-bit lane.
-struct Lanes {
+// For PhiloxLanes (philox_lanes.h): one unsigned number in each 64-bit lane.
+struct WideLanes {
   using Type = __m512i;
   static constexpr std::int64_t kCount = 8;
   static Type Set(std::uint32_t x) { return _mm512_set1_epi64(x); }

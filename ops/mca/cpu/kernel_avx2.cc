@@ -16,10 +16,10 @@ __m128 Floats(__m256i words) {
 
 void Draw(std::int64_t seed, std::uint32_t layer, std::uint32_t head, std::int64_t channels,
           const float* inverse_p, float* reach) {
-  for (std::int64_t k = 0; k < channels; k += 4 * Lanes::kCount) {
+  for (std::int64_t k = 0; k < channels; k += 4 * WideLanes::kCount) {
     __m256i words[4];
-    PhiloxLanes<Lanes>(seed, layer, head, Stream::kMcaSamples, static_cast<std::uint64_t>(k / 4),
-                       words);
+    PhiloxLanes<WideLanes>(seed, layer, head, Stream::kMcaSamples,
+                           static_cast<std::uint64_t>(k / 4), words);
     __m128 a = Floats(words[0]), b = Floats(words[1]), c = Floats(words[2]), d = Floats(words[3]);
     _MM_TRANSPOSE4_PS(a, b, c, d);
     _mm_storeu_ps(reach + k, a);

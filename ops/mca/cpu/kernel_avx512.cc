@@ -5,18 +5,16 @@
 namespace attenuator {
 namespace {
 
-// The first `count` lanes, all of them from 16 on.
-__mmask16 First(std::int64_t count) {
-  return count < 16 ? static_cast<__mmask16>((1u << count) - 1u) : __mmask16{0xFFFF};
-}
+// The lanes of the next 16 entries that are there, where `count` are left.
+__mmask16 Remaining(std::int64_t count) { return Simd::First(count < 16 ? count : 16); }
 
 void Draw(std::int64_t seed, std::uint32_t layer, std::uint32_t head, std::int64_t channels,
           const float* inverse_p, float* reach) {
   const __m512i low = _mm512_set1_epi64(0xFFFFFFFFll);
-  for (std::int64_t k = 0; k < channels; k += 4 * Lanes::kCount) {
+  for (std::int64_t k = 0; k < channels; k += 4 * WideLanes::kCount) {
     __m512i words[4];
-    PhiloxLanes<Lanes>(seed, layer, head, Stream::kMcaSamples, static_cast<std::uint64_t>(k / 4),
-                       words);
+    PhiloxLanes<WideLanes>(seed, layer, head, Stream::kMcaSamples,
+                           static_cast<std::uint64_t>(k / 4), words);
     __m256 f[4];
     for (int w = 0; w < 4; ++w) f[w] = _mm512_cvtepu64_ps(_mm512_and_si512(words[w], low));
     const __m256d a = _mm256_castps_pd(_mm256_unpacklo_ps(f[0], f[1]));
@@ -40,7 +38,7 @@ std::int64_t Part(float r, std::int64_t count, const std::int32_t* columns, cons
   const __m512 limit = _mm512_set1_ps(r);
   std::int64_t sure = 0, rest = 0;
   for (std::int64_t i = 0; i < count; i += 16) {
-    const __mmask16 valid = First(count - i);
+    const __mmask16 valid = Remaining(count - i);
     const __m512i k = _mm512_maskz_loadu_epi32(valid, columns + i);
     const __mmask16 is_certain = _mm512_mask_cmp_ps_mask(
         valid, _mm512_maskz_loadu_ps(valid, inverse_p + i), limit, _CMP_LE_OQ);
@@ -58,7 +56,7 @@ std::int64_t Narrow(float r, std::int64_t count, std::int32_t* columns, float* r
   const __m512 limit = _mm512_set1_ps(r);
   std::int64_t kept = 0;
   for (std::int64_t i = 0; i < count; i += 16) {
-    const __mmask16 valid = First(count - i);
+    const __mmask16 valid = Remaining(count - i);
     const __m512 v = _mm512_maskz_loadu_ps(valid, reach + i);
     const __m512i k = _mm512_maskz_loadu_epi32(valid, columns + i);
     const __m512 p = _mm512_maskz_loadu_ps(valid, inverse_p + i);

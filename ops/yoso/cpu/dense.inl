@@ -5,17 +5,17 @@
 template <int kBlocks>
 inline void SumSome(const float* values, const std::int32_t* places, int size, const float* b,
                     std::int64_t b_block_stride, int columns, float* output, bool accumulate) {
-  Vec sums[kBlocks];
+  Floats sums[kBlocks];
   for (auto& sum : sums) sum = Zero();
   for (int i = 0; i < size; ++i) {
-    const Vec left = Set1(values[i]);
+    const Floats left = Set(values[i]);
     const float* row = b + places[i] * std::int64_t{kBlock};
     for (int c = 0; c < kBlocks; ++c) sums[c] = Fma(left, Load(row + c * b_block_stride), sums[c]);
   }
   for (int c = 0; c < kBlocks; ++c) {
     float* target = output + c * kBlock;
     const int left = columns - c * kBlock;
-    const Vec sum = accumulate ? Add(LoadColumns(target, left), sums[c]) : sums[c];
+    const Floats sum = accumulate ? Add(LoadColumns(target, left), sums[c]) : sums[c];
     if (left >= kBlock) {
       Store(target, sum);
     } else {
@@ -89,15 +89,15 @@ template <int kRows, int kBlocks>
 inline void MultiplyTile(const float* a, std::int64_t a_stride, std::int64_t depth, const float* b,
                          std::int64_t b_block_stride, int columns, float* output,
                          std::int64_t stride, bool accumulate) {
-  Vec sums[kRows][kBlocks];
+  Floats sums[kRows][kBlocks];
   for (auto& row : sums) {
     for (auto& sum : row) sum = Zero();
   }
   for (std::int64_t k = 0; k < depth; ++k) {
-    Vec right[kBlocks];
+    Floats right[kBlocks];
     for (int c = 0; c < kBlocks; ++c) right[c] = Load(b + c * b_block_stride + k * kBlock);
     for (int r = 0; r < kRows; ++r) {
-      const Vec left = Set1(a[r * a_stride + k]);
+      const Floats left = Set(a[r * a_stride + k]);
       for (int c = 0; c < kBlocks; ++c) sums[r][c] = Fma(left, right[c], sums[r][c]);
     }
   }
@@ -105,7 +105,7 @@ inline void MultiplyTile(const float* a, std::int64_t a_stride, std::int64_t dep
     for (int c = 0; c < kBlocks; ++c) {
       float* target = output + r * stride + c * kBlock;
       const int left = columns - c * kBlock;
-      const Vec sum = accumulate ? Add(LoadColumns(target, left), sums[r][c]) : sums[r][c];
+      const Floats sum = accumulate ? Add(LoadColumns(target, left), sums[r][c]) : sums[r][c];
       if (left >= kBlock) {
         Store(target, sum);
       } else {
@@ -198,28 +198,28 @@ void ExpectedCollisions(const float* query, const float* keys_transposed, int he
                                      -0.0501743046f, 0.0889789874f, -0.2145988016f, 1.5707963050f};
   constexpr float kInversePi = 0.318309886183790672f;
   for (std::int64_t j = 0; j < num_keys; j += kBlock) {
-    const Vec x = Max(Min(Load(scores + j), Set1(1.0f)), Set1(-1.0f));
-    const Vec magnitude = Abs(x);
-    Vec rest = Sub(Set1(1.0f), magnitude);
-    if (AnyGreater(magnitude, Set1(0.99f))) {
+    const Floats x = Max(Min(Load(scores + j), Set(1.0f)), Set(-1.0f));
+    const Floats magnitude = Abs(x);
+    Floats rest = Sub(Set(1.0f), magnitude);
+    if (AnyGreater(magnitude, Set(0.99f))) {
       // Near 1 the angle is the root of what rounding leaves of 1 - |x|; |q - k|^2 / 2 keeps it,
       // |q + k|^2 / 2 where q and k are opposite.
-      const Vec sign = WhereNegative(x, Set1(-1.0f), Set1(1.0f));
-      Vec squares = Zero();
+      const Floats sign = WhereNegative(x, Set(-1.0f), Set(1.0f));
+      Floats squares = Zero();
       const float* keys = keys_transposed + j * head_dim;
       for (int d = 0; d < head_dim; ++d) {
-        const Vec difference = Sub(Set1(query[d]), Mul(sign, Load(keys + d * kBlock)));
+        const Floats difference = Sub(Set(query[d]), Mul(sign, Load(keys + d * kBlock)));
         squares = Fma(difference, difference, squares);
       }
-      rest = WhereGreater(magnitude, Set1(0.99f), Mul(squares, Set1(0.5f)), rest);
+      rest = WhereGreater(magnitude, Set(0.99f), Mul(squares, Set(0.5f)), rest);
     }
-    Vec polynomial = Set1(kCoefficients[0]);
+    Floats polynomial = Set(kCoefficients[0]);
     for (int k = 1; k < 8; ++k) {
-      polynomial = Fma(polynomial, magnitude, Set1(kCoefficients[k]));
+      polynomial = Fma(polynomial, magnitude, Set(kCoefficients[k]));
     }
-    const Vec turn = Mul(Mul(Sqrt(rest), polynomial), Set1(kInversePi));  // angle / pi of |x|
-    Vec base = WhereNegative(x, turn, Sub(Set1(1.0f), turn));
-    Vec power = Set1(1.0f);
+    const Floats turn = Mul(Mul(Sqrt(rest), polynomial), Set(kInversePi));  // angle / pi of |x|
+    Floats base = WhereNegative(x, turn, Sub(Set(1.0f), turn));
+    Floats power = Set(1.0f);
     for (int bits = hash_bits;; base = Mul(base, base)) {
       if (bits & 1) power = Mul(power, base);
       bits >>= 1;
@@ -250,32 +250,32 @@ void Finish(const float* source, std::int64_t source_stride, std::int64_t block_
     const int count = rows - first < kBlock ? static_cast<int>(rows - first) : kBlock;
     const float* from = source + first * source_stride;
     float* to = output + first * stride;
-    Store(factors, Set1(scale));
+    Store(factors, Set(scale));
     if (normalize) {
       alignas(64) float totals[kBlock];
-      Store(totals, Set1(1.0f));
+      Store(totals, Set(1.0f));
       for (int i = 0; i < count; ++i) {
         const float* row = from + i * source_stride;
-        Vec squares = Zero();
+        Floats squares = Zero();
         for (int c = 0; c < columns; c += kBlock) {
           __builtin_prefetch(to + (i + kBlock) * stride + c, 1);
-          const Vec x = LoadColumns(row + c / kBlock * block_stride, columns - c);
+          const Floats x = LoadColumns(row + c / kBlock * block_stride, columns - c);
           squares = Fma(x, x, squares);
         }
-        totals[i] = ReduceAdd(squares);
+        totals[i] = Sum(squares);
       }
-      Store(factors, Div(Set1(1.0f), Sqrt(Load(totals))));
+      Store(factors, Div(Set(1.0f), Sqrt(Load(totals))));
       for (int i = 0; i < count; ++i) {
         if (totals[i] > kLowest && totals[i] < kHighest) continue;
         factors[i] = ExactFactor(from + i * source_stride, block_stride, columns, scale);
       }
     }
     for (int i = 0; i < count; ++i) {
-      const Vec factor = Set1(factors[i]);
+      const Floats factor = Set(factors[i]);
       for (int c = 0; c < columns; c += kBlock) {
         const int left = columns - c;
         const float* block = from + i * source_stride + c / kBlock * block_stride;
-        const Vec x = Mul(LoadColumns(block, left), factor);
+        const Floats x = Mul(LoadColumns(block, left), factor);
         if (left >= kBlock) {
           Store(to + i * stride + c, x);
         } else {
@@ -295,9 +295,9 @@ void Convolve(const Rows& values, int columns, const float* weights, std::int64_
     const std::int64_t high = center + reach < values.count - 1 ? center + reach : values.count - 1;
     for (int c = 0; c < columns; c += kBlock) {
       const int left = columns - c;
-      Vec sum = LoadColumns(output + i * stride + c, left);
+      Floats sum = LoadColumns(output + i * stride + c, left);
       for (std::int64_t j = low; j <= high; ++j) {
-        sum = Fma(Set1(weights[j - center + reach]), LoadColumns(values.row(j) + c, left), sum);
+        sum = Fma(Set(weights[j - center + reach]), LoadColumns(values.row(j) + c, left), sum);
       }
       if (left >= kBlock) {
         Store(output + i * stride + c, sum);

@@ -6,9 +6,9 @@ using Datum = std::int8_t;
 using PlaneDatum = std::uint8_t;
 inline constexpr int kStepDims = 4;
 
-inline void StoreData(Datum* p, IntVec a) { StoreInt8(p, a); }
-inline void StoreData(Datum* p, const IntVec (&a)[4]) { StoreInt8(p, a); }
+inline void StoreData(Datum* p, Ints a) { StoreInt8(p, a); }
+inline void StoreData(Datum* p, const Ints (&a)[4]) { StoreInt8(p, a); }
 // Not the intrinsic: GCC 12 then copies every accumulator before and after, which costs a quarter.
-inline void Dot(IntVec& sums, IntVec planes, IntVec data) {
-  asm("vpdpbusd %2, %1, %0" : "+v"(sums.v) : "v"(planes.v), "v"(data.v));
+inline void Dot(Ints& sums, Ints planes, Ints data) {
+  asm("vpdpbusd %2, %1, %0" : "+v"(sums.part[0]) : "v"(planes.part[0]), "v"(data.part[0]));
 }

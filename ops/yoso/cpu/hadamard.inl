@@ -7,65 +7,66 @@
 // a coordinate of exactly 0: the signs of the next two decide then, since taking 0 as negative for
 // query and key alike would make them agree too often.
 
-using Lanes = std::int32_t[kBlock];
+using Coordinate = std::int32_t[kBlock];  // of sixteen rows
 
 // In place, over `size` (a power of two) coordinates. Not inlined, as Flip: GCC 12 then loses a
 // third.
-[[gnu::noinline]] void WalshHadamard(Lanes* x, int size) {
+[[gnu::noinline]] void WalshHadamard(Coordinate* x, int size) {
   int half = 1;
   if (__builtin_ctz(static_cast<unsigned>(size)) % 2 == 1) {
     for (int i = 0; i < size; i += 2) {
-      const IntVec a = IntLoad(x[i]);
-      const IntVec b = IntLoad(x[i + 1]);
-      IntStore(x[i], IntAdd(a, b));
-      IntStore(x[i + 1], IntSub(a, b));
+      const Ints a = Load(x[i]);
+      const Ints b = Load(x[i + 1]);
+      Store(x[i], Add(a, b));
+      Store(x[i + 1], Sub(a, b));
     }
     half = 2;
   }
   for (; half < size; half *= 4) {  // two levels at once
     for (int start = 0; start < size; start += 4 * half) {
       for (int i = start; i < start + half; ++i) {
-        const IntVec a = IntLoad(x[i]);
-        const IntVec b = IntLoad(x[i + half]);
-        const IntVec c = IntLoad(x[i + 2 * half]);
-        const IntVec d = IntLoad(x[i + 3 * half]);
-        const IntVec ab = IntAdd(a, b);
-        const IntVec a_b = IntSub(a, b);
-        const IntVec cd = IntAdd(c, d);
-        const IntVec c_d = IntSub(c, d);
-        IntStore(x[i], IntAdd(ab, cd));
-        IntStore(x[i + half], IntAdd(a_b, c_d));
-        IntStore(x[i + 2 * half], IntSub(ab, cd));
-        IntStore(x[i + 3 * half], IntSub(a_b, c_d));
+        const Ints a = Load(x[i]);
+        const Ints b = Load(x[i + half]);
+        const Ints c = Load(x[i + 2 * half]);
+        const Ints d = Load(x[i + 3 * half]);
+        const Ints ab = Add(a, b);
+        const Ints a_b = Sub(a, b);
+        const Ints cd = Add(c, d);
+        const Ints c_d = Sub(c, d);
+        Store(x[i], Add(ab, cd));
+        Store(x[i + half], Add(a_b, c_d));
+        Store(x[i + 2 * half], Sub(ab, cd));
+        Store(x[i + 3 * half], Sub(a_b, c_d));
       }
     }
   }
 }
 
 // target = +-source, by bits [bit, bit + size) of `signs`; a set bit is a minus.
-[[gnu::noinline]] void Flip(const Lanes* source, int size, const std::uint32_t* signs, int bit,
-                            Lanes* target) {
+[[gnu::noinline]] void Flip(const Coordinate* source, int size, const std::uint32_t* signs, int bit,
+                            Coordinate* target) {
   for (int i = 0; i < size; ++i, ++bit) {
-    const IntVec minus = IntSet1(-static_cast<std::int32_t>(signs[bit >> 5] >> (bit & 31) & 1u));
-    IntStore(target[i], IntSub(IntXor(IntLoad(source[i]), minus), minus));
+    const Ints minus = Set(-static_cast<std::int32_t>(signs[bit >> 5] >> (bit & 31) & 1u));
+    Store(target[i], Sub(Xor(Load(source[i]), minus), minus));
   }
 }
 
-inline IntVec Sign(IntVec x) {  // -1, 0 or 1
-  return IntSub(IntSignBit(IntSub(IntZero(), x)), IntSignBit(x));
+inline Ints Sign(Ints x) {  // -1, 0 or 1
+  return Sub(SignBit(Sub(Set(std::int32_t{0}), x)), SignBit(x));
 }
 
 // bits[t] += 2^place where coordinate first + t is positive.
-inline void AddBits(const Lanes* x, int size, int first, int count, int place, Lanes* bits) {
+inline void AddBits(const Coordinate* x, int size, int first, int count, int place,
+                    Coordinate* bits) {
   const int last = size - 1;
-  IntVec next = Sign(IntLoad(x[(first + 1) & last]));
+  Ints next = Sign(Load(x[(first + 1) & last]));
   for (int t = 0; t < count; ++t) {
-    const IntVec after = Sign(IntLoad(x[(first + t + 2) & last]));
-    const IntVec ties = IntAdd(IntAdd(next, next), after);
-    const IntVec value = IntAdd(IntShiftLeft(IntLoad(x[first + t]), 2), ties);
+    const Ints after = Sign(Load(x[(first + t + 2) & last]));
+    const Ints ties = Add(Add(next, next), after);
+    const Ints value = Add(ShiftLeft(Load(x[first + t]), 2), ties);
     next = after;
-    const IntVec positive = IntSignBit(IntSub(IntZero(), value));  // x > 0 where -x is negative
-    IntStore(bits[t], IntAdd(IntLoad(bits[t]), IntShiftLeft(positive, place)));
+    const Ints positive = SignBit(Sub(Set(std::int32_t{0}), value));  // x > 0 where -x is negative
+    Store(bits[t], Add(Load(bits[t]), ShiftLeft(positive, place)));
   }
 }
 
@@ -75,17 +76,17 @@ bool HashHadamardAs(const HashSpec& spec, int first_hash, const Rows& rows, Code
   int size = kMinHadamardSize;
   while (size < spec.head_dim) size *= 2;
   const std::uint32_t* signs = static_cast<const std::uint32_t*>(spec.planes);
-  alignas(64) Lanes data[kHeadDimHigh];
-  alignas(64) Lanes work[kHeadDimHigh];
-  alignas(64) Lanes bits[kMaxHadamardChunk];
+  alignas(64) Coordinate data[kHeadDimHigh];
+  alignas(64) Coordinate work[kHeadDimHigh];
+  alignas(64) Coordinate bits[kMaxHadamardChunk];
   alignas(64) Datum quantised[kBatch][kHeadDimHigh];
   static_assert(kBatch == kBlock);
   const int end_hash = first_hash + spec.num_hashes;
   for (std::int64_t first = 0; first < rows.count; first += kBlock) {
     const int count = rows.count - first < kBlock ? static_cast<int>(rows.count - first) : kBlock;
-    __builtin_memset(data, 0, sizeof(Lanes) * size);
-    __builtin_memset(bits, 0, sizeof(Lanes) * spec.num_hashes);
-    IntVec sums;
+    __builtin_memset(data, 0, sizeof(Coordinate) * size);
+    __builtin_memset(bits, 0, sizeof(Coordinate) * spec.num_hashes);
+    Ints sums;
     if (!Quantise(rows, first, count, spec.head_dim, 127.0f, quantised, sums)) return false;
     for (int lane = 0; lane < count; ++lane) {
       for (int d = 0; d < spec.head_dim; ++d) data[d][lane] = quantised[lane][d];

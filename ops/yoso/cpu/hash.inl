@@ -10,7 +10,7 @@ inline constexpr std::int32_t kInfinityBits = 0x7F800000;
 inline constexpr float kTiniest =
     1e-30f;  // smaller rows hash like rows near zero: 127 / x is finite
 
-inline Vec LoadColumns(const float* p, int columns) {
+inline Floats LoadColumns(const float* p, int columns) {
   return columns >= kBlock ? Load(p) : LoadFirst(p, columns);
 }
 
@@ -20,38 +20,38 @@ inline Vec LoadColumns(const float* p, int columns) {
 //
 // What is reduced over a row's lanes is reduced for all rows at once, a third of the work.
 inline bool Quantise(const Rows& rows, std::int64_t first, int count, int head_dim, float unit,
-                     Datum (*data)[kHeadDimHigh], IntVec& sums) {
+                     Datum (*data)[kHeadDimHigh], Ints& sums) {
   const auto row = [&](int i) { return rows.row(first + (i < count ? i : 0)); };
-  IntVec of_rows[kBatch];
+  Ints of_rows[kBatch];
   for (int i = 0; i < kBatch; ++i) {
     const float* x = row(i);
-    IntVec largest = AbsBits(LoadColumns(x, head_dim));
+    Ints largest = AbsBits(LoadColumns(x, head_dim));
     for (int d = kBlock; d < head_dim; d += kBlock) {
-      largest = IntMax(largest, AbsBits(LoadColumns(x + d, head_dim - d)));
+      largest = Max(largest, AbsBits(LoadColumns(x + d, head_dim - d)));
     }
     of_rows[i] = largest;
   }
-  const IntVec maxima = MaxOfEach(of_rows);
-  if (ReduceMax(maxima) >= kInfinityBits) return false;
+  const Ints maxima = MaxOfEach(of_rows);
+  if (Largest(maxima) >= kInfinityBits) return false;
   alignas(64) float scales[kBatch];
-  Store(scales, Div(Set1(unit), Max(FloatOfBits(maxima), Set1(kTiniest))));
+  Store(scales, Div(Set(unit), Max(FloatOfBits(maxima), Set(kTiniest))));
   for (int i = 0; i < kBatch; ++i) {
     const float* x = row(i);
-    const Vec scale = Set1(scales[i]);
-    IntVec total = IntZero();
+    const Floats scale = Set(scales[i]);
+    Ints total = Set(std::int32_t{0});
     int d = 0;
     for (; d + 4 * kBlock <= head_dim; d += 4 * kBlock) {
-      IntVec rounded[4];
+      Ints rounded[4];
 #pragma GCC unroll 4
       for (int b = 0; b < 4; ++b) {
-        rounded[b] = RoundToInt(Mul(Load(x + d + b * kBlock), scale));
-        total = IntAdd(total, rounded[b]);
+        rounded[b] = Round(Mul(Load(x + d + b * kBlock), scale));
+        total = Add(total, rounded[b]);
       }
       StoreData(data[i] + d, rounded);
     }
     for (; d < head_dim; d += kBlock) {
-      const IntVec rounded = RoundToInt(Mul(LoadColumns(x + d, head_dim - d), scale));
-      total = IntAdd(total, rounded);
+      const Ints rounded = Round(Mul(LoadColumns(x + d, head_dim - d), scale));
+      total = Add(total, rounded);
       StoreData(data[i] + d, rounded);
     }
     of_rows[i] = total;
@@ -66,9 +66,9 @@ inline bool Quantise(const Rows& rows, std::int64_t first, int count, int head_d
 // that is floor(127.5 sum x) + sum u (-x) < 0.
 inline bool Quantise(const Rows& rows, std::int64_t first, int count, int head_dim,
                      Datum (*data)[kHeadDimHigh], std::int32_t* thresholds) {
-  IntVec negative;
+  Ints negative;
   if (!Quantise(rows, first, count, head_dim, -127.0f, data, negative)) return false;
-  IntStore(thresholds, IntHalf(IntSub(negative, IntShiftLeft(negative, 8))));  // -255 / 2 times
+  Store(thresholds, Half(Sub(negative, ShiftLeft(negative, 8))));  // -255 / 2 times
   return true;
 }
 
@@ -106,25 +106,24 @@ template <int kRegisters>
 [[gnu::noinline]] void HashTile(const Datum (*data)[kHeadDimHigh], const std::uint8_t* planes,
                                 int steps, const std::int32_t* thresholds,
                                 std::uint16_t (*bits)[kMaxBitWords], int word) {
-  IntVec sums[kTile][kRegisters];
+  Ints sums[kTile][kRegisters];
 #pragma GCC unroll 4
   for (int t = 0; t < kTile; ++t) {
 #pragma GCC unroll 4
-    for (int r = 0; r < kRegisters; ++r) sums[t][r] = IntSet1(thresholds[t]);
+    for (int r = 0; r < kRegisters; ++r) sums[t][r] = Set(thresholds[t]);
   }
   const std::int64_t register_stride = static_cast<std::int64_t>(steps) * 64;
   for (int s = 0; s < steps; ++s) {
-    IntVec plane[kRegisters];
+    Ints plane[kRegisters];
 #pragma GCC unroll 4
     for (int r = 0; r < kRegisters; ++r) {
-      plane[r] =
-          IntLoad(reinterpret_cast<const std::int32_t*>(planes + r * register_stride + s * 64));
+      plane[r] = Load(reinterpret_cast<const std::int32_t*>(planes + r * register_stride + s * 64));
     }
 #pragma GCC unroll 4
     for (int t = 0; t < kTile; ++t) {
       std::int32_t few;
       __builtin_memcpy(&few, data[t] + s * kStepDims, sizeof few);
-      const IntVec spread = IntSet1(few);
+      const Ints spread = Set(few);
 #pragma GCC unroll 4
       for (int r = 0; r < kRegisters; ++r) Dot(sums[t][r], plane[r], spread);
     }

@@ -83,7 +83,7 @@ inline void MultiplyTiles(const TileBuffers& buffers, const TileDepth& depth,
 inline void StoreQuad(const std::int32_t (*sums)[16 * kQuad], int rows, int word, int registers,
                       std::uint16_t (*bits)[kMaxBitWords]) {
   for (int t = 0; t < rows; ++t) {
-    const auto sum = [&](int r) { return IntLoad(sums[t] + 16 * r); };
+    const auto sum = [&](int r) { return Load(sums[t] + 16 * r); };
     if (word + kQuad <= registers) {
       StoreSigns(sum(0), sum(1), sum(2), sum(3), bits[t] + word);
     } else {
@@ -141,7 +141,7 @@ bool HashByTilesAs(const HashSpec& spec, const Rows& rows, Code* codes, std::int
         return false;
       }
       for (int t = 0; t < kBatch; ++t) {
-        IntStore(buffers.thresholds[i + t], IntSet1(thresholds[t]));
+        Store(buffers.thresholds[i + t], Set(thresholds[t]));
       }
     }
     const Rows next = rows.slice(batch + kTileBatch, count);

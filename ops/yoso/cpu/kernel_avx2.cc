@@ -2,13 +2,13 @@
 #include <immintrin.h>
 
 #include "ops/common/philox_lanes.h"
-#include "ops/common/simd/avx2.h"
+#include "ops/common/simd/blocks_avx2.h"
 #include "ops/yoso/cpu/kernel.h"
 
 namespace attenuator::yoso {
 namespace {
 
-#include "ops/yoso/cpu/vector_avx2.inl"
+#include "ops/yoso/cpu/count_avx2.inl"
 
 // 16-bit planes times 16-bit data, two products a lane, exact in 32 bits: vpmaddwd. (Products of
 // bytes through vpmaddubsw would saturate at 255 * 127 * 2.)
@@ -16,8 +16,8 @@ using Datum = std::int16_t;
 using PlaneDatum = std::int16_t;
 inline constexpr int kStepDims = 2;
 
-inline void StoreData(Datum* p, IntVec a) { StoreInt16(p, a); }
-inline void StoreData(Datum* p, const IntVec (&a)[4]) {
+inline void StoreData(Datum* p, Ints a) { StoreInt16(p, a); }
+inline void StoreData(Datum* p, const Ints (&a)[4]) {
   for (int i = 0; i < 4; ++i) StoreInt16(p + i * kBlock, a[i]);
 }
 // Not intrinsics: GCC 12 then keeps so many products in flight that an accumulator goes to memory,
@@ -28,9 +28,8 @@ inline void Dot(__m256i& sums, __m256i planes, __m256i data) {
       : "+x"(sums), "=&x"(products)
       : "x"(planes), "x"(data));
 }
-inline void Dot(IntVec& sums, IntVec planes, IntVec data) {
-  Dot(sums.a, planes.a, data.a);
-  Dot(sums.b, planes.b, data.b);
+inline void Dot(Ints& sums, Ints planes, Ints data) {
+  for (int i = 0; i < 2; ++i) Dot(sums.part[i], planes.part[i], data.part[i]);
 }
 
 #include "ops/yoso/cpu/stream.inl"

@@ -3,13 +3,13 @@
 #include <immintrin.h>
 
 #include "ops/common/philox_lanes.h"
-#include "ops/common/simd/avx512.h"
+#include "ops/common/simd/blocks_avx512.h"
 #include "ops/yoso/cpu/kernel.h"
 
 namespace attenuator::yoso {
 namespace {
 
-#include "ops/yoso/cpu/vector_avx512.inl"
+#include "ops/yoso/cpu/count_avx512.inl"
 
 // 16-bit planes times 16-bit data, two products a lane, exact in 32 bits: vpmaddwd. (Products of
 // bytes through vpmaddubsw would saturate at 255 * 127 * 2.)
@@ -17,12 +17,12 @@ using Datum = std::int16_t;
 using PlaneDatum = std::int16_t;
 inline constexpr int kStepDims = 2;
 
-inline void StoreData(Datum* p, IntVec a) { StoreInt16(p, a); }
-inline void StoreData(Datum* p, const IntVec (&a)[4]) {
+inline void StoreData(Datum* p, Ints a) { StoreInt16(p, a); }
+inline void StoreData(Datum* p, const Ints (&a)[4]) {
   for (int i = 0; i < 4; ++i) StoreInt16(p + i * kBlock, a[i]);
 }
-inline void Dot(IntVec& sums, IntVec planes, IntVec data) {
-  sums.v = _mm512_add_epi32(sums.v, _mm512_madd_epi16(planes.v, data.v));
+inline void Dot(Ints& sums, Ints planes, Ints data) {
+  sums.part[0] = Simd::Add(sums.part[0], _mm512_madd_epi16(planes.part[0], data.part[0]));
 }
 
 #include "ops/yoso/cpu/stream.inl"

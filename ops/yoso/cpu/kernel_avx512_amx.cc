@@ -3,12 +3,13 @@
 #include <immintrin.h>
 
 #include "ops/common/amx.h"
+#include "ops/common/simd/blocks_avx512.h"
 #include "ops/yoso/cpu/kernel.h"
 
 namespace attenuator::yoso {
 namespace {
 
-#include "ops/yoso/cpu/vector_avx512.inl"
+#include "ops/yoso/cpu/count_avx512.inl"
 //
 #include "ops/yoso/cpu/dot_vnni.inl"
 //

@@ -6,19 +6,19 @@
 inline constexpr int kAhead = 16;
 
 bool PackValues(const Rows& rows, int columns, float* packed, std::int64_t block_stride) {
-  IntVec largest = IntZero();
+  Ints largest = Set(std::int32_t{0});
   for (std::int64_t i = 0; i < rows.count; ++i) {
     const float* row = rows.row(i);
     float* target = packed + i * kBlock;
     for (int c = 0; c < columns; c += kBlock) {
       __builtin_prefetch(row + kAhead * rows.stride + c);
-      const Vec x = LoadColumns(row + c, columns - c);
-      largest = IntMax(largest, AbsBits(x));
+      const Floats x = LoadColumns(row + c, columns - c);
+      largest = Max(largest, AbsBits(x));
       Store(target, x);
       target += block_stride;
     }
   }
-  return ReduceMax(largest) < kInfinityBits;
+  return Largest(largest) < kInfinityBits;
 }
 
 void UnpackSums(const float* sums, std::int64_t block_stride, std::int64_t rows, int columns,
@@ -29,7 +29,7 @@ void UnpackSums(const float* sums, std::int64_t block_stride, std::int64_t rows,
     for (int c = 0; c < columns; c += kBlock) {
       __builtin_prefetch(target + kAhead * stride + c, 1);
       const int left = columns - c;
-      Vec x = Load(source);
+      Floats x = Load(source);
       if (accumulate) x = Add(x, LoadColumns(target + c, left));
       if (left >= kBlock) {
         Store(target + c, x);
@@ -45,7 +45,7 @@ template <int kTables, class Code>
 inline void Scatter(const float* __restrict values, const Code* __restrict codes,
                     std::int64_t count, float* __restrict tables, std::int64_t table_floats) {
   for (std::int64_t j = 0; j < count; ++j) {
-    const Vec value = Load(values + j * kBlock);
+    const Floats value = Load(values + j * kBlock);
     for (int t = 0; t < kTables; ++t) {
       float* bucket = tables + t * table_floats + codes[j * kGroup + t] * std::int64_t{kBlock};
       Store(bucket, Add(Load(bucket), value));
@@ -57,7 +57,7 @@ template <int kTables, bool kAccumulate, class Code>
 inline void Gather(const float* __restrict tables, std::int64_t table_floats,
                    const Code* __restrict codes, std::int64_t count, float* __restrict sums) {
   for (std::int64_t i = 0; i < count; ++i) {
-    Vec sum = kAccumulate ? Load(sums + i * kBlock) : Zero();
+    Floats sum = kAccumulate ? Load(sums + i * kBlock) : Zero();
     for (int t = 0; t < kTables; ++t) {
       sum =
           Add(sum, Load(tables + t * table_floats + codes[i * kGroup + t] * std::int64_t{kBlock}));
