@@ -21,7 +21,7 @@ ELEMENT_TYPES = {"float": "ElementType::kFloat", "int32": "ElementType::kInt32",
 
 def pascal(name: str) -> str:
     """`cu_seqlens` to `CuSeqlens`."""
-    return "".join(part.capitalize() for part in name.split("_"))
+    return "".join(word.capitalize() for word in name.split("_"))
 
 
 def boolean(value: bool) -> str:

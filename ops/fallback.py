@@ -1,0 +1,153 @@
+"""The vocabulary of `<operator>/fallback.py`: an operator's exact value as an ONNX function, for export alone.
+
+Each operator's file has `build(body, has)`: adds the nodes of its function to `body`; `has` names the inputs that the
+model's nodes have. The bodies are standard ONNX operators, O(T^2) in time and memory, blind to knobs and seeds, and
+keep to nodes that ONNX Runtime computes row by row alike whatever the batch: not `Sin`, `Cos`, `Elu`, `Log`, `Softplus`.
+
+One zero row is appended to the packed rows, a sequence of its own, and cut off at the end: with T = 0 ONNX Runtime's
+fused MatMul divides by zero.
+"""
+
+from __future__ import annotations
+
+import onnx
+from onnx import TensorProto, helper
+
+from attenuator.ops.spec import DOMAIN, Operator
+
+__all__ = ["Body", "Rows"]
+
+
+class Body:
+    """Collects the nodes of one function; every method returns the name of a value."""
+
+    def __init__(self, operator: Operator, opset: int) -> None:
+        self.operator = operator
+        self.opset = opset
+        self.nodes: list[onnx.NodeProto] = []
+        self.attributes: list[str] = []
+
+    def op(self, op_type: str, *inputs: str, out: str | None = None, **attributes: object) -> str:
+        """One node with one output."""
+        name = out or f"{op_type.lower()}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op_type, list(inputs), [name], **attributes))
+        return name
+
+    def const(self, value: object, dtype: int = TensorProto.INT64) -> str:
+        """A constant of rank 0 or 1."""
+        values = list(value) if isinstance(value, tuple) else [value]
+        shape = (len(values),) if isinstance(value, tuple) else ()
+        return self.op("Constant", value=helper.make_tensor("value", dtype, shape, values))
+
+    def real(self, value: float) -> str:
+        """A float constant."""
+        return self.const(value, TensorProto.FLOAT)
+
+    def attribute(self, name: str) -> str:
+        """The node's attribute as a scalar tensor."""
+        kind = next(item.kind for item in self.operator.attributes if item.name == name)
+        output = f"attribute_{name}"
+        if name not in self.attributes:
+            self.attributes.append(name)
+            node = helper.make_node("Constant", [], [output])
+            types = {"int": onnx.AttributeProto.INT, "float": onnx.AttributeProto.FLOAT}
+            reference = node.attribute.add()
+            reference.name = f"value_{kind}"
+            reference.type = types.get(kind, onnx.AttributeProto.STRING)
+            reference.ref_attr_name = name
+            self.nodes.append(node)
+        return output
+
+    def is_choice(self, name: str, choice: str) -> str:
+        """Whether a string attribute has this value, as a bool scalar."""
+        return self.op("Equal", self.attribute(name), self.op("Constant", value_string=choice))
+
+    def size(self, tensor: str, axis: int) -> str:
+        """Length of an axis, `[1]`."""
+        return self.op("Shape", tensor, start=axis, end=axis + 1)
+
+    def padded(self, tensor: str) -> str:
+        """`[rows, C]` with one zero row appended."""
+        return self.op("Pad", tensor, self.const((0, 0, 1, 0)))
+
+    def heads(self, tensor: str) -> str:
+        """`[rows + 1, H * D]` to `[H, rows + 1, D]`."""
+        num_heads = self.op("Unsqueeze", self.attribute("num_heads"), self.const((0,)))
+        shape = self.op("Concat", self.const((0,)), num_heads, self.const((-1,)), axis=0)
+        return self.op("Transpose", self.op("Reshape", tensor, shape), perm=[1, 0, 2])
+
+    def function(self, has: list[str]) -> onnx.FunctionProto:
+        """The finished function."""
+        return helper.make_function(
+            DOMAIN,
+            self.operator.name,
+            has,
+            [item.name for item in self.operator.outputs],
+            self.nodes,
+            [helper.make_opsetid("", self.opset)],
+            self.attributes,
+        )
+
+
+class Rows:
+    """Which sequence and position each query row and key has, the appended zero row included.
+
+    Attributes:
+        sequence: int64 `[T + 1]`, index of the sequence of each key; B for the appended row.
+        position: int64 `[T + 1]`.
+        start: int64 `[T + 1]`, first row of the key's sequence.
+        query_sequence, query_position: the same for the queries, `[rows + 1]`.
+        length: `[1]`, query rows without the appended one.
+    """
+
+    def __init__(self, body: Body, packed: str, query: str | None = None) -> None:
+        zero, one = body.const(0), body.const(1)
+        starts = body.op("Cast", "cu_seqlens", to=TensorProto.INT64)
+        total = body.op("Squeeze", body.size(packed, 0), body.const((0,)))
+        self.position = body.op("Range", zero, body.op("Add", total, one), one)
+        column = body.op("Unsqueeze", self.position, body.const((1,)))
+        reached = body.op("Cast", body.op("GreaterOrEqual", column, starts), to=TensorProto.INT64)
+        count = body.op("ReduceSum", reached, body.const((1,)), keepdims=0)
+        self.sequence = body.op("Sub", count, one)
+        self.start = body.op("Gather", starts, self.sequence)
+        if query is None:
+            return
+        # Queries are all rows, or row b for sequence b. Both index vectors are laid end to end and one is cut out.
+        self.length = body.size(query, 0)
+        first = body.op("Unsqueeze", body.is_choice("queries", "first"), body.const((0,)))
+        batch = body.op("Range", zero, body.op("Squeeze", body.size("cu_seqlens", 0), body.const((0,))), one)
+        begin = body.op("Where", first, body.const((0,)), body.size("cu_seqlens", 0))
+        end = body.op("Add", begin, body.op("Add", self.length, body.const((1,))))
+        both = {
+            "query_sequence": body.op("Concat", batch, self.sequence, axis=0),
+            "query_position": body.op("Concat", starts, self.position, axis=0),
+        }
+        self.query_sequence = body.op("Slice", both["query_sequence"], begin, end, body.const((0,)))
+        self.query_position = body.op("Slice", both["query_position"], begin, end, body.const((0,)))
+
+    def same_sequence(self, body: Body) -> str:
+        """Mask bool `[rows + 1, T + 1]`."""
+        column = body.op("Unsqueeze", self.query_sequence, body.const((1,)))
+        return body.op("Equal", column, self.sequence)
+
+    def distance(self, body: Body) -> str:
+        """int64 `[rows + 1, T + 1]`: key position minus query position."""
+        return body.op("Sub", self.position, body.op("Unsqueeze", self.query_position, body.const((1,))))
+
+    def visible(self, body: Body) -> str:
+        """Mask bool `[rows + 1, T + 1]`: same sequence, and inside the window or global."""
+        window = body.attribute("window")
+        near = body.op("LessOrEqual", body.op("Abs", self.distance(body)), window)
+        full = body.op("Equal", window, body.const(0))
+        has_global = body.op("Equal", body.attribute("global_tokens"), body.const(1))
+        first_key = body.op("Equal", self.position, self.start)
+        own_start = body.op("Gather", self.start, self.query_position)
+        first_query = body.op("Unsqueeze", body.op("Equal", self.query_position, own_start), body.const((1,)))
+        special = body.op("And", has_global, body.op("Or", first_key, first_query))
+        inside = body.op("Or", body.op("Or", near, full), special)
+        return body.op("And", self.same_sequence(body), inside)
+
+    def cut(self, body: Body, mixed: str, out: str | None = None) -> str:
+        """`[H, rows + 1, D]` to `[rows, H * D]`."""
+        flat = body.op("Reshape", body.op("Transpose", mixed, perm=[1, 0, 2]), body.const((0, -1)))
+        return body.op("Slice", flat, body.const((0,)), self.length, body.const((0,)), out=out)
