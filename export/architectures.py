@@ -14,12 +14,21 @@ from torch.nn import functional
 from attenuator.errors import ExportError
 from attenuator.export import layers, positions
 from attenuator.export.encoder import MODEL_TYPE, Encoder
-from attenuator.export.packed import PackedBatch
+from attenuator.export.packed import OPERATOR_BY_KEY, PackedBatch
+from attenuator.ops import OPERATORS
 
 __all__ = ["ARCHITECTURES", "Architecture", "architecture_of", "token_types"]
 
-SOFTMAX = ("softmax", "mca")
-YOSO = ("yoso",)
+
+def computing(attention: str) -> tuple[str, ...]:
+    """Keys of the operators that compute what a model trained with this attention was trained with."""
+    return tuple(operator.key for operator in OPERATORS if operator.attention == attention)
+
+
+def own_attributes(config: Any) -> dict[str, Any]:
+    """Attributes that the encoder's config has a value for, of the operator that it was trained with."""
+    names = [item.name for item in OPERATOR_BY_KEY[config.attention].attributes]
+    return {name: getattr(config, name) for name in names if hasattr(config, name)}
 
 
 def no_preparation(model: Any) -> None:
@@ -91,7 +100,7 @@ class Architecture:
     layer: layers.Layer
     head: Callable[[Any, Tensor], Tensor]
     norm: Callable[[Any, Tensor], Tensor] = lambda _, hidden: hidden
-    operators: Callable[[Any], tuple[str, ...]] = lambda _: SOFTMAX
+    operators: Callable[[Any], tuple[str, ...]] = lambda _: computing("softmax")
     attributes: Callable[[Any], dict[str, Any]] = lambda _: {}
     pooling: Callable[[Any], str] = lambda _: "first"
     max_tokens: Callable[[Any], int] = lambda config: config.max_position_embeddings
@@ -284,7 +293,7 @@ _ROWS = (
     _BERT(
         "yoso",
         head=sequence_head,
-        operators=lambda _: YOSO,
+        operators=lambda _: computing("yoso"),
         attributes=lambda config: {
             "hash_bits": config.hash_code_len,
             "hash": "hadamard" if config.use_fast_hash else "gaussian",
@@ -301,8 +310,8 @@ _ROWS = (
         layer=layers.encoder,
         head=lambda model, pooled: model.classifier(pooled),
         norm=lambda model, hidden: hidden if model.final_norm is None else model.final_norm(hidden),
-        operators=lambda config: YOSO if config.attention == "yoso" else SOFTMAX,
-        attributes=lambda config: {"hash_bits": config.hash_bits} if config.attention == "yoso" else {},
+        operators=lambda config: computing(config.attention),
+        attributes=own_attributes,
         pooling=lambda config: config.pooling,
         max_tokens=lambda config: config.max_tokens,
         prepare=positions.add_table,

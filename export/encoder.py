@@ -17,13 +17,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from attenuator.export.encoder_attention import (
-    PackedLayout,
-    gaussian_planes,
-    sequence_conv,
-    softmax_attention,
-    yoso_attention,
-)
+from attenuator.export.encoder_attention import ATTENTIONS, PackedLayout
+from attenuator.ops import part
 
 __all__ = ["Encoder", "EncoderConfig", "SelfAttention", "SequencePool"]
 
@@ -42,7 +37,7 @@ class EncoderConfig:
     num_hidden_layers: int = 2
     num_attention_heads: int = 2
     intermediate_size: int = 256
-    attention: Literal["yoso", "softmax"] = "yoso"
+    attention: str = "yoso"
     hash_bits: int = 8
     conv_size: int = 0
     norm: Literal["pre", "post"] = "pre"
@@ -65,14 +60,16 @@ class EncoderConfig:
         size, heads = self.hidden_size, self.num_attention_heads
         checks = {
             f"model_type is {self.model_type!r}, must be {MODEL_TYPE!r}": self.model_type == MODEL_TYPE,
-            f"attention is {self.attention!r}, must be 'yoso' or 'softmax'": self.attention in ("yoso", "softmax"),
+            f"attention is {self.attention!r}, must be one of: {', '.join(ATTENTIONS)}": self.attention in ATTENTIONS,
             f"norm is {self.norm!r}, must be 'pre' or 'post'": self.norm in ("pre", "post"),
             f"pooling is {self.pooling!r}, must be 'first' or 'mean'": self.pooling in ("first", "mean"),
             f"hidden_size {size} must be even and a multiple of num_attention_heads {heads}": size % heads
             == size % 2
             == 0,
             f"conv_size is {self.conv_size}, must be 0 or odd": self.conv_size == 0 or self.conv_size % 2 == 1,
-            "conv_size needs attention 'yoso'": self.conv_size == 0 or self.attention == "yoso",
+            f"conv_size needs an attention with a convolution, which {self.attention!r} has not": (
+                self.conv_size == 0 or self.has_convolution
+            ),
             f"hash_bits is {self.hash_bits}, must be in [1, 15]": 1 <= self.hash_bits <= 15,
             f"id2label must name labels 0 to {self.num_labels - 1}": (
                 sorted(self.id2label) == list(range(self.num_labels))
@@ -81,6 +78,12 @@ class EncoderConfig:
         for sentence, holds in checks.items():
             if not holds:
                 raise ValueError(sentence)
+
+    @property
+    def has_convolution(self) -> bool:
+        """Whether the attention's operator takes a convolution's kernel."""
+        operator = ATTENTIONS.get(self.attention)
+        return operator is not None and any(item.name == "conv_weight" for item in operator.inputs)
 
     @property
     def head_dim(self) -> int:
@@ -156,14 +159,7 @@ class SelfAttention(nn.Module):
         """
         layout = PackedLayout(cu_seqlens)
         query, key, value = (layout.pad(rows, self.num_heads) for rows in (query, key, value))
-        if self.kind == "softmax":
-            return layout.pack(softmax_attention(query, key, value, layout.is_token))
-        planes = None
-        if self.num_hashes:
-            planes = gaussian_planes(self.num_heads, self.num_hashes, self.hash_bits, self.head_dim, self.generator)
-        mixed = yoso_attention(query, key, value, layout.is_token, self.hash_bits, planes)
-        if self.conv_weight is not None:
-            mixed = mixed + sequence_conv(value, self.conv_weight)
+        mixed: Tensor = part(self.kind, "eager").attend(query, key, value, layout.is_token, self)
         return layout.pack(mixed)
 
     def forward(self, hidden: Tensor, cu_seqlens: Tensor) -> Tensor:

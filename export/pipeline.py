@@ -40,7 +40,7 @@ __all__ = [
     "staging_for",
 ]
 
-ATTENTIONS = tuple(key for key, operator in OPERATOR_BY_KEY.items() if key != "pool")
+ATTENTIONS = tuple(key for key, operator in OPERATOR_BY_KEY.items() if operator.attention)
 ESTIMATORS = next(item.choices for item in OPERATOR_BY_KEY["mca"].attributes if item.name == "estimator")
 TOOLS = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "tokenizers")
 
@@ -169,7 +169,7 @@ def check_fit(source: Source, attention: str) -> None:
     """Refuses an operator that does not compute what the model was trained with."""
     allowed = source.architecture.operators(source.model.config)
     if attention not in allowed:
-        trained = "YOSO" if "yoso" in allowed else "softmax"
+        trained = OPERATOR_BY_KEY[allowed[0]].attention
         raise ExportError(
             f"the model was trained with {trained} attention, which attention '{attention}' does not compute; "
             f"use {' or '.join(allowed)}"

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from attenuator.commandline import CommandSettings, Positionals
 from attenuator.commandline import parse as parse_command
+from attenuator.ops import OPERATORS
+from attenuator.ops.spec import Operator
 from attenuator.precision import PrecisionName
 
 __all__ = ["COMMAND", "ExportSettings", "parse"]
 
 COMMAND = "export"
 POSITIONALS = Positionals("SOURCE", 1, "checkpoint folder, or FILE.py:NAME; see below")
-USAGE = "SOURCE --attention {softmax,mca,yoso} --output BUNDLE [options]"
-EXAMPLES = """\
+USAGE = "SOURCE --attention ATTENTION --output BUNDLE [options]"
+_EXAMPLES = """\
   attenuator export checkpoints/sst2-bert --attention mca --output bundles/sentiment
   attenuator export checkpoints/long-yoso --attention yoso --output bundles/contracts --max-tokens 4096
   attenuator export mymodel.py:load --attention softmax --output bundles/baseline --name baseline
@@ -28,9 +31,7 @@ SOURCE is one of
                 labels None takes those of the model's config
 
 which --attention?
-  softmax  exact attention, no knob: the baseline, for any model trained with softmax attention
-  mca      for the same models: the knob alpha trades accuracy for time in the value projection; 0 is exact
-  yoso     for models trained with YOSO attention: the knob num_hashes makes attention linear in length; 0 is exact
+{attentions}
 
 which --precision?
   fp32  as trained, for CPU and CUDA
@@ -50,11 +51,27 @@ depends on the padding. Bundles have no padding; they give what transformers giv
 
 exit codes: 0 the bundle is there, 1 the model cannot be exported, 2 usage error; errors are one sentence on stderr"""
 
+ATTENTIONS = tuple(operator for operator in OPERATORS if operator.attention)
+if TYPE_CHECKING:
+    AttentionName = str
+else:
+    AttentionName = Literal[tuple(operator.key for operator in ATTENTIONS)]
+
+
+def attention_help(operator: Operator) -> str:
+    """What an operator computes, for which models, and its knobs."""
+    knobs = [f"the knob {knob.name}, exact at {knob.exact:g}" for knob in operator.knobs]
+    text = f"for models trained with {operator.attention} attention; {' and '.join(knobs) or 'no knob'}. {operator.doc}"
+    return textwrap.fill(text, 118, initial_indent=f"  {operator.key:8} ", subsequent_indent=" " * 11)
+
+
+EXAMPLES = _EXAMPLES.replace("{attentions}", "\n".join(map(attention_help, ATTENTIONS)))
+
 
 class ExportSettings(CommandSettings):
     """Turn a trained text classifier into a bundle that `attenuator serve` runs."""
 
-    attention: Literal["softmax", "mca", "yoso"]
+    attention: AttentionName
     """Operator that computes attention; see below."""
     output: Path
     """Folder of the bundle; a bundle that is there already is replaced, anything else is left alone."""

@@ -2,7 +2,7 @@
 
 Each operator's file has `build(body, has)`: adds the nodes of its function to `body`; `has` names the inputs that the
 model's nodes have. The bodies are standard ONNX operators, O(T^2) in time and memory, blind to knobs and seeds, and
-keep to nodes that ONNX Runtime computes row by row alike whatever the batch: not `Sin`, `Cos`, `Elu`, `Log`, `Softplus`.
+keep to nodes that give a row the same bits in any batch, which `Sin`, `Cos`, `Elu`, `Log` and `Softplus` do not.
 
 One zero row is appended to the packed rows, a sequence of its own, and cut off at the end: with T = 0 ONNX Runtime's
 fused MatMul divides by zero.

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from attenuator.export.encoder import Encoder, EncoderConfig, SequencePool, SinusoidalPositions
-from attenuator.export.encoder_attention import (
-    PackedLayout,
+from attenuator.export.encoder_attention import PackedLayout
+from attenuator.ops.yoso.eager import (
     collisions,
     expected_collisions,
     gaussian_planes,
@@ -145,7 +145,7 @@ def test_attention_in_query_blocks_equals_attention_at_once(monkeypatch: pytest.
     token = torch.tensor([[True] * 9, [True] * 4 + [False] * 5])
     with torch.no_grad():
         whole = yoso_attention(*rows, token, 8)
-        monkeypatch.setattr("attenuator.export.encoder_attention.BLOCK_SCORES", 2 * 2 * 9 * 2)
+        monkeypatch.setattr("attenuator.ops.yoso.eager.BLOCK_SCORES", 2 * 2 * 9 * 2)
         torch.testing.assert_close(yoso_attention(*rows, token, 8), whole)
 
 
