@@ -1,40 +1,27 @@
-"""Runs what the scheduler hands out: one thread a lane, results back to the requests that wait.
-
-Everything but `Model.run` and the tokenizer happens on the event loop, so that no state needs a lock.
-"""
+"""What the routes ask: admission, tokenizing, running, and starting and stopping all that this takes."""
 
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-import numpy as np
-
-from attenuator.errors import (
-    AttenuatorError,
-    BundleError,
-    EngineError,
-    InvalidRequest,
-    NotReady,
-    Overloaded,
-    UnknownModel,
-)
+from attenuator.errors import BundleError, InvalidRequest, NotReady, Overloaded, UnknownModel
 from attenuator.ops.knobs import KnobValue
-from attenuator.runtime import Cancellation, Encoded, Input, Model, Row, RowResult, choose, load
-from attenuator.serve.scheduler import LANES, Entry, Job, Lane, Pace, Queue
+from attenuator.runtime import Encoded, Input, Model, Row, choose, load
+from attenuator.serve.jobs import LANES, Job, Lane, Pace, demand_of
+from attenuator.serve.lanes import Lanes
+from attenuator.serve.scheduler import Queue
 from attenuator.serve.settings import ServeSettings
+from attenuator.serve.tokenizing import STOPPED, TokenEstimate, TokenizerThreads
+from attenuator.serve.warmup import warm_up
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-LARGE_SIZE = 200_000  # characters or ids
-INLINE_SIZE = 4096  # characters or ids that the event loop tokenizes itself: below 1 ms
-WARM_UP_TOKENS = (16, 256)
 FREE_QUEUE_SHARE = 0.5
 
 
@@ -44,27 +31,23 @@ class Engine:
     Attributes:
         models: loaded models by name.
         state: `starting`, `ready`, `draining` or `stopped`.
-        arriving: requests that were read and are not in the queue yet.
         requests: requests in progress.
     """
 
     def __init__(self, settings: ServeSettings) -> None:
         self.models: dict[str, Model] = {}
         self.state = "starting"
-        self.arriving = 0
         self.requests = 0
         self._settings = settings
         self._queue = Queue(settings.max_batch_tokens)
         self._paces: dict[str, Pace] = {}
-        self._wake = {lane: asyncio.Event() for lane in LANES}
-        self._settled = asyncio.Event()
+        self._estimates: dict[str, TokenEstimate] = {}
         self._idle = asyncio.Event()
         self._idle.set()
-        self._running: dict[Lane, tuple[list[Entry], Cancellation]] = {}
-        self._lanes: list[asyncio.Task[None]] = []
         self._compute = ThreadPoolExecutor(len(LANES), thread_name_prefix="compute")
-        self._tokenize = ThreadPoolExecutor(2, thread_name_prefix="tokenize")
-        self._tokenize_large = ThreadPoolExecutor(1, thread_name_prefix="tokenize-large")
+        self._tokenizer = TokenizerThreads()
+        company = partial(self._tokenizer.wait_settled, settings.max_wait_ms / 1000)
+        self._lanes = Lanes(self._queue, self.models, self._paces, self._compute, company)
 
     async def start(self, folders: Sequence[Path]) -> None:
         """Loads the bundles, runs each once, and opens for requests.
@@ -77,24 +60,27 @@ class Engine:
             OperatorLibraryMissing: the operators are not built, or not for the device.
             DeviceUnavailable: the device that the settings want cannot be used.
         """
-        loop = asyncio.get_running_loop()
         settings = self._settings
-        choice = await loop.run_in_executor(self._compute, choose, settings.device, settings.device_id)
+        choice = await self._off_loop(partial(choose, settings.device, settings.device_id))
         if settings.device != "cpu":
             level = logging.WARNING if choice.device.kind == "cpu" else logging.INFO
             log.log(level, "running on %s: %s", choice.device, choice.reason)
-        wanted = [partial(load, folder, device=choice.device, threads=settings.threads) for folder in folders]
-        found = await asyncio.gather(*(loop.run_in_executor(self._compute, call) for call in wanted))
-        for folder, model in zip(folders, found, strict=True):
-            manifest = model.manifest
-            if manifest.name in self.models:
-                raise BundleError(f"bundle {folder}: bundle.json: name '{manifest.name}' is taken by another bundle")
-            self._paces[manifest.name] = await loop.run_in_executor(self._compute, warm_up, model)
-            self.models[manifest.name] = model
-            log.info("loaded %s (%s, revision %.12s)", manifest.name, manifest.attention.operator, manifest.revision)
-        self._lanes = [asyncio.create_task(self._serve(lane)) for lane in LANES]
+        calls = [partial(load, folder, device=choice.device, threads=settings.threads) for folder in folders]
+        models = await asyncio.gather(*(self._off_loop(call) for call in calls))
+        for folder, model in zip(folders, models, strict=True):
+            await self._add(folder, model)
+        self._lanes.start()
         if self.state == "starting":
             self.state = "ready"
+
+    async def _add(self, folder: Path, model: Model) -> None:
+        manifest = model.manifest
+        if manifest.name in self.models:
+            raise BundleError(f"bundle {folder}: bundle.json: name '{manifest.name}' is taken by another bundle")
+        self._paces[manifest.name] = await self._off_loop(partial(warm_up, model, self._settings.max_batch_tokens))
+        self._estimates[manifest.name] = TokenEstimate()
+        self.models[manifest.name] = model
+        log.info("loaded %s (%s, revision %.12s)", manifest.name, manifest.attention.operator, manifest.revision)
 
     def model(self, name: str | None) -> Model:
         """The model a request names; the only one where it names none.
@@ -164,38 +150,25 @@ class Engine:
 
         Raises:
             InvalidRequest: names the input.
-            Overloaded: too many tokens are waiting.
+            Overloaded: too many tokens are waiting, as far as the inputs' size tells.
+            NotReady: the service was stopped meanwhile.
         """
-        size = sum(item.size for item in items)
-        if size <= INLINE_SIZE:
-            return [item.encode(model, truncate) for item in items]
-        wanted = [True]
-
-        def encode() -> list[Encoded]:
-            done = []
-            for item in items:
-                if not wanted:  # the request is gone; the thread must not go on
-                    break
-                done.append(item.encode(model, truncate))
-            return done
-
-        # A text of megabytes takes seconds: those of usual size do not queue behind it.
-        pool = self._tokenize if size <= LARGE_SIZE else self._tokenize_large
-        self.arriving += size <= LARGE_SIZE
-        try:
-            return await asyncio.get_running_loop().run_in_executor(pool, encode)
-        finally:
-            wanted.clear()
-            self.arriving -= size <= LARGE_SIZE
-            if not self.arriving:
-                self._settled.set()
+        estimate = self._estimates[model.manifest.name]
+        # A refusal must cost less than an answer, or overload eats the time for answers: tokens are estimated first.
+        tokens = [estimate.tokens(item, model.manifest.max_tokens) for item in items]
+        demand = demand_of(tokens, self._seconds(model, self._costs(model, tokens, knobs)))
+        self._check_room(demand)
+        with self._queue.reserved(demand):
+            encoded = await self._tokenizer.encode(model, items, truncate)
+        estimate.learn(items, encoded)
+        return encoded
 
     async def run(self, model: Model, rows: list[Row]) -> Job:
         """Queues a request's rows and waits for their results; cancelling the call drops the work.
 
         Args:
             model: the model.
-            rows: one an input.
+            rows: one an input, all with the same knobs.
 
         Returns:
             The finished job.
@@ -203,22 +176,14 @@ class Engine:
         Raises:
             Overloaded: too many tokens are waiting.
             EngineError: a row failed.
+            NotReady: the service was stopped meanwhile.
         """
-        name = model.manifest.name
-        costs = [model.predict_cost(len(row.token_ids), row.knobs) for row in rows]
-        job = Job(name, rows, costs, asyncio.get_running_loop().create_future())
-        entries = self._queue.plan(job, self._paces[name], time.monotonic())
-        full = self._queue.full(entries, self._settings.max_queue_tokens)
-        if full:
-            raise self._overloaded(f"{self._queue.load[full].tokens} tokens are waiting", full)
-        self._queue.push(entries)
-        for lane in {entry.lane for entry in entries}:
-            self._wake[lane].set()
-        try:
-            await job.done
-        finally:
-            if any(result is None for result in job.results):
-                self._drop(job)
+        tokens = [len(row.token_ids) for row in rows]
+        costs = self._costs(model, tokens, rows[0].knobs)
+        seconds = self._seconds(model, costs)
+        self._check_room(demand_of(tokens, seconds))
+        job = Job(model.manifest.name, rows, costs, asyncio.get_running_loop().create_future())
+        await self._lanes.finish(job, seconds)
         return job
 
     async def drain(self) -> None:
@@ -231,125 +196,39 @@ class Engine:
             log.warning("stopping with %d requests in progress", self.requests)
 
     async def stop(self) -> bool:
-        """Ends the lanes; a run under way is stopped at its next node.
+        """Ends everything; requests in progress get NotReady, and a run under way is stopped at its next node.
 
         Returns:
             Whether a thread is still at work, which cannot be interrupted inside a node or while it loads.
         """
-        busy = bool(self._running) or self.state == "starting"
+        busy = self.state == "starting"
         self.state = "stopped"
-        for _, cancellation in self._running.values():
-            cancellation.cancel()
-        for task in self._lanes:
-            task.cancel()
-        await asyncio.gather(*self._lanes, return_exceptions=True)
-        for pool in (self._compute, self._tokenize, self._tokenize_large):
-            pool.shutdown(wait=False, cancel_futures=True)
+        busy |= self._tokenizer.stop()
+        busy |= await self._lanes.stop(NotReady(STOPPED))
+        self._compute.shutdown(wait=False, cancel_futures=True)
         return busy
+
+    def _costs(self, model: Model, tokens: Sequence[int], knobs: Mapping[str, KnobValue]) -> list[float]:
+        return [model.predict_cost(count, knobs) for count in tokens]
+
+    def _seconds(self, model: Model, costs: Sequence[float]) -> list[float]:
+        pace = self._paces[model.manifest.name]
+        return [pace.seconds(cost) for cost in costs]
+
+    def _check_room(self, demand: Mapping[Lane, int]) -> None:
+        """Refuses tokens that find no room.
+
+        Raises:
+            Overloaded: too many are waiting.
+        """
+        lane = self._queue.full(demand, self._settings.max_queue_tokens)
+        if lane:
+            raise self._overloaded(f"{self._queue.lanes[lane].load.tokens} tokens are waiting", lane)
 
     def _overloaded(self, what: str, lane: Lane) -> Overloaded:
         # By then part of what waits is done, and a new request finds room.
-        running = sum(entry.seconds for batch, _ in self._running.values() for entry in batch if entry.lane == lane)
-        wait_s = max(1.0, running + self._queue.load[lane].seconds * FREE_QUEUE_SHARE)
+        wait_s = max(1.0, self._lanes.remaining_s(lane) * FREE_QUEUE_SHARE)
         return Overloaded(f"the service is overloaded: {what}; try again in {wait_s:.0f} s", retry_after_s=wait_s)
 
-    def _drop(self, job: Job) -> None:
-        self._queue.drop(job)
-        for batch, cancellation in self._running.values():
-            if all(entry.job.over for entry in batch):
-                cancellation.cancel()
-
-    async def _serve(self, lane: Lane) -> None:
-        wake = self._wake[lane]
-        while True:
-            await wake.wait()
-            if lane == "light" and self.arriving and self._settings.max_wait_ms:
-                self._settled.clear()
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._settled.wait(), self._settings.max_wait_ms / 1000)
-            batch = self._queue.take(lane)
-            if not batch:
-                wake.clear()
-                continue
-            try:
-                await self._run(lane, batch)
-            except Exception:  # a lane must outlive whatever happens to one batch
-                log.exception("lane %s failed on a batch", lane)
-                for entry in batch:
-                    _fail(entry.job, EngineError("the engine failed on this request"))
-
-    async def _run(self, lane: Lane, batch: list[Entry]) -> None:
-        batch = [entry for entry in batch if not entry.job.over]
-        if not batch:
-            return
-        model = self.models[batch[0].job.model]
-        rows = [entry.job.rows[entry.index] for entry in batch]
-        started = time.monotonic()
-        for entry in batch:
-            if entry.job.started_s is None:
-                entry.job.started_s = started
-        cancellation = Cancellation()
-        self._running[lane] = (batch, cancellation)
-        try:
-            results = await self._thread(lambda: model.run(rows, cancellation))
-        except AttenuatorError as error:
-            await self._alone(lane, batch, error)
-            return
-        finally:
-            del self._running[lane]
-        cost = sum(entry.job.costs[entry.index] for entry in batch)
-        self._paces[model.manifest.name].saw(cost, time.monotonic() - started)
-        for entry, result in zip(batch, results, strict=True):
-            _deliver(entry, result)
-
-    async def _alone(self, lane: Lane, batch: list[Entry], error: AttenuatorError) -> None:
-        """Runs each request of a failed batch alone: whichever broke it fails, the others are answered."""
-        jobs = list({id(entry.job): entry.job for entry in batch if not entry.job.over}.values())
-        if len(jobs) == 1:
-            _fail(jobs[0], error)
-            return
-        for job in jobs:
-            await self._run(lane, [entry for entry in batch if entry.job is job])
-
-    async def _thread(self, call: Callable[[], T]) -> T:
+    async def _off_loop(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._compute, call)
-
-
-def warm_up(model: Model) -> Pace:
-    """Runs a model twice on a few lengths, so that the first request finds memory and planes in place.
-
-    Args:
-        model: just loaded.
-
-    Returns:
-        How fast it runs here.
-    """
-    pace = Pace()
-    knobs = model.knobs.defaults()
-    for length in WARM_UP_TOKENS:
-        # The last id is the one that the check at load has run.
-        ids = np.full(min(length, model.manifest.max_tokens), model.manifest.vocab_size - 1, dtype=np.int64)
-        row = Row(ids, np.zeros_like(ids), knobs)
-        for _ in range(2):
-            started = time.monotonic()
-            model.run([row])
-            seconds = time.monotonic() - started
-        pace = Pace(max(1e8, model.predict_cost(len(ids), knobs) / max(seconds, 1e-5)))
-    return pace
-
-
-def _deliver(entry: Entry, result: RowResult) -> None:
-    job = entry.job
-    if job.over:
-        return
-    if not np.isfinite(result.logits).all():
-        _fail(job, EngineError(f"model '{job.model}' gave logits that are not finite"))
-        return
-    job.results[entry.index] = result
-    if all(found is not None for found in job.results):
-        job.done.set_result(True)
-
-
-def _fail(job: Job, error: Exception) -> None:
-    if not job.done.done():
-        job.done.set_exception(error)

@@ -30,7 +30,7 @@ from attenuator.serve.body import client_disconnected, read_body
 from attenuator.serve.documentation import page
 from attenuator.serve.engine import Engine
 from attenuator.serve.errors import JSON, ErrorBody, MalformedBody, dump, response_for
-from attenuator.serve.scheduler import Job
+from attenuator.serve.jobs import Job
 from attenuator.serve.settings import ServeSettings
 
 log = logging.getLogger(__name__)

@@ -1,219 +1,202 @@
 """Which rows run next, and together.
 
-Plain data: no clock, no threads, no event loop. Rows wait in one order per model and lane, and leave as packed batches.
-
-*Order.* A row's place is its request's arrival plus the predicted time of that request's rows up to and including it.
-A short request overtakes the many rows of a large one, yet nothing waits for ever: a row is overtaken only by what
-arrives before its place, which is its arrival plus its own work.
-
-*Batches.* Rows join in that order, whatever their knobs, while tokens stay within the budget and the predicted time
-within `BATCH_S`: a batch-mate delays a short row by no more than that. The first row always runs.
+Plain data: no clock, no threads, no event loop. Rows wait by model and lane, and leave as packed batches.
 
 *Lanes.* A run cannot be interrupted, so rows predicted to take longer than `HEAVY_S` go through a lane, and a thread,
 of their own. Both lanes share the cores; a light row never waits for a heavy one to end.
+
+*Order* is start-time fair queueing (Goyal, Vin and Cheng, 1996), with each request a flow. A lane has a virtual time:
+the start of the row that last led a batch. A request's first row starts at the virtual time of its arrival, each
+further row when the one before it would end, by predicted seconds. The lowest start goes first; rows with equal starts
+go by size class (powers of four of their seconds), then by arrival. So nothing that waits starts before a newcomer: a
+short request goes next, however many rows others have queued, and large requests take turns.
+
+*The oldest.* Newcomers alone could hold a large request back for ever. Of the time that a lane runs, `OLDEST_SHARE` is
+owed to the request that has waited longest; where it got less by fair order, its next row leads a batch. Hence
+what first-come, first-served would finish after w seconds of work is finished after (w + one row) / OLDEST_SHARE.
+
+*Batches.* Rows of one model join in fair order, whatever their knobs, while tokens stay within the budget and the
+predicted time within `BATCH_S`. The first row always runs; heavy rows run alone. A short request on an otherwise busy
+lane waits for the batch under way, at times for one that the oldest leads, and then runs: each lasts at most `HEAVY_S`,
+mostly `BATCH_S`.
 """
 
-import asyncio
+import contextlib
 import heapq
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+import math
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 
-from attenuator.runtime import Row, RowResult
+from attenuator.serve.jobs import LANES, Entry, Job, Lane, Load, lane_of
 
-Lane = Literal["light", "heavy"]
-LANES: tuple[Lane, Lane] = ("light", "heavy")
 BATCH_S = 0.05
-HEAVY_S = 0.2
-RUN_OVERHEAD_S = 2e-4
+OLDEST_SHARE = 0.25
 
 
-@dataclass(slots=True, eq=False)
-class Job:
-    """One request's rows on their way.
+class LaneQueue:
+    """Rows that wait in one lane.
 
     Attributes:
-        model: name of the model.
-        rows: one an input; emptied when the job is dropped.
-        costs: predicted multiply-adds of each row.
-        done: set to True, or to an exception, when every row has its result or one failed.
-        results: by row.
-        submitted_s: clock at submission.
-        started_s: clock when its first row began to run.
-        waiting: what of it waits, by lane.
-        dropped: whether nobody wants it any more.
+        load: what waits.
+        reserved_tokens: estimated tokens of requests that are being tokenized.
     """
 
-    model: str
-    rows: list[Row]
-    costs: Sequence[float]
-    done: asyncio.Future[bool]
-    results: list[RowResult | None] = field(default_factory=list)
-    submitted_s: float = 0.0
-    started_s: float | None = None
-    waiting: dict[Lane, "Load"] = field(default_factory=dict)
-    dropped: bool = False
-
-    @property
-    def over(self) -> bool:
-        """Whether nobody waits for its rows any more."""
-        return self.dropped or self.done.done()
-
-
-@dataclass(slots=True, order=True)
-class Entry:
-    """A row in the queue, ordered by its place.
-
-    Attributes:
-        place: arrival plus predicted time of the request up to here, in seconds.
-        number: arrival order, where places are equal.
-        job: the request.
-        index: its row.
-        lane: where it waits.
-        tokens: its length.
-        seconds: its predicted time.
-    """
-
-    place: float
-    number: int
-    job: Job = field(compare=False)
-    index: int = field(compare=False)
-    lane: Lane = field(compare=False)
-    tokens: int = field(compare=False)
-    seconds: float = field(compare=False)
-
-
-@dataclass(slots=True)
-class Pace:
-    """How fast a model runs here: a moving average over the batches that ran.
-
-    Attributes:
-        cost_per_s: predicted multiply-adds that a second gets through.
-    """
-
-    cost_per_s: float = 5e9
-
-    def seconds(self, cost: float) -> float:
-        """Predicted time of a cost."""
-        return RUN_OVERHEAD_S + cost / self.cost_per_s
-
-    def saw(self, cost: float, seconds: float) -> None:
-        """Learns from a batch."""
-        measured = cost / max(seconds - RUN_OVERHEAD_S, 1e-5)
-        self.cost_per_s += 0.1 * (min(max(measured, 1e8), 1e13) - self.cost_per_s)
-
-
-@dataclass(slots=True)
-class Load:
-    """What waits in a lane, or of a job in it.
-
-    Attributes:
-        tokens: of rows whose request is still wanted.
-        seconds: their predicted time.
-    """
-
-    tokens: int = 0
-    seconds: float = 0.0
-
-    def add(self, tokens: int, seconds: float) -> None:
-        """Counts rows in, or out where negative."""
-        self.tokens += tokens
-        self.seconds += seconds
-
-
-class Queue:
-    """Rows that wait.
-
-    Attributes:
-        load: what waits, by lane.
-    """
-
-    def __init__(self, max_batch_tokens: int) -> None:
-        self.load = {lane: Load() for lane in LANES}
+    def __init__(self, lane: Lane, max_batch_tokens: int) -> None:
+        self.load = Load()
+        self.reserved_tokens = 0
+        self._lane = lane
         self._max_batch_tokens = max_batch_tokens
-        self._waiting: dict[Lane, dict[str, list[Entry]]] = {lane: {} for lane in LANES}
-        self._count = 0
+        self._virtual_s = 0.0
+        self._owed_s = 0.0
+        self._heaps: dict[str, list[Entry]] = {}  # by model; an entry that left otherwise is skipped later
+        self._by_job: dict[Job, deque[Entry]] = {}  # jobs by arrival, rows in order
 
-    def plan(self, job: Job, pace: Pace, now_s: float) -> list[Entry]:
-        """Gives a request's rows their places and lanes, without queueing them.
+    def push(self, job: Job, rows: Sequence[tuple[int, float]], number: int) -> None:
+        """Adds rows of a request.
 
         Args:
             job: the request.
-            pace: of its model.
-            now_s: the clock.
-
-        Returns:
-            One entry a row.
+            rows: index and predicted seconds of those that belong to this lane, at least one.
+            number: arrival order of the first; the others count on.
         """
-        job.submitted_s = now_s
-        job.results = [None] * len(job.rows)
-        place = now_s
-        entries = []
-        for index, (row, cost) in enumerate(zip(job.rows, job.costs, strict=True)):
-            seconds = pace.seconds(cost)
-            place += seconds
-            lane: Lane = "heavy" if seconds > HEAVY_S else "light"
-            entries.append(Entry(place, self._count, job, index, lane, len(row.token_ids), seconds))
-            self._count += 1
-        return entries
+        start = self._virtual_s
+        entries = self._by_job[job] = deque[Entry]()
+        heap = self._heaps.setdefault(job.model, [])
+        for offset, (index, seconds) in enumerate(rows):
+            size_class = math.floor(math.log(seconds, 4))
+            tokens = len(job.rows[index].token_ids)
+            entry = Entry(start, size_class, number + offset, job, index, tokens, seconds)
+            start += seconds
+            entries.append(entry)
+            heapq.heappush(heap, entry)
+            self._count(entry, 1)
 
-    def full(self, entries: Sequence[Entry], max_tokens: int) -> Lane | None:
-        """The lane that has no room for these rows; an empty lane takes rows of any length."""
-        for lane, load in self.load.items():
-            tokens = sum(entry.tokens for entry in entries if entry.lane == lane)
-            if tokens and load.tokens and load.tokens + tokens > max_tokens:
+    def drop(self, job: Job) -> None:
+        """Forgets what waits of a request."""
+        for entry in self._by_job.pop(job, ()):
+            entry.taken = True
+            self._count(entry, -1)
+
+    def take(self) -> list[Entry]:
+        """The next batch: rows of one model, none where nothing waits."""
+        oldest = self._oldest()
+        if oldest is None:
+            return []
+        first = self._by_job[oldest][0]
+        if self._owed_s < first.seconds:
+            first = min(heap[0] for heap in self._clean_heaps())
+            self._virtual_s = first.start
+        batch = [self._remove(first)]
+        if self._lane == "light":
+            batch += self._companions(first)
+        seconds = sum(entry.seconds for entry in batch)
+        received = sum(entry.seconds for entry in batch if entry.job is oldest)
+        self._owed_s = max(0.0, self._owed_s + OLDEST_SHARE * seconds - received)
+        return batch
+
+    def _oldest(self) -> Job | None:
+        """The request that has waited longest; forgets those that ended meanwhile."""
+        while self._by_job:
+            job = next(iter(self._by_job))
+            if not job.over:
+                return job
+            self.drop(job)
+        self._owed_s = 0.0
+        self._heaps.clear()
+        return None
+
+    def _companions(self, first: Entry) -> list[Entry]:
+        """Takes the rows that run beside a batch's first one."""
+        companions: list[Entry] = []
+        tokens, seconds = first.tokens, first.seconds
+        heap = self._heaps.get(first.job.model, [])
+        while self._clean(heap):
+            tokens += heap[0].tokens
+            seconds += heap[0].seconds
+            if tokens > self._max_batch_tokens or seconds > BATCH_S:
+                break
+            companions.append(self._remove(heap[0]))
+        return companions
+
+    def _clean_heaps(self) -> list[list[Entry]]:
+        self._heaps = {model: heap for model, heap in self._heaps.items() if self._clean(heap)}
+        return list(self._heaps.values())
+
+    def _clean(self, heap: list[Entry]) -> bool:
+        """Brings a row that waits to the top; whether there is one."""
+        while heap and (heap[0].taken or heap[0].job.over):
+            heapq.heappop(heap)
+        return bool(heap)
+
+    def _remove(self, entry: Entry) -> Entry:
+        """Takes a row, which is the first that waits of its request."""
+        entries = self._by_job[entry.job]
+        entries.popleft()
+        if not entries:
+            del self._by_job[entry.job]
+        entry.taken = True
+        self._count(entry, -1)
+        return entry
+
+    def _count(self, entry: Entry, sign: int) -> None:
+        self.load.add(sign * entry.tokens, sign * entry.seconds)
+
+
+class Queue:
+    """Rows that wait, in both lanes."""
+
+    def __init__(self, max_batch_tokens: int) -> None:
+        self.lanes = {lane: LaneQueue(lane, max_batch_tokens) for lane in LANES}
+        self._count = 0
+
+    def full(self, demand: Mapping[Lane, int], max_tokens: int) -> Lane | None:
+        """The lane that has no room for so many tokens; an empty lane takes any number."""
+        for lane, tokens in demand.items():
+            queue = self.lanes[lane]
+            occupied = queue.load.tokens + queue.reserved_tokens
+            if tokens and occupied and occupied + tokens > max_tokens:
                 return lane
         return None
 
-    def push(self, entries: Sequence[Entry]) -> None:
-        """Adds planned rows."""
-        for entry in entries:
-            heapq.heappush(self._waiting[entry.lane].setdefault(entry.job.model, []), entry)
-            self._count_in(entry, 1)
+    @contextlib.contextmanager
+    def reserved(self, demand: Mapping[Lane, int]) -> Iterator[None]:
+        """Keeps room for a request that is being tokenized."""
+        for lane, tokens in demand.items():
+            self.lanes[lane].reserved_tokens += tokens
+        try:
+            yield
+        finally:
+            for lane, tokens in demand.items():
+                self.lanes[lane].reserved_tokens -= tokens
+
+    def push(self, job: Job, seconds: Sequence[float], now_s: float) -> set[Lane]:
+        """Adds a request.
+
+        Args:
+            job: the request.
+            seconds: predicted time of each row.
+            now_s: the clock.
+
+        Returns:
+            The lanes where its rows wait.
+        """
+        job.submitted_s = now_s
+        job.results = [None] * len(job.rows)
+        by_lane: dict[Lane, list[tuple[int, float]]] = {}
+        for index, value in enumerate(seconds):
+            by_lane.setdefault(lane_of(value), []).append((index, value))
+        for lane, rows in by_lane.items():
+            self.lanes[lane].push(job, rows, self._count)
+            self._count += len(rows)
+        return set(by_lane)
 
     def drop(self, job: Job) -> None:
         """Forgets a request: its rows never start."""
         job.dropped = True
         job.rows = []
-        for lane, load in job.waiting.items():
-            self.load[lane].add(-load.tokens, -load.seconds)
-        job.waiting = {}
+        for queue in self.lanes.values():
+            queue.drop(job)
 
     def take(self, lane: Lane) -> list[Entry]:
         """The next batch of a lane: rows of one model, none where nothing waits."""
-        heads = []
-        for model, waiting in list(self._waiting[lane].items()):
-            while waiting and waiting[0].job.over:
-                self._remove(heapq.heappop(waiting))
-            if waiting:
-                heads.append((waiting[0], waiting))
-            else:
-                del self._waiting[lane][model]
-        if not heads:
-            return []
-        _, waiting = min(heads, key=lambda head: head[0])
-        batch = [heapq.heappop(waiting)]
-        tokens, seconds = batch[0].tokens, batch[0].seconds
-        while waiting and lane == "light":
-            entry = waiting[0]
-            fits = tokens + entry.tokens <= self._max_batch_tokens and seconds + entry.seconds <= BATCH_S
-            if not entry.job.over and not fits:
-                break
-            heapq.heappop(waiting)
-            if entry.job.over:
-                self._remove(entry)
-                continue
-            batch.append(entry)
-            tokens += entry.tokens
-            seconds += entry.seconds
-        for entry in batch:
-            self._remove(entry)
-        return batch
-
-    def _count_in(self, entry: Entry, sign: int) -> None:
-        for load in (self.load[entry.lane], entry.job.waiting.setdefault(entry.lane, Load())):
-            load.add(sign * entry.tokens, sign * entry.seconds)
-
-    def _remove(self, entry: Entry) -> None:
-        if not entry.job.dropped:  # a dropped job took all its rows off the counts at once
-            self._count_in(entry, -1)
+        return self.lanes[lane].take()

@@ -1,0 +1,125 @@
+"""What the scheduler orders: requests, their rows, and how long a row is predicted to take."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from attenuator.runtime import Row, RowResult
+
+Lane = Literal["light", "heavy"]
+LANES: tuple[Lane, Lane] = ("light", "heavy")
+HEAVY_S = 0.1
+RUN_OVERHEAD_S = 2e-4
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One request's rows on their way.
+
+    Attributes:
+        model: name of the model.
+        rows: one an input; emptied when the job is dropped.
+        costs: predicted multiply-adds of each row.
+        done: set to True, or to an exception, when every row has its result or one failed.
+        results: by row.
+        submitted_s: clock at submission.
+        started_s: clock when its first row began to run.
+        dropped: whether nobody waits for it any more.
+    """
+
+    model: str
+    rows: list[Row]
+    costs: Sequence[float]
+    done: asyncio.Future[bool]
+    results: list[RowResult | None] = field(default_factory=list)
+    submitted_s: float = 0.0
+    started_s: float | None = None
+    dropped: bool = False
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody waits for its rows any more."""
+        return self.dropped or self.done.done()
+
+
+@dataclass(slots=True, order=True)
+class Entry:
+    """A row in the queue, in fair order.
+
+    Attributes:
+        start: virtual time at which it starts, in seconds.
+        size_class: logarithm of its predicted seconds to base 4, rounded down.
+        number: arrival order.
+        job: the request.
+        index: its row.
+        tokens: its length.
+        seconds: its predicted time.
+        taken: whether it has left the queue.
+    """
+
+    start: float
+    size_class: int
+    number: int
+    job: Job = field(compare=False)
+    index: int = field(compare=False)
+    tokens: int = field(compare=False)
+    seconds: float = field(compare=False)
+    taken: bool = field(default=False, compare=False)
+
+
+@dataclass(slots=True)
+class Pace:
+    """How fast a model runs here: a moving average over the batches that ran.
+
+    Attributes:
+        cost_per_s: predicted multiply-adds that a second gets through.
+    """
+
+    cost_per_s: float = 5e9
+
+    def seconds(self, cost: float) -> float:
+        """Predicted time of a cost."""
+        return RUN_OVERHEAD_S + cost / self.cost_per_s
+
+    def learn(self, cost: float, seconds: float) -> None:
+        """Learns from a batch."""
+        measured = cost / max(seconds - RUN_OVERHEAD_S, 1e-5)
+        self.cost_per_s += 0.1 * (min(max(measured, 1e8), 1e13) - self.cost_per_s)
+
+
+@dataclass(slots=True)
+class Load:
+    """What waits in a lane.
+
+    Attributes:
+        tokens: of all rows.
+        seconds: their predicted time.
+    """
+
+    tokens: int = 0
+    seconds: float = 0.0
+
+    def add(self, tokens: int, seconds: float) -> None:
+        """Counts rows in, or out where negative."""
+        self.tokens += tokens
+        self.seconds += seconds
+
+
+def lane_of(seconds: float) -> Lane:
+    """The lane of a row that is predicted to take so long."""
+    return "heavy" if seconds > HEAVY_S else "light"
+
+
+def demand_of(tokens: Sequence[int], seconds: Sequence[float]) -> dict[Lane, int]:
+    """Tokens by lane.
+
+    Args:
+        tokens: of each row.
+        seconds: predicted time of each row.
+    """
+    demand: dict[Lane, int] = {}
+    for count, value in zip(tokens, seconds, strict=True):
+        lane = lane_of(value)
+        demand[lane] = demand.get(lane, 0) + count
+    return demand

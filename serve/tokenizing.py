@@ -1,0 +1,148 @@
+"""Inputs to token ids without holding up the event loop or each other, and how many tokens a text will have."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from attenuator.errors import NotReady
+from attenuator.runtime import Encoded, Input, Model
+from attenuator.serve.memory import MemoryReturn
+
+INLINE_SIZE = 4096  # characters or ids that the event loop encodes itself: below 1 ms
+SLICE_SIZE = 32_768  # about 8 ms
+LARGE_SIZE = 200_000
+STOPPED = "the service is stopping: this request was not finished"
+
+
+@dataclass(slots=True)
+class TokenEstimate:
+    """How many tokens a model's tokenizer makes of a text: a moving average over what it has tokenized.
+
+    Attributes:
+        tokens_per_byte: of UTF-8, whose size says more across scripts than the number of characters.
+    """
+
+    tokens_per_byte: float = 0.25
+
+    def tokens(self, item: Input, max_tokens: int) -> int:
+        """Tokens to expect of an input; exact for token ids."""
+        if item.token_ids is not None:
+            return min(len(item.token_ids), max_tokens)
+        return max(1, min(round(utf8_size(item) * self.tokens_per_byte), max_tokens))
+
+    def learn(self, inputs: Sequence[Input], encoded: Sequence[Encoded]) -> None:
+        """Learns from a request's inputs; token ids teach nothing."""
+        pairs = [(item, result) for item, result in zip(inputs, encoded, strict=True) if item.token_ids is None]
+        size = sum(utf8_size(item) for item, _ in pairs)
+        if size:
+            tokens = sum(len(result.token_ids) + result.truncated for _, result in pairs)
+            self.tokens_per_byte += 0.1 * (tokens / size - self.tokens_per_byte)
+
+
+def utf8_size(item: Input) -> int:
+    """Bytes of an input's texts; half of a surrogate pair, which is refused later, counts too."""
+    texts = (item.text or "", item.text_pair or "")
+    return sum(len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass")) for text in texts)
+
+
+class TokenizerThreads:
+    """Tokenizes in threads, where requests take turns.
+
+    A request's inputs are encoded slice by slice, and each slice queues behind those of other requests, so that many
+    long texts delay a short one by a slice each. A single text of megabytes cannot be sliced and takes seconds: such
+    texts have a thread of their own.
+
+    Attributes:
+        arriving: requests whose tokens will be there soon.
+        settled: set whenever none is arriving any more.
+    """
+
+    def __init__(self) -> None:
+        self.arriving = 0
+        self.settled = asyncio.Event()
+        self._usual = ThreadPoolExecutor(2, thread_name_prefix="tokenize")
+        self._large = ThreadPoolExecutor(1, thread_name_prefix="tokenize-large")
+        self._memory = MemoryReturn(self._large)
+        self._stopped = asyncio.Event()
+        self._under_way: set[Future[list[Encoded]]] = set()
+
+    async def encode(self, model: Model, inputs: Sequence[Input], truncate: bool) -> list[Encoded]:
+        """Encodes a request's inputs; cancelling the call leaves at most one slice under way.
+
+        Raises:
+            InvalidRequest: names the input.
+            NotReady: the service was stopped meanwhile.
+        """
+        sizes = [item.size for item in inputs]
+        if sum(sizes) <= INLINE_SIZE:
+            return [item.encode(model, truncate) for item in inputs]
+        soon = sum(sizes) <= LARGE_SIZE
+        self.arriving += soon
+        try:
+            encoded: list[Encoded] = []
+            for first, last in slices(sizes):
+                encoded += await self._encode_slice(model, inputs[first:last], truncate)
+            return encoded
+        finally:
+            if not soon:
+                self._memory.soon()
+            self.arriving -= soon
+            if not self.arriving:
+                self.settled.set()
+
+    async def wait_settled(self, seconds: float) -> None:
+        """Waits, so long at most, until no request is arriving."""
+        if self.arriving and seconds:
+            self.settled.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.settled.wait(), seconds)
+
+    def stop(self) -> bool:
+        """Takes nothing more; requests that wait for tokens get NotReady.
+
+        Returns:
+            Whether a thread is still at work.
+        """
+        self._stopped.set()
+        self._memory.cancel()
+        for pool in (self._usual, self._large):
+            pool.shutdown(wait=False, cancel_futures=True)
+        return any(not work.done() for work in self._under_way)
+
+    async def _encode_slice(self, model: Model, inputs: Sequence[Input], truncate: bool) -> list[Encoded]:
+        if self._stopped.is_set():
+            raise NotReady(STOPPED)
+        pool = self._large if sum(item.size for item in inputs) > LARGE_SIZE else self._usual
+        threaded = pool.submit(lambda: [item.encode(model, truncate) for item in inputs])
+        self._under_way.add(threaded)
+        threaded.add_done_callback(self._under_way.discard)
+        work = asyncio.wrap_future(threaded)
+        stopped = asyncio.create_task(self._stopped.wait())
+        try:
+            either: list[asyncio.Future[Any]] = [work, stopped]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if stopped.done():
+                raise NotReady(STOPPED)
+            return work.result()
+        finally:
+            stopped.cancel()
+            work.cancel()
+
+
+def slices(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Cuts a request's inputs into runs of about `SLICE_SIZE`, at least one input each.
+
+    Yields:
+        First index and the one after the last.
+    """
+    first, size = 0, 0
+    for index, value in enumerate(sizes):
+        if index > first and size + value > SLICE_SIZE:
+            yield first, index
+            first, size = index, 0
+        size += value
+    if first < len(sizes):
+        yield first, len(sizes)

@@ -1,0 +1,164 @@
+"""The order of the queue, simulated: virtual time, many patterns of arrival, two lanes that run side by side."""
+
+import asyncio
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from attenuator.runtime import Row
+from attenuator.serve.jobs import HEAVY_S, LANES, Job, Lane
+from attenuator.serve.scheduler import BATCH_S, OLDEST_SHARE, Queue
+
+SHORT_S = 0.001
+
+
+@dataclass(eq=False)
+class Request:
+    """A request of the simulation.
+
+    Attributes:
+        at_s: when it arrives.
+        seconds: predicted time of each row, which is also what it takes.
+        model: its model.
+        ends_s: when each row is done.
+    """
+
+    at_s: float
+    seconds: list[float]
+    model: str = "m"
+    ends_s: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def wait_s(self) -> float:
+        """From arrival to the end of its last row."""
+        return max(self.ends_s.values()) - self.at_s
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    created = asyncio.new_event_loop()
+    yield created
+    created.close()
+
+
+def simulate(loop: asyncio.AbstractEventLoop, requests: list[Request], max_batch_tokens: int = 8192) -> None:
+    """Runs requests to their ends, each lane one batch at a time."""
+    queue = Queue(max_batch_tokens)
+    arrivals = sorted(requests, key=lambda request: request.at_s)
+    owners: dict[Job, Request] = {}
+    free_s: dict[Lane, float] = dict.fromkeys(LANES, 0.0)
+    now_s = 0.0
+    while arrivals or any(queue.lanes[lane].load.tokens for lane in LANES):
+        while arrivals and arrivals[0].at_s <= now_s:
+            request = arrivals.pop(0)
+            ids = np.zeros(10, np.int64)
+            job = Job(request.model, [Row(ids, ids, {})] * len(request.seconds), [], loop.create_future())
+            owners[job] = request
+            queue.push(job, request.seconds, request.at_s)
+        for lane in LANES:
+            if free_s[lane] <= now_s:
+                batch = queue.take(lane)
+                check_batch(batch, lane)
+                free_s[lane] = now_s + sum(entry.seconds for entry in batch)
+                for entry in batch:
+                    owners[entry.job].ends_s[entry.index] = free_s[lane]
+        # Next comes an arrival, or the end of a batch on a lane where rows wait.
+        ends = [free_s[lane] for lane in LANES if queue.lanes[lane].load.tokens]
+        now_s = max(now_s, min(ends + [request.at_s for request in arrivals[:1]], default=now_s))
+    for request in requests:
+        assert sorted(request.ends_s) == list(range(len(request.seconds)))
+        for lane_rows in ([s for s in enumerate(request.seconds) if (s[1] > HEAVY_S) == heavy] for heavy in (0, 1)):
+            ends = [request.ends_s[index] for index, _ in lane_rows]
+            assert ends == sorted(ends), "rows of a request run in order"
+
+
+def check_batch(batch: list, lane: Lane) -> None:
+    """One model, one lane, and no longer than a batch may be."""
+    assert len({entry.job.model for entry in batch}) <= 1
+    assert all((entry.seconds > HEAVY_S) == (lane == "heavy") for entry in batch)
+    if len(batch) > 1:
+        assert lane == "light"
+        assert sum(entry.seconds for entry in batch) <= BATCH_S + 1e-9
+
+
+def bulk(at_s: float, row_s: float, rows: int = 256) -> Request:
+    return Request(at_s, [row_s] * rows)
+
+
+def shorts(every_s: float, until_s: float, model: str = "m") -> list[Request]:
+    return [Request(step * every_s, [SHORT_S], model) for step in range(int(until_s / every_s))]
+
+
+@pytest.mark.parametrize("row_s", [0.002, 0.02, 0.049, 0.099, 0.5])
+@pytest.mark.parametrize("clients", [1, 4, 32])
+@pytest.mark.parametrize("together", [True, False])
+def test_a_short_request_waits_for_about_one_batch_whatever_others_queue(
+    loop: asyncio.AbstractEventLoop, row_s: float, clients: int, together: bool
+) -> None:
+    large = [bulk(0.0 if together else 0.37 * client, row_s) for client in range(clients)]
+    small = shorts(0.21, 10.0)
+    simulate(loop, large + small)
+    # The batch under way, one that the oldest leads, its own.
+    longest = max(BATCH_S, min(row_s, HEAVY_S) if row_s <= HEAVY_S else 0.0)
+    assert max(request.wait_s for request in small) <= 2 * longest + BATCH_S + 1e-6
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_no_short_request_waits_long_in_any_mixture(loop: asyncio.AbstractEventLoop, seed: int) -> None:
+    draw = random.Random(seed)
+    large = [
+        Request(
+            draw.uniform(0, 5),
+            [draw.choice([0.005, 0.03, 0.08, 0.3, 2.0]) for _ in range(draw.randint(2, 256))],
+            draw.choice("mn"),
+        )
+        for _ in range(draw.randint(1, 30))
+    ]
+    small = [Request(draw.uniform(0, 20), [SHORT_S], draw.choice("mn")) for _ in range(100)]
+    simulate(loop, large + small)
+    # With two models, one batch more: a batch holds one.
+    assert max(request.wait_s for request in small) <= 3 * HEAVY_S + BATCH_S
+
+
+@pytest.mark.parametrize("row_s", [0.02, 0.09, 0.4])
+def test_short_requests_without_end_do_not_starve_a_large_one(loop: asyncio.AbstractEventLoop, row_s: float) -> None:
+    """They fill the lane alone; the large one still gets its share of the time."""
+    large = bulk(0.0, row_s, rows=20)
+    newcomers_s = SHORT_S if row_s <= HEAVY_S else 2 * HEAVY_S
+    small = [Request(step * newcomers_s * 0.9, [newcomers_s]) for step in range(int(20 * row_s * 8 / newcomers_s))]
+    simulate(loop, [large, *small])
+    assert large.wait_s <= (20 * row_s + max(row_s, HEAVY_S)) / OLDEST_SHARE
+    assert large.wait_s >= 20 * row_s * 1.5, "nothing held it back: the test shows nothing"
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_everything_ends_within_a_multiple_of_first_come_first_served(
+    loop: asyncio.AbstractEventLoop, seed: int
+) -> None:
+    draw = random.Random(seed)
+    requests = [
+        Request(draw.uniform(0, 4), [draw.choice([0.001, 0.01, 0.06])] * draw.randint(1, 100), draw.choice("mn"))
+        for _ in range(40)
+    ]
+    simulate(loop, requests)
+    first_come_s = 0.0
+    for request in sorted(requests, key=lambda request: request.at_s):
+        first_come_s = max(first_come_s, request.at_s) + sum(request.seconds)
+        assert request.wait_s <= (first_come_s - request.at_s + 2 * HEAVY_S) / OLDEST_SHARE
+
+
+def test_large_requests_take_turns(loop: asyncio.AbstractEventLoop) -> None:
+    for row_s in (0.02, 0.4):
+        first, second = bulk(0.0, row_s, 50), bulk(row_s / 2, row_s, 50)
+        simulate(loop, [first, second])
+        for share in (10, 25, 40):  # neither is ever far ahead of the other
+            assert abs(first.ends_s[share] - second.ends_s[share]) <= 3 * max(row_s, BATCH_S)
+
+
+def test_a_heavy_request_waits_for_one_row_of_another(loop: asyncio.AbstractEventLoop) -> None:
+    large, single = bulk(0.0, 2.0, 20), Request(3.0, [0.3])
+    simulate(loop, [large, single])
+    assert single.wait_s <= 2.0 + 2.0 + 0.3
