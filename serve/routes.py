@@ -130,7 +130,7 @@ class Routes:
                 return await self._answer(request, model, parsed, started)
         except AttenuatorError as error:
             if isinstance(error, EngineError):
-                log.error("request failed: %s", error)
+                log.error("request failed: %s: %s", error, error.detail)
             return response_for(error)
         except ClientDisconnect:
             return Response(status_code=CLIENT_LEFT)

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from attenuator import __version__
-from attenuator.errors import AttenuatorError
+from attenuator.errors import AttenuatorError, EngineError
 
 COMMANDS = {
     "export": ("attenuator.export.__main__", "turn a trained model into a bundle (needs the extra 'export')"),
@@ -52,7 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = importlib.import_module(COMMANDS[words[0]][0])
         return int(command.main(words[1:]) or 0)
     except AttenuatorError as error:
-        print(f"attenuator {words[0]}: {error}", file=sys.stderr)
+        detail = f": {error.detail}" if isinstance(error, EngineError) and error.detail else ""
+        print(f"attenuator {words[0]}: {error}{detail}", file=sys.stderr)
         return 1
     except ModuleNotFoundError as error:
         root = (error.name or "").partition(".")[0]

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from attenuator.errors import BundleError
+from attenuator.errors import CONTROL, BundleError
 from attenuator.precision import PrecisionName
 
 FORMAT_VERSION = 1
@@ -22,7 +22,8 @@ TOKENIZER = "tokenizer.json"
 PROBE = "probe.npz"
 CALIBRATION = "calibration.json"
 REQUIRED_FILES = (MODEL, TOKENIZER, PROBE)
-MAX_MANIFEST_BYTES = 16 * 2**20
+MAX_MANIFEST_BYTES = 4 * 2**20
+BLOCK_BYTES = 2**20
 INT32_HIGH = 2**31 - 1
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -139,6 +140,8 @@ class Manifest(Record):
         for index, label in enumerate(self.labels):
             if not label.strip():
                 raise ValueError(f"label {index} is empty")
+            if CONTROL.search(label):
+                raise ValueError(f"label {index} has a control character")
         if len(set(self.labels)) != len(self.labels):
             raise ValueError("labels repeat")
         if self.task == "multi_label" and len(self.thresholds) != len(self.labels):
@@ -169,17 +172,53 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def read_manifest(folder: Path) -> Manifest:
+def copied_sha256(path: Path, copy: Path) -> str:
+    """SHA-256 of a file's content, which is read once, in blocks, and written to another file as it is hashed."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream, copy.open("xb") as target:
+        while block := stream.read(BLOCK_BYTES):
+            digest.update(block)
+            target.write(block)
+    return digest.hexdigest()
+
+
+def read_manifest(folder: Path, *, copy_to: Path | None = None) -> Manifest:
     """Reads and checks `bundle.json` and the hash of every file it lists.
 
     Args:
         folder: the bundle.
+        copy_to: an empty folder that gets `bundle.json` and the listed files, exactly as they were read and hashed.
 
     Returns:
         The manifest; every listed file exists inside the folder with the listed content.
 
     Raises:
         BundleError: one sentence that names the file and what is wrong with it.
+    """
+    content = manifest_content(folder)
+    manifest = parse_manifest(content, folder)
+    if copy_to is not None:
+        (copy_to / MANIFEST).write_bytes(content)
+    for name, expected in manifest.files.items():
+        file = folder / name
+        if not file.is_file():
+            raise BundleError(f"bundle {folder}: {name} is missing")
+        if not file.resolve().is_relative_to(folder.resolve()):
+            raise BundleError(f"bundle {folder}: {name} is a link that leaves the folder")
+        try:
+            actual = file_sha256(file) if copy_to is None else copied_sha256(file, copy_to / name)
+        except OSError as error:
+            raise BundleError(f"bundle {folder}: {name} cannot be read: {error.strerror}") from None
+        if actual != expected:
+            raise BundleError(f"bundle {folder}: {name} is damaged: its SHA-256 is not the one in {MANIFEST}")
+    return manifest
+
+
+def manifest_content(folder: Path) -> bytes:
+    """The bytes of `bundle.json`.
+
+    Raises:
+        BundleError: it is missing, no plain file, too large or unreadable.
     """
     path = folder / MANIFEST
     if not folder.is_dir():
@@ -191,11 +230,27 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         if path.stat().st_size > MAX_MANIFEST_BYTES:
             raise ValueError(f"it has {path.stat().st_size} bytes, must have at most {MAX_MANIFEST_BYTES}")
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        return path.read_bytes()
+    except (OSError, ValueError) as error:
+        raise BundleError(f"bundle {folder}: {MANIFEST} cannot be read: {error}") from None
+
+
+def parse_manifest(content: bytes, folder: Path) -> Manifest:
+    """Checks what `bundle.json` says.
+
+    Args:
+        content: of the file.
+        folder: what error sentences call the bundle.
+
+    Raises:
+        BundleError: one sentence that names the field and what is wrong with it.
+    """
+    try:
+        raw = json.loads(content)
         json.dumps(raw, ensure_ascii=False).encode()
     except UnicodeEncodeError:  # written as an escape, it would fail the answer that shows it
         raise BundleError(f"bundle {folder}: {MANIFEST} has a text with half of a surrogate pair") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise BundleError(f"bundle {folder}: {MANIFEST} cannot be read: {error}") from None
     version = raw.get("format_version") if isinstance(raw, dict) else None
     if version != FORMAT_VERSION:
@@ -203,20 +258,11 @@ def read_manifest(folder: Path) -> Manifest:
             f"bundle {folder}: {MANIFEST} has format_version {version!r}, this version reads {FORMAT_VERSION}"
         )
     try:
-        manifest = Manifest.model_validate(raw)
+        return Manifest.model_validate(raw)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "content"
         raise BundleError(f"bundle {folder}: {MANIFEST}: {where}: {first['msg']}") from None
-    for name, expected in manifest.files.items():
-        file = folder / name
-        if not file.is_file():
-            raise BundleError(f"bundle {folder}: {name} is missing")
-        if not file.resolve().is_relative_to(folder.resolve()):
-            raise BundleError(f"bundle {folder}: {name} is a link that leaves the folder")
-        if file_sha256(file) != expected:
-            raise BundleError(f"bundle {folder}: {name} is damaged: its SHA-256 is not the one in {MANIFEST}")
-    return manifest
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

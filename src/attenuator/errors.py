@@ -19,11 +19,38 @@
     └── UnexpectedAnswer            client side: the answer is not this API's
 
 HTTP status codes are given to them in `serve/errors.py` alone.
+
+What they say may quote a file or a request, so that each text goes through `printable` as the error is made.
 """
+
+import re
+
+MAX_SENTENCE = 1000  # characters of an error's text
+# Controls, halves of surrogate pairs, and marks that turn the direction of what is printed after them.
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
+BREAKS = re.compile(r"[\t-\r\x1c-\x1f\x85\u2028\u2029]+")
+
+
+def printable(text: str, limit: int = MAX_SENTENCE) -> str:
+    """A text that may be written to a terminal or a log as one line.
+
+    Args:
+        text: of any origin.
+        limit: characters to keep.
+
+    Returns:
+        The text with line breaks and tabs as spaces, without other control characters, halves of surrogate pairs and
+        marks of writing direction; cut to the limit, with an ellipsis.
+    """
+    line = CONTROL.sub("", BREAKS.sub(" ", text[: 2 * limit]))
+    return line if len(text) <= 2 * limit and len(line) <= limit else f"{line[: limit - 1]}\u2026"
 
 
 class AttenuatorError(Exception):
     """Base of all errors raised on purpose; its text is one sentence for the person who caused it."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(printable(message))
 
 
 class InvalidRequest(AttenuatorError):
@@ -73,7 +100,15 @@ class DeviceUnavailable(AttenuatorError):
 
 
 class EngineError(AttenuatorError):
-    """ONNX Runtime failed on a request that had passed every check."""
+    """ONNX Runtime failed on a request that had passed every check.
+
+    Attributes:
+        detail: what failed inside, as one line for the log; the text itself is for callers and has none of it.
+    """
+
+    def __init__(self, message: str, *, detail: str | None = None) -> None:
+        super().__init__(message)
+        self.detail = None if detail is None else printable(detail)
 
 
 class DeadlineExceeded(AttenuatorError):

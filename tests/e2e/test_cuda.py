@@ -89,8 +89,9 @@ def test_bad_row_fails_alone_and_the_next_runs(pair: tuple[Model, Model]) -> Non
     _, model = pair
     [name] = model.knobs.names
     ids = np.array([1, 2, 3])
-    with pytest.raises(EngineError, match=rf"{name}\[0\] is "):
+    with pytest.raises(EngineError) as caught:
         model.run([Row(ids, ids * 0, {name: 900})])
+    assert f"{name}[0] is " in str(caught.value.detail)
     assert np.isfinite(logits(model, model.knobs.exact())).all()
 
 
@@ -99,8 +100,9 @@ def test_cancelled_run_ends(pair: tuple[Model, Model]) -> None:
     cancellation = Cancellation()
     cancellation.cancel()
     ids = np.array([1, 2, 3])
-    with pytest.raises(EngineError, match="terminate"):
+    with pytest.raises(EngineError) as caught:
         model.run([Row(ids, ids * 0, model.knobs.exact())], cancellation)
+    assert "terminate" in str(caught.value.detail)
 
 
 def test_device_that_is_not_there_is_refused() -> None:

@@ -115,6 +115,8 @@ MANIFEST_CASES: dict[str, tuple[dict[str, Any], str]] = {
     "label twice": ({"labels": ["a", "a", "b"]}, "labels repeat"),
     "empty label": ({"labels": ["a", "", "c"]}, "label 1 is empty"),
     "white label": ({"labels": ["a", "b", " \n"]}, "label 2 is empty"),
+    "label with a control character": ({"labels": ["a", "b\x1b[31m", "c"]}, "label 1 has a control character"),
+    "label that turns direction": ({"labels": ["a", "b", "\u202ec"]}, "label 2 has a control character"),
     "half a surrogate pair": ({"labels": ["a", "b", "\ud800"]}, "half of a surrogate pair"),
     "half a pair elsewhere": ({"knobs": [KNOB | {"doc": "\udc00"}]}, "half of a surrogate pair"),
     "one label more": ({"labels": ["a", "b", "c", "d"]}, "gives 3 logits a sequence, bundle.json has 4 labels"),
@@ -382,7 +384,7 @@ def test_manifest_of_a_gigabyte(copy: Path) -> None:
 
 
 def test_check_that_never_ends_is_given_up(copy: Path) -> None:
-    with pytest.raises(BundleError, match=r"bundle\.json was not checked within 0\.01 s"):
+    with pytest.raises(BundleError, match=r"the process that checks it did not end within 0\.01 s"):
         check_in_child(copy, timeout_s=0.01)
 
 

@@ -1,6 +1,6 @@
 """Checks a bundle by running it; the program of the child process that `load` starts.
 
-    python -m attenuator.runtime.check FOLDER [DEVICE]
+    python -m attenuator.runtime.check FOLDER [DEVICE [COPY]]
 
 One JSON object a line on standard output: `{"stage": file}` before each file is touched, `{"error": sentence}` or
 `{"ok": true}` at the end. If the process dies, the last stage tells which file killed it.
@@ -15,20 +15,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from attenuator import ops
 from attenuator.bundle import CALIBRATION, MANIFEST, MODEL, PROBE, TOKENIZER, Manifest, read_manifest
 from attenuator.errors import AttenuatorError, BundleError, DeviceUnavailable, OperatorLibraryMissing
 from attenuator.ops.spec import DOMAIN, merge_knobs
 from attenuator.precision import PRECISIONS
-from attenuator.runtime import session as sessions
 from attenuator.runtime.batch import Row
 from attenuator.runtime.cost import cost_model
 from attenuator.runtime.device import CPU, Device, parse_device
 from attenuator.runtime.graph import Graph, read_graph
-from attenuator.runtime.model import Model, check_device, first_line
+from attenuator.runtime.model import Model, check_device, first_line, open_model
 from attenuator.runtime.probe import read_probe
-from attenuator.runtime.tokens import TextEncoder
+from attenuator.runtime.tokens import Encoded, TextEncoder
 
 # Operators of these domains and of the model's own functions may run; control flow may not: no encoder has any, and a
 # loop's length is data that could keep a server busy for ever.
@@ -42,12 +42,13 @@ CPU_SECONDS = 300
 SAMPLE = "The quick (brown) fox's 1,234.5 jumps: na\u00efve \u6f22\u5b57. " + "a" * 64 + "! " + "0" * 64 + " x" * 64
 
 
-def check_bundle(folder: Path, device: Device = CPU) -> None:
+def check_bundle(folder: Path, device: Device = CPU, *, copy_to: Path | None = None) -> None:
     """Loads a bundle, checks it against what it claims, and runs its probe.
 
     Args:
         folder: the bundle.
         device: where to run it.
+        copy_to: an empty folder that gets the files; what is checked is then this copy.
 
     Raises:
         BundleError: one sentence that names the file and what is wrong with it.
@@ -55,33 +56,31 @@ def check_bundle(folder: Path, device: Device = CPU) -> None:
         DeviceUnavailable: the device cannot be used.
     """
     _say(stage=MANIFEST)
-    manifest = read_manifest(folder)
+    manifest = read_manifest(folder, copy_to=copy_to)
+    files = copy_to or folder
     check_device(folder, manifest, device)
     check_knobs(folder, manifest)
     _say(stage=CALIBRATION)
     check_calibration(folder, manifest)
     _say(stage=TOKENIZER)
-    encoder = TextEncoder(folder / TOKENIZER, max_tokens=manifest.max_tokens, vocab_size=manifest.vocab_size)
+    encoder = TextEncoder(
+        files / TOKENIZER, max_tokens=manifest.max_tokens, vocab_size=manifest.vocab_size, folder=folder
+    )
     check_tokenizer(folder, encoder)
     _say(stage=MODEL)
     ops.library_path()
     try:
-        graph = read_graph(folder / MODEL)
+        graph = read_graph(files / MODEL)
     except ValueError as error:
         raise BundleError(f"bundle {folder}: {MODEL} cannot be read: {error}") from None
     check_graph(folder, manifest, graph)
     check_attributes(folder, manifest, graph)
-    try:
-        session = sessions.create(folder / MODEL, device=device)
-    except AttenuatorError:
-        raise
-    except Exception as error:
-        raise BundleError(f"bundle {folder}: {MODEL} cannot be loaded: {first_line(error)}") from None
+    session = open_model(files, folder, device=device)
     check_signature(folder, manifest, session)
     model = Model(manifest, encoder, session, cost_model(graph), device)
     check_tables(folder, model)
     _say(stage=PROBE)
-    check_probe(folder, model)
+    check_probe(folder, model, *read_probe(files / PROBE, folder))
 
 
 def check_tokenizer(folder: Path, encoder: TextEncoder) -> None:
@@ -270,17 +269,22 @@ def check_tables(folder: Path, model: Model) -> None:
         model.with_manifest(last).run([row])
     except AttenuatorError as error:
         raise BundleError(
-            f"bundle {folder}: {MODEL} fails on its last token id at its last position: {error}"
+            f"bundle {folder}: {MODEL} fails on its last token id at its last position: {first_line(error)}"
         ) from None
 
 
-def check_probe(folder: Path, model: Model) -> None:
+def check_probe(folder: Path, model: Model, inputs: list[Encoded], expected: npt.NDArray[np.float32]) -> None:
     """Compares the probe's logits with those of this machine.
+
+    Args:
+        folder: what error sentences call the bundle.
+        model: the bundle.
+        inputs: of the probe, N token sequences.
+        expected: their logits, `[N, num_labels]`.
 
     Raises:
         BundleError: the probe does not fit the model, or a logit differs by more than the precision allows.
     """
-    inputs, expected = read_probe(folder)
     manifest = model.manifest
     if expected.shape[1] != len(manifest.labels):
         raise BundleError(f"bundle {folder}: {PROBE} has {expected.shape[1]} logits for {len(manifest.labels)} labels")
@@ -293,7 +297,7 @@ def check_probe(folder: Path, model: Model) -> None:
     try:
         found = model.run([Row(encoded.token_ids, encoded.type_ids, exact) for encoded in inputs])
     except AttenuatorError as error:
-        raise BundleError(f"bundle {folder}: {MODEL} fails on the probe: {error}") from None
+        raise BundleError(f"bundle {folder}: {MODEL} fails on the probe: {first_line(error)}") from None
     for result in found:
         if result.value_flops is not None and not 0 <= result.value_flops < math.inf:  # NaN neither
             raise BundleError(f"bundle {folder}: {MODEL} gives value_flops {result.value_flops:g}, must be a share")
@@ -325,15 +329,27 @@ def _say(**message: object) -> None:
     print(json.dumps(message), flush=True)
 
 
+def lower_limit(kind: int, value: int) -> None:
+    """Lowers one of this process's limits; one that is lower already, as the shell's `ulimit` sets it, stays.
+
+    Args:
+        kind: such as `resource.RLIMIT_AS`.
+        value: in the limit's own unit.
+    """
+    soft, hard = resource.getrlimit(kind)
+    resource.setrlimit(kind, (value if soft == resource.RLIM_INFINITY else min(value, soft), hard))
+
+
 def main() -> int:
     """Checks the bundle named on the command line."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    device = parse_device(sys.argv[2]) if len(sys.argv) > 2 else CPU
-    if device.kind == "cpu":  # CUDA reserves an address space of terabytes
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+    folder, device, copy_to, *_ = [*sys.argv[1:], None, None]
+    place = CPU if device is None else parse_device(device)
+    lower_limit(resource.RLIMIT_CORE, 0)
+    if place.kind == "cpu":  # CUDA reserves an address space of terabytes
+        lower_limit(resource.RLIMIT_AS, MEMORY_BYTES)
+    lower_limit(resource.RLIMIT_CPU, CPU_SECONDS)
     try:
-        check_bundle(Path(sys.argv[1]), device)
+        check_bundle(Path(str(folder)), place, copy_to=None if copy_to is None else Path(copy_to))
     except AttenuatorError as error:
         kinds = {OperatorLibraryMissing: "library", DeviceUnavailable: "device"}
         _say(error=str(error), kind=kinds.get(type(error), "bundle"))

@@ -1,6 +1,7 @@
 """A loaded bundle: encode texts, run packed batches, read scores."""
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -9,8 +10,15 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 
-from attenuator.bundle import MANIFEST, MODEL, TOKENIZER, Manifest, read_manifest
-from attenuator.errors import AttenuatorError, BundleError, DeviceUnavailable, EngineError, OperatorLibraryMissing
+from attenuator.bundle import MANIFEST, MODEL, TOKENIZER, Manifest, parse_manifest, read_manifest
+from attenuator.errors import (
+    AttenuatorError,
+    BundleError,
+    DeviceUnavailable,
+    EngineError,
+    OperatorLibraryMissing,
+    printable,
+)
 from attenuator.precision import PRECISIONS
 from attenuator.runtime import scores
 from attenuator.runtime import session as sessions
@@ -19,9 +27,11 @@ from attenuator.runtime.cost import CostModel, cost_model
 from attenuator.runtime.device import CPU, SAFE_PATH, Device
 from attenuator.runtime.graph import read_graph
 from attenuator.runtime.knobs import KnobTable
+from attenuator.runtime.snapshot import private_folder
 from attenuator.runtime.tokens import Encoded, TextEncoder
 
 CHECK_TIMEOUT_S = 300
+LAST_WORDS = 300  # characters of what another program said
 KINDS: dict[str, type[AttenuatorError]] = {"library": OperatorLibraryMissing, "device": DeviceUnavailable}
 
 
@@ -109,7 +119,7 @@ class Model:
             feeds = pack(rows, self.manifest)
             found = sessions.run(self._session, feeds, outputs, cancellation, device=self.device)
         except Exception as error:  # ORT raises its own kinds and, when memory is short, RuntimeError
-            raise EngineError(f"model '{self.manifest.name}' failed: {first_line(error)}") from error
+            raise EngineError(f"model '{self.manifest.name}' failed on this batch", detail=first_line(error)) from error
         by_name = dict(zip(outputs, found, strict=True))
         flops = by_name.get("value_flops")
         shapes = {"logits": (len(rows), len(self.manifest.labels)), "value_flops": (len(rows),)}
@@ -168,19 +178,45 @@ def load(folder: Path | str, *, device: Device = CPU, threads: int | None = None
         DeviceUnavailable: the device cannot be used.
     """
     folder = Path(folder)
-    if check:
-        check_in_child(folder, device=device)
-    manifest = read_manifest(folder)
-    check_device(folder, manifest, device)
-    encoder = TextEncoder(folder / TOKENIZER, max_tokens=manifest.max_tokens, vocab_size=manifest.vocab_size)
+    with private_folder(folder) as copy:
+        if check:
+            check_in_child(folder, device=device, copy_to=copy)
+            manifest = parse_manifest((copy / MANIFEST).read_bytes(), folder)
+        else:
+            manifest = read_manifest(folder, copy_to=copy)
+        check_device(folder, manifest, device)
+        encoder = TextEncoder(
+            copy / TOKENIZER, max_tokens=manifest.max_tokens, vocab_size=manifest.vocab_size, folder=folder
+        )
+        try:
+            cost = cost_model(read_graph(copy / MODEL))
+        except ValueError as error:
+            raise BundleError(f"bundle {folder}: {MODEL} cannot be read: {error}") from None
+        session = open_model(copy, folder, device=device, threads=threads)
+    return Model(manifest, encoder, session, cost, device)
+
+
+def open_model(files: Path, folder: Path, *, device: Device = CPU, threads: int | None = None) -> ort.InferenceSession:
+    """Creates the session of a bundle.
+
+    Args:
+        files: holds `model.onnx` and its data.
+        folder: what error sentences call the bundle.
+        device: where it runs.
+        threads: as `sessions.create` takes them.
+
+    Raises:
+        BundleError: ONNX Runtime refuses the model.
+        OperatorLibraryMissing: as `sessions.create` raises it.
+        DeviceUnavailable: likewise.
+    """
     try:
-        cost = cost_model(read_graph(folder / MODEL))
-        session = sessions.create(folder / MODEL, device=device, threads=threads)
+        return sessions.create(files / MODEL, device=device, threads=threads)
     except AttenuatorError:
         raise
-    except (ValueError, RuntimeError) as error:
-        raise BundleError(f"bundle {folder}: {MODEL} cannot be loaded: {first_line(error)}") from None
-    return Model(manifest, encoder, session, cost, device)
+    except Exception as error:  # ONNX Runtime raises its own kinds and, when memory is short, RuntimeError
+        reason = first_line(error).replace(str(files), str(folder))
+        raise BundleError(f"bundle {folder}: {MODEL} cannot be loaded: {reason}") from None
 
 
 def check_device(folder: Path, manifest: Manifest, device: Device) -> None:
@@ -196,37 +232,56 @@ def check_device(folder: Path, manifest: Manifest, device: Device) -> None:
         )
 
 
-def check_in_child(folder: Path, *, device: Device = CPU, timeout_s: float = CHECK_TIMEOUT_S) -> None:
+def check_in_child(
+    folder: Path, *, device: Device = CPU, copy_to: Path | None = None, timeout_s: float = CHECK_TIMEOUT_S
+) -> None:
     """Runs `attenuator.runtime.check` on a bundle in a process of its own.
 
     Args:
         folder: the bundle.
         device: where to run it.
+        copy_to: an empty folder that gets the files, as they were checked.
         timeout_s: the child is killed after this.
 
     Raises:
         BundleError: the check found something, or the child died or hung; names the file it was at.
     """
     command = [sys.executable, SAFE_PATH, "-m", "attenuator.runtime.check", str(folder), str(device)]
+    if copy_to is not None:
+        command.append(str(copy_to))
     try:
         child = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False)
-        output, ending = child.stdout, f"ended the checking process with code {child.returncode}"
+        output, ending = child.stdout, ending_of(child.returncode, child.stderr)
     except subprocess.TimeoutExpired as error:
-        output, ending = error.stdout or b"", f"was not checked within {timeout_s:g} s"
-    stage = "bundle.json"
+        output, ending = error.stdout or b"", f"did not end within {timeout_s:g} s"
+    stage = ""
     for line in output.decode("utf-8", errors="replace").splitlines():
         try:
-            said = json.loads(line)
+            message = json.loads(line)
         except ValueError:
             continue
-        if said.get("ok"):
+        if message.get("ok"):
             return
-        if "error" in said:
-            raise KINDS.get(said["kind"], BundleError)(said["error"])
-        stage = said.get("stage", stage)
-    raise BundleError(f"bundle {folder}: {stage} {ending}")
+        if "error" in message:
+            raise KINDS.get(message["kind"], BundleError)(message["error"])
+        stage = f"; it had come to {message['stage']}"
+    raise BundleError(f"bundle {folder}: the process that checks it {ending}{stage}")
+
+
+def ending_of(code: int, stderr: bytes) -> str:
+    """How a child process ended, with the last line that it wrote to standard error.
+
+    Args:
+        code: `Popen.returncode`.
+        stderr: all that it wrote there.
+    """
+    ending = f"ended with {signal.Signals(-code).name if code < 0 else f'code {code}'}"
+    lines = stderr.decode("utf-8", errors="replace").strip().splitlines()
+    return f"{ending} ({printable(lines[-1], LAST_WORDS)})" if lines else ending
 
 
 def first_line(error: BaseException) -> str:
     """The first line of what an error says, cut to fit a sentence."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+    detail = error.detail if isinstance(error, EngineError) else None
+    text = detail or str(error).strip() or type(error).__name__
+    return printable(text.splitlines()[0], LAST_WORDS)

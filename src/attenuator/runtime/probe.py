@@ -13,14 +13,15 @@ from attenuator.runtime.tokens import Encoded
 MAX_PROBE_BYTES = 16 * 2**20
 
 
-def read_probe(folder: Path) -> tuple[list[Encoded], npt.NDArray[np.float32]]:
+def read_probe(path: Path, folder: Path) -> tuple[list[Encoded], npt.NDArray[np.float32]]:
     """Reads the probe without unpickling anything.
 
     The arrays read are `input_ids` and, where there, `token_type_ids` int64 `[T]`, `cu_seqlens` int32 `[N + 1]` and
     `logits` float32 `[N, num_labels]`, made at the exact value of every knob.
 
     Args:
-        folder: the bundle.
+        path: the file.
+        folder: what error sentences call the bundle.
 
     Returns:
         N token sequences and their logits.
@@ -28,7 +29,6 @@ def read_probe(folder: Path) -> tuple[list[Encoded], npt.NDArray[np.float32]]:
     Raises:
         BundleError: the file does not hold that.
     """
-    path = folder / PROBE
     try:
         with zipfile.ZipFile(path) as archive:
             size = sum(entry.file_size for entry in archive.infolist())

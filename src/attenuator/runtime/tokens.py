@@ -32,25 +32,30 @@ class Encoded:
 class TextEncoder:
     """A bundle's tokenizer with its limits; never changed after construction, so threads may share it."""
 
-    def __init__(self, path: Path, *, max_tokens: int, vocab_size: int) -> None:
+    def __init__(self, path: Path, *, max_tokens: int, vocab_size: int, folder: Path | None = None) -> None:
         """Reads `tokenizer.json`.
+
+        Args:
+            path: the file.
+            max_tokens: longest input, special tokens included.
+            vocab_size: token ids are 0 to vocab_size - 1.
+            folder: what error sentences call the bundle; the file's folder by default.
 
         Raises:
             BundleError: the file is not a tokenizer, or knows ids outside the model's vocabulary.
         """
+        where = f"bundle {folder or path.parent}: {path.name}"
         try:
             self._tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # the package raises a bare Exception
-            raise BundleError(f"bundle {path.parent}: {path.name} is not a tokenizer: {error}") from None
+            raise BundleError(f"{where} is not a tokenizer: {error}") from None
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self.max_tokens = max_tokens
         self.vocab_size = vocab_size
         largest = max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
         if largest >= vocab_size:
-            raise BundleError(
-                f"bundle {path.parent}: {path.name} has token id {largest}, must be below vocab_size {vocab_size}"
-            )
+            raise BundleError(f"{where} has token id {largest}, must be below vocab_size {vocab_size}")
 
     def encode(self, text: str, text_pair: str | None, *, truncate: bool, param: str) -> Encoded:
         """See `Model.encode`."""
@@ -109,7 +114,7 @@ class TextEncoder:
             # A panic of the package is no Exception and has no importable type, so that no caller could catch it.
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                 raise
-            raise EngineError(f"the tokenizer failed: {error}") from None
+            raise EngineError("the tokenizer failed on this text", detail=str(error)) from error
 
 
 def cut(first: Encoding, second: Encoding | None, room: int) -> None:
