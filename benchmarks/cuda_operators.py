@@ -6,7 +6,7 @@
 Exact attention is the fastest of PyTorch's backends (FlashAttention, cuDNN, memory-efficient) and ONNX Runtime's own
 CUDA attention. Our operators run through ONNX Runtime's CUDA execution provider: data in the device's memory, knobs in
 the host's. Device time counts from the first kernel to the last, wall time adds what the host takes for a single run.
-Writes benchmarks/results/cuda_operators-CARD.json, which `plots.py` draws and `make gen` copies into the README.
+Writes benchmarks/results/cuda_operators-CARD.json, from which plots and docs/benchmarks.md are made.
 """
 
 import argparse

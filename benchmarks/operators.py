@@ -5,7 +5,7 @@
 
 All contenders of a case run in one process, in turns, through ONNX Runtime with the options of serving and with inputs
 and outputs bound. One thread counts the calling thread's CPU time, several count the process's (threads do not spin).
-Writes benchmarks/results/operators-ISA.json, which `plots.py` draws and `make gen` copies into the README.
+Writes benchmarks/results/operators-ISA.json, from which plots and docs/benchmarks.md are made.
 """
 
 import argparse

@@ -45,8 +45,8 @@ def knob_table() -> str:
 
 # File, then block, then what makes it.
 BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
-    "README.md": {"knobs": knob_table, "benchmarks": documents.summary},
-    "benchmarks/README.md": {"benchmark-details": documents.details},
+    "docs/knobs.md": {"knobs": knob_table},
+    "docs/benchmarks.md": {"benchmarks": documents.summary, "benchmark-details": documents.details},
 }
 
 

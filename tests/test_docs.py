@@ -17,7 +17,9 @@ from attenuator.serve.routes import ERRORS
 from attenuator.serve.schema import ClassifyRequest
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = ["README.md", "CONTRIBUTING.md"]
+PAGES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", *PAGES]
+LONGEST_README, LONGEST_TABLE = 120, 8
 SHELL = ("", "sh", "bash", "console")
 
 
@@ -33,13 +35,36 @@ def test_generated_blocks_are_current() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_readme_and_refusals_install_for_cuda_in_the_same_words() -> None:
-    assert f"`{INSTALL}`" in (ROOT / "README.md").read_text(encoding="utf-8")
+def test_deployment_page_and_refusals_install_for_cuda_in_the_same_words() -> None:
+    assert f"`{INSTALL}`" in (ROOT / "docs/deploy.md").read_text(encoding="utf-8")
 
 
-def test_readme_names_every_knob_and_command() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert [name for name in KNOBS if f"`{name}`" not in text] == []
+def test_readme_is_one_page() -> None:
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) < LONGEST_README
+    tables = re.findall(r"(?:^\|.*\n)+", "\n".join(lines) + "\n", re.M)
+    assert tables
+    assert max(table.count("\n") - 2 for table in tables) <= LONGEST_TABLE
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, "benchmarks/README.md", "examples/README.md", "export/README.md"])
+def test_links_lead_to_files_and_headings(document: str) -> None:
+    page = ROOT / document
+    for target in re.findall(r"\]\(([^)#\s]*(?:#[^)\s]*)?)\)", page.read_text(encoding="utf-8")):
+        if "://" in target:
+            continue
+        name, _, heading = target.partition("#")
+        file = (page.parent / name) if name else page
+        assert file.exists(), f"{document}: {target}"
+        if heading:
+            titles = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.M)
+            anchors = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+            assert heading in anchors, f"{document}: {target}"
+
+
+def test_knobs_page_names_every_knob_and_readme_every_command() -> None:
+    knobs, text = ((ROOT / name).read_text(encoding="utf-8") for name in ("docs/knobs.md", "README.md"))
+    assert [name for name in KNOBS if f"`{name}`" not in knobs] == []
     assert [name for name in COMMANDS if f"attenuator {name}" not in text] == []
 
 
@@ -72,8 +97,8 @@ def test_requests_have_fields_that_are_served(document: str) -> None:
         assert set(json.loads(body)) <= set(ClassifyRequest.model_fields), f"{document}: {body}"
 
 
-def test_readme_and_openapi_list_every_status() -> None:
-    table = "\n".join(re.findall(r"^\|([ \d,]+)\|", (ROOT / "README.md").read_text(encoding="utf-8"), re.M))
+def test_http_page_and_openapi_list_every_status() -> None:
+    table = "\n".join(re.findall(r"^\|([ \d,]+)\|", (ROOT / "docs/http.md").read_text(encoding="utf-8"), re.M))
     listed = {int(code) for code in re.findall(r"\d{3}", table)}
     assert set(STATUS.values()) - listed == set()
     assert set(STATUS.values()) == set(ERRORS)

@@ -133,7 +133,7 @@ def encoders_table(result: Result) -> str:
 
 
 def parts(operators: dict[str, Result], models: dict[str, Result]) -> Iterator[str]:
-    """The GPUs' part of the benchmarks' README; nothing where none was measured."""
+    """The GPUs' part of docs/benchmarks.md; nothing where none was measured."""
     for name, result in operators.items():
         yield f"### On CUDA: {name}"
         yield origin(result)

@@ -1,4 +1,4 @@
-"""The measured parts of the READMEs, made from the result files; standard library only. `make gen` writes them."""
+"""The measured parts of docs/benchmarks.md, from the result files. `make gen` writes them; standard library only."""
 
 from collections.abc import Iterator
 
@@ -35,7 +35,7 @@ def first(found: dict[str, Result]) -> dict[str, Result]:
 
 
 def summary() -> str:
-    """YOSO over one sequence and in whole models: the README's block."""
+    """YOSO over one sequence and in whole models."""
     operators, models = results()
     parts = [
         origin(next(iter(operators.values()))),
@@ -44,7 +44,7 @@ def summary() -> str:
         "hash bits, for each `num_hashes`. Where the operator is restricted to an instruction set, ONNX Runtime keeps "
         "the processor's best:",
         tables.length_table(operators, "attention", "speed_up", ("yoso ",)),
-        "![speed-up over the number of tokens](benchmarks/results/speed_up.svg)",
+        "![speed-up over the number of tokens](../benchmarks/results/speed_up.svg)",
         "Whole models, times faster than the same model with exact `SoftmaxAttention`; no attention over the same "
         'values can beat "free attention", which only adds its inputs:',
         *tables.model_tables(first(models), paper=True),
@@ -53,7 +53,7 @@ def summary() -> str:
 
 
 def details() -> str:
-    """Everything else: the block of the benchmarks' own README."""
+    """Everything else."""
     operators, models = results()
     best, whole = next(iter(operators.values())), next(iter(models.values()))
     parts = [origin(best)]
@@ -74,7 +74,7 @@ def operator_parts(operators: dict[str, Result]) -> Iterator[str]:
     yield "### From which length on YOSO is faster"
     yield "One sequence, one thread; between measured lengths interpolated over logarithms:"
     yield tables.crossover_table(operators)
-    yield "![crossover](results/crossover.svg)"
+    yield "![crossover](../benchmarks/results/crossover.svg)"
     yield "### One sequence"
     yield "Times faster than ONNX Runtime's fastest fp32 attention; exact attention and YOSO-C (33 taps):"
     yield tables.length_table(operators, "attention", "speed_up", ("softmax", "yoso-c"))
@@ -94,11 +94,11 @@ def operator_parts(operators: dict[str, Result]) -> Iterator[str]:
         )
         yield tables.projection_table(operators)
         yield tables.slowest_alpha(operators)
-        yield "![value projection](results/projection.svg)"
+        yield "![value projection](../benchmarks/results/projection.svg)"
     if best.get("frontier"):
         yield "### Error beside time"
         yield tables.frontier_table(best)
-        yield "![error beside time](results/frontier.svg)"
+        yield "![error beside time](../benchmarks/results/frontier.svg)"
     if best.get("memory"):
         yield "### Memory"
         yield f"Peak temporary memory, {best['memory'][0]['threads']} threads:"
@@ -122,7 +122,7 @@ def model_parts(models: dict[str, Result]) -> Iterator[str]:
     if best.get("int8"):
         yield "int8 weights, times faster than the same model in fp32:"
         yield tables.int8_table(models)
-    yield "![whole models](results/models.svg)"
+    yield "![whole models](../benchmarks/results/models.svg)"
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Any
 FOLDER = Path(__file__).resolve().parents[1]
 RESULTS = FOLDER / "results"
 PAPER = FOLDER / "paper" / "yoso_efficiency.csv"
-# Most capable first; the first that was measured is the README's.
+# Most capable first; the first that was measured is the one that the summary shows.
 ISAS = ("avx512_amx", "avx512_vnni", "avx512", "avx2")
 ISA_NAMES = {"avx512_amx": "AVX-512 with AMX", "avx512_vnni": "AVX-512 with VNNI", "avx512": "AVX-512", "avx2": "AVX2"}
 
