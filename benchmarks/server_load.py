@@ -1,6 +1,6 @@
 """What a server still answers when more is asked of it than it can do: an open loop at 1, 2 and 4 times its capacity.
 
-    python benchmarks/server_load.py examples/bundles/contracts --words 2000
+    python -m benchmarks.server_load examples/bundles/contracts --words 2000
 
 Starts `attenuator serve` on a free port. Capacity is what it answers per second to a closed loop of `--clients`. Then
 requests leave at fixed times whatever the server does, and goodput is the answers with status 200 per second. The load

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ from typing import TypeVar
 from attenuator.errors import BundleError, InvalidRequest, NotReady, Overloaded, UnknownModel
 from attenuator.ops.knobs import KnobValue
 from attenuator.runtime import Encoded, Input, Model, Row, choose, load
-from attenuator.serve.jobs import LANES, Job, Lane, Pace, demand_of
+from attenuator.serve.jobs import LANES, Job, Lane, Pace, demand_of, lane_of
 from attenuator.serve.lanes import Lanes
 from attenuator.serve.scheduler import Queue
 from attenuator.serve.settings import ServeSettings
@@ -23,6 +24,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FREE_QUEUE_SHARE = 0.5
+BODY_MARGIN = 2.0  # how far a body's size may mislead about its tokens: markup, escapes, scripts
 
 
 class Engine:
@@ -70,6 +72,7 @@ class Engine:
         for folder, model in zip(folders, models, strict=True):
             await self._add(folder, model)
         self._lanes.start()
+        gc.freeze()  # what was loaded stays: collections need not look at it again
         if self.state == "starting":
             self.state = "ready"
 
@@ -98,6 +101,10 @@ class Engine:
             raise UnknownModel(f"model '{name[:128]}' is not served, must be one of {served}")
         return self.models[name]
 
+    def running(self, lane: Lane) -> int:
+        """Rows that run in a lane at this moment."""
+        return self._lanes.running(lane)
+
     def check_started(self) -> None:
         """Refuses while the models are not all there.
 
@@ -107,27 +114,37 @@ class Engine:
         if self.state == "starting":
             raise NotReady(f"the service is {self.state}")
 
-    def check_open(self) -> None:
+    def check_open(self, body_bytes: int = 0) -> None:
         """Refuses a request that could not be served anyway, before its body is read; counts nothing.
+
+        Args:
+            body_bytes: size of the body as far as it is known.
 
         Raises:
             NotReady: starting, draining or stopped.
-            Overloaded: too many requests in progress.
+            Overloaded: too many requests in progress, or so many tokens waiting that such a body finds no room.
         """
         if self.state != "ready":
             raise NotReady(f"the service is {self.state}")
         if self.requests >= self._settings.max_requests:
             raise self._overloaded(f"{self.requests} requests are in progress", "light")
+        least = int(body_bytes * min(item.tokens_per_byte for item in self._estimates.values()) / BODY_MARGIN)
+        full = [lane for lane in LANES if self._queue.full({lane: least}, self._settings.max_queue_tokens)]
+        if "light" in full and ("heavy" in full or not self._may_be_heavy(body_bytes)):
+            self._check_room({"light": least})
 
     @contextlib.asynccontextmanager
-    async def admitted(self) -> AsyncIterator[None]:
+    async def admitted(self, body_bytes: int = 0) -> AsyncIterator[None]:
         """Counts a request in while it is worked on; entered once its body is there.
+
+        Args:
+            body_bytes: size of the body.
 
         Raises:
             NotReady: starting, draining or stopped.
-            Overloaded: too many requests in progress.
+            Overloaded: as `check_open`.
         """
-        self.check_open()
+        self.check_open(body_bytes)
         self.requests += 1
         self._idle.clear()
         try:
@@ -207,6 +224,16 @@ class Engine:
         busy |= await self._lanes.stop(NotReady(STOPPED))
         self._compute.shutdown(wait=False, cancel_futures=True)
         return busy
+
+    def _may_be_heavy(self, body_bytes: int) -> bool:
+        """Whether a body could hold a row for the heavy lane, at the knobs' exact values."""
+        for name, model in self.models.items():
+            tokens = min(
+                int(body_bytes * self._estimates[name].tokens_per_byte * BODY_MARGIN), model.manifest.max_tokens
+            )
+            if lane_of(self._paces[name].seconds(model.predict_cost(tokens, model.knobs.exact()))) == "heavy":
+                return True
+        return False
 
     def _costs(self, model: Model, tokens: Sequence[int], knobs: Mapping[str, KnobValue]) -> list[float]:
         return [model.predict_cost(count, knobs) for count in tokens]

@@ -72,6 +72,10 @@ class Lanes:
             if any(result is None for result in job.results):
                 self._drop(job)
 
+    def running(self, lane: Lane) -> int:
+        """Rows that run in a lane."""
+        return len(self._running[lane][0]) if lane in self._running else 0
+
     def remaining_s(self, lane: Lane) -> float:
         """Predicted time of the batch under way and of what waits."""
         batch, _ = self._running.get(lane, ((), None))

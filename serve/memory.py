@@ -3,6 +3,7 @@
 import asyncio
 import ctypes
 import functools
+import gc
 from collections.abc import Callable
 from concurrent.futures import Executor
 
@@ -47,4 +48,10 @@ class MemoryReturn:
         self._due = None
         trim = trimmer()
         if trim is not None:
-            self._threads.submit(trim, 0)
+            self._threads.submit(release, trim)
+
+
+def release(trim: Callable[[int], int]) -> None:
+    """Frees what is in cycles, such as an error with the frames that held a text, and then what the heap keeps."""
+    gc.collect()
+    trim(0)

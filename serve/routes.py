@@ -110,10 +110,11 @@ class Routes:
         try:
             self._check_key(request)
             refuse_query(request)
-            self._engine.check_open()
+            announced = request.headers.get("content-length", "")
+            self._engine.check_open(int(announced) if announced.isdecimal() else 0)
             limits = self._settings
             body = await read_body(request, max_bytes=limits.max_body_bytes, timeout_ms=limits.body_timeout_ms)
-            async with self._engine.admitted():
+            async with self._engine.admitted(len(body)):
                 refuse_encoding(request)
                 raw = schema.parse_json(body)
                 del body

@@ -10,7 +10,7 @@ from attenuator.serve.jobs import Pace
 
 log = logging.getLogger(__name__)
 SHORT_TOKENS = (16, 256)
-CPU_LIMIT_S = 0.25
+CPU_LIMIT_S = 0.1
 SILENT_S = 3.0
 
 

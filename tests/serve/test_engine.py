@@ -1,0 +1,194 @@
+"""The engine without HTTP: runs that nobody waits for, stopping, refusals before tokenizing, turns of the tokenizer."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from attenuator.errors import NotReady, Overloaded
+from attenuator.runtime import Input, Model, Row
+from attenuator.serve.engine import Engine
+from attenuator.serve.jobs import Job
+from attenuator.serve.settings import ServeSettings
+from attenuator.serve.tokenizing import LARGE_SIZE, SLICE_SIZE, TokenEstimate, TokenizerThreads, slices
+
+LONG = Input("inputs", "good film " * 4000)
+SHORT = Input("inputs", "good film")
+
+
+@asynccontextmanager
+async def started(folder: Path, **settings: object) -> AsyncIterator[tuple[Engine, Model]]:
+    engine = Engine(ServeSettings.model_validate({"threads": 1, **settings}))
+    await engine.start([folder])
+    try:
+        yield engine, engine.model(None)
+    finally:
+        await engine.stop()
+
+
+async def rows_of(engine: Engine, model: Model, *inputs: Input) -> list[Row]:
+    knobs = model.knobs.exact()
+    encoded = await engine.encode(model, inputs, knobs=knobs, truncate=False)
+    return [Row(item.token_ids, item.type_ids, knobs) for item in encoded]
+
+
+async def until(happened: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not happened():
+            await asyncio.sleep(0)
+
+
+def test_a_run_is_cancelled_once_all_its_clients_have_left(
+    bundles: dict[str, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not before; and the lane goes on with what others wait for."""
+
+    async def scenario() -> None:
+        async with started(bundles["yoso"]) as (engine, model):
+            [row] = await rows_of(engine, model, LONG)
+            left, stays = (asyncio.create_task(engine.run(model, [row])) for _ in range(2))
+            await until(lambda: engine.running("heavy") == 1)
+            left.cancel()
+            await until(lambda: "nobody waits" in caplog.text)
+            assert not stays.done(), "one row of the heavy lane runs at a time"
+            job = await stays
+            assert job.results[0] is not None
+
+    with caplog.at_level("INFO"):
+        asyncio.run(scenario())
+
+
+def test_a_run_goes_on_while_one_of_its_clients_waits(
+    bundles: dict[str, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with started(bundles["yoso"]) as (engine, model):
+            rows = await rows_of(engine, model, Input("inputs", "good film " * 50))
+            tasks = [asyncio.create_task(engine.run(model, rows)) for _ in range(3)]
+            await until(lambda: engine.running("light") == 3)
+            for task in tasks[:2]:
+                task.cancel()
+            job = await tasks[2]
+            assert job.results[0] is not None
+
+    with caplog.at_level("INFO"):
+        asyncio.run(scenario())
+    assert "nobody waits" not in caplog.text
+
+
+def test_requests_in_progress_end_with_one_sentence_when_the_engine_stops(bundles: dict[str, Path]) -> None:
+    """Those that run, wait, or are being tokenized, however large their text is."""
+
+    async def scenario() -> list[Job | BaseException]:
+        async with started(bundles["yoso"], max_queue_tokens=10**7) as (engine, model):
+            rows = await rows_of(engine, model, *[LONG] * 4)
+            huge = [Input("inputs", "good film " * (LARGE_SIZE // 5))]
+            usual = [LONG] * 8
+            knobs = model.knobs.exact()
+            tasks = [
+                *(asyncio.create_task(engine.run(model, rows)) for _ in range(3)),
+                *(
+                    asyncio.create_task(engine.encode(model, inputs, knobs=knobs, truncate=False))
+                    for inputs in (huge, huge, usual, usual, usual)
+                ),
+            ]
+            await until(lambda: engine.running("heavy") > 0)
+            assert await engine.stop(), "threads are at work"
+            return await asyncio.gather(*tasks, return_exceptions=True)
+
+    outcomes = asyncio.run(scenario())
+    assert {(type(outcome), str(outcome)) for outcome in outcomes} == {
+        (NotReady, "the service is stopping: this request was not finished")
+    }
+
+
+def test_a_full_queue_refuses_before_it_tokenizes(bundles: dict[str, Path]) -> None:
+    """By an estimate for texts; requests that are still being tokenized count."""
+
+    async def scenario() -> None:
+        async with started(bundles["yoso"], max_queue_tokens=30_000) as (engine, model):
+            for _ in range(50):  # the tiny vocabulary has other tokens per byte than a natural one
+                await engine.encode(model, [SHORT], knobs={}, truncate=False)
+            knobs = model.knobs.exact()
+            first = asyncio.create_task(engine.encode(model, [LONG] * 3, knobs=knobs, truncate=False))
+            await asyncio.sleep(0)
+            with pytest.raises(Overloaded):  # not InputTooLong, which only tokenizing can tell
+                await engine.encode(model, [Input("inputs", "good film " * 20_000)], knobs=knobs, truncate=False)
+            await engine.encode(model, [SHORT], knobs=knobs, truncate=False)
+            await first
+
+    asyncio.run(scenario())
+
+
+def test_a_body_that_finds_no_room_is_refused_unread(bundles: dict[str, Path]) -> None:
+    async def scenario() -> None:
+        async with started(bundles["yoso"], max_queue_tokens=500) as (engine, model):
+            rows = await rows_of(engine, model, *[Input("inputs", "good film " * 20)] * 12)
+            engine.check_open(300)
+            waiting = asyncio.create_task(engine.run(model, rows))
+            await asyncio.sleep(0)
+            with pytest.raises(Overloaded):
+                engine.check_open(300)
+            async with engine.admitted(1):
+                engine.check_open()  # of a size that is not known
+            await waiting
+            engine.check_open(300)
+
+    asyncio.run(scenario())
+
+
+def test_tokenizing_takes_turns(models: dict[str, Model]) -> None:
+    """A request of one slice is done before one of many that came first."""
+
+    async def scenario() -> list[str]:
+        threads = TokenizerThreads()
+        order: list[str] = []
+
+        async def encode(name: str, inputs: list[Input]) -> None:
+            await threads.encode(models["yoso"], inputs, truncate=True)
+            order.append(name)
+
+        many = [Input("inputs", "good film " * (SLICE_SIZE // 10))] * 15
+        one = [Input("inputs", "good film " * 500)]
+        huge = [Input("inputs", "good film " * (LARGE_SIZE // 2))] * 2
+        await asyncio.gather(encode("huge", huge), encode("many", many), encode("one", one))
+        threads.stop()
+        return order
+
+    order = asyncio.run(scenario())
+    assert order[0] == "one"
+    assert sorted(order) == ["huge", "many", "one"]
+
+
+def test_slices_cover_all_inputs_in_order() -> None:
+    for sizes in (
+        [],
+        [1],
+        [SLICE_SIZE * 3],
+        [SLICE_SIZE, 1],
+        [10] * 9000,
+        [SLICE_SIZE // 2 + 1] * 5,
+        [1, SLICE_SIZE, 1],
+    ):
+        cuts = list(slices(sizes))
+        assert [index for first, last in cuts for index in range(first, last)] == list(range(len(sizes)))
+        assert all(last - first == 1 or sum(sizes[first:last]) <= SLICE_SIZE for first, last in cuts)
+        assert len(cuts) <= 2 + 2 * sum(sizes) // SLICE_SIZE
+
+
+def test_token_estimate_follows_the_tokenizer(models: dict[str, Model]) -> None:
+    estimate = TokenEstimate()
+    items = [Input("inputs", "good film " * 100), Input("inputs", "very good", "a bad film")]
+    encoded = [item.encode(models["yoso"], False) for item in items]
+    for _ in range(100):
+        estimate.learn(items, encoded)
+    tokens = sum(len(item.token_ids) for item in encoded)
+    assert sum(estimate.tokens(item, 4096) for item in items) == pytest.approx(tokens, rel=0.1)
+    assert estimate.tokens(items[0], 50) == 50, "no more than the model takes"
+    ids = Input("inputs", token_ids=[5] * 77)
+    assert estimate.tokens(ids, 4096) == 77
+    before = estimate.tokens_per_byte
+    estimate.learn([ids], [ids.encode(models["yoso"], False)])
+    assert estimate.tokens_per_byte == before
