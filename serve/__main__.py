@@ -2,25 +2,26 @@
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-
-import uvicorn
 
 from attenuator.commandline import Positionals, parse
 from attenuator.errors import AttenuatorError
 from attenuator.serve import logs
 from attenuator.serve.app import create_app
+from attenuator.serve.connections import Connections, connection_limit, raise_descriptor_limit
 from attenuator.serve.engine import Engine
-from attenuator.serve.requestid import RequestIds
+from attenuator.serve.server import Server
 from attenuator.serve.settings import ServeSettings
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("attenuator.serve")
+start_log = logging.getLogger("attenuator.serve.start")
 COMMAND = "serve"
 POSITIONALS = Positionals(
     "BUNDLE", "+", "folder of a bundle, as `attenuator export` writes it; requests name it by its name"
@@ -31,20 +32,11 @@ EXAMPLES = """  serve two models, then ask one of them with 16 hashes:
     curl -s http://127.0.0.1:8000/v1/classify -H 'Content-Type: application/json' \\
       -d '{"model": "reviews", "inputs": "A quiet, moving film.", "num_hashes": 16}'
 
-exit codes: 0 after SIGTERM or Ctrl-C and a drained queue, 1 something failed, 2 usage error"""
-
-
-class Server(uvicorn.Server):
-    """Uvicorn, whose signals are handled here: the first drains, the second stops at once."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leaves the signals alone."""
-        yield
+exit codes: 0 after SIGTERM, SIGHUP or Ctrl-C, 1 something failed, 2 usage error"""
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Binds the address, so that a taken port is told in one sentence.
+    """Binds the address, so that a taken port gives an error of one sentence.
 
     Raises:
         AttenuatorError: the address cannot be bound.
@@ -68,6 +60,13 @@ def address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def warn_if_open(settings: ServeSettings, bound: socket.socket) -> None:
+    """Warns where other machines may reach a service that requires no key."""
+    host, port = bound.getsockname()[:2]
+    if settings.api_key is None and not ipaddress.ip_address(host.partition("%")[0]).is_loopback:
+        log.warning("whoever reaches %s may use the service: ATTENUATOR_API_KEY sets a key", address(host, port))
+
+
 async def serve(settings: ServeSettings, folders: Sequence[Path], bound: socket.socket) -> bool:
     """Serves until a signal; answers health routes from the start, requests once the bundles are loaded.
 
@@ -78,13 +77,13 @@ async def serve(settings: ServeSettings, folders: Sequence[Path], bound: socket.
         AttenuatorError: a bundle cannot be served.
     """
     engine = Engine(settings)
-    app = RequestIds(create_app(engine, settings))
-    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1)
-    server = Server(config)
+    connections = Connections(connection_limit(settings.max_connections, raise_descriptor_limit()))
+    server = Server(create_app(engine, settings), settings, connections)
     running = asyncio.create_task(server.serve(sockets=[bound]))
+    warn_if_open(settings, bound)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, stop.set)
     asked = asyncio.create_task(stop.wait())
     started = asyncio.create_task(engine.start(folders))
@@ -93,14 +92,10 @@ async def serve(settings: ServeSettings, folders: Sequence[Path], bound: socket.
         if started.done():
             started.result()
             where = address(*bound.getsockname()[:2])
-            print(f"attenuator serve: ready on http://{where} ({', '.join(engine.models)})", file=sys.stderr)
+            key = "no API key is required" if settings.api_key is None else "/v1 routes require the API key"
+            start_log.info("ready on http://%s (%s), %s", where, ", ".join(engine.models), key)
             await asked
-        stop.clear()
-        again = asyncio.create_task(stop.wait())
-        drained = asyncio.create_task(engine.drain())
-        await asyncio.wait({again, drained}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (again, drained):
-            task.cancel()
+        await drain(engine, server, stop)
     finally:
         asked.cancel()
         started.cancel()
@@ -110,11 +105,24 @@ async def serve(settings: ServeSettings, folders: Sequence[Path], bound: socket.
     return busy
 
 
+async def drain(engine: Engine, server: Server, stop: asyncio.Event) -> None:
+    """Waits for requests in progress until the time limit or a second signal; the others are answered with 503."""
+    stop.clear()
+    again = asyncio.create_task(stop.wait())
+    drained = asyncio.create_task(engine.drain())
+    await asyncio.wait({again, drained}, return_when=asyncio.FIRST_COMPLETED)
+    for task in (again, drained):
+        task.cancel()
+    ended = await server.end_requests(at_once=engine.requests > 0)
+    if ended:
+        log.warning("stopped before %d requests were finished: they were answered with 503", ended)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Runs `attenuator serve`.
 
     Args:
-        arguments: the words after `serve`.
+        arguments: what follows `serve`.
 
     Returns:
         0 after a signal and a drained queue.
@@ -122,11 +130,11 @@ def main(arguments: Sequence[str]) -> int:
     Raises:
         AttenuatorError: a bundle cannot be served, or the address is taken.
     """
-    settings, words = parse(ServeSettings, COMMAND, arguments, POSITIONALS, usage=USAGE, examples=EXAMPLES)
+    settings, folders = parse(ServeSettings, COMMAND, arguments, POSITIONALS, usage=USAGE, examples=EXAMPLES)
     logs.set_up(settings.log_format, settings.log_level)
     bound = listen(settings.host, settings.port)
     with contextlib.closing(bound):
-        busy = asyncio.run(serve(settings, [Path(word) for word in words], bound))
+        busy = asyncio.run(serve(settings, [Path(folder) for folder in folders], bound))
     if busy:  # Python would wait for the thread, ONNX Runtime for the end of a node: minutes, at worst
         logging.shutdown()
         os._exit(0)

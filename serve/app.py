@@ -1,17 +1,23 @@
 """The application: routes, error answers and the OpenAPI description."""
 
+import asyncio
 import logging
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from attenuator import __version__
+from attenuator.errors import NotReady
+from attenuator.serve.accesslog import AccessLog
 from attenuator.serve.engine import Engine
-from attenuator.serve.errors import error_response
+from attenuator.serve.errors import JSON, dump, error_response, response_for
+from attenuator.serve.requestid import RequestIds
 from attenuator.serve.routes import CLASSIFY, Routes
 from attenuator.serve.schema import ClassifyRequest
 from attenuator.serve.settings import ServeSettings
@@ -19,9 +25,10 @@ from attenuator.serve.settings import ServeSettings
 log = logging.getLogger(__name__)
 DESCRIPTION = "Transformer text classifiers whose attention has an accuracy knob, set per request."
 KINDS = {404: "not_found", 405: "method_not_allowed"}
+CORS_EXPOSED = ("X-Request-Id", "Retry-After", "Server-Timing")
 
 
-def create_app(engine: Engine, settings: ServeSettings) -> FastAPI:
+def create_app(engine: Engine, settings: ServeSettings) -> ASGIApp:
     """Makes the application over an engine.
 
     Args:
@@ -29,15 +36,65 @@ def create_app(engine: Engine, settings: ServeSettings) -> FastAPI:
         settings: of the service.
 
     Returns:
-        The ASGI application.
+        The ASGI application: FastAPI inside the layers that every request passes.
     """
+    app: ASGIApp = Guard(create_api(engine, settings))
+    if settings.cors_origins:
+        app = CORSMiddleware(
+            app,
+            allow_origins=settings.cors_origins,
+            allow_methods=("GET", "POST"),
+            allow_headers=("Authorization", "Content-Type", "X-Request-Id"),
+            expose_headers=CORS_EXPOSED,
+        )
+    return RequestIds(AccessLog(app))
+
+
+def create_api(engine: Engine, settings: ServeSettings) -> FastAPI:
+    """The routes, their errors and their description."""
     app = FastAPI(title="Attenuator", version=__version__, description=DESCRIPTION, docs_url=None, redoc_url=None)
     app.router.redirect_slashes = False
     app.include_router(Routes(engine, settings).router())
+    app.add_api_route("/", _root, methods=["GET", "HEAD"], include_in_schema=False, response_class=Response)
     app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(Exception, _unexpected)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
+
+
+class Guard:
+    """Answers where the application fails or is stopped, in the form of every other error."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        begun = False
+
+        async def send_noting_begin(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_noting_begin)
+        except asyncio.CancelledError:  # the service stops; nobody else cancels a request's task
+            answer = response_for(NotReady("the service has stopped before this request was finished"))
+            answer.headers["Connection"] = "close"
+        except Exception:
+            log.exception("the service failed on a request")
+            answer = error_response(500, "the service failed on this request; its log says why", "internal_error")
+        else:
+            return
+        if not begun:
+            await answer(scope, receive, send)
+
+
+async def _root(request: Request) -> Response:
+    """Leads browsers to the reference, and says in JSON where everything is."""
+    content = {"service": "attenuator", "version": __version__, "docs": "/docs", "classify": f"POST {CLASSIFY}"}
+    content |= {"models": "/v1/models", "ready": "/health/ready", "openapi": "/openapi.json"}
+    return Response(dump(content), 307, headers={"Location": "docs"}, media_type=JSON)
 
 
 def _http_error(request: Request, error: Exception) -> Response:
@@ -55,10 +112,6 @@ def _http_error(request: Request, error: Exception) -> Response:
     if error.status_code == 404:
         return error_response(404, f"{where} is not served, GET /docs lists what is", KINDS[404])
     return error_response(error.status_code, str(error.detail), "http_error", headers=headers)
-
-
-def _unexpected(request: Request, error: Exception) -> Response:
-    return error_response(500, "the service failed on this request; its log says why", "internal_error")
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:

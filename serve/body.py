@@ -1,61 +1,129 @@
-"""Reads a request's body within limits, and notices when the client leaves."""
+"""Reads requests' bodies within limits, and notices when the client leaves.
+
+Bodies under way hold no place among the requests in progress. They have limits of their own: time and rate each, number
+and bytes together. Over the common limits the one that began first is given up, so that stalled bodies keep nobody out.
+"""
 
 import asyncio
+import re
+from dataclasses import dataclass, field
 
 from starlette.requests import ClientDisconnect, Request
 
-from attenuator.serve.errors import BodyTimeout, BodyTooLarge
+from attenuator.serve.errors import BodyTimeout, BodyTooLarge, UnsupportedMediaType
+from attenuator.serve.settings import ServeSettings
 
-LINGER_BYTES = 32 * 2**20
-LINGER_S = 2.0
+RATE_GRACE_S = 5.0
+JSON_TYPE = re.compile(r"application/([\w.+-]+\+)?json\s*(;.*)?", re.IGNORECASE)
+CHARSET = re.compile(r";\s*charset\s*=\s*\"?([^\s;\"]*)", re.IGNORECASE)
 
 
-async def read_body(request: Request, *, max_bytes: int, timeout_ms: float) -> bytes:
-    """Reads the body.
+@dataclass(eq=False, slots=True)
+class Arriving:
+    """A body under way.
 
-    Args:
-        request: the request.
-        max_bytes: largest body.
-        timeout_ms: longest wait for it.
+    Attributes:
+        timeout: ends the wait for it.
+        parts: what has arrived.
+        size: bytes of it.
+        given_up: why it was given up before its time limit.
+    """
 
-    Returns:
-        The body.
+    timeout: asyncio.Timeout
+    parts: list[bytes] = field(default_factory=list)
+    size: int = 0
+    given_up: str = ""
+
+
+class Bodies:
+    """All bodies under way."""
+
+    def __init__(self, settings: ServeSettings) -> None:
+        self._settings = settings
+        self._arriving: dict[Arriving, None] = {}  # ordered: the first to begin comes first
+        self._bytes = 0
+
+    async def read(self, request: Request) -> bytes:
+        """Reads a request's body.
+
+        Returns:
+            The body.
+
+        Raises:
+            UnsupportedMediaType: its Content-Type is not JSON.
+            BodyTooLarge: announced or found to be over the limit.
+            BodyTimeout: it did not arrive in time or at the least rate, or was given up in favour of others.
+            ClientDisconnect: the client left before the end.
+        """
+        check_content_type(request)
+        limit = self._settings.max_body_bytes
+        announced = request.headers.get("content-length", "0")
+        if announced.isdecimal() and int(announced) > limit:
+            raise _too_large(limit)
+        started_s = asyncio.get_running_loop().time()
+        arriving = Arriving(asyncio.timeout_at(self._deadline_s(started_s, 0)))
+        self._arriving[arriving] = None
+        try:
+            async with arriving.timeout:
+                self._keep_limits()
+                async for part in request.stream():
+                    arriving.parts.append(part)
+                    arriving.size += len(part)
+                    self._bytes += len(part)
+                    if arriving.size > limit:
+                        raise _too_large(limit)
+                    if not arriving.timeout.expired() and not arriving.given_up:
+                        arriving.timeout.reschedule(self._deadline_s(started_s, arriving.size))
+                    self._keep_limits()
+        except TimeoutError:
+            raise BodyTimeout(arriving.given_up or self._late(started_s)) from None
+        finally:
+            self._arriving.pop(arriving, None)
+            self._bytes -= arriving.size
+        return b"".join(arriving.parts)
+
+    def _deadline_s(self, started_s: float, size: int) -> float:
+        """When a body must have gone on, or ended."""
+        end_s = self._settings.body_timeout_ms / 1000
+        rate = self._settings.min_body_bytes_per_s
+        return started_s + (min(end_s, RATE_GRACE_S + size / rate) if rate else end_s)
+
+    def _late(self, started_s: float) -> str:
+        passed_ms = (asyncio.get_running_loop().time() - started_s) * 1000
+        if passed_ms < self._settings.body_timeout_ms:
+            return f"the body arrived at less than {self._settings.min_body_bytes_per_s} bytes a second"
+        return f"the body did not arrive within {self._settings.body_timeout_ms:g} ms"
+
+    def _keep_limits(self) -> None:
+        """Gives up bodies, those first that began first, until number and bytes are within the limits."""
+        count, size = len(self._arriving), self._bytes
+        for oldest in self._arriving:
+            if count <= self._settings.max_arriving_bodies and size <= self._settings.max_arriving_bytes:
+                break
+            count -= 1
+            size -= oldest.size
+            if not oldest.given_up and not oldest.timeout.expired():
+                oldest.given_up = "too many bodies were under way, and this one had begun before all others: try again"
+                oldest.timeout.reschedule(asyncio.get_running_loop().time())
+
+
+def check_content_type(request: Request) -> None:
+    """Refuses a body that is announced as something else than JSON in UTF-8; one without a Content-Type is taken.
 
     Raises:
-        BodyTooLarge: announced or found to be over the limit.
-        BodyTimeout: it did not arrive in time.
-        ClientDisconnect: the client left before the end.
+        UnsupportedMediaType: names the header and how to send it.
     """
-    try:
-        async with asyncio.timeout(timeout_ms / 1000):
-            announced = request.headers.get("content-length", "0")
-            if announced.isdecimal() and int(announced) > max_bytes:
-                raise await _too_large(request, max_bytes)
-            parts, size = [], 0
-            async for part in request.stream():
-                size += len(part)
-                if size > max_bytes:
-                    raise await _too_large(request, max_bytes)
-                parts.append(part)
-            return b"".join(parts)
-    except TimeoutError:
-        raise BodyTimeout(f"the body did not arrive within {timeout_ms:g} ms") from None
+    for value in request.headers.getlist("content-type"):
+        charset = CHARSET.search(value)
+        if not JSON_TYPE.fullmatch(value.strip()) or (charset and charset[1].lower() not in ("utf-8", "utf8")):
+            raise UnsupportedMediaType(
+                f"the Content-Type is '{value[:80]}', must be application/json in UTF-8: "
+                "curl sends it with -H 'Content-Type: application/json'"
+            )
 
 
-async def _too_large(request: Request, max_bytes: int) -> BodyTooLarge:
-    """Throws away what still comes: a client that is cut off while it sends never reads the answer."""
-    if "100-continue" not in request.headers.get("expect", "").lower():
-        size = 0
-        try:
-            async with asyncio.timeout(LINGER_S):
-                while size < LINGER_BYTES:
-                    message = await request.receive()
-                    size += len(message.get("body", b""))
-                    if message["type"] != "http.request" or not message.get("more_body"):
-                        break
-        except TimeoutError:
-            pass
-    return BodyTooLarge(f"the body is over the limit of {max_bytes} bytes")
+def _too_large(limit: int) -> BodyTooLarge:
+    return BodyTooLarge(f"the body is over the limit of {limit} bytes")
 
 
 async def client_disconnected(request: Request) -> None:
@@ -64,4 +132,4 @@ async def client_disconnected(request: Request) -> None:
         pass
 
 
-__all__ = ["ClientDisconnect", "client_disconnected", "read_body"]
+__all__ = ["Bodies", "ClientDisconnect", "client_disconnected"]

@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from attenuator import errors
+from attenuator.serve import accesslog
 
 
 class MalformedBody(errors.AttenuatorError):
@@ -24,6 +25,10 @@ class BodyTooLarge(errors.AttenuatorError):
 
 class BodyTimeout(errors.AttenuatorError):
     """The body did not arrive in time."""
+
+
+class UnsupportedMediaType(errors.AttenuatorError):
+    """The body's Content-Type is not JSON."""
 
 
 class ErrorBody(BaseModel):
@@ -41,6 +46,7 @@ STATUS: dict[type[Exception], int] = {
     errors.UnknownModel: 404,
     BodyTimeout: 408,
     BodyTooLarge: 413,
+    UnsupportedMediaType: 415,
     errors.InvalidRequest: 422,
     errors.Overloaded: 429,
     errors.EngineError: 500,
@@ -53,6 +59,13 @@ JSON = "application/json"
 def error_type(error: Exception) -> str:
     """Name of an error's kind in JSON, such as `knob_out_of_range`."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", type(error).__name__).lower()
+
+
+def error_body(sentence: str, kind: str, *, param: str | None = None, allowed: str | None = None) -> bytes:
+    """The JSON that every error answer has."""
+    body = {"error": sentence, "error_type": kind, "param": param, "allowed": allowed}
+    # Escaped, since what a caller wrote may hold half of a surrogate pair, which UTF-8 cannot.
+    return json.dumps(body, ensure_ascii=True, separators=(",", ":")).encode()
 
 
 def error_response(
@@ -77,9 +90,8 @@ def error_response(
     Returns:
         The response.
     """
-    body = {"error": sentence, "error_type": kind, "param": param, "allowed": allowed}
-    # Escaped, since what a caller wrote may hold half of a surrogate pair, which UTF-8 cannot.
-    content = json.dumps(body, ensure_ascii=True, separators=(",", ":"))
+    accesslog.note(error_type=kind)
+    content = error_body(sentence, kind, param=param, allowed=allowed)
     return Response(content, status, headers=dict(headers or {}), media_type=JSON)
 
 

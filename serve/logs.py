@@ -23,9 +23,31 @@ class JsonFormatter(logging.Formatter):
         request_id = getattr(record, "request_id", "")
         if request_id:
             line["request_id"] = request_id
+        line |= getattr(record, "fields", {})
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=False)
+
+
+class RateLimitedLog:
+    """Logs at most one line in an interval, with the count of those that were left out."""
+
+    def __init__(self, logger: logging.Logger, level: int, interval_s: float) -> None:
+        self._logger = logger
+        self._level = level
+        self._interval_s = interval_s
+        self._next_s = 0.0
+        self._count = 0
+
+    def __call__(self, message: str, *values: object) -> None:
+        """One line, or one more for the count."""
+        now_s = time.monotonic()
+        if now_s < self._next_s:
+            self._count += 1
+            return
+        repeated = f" ({self._count} more since the last such line)" if self._count else ""
+        self._count, self._next_s = 0, now_s + self._interval_s
+        self._logger.log(self._level, f"{message}%s", *values, repeated)
 
 
 def set_up(form: str, level: str) -> None:
@@ -39,5 +61,8 @@ def set_up(form: str, level: str) -> None:
     handler.addFilter(requestid.add_to)
     handler.setFormatter(JsonFormatter() if form == "json" else logging.Formatter(TEXT))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "asyncio"):
-        logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLevelName(level.upper())))
+    # Uvicorn warns of every malformed request, with less than the access log says.
+    for name, least in {"uvicorn": logging.ERROR, "asyncio": logging.WARNING}.items():
+        logging.getLogger(name).setLevel(max(least, logging.getLevelName(level.upper())))
+    # Where the service listens and whether it is open is said whatever the level.
+    logging.getLogger("attenuator.serve.start").setLevel(min(logging.INFO, logging.getLevelName(level.upper())))

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fastapi import APIRouter, Request
-from starlette.requests import ClientDisconnect
 from starlette.responses import HTMLResponse, Response
 
 from attenuator.bundle import BundleKnob
@@ -24,9 +23,9 @@ from attenuator.errors import (
 from attenuator.ops.knobs import shown
 from attenuator.ops.spec import SEED_HIGH
 from attenuator.runtime import Device, Model, Row
-from attenuator.serve import schema
+from attenuator.serve import accesslog, schema
 from attenuator.serve.admission import check_cost
-from attenuator.serve.body import client_disconnected, read_body
+from attenuator.serve.body import Bodies, ClientDisconnect, client_disconnected
 from attenuator.serve.documentation import page
 from attenuator.serve.engine import Engine
 from attenuator.serve.errors import JSON, ErrorBody, MalformedBody, dump, response_for
@@ -58,6 +57,7 @@ class Routes:
     def __init__(self, engine: Engine, settings: ServeSettings) -> None:
         self._engine = engine
         self._settings = settings
+        self._bodies = Bodies(settings)
         self._key = settings.api_key.get_secret_value().encode() if settings.api_key else None
 
     def router(self) -> APIRouter:
@@ -112,8 +112,7 @@ class Routes:
             refuse_query(request)
             announced = request.headers.get("content-length", "")
             self._engine.check_open(int(announced) if announced.isdecimal() else 0)
-            limits = self._settings
-            body = await read_body(request, max_bytes=limits.max_body_bytes, timeout_ms=limits.body_timeout_ms)
+            body = await self._bodies.read(request)
             async with self._engine.admitted(len(body)):
                 refuse_encoding(request)
                 raw = schema.parse_json(body)
@@ -145,6 +144,7 @@ class Routes:
 
     async def _answer(self, request: Request, model: Model, parsed: schema.Request, started: float) -> Response:
         """Works on a request until it is done, its deadline passes, or its client leaves."""
+        accesslog.note(model=model.manifest.name, knobs=parsed.knobs, inputs=len(parsed.items))
         timeout_ms = parsed.options.timeout_ms
         remaining_s = None if timeout_ms is None else max(0.0, timeout_ms / 1000 - (time.perf_counter() - started))
         work = asyncio.create_task(self._work(model, parsed, started))
@@ -182,6 +182,7 @@ class Routes:
         }
         timing_ms = {name: round(value, 3) for name, value in timing_ms.items()}
         tokens = [len(item.token_ids) for item in encoded]
+        accesslog.note(tokens=sum(tokens), timing_ms=timing_ms)
         content = answer(model, parsed, seed, job, tokens, timing_ms)
         headers = timing_headers(timing_ms, model.device, characters, sum(tokens))
         return Response(dump(content), headers=headers, media_type=JSON)

@@ -1,12 +1,16 @@
-"""What `attenuator serve` can be told; each field is a flag, an `ATTENUATOR_*` variable and its help."""
+"""The settings of `attenuator serve`; each field is a flag, an `ATTENUATOR_*` variable and its help."""
 
-from typing import Literal
+import re
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, SecretStr, field_validator
+from pydantic_settings import NoDecode
 
 from attenuator.commandline import CommandSettings
 from attenuator.ops.knobs import DEFAULT_SEED
 from attenuator.ops.spec import SEED_HIGH
+
+ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s?#*]+")
 
 
 class ServeSettings(CommandSettings):
@@ -38,13 +42,27 @@ class ServeSettings(CommandSettings):
     max_queue_tokens: int = Field(default=262_144, ge=1)
     """Tokens that may wait, short and long requests counted apart; one beyond is shed with 429 and Retry-After."""
     max_requests: int = Field(default=512, ge=1)
-    """Requests in progress at a time; one more is shed with 429 before its body is read."""
+    """Requests in progress at a time, each from when its body is there; one more is shed with 429."""
     max_body_bytes: int = Field(default=4 * 2**20, ge=1)
     """Largest request body, in bytes; a larger one is refused with 413."""
+    max_connections: int | None = Field(default=None, ge=1)
+    """Connections open at a time, as the limit on open files allows by default; over it the longest idle ones close."""
+    header_timeout_ms: float = Field(default=10_000, gt=0)
+    """Longest wait for a request's header, in milliseconds; then the connection is closed."""
+    keep_alive_timeout_ms: float = Field(default=75_000, gt=0)
+    """How long a connection stays open for its next request, in milliseconds; clients should give up earlier."""
     body_timeout_ms: float = Field(default=30_000, gt=0)
     """Longest wait for a request's body to arrive, in milliseconds; then the connection is closed."""
-    drain_timeout_ms: float = Field(default=30_000, ge=0)
-    """Longest wait for requests in progress when the service is asked to stop, in milliseconds."""
+    min_body_bytes_per_s: int = Field(default=1024, ge=0)
+    """Least rate of a body after its first 5 seconds, in bytes per second; 0 sets none."""
+    max_arriving_bodies: int = Field(default=512, ge=1)
+    """Bodies under way at a time; over it the one that began first is given up with 408."""
+    max_arriving_bytes: int = Field(default=256 * 2**20, ge=1)
+    """Bytes of all bodies under way; over it the one that began first is given up with 408."""
+    drain_timeout_ms: float = Field(default=25_000, ge=0)
+    """Longest wait for requests in progress when the service is asked to stop, in milliseconds; then they get 503."""
+    cors_origins: Annotated[list[str], NoDecode] = Field(default_factory=list)
+    """Origins whose web pages may call the service, separated by commas (https://a.example,https://b.example), or *."""
     log_format: Literal["text", "json"] = "text"
     """Form of the log lines on standard error; texts of requests are never logged."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -58,3 +76,30 @@ class ServeSettings(CommandSettings):
         if not text.isascii() or not text.isprintable() or " " in text or not text:
             raise ValueError("a key has one or more printable ASCII characters and no spaces")
         return key
+
+    @field_validator("port", mode="before")
+    @classmethod
+    def no_kubernetes_link(cls, port: Any) -> Any:
+        """Explains the variable that Kubernetes sets beside a service called "attenuator"."""
+        if isinstance(port, str) and port.startswith("tcp://"):
+            raise ValueError(
+                "Kubernetes sets this variable for a service called attenuator: "
+                "set enableServiceLinks to false in the pod, or use --port"
+            )
+        return port
+
+    @field_validator("cors_origins", mode="before")
+    @classmethod
+    def split_origins(cls, origins: Any) -> Any:
+        """Splits one text at its commas."""
+        texts = [origins] if isinstance(origins, str) else origins
+        return [part.strip() for text in texts for part in text.split(",") if part.strip()]
+
+    @field_validator("cors_origins")
+    @classmethod
+    def are_origins(cls, origins: list[str]) -> list[str]:
+        """Refuses what no browser sends as an origin: it would never match."""
+        for origin in origins:
+            if not ORIGIN.fullmatch(origin):
+                raise ValueError(f"'{origin[:80]}' is not an origin such as https://app.example:8443, or *")
+        return origins

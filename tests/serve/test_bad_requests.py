@@ -220,27 +220,38 @@ def test_many_fields_do_not_hold_up_the_service(service: Service) -> None:
 
 TEN_MB = dumped(inputs="good " * 2_000_000)
 EXPECT = b"POST /v1/classify HTTP/1.1\r\nHost: t\r\nContent-Length: 10000000\r\nExpect: 100-continue\r\n\r\n"
-RAW_CASES: dict[str, tuple[int, bytes]] = {
-    "10 MB": (413, request_bytes(TEN_MB)),
-    "10 MB in chunks": (413, chunked(TEN_MB, 65536)),
-    "10 MB announced": (413, EXPECT),
-    "length a lie, closed early": (0, request_bytes(dumped(), length=500)),
-    "no HTTP": (400, b"\x16\x03\x01\x02\x00hello\r\n\r\n"),
-    "bad length": (400, b"POST /v1/classify HTTP/1.1\r\nHost: t\r\nContent-Length: ten\r\n\r\n"),
-    "bad chunk": (400, b"POST /v1/classify HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"),
-    "endless header": (400, b"GET / HTTP/1.1\r\nX: " + b"a" * 70_000),
-    "nothing": (0, b""),
+BOTH = b"POST /v1/classify HTTP/1.1\r\nHost: t\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+# id: (status, error_type, whether the client closes its half, bytes)
+RAW_CASES: dict[str, tuple[int, str, bool, bytes]] = {
+    "10 MB": (413, "body_too_large", False, request_bytes(TEN_MB)),
+    "10 MB in chunks": (413, "body_too_large", False, chunked(TEN_MB, 65536)),
+    "10 MB announced": (413, "body_too_large", False, EXPECT),
+    "length a lie, closed early": (400, "malformed_request", True, request_bytes(dumped(), length=500)),
+    "header closed early": (400, "malformed_request", True, request_bytes(dumped())[:40]),
+    "no HTTP": (400, "malformed_request", False, b"\x16\x03\x01\x02\x00hello\r\n\r\n"),
+    "no host": (400, "malformed_request", False, b"GET / HTTP/1.1\r\n\r\n"),
+    "two hosts": (400, "malformed_request", False, b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"),
+    "bad length": (400, "malformed_request", False, request_bytes(b"").replace(b": 0", b": ten")),
+    "two lengths": (400, "malformed_request", False, request_bytes(b"").replace(b": 0", b": 0\r\nContent-Length: 1")),
+    "length and chunks": (400, "malformed_request", False, BOTH),
+    "chunks in HTTP/1.0": (400, "malformed_request", False, chunked(dumped(), 7).replace(b"HTTP/1.1", b"HTTP/1.0")),
+    "bad chunk": (400, "malformed_request", False, chunked(b"", 7).replace(b"0\r\n", b"zz\r\n")),
+    "unknown coding": (501, "unsupported_transfer_encoding", False, chunked(b"", 7).replace(b": chunked", b": gzip")),
+    "endless header": (431, "header_too_large", False, b"GET / HTTP/1.1\r\nX: " + b"a" * 70_000),
+    "large header": (431, "header_too_large", False, b"GET / HTTP/1.1\r\nHost: t\r\nX: " + b"a" * 17_000 + b"\r\n\r\n"),
+    "nothing": (0, "", True, b""),
 }
 
 
 @pytest.mark.parametrize("case", RAW_CASES.values(), ids=RAW_CASES)
-def test_broken_http_is_survived(service: Service, case: tuple[int, bytes]) -> None:
-    status, data = case
-    found, headers, body = service.raw(data, half_close=status == 0)
+def test_broken_http_is_refused_in_json_and_closed(service: Service, case: tuple[int, str, bool, bytes]) -> None:
+    status, kind, half_close, data = case
+    found, headers, body = service.raw(data, half_close=half_close)
     assert found == status
-    if status == 413:
-        check(413, "body_too_large", None, "4194304 bytes", found, body)
+    if status:
+        check(status, kind, None, "4194304 bytes" if status == 413 else "", found, body)
         assert headers["connection"] == "close"
+        assert headers["content-type"] == "application/json"
     service.good()
 
 

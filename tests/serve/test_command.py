@@ -1,6 +1,7 @@
 """The command `attenuator serve`: flags, environment, exit codes, log."""
 
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -104,8 +105,9 @@ def test_environment_sets_what_flags_do(start: Callable[..., Service], monkeypat
     headers = {"Authorization": "Bearer k"}
     answer = one.client.post("/v1/classify", json={"inputs": "a secret text"}, headers=headers).json()
     assert answer["seed"] == 17
-    lines = [json.loads(line) for line in one.log().splitlines() if not line.startswith("attenuator serve: ready")]
+    lines = [json.loads(line) for line in one.log().splitlines()]
     assert any("loaded yoso" in line["message"] for line in lines)
+    assert any("/v1 routes require the API key" in line["message"] for line in lines)
     assert "secret" not in one.log()
 
 
@@ -123,3 +125,38 @@ def test_auto_goes_on_without_cuda_and_says_why(start: Callable[..., Service], m
     one = start("--device", "auto", "--log-level", "warning")
     assert "running on cpu: CUDA device 0 cannot be used: " in one.log()
     assert one.good()["device"] == "cpu"
+
+
+@pytest.mark.parametrize("key", [None, "sesame"])
+def test_open_service_on_the_network_is_warned_of(
+    start: Callable[..., Service], monkeypatch: pytest.MonkeyPatch, key: str | None
+) -> None:
+    if key:
+        monkeypatch.setenv("ATTENUATOR_API_KEY", key)
+    one = start("--host", "0.0.0.0", "--log-level", "warning")
+    assert ("whoever reaches 0.0.0.0:" in one.log()) == (key is None)
+    assert ("no API key is required" in one.log()) == (key is None)
+    assert "sesame" not in one.log()
+
+
+def test_more_connections_than_the_descriptor_limit_allows_are_refused(bundles: dict[str, Path]) -> None:
+    done = command(bundles["yoso"], "--port", "0", "--max-connections", 10**9)
+    assert done.returncode == 1
+    assert re.search(
+        r"--max-connections is 1000000000, must be at most \d+: the process may open \d+ files", done.stderr
+    )
+
+
+@pytest.mark.parametrize("origins", ["app.example", "https://a.example/path", "https://a.example,x", "null"])
+def test_what_is_no_origin_is_refused(origins: str) -> None:
+    done = command("b", "--cors-origins", origins)
+    assert done.returncode == 2
+    assert "is not an origin such as https://app.example:8443" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_variable_that_kubernetes_sets_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTENUATOR_PORT", "tcp://10.0.0.1:8000")
+    done = command("b")
+    assert done.returncode == 2
+    assert "set enableServiceLinks to false" in done.stderr

@@ -1,0 +1,84 @@
+"""The access log: one line a request, with what it cost; texts, keys and addresses' paths never appear in it.
+
+Whatever answers a request adds fields with `note`; they are in the line as `name=value`, and as fields in JSON.
+"""
+
+import logging
+import time
+from contextvars import ContextVar
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from attenuator.serve.logs import RateLimitedLog
+
+log = logging.getLogger("attenuator.access")
+
+CLIENT_LEFT = 499  # nobody reads it
+PROTOCOL_ERROR_INTERVAL_S = 1.0
+
+_fields: ContextVar[dict[str, Any] | None] = ContextVar("access_fields", default=None)
+_protocol_errors = RateLimitedLog(log, logging.INFO, PROTOCOL_ERROR_INTERVAL_S)
+
+
+def note(**fields: Any) -> None:
+    """Adds fields to the line of the request that is being answered."""
+    current = _fields.get()
+    if current is not None:
+        current.update(fields)
+
+
+def refused(status: int, kind: str) -> None:
+    """A line for what was no request, such as a malformed header; one a second at most."""
+    _protocol_errors("refused by the protocol with %d, error_type=%s", status, kind)
+
+
+class AccessLog:
+    """Wraps an application: logs one line at the end of every request."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        status = CLIENT_LEFT
+        fields: dict[str, Any] = {}
+        _fields.set(fields)
+        started_s = time.perf_counter()
+
+        async def send_noting_status(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_noting_status)
+        finally:
+            status = scope.get("state", {}).get("refused", status)
+            _log_request(scope, status, (time.perf_counter() - started_s) * 1e3, fields)
+
+
+def _log_request(scope: Scope, status: int, duration_ms: float, fields: dict[str, Any]) -> None:
+    route = getattr(scope.get("route"), "path", "(none)")  # the path that was asked for may hold a text or a key
+    level = logging.DEBUG if route.startswith("/health/") else logging.INFO
+    if not log.isEnabledFor(level):
+        return
+    record = {"method": scope["method"][:16], "route": route, "status": status, "duration_ms": round(duration_ms, 3)}
+    pairs = "".join(f" {name}={value}" for name, value in _flat(fields))
+    message = f"{record['method']} {route} {status} {record['duration_ms']} ms{pairs}"
+    log.log(level, "%s", message, extra={"fields": record | fields})
+
+
+def _flat(fields: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Fields of a line of text: those of a mapping one by one."""
+    pairs: list[tuple[str, Any]] = []
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            pairs += [(f"{name}.{key}", one) for key, one in value.items()]
+        else:
+            pairs.append((name, value))
+    return pairs

@@ -1,0 +1,322 @@
+"""HTTP/1.1 on one connection: uvicorn's h11 protocol with time limits, half-closed clients and errors in JSON."""
+
+import asyncio
+import enum
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+import h11
+from uvicorn.config import Config
+from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
+from uvicorn.server import ServerState
+
+from attenuator.serve import accesslog
+from attenuator.serve.connections import Client, Connections
+from attenuator.serve.errors import JSON, error_body
+
+MAX_HEADER_BYTES = 16 * 2**10
+LINGER_S = 5.0
+LINGER_BYTES = 32 * 2**20
+WRITE_TIMEOUT_S = 30.0
+HALF_CLOSE_CHECK_S = 0.5
+ERROR_TYPES = {408: "header_timeout", 431: "header_too_large", 501: "unsupported_transfer_encoding", 503: "not_ready"}
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Longest waits for a client, in seconds.
+
+    Attributes:
+        header_s: for a request's header, from the connection's start or the header's first byte.
+        keep_alive_s: for the next request.
+    """
+
+    header_s: float
+    keep_alive_s: float
+
+
+class Phase(enum.Enum):
+    """What a connection waits for."""
+
+    IDLE = "the next request"
+    HEADER = "a request's header"
+    BODY = "a request's body"
+    WORK = "the answer, which the service makes"
+    WRITE = "the client to read the answer"
+    DISCARD = "the rest of a body that was answered early"
+    LINGER = "the client's end of a closed connection"
+
+
+class Connection(h11.Connection):
+    """h11's reading of a connection, which refuses ambiguous requests; the end of the input is no event."""
+
+    def __init__(self) -> None:
+        super().__init__(h11.SERVER, MAX_HEADER_BYTES)
+        self.error: h11.RemoteProtocolError | None = None
+        self.method = b""
+
+    def next_event(self) -> Any:
+        """The next event; `method` is that of the last request.
+
+        Raises:
+            RemoteProtocolError: the client broke the protocol; kept in `error`.
+        """
+        try:
+            event = super().next_event()
+            if isinstance(event, h11.Request):
+                self.method = event.method
+                check_framing(event)
+        except h11.RemoteProtocolError as error:
+            self.error = error
+            raise
+        return h11.NEED_DATA if isinstance(event, h11.ConnectionClosed) else event
+
+
+def check_framing(request: h11.Request) -> None:
+    """Refuses what another server in the way may read as two requests, and headers over the limit in one piece.
+
+    Raises:
+        RemoteProtocolError: the request is refused.
+    """
+    names = {name for name, _ in request.headers}
+    if b"transfer-encoding" in names and b"content-length" in names:
+        raise h11.RemoteProtocolError("Content-Length and Transfer-Encoding exclude each other")
+    if b"transfer-encoding" in names and request.http_version < b"1.1":
+        raise h11.RemoteProtocolError("Transfer-Encoding needs HTTP/1.1")
+    if len(request.target) + sum(len(name) + len(value) + 4 for name, value in request.headers) > MAX_HEADER_BYTES:
+        raise h11.RemoteProtocolError("the header is too large", error_status_hint=431)
+
+
+class LingeringTransport(asyncio.Transport):
+    """A transport whose `close` leaves it to the protocol how: a client that still sends must read its answer first."""
+
+    def __init__(self, transport: asyncio.Transport, protocol: "HttpProtocol") -> None:
+        super().__init__()
+        self.real = transport
+        self._protocol = protocol
+        self.write = transport.write  # type: ignore[method-assign]
+        self.pause_reading = transport.pause_reading  # type: ignore[method-assign]
+        self.resume_reading = transport.resume_reading  # type: ignore[method-assign]
+        self.get_extra_info = transport.get_extra_info  # type: ignore[method-assign]
+        self.abort = transport.abort  # type: ignore[method-assign]
+
+    def is_closing(self) -> bool:
+        """Whether the connection takes no more answers."""
+        return self._protocol.phase is Phase.LINGER or self.real.is_closing()
+
+    def close(self) -> None:
+        """Closes once the client has read what was written."""
+        self._protocol.close()
+
+
+class HttpProtocol(H11Protocol, Client):
+    """One connection.
+
+    Attributes:
+        phase: what it waits for.
+    """
+
+    def __init__(self, config: Config, server_state: ServerState, timeouts: Timeouts, connections: Connections) -> None:
+        super().__init__(config, server_state, {})
+        self.conn: Connection = Connection()
+        self.phase = Phase.IDLE
+        self._table = connections
+        self._timer: asyncio.TimerHandle | None = None
+        self._half_closed = False
+        self._probed = False
+        self._discarded = 0
+        self._limits_s = {
+            Phase.IDLE: timeouts.keep_alive_s,
+            Phase.HEADER: timeouts.header_s,
+            Phase.WRITE: WRITE_TIMEOUT_S,
+            Phase.DISCARD: LINGER_S,
+            Phase.LINGER: LINGER_S,
+        }
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection is set up."""
+        assert isinstance(transport, asyncio.Transport)
+        self._real = transport
+        super().connection_made(LingeringTransport(transport, self))
+        self._enter(Phase.HEADER)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone, whoever ended it."""
+        self._set_timer(None)
+        self._table.remove(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes have arrived."""
+        if self.transport.is_closing():
+            self._discarded += len(data)
+            if self._discarded > LINGER_BYTES:
+                self.transport.abort()
+            return
+        self.conn.receive_data(data)
+        self.handle_events()
+        self._update()
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """The client sends no more: it has left, or it has only closed its half and waits for the answer.
+
+        Returns:
+            Whether the connection stays open for the answer.
+        """
+        if self.transport.is_closing():
+            return False
+        self.conn.receive_data(b"")
+        if not self._half_closed:
+            self._half_closed = True
+            self.loop.call_later(HALF_CLOSE_CHECK_S, self._probe_client)
+        if self._header_begun():
+            self.refuse(400, "the connection was closed before the header's end")
+        else:
+            self.handle_events()
+            self._update()
+        return not self.transport.is_closing()
+
+    def pause_writing(self) -> None:
+        """The client reads more slowly than it is answered."""
+        super().pause_writing()
+        self._update()
+
+    def resume_writing(self) -> None:
+        """The client has read."""
+        super().resume_writing()
+        self._update()
+
+    def on_response_complete(self) -> None:
+        """An answer was sent: the next request may begin."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.conn.our_state is h11.DONE and self.conn.their_state is h11.DONE:
+            self.conn.start_next_cycle()
+            self.handle_events()
+        elif any(name == b"expect" for name, _ in self.scope["headers"]):
+            self.close()  # it may send the body or leave it out, so that nobody knows where the next request begins
+        self._update()
+
+    def shutdown(self) -> None:
+        """The service stops: closes now, or after the answer under way."""
+        if self.cycle is None or self.cycle.response_complete:
+            self.close()
+        else:
+            self.cycle.keep_alive = False
+
+    def close(self) -> None:
+        """Closes once what was written has been read.
+
+        The kernel resets a connection that is closed while the client sends, and the client would lose its answer:
+        so what it still sends is thrown away, within limits.
+        """
+        if self.transport.is_closing():
+            return
+        sends = self.conn.their_state in (h11.SEND_BODY, h11.ERROR) and not self._half_closed
+        self._enter(Phase.LINGER)
+        if sends:
+            self.flow.resume_reading()
+            self._real.write_eof()
+        else:
+            self._real.close()
+
+    def give_way(self) -> bool:
+        """Closes at once, in favour of a new connection."""
+        if self.transport is None:
+            return False
+        if self.phase is Phase.BODY:
+            self.refuse(503, "too many connections are open, and this request's body was the last to make progress")
+        self.transport.abort()
+        return True
+
+    def refuse(self, status: int, reason: str) -> None:
+        """Answers an error of the protocol, where an answer can still be sent, and closes."""
+        cycle = self.cycle
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            kind = ERROR_TYPES.get(status, "malformed_request")
+            content = error_body(f"{reason[:200]}", kind)
+            headers = [("Content-Type", JSON), ("Content-Length", str(len(content))), ("Connection", "close")]
+            response = h11.Response(status_code=status, headers=headers, reason=STATUS_PHRASES[status])
+            output = self.conn.send(response)
+            if self.conn.method != b"HEAD":
+                output += self.conn.send(h11.Data(data=content))
+                output += self.conn.send(h11.EndOfMessage())
+            self.transport.write(output)
+            accesslog.refused(status, kind)
+        if cycle is not None and not cycle.response_complete:
+            cycle.scope["state"]["refused"] = status
+            cycle.disconnected = True
+            cycle.message_event.set()
+        self.close()
+
+    def send_400_response(self, msg: str) -> None:
+        """What uvicorn calls where h11 refuses what has arrived."""
+        error = self.conn.error
+        assert error is not None
+        self.refuse(error.error_status_hint, f"the request is not valid HTTP: {error}")
+
+    def _should_upgrade(self) -> bool:
+        return False  # a server may ignore Upgrade: the request is answered like any other
+
+    def _update(self) -> None:
+        """Enters the phase that the connection is in now."""
+        if self.transport.is_closing():
+            return
+        self._enter(self._current_phase())
+        if self._half_closed and self.phase in (Phase.IDLE, Phase.HEADER):
+            self.close()
+
+    def _current_phase(self) -> Phase:
+        cycle = self.cycle
+        if self.flow.write_paused:
+            return Phase.WRITE
+        if cycle is not None and not cycle.response_complete:
+            return Phase.BODY if cycle.more_body else Phase.WORK
+        if cycle is not None and self.conn.their_state is h11.SEND_BODY:
+            return Phase.DISCARD
+        return Phase.HEADER if cycle is None or self._header_begun() else Phase.IDLE
+
+    def _header_begun(self) -> bool:
+        return self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0])
+
+    def _enter(self, phase: Phase) -> None:
+        if phase is self.phase:
+            return
+        self.phase = phase
+        self._set_timer(self._limits_s.get(phase))
+        if phase is Phase.WORK:
+            self._table.end_wait(self)
+        else:
+            self._table.begin_wait(self)
+
+    def _set_timer(self, seconds: float | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if seconds is None else self.loop.call_later(seconds, self._time_out)
+
+    def _time_out(self) -> None:
+        if self.phase is Phase.IDLE or (self.phase is Phase.HEADER and not self._header_begun()):
+            self.close()
+        elif self.phase is Phase.HEADER:
+            self.refuse(408, f"the header did not arrive within {self._limits_s[Phase.HEADER] * 1000:g} ms")
+        else:
+            self.transport.abort()
+
+    def _probe_client(self) -> None:
+        """Finds out whether a client that sends no more has left, which only an answer to something sent can tell.
+
+        An interim answer is what HTTP/1.1 allows; most requests are answered before the first check.
+        """
+        if self.transport.is_closing() or self.phase is not Phase.WORK:
+            return
+        if not self._probed and self.conn.our_state is h11.SEND_RESPONSE and self.scope["http_version"] == "1.1":
+            self._probed = True
+            interim = h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")
+            self.transport.write(self.conn.send(interim))
+        if self.transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self.transport.abort()
+            return
+        self.loop.call_later(HALF_CLOSE_CHECK_S, self._probe_client)

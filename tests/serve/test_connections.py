@@ -1,0 +1,192 @@
+"""More connections than there is room for: silent ones, stalled bodies, answers nobody reads."""
+
+import contextlib
+import json
+import resource
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from service import Service, dumped, request_bytes
+
+from attenuator.errors import AttenuatorError
+from attenuator.serve.connections import MAX_DEFAULT_CONNECTIONS, Client, Connections, connection_limit
+
+STALLED = request_bytes(dumped(), length=5000)
+
+
+@contextlib.contextmanager
+def crowd(one: Service, count: int, data: bytes = b"") -> Iterator[list[socket.socket]]:
+    """Connections that send the same bytes and then nothing."""
+    with contextlib.ExitStack() as stack:
+        connections = []
+        for _ in range(count):
+            connection = stack.enter_context(socket.create_connection((one.host, one.port), timeout=30))
+            with contextlib.suppress(ConnectionError):  # closed already, in favour of a later one
+                connection.sendall(data)
+            connections.append(connection)
+        yield connections
+
+
+def answers(one: Service) -> list[int]:
+    """Statuses of requests on connections of their own."""
+    return [one.raw(data)[0] for data in (b"GET /health/ready HTTP/1.1\r\nHost: t\r\n\r\n", request_bytes(dumped()))]
+
+
+def processor_s(one: Service) -> float:
+    fields = Path(f"/proc/{one.process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / 100
+
+
+def limit_files(one: Service, count: int) -> None:
+    resource.prlimit(one.process.pid, resource.RLIMIT_NOFILE, (count, count))
+
+
+def test_silent_connections_beyond_the_cap_keep_nobody_out(start: Callable[..., Service]) -> None:
+    one = start("--max-connections", "60")
+    with crowd(one, 150), crowd(one, 100, b"GET /health/live HTTP/1.1\r\n"):
+        assert answers(one) == [200, 200]
+        kept = one.client.get("/health/live")
+        assert kept.status_code == 200
+    assert one.log().count("longest idle ones close") == 1
+    one.good()
+
+
+def test_connections_out_of_descriptors_cost_neither_time_nor_log(start: Callable[..., Service]) -> None:
+    """As if other parts of the process had taken the descriptors that the cap counts on."""
+    one = start()
+    open_files = len(list(Path(f"/proc/{one.process.pid}/fd").iterdir()))
+    limit_files(one, open_files + 40)
+    before_s, before = processor_s(one), len(one.log())
+    with crowd(one, 200):
+        started = time.monotonic()
+        assert answers(one) == [200, 200]
+        until_s = started + 2
+        while time.monotonic() < until_s:
+            assert answers(one) == [200, 200]
+            time.sleep(0.2)
+        assert processor_s(one) - before_s < 1.5
+    log = one.log()[before:]
+    assert "no connection can be accepted: Too many open files" in log
+    assert log.count("no connection can be accepted") == 1
+    assert len(log) < 8000
+    assert "Traceback" not in log
+    one.good()
+
+
+def test_stalled_bodies_hold_no_request_and_no_end(start: Callable[..., Service]) -> None:
+    one = start("--max-requests", "2", "--drain-timeout-ms", "20000")
+    with crowd(one, 30, STALLED) as stalled:
+        for _ in range(5):
+            assert answers(one) == [200, 200]
+        started = time.monotonic()
+        assert one.stop() == 0
+        assert time.monotonic() - started < 10
+        for connection in stalled:
+            answer = connection.recv(65536)
+            assert answer.startswith(b"HTTP/1.1 503")
+            assert json.loads(answer.partition(b"\r\n\r\n")[2])["error_type"] == "not_ready"
+
+
+@pytest.mark.parametrize("flags", [("--max-arriving-bodies", "10"), ("--max-arriving-bytes", "600")], ids=" ".join)
+def test_bodies_over_their_limits_are_given_up_oldest_first(
+    start: Callable[..., Service], flags: tuple[str, ...]
+) -> None:
+    one = start(*flags)
+    with crowd(one, 14, STALLED) as stalled:
+        assert answers(one) == [200, 200]
+        assert stalled[0].recv(65536).startswith(b"HTTP/1.1 408")
+        stalled[-1].settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            stalled[-1].recv(1)
+    one.good()
+
+
+def test_body_that_trickles_is_cut_off_by_its_rate(start: Callable[..., Service]) -> None:
+    one = start("--min-body-bytes-per-s", "1000000000", "--body-timeout-ms", "60000")
+    with socket.create_connection((one.host, one.port), timeout=30) as connection:
+        connection.sendall(STALLED)
+        started = time.monotonic()
+        answer = connection.recv(65536)
+        assert 2 < time.monotonic() - started < 20
+    assert answer.startswith(b"HTTP/1.1 408")
+    assert b"less than 1000000000 bytes a second" in answer
+    one.good()
+
+
+def test_stalled_body_gives_way_to_new_connections(start: Callable[..., Service]) -> None:
+    one = start("--max-connections", "20")
+    with crowd(one, 20, STALLED) as stalled:
+        assert answers(one) == [200, 200]
+        answer = stalled[0].recv(65536)
+        assert answer.startswith(b"HTTP/1.1 503")
+        assert json.loads(answer.partition(b"\r\n\r\n")[2])["error_type"] == "not_ready"
+    lines = [line for line in one.log().splitlines() if "POST /v1/classify 503" in line]
+    assert lines, one.log()
+
+
+def test_client_that_reads_no_answers_is_held_up_and_gives_way(start: Callable[..., Service]) -> None:
+    one = start("--max-connections", "20")
+    with contextlib.ExitStack() as stack:
+        for _ in range(20):
+            connection = stack.enter_context(socket.create_connection((one.host, one.port), timeout=30))
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    connection.send(b"GET /docs HTTP/1.1\r\nHost: t\r\n\r\n" * 1000)
+        assert answers(one) == [200, 200]
+    one.good()
+
+
+@pytest.mark.parametrize(
+    ("setting", "files", "limit"),
+    [
+        (None, 1024, 896),
+        (None, 100, 50),
+        (None, 2**20, MAX_DEFAULT_CONNECTIONS),
+        (20_000, 2**20, 20_000),
+        (896, 1024, 896),
+    ],
+)
+def test_limit_leaves_descriptors_for_everything_else(setting: int | None, files: int, limit: int) -> None:
+    assert connection_limit(setting, files) == limit
+
+
+def test_limit_over_the_descriptors_is_refused() -> None:
+    with pytest.raises(AttenuatorError, match="--max-connections is 897, must be at most 896"):
+        connection_limit(897, 1024)
+
+
+class Recorded(Client):
+    """A connection that remembers whether it gave way."""
+
+    gave_way = False
+
+    def give_way(self) -> bool:
+        self.gave_way = True
+        return True
+
+
+def test_longest_wait_gives_way_and_work_never_does() -> None:
+    table = Connections(3)
+    first, second, third, fourth = (Recorded() for _ in range(4))
+    for client in (first, second, third):
+        table.add(client)
+    table.end_wait(first)
+    table.end_wait(second)
+    table.begin_wait(second)  # now waits since later than the third
+    assert table.has_room()
+    table.add(fourth)
+    table.shrink()
+    assert [client.gave_way for client in (first, second, third, fourth)] == [False, False, True, False]
+    assert table.at_work()
+    for client in (second, fourth):
+        table.end_wait(client)
+    assert not table.has_room()
+    freed = []
+    table.when_room = lambda: freed.append(True)
+    table.remove(first)
+    assert (freed, table.has_room()) == ([True], True)
