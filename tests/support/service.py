@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,14 @@ class Service:
         self._log.flush()
         self._log.seek(0)
         return self._log.read()
+
+    def wait_for_log(self, *parts: str, within_s: float = 20) -> str:
+        """The log, once one of its lines holds all of the parts: a line comes after the answer that it is about."""
+        end = time.monotonic() + within_s
+        while not any(all(part in line for part in parts) for line in self.log().splitlines()):
+            assert time.monotonic() < end, f"{parts} is not in the log:\n{self.log()}"
+            time.sleep(0.01)
+        return self.log()
 
     def classify(self, body: dict[str, Any]) -> httpx.Response:
         """One request."""

@@ -1,0 +1,65 @@
+"""The end: requests in progress are finished or told so in JSON, in one line of log, within the time limit."""
+
+import contextlib
+import json
+import signal
+import socket
+import time
+from collections.abc import Callable
+
+import pytest
+from service import Service, dumped, request_bytes
+
+from attenuator.serve.settings import ServeSettings
+
+SLOW = request_bytes(dumped(model=..., inputs=["good film " * 4000] * 4, num_hashes=0))
+
+
+def read_all(connection: socket.socket) -> bytes:
+    """Everything until the server closes."""
+    return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+@pytest.mark.parametrize("hurry", ["time limit", "second signal"])
+def test_unfinished_requests_get_503_in_json_and_one_line(start: Callable[..., Service], hurry: str) -> None:
+    one = start(*(("--drain-timeout-ms", "300") if hurry == "time limit" else ()))
+    with contextlib.ExitStack() as stack:
+        connections = [
+            stack.enter_context(socket.create_connection((one.host, one.port), timeout=30)) for _ in range(6)
+        ]
+        for connection in connections:
+            connection.sendall(SLOW)
+        time.sleep(0.5)
+        one.process.send_signal(signal.SIGTERM)
+        if hurry == "second signal":
+            time.sleep(0.2)
+            one.process.send_signal(signal.SIGTERM)
+        answers = [read_all(connection) for connection in connections]
+    for answer in answers:
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 503"), head
+        assert b"application/json" in head.lower()
+        assert set(json.loads(body)) == {"error", "error_type", "param", "allowed"}
+        assert json.loads(body)["error_type"] == "not_ready"
+    assert one.process.wait(timeout=30) == 0
+    one._reader.join(timeout=10)
+    log = one.log()
+    assert "Traceback" not in log
+    assert "ERROR" not in log
+    assert log.count("answered with 503") == 1
+    assert log.count("POST /v1/classify 503") == 6
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
+def test_signals_drain(start: Callable[..., Service], number: signal.Signals) -> None:
+    one = start()
+    with socket.create_connection((one.host, one.port), timeout=60) as connection:
+        connection.sendall(request_bytes(dumped(model=..., inputs="good film " * 3000, num_hashes=0)))
+        time.sleep(0.3)
+        one.process.send_signal(number)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+    assert one.process.wait(timeout=30) == 0
+
+
+def test_default_ends_before_kubernetes_does() -> None:
+    assert ServeSettings.model_fields["drain_timeout_ms"].default <= 25_000
