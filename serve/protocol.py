@@ -20,6 +20,7 @@ LINGER_S = 5.0
 LINGER_BYTES = 32 * 2**20
 WRITE_TIMEOUT_S = 30.0
 HALF_CLOSE_CHECK_S = 0.5
+RESET_CHECK_S = 0.05  # first check after the interim answer; the next ones take HALF_CLOSE_CHECK_S
 ERROR_TYPES = {408: "header_timeout", 431: "header_too_large", 501: "unsupported_transfer_encoding", 503: "not_ready"}
 
 
@@ -316,6 +317,8 @@ class HttpProtocol(H11Protocol, Client):
             self._probed = True
             interim = h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")
             self.transport.write(self.conn.send(interim))
+            self.loop.call_later(RESET_CHECK_S, self._probe_client)
+            return
         if self.transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             self.transport.abort()
             return

@@ -42,6 +42,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     404: {"model": ErrorBody, "description": "no served model has that name"},
     408: {"model": ErrorBody, "description": "the body did not arrive in time"},
     413: {"model": ErrorBody, "description": "the body is over the limit"},
+    415: {"model": ErrorBody, "description": "the Content-Type is not JSON"},
     422: {"model": ErrorBody, "description": "a field is wrong; param names it"},
     429: {"model": ErrorBody, "description": "too much is waiting; Retry-After says when to come back"},
     500: {"model": ErrorBody, "description": "the engine failed on this request"},
