@@ -1,4 +1,4 @@
-"""The model families that can be exported, one row each: where embeddings, layers and head sit, and what is refused."""
+"""How the classifiers of each family are laid out: where embeddings, layers and head sit, and what is refused."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from torch.nn import functional
 
 from attenuator.errors import ExportError
 from attenuator.export import layers, positions
-from attenuator.export.encoder import MODEL_TYPE, Encoder
+from attenuator.export.encoder import Encoder
+from attenuator.export.families import FAMILIES
 from attenuator.export.packed import OPERATOR_BY_KEY, PackedBatch
 from attenuator.ops import OPERATORS
 
-__all__ = ["ARCHITECTURES", "Architecture", "architecture_of", "token_types"]
+__all__ = ["LAYOUTS", "Architecture", "architecture_of", "token_types"]
 
 
 def computing(attention: str) -> tuple[str, ...]:
@@ -73,10 +74,9 @@ def eager_encoder(model: Any, token_ids: Tensor, type_ids: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Architecture:
-    """How one family's sequence classifier is taken apart.
+    """How the sequence classifiers of some families are taken apart.
 
     Attributes:
-        model_type: as in config.json.
         embed: model, graph inputs -> `[T, C]`.
         blocks: the layers in the order of their calls, a shared one repeated.
         layer: what one layer computes.
@@ -94,7 +94,6 @@ class Architecture:
             int64 `[T]` -> logits `[labels]`.
     """
 
-    model_type: str
     embed: Callable[[Any, dict[str, Tensor]], Tensor]
     blocks: Callable[[Any], list[Any]]
     layer: layers.Layer
@@ -139,6 +138,12 @@ def embed_ids(model: Any, inputs: dict[str, Tensor], *, project: str | None = No
     hidden: Tensor = base.embeddings(**arguments)[0]
     projection = getattr(base, project, None) if project else None
     return hidden if projection is None else projection(hidden)
+
+
+def embed_roberta(model: Any, inputs: dict[str, Tensor]) -> Tensor:
+    """RoBERTa gives the padding token no position of its own, also where a text spells that token out."""
+    counted = positions.padding_skipped(inputs["input_ids"], inputs["position_ids"], model.config.pad_token_id)
+    return embed_ids(model, inputs | {"position_ids": counted})
 
 
 def embed_albert(model: Any, inputs: dict[str, Tensor]) -> Tensor:
@@ -259,28 +264,23 @@ def pad_offset(config: Any) -> int:
 
 
 _BERT = partial(Architecture, embed=embed_ids, blocks=encoder_blocks, layer=layers.bert, check=check_bert)
-_ROBERTA = partial(
-    _BERT,
-    head=sequence_head,
-    check=check_roberta,
-    position_offset=pad_offset,
-    max_tokens=lambda config: config.max_position_embeddings - pad_offset(config),
-)
-
-_ROWS = (
-    _BERT("bert", head=bert_head),
-    _ROBERTA("roberta"),
-    _ROBERTA("xlm-roberta"),
-    _BERT("electra", embed=partial(embed_ids, project="embeddings_project"), head=sequence_head),
-    _BERT("albert", embed=embed_albert, blocks=albert_blocks, layer=layers.albert, head=albert_head),
-    _BERT(
-        "distilbert",
+LAYOUTS: dict[str, Architecture] = {
+    "bert": _BERT(head=bert_head),
+    "roberta": _BERT(
+        embed=embed_roberta,
+        head=sequence_head,
+        check=check_roberta,
+        position_offset=pad_offset,
+        max_tokens=lambda config: config.max_position_embeddings - pad_offset(config),
+    ),
+    "electra": _BERT(embed=partial(embed_ids, project="embeddings_project"), head=sequence_head),
+    "albert": _BERT(embed=embed_albert, blocks=albert_blocks, layer=layers.albert, head=albert_head),
+    "distilbert": _BERT(
         blocks=lambda model: list(model.base_model.transformer.layer),
         layer=layers.distilbert,
         head=distilbert_head,
     ),
-    Architecture(
-        "modernbert",
+    "modernbert": Architecture(
         embed=embed_modernbert,
         blocks=lambda model: list(model.base_model.layers),
         layer=layers.modernbert,
@@ -290,8 +290,7 @@ _ROWS = (
         check=check_modernbert,
         prepare=prepare_modernbert,
     ),
-    _BERT(
-        "yoso",
+    "yoso": _BERT(
         head=sequence_head,
         operators=lambda _: computing("yoso"),
         attributes=lambda config: {
@@ -303,8 +302,7 @@ _ROWS = (
         knob_default=lambda config: config.num_hash,
         eager=eager_yoso,
     ),
-    Architecture(
-        MODEL_TYPE,
+    "encoder": Architecture(
         embed=embed_encoder,
         blocks=lambda model: list(model.layers),
         layer=layers.encoder,
@@ -317,17 +315,18 @@ _ROWS = (
         prepare=positions.add_table,
         eager=eager_encoder,
     ),
-)
-ARCHITECTURES: dict[str, Architecture] = {row.model_type: row for row in _ROWS}
+}
+_BY_MODEL_TYPE = {family.model_type: LAYOUTS[family.layout] for family in FAMILIES}
 
 
 def architecture_of(model_type: str | None) -> Architecture:
-    """The family's row.
+    """The layout of a family's classifiers.
 
     Raises:
         ExportError: the family is not supported; lists those that are.
     """
-    row = ARCHITECTURES.get(model_type or "")
-    if row is None:
-        raise ExportError(f"model family '{model_type}' cannot be exported, must be one of: {', '.join(ARCHITECTURES)}")
-    return row
+    layout = _BY_MODEL_TYPE.get(model_type or "")
+    if layout is None:
+        allowed = ", ".join(_BY_MODEL_TYPE)
+        raise ExportError(f"model family '{model_type}' cannot be exported, must be one of: {allowed}")
+    return layout

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from attenuator.export.encoder_attention import ATTENTIONS, PackedLayout
+from attenuator.export.families import OWN_ENCODER
 from attenuator.ops import part
 
 __all__ = ["Encoder", "EncoderConfig", "SelfAttention", "SequencePool"]
 
-MODEL_TYPE = "attenuator-encoder"
 # Wavelengths of the sinusoidal positions go from 2 pi to this many times 2 pi tokens.
 POSITION_BASE = 10_000.0
 INITIAL_STD = 0.02
@@ -49,7 +49,7 @@ class EncoderConfig:
     type_vocab_size: int = 0
     layer_norm_eps: float = 1e-5
     dropout: float = 0.1
-    model_type: str = MODEL_TYPE
+    model_type: str = OWN_ENCODER
 
     def __post_init__(self) -> None:
         """Check what would otherwise fail late, or not at all."""
@@ -59,7 +59,7 @@ class EncoderConfig:
             self.id2label = {index: f"LABEL_{index}" for index in range(self.num_labels)}
         size, heads = self.hidden_size, self.num_attention_heads
         checks = {
-            f"model_type is {self.model_type!r}, must be {MODEL_TYPE!r}": self.model_type == MODEL_TYPE,
+            f"model_type is {self.model_type!r}, must be {OWN_ENCODER!r}": self.model_type == OWN_ENCODER,
             f"attention is {self.attention!r}, must be one of: {', '.join(ATTENTIONS)}": self.attention in ATTENTIONS,
             f"norm is {self.norm!r}, must be 'pre' or 'post'": self.norm in ("pre", "post"),
             f"pooling is {self.pooling!r}, must be 'first' or 'mean'": self.pooling in ("first", "mean"),

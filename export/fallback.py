@@ -47,8 +47,8 @@ def compute_in_fp32(body: Body, inputs: list[str], dtype: int) -> None:
                 names[index] = f"{name}_fp32" if name in data else name
     taken = [name for name in inputs if name in data]
     cast = [helper.make_node("Cast", [name], [f"{name}_fp32"], to=TensorProto.FLOAT) for name in taken]
-    given = [item.name for item in operator.outputs if item.data]
-    back = [helper.make_node("Cast", [f"{name}_fp32"], [name], to=dtype) for name in given]
+    results = [item.name for item in operator.outputs if item.data]
+    back = [helper.make_node("Cast", [f"{name}_fp32"], [name], to=dtype) for name in results]
     body.nodes = [*cast, *body.nodes, *back]
 
 

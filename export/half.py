@@ -1,8 +1,9 @@
 """fp16 and bf16: the PyTorch model is cast before it is traced, and what can be proven without a GPU is proven.
 
 The bundles are for CUDA: on the CPU the operators take fp32 alone. What PyTorch computes in half precision the graph
-does too (linear layers, norms, activations); the operators add up in fp32, rotary and sinusoidal positions are computed
-in fp32 and rounded once, and logits leave as fp32.
+does too (linear layers, norms, activations), but for nodes that ONNX Runtime's CUDA provider has in fp32 alone; the
+operators add up in fp32, rotary and sinusoidal positions are computed in fp32 and rounded once, and logits leave as
+fp32.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ import torch
 from torch import nn
 
 from attenuator.errors import ExportError
+from attenuator.export.cuda_kernels import KERNELS
 from attenuator.export.encoder import Encoder
 from attenuator.precision import PRECISIONS, PrecisionName
 
-__all__ = ["DTYPES", "cast", "rounded", "widened"]
+__all__ = ["DTYPES", "cast", "rounded", "widen_unsupported", "widened", "without_kernel"]
 
 DTYPES = {name: getattr(torch, row.torch_dtype) for name, row in PRECISIONS.items() if row.half}
 IR_DTYPES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
@@ -50,6 +52,52 @@ def rounded(model: nn.Module, precision: PrecisionName) -> nn.Module:
             if parameter is not kept:
                 parameter.copy_(parameter.to(DTYPES[precision]).to(parameter.dtype))
     return copied
+
+
+def without_kernel(graph: ir.Graph, precision: PrecisionName) -> list[ir.Node]:
+    """The nodes of half precision that ONNX Runtime's CUDA provider has no kernel for; see `cuda_kernels`."""
+    return [
+        node
+        for node in graph.all_nodes()
+        if node.domain in ("", "ai.onnx")
+        and node.op_type not in KERNELS[precision]
+        and any(value is not None and value.dtype in IR_DTYPES for value in (*node.inputs, *node.outputs))
+    ]
+
+
+def widen_unsupported(graph: ir.Graph, precision: PrecisionName) -> int:
+    """Computes in fp32, between casts, what the CUDA provider does not compute in half precision.
+
+    Args:
+        graph: from `trace`, of a model that was cast; changed in place.
+        precision: of the graph.
+
+    Returns:
+        How many nodes compute in fp32 now.
+    """
+    nodes = without_kernel(graph, precision)
+    for node in nodes:
+        for index, value in enumerate(node.inputs):
+            if value is not None and value.dtype in IR_DTYPES:
+                wide = cast_node(value, f"{node.name}_input_{index}", ir.DataType.FLOAT)
+                graph.insert_before(node, wide)
+                node.replace_input_with(index, wide.outputs[0])
+        for index, value in enumerate(node.outputs):
+            if value.dtype in IR_DTYPES:
+                narrow = cast_node(value, f"{node.name}_output_{index}", value.dtype)
+                ir.convenience.replace_all_uses_with(value, narrow.outputs[0])
+                narrow.replace_input_with(0, value)
+                value.type = ir.TensorType(ir.DataType.FLOAT)
+                graph.insert_after(node, narrow)
+    return len(nodes)
+
+
+def cast_node(value: ir.Value, name: str, dtype: ir.DataType) -> ir.Node:
+    """A Cast of a value, not yet in the graph."""
+    node = ir.node("Cast", [value], attributes={"to": int(dtype)}, name=f"{name}_cast")
+    node.outputs[0].name = name
+    node.outputs[0].type, node.outputs[0].shape = ir.TensorType(dtype), value.shape
+    return node
 
 
 def widened(model: ir.Model) -> ir.Model:

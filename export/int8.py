@@ -79,10 +79,10 @@ class _Quantiser:
 
     def op(self, before: ir.Node, name: str, op_type: str, *inputs: ir.Value, **attributes: Any) -> ir.Value:
         """One node with one output of that name, in front of another."""
-        made = ir.node(op_type, inputs, attributes=attributes, name=f"node_{name}")
-        made.outputs[0].name = name
-        self.graph.insert_before(before, made)
-        return made.outputs[0]
+        node = ir.node(op_type, inputs, attributes=attributes, name=f"node_{name}")
+        node.outputs[0].name = name
+        self.graph.insert_before(before, node)
+        return node.outputs[0]
 
     def quantised_rows(self, value: ir.Value, before: ir.Node) -> tuple[ir.Value, ir.Value]:
         """`[rows, C]` as uint8 `[rows, C]` and one scale a row `[rows]`."""
@@ -163,16 +163,16 @@ def is_linear(node: ir.Node) -> bool:
 
 def head(graph: ir.Graph) -> set[ir.Node]:
     """The linear layer that yields the logits, and the nodes behind it."""
-    found: set[ir.Node] = set()
+    nodes: set[ir.Node] = set()
     pending = [value.producer() for value in graph.outputs if value.name == "logits"]
     while pending:
         node = pending.pop()
-        if node is None or node in found or node.domain == DOMAIN:
+        if node is None or node in nodes or node.domain == DOMAIN:
             continue
-        found.add(node)
+        nodes.add(node)
         if node.op_type in TAIL:
             pending += [value.producer() for value in node.inputs if value is not None]
-    return found
+    return nodes
 
 
 def quantise(model: ir.Model) -> int:

@@ -24,7 +24,7 @@ Layer = Callable[[Any, Tensor, PackedBatch], Tensor]
 
 
 def bert(layer: Any, hidden: Tensor, batch: PackedBatch) -> Tensor:
-    """BERT, RoBERTa, XLM-RoBERTa, ELECTRA and YOSO: layer norms behind the residuals."""
+    """BERT and most families behind it, ELECTRA and YOSO included: layer norms behind the residuals."""
     attention = layer.attention.self
     conv = getattr(attention, "conv", None)
     rows = batch.rows(hidden)

@@ -13,13 +13,14 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from attenuator import bundle
-from attenuator.bundle import Attention, Manifest
+from attenuator.bundle import Attention
 from attenuator.export import fallback, half, int8, verify
+from attenuator.export.samples import Sample, eager_logits
 from attenuator.export.source import Source
 from attenuator.export.trace import PackedClassifier, trace
 from attenuator.runtime.batch import pack
 
-__all__ = ["Progress", "Traced", "run_and_trace", "write_and_compare", "write_model"]
+__all__ = ["Progress", "Traced", "trace_forms", "write_and_compare", "write_model"]
 
 # Called with one phrase at the start of each step.
 Progress = Callable[[str], None]
@@ -37,44 +38,41 @@ class Traced:
     Attributes:
         graph: as traced: in half precision where the bundle is to be, else fp32.
         plain: its fp32 form, with the exact functions attached; `graph` itself where that is fp32.
-        manifest: what the bundle will say, as far as that is known.
-        batch: a ragged batch of B rows and what the trained model says: logits float32 `[B, labels]`.
-        reference: what `plain` must give on the same rows: as `batch`, with weights rounded where `graph` has them so.
+        sample: rows, and what the trained model says about them: logits float32 `[B, labels]`.
+        reference: what `plain` must give on the same rows: as `sample`, with weights rounded where `graph` has them so.
     """
 
     graph: ir.Model
     plain: ir.Model
-    manifest: Manifest
-    batch: verify.Sample
-    reference: verify.Sample
+    sample: Sample
+    reference: Sample
 
 
-def run_and_trace(source: Source, classifier: PackedClassifier, manifest: Manifest, progress: Progress) -> Traced:
-    """Asks the eager model about a batch, then traces it; for half precision its weights are cast in between.
+def trace_forms(source: Source, classifier: PackedClassifier, sample: Sample) -> Traced:
+    """Traces the model; for half precision its weights are cast before.
 
     Args:
         source: the loaded model; for half precision it is changed.
         classifier: the same model on packed batches, which is what is traced.
-        manifest: what the bundle will say, as far as that is known; its precision decides.
-        progress: called with one phrase at the start of each step.
+        sample: what the model says; the precision of its manifest decides.
 
     Returns:
         The graph in both forms, and logits float32 `[B, labels]` for it to give.
 
     Raises:
-        ExportError: the model fails on random token ids or does not trace, or a weight is beyond fp16's range.
+        ExportError: the model does not trace, or a weight is beyond fp16's range.
     """
-    precision = manifest.precision
-    progress("run the PyTorch model")
-    batch = reference = verify.sample(source, manifest)
+    precision, reference = sample.manifest.precision, sample
     if precision in half.DTYPES:
-        reference = verify.sample(dataclasses.replace(source, model=half.rounded(source.model, precision)), manifest)
+        rounded = dataclasses.replace(source, model=half.rounded(source.model, precision))
+        reference = dataclasses.replace(sample, logits=eager_logits(rounded, sample.rows))
         half.cast(source.model, precision)
-    progress("trace the graph")
     graph = trace(classifier)
+    if precision in half.DTYPES:
+        half.widen_unsupported(graph.graph, precision)
     plain = half.widened(graph) if precision in half.DTYPES else graph
     fallback.attach(plain)
-    return Traced(graph, plain, manifest, batch, reference)
+    return Traced(graph, plain, sample, reference)
 
 
 def write_and_compare(
@@ -97,11 +95,12 @@ def write_and_compare(
             from the model by more than `verify.TOLERANCE`.
         OperatorLibraryMissing: the operators are not built.
     """
-    path, precision = folder / bundle.MODEL, traced.manifest.precision
+    path, precision = folder / bundle.MODEL, traced.sample.manifest.precision
     write_model(traced.plain, folder)
     nodes = verify.count_nodes(path, classifier.operator.key, classifier.num_layers)
     progress("compare the graph with it, with and without the operators")
-    parity, _ = verify.parity(path, traced.manifest, traced.reference)
+    fp32 = traced.reference if precision == "fp32" else traced.reference.first()
+    parity, _ = verify.parity(path, fp32)
     logits = traced.reference.logits
     if precision == "int8":
         progress("round the linear layers to int8 and compare again")
@@ -137,12 +136,12 @@ def write_int8(traced: Traced, folder: Path) -> tuple[dict[str, float], npt.NDAr
     """Puts the int8 graph in the place of the fp32 one, which was proven to be the model's.
 
     Args:
-        traced: the graph, which is rounded in place, and the batch by whose logits it is judged.
+        traced: the graph, which is rounded in place, and the rows by whose logits it is judged.
         folder: holds the fp32 files.
 
     Returns:
-        As `verify.parity`: differences by name, with the bytes of the fp32 files and how many times as fast as fp32 the
-        batch ran here; and the int8 graph's own logits, float32 `[B, labels]`.
+        As `verify.parity`: differences by name, with the bytes of the fp32 files and how many times as fast as fp32 a
+        few rows ran here; and the int8 graph's own logits, float32 `[B, labels]`.
 
     Raises:
         ExportError: the graph has nothing to round, is not valid ONNX, does not run, or differs by more than
@@ -150,12 +149,12 @@ def write_int8(traced: Traced, folder: Path) -> tuple[dict[str, float], npt.NDAr
         OperatorLibraryMissing: the operators are not built.
     """
     path = folder / bundle.MODEL
-    size, seconds = model_bytes(folder), verify.timed(path, traced.batch)
+    size, seconds = model_bytes(folder), verify.timed(path, traced.sample)
     int8.quantise(traced.graph)
     write_model(traced.graph, folder)
     verify.check(path)
-    parity, logits = verify.parity(path, traced.manifest, traced.batch, "int8")
-    return parity | {"fp32_bytes": size, "times_as_fast_as_fp32": seconds / verify.timed(path, traced.batch)}, logits
+    parity, logits = verify.parity(path, traced.sample, "int8")
+    return parity | {"fp32_bytes": size, "times_as_fast_as_fp32": seconds / verify.timed(path, traced.sample)}, logits
 
 
 def write_half(traced: Traced, folder: Path) -> dict[str, float]:
@@ -173,17 +172,17 @@ def write_half(traced: Traced, folder: Path) -> dict[str, float]:
     Raises:
         ExportError: the graph is not valid ONNX, or fp16 differs by more than `verify.TOLERANCE`.
     """
-    path, manifest, batch, reference = folder / bundle.MODEL, traced.manifest, traced.batch, traced.reference
+    path, sample, reference = folder / bundle.MODEL, traced.sample, traced.reference
     size = model_bytes(folder)
     fallback.attach(traced.graph)
     write_model(traced.graph, folder)
     verify.check(path)
-    found = {
-        "agreement": verify.agreement(manifest, reference.logits, batch.logits),
-        "rounded_weights": float(np.abs(reference.logits - batch.logits).max()),
+    measured = {
+        "agreement": verify.agreement(sample, reference.logits),
+        "rounded_weights": float(np.abs(reference.logits - sample.logits).max()),
         "fp32_bytes": size,
     }
-    return found | ({"fp16": verify.native(path, batch)} if manifest.precision == "fp16" else {})
+    return measured | ({"fp16": verify.native(path, sample)} if sample.manifest.precision == "fp16" else {})
 
 
 def model_bytes(folder: Path) -> int:
@@ -200,9 +199,9 @@ def write_probe(folder: Path, traced: Traced, logits: npt.NDArray[np.float32]) -
 
     Args:
         folder: where.
-        traced: has the rows, and the manifest by which they are packed.
+        traced: has the rows.
         logits: float32 `[B, labels]`, of all rows.
     """
-    rows = traced.batch.rows[:PROBE_ROWS]
-    arrays: dict[str, Any] = {**pack(rows, traced.manifest), "logits": logits[: len(rows)]}
+    rows = traced.sample.rows[:PROBE_ROWS]
+    arrays: dict[str, Any] = {**pack(rows, traced.sample.manifest), "logits": logits[: len(rows)]}
     np.savez(folder / bundle.PROBE, **arrays)

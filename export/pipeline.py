@@ -16,10 +16,11 @@ from pydantic import ValidationError
 
 import attenuator
 from attenuator import bundle
-from attenuator.bundle import BundleKnob, Manifest, Provenance
+from attenuator.bundle import Attention, BundleKnob, Manifest, Provenance
 from attenuator.errors import ExportError
-from attenuator.export.lower import Progress, run_and_trace, write_and_compare
+from attenuator.export.lower import Progress, trace_forms, write_and_compare
 from attenuator.export.packed import OPERATOR_BY_KEY
+from attenuator.export.samples import draw, encoded_texts
 from attenuator.export.source import Source, load
 from attenuator.export.trace import PackedClassifier
 from attenuator.ops import library_path
@@ -95,13 +96,16 @@ def export(
     fields = describe(loaded, operator, name or default_name(folder), max_tokens, knob_default)
     attributes = {"estimator": estimator} if estimator else {}
     classifier = PackedClassifier(loaded.architecture, loaded.model, attention, attributes, loaded.has_token_types)
-    fields |= {"inputs": classifier.inputs, "outputs": classifier.outputs, "pooling": classifier.pooling}
-    fields["precision"] = precision
-    traced = run_and_trace(loaded, classifier, Manifest.model_construct(**fields), progress)
+    fields |= {
+        "precision": precision,
+        "pooling": classifier.pooling,
+        "inputs": classifier.inputs,
+        "outputs": classifier.outputs,
+    }
     with staging_for(folder) as staging:
-        progress("write the files")
-        loaded.tokenizer.save(str(staging / bundle.TOKENIZER))
-        fields["attention"], parity = write_and_compare(traced, classifier, staging, progress)
+        fields["attention"], parity = write_files(
+            loaded, classifier, Manifest.model_construct(**fields), staging, progress
+        )
         fields["provenance"] = Provenance(
             source=loaded.name, data=data, licence=licence, tools=tool_versions(), parity=parity
         )
@@ -109,6 +113,36 @@ def export(
         manifest = finish(staging, fields)
         replace(staging, folder)
     return manifest
+
+
+def write_files(
+    source: Source, classifier: PackedClassifier, manifest: Manifest, folder: Path, progress: Progress
+) -> tuple[Attention, dict[str, float]]:
+    """Writes every file of the bundle but `bundle.json`, and compares the model's graph with the model.
+
+    Args:
+        source: the loaded model; for half precision it is changed.
+        classifier: the same model on packed batches.
+        manifest: what the bundle will say, as far as that is known.
+        folder: where.
+        progress: called with one phrase at the start of each step.
+
+    Returns:
+        The operator nodes that the graph has, and the differences to PyTorch by name.
+
+    Raises:
+        ExportError: the tokenizer or the graph does not do what the source does.
+        BundleError: serving would not take the tokenizer.
+    """
+    progress("compare the tokenizer with its own class")
+    source.tokenizer.plain.save(str(folder / bundle.TOKENIZER))
+    texts = encoded_texts(source, manifest, folder / bundle.TOKENIZER)
+    progress("run the PyTorch model")
+    sample = draw(source, manifest, texts)
+    progress("trace the graph")
+    traced = trace_forms(source, classifier, sample)
+    progress("write the files")
+    return write_and_compare(traced, classifier, folder, progress)
 
 
 @contextmanager
@@ -201,6 +235,8 @@ def describe(
         "max_tokens": max_tokens or limit,
         "position_offset": source.architecture.position_offset(config),
         "vocab_size": source.vocab_size,
+        "truncation_side": source.tokenizer.truncation_side,
+        "split_special_tokens": source.tokenizer.split_special_tokens,
         "knobs": knobs(operator, suggested, strict=knob_default is not None),
         "precision": "fp32",
     }
@@ -209,7 +245,7 @@ def describe(
 def knobs(operator: Operator, default: float | None, *, strict: bool) -> list[BundleKnob]:
     """The operator's knobs, with the bundle's default; a checkpoint's own default is brought into bounds."""
     if not operator.knobs and strict:
-        raise ExportError(f"a knob's default is given, but attention '{operator.key}' has no knob")
+        raise ExportError(f"knob_default is set, but attention '{operator.key}' has no knob")
     rows = []
     for knob in operator.knobs:
         value = knob.default if default is None else default
@@ -223,13 +259,13 @@ def knobs(operator: Operator, default: float | None, *, strict: bool) -> list[Bu
 
 def tool_versions() -> dict[str, str]:
     """Versions of what took part."""
-    found = {"attenuator": attenuator.__version__}
+    versions = {"attenuator": attenuator.__version__}
     for tool in TOOLS:
         try:
-            found[tool] = version(tool)
+            versions[tool] = version(tool)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def finish(folder: Path, fields: dict[str, Any]) -> Manifest:

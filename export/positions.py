@@ -1,5 +1,6 @@
-"""Sinusoidal positions as a table: one Gather a token at run time, one formula in the file.
+"""Positions in the graph: RoBERTa's, which skip padding tokens, and sinusoidal ones.
 
+Sinusoidal positions are a table: one Gather a token at run time, one formula in the file.
 Computed for every token, sine and cosine took a tenth of a small model's time. As a stored table they would make the
 file of a small model for long texts several times as large. So the graph computes the table from constants alone:
 ONNX Runtime folds that into a tensor when it loads the model, in a few milliseconds, and gathers rows of it afterwards.
@@ -12,10 +13,33 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import torch
+from torch import Tensor
 
-__all__ = ["BUFFER", "add_table", "write_as_formula"]
+__all__ = ["BUFFER", "add_table", "padding_skipped", "write_as_formula"]
 
 BUFFER = "position_table"
+
+
+def padding_skipped(input_ids: Tensor, position_ids: Tensor, padding_id: int) -> Tensor:
+    """Counts positions as RoBERTa does: a padding token gets the position `padding_id` and is not counted.
+
+    A text may spell the padding token out ("<pad>"). Its tokenizer then yields `padding_id` amid the text, and every
+    later token moves one position forward.
+
+    Args:
+        input_ids: int64 `[T]`, packed.
+        position_ids: int64 `[T]`, every token counted, from `padding_id + 1` in each sequence.
+        padding_id: the token id that stands for padding.
+
+    Returns:
+        int64 `[T]`; `position_ids` itself for sequences without that token.
+    """
+    is_padding = input_ids == padding_id
+    total = is_padding.long().cumsum(0)
+    before = total - is_padding.long()  # padding tokens in front of each token, other sequences included
+    start = torch.arange(input_ids.shape[0]) - (position_ids - (padding_id + 1))
+    start = start.clamp(min=0)  # positions may begin later: loading a bundle tries the last one alone
+    return torch.where(is_padding, padding_id, position_ids - (before - before[start]))
 
 
 def add_table(model: Any) -> None:

@@ -1,4 +1,4 @@
-"""What `attenuator export` can be told."""
+"""Flags, variables and help of `attenuator export`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from attenuator.commandline import CommandSettings, Positionals
 from attenuator.commandline import parse as parse_command
+from attenuator.export.families import titles
 from attenuator.ops import OPERATORS
 from attenuator.ops.spec import Operator
 from attenuator.precision import PrecisionName
@@ -24,9 +25,7 @@ _EXAMPLES = """\
   attenuator export mymodel.py:load --attention softmax --output bundles/baseline --name baseline
 
 SOURCE is one of
-  a folder      that transformers' save_pretrained wrote, weights and tokenizer in it: a sequence classifier of the
-                family BERT, RoBERTa, XLM-RoBERTa, DistilBERT, ELECTRA, ALBERT, ModernBERT or YOSO; or a checkpoint of
-                the project's own encoder
+{folder}
   FILE.py:NAME  a function in a file of yours that takes nothing and returns (model, tokenizer, labels);
                 labels None takes those of the model's config
 
@@ -43,8 +42,10 @@ which --precision?
   fp16  weights and activations in half the bytes, for CUDA: the CPU refuses the bundle. The default choice on a GPU
   bf16  the same with the range of fp32 and 3 digits: for models whose activations leave fp16's range of 65504
 
-Before the bundle appears, its graph is compared with the PyTorch model on sequences of many lengths, with the operators
-and without them; the differences are written to bundle.json under provenance.parity.
+Before the bundle appears, its graph is compared with the PyTorch model on random sequences of many lengths and on texts
+through the bundle's own tokenizer, with the operators and without them; the differences are written to bundle.json
+under provenance.parity. The tokenizer must be in the folder: where a training run saved the model alone, add it with
+tokenizer.save_pretrained(folder).
 
 A note on YOSO checkpoints of transformers: that library lets YOSO attend to padding, so its output for a padded batch
 depends on the padding. Bundles have no padding; they give what transformers gives for each sequence alone.
@@ -65,7 +66,18 @@ def attention_help(operator: Operator) -> str:
     return textwrap.fill(text, 118, initial_indent=f"  {operator.key:8} ", subsequent_indent=" " * 11)
 
 
-EXAMPLES = _EXAMPLES.replace("{attentions}", "\n".join(map(attention_help, ATTENTIONS)))
+def folder_help() -> str:
+    """What a checkpoint folder holds, with the families that can be exported."""
+    text = (
+        "that transformers' save_pretrained wrote, weights and tokenizer in it: a sequence classifier of the family "
+        f"{titles()}; or a checkpoint of the project's own encoder"
+    )
+    return textwrap.fill(text, 118, initial_indent="  a folder      ", subsequent_indent=" " * 16)
+
+
+EXAMPLES = _EXAMPLES.replace("{attentions}", "\n".join(map(attention_help, ATTENTIONS))).replace(
+    "{folder}", folder_help()
+)
 
 
 class ExportSettings(CommandSettings):

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-from tokenizers import Tokenizer
-from tokenizers.processors import TemplateProcessing
 from torch import nn
 
 from attenuator.errors import ExportError
 from attenuator.export.architectures import Architecture, architecture_of, token_types
-from attenuator.export.encoder import MODEL_TYPE, Encoder
+from attenuator.export.checkpoint import load_model, read_model_type
+from attenuator.export.encoder import Encoder
+from attenuator.export.sentences import one_line
+from attenuator.export.tokenizer import BundleTokenizer, bundle_tokenizer, load_tokenizer
 
 __all__ = ["Source", "load"]
-
-# Tokenizers without a limit of their own report a huge one.
-NO_LIMIT = 10**9
-# Texts on which tokenizer.json alone must agree with the tokenizer's own class.
-SAMPLES = ("A film so bad that it is good, again!", "Überraschung: 42 tokens\tand  two spaces.", "x")
 
 
 @dataclass
@@ -33,8 +28,8 @@ class Source:
     Attributes:
         name: what provenance says: the folder's name, or `module.py:function`.
         model: fp32, in evaluation mode.
-        architecture: its family's row.
-        tokenizer: without truncation and padding.
+        architecture: how it is laid out.
+        tokenizer: as the bundle will hold it.
         has_token_types: whether the graph takes `token_type_ids`.
         labels: in the order of the logits.
         task: `single_label` or `multi_label`.
@@ -45,7 +40,7 @@ class Source:
     name: str
     model: nn.Module
     architecture: Architecture
-    tokenizer: Tokenizer
+    tokenizer: BundleTokenizer
     has_token_types: bool
     labels: list[str]
     task: Literal["single_label", "multi_label"]
@@ -71,85 +66,9 @@ def load(source: str) -> Source:
         model, tokenizer, labels = call(Path(path), function)
         return describe(f"{Path(path).name}:{function}", model, tokenizer, labels)
     folder = Path(source)
-    if not folder.is_dir():
-        raise ExportError(f"'{source}' is not a folder; SOURCE is a checkpoint folder or module.py:function")
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        model_type = config.get("model_type")
-    except FileNotFoundError:
-        raise ExportError(f"'{source}' is not a checkpoint: config.json is missing") from None
-    except (OSError, ValueError, AttributeError) as error:
-        raise ExportError(f"{folder / 'config.json'} cannot be read: {error}") from None
-    architecture_of(model_type)
-    model = load_encoder(folder) if model_type == MODEL_TYPE else load_transformers(folder)
-    return describe(folder.resolve().name, model, load_tokenizer(folder, model_type), None)
-
-
-def load_encoder(folder: Path) -> nn.Module:
-    """A checkpoint of the project's own encoder."""
-    try:
-        return Encoder.from_pretrained(folder)
-    except Exception as error:  # safetensors has errors of its own
-        raise ExportError(f"the checkpoint '{folder}' cannot be loaded: {one_line(error)}") from None
-
-
-def load_transformers(folder: Path) -> nn.Module:
-    """A Hugging Face sequence classification checkpoint, as fp32."""
-    import transformers
-
-    transformers.utils.logging.disable_progress_bar()
-    transformers.utils.logging.set_verbosity_error()
-    try:
-        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # config classes raise what they like
-        raise ExportError(f"{folder / 'config.json'} cannot be read: {one_line(error)}") from None
-    check_config(config)
-    try:
-        model, info = transformers.AutoModelForSequenceClassification.from_pretrained(
-            folder,
-            config=config,
-            dtype=torch.float32,
-            local_files_only=True,
-            trust_remote_code=False,
-            attn_implementation="eager",
-            output_loading_info=True,
-        )
-    except Exception as error:  # from a missing file to a shape that does not fit
-        raise ExportError(f"the checkpoint '{folder}' cannot be loaded: {one_line(error)}") from None
-    missing = sorted(info["missing_keys"])
-    if missing:
-        raise ExportError(
-            f"the checkpoint has no trained weights for {missing[0]}"
-            + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
-            + "; it must be a fine-tuned sequence classifier"
-        )
-    loaded: nn.Module = model
-    return loaded
-
-
-def check_config(config: Any) -> None:
-    """Refuses what is not an encoder with a classification head."""
-    classes = config.architectures or []
-    if classes and not any(name.endswith("ForSequenceClassification") for name in classes):
-        raise ExportError(f"the checkpoint is a {classes[0]}, must be a sequence classifier")
-    architecture_of(config.model_type).check(config)
-
-
-def load_tokenizer(folder: Path, model_type: str) -> Any:
-    """The checkpoint's tokenizer: `tokenizer.json` alone for the own encoder, else what transformers makes of it."""
-    file = folder / "tokenizer.json"
-    try:
-        if model_type == MODEL_TYPE:
-            if not file.is_file():
-                raise ExportError(f"'{folder}' has no tokenizer.json")
-            return Tokenizer.from_file(str(file))
-        import transformers
-
-        return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except ExportError:
-        raise
-    except Exception as error:  # tokenizers raises bare Exceptions, transformers whatever its parts raise
-        raise ExportError(f"the tokenizer of '{folder}' cannot be loaded: {one_line(error)}") from None
+    model_type = read_model_type(folder)
+    tokenizer = load_tokenizer(folder, model_type)
+    return describe(folder.resolve().name, load_model(folder, model_type), tokenizer, None)
 
 
 def call(path: Path, function: str) -> tuple[Any, Any, Any]:
@@ -180,26 +99,37 @@ def call(path: Path, function: str) -> tuple[Any, Any, Any]:
     return result
 
 
-def describe(name: str, given: Any, tokenizer: Any, labels: Any) -> Source:
-    """Gathers what a bundle says about a model and refuses what it cannot say."""
-    model: Any = given  # mypy takes a module's attributes for tensors
+def describe(name: str, loaded: Any, tokenizer: Any, labels: Any) -> Source:
+    """Gathers what a bundle says about a model and refuses what it cannot say.
+
+    Args:
+        name: what provenance says.
+        loaded: the model.
+        tokenizer: see `bundle_tokenizer`.
+        labels: see `label_names`.
+
+    Raises:
+        ExportError: one sentence that says why the model cannot be exported.
+    """
+    model: Any = loaded  # mypy takes a module's attributes for tensors
     config = getattr(model, "config", None)
-    if not isinstance(given, nn.Module) or config is None:
+    if not isinstance(loaded, nn.Module) or config is None:
         raise ExportError(f"{name} gives a {type(model).__name__}, must be a transformers model or an Encoder")
     architecture = architecture_of(getattr(config, "model_type", None))
     if not isinstance(model, Encoder):
         if not type(model).__name__.endswith("ForSequenceClassification"):
             raise ExportError(f"{name} gives a {type(model).__name__}, must be a ...ForSequenceClassification")
         architecture.check(config)
+        config.return_dict = True  # whatever the checkpoint says: the parts of a model read each other's fields
+    if not architecture.blocks(model):
+        raise ExportError("the model has no layers (num_hidden_layers is 0), must have at least 1")
     problem = config.problem_type
     if problem == "regression" or (config.num_labels == 1 and problem != "multi_label_classification"):
         raise ExportError("the model is a regressor (one output, no classes); classifiers can be exported")
-    names = [str(label) for label in labels or [config.id2label[i] for i in range(config.num_labels)]]
-    if len(names) != config.num_labels or len(set(names)) != len(names):
-        raise ExportError(f"labels must be {config.num_labels} different names, not {names}")
-    plain, limit = plain_tokenizer(tokenizer)
+    names = label_names(config, labels)
+    held = bundle_tokenizer(tokenizer)
     vocab_size = config.vocab_size if isinstance(model, Encoder) else model.get_input_embeddings().num_embeddings
-    largest = max(plain.get_vocab(with_added_tokens=True).values(), default=-1)
+    largest = max(held.plain.get_vocab(with_added_tokens=True).values(), default=-1)
     if largest >= vocab_size:
         raise ExportError(f"the tokenizer has token id {largest}, must be below the model's vocab_size {vocab_size}")
     model.requires_grad_(False)
@@ -207,73 +137,41 @@ def describe(name: str, given: Any, tokenizer: Any, labels: Any) -> Source:
         name=name,
         model=model.float().eval(),
         architecture=architecture,
-        tokenizer=plain,
+        tokenizer=held,
         has_token_types=token_types(model) > 1,
         labels=names,
         task="multi_label" if problem == "multi_label_classification" else "single_label",
-        max_tokens=min(architecture.max_tokens(config), limit),
+        max_tokens=min(architecture.max_tokens(config), held.max_tokens),
         vocab_size=vocab_size,
     )
 
 
-def plain_tokenizer(tokenizer: Any) -> tuple[Tokenizer, int]:
-    """The tokenizer as `tokenizer.json` holds it, and its own limit on tokens.
+def label_names(config: Any, labels: Any) -> list[str]:
+    """The labels in the order of the logits.
+
+    Args:
+        config: the model's; says how many there are, and their names where `labels` is None.
+        labels: a list, tuple or array of names, or None.
 
     Raises:
-        ExportError: it is not one that the `tokenizers` package runs alone.
+        ExportError: there are too few or too many, two are equal, or one cannot be shown.
     """
-    if isinstance(tokenizer, Tokenizer):
-        plain = Tokenizer.from_str(tokenizer.to_str())
-        plain.no_truncation()
-        plain.no_padding()
-        return plain, NO_LIMIT
-    if not getattr(tokenizer, "is_fast", False):
-        raise ExportError(f"the tokenizer is a {type(tokenizer).__name__}, must be a fast one (tokenizer.json)")
-    plain = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-    plain.no_truncation()
-    plain.no_padding()
-    if "token_type_ids" not in tokenizer(SAMPLES[0], SAMPLES[1]):
-        plain = without_token_types(plain)
-    for text, pair in ((SAMPLES[0], None), (SAMPLES[1], None), (SAMPLES[2], None), SAMPLES[:2]):
-        given = tokenizer(text, pair)
-        alone = plain.encode(text, pair)
-        types = given.get("token_type_ids", [0] * len(alone))
-        if given["input_ids"] != alone.ids or types != alone.type_ids:
-            raise ExportError(f"tokenizer.json alone gives other ids than {type(tokenizer).__name__}")
-    return plain, int(min(tokenizer.model_max_length, NO_LIMIT))
-
-
-def without_token_types(tokenizer: Tokenizer) -> Tokenizer:
-    """The tokenizer with type 0 for every token.
-
-    A tokenizer class that hands no types to the model lets it see zeros, also where tokenizer.json marks the second
-    text of a pair.
-    """
-    content = json.loads(tokenizer.to_str())
-    processor = content["post_processor"]
-    if processor is None:
-        tokenizer.post_processor = TemplateProcessing(single="$A:0", pair="$A:0 $B:0")
-        return tokenizer
-    if processor["type"] == "BertProcessing":
-        (sep, sep_id), (cls, cls_id) = processor["sep"], processor["cls"]
-        tokenizer.post_processor = TemplateProcessing(
-            single=f"{cls}:0 $A:0 {sep}:0",
-            pair=f"{cls}:0 $A:0 {sep}:0 $B:0 {sep}:0",
-            special_tokens=[(cls, cls_id), (sep, sep_id)],
-        )
-        return tokenizer
-    content["post_processor"] = zero_types(processor)
-    return Tokenizer.from_str(json.dumps(content))
-
-
-def zero_types(node: Any) -> Any:
-    """A part of tokenizer.json with every `type_id` at 0."""
-    if isinstance(node, dict):
-        return {key: 0 if key == "type_id" else zero_types(value) for key, value in node.items()}
-    return [zero_types(item) for item in node] if isinstance(node, list) else node
-
-
-def one_line(error: BaseException) -> str:
-    """An exception's text as one line."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 300 else text[:297] + "..."
+    count = config.num_labels
+    if labels is None:
+        if sorted(config.id2label) != list(range(count)):
+            ids = ", ".join(str(index) for index in sorted(config.id2label)[:5])
+            raise ExportError(f"id2label has the ids {ids}, must have every id from 0 to {count - 1}")
+        labels = [config.id2label[index] for index in range(count)]
+    elif isinstance(labels, str | bytes) or not isinstance(labels, Iterable):
+        raise ExportError(f"labels is a {type(labels).__name__}, must be a list of {count} names")
+    names = [str(label) for label in labels]
+    if len(names) != count or len(set(names)) != len(names):
+        raise ExportError(f"labels must be {count} different names, not {ascii(names)}")
+    for index, label in enumerate(names):
+        if not label.strip():
+            raise ExportError(f"label {index} is {label!r}, must have a visible character")
+        try:
+            label.encode()
+        except UnicodeEncodeError:
+            raise ExportError(f"label {index} is {ascii(label)}, half of a surrogate pair; must be Unicode") from None
+    return names

@@ -148,12 +148,12 @@ def translation(operator: Operator) -> Callable[..., Any]:
     names = [item.name for item in operator.inputs]
 
     def translate(*args: Any, **kwargs: Any) -> Any:
-        given = dict(zip(names, args, strict=False)) | kwargs
-        inputs = [given.pop(name, None) for name in names]
+        arguments = dict(zip(names, args, strict=False)) | kwargs
+        inputs = [arguments.pop(name, None) for name in names]
         while inputs and inputs[-1] is None:
             inputs.pop()
         # PyTorch drops arguments that equal their default; nodes carry every attribute, which the fallback relies on.
-        return node(*inputs, **({item.name: item.default for item in operator.attributes} | given))
+        return node(*inputs, **({item.name: item.default for item in operator.attributes} | arguments))
 
     either = inspect.Parameter.POSITIONAL_OR_KEYWORD
     parameters = [

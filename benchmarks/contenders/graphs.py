@@ -13,7 +13,8 @@ import torch
 from onnx import helper
 
 from attenuator.export.architectures import architecture_of
-from attenuator.export.encoder import MODEL_TYPE, Encoder, EncoderConfig
+from attenuator.export.encoder import Encoder, EncoderConfig
+from attenuator.export.families import OWN_ENCODER
 from attenuator.export.trace import PackedClassifier, trace
 from attenuator.ops import DOMAIN
 
@@ -77,7 +78,7 @@ def traced(model: Encoder, path: Path, attention: str = "yoso") -> onnx.ModelPro
         path: a file to write in between.
         attention: key of the operator that computes attention.
     """
-    classifier = PackedClassifier(architecture_of(MODEL_TYPE), model, attention, {})
+    classifier = PackedClassifier(architecture_of(OWN_ENCODER), model, attention, {})
     ir.save(trace(classifier), path)
     return onnx.load(path)
 

@@ -89,6 +89,8 @@ class Manifest(Record):
         max_tokens: longest input, special tokens included.
         position_offset: first position id (2 for RoBERTa).
         vocab_size: token ids are 0 to vocab_size - 1.
+        truncation_side: where `truncate` cuts a long text.
+        split_special_tokens: whether special tokens written in a text are split like any other word.
         attention: the operator and its attributes.
         knobs: what a request may set.
         inputs: graph inputs in order; outputs: graph outputs in order.
@@ -106,6 +108,8 @@ class Manifest(Record):
     max_tokens: int = Field(ge=1, le=INT32_HIGH)
     position_offset: int = Field(ge=0, le=INT32_HIGH)
     vocab_size: int = Field(ge=1, le=INT32_HIGH)
+    truncation_side: Literal["left", "right"] = "right"
+    split_special_tokens: bool = False
     attention: Attention
     knobs: list[BundleKnob] = []
     inputs: list[str]

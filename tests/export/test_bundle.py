@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from attenuator.bundle import Manifest, read_manifest
 from attenuator.errors import ExportError
-from attenuator.export import export, lower, source, trace, verify
+from attenuator.export import export, lower, tokenizer, trace, verify
 from attenuator.ops import KNOBS, OPERATORS
 from attenuator.runtime import Row, load
 
@@ -87,11 +87,11 @@ def test_serving_loads_it_and_answers_texts_as_transformers_does(
     exported: Get, checkpoint: Callable[[str], Path]
 ) -> None:
     model = load(exported("bert", "mca"), check=False)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint("bert"))
+    own = transformers.AutoTokenizer.from_pretrained(checkpoint("bert"))
     eager = reference(checkpoint("bert"))
     for pair in (("a film so bad",), ("the quick fox", "it is good, 42!")):
         encoded = model.encode(*pair)
-        given = tokenizer(*pair)
+        given = own(*pair)
         assert encoded.token_ids.tolist() == given["input_ids"]
         types = np.array(given.get("token_type_ids", np.zeros(len(encoded.token_ids), np.int64)))
         [result] = model.run([Row(encoded.token_ids, encoded.type_ids, model.knobs.exact())])
@@ -101,8 +101,8 @@ def test_serving_loads_it_and_answers_texts_as_transformers_does(
 def test_token_types_are_zero_where_transformers_gives_none() -> None:
     marked = fast_tokenizer()
     unmarked = fast_tokenizer(model_input_names=["input_ids", "attention_mask"])
-    assert any(source.plain_tokenizer(marked)[0].encode("a", "b").type_ids)
-    plain = source.plain_tokenizer(unmarked)[0]
+    assert any(tokenizer.bundle_tokenizer(marked).plain.encode("a", "b").type_ids)
+    plain = tokenizer.bundle_tokenizer(unmarked).plain
     assert not any(plain.encode("a", "b").type_ids)
     assert plain.encode("a", "b").ids == marked("a", "b")["input_ids"]
 
@@ -114,8 +114,8 @@ def test_tokenizer_neither_cuts_nor_pads(exported: Get) -> None:
 
 
 def test_limit_of_the_tokenizer_counts() -> None:
-    assert source.plain_tokenizer(fast_tokenizer(model_max_length=33))[1] == 33
-    assert source.plain_tokenizer(fast_tokenizer())[1] == source.NO_LIMIT
+    assert tokenizer.bundle_tokenizer(fast_tokenizer(model_max_length=33)).max_tokens == 33
+    assert tokenizer.bundle_tokenizer(fast_tokenizer()).max_tokens == tokenizer.NO_LIMIT
 
 
 def test_probe_is_the_pytorch_models_answer(exported: Get, checkpoint: Callable[[str], Path]) -> None:
@@ -218,7 +218,7 @@ def test_old_vocabulary_files_are_enough(checkpoint: Callable[[str], Path], tmp_
     vocabulary = Tokenizer.from_file(str(checkpoint("bert") / "tokenizer.json")).get_vocab()
     (tmp_path / "vocab.txt").write_text("\n".join(sorted(vocabulary, key=lambda token: vocabulary[token])))
     (tmp_path / "config.json").write_text((checkpoint("bert") / "config.json").read_text())
-    plain, _ = source.plain_tokenizer(source.load_tokenizer(tmp_path, "bert"))
+    plain = tokenizer.bundle_tokenizer(tokenizer.load_tokenizer(tmp_path, "bert")).plain
     assert plain.encode("a film").tokens[0] == "[CLS]"
     assert any(plain.encode("a film", "so good").type_ids)
 

@@ -11,14 +11,15 @@ import onnxruntime
 import pytest
 import torch
 import transformers
-from checkpoints import SMALL, VOCAB
+from checkpoints import SMALL, VOCAB, randomise
 from exported import LENGTHS, eager_logits, rows, run
 from onnx import TensorProto, helper
 from refusals import refuse, save
 
 from attenuator.bundle import read_manifest
 from attenuator.errors import BundleError
-from attenuator.export import half
+from attenuator.export import export, half
+from attenuator.export.cuda_kernels import KERNEL_OPSET
 from attenuator.export.fallback import function
 from attenuator.export.packed import OPERATOR_BY_KEY
 from attenuator.ops.softmax.reference import softmax_attention
@@ -134,6 +135,41 @@ def test_functions_take_the_type_and_compute_in_fp32(dtype: int) -> None:
     wide = {name: values.astype(np.float32) for name, values in given.items()}
     wanted = softmax_attention(**wide, **starts, **attributes | {"num_heads": 2})
     np.testing.assert_allclose(output, wanted, atol=2e-3 if dtype == TensorProto.FLOAT16 else 2e-6)
+
+
+@every_precision
+def test_every_node_has_a_kernel_on_cuda(precision: str, exported: Get) -> None:
+    for name, attention in CASES:
+        model = ir.load(exported(name, attention, precision) / "model.onnx")
+        assert model.opset_imports[""] == KERNEL_OPSET
+        assert half.without_kernel(model.graph, precision) == []
+
+
+@pytest.mark.parametrize(("activation", "op_type"), [("mish", "Softplus"), ("leaky_relu", "LeakyRelu")])
+def test_activations_without_a_bf16_kernel_compute_in_fp32(activation: str, op_type: str, tmp_path: Path) -> None:
+    config = transformers.BertConfig(**SMALL | {"num_hidden_layers": 1, "hidden_act": activation})
+    model = transformers.BertForSequenceClassification(config)
+    randomise(model)
+    folder = save(model, tmp_path / "checkpoint")
+    manifest = export(str(folder), attention="softmax", output=tmp_path / "bundle", precision="bf16")
+    written = ir.load(tmp_path / "bundle" / "model.onnx")
+    assert op_type in {node.op_type for node in written.graph}
+    assert half.without_kernel(written.graph, "bf16") == []
+    assert manifest.provenance.parity["library"] < 1e-4 * manifest.provenance.parity["largest_logit"]
+
+
+def test_a_node_without_a_kernel_gets_casts() -> None:
+    text = (
+        '<ir_version: 10, opset_import: ["" : 20]> g (bfloat16[N] x) => (bfloat16[N] y) '
+        "{ a = Abs(x) r = Reciprocal(a) y = Add(r, x) }"
+    )
+    model = ir.serde.deserialize_model(onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text)))
+    assert [node.op_type for node in half.without_kernel(model.graph, "bf16")] == ["Reciprocal"]
+    assert half.widen_unsupported(model.graph, "bf16") == 1
+    assert half.without_kernel(model.graph, "bf16") == []
+    assert [node.op_type for node in model.graph] == ["Abs", "Cast", "Reciprocal", "Cast", "Add"]
+    onnx.checker.check_model(ir.serde.serialize_model(model), full_check=True)
+    assert half.without_kernel(model.graph, "fp16") == []
 
 
 def test_weights_beyond_fp16_are_refused(tmp_path: Path) -> None:

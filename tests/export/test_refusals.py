@@ -11,20 +11,12 @@ import pytest
 import torch
 import transformers
 from checkpoints import MODERN, SMALL, VOCAB, bert, train_tokenizer
-from refusals import refuse, save
+from refusals import edit, refuse, save
 
 from attenuator.errors import ExportError
 from attenuator.export import export
 
 Get = Callable[[str], Path]
-
-
-def edit(folder: Path, target: Path, **changes: Any) -> Path:
-    """A copy of a checkpoint with another config."""
-    shutil.copytree(folder, target)
-    config = json.loads((target / "config.json").read_text())
-    (target / "config.json").write_text(json.dumps(config | changes))
-    return target
 
 
 @pytest.mark.parametrize(
@@ -83,7 +75,7 @@ def test_unsupported_family_names_those_that_are(tmp_path: Path) -> None:
         ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
         ({"architectures": ["BertForMaskedLM"]}, "is a BertForMaskedLM, must be a sequence classifier"),
         ({"problem_type": "regression"}, "is a regressor"),
-        ({"hidden_size": 64}, "cannot be loaded"),
+        ({"hidden_size": 64}, "hidden_size asks for 64, but bert.embeddings.LayerNorm.bias has 32"),
         ({"num_hidden_layers": 3}, "no trained weights for bert.encoder.layer.2"),
         ({"model_type": None}, "model family 'None'"),
         ({"id2label": {"0": "same", "1": "same", "2": "other"}}, "labels must be 3 different names"),
@@ -135,7 +127,7 @@ def test_weights_without_a_trained_head(checkpoint: Get, tmp_path: Path) -> None
         (lambda folder: (folder / "config.json").write_text("[]"), "config.json cannot be read"),
         (lambda folder: (folder / "model.safetensors").unlink(), "cannot be loaded"),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"damaged"), "cannot be loaded"),
-        (lambda folder: (folder / "tokenizer.json").unlink(), "tokenizer of"),
+        (lambda folder: (folder / "tokenizer.json").unlink(), "has no tokenizer"),
         (lambda folder: (folder / "tokenizer.json").write_text("{}"), "tokenizer of"),
     ],
     ids=["no-config", "bad-config", "list-config", "no-weights", "bad-weights", "no-tokenizer", "bad-tokenizer"],
@@ -147,8 +139,7 @@ def test_damaged_checkpoints(
     folder = tmp_path / "damaged"
     shutil.copytree(checkpoint(name), folder)
     damage(folder)
-    sentence = refuse(folder, tmp_path)
-    assert words in sentence or (words == "tokenizer of" and "has no tokenizer.json" in sentence)
+    assert words in refuse(folder, tmp_path)
 
 
 def test_tokenizer_with_ids_outside_the_vocabulary(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny
@@ -21,22 +22,25 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def encoder(path: Path, max_tokens: int) -> TextEncoder:
-    return TextEncoder(path, max_tokens=max_tokens, vocab_size=len(tiny.VOCAB))
+def encoder(path: Path, max_tokens: int, **settings: Any) -> TextEncoder:
+    return TextEncoder(path, max_tokens=max_tokens, vocab_size=len(tiny.VOCAB), **settings)
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("max_tokens", [3, 4, 7, 8, 20])
 @pytest.mark.parametrize("lengths", [(1, 0), (30, 0), (3, 30), (30, 3), (30, 30), (9, 10), (6, 5), (1, 1)])
-def test_truncation_is_that_of_the_tokenizers_package(path: Path, max_tokens: int, lengths: tuple[int, int]) -> None:
+def test_truncation_is_that_of_the_tokenizers_package(
+    path: Path, max_tokens: int, lengths: tuple[int, int], side: str
+) -> None:
     text, pair = (" ".join(WORDS[i % len(WORDS)] for i in range(length)) for length in lengths)
     theirs = Tokenizer.from_file(str(path))
-    theirs.enable_truncation(max_tokens, strategy="longest_first")
+    theirs.enable_truncation(max_tokens, strategy="longest_first", direction=side)
     expected = theirs.encode(text, pair or None)
-    found = encoder(path, max_tokens).encode(text, pair or None, truncate=True, param="text")
-    assert found.token_ids.tolist() == expected.ids
-    assert found.type_ids.tolist() == expected.type_ids
+    ours = encoder(path, max_tokens, truncation_side=side).encode(text, pair or None, truncate=True, param="text")
+    assert ours.token_ids.tolist() == expected.ids
+    assert ours.type_ids.tolist() == expected.type_ids
     whole = tiny.tokenizer().encode(text, pair or None)
-    assert found.truncated == max(0, len(whole) - max_tokens)
+    assert ours.truncated == max(0, len(whole) - max_tokens)
 
 
 def test_truncation_changes_nothing_for_the_next_text(path: Path) -> None:

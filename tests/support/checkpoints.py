@@ -11,7 +11,8 @@ import torch
 import transformers
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
-from attenuator.export.encoder import MODEL_TYPE, Encoder, EncoderConfig
+from attenuator.export.encoder import Encoder, EncoderConfig
+from attenuator.export.families import OWN_ENCODER
 
 VOCAB = 96
 TEXTS = ["the quick brown fox jumps over the lazy dog", "a film so bad that it is good again", "42 tokens and spaces"]
@@ -48,9 +49,10 @@ ENCODER = {"vocab_size": VOCAB, "hidden_size": 32, "num_attention_heads": 2, "in
 
 @dataclass
 class Checkpoint:
-    """What to build; `stored` is the dtype of the weights on disk."""
+    """What to build, which operators it is exported with, and in which dtype its weights are on disk (`stored`)."""
 
     config: Any
+    attentions: tuple[str, ...] = ("mca",)
     stored: torch.dtype = torch.float32
     old_format: bool = False
 
@@ -63,11 +65,16 @@ CHECKPOINTS: dict[str, Checkpoint] = {
     "bert": Checkpoint(bert(id2label={0: "down", 1: "level", 2: "up"})),
     "roberta": Checkpoint(transformers.RobertaConfig(**SMALL)),
     "xlm-roberta": Checkpoint(transformers.XLMRobertaConfig(**SMALL | {"type_vocab_size": 1})),
+    "camembert": Checkpoint(transformers.CamembertConfig(**SMALL)),
+    "data2vec-text": Checkpoint(transformers.Data2VecTextConfig(**SMALL)),
+    "ernie": Checkpoint(transformers.ErnieConfig(**SMALL | {"use_task_id": True, "task_type_vocab_size": 3})),
     "distilbert": Checkpoint(transformers.DistilBertConfig(**DISTIL)),
     "electra": Checkpoint(transformers.ElectraConfig(**SMALL | {"embedding_size": 16})),
     "albert": Checkpoint(transformers.AlbertConfig(**SMALL | {"embedding_size": 16, "num_hidden_layers": 3})),
-    "modernbert": Checkpoint(transformers.ModernBertConfig(**MODERN)),
-    "yoso": Checkpoint(transformers.YosoConfig(**SMALL | {"hash_code_len": 6, "conv_window": 5, "num_hash": 16})),
+    "modernbert": Checkpoint(transformers.ModernBertConfig(**MODERN), ("mca", "softmax")),
+    "yoso": Checkpoint(
+        transformers.YosoConfig(**SMALL | {"hash_code_len": 6, "conv_window": 5, "num_hash": 16}), ("yoso",)
+    ),
     # Odd but legal configs.
     "bert-one-layer": Checkpoint(
         bert(num_hidden_layers=1, hidden_size=36, num_attention_heads=3, hidden_act="gelu_new", type_vocab_size=1),
@@ -75,13 +82,16 @@ CHECKPOINTS: dict[str, Checkpoint] = {
     ),
     "bert-multi-label": Checkpoint(
         bert(problem_type="multi_label_classification", num_labels=5, hidden_act="relu", num_attention_heads=1),
+        ("softmax",),
         old_format=True,
     ),
     "distilbert-sinusoidal": Checkpoint(
         transformers.DistilBertConfig(**DISTIL | {"sinusoidal_pos_embds": True, "n_heads": 2, "activation": "relu"})
     ),
     "electra-equal": Checkpoint(
-        transformers.ElectraConfig(**SMALL | {"embedding_size": 32, "hidden_act": "silu"}), stored=torch.bfloat16
+        transformers.ElectraConfig(**SMALL | {"embedding_size": 32, "hidden_act": "silu"}),
+        ("softmax",),
+        stored=torch.bfloat16,
     ),
     "albert-groups": Checkpoint(
         transformers.AlbertConfig(
@@ -104,14 +114,19 @@ CHECKPOINTS: dict[str, Checkpoint] = {
         )
     ),
     "yoso-dense": Checkpoint(
-        transformers.YosoConfig(**SMALL | {"hash_code_len": 9, "use_fast_hash": False, "use_expectation": False})
+        transformers.YosoConfig(**SMALL | {"hash_code_len": 9, "use_fast_hash": False, "use_expectation": False}),
+        ("yoso",),
     ),
-    "encoder-yoso": Checkpoint(EncoderConfig(**ENCODER, attention="yoso", conv_size=5, pooling="mean", max_tokens=500)),
+    "encoder-yoso": Checkpoint(
+        EncoderConfig(**ENCODER, attention="yoso", conv_size=5, pooling="mean", max_tokens=500), ("yoso",)
+    ),
     "encoder-yoso-first": Checkpoint(
-        EncoderConfig(**ENCODER, attention="yoso", norm="post", pooling="first", type_vocab_size=2, hash_bits=7)
+        EncoderConfig(**ENCODER, attention="yoso", norm="post", pooling="first", type_vocab_size=2, hash_bits=7),
+        ("yoso",),
     ),
     "encoder-softmax": Checkpoint(
-        EncoderConfig(**ENCODER, attention="softmax", pooling="first", problem_type="multi_label_classification")
+        EncoderConfig(**ENCODER, attention="softmax", pooling="first", problem_type="multi_label_classification"),
+        ("softmax", "mca"),
     ),
     "encoder-softmax-post": Checkpoint(
         EncoderConfig(**ENCODER | {"hidden_size": 36}, attention="softmax", norm="post", pooling="mean")
@@ -176,7 +191,7 @@ def save(checkpoint: Checkpoint, folder: Path) -> Path:
 
 def load(folder: Path) -> Any:
     """The checkpoint as PyTorch runs it: fp32, in evaluation mode, YOSO by its expectation."""
-    if json.loads((folder / "config.json").read_text())["model_type"] == MODEL_TYPE:
+    if json.loads((folder / "config.json").read_text())["model_type"] == OWN_ENCODER:
         return Encoder.from_pretrained(folder)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32).eval()
     for module in model.modules():

@@ -4,31 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from checkpoints import VOCAB, reference
+from checkpoints import CHECKPOINTS, VOCAB, reference
 
 from attenuator.bundle import Manifest
 from attenuator.runtime import Row
 from attenuator.runtime.batch import pack
 
 LENGTHS = [7, 1, 20, 3, 1, 44, 68]
-SOFTMAX_FAMILIES = ["bert", "roberta", "xlm-roberta", "distilbert", "electra", "albert", "modernbert"]
-CASES = [
-    *((name, "mca") for name in SOFTMAX_FAMILIES),
-    ("modernbert", "softmax"),
-    ("yoso", "yoso"),
-    ("yoso-dense", "yoso"),
-    ("bert-one-layer", "mca"),
-    ("bert-multi-label", "softmax"),
-    ("distilbert-sinusoidal", "mca"),
-    ("electra-equal", "softmax"),
-    ("albert-groups", "mca"),
-    ("modernbert-mean", "mca"),
-    ("encoder-yoso", "yoso"),
-    ("encoder-yoso-first", "yoso"),
-    ("encoder-softmax", "softmax"),
-    ("encoder-softmax", "mca"),
-    ("encoder-softmax-post", "mca"),
-]
+CASES = [(name, attention) for name, checkpoint in CHECKPOINTS.items() for attention in checkpoint.attentions]
 IDS = [f"{name}-{attention}" for name, attention in CASES]
 
 
@@ -36,9 +19,8 @@ def rows(manifest: Manifest, lengths: list[int], knobs: dict[str, float] | None 
     """Random sequences; knobs at their exact value unless given."""
     generator = np.random.default_rng(len(lengths))
     values = {knob.name: knob.exact for knob in manifest.knobs} | (knobs or {})
-    # 0 and 1 are padding tokens, which some families count as no token.
     return [
-        Row(generator.integers(2, VOCAB, n), generator.integers(0, 2, n), values, seed=index)
+        Row(generator.integers(0, VOCAB, n), generator.integers(0, 2, n), values, seed=index)
         for index, n in enumerate(lengths)
     ]
 

@@ -1,5 +1,7 @@
 """Exports that are refused."""
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -27,3 +29,11 @@ def save(model: Any, folder: Path, tokenizer: Any = None) -> Path:
     model.save_pretrained(folder)
     (tokenizer or fast_tokenizer()).save_pretrained(folder)
     return folder
+
+
+def edit(folder: Path, target: Path, **changes: Any) -> Path:
+    """A copy of a checkpoint with another config."""
+    shutil.copytree(folder, target)
+    config = json.loads((target / "config.json").read_text())
+    (target / "config.json").write_text(json.dumps(config | changes))
+    return target

@@ -63,9 +63,7 @@ def check_bundle(folder: Path, device: Device = CPU, *, copy_to: Path | None = N
     _say(stage=CALIBRATION)
     check_calibration(folder, manifest)
     _say(stage=TOKENIZER)
-    encoder = TextEncoder(
-        files / TOKENIZER, max_tokens=manifest.max_tokens, vocab_size=manifest.vocab_size, folder=folder
-    )
+    encoder = TextEncoder.of_bundle(files / TOKENIZER, manifest, folder)
     check_tokenizer(folder, encoder)
     _say(stage=MODEL)
     ops.library_path()

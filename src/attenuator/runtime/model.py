@@ -185,9 +185,7 @@ def load(folder: Path | str, *, device: Device = CPU, threads: int | None = None
         else:
             manifest = read_manifest(folder, copy_to=copy)
         check_device(folder, manifest, device)
-        encoder = TextEncoder(
-            copy / TOKENIZER, max_tokens=manifest.max_tokens, vocab_size=manifest.vocab_size, folder=folder
-        )
+        encoder = TextEncoder.of_bundle(copy / TOKENIZER, manifest, folder)
         try:
             cost = cost_model(read_graph(copy / MODEL))
         except ValueError as error:

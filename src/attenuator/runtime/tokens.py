@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 from tokenizers import Encoding, Tokenizer
 
+from attenuator.bundle import Manifest
 from attenuator.errors import BundleError, EngineError, InputTooLong, InvalidRequest
 from attenuator.ops.knobs import shown
 
@@ -32,7 +34,16 @@ class Encoded:
 class TextEncoder:
     """A bundle's tokenizer with its limits; never changed after construction, so threads may share it."""
 
-    def __init__(self, path: Path, *, max_tokens: int, vocab_size: int, folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        max_tokens: int,
+        vocab_size: int,
+        folder: Path | None = None,
+        truncation_side: Literal["left", "right"] = "right",
+        split_special_tokens: bool = False,
+    ) -> None:
         """Reads `tokenizer.json`.
 
         Args:
@@ -40,6 +51,8 @@ class TextEncoder:
             max_tokens: longest input, special tokens included.
             vocab_size: token ids are 0 to vocab_size - 1.
             folder: what error sentences call the bundle; the file's folder by default.
+            truncation_side: where `encode` cuts a long text.
+            split_special_tokens: whether special tokens written in a text are split like any other word.
 
         Raises:
             BundleError: the file is not a tokenizer, or knows ids outside the model's vocabulary.
@@ -51,11 +64,25 @@ class TextEncoder:
             raise BundleError(f"{where} is not a tokenizer: {error}") from None
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
+        self._tokenizer.encode_special_tokens = split_special_tokens
         self.max_tokens = max_tokens
         self.vocab_size = vocab_size
+        self.truncation_side = truncation_side
         largest = max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
         if largest >= vocab_size:
             raise BundleError(f"{where} has token id {largest}, must be below vocab_size {vocab_size}")
+
+    @classmethod
+    def of_bundle(cls, path: Path, manifest: Manifest, folder: Path | None = None) -> "TextEncoder":
+        """The encoder of a bundle's `tokenizer.json` with the settings of its manifest; raises as the constructor."""
+        return cls(
+            path,
+            max_tokens=manifest.max_tokens,
+            vocab_size=manifest.vocab_size,
+            folder=folder,
+            truncation_side=manifest.truncation_side,
+            split_special_tokens=manifest.split_special_tokens,
+        )
 
     def encode(self, text: str, text_pair: str | None, *, truncate: bool, param: str) -> Encoded:
         """See `Model.encode`."""
@@ -74,7 +101,7 @@ class TextEncoder:
         if count > self.max_tokens:
             if not truncate:
                 raise self._too_long(whole_param, count)
-            cut(first, second, max(0, self.max_tokens - special))
+            cut(first, second, max(0, self.max_tokens - special), self.truncation_side)
         # Special tokens come last of all, so that cutting keeps them in their places.
         whole = self._tokenizer.post_process(first, second, True)
         ids, types = np.array(whole.ids, dtype=np.int64), np.array(whole.type_ids, dtype=np.int64)
@@ -117,21 +144,22 @@ class TextEncoder:
             raise EngineError("the tokenizer failed on this text", detail=str(error)) from error
 
 
-def cut(first: Encoding, second: Encoding | None, room: int) -> None:
-    """Cuts tokens off the end, of the longer text first, as `longest_first` of the tokenizers package does.
+def cut(first: Encoding, second: Encoding | None, room: int, side: Literal["left", "right"] = "right") -> None:
+    """Cuts tokens off one side, of the longer text first, as `longest_first` of the tokenizers package does.
 
     Args:
         first: changed in place.
         second: the second of a pair, changed in place.
         room: tokens that may stay.
+        side: where tokens are cut off.
     """
     if second is None:
-        first.truncate(room)
+        first.truncate(room, direction=side)
         return
     shorter = min(len(first), len(second), room // 2)
     first_room = room - shorter if len(first) > len(second) else shorter
-    first.truncate(min(len(first), first_room))
-    second.truncate(min(len(second), room - first_room))
+    first.truncate(min(len(first), first_room), direction=side)
+    second.truncate(min(len(second), room - first_room), direction=side)
 
 
 def check_text(text: str, param: str) -> None:

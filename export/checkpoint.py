@@ -1,0 +1,152 @@
+"""Loads the model of a checkpoint folder, and refuses one whose config and weights do not belong together."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from attenuator.errors import ExportError
+from attenuator.export.architectures import architecture_of
+from attenuator.export.encoder import Encoder
+from attenuator.export.families import OWN_ENCODER
+from attenuator.export.sentences import one_line
+
+__all__ = ["load_model", "read_model_type"]
+
+ADAPTER = "adapter_config.json"
+# Part of a weight's name -> the config's field that gives its first axis a length.
+SIZED_BY = {
+    "word_embeddings": "vocab_size",
+    "tok_embeddings": "vocab_size",
+    "position_embeddings": "max_position_embeddings",
+    "token_type_embeddings": "type_vocab_size",
+    "classifier": "num_labels",
+}
+# Part of a numbered weight's name -> the config's field that counts such parts.
+COUNTED_BY = {"albert_layer_groups": "num_hidden_groups", "albert_layers": "inner_group_num"}
+
+
+def read_model_type(folder: Path) -> str:
+    """The family of a checkpoint.
+
+    Raises:
+        ExportError: the folder is not a checkpoint, holds an adapter, or is of a family that cannot be exported.
+    """
+    if not folder.is_dir():
+        raise ExportError(f"'{folder}' is not a folder; SOURCE is a checkpoint folder or module.py:function")
+    if (folder / ADAPTER).is_file():
+        raise ExportError(
+            f"'{folder}' holds an adapter ({ADAPTER}), must hold a whole model: merge the adapter into its base model "
+            "with peft's merge_and_unload() and save the result and the tokenizer into a folder of their own"
+        )
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        model_type = config.get("model_type")
+    except FileNotFoundError:
+        raise ExportError(f"'{folder}' is not a checkpoint: config.json is missing") from None
+    except (OSError, ValueError, AttributeError) as error:
+        raise ExportError(f"{folder / 'config.json'} cannot be read: {error}") from None
+    architecture_of(model_type)
+    return str(model_type)
+
+
+def load_model(folder: Path, model_type: str) -> nn.Module:
+    """The trained model.
+
+    Args:
+        folder: the checkpoint.
+        model_type: its family.
+
+    Returns:
+        The model, in fp32 for families of transformers.
+
+    Raises:
+        ExportError: it cannot be loaded, is not a sequence classifier, or config.json describes another model than
+            the weights.
+    """
+    if model_type != OWN_ENCODER:
+        return load_transformers(folder)
+    try:
+        return Encoder.from_pretrained(folder)
+    except Exception as error:  # safetensors has errors of its own
+        raise ExportError(f"the checkpoint '{folder}' cannot be loaded: {one_line(error)}") from None
+
+
+def load_transformers(folder: Path) -> nn.Module:
+    """A Hugging Face sequence classification checkpoint, as fp32."""
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    try:
+        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # config classes raise what they like
+        raise ExportError(f"{folder / 'config.json'} cannot be read: {one_line(error)}") from None
+    classes = config.architectures or []
+    if classes and not any(name.endswith("ForSequenceClassification") for name in classes):
+        raise ExportError(f"the checkpoint is a {classes[0]}, must be a sequence classifier")
+    architecture_of(config.model_type).check(config)
+    try:
+        model, info = transformers.AutoModelForSequenceClassification.from_pretrained(
+            folder,
+            config=config,
+            dtype=torch.float32,
+            local_files_only=True,
+            trust_remote_code=False,
+            attn_implementation="eager",
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # refused below, in a sentence that names the field
+        )
+    except Exception as error:  # damaged files, or a config that no module can be built from
+        raise ExportError(f"the checkpoint '{folder}' cannot be loaded: {one_line(error)}") from None
+    refuse_other_model(config, info)
+    trained: nn.Module = model
+    return trained
+
+
+def refuse_other_model(config: Any, info: Mapping[str, Any]) -> None:
+    """Refuses weights that config.json does not describe; `info` is what transformers says about loading them."""
+    for name, stored, described in sorted(info["mismatched_keys"]):
+        raise ExportError(other_size(config, name, tuple(stored), tuple(described)))
+    missing = sorted(info["missing_keys"])
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise ExportError(
+            f"the checkpoint has no trained weights for {missing[0]}{more}; it must be a fine-tuned sequence classifier"
+        )
+    # Heads of pretraining and poolers may be left over; a numbered weight belongs to a layer that was trained.
+    layers = [name for name in sorted(info["unexpected_keys"]) if re.search(r"\.\d+\.", name)]
+    if layers:
+        raise ExportError(left_out(config, layers[0]))
+
+
+def other_size(config: Any, name: str, stored: tuple[int, ...], described: tuple[int, ...]) -> str:
+    """Says which field of the config gives a weight another shape than it has."""
+    axis = next((i for i, (a, b) in enumerate(zip(stored, described, strict=False)) if a != b), 0)
+    sized = (field for part, field in SIZED_BY.items() if part in name and axis == 0)
+    equal = (field for field, value in config.to_dict().items() if value == described[axis] and type(value) is int)
+    field = next(sized, None) or next(equal, "config.json")
+    asked = f"{field} asks for {described[axis]}"
+    if field == "num_labels":
+        asked = f"id2label names {described[axis]} labels (2 where it is missing)"
+    return f"config.json does not fit the weights: {asked}, but {name} has {stored[axis]} (its shape is {list(stored)})"
+
+
+def left_out(config: Any, name: str) -> str:
+    """Says which field of the config leaves a trained weight out, or that the family has no place for it."""
+    field = next((field for part, field in COUNTED_BY.items() if part in name), "num_hidden_layers")
+    part = next((part for part in COUNTED_BY if part in name), "layers?")
+    index = re.search(rf"\.{part}\.(\d+)\.", name)
+    count = getattr(config, field, 0)
+    if index is None or int(index[1]) < count:
+        return f"the trained weight {name} has no place in a model of family '{config.model_type}'"
+    return (
+        f"config.json does not fit the weights: with {field} {count} the trained weight {name} would be left out; "
+        f"set {field} to what the model was trained with"
+    )

@@ -1,0 +1,47 @@
+"""The model families that can be exported, one row each; imports nothing heavy, so that help can list them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["FAMILIES", "OWN_ENCODER", "Family", "titles"]
+
+# The project's own encoder, as its config.json names it.
+OWN_ENCODER = "attenuator-encoder"
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One family of sequence classifiers.
+
+    Attributes:
+        model_type: as in config.json.
+        title: what people call it.
+        layout: key in `architectures.LAYOUTS`: how its modules are named and connected.
+    """
+
+    model_type: str
+    title: str
+    layout: str
+
+
+FAMILIES = (
+    Family("bert", "BERT", "bert"),
+    Family("roberta", "RoBERTa", "roberta"),
+    Family("xlm-roberta", "XLM-RoBERTa", "roberta"),
+    Family("camembert", "CamemBERT", "roberta"),
+    Family("data2vec-text", "Data2Vec text", "roberta"),
+    Family("ernie", "ERNIE", "bert"),
+    Family("distilbert", "DistilBERT", "distilbert"),
+    Family("electra", "ELECTRA", "electra"),
+    Family("albert", "ALBERT", "albert"),
+    Family("modernbert", "ModernBERT", "modernbert"),
+    Family("yoso", "YOSO", "yoso"),
+    Family(OWN_ENCODER, "the project's own encoder", "encoder"),
+)
+
+
+def titles() -> str:
+    """The families for a sentence: `BERT, RoBERTa, ... or YOSO`, without the project's own encoder."""
+    *others, last = (family.title for family in FAMILIES if family.model_type != OWN_ENCODER)
+    return f"{', '.join(others)} or {last}"
