@@ -1,4 +1,4 @@
-"""Fits the rates of `attenuator.commands.cost` to times of bundles, and says how far the model is off.
+"""Fits the rates of `ops/cost.py` and `ops/yoso/cost.py` to times of bundles, and says how far the model is off.
 
     python -m benchmarks.cost_rates --machine "one core of a .."
 
@@ -23,15 +23,15 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from attenuator.bundle import MODEL, Manifest, read_manifest
-from attenuator.commands.baseline import write_softmax_model
-from attenuator.commands.cost import CostModel, Units
+from attenuator.commands.baseline import write_baseline
 from attenuator.commands.report import lengths_up_to
 from attenuator.export import export
 from attenuator.export.encoder import Encoder, EncoderConfig
+from attenuator.ops.yoso import cost as yoso_cost
 from attenuator.runtime import KnobTable, Row, create
 from attenuator.runtime.batch import pack
 from attenuator.runtime.graph import read_graph
-from attenuator.runtime.work import count_work
+from attenuator.runtime.work import Work, count_work
 
 SHAPES: tuple[dict[str, Any], ...] = (
     {"hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 128, "hash_bits": 9},
@@ -42,7 +42,7 @@ SHAPES: tuple[dict[str, Any], ...] = (
     {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072, "hash_bits": 8, "num_hidden_layers": 1},
 )
 NUM_HASHES = (8, 16, 32, 64)
-ATTENTION, REST = ("softmax", "hashing", "codes", "buckets", "pairs"), ("dense", "values")
+ATTENTION, REST = ("attention", *yoso_cost.Units._fields), ("dense", "values")
 SHORTEST, LONGEST = 64, 4096
 # Up to SHORT tokens YOSO counts collisions, from LONG on it uses tables.
 SHORT, LONG = 128, 512
@@ -75,6 +75,41 @@ def shortest_ns(runs: dict[Any, Any]) -> dict[Any, float]:
     return best
 
 
+class Units(NamedTuple):
+    """Counted work by kind, and, where named so, ns per unit of each kind.
+
+    Attributes:
+        dense: multiply-adds in linear layers and value projections.
+        values: values that nodes other than linear layers and operators write.
+        attention: multiply-adds in exact softmax attention.
+        hashing: this and the following as in `ops/yoso/cost.py`.
+    """
+
+    dense: float = 0.0
+    values: float = 0.0
+    attention: float = 0.0
+    hashing: float = 0.0
+    codes: float = 0.0
+    buckets: float = 0.0
+    pairs: float = 0.0
+
+    def times(self, ns_per_unit: "Units") -> float:
+        """The time that this work takes, in ns."""
+        return sum(count * ns for count, ns in zip(self, ns_per_unit, strict=True))
+
+
+def units_of(work: Work, tokens: int, num_hashes: int) -> Units:
+    """The work of a model at a length; with 0 hashes, of the same model with exact softmax attention."""
+    dense = work.dense_macs(tokens) + work.projection_macs(tokens)
+    values = tokens * work.token_values
+    if not num_hashes:
+        return Units(dense, values, work.attention_macs(tokens))
+    # Which way the kernel takes is not asked here; far from where they meet it is clear.
+    way = yoso_cost.by_counts if tokens <= SHORT else yoso_cost.by_tables
+    nodes = [way(node, tokens, num_hashes) for node in work.attention]
+    return Units(dense, values, 0.0, *(sum(kind) for kind in zip(*nodes, strict=True)))
+
+
 class Sample(NamedTuple):
     """One setting: a bundle at a length, with softmax (0) or a number of hashes."""
 
@@ -88,7 +123,7 @@ class Sample(NamedTuple):
 def samples(folder: Path) -> list[Sample]:
     """Work and time of every setting of a bundle."""
     manifest: Manifest = read_manifest(folder)
-    model = CostModel(count_work(read_graph(folder / MODEL)))
+    work = count_work(read_graph(folder / MODEL))
     knobs = KnobTable(manifest.name, manifest.knobs)
     random = np.random.default_rng(0)
     yoso = manifest.attention.operator == "yoso"
@@ -97,7 +132,7 @@ def samples(folder: Path) -> list[Sample]:
         softmax_path = folder / MODEL
         if yoso:
             softmax_path = Path(scratch) / MODEL
-            write_softmax_model(folder / MODEL, softmax_path)
+            write_baseline(folder / MODEL, softmax_path)
             for extra in folder.glob(f"{MODEL}.*"):
                 (Path(scratch) / extra.name).symlink_to(extra.resolve())
         softmax = create(softmax_path, threads=1)
@@ -112,15 +147,8 @@ def samples(folder: Path) -> list[Sample]:
 
             runs: dict[int, Any] = {0: runner(softmax, knobs.exact())}
             runs |= {m: runner(own, {"num_hashes": m}) for m in NUM_HASHES if yoso}
-            rest = model.rest(tokens).plus(model.projection(tokens))
             for num_hashes, ns in shortest_ns(runs).items():
-                if num_hashes:
-                    # Which way the kernel takes is not asked here; far from where they meet it is clear.
-                    short = tokens <= SHORT
-                    attention = (model.yoso_counts if short else model.yoso_tables)(tokens, num_hashes)
-                else:
-                    attention = model.softmax(tokens)
-                found.append(Sample(manifest.name, tokens, num_hashes, rest.plus(attention), ns))
+                found.append(Sample(manifest.name, tokens, num_hashes, units_of(work, tokens, num_hashes), ns))
     return found
 
 
@@ -158,8 +186,10 @@ def main() -> int:
         name = f"{row.bundle} n={row.tokens} {f'm={row.num_hashes}' if row.num_hashes else 'softmax'}"
         print(f"{name:40} {row.ns / 1e6:9.3f} ms  modelled {ratio:5.2f} of it", file=sys.stderr)
     print(f"off by {np.median(errors):.0%} (median), {max(errors):.0%} (most)", file=sys.stderr)
-    arguments = ", ".join(f"{name}={value:.3g}" for name, value in rates._asdict().items())
-    print(f'RATES = Units({arguments})\nRATES_MACHINE = "{options.machine}"')
+    arguments = ", ".join(f"{name}={getattr(rates, name):.3g}" for name in yoso_cost.Units._fields)
+    print(f'ops/cost.py:\nRATES_MACHINE = "{options.machine}"\nNS_PER_DENSE_MAC = {rates.dense:.3g}')
+    print(f"NS_PER_VALUE = {rates.values:.3g}\nNS_PER_ATTENTION_MAC = {rates.attention:.3g}")
+    print(f"ops/yoso/cost.py:\nRATES = Units({arguments})")
     return 0
 
 

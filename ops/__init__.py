@@ -10,9 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from attenuator.errors import OperatorLibraryMissing
-from attenuator.ops.spec import DOMAIN, Knob, Operator, merge_knobs
+from attenuator.ops.spec import DOMAIN, Knob, Operator, Tensor, merge_knobs
 
-__all__ = ["DOMAIN", "FOLDERS", "KNOBS", "OPERATORS", "has_part", "library_path", "package", "part", "register"]
+__all__ = [
+    "BASELINE",
+    "DOMAIN",
+    "FOLDERS",
+    "KNOBS",
+    "OPERATORS",
+    "SEQUENCE_OUTPUTS",
+    "has_part",
+    "library_path",
+    "package",
+    "part",
+    "register",
+]
 
 # Every operator is a folder here and one word in this list; ops/CMakeLists.txt reads it from here.
 FOLDERS = ("softmax", "mca", "yoso", "pool")
@@ -32,6 +44,12 @@ _SPECS = _specs()
 _PACKAGES = {operator.key: package for package, operator in _SPECS.items()}
 OPERATORS: tuple[Operator, ...] = tuple(_SPECS.values())
 KNOBS: dict[str, Knob] = merge_knobs(OPERATORS)
+# What every approximation is compared with: exact softmax attention.
+BASELINE = next(operator for operator in OPERATORS if operator.key == "softmax")
+# By name, what operators say of each sequence beside their main output.
+SEQUENCE_OUTPUTS: dict[str, Tensor] = {
+    tensor.name: tensor for operator in OPERATORS for tensor in operator.outputs[1:] if tensor.axes == ("B",)
+}
 
 
 def package(key: str) -> str:

@@ -25,7 +25,7 @@ COMMAND_SETTINGS = (
     "attenuator.export.settings:ExportSettings",
     "attenuator.serve.settings:ServeSettings",
     "attenuator.commands.classify:SETTINGS",
-    "attenuator.commands.inspect:InspectSettings",
+    "attenuator.commands.inspect:SETTINGS",
 )
 # Variables that are no command's setting: read by the operators' library, the build or the tests.
 OTHER_VARIABLES = frozenset(

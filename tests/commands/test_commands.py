@@ -274,16 +274,16 @@ def test_inspect_writes_one_json_object(run: Run, bundles: dict[str, Path]) -> N
 
 def test_inspect_measures_this_machine(run: Run, bundles: dict[str, Path], tmp_path: Path) -> None:
     words = ["--measure", "--lengths", "40,60", "--budget-s", "0.05", "--threads", "1", "--json"]
-    found = json.loads(run("inspect", bundles["yoso"], *words, "--values", "4,16")[1])
+    found = json.loads(run("inspect", bundles["yoso"], *words, "--num-hashes", "4,16")[1])
     assert [row["tokens"] for row in found["measured"]] == [40, 60]
     for row in found["measured"]:
         assert row["exact_ms"] > 0
-        assert set(row["knob_ms"]) == {"4.0", "16.0"}
+        assert set(row["knob_ms"]["num_hashes"]) == {"4.0", "16.0"}
     assert found["verdict"][-1].startswith("Measured here")
     sample = tmp_path / "sample.txt"
     sample.write_text(" ".join(TEXTS))
-    found = json.loads(run("inspect", bundles["mca"], *words, "--values", "0.05,1", "--sample", sample)[1])
-    flops = found["measured"][0]["value_flops"]
+    found = json.loads(run("inspect", bundles["mca"], *words, "--alpha", "0.05,1", "--sample", sample)[1])
+    flops = found["measured"][0]["outputs"]["value_flops"]["alpha"]
     assert 0 < flops["1.0"] < flops["0.05"] <= 1
 
 
@@ -294,8 +294,9 @@ def test_inspect_measures_this_machine(run: Run, bundles: dict[str, Path], tmp_p
         ([], 2, "BUNDLE"),
         (["{yoso}", "--lengths", "1,x"], 2, "--lengths is '1,x', must be whole numbers from 1 to 8192"),
         (["{yoso}", "--lengths", "8193"], 2, "--lengths is '8193', must be whole numbers from 1 to 8192"),
-        (["{yoso}", "--values", "8,999"], 2, "--values is '8,999', must be values of num_hashes from 0 to 512"),
-        (["{softmax}", "--values", "8"], 2, "--values is '8', but the bundle has no knob"),
+        (["{yoso}", "--num-hashes", "8,999"], 2, "--num-hashes is '8,999', must be values of num_hashes from 0 to 512"),
+        (["{yoso}", "--num-hashes", "8,x"], 2, "--num-hashes is '8,x', must be values of num_hashes from 0 to 512"),
+        (["{softmax}", "--alpha", "0.1"], 2, "--alpha is '0.1', but the bundle has no knob alpha; knobs it has: none"),
         (["{yoso}", "--budget-s", "0", "--measure"], 2, "--budget-s"),
         (["{yoso}", "--measure", "--sample", "/nowhere.txt"], 1, "/nowhere.txt"),
     ],

@@ -7,10 +7,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from attenuator.commands.baseline import write_softmax_model
-from attenuator.commands.cost import CostModel
+from attenuator.commands.baseline import write_baseline
+from attenuator.commands.cost import TimeModel
+from attenuator.errors import BundleError
 from attenuator.ops import DOMAIN, OPERATORS
-from attenuator.runtime.graph import read_graph
+from attenuator.ops.cost import NodeShape, OperatorCost, costs_of
+from attenuator.runtime.cost import COSTS, CostModel
+from attenuator.runtime.graph import Graph, Node, read_graph
 from attenuator.runtime.work import Work, count_work
 
 D, HEADS, FFN, LABELS, VOCABULARY = 768, 12, 3072, 3, 50
@@ -97,49 +100,51 @@ def test_work_of_a_bert_is_what_paper_and_pencil_say(tmp_path: Path, key: str) -
     assert {(node.num_heads, node.head_dim, node.value_dim) for node in work.attention} == {
         (HEADS, D // HEADS, D // HEADS)
     }
-    assert work.softmax_macs(100) == 2 * (2 * 100 * 100 * D) + 2 * 100 * D
-    assert work.value_macs(100) == 0
+    assert work.attention_macs(100) == 2 * (2 * 100 * 100 * D) + 2 * 100 * D
+    assert work.projection_macs(100) == 0
 
 
 def test_mca_nodes_hold_their_value_projection(tmp_path: Path) -> None:
     work, softmax = work_of(tmp_path, "mca"), work_of(tmp_path, "softmax")
     assert softmax.token_macs - work.token_macs == 3 * D * D
-    assert work.value_macs(100, sparable=True) == 2 * 100 * D * D
-    # (A X) W_v of the last layer: one row a sequence.
-    assert work.value_macs(100) - work.value_macs(100, sparable=True) == 100 * HEADS * D + D * D
+    # (A X) W_v of the last layer: one row a sequence, and nothing that could be spared.
+    assert work.projection_macs(100) == 2 * 100 * D * D + 100 * HEADS * D + D * D
+    assert sum(COSTS["mca"].spared_macs(node, 100) for node in work.attention) == 2 * 100 * D * D
 
 
 @pytest.mark.parametrize(("tokens", "share"), [(128, 0.081), (512, 0.075)])
 def test_value_projection_is_a_twelfth_of_a_bert_layer_at_most(tmp_path: Path, tokens: int, share: float) -> None:
-    model = CostModel(work_of(tmp_path, "mca"))
-    found = model.layer_projection_share(tokens)
+    model = TimeModel(work_of(tmp_path, "mca"))
+    found = model.layer_share("mca", tokens)
     assert found == pytest.approx(D * D / (12 * D * D + 2 * tokens * D))
     assert found == pytest.approx(share, abs=5e-4)
     assert 1 / (1 - found) <= 1.09
-    assert 1 < model.free_projection(tokens) <= 1.09
+    assert 1 < model.free_part("mca", tokens) <= 1.09
 
 
 def test_cost_model_has_the_shape_that_the_operators_have(tmp_path: Path) -> None:
-    model = CostModel(work_of(tmp_path, "yoso", 6))
+    model = TimeModel(work_of(tmp_path, "yoso", 6))
     shares = [model.attention_share(tokens) for tokens in (128, 512, 1024, 4096)]
     assert shares == sorted(shares)
     assert shares[0] < 0.06
     assert 0.4 < shares[-1] < 0.7
     for tokens in (128, 1024, 16384):
-        speedups = [model.yoso_speedup(tokens, num_hashes) for num_hashes in (8, 16, 32, 64)]
+        speedups = [model.speedup(tokens, {"num_hashes": num_hashes}) for num_hashes in (8, 16, 32, 64)]
         assert speedups == sorted(speedups, reverse=True)
         assert speedups[0] < model.free_attention(tokens)
-    starts = [model.crossover(num_hashes) for num_hashes in (8, 16, 32, 64, 512)]
+    starts = [model.crossover({"num_hashes": num_hashes}) for num_hashes in (8, 16, 32, 64, 512)]
     assert all(start is not None for start in starts)
     assert starts == sorted(starts)  # type: ignore[type-var]
     for num_hashes, start in zip((8, 16, 32, 64, 512), starts, strict=True):
         assert start is not None
-        assert model.yoso_speedup(start, num_hashes) > 1 >= model.yoso_speedup(start - 1, num_hashes)
+        assert (
+            model.speedup(start, {"num_hashes": num_hashes}) > 1 >= model.speedup(start - 1, {"num_hashes": num_hashes})
+        )
 
 
 def test_baseline_has_softmax_where_the_model_has_yoso(tmp_path: Path) -> None:
     source = written(tmp_path, "yoso")
-    write_softmax_model(source, tmp_path / "softmax.onnx")
+    write_baseline(source, tmp_path / "softmax.onnx")
     model = onnx.load(tmp_path / "softmax.onnx", load_external_data=False)
     original = onnx.load(source, load_external_data=False)
     assert len(model.graph.node) == len(original.graph.node)
@@ -155,3 +160,53 @@ def test_baseline_has_softmax_where_the_model_has_yoso(tmp_path: Path) -> None:
             assert node == old
     assert list(model.graph.initializer) == list(original.graph.initializer)
     assert model.opset_import == original.opset_import
+
+
+@pytest.mark.parametrize("key", [operator.key for operator in OPERATORS])
+def test_every_operator_has_a_cost_that_grows_with_the_length(key: str) -> None:
+    cost, operator = COSTS[key], BY_KEY[key]
+    attributes = {item.name: item.default for item in operator.attributes if item.default is not None}
+    node = NodeShape(key, 4, 16, 16, 64, attributes | {"hash_bits": 8}) if operator.attention else None
+    node = node or NodeShape(key, 0, 0, 0, 0, attributes)
+    for knobs in ({}, {knob.name: knob.default for knob in operator.knobs}):
+        works = [cost.work(node, tokens, knobs) for tokens in (1, 64, 512, 4096)]
+        times = [cost.ns(node, tokens, knobs) for tokens in (1, 64, 512, 4096)]
+        assert works == sorted(works)
+        assert times == sorted(times)
+        assert bool(operator.attention) == (works[0] > 0) == (times[0] > 0)
+
+
+def test_an_operator_without_a_cost_fails_loudly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attenuator.ops.cost.has_part", lambda key, name: False)
+    with pytest.raises(ImportError, match=r"SequencePool has no cost: cost\.py in its folder must set COST"):
+        costs_of([BY_KEY["pool"]])
+
+
+def test_a_cost_needs_its_work_alone() -> None:
+    """What an operator's folder may leave out, and what it may not."""
+
+    class Windowed(OperatorCost):
+        def work(self, node: NodeShape, tokens: int, knobs: Any) -> float:
+            return node.attention_macs(tokens) * knobs.get("keep", 1.0)
+
+    node = NodeShape("softmax", 2, 8, 8, 0, {})
+    assert Windowed().ns(node, 100, {"keep": 0.5}) == node.exact_ns(100) / 2
+    assert Windowed().spared_ns(node, 100) == node.exact_ns(100)
+    with pytest.raises(TypeError, match="abstract"):
+        OperatorCost()  # type: ignore[abstract]
+
+
+def test_exact_nodes_beside_sampled_ones_cost_what_they_cost_alone() -> None:
+    """ModernBERT with MCA: its local layers have no value projection inside, and are exact at any alpha."""
+    attributes: dict[str, int | float | str] = {"window": 64, "queries": "all"}
+    local = NodeShape("softmax", 2, 8, 8, 0, attributes)
+    sampled = NodeShape("mca", 2, 8, 8, 128, {"window": 0, "queries": "all", "estimator": "sampled"})
+    both, alone = CostModel(Work(operators=[local, sampled])), CostModel(Work(operators=[sampled]))
+    assert both.predict(500, {"alpha": 0.5}) == alone.predict(500, {"alpha": 0.5}) + local.attention_macs(500)
+
+
+def test_an_attribute_of_a_wrong_type_is_refused() -> None:
+    node = Node(DOMAIN, "SoftmaxAttention", ["q", "k", "v", "cu_seqlens"], ["y"], {"num_heads": 1, "window": "wide"})
+    graph = Graph(nodes=[Node("", "Gather", ["w", "input_ids"], ["q"], {}), node])
+    with pytest.raises(BundleError, match="SoftmaxAttention whose window is 'wide', must be of type int"):
+        count_work(graph)

@@ -9,10 +9,10 @@ import pytest
 import tiny
 
 from attenuator.errors import EngineError
+from attenuator.ops.cost import NodeShape
+from attenuator.ops.mca.cost import value_share
 from attenuator.runtime import Cancellation, Model, Row, load
 from attenuator.runtime.batch import pack
-from attenuator.runtime.cost import value_share
-from attenuator.runtime.work import AttentionNode
 
 KINDS = ["yoso", "mca", "softmax", "multi"]
 
@@ -168,7 +168,7 @@ def test_cost_falls_as_alpha_rises_where_mca_samples(models: dict[str, Model]) -
 @pytest.mark.parametrize(("head_dim", "tokens"), [(8, 64), (16, 64), (20, 51), (32, 51), (64, 45)])
 def test_cost_of_short_sequences_is_exact_however_large_alpha(head_dim: int, tokens: int) -> None:
     """From (24 + 256 / D) / (7/8 - 3/2 of the share) tokens on, D in whole vectors, a head has enough to save."""
-    node = AttentionNode("mca", 2, head_dim, head_dim, 64, 0, 0, first_only=False, estimator="sampled")
+    node = NodeShape("mca", 2, head_dim, head_dim, 64, {"estimator": "sampled"})
     assert value_share(node, tokens - 1, 1.0) == 1.0
     assert value_share(node, tokens, 1.0) == pytest.approx(1.3 / 8)
 

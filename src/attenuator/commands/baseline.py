@@ -1,13 +1,15 @@
-"""The same model with exact softmax attention: what YOSO's speed has to be compared with.
+"""The same model with exact softmax attention: what an approximation's speed has to be compared with.
 
-Every `YosoAttention` node of the file becomes `SoftmaxAttention` on the same projections. The weights were not trained
-for it, so the answers mean nothing; the time is that of an exact model of this shape.
+Every node that computes attention from the baseline operator's inputs (queries, keys, values) becomes that operator, on
+the same projections. Where the weights were not trained for it the answers mean nothing; the time is that of an exact
+model of this shape. A node with other inputs stays; at its knob's exact value it is exact attention.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from attenuator.ops import DOMAIN, OPERATORS
+from attenuator.ops import BASELINE, DOMAIN, OPERATORS
+from attenuator.ops.spec import Operator
 from attenuator.runtime.wire import (
     ATTRIBUTE_NAME,
     GRAPH_NODE,
@@ -24,27 +26,38 @@ from attenuator.runtime.wire import (
     fields,
 )
 
-BY_KEY = {operator.key: operator for operator in OPERATORS}
-YOSO, SOFTMAX = BY_KEY["yoso"], BY_KEY["softmax"]
-KEPT_ATTRIBUTES = {attribute.name for attribute in SOFTMAX.attributes}
+KEPT_ATTRIBUTES = {attribute.name for attribute in BASELINE.attributes}
 
 
-def _text(data: memoryview, wanted: int) -> str:
-    return next((_bytes(value).decode() for number, value in fields(data) if number == wanted), "")
+def _takes_its_inputs(operator: Operator) -> bool:
+    return {tensor.name for tensor in BASELINE.inputs} <= {tensor.name for tensor in operator.inputs}
+
+
+REPLACED = {operator.name: operator for operator in OPERATORS if operator != BASELINE and _takes_its_inputs(operator)}
+
+
+def has_another(op_types: Iterable[str]) -> bool:
+    """Whether any of these operators is one that the baseline's model has replaced."""
+    return not REPLACED.keys().isdisjoint(op_types)
+
+
+def _text(data: memoryview, field: int) -> str:
+    return next((_bytes(value).decode() for number, value in fields(data) if number == field), "")
 
 
 def _bytes(value: Value) -> bytes:
     return b"" if isinstance(value, int) else bytes(value)
 
 
-def _softmax_node(data: memoryview) -> bytes:
-    """The encoded node, YOSO replaced by softmax; any other node as it is."""
-    if _text(data, NODE_OP_TYPE) != YOSO.name or _text(data, NODE_DOMAIN) != DOMAIN:
+def _baseline_node(data: memoryview) -> bytes:
+    """The encoded node, replaced where it computes attention in another way."""
+    operator = REPLACED.get(_text(data, NODE_OP_TYPE))
+    if operator is None or _text(data, NODE_DOMAIN) != DOMAIN:
         return bytes(data)
     parts = []
     names = (_bytes(value) for number, value in fields(data) if number == NODE_INPUT)
-    by_input = dict(zip((tensor.name for tensor in YOSO.inputs), names, strict=False))
-    parts += [content_field(NODE_INPUT, by_input[tensor.name]) for tensor in SOFTMAX.inputs]
+    by_input = dict(zip((tensor.name for tensor in operator.inputs), names, strict=False))
+    parts += [content_field(NODE_INPUT, by_input[tensor.name]) for tensor in BASELINE.inputs]
     for number, value, encoded in encoded_fields(data):
         if number == NODE_ATTRIBUTE and isinstance(value, memoryview):
             kept = _text(value, ATTRIBUTE_NAME) in KEPT_ATTRIBUTES
@@ -52,19 +65,19 @@ def _softmax_node(data: memoryview) -> bytes:
             kept = number in (NODE_OUTPUT, NODE_NAME, NODE_DOMAIN)
         if kept:
             parts.append(bytes(encoded))
-    return b"".join([*parts, content_field(NODE_OP_TYPE, SOFTMAX.name.encode())])
+    return b"".join([*parts, content_field(NODE_OP_TYPE, BASELINE.name.encode())])
 
 
 def _graph(data: memoryview) -> Iterator[bytes]:
     for number, value, encoded in encoded_fields(data):
         if number == GRAPH_NODE and isinstance(value, memoryview):
-            yield content_field(GRAPH_NODE, _softmax_node(value))
+            yield content_field(GRAPH_NODE, _baseline_node(value))
         else:
             yield bytes(encoded)
 
 
-def write_softmax_model(source: Path, target: Path) -> None:
-    """Writes a model with exact softmax attention where `source` has YOSO attention.
+def write_baseline(source: Path, target: Path) -> None:
+    """Writes a model with exact softmax attention where `source` approximates it.
 
     Args:
         source: `model.onnx` of a checked bundle; weights that lie beside it must also lie beside the target.

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field, SecretStr, create_model
+from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -16,6 +16,7 @@ from attenuator.clients.calls import UNSET, check_knobs
 from attenuator.clients.client import Client
 from attenuator.commandline import CommandSettings, Positionals, fail, parse
 from attenuator.commands.engines import BundleEngine, Engine, Options, ServerEngine
+from attenuator.commands.knobflags import describe_flag, examples, flag, with_knobs
 from attenuator.commands.output import output_for
 from attenuator.commands.texts import STDIN, Item, items
 from attenuator.errors import InvalidRequest, KnobOutOfRange
@@ -27,16 +28,18 @@ if TYPE_CHECKING:
 COMMAND = "classify"
 POSITIONALS = Positionals("TEXT", "*", "what to classify; without any, and without --file, standard input is read")
 USAGE = "(--bundle BUNDLE | --url URL) [options] [TEXT ...]"
-EXAMPLES = """  one answer without a server, at 16 hashes, then at the exact value:
-    attenuator classify --bundle examples/bundles/reviews --num-hashes 16 "A quiet, moving film."
-    attenuator classify --bundle examples/bundles/reviews --num-hashes 0 "A quiet, moving film."
-  ask a server; how much does the answer hang on the seed?
-    attenuator classify --url http://127.0.0.1:8000 --model reviews --num-hashes 8 --seed random "A quiet, moving film."
+EXAMPLES = f"""  one answer without a server, at the bundle's defaults:
+    attenuator classify --bundle examples/bundles/reviews "A quiet, moving film."
+  at a value of the bundle's knob, and at its exact value:
+{examples('    attenuator classify --bundle BUNDLE {flag} {default} "A quiet, moving film."')}
+{examples('    attenuator classify --bundle BUNDLE {flag} {exact} "A quiet, moving film."')}
+  ask a server; how much does the answer depend on the seed?
+    attenuator classify --url http://127.0.0.1:8000 --model reviews --seed random "A quiet, moving film."
   one text per line of a file; in a pipe answers are tab-separated: label, score, the best two labels, logits, text:
     attenuator classify --bundle examples/bundles/sentiment --file reviews.txt --top-k 2 --logits | sort -k 2
   the same, one JSON object per answer:
-    attenuator classify --bundle examples/bundles/sentiment --alpha 0.4 --file reviews.txt --json > answers.jsonl
-  pairs and token ids as JSON lines: {"text": "..", "text_pair": ".."} or {"token_ids": [101, 7592, 102]}
+    attenuator classify --bundle examples/bundles/sentiment --file reviews.txt --json > answers.jsonl
+  pairs and token ids as JSON lines: {{"text": "..", "text_pair": ".."}} or {{"token_ids": [101, 7592, 102]}}
     producer | attenuator classify --url http://127.0.0.1:8000 --jsonl
 
 exit codes: 0 all classified, 1 something failed, 2 usage error; errors are one sentence on stderr"""
@@ -46,7 +49,7 @@ BATCH_CHARACTERS = 400_000  # well under the server's limit on a body, whatever 
 class ClassifySettings(CommandSettings):
     """Classify texts with a bundle in this process (--bundle) or through a server (--url).
 
-    A knob (--num-hashes for YOSO models, --alpha for MCA models) trades accuracy for time, anew with every call.
+    A knob trades accuracy for time, anew with every call; the last flags below are the knobs.
     """
 
     model_config = SettingsConfigDict(cli_shortcuts={"json-lines": "json"})
@@ -85,23 +88,7 @@ class ClassifySettings(CommandSettings):
     """Threads for --bundle; every core by default."""
 
 
-def with_knobs(settings: type[ClassifySettings]) -> type[ClassifySettings]:
-    """The settings with one flag per knob of the operators."""
-    types = {"int32": int, "float": float}
-    fields = {
-        name: (
-            types[knob.dtype] | None,
-            Field(None, description=f"{knob.low:g} to {knob.high:g}, exact value {knob.exact:g}. {knob.doc}"),
-        )
-        for name, knob in KNOBS.items()
-    }
-    made: type[ClassifySettings] = create_model(  # type: ignore[call-overload]
-        settings.__name__, __base__=settings, __doc__=settings.__doc__, **fields
-    )
-    return made
-
-
-SETTINGS = with_knobs(ClassifySettings)
+SETTINGS = with_knobs(ClassifySettings, lambda knob: {"int32": int, "float": float}[knob.dtype], describe_flag)
 
 
 def batches(source: Iterator[Item], max_items: int) -> Iterator[list[Item]]:
@@ -183,7 +170,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         knobs = check_knobs({name: getattr(settings, name) for name in KNOBS})
     except KnobOutOfRange as error:
-        fail(COMMAND, f"--{str(error).replace(str(error.param), str(error.param).replace('_', '-'), 1)}")
+        name = str(error.param)
+        fail(COMMAND, str(error).replace(name, flag(name), 1))
     seed = None if settings.seed == "random" else UNSET if settings.seed is None else settings.seed
     options = Options(knobs, seed, settings.top_k, settings.truncate, settings.logits)
     source = items(words, [file] if file is not None else [], jsonl=settings.jsonl)

@@ -1,6 +1,6 @@
 """The command `attenuator inspect`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -9,35 +9,38 @@ from pydantic_settings import SettingsConfigDict
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from attenuator.bundle import MODEL, Manifest, read_manifest
+from attenuator.bundle import MODEL, BundleKnob, Manifest, read_manifest
 from attenuator.commandline import CommandSettings, Positionals, fail, parse
+from attenuator.commands.knobflags import examples, flag, with_knobs
 from attenuator.commands.measure import measure
-from attenuator.commands.report import Measured, Report, lengths_up_to, measured_verdict, report_on, values_of
+from attenuator.commands.report import Measured, lengths_up_to, measured_verdict, report_on, values_of
 from attenuator.commands.show import show
 from attenuator.errors import BundleError
+from attenuator.ops import KNOBS
 from attenuator.runtime.graph import read_graph
 from attenuator.runtime.work import count_work
 
 COMMAND = "inspect"
 USAGE = "BUNDLE [options]"
 POSITIONALS = Positionals("BUNDLE", 1, "folder of the bundle")
-EXAMPLES = """  labels, knobs, operators, and what the knob can win at which length (modelled):
-    attenuator inspect examples/bundles/reviews
+EXAMPLES = f"""  labels, knobs, operators, and what each knob can win at which length (modelled):
+    attenuator inspect BUNDLE
   the same by the clock, on this machine, at lengths and knob values of your choice:
-    attenuator inspect examples/bundles/reviews --measure --lengths 256,1024,4096 --values 8,16,32
-  what MCA saves depends on the text, so give it some:
-    attenuator inspect examples/bundles/sentiment --measure --sample review.txt
+{examples("    attenuator inspect BUNDLE --measure --lengths 256,1024 {flag} {low},{default}")}
+  what some operators save depends on the text, so give them some:
+    attenuator inspect BUNDLE --measure --sample review.txt
   everything as one JSON object:
-    attenuator inspect examples/bundles/reviews --json
+    attenuator inspect BUNDLE --json
 
 exit codes: 0 shown, 1 the bundle cannot be read or run, 2 usage error; errors are one sentence on stderr"""
 LONGEST_MEASURED = 4096
 
 
 class InspectSettings(CommandSettings):
-    """Show what a bundle holds, and what its knob can win at which length.
+    """Show what a bundle holds, and what its knobs can win at which length.
 
-    The table of what the knob can win is modelled from the model's shapes; --measure adds times taken here.
+    The tables of what a knob can win are modelled from the model's shapes; --measure adds times taken here. Each knob
+    varies alone, while the others have the bundle's defaults.
     """
 
     model_config = SettingsConfigDict(cli_shortcuts={"json-object": "json"})
@@ -46,8 +49,6 @@ class InspectSettings(CommandSettings):
     """Time the bundle on this machine."""
     lengths: str | None = None
     """Lengths in tokens, separated by commas. Default: doubling up to the model's longest (timed: up to 4096)."""
-    values: str | None = None
-    """Values of the knob, separated by commas. Default: around the bundle's own default."""
     sample: Path | None = None
     """Text that fills the lengths when timing; random tokens by default."""
     budget_s: Annotated[float, Field(gt=0)] = 2.0
@@ -56,6 +57,16 @@ class InspectSettings(CommandSettings):
     """Threads when timing; every core by default."""
     json_object: bool = False
     """Write one JSON object."""
+
+
+SETTINGS = with_knobs(
+    InspectSettings,
+    lambda knob: str,
+    lambda knob: (
+        f"Values of {knob.name} to show, {knob.low:g} to {knob.high:g}, separated by commas. Default: around "
+        "the bundle's own default."
+    ),
+)
 
 
 def lengths_of(settings: InspectSettings, manifest: Manifest) -> list[int]:
@@ -72,27 +83,33 @@ def lengths_of(settings: InspectSettings, manifest: Manifest) -> list[int]:
     return lengths
 
 
-def knob_values_of(settings: InspectSettings, manifest: Manifest) -> list[float]:
-    """The knob values asked for, or the usual ones; none for a bundle without a knob."""
-    if not manifest.knobs:
-        if settings.values is not None:
-            fail(COMMAND, f"--values is '{settings.values}', but the bundle has no knob")
-        return []
-    knob = manifest.knobs[0]
-    if settings.values is None:
+def knob_values_of(settings: InspectSettings, manifest: Manifest) -> dict[str, list[float]]:
+    """The values to look at by knob of the bundle: those asked for, or the usual ones."""
+    asked = {name: getattr(settings, name) for name in KNOBS if getattr(settings, name) is not None}
+    for name, text in asked.items():
+        if name not in {knob.name for knob in manifest.knobs}:
+            has = ", ".join(knob.name for knob in manifest.knobs) or "none"
+            fail(COMMAND, f"{flag(name)} is '{text}', but the bundle has no knob {name}; knobs it has: {has}")
+    return {knob.name: _values(knob, asked.get(knob.name)) for knob in manifest.knobs}
+
+
+def _values(knob: BundleKnob, text: str | None) -> list[float]:
+    if text is None:
         return values_of(knob)
     number = int if knob.dtype == "int32" else float
     allowed = f"values of {knob.name} from {knob.low:g} to {knob.high:g}, separated by commas"
     try:
-        values = sorted({float(number(word)) for word in settings.values.split(",")})
+        values = sorted({float(number(word)) for word in text.split(",")})
     except ValueError:
-        fail(COMMAND, f"--values is '{settings.values}', must be {allowed}")
+        fail(COMMAND, f"{flag(knob.name)} is '{text}', must be {allowed}")
     if not all(knob.low <= value <= knob.high for value in values):
-        fail(COMMAND, f"--values is '{settings.values}', must be {allowed}")
+        fail(COMMAND, f"{flag(knob.name)} is '{text}', must be {allowed}")
     return values
 
 
-def timed(settings: InspectSettings, found: Report, lengths: Sequence[int], values: Sequence[float]) -> list[Measured]:
+def timed(
+    settings: InspectSettings, folder: Path, lengths: Sequence[int], values: Mapping[str, Sequence[float]]
+) -> list[Measured]:
     """Times the bundle, with a bar on stderr."""
     console = Console(stderr=True)
     columns = (TextColumn("timing {task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -106,7 +123,7 @@ def timed(settings: InspectSettings, found: Report, lengths: Sequence[int], valu
             started = True
 
         return measure(
-            found.folder,
+            folder,
             lengths,
             values,
             threads=settings.threads,
@@ -129,7 +146,7 @@ def main(arguments: Sequence[str]) -> int:
         AttenuatorError: the bundle cannot be read or run.
         SystemExit: 2 after a usage error.
     """
-    settings, [word] = parse(InspectSettings, COMMAND, arguments, POSITIONALS, usage=USAGE, examples=EXAMPLES)
+    settings, [word] = parse(SETTINGS, COMMAND, arguments, POSITIONALS, usage=USAGE, examples=EXAMPLES)
     folder = Path(word)
     manifest = read_manifest(folder)
     lengths, values = lengths_of(settings, manifest), knob_values_of(settings, manifest)
@@ -137,13 +154,13 @@ def main(arguments: Sequence[str]) -> int:
         work = count_work(read_graph(folder / MODEL))
     except ValueError as error:
         raise BundleError(f"bundle {folder}: {MODEL} cannot be read: {error}") from None
-    found = report_on(folder, manifest, work, lengths, values)
+    report = report_on(folder, manifest, work, lengths, values)
     if settings.measure:
         chosen = lengths if settings.lengths else [tokens for tokens in lengths if tokens <= LONGEST_MEASURED]
-        found.measured = timed(settings, found, chosen, values)
-        found.verdict += measured_verdict(found)
+        report.measured = timed(settings, folder, chosen, values)
+        report.verdict += measured_verdict(report, work)
     if settings.json_object:
-        print(found.model_dump_json(indent=2))
+        print(report.model_dump_json(indent=2))
     else:
-        show(Console(markup=False, highlight=False), found)
+        show(Console(markup=False, highlight=False), report)
     return 0

@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attenuator.bundle import MODEL, MODEL_DATA, Manifest
-from attenuator.commands.baseline import write_softmax_model
-from attenuator.commands.report import Measured
+from attenuator.bundle import MODEL, MODEL_DATA
+from attenuator.commands.baseline import has_another, write_baseline
+from attenuator.commands.report import ByKnob, Measured
 from attenuator.errors import InvalidRequest
+from attenuator.ops import OPERATORS, SEQUENCE_OUTPUTS
+from attenuator.ops.knobs import KnobValue
 from attenuator.runtime import Model, Row, create, load
 from attenuator.runtime.batch import pack
 
@@ -26,16 +28,20 @@ MIN_ROUNDS = 3
 
 Ids = npt.NDArray[np.int64]
 Run = Callable[[], Mapping[str, npt.NDArray[Any]]]
+Setting = tuple[str, float]  # a knob and its value, all others at their defaults; or one of these two:
+EXACT, OWN = ("exact softmax attention", 0.0), ("the bundle's own attention", 0.0)
 
 
 @contextmanager
-def _softmax_folder(folder: Path, manifest: Manifest) -> Iterator[Path]:
+def _baseline_folder(model: Model, folder: Path) -> Iterator[Path]:
     """Where the model with exact softmax attention lies: beside the bundle's own, or written for the while."""
-    if manifest.attention.operator != "yoso":
+    manifest = model.manifest
+    keys = {manifest.attention.operator, *manifest.attention.other_nodes}
+    if not has_another(operator.name for operator in OPERATORS if operator.key in keys):
         yield folder
         return
     with tempfile.TemporaryDirectory(prefix="attenuator-") as scratch:
-        write_softmax_model(folder / MODEL, Path(scratch) / MODEL)
+        write_baseline(folder / MODEL, Path(scratch) / MODEL)
         if (folder / MODEL_DATA).exists():
             shutil.copy(folder / MODEL_DATA, Path(scratch) / MODEL_DATA)
         yield Path(scratch)
@@ -54,25 +60,60 @@ def _token_source(model: Model, sample: Path | None) -> Callable[[int], Ids]:
     return lambda tokens: np.resize(ids, tokens)
 
 
-def _shortest_ms(runs: Mapping[float | None, Run], budget_s: float) -> dict[float | None, float]:
+def _shortest_ms(runs: Mapping[Setting, Run], budget_s: float) -> dict[Setting, float]:
     """Shortest time of each run, taken in turns until the time is spent; the first turn only warms up."""
     best = dict.fromkeys(runs, float("inf"))
     end = time.perf_counter() + budget_s
     for turn in range(1_000_000):
-        for name, run in runs.items():
+        for setting, run in runs.items():
             started = time.perf_counter()
             run()
             elapsed_ms = (time.perf_counter() - started) * 1e3
-            best[name] = min(best[name], elapsed_ms) if turn else best[name]
+            best[setting] = min(best[setting], elapsed_ms) if turn else best[setting]
         if turn >= MIN_ROUNDS and time.perf_counter() > end:
             break
     return best
 
 
+def _by_knob(values: Mapping[str, Sequence[float]], of: Callable[[Setting], float]) -> ByKnob:
+    return {name: {value: of((name, value)) for value in each} for name, each in values.items() if each}
+
+
+def _output_of(results: Mapping[Setting, Mapping[str, npt.NDArray[Any]]], name: str) -> Callable[[Setting], float]:
+    return lambda setting: float(results[setting][name][0])
+
+
+class _Timer:
+    """The sessions of a bundle and of its baseline, and the runs to time at one length."""
+
+    def __init__(self, model: Model, folder: Path, baseline_folder: Path, threads: int | None) -> None:
+        self._model = model
+        self._own = create(folder / MODEL, threads=threads)
+        self._replaced = baseline_folder != folder
+        self._baseline = create(baseline_folder / MODEL, threads=threads) if self._replaced else self._own
+
+    def _run(self, session: Any, ids: Ids, knobs: Mapping[str, KnobValue]) -> Run:
+        manifest = self._model.manifest
+        feeds = pack([Row(ids, np.zeros_like(ids), knobs, SEED)], manifest)
+        return lambda: dict(zip(manifest.outputs, session.run(manifest.outputs, feeds), strict=True))
+
+    def runs(self, ids: Ids, values: Mapping[str, Sequence[float]]) -> dict[Setting, Run]:
+        """The baseline, then the bundle at each value of each knob; at its own attention where it has no knob."""
+        knobs, rows = self._model.knobs, self._model.knobs.rows
+        runs = {EXACT: self._run(self._baseline, ids, knobs.exact())}
+        if self._replaced and not rows:
+            runs[OWN] = self._run(self._own, ids, {})
+        for name, each in values.items():
+            for value in each:
+                typed = int(value) if rows[name].dtype == "int32" else value
+                runs[name, value] = self._run(self._own, ids, knobs.defaults() | {name: typed})
+        return runs
+
+
 def measure(
     folder: Path,
     lengths: Sequence[int],
-    values: Sequence[float],
+    values: Mapping[str, Sequence[float]],
     *,
     threads: int | None = None,
     sample: Path | None = None,
@@ -84,9 +125,9 @@ def measure(
     Args:
         folder: the bundle.
         lengths: in tokens.
-        values: of the bundle's knob; none for a bundle without one.
+        values: by knob name, one knob at a time while the others have their defaults.
         threads: threads of a run; every core by default.
-        sample: a text to fill the lengths with; random tokens by default. What MCA saves depends on the text.
+        sample: a text to fill the lengths with; random tokens by default. What some operators save depends on the text.
         budget_s: time to spend on a length, in seconds; every setting runs at least three times.
         progress: called before each length.
 
@@ -98,28 +139,23 @@ def measure(
         AttenuatorError: the bundle does not run here.
     """
     model = load(folder, threads=threads)
-    manifest = model.manifest
     tokens_of = _token_source(model, sample)
-    knob = manifest.knobs[0] if manifest.knobs else None
+    outputs = [name for name in model.manifest.outputs if name in SEQUENCE_OUTPUTS]
     timings = []
-    with _softmax_folder(folder, manifest) as softmax_folder:
-        own = create(folder / MODEL, threads=threads)
-        exact = own if softmax_folder == folder else create(softmax_folder / MODEL, threads=threads)
-
-        def run(session: Any, ids: Ids, value: float | None) -> Run:
-            given = {} if value is None or knob is None else {knob.name: int(value) if knob.dtype == "int32" else value}
-            settings = model.knobs.exact() | given
-            feeds = pack([Row(ids, np.zeros_like(ids), settings, SEED)], manifest)
-            return lambda: dict(zip(manifest.outputs, session.run(manifest.outputs, feeds), strict=True))
-
+    with _baseline_folder(model, folder) as baseline_folder:
+        timer = _Timer(model, folder, baseline_folder, threads)
         for tokens in lengths:
             progress(tokens)
-            ids = tokens_of(tokens)
-            runs: dict[float | None, Run] = {None: run(exact, ids, None)}
-            runs |= {value: run(own, ids, value) for value in values}
+            runs = timer.runs(tokens_of(tokens), values)
             best = _shortest_ms(runs, budget_s)
-            timing = Measured(tokens=tokens, exact_ms=best[None], knob_ms={value: best[value] for value in values})
-            if "value_flops" in manifest.outputs:
-                timing.value_flops = {value: float(runs[value]()["value_flops"][0]) for value in values}
-            timings.append(timing)
+            results = {setting: run() for setting, run in runs.items()} if outputs else {}
+            timings.append(
+                Measured(
+                    tokens=tokens,
+                    exact_ms=best[EXACT],
+                    own_ms=best.get(OWN),
+                    knob_ms=_by_knob(values, best.__getitem__),
+                    outputs={name: _by_knob(values, _output_of(results, name)) for name in outputs},
+                )
+            )
     return timings

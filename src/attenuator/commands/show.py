@@ -5,6 +5,7 @@ from rich.table import Table
 
 from attenuator.bundle import Manifest
 from attenuator.commands.report import Report
+from attenuator.ops import SEQUENCE_OUTPUTS
 from attenuator.precision import PRECISIONS
 
 LABELS_SHOWN = 12
@@ -42,16 +43,16 @@ def _labels(manifest: Manifest) -> str:
     return f"{len(manifest.labels)}: {shown}" + (f", and {rest} more" if rest > 0 else "")
 
 
-def show(console: Console, found: Report) -> None:
+def show(console: Console, report: Report) -> None:
     """Prints a report.
 
     Args:
         console: where to; it must take texts as they are, without markup.
-        found: the report.
+        report: what to print.
     """
-    manifest, attention = found.manifest, found.manifest.attention
+    manifest, attention = report.manifest, report.manifest.attention
     source = manifest.provenance
-    console.print(f"{manifest.name}  {found.folder}", style="bold")
+    console.print(f"{manifest.name}  {report.folder}", style="bold")
     attributes = ", ".join(f"{name} {value}" for name, value in sorted(attention.attributes.items()))
     _pairs(
         console,
@@ -62,11 +63,11 @@ def show(console: Console, found: Report) -> None:
             "longest input": f"{manifest.max_tokens} tokens",
             "vocabulary": f"{manifest.vocab_size} tokens",
             "attention": f"{attention.operator} in {attention.layers} layers ({attributes})",
-            "operators": ", ".join(f"{name} x {count}" for name, count in found.nodes.items()),
+            "operators": ", ".join(f"{name} x {count}" for name, count in report.nodes.items()),
             "pooling": manifest.pooling,
             "precision": PRECISIONS[manifest.precision].summary,
-            "weights": f"{found.parameters:,}",
-            "files": ", ".join(f"{name} {_bytes(size)}" for name, size in found.files.items()),
+            "weights": f"{report.parameters:,}",
+            "files": ", ".join(f"{name} {_bytes(size)}" for name, size in report.files.items()),
             "source": source.source,
             "data": source.data,
             "licence": source.licence,
@@ -87,54 +88,82 @@ def show(console: Console, found: Report) -> None:
                 "what it does": knob.doc,
             },
         )
-    _modelled(console, found)
-    if found.measured:
-        _measured(console, found)
+    _modelled(console, report)
+    if report.measured:
+        _measured(console, report)
     _head(console, "In short")
-    for sentence in found.verdict:
+    for sentence in report.verdict:
         console.print(f"- {sentence}")
 
 
-def _modelled(console: Console, found: Report) -> None:
-    """What the cost model says, labelled as modelled."""
-    name = found.knob.name if found.knob else ""
-    _head(console, f"What {name or 'a faster attention'} can win, modelled (whole model, one sequence, one core)")
-    values = list(found.crossover)
-    columns = ["tokens", "attention's share", "free attention"]
-    projection = found.manifest.attention.operator == "mca"
-    if projection:
-        columns += ["projection, of a layer", "free projection"]
-    table = _table(*columns, *(f"at {value:g}" for value in values))
-    for row in found.modelled:
-        cells = [str(row.tokens), f"{row.attention_share:.0%}", f"{row.free_attention:.2f}x"]
-        if projection:
-            share = row.layer_projection_share
-            cells += ["-" if share is None else f"{share:.1%}", f"{row.free_projection:.3f}x"]
-        table.add_row(*cells, *(f"{row.speedups[value]:.2f}x" for value in values))
-    if values:
-        starts = [found.crossover[value] for value in values]
-        table.add_row("faster from", "", "", *("never" if start is None else str(start) for start in starts))
-    console.print(table)
+def _others(report: Report, knob: str) -> str:
+    """What the other knobs are at, for a heading; empty where there are none."""
+    others = ", ".join(f"{each.name} {each.default:g}" for each in report.manifest.knobs if each.name != knob)
+    return f", at {others}" if others else ""
+
+
+def _modelled(console: Console, report: Report) -> None:
+    """What the time model says, labelled as modelled: one table per knob."""
+    where = "modelled (whole model, one sequence, one core)"
+    if not report.parts:
+        _head(console, f"What a faster attention can win, {where}")
+        table = _table("tokens", "attention's share", "free attention")
+        for row in report.modelled:
+            table.add_row(str(row.tokens), f"{row.attention_share:.0%}", f"{row.free_attention:.2f}x")
+        console.print(table)
+    for name in report.parts:
+        _head(console, f"What {name} can win{_others(report, name)}, {where}")
+        console.print(_knob_table(report, name))
     console.print(
         "Speed-ups are against the same model with exact softmax attention; free is what no knob can exceed. Modelled "
-        f"from the model's shapes with rates measured on {found.modelled_on}; --measure times this bundle here.",
+        f"from the model's shapes with rates measured on {report.modelled_on}; --measure times this bundle here.",
         style="dim",
     )
 
 
-def _measured(console: Console, found: Report) -> None:
-    """What the clock says."""
-    over = f" over {found.knob.name}, ms (speed-up):" if found.knob else ", ms:"
-    _head(console, f"Measured here{over} whole model, one sequence, shortest time")
-    values = list(found.measured[0].knob_ms)
-    table = _table("tokens", "exact softmax", *(f"at {value:g}" for value in values))
-    for row in found.measured:
-        cells = (f"{row.knob_ms[value]:.3g} ({row.exact_ms / row.knob_ms[value]:.2f}x)" for value in values)
-        table.add_row(str(row.tokens), f"{row.exact_ms:.3g}", *cells)
-    console.print(table)
-    if any(row.value_flops for row in found.measured):
-        _head(console, "Share of the exact value projection's multiply-adds spent")
-        table = _table("tokens", *(f"at {value:g}" for value in values))
-        for row in found.measured:
-            table.add_row(str(row.tokens), *(f"{row.value_flops[value]:.0%}" for value in values))
+def _knob_table(report: Report, name: str) -> Table:
+    """What one knob can win, over lengths and its values."""
+    crossover, part = report.crossover.get(name, {}), report.parts[name]
+    columns = ["tokens", "attention's share", "free attention"]
+    if part != "attention":
+        columns += [f"{part}, of a layer", f"free {part}"]
+    table = _table(*columns, *(f"at {value:g}" for value in crossover))
+    for row in report.modelled:
+        cells = [str(row.tokens), f"{row.attention_share:.0%}", f"{row.free_attention:.2f}x"]
+        knob = row.knobs[name]
+        if part != "attention":
+            cells += ["-" if knob.layer_share is None else f"{knob.layer_share:.1%}", f"{knob.limit:.3f}x"]
+        table.add_row(*cells, *(f"{knob.speedups[value]:.2f}x" for value in crossover))
+    if crossover:
+        blank = [""] * (len(columns) - 1)
+        starts = ("never" if start is None else str(start) for start in crossover.values())
+        table.add_row("faster from", *blank, *starts)
+    return table
+
+
+def _measured(console: Console, report: Report) -> None:
+    """What the clock says: one table per knob, and one for each further output of the graph."""
+    how = "whole model, one sequence, shortest time"
+    first = report.measured[0]
+    if not first.knob_ms:
+        own = first.own_ms is not None
+        _head(console, f"Measured here, ms{' (speed-up)' if own else ''}: {how}")
+        table = _table("tokens", "exact softmax", *(["this bundle"] if own else []))
+        for row in report.measured:
+            cells = [] if row.own_ms is None else [f"{row.own_ms:.3g} ({row.exact_ms / row.own_ms:.2f}x)"]
+            table.add_row(str(row.tokens), f"{row.exact_ms:.3g}", *cells)
         console.print(table)
+    for name, times in first.knob_ms.items():
+        _head(console, f"Measured here over {name}{_others(report, name)}, ms (speed-up): {how}")
+        table = _table("tokens", "exact softmax", *(f"at {value:g}" for value in times))
+        for row in report.measured:
+            cells = [f"{ms:.3g} ({row.exact_ms / ms:.2f}x)" for ms in row.knob_ms[name].values()]
+            table.add_row(str(row.tokens), f"{row.exact_ms:.3g}", *cells)
+        console.print(table)
+    for output, by_knob in first.outputs.items():
+        for name, values in by_knob.items():
+            _head(console, f"{output} over {name}: {SEQUENCE_OUTPUTS[output].doc}")
+            table = _table("tokens", *(f"at {value:g}" for value in values))
+            for row in report.measured:
+                table.add_row(str(row.tokens), *(f"{value:.3g}" for value in row.outputs[output][name].values()))
+            console.print(table)

@@ -1,0 +1,83 @@
+"""What `inspect` says of a model with several knobs, and of operators without one."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from attenuator.bundle import Manifest, read_manifest
+from attenuator.commands.report import Measured, Report, measured_verdict, report_on, values_of
+from attenuator.commands.show import show
+from attenuator.ops.cost import NodeShape
+from attenuator.runtime.work import Work
+
+LENGTHS = [64, 1024]
+ATTRIBUTES: dict[str, int | float | str] = {"queries": "all", "window": 0, "hash_bits": 8, "estimator": "sampled"}
+YOSO, MCA = NodeShape("yoso", 2, 32, 32, 0, ATTRIBUTES), NodeShape("mca", 2, 32, 32, 64, ATTRIBUTES)
+
+
+@pytest.fixture
+def manifest(bundles: dict[str, Path]) -> Manifest:
+    """Of a bundle whose layers have two operators, each with its knob."""
+    rows = {name: read_manifest(bundles[name]) for name in ("yoso", "mca")}
+    knobs = [*rows["mca"].knobs, *rows["yoso"].knobs]
+    return rows["yoso"].model_copy(update={"knobs": knobs})
+
+
+def report_of(folder: Path, manifest: Manifest, nodes: list[NodeShape]) -> Report:
+    work = Work(operators=nodes, token_macs=10_000, token_values=500, layer_macs=5_000)
+    return report_on(folder, manifest, work, LENGTHS, {knob.name: values_of(knob) for knob in manifest.knobs})
+
+
+def printed(report: Report) -> str:
+    console = Console(file=io.StringIO(), width=200, markup=False, highlight=False)
+    show(console, report)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_each_knob_varies_alone(bundles: dict[str, Path], manifest: Manifest) -> None:
+    report = report_of(bundles["yoso"], manifest, [MCA, YOSO])
+    for row in report.modelled:
+        assert row.knobs.keys() == {"alpha", "num_hashes"}
+        assert not row.knobs["alpha"].speedups, "what alpha wins depends on the text"
+        speedups = list(row.knobs["num_hashes"].speedups.values())
+        assert speedups == sorted(speedups, reverse=True)
+        assert 1 < speedups[0] < row.knobs["num_hashes"].limit < row.free_attention
+        assert 1 < row.knobs["alpha"].limit < row.knobs["num_hashes"].limit
+    assert report.crossover.keys() == {"num_hashes"}
+    text = printed(report)
+    assert "What alpha can win, at num_hashes 32, modelled" in text
+    assert "What num_hashes can win, at alpha 0.2, modelled" in text
+    assert "overtakes exact softmax attention" in text
+    assert "even a free one wins at most" in text
+
+
+def test_times_of_several_knobs_are_shown_knob_by_knob(bundles: dict[str, Path], manifest: Manifest) -> None:
+    report = report_of(bundles["yoso"], manifest, [MCA, YOSO])
+    times: dict[str, dict[float, float]] = {"alpha": {0.1: 3.0, 1.0: 2.0}, "num_hashes": {8: 1.0, 64: 5.0}}
+    shares = {"value_flops": {"alpha": {0.1: 0.9, 1.0: 0.25}}}
+    report.measured = [Measured(tokens=tokens, exact_ms=4.0, knob_ms=times, outputs=shares) for tokens in LENGTHS]
+    sentences = measured_verdict(report, Work(operators=[MCA, YOSO]))
+    assert sentences[0].startswith("Measured here, alpha won at most 2.00x (1 at 1024 tokens)")
+    assert "num_hashes is faster than exact softmax attention: 8 from 64 tokens, 64 at none of these" in sentences[-1]
+    text = printed(report)
+    assert "Measured here over alpha, at num_hashes 32, ms (speed-up)" in text
+    assert "1 (4.00x)" in text
+    assert "value_flops over alpha: share of the exact value projection's multiply-adds spent" in text
+
+
+def test_a_bundle_without_knobs_says_so(bundles: dict[str, Path]) -> None:
+    manifest = read_manifest(bundles["softmax"])
+    text = printed(report_of(bundles["softmax"], manifest, [NodeShape("softmax", 2, 32, 32, 0, ATTRIBUTES)]))
+    assert "What a faster attention can win" in text
+    assert "has no knob" in text
+
+
+def test_the_verdict_is_of_every_operator_that_has_a_knob_here(bundles: dict[str, Path]) -> None:
+    """ModernBERT with MCA: exact local layers do not speak for the bundle."""
+    manifest = read_manifest(bundles["mca"])
+    report = report_of(bundles["mca"], manifest, [NodeShape("softmax", 2, 32, 32, 0, ATTRIBUTES), MCA])
+    assert not any("no knob" in sentence for sentence in report.verdict)
+    assert any("alpha can win at most" in sentence for sentence in report.verdict)
