@@ -119,7 +119,7 @@ def classify(
         top_k: also return the scores of that many labels.
         truncate: cut inputs that are longer than the model takes, rather than refuse them.
         return_logits: also return the logits.
-        **knobs: accuracy against time, such as `num_hashes=16` (YOSO) or `alpha=0.2` (MCA); a knob that is None or
+        **knobs: accuracy against time, by the names that `models()` lists; a knob that is None or
             left out is the server's to choose.
 
     Returns:

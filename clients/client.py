@@ -152,7 +152,7 @@ class Client(BaseClient[httpx.Client]):
 
     Example:
         with Client("http://127.0.0.1:8000") as client:
-            answer = client.classify("A quiet, moving film.", num_hashes=16)
+            answer = client.classify("A quiet, moving film.", top_k=2)
             print(answer.predictions[0].label, answer.knobs)
     """
 
@@ -196,7 +196,7 @@ class AsyncClient(BaseClient[httpx.AsyncClient]):
 
     Example:
         async with AsyncClient("http://127.0.0.1:8000") as client:
-            answers = await asyncio.gather(*(client.classify(text, alpha=0.2) for text in texts))
+            answers = await asyncio.gather(*(client.classify(text) for text in texts))
     """
 
     def _open(self, headers: dict[str, str], transport: Any) -> httpx.AsyncClient:

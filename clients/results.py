@@ -52,7 +52,7 @@ class Classification(Answer):
         expected_agreement: share of inputs on which these knobs gave the exact value's label when calibrated.
         seed: the seed of the random streams; the same request with this seed gives the same answer.
         tokens: tokens per input, special tokens included.
-        value_flops: MCA only, per input: share of the exact value projection's multiply-adds spent.
+        value_flops: per input, of models that say so: share of the exact value projection's multiply-adds spent.
         timing_ms: milliseconds by stage.
     """
 

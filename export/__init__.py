@@ -1,6 +1,6 @@
 """Turns trained models into bundles; needs the extra `export` (torch, transformers, onnx).
 
-`attenuator.export.export("checkpoint/", attention="mca", output="bundles/contracts")` does what the command does.
+`attenuator.export.export("checkpoint/", attention=.., output="bundles/contracts")` does what the command does.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -16,7 +16,7 @@ from attenuator.export import layers, positions
 from attenuator.export.encoder import Encoder
 from attenuator.export.families import FAMILIES
 from attenuator.export.packed import OPERATOR_BY_KEY, PackedBatch
-from attenuator.ops import OPERATORS
+from attenuator.ops import BASELINE, OPERATORS
 
 __all__ = ["LAYOUTS", "Architecture", "architecture_of", "token_types"]
 
@@ -99,7 +99,7 @@ class Architecture:
     layer: layers.Layer
     head: Callable[[Any, Tensor], Tensor]
     norm: Callable[[Any, Tensor], Tensor] = lambda _, hidden: hidden
-    operators: Callable[[Any], tuple[str, ...]] = lambda _: computing("softmax")
+    operators: Callable[[Any], tuple[str, ...]] = lambda _: computing(BASELINE.key)
     attributes: Callable[[Any], dict[str, Any]] = lambda _: {}
     pooling: Callable[[Any], str] = lambda _: "first"
     max_tokens: Callable[[Any], int] = lambda config: config.max_position_embeddings

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -140,8 +141,8 @@ class SelfAttention(nn.Module):
         self.conv_weight: nn.Parameter | None = None
         if config.conv_size:
             self.conv_weight = nn.Parameter(torch.randn(self.num_heads, config.conv_size) / config.conv_size)
-        # 0: the expectation. A positive number draws that many hashes anew in each eager forward.
-        self.num_hashes = 0
+        # What eager forwards run with; a knob that is absent has its exact value.
+        self.knobs: Mapping[str, int | float] = {}
         self.generator: torch.Generator | None = None
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, hidden: Tensor, cu_seqlens: Tensor) -> Tensor:
@@ -151,7 +152,7 @@ class SelfAttention(nn.Module):
             query: `[T, heads * head_dim]`.
             key: as query.
             value: as query.
-            hidden: `[T, hidden]`, the input of the value projection; only MCA's operator needs it.
+            hidden: `[T, hidden]`, the input of the value projection, for operators that compute it.
             cu_seqlens: int32 `[B+1]`.
 
         Returns:
@@ -272,15 +273,15 @@ class Encoder(nn.Module):
         logits: Tensor = self.classifier(self.dropout(self.encode(input_ids, position_ids, cu_seqlens, token_type_ids)))
         return logits
 
-    def sample_hashes(self, num_hashes: int, seed: int | None = None) -> None:
-        """Let eager forwards use `num_hashes` random Gaussian hashes; 0 goes back to the expectation.
+    def set_knobs(self, knobs: Mapping[str, int | float], seed: int | None = None) -> None:
+        """Let eager forwards run with these knobs; a knob that is absent has its exact value.
 
-        For training and for checks without the operators: the planes are not those of the operators.
+        For training and for checks without the operators: the random streams are not those of the operators.
         """
         generator = None if seed is None else torch.Generator().manual_seed(seed)
         for module in self.modules():
             if isinstance(module, SelfAttention):
-                module.num_hashes, module.generator = num_hashes, generator
+                module.knobs, module.generator = knobs, generator
 
     def save_pretrained(self, folder: Path | str) -> None:
         """Write config.json and model.safetensors; the tokenizer is saved next to them by its owner."""

@@ -17,8 +17,8 @@ just fits and 8-bit weights saturate.
 
 A batch without any token does not run: ONNX Runtime reduces `[0, C]` to `[0, C]`. The runtime never asks for one.
 
-The layer that yields the logits stays fp32, as do embeddings, norms, attention and MCA's value projection, which is the
-operator's own weight.
+The layer that yields the logits stays fp32, as do embeddings, norms, attention and value projections that are an
+attention operator's own weight.
 """
 
 from __future__ import annotations

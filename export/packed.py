@@ -33,7 +33,7 @@ class PackedBatch:
         only_first: whether the classifier uses the first token alone, so that the last layer computes those rows.
         inputs: graph inputs by name.
         layer: index of the layer that runs now.
-        value_flops: second outputs of the MCA nodes so far, `[B]` each.
+        value_flops: second outputs of the attention nodes so far, `[B]` each.
     """
 
     operator: Operator
@@ -83,9 +83,9 @@ class PackedBatch:
             hidden: `[T, C]`, what the value projection reads.
             value: the value projection.
             num_heads: attention heads.
-            scale: factor on the scores; 0 means 1/sqrt(head_dim). YOSO has none.
-            window: keys with |i - j| <= window; 0 = all. YOSO has none.
-            conv_weight: YOSO-C's kernel `[num_heads, c]`.
+            scale: factor on the scores, for operators that have one; 0 means 1/sqrt(head_dim).
+            window: keys with |i - j| <= window, for operators that have one; 0 = all.
+            conv_weight: kernel `[num_heads, c]` of a convolution of the values, for operators that have one.
 
         Returns:
             `[rows, num_heads * head_dim]`.

@@ -42,7 +42,12 @@ __all__ = [
 ]
 
 ATTENTIONS = tuple(key for key, operator in OPERATOR_BY_KEY.items() if operator.attention)
-ESTIMATORS = next(item.choices for item in OPERATOR_BY_KEY["mca"].attributes if item.name == "estimator")
+ESTIMATORS = {
+    key: item.choices
+    for key, operator in OPERATOR_BY_KEY.items()
+    for item in operator.attributes
+    if item.name == "estimator"
+}
 TOOLS = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "tokenizers")
 
 
@@ -66,11 +71,11 @@ def export(
 
     Args:
         source: a checkpoint folder, or `module.py:function` returning model, tokenizer and labels.
-        attention: operator that computes attention: `softmax`, `mca` or `yoso`.
+        attention: key of the operator that computes attention.
         output: the bundle's folder.
         name: what requests call the model; the output folder's name by default.
         max_tokens: longest input, special tokens included; what the model takes by default.
-        estimator: MCA only: `sampled`, `deterministic` or `paper`.
+        estimator: for operators that have that attribute, one of its choices.
         precision: what the model computes in: a row of `attenuator.precision`.
         knob_default: the knob's value where a request sets none; the checkpoint's or operator's own by default.
         data: what the model was trained on, for provenance.
@@ -186,10 +191,10 @@ def check_attention(attention: str, estimator: str | None) -> Operator:
     """The attention operator, with what was asked of it checked."""
     if attention not in ATTENTIONS:
         raise ExportError(f"attention is '{attention}', must be one of: {', '.join(ATTENTIONS)}")
-    if estimator is not None and attention != "mca":
-        raise ExportError(f"estimator belongs to attention 'mca', not to '{attention}'")
-    if estimator is not None and estimator not in ESTIMATORS:
-        raise ExportError(f"estimator is '{estimator}', must be one of: {', '.join(ESTIMATORS)}")
+    if estimator is not None and attention not in ESTIMATORS:
+        raise ExportError(f"estimator belongs to attention '{' or '.join(ESTIMATORS)}', not to '{attention}'")
+    if estimator is not None and estimator not in ESTIMATORS[attention]:
+        raise ExportError(f"estimator is '{estimator}', must be one of: {', '.join(ESTIMATORS[attention])}")
     return OPERATOR_BY_KEY[attention]
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from attenuator.commandline import CommandSettings, Positionals
 from attenuator.commandline import parse as parse_command
 from attenuator.export.families import titles
-from attenuator.ops import OPERATORS
+from attenuator.ops import BASELINE, OPERATORS
 from attenuator.ops.spec import Operator
 from attenuator.precision import PrecisionName
 
@@ -20,9 +20,8 @@ COMMAND = "export"
 POSITIONALS = Positionals("SOURCE", 1, "checkpoint folder, or FILE.py:NAME; see below")
 USAGE = "SOURCE --attention ATTENTION --output BUNDLE [options]"
 _EXAMPLES = """\
-  attenuator export checkpoints/sst2-bert --attention mca --output bundles/sentiment
-  attenuator export checkpoints/long-yoso --attention yoso --output bundles/contracts --max-tokens 4096
-  attenuator export mymodel.py:load --attention softmax --output bundles/baseline --name baseline
+{commands}
+  attenuator export mymodel.py:load --attention {baseline} --output bundles/baseline --name baseline
 
 SOURCE is one of
 {folder}
@@ -75,8 +74,17 @@ def folder_help() -> str:
     return textwrap.fill(text, 118, initial_indent="  a folder      ", subsequent_indent=" " * 16)
 
 
-EXAMPLES = _EXAMPLES.replace("{attentions}", "\n".join(map(attention_help, ATTENTIONS))).replace(
-    "{folder}", folder_help()
+def command_examples() -> str:
+    """One command for each of the first attentions that have a knob."""
+    keys = [operator.key for operator in ATTENTIONS if operator.knobs][:2]
+    return "\n".join(f"  attenuator export CHECKPOINT --attention {key} --output bundles/contracts" for key in keys)
+
+
+EXAMPLES = (
+    _EXAMPLES.replace("{attentions}", "\n".join(map(attention_help, ATTENTIONS)))
+    .replace("{folder}", folder_help())
+    .replace("{commands}", command_examples())
+    .replace("{baseline}", BASELINE.key)
 )
 
 
@@ -92,7 +100,8 @@ class ExportSettings(CommandSettings):
     max_tokens: int | None = None
     """Longest input, special tokens included; what model and tokenizer take by default."""
     estimator: Literal["sampled", "deterministic", "paper"] | None = None
-    """MCA only: `sampled` (unbiased, the default), `deterministic` (its bound always holds), `paper` (as published)."""
+    """Of an attention that has one: `sampled` (unbiased, the default), `deterministic` (its bound always holds),
+    `paper` (as published)."""
     precision: PrecisionName = "fp32"
     """What the model computes in; see below."""
     knob_default: float | None = None

@@ -29,7 +29,7 @@ HEAD_DIMS = (8, 64, 256)
 SHORT = (2, 40)
 LONG = (300, 1100)  # beyond what operators treat as short, with one narrow head
 NARROW = {name: 1 if name == "num_heads" else 16 for name in SIZES}
-FEW_HASHES = 3
+FEW = 3
 
 
 def sized(case: Case, head_dim: int) -> dict[str, int]:
@@ -51,8 +51,9 @@ def runs(long: bool) -> Iterator[tuple[Case, str, dict[str, Array]]]:
             narrow = Case(case.operator, case.attributes | {name: 1 for name in case.attributes if name == "num_heads"})
             for length in LONG if long else LONG[:1]:
                 inputs = make_inputs(narrow, (length,), sizes=NARROW)
-                if "num_hashes" in inputs:
-                    inputs["num_hashes"][:] = FEW_HASHES
+                for knob in case.operator.knobs:
+                    if knob.dtype == "int32":
+                        inputs[knob.name][:] = FEW
                 yield narrow, data, inputs
 
 

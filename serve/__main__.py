@@ -27,10 +27,10 @@ POSITIONALS = Positionals(
     "BUNDLE", "+", "folder of a bundle, as `attenuator export` writes it; requests name it by its name"
 )
 USAGE = "BUNDLE [BUNDLE ...] [options]"
-EXAMPLES = """  serve two models, then ask one of them with 16 hashes:
+EXAMPLES = """  serve two models, then ask one of them:
     attenuator serve examples/bundles/reviews examples/bundles/sentiment --port 8000
     curl -s http://127.0.0.1:8000/v1/classify -H 'Content-Type: application/json' \\
-      -d '{"model": "reviews", "inputs": "A quiet, moving film.", "num_hashes": 16}'
+      -d '{"model": "reviews", "inputs": "A quiet, moving film."}'
 
 exit codes: 0 after SIGTERM, SIGHUP or Ctrl-C, 1 something failed, 2 usage error"""
 

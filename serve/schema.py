@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.json_schema import SkipJsonSchema
 
 from attenuator.errors import InvalidRequest, UnknownField
-from attenuator.ops import KNOBS
+from attenuator.ops import KNOBS, SEQUENCE_OUTPUTS
 from attenuator.ops.knobs import KnobValue, shown
 from attenuator.ops.spec import SEED_HIGH
 from attenuator.runtime import Input, KnobTable, Model
@@ -107,7 +107,7 @@ class ClassifyResponse(BaseModel):
     seed: int
     tokens: list[int] = Field(description="per input")
     value_flops: list[float] | SkipJsonSchema[None] = Field(
-        None, description="MCA: share of the exact value projection's multiply-adds spent, per input"
+        None, description=f"{SEQUENCE_OUTPUTS['value_flops'].doc}, per input; of models that say so"
     )
     timing_ms: dict[str, float] = Field(description="tokenize, queue, compute, total")
 

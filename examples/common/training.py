@@ -169,7 +169,7 @@ def train(
         progress = tqdm(drawn, desc=f"epoch {epoch + 1}", total=epoch_steps, mininterval=2.0)
         for batch in progress:
             hashed = step >= recipe.sampled_from * steps and step % 2 == 1
-            model.sample_hashes(int(random.choice(recipe.hashes)) if hashed else 0)
+            model.set_knobs({"num_hashes": int(random.choice(recipe.hashes))} if hashed else {})
             dropped = torch.rand(batch.input_ids.shape) < recipe.word_dropout
             batch = Batch(batch.input_ids.masked_fill(dropped, UNKNOWN_ID), *_rest(batch))
             loss = loss_of(model, document_logits(model, batch), batch.targets)
@@ -190,7 +190,7 @@ def train(
         if figure > best:
             best = figure
             average.save_pretrained(folder)
-    model.sample_hashes(0)
+    model.set_knobs({})
     return best
 
 

@@ -34,15 +34,16 @@ def attend(query: Tensor, key: Tensor, value: Tensor, is_token: Tensor, layer: A
         key: as query.
         value: `[batch, heads, tokens, value_dim]`, zeros on padding.
         is_token: bool `[batch, tokens]`, False on padding.
-        layer: the encoder's attention module, with `hash_bits`, `num_hashes` (0: the expectation), `generator` and
+        layer: the encoder's attention module, with `hash_bits`, `knobs` (0 hashes: the expectation), `generator` and
             `conv_weight`.
 
     Returns:
         `[batch, heads, tokens, value_dim]`; anything on padding.
     """
     planes = None
-    if layer.num_hashes:
-        planes = gaussian_planes(query.shape[1], layer.num_hashes, layer.hash_bits, query.shape[3], layer.generator)
+    num_hashes = int(layer.knobs.get("num_hashes", 0))
+    if num_hashes:
+        planes = gaussian_planes(query.shape[1], num_hashes, layer.hash_bits, query.shape[3], layer.generator)
     mixed = yoso_attention(query, key, value, is_token, layer.hash_bits, planes)
     return mixed if layer.conv_weight is None else mixed + sequence_conv(value, layer.conv_weight)
 

@@ -40,11 +40,11 @@ class Attention(Record):
     """Which operator computes attention, in how many layers, with which attributes.
 
     Attributes:
-        operator: key of the operator in `attenuator.ops` (`softmax`, `mca`, `yoso`).
+        operator: key of the operator in `attenuator.ops`.
         layers: nodes of that operator in the graph.
         attributes: attributes shared by those nodes.
-        other_nodes: further nodes of the domain by key, such as `{"pool": 1}`, or `{"softmax": 4}` for the local
-            layers of a model whose global ones are MCA.
+        other_nodes: further nodes of the domain by key, such as the pooling node, or exact attention in the local
+            layers of a model whose global ones are approximated.
     """
 
     operator: str

@@ -57,7 +57,7 @@ class InvalidRequest(AttenuatorError):
     """A caller's input is wrong.
 
     Attributes:
-        param: the field that is wrong, as the caller wrote it (`num_hashes`, `inputs[2].text`), or None.
+        param: the field that is wrong, as the caller wrote it (a knob's name, `inputs[2].text`), or None.
         allowed: what is allowed there, in words, or None.
     """
 

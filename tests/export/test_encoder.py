@@ -230,9 +230,9 @@ def test_sampling_in_eager_mode_approaches_the_expectation() -> None:
         exact = model(*batch)
         errors = []
         for hashes in (4, 4096):
-            model.sample_hashes(hashes, seed=0)
+            model.set_knobs({"num_hashes": hashes}, seed=0)
             errors.append(float((model(*batch) - exact).abs().max()))
-        model.sample_hashes(0)
+        model.set_knobs({})
         assert torch.equal(model(*batch), exact)
     assert errors[1] < 0.1 * float(exact.abs().max())
     assert errors[1] < errors[0]

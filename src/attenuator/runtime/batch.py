@@ -40,7 +40,7 @@ class RowResult:
 
     Attributes:
         logits: float32 `[num_labels]`.
-        value_flops: share of the exact value projection's multiply-adds spent (MCA), else None.
+        value_flops: share of the exact value projection's multiply-adds spent, or None where the model does not say.
     """
 
     logits: npt.NDArray[np.float32]

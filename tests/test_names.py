@@ -1,0 +1,79 @@
+"""Nothing outside the operators' folders names an operator or a knob: what is said of them derives from the specs."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from attenuator.ops import KNOBS, OPERATORS
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "attenuator"
+FOLDERS = ("serve", "clients", "export", "src/attenuator", "scripts")
+FILES = sorted(
+    file
+    for folder in FOLDERS
+    for file in (ROOT / folder).rglob("*.py")
+    if "ops" not in file.relative_to(ROOT / folder).parts
+)
+
+# Pooling is part of every model; what may be approximated is attention.
+ATTENTION = [operator for operator in OPERATORS if operator.attention]
+# Keys that are words of the field: of these only a text that is the key and nothing else names the operator.
+ORDINARY = {operator.key for operator in ATTENTION} & {"softmax", "linear"}
+DISTINCT = {operator.key for operator in ATTENTION} - ORDINARY | {operator.name for operator in ATTENTION} | set(KNOBS)
+# As a word of its own or a part of an identifier; `value_alpha`, but not `alphabet`.
+PATTERN = re.compile("|".join(rf"(?<![a-z]){re.escape(name)}(?![a-z])" for name in sorted(DISTINCT)), re.IGNORECASE)
+
+FAMILY = "the family of this name in transformers"
+# File, then what it may say, with the reason.
+ALLOWED = {
+    "export/architectures.py": {"yoso": FAMILY},
+    "export/families.py": {"yoso": FAMILY},
+    "export/encoder.py": {"yoso": "config.json of older checkpoints does not say which attention they have"},
+    "export/int8.py": {"alpha": "an attribute of ONNX's Gemm"},
+    "export/layers.py": {"yoso": FAMILY},
+    "export/settings.py": {"yoso": FAMILY},
+}
+
+
+def texts(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Every identifier and every text of a file, docstrings among them, with its line."""
+    for node in ast.walk(tree):
+        line = getattr(node, "lineno", 0)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield repr(node.value) if node.value in ORDINARY else node.value, line
+        for field in ("id", "attr", "name", "arg", "asname", "module"):
+            value = getattr(node, field, None)
+            if isinstance(value, str):
+                yield value, line
+
+
+def named(source: str) -> list[tuple[int, str]]:
+    """What a file calls by name, with the line."""
+    found = []
+    for text, line in texts(ast.parse(source)):
+        found += [(line, match.group().lower()) for match in PATTERN.finditer(text)]
+        found += [(line, text) for key in ORDINARY if text == repr(key)]
+    return found
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_a_file_names_no_operator_and_no_knob(file: Path) -> None:
+    allowed = ALLOWED.get(str(file.relative_to(ROOT)), {})
+    wrong = [f"{file}:{line}: {name}" for line, name in named(file.read_text()) if name not in allowed]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_what_is_allowed_is_needed() -> None:
+    for file, names in ALLOWED.items():
+        said = {name for _, name in named((ROOT / file).read_text())}
+        assert said == set(names), f"{file} names {said}, may name {set(names)}"
+
+
+def test_names_are_found_in_texts_and_identifiers() -> None:
+    source = 'def yoso_verdict(x):\n    """MCA alphabet."""\n    if x == "softmax":\n        return f"{x.num_hashes}"'
+    assert sorted(named(source)) == [(1, "yoso"), (2, "mca"), (3, "'softmax'"), (4, "num_hashes")]
+    assert named("def softmax(logits): ...") == [], "a function of mathematics"
