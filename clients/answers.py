@@ -9,6 +9,7 @@ import httpx
 from pydantic import ValidationError
 
 from attenuator import errors
+from attenuator.api import Classification
 from attenuator.clients.calls import Call
 
 T = TypeVar("T")
@@ -29,6 +30,7 @@ BY_NAME: dict[str, type[errors.AttenuatorError]] = {
     if isinstance(kind, type) and issubclass(kind, errors.AttenuatorError)
 }
 EXCERPT_CHARACTERS = 200
+REQUEST_ID = "X-Request-Id"
 
 
 def _excerpt(response: httpx.Response) -> str:
@@ -66,11 +68,19 @@ def error_of(response: httpx.Response) -> errors.AttenuatorError:
         if kind is None and response.status_code < 500:
             kind = errors.InvalidRequest
     kind = BY_STATUS.get(response.status_code, errors.UnexpectedAnswer) if kind is None else kind
+    error: errors.AttenuatorError
     if issubclass(kind, errors.InvalidRequest):
-        return kind(sentence, param=param, allowed=allowed)
-    if issubclass(kind, errors.Overloaded):
-        return kind(sentence, retry_after_s=retry_after_s(response))
-    return kind(sentence)
+        error = kind(sentence, param=param, allowed=allowed)
+    elif issubclass(kind, errors.Overloaded):
+        error = kind(sentence, retry_after_s=retry_after_s(response))
+    else:
+        error = kind(sentence)
+    return _answered(error, response)
+
+
+def _answered(error: errors.AttenuatorError, response: httpx.Response) -> errors.AttenuatorError:
+    error.status, error.request_id = response.status_code, response.headers.get(REQUEST_ID)
+    return error
 
 
 def result_of(call: Call[T], response: httpx.Response) -> T:
@@ -80,11 +90,14 @@ def result_of(call: Call[T], response: httpx.Response) -> T:
         UnexpectedAnswer: it is not what this API answers.
     """
     try:
-        return call.parse(response.json())
+        result = call.parse(response.json())
+        if isinstance(result, Classification):
+            result.received(request_id=response.headers.get(REQUEST_ID), status=response.status_code)
+        return result
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         detail = f"{where}: {first['msg']}"
     except ValueError:
         detail = f"not JSON: {_excerpt(response)}"
-    raise errors.UnexpectedAnswer(f"the answer of {response.url} is not this API's: {detail}")
+    raise _answered(errors.UnexpectedAnswer(f"the answer of {response.url} is not this API's: {detail}"), response)

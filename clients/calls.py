@@ -6,11 +6,11 @@ and `AsyncClient`, written once.
 
 import enum
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from attenuator.clients.results import Classification, ModelInfo, ModelList
+from attenuator.api import Classification, ModelInfo, ModelList
 from attenuator.errors import (
     AttenuatorError,
     InvalidRequest,
@@ -24,7 +24,7 @@ from attenuator.ops.knobs import KnobValue, check_knob, check_seed
 T = TypeVar("T")
 
 Input = str | Mapping[str, Any]
-Inputs = Input | Sequence[Input]
+Inputs = Input | Iterable[Input]
 
 
 class Unset(enum.Enum):
@@ -45,7 +45,7 @@ class Call(Generic[T]):
         method: HTTP method.
         path: below the base URL.
         parse: reads the JSON of a successful answer.
-        body: JSON to send, or None.
+        content: JSON to send, or None.
         patience_ms: how long the server may take by the caller's own deadline, or None.
         answered_by: result of a call that ends in one of these errors, where an error is an answer too.
     """
@@ -53,22 +53,37 @@ class Call(Generic[T]):
     method: str
     path: str
     parse: Callable[[Any], T]
-    body: dict[str, Any] | None = None
+    content: bytes | None = None
     patience_ms: float | None = None
     answered_by: Mapping[type[AttenuatorError], T] = field(default_factory=dict)
 
-    def content(self) -> bytes | None:
-        """The body as JSON.
 
-        Raises:
-            InvalidRequest: something in it has no JSON form (NaN, an array, half a surrogate pair).
-        """
-        if self.body is None:
-            return None
-        try:
-            return json.dumps(self.body, allow_nan=False, ensure_ascii=False).encode()
-        except (TypeError, ValueError) as error:
-            raise InvalidRequest(f"the request has no JSON form: {error}") from None
+def to_json(body: Mapping[str, Any]) -> bytes:
+    """A body as JSON; arrays, generators and other mappings become lists and objects.
+
+    Raises:
+        InvalidRequest: something in it has no JSON form (NaN, a set, half a surrogate pair).
+    """
+    try:
+        return json.dumps(body, default=_plain, allow_nan=False, ensure_ascii=False).encode()
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"the request has no JSON form: {error}") from None
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has for a value that Python's own types do not cover, of NumPy or whatever else is like it."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Iterable) and not isinstance(value, bytes | bytearray | memoryview | Set):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} is neither a text, a number, a list nor an object")
+
+
+def scalar(value: Any) -> Any:
+    """A number of Python where a caller gives one of NumPy, or an array without axes; everything else as it is."""
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def check_knobs(knobs: Mapping[str, object]) -> dict[str, KnobValue]:
@@ -93,7 +108,7 @@ def check_knobs(knobs: Mapping[str, object]) -> dict[str, KnobValue]:
             allowed = ", ".join(KNOBS)
             raise UnknownField(f"{name} is not a knob, must be one of: {allowed}", param=name, allowed=allowed)
         if value is not None:
-            checked[name] = check_knob(knob, value)
+            checked[name] = check_knob(knob, scalar(value))
     return checked
 
 
@@ -111,7 +126,8 @@ def classify(
     """Classifies one or more inputs.
 
     Args:
-        inputs: a text; or a list of texts, of `{"text": .., "text_pair": ..}`, or of `{"token_ids": [..]}`.
+        inputs: a text; or a list, array or generator of texts, of `{"text": .., "text_pair": ..}`, or of
+            `{"token_ids": [..]}`, whose ids may be an array too.
         model: name of the model; may be left out where the service has one.
         seed: fixes the random streams. `UNSET`: the server's default seed, so that equal requests give equal
             answers. None: the server draws one and returns it.
@@ -136,21 +152,16 @@ def classify(
         UnexpectedAnswer: the answer is not this API's.
     """
     body: dict[str, Any] = {"inputs": [inputs] if isinstance(inputs, Mapping) else inputs, **check_knobs(knobs)}
-    if model is not None:
-        body["model"] = model
     if seed is not UNSET:
-        if seed is not None:
-            check_seed(seed)
-        body["seed"] = seed
-    if timeout_ms is not None:
-        body["timeout_ms"] = timeout_ms
-    if top_k is not None:
-        body["top_k"] = top_k
+        body["seed"] = None if seed is None else check_seed(scalar(seed))
+    options = {"model": model, "timeout_ms": scalar(timeout_ms), "top_k": scalar(top_k)}
+    body |= {name: value for name, value in options.items() if value is not None}
     if truncate:
         body["truncate"] = True
     if return_logits:
         body["return_logits"] = True
-    return Call("POST", "/v1/classify", Classification.model_validate, body, timeout_ms)
+    patience_ms = body.get("timeout_ms")
+    return Call("POST", "/v1/classify", Classification.model_validate, to_json(body), patience_ms)
 
 
 def models() -> Call[tuple[ModelInfo, ...]]:

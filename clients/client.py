@@ -6,7 +6,7 @@ import random
 import time
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
@@ -24,9 +24,37 @@ V = TypeVar("V", bound=Callable[..., Any])
 Http = TypeVar("Http", httpx.Client, httpx.AsyncClient)
 
 FAILURES = (httpx.HTTPError, httpx.InvalidURL)
+CLOSED = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError, httpx.CloseError)
 RETRIED_STATUS = (429, 503)
 FIRST_PAUSE_S = 0.25
 GRACE_MS = 2_000.0
+
+
+class Connection:
+    """What httpx reports of the connection that one attempt used.
+
+    Attributes:
+        opened: it was opened for this attempt.
+        used: the request was sent on it.
+        answered: the head of an answer came.
+    """
+
+    def __init__(self) -> None:
+        self.opened = self.used = self.answered = False
+
+    def note(self, event: str, info: Mapping[str, Any]) -> None:
+        """Takes an event of httpx's extension `trace`."""
+        self.opened |= event.startswith("connection.connect_")
+        self.used |= event == "http11.send_request_headers.started"
+        self.answered |= event == "http11.receive_response_headers.complete"
+
+    async def note_async(self, event: str, info: Mapping[str, Any]) -> None:
+        """The same for the client that awaits."""
+        self.note(event, info)
+
+    def was_stale(self, answer: httpx.Response | Exception) -> bool:
+        """Whether the server had closed a connection that it kept alive, so that it has not seen the request."""
+        return isinstance(answer, CLOSED) and self.used and not self.opened and not self.answered
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +66,8 @@ class Pause:
 
 class BaseClient(ABC, Generic[Http]):
     """What both clients share: address, key, time limits, retries.
+
+    A call that meets a connection which the server has closed since the last call is sent once more, on another one.
 
     Args:
         base_url: where the service listens, such as `http://127.0.0.1:8000`.
@@ -76,14 +106,15 @@ class BaseClient(ABC, Generic[Http]):
     def _open(self, headers: dict[str, str], transport: Any) -> Http:
         """Makes the httpx client."""
 
-    def _request(self, call: Call[T]) -> httpx.Request:
+    def _request(self, call: Call[T], trace: Callable[..., Any]) -> httpx.Request:
         patience_ms = max(self._read_timeout_ms, (call.patience_ms or 0.0) + GRACE_MS)
         return self._http.build_request(
             call.method,
             self.base_url + call.path,
-            content=call.content(),
-            headers={"Content-Type": "application/json"} if call.body is not None else None,
+            content=call.content,
+            headers={"Content-Type": "application/json"} if call.content is not None else None,
             timeout=httpx.Timeout(patience_ms / 1000, connect=self._connect_timeout_ms / 1000),
+            extensions={"trace": trace},
         )
 
     def _outcome(self, call: Call[T], answer: httpx.Response | Exception, attempt: int) -> T | Pause:
@@ -161,16 +192,21 @@ class Client(BaseClient[httpx.Client]):
 
     def _send(self, call: Call[T]) -> T:
         for attempt in itertools.count():
-            answer: httpx.Response | Exception
-            try:
-                answer = self._http.send(self._request(call))
-            except FAILURES as failure:
-                answer = failure
+            answer, stale = self._attempt(call)
+            if stale:
+                answer, _ = self._attempt(call)
             outcome = self._outcome(call, answer, attempt)
             if not isinstance(outcome, Pause):
                 return outcome
             time.sleep(outcome.seconds)
         raise AssertionError
+
+    def _attempt(self, call: Call[T]) -> tuple[httpx.Response | Exception, bool]:
+        connection = Connection()
+        try:
+            return self._http.send(self._request(call, connection.note)), False
+        except FAILURES as failure:
+            return failure, connection.was_stale(failure)
 
     def close(self) -> None:
         """Closes the connections."""
@@ -204,16 +240,21 @@ class AsyncClient(BaseClient[httpx.AsyncClient]):
 
     async def _send(self, call: Call[T]) -> T:
         for attempt in itertools.count():
-            answer: httpx.Response | Exception
-            try:
-                answer = await self._http.send(self._request(call))
-            except FAILURES as failure:
-                answer = failure
+            answer, stale = await self._attempt(call)
+            if stale:
+                answer, _ = await self._attempt(call)
             outcome = self._outcome(call, answer, attempt)
             if not isinstance(outcome, Pause):
                 return outcome
             await anyio.sleep(outcome.seconds)
         raise AssertionError
+
+    async def _attempt(self, call: Call[T]) -> tuple[httpx.Response | Exception, bool]:
+        connection = Connection()
+        try:
+            return await self._http.send(self._request(call, connection.note_async)), False
+        except FAILURES as failure:
+            return failure, connection.was_stale(failure)
 
     async def aclose(self) -> None:
         """Closes the connections."""

@@ -1,6 +1,5 @@
 """Checks of what a caller sets: knob values and seeds, the same in a client before sending and in the service after."""
 
-import math
 from collections.abc import Mapping
 from typing import Literal, Protocol
 
@@ -46,21 +45,25 @@ def check_knob(knob: Bounded, value: object) -> KnobValue:
         value: what the caller gave.
 
     Returns:
-        The value as `int` (int32) or `float`.
+        The value as `int` (int32; 8.0 counts as 8) or `float`.
 
     Raises:
         KnobOutOfRange: of the wrong type (booleans and strings are not numbers), not finite, or out of range.
     """
     allowed = describe(knob)
-    number: KnobValue
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise KnobOutOfRange(f"{knob.name} is {shown(value)}, must be {allowed}", param=knob.name, allowed=allowed)
-    if isinstance(value, float) and knob.dtype == "int32":
-        raise KnobOutOfRange(f"{knob.name} is {value!r}, must be {allowed}", param=knob.name, allowed=allowed)
-    number = value
-    if (isinstance(value, float) and not math.isfinite(value)) or not knob.low <= number <= knob.high:
+    number = None if isinstance(value, bool) or not isinstance(value, int | float) else value
+    if number is not None and knob.dtype == "int32":
+        number = whole_number(number)
+    if number is None or not knob.low <= number <= knob.high:  # NaN is not in any range
         raise KnobOutOfRange(f"{knob.name} is {shown(value)}, must be {allowed}", param=knob.name, allowed=allowed)
     return int(number) if knob.dtype == "int32" else float(number)
+
+
+def whole_number(value: object) -> int | None:
+    """The whole number that a value is, as JSON Schema counts: 2.0 is one; 2.5, true and "2" are not (None)."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return int(value) if isinstance(value, int) or value.is_integer() else None
 
 
 def shown(value: object) -> str:
@@ -94,6 +97,7 @@ def check_seed(value: object) -> int:
         InvalidRequest: not a whole number from 0 to 2^53 - 1.
     """
     allowed = f"a whole number from 0 to {SEED_HIGH}"
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= SEED_HIGH:
+    seed = whole_number(value)
+    if seed is None or not 0 <= seed <= SEED_HIGH:
         raise InvalidRequest(f"seed is {shown(value)}, must be {allowed}", param="seed", allowed=allowed)
-    return value
+    return seed

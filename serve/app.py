@@ -2,24 +2,22 @@
 
 import asyncio
 import logging
-from typing import Any
 
 from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from attenuator import __version__
-from attenuator.errors import NotReady
-from attenuator.serve.accesslog import AccessLog
+from attenuator.errors import AttenuatorError, EngineError, NotReady
+from attenuator.serve.accesslog import CLIENT_LEFT, AccessLog
+from attenuator.serve.documentation import CLASSIFY, description
 from attenuator.serve.engine import Engine
 from attenuator.serve.errors import JSON, dump, error_response, response_for
 from attenuator.serve.requestid import RequestIds
-from attenuator.serve.routes import CLASSIFY, Routes
-from attenuator.serve.schema import ClassifyRequest
+from attenuator.serve.routes import Routes
 from attenuator.serve.settings import ServeSettings
 
 log = logging.getLogger(__name__)
@@ -57,7 +55,9 @@ def create_api(engine: Engine, settings: ServeSettings) -> FastAPI:
     app.include_router(Routes(engine, settings).router())
     app.add_api_route("/", _root, methods=["GET", "HEAD"], include_in_schema=False, response_class=Response)
     app.add_exception_handler(HTTPException, _http_error)
-    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    app.add_exception_handler(AttenuatorError, _refused)
+    app.add_exception_handler(ClientDisconnect, _client_left)
+    app.openapi = lambda: description(app, list(engine.models))  # type: ignore[method-assign]
     return app
 
 
@@ -97,7 +97,8 @@ async def _root(request: Request) -> Response:
     return Response(dump(content), 307, headers={"Location": "docs"}, media_type=JSON)
 
 
-def _http_error(request: Request, error: Exception) -> Response:
+# Handlers are coroutines: others would be run in a thread each.
+async def _http_error(request: Request, error: Exception) -> Response:
     """Unknown routes and wrong methods, in the same form as every other error."""
     assert isinstance(error, HTTPException)
     where = f"{request.method[:16]} {request.url.path[:200]}"
@@ -114,19 +115,14 @@ def _http_error(request: Request, error: Exception) -> Response:
     return error_response(error.status_code, str(error.detail), "http_error", headers=headers)
 
 
-def _openapi(app: FastAPI) -> dict[str, Any]:
-    """The description FastAPI makes, with the body that the routes parse themselves."""
-    if app.openapi_schema is None:
-        made = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-        request = ClassifyRequest.model_json_schema(ref_template="#/components/schemas/{model}")
-        for field in request["properties"].values():
-            if field.get("default", 0) is None:  # absent is not null
-                del field["default"]
-        made["components"]["schemas"] |= request.pop("$defs", {}) | {"ClassifyRequest": request}
-        reference = {"schema": {"$ref": "#/components/schemas/ClassifyRequest"}}
-        made["paths"][CLASSIFY]["post"]["requestBody"] = {
-            "required": True,
-            "content": {"application/json": reference},
-        }
-        app.openapi_schema = made
-    return app.openapi_schema
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, AttenuatorError)
+    answer = response_for(error)
+    if answer.status_code == 500:
+        detail = error.detail if isinstance(error, EngineError) else None
+        log.error("request failed: %s", f"{error}: {detail}" if detail else error)
+    return answer
+
+
+async def _client_left(request: Request, error: Exception) -> Response:
+    return Response(status_code=CLIENT_LEFT)

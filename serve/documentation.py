@@ -1,22 +1,105 @@
-"""`/docs`: the OpenAPI description as one page, which loads nothing from elsewhere and so works offline."""
+"""The OpenAPI description, and `/docs`: the same as one page, which loads nothing from elsewhere: it works offline."""
 
 import json
+import shlex
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from attenuator.api import Classification, ClassifyRequest, ErrorBody, Health, ModelList
+
 STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
 table{border-collapse:collapse;width:100%}td,th{border:1px solid #ccc;padding:.3rem .6rem;text-align:left;
 vertical-align:top}code,pre{background:#f4f4f4;padding:.1rem .3rem}pre{padding:.8rem;overflow:auto}"""
-EXAMPLE = """curl -s http://127.0.0.1:8000/v1/classify -H 'Content-Type: application/json' \\
-  -d '{"inputs": ["A quiet, moving film.", "Two hours I want back."], "top_k": 2}'"""
+CLASSIFY = "/v1/classify"
+EXAMPLE_INPUTS = ["A quiet, moving film.", "Two hours I want back."]
+
+Answers = dict[int | str, dict[str, Any]]
 
 
-def page(openapi: dict[str, Any]) -> str:
+def _error(meaning: str, **headers: str) -> dict[str, Any]:
+    described = {
+        name.replace("_", "-"): {"description": text, "schema": {"type": "string"}} for name, text in headers.items()
+    }
+    return {"model": ErrorBody, "description": meaning} | ({"headers": described} if described else {})
+
+
+NO_KEY = _error("the API key is missing or wrong", WWW_Authenticate="Bearer")
+RETRY = "seconds after which to try again"
+NOT_READY = _error("the service is starting, draining or stopped", Retry_After=RETRY)
+CLASSIFY_ANSWERS: Answers = {
+    200: {"model": Classification, "description": "one prediction per input"},
+    400: _error("the body is not JSON, or is compressed"),
+    401: NO_KEY,
+    404: _error("no served model has that name"),
+    408: _error("the body did not arrive in time"),
+    413: _error("the body is over the limit"),
+    415: _error("the Content-Type is not JSON in UTF-8"),
+    422: _error("a field is wrong; param names it"),
+    429: _error("too much is waiting", Retry_After=RETRY),
+    500: _error("the model failed on this request; the service's log says why"),
+    503: NOT_READY,
+    504: _error("timeout_ms passed; the work was dropped"),
+}
+MODELS_ANSWERS: Answers = {
+    200: {"model": ModelList, "description": "every served model"},
+    401: NO_KEY,
+    503: NOT_READY,
+}
+READY_ANSWERS: Answers = {
+    200: {"model": Health, "description": "requests are taken"},
+    503: {"model": Health, "description": "the service is starting, draining or stopped"},
+}
+
+
+def description(app: FastAPI, models: Sequence[str]) -> dict[str, Any]:
+    """The description that FastAPI makes, with the body that the route reads itself.
+
+    Args:
+        app: the application.
+        models: names of the served models; empty until they are loaded.
+
+    Returns:
+        OpenAPI, as JSON has it.
+    """
+    described = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+    request = ClassifyRequest.model_json_schema(ref_template="#/components/schemas/{model}")
+    parts = request.pop("$defs", {}) | {"ClassifyRequest": request}
+    for part in parts.values():
+        for field in part["properties"].values():
+            if field.get("default", 0) is None:  # absent is not null
+                del field["default"]
+    described["components"]["schemas"] |= parts
+    example = {"model": models[0]} if models else {}
+    content = {
+        "schema": {"$ref": "#/components/schemas/ClassifyRequest"},
+        "example": example | {"inputs": EXAMPLE_INPUTS, "top_k": 2},
+    }
+    body = {"required": True, "content": {"application/json": content}}
+    described["paths"][CLASSIFY]["post"]["requestBody"] = body
+    return described
+
+
+def example(openapi: dict[str, Any], base_url: str) -> str:
+    """A request for a shell that works on the service that shows it."""
+    operation = openapi["paths"][CLASSIFY]["post"]
+    body = operation["requestBody"]["content"]["application/json"]["example"]
+    key = ' -H "Authorization: Bearer $ATTENUATOR_API_KEY"' if "security" in operation else ""
+    return (
+        f"curl -s {shlex.quote(base_url.rstrip('/') + CLASSIFY)} -H 'Content-Type: application/json'{key} \\\n"
+        f"  -d {shlex.quote(json.dumps(body))}"
+    )
+
+
+def page(openapi: dict[str, Any], base_url: str) -> str:
     """Renders the reference.
 
     Args:
         openapi: the application's OpenAPI description.
+        base_url: where the service was reached.
 
     Returns:
         A complete HTML document.
@@ -26,7 +109,7 @@ def page(openapi: dict[str, Any]) -> str:
         f"<!doctype html><html lang=en><meta charset=utf-8><title>Attenuator</title><style>{STYLE}</style>",
         f"<h1>{escape(openapi['info']['title'])} {escape(openapi['info']['version'])}</h1>",
         f"<p>{escape(openapi['info']['description'])} The same as <a href=/openapi.json>OpenAPI</a>.</p>",
-        f"<pre>{escape(EXAMPLE)}</pre>",
+        f"<pre>{escape(example(openapi, base_url))}</pre>",
     ]
     for path, methods in openapi["paths"].items():
         for method, operation in methods.items():

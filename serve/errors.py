@@ -8,11 +8,12 @@ import math
 import re
 from collections.abc import Mapping
 
-from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from attenuator import errors
-from attenuator.serve import accesslog
+from attenuator.api import ErrorBody
+from attenuator.errors import printable
+from attenuator.serve import accesslog, requestid
 
 
 class MalformedBody(errors.AttenuatorError):
@@ -29,15 +30,6 @@ class BodyTimeout(errors.AttenuatorError):
 
 class UnsupportedMediaType(errors.AttenuatorError):
     """The body's Content-Type is not JSON."""
-
-
-class ErrorBody(BaseModel):
-    """Body of every answer that is not a success."""
-
-    error: str = Field(description="what is wrong, in one sentence")
-    error_type: str = Field(description="kind of error, such as knob_out_of_range")
-    param: str | None = Field(description="the field that is wrong, such as inputs[2].text")
-    allowed: str | None = Field(description="what is allowed there")
 
 
 STATUS: dict[type[Exception], int] = {
@@ -63,9 +55,13 @@ def error_type(error: Exception) -> str:
 
 def error_body(sentence: str, kind: str, *, param: str | None = None, allowed: str | None = None) -> bytes:
     """The JSON that every error answer has."""
-    body = {"error": sentence, "error_type": kind, "param": param, "allowed": allowed}
-    # Escaped, since what a caller wrote may hold half of a surrogate pair, which UTF-8 cannot.
-    return json.dumps(body, ensure_ascii=True, separators=(",", ":")).encode()
+    body = ErrorBody(
+        error=printable(sentence),
+        error_type=kind,
+        param=None if param is None else printable(param),
+        allowed=None if allowed is None else printable(allowed),
+    )
+    return body.model_dump_json().encode()
 
 
 def error_response(
@@ -112,7 +108,10 @@ def response_for(error: errors.AttenuatorError) -> Response:
         headers["Retry-After"] = "1"
     if status in (408, 413):  # what is left of the body would be read as the next request
         headers["Connection"] = "close"
-    return error_response(status, str(error), error_type(error), param=param, allowed=allowed, headers=headers)
+    sentence = str(error)
+    if status == 500:  # what ONNX Runtime said is for the log
+        sentence = f"{sentence}; the service's log says more, under id {requestid.current.get()}"
+    return error_response(status, sentence, error_type(error), param=param, allowed=allowed, headers=headers)
 
 
 def dump(content: object) -> bytes:

@@ -5,51 +5,35 @@ import hmac
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request, Security
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from pydantic import BaseModel
 from starlette.responses import HTMLResponse, Response
 
-from attenuator.bundle import BundleKnob
-from attenuator.errors import (
-    AttenuatorError,
-    DeadlineExceeded,
-    EngineError,
-    InvalidRequest,
-    Unauthorized,
-    UnknownField,
-)
-from attenuator.ops.knobs import shown
+from attenuator.api import Health, ModelList
+from attenuator.errors import DeadlineExceeded, Unauthorized, UnknownField
 from attenuator.ops.spec import SEED_HIGH
-from attenuator.runtime import Device, Model, Row
-from attenuator.serve import accesslog, schema
+from attenuator.runtime import Model, Row
+from attenuator.serve import accesslog
+from attenuator.serve.accesslog import CLIENT_LEFT
 from attenuator.serve.admission import check_cost
-from attenuator.serve.body import Bodies, ClientDisconnect, client_disconnected
-from attenuator.serve.documentation import page
+from attenuator.serve.answers import classification, model_info, timing_headers
+from attenuator.serve.body import Bodies, client_disconnected
+from attenuator.serve.documentation import CLASSIFY, CLASSIFY_ANSWERS, MODELS_ANSWERS, READY_ANSWERS, page
 from attenuator.serve.engine import Engine
-from attenuator.serve.errors import JSON, ErrorBody, MalformedBody, dump, response_for
-from attenuator.serve.jobs import Job
+from attenuator.serve.errors import JSON, MalformedBody
+from attenuator.serve.json_body import parse_json
+from attenuator.serve.schema import ParsedRequest, model_name, parse_request
 from attenuator.serve.settings import ServeSettings
 
 log = logging.getLogger(__name__)
 
-CLASSIFY = "/v1/classify"
-
-ERRORS: dict[int | str, dict[str, Any]] = {
-    400: {"model": ErrorBody, "description": "the body is not JSON, or is compressed"},
-    401: {"model": ErrorBody, "description": "the API key is missing or wrong"},
-    404: {"model": ErrorBody, "description": "no served model has that name"},
-    408: {"model": ErrorBody, "description": "the body did not arrive in time"},
-    413: {"model": ErrorBody, "description": "the body is over the limit"},
-    415: {"model": ErrorBody, "description": "the Content-Type is not JSON"},
-    422: {"model": ErrorBody, "description": "a field is wrong; param names it"},
-    429: {"model": ErrorBody, "description": "too much is waiting; Retry-After says when to come back"},
-    500: {"model": ErrorBody, "description": "the engine failed on this request"},
-    503: {"model": ErrorBody, "description": "starting or draining"},
-    504: {"model": ErrorBody, "description": "timeout_ms passed; the work was dropped"},
-}
-CLIENT_LEFT = 499  # nobody reads it
+INLINE_BYTES = 16_384  # of a body that the event loop parses itself: below 1 ms
+BEARER = HTTPBearer(auto_error=False, description="the key that the service was started with")
 
 
 class Routes:
@@ -60,191 +44,143 @@ class Routes:
         self._settings = settings
         self._bodies = Bodies(settings)
         self._key = settings.api_key.get_secret_value().encode() if settings.api_key else None
+        self._parsing = ThreadPoolExecutor(1, thread_name_prefix="parse")
 
     def router(self) -> APIRouter:
         """Every route."""
         router = APIRouter()
+        keyed = [] if self._key is None else [Depends(self.check_key)]
 
-        def add(path: str, method: str, endpoint: Callable[[Request], Awaitable[Response]], **extra: Any) -> None:
+        def add(path: str, method: str, endpoint: Callable[..., Awaitable[Response]], **extra: Any) -> None:
             router.add_api_route(path, endpoint, methods=[method], response_class=Response, **extra)
             if method == "GET":  # load balancers ask so; the server sends no body
-                router.add_api_route(path, endpoint, methods=["HEAD"], include_in_schema=False)
+                extra = {"dependencies": extra.get("dependencies")}
+                router.add_api_route(path, endpoint, methods=["HEAD"], include_in_schema=False, **extra)
 
-        add(
-            CLASSIFY,
-            "POST",
-            self.classify,
-            summary="Classify texts",
-            responses={200: {"model": schema.ClassifyResponse}, **ERRORS},
-        )
-        add("/v1/models", "GET", self.models, summary="Models, labels and knobs")
-        add("/health/live", "GET", self.live, summary="200 while the process answers")
-        add("/health/ready", "GET", self.ready, summary="200 while requests are taken, else 503")
+        def answers(described: dict[int | str, Any]) -> dict[str, Any]:
+            needs_key = {401: described[401]} if keyed else {}
+            rest = {status: row for status, row in described.items() if status != 401}
+            return {"dependencies": keyed, "responses": dict(sorted((needs_key | rest).items()))}
+
+        add(CLASSIFY, "POST", self.classify, summary="Classify texts", **answers(CLASSIFY_ANSWERS))
+        add("/v1/models", "GET", self.models, summary="Models, labels and knobs", **answers(MODELS_ANSWERS))
+        live = {200: {"model": Health, "description": "the process answers"}}
+        add("/health/live", "GET", self.live, summary="200 while the process answers", responses=live)
+        ready = "200 while requests are taken, else 503"
+        add("/health/ready", "GET", self.ready, summary=ready, responses=READY_ANSWERS)
         add("/docs", "GET", self.documentation, include_in_schema=False)
         return router
 
-    async def live(self, request: Request) -> Response:
-        """Liveness."""
-        return Response(dump({"status": "live"}), media_type=JSON)
+    async def check_key(self, credentials: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]) -> None:
+        """Refuses whoever does not send the key; the comparison takes equally long whatever was sent.
 
-    async def ready(self, request: Request) -> Response:
+        Raises:
+            Unauthorized: no key, or another one.
+        """
+        sent = credentials.credentials.strip() if credentials else ""
+        if self._key is None or not hmac.compare_digest(sent.encode(), self._key):
+            raise Unauthorized("the API key is missing or wrong, send the header 'Authorization: Bearer KEY'")
+
+    async def live(self) -> Response:
+        """Liveness."""
+        return json_response(Health(status="live"))
+
+    async def ready(self) -> Response:
         """Readiness."""
-        status = 200 if self._engine.state == "ready" else 503
-        return Response(dump({"status": self._engine.state}), status, media_type=JSON)
+        state = self._engine.state
+        return json_response(Health.model_validate({"status": state}), 200 if state == "ready" else 503)
 
     async def documentation(self, request: Request) -> Response:
         """The reference as one page that loads nothing from elsewhere."""
-        return HTMLResponse(page(request.app.openapi()))
+        return HTMLResponse(page(request.app.openapi(), str(request.base_url)))
 
-    async def models(self, request: Request) -> Response:
+    async def models(self) -> Response:
         """Lists the served models."""
-        try:
-            self._check_key(request)
-            self._engine.check_started()
-        except AttenuatorError as error:
-            return response_for(error)
-        return Response(dump({"models": [described(model) for model in self._engine.models.values()]}), media_type=JSON)
+        self._engine.check_started()
+        return json_response(ModelList(models=tuple(model_info(model) for model in self._engine.models.values())))
 
     async def classify(self, request: Request) -> Response:
         """Classifies the inputs, all with the same knobs and seed."""
-        started = time.perf_counter()
-        try:
-            self._check_key(request)
-            refuse_query(request)
-            announced = request.headers.get("content-length", "")
-            self._engine.check_open(int(announced) if announced.isdecimal() else 0)
-            body = await self._bodies.read(request)
-            async with self._engine.admitted(len(body)):
-                refuse_encoding(request)
-                raw = schema.parse_json(body)
-                del body
-                name = raw.get("model")
-                if "model" in raw and not isinstance(name, str):
-                    raise InvalidRequest(
-                        f"model is {shown(name)}, must be the name of a served model",
-                        param="model",
-                        allowed=", ".join(self._engine.models),
-                    )
-                model = self._engine.model(name)
-                parsed = schema.parse_request(raw, model)
-                del raw
-                return await self._answer(request, model, parsed, started)
-        except AttenuatorError as error:
-            if isinstance(error, EngineError):
-                log.error("request failed: %s: %s", error, error.detail)
-            return response_for(error)
-        except ClientDisconnect:
-            return Response(status_code=CLIENT_LEFT)
+        started_s = time.perf_counter()
+        refuse_query(request)
+        announced = request.headers.get("content-length", "")
+        self._engine.check_open(int(announced) if announced.isdecimal() else 0)
+        body = await self._bodies.read(request)
+        async with self._engine.admitted(len(body)):
+            refuse_encoding(request)
+            fields = await self._parse(body)
+            del body
+            model = self._engine.model(model_name(fields, self._engine.models))
+            parsed = parse_request(fields, model)
+            del fields
+            accesslog.note(model=model.manifest.name, knobs=parsed.knobs, inputs=len(parsed.items))
+            return await unless_late(request, parsed, started_s, self._work(model, parsed, started_s))
 
-    def _check_key(self, request: Request) -> None:
-        if self._key is None:
-            return
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self._key):
-            raise Unauthorized("the API key is missing or wrong, send the header 'Authorization: Bearer KEY'")
+    async def _parse(self, body: bytes) -> dict[str, Any]:
+        if len(body) <= INLINE_BYTES:
+            return parse_json(body)
+        return await asyncio.get_running_loop().run_in_executor(self._parsing, parse_json, body)
 
-    async def _answer(self, request: Request, model: Model, parsed: schema.Request, started: float) -> Response:
-        """Works on a request until it is done, its deadline passes, or its client leaves."""
-        accesslog.note(model=model.manifest.name, knobs=parsed.knobs, inputs=len(parsed.items))
-        timeout_ms = parsed.options.timeout_ms
-        remaining_s = None if timeout_ms is None else max(0.0, timeout_ms / 1000 - (time.perf_counter() - started))
-        work = asyncio.create_task(self._work(model, parsed, started))
-        gone = asyncio.create_task(client_disconnected(request))
-        try:
-            await asyncio.wait({work, gone}, timeout=remaining_s, return_when=asyncio.FIRST_COMPLETED)
-            if work.done():
-                return work.result()
-            if gone.done():
-                log.info("client left: work dropped")
-                return Response(status_code=CLIENT_LEFT)
-            raise DeadlineExceeded(f"no answer within timeout_ms {timeout_ms:g}: the work was dropped")
-        finally:
-            work.cancel()
-            gone.cancel()
-            await asyncio.gather(work, gone, return_exceptions=True)
-
-    async def _work(self, model: Model, parsed: schema.Request, started: float) -> Response:
-        encoded = await self._engine.encode(model, parsed.items, knobs=parsed.knobs, truncate=parsed.options.truncate)
+    async def _work(self, model: Model, parsed: ParsedRequest, started_s: float) -> Response:
+        truncate = parsed.options.truncate
+        encoded = await self._engine.encode(model, parsed.items, knobs=parsed.knobs, truncate=truncate)
+        characters = sum(item.characters for item in parsed.items)
+        parsed.items.clear()  # texts of megabytes are not kept while the request waits
         check_cost(model, encoded, parsed.knobs, self._settings.max_cost)
         seed = parsed.options.seed if parsed.has_seed else self._settings.seed
         seed = secrets.randbelow(SEED_HIGH + 1) if seed is None else seed
-        tokenized = time.perf_counter()
-        characters = sum(item.characters for item in parsed.items)
-        rows = [Row(item.token_ids, item.type_ids, parsed.knobs, seed) for item in encoded]
-        job = await self._engine.run(model, rows)
-        ended = time.perf_counter()
-        began_s = job.submitted_s if job.started_s is None else job.started_s
-        queue_ms = (began_s - job.submitted_s) * 1e3
-        timing_ms = {
-            "tokenize": (tokenized - started) * 1e3,
-            "queue": queue_ms,
-            "compute": (ended - tokenized) * 1e3 - queue_ms,
-            "total": (ended - started) * 1e3,
+        tokenized_s = time.perf_counter()
+        job = await self._engine.run(
+            model, [Row(item.token_ids, item.type_ids, parsed.knobs, seed) for item in encoded]
+        )
+        ended_s = time.perf_counter()
+        queue_s = 0.0 if job.started_s is None else job.started_s - job.submitted_s
+        stages_s = {
+            "tokenize": tokenized_s - started_s,
+            "queue": queue_s,
+            "compute": ended_s - tokenized_s - queue_s,
+            "total": ended_s - started_s,
         }
-        timing_ms = {name: round(value, 3) for name, value in timing_ms.items()}
+        timing_ms = {name: round(seconds * 1e3, 3) for name, seconds in stages_s.items()}
         tokens = [len(item.token_ids) for item in encoded]
         accesslog.note(tokens=sum(tokens), timing_ms=timing_ms)
-        content = answer(model, parsed, seed, job, tokens, timing_ms)
+        results = [result for result in job.results if result is not None]
+        answer = classification(model, parsed, seed, results, tokens, timing_ms)
         headers = timing_headers(timing_ms, model.device, characters, sum(tokens))
-        return Response(dump(content), headers=headers, media_type=JSON)
+        return json_response(answer, headers=headers, exclude_none=True)
 
 
-def described(model: Model) -> dict[str, Any]:
-    """A model as `GET /v1/models` shows it."""
-    manifest = model.manifest
-    return {
-        "name": manifest.name,
-        "revision": manifest.revision,
-        "device": str(model.device),
-        "task": manifest.task,
-        "labels": manifest.labels,
-        "max_tokens": manifest.max_tokens,
-        "knobs": [_knob(knob) for knob in manifest.knobs],
-        "calibration": None,
-    }
+async def unless_late(
+    request: Request, parsed: ParsedRequest, started_s: float, work: Coroutine[Any, Any, Response]
+) -> Response:
+    """Awaits the work on a request; drops it where the request's deadline passes or its client leaves.
+
+    Raises:
+        DeadlineExceeded: the deadline passed.
+    """
+    timeout_ms = parsed.options.timeout_ms
+    remaining_s = None if timeout_ms is None else max(0.0, timeout_ms / 1000 - (time.perf_counter() - started_s))
+    working = asyncio.create_task(work)
+    leaving = asyncio.create_task(client_disconnected(request))
+    try:
+        await asyncio.wait({working, leaving}, timeout=remaining_s, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        if leaving.done():
+            log.info("client left: work dropped")
+            return Response(status_code=CLIENT_LEFT)
+        raise DeadlineExceeded(f"no answer within timeout_ms {timeout_ms:g}: the work was dropped")
+    finally:
+        working.cancel()
+        leaving.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
 
 
-def _knob(knob: BundleKnob) -> dict[str, Any]:
-    """A knob's row; whole numbers are written as such."""
-    row = knob.model_dump()
-    if knob.dtype == "int32":
-        row |= {name: int(row[name]) for name in ("default", "low", "high", "exact")}
-    return row
-
-
-def answer(
-    model: Model, parsed: schema.Request, seed: int, job: Job, tokens: list[int], timing_ms: dict[str, float]
-) -> dict[str, Any]:
-    """The body of a successful answer."""
-    manifest = model.manifest
-    results = [result for result in job.results if result is not None]
-    predictions = []
-    for result in results:
-        found = model.predict(result.logits)
-        entry: dict[str, Any] = {"label": found.label, "score": found.score}
-        if found.labels is not None:
-            entry["labels"] = found.labels
-        if parsed.options.top_k is not None:
-            entry["scores"] = [{"label": name, "score": s} for name, s in found.ranking[: parsed.options.top_k]]
-        if parsed.options.return_logits:
-            entry["logits"] = found.logits
-        predictions.append(entry)
-    content: dict[str, Any] = {
-        "model": manifest.name,
-        "revision": manifest.revision,
-        "device": str(model.device),
-        "predictions": predictions,
-        "knobs": parsed.knobs,
-        "requested": parsed.requested,
-        "chosen_by": "caller" if parsed.requested else "default",
-        "seed": seed,
-        "tokens": tokens,
-    }
-    flops = [result.value_flops for result in results if result.value_flops is not None]
-    if flops:
-        content["value_flops"] = flops
-    content["timing_ms"] = timing_ms
-    return content
+def json_response(
+    content: BaseModel, status: int = 200, headers: dict[str, str] | None = None, *, exclude_none: bool = False
+) -> Response:
+    """An answer; `exclude_none` leaves fields out that are None."""
+    return Response(content.model_dump_json(exclude_none=exclude_none), status, headers, JSON)
 
 
 def refuse_query(request: Request) -> None:
@@ -269,18 +205,3 @@ def refuse_encoding(request: Request) -> None:
     encoding = ", ".join(request.headers.getlist("content-encoding")).strip()
     if encoding.lower() not in ("", "identity"):
         raise MalformedBody(f"the body has Content-Encoding '{encoding[:40]}', must be sent without one")
-
-
-def timing_headers(timing_ms: dict[str, float], device: Device, characters: int, tokens: int) -> dict[str, str]:
-    """`Server-Timing`, and the headers that text-embeddings-inference sends (whole milliseconds)."""
-    return {
-        "Server-Timing": ", ".join(f"{name};dur={value}" for name, value in timing_ms.items()),
-        "x-compute-type": "cpu" if device.kind == "cpu" else "gpu",
-        "x-compute-time": str(round(timing_ms["total"])),
-        "x-compute-characters": str(characters),
-        "x-compute-tokens": str(tokens),
-        "x-total-time": str(round(timing_ms["total"])),
-        "x-tokenization-time": str(round(timing_ms["tokenize"])),
-        "x-queue-time": str(round(timing_ms["queue"])),
-        "x-inference-time": str(round(timing_ms["compute"])),
-    }

@@ -47,7 +47,15 @@ def printable(text: str, limit: int = MAX_SENTENCE) -> str:
 
 
 class AttenuatorError(Exception):
-    """Base of all errors raised on purpose; its text is one sentence for the person who caused it."""
+    """Base of all errors raised on purpose; its text is one sentence for the person who caused it.
+
+    Attributes:
+        status: HTTP status of the answer that it stands for, where a service gave one; for clients.
+        request_id: the id under which that service's log has the request.
+    """
+
+    status: int | None = None
+    request_id: str | None = None
 
     def __init__(self, message: str = "") -> None:
         super().__init__(printable(message))

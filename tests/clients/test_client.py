@@ -6,9 +6,11 @@ import json
 import time
 from collections.abc import Callable
 from email.utils import formatdate
+from types import MappingProxyType
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from attenuator import clients, errors
@@ -142,7 +144,7 @@ def test_key_travels_as_bearer_token(ask: Ask) -> None:
     [
         ({"num_hashes": KNOBS["num_hashes"].high + 1}, errors.KnobOutOfRange, "num_hashes"),
         ({"num_hashes": -1}, errors.KnobOutOfRange, "num_hashes"),
-        ({"num_hashes": 8.0}, errors.KnobOutOfRange, "num_hashes"),
+        ({"num_hashes": 8.5}, errors.KnobOutOfRange, "num_hashes"),
         ({"num_hashes": True}, errors.KnobOutOfRange, "num_hashes"),
         ({"num_hashes": "8"}, errors.KnobOutOfRange, "num_hashes"),
         ({"alpha": KNOBS["alpha"].high + 0.1}, errors.KnobOutOfRange, "alpha"),
@@ -151,7 +153,7 @@ def test_key_travels_as_bearer_token(ask: Ask) -> None:
         ({"max_latency_ms": 8}, errors.UnknownField, "max_latency_ms"),
         ({"seed": -1}, errors.InvalidRequest, "seed"),
         ({"seed": SEED_HIGH + 1}, errors.InvalidRequest, "seed"),
-        ({"seed": 1.0}, errors.InvalidRequest, "seed"),
+        ({"seed": 1.5}, errors.InvalidRequest, "seed"),
         ({"seed": True}, errors.InvalidRequest, "seed"),
         ({"timeout_ms": float("inf")}, errors.InvalidRequest, None),
     ],
@@ -273,3 +275,99 @@ def test_the_clients_patience_covers_the_callers_deadline(ask: Ask) -> None:
     assert wire.requests[0].extensions["timeout"]["read"] > 60
     ask(wire, "classify", "text", options={"read_timeout_ms": 1_000.0, "connect_timeout_ms": 250.0})
     assert wire.requests[1].extensions["timeout"]["connect"] == 0.25
+
+
+class Scalar:
+    """What a NumPy or torch scalar has and a Python number has not."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def tolist(self) -> Any:
+        return self.value
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "sent"),
+    [
+        ({"num_hashes": np.int64(8)}, {"num_hashes": 8}),
+        ({"num_hashes": np.float32(8)}, {"num_hashes": 8}),
+        ({"num_hashes": np.array(8)}, {"num_hashes": 8}),
+        ({"num_hashes": 8.0}, {"num_hashes": 8}),
+        ({"alpha": np.float32(0.25)}, {"alpha": 0.25}),
+        ({"alpha": np.float64(0.2)}, {"alpha": 0.2}),
+        ({"alpha": Scalar(0.5)}, {"alpha": 0.5}),
+        ({"seed": np.uint64(SEED_HIGH)}, {"seed": SEED_HIGH}),
+        ({"seed": 3.0}, {"seed": 3}),
+        ({"timeout_ms": np.float32(50), "top_k": np.int8(2)}, {"timeout_ms": 50.0, "top_k": 2}),
+        ({"truncate": np.True_, "return_logits": np.False_}, {"truncate": True}),
+    ],
+    ids=str,
+)
+def test_scalars_of_numpy_are_numbers(ask: Ask, kwargs: dict[str, Any], sent: dict[str, Any]) -> None:
+    wire = Wire()
+    ask(wire, "classify", "a", **kwargs)
+    assert wire.bodies == [{"inputs": "a"} | sent]
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"num_hashes": np.True_},
+        {"num_hashes": np.float64(8.5)},
+        {"num_hashes": np.array([8])},
+        {"alpha": np.float32("nan")},
+        {"alpha": np.str_("0.5")},
+        {"seed": np.True_},
+        {"seed": np.int64(-1)},
+    ],
+    ids=str,
+)
+def test_what_is_no_number_is_none_of_numpy_either(ask: Ask, kwargs: dict[str, Any]) -> None:
+    wire = Wire()
+    with pytest.raises(errors.InvalidRequest, match=f"^{next(iter(kwargs))} is "):
+        ask(wire, "classify", "a", **kwargs)
+    assert wire.requests == []
+
+
+@pytest.mark.parametrize(
+    ("make", "sent"),
+    [
+        (lambda: (text for text in ("a", "b")), ["a", "b"]),
+        (lambda: ("a", "b"), ["a", "b"]),
+        (lambda: {"x": "a", "y": "b"}.values(), ["a", "b"]),
+        (lambda: np.array(["a", "b"]), ["a", "b"]),
+        (lambda: np.array(["a", "b"], dtype=object), ["a", "b"]),
+        (lambda: [np.str_("a")], ["a"]),
+        (lambda: ({"text": text} for text in "ab"), [{"text": "a"}, {"text": "b"}]),
+        (lambda: {"token_ids": np.arange(2, 5)}, [{"token_ids": [2, 3, 4]}]),
+        (lambda: [{"token_ids": np.arange(2, 4, dtype=np.uint8)}], [{"token_ids": [2, 3]}]),
+        (lambda: [{"token_ids": (np.int32(i) for i in (2, 3))}], [{"token_ids": [2, 3]}]),
+        (lambda: [{"token_ids": range(2)}], [{"token_ids": [0, 1]}]),
+        (lambda: [MappingProxyType({"text": "a"})], [{"text": "a"}]),
+    ],
+)
+def test_arrays_and_generators_are_inputs(ask: Ask, make: Callable[[], Any], sent: list[Any]) -> None:
+    """Once read, a generator is empty: what is sent again must be what was sent first."""
+    wire = Wire(httpx.Response(503, headers={"Retry-After": "0"}))
+    ask(wire, "classify", make(), options={"max_retries": 1})
+    assert wire.bodies == [{"inputs": sent}] * 2
+
+
+def test_answers_and_errors_have_request_id_and_status(ask: Ask) -> None:
+    headers = {"X-Request-Id": "id-7"}
+    answer = ask(Wire(httpx.Response(200, json=ANSWER, headers=headers)), "classify", "a")
+    assert (answer.status, answer.request_id) == (200, "id-7")
+    assert "id-7" not in answer.model_dump_json()
+    for response in (
+        httpx.Response(422, json={"error": "alpha is 2", "error_type": "knob_out_of_range"}, headers=headers),
+        httpx.Response(429, headers=headers),
+        httpx.Response(502, text="bad gateway", headers=headers),
+        httpx.Response(200, text="no JSON", headers=headers),
+    ):
+        with pytest.raises(errors.AttenuatorError) as caught:
+            ask(Wire(response), "classify", "a")
+        assert (caught.value.status, caught.value.request_id) == (response.status_code, "id-7")
+    with pytest.raises(errors.ServiceUnreachable) as unreachable:
+        ask(Wire(httpx.ConnectError("refused")), "classify", "a")
+    assert (unreachable.value.status, unreachable.value.request_id) == (None, None)

@@ -139,9 +139,11 @@ def with_trap(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("word", "sentence"), [("bad", "failed"), ("very", "not finite")], ids=["raises", "NaN"])
+@pytest.mark.parametrize(
+    ("word", "inside"), [("bad", "on this batch: "), ("very", "not finite")], ids=["raises", "NaN"]
+)
 def test_a_broken_request_hurts_no_other(
-    start_with: Callable[..., Service], tmp_path: Path, word: str, sentence: str
+    start_with: Callable[..., Service], tmp_path: Path, word: str, inside: str
 ) -> None:
     one = start_with([with_trap(tmp_path / "trap")])
     good = [body | {"inputs": body["inputs"].replace(word, "good")} for body in bodies("yoso", 12, seed=2)]
@@ -155,6 +157,10 @@ def test_a_broken_request_hurts_no_other(
         failed = mixed[6:8]
         assert [answer.status_code for answer in failed] == [500, 500]
         assert {answer.json()["error_type"] for answer in failed} == {"engine_error"}
-        assert sentence in failed[0].json()["error"]
+        for answer in failed:  # what the engine said is for the log alone
+            assert answer.json()["error"].endswith(f"says more, under id {answer.headers['X-Request-Id']}")
+            assert "ONNX" not in answer.json()["error"]
+            lines = [line for line in one.log().splitlines() if f"[{answer.headers['X-Request-Id']}]" in line]
+            assert any(inside in line for line in lines)
         assert [core(answer.json()) for answer in mixed[:6] + mixed[8:]] == alone
     assert one.good()["predictions"]

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from attenuator.api import Classification, LabelScore, Prediction
 from attenuator.clients.calls import UNSET, Unset
 from attenuator.clients.client import Client
-from attenuator.clients.results import Classification, LabelScore, Prediction
 from attenuator.errors import InvalidRequest
 from attenuator.ops.knobs import DEFAULT_SEED, check_seed
 from attenuator.ops.spec import SEED_HIGH

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.table import Table
 
-from attenuator.clients.results import Classification, Prediction
+from attenuator.api import Classification, Prediction
 from attenuator.commands.texts import Item
 
 LINE_CHARACTERS = 200

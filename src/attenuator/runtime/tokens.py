@@ -11,7 +11,7 @@ from tokenizers import Encoding, Tokenizer
 
 from attenuator.bundle import Manifest
 from attenuator.errors import BundleError, EngineError, InputTooLong, InvalidRequest
-from attenuator.ops.knobs import shown
+from attenuator.ops.knobs import shown, whole_number
 
 Ids = npt.NDArray[np.int64]
 
@@ -117,7 +117,8 @@ class TextEncoder:
         # One pass in C for what is nearly always right; the slow one only to name the culprit.
         if set(map(type, token_ids)) != {int} or min(token_ids) < 0 or max(token_ids) >= self.vocab_size:
             for index, value in enumerate(token_ids):
-                if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < self.vocab_size:
+                number = whole_number(value)
+                if number is None or not 0 <= number < self.vocab_size:
                     raise InvalidRequest(
                         f"{param}[{index}] is {shown(value)}, must be {allowed}",
                         param=f"{param}[{index}]",

@@ -1,0 +1,85 @@
+"""From results to what the service answers, in the types of `attenuator.api`."""
+
+from collections.abc import Mapping, Sequence
+
+from attenuator.api import Classification, KnobInfo, LabelScore, ModelInfo, Prediction
+from attenuator.runtime import Device, Model, RowResult
+from attenuator.serve.schema import ParsedRequest
+
+
+def model_info(model: Model) -> ModelInfo:
+    """A model as `GET /v1/models` shows it."""
+    manifest = model.manifest
+    return ModelInfo(
+        name=manifest.name,
+        revision=manifest.revision,
+        device=str(model.device),
+        task=manifest.task,
+        labels=tuple(manifest.labels),
+        max_tokens=manifest.max_tokens,
+        knobs=tuple(KnobInfo.of(knob) for knob in manifest.knobs),
+    )
+
+
+def classification(
+    model: Model,
+    parsed: ParsedRequest,
+    seed: int,
+    results: Sequence[RowResult],
+    tokens: Sequence[int],
+    timing_ms: Mapping[str, float],
+) -> Classification:
+    """The answer to a request.
+
+    Args:
+        model: which ran.
+        parsed: the request.
+        seed: of its random streams.
+        results: one per input.
+        tokens: per input.
+        timing_ms: milliseconds by stage.
+
+    Returns:
+        The body of the answer.
+    """
+    flops = tuple(result.value_flops for result in results if result.value_flops is not None)
+    return Classification(
+        model=model.manifest.name,
+        revision=model.manifest.revision,
+        device=str(model.device),
+        predictions=tuple(_prediction(model, result, parsed) for result in results),
+        knobs=parsed.knobs,
+        requested=parsed.requested,
+        chosen_by="caller" if parsed.requested else "default",
+        seed=seed,
+        tokens=tuple(tokens),
+        value_flops=flops or None,
+        timing_ms=dict(timing_ms),
+    )
+
+
+def _prediction(model: Model, result: RowResult, parsed: ParsedRequest) -> Prediction:
+    scored, top_k = model.predict(result.logits), parsed.options.top_k
+    best = None if top_k is None else scored.ranking[:top_k]
+    return Prediction(
+        label=scored.label,
+        score=scored.score,
+        labels=None if scored.labels is None else tuple(scored.labels),
+        scores=None if best is None else tuple(LabelScore(label=label, score=score) for label, score in best),
+        logits=tuple(scored.logits) if parsed.options.return_logits else None,
+    )
+
+
+def timing_headers(timing_ms: dict[str, float], device: Device, characters: int, tokens: int) -> dict[str, str]:
+    """`Server-Timing`, and the headers that text-embeddings-inference sends (whole milliseconds)."""
+    return {
+        "Server-Timing": ", ".join(f"{name};dur={value}" for name, value in timing_ms.items()),
+        "x-compute-type": "cpu" if device.kind == "cpu" else "gpu",
+        "x-compute-time": str(round(timing_ms["total"])),
+        "x-compute-characters": str(characters),
+        "x-compute-tokens": str(tokens),
+        "x-total-time": str(round(timing_ms["total"])),
+        "x-tokenization-time": str(round(timing_ms["tokenize"])),
+        "x-queue-time": str(round(timing_ms["queue"])),
+        "x-inference-time": str(round(timing_ms["compute"])),
+    }

@@ -1,0 +1,212 @@
+"""What travels over HTTP, as types, once: the service documents and serialises with them, the client returns them.
+
+Requests are strict: unknown fields are refused, booleans and strings are not numbers. Answers are not: fields that a
+newer service adds are ignored, so that older clients keep working.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, create_model
+from pydantic.json_schema import SkipJsonSchema
+
+from attenuator.bundle import BundleKnob
+from attenuator.ops import KNOBS, SEQUENCE_OUTPUTS
+from attenuator.ops.knobs import whole_number
+from attenuator.ops.spec import SEED_HIGH
+
+MAX_INPUTS = 256
+MAX_TIMEOUT_MS = 3_600_000.0
+INPUT_KINDS = 'a text, {"text": ..}, {"text": .., "text_pair": ..} or {"token_ids": [..]}'
+
+
+def _whole(value: Any) -> Any:
+    """Takes 2.0 for 2, as JSON Schema does; leaves everything else to the check that follows."""
+    number = whole_number(value)
+    return value if number is None else number
+
+
+Text = Annotated[str, Field(min_length=1, pattern=r"\S")]
+WHOLE = BeforeValidator(_whole)  # last of all: bounds before it would not be in the schema
+Number = int | float
+
+
+class Body(BaseModel):
+    """Base of what a request consists of."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class TextInput(Body):
+    """A text, or a pair of texts."""
+
+    text: Text
+    text_pair: Text | SkipJsonSchema[None] = None
+
+
+class TokenInput(Body):
+    """Token ids, used as given, special tokens included."""
+
+    token_ids: list[Annotated[int, Field(ge=0), WHOLE]] = Field(min_length=1)
+
+
+class Options(Body):
+    """The fields of a request besides inputs and knobs; each description is also what error sentences say."""
+
+    model: str | SkipJsonSchema[None] = Field(
+        None, description="the name of a served model; may be left out where there is one"
+    )
+    seed: Annotated[int, Field(ge=0, le=SEED_HIGH), WHOLE] | None = Field(
+        None, description=f"a whole number from 0 to {SEED_HIGH}, or null to have one drawn"
+    )
+    timeout_ms: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_MS)] | SkipJsonSchema[None] = Field(
+        None, description=f"a number of milliseconds above 0, at most {MAX_TIMEOUT_MS:g}"
+    )
+    top_k: Annotated[int, Field(ge=1), WHOLE] | SkipJsonSchema[None] = Field(
+        None, description="a whole number from 1 to the number of labels"
+    )
+    truncate: bool = Field(False, description="true or false")
+    return_logits: bool = Field(False, description="true or false")
+
+
+def _request() -> type[Options]:
+    fields: dict[str, Any] = {
+        "inputs": (
+            Text | Annotated[list[Text | TextInput | TokenInput], Field(min_length=1, max_length=MAX_INPUTS)],
+            Field(..., description=f"a text, or 1 to {MAX_INPUTS} of: {INPUT_KINDS}"),
+        )
+    }
+    for knob in KNOBS.values():
+        note = f"{knob.doc} The model's own bounds and default are in GET /v1/models."
+        if knob.dtype == "int32":
+            value: Any = Annotated[int, Field(ge=int(knob.low), le=int(knob.high)), WHOLE]
+        else:
+            value = Annotated[float, Field(ge=knob.low, le=knob.high)]
+        fields[knob.name] = (value, Field(None, description=note))
+    return create_model("ClassifyRequest", __base__=Options, __doc__="Body of POST /v1/classify.", **fields)
+
+
+ClassifyRequest = _request()
+
+
+class Answer(BaseModel):
+    """Base of all answers: they do not change."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class LabelScore(Answer):
+    """One label and its probability (softmax or, multi-label, sigmoid)."""
+
+    label: str
+    score: float
+
+
+class Prediction(Answer):
+    """What the model says about one input."""
+
+    label: str = Field(description="the label with the highest score")
+    score: float = Field(description="its score: softmax, or sigmoid for multi-label models")
+    labels: tuple[str, ...] | SkipJsonSchema[None] = Field(
+        None, description="multi-label only: every label at or above its threshold"
+    )
+    scores: tuple[LabelScore, ...] | SkipJsonSchema[None] = Field(
+        None, description="with top_k only: the best labels, highest score first"
+    )
+    logits: tuple[float, ...] | SkipJsonSchema[None] = Field(
+        None, description="with return_logits only: in the order of the model's labels"
+    )
+
+
+class Classification(Answer):
+    """Answer of POST /v1/classify. Fields that are None are left out of the JSON."""
+
+    model: str = Field(description="which model answered")
+    revision: str = Field(description="SHA-256 that names the bundle's exact content")
+    device: str = Field(description="where it ran: cpu, or cuda:0 with the number of the device")
+    predictions: tuple[Prediction, ...] = Field(description="one per input, in the order sent")
+    knobs: dict[str, Number] = Field(description="the knobs it ran with")
+    requested: dict[str, Number] = Field({}, description="the knobs that the caller set")
+    chosen_by: Literal["caller", "goal", "brownout", "escalation", "default"] = Field(
+        description="who chose the knobs; today caller or default"
+    )
+    expected_agreement: float | SkipJsonSchema[None] = Field(
+        None, description="calibrated models only: share of inputs on which these knobs gave the exact value's label"
+    )
+    seed: int = Field(description="of the random streams; the same request with this seed gives the same answer")
+    tokens: tuple[int, ...] = Field(description="per input, special tokens included")
+    value_flops: tuple[float, ...] | SkipJsonSchema[None] = Field(
+        None, description=f"{SEQUENCE_OUTPUTS['value_flops'].doc}, per input; of models that say so"
+    )
+    timing_ms: dict[str, float] = Field(description="milliseconds by stage: tokenize, queue, compute, total")
+
+    _request_id: str | None = PrivateAttr(None)
+    _status: int | None = PrivateAttr(None)
+
+    @property
+    def request_id(self) -> str | None:
+        """The id under which the service's log has the request; None where no service answered."""
+        return self._request_id
+
+    @property
+    def status(self) -> int | None:
+        """HTTP status; None where no service answered."""
+        return self._status
+
+    def received(self, *, request_id: str | None, status: int) -> None:
+        """Notes how the answer came; for clients."""
+        self._request_id, self._status = request_id, status
+
+
+class KnobInfo(BundleKnob):
+    """A knob of a served model: default, bounds, exact value, and which way accuracy moves."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=False)
+
+    default: Number
+    low: Number
+    high: Number
+    exact: Number
+
+    @classmethod
+    def of(cls, knob: BundleKnob) -> "KnobInfo":
+        """A bundle's knob; whole numbers are written as such."""
+        row = knob.model_dump()
+        if knob.dtype == "int32":
+            row |= {name: int(row[name]) for name in ("default", "low", "high", "exact")}
+        return cls.model_validate(row)
+
+
+class ModelInfo(Answer):
+    """A served model."""
+
+    name: str = Field(description="what requests call it")
+    revision: str = Field(description="SHA-256 that names the bundle's exact content")
+    device: str = Field("", description="where it runs; empty where the server does not say")
+    task: Literal["single_label", "multi_label"]
+    labels: tuple[str, ...] = Field(description="in the order of the logits")
+    max_tokens: int = Field(description="longest input, special tokens included")
+    knobs: tuple[KnobInfo, ...] = Field(description="what a request may set")
+    calibration: dict[str, Any] | None = Field(
+        None, description="what was measured per knob value; null where the model was not calibrated"
+    )
+
+
+class ModelList(Answer):
+    """Answer of GET /v1/models."""
+
+    models: tuple[ModelInfo, ...]
+
+
+class Health(Answer):
+    """Answer of the health routes."""
+
+    status: Literal["live", "starting", "ready", "draining", "stopped"]
+
+
+class ErrorBody(Answer):
+    """Body of every answer that is not a success."""
+
+    error: str = Field(description="what is wrong, in one sentence")
+    error_type: str = Field(description="kind of error, such as knob_out_of_range")
+    param: str | None = Field(description="the field that is wrong, such as inputs[2].text; null where none is")
+    allowed: str | None = Field(description="what is allowed there; null where that does not apply")

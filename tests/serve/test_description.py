@@ -1,0 +1,107 @@
+"""OpenAPI and /docs say what the service does."""
+
+import json
+import re
+import shlex
+from collections.abc import Callable
+from html import unescape
+from typing import Any
+
+import pytest
+from service import GOOD, Service
+
+from attenuator.api import Classification, ErrorBody, Health, ModelList
+from attenuator.ops import KNOBS
+
+
+@pytest.fixture(scope="module")
+def described(service: Service) -> dict[str, Any]:
+    return dict(service.client.get("/openapi.json").json())
+
+
+def test_request_fields_have_their_bounds(described: dict[str, Any]) -> None:
+    schemas = described["components"]["schemas"]
+    request = schemas["ClassifyRequest"]
+    fields = request["properties"]
+    for knob in KNOBS.values():
+        assert (fields[knob.name]["minimum"], fields[knob.name]["maximum"]) == (knob.low, knob.high)
+        assert fields[knob.name]["type"] == ("integer" if knob.dtype == "int32" else "number")
+    assert request["additionalProperties"] is False
+    assert request["required"] == ["inputs"]
+    text, items = fields["inputs"]["anyOf"]
+    assert (text["minLength"], items["minItems"], items["maxItems"]) == (1, 1, 256)
+    assert schemas["TextInput"]["properties"]["text"]["minLength"] == 1
+    assert schemas["TextInput"]["properties"]["text_pair"]["minLength"] == 1
+    ids = schemas["TokenInput"]["properties"]["token_ids"]
+    assert (ids["minItems"], ids["items"]["type"], ids["items"]["minimum"]) == (1, "integer", 0)
+
+
+def test_only_what_takes_null_is_nullable(service: Service, described: dict[str, Any]) -> None:
+    for name, field in described["components"]["schemas"]["ClassifyRequest"]["properties"].items():
+        assert "default" not in field or field["default"] is not None
+        nullable = {"type": "null"} in field.get("anyOf", [])
+        knobs = {knob: GOOD[knob] for knob in KNOBS if knob in GOOD and knob != name}
+        status = service.classify({"model": "yoso", "inputs": "good", **knobs, name: None}).status_code
+        assert (status == 200) == nullable, name
+
+
+def test_every_schema_that_is_named_is_there(described: dict[str, Any]) -> None:
+    names = set(re.findall(r"#/components/schemas/(\w+)", json.dumps(described)))
+    assert {"ClassifyRequest", "Classification", "ErrorBody", "ModelList", "ModelInfo", "KnobInfo", "Health"} <= names
+    assert names <= set(described["components"]["schemas"])
+
+
+def test_routes_list_their_statuses(described: dict[str, Any]) -> None:
+    statuses = {path: set(next(iter(methods.values()))["responses"]) for path, methods in described["paths"].items()}
+    errors = {"400", "404", "408", "413", "415", "422", "429", "500", "503", "504"}
+    assert statuses == {
+        "/v1/classify": {"200", *errors},
+        "/v1/models": {"200", "503"},
+        "/health/live": {"200"},
+        "/health/ready": {"200", "503"},
+    }
+    post = described["paths"]["/v1/classify"]["post"]
+    assert "security" not in post
+    assert "Retry-After" in post["responses"]["429"]["headers"]
+
+
+def test_answers_are_of_their_schemas(service: Service, described: dict[str, Any]) -> None:
+    """The models forbid nothing, so that fields are compared by name too."""
+    answers = {
+        Classification: service.classify(GOOD | {"top_k": 2, "return_logits": True}),
+        ModelList: service.client.get("/v1/models"),
+        Health: service.client.get("/health/ready"),
+        ErrorBody: service.classify({}),
+    }
+    for kind, answer in answers.items():
+        parsed = kind.model_validate_json(answer.content)
+        assert json.loads(parsed.model_dump_json(exclude_none=kind is Classification)) == answer.json()
+        properties = described["components"]["schemas"][kind.__name__]["properties"]
+        assert set(answer.json()) <= set(properties)
+
+
+def test_key_is_declared_where_there_is_one(start: Callable[..., Service]) -> None:
+    one = start("--api-key", "sesame-sesame")
+    described = one.client.get("/openapi.json").json()
+    [(name, scheme)] = described["components"]["securitySchemes"].items()
+    assert (scheme["type"], scheme["scheme"]) == ("http", "bearer")
+    for path, method in (("/v1/classify", "post"), ("/v1/models", "get")):
+        operation = described["paths"][path][method]
+        assert operation["security"] == [{name: []}]
+        assert "401" in operation["responses"]
+        assert "WWW-Authenticate" in operation["responses"]["401"]["headers"]
+    assert "security" not in described["paths"]["/health/ready"]["get"]
+    assert "Authorization: Bearer" in one.client.get("/docs").text
+
+
+def test_example_of_the_page_works_on_a_server_of_several_models(service: Service) -> None:
+    page = service.client.get("/docs").text
+    assert "src=" not in page  # works offline
+    found = re.search(r"<pre>(.*?)</pre>", page, re.DOTALL)
+    assert found
+    words = shlex.split(unescape(found[1]).replace("\\\n", " "))
+    assert words[:3] == ["curl", "-s", f"http://127.0.0.1:{service.port}/v1/classify"]
+    assert words[3:6] == ["-H", "Content-Type: application/json", "-d"]
+    answer = service.client.post(words[2], content=words[6], headers={"Content-Type": "application/json"})
+    assert answer.status_code == 200
+    assert len(answer.json()["predictions"]) == 2
