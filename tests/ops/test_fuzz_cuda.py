@@ -6,16 +6,15 @@
 import numpy as np
 import pytest
 from cases import CASES, Case, make_inputs, output_shapes, random_shape, same_bits, split, take
-from devices import ON_HOST, TORCH, Device
+from devices import CUDA_OPERATORS, ON_HOST, TORCH, Device
 from fuzzing import contract_broken, damage, poison
 
-from attenuator.ops import OPERATORS
 from attenuator.ops.spec import Operator
 
 # On the test device every thread is a fiber.
 TRIALS = {"cuda_on_host": 4, "torch": 40}
 LENGTHS = {"cuda_on_host": (0, 1, 2, 7, 17), "torch": (0, 0, 1, 2, 7, 8, 17, 31, 65, 100, 257, 600)}
-every_operator = pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.key)
+every_operator = pytest.mark.parametrize("operator", CUDA_OPERATORS, ids=lambda operator: operator.key)
 every_device = pytest.mark.parametrize(
     "device", [*ON_HOST, *(pytest.param(device, marks=pytest.mark.cuda) for device in TORCH)], ids=str
 )

@@ -11,12 +11,11 @@ import promises
 import pytest
 from _pytest.mark.structures import ParameterSet
 from cases import CASES, Case, defaults, make_inputs, same_bits
-from devices import CPU, CUDA, ON_HOST, Device
+from devices import CPU, CPU_OPERATORS, CUDA, CUDA_OPERATORS, ON_HOST, Device
 from harness import Array
 from harness_cuda import DATA_TYPES, device_name, run_on_device
 
 from attenuator.errors import EngineError
-from attenuator.ops import OPERATORS
 from attenuator.ops.spec import Operator
 
 # Of the largest magnitude of an output: sums in another order, and the rounding of the output itself.
@@ -48,9 +47,10 @@ def on_cuda(cases: list[Case]) -> list[ParameterSet]:
     ]
 
 
-FEW = [case for operator in OPERATORS for case in one_choice_each(operator)]
-STANDARD = [defaults(operator) for operator in OPERATORS]
-every_case = pytest.mark.parametrize(("device", "case"), [*on_host(STANDARD), *on_cuda(CASES)])
+ALL = [case for case in CASES if case.operator in CUDA_OPERATORS]
+FEW = [case for operator in CUDA_OPERATORS for case in one_choice_each(operator)]
+STANDARD = [defaults(operator) for operator in CUDA_OPERATORS]
+every_case = pytest.mark.parametrize(("device", "case"), [*on_host(STANDARD), *on_cuda(ALL)])
 
 
 def test_the_test_device_is_what_it_says() -> None:
@@ -87,7 +87,7 @@ def exact_and_rounded(device: Device, case: Case) -> dict[str, Array]:
     return inputs
 
 
-@pytest.mark.parametrize(("device", "case"), [*on_host(FEW), *on_cuda(CASES)])
+@pytest.mark.parametrize(("device", "case"), [*on_host(FEW), *on_cuda(ALL)])
 def test_exact_values_are_those_of_the_cpu(device: Device, case: Case) -> None:
     inputs = exact_and_rounded(device, case)
     for found, expected in zip(device.run(case, inputs), CPU.run(case, inputs), strict=True):
@@ -107,7 +107,7 @@ def test_no_result_depends_on_the_order_of_a_blocks_threads(
     assert all(same_bits(outputs, found[0]) for outputs in found[1:])
 
 
-@pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.key)
+@pytest.mark.parametrize("operator", CUDA_OPERATORS, ids=lambda operator: operator.key)
 def test_memory_that_is_not_aligned_is_refused_by_name(operator: Operator) -> None:
     case = defaults(operator)
     inputs = make_inputs(case, (3,))
@@ -128,3 +128,12 @@ def test_no_launch_asks_for_more_shared_memory_than_a_block_has(
     monkeypatch.setenv("ATTENUATOR_ON_HOST_SHARED", str(shared_bytes))
     for found, before in zip(device.run(case, inputs), expected, strict=True):
         np.testing.assert_allclose(found, before, rtol=0, atol=TOLERANCE[device.data] * max(1, np.abs(before).max()))
+
+
+@pytest.mark.parametrize("data", DATA_TYPES)
+@pytest.mark.parametrize("operator", CPU_OPERATORS, ids=lambda operator: operator.key)
+def test_an_operator_on_cpu_only_says_so(operator: Operator, data: str) -> None:
+    case = defaults(operator)
+    sentence = f"{operator.name}: runs on the CPU only: it has no CUDA kernel, so load the model on the CPU"
+    with pytest.raises(EngineError, match=f"^{sentence}$"):
+        run_on_device(operator.name, make_inputs(case, (3, 0)), case.attributes, data)

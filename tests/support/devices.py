@@ -5,6 +5,7 @@ The CPU and a GPU through ONNX Runtime, a GPU through PyTorch, the test device t
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import resources
 
 import harness_cuda
 from cases import RAGGED, Case, run_case
@@ -12,6 +13,7 @@ from harness import Array, build_model, open_session, run
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
 from attenuator.errors import EngineError
+from attenuator.ops import FOLDERS, OPERATORS, package
 
 # Every thread is a fiber there: few tokens, but in one sequence, whose knob is rough, more than a warp has lanes and
 # enough for MCA to sample.
@@ -76,3 +78,9 @@ CPU = Device("cpu")
 ON_HOST = tuple(Device("cuda_on_host", data) for data in harness_cuda.DATA_TYPES)
 CUDA = tuple(Device("cuda", data) for data in harness_cuda.DATA_TYPES)
 TORCH = tuple(Device("torch", data) for data in harness_cuda.DATA_TYPES)
+
+CUDA_OPERATORS = tuple(
+    operator for operator in OPERATORS if resources.files(package(operator.key)).joinpath("cuda").is_dir()
+)
+# The operators of the product that have no kernels for CUDA.
+CPU_OPERATORS = tuple(operator for operator in OPERATORS if operator not in CUDA_OPERATORS and operator.key in FOLDERS)
