@@ -1,0 +1,130 @@
+// LinearAttention's kernels for any Simd.
+//
+// A block of 64 rows at a time: features of the keys (or queries) go to scratch, and values beside
+// them, padded to whole registers; then a product of register tiles. Memory traffic is one read of
+// each input and one write of the output; the state (20 KiB at 64 by 64) stays in the cache. Every
+// element of the state is a chain of fused multiply-adds over a block's rows, added to those of
+// the blocks before; every numerator is a chain over head_dim. No element's chain depends on the
+// tile that it falls into.
+#include "ops/common/attention/cpu/tile.inl"
+#include "ops/linear/cpu/kernel.h"
+
+namespace attenuator::linear {
+namespace {
+
+constexpr float kLog2E = 1.44269504088896341f;
+constexpr float kLeast = -87.0f;  // e^x below is taken for 0: 2^-126 is the smallest normal number
+
+// elu(x) + 1 = max(x, 0) + e^min(x, 0). Max and Min give their second operand where one is NaN.
+inline Simd::Vector Features(Simd::Vector x) {
+  const Simd::Vector zero = Simd::Zero();
+  const Simd::Vector power = Simd::Exp2(Simd::Min(zero, x), Simd::Set(kLog2E), Simd::Set(kLeast));
+  return Simd::Add(Simd::Max(zero, x), power);
+}
+
+void FeatureRows(HeadRows rows, std::int64_t count, std::int64_t head_dim, float* features) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float* row = rows.data + i * rows.stride;
+    float* to = features + i * head_dim;
+    std::int64_t c = 0;
+    for (; c + Simd::kWidth <= head_dim; c += Simd::kWidth) {
+      Simd::Store(to + c, Features(Simd::Load(row + c)));
+    }
+    if (c < head_dim) {
+      const std::int64_t left = head_dim - c;
+      Simd::StoreFirst(to + c, Features(Simd::LoadFirst(row + c, left)), left);
+    }
+  }
+}
+
+// The values with a 1 behind each row, zeros behind that.
+void ValueRows(HeadRows rows, std::int64_t count, std::int64_t value_dim, float* values) {
+  const std::int64_t columns = StateColumns(value_dim);
+  for (std::int64_t i = 0; i < count; ++i) {
+    float* to = values + i * columns;
+    __builtin_memcpy(to, rows.data + i * rows.stride, sizeof(float) * value_dim);
+    to[value_dim] = 1.0f;
+    for (std::int64_t c = value_dim + 1; c < columns; ++c) to[c] = 0.0f;
+  }
+}
+
+// c[r, :] = sum over k of A(r, k) * b[k, :], or added to what is there. Rows of b and c lie
+// `pitch` floats apart.
+template <class Order, bool kAdd>
+struct Product {
+  template <int kRows, int kVectors>
+  struct Tile {
+    static void Run(const float* a, std::int64_t a_stride, const float* b, std::int64_t pitch,
+                    std::int64_t depth, float* c) {
+      Vector sums[kRows][kVectors];
+      MultiplyTile<Order, kRows, kVectors>(a, a_stride, b, pitch, depth, sums);
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) {
+          float* to = c + r * pitch + v * Simd::kWidth;
+          Simd::Store(to, kAdd ? Simd::Add(Simd::Load(to), sums[r][v]) : sums[r][v]);
+        }
+      }
+    }
+  };
+
+  // `rows` by `pitch` elements; from one row of A to the next it is `a_step` floats.
+  static void Run(const float* a, std::int64_t a_stride, std::int64_t a_step, const float* b,
+                  std::int64_t pitch, std::int64_t depth, std::int64_t rows, float* c) {
+    const std::int64_t vectors = pitch / Simd::kWidth;
+    for (std::int64_t v = 0; v < vectors; v += Simd::kTileVectors) {
+      const int across = static_cast<int>(Smaller(Simd::kTileVectors, vectors - v));
+      const std::int64_t most = Simd::TileRows(across), column = v * Simd::kWidth;
+      for (std::int64_t r = 0; r < rows; r += most) {
+        const int down = static_cast<int>(Smaller(most, rows - r));
+        TileTable<Tile>::Get(down, across)(a + r * a_step, a_stride, b + column, pitch, depth,
+                                           c + r * pitch + column);
+      }
+    }
+  }
+};
+
+void Summarise(const HeadShape& shape, HeadRows key, HeadRows value, std::int64_t count,
+               float* state, float* scratch) {
+  const std::int64_t head_dim = shape.head_dim, columns = StateColumns(shape.value_dim);
+  float* features = scratch;
+  float* values = scratch + kBlock * head_dim;
+  for (std::int64_t begin = 0; begin < count; begin += kBlock) {
+    const std::int64_t rows = Smaller(kBlock, count - begin);
+    FeatureRows({key.data + begin * key.stride, key.stride}, rows, head_dim, features);
+    ValueRows({value.data + begin * value.stride, value.stride}, rows, shape.value_dim, values);
+    const auto run = begin == 0 ? &Product<ByColumn, false>::Run : &Product<ByColumn, true>::Run;
+    run(features, head_dim, 1, values, columns, rows, head_dim, state);
+  }
+}
+
+void Divide(const float* row, std::int64_t value_dim, float* output) {
+  const float denominator = row[value_dim];
+  const Vector all = Simd::Set(denominator), zero = Simd::Zero();
+  for (std::int64_t c = 0; c < value_dim; c += Simd::kWidth) {
+    const Vector y = denominator == 0.0f ? zero : Simd::Div(Simd::Load(row + c), all);
+    Simd::StoreFirst(output + c, y, Smaller(Simd::kWidth, value_dim - c));
+  }
+}
+
+void Apply(const HeadShape& shape, HeadRows query, std::int64_t count, const float* state,
+           float* output, std::int64_t output_stride, float* scratch) {
+  const std::int64_t head_dim = shape.head_dim, columns = StateColumns(shape.value_dim);
+  float* features = scratch;
+  float* quotients = scratch + kBlock * head_dim;
+  for (std::int64_t begin = 0; begin < count; begin += kBlock) {
+    const std::int64_t rows = Smaller(kBlock, count - begin);
+    FeatureRows({query.data + begin * query.stride, query.stride}, rows, head_dim, features);
+    Product<ByRow, false>::Run(features, head_dim, head_dim, state, columns, head_dim, rows,
+                               quotients);
+    for (std::int64_t i = 0; i < rows; ++i) {
+      Divide(quotients + i * columns, shape.value_dim, output + (begin + i) * output_stride);
+    }
+  }
+}
+
+constexpr Kernels kKernels{.summarise = &Summarise, .apply = &Apply};
+
+}  // namespace
+}  // namespace attenuator::linear

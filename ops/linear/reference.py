@@ -1,0 +1,51 @@
+"""LinearAttention in NumPy, float64, as plainly as it can be said."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.floating[Any]]
+
+
+def features(rows: Floats) -> NDArray[np.float64]:
+    """elu(x) + 1 of each element: x + 1 above 0, exp(x) below (Katharopoulos et al., ICML 2020, equation 7)."""
+    wide = rows.astype(np.float64)
+    return np.asarray(np.where(wide > 0, wide + 1, np.exp(np.minimum(wide, 0))))
+
+
+def linear_attention(
+    query: Floats,
+    key: Floats,
+    value: Floats,
+    cu_seqlens: NDArray[np.int32],
+    *,
+    num_heads: int,
+    queries: str = "all",
+) -> NDArray[np.float64]:
+    """Katharopoulos et al., ICML 2020, equations 4 to 6, not causal, for each head of each sequence of a packed batch.
+
+    Args:
+        query: [T, num_heads * head_dim]; [B, num_heads * head_dim] where `queries` is `first`.
+        key: [T, num_heads * head_dim].
+        value: [T, num_heads * value_dim].
+        cu_seqlens: [B + 1], offsets of the sequences.
+        num_heads: heads.
+        queries: `all`, or `first`: row b is the first row of sequence b; 0 for an empty sequence.
+
+    Returns:
+        [rows of query, num_heads * value_dim].
+    """
+    head_dim, value_dim = key.shape[1] // num_heads, value.shape[1] // num_heads
+    output = np.zeros((len(query), value.shape[1]))
+    for b, (begin, end) in enumerate(zip(cu_seqlens[:-1], cu_seqlens[1:], strict=True)):
+        if begin == end:
+            continue
+        rows = slice(begin, end) if queries == "all" else slice(b, b + 1)
+        for head in range(num_heads):
+            columns = slice(head * head_dim, (head + 1) * head_dim)
+            values = slice(head * value_dim, (head + 1) * value_dim)
+            of_queries, of_keys = features(query[rows, columns]), features(key[begin:end, columns])
+            mixed = of_queries @ (of_keys.T @ value[begin:end, values].astype(np.float64))
+            output[rows, values] = mixed / (of_queries @ of_keys.sum(axis=0))[:, None]
+    return output
