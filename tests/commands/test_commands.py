@@ -107,7 +107,7 @@ def test_classify_shows_a_table_on_a_terminal(
     output = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", output)
     lines = output.splitlines()
     assert lines[0].split()[:3] == ["label", "score", "best"]
-    assert "value FLOPs" in lines[0]
+    assert "value_flops" in lines[0]
     assert "[good]" in output
     assert "alpha 0.3 (chosen by caller), seed 0" in lines[-1]
 

@@ -142,7 +142,7 @@ def test_value_flops_that_are_no_share(bundles: dict[str, Path], tmp_path: Path,
     model.graph.node.append(helper.make_node("Mul", ["plain_flops", "factor"], ["value_flops"]))
     onnx.save(model, folder / bundle.MODEL)
     tiny.sign(folder)
-    refused(folder, "gives value_flops", "must be a share")
+    refused(folder, "gives value_flops", "must be finite and at least 0: share of")
 
 
 @pytest.mark.parametrize("count", [3, 5])

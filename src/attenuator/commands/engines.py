@@ -106,6 +106,7 @@ class BundleEngine:
             InvalidRequest: an input or a knob is wrong.
         """
         from attenuator.runtime import Row
+        from attenuator.runtime.batch import by_output
 
         model, manifest = self._model, self._model.manifest
         started = time.perf_counter()
@@ -120,7 +121,6 @@ class BundleEngine:
         tokenized = time.perf_counter()
         results = model.run([Row(item.token_ids, item.type_ids, knobs, seed) for item in encoded])
         computed = time.perf_counter()
-        flops = [result.value_flops for result in results if result.value_flops is not None]
         return Classification(
             model=manifest.name,
             revision=manifest.revision,
@@ -131,8 +131,8 @@ class BundleEngine:
             chosen_by="caller" if options.knobs else "default",
             seed=seed,
             tokens=tuple(len(item.token_ids) for item in encoded),
-            value_flops=tuple(flops) or None,
             timing_ms={"tokenize": (tokenized - started) * 1e3, "compute": (computed - tokenized) * 1e3},
+            **by_output(results),
         )
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from attenuator.api import Classification, Prediction
 from attenuator.commands.texts import Item
+from attenuator.ops import SEQUENCE_OUTPUTS
 
 LINE_CHARACTERS = 200
 SHORTEST_EXCERPT = 20
@@ -47,6 +48,12 @@ def logits_of(prediction: Prediction) -> str:
     return " ".join(f"{value:.4f}" for value in prediction.logits or ())
 
 
+def outputs_of(answer: Classification) -> dict[str, tuple[float, ...]]:
+    """What the answer says of each input beside prediction and tokens, by name."""
+    values = {name: getattr(answer, name, None) for name in SEQUENCE_OUTPUTS}
+    return {name: value for name, value in values.items() if value is not None}
+
+
 class JsonLines:
     """One JSON object per input."""
 
@@ -55,8 +62,7 @@ class JsonLines:
         for index, (item, prediction) in enumerate(zip(items, answer.predictions, strict=True)):
             record: dict[str, Any] = {"input": item.where, **prediction.model_dump(mode="json", exclude_none=True)}
             record["tokens"] = answer.tokens[index]
-            if answer.value_flops is not None:
-                record["value_flops"] = answer.value_flops[index]
+            record |= {name: values[index] for name, values in outputs_of(answer).items()}
             record |= {"knobs": answer.knobs, "chosen_by": answer.chosen_by, "seed": answer.seed}
             record |= {"model": answer.model, "revision": answer.revision, "device": answer.device}
             print(json.dumps(record, ensure_ascii=False))
@@ -86,14 +92,16 @@ class TextTable:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._rows: list[tuple[Item, Prediction, int, float | None]] = []
+        self._rows: list[tuple[Item, Prediction, int]] = []
+        self._outputs: dict[str, list[str]] = {}
         self._last: Classification | None = None
         self._compute_ms = 0.0
 
     def show(self, items: Sequence[Item], answer: Classification) -> None:
         """Keeps the answers for the table."""
-        flops = answer.value_flops or (None,) * len(items)
-        self._rows += zip(items, answer.predictions, answer.tokens, flops, strict=True)
+        self._rows += zip(items, answer.predictions, answer.tokens, strict=True)
+        for name, values in outputs_of(answer).items():
+            self._outputs.setdefault(name, []).extend(f"{value:.3g}" for value in values)
         self._last = answer
         self._compute_ms += answer.timing_ms.get("compute", 0.0)
 
@@ -106,10 +114,10 @@ class TextTable:
         room = max(SHORTEST_EXCERPT, self._console.width - used)
         table = Table(box=None, pad_edge=False)
         for name in header:
-            number = name in ("score", "tokens", "value FLOPs")
+            number = name in ("score", "tokens", *self._outputs)
             table.add_column(name, justify="right" if number else "left", no_wrap=number)
         table.add_column("input", no_wrap=True, min_width=SHORTEST_EXCERPT)
-        for (item, _, _, _), cells in zip(self._rows, rows, strict=True):
+        for (item, _, _), cells in zip(self._rows, rows, strict=True):
             table.add_row(*cells, cut(item.excerpt, room))
         self._console.print(table)
         last = self._last
@@ -123,12 +131,12 @@ class TextTable:
     def _cells(self) -> tuple[list[str], list[list[str]]]:
         """Header and rows, the inputs themselves apart; only columns that have something to say."""
         columns: dict[str, list[str]] = {
-            "label": [labels_of(prediction) for _, prediction, _, _ in self._rows],
-            "score": [f"{prediction.score:.4f}" for _, prediction, _, _ in self._rows],
-            "best": [best_of(prediction) for _, prediction, _, _ in self._rows],
-            "logits": [logits_of(prediction) for _, prediction, _, _ in self._rows],
-            "tokens": [str(tokens) for _, _, tokens, _ in self._rows],
-            "value FLOPs": ["" if flops is None else f"{flops:.0%}" for _, _, _, flops in self._rows],
+            "label": [labels_of(prediction) for _, prediction, _ in self._rows],
+            "score": [f"{prediction.score:.4f}" for _, prediction, _ in self._rows],
+            "best": [best_of(prediction) for _, prediction, _ in self._rows],
+            "logits": [logits_of(prediction) for _, prediction, _ in self._rows],
+            "tokens": [str(tokens) for _, _, tokens in self._rows],
+            **self._outputs,
         }
         shown = {name: cells for name, cells in columns.items() if any(cells)}
         return list(shown), [list(row) for row in zip(*shown.values(), strict=True)]

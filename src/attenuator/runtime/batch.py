@@ -1,7 +1,7 @@
 """Packed batches: rows of any length and knob, laid end to end as the arrays that the graph takes."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -40,11 +40,22 @@ class RowResult:
 
     Attributes:
         logits: float32 `[num_labels]`.
-        value_flops: share of the exact value projection's multiply-adds spent, or None where the model does not say.
+        outputs: what the graph says of the row beside its logits, by name in `attenuator.ops.SEQUENCE_OUTPUTS`.
     """
 
     logits: npt.NDArray[np.float32]
-    value_flops: float | None
+    outputs: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def value_flops(self) -> float | None:
+        """The output of this name, None where the model has none."""
+        return self.outputs.get("value_flops")
+
+
+def by_output(results: Sequence[RowResult]) -> dict[str, tuple[float, ...]]:
+    """Value per row by name, for every output that all results have beside their logits; as answers say them."""
+    names = results[0].outputs if results else ()
+    return {name: tuple(result.outputs[name] for result in results) for name in names}
 
 
 def pack(rows: Sequence[Row], manifest: Manifest) -> dict[str, npt.NDArray[Any]]:

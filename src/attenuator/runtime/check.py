@@ -20,6 +20,7 @@ import numpy.typing as npt
 from attenuator import ops
 from attenuator.bundle import CALIBRATION, MANIFEST, MODEL, PROBE, TOKENIZER, Manifest, read_manifest
 from attenuator.errors import AttenuatorError, BundleError, DeviceUnavailable, OperatorLibraryMissing
+from attenuator.ops import SEQUENCE_OUTPUTS
 from attenuator.ops.spec import DOMAIN, merge_knobs
 from attenuator.precision import PRECISIONS
 from attenuator.runtime.batch import Row
@@ -245,7 +246,7 @@ def check_signature(folder: Path, manifest: Manifest, session: Any) -> None:
         if entry.type != INPUT_TYPES["float"]:
             raise BundleError(f"{where} gives {entry.name!r} as {entry.type}, must be {INPUT_TYPES['float']}")
     names = [entry.name for entry in session.get_outputs()]
-    if names != manifest.outputs or "logits" not in names or not set(names) <= {"logits", "value_flops"}:
+    if names != manifest.outputs or "logits" not in names or not set(names) <= {"logits", *SEQUENCE_OUTPUTS}:
         raise BundleError(f"{where} gives {names}, {MANIFEST} says {manifest.outputs}")
     # A graph may leave the number open; what a run then gives is compared by `Model.run`.
     width = session.get_outputs()[names.index("logits")].shape[-1:]
@@ -297,8 +298,12 @@ def check_probe(folder: Path, model: Model, inputs: list[Encoded], expected: npt
     except AttenuatorError as error:
         raise BundleError(f"bundle {folder}: {MODEL} fails on the probe: {first_line(error)}") from None
     for result in found:
-        if result.value_flops is not None and not 0 <= result.value_flops < math.inf:  # NaN neither
-            raise BundleError(f"bundle {folder}: {MODEL} gives value_flops {result.value_flops:g}, must be a share")
+        for name, value in result.outputs.items():
+            if not 0 <= value < math.inf:  # NaN neither
+                raise BundleError(
+                    f"bundle {folder}: {MODEL} gives {name} {value:g}, must be finite and at least 0: "
+                    f"{SEQUENCE_OUTPUTS[name].doc}"
+                )
     logits = np.stack([result.logits for result in found])
     difference = np.abs(logits - expected) / np.maximum(1.0, np.abs(expected))
     worst = float(difference.max()) if np.isfinite(difference).all() else float("inf")

@@ -121,16 +121,15 @@ class Model:
         except Exception as error:  # ORT raises its own kinds and, when memory is short, RuntimeError
             raise EngineError(f"model '{self.manifest.name}' failed on this batch", detail=first_line(error)) from error
         by_name = dict(zip(outputs, found, strict=True))
-        flops = by_name.get("value_flops")
-        shapes = {"logits": (len(rows), len(self.manifest.labels)), "value_flops": (len(rows),)}
         for name, array in by_name.items():  # rows would get no answer, or each other's
-            if array.shape != shapes[name]:
+            shape = (len(rows), len(self.manifest.labels)) if name == "logits" else (len(rows),)
+            if array.shape != shape:
                 raise EngineError(
                     f"model '{self.manifest.name}' gives {name} {list(array.shape)} for a batch, "
-                    f"must be {list(shapes[name])}: sequences{' by labels' if name == 'logits' else ''}"
+                    f"must be {list(shape)}: sequences{' by labels' if name == 'logits' else ''}"
                 )
         return [
-            RowResult(logits, None if flops is None else float(flops[index]))
+            RowResult(logits, {name: float(values[index]) for name, values in by_name.items() if name != "logits"})
             for index, logits in enumerate(by_name["logits"])
         ]
 
