@@ -17,8 +17,8 @@ enum class Isa { kAvx2, kAvx512, kAvx512Vnni, kAvx512Amx };  // each includes th
 // variable holds another word.
 Isa CpuIsa();
 
-// Whether AMX may be used beside it. Not part of CpuIsa(), since the system has to be asked for it
-// (EnableAmx, amx.h), which only those should do who have a use for tiles. Asks once.
+// Whether AMX may be used as well. Not part of CpuIsa(): a process has to request AMX from the
+// system (EnableAmx, amx.h), and only operators that use tiles should. Requests it once.
 bool CpuHasAmx();
 
 // `avx2`, `avx512`, `avx512_vnni` or `avx512_amx`.

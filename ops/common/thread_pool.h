@@ -1,4 +1,4 @@
-// How kernels use threads: a loop over tasks, whoever owns the threads.
+// How kernels use threads: a loop over tasks, on threads that the host owns.
 //
 // ONNX Runtime's pool must not be unwound by an exception (its workers go on using the caller's
 // stack: SIGSEGV), so every task's exception is caught where it happens and the first one is

@@ -1,4 +1,4 @@
-// What one run of McaAttention is given, checked: the same for the CPU and the CUDA operator.
+// The inputs of one run of McaAttention, checked: the same for the CPU and the CUDA operator.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct Inputs {
   const float* alpha;        // [B]
   const std::int64_t* seed;  // [B]
   std::int64_t head_dim;     // D
-  bool first;                // row b of query stands at the first position of sequence b
+  bool first;                // row b of query is the first row of sequence b
 
   std::int64_t channels() const { return hidden.columns(); }
   std::int64_t width() const { return key.columns(); }

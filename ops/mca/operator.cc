@@ -10,13 +10,10 @@
 #include "ops/mca/cpu/head.h"
 #include "ops/mca/inputs.h"
 
-namespace attenuator {
+namespace attenuator::mca {
 namespace {
 
 using Spec = spec::McaAttention;
-using mca::Call;
-using mca::SequenceFacts;
-using mca::Weights;
 
 // Floats of hidden rows that stay in the second-level cache from head to head.
 constexpr std::int64_t kCachedFloats = 256 * 1024;
@@ -24,7 +21,7 @@ constexpr std::int64_t kCachedFloats = 256 * 1024;
 class McaAttentionKernel final : public Kernel {
  public:
   explicit McaAttentionKernel(const NodeReader& reader) : attributes_(Spec::Read(reader)) {
-    mca::CheckAttributes(attributes_);
+    CheckAttributes(attributes_);
     const auto weight = reader.ConstantInput(Spec::kValueWeightInput);
     // A weight of a wrong shape is refused by the first run, with the other inputs beside it.
     if (!weight || weight->columns() % attributes_.num_heads != 0) return;
@@ -34,7 +31,7 @@ class McaAttentionKernel final : public Kernel {
   }
 
   void Run(RunContext& context) const override {
-    const mca::Inputs inputs = mca::CheckInputs(context, attributes_);
+    const Inputs inputs = CheckInputs(context, attributes_);
     const TensorView &query = inputs.query, &key = inputs.key, &weight = inputs.weight;
     const Sequences& sequences = inputs.sequences;
     const std::int64_t heads = attributes_.num_heads, head_dim = inputs.head_dim;
@@ -58,18 +55,18 @@ class McaAttentionKernel final : public Kernel {
       std::memcpy(padded_bias.get() + h * weights.padded, inputs.bias.floats() + h * head_dim,
                   sizeof(float) * head_dim);
     }
-    Call call{attributes_,
-              weights,
-              sequences,
-              query.floats(),
-              key.floats(),
-              inputs.hidden.floats(),
-              padded_bias.get(),
-              inputs.alpha,
-              inputs.seed,
-              output,
-              std::vector<SequenceFacts>(sequences.batch),
-              std::vector<mca::HeadResult>(sequences.batch * heads)};
+    Call call{.attributes = attributes_,
+              .weights = weights,
+              .sequences = sequences,
+              .query = query.floats(),
+              .key = key.floats(),
+              .hidden = inputs.hidden.floats(),
+              .bias = padded_bias.get(),
+              .alpha = inputs.alpha,
+              .seed = inputs.seed,
+              .output = output,
+              .facts = std::vector<SequenceFacts>(sequences.batch),
+              .heads = std::vector<HeadResult>(sequences.batch * heads)};
     Study(call, context.threads());
     RunHeads(call, context.threads());
     for (std::int64_t b = 0; b < sequences.batch; ++b) value_flops[b] = Finish(call, b);
@@ -77,17 +74,17 @@ class McaAttentionKernel final : public Kernel {
 
  private:
   Weights Pack(const TensorView& weight, std::int64_t head_dim, bool approximate) const {
-    return mca::PackWeights(weight.floats(), weight.rows(), attributes_.num_heads, head_dim,
-                            attributes_.estimator,
-                            approximate && attributes_.queries == Spec::Queries::kAll);
+    return PackWeights(weight.floats(), weight.rows(), attributes_.num_heads, head_dim,
+                       attributes_.estimator,
+                       approximate && attributes_.queries == Spec::Queries::kAll);
   }
 
   // Facts of sequences that may be approximated.
   static void Study(Call& call, ThreadPool& threads) {
     threads.For(call.sequences.batch, [&](std::int64_t b) {
       if (call.sequences.length(b) == 0 || !call.approximate(b)) return;
-      mca::Measure(call.hidden_rows(b), call.weights.channels, call.window(b),
-                   call.attributes.estimator, &call.facts[b]);
+      Measure(call.hidden_rows(b), call.weights.channels, call.window(b), call.attributes.estimator,
+              &call.facts[b]);
     });
   }
 
@@ -116,20 +113,19 @@ class McaAttentionKernel final : public Kernel {
     for (std::int64_t b = 0; b < call.sequences.batch; ++b) {
       const std::int64_t n = call.sequences.length(b);
       if (n == 0 || !call.facts[b].finite) continue;
-      if (call.first() || n <= mca::kStoredLength) {
+      if (call.first() || n <= kStoredLength) {
         short_ones.push_back(b);
         continue;
       }
-      const AlignedArray<float> memory = MakeAligned<float>(mca::HeadFloats(call, b));
+      const AlignedArray<float> memory = MakeAligned<float>(HeadFloats(call, b));
       for (std::int64_t h = 0; h < heads; ++h) {
-        call.heads[b * heads + h] = mca::RunLongHead(call, b, h, memory.get(), threads);
+        call.heads[b * heads + h] = RunLongHead(call, b, h, memory.get(), threads);
       }
     }
     const std::vector<Task> tasks = InCacheOrder(call, short_ones);
     threads.For(static_cast<std::int64_t>(tasks.size()), [&](std::int64_t index) {
       const Task& task = tasks[index];
-      call.heads[task.sequence * heads + task.head] =
-          mca::RunShortHead(call, task.sequence, task.head);
+      call.heads[task.sequence * heads + task.head] = RunShortHead(call, task.sequence, task.head);
     });
   }
 
@@ -137,8 +133,8 @@ class McaAttentionKernel final : public Kernel {
     std::int64_t sequence, head;
   };
 
-  // Neighbouring tasks find each other's data in the cache: sequences whose hidden rows fit into it
-  // together, head by head, so that these share the head's weight too.
+  // Orders tasks so that neighbours share data in the cache: sequences whose hidden rows fit into
+  // it together, head by head, so that they share the head's weight too.
   static std::vector<Task> InCacheOrder(const Call& call, const std::vector<std::int64_t>& ones) {
     const std::int64_t most = kCachedFloats / call.weights.channels;
     std::vector<Task> tasks;
@@ -159,10 +155,13 @@ class McaAttentionKernel final : public Kernel {
 };
 
 }  // namespace
+}  // namespace attenuator::mca
+
+namespace attenuator {
 
 template <>
-std::unique_ptr<Kernel> MakeKernel<Spec>(const NodeReader& reader) {
-  return std::make_unique<McaAttentionKernel>(reader);
+std::unique_ptr<Kernel> MakeKernel<spec::McaAttention>(const NodeReader& reader) {
+  return std::make_unique<mca::McaAttentionKernel>(reader);
 }
 
 }  // namespace attenuator

@@ -4,6 +4,7 @@ The choices a sample depends on (uniform numbers, inverse probabilities) are rou
 them, so that both keep the same columns. Only a token whose r lies within rounding of an integer may differ.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -253,64 +254,141 @@ def mca_attention(
     output = np.zeros(query.shape)
     value_flops = np.ones(len(alpha))
     for b, (begin, end) in enumerate(zip(cu_seqlens[:-1], cu_seqlens[1:], strict=True)):
-        x, length = hidden[begin:end], int(end - begin)
+        length = int(end - begin)
         if length == 0:
             continue
         first = queries == "first"
         rows = slice(b, b + 1) if first else slice(begin, end)
-        keys, wide_first = row_keys(length, window, global_tokens)
-        approximate = worth_approximating(length, channels, float(alpha[b]), estimator, window, global_tokens)
-        overhead = channels * (1 + length / head_dim) if wide_first else 0.0
-        beta = smallest_row_sum(np.linalg.norm(x.astype(np.float64), axis=1), window, global_tokens) / keys
-        mean = x.astype(np.float64).mean(axis=0)
-        distances = np.linalg.norm(x - mean, axis=1)
-        probe = probe_of(length, window)
+        sequence = _study(hidden[begin:end], float(alpha[b]), int(seed[b]), layer, estimator, window, global_tokens)
         columns = 0.0
         for head in range(num_heads):
             block = slice(head * head_dim, (head + 1) * head_dim)
             weight, bias = value_weight[:, block], value_bias[block].astype(np.float64)
             a = probabilities(query[rows, block], key[begin:end, block], scale, window, global_tokens)
-            exact = x.astype(np.float64) @ weight
-            if alpha[b] == 0 or (first and length == 1):
-                values, spent = exact, float(length * channels)
-            elif first:
-                # (A X) W: the attended keys are mixed before they are projected.
-                values, spent = exact, channels + channels * np.count_nonzero(a) / head_dim
-            elif not approximate:
-                values, spent = exact, float(length * channels)
+            if first:
+                output[rows, block] = a @ (sequence.hidden.astype(np.float64) @ weight) + bias
+                columns += _first_row_columns(sequence, int(np.count_nonzero(a)), head_dim)
             else:
-                maxima = a[int(wide_first) :].max(axis=0)
-                wanted = wanted_samples(maxima, keys, float(alpha[b]))
-                asked = probe.rows > 0 and estimator != "paper"
-                if not np.any(weight) or (
-                    asked
-                    and not promising(
-                        a[probe.first_row : probe.first_row + probe.rows].max(axis=0),
-                        distances,
-                        weight,
-                        keys,
-                        float(alpha[b]),
-                        estimator,
-                        probe,
-                        overhead + maxima_cost(length, window, head_dim),
-                        beta,
-                    )
-                ):
-                    values, spent = exact, float(length * channels)
-                elif estimator == "sampled":
-                    u = uniforms(int(seed[b]), layer, head, channels)
-                    values, spent = project_sampled(x, weight, centre_of(x, window, global_tokens), wanted, u, overhead)
-                elif estimator == "paper":
-                    values, spent = project_paper(x, weight, wanted, int(seed[b]), layer, head, overhead)
-                else:
-                    values, spent = project_deterministic(
-                        x, weight, mean, maxima, keys, float(alpha[b]), beta, overhead
-                    )
-            result = a @ values + bias
-            if wide_first and approximate and alpha[b] > 0 and not first:
-                result[0] = a[0] @ exact + bias
-                spent += 0.0 if np.array_equal(values, exact) else overhead
-            output[rows, block] = result
-            columns += spent
+                output[rows, block], spent = _attend(sequence, a, weight, bias, head)
+                columns += spent
         value_flops[b] = columns / (length * channels * num_heads)
     return output, value_flops
+
+
+@dataclass(frozen=True)
+class _Sequence:
+    """What all heads of one sequence share.
+
+    Attributes:
+        hidden: [n, C].
+        alpha: the knob.
+        seed: the caller's.
+        layer: attribute of the node.
+        estimator: "sampled", "deterministic" or "paper".
+        window: keys with |i - j| <= window; 0 = all.
+        global_tokens: 1: the first token is a key of every row and its row sees all keys.
+        keys: n of the rule.
+        wide_first: row 0 sees all keys though others do not.
+        beta: (1/keys) sum ||x_j|| over a row's keys, the smallest over rows.
+        mean: the mean row, [C].
+        distances: ||x_j - mean||, [n].
+    """
+
+    hidden: Floats
+    alpha: float
+    seed: int
+    layer: int
+    estimator: str
+    window: int
+    global_tokens: int
+    keys: int
+    wide_first: bool
+    beta: float
+    mean: Float64s
+    distances: Float64s
+
+
+def _study(
+    hidden: Floats, alpha: float, seed: int, layer: int, estimator: str, window: int, global_tokens: int
+) -> _Sequence:
+    """The facts of a sequence that is not empty."""
+    keys, wide_first = row_keys(len(hidden), window, global_tokens)
+    norms = np.linalg.norm(hidden.astype(np.float64), axis=1)
+    mean = hidden.astype(np.float64).mean(axis=0)
+    return _Sequence(
+        hidden=hidden,
+        alpha=alpha,
+        seed=seed,
+        layer=layer,
+        estimator=estimator,
+        window=window,
+        global_tokens=global_tokens,
+        keys=keys,
+        wide_first=bool(wide_first),
+        beta=smallest_row_sum(norms, window, global_tokens) / keys,
+        mean=mean,
+        distances=np.linalg.norm(hidden - mean, axis=1),
+    )
+
+
+def _first_row_columns(sequence: _Sequence, keys: int, head_dim: int) -> float:
+    """Multiply-adds of a row that sees so many keys by (A X) W, divided by head_dim; exact where nothing is mixed."""
+    length, channels = sequence.hidden.shape
+    if sequence.alpha == 0 or length == 1:
+        return float(length * channels)
+    return float(channels + channels * keys / head_dim)
+
+
+def _attend(sequence: _Sequence, a: Float64s, weight: Floats, bias: Float64s, head: int) -> tuple[Float64s, float]:
+    """All rows of a head [n, head_dim], and the columns read; `a` are its attention weights [n, n]."""
+    length, channels = sequence.hidden.shape
+    exact = sequence.hidden.astype(np.float64) @ weight
+    if sequence.alpha == 0 or not worth_approximating(
+        length, channels, sequence.alpha, sequence.estimator, sequence.window, sequence.global_tokens
+    ):
+        return a @ exact + bias, float(length * channels)
+    overhead = channels * (1 + length / weight.shape[1]) if sequence.wide_first else 0.0
+    values, spent = exact, float(length * channels)
+    if np.any(weight) and _probe_pays(sequence, a, weight, overhead):
+        values, spent = _project(sequence, a, weight, head, overhead)
+    output = a @ values + bias
+    if sequence.wide_first:
+        output[0] = a[0] @ exact + bias
+        spent += 0.0 if np.array_equal(values, exact) else overhead
+    return output, spent
+
+
+def _probe_pays(sequence: _Sequence, a: Float64s, weight: Floats, overhead: float) -> bool:
+    """Whether the maxima of the probe's rows predict that approximating the head pays; true without a probe."""
+    probe = probe_of(len(sequence.hidden), sequence.window)
+    if probe.rows == 0 or sequence.estimator == "paper":
+        return True
+    return bool(
+        promising(
+            a[probe.first_row : probe.first_row + probe.rows].max(axis=0),
+            sequence.distances,
+            weight,
+            sequence.keys,
+            sequence.alpha,
+            sequence.estimator,
+            probe,
+            overhead + maxima_cost(len(sequence.hidden), sequence.window, weight.shape[1]),
+            sequence.beta,
+        )
+    )
+
+
+def _project(sequence: _Sequence, a: Float64s, weight: Floats, head: int, overhead: float) -> tuple[Float64s, float]:
+    """The head's values [n, head_dim] by the estimator, and the columns read."""
+    x = sequence.hidden
+    maxima = a[int(sequence.wide_first) :].max(axis=0)
+    wanted = wanted_samples(maxima, sequence.keys, sequence.alpha)
+    if sequence.estimator == "sampled":
+        u = uniforms(sequence.seed, sequence.layer, head, x.shape[1])
+        centre = centre_of(x, sequence.window, sequence.global_tokens)
+        return project_sampled(x, weight, centre, wanted, u, overhead)
+    if sequence.estimator == "paper":
+        return project_paper(x, weight, wanted, sequence.seed, sequence.layer, head, overhead)
+    return project_deterministic(
+        x, weight, sequence.mean, maxima, sequence.keys, sequence.alpha, sequence.beta, overhead
+    )

@@ -10,7 +10,7 @@
 #include "ops/common/check.h"
 #include "ops/common/registry.h"
 
-namespace attenuator {
+namespace attenuator::pool {
 namespace {
 
 using Spec = spec::SequencePool;
@@ -56,10 +56,13 @@ class SequencePoolKernel final : public Kernel {
 };
 
 }  // namespace
+}  // namespace attenuator::pool
+
+namespace attenuator {
 
 template <>
-std::unique_ptr<Kernel> MakeKernel<Spec>(const NodeReader& reader) {
-  return std::make_unique<SequencePoolKernel>(reader);
+std::unique_ptr<Kernel> MakeKernel<spec::SequencePool>(const NodeReader& reader) {
+  return std::make_unique<pool::SequencePoolKernel>(reader);
 }
 
 }  // namespace attenuator

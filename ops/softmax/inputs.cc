@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "ops/common/attention/attention.h"
+
 namespace attenuator::softmax {
 
 using Spec = spec::SoftmaxAttention;
@@ -22,13 +24,8 @@ Inputs CheckInputs(const TensorContext& context, const Spec::Attributes& attribu
   CheckAxis(Spec::kName, "value", inputs.value, 0, rows, "rows of key");
   inputs.head_dim = CheckHeadDim(Spec::kName, "key", inputs.key, attributes.num_heads);
   inputs.value_dim = CheckHeadDim(Spec::kName, "value", inputs.value, attributes.num_heads);
-  inputs.scale = ScoreScale(attributes.scale, inputs.head_dim);
+  inputs.scale = attention::ScoreScale(attributes.scale, inputs.head_dim);
   return inputs;
-}
-
-float ScoreScale(float scale, std::int64_t head_dim) {
-  if (scale != 0.0f) return scale;
-  return static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim)));
 }
 
 }  // namespace attenuator::softmax

@@ -1,4 +1,4 @@
-// What one run of SoftmaxAttention is given, checked: the same for the CPU and the CUDA operator.
+// The inputs of one run of SoftmaxAttention, checked: the same for the CPU and the CUDA operator.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct Inputs {
   std::int64_t head_dim;   // D
   std::int64_t value_dim;  // Dv
   float scale;             // factor on the scores, never 0 for want of one
-  bool first;              // row b of query stands at the first position of sequence b
+  bool first;              // row b of query is the first row of sequence b
 };
 
 // Throws std::invalid_argument where an attribute is wrong in itself.
@@ -26,8 +26,5 @@ void CheckAttributes(const spec::SoftmaxAttention::Attributes& attributes);
 // Throws std::invalid_argument where an input is wrong or does not fit the others.
 Inputs CheckInputs(const TensorContext& context,
                    const spec::SoftmaxAttention::Attributes& attributes);
-
-// The `scale` attribute, or 1 / sqrt(head_dim) where it is 0.
-float ScoreScale(float scale, std::int64_t head_dim);
 
 }  // namespace attenuator::softmax

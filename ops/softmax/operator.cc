@@ -7,7 +7,7 @@
 #include "ops/common/registry.h"
 #include "ops/softmax/inputs.h"
 
-namespace attenuator {
+namespace attenuator::softmax {
 namespace {
 
 using Spec = spec::SoftmaxAttention;
@@ -15,13 +15,13 @@ using Spec = spec::SoftmaxAttention;
 // Rows that one task takes of a long sequence: the more, the more blocks share keys and values, as
 // long as there are tasks for many threads. And the multiply-adds under which handing a task to
 // another thread costs more than it wins.
-constexpr std::int64_t kFewestTaskRows = 4 * kQueryBlock;
-constexpr std::int64_t kMostTaskRows = 16 * kQueryBlock;
+constexpr std::int64_t kFewestTaskRows = 4 * attention::kQueryBlock;
+constexpr std::int64_t kMostTaskRows = 16 * attention::kQueryBlock;
 constexpr std::int64_t kManyTasks = 32;
 constexpr double kTaskWork = 2e6;
 
 std::int64_t TaskRows(std::int64_t rows) {
-  const std::int64_t share = rows / kManyTasks / kQueryBlock * kQueryBlock;
+  const std::int64_t share = rows / kManyTasks / attention::kQueryBlock * attention::kQueryBlock;
   return std::clamp(share, kFewestTaskRows, kMostTaskRows);
 }
 
@@ -36,23 +36,22 @@ struct Task {
 class SoftmaxAttentionKernel final : public Kernel {
  public:
   explicit SoftmaxAttentionKernel(const NodeReader& reader) : attributes_(Spec::Read(reader)) {
-    softmax::CheckAttributes(attributes_);
+    CheckAttributes(attributes_);
   }
 
   void Run(RunContext& context) const override {
-    const softmax::Inputs inputs = softmax::CheckInputs(context, attributes_);
+    const Inputs inputs = CheckInputs(context, attributes_);
     const TensorView &query = inputs.query, &key = inputs.key, &value = inputs.value;
     const Sequences& sequences = inputs.sequences;
     const bool first = inputs.first;
-    AttentionHead shared;
-    shared.head_dim = inputs.head_dim;
-    shared.value_dim = inputs.value_dim;
-    shared.query_stride = query.columns();
-    shared.key_stride = key.columns();
-    shared.value_stride = value.columns();
-    shared.scale = inputs.scale;
-    shared.window = attributes_.window;
-    shared.global_token = attributes_.global_tokens == 1;
+    const attention::Head shared{.query_stride = query.columns(),
+                                 .key_stride = key.columns(),
+                                 .value_stride = value.columns(),
+                                 .head_dim = inputs.head_dim,
+                                 .value_dim = inputs.value_dim,
+                                 .scale = inputs.scale,
+                                 .window = attributes_.window,
+                                 .global_token = attributes_.global_tokens == 1};
     float* output =
         static_cast<float*>(context.Output(Spec::kOutputOutput, {query.rows(), value.columns()}));
 
@@ -68,7 +67,7 @@ class SoftmaxAttentionKernel final : public Kernel {
       const std::int64_t begin = sequences.begin(task.sequence);
       const std::int64_t query_begin = first ? task.sequence : begin;
       for (std::int64_t h = task.head_begin; h < task.head_end; ++h) {
-        AttentionHead head = shared;
+        attention::Head head = shared;
         head.length = sequences.length(task.sequence);
         head.query = query.floats() + query_begin * query.columns() + h * head.head_dim;
         head.key = key.floats() + begin * key.columns() + h * head.head_dim;
@@ -76,9 +75,9 @@ class SoftmaxAttentionKernel final : public Kernel {
         float* rows =
             output + (query_begin + task.row_begin) * value.columns() + h * head.value_dim;
         if (first) {
-          FirstRowAttention(head, rows);
+          attention::AttendFirstRow(head, rows);
         } else {
-          ExactAttention(head, task.row_begin, task.row_end, rows, value.columns());
+          attention::AttendRows(head, task.row_begin, task.row_end, rows, value.columns());
         }
       }
     });
@@ -86,7 +85,8 @@ class SoftmaxAttentionKernel final : public Kernel {
 
  private:
   // Heads of short sequences share a task, rows of long ones are spread over several.
-  std::vector<Task> Tasks(const Sequences& sequences, const AttentionHead& head, bool first) const {
+  std::vector<Task> Tasks(const Sequences& sequences, const attention::Head& head,
+                          bool first) const {
     const std::int64_t heads = attributes_.num_heads;
     // Under a window no block shares its keys.
     const std::int64_t task_rows =
@@ -99,14 +99,18 @@ class SoftmaxAttentionKernel final : public Kernel {
       const double work = static_cast<double>(rows < task_rows ? rows : task_rows) *
                           static_cast<double>(length) *
                           static_cast<double>(head.head_dim + head.value_dim);
-      const double wanted = kTaskWork / work;
-      const std::int64_t together = wanted >= static_cast<double>(heads) ? heads
-                                    : wanted < 1 ? 1
-                                                 : static_cast<std::int64_t>(wanted);
+      const double heads_a_task = kTaskWork / work;
+      const std::int64_t together = heads_a_task >= static_cast<double>(heads) ? heads
+                                    : heads_a_task < 1 ? 1
+                                                       : static_cast<std::int64_t>(heads_a_task);
       for (std::int64_t h = 0; h < heads; h += together) {
         const std::int64_t head_end = h + together < heads ? h + together : heads;
         for (std::int64_t row = 0; row < rows; row += task_rows) {
-          tasks.push_back({b, h, head_end, row, row + task_rows < rows ? row + task_rows : rows});
+          tasks.push_back({.sequence = b,
+                           .head_begin = h,
+                           .head_end = head_end,
+                           .row_begin = row,
+                           .row_end = std::min(row + task_rows, rows)});
         }
       }
     }
@@ -117,10 +121,13 @@ class SoftmaxAttentionKernel final : public Kernel {
 };
 
 }  // namespace
+}  // namespace attenuator::softmax
+
+namespace attenuator {
 
 template <>
-std::unique_ptr<Kernel> MakeKernel<Spec>(const NodeReader& reader) {
-  return std::make_unique<SoftmaxAttentionKernel>(reader);
+std::unique_ptr<Kernel> MakeKernel<spec::SoftmaxAttention>(const NodeReader& reader) {
+  return std::make_unique<softmax::SoftmaxAttentionKernel>(reader);
 }
 
 }  // namespace attenuator

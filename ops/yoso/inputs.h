@@ -1,4 +1,4 @@
-// What one run of YosoAttention is given, checked: the same for the CPU and the CUDA operator.
+// The inputs of one run of YosoAttention, checked: the same for the CPU and the CUDA operator.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct Inputs {
   const std::int64_t* seed;        // [B]
   std::int64_t head_dim;           // D
   std::int64_t value_dim;          // Dv
-  bool first;                      // row b of query stands at the first position of sequence b
+  bool first;                      // row b of query is the first row of sequence b
 
   // The rows of sequence b in query and output: first row and number.
   std::pair<std::int64_t, std::int64_t> QueryRows(std::int64_t b) const {

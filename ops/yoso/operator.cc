@@ -12,11 +12,10 @@
 #include "ops/yoso/cpu/paths.h"
 #include "ops/yoso/inputs.h"
 
-namespace attenuator {
+namespace attenuator::yoso {
 namespace {
 
 using Spec = spec::YosoAttention;
-using yoso::Inputs;
 
 constexpr std::int64_t kExpectationRows = 240;  // queries of one task of the quadratic path
 
@@ -33,16 +32,16 @@ constexpr std::int64_t kSharedCost = kTableCost * 32768;
 struct Task {
   std::int64_t sequence, head, first, count;
   std::int64_t cost;  // in pairs, see kTableCost
-  yoso::Path path;
+  Path path;
 };
 
-class YosoKernel final : public Kernel {
+class YosoAttentionKernel final : public Kernel {
  public:
-  explicit YosoKernel(const NodeReader& reader)
-      : attributes_(Spec::Read(reader)), kernels_(yoso::CpuKernels()) {}
+  explicit YosoAttentionKernel(const NodeReader& reader)
+      : attributes_(Spec::Read(reader)), kernels_(CpuKernels()) {}
 
   void Run(RunContext& context) const override {
-    const Inputs inputs = yoso::CheckInputs(context, attributes_);
+    const Inputs inputs = CheckInputs(context, attributes_);
     const std::int64_t columns = attributes_.num_heads * inputs.value_dim;
     float* output =
         static_cast<float*>(context.Output(Spec::kOutputOutput, {inputs.query.rows(), columns}));
@@ -52,9 +51,9 @@ class YosoKernel final : public Kernel {
     // Workers take the next task when they are free, whatever share the host's pool would give
     // them.
     const bool shares = Shares(tasks);
-    yoso::Crew crew(static_cast<std::int64_t>(tasks.size()), shares);
+    Crew crew(static_cast<std::int64_t>(tasks.size()), shares);
     context.threads().For(Workers(tasks.size(), shares), [&](std::int64_t) {
-      crew.Work([&](std::int64_t i, yoso::Scratch& scratch) {
+      crew.Work([&](std::int64_t i, Scratch& scratch) {
         const Task& task = tasks[static_cast<std::size_t>(i)];
         if (!RunTask(inputs, task, output, columns, crew, scratch)) broken[task.sequence] = true;
       });
@@ -77,16 +76,21 @@ class YosoKernel final : public Kernel {
         std::fill_n(output + begin * columns, queries * columns, 0.0f);
         continue;
       }
-      const yoso::Path path =
-          yoso::ChoosePath(kernels_, queries, keys, in.num_hashes[b],
-                           static_cast<int>(attributes_.hash_bits), static_cast<int>(in.value_dim));
-      const bool quadratic = path == yoso::Path::kExpectation;
+      const Path path =
+          ChoosePath(kernels_, queries, keys, in.num_hashes[b],
+                     static_cast<int>(attributes_.hash_bits), static_cast<int>(in.value_dim));
+      const bool quadratic = path == Path::kExpectation;
       const std::int64_t step = quadratic ? kExpectationRows : queries;
       for (std::int64_t head = 0; head < attributes_.num_heads; ++head) {
         for (std::int64_t first = 0; first < queries; first += step) {
           const std::int64_t count = std::min(step, queries - first);
           const std::int64_t cost = quadratic ? count * keys : kTableCost * keys * in.num_hashes[b];
-          tasks.push_back({b, head, first, count, cost, path});
+          tasks.push_back({.sequence = b,
+                           .head = head,
+                           .first = first,
+                           .count = count,
+                           .cost = cost,
+                           .path = path});
         }
       }
     }
@@ -98,7 +102,7 @@ class YosoKernel final : public Kernel {
 
   static bool Shares(const std::vector<Task>& tasks) {
     return std::any_of(tasks.begin(), tasks.end(), [](const Task& task) {
-      return task.path == yoso::Path::kTables && task.cost >= kSharedCost;
+      return task.path == Path::kTables && task.cost >= kSharedCost;
     });
   }
 
@@ -109,8 +113,8 @@ class YosoKernel final : public Kernel {
     return shares ? std::max(count, processors) : count;
   }
 
-  bool RunTask(const Inputs& in, const Task& task, float* output, std::int64_t columns,
-               yoso::Crew& crew, yoso::Scratch& scratch) const {
+  bool RunTask(const Inputs& in, const Task& task, float* output, std::int64_t columns, Crew& crew,
+               Scratch& scratch) const {
     const std::int64_t b = task.sequence;
     const std::int64_t begin = in.sequences.begin(b);
     const std::int64_t keys = in.sequences.length(b);
@@ -119,40 +123,52 @@ class YosoKernel final : public Kernel {
     const std::int64_t hash_column = task.head * in.head_dim;
     const std::int64_t value_column = task.head * in.value_dim;
     const std::int64_t taps = in.conv_weight.columns();
-    const yoso::HeadJob job{
-        {in.seed[b], static_cast<std::int32_t>(attributes_.layer),
-         static_cast<std::int32_t>(in.head_dim), static_cast<std::int32_t>(attributes_.hash_bits),
-         attributes_.hash == Spec::Hash::kHadamard},
-        static_cast<std::int32_t>(task.head),
-        in.num_hashes[b],
-        {in.query.floats() + first_row * hash_stride + hash_column, hash_stride, queries},
-        {in.key.floats() + begin * hash_stride + hash_column, hash_stride, keys},
-        {in.value.floats() + begin * columns + value_column, columns, keys},
-        static_cast<int>(in.value_dim),
-        output + first_row * columns + value_column,
-        columns,
-        attributes_.normalize != 0,
-        in.conv_weight.present() ? in.conv_weight.floats() + task.head * taps : nullptr,
-        taps};
+    const float* const conv_weight = in.conv_weight.present() ? in.conv_weight.floats() : nullptr;
+    const HeadJob job{
+        .family = {.seed = in.seed[b],
+                   .layer = static_cast<std::int32_t>(attributes_.layer),
+                   .head_dim = static_cast<std::int32_t>(in.head_dim),
+                   .hash_bits = static_cast<std::int32_t>(attributes_.hash_bits),
+                   .hadamard = attributes_.hash == Spec::Hash::kHadamard},
+        .head = static_cast<std::int32_t>(task.head),
+        .num_hashes = in.num_hashes[b],
+        .query = {.data = in.query.floats() + first_row * hash_stride + hash_column,
+                  .stride = hash_stride,
+                  .count = queries},
+        .key = {.data = in.key.floats() + begin * hash_stride + hash_column,
+                .stride = hash_stride,
+                .count = keys},
+        .value = {.data = in.value.floats() + begin * columns + value_column,
+                  .stride = columns,
+                  .count = keys},
+        .value_dim = static_cast<int>(in.value_dim),
+        .output = output + first_row * columns + value_column,
+        .output_stride = columns,
+        .normalize = attributes_.normalize != 0,
+        .conv_weight = conv_weight != nullptr ? conv_weight + task.head * taps : nullptr,
+        .conv_taps = taps};
     switch (task.path) {
-      case yoso::Path::kTables:
-        return yoso::RunTablePath(kernels_, job, crew, scratch);
-      case yoso::Path::kCounts:
-        return yoso::RunCountPath(kernels_, job, scratch);
+      case Path::kTables:
+        return RunTablePath(kernels_, job, crew, scratch);
+      case Path::kCounts:
+        return RunCountPath(kernels_, job, scratch);
       default:
-        return yoso::RunExpectationPath(kernels_, job, task.first, task.count, scratch);
+        return RunExpectationPath(kernels_, job, task.first, task.count, scratch);
     }
   }
 
   Spec::Attributes attributes_;
-  const yoso::Kernels& kernels_;
+  const Kernels& kernels_;
 };
 
 }  // namespace
+}  // namespace attenuator::yoso
+
+namespace attenuator {
 
 template <>
-std::unique_ptr<Kernel> MakeKernel<Spec>(const NodeReader& reader) {
-  return std::make_unique<YosoKernel>(reader);
+std::unique_ptr<Kernel> MakeKernel<spec::YosoAttention>(const NodeReader& reader) {
+  return std::make_unique<yoso::YosoAttentionKernel>(reader);
 }
 
 }  // namespace attenuator

@@ -1,4 +1,4 @@
-// Facts about the sequences of a batch on their way to a kernel: by value, as a kernel parameter.
+// What a kernel needs to know of the sequences of a batch, passed by value as a kernel parameter.
 //
 // A copy to the device would need memory that outlives the call, and from pageable memory it may
 // wait for the stream; parameters are captured at launch. They are limited to 4 KiB, so a large

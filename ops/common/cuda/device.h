@@ -12,6 +12,8 @@
 // * Warp collectives name all 32 lanes, blocks are whole warps: 0xFFFFFFFF is the only mask.
 // * Tensor cores, asynchronous copies and matrix loads go through the functions below, never
 // through inline PTX.
+// * A kernel's body calls its stages: functions __device__ __forceinline__ named in the file's
+// prose, which take registers by reference. They cost no call.
 // * Kernels are launched by Launch(), which checks every launch. Parameters are passed by value.
 // * Code that must round alike on CPU and GPU says so: __fmul_rn, __fdiv_rn, __float2int_rn.
 #pragma once
@@ -169,8 +171,8 @@ void Launch(const char* what, void (*kernel)(Parameters...), dim3 grid, unsigned
                              "the values it was captured with");
   }
   if (shared_bytes > 48 * 1024) {
-    // More must be allowed first. Always the most there is: the permission belongs to the kernel,
-    // and a concurrent run that needs less must not take this one's away.
+    // More than 48 KiB must be allowed first. The limit belongs to the kernel, not to the launch:
+    // it is always set to the most there is, so that a concurrent run does not lower it.
     Check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                Limits().shared_bytes),
           what);
@@ -180,7 +182,7 @@ void Launch(const char* what, void (*kernel)(Parameters...), dim3 grid, unsigned
   config.blockDim = dim3(threads);
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
-  // Returns this launch's own error; cudaGetLastError() might be somebody else's.
+  // Returns this launch's own error; cudaGetLastError() might be another thread's.
   Check(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...), what);
 }
 

@@ -59,15 +59,15 @@ inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z,
 
 namespace attenuator::cuda::on_host {
 
-// Where the running fiber stands.
+// The running fiber's indices, and the sizes they lie within.
 struct Place {
   dim3 thread, block, block_size, grid_size;
 };
 const Place& Here();
 
 void BlockBarrier();
-// Every lane of a warp gives a value of the same size, at most 64 bytes, and gets all 32, valid
-// until its next collective.
+// Exchanges a value of each lane of a warp, all of one size of at most 64 bytes. Returns all 32 in
+// the order of the lanes, valid until the lane's next collective.
 const unsigned char* Collect(const void* value, std::size_t bytes);
 void WarpBarrier();
 void* SharedBytes();
@@ -75,11 +75,12 @@ void* SharedBytes();
 // Most dynamic shared memory of a block: ATTENUATOR_ON_HOST_SHARED, in bytes, or what the smallest
 // devices that are compiled for have (sm_86, sm_89, sm_120).
 std::size_t SharedLimit();
-// Each launch adds a line to the file ATTENUATOR_ON_HOST_LAUNCHES, if there is one: where in the
-// library the kernel lies, threads, shared bytes, the limit above.
 // Carries out the running fiber's asynchronous copies, all but the newest `pending` groups.
 void FinishCopies(int pending);
 
+// Runs the blocks of a launch one after another. Adds a line to the file that the environment
+// variable ATTENUATOR_ON_HOST_LAUNCHES names, if it is set: the kernel's offset in the library,
+// threads, shared bytes, SharedLimit().
 void RunGrid(const char* what, const void* kernel, dim3 grid, unsigned threads,
              std::size_t shared_bytes, const std::function<void()>& body);
 

@@ -4,13 +4,12 @@
 #include <cstring>
 
 #include "ops/common/aligned.h"
-#include "ops/softmax/inputs.h"
 
 namespace attenuator::mca {
 namespace {
 
 // Rows of one task of a long sequence.
-constexpr std::int64_t kTaskRows = 4 * kQueryBlock;
+constexpr std::int64_t kTaskRows = 4 * attention::kQueryBlock;
 
 // Buffers of one thread, kept between runs: fresh memory of this size costs more than what is
 // computed in it. At most 3.1 MiB.
@@ -53,7 +52,7 @@ struct Threads {
 template <class Pool>
 bool IsFinite(const Call& call, std::int64_t b, std::int64_t h, Pool& pool) {
   const std::int64_t n = call.sequences.length(b), channels = call.weights.channels;
-  const AttentionHead head = call.head(b, h);
+  const attention::Head head = call.head(b, h);
   const auto share = [&](std::int64_t index) { return channels * index / call.weights.num_heads; };
   const std::int64_t from = share(h), columns = share(h + 1) - from;
   const bool hidden = !call.approximate(b);
@@ -92,12 +91,12 @@ void ProjectExactly(const Call& call, std::int64_t b, std::int64_t h, float* val
 // Returns the multiply-adds spent, divided by head_dim.
 double FirstRowExactly(const Call& call, std::int64_t b, std::int64_t h, float* output) {
   const Weights& weights = call.weights;
-  AttentionHead head = call.head(b, h);
+  attention::Head head = call.head(b, h);
   head.value = call.hidden_rows(b);
   head.value_stride = weights.channels;
   head.value_dim = weights.channels;
   std::vector<float> mixed(weights.channels), row(weights.padded);
-  FirstRowAttention(head, mixed.data());
+  attention::AttendFirstRow(head, mixed.data());
   const float* rows = mixed.data();
   float* out = row.data();
   Projection().exact(&rows, 1, weights.channels, weights.head(h), call.head_bias(h), &out);
@@ -108,23 +107,24 @@ double FirstRowExactly(const Call& call, std::int64_t b, std::int64_t h, float* 
 
 // Rows [begin, end) of exact attention over a head's values.
 template <class Pool>
-void AttendExactly(const Call& call, std::int64_t b, std::int64_t h, const AttentionHead& head,
+void AttendExactly(const Call& call, std::int64_t b, std::int64_t h, const attention::Head& head,
                    std::int64_t begin, std::int64_t end, Pool& pool) {
   pool.For((end - begin + kTaskRows - 1) / kTaskRows, [&](std::int64_t task) {
     const std::int64_t first = begin + task * kTaskRows;
     const std::int64_t last = first + kTaskRows < end ? first + kTaskRows : end;
-    ExactAttention(head, first, last, call.head_output(b, h) + first * call.width(), call.width());
+    attention::AttendRows(head, first, last, call.head_output(b, h) + first * call.width(),
+                          call.width());
   });
 }
 
 // One head of a sequence, all rows, exactly as SoftmaxAttention after a linear layer.
 template <class Pool>
 double RunExactHead(const Call& call, std::int64_t b, std::int64_t h, float* values, Pool& pool) {
-  AttentionHead head = call.head(b, h);
+  attention::Head head = call.head(b, h);
   ProjectExactly(call, b, h, values, pool);
   head.value = values;
   if (call.first()) {
-    FirstRowAttention(head, call.head_output(b, h));
+    attention::AttendFirstRow(head, call.head_output(b, h));
   } else {
     AttendExactly(call, b, h, head, 0, head.length, pool);
   }
@@ -167,20 +167,20 @@ void GatherMaxima(std::int64_t turns, std::int64_t length, Pool& pool, float* ma
 // The attention weights of a head that stay in memory, in blocks of rows.
 class StoredWeights {
  public:
-  static std::int64_t Floats(const AttentionHead& head) {
+  static std::int64_t Floats(const attention::Head& head) {
     return Blocks(head) * (BlockFloats(head) + FactorFloats(head));
   }
 
-  StoredWeights(const AttentionHead& head, float* memory)
+  StoredWeights(const attention::Head& head, float* memory)
       : head_(head), weights_(memory), factors_(memory + Blocks(head) * BlockFloats(head)) {}
 
   std::int64_t blocks() const { return Blocks(head_); }
   // Row 0 of a global window sees more keys than the n of the bound: it belongs to no block.
   std::int64_t begin(std::int64_t block) const {
-    return block > 0 || !head_.global_token ? block * kQueryBlock : 1;
+    return block > 0 || !head_.global_token ? block * attention::kQueryBlock : 1;
   }
   std::int64_t end(std::int64_t block) const {
-    return std::min((block + 1) * kQueryBlock, head_.length);
+    return std::min((block + 1) * attention::kQueryBlock, head_.length);
   }
 
   // Stores blocks [from, to) and raises `maxima` [length].
@@ -189,73 +189,80 @@ class StoredWeights {
     GatherMaxima(to - from, head_.length, pool, maxima,
                  [&](std::int64_t task, std::int64_t tasks, float* mine) {
                    for (std::int64_t block = from + task; block < to; block += tasks) {
-                     ProbabilityBlock(head_, begin(block), end(block),
-                                      weights_ + block * BlockFloats(head_),
-                                      factors_ + block * FactorFloats(head_), mine);
+                     attention::ProbabilityBlock(head_, begin(block), end(block),
+                                                 weights_ + block * BlockFloats(head_),
+                                                 factors_ + block * FactorFloats(head_), mine);
                    }
                  });
   }
 
   // Output rows of blocks [from, to); `output` is where row 0 goes.
   template <class Pool>
-  void AddValues(std::int64_t from, std::int64_t to, const AttentionHead& with_values, Pool& pool,
+  void AddValues(std::int64_t from, std::int64_t to, const attention::Head& with_values, Pool& pool,
                  float* output, std::int64_t stride) const {
     pool.For(to - from, [&](std::int64_t index) {
       const std::int64_t block = from + index;
-      ValueBlock(with_values, begin(block), end(block), weights_ + block * BlockFloats(head_),
-                 factors_ + block * FactorFloats(head_), output + begin(block) * stride, stride);
+      attention::ValueBlock(
+          with_values, begin(block), end(block), weights_ + block * BlockFloats(head_),
+          factors_ + block * FactorFloats(head_), output + begin(block) * stride, stride);
     });
   }
 
  private:
-  static std::int64_t Blocks(const AttentionHead& head) {
-    return (head.length + kQueryBlock - 1) / kQueryBlock;
+  static std::int64_t Blocks(const attention::Head& head) {
+    return (head.length + attention::kQueryBlock - 1) / attention::kQueryBlock;
   }
-  static std::int64_t BlockFloats(const AttentionHead& head) {
-    return kQueryBlock * BlockKeys(head);
+  static std::int64_t BlockFloats(const attention::Head& head) {
+    return attention::kQueryBlock * attention::BlockKeys(head);
   }
-  static std::int64_t FactorFloats(const AttentionHead& head) {
-    return kQueryBlock * (1 + BlockPieces(head));
+  static std::int64_t FactorFloats(const attention::Head& head) {
+    return attention::kQueryBlock * (1 + attention::BlockPieces(head));
   }
 
-  const AttentionHead& head_;
+  const attention::Head& head_;
   float* const weights_;
   float* const factors_;
 };
 
-// A head whose attention weights stay in memory between the two halves; where the probe's rows do
-// not promise enough, those of the probe alone, and the others go the way of exact attention.
+// Output of a head of which only blocks [from, to) are stored, its probe: they take the exact
+// values, and exact attention computes the other rows.
+template <class Pool>
+void AttendBesideStored(const Call& call, std::int64_t b, std::int64_t h,
+                        const attention::Head& head, const StoredWeights& stored, std::int64_t from,
+                        std::int64_t to, Pool& pool) {
+  float* const output = call.head_output(b, h);
+  stored.AddValues(from, to, head, pool, output, call.width());
+  AttendExactly(call, b, h, head, 0, from * attention::kQueryBlock, pool);
+  AttendExactly(call, b, h, head, to * attention::kQueryBlock, head.length, pool);
+  if (head.global_token && from == 0) attention::AttendRows(head, 0, 1, output, call.width());
+}
+
+// A head whose attention weights stay in memory between their maxima and the values: the probe's
+// rows first and, where those predict a gain, all others.
 template <class Pool>
 double RunStoredHead(const Call& call, std::int64_t b, std::int64_t h, float* memory, Pool& pool) {
-  AttentionHead head = call.head(b, h);
+  attention::Head head = call.head(b, h);
   const SequenceRows rows = call.rows(b);
-  const std::int64_t n = head.length;
   const StoredWeights stored(head, memory);
   float* const values = memory + StoredWeights::Floats(head);
-  float* const output = call.head_output(b, h);
-  std::vector<float> maxima(n, 0.0f);
-  // Blocks [from, to) are stored.
-  std::int64_t from = rows.probe.first_row / kQueryBlock;
-  std::int64_t to = from + rows.probe.rows / kQueryBlock;
-  stored.Store(from, to, pool, maxima.data());
-  Projected projected{false, static_cast<double>(n * call.weights.channels)};
-  if (Promising(call.weights, h, call.attributes.estimator, rows, maxima.data())) {
-    stored.Store(0, from, pool, maxima.data());
-    stored.Store(to, stored.blocks(), pool, maxima.data());
-    from = 0;
-    to = stored.blocks();
-    projected = Project(call, b, h, maxima.data(), values, pool);
-  } else {
-    ProjectExactly(call, b, h, values, pool);
-  }
   head.value = values;
-  stored.AddValues(from, to, head, pool, output, call.width());
-  AttendExactly(call, b, h, head, 0, from * kQueryBlock, pool);
-  AttendExactly(call, b, h, head, to * kQueryBlock, n, pool);
-  if (head.global_token && projected.approximately) {
-    return projected.columns + FirstRowExactly(call, b, h, output);
+  std::vector<float> maxima(head.length, 0.0f);
+  const std::int64_t from = rows.probe.first_row / attention::kQueryBlock;
+  const std::int64_t to = from + rows.probe.rows / attention::kQueryBlock;
+  stored.Store(from, to, pool, maxima.data());
+  if (!ProbePays(call.weights, h, call.attributes.estimator, rows, maxima.data())) {
+    ProjectExactly(call, b, h, values, pool);
+    AttendBesideStored(call, b, h, head, stored, from, to, pool);
+    return static_cast<double>(head.length * call.weights.channels);
   }
-  if (head.global_token && from == 0) ExactAttention(head, 0, 1, output, call.width());
+  stored.Store(0, from, pool, maxima.data());
+  stored.Store(to, stored.blocks(), pool, maxima.data());
+  const Projected projected = Project(call, b, h, maxima.data(), values, pool);
+  float* const output = call.head_output(b, h);
+  stored.AddValues(0, stored.blocks(), head, pool, output, call.width());
+  if (!head.global_token) return projected.columns;
+  if (projected.approximately) return projected.columns + FirstRowExactly(call, b, h, output);
+  attention::AttendRows(head, 0, 1, output, call.width());
   return projected.columns;
 }
 
@@ -263,19 +270,19 @@ double RunStoredHead(const Call& call, std::int64_t b, std::int64_t h, float* me
 // output.
 template <class Pool>
 double RunTwiceHead(const Call& call, std::int64_t b, std::int64_t h, float* values, Pool& pool) {
-  AttentionHead head = call.head(b, h);
+  attention::Head head = call.head(b, h);
   const SequenceRows rows = call.rows(b);
   const std::int64_t n = head.length, probed = rows.probe.rows;
   std::vector<float> maxima(n, 0.0f);
-  ColumnMaxima(head, 0, probed, maxima.data());
+  attention::ColumnMaxima(head, 0, probed, maxima.data());
   Projected projected{false, static_cast<double>(n * call.weights.channels)};
-  if (Promising(call.weights, h, call.attributes.estimator, rows, maxima.data())) {
+  if (ProbePays(call.weights, h, call.attributes.estimator, rows, maxima.data())) {
     const std::int64_t chunks = (n - probed + kTaskRows - 1) / kTaskRows;
     GatherMaxima(chunks, n, pool, maxima.data(),
                  [&](std::int64_t task, std::int64_t tasks, float* mine) {
                    for (std::int64_t chunk = task; chunk < chunks; chunk += tasks) {
                      const std::int64_t begin = probed + chunk * kTaskRows;
-                     ColumnMaxima(head, begin, std::min(begin + kTaskRows, n), mine);
+                     attention::ColumnMaxima(head, begin, std::min(begin + kTaskRows, n), mine);
                    }
                  });
     projected = Project(call, b, h, maxima.data(), values, pool);
@@ -296,37 +303,35 @@ double RunHead(const Call& call, std::int64_t b, std::int64_t h, float* memory, 
 
 }  // namespace
 
-AttentionHead Call::head(std::int64_t b, std::int64_t h) const {
-  AttentionHead head;
-  head.query = query + query_row(b) * width() + h * weights.head_dim;
-  head.query_stride = width();
-  head.key = key + sequences.begin(b) * width() + h * weights.head_dim;
-  head.key_stride = width();
-  head.value_stride = weights.padded;
-  head.length = sequences.length(b);
-  head.head_dim = weights.head_dim;
-  head.value_dim = weights.head_dim;
-  head.scale = softmax::ScoreScale(attributes.scale, weights.head_dim);
-  head.window = window(b).narrow() ? attributes.window : 0;
-  head.global_token = window(b).wide_first();
-  return head;
+attention::Head Call::head(std::int64_t b, std::int64_t h) const {
+  return {.query = query + query_row(b) * width() + h * weights.head_dim,
+          .query_stride = width(),
+          .key = key + sequences.begin(b) * width() + h * weights.head_dim,
+          .key_stride = width(),
+          .value_stride = weights.padded,
+          .length = sequences.length(b),
+          .head_dim = weights.head_dim,
+          .value_dim = weights.head_dim,
+          .scale = attention::ScoreScale(attributes.scale, weights.head_dim),
+          .window = window(b).narrow() ? attributes.window : 0,
+          .global_token = window(b).wide_first()};
 }
 
 SequenceRows Call::rows(std::int64_t b) const {
   const SequenceFacts& fact = facts[b];
   const std::int64_t length = sequences.length(b);
-  return {hidden_rows(b),
-          length,
-          static_cast<double>(window(b).keys()),
-          static_cast<double>(alpha[b]),
-          seed[b],
-          fact.centred,
-          fact.centre.data(),
-          fact.distances.data(),
-          fact.beta,
-          window(b).wide_first() ? FirstRowColumns(length) : 0.0,
-          attributes.estimator == Estimator::kPaper ? Probe{} : ProbeOf(window(b)),
-          MaximaCost(window(b), weights.padded)};
+  return {.hidden = hidden_rows(b),
+          .length = length,
+          .keys = static_cast<double>(window(b).keys()),
+          .alpha = static_cast<double>(alpha[b]),
+          .seed = seed[b],
+          .centred = fact.centred,
+          .centre = fact.centre.data(),
+          .distances = fact.distances.data(),
+          .beta = fact.beta,
+          .overhead = window(b).wide_first() ? FirstRowColumns(length) : 0.0,
+          .probe = attributes.estimator == Estimator::kPaper ? Probe{} : ProbeOf(window(b)),
+          .maxima_cost = MaximaCost(window(b), weights.padded)};
 }
 
 std::int64_t HeadFloats(const Call& call, std::int64_t b) {

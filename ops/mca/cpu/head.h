@@ -14,7 +14,7 @@ namespace attenuator::mca {
 
 struct HeadResult {
   double columns = 0;  // multiply-adds spent on values, divided by head_dim
-  bool finite = true;  // of its share of the inputs that nothing else has looked at
+  bool finite = true;  // its share of the inputs that nothing else checks
 };
 
 // The inputs, checked.
@@ -68,7 +68,7 @@ struct Call {
   }
 
   // The head's attention; its values are not known yet.
-  AttentionHead head(std::int64_t b, std::int64_t h) const;
+  attention::Head head(std::int64_t b, std::int64_t h) const;
   SequenceRows rows(std::int64_t b) const;
 };
 

@@ -2,7 +2,7 @@
 
 #include "ops/common/cpu.h"
 
-namespace attenuator {
+namespace attenuator::mca {
 
 const ProjectionKernels& Projection() {
   static const ProjectionKernels& kernels =
@@ -10,4 +10,4 @@ const ProjectionKernels& Projection() {
   return kernels;
 }
 
-}  // namespace attenuator
+}  // namespace attenuator::mca

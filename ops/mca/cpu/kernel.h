@@ -10,7 +10,7 @@
 #include "mca_rule.gen.h"
 #include "ops/common/host_device.h"
 
-namespace attenuator {
+namespace attenuator::mca {
 
 // Columns of a packed weight are padded to a multiple of kPadding, with zeros.
 ATTENUATOR_HOST_DEVICE inline constexpr std::int64_t PaddedColumns(std::int64_t columns) {
@@ -86,4 +86,4 @@ const ProjectionKernels& Projection();
 const ProjectionKernels& ProjectionAvx2();
 const ProjectionKernels& ProjectionAvx512();
 
-}  // namespace attenuator
+}  // namespace attenuator::mca

@@ -2,7 +2,7 @@
 #include "ops/common/philox_lanes.h"
 #include "ops/mca/cpu/kernel.h"
 
-namespace attenuator {
+namespace attenuator::mca {
 namespace {
 
 using Vector = Simd::Vector;
@@ -314,4 +314,4 @@ void ScaleReach(std::int64_t channels, const float* inverse_p, float* reach) {
 }
 
 }  // namespace
-}  // namespace attenuator
+}  // namespace attenuator::mca

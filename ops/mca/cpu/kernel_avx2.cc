@@ -2,7 +2,7 @@
 // Simd comes first.
 #include "ops/mca/cpu/kernel.inl"
 
-namespace attenuator {
+namespace attenuator::mca {
 namespace {
 
 // The lower halves of the lanes as floats, rounded once: the upper 16 bits alone are exact.
@@ -57,9 +57,18 @@ std::int64_t Narrow(float r, std::int64_t count, std::int32_t* columns, float* r
 }  // namespace
 
 const ProjectionKernels& ProjectionAvx2() {
-  static constexpr ProjectionKernels kKernels{Exact,  Sampled, Draw,      Narrow,    Part,
-                                              Finite, Moments, Distances, ExactNorms};
+  static constexpr ProjectionKernels kKernels{
+      .exact = Exact,
+      .sampled = Sampled,
+      .draw = Draw,
+      .narrow = Narrow,
+      .part = Part,
+      .finite = Finite,
+      .moments = Moments,
+      .distances = Distances,
+      .exact_norms = ExactNorms,
+  };
   return kKernels;
 }
 
-}  // namespace attenuator
+}  // namespace attenuator::mca

@@ -33,9 +33,9 @@ Samples CountSamples(std::int32_t limit, double factor, const float* maxima, std
   for (std::int64_t j = 0; j < tokens; ++j) {
     const double root = factor * maxima[j];
     const double square = root * root;
-    const double wanted = square < limit ? square : limit;  // limit for NaN
-    const std::int32_t below = static_cast<std::int32_t>(wanted);
-    const std::int32_t up = std::max(1, below + (below < wanted ? 1 : 0));
+    const double clipped = square < limit ? square : limit;  // limit for NaN
+    const std::int32_t below = static_cast<std::int32_t>(clipped);
+    const std::int32_t up = std::max(1, below + (below < clipped ? 1 : 0));
     r[j] = up < limit ? up : 0;
     samples.columns += r[j];
     samples.tokens += up < limit ? 1 : 0;
@@ -43,7 +43,7 @@ Samples CountSamples(std::int32_t limit, double factor, const float* maxima, std
   return samples;
 }
 
-// Whether `deterministic` may replace a token: its error beside what it is allowed.
+// Whether `deterministic` may replace a token: compares its error with its share of the bound.
 struct Replacing {
   double allowed, factor;
 
@@ -57,7 +57,7 @@ struct Replacing {
 
 }  // namespace
 
-bool Promising(const Weights& weights, std::int64_t head, Estimator estimator,
+bool ProbePays(const Weights& weights, std::int64_t head, Estimator estimator,
                const SequenceRows& rows, const float* maxima) {
   const Probe& probe = rows.probe;
   if (probe.rows == 0) return true;
@@ -68,7 +68,7 @@ bool Promising(const Weights& weights, std::int64_t head, Estimator estimator,
   double sum = 0;
   for (std::int64_t j = 0; j < probe.tokens; ++j) sum += maxima[j];
   const double growth = Growth(probe, rows.keys, sum);
-  // The other tokens are taken to be like those looked at.
+  // The tokens that the probe does not look at are taken to be like those it does.
   const double share = static_cast<double>(rows.length) / static_cast<double>(probe.tokens);
   if (estimator == Estimator::kDeterministic) {
     const Replacing replaces(weights, head, rows);

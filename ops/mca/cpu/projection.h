@@ -34,16 +34,16 @@ ATTENUATOR_HOST_DEVICE inline constexpr bool WorthReplacing(double tokens, doubl
   return channels * (tokens - 1) > overhead;
 }
 
-// A block of rows of a head, from which it is foretold whether finding all column maxima will pay.
+// A block of rows of a head, whose column maxima predict whether finding those of all rows pays.
 struct Probe {
-  std::int64_t first_row = 0, rows = 0;      // multiples of kProbeRows; no rows: do not ask
-  std::int64_t first_token = 0, tokens = 0;  // whose maxima are looked at
+  std::int64_t first_row = 0, rows = 0;      // multiples of kProbeRows; rows = 0: no probe
+  std::int64_t first_token = 0, tokens = 0;  // whose maxima count
   // Over the other rows their maxima are expected to grow by their mean, in units of 1 / keys, to
   // the power of this.
   double growth_exponent = 0;
 };
 
-// Factor by which maxima are expected to grow; `sum` is that of the tokens looked at.
+// Factor by which maxima are expected to grow; `sum` is over the probe's tokens.
 ATTENUATOR_HOST_DEVICE inline double Growth(const Probe& probe, double keys, double sum) {
   const double mean = keys / static_cast<double>(probe.tokens) * sum;
   return mean > 1 ? pow(mean, probe.growth_exponent) : 1.0;
@@ -68,7 +68,7 @@ struct SequenceRows {
 // Whether a head is likely to save more by approximating than finding all maxima costs; `maxima`
 // [length] are those of the probe's rows. Such a head is exact otherwise. True where there is no
 // probe.
-bool Promising(const Weights& weights, std::int64_t head, Estimator estimator,
+bool ProbePays(const Weights& weights, std::int64_t head, Estimator estimator,
                const SequenceRows& rows, const float* maxima);
 
 class HeadProjection {

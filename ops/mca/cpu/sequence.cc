@@ -8,7 +8,8 @@
 namespace attenuator::mca {
 namespace {
 
-static_assert(kProbeRows == kQueryBlock, "attention finds the maxima of a block of rows");
+static_assert(kProbeRows == attention::kQueryBlock,
+              "attention finds the maxima of a block of rows");
 
 // Smallest sum of `values` over the keys of a row, over all rows (row 0 of a global window aside).
 double SmallestRowSum(const std::vector<double>& values, const Window& window) {
@@ -43,7 +44,7 @@ bool Nearer(const std::vector<Real>& norms, const std::vector<Real>& distances,
   return SmallestRowSum(gain, window) >= 0;  // false for NaN
 }
 
-// The same without a second pass over the rows, where it can be told: the mean distance is at most
+// The same without a second pass over the rows, where that suffices: the mean distance is at most
 // its quadratic mean, sqrt(mean |x_j|^2 - |mu|^2).
 bool SurelyNearer(const std::vector<float>& norms, double centre_square, const Window& window) {
   if (window.narrow()) return false;

@@ -1,4 +1,4 @@
-// What McaAttention finds out about each sequence before any head is computed.
+// What McaAttention computes for each sequence before any head.
 #pragma once
 
 #include <cstdint>

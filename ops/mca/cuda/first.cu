@@ -44,7 +44,7 @@ __global__ __launch_bounds__(kThreads) void RowWeights(Items items, DeviceCall c
     query[t] = ToFloat(source[t]) * call.scale;
   }
   __syncthreads();
-  float most = softmax::kLowest;
+  float most = attention::kLowest;
   for (int j = t; j < keys; j += kThreads) {
     const T* key = static_cast<const T*>(call.key) +
                    (static_cast<std::int64_t>(item.begin) + j) * call.width() + offset;
@@ -56,7 +56,7 @@ __global__ __launch_bounds__(kThreads) void RowWeights(Items items, DeviceCall c
   most = BlockReduce(most, shared, [](float a, float b) { return fmaxf(a, b); });
   float sum = 0;
   for (int j = t; j < keys; j += kThreads) {
-    const float p = softmax::Exp2(row[j] - most);
+    const float p = attention::Exp2(row[j] - most);
     row[j] = p;
     sum += p;
   }

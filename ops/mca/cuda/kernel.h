@@ -35,7 +35,7 @@ struct SequenceItem {
   Way way;
   float alpha;
   std::int64_t seed;
-  Probe probe;  // rows = 0: nothing is asked
+  Probe probe;  // rows = 0: no probe
   double maxima_cost;
 };
 
@@ -70,12 +70,12 @@ struct DeviceWeights {
   float* inverse_p;    // [H, C]; inf where the row is zero
   std::uint64_t* cdf;  // [H, C], in units of 2^-32; `paper`
   double* frobenius;   // [H]
-  double* gram;        // [H, D, D] and two rows [H, 2 D] behind; `deterministic`
+  double* gram;        // [H, D, D] followed by two rows [H, 2 D]; `deterministic`
   double* spectral;    // [H], at least ||W_a||_2; `deterministic`
   int* approximable;   // [H]: 0 where the head's weight is zero or not finite
 };
 
-// What is found out about each sequence.
+// What LaunchFacts computes for each sequence.
 struct DeviceFacts {
   int* broken;       // [B]: a query, key or hidden row is not finite
   int* overflown;    // [B]: the mean row is not finite
@@ -92,7 +92,7 @@ struct DeviceFacts {
 struct DevicePlan {
   unsigned* maxima;             // [H, T]: bits of the largest attention weight of each token
   unsigned* probed;             // [H, T]: the same over the probe's rows; of sequences with one
-  int* wanted;                  // [H, T]: r of each token, 0 where exact
+  int* samples;                 // [H, T]: r of each token, 0 where exact
   int* order;                   // [H, T]: token of each place
   int* shared;                  // [H, T]: r of each place, shared by a group
   int* place;                   // [B, H, C + 1]: for sorting

@@ -3,11 +3,11 @@
 #include <utility>
 #include <vector>
 
+#include "ops/common/attention/attention.h"
 #include "ops/common/attention/cuda/attention.h"
 #include "ops/mca/cpu/sequence.h"
 #include "ops/mca/cuda/kernel.h"
 #include "ops/mca/inputs.h"
-#include "ops/softmax/inputs.h"
 
 namespace attenuator::cuda {
 namespace {
@@ -32,28 +32,29 @@ class McaAttentionDeviceKernel final : public DeviceKernel {
     const mca::Inputs inputs = mca::CheckInputs(context, attributes_);
     const Sequences& sequences = inputs.sequences;
     const std::int64_t batch = sequences.batch, heads = attributes_.num_heads;
-    DeviceCall call{};
-    call.query = inputs.query.data;
-    call.key = inputs.key.data;
-    call.hidden = inputs.hidden.data;
-    call.weight = inputs.weight.data;
-    call.bias = inputs.bias.data;
-    call.output = context.Output(Spec::kOutputOutput, {inputs.query.rows(), inputs.width()});
-    call.value_flops = static_cast<float*>(context.Output(Spec::kValueFlopsOutput, {batch}));
-    call.tokens = sequences.total;
-    call.heads = static_cast<int>(heads);
-    call.head_dim = static_cast<int>(inputs.head_dim);
-    call.channels = static_cast<int>(inputs.channels());
-    call.scale = softmax::ScoreScale(attributes_.scale, inputs.head_dim) * softmax::kLog2E;
-    call.layer = static_cast<std::uint32_t>(attributes_.layer);
-    call.estimator = attributes_.estimator;
-    call.first = inputs.first;
+    const DeviceCall call{
+        .query = inputs.query.data,
+        .key = inputs.key.data,
+        .hidden = inputs.hidden.data,
+        .weight = inputs.weight.data,
+        .bias = inputs.bias.data,
+        .output = context.Output(Spec::kOutputOutput, {inputs.query.rows(), inputs.width()}),
+        .value_flops = static_cast<float*>(context.Output(Spec::kValueFlopsOutput, {batch})),
+        .tokens = sequences.total,
+        .heads = static_cast<int>(heads),
+        .head_dim = static_cast<int>(inputs.head_dim),
+        .channels = static_cast<int>(inputs.channels()),
+        .scale = attention::ScoreScale(attributes_.scale, inputs.head_dim) * attention::kLog2E,
+        .layer = static_cast<std::uint32_t>(attributes_.layer),
+        .estimator = attributes_.estimator,
+        .first = inputs.first,
+    };
     const Stream stream = context.stream();
 
     const std::vector<SequenceItem> items = MakeItems(inputs);
     bool approximates = false, probes = false, mixes = false;
-    std::vector<softmax::Item> attended;
-    const std::vector<softmax::Item> all = softmax::ItemsOf(sequences, inputs.first);
+    std::vector<attention::Item> attended;
+    const std::vector<attention::Item> all = attention::ItemsOf(sequences, inputs.first);
     for (std::size_t b = 0; b < items.size(); ++b) {
       approximates |= items[b].way == Way::kApproximate;
       probes |= items[b].probe.rows > 0;
@@ -71,18 +72,21 @@ class McaAttentionDeviceKernel final : public DeviceKernel {
       mca::LaunchPlan(data_, some, call, weights, facts, plan, stream);
       mca::LaunchProject(data_, some, call, weights, facts, plan, stream);
     });
-    softmax::Call attention{};
-    attention.query = call.query;
-    attention.key = call.key;
-    attention.value = plan.values;
-    attention.output = call.output;
-    attention.query_stride = attention.value_stride = inputs.width();
-    attention.heads = call.heads;
-    attention.head_dim = attention.value_dim = call.head_dim;
-    attention.scale = call.scale;
-    attention.window = static_cast<int>(attributes_.window);
-    attention.global_token = attributes_.global_tokens == 1;
-    softmax::Attend(data_, attention, std::move(attended), inputs.first, stream);
+    const attention::Call core{
+        .query = call.query,
+        .key = call.key,
+        .value = plan.values,
+        .output = call.output,
+        .query_stride = inputs.width(),
+        .value_stride = inputs.width(),
+        .heads = call.heads,
+        .head_dim = call.head_dim,
+        .value_dim = call.head_dim,
+        .scale = call.scale,
+        .window = static_cast<int>(attributes_.window),
+        .global_token = attributes_.global_tokens == 1,
+    };
+    attention::Attend(data_, core, std::move(attended), inputs.first, stream);
     ForBatches(items, [&](const mca::Items& some) {
       if (mixes) mca::LaunchMixedRows(data_, some, call, plan, stream);
       mca::LaunchFinish(data_, some, call, facts, plan, stream);
@@ -116,7 +120,7 @@ class McaAttentionDeviceKernel final : public DeviceKernel {
         item.way = Way::kApproximate;
         // `paper` does not ask.
         if (attributes_.estimator != DeviceEstimator::kPaper) item.probe = mca::ProbeOf(window);
-        item.maxima_cost = mca::MaximaCost(window, PaddedColumns(inputs.head_dim));
+        item.maxima_cost = mca::MaximaCost(window, mca::PaddedColumns(inputs.head_dim));
       }
       items.push_back(item);
     }
@@ -177,7 +181,7 @@ class McaAttentionDeviceKernel final : public DeviceKernel {
     if (!approximates) return plan;
     plan.maxima = Zeros<unsigned>(context, places);
     if (probes) plan.probed = Zeros<unsigned>(context, places);
-    plan.wanted = context.ScratchArray<int>(places);
+    plan.samples = context.ScratchArray<int>(places);
     plan.order = context.ScratchArray<int>(places);
     plan.shared = context.ScratchArray<int>(places);
     plan.place = context.ScratchArray<int>(slots * (call.channels + 1));

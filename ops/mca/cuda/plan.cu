@@ -2,14 +2,14 @@
 // tokens are approximated, and how (ops/mca/cpu/projection.cc, README.md section 2).
 //
 // Maxima: 64 (or 32) rows of a head a block, scores in float32 as the float tiles of
-// ops/softmax have them, computed twice: for each row's maximum and sum, then for the weights. A
-// column's maximum goes to memory by atomicMax on its bits, which order non-negative floats, so
-// that the order of blocks does not matter. A block of the probe's rows enters its maxima a second
-// time, apart: it begins and ends at multiples of 64, so all of a block's rows belong to it or
-// none.
+// ops/common/attention have them, computed twice: for each row's maximum and sum, then for the
+// weights. A column's maximum goes to memory by atomicMax on its bits, which order non-negative
+// floats, so that the order of blocks does not matter. A block of the probe's rows enters its
+// maxima a second time, apart: it begins and ends at multiples of 64, so all of a block's rows
+// belong to it or none.
 //
 // Plan: one block a head of a sequence. It counts by the probe's maxima first and stops where they
-// do not promise enough. r in float64, counts in integers, a stable counting sort by
+// predict too little. r in float64, counts in integers, a stable counting sort by
 // falling r over a histogram in global memory: 256 tokens at a time, a token's rank among equals of
 // its run by comparing with those before it. The order is the CPU's, hence the groups of six and
 // the r they share. The columns' u_k / p_k come from the CPU's words of the Philox stream.
@@ -21,21 +21,22 @@ namespace attenuator::mca {
 namespace {
 
 template <class T, int kMicro>
-__global__ __launch_bounds__(softmax::kTileThreads, 2) void Maxima(Items items, DeviceCall call,
-                                                                   DevicePlan plan) {
+__global__ __launch_bounds__(attention::kTileThreads, 2) void Maxima(Items items, DeviceCall call,
+                                                                     DevicePlan plan) {
   constexpr int kRows = 16 * kMicro;
   const SequenceItem item = items.items[blockIdx.z];
   const int row = static_cast<int>(blockIdx.x) * kRows, head = static_cast<int>(blockIdx.y);
   if (item.way != Way::kApproximate || row >= item.length) return;
-  const softmax::TileKeys keys = softmax::KeysOf({item.begin, item.length, item.query_row, 0}, row,
-                                                 kRows, item.window, item.global != 0, kRows);
+  const attention::TileKeys keys =
+      attention::KeysOf({item.begin, item.length, item.query_row, 0}, row, kRows, item.window,
+                        item.global != 0, kRows);
   const bool probed = row >= item.probe.first_row && row < item.probe.first_row + item.probe.rows;
-  const int stride = softmax::TileStride(call.head_dim), lane = threadIdx.x % cuda::kWarp;
+  const int stride = attention::TileStride(call.head_dim), lane = threadIdx.x % cuda::kWarp;
   const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
   float* query = cuda::SharedMemory<float>();
   float* key = query + kRows * stride;
   const std::int64_t width = call.width();
-  softmax::LoadTile(
+  attention::LoadTile(
       query, kRows,
       static_cast<const T*>(call.query) + (item.query_row + row) * width + head * call.head_dim,
       width, 0, keys.row_end - row, call.head_dim, call.scale);
@@ -44,18 +45,18 @@ __global__ __launch_bounds__(softmax::kTileThreads, 2) void Maxima(Items items, 
   const auto score = [&](int start) {
     const int end = keys.end(start, kRows);
     __syncthreads();
-    softmax::LoadTile(key, kRows, key_rows + start * width, width, keys.begin(start) - start,
-                      end - start, call.head_dim, 1.0f);
+    attention::LoadTile(key, kRows, key_rows + start * width, width, keys.begin(start) - start,
+                        end - start, call.head_dim, 1.0f);
     __syncthreads();
-    softmax::ScoreTile<kMicro>(query, key, call.head_dim, scores);
+    attention::ScoreTile<kMicro>(query, key, call.head_dim, scores);
     if (end - start < kRows || keys.masked(start, kRows)) {
-      softmax::MaskTile(keys, start, end, scores);
+      attention::MaskTile(keys, start, end, scores);
     }
   };
   float largest[kMicro], sum[kMicro];
 #pragma unroll
   for (int r = 0; r < kMicro; ++r) {
-    largest[r] = softmax::kLowest;
+    largest[r] = attention::kLowest;
     sum[r] = 0;
   }
   for (int pass = 0; pass < 2; ++pass) {
@@ -68,11 +69,11 @@ __global__ __launch_bounds__(softmax::kTileThreads, 2) void Maxima(Items items, 
           float most = largest[r];
 #pragma unroll
           for (int k = 0; k < kMicro; ++k) most = fmaxf(most, scores[r][k]);
-          most = softmax::RowMax(most);
+          most = attention::RowMax(most);
           float part = 0;
 #pragma unroll
-          for (int k = 0; k < kMicro; ++k) part += softmax::Exp2(scores[r][k] - most);
-          sum[r] = __fmaf_rn(sum[r], softmax::Exp2(largest[r] - most), softmax::RowSum(part));
+          for (int k = 0; k < kMicro; ++k) part += attention::Exp2(scores[r][k] - most);
+          sum[r] = __fmaf_rn(sum[r], attention::Exp2(largest[r] - most), attention::RowSum(part));
           largest[r] = most;
         }
         continue;
@@ -82,7 +83,7 @@ __global__ __launch_bounds__(softmax::kTileThreads, 2) void Maxima(Items items, 
         float most = 0;
 #pragma unroll
         for (int r = 0; r < kMicro; ++r) {
-          const float p = softmax::Exp2(scores[r][k] - largest[r]) * sum[r];
+          const float p = attention::Exp2(scores[r][k] - largest[r]) * sum[r];
           most = largest[r] < INFINITY ? fmaxf(most, fminf(p, 1.0f)) : most;
         }
         most = fmaxf(most, __shfl_xor_sync(cuda::kFullMask, most, 16));
@@ -105,12 +106,12 @@ __global__ __launch_bounds__(softmax::kTileThreads, 2) void Maxima(Items items, 
   }
 }
 
-// How many columns `r` stands for: at least 1, 0 where it reaches `limit` or is NaN.
+// r as a whole number: at least 1, 0 where it reaches `limit` or is NaN.
 __device__ inline int Samples(double root, double limit) {
   const double square = root * root;
-  const double wanted = square < limit ? square : limit;
-  const int below = static_cast<int>(wanted);
-  const int up = max(1, below + (static_cast<double>(below) < wanted ? 1 : 0));
+  const double clipped = square < limit ? square : limit;
+  const int below = static_cast<int>(clipped);
+  const int up = max(1, below + (static_cast<double>(below) < clipped ? 1 : 0));
   return up <= static_cast<int>(limit) - 1 ? up : 0;
 }
 
@@ -137,11 +138,11 @@ struct Counts {
 // Counts the first `tokens` of a head, whose maxima are still to grow by `growth`, and notes the r
 // of each; the same in every thread. `sums` has room for kBlockWarps values.
 __device__ inline Counts Count(const Rule& rule, const unsigned* maxima, double growth, int tokens,
-                               int* wanted, unsigned long long* sums) {
+                               int* samples, unsigned long long* sums) {
   unsigned long long count = 0, total = 0;
   for (int j = static_cast<int>(threadIdx.x); j < tokens; j += kThreads) {
     const int r = rule(j, __uint_as_float(maxima[j]), growth);
-    wanted[j] = r;
+    samples[j] = r;
     count += r > 0 ? 1 : 0;
     total += static_cast<unsigned long long>(r);
   }
@@ -159,63 +160,74 @@ __device__ inline double Sum(const unsigned* maxima, int tokens, double* sums) {
   return BlockSum(sum, sums);
 }
 
-__global__ __launch_bounds__(kThreads) void MakePlan(Items items, DeviceCall call,
-                                                     DeviceWeights weights, DeviceFacts facts,
-                                                     DevicePlan plan) {
-  auto* sums = cuda::SharedMemory<unsigned long long>();  // [kBlockWarps], or as many doubles
-  int* run = reinterpret_cast<int*>(sums + kBlockWarps);  // [kThreads + 1]
-  const SequenceItem item = items.items[blockIdx.y];
-  const int head = static_cast<int>(blockIdx.x), t = static_cast<int>(threadIdx.x);
-  const int n = item.length;
-  const std::int64_t slot = static_cast<std::int64_t>(item.index) * call.heads + head;
-  const std::int64_t first = head * call.tokens + item.begin;
-  // `approximated` is 0 where nothing else is said.
-  if (item.way != Way::kApproximate || weights.approximable[head] == 0 ||
-      facts.broken[item.index] != 0) {
-    return;
+// What a head's maxima are judged by, the same in every thread.
+struct Judge {
+  Rule rule;
+  bool paper;
+  double channels;
+  std::int64_t padded;  // columns of the CPU's packed weight, which WorthSampling is made for
+  double overhead;      // columns that approximating costs the head beside its tokens
+
+  // Whether approximating is worth `cost` columns, and those that it costs anyway.
+  __device__ bool Worth(double tokens, double samples, double cost) const {
+    if (rule.deterministic) return WorthReplacing(tokens, channels, overhead + cost);
+    if (paper) return tokens * channels - samples >= overhead + cost;
+    return WorthSampling(tokens, samples, channels, padded, overhead + cost);
   }
+};
+
+__device__ __forceinline__ Judge JudgeOf(const SequenceItem& item, int head, const DeviceCall& call,
+                                         const DeviceWeights& weights, const DeviceFacts& facts) {
   const double channels = call.channels, alpha = item.alpha;
   const bool paper = call.estimator == DeviceEstimator::kPaper;
   const bool deterministic = call.estimator == DeviceEstimator::kDeterministic;
-  const double overhead =
-      item.global != 0 ? channels * (1 + static_cast<double>(n) / call.head_dim) : 0.0;
-  const double limit = deterministic ? 2 : paper ? channels : ceil(channels * kBreakEven);
-  const int highest = static_cast<int>(limit) - 1;
-  int* wanted = plan.wanted + first;
-  Rule rule{deterministic, item.keys / alpha, limit, 0, nullptr};
+  Judge judge;
+  judge.paper = paper;
+  judge.channels = channels;
+  judge.padded = PaddedColumns(call.head_dim);
+  judge.overhead =
+      item.global != 0 ? channels * (1 + static_cast<double>(item.length) / call.head_dim) : 0.0;
+  judge.rule.deterministic = deterministic;
+  judge.rule.limit = deterministic ? 2 : paper ? channels : ceil(channels * kBreakEven);
+  judge.rule.factor = item.keys / alpha;
+  judge.rule.allowed = 0;
+  judge.rule.distances = nullptr;
   if (deterministic) {
-    rule.factor = item.keys * weights.spectral[head];
-    rule.allowed = alpha * (1 - kRoundingMargin) * facts.beta[item.index] * weights.frobenius[head];
-    rule.distances = facts.distances + item.begin;
+    judge.rule.factor = item.keys * weights.spectral[head];
+    judge.rule.allowed =
+        alpha * (1 - kRoundingMargin) * facts.beta[item.index] * weights.frobenius[head];
+    judge.rule.distances = facts.distances + item.begin;
   }
-  const auto worth = [&](double tokens, double samples, double cost) {
-    if (deterministic) return WorthReplacing(tokens, channels, cost);
-    if (paper) return tokens * channels - samples >= cost;
-    return WorthSampling(tokens, samples, channels, PaddedColumns(call.head_dim), cost);
-  };
-  if (item.probe.rows > 0) {
-    // The other tokens are taken to be like those looked at.
-    const int tokens = static_cast<int>(item.probe.tokens);
-    const double share = static_cast<double>(n) / tokens;
-    const unsigned* probed = plan.probed + first + item.probe.first_token;
-    const double growth =
-        Growth(item.probe, item.keys, Sum(probed, tokens, reinterpret_cast<double*>(sums)));
-    Rule looked_at = rule;
-    if (deterministic) looked_at.distances += item.probe.first_token;
-    const Counts some = Count(looked_at, probed, growth, tokens, wanted, sums);
-    if (!worth(share * some.tokens, share * some.samples, overhead + item.maxima_cost)) return;
-  }
-  const Counts all = Count(rule, plan.maxima + first, 1.0, n, wanted, sums);
-  if (!worth(all.tokens, all.samples, overhead) || all.tokens == 0) return;
-  const int count = static_cast<int>(all.tokens);
+  return judge;
+}
 
-  // Counting sort by falling r; exact tokens (r = 0) come last.
-  int* place = plan.place + slot * (call.channels + 1);
+// Whether the probe's maxima say that approximating pays, the other tokens taken to be like those
+// the probe looks at. `probed` are the probe's maxima over the sequence.
+__device__ __forceinline__ bool ProbePays(const SequenceItem& item, const Judge& judge,
+                                          const unsigned* probed, int* samples,
+                                          unsigned long long* sums) {
+  const int tokens = static_cast<int>(item.probe.tokens);
+  const double share = static_cast<double>(item.length) / tokens;
+  probed += item.probe.first_token;
+  const double growth =
+      Growth(item.probe, item.keys, Sum(probed, tokens, reinterpret_cast<double*>(sums)));
+  Rule rule = judge.rule;
+  if (rule.deterministic) rule.distances += item.probe.first_token;
+  const Counts counts = Count(rule, probed, growth, tokens, samples, sums);
+  return judge.Worth(share * counts.tokens, share * counts.samples, item.maxima_cost);
+}
+
+// order = tokens by falling r (`samples`), those of equal r as they come; exact ones (r = 0) last.
+// `place` has room for r up to `highest`, `run` for kThreads + 1 values.
+__device__ __forceinline__ void SortBySamples(const int* samples, int n, int highest, int* place,
+                                              int* run, int* order) {
+  const int t = static_cast<int>(threadIdx.x);
   for (int x = t; x <= highest; x += kThreads) place[x] = 0;
   __syncthreads();
-  for (int j = t; j < n; j += kThreads) atomicAdd(place + wanted[j], 1);
+  for (int j = t; j < n; j += kThreads) atomicAdd(place + samples[j], 1);
   __syncthreads();
-  const int share = (highest + kThreads) / kThreads;  // of highest + 1 values, the highest first
+  // A histogram becomes first places, the highest r first.
+  const int share = (highest + kThreads) / kThreads;  // of highest + 1 values
   const int top = highest - t * share, bottom = max(top - share + 1, 0);
   int mine = 0, total;
   for (int x = top; x >= bottom; --x) mine += place[x];
@@ -226,7 +238,7 @@ __global__ __launch_bounds__(kThreads) void MakePlan(Items items, DeviceCall cal
     mine += here;
   }
   for (int start = 0; start < n; start += kThreads) {
-    const int j = start + t, r = j < n ? wanted[j] : -1;
+    const int j = start + t, r = j < n ? samples[j] : -1;
     __syncthreads();
     run[t] = r;
     __syncthreads();
@@ -235,24 +247,18 @@ __global__ __launch_bounds__(kThreads) void MakePlan(Items items, DeviceCall cal
     const int at = r >= 0 ? place[r] + rank : 0;
     __syncthreads();
     if (r >= 0) {
-      plan.order[first + at] = j;
+      order[at] = j;
       atomicAdd(place + r, 1);
     }
   }
   __syncthreads();
-  for (int i = t; i < n; i += kThreads) {
-    const int leader = paper ? i : i - i % kSampleGroup;
-    plan.shared[first + i] = i < count ? wanted[plan.order[first + leader]] : 0;
-  }
-  const bool centred = !paper && facts.centred[item.index] != 0;
-  if (t == 0) {
-    plan.approximated[slot] = count;
-    // The mean row is projected too.
-    if (centred) plan.columns[slot] = static_cast<unsigned long long>(call.channels);
-  }
-  if (call.estimator != DeviceEstimator::kSampled) return;
-  float* reach = plan.reach + slot * call.channels;
-  const float* inverse_p = weights.inverse_p + static_cast<std::int64_t>(head) * call.channels;
+}
+
+// reach = u_k / p_k of each column, u_k from the CPU's words.
+__device__ __forceinline__ void DrawReach(const SequenceItem& item, int head,
+                                          const DeviceCall& call, const float* inverse_p,
+                                          float* reach) {
+  const int t = static_cast<int>(threadIdx.x);
   for (int block = t; 4 * block < call.channels; block += kThreads) {
     const PhiloxWords words = StreamBlock(item.seed, call.layer, static_cast<std::uint32_t>(head),
                                           Stream::kMcaSamples, static_cast<std::uint64_t>(block));
@@ -262,6 +268,45 @@ __global__ __launch_bounds__(kThreads) void MakePlan(Items items, DeviceCall cal
       reach[k] = __fmul_rn(u, inverse_p[k]);
     }
   }
+}
+
+__global__ __launch_bounds__(kThreads) void MakePlan(Items items, DeviceCall call,
+                                                     DeviceWeights weights, DeviceFacts facts,
+                                                     DevicePlan plan) {
+  auto* sums = cuda::SharedMemory<unsigned long long>();  // [kBlockWarps], or as many doubles
+  int* run = reinterpret_cast<int*>(sums + kBlockWarps);  // [kThreads + 1]
+  const SequenceItem item = items.items[blockIdx.y];
+  const int head = static_cast<int>(blockIdx.x), t = static_cast<int>(threadIdx.x);
+  const int n = item.length;
+  const std::int64_t slot = static_cast<std::int64_t>(item.index) * call.heads + head;
+  const std::int64_t first = head * call.tokens + item.begin;
+  // A head that returns early stays exact: `approximated` holds 0.
+  if (item.way != Way::kApproximate || weights.approximable[head] == 0 ||
+      facts.broken[item.index] != 0) {
+    return;
+  }
+  const Judge judge = JudgeOf(item, head, call, weights, facts);
+  int* samples = plan.samples + first;
+  if (item.probe.rows > 0 && !ProbePays(item, judge, plan.probed + first, samples, sums)) return;
+  const Counts all = Count(judge.rule, plan.maxima + first, 1.0, n, samples, sums);
+  if (!judge.Worth(all.tokens, all.samples, 0) || all.tokens == 0) return;
+
+  SortBySamples(samples, n, static_cast<int>(judge.rule.limit) - 1,
+                plan.place + slot * (call.channels + 1), run, plan.order + first);
+  const int count = static_cast<int>(all.tokens);
+  for (int i = t; i < n; i += kThreads) {
+    const int leader = judge.paper ? i : i - i % kSampleGroup;
+    plan.shared[first + i] = i < count ? samples[plan.order[first + leader]] : 0;
+  }
+  if (t == 0) {
+    plan.approximated[slot] = count;
+    // The mean row is projected too.
+    const bool centred = !judge.paper && facts.centred[item.index] != 0;
+    if (centred) plan.columns[slot] = static_cast<unsigned long long>(call.channels);
+  }
+  if (call.estimator != DeviceEstimator::kSampled) return;
+  DrawReach(item, head, call, weights.inverse_p + static_cast<std::int64_t>(head) * call.channels,
+            plan.reach + slot * call.channels);
 }
 
 // base = b_a + mu W_a of heads in which anything is approximated.
@@ -296,8 +341,8 @@ void LaunchPlan(ElementType data, const Items& items, const DeviceCall& call,
     using T = decltype(type);
     const auto maxima = [&](auto kernel, int rows) {
       cuda::Launch("McaAttention, column maxima", kernel,
-                   dim3(Blocks(LongestOf(items), rows), heads, count), softmax::kTileThreads,
-                   sizeof(float) * 2 * rows * softmax::TileStride(call.head_dim), stream, items,
+                   dim3(Blocks(LongestOf(items), rows), heads, count), attention::kTileThreads,
+                   sizeof(float) * 2 * rows * attention::TileStride(call.head_dim), stream, items,
                    call, plan);
     };
     if (call.head_dim <= 128) {

@@ -9,6 +9,10 @@
 // of r over eight groups. A thread has three tokens by four columns in registers. float32, a fixed
 // order of columns: a token's bits depend on its sequence alone.
 //
+// Stages, for 64 columns of the value: StartSums; for a segment of columns of `hidden` ListColumns,
+// then LoadRows, LoadWeight and MultiplyChunk for each chunk of the list; StoreValues. CountColumns
+// once at the end.
+//
 // Paper: a warp a token; lanes draw 32 columns at once by binary search in the distribution
 // function, then own dimensions of the value. A list a token is slow, here as on the CPU.
 #include "ops/mca/cpu/kernel.h"
@@ -35,6 +39,165 @@ struct ProjectShared {
   int r[kTokens];
 };
 
+// A block's tokens: `count` neighbours in the plan's order, the first `mine` of them approximated,
+// and what the columns of their head's rows are made of.
+template <class T>
+struct Tokens {
+  int count, mine;
+  bool sampled;            // the estimator draws columns
+  bool centred;            // sampled rows have the mean row taken off
+  float largest;           // r of the first token, the largest
+  const T* hidden;         // [length, C] of the sequence
+  const T* weight;         // [C, H * D], the head's first column
+  const float* reach;      // [C]
+  const float* inverse_p;  // [C]
+  const float* centre;     // [C]
+
+  // Whether some token is exact and takes every column.
+  __device__ bool all() const { return mine < count; }
+};
+
+// Thread (tx, ty) = (t % 16, t / 16) owns tokens 3 ty to 3 ty + 2 and columns 4 tx to 4 tx + 3 of
+// those from `column` on.
+using Sums = float[3][4];
+
+template <class T>
+__device__ __forceinline__ void StartSums(const DeviceCall& call, const float* base, const T* bias,
+                                          int mine, int column, Sums& sums) {
+  const int tx = static_cast<int>(threadIdx.x) % 16, ty = static_cast<int>(threadIdx.x) / 16;
+#pragma unroll
+  for (int i = 0; i < 3; ++i) {
+    const int token = 3 * ty + i;
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const int d = column + 4 * tx + c;
+      sums[i][c] = d >= call.head_dim ? 0.0f : token < mine ? base[d] : ToFloat(bias[d]);
+    }
+  }
+}
+
+// Lists the columns of [segment, end) that some token of the block needs, ascending; returns their
+// number. Where `counting`, adds to *kept of lane g what group g keeps, of those this warp sees.
+template <class T>
+__device__ __forceinline__ int ListColumns(const Tokens<T>& tokens, int segment, int end,
+                                           bool counting, ProjectShared& shared, int* kept) {
+  const int t = static_cast<int>(threadIdx.x), lane = t % cuda::kWarp, warp = t / cuda::kWarp;
+  int listed = 0;
+  for (int start = segment; start < end; start += kThreads) {
+    const int k = start + t;
+    const float u = tokens.mine > 0 && tokens.sampled && k < end ? tokens.reach[k] : INFINITY;
+    const bool needed = k < end && (tokens.all() || (tokens.sampled && u <= tokens.largest));
+    if (tokens.mine > 0 && tokens.sampled && counting) {
+      for (int g = 0; g < kGroups; ++g) {
+        const float r = static_cast<float>(shared.r[g * kSampleGroup]);
+        const unsigned keep = __ballot_sync(cuda::kFullMask, u <= r ? 1 : 0);
+        if (lane == g) *kept += __popc(keep);
+      }
+    }
+    const unsigned votes = __ballot_sync(cuda::kFullMask, needed ? 1 : 0);
+    __syncthreads();  // counts have been read
+    if (lane == 0) shared.counts[warp] = __popc(votes);
+    __syncthreads();
+    int place = listed + __popc(votes & ((1u << lane) - 1));
+    for (int w = 0; w < kBlockWarps; ++w) {
+      if (w < warp) place += shared.counts[w];
+      listed += shared.counts[w];
+    }
+    if (needed) shared.list[place] = k;
+  }
+  return listed;
+}
+
+// The tokens' entries in `depth` listed columns from `chunk` on, weighted: an exact token's as they
+// are, a sampled one's centred and divided by their probability, 0 where its own r does not keep
+// the column. Zeros beyond.
+template <class T>
+__device__ __forceinline__ void LoadRows(const Tokens<T>& tokens, int channels, int chunk,
+                                         int depth, ProjectShared& shared) {
+  const int lane = threadIdx.x % cuda::kWarp, warp = threadIdx.x / cuda::kWarp;
+  for (int i = warp; i < kTokens; i += kBlockWarps) {
+    float x = 0;
+    if (lane < depth && i < tokens.count) {
+      const int k = shared.list[chunk + lane];
+      x = ToFloat(tokens.hidden[static_cast<std::int64_t>(shared.token[i]) * channels + k]);
+      if (i < tokens.mine) {
+        const float r = static_cast<float>(shared.r[i]);
+        if (!tokens.sampled || !(tokens.reach[k] <= r)) {
+          x = 0;
+        } else {
+          const float e = tokens.centred ? x - tokens.centre[k] : x;
+          x = tokens.inverse_p[k] <= r ? e : e * (tokens.inverse_p[k] / r);
+        }
+      }
+    }
+    shared.rows[i * kTokenStride + lane] = x;
+  }
+}
+
+// The weight's entries in the same columns of `hidden`, and value columns from `column` on.
+template <class T>
+__device__ __forceinline__ void LoadWeight(const Tokens<T>& tokens, const DeviceCall& call,
+                                           int chunk, int depth, int column,
+                                           ProjectShared& shared) {
+  for (int index = static_cast<int>(threadIdx.x); index < kDepth * kColumns; index += kThreads) {
+    const int k = index / kColumns, d = column + index % kColumns;
+    const bool there = k < depth && d < call.head_dim;
+    shared.weight[index] =
+        there ? ToFloat(tokens.weight[shared.list[chunk + k] * call.width() + d]) : 0.0f;
+  }
+}
+
+__device__ __forceinline__ void MultiplyChunk(const ProjectShared& shared, int depth, Sums& sums) {
+  const int tx = static_cast<int>(threadIdx.x) % 16, ty = static_cast<int>(threadIdx.x) / 16;
+  for (int k = 0; k < depth; ++k) {
+    const float4 w = *reinterpret_cast<const float4*>(shared.weight + k * kColumns + 4 * tx);
+#pragma unroll
+    for (int i = 0; i < 3; ++i) {
+      const float x = shared.rows[(3 * ty + i) * kTokenStride + k];
+      sums[i][0] = __fmaf_rn(x, w.x, sums[i][0]);
+      sums[i][1] = __fmaf_rn(x, w.y, sums[i][1]);
+      sums[i][2] = __fmaf_rn(x, w.z, sums[i][2]);
+      sums[i][3] = __fmaf_rn(x, w.w, sums[i][3]);
+    }
+  }
+}
+
+// Writes tokens [first, count). `values` is the head's first column of the sequence's first row.
+template <class T>
+__device__ __forceinline__ void StoreValues(const ProjectShared& shared, const DeviceCall& call,
+                                            int first, int count, int column, const Sums& sums,
+                                            T* values) {
+  const int tx = static_cast<int>(threadIdx.x) % 16, ty = static_cast<int>(threadIdx.x) / 16;
+#pragma unroll
+  for (int i = 0; i < 3; ++i) {
+    const int token = 3 * ty + i;
+    if (token >= count || token < first) continue;
+    T* out = values + shared.token[token] * call.width();
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const int d = column + 4 * tx + c;
+      if (d < call.head_dim) out[d] = FromFloat<T>(sums[i][c]);
+    }
+  }
+}
+
+// Adds the block's multiply-adds, divided by head_dim; `kept` as ListColumns leaves it. Integers,
+// so that the order of blocks and warps does not matter.
+__device__ __forceinline__ void CountColumns(const DeviceCall& call, bool sampled, int count,
+                                             int mine, int kept, unsigned long long* columns) {
+  const int lane = threadIdx.x % cuda::kWarp;
+  unsigned long long spent = 0;
+  if (sampled && lane < kGroups) {
+    spent = static_cast<unsigned long long>(kept) *
+            static_cast<unsigned long long>(max(0, min(kSampleGroup, mine - lane * kSampleGroup)));
+  }
+  if (threadIdx.x == 0) {
+    spent += static_cast<unsigned long long>(count - mine) *
+             static_cast<unsigned long long>(call.channels);
+  }
+  if (spent > 0) atomicAdd(columns, spent);
+}
+
 template <class T>
 __global__ __launch_bounds__(kThreads, 2) void Project(Items items, DeviceCall call,
                                                        DeviceWeights weights, DeviceFacts facts,
@@ -44,136 +207,53 @@ __global__ __launch_bounds__(kThreads, 2) void Project(Items items, DeviceCall c
   const int head = static_cast<int>(blockIdx.y), t = static_cast<int>(threadIdx.x);
   const int begin = static_cast<int>(blockIdx.x) * kTokens;
   if (item.way == Way::kMixed || begin >= item.length) return;
-  const int count = min(kTokens, item.length - begin);
-  const int lane = t % cuda::kWarp, warp = t / cuda::kWarp;
   const std::int64_t slot = static_cast<std::int64_t>(item.index) * call.heads + head;
   const std::int64_t first = head * call.tokens + item.begin;
   const int approximated = plan.approximated[slot];
-  const int mine =
-      max(0, min(count, approximated - begin));  // of them approximated, they come first
-  const bool sampled = call.estimator == DeviceEstimator::kSampled;
+  Tokens<T> tokens;
+  tokens.count = min(kTokens, item.length - begin);
+  tokens.mine = max(0, min(tokens.count, approximated - begin));
+  tokens.sampled = call.estimator == DeviceEstimator::kSampled;
+  // ProjectPaper computes the approximated tokens of `paper`.
   const bool paper = call.estimator == DeviceEstimator::kPaper;
-  if (paper && mine == count) return;
+  if (paper && tokens.mine == tokens.count) return;
   if (t < kTokens) {
     const int at = min(begin + t, item.length - 1);
     shared.token[t] = approximated > 0 ? plan.order[first + at] : at;
-    shared.r[t] = t < mine ? plan.shared[first + at] : 0;
+    shared.r[t] = t < tokens.mine ? plan.shared[first + at] : 0;
   }
   __syncthreads();
-  const bool all = mine < count;  // an exact token takes every column
-  const float largest = static_cast<float>(shared.r[0]);
-  const float* reach = plan.reach + slot * call.channels;
-  const float* inverse_p = weights.inverse_p + static_cast<std::int64_t>(head) * call.channels;
-  const float* centre = facts.centre + static_cast<std::int64_t>(item.index) * call.channels;
-  const bool centred = mine > 0 && sampled && facts.centred[item.index] != 0;
-  const T* hidden =
+  tokens.centred = tokens.mine > 0 && tokens.sampled && facts.centred[item.index] != 0;
+  tokens.largest = static_cast<float>(shared.r[0]);
+  tokens.hidden =
       static_cast<const T*>(call.hidden) + static_cast<std::int64_t>(item.begin) * call.channels;
-  const T* weight = static_cast<const T*>(call.weight) + head * call.head_dim;
+  tokens.weight = static_cast<const T*>(call.weight) + head * call.head_dim;
+  tokens.reach = plan.reach + slot * call.channels;
+  tokens.inverse_p = weights.inverse_p + static_cast<std::int64_t>(head) * call.channels;
+  tokens.centre = facts.centre + static_cast<std::int64_t>(item.index) * call.channels;
   const T* bias = static_cast<const T*>(call.bias) + head * call.head_dim;
   const float* base = plan.base + slot * call.head_dim;
   T* values = static_cast<T*>(plan.values) + item.begin * call.width() + head * call.head_dim;
-  const int tx = t % 16, ty = t / 16;
-  int kept = 0;  // lane g < kGroups: columns that group g keeps, of those this warp looked at
+  int kept = 0;
 
   for (int column = 0; column < call.head_dim; column += kColumns) {
-    float sums[3][4];
-#pragma unroll
-    for (int i = 0; i < 3; ++i) {
-      const int token = 3 * ty + i;
-#pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        const int d = column + 4 * tx + c;
-        sums[i][c] = d >= call.head_dim ? 0.0f : token < mine ? base[d] : ToFloat(bias[d]);
-      }
-    }
+    Sums sums;
+    StartSums(call, base, bias, tokens.mine, column, sums);
     for (int segment = 0; segment < call.channels; segment += kSegment) {
       const int end = min(segment + kSegment, call.channels);
-      int listed = 0;
-      for (int start = segment; start < end; start += kThreads) {
-        const int k = start + t;
-        const float u = mine > 0 && sampled && k < end ? reach[k] : INFINITY;
-        const bool wanted = k < end && (all || (sampled && u <= largest));
-        if (mine > 0 && sampled && column == 0) {
-          for (int g = 0; g < kGroups; ++g) {
-            const float r = static_cast<float>(shared.r[g * kSampleGroup]);
-            const unsigned keep = __ballot_sync(cuda::kFullMask, u <= r ? 1 : 0);
-            if (lane == g) kept += __popc(keep);
-          }
-        }
-        const unsigned votes = __ballot_sync(cuda::kFullMask, wanted ? 1 : 0);
-        __syncthreads();  // counts have been read
-        if (lane == 0) shared.counts[warp] = __popc(votes);
-        __syncthreads();
-        int place = listed + __popc(votes & ((1u << lane) - 1));
-        for (int w = 0; w < kBlockWarps; ++w) {
-          if (w < warp) place += shared.counts[w];
-          listed += shared.counts[w];
-        }
-        if (wanted) shared.list[place] = k;
-      }
+      const int listed = ListColumns(tokens, segment, end, column == 0, shared, &kept);
       for (int chunk = 0; chunk < listed; chunk += kDepth) {
         const int depth = min(kDepth, listed - chunk);
         __syncthreads();  // the list is there, and the last chunk has been multiplied
-        for (int i = warp; i < kTokens; i += kBlockWarps) {
-          float x = 0;
-          if (lane < depth && i < count) {
-            const int k = shared.list[chunk + lane];
-            x = ToFloat(hidden[static_cast<std::int64_t>(shared.token[i]) * call.channels + k]);
-            if (i < mine) {
-              const float r = static_cast<float>(shared.r[i]);
-              if (!sampled || !(reach[k] <= r)) {
-                x = 0;
-              } else {
-                const float e = centred ? x - centre[k] : x;
-                x = inverse_p[k] <= r ? e : e * (inverse_p[k] / r);
-              }
-            }
-          }
-          shared.rows[i * kTokenStride + lane] = x;
-        }
-        for (int index = t; index < kDepth * kColumns; index += kThreads) {
-          const int k = index / kColumns, d = column + index % kColumns;
-          const bool there = k < depth && d < call.head_dim;
-          shared.weight[index] =
-              there ? ToFloat(weight[shared.list[chunk + k] * call.width() + d]) : 0.0f;
-        }
+        LoadRows(tokens, call.channels, chunk, depth, shared);
+        LoadWeight(tokens, call, chunk, depth, column, shared);
         __syncthreads();
-        for (int k = 0; k < depth; ++k) {
-          const float4 w = *reinterpret_cast<const float4*>(shared.weight + k * kColumns + 4 * tx);
-#pragma unroll
-          for (int i = 0; i < 3; ++i) {
-            const float x = shared.rows[(3 * ty + i) * kTokenStride + k];
-            sums[i][0] = __fmaf_rn(x, w.x, sums[i][0]);
-            sums[i][1] = __fmaf_rn(x, w.y, sums[i][1]);
-            sums[i][2] = __fmaf_rn(x, w.z, sums[i][2]);
-            sums[i][3] = __fmaf_rn(x, w.w, sums[i][3]);
-          }
-        }
+        MultiplyChunk(shared, depth, sums);
       }
     }
-#pragma unroll
-    for (int i = 0; i < 3; ++i) {
-      const int token = 3 * ty + i;
-      if (token >= count || (paper && token < mine)) continue;
-      T* out = values + shared.token[token] * call.width();
-#pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        const int d = column + 4 * tx + c;
-        if (d < call.head_dim) out[d] = FromFloat<T>(sums[i][c]);
-      }
-    }
+    StoreValues(shared, call, paper ? tokens.mine : 0, tokens.count, column, sums, values);
   }
-  // Integers, so that the order of blocks and warps does not matter.
-  unsigned long long spent = 0;
-  if (sampled && lane < kGroups) {
-    spent = static_cast<unsigned long long>(kept) *
-            static_cast<unsigned long long>(max(0, min(kSampleGroup, mine - lane * kSampleGroup)));
-  }
-  if (t == 0) {
-    spent += static_cast<unsigned long long>(count - mine) *
-             static_cast<unsigned long long>(call.channels);
-  }
-  if (spent > 0) atomicAdd(plan.columns + slot, spent);
+  CountColumns(call, tokens.sampled, tokens.count, tokens.mine, kept, plan.columns + slot);
 }
 
 // Section 3.1 of the paper as written: r_j columns with replacement, each token its own.

@@ -1,9 +1,9 @@
-// The workers of one run. Each takes the next whole task; who finds none left helps those that
-// still run, so that a batch with fewer heads than threads keeps all of them busy.
+// The workers of one run. Each takes the next whole task. When none are left, it helps the tasks
+// that still run, so that a batch with fewer heads than threads keeps all threads busy.
 //
-// An operator does not know how many threads its host has. So nothing is split beforehand: a task
-// offers the pieces of its current step, works on them itself, and whoever is idle joins in. Pieces
-// write to places of their own and sum within themselves, so who runs them changes no bit.
+// An operator does not know how many threads its host has, so nothing is split in advance. A task
+// offers the pieces of its current step and works on them itself; idle workers join in. Pieces
+// write to separate places and each sums on its own, so results do not depend on who runs them.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@
 
 namespace attenuator::yoso {
 
-// Tells the processor that this is a loop that waits.
+// Marks a waiting loop for the processor.
 inline void Pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -95,7 +95,7 @@ class Crew {
   void Withdraw(Step& step) {
     std::unique_lock<std::mutex> lock(mutex_);
     std::erase(steps_, &step);
-    left_.wait(lock, [&] { return step.helpers == 0; });
+    helpers_gone_.wait(lock, [&] { return step.helpers == 0; });
   }
 
   void Help(Scratch& scratch) {
@@ -110,7 +110,7 @@ class Crew {
       lock.unlock();
       step->Run(scratch);
       lock.lock();
-      if (--step->helpers == 0) left_.notify_all();
+      if (--step->helpers == 0) helpers_gone_.notify_all();
     }
   }
 
@@ -125,22 +125,22 @@ class Crew {
     return best;
   }
 
-  // Something to do, or nothing any more.
+  // Wakes sleeping workers: a step has pieces on offer, or the last task has ended.
   void Announce() {
     ++version_;
     if (asleep_ > 0) changed_.notify_all();
   }
 
-  // Until the next announcement. Steps follow each other within microseconds, while waking a thread
-  // takes tens of them: the thread looks out for about as long before it sleeps.
+  // Waits for the next announcement. Steps follow each other within microseconds and waking a
+  // thread takes tens of them, so a worker polls for about that long before it sleeps.
   void Await(std::unique_lock<std::mutex>& lock) {
-    constexpr int kLooks = 1000;
-    const std::int64_t seen = version_;
+    constexpr int kPolls = 1000;
+    const std::int64_t version = version_;
     lock.unlock();
-    for (int i = 0; i < kLooks && version_ == seen; ++i) Pause();
+    for (int i = 0; i < kPolls && version_ == version; ++i) Pause();
     lock.lock();
     ++asleep_;
-    changed_.wait(lock, [&] { return version_ != seen; });
+    changed_.wait(lock, [&] { return version_ != version; });
     --asleep_;
   }
 
@@ -149,7 +149,7 @@ class Crew {
   std::atomic<std::int64_t> next_{0};
   std::atomic<std::int64_t> version_{0};  // of what is on offer
   std::mutex mutex_;
-  std::condition_variable changed_, left_;
+  std::condition_variable changed_, helpers_gone_;
   std::vector<Step*> steps_;
   std::int64_t running_;
   int asleep_ = 0;

@@ -44,15 +44,15 @@ void CountAndSumAs(const CountPass& pass) {
       const Code* keys = static_cast<const Code*>(pass.key_codes) + first * kGroup;
       const Code* query = static_cast<const Code*>(pass.query_codes) + i * kGroup;
       for (int g = 0; g < groups; ++g) {
-        const auto wanted = Counter::Query(query);
-        for (int c = 0; c < kCounters; ++c) counters[c].Add(keys + c * kBlock * kGroup, wanted);
+        const auto of_query = Counter::Query(query);
+        for (int c = 0; c < kCounters; ++c) counters[c].Add(keys + c * kBlock * kGroup, of_query);
         keys += key_stride;
         query += query_stride;
       }
       if (rest != 0) {
-        const auto wanted = Counter::Query(query);
+        const auto of_query = Counter::Query(query);
         for (int c = 0; c < kCounters; ++c) {
-          counters[c].Add(keys + c * kBlock * kGroup, wanted, (1u << rest) - 1);
+          counters[c].Add(keys + c * kBlock * kGroup, of_query, (1u << rest) - 1);
         }
       }
       for (int c = 0; c < kCounters; ++c) {

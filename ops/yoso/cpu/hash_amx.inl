@@ -1,5 +1,5 @@
-// Hash codes by products of AMX tiles. Included behind hash.inl, whose rows, planes and codes these
-// are: int8 rows are a first factor as they lie in memory, and a register of 16 planes,
+// Hash codes by products of AMX tiles. Included after hash.inl, whose layout of rows, planes and
+// codes it keeps: int8 rows are a first factor as they lie in memory, and a register of 16 planes,
 // [steps][16][4], is a second one.
 //
 // 32 rows are quantised, then multiplied by 32 planes at a time: four tiles of sums, 16 rows by 16

@@ -34,7 +34,10 @@ struct Chunk {
                                    : GetPlanes(job.family, job.head, first / kHashChunk, count)),
         hadamard(job.family.hadamard),
         first_hash(first),
-        spec{job.family.head_dim, job.family.hash_bits, count, planes->data.get()} {}
+        spec{.head_dim = job.family.head_dim,
+             .hash_bits = job.family.hash_bits,
+             .num_hashes = count,
+             .planes = planes->data.get()} {}
 
   bool Hash(const Kernels& kernels, const Rows& rows, void* codes, std::int64_t code_rows) const {
     return hadamard ? kernels.hash_hadamard(spec, first_hash, rows, codes, code_rows)
@@ -59,7 +62,8 @@ inline std::int64_t CodeBytes(const HeadJob& job, std::int64_t num_hashes, std::
   return groups * kGroup * rows * (job.family.hash_bits > 8 ? 2 : 1);
 }
 
-// Sums of queries [first, first + count), at `source` as kernels.finish wants them, to the output.
+// Finishes queries [first, first + count) from their sums at `source`, laid out as for
+// kernels.finish, into the output.
 inline void FinishRows(const Kernels& kernels, const HeadJob& job, std::int64_t first,
                        std::int64_t count, float scale, const float* source,
                        std::int64_t source_stride, std::int64_t block_stride) {
@@ -72,7 +76,7 @@ inline void FinishRows(const Kernels& kernels, const HeadJob& job, std::int64_t 
   }
 }
 
-// The same of sums that are in the output already.
+// The same for sums that are in the output already.
 inline void FinishInPlace(const Kernels& kernels, const HeadJob& job, std::int64_t first,
                           std::int64_t count, float scale) {
   FinishRows(kernels, job, first, count, scale, job.output + first * job.output_stride,

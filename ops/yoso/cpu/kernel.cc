@@ -25,13 +25,16 @@ std::vector<std::uint16_t> SomeCodes(const Kernels& kernels, int head_dim, int h
       static_cast<std::size_t>(kernels.plane_bytes(num_planes, head_dim)));
   kernels.pack_planes(planes.data(), num_planes, head_dim, packed.data());
   std::vector<std::uint16_t> codes(kRows * kHashChunk);  // room for codes of two bytes
-  kernels.hash_gaussian({head_dim, hash_bits, kHashes, packed.data()},
+  kernels.hash_gaussian({.head_dim = head_dim,
+                         .hash_bits = hash_bits,
+                         .num_hashes = kHashes,
+                         .planes = packed.data()},
                         {rows.data(), head_dim, kRows}, codes.data(), kRows);
   return codes;
 }
 
 // VNNI's kernels with AMX's hashing, if that gives the same codes on this very machine: it has been
-// run on emulated tiles alone, and codes that differ would change results without a word.
+// rarely run on hardware, and codes that differ would change results without an error.
 std::optional<Kernels> AmxKernels() {
   if (!CpuHasAmx()) return std::nullopt;
   Kernels kernels = avx512_vnni::kKernels;

@@ -18,8 +18,8 @@ namespace attenuator::yoso {
 inline constexpr int kBlock = 16;      // floats in a block
 inline constexpr int kGroup = 4;       // hashes in a group of codes
 inline constexpr int kHashChunk = 32;  // hashes whose codes exist at one time
-inline constexpr int kMaxHadamardChunk =
-    64;  // the same for hash = hadamard, whose blocks give many at once
+// The same for hash = hadamard, one block of which gives many hashes.
+inline constexpr int kMaxHadamardChunk = 64;
 inline constexpr int kKeyTile = 128;      // keys counted together
 inline constexpr int kKeyBlock = 256;     // keys of one count pass
 inline constexpr int kStreamBlocks = 32;  // Philox blocks drawn at once
@@ -134,8 +134,8 @@ struct Kernels {
                    std::int64_t first, std::int64_t rows, float* output, std::int64_t stride);
 };
 
-// Those of the best instruction set of this machine (ops/common/cpu.h), AMX where it may be used
-// and its codes are VNNI's: the first call asks for it and compares.
+// The kernels of the best instruction set of this machine (ops/common/cpu.h). AMX is used where the
+// system grants it and its codes equal VNNI's: the first call requests it and compares.
 const Kernels& CpuKernels();
 
 // Which set that is.

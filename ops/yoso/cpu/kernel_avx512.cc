@@ -38,9 +38,22 @@ inline void Dot(Ints& sums, Ints planes, Ints data) {
 }  // namespace
 
 const Kernels avx512::kKernels = {
-    100,          DrawStream, PlaneBytes,         PackPlanes,         HashGaussian,
-    HashHadamard, PackValues, RunTables,          UnpackSums,         CountAndSum,
-    Multiply,     UnitRows,   UnitRowsTransposed, ExpectedCollisions, Finish,
-    Convolve};
+    .count_percent = 100,
+    .stream = DrawStream,
+    .plane_bytes = PlaneBytes,
+    .pack_planes = PackPlanes,
+    .hash_gaussian = HashGaussian,
+    .hash_hadamard = HashHadamard,
+    .pack_values = PackValues,
+    .run_tables = RunTables,
+    .unpack_sums = UnpackSums,
+    .count_and_sum = CountAndSum,
+    .multiply = Multiply,
+    .unit_rows = UnitRows,
+    .unit_rows_transposed = UnitRowsTransposed,
+    .expected_collisions = ExpectedCollisions,
+    .finish = Finish,
+    .convolve = Convolve,
+};
 
 }  // namespace attenuator::yoso

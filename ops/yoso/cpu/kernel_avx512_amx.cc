@@ -19,6 +19,10 @@ namespace {
 
 }  // namespace
 
-const TileHashing avx512_amx::kHashing = {TilePlaneBytes, PackPlanes, HashGaussianByTiles};
+const TileHashing avx512_amx::kHashing = {
+    .plane_bytes = TilePlaneBytes,
+    .pack_planes = PackPlanes,
+    .hash_gaussian = HashGaussianByTiles,
+};
 
 }  // namespace attenuator::yoso

@@ -80,7 +80,8 @@ class TablePath {
     if (!whole_) {
       values = own.Get<float>(Scratch::kPieceValues, value_stride_);
       sums = own.Get<float>(Scratch::kPieceSums, sum_stride_);
-      const Rows rows{job_.value.data + column, job_.value.stride, keys_};
+      const Rows rows{
+          .data = job_.value.data + column, .stride = job_.value.stride, .count = keys_};
       if (!Check(kernels_.pack_values(rows, columns, values, 0))) return;
     }
     const int per_pass = TablesPerPass(hash_bits_);
@@ -93,10 +94,18 @@ class TablePath {
       while (t + now > chunk.spec.num_hashes) now /= 2;
       const std::int64_t group = t / kGroup;
       const std::int64_t offset = t % kGroup * chunk.spec.code_bytes();
-      kernels_.run_tables({key_codes_ + group * chunk.GroupBytes(keys_) + offset,
-                           query_codes_ + group * chunk.GroupBytes(queries_) + offset, values, sums,
-                           tables, keys_, queries_, hash_bits_, now,
-                           t > 0 || (whole_ && accumulate), sparse});
+      kernels_.run_tables(
+          {.key_codes = key_codes_ + group * chunk.GroupBytes(keys_) + offset,
+           .query_codes = query_codes_ + group * chunk.GroupBytes(queries_) + offset,
+           .values = values,
+           .sums = sums,
+           .tables = tables,
+           .num_keys = keys_,
+           .num_queries = queries_,
+           .hash_bits = hash_bits_,
+           .num_tables = now,
+           .accumulate = t > 0 || (whole_ && accumulate),
+           .sparse = sparse});
     }
     if (whole_) return;
     kernels_.unpack_sums(sums, 0, queries_, columns, job_.output + column, job_.output_stride,

@@ -45,7 +45,10 @@ bool RunCountPath(const Kernels& kernels, const HeadJob& job, Scratch& scratch) 
   };
 
   if (!hash(job.query, query_codes, num_queries)) return false;
-  const HashSpec all{job.family.head_dim, job.family.hash_bits, job.num_hashes, nullptr};
+  const HashSpec all{.head_dim = job.family.head_dim,
+                     .hash_bits = job.family.hash_bits,
+                     .num_hashes = job.num_hashes,
+                     .planes = nullptr};
   for (std::int64_t first = 0; first < job.key.count; first += kKeyBlock) {
     const std::int64_t count = std::min<std::int64_t>(kKeyBlock, job.key.count - first);
     if (!hash(job.key.slice(first, count), key_codes, key_rows)) return false;
@@ -53,9 +56,19 @@ bool RunCountPath(const Kernels& kernels, const HeadJob& job, Scratch& scratch) 
                              key_rows * kBlock)) {
       return false;
     }
-    kernels.count_and_sum({all, key_codes, count, key_rows, query_codes, num_queries, num_queries,
-                           values, key_rows * kBlock, job.value_dim, job.output, job.output_stride,
-                           first > 0});
+    kernels.count_and_sum({.spec = all,
+                           .key_codes = key_codes,
+                           .num_keys = count,
+                           .key_code_rows = key_rows,
+                           .query_codes = query_codes,
+                           .num_queries = num_queries,
+                           .query_code_rows = num_queries,
+                           .values = values,
+                           .value_block_stride = key_rows * kBlock,
+                           .columns = job.value_dim,
+                           .output = job.output,
+                           .stride = job.output_stride,
+                           .accumulate = first > 0});
   }
   FinishInPlace(kernels, job, 0, num_queries, 1.0f / static_cast<float>(job.num_hashes));
   return true;
@@ -63,22 +76,22 @@ bool RunCountPath(const Kernels& kernels, const HeadJob& job, Scratch& scratch) 
 
 bool RunExpectationPath(const Kernels& kernels, const HeadJob& job, std::int64_t first,
                         std::int64_t count, Scratch& scratch) {
-  constexpr std::int64_t kKeyBlock = 128;
-  constexpr std::int64_t kQueryTile = 24;
+  constexpr std::int64_t kTileKeys = 128;
+  constexpr std::int64_t kTileQueries = 24;
   const std::int64_t blocks = Blocks(job.value_dim);
   const std::int64_t head_dim = job.family.head_dim;
-  const std::int64_t key_rows = std::min(kKeyBlock, Blocks(job.key.count) * kBlock);
+  const std::int64_t key_rows = std::min(kTileKeys, Blocks(job.key.count) * kBlock);
   float* units = scratch.Get<float>(Scratch::kQueryCodes, count * head_dim);
   float* keys = scratch.Get<float>(Scratch::kKeyCodes, key_rows * head_dim);
   float* values = scratch.Get<float>(Scratch::kValues, blocks * key_rows * kBlock);
-  float* weights = scratch.Get<float>(Scratch::kWeights, kQueryTile * key_rows);
+  float* weights = scratch.Get<float>(Scratch::kWeights, kTileQueries * key_rows);
   if (!kernels.unit_rows(job.query.slice(first, count), static_cast<int>(head_dim), units,
                          head_dim)) {
     return false;
   }
   float* output = job.output + first * job.output_stride;
-  for (std::int64_t k = 0; k < job.key.count; k += kKeyBlock) {
-    const std::int64_t width = std::min(kKeyBlock, job.key.count - k);
+  for (std::int64_t k = 0; k < job.key.count; k += kTileKeys) {
+    const std::int64_t width = std::min(kTileKeys, job.key.count - k);
     const std::int64_t padded = Blocks(width) * kBlock;
     if (!kernels.unit_rows_transposed(job.key.slice(k, width), static_cast<int>(head_dim), keys)) {
       return false;
@@ -86,8 +99,8 @@ bool RunExpectationPath(const Kernels& kernels, const HeadJob& job, std::int64_t
     if (!kernels.pack_values(job.value.slice(k, width), job.value_dim, values, key_rows * kBlock)) {
       return false;
     }
-    for (std::int64_t q = 0; q < count; q += kQueryTile) {
-      const std::int64_t rows = std::min(kQueryTile, count - q);
+    for (std::int64_t q = 0; q < count; q += kTileQueries) {
+      const std::int64_t rows = std::min(kTileQueries, count - q);
       kernels.multiply(units + q * head_dim, head_dim, rows, head_dim, keys, head_dim * kBlock,
                        padded, weights, key_rows, false);
       for (std::int64_t i = 0; i < rows; ++i) {

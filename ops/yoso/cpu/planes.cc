@@ -74,19 +74,19 @@ class PlaneCache {
  public:
   std::shared_ptr<const Planes> Find(const CacheKey& key, int num_hashes) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = entries_.find(key);
-    if (found == entries_.end() || found->second.planes->num_hashes < num_hashes) return nullptr;
-    order_.splice(order_.begin(), order_, found->second.place);
-    return found->second.planes;
+    const auto entry = entries_.find(key);
+    if (entry == entries_.end() || entry->second.planes->num_hashes < num_hashes) return nullptr;
+    order_.splice(order_.begin(), order_, entry->second.place);
+    return entry->second.planes;
   }
 
   void Insert(const CacheKey& key, const std::shared_ptr<const Planes>& planes) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = entries_.find(key);
-    if (found != entries_.end()) {
+    const auto entry = entries_.find(key);
+    if (entry != entries_.end()) {
       // Another thread made them at the same time, or these are more hashes of the same stream.
-      if (found->second.planes->num_hashes >= planes->num_hashes) return;
-      Erase(found);
+      if (entry->second.planes->num_hashes >= planes->num_hashes) return;
+      Erase(entry);
     }
     order_.push_front(key);
     entries_[key] = {planes, order_.begin()};
@@ -146,9 +146,9 @@ std::shared_ptr<const Planes> GetPlanes(const PlaneFamily& family, std::int32_t 
   static PlaneCache cache;
   const CacheKey key{family.seed, family.layer, family.head_dim, family.hash_bits, family.hadamard,
                      head,        chunk};
-  if (auto found = cache.Find(key, num_hashes)) return found;
-  // Made outside the lock. A few more hashes than asked for, so that slowly rising demands do not
-  // remake them each time.
+  if (auto cached = cache.Find(key, num_hashes)) return cached;
+  // Made outside the lock, with a few hashes more than needed: a number of hashes that rises slowly
+  // then does not make them anew each time.
   const auto planes = std::make_shared<const Planes>(
       family.hadamard
           ? MakeSigns(family, head, num_hashes)

@@ -30,7 +30,7 @@ class Scratch {
     Slot& slot = slots_[purpose];
     const std::int64_t bytes = count * static_cast<std::int64_t>(sizeof(T));
     if (slot.bytes < bytes) {
-      slot.bytes = 0;  // first: whoever runs out of memory here goes on with other pieces
+      slot.bytes = 0;  // first: a worker that runs out of memory here goes on with other pieces
       slot.data.reset();
       slot.data = MakeAligned<std::uint8_t>(bytes);
       slot.bytes = bytes;

@@ -1,4 +1,4 @@
-// What YosoAttention's CUDA kernels share: the way from a block to its job, and a row's way out.
+// What YosoAttention's CUDA kernels share: how a block finds its job, and how rows are finished.
 #pragma once
 
 #include <cstdint>

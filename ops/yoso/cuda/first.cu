@@ -1,4 +1,4 @@
-// YosoAttention on CUDA for one query of a sequence (queries = first): every key is met once.
+// YosoAttention on CUDA for one query of a sequence (queries = first): every key is read once.
 //
 // A block takes 256 keys of one head: a warp a key weighs it, the lanes sharing its words, then
 // threads own columns, 256 / columns of them taking turns at the keys, and add their sums in order

@@ -26,7 +26,7 @@ constexpr int kWordPlanes = 32;
 constexpr int kMaxBits = 16;
 constexpr int kGapBytes = 16;  // between rows in shared memory: no two of eight share banks
 
-// Where a block of a hash kernel stands.
+// The rows that a block of a hash kernel owns.
 struct HashPlace {
   int head, local_head, part, first_row, rows;
   std::int64_t row_pitch;   // of codes: distance of hashes, or hashes of a row

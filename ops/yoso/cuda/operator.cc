@@ -175,10 +175,15 @@ class Planner {
       }
     };
     each([&](const Job& job) {
-      auto& planes = seeds
-                         .try_emplace(job.seed, yoso::PlaneJob{0, job.head, 0, job.first_hash, 0,
-                                                               job.seed, 0, 0})
-                         .first->second;
+      const yoso::PlaneJob none{.first_block = 0,
+                                .head = job.head,
+                                .num_heads = 0,
+                                .first_hash = job.first_hash,
+                                .num_hashes = 0,
+                                .seed = job.seed,
+                                .offset = 0,
+                                .stride = 0};
+      auto& planes = seeds.try_emplace(job.seed, none).first->second;
       const std::int32_t end = std::max(planes.head + planes.num_heads, job.head + job.num_heads);
       planes.head = std::min(planes.head, job.head);
       planes.num_heads = end - planes.head;
@@ -229,21 +234,22 @@ class YosoAttentionDeviceKernel final : public DeviceKernel {
     const std::int64_t batch = in.sequences.batch;
     if (in.query.rows() == 0) return;
     int* broken = context.ScratchArray<int>(batch);
-    Node node{in.query.data,
-              in.key.data,
-              in.value.data,
-              in.conv_weight.data,
-              output,
-              broken,
-              nullptr,
-              static_cast<std::int32_t>(attributes_.num_heads),
-              static_cast<std::int32_t>(in.head_dim),
-              static_cast<std::int32_t>(in.value_dim),
-              static_cast<std::int32_t>(attributes_.hash_bits),
-              static_cast<std::int32_t>(attributes_.layer),
-              in.conv_weight.present() ? static_cast<std::int32_t>(in.conv_weight.columns()) : 0,
-              attributes_.hash == Spec::Hash::kHadamard,
-              attributes_.normalize != 0};
+    Node node{
+        .query = in.query.data,
+        .key = in.key.data,
+        .value = in.value.data,
+        .conv_weight = in.conv_weight.data,
+        .output = output,
+        .broken = broken,
+        .scratch = nullptr,
+        .num_heads = static_cast<std::int32_t>(attributes_.num_heads),
+        .head_dim = static_cast<std::int32_t>(in.head_dim),
+        .value_dim = static_cast<std::int32_t>(in.value_dim),
+        .hash_bits = static_cast<std::int32_t>(attributes_.hash_bits),
+        .layer = static_cast<std::int32_t>(attributes_.layer),
+        .taps = in.conv_weight.present() ? static_cast<std::int32_t>(in.conv_weight.columns()) : 0,
+        .hadamard = attributes_.hash == Spec::Hash::kHadamard,
+        .normalize = attributes_.normalize != 0};
     yoso::Clear(broken, batch * static_cast<std::int64_t>(sizeof(int)), context.stream());
     ClearEmpty(in, output, columns, context.stream());
     Scan(in, node, broken, context.stream());
@@ -293,7 +299,11 @@ class YosoAttentionDeviceKernel final : public DeviceKernel {
       const auto [row, queries] = in.QueryRows(b);
       const auto add = [&](std::int32_t tensor, std::int64_t first, std::int64_t rows,
                            std::int64_t columns) {
-        spans.push_back({0, static_cast<std::int32_t>(b), tensor, first * columns, rows * columns});
+        spans.push_back({.first_block = 0,
+                         .sequence = static_cast<std::int32_t>(b),
+                         .tensor = tensor,
+                         .begin = first * columns,
+                         .count = rows * columns});
       };
       if (length == 0) continue;
       add(0, row, queries, in.query.columns());

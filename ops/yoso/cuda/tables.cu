@@ -6,11 +6,13 @@
 // the codes decide: the same bits from run to run, no bound on the size of values or buckets, no
 // scale to choose, and no bucket is visited twice.
 //
-// * Sorting: each of the block's 8 warps owns a run of keys, counts digits in its own 256 counters,
+// * Sorting (SortKeys, SortByDigit): each of the block's 8 warps owns a run of keys, counts digits
+// in its own 256 counters,
 //   and after one prefix sum over (digit, warp) hands out places in order, 32 keys at a time; lanes
-//   with the same digit find each other by __match_any_sync. Orders of up to kSharedKeys keys stay
+//   with the same digit are found by __match_any_sync. Orders of up to kSharedKeys keys stay
 //   in shared memory, longer ones in scratch.
-// * Adding: each warp owns a run of sorted places, whatever the buckets' sizes, so one full bucket
+// * Adding (CountStarts, AddRun, AddEdges): each warp owns a run of sorted places, whatever the
+// buckets' sizes, so one full bucket
 //   is no slower than many small ones. A lane owns every 32nd column. What a run adds to a bucket
 //   that began in an earlier run goes to shared memory, and the run where it began adds it in
 //   order.
@@ -114,76 +116,98 @@ __device__ inline void SortByDigit(const Codes& codes, int shift, int count, con
   __syncthreads();
 }
 
-template <class T, int kRuns>
-__global__ void __launch_bounds__(kBlockThreads, 2)
-    Tables(Node node, Jobs jobs, bool shared_orders) {
-  constexpr int kAhead = kRuns == 1 ? 8 : kRuns == 8 ? 2 : 4;  // rows under way
-  const Job job = jobs.items[FindItem(jobs, blockIdx.x)];
-  const int lane = threadIdx.x % cuda::kWarp, warp = threadIdx.x / cuda::kWarp;
-  const int local = blockIdx.x - job.first_block;  // head, hash
-  const int head = job.head + local / job.num_hashes;
-  const int count = job.num_keys, columns = node.table_columns(), buckets = 1 << node.hash_bits;
+// The block's shared memory, beside the order of the keys.
+struct TableShared {
+  float* edges;    // [warp][kMaxColumns]: what a run adds to a bucket that an earlier run began
+  int* counters;   // for SortByDigit
+  int* starts;     // [warp]: buckets that begin in its run
+  int* continues;  // [warp]: its run begins within a bucket
+  int* end;        // of all these
 
-  float* edges =
-      cuda::SharedMemory<float>();  // [warp][kMaxColumns]: added to an earlier run's bucket
-  int* counters = reinterpret_cast<int*>(edges + kBlockWarps * kMaxColumns);
-  int* starts =
-      counters + kBlockWarps * kDigits + kBlockWarps;  // [warp]: buckets that begin in its run
-  int* continues = starts + kBlockWarps;               // [warp]: its run begins within a bucket
-  int* order = shared_orders ? continues + kBlockWarps
-                             : reinterpret_cast<int*>(node.scratch + job.orders) +
-                                   std::int64_t{2} * local * count;
+  __device__ TableShared()
+      : edges(cuda::SharedMemory<float>()),
+        counters(reinterpret_cast<int*>(edges + kBlockWarps * kMaxColumns)),
+        starts(counters + kBlockWarps * kDigits + kBlockWarps),
+        continues(starts + kBlockWarps),
+        end(continues + kBlockWarps) {}
+};
 
-  const std::int64_t pitch = Quotient(count, kCodePad) * kCodePad;
-  const Codes codes{node.scratch + job.key_codes + local * pitch * node.code_bytes(),
-                    node.code_bytes() == 2};
-  int* map =
-      reinterpret_cast<int*>(node.scratch + job.maps) + static_cast<std::int64_t>(local) * buckets;
-  float* table = reinterpret_cast<float*>(node.scratch + job.tables) +
-                 static_cast<std::int64_t>(local) * job.table_rows * columns;
-  for (int i = threadIdx.x; i < buckets; i += kBlockThreads) map[i] = -1;
+// The keys' codes in sorted order.
+struct Sorted {
+  Codes codes;
+  const int* order;
 
+  __device__ int code(int i) const { return codes[order[i]]; }
+  // Whether a bucket begins at place i.
+  __device__ bool starts_at(int i) const { return i == 0 || code(i) != code(i - 1); }
+};
+
+// Sorts the keys by their codes into `order`, which has room for as many keys a pass.
+__device__ __forceinline__ Sorted SortKeys(const Codes& codes, int hash_bits, int count, int* order,
+                                           int* counters) {
   SortByDigit(codes, 0, count, nullptr, order, counters);
-  if (node.hash_bits > kDigitBits) {
+  if (hash_bits > kDigitBits) {
     SortByDigit(codes, kDigitBits, count, order, order + count, counters);
     order += count;
   }
+  return {codes, order};
+}
 
-  const Run run = WarpRun(count, warp);
-  const auto starts_at = [&](int i) { return i == 0 || codes[order[i]] != codes[order[i - 1]]; };
+// The number of the table's last row that belongs to earlier runs, -1 where they begin none.
+__device__ __forceinline__ int CountStarts(const Sorted& keys, const Run& run,
+                                           const TableShared& shared) {
+  const int lane = threadIdx.x % cuda::kWarp, warp = threadIdx.x / cuda::kWarp;
   int begun = 0;
   for (int base = run.begin; base < run.end; base += cuda::kWarp) {
     const int i = base + lane;
-    begun += __popc(__ballot_sync(cuda::kFullMask, i < run.end && starts_at(i)));
+    begun += __popc(__ballot_sync(cuda::kFullMask, i < run.end && keys.starts_at(i)));
   }
   if (lane == 0) {
-    starts[warp] = begun;
-    continues[warp] = run.begin < run.end && !starts_at(run.begin);
+    shared.starts[warp] = begun;
+    shared.continues[warp] = run.begin < run.end && !keys.starts_at(run.begin);
   }
   __syncthreads();
-  int row = -1;  // of the table, that is being added
-  for (int w = 0; w < warp; ++w) row += starts[w];
+  int row = -1;
+  for (int w = 0; w < warp; ++w) row += shared.starts[w];
+  return row;
+}
 
-  const std::int64_t stride = static_cast<std::int64_t>(node.num_heads) * node.value_dim;
-  const T* values = static_cast<const T*>(node.value) + job.key_row * stride +
-                    static_cast<std::int64_t>(head) * node.value_dim + lane;
-  float sums[kRuns] = {};
-  bool continued = true;  // `sums` belong to a bucket of an earlier run
-  const auto write = [&] {
-    float* target =
-        continued ? edges + warp * kMaxColumns : table + static_cast<std::int64_t>(row) * columns;
+// A warp on its way through its run: the row of the table that it adds to, its sums (a lane owns
+// every 32nd column), and whether that row belongs to a bucket which an earlier run began.
+template <int kRuns>
+struct BucketSum {
+  float* table;
+  float* edge;  // the warp's
+  int columns;
+  int row;
+  bool continued;
+  float sums[kRuns];
+
+  __device__ __forceinline__ void Write() const {
+    const int lane = threadIdx.x % cuda::kWarp;
+    float* target = continued ? edge : table + static_cast<std::int64_t>(row) * columns;
 #pragma unroll
     for (int k = 0; k < kRuns; ++k) {
       const int c = lane + k * cuda::kWarp;
       if (c < columns) target[c] = sums[k];
     }
-  };
+  }
+};
+
+// Adds the run's values to `bucket` and writes each row that ends; the last one stays in registers.
+// Notes in `map` which row a code has. `values` is the lane's first column of the first key.
+template <class T, int kRuns>
+__device__ __forceinline__ void AddRun(const Sorted& keys, const Run& run, const T* values,
+                                       std::int64_t stride, int value_dim, int* map,
+                                       BucketSum<kRuns>& bucket) {
+  constexpr int kAhead = kRuns == 1 ? 8 : kRuns == 8 ? 2 : 4;  // rows under way
+  const int lane = threadIdx.x % cuda::kWarp;
   for (int base = run.begin; base < run.end; base += cuda::kWarp) {
     const int i = base + lane, size = min(cuda::kWarp, run.end - base);
-    const bool starting = i < run.end && starts_at(i);
-    const int key = order[min(i, run.end - 1)];
+    const bool starting = i < run.end && keys.starts_at(i);
+    const int key = keys.order[min(i, run.end - 1)];
     const unsigned mask = __ballot_sync(cuda::kFullMask, starting);
-    if (starting) map[codes[key]] = row + __popc(mask << (31 - lane));
+    if (starting) map[keys.codes[key]] = bucket.row + __popc(mask << (31 - lane));
     for (int j = 0; j < size; j += kAhead) {
       float ahead[kAhead][kRuns];
 #pragma unroll
@@ -191,39 +215,78 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
         const T* source = values + __shfl_sync(cuda::kFullMask, key, min(j + a, size - 1)) * stride;
 #pragma unroll
         for (int k = 0; k < kRuns; ++k) {
-          ahead[a][k] = lane + k * cuda::kWarp < node.value_dim
-                            ? cuda::ToFloat(source[k * cuda::kWarp])
-                            : 0.0f;
+          ahead[a][k] =
+              lane + k * cuda::kWarp < value_dim ? cuda::ToFloat(source[k * cuda::kWarp]) : 0.0f;
         }
       }
 #pragma unroll
       for (int a = 0; a < kAhead; ++a) {
         if (j + a >= size) break;
         if ((mask >> (j + a) & 1) != 0) {
-          if (base + j + a > run.begin) write();
-          continued = false;
-          ++row;
+          if (base + j + a > run.begin) bucket.Write();
+          bucket.continued = false;
+          ++bucket.row;
 #pragma unroll
-          for (int k = 0; k < kRuns; ++k) sums[k] = 0;
+          for (int k = 0; k < kRuns; ++k) bucket.sums[k] = 0;
         }
 #pragma unroll
-        for (int k = 0; k < kRuns; ++k) sums[k] += ahead[a][k];
+        for (int k = 0; k < kRuns; ++k) bucket.sums[k] += ahead[a][k];
       }
     }
   }
-  if (continued && run.begin < run.end) write();
-  __syncthreads();
-  if (continued) return;
-  // The run's last bucket may go on in the next runs.
-  for (int w = warp + 1; w < kBlockWarps && continues[w] != 0; ++w) {
+}
+
+// Adds to the run's last bucket what later runs have of it, in their order.
+template <int kRuns>
+__device__ __forceinline__ void AddEdges(const TableShared& shared, BucketSum<kRuns>& bucket) {
+  const int lane = threadIdx.x % cuda::kWarp, warp = threadIdx.x / cuda::kWarp;
+  for (int w = warp + 1; w < kBlockWarps && shared.continues[w] != 0; ++w) {
 #pragma unroll
     for (int k = 0; k < kRuns; ++k) {
       const int c = lane + k * cuda::kWarp;
-      if (c < columns) sums[k] += edges[w * kMaxColumns + c];
+      if (c < bucket.columns) bucket.sums[k] += shared.edges[w * kMaxColumns + c];
     }
-    if (starts[w] > 0) break;
+    if (shared.starts[w] > 0) break;
   }
-  write();
+}
+
+template <class T, int kRuns>
+__global__ void __launch_bounds__(kBlockThreads, 2)
+    Tables(Node node, Jobs jobs, bool shared_orders) {
+  const Job job = jobs.items[FindItem(jobs, blockIdx.x)];
+  const int lane = threadIdx.x % cuda::kWarp, warp = threadIdx.x / cuda::kWarp;
+  const int local = blockIdx.x - job.first_block;  // head, hash
+  const int head = job.head + local / job.num_hashes;
+  const int count = job.num_keys, columns = node.table_columns(), buckets = 1 << node.hash_bits;
+  const TableShared shared;
+  int* order = shared_orders ? shared.end
+                             : reinterpret_cast<int*>(node.scratch + job.orders) +
+                                   std::int64_t{2} * local * count;
+  const std::int64_t pitch = Quotient(count, kCodePad) * kCodePad;
+  const Codes codes{node.scratch + job.key_codes + local * pitch * node.code_bytes(),
+                    node.code_bytes() == 2};
+  int* map =
+      reinterpret_cast<int*>(node.scratch + job.maps) + static_cast<std::int64_t>(local) * buckets;
+  for (int i = threadIdx.x; i < buckets; i += kBlockThreads) map[i] = -1;
+
+  const Sorted keys = SortKeys(codes, node.hash_bits, count, order, shared.counters);
+  const Run run = WarpRun(count, warp);
+  BucketSum<kRuns> bucket = {};
+  bucket.table = reinterpret_cast<float*>(node.scratch + job.tables) +
+                 static_cast<std::int64_t>(local) * job.table_rows * columns;
+  bucket.edge = shared.edges + warp * kMaxColumns;
+  bucket.columns = columns;
+  bucket.row = CountStarts(keys, run, shared);
+  bucket.continued = true;
+  const std::int64_t stride = static_cast<std::int64_t>(node.num_heads) * node.value_dim;
+  const T* values = static_cast<const T*>(node.value) + job.key_row * stride +
+                    static_cast<std::int64_t>(head) * node.value_dim + lane;
+  AddRun(keys, run, values, stride, node.value_dim, map, bucket);
+  if (bucket.continued && run.begin < run.end) bucket.Write();
+  __syncthreads();  // edges are there
+  if (bucket.continued) return;
+  AddEdges(shared, bucket);
+  bucket.Write();
 }
 
 __host__ __device__ inline int TileQueries(const Node& node) {

@@ -3,18 +3,18 @@
 
 #include "ops/common/attention/cpu/block.inl"
 
-namespace attenuator {
+namespace attenuator::attention {
 namespace {
 
-// Up to 64 rows from `begin` on, on their way over the keys.
+// Up to 64 rows from `begin` on, and their running maxima, sums and outputs.
 struct RowBlock {
   std::int64_t begin;
   std::int64_t count;
   Scratch scratch;
 };
 
-// Asks for keys and values [first, last): rows far apart, which the hardware does not foresee.
-inline void Prefetch(const AttentionHead& head, std::int64_t first, std::int64_t last) {
+// Prefetches keys and values [first, last): rows far apart, which hardware prefetchers miss.
+inline void Prefetch(const Head& head, std::int64_t first, std::int64_t last) {
   constexpr std::int64_t kLine = 16;
   for (std::int64_t j = first; j < last; ++j) {
     const float* key = head.key + j * head.key_stride;
@@ -25,7 +25,7 @@ inline void Prefetch(const AttentionHead& head, std::int64_t first, std::int64_t
 }
 
 // Rows of consecutive blocks; several only where all see the same keys.
-inline void AttendBlocks(const AttentionHead& head, const RowBlock* blocks, std::int64_t num_blocks,
+inline void AttendBlocks(const Head& head, const RowBlock* blocks, std::int64_t num_blocks,
                          float* row_0, std::int64_t output_stride) {
   for (std::int64_t i = 0; i < num_blocks; ++i) {
     PackQueries(head, blocks[i].begin, blocks[i].count, blocks[i].scratch.query,
@@ -48,26 +48,68 @@ inline void AttendBlocks(const AttentionHead& head, const RowBlock* blocks, std:
               if (masked) Mask(head, begin, count, first, last, scratch.scores, pitch);
               Normalize<true>(head, count, last - first, scratch.scores, pitch, scratch);
               if (final) Invert(count, scratch.sum);
-              const Sink sink{scratch.kept,
-                              Padded(head.value_dim),
-                              any ? scratch.old_factor : nullptr,
-                              final ? scratch.sum : nullptr,
-                              row_0 + begin * output_stride,
-                              output_stride,
-                              head.value_dim};
+              const Sink sink{.kept = scratch.kept,
+                              .kept_stride = Padded(head.value_dim),
+                              .old_factor = any ? scratch.old_factor : nullptr,
+                              .new_factor = final ? scratch.sum : nullptr,
+                              .output = row_0 + begin * output_stride,
+                              .output_stride = output_stride,
+                              .output_columns = head.value_dim};
               AddValues(head, scratch.scores, pitch, count, values, last - first, sink);
             }
             any = true;
           });
 }
 
-// Softmax statistics and values of row 0, keys across the loop and dimensions across the lanes.
-void FirstRow(const AttentionHead& given, float* output, float* memory) {
-  const AttentionHead head = Normalized(given);
+// Scores of row 0 and keys [first, first + keys), dimensions across the lanes; -inf up to a whole
+// vector.
+inline void ScoreRow(const Head& head, std::int64_t first, std::int64_t keys,
+                     const Scratch& scratch) {
+  for (std::int64_t j = 0; j < keys; ++j) {
+    const float* key = head.key + (first + j) * head.key_stride;
+    Vector dot = Simd::Zero();
+    std::int64_t k = 0;
+    for (; k + kWidth <= head.head_dim; k += kWidth) {
+      dot = Simd::Fma(Simd::Load(key + k), Simd::Load(scratch.query + k), dot);
+    }
+    if (k < head.head_dim) {
+      dot = Simd::Fma(Simd::LoadFirst(key + k, head.head_dim - k), Simd::Load(scratch.query + k),
+                      dot);
+    }
+    scratch.scores[j] = Simd::Sum(dot);
+  }
+  for (std::int64_t j = keys; j < Padded(keys); ++j) scratch.scores[j] = -__builtin_inff();
+}
+
+// Turns the row's scores into weights relative to its largest score so far. Leaves in old_factor[0]
+// what earlier weights are multiplied by, and in sum[0] one over the sum of all.
+inline void NormalizeRow(const Exponent& exponent, std::int64_t keys, float& maximum, float& sum,
+                         const Scratch& scratch) {
+  const Vector factor = Simd::Set(exponent.factor), least = Simd::Set(exponent.least);
+  Vector largest = Simd::Set(maximum);
+  for (std::int64_t j = 0; j < keys; j += kWidth) {
+    largest = Simd::Max(Simd::Load(scratch.scores + j), largest);
+  }
+  const float old = maximum;
+  maximum = Simd::Largest(largest);
+  Vector sums = Simd::Zero();
+  for (std::int64_t j = 0; j < keys; j += kWidth) {
+    const Vector score = Simd::Sub(Simd::Load(scratch.scores + j), Simd::Set(maximum));
+    const Vector p = Simd::Exp2(score, factor, least);
+    Simd::Store(scratch.scores + j, p);
+    sums = Simd::Add(sums, p);
+  }
+  Simd::Store(scratch.old_factor, Simd::Exp2(Simd::Set(old - maximum), factor, least));
+  sum = sum * scratch.old_factor[0] + Simd::Sum(sums);
+  scratch.sum[0] = 1.0f / sum;
+}
+
+// Output of row 0, kRowKeys keys at a time.
+void FirstRow(const Head& unchecked, float* output, float* memory) {
+  const Head head = Normalized(unchecked);
   const Scratch scratch(head, memory);
   const std::int64_t depth = Padded(head.head_dim);
   const Exponent exponent(head);
-  const Vector factor = Simd::Set(exponent.factor), least = Simd::Set(exponent.least);
   for (std::int64_t k = 0; k < depth; ++k) {
     scratch.query[k] = k < head.head_dim ? head.query[k] * exponent.query : 0.0f;
   }
@@ -77,48 +119,19 @@ void FirstRow(const AttentionHead& given, float* output, float* memory) {
   float sum = 0;
   for (std::int64_t first = 0; first < high; first += kRowKeys) {
     const std::int64_t keys = Smaller(high - first, kRowKeys);
-    Vector largest = Simd::Set(maximum);
-    for (std::int64_t j = 0; j < keys; ++j) {
-      const float* key = head.key + (first + j) * head.key_stride;
-      Vector dot = Simd::Zero();
-      std::int64_t k = 0;
-      for (; k + kWidth <= head.head_dim; k += kWidth) {
-        dot = Simd::Fma(Simd::Load(key + k), Simd::Load(scratch.query + k), dot);
-      }
-      if (k < head.head_dim) {
-        dot = Simd::Fma(Simd::LoadFirst(key + k, head.head_dim - k), Simd::Load(scratch.query + k),
-                        dot);
-      }
-      scratch.scores[j] = Simd::Sum(dot);
-    }
-    for (std::int64_t j = keys; j < Padded(keys); ++j) scratch.scores[j] = -__builtin_inff();
-    for (std::int64_t j = 0; j < keys; j += kWidth) {
-      largest = Simd::Max(Simd::Load(scratch.scores + j), largest);
-    }
-    const float old = maximum;
-    maximum = Simd::Largest(largest);
-    Vector sums = Simd::Zero();
-    for (std::int64_t j = 0; j < keys; j += kWidth) {
-      const Vector score = Simd::Sub(Simd::Load(scratch.scores + j), Simd::Set(maximum));
-      const Vector p = Simd::Exp2(score, factor, least);
-      Simd::Store(scratch.scores + j, p);
-      sums = Simd::Add(sums, p);
-    }
-    Simd::Store(scratch.old_factor, Simd::Exp2(Simd::Set(old - maximum), factor, least));
-    sum = sum * scratch.old_factor[0] + Simd::Sum(sums);
-    scratch.sum[0] = 1.0f / sum;
+    ScoreRow(head, first, keys, scratch);
+    NormalizeRow(exponent, keys, maximum, sum, scratch);
     const bool final = first + keys == high;
     for (std::int64_t j = 0; j < keys; j += kKeyBlock) {
       const std::int64_t some = Smaller(keys - j, kKeyBlock);
-      const bool start = j == 0;
-      if (!start) Simd::Store(scratch.old_factor, Simd::Set(1.0f));
-      const Sink sink{scratch.kept,
-                      Padded(head.value_dim),
-                      first + j > 0 ? scratch.old_factor : nullptr,
-                      final && j + some == keys ? scratch.sum : nullptr,
-                      output,
-                      0,
-                      head.value_dim};
+      if (j > 0) Simd::Store(scratch.old_factor, Simd::Set(1.0f));
+      const Sink sink{.kept = scratch.kept,
+                      .kept_stride = Padded(head.value_dim),
+                      .old_factor = first + j > 0 ? scratch.old_factor : nullptr,
+                      .new_factor = final && j + some == keys ? scratch.sum : nullptr,
+                      .output = output,
+                      .output_stride = 0,
+                      .output_columns = head.value_dim};
       AddValues(head, scratch.scores + j, 1, 1,
                 PackValues(head, first + j, first + j + some, false, scratch.value), some, sink);
     }
@@ -136,10 +149,10 @@ inline void ForBlocks(std::int64_t begin, std::int64_t end, const Visit& visit) 
   }
 }
 
-void Attention(const AttentionHead& given, std::int64_t begin, std::int64_t end, float* output,
+void Attention(const Head& unchecked, std::int64_t begin, std::int64_t end, float* output,
                std::int64_t output_stride, float* memory) {
-  const AttentionHead head = Normalized(given);
-  const std::int64_t slots = SoftmaxSlots(given, end - begin);
+  const Head head = Normalized(unchecked);
+  const std::int64_t slots = Slots(unchecked, end - begin);
   float* const row_0 = output - begin * output_stride;
   if (begin == 0 && end > 0 && head.window > 0 && head.global_token) {
     FirstRow(head, row_0, memory);
@@ -148,7 +161,8 @@ void Attention(const AttentionHead& given, std::int64_t begin, std::int64_t end,
   RowBlock blocks[kGroupBlocks];
   std::int64_t num_blocks = 0;
   ForBlocks(begin, end, [&](std::int64_t first, std::int64_t count) {
-    blocks[num_blocks] = {first, count, Scratch(head, memory, num_blocks)};
+    blocks[num_blocks] = {
+        .begin = first, .count = count, .scratch = Scratch(head, memory, num_blocks)};
     if (++num_blocks < slots && first + count < end) return;
     AttendBlocks(head, blocks, num_blocks, row_0, output_stride);
     num_blocks = 0;
@@ -200,8 +214,8 @@ inline void Rescale(const Exponent& exponent, std::int64_t count, const float* f
 }
 
 // Column maxima of rows [begin, begin + count), count <= 64.
-inline void MaximaBlock(const AttentionHead& head, std::int64_t begin, std::int64_t count,
-                        float* maxima, const Scratch& scratch) {
+inline void MaximaBlock(const Head& head, std::int64_t begin, std::int64_t count, float* maxima,
+                        const Scratch& scratch) {
   const Exponent exponent(head);
   PackQueries(head, begin, count, scratch.query, kQueryBlock);
   Reset(count, scratch);
@@ -219,19 +233,18 @@ inline void MaximaBlock(const AttentionHead& head, std::int64_t begin, std::int6
   });
 }
 
-void Maxima(const AttentionHead& head, std::int64_t begin, std::int64_t end, float* maxima,
-            float* memory) {
+void Maxima(const Head& head, std::int64_t begin, std::int64_t end, float* maxima, float* memory) {
   const Scratch scratch(head, memory);
   ForBlocks(begin, end, [&](std::int64_t first, std::int64_t count) {
     MaximaBlock(head, first, count, maxima, scratch);
   });
 }
 
-// Exact attention's way over the keys, up to where it meets the values: each key block's weights
-// are relative to the largest scores so far, `factors` says to which.
-void Probabilities(const AttentionHead& given, std::int64_t begin, std::int64_t end,
+// Exact attention up to the product with the values. The weights of a key block are relative to
+// the largest scores so far, which `factors` holds.
+void Probabilities(const Head& unchecked, std::int64_t begin, std::int64_t end,
                    float* probabilities, float* factors, float* maxima, float* memory) {
-  const AttentionHead head = Normalized(given);
+  const Head head = Normalized(unchecked);
   const std::int64_t count = end - begin;
   const Scratch scratch(head, memory);
   PackQueries(head, begin, count, scratch.query, kQueryBlock);
@@ -271,10 +284,10 @@ void Probabilities(const AttentionHead& given, std::int64_t begin, std::int64_t 
   });
 }
 
-void ProbabilityValues(const AttentionHead& given, std::int64_t begin, std::int64_t end,
+void ProbabilityValues(const Head& unchecked, std::int64_t begin, std::int64_t end,
                        const float* probabilities, const float* factors, float* output,
                        std::int64_t output_stride, float* memory) {
-  const AttentionHead head = Normalized(given);
+  const Head head = Normalized(unchecked);
   const std::int64_t count = end - begin;
   const Scratch scratch(head, memory);
   const Exponent exponent(head);
@@ -286,13 +299,13 @@ void ProbabilityValues(const AttentionHead& given, std::int64_t begin, std::int6
     if (before != nullptr) {
       Rescale(exponent, count, before, factors, scratch.sum, scratch.old_factor);
     }
-    const Sink sink{scratch.kept,
-                    Padded(head.value_dim),
-                    before != nullptr ? scratch.old_factor : nullptr,
-                    final ? inverse_sums : nullptr,
-                    output,
-                    output_stride,
-                    head.value_dim};
+    const Sink sink{.kept = scratch.kept,
+                    .kept_stride = Padded(head.value_dim),
+                    .old_factor = before != nullptr ? scratch.old_factor : nullptr,
+                    .new_factor = final ? inverse_sums : nullptr,
+                    .output = output,
+                    .output_stride = output_stride,
+                    .output_columns = head.value_dim};
     AddValues(head, probabilities, kQueryBlock, count,
               PackValues(head, first, last, false, scratch.value), last - first, sink);
     probabilities += (last - first) * kQueryBlock;
@@ -300,7 +313,13 @@ void ProbabilityValues(const AttentionHead& given, std::int64_t begin, std::int6
   });
 }
 
-constexpr SoftmaxKernels kKernels{Attention, FirstRow, Maxima, Probabilities, ProbabilityValues};
+constexpr Kernels kKernels{
+    .attention = Attention,
+    .first_row = FirstRow,
+    .column_maxima = Maxima,
+    .probabilities = Probabilities,
+    .values = ProbabilityValues,
+};
 
 }  // namespace
-}  // namespace attenuator
+}  // namespace attenuator::attention

@@ -2,8 +2,8 @@
 // The Simd above comes first: the rest is written in terms of it.
 #include "ops/common/attention/cpu/attention.inl"
 
-namespace attenuator {
+namespace attenuator::attention {
 
-const SoftmaxKernels& SoftmaxKernelsAvx512() { return kKernels; }
+const Kernels& KernelsAvx512() { return kKernels; }
 
-}  // namespace attenuator
+}  // namespace attenuator::attention

@@ -3,13 +3,14 @@
 // Queries lie across the vector lanes: they are transposed once, keys and values are read where
 // they are, and the scores of a key block form a [key, query] tile, so that maximum and sum over
 // keys need no horizontal step. Rows of both lie `pitch` floats apart: 64, or fewer where there are
-// fewer queries, lest a short sequence's rows all fall into the same few sets of the cache.
+// fewer queries: at 64, rows of a short sequence would all fall into the same few sets of the
+// cache.
 #pragma once
 
 #include "ops/common/attention/cpu/paths.h"
 #include "ops/common/attention/cpu/tile.inl"
 
-namespace attenuator {
+namespace attenuator::attention {
 namespace {
 
 constexpr std::int64_t kWidth = Simd::kWidth;
@@ -21,7 +22,7 @@ inline std::int64_t Padded(std::int64_t columns) {
   return (columns + kWidth - 1) / kWidth * kWidth;
 }
 
-// Parts of the scratch memory, as SoftmaxScratchFloats counts them: what all blocks of queries that
+// Parts of the scratch memory, as ScratchFloats counts them: what all blocks of queries that
 // are computed together share, and what block `slot` has of its own.
 struct Scratch {
   float* scores;      // [kKeyBlock, pitch], or [kRowKeys]
@@ -33,11 +34,11 @@ struct Scratch {
   float* sum;         // [64]
 
   Scratch() = default;
-  Scratch(const AttentionHead& head, float* memory, std::int64_t slot = 0)
+  Scratch(const Head& head, float* memory, std::int64_t slot = 0)
       : scores(memory),
         value(scores + kKeyBlock * kQueryBlock),
         old_factor(value + PaddedToVectors(head.value_dim) * kKeyBlock),
-        query(old_factor + kQueryBlock + slot * SoftmaxSlotFloats(head)),
+        query(old_factor + kQueryBlock + slot * SlotFloats(head)),
         kept(query + PaddedToVectors(head.head_dim) * kQueryBlock),
         maximum(kept + PaddedToVectors(head.value_dim) * kQueryBlock),
         sum(maximum + kQueryBlock) {}
@@ -53,15 +54,15 @@ struct Exponent {
   float factor = kLog2E;  // a weight is 2^(factor * (score - maximum))
   float least;            // score - maximum below which it is 0, just above where it is denormal
 
-  explicit Exponent(const AttentionHead& head) {
+  explicit Exponent(const Head& head) {
     const bool usual = head.scale >= kSmallest && head.scale <= kLargest;
     (usual ? factor : query) *= head.scale;
     least = -125.99f / factor;
   }
 };
 
-// A window that leaves nothing out is none.
-inline AttentionHead Normalized(AttentionHead head) {
+// The head without its window where every row sees all keys anyway.
+inline Head Normalized(Head head) {
   if (head.window >= head.length - 1) head.window = 0;
   return head;
 }
@@ -83,8 +84,8 @@ template <class Row>
 }
 
 // query[k, lane] = row begin + lane, lanes beyond the last row repeat it.
-inline void PackQueries(const AttentionHead& head, std::int64_t begin, std::int64_t count,
-                        float* query, std::int64_t pitch) {
+inline void PackQueries(const Head& head, std::int64_t begin, std::int64_t count, float* query,
+                        std::int64_t pitch) {
   const std::int64_t stride = head.query_stride;
   for (std::int64_t lane = 0; lane < count; lane += kWidth) {
     const float* first = head.query + (begin + lane) * stride;
@@ -112,8 +113,8 @@ inline void PackQueries(const AttentionHead& head, std::int64_t begin, std::int6
 }
 
 // scores[j, lane] of keys [first, last) and `count` queries.
-inline void Score(const AttentionHead& head, const float* query, std::int64_t count,
-                  std::int64_t first, std::int64_t last, float* scores, std::int64_t pitch) {
+inline void Score(const Head& head, const float* query, std::int64_t count, std::int64_t first,
+                  std::int64_t last, float* scores, std::int64_t pitch) {
   const int vectors = static_cast<int>((count + kWidth - 1) / kWidth);
   for (int v = 0; v < vectors; v += Simd::kTileVectors) {
     const int width = vectors - v < Simd::kTileVectors ? vectors - v : Simd::kTileVectors;
@@ -133,8 +134,8 @@ inline void Score(const AttentionHead& head, const float* query, std::int64_t co
 }
 
 // Puts -inf where a row does not see a key.
-inline void Mask(const AttentionHead& head, std::int64_t begin, std::int64_t count,
-                 std::int64_t first, std::int64_t last, float* scores, std::int64_t pitch) {
+inline void Mask(const Head& head, std::int64_t begin, std::int64_t count, std::int64_t first,
+                 std::int64_t last, float* scores, std::int64_t pitch) {
   for (std::int64_t j = first; j < last; ++j) {
     for (std::int64_t lane = 0; lane < count; lane += kWidth) {
       float* line = scores + (j - first) * pitch + lane;
@@ -148,14 +149,13 @@ inline void Mask(const AttentionHead& head, std::int64_t begin, std::int64_t cou
 // Calls visit(first, last, masked, final) for each range of keys that rows [begin, end) see, in
 // order.
 template <class Visit>
-inline void ForKeys(const AttentionHead& head, std::int64_t begin, std::int64_t end,
-                    const Visit& visit) {
+inline void ForKeys(const Head& head, std::int64_t begin, std::int64_t end, const Visit& visit) {
   std::int64_t low = 0;
   std::int64_t high = head.length;
   if (head.window > 0) {
     low = Larger(begin - head.window, 0);
     high = Smaller(end + head.window, head.length);
-    // Apart from its block for every row, lest a row's sums depend on where its range begins.
+    // Key 0 comes alone for every row: a row's sums must not depend on where its range begins.
     if (head.global_token) {
       low = Larger(low, 1);
       visit(0, 1, false, low >= high);
@@ -235,8 +235,8 @@ template <bool kStore, int kGroup>
 // The same for all lanes. old_factor is what sums so far are multiplied by; kStore keeps the
 // weights in place of the scores.
 template <bool kStore>
-inline void Normalize(const AttentionHead& head, std::int64_t count, std::int64_t keys,
-                      float* scores, std::int64_t pitch, const Scratch& scratch) {
+inline void Normalize(const Head& head, std::int64_t count, std::int64_t keys, float* scores,
+                      std::int64_t pitch, const Scratch& scratch) {
   const Exponent exponent(head);
   std::int64_t lane = 0;
   for (; lane + kWidth < count; lane += 2 * kWidth) {
@@ -266,8 +266,8 @@ struct Values {
 
 // A copy in one piece also spares blocks of queries that share it the cache lines that unaligned
 // rows split, and rows far apart that fall into the same sets.
-inline Values PackValues(const AttentionHead& head, std::int64_t first, std::int64_t last,
-                         bool shared, float* memory) {
+inline Values PackValues(const Head& head, std::int64_t first, std::int64_t last, bool shared,
+                         float* memory) {
   const float* rows = head.value + first * head.value_stride;
   const std::int64_t whole = head.value_dim / kWidth * kWidth;
   if (!shared && head.value_dim == whole) return {rows, head.value_stride};
@@ -283,9 +283,8 @@ inline Values PackValues(const AttentionHead& head, std::int64_t first, std::int
 }
 
 // Adds p [keys, pitch] times values to `count` rows of the sink.
-inline void AddValues(const AttentionHead& head, const float* p, std::int64_t pitch,
-                      std::int64_t count, const Values& values, std::int64_t keys,
-                      const Sink& sink) {
+inline void AddValues(const Head& head, const float* p, std::int64_t pitch, std::int64_t count,
+                      const Values& values, std::int64_t keys, const Sink& sink) {
   const std::int64_t vectors = Padded(head.value_dim) / kWidth;
   for (std::int64_t v = 0; v < vectors; v += Simd::kTileVectors) {
     const int width = static_cast<int>(Smaller(vectors - v, Simd::kTileVectors));
@@ -305,4 +304,4 @@ inline void AddValues(const AttentionHead& head, const float* p, std::int64_t pi
 }
 
 }  // namespace
-}  // namespace attenuator
+}  // namespace attenuator::attention

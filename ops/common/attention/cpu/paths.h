@@ -3,25 +3,24 @@
 
 #include "ops/common/attention/attention.h"
 
-namespace attenuator {
+namespace attenuator::attention {
 
 // Entry points of one instruction set. `scratch` is 64-byte aligned and holds
-// SoftmaxScratchFloats(head, slots) floats: SoftmaxSlots(head, end - begin) for attention, else 1.
-struct SoftmaxKernels {
-  void (*attention)(const AttentionHead& head, std::int64_t begin, std::int64_t end, float* output,
+// ScratchFloats(head, slots) floats: Slots(head, end - begin) for attention, else 1.
+struct Kernels {
+  void (*attention)(const Head& head, std::int64_t begin, std::int64_t end, float* output,
                     std::int64_t output_stride, float* scratch);
-  void (*first_row)(const AttentionHead& head, float* output, float* scratch);
-  void (*column_maxima)(const AttentionHead& head, std::int64_t begin, std::int64_t end,
-                        float* maxima, float* scratch);
-  void (*probabilities)(const AttentionHead& head, std::int64_t begin, std::int64_t end,
+  void (*first_row)(const Head& head, float* output, float* scratch);
+  void (*column_maxima)(const Head& head, std::int64_t begin, std::int64_t end, float* maxima,
+                        float* scratch);
+  void (*probabilities)(const Head& head, std::int64_t begin, std::int64_t end,
                         float* probabilities, float* factors, float* maxima, float* scratch);
-  void (*values)(const AttentionHead& head, std::int64_t begin, std::int64_t end,
-                 const float* probabilities, const float* factors, float* output,
-                 std::int64_t output_stride, float* scratch);
+  void (*values)(const Head& head, std::int64_t begin, std::int64_t end, const float* probabilities,
+                 const float* factors, float* output, std::int64_t output_stride, float* scratch);
 };
 
-const SoftmaxKernels& SoftmaxKernelsAvx2();
-const SoftmaxKernels& SoftmaxKernelsAvx512();
+const Kernels& KernelsAvx2();
+const Kernels& KernelsAvx512();
 
 // Keys that are scored before their values are added up. Boundaries lie at multiples of it from the
 // start of the sequence, whatever the rows, so that a row's sums do not depend on its neighbours.
@@ -34,7 +33,7 @@ constexpr std::int64_t PaddedToVectors(std::int64_t columns) {
 }
 
 // Queries and output so far of one block, with its maxima and sums.
-constexpr std::int64_t SoftmaxSlotFloats(const AttentionHead& head) {
+constexpr std::int64_t SlotFloats(const Head& head) {
   return (PaddedToVectors(head.head_dim) + PaddedToVectors(head.value_dim) + 2) * kQueryBlock;
 }
 
@@ -43,18 +42,18 @@ constexpr std::int64_t SoftmaxSlotFloats(const AttentionHead& head) {
 inline constexpr std::int64_t kGroupBlocks = 16;
 inline constexpr std::int64_t kGroupFloats = 136 * 1024;
 
-constexpr std::int64_t SoftmaxSlots(const AttentionHead& head, std::int64_t rows) {
+constexpr std::int64_t Slots(const Head& head, std::int64_t rows) {
   if (head.window > 0 || rows <= kQueryBlock) return 1;
   const std::int64_t blocks = (rows + kQueryBlock - 1) / kQueryBlock;
-  const std::int64_t most = kGroupFloats / SoftmaxSlotFloats(head);
+  const std::int64_t most = kGroupFloats / SlotFloats(head);
   const std::int64_t slots = blocks < kGroupBlocks ? blocks : kGroupBlocks;
   return most < 1 ? 1 : slots < most ? slots : most;
 }
 
 // Scores of a block, a key block of values in whole vectors, a factor a row, and the blocks.
-constexpr std::int64_t SoftmaxScratchFloats(const AttentionHead& head, std::int64_t slots) {
+constexpr std::int64_t ScratchFloats(const Head& head, std::int64_t slots) {
   return kKeyBlock * (kQueryBlock + PaddedToVectors(head.value_dim)) + kQueryBlock +
-         slots * SoftmaxSlotFloats(head);
+         slots * SlotFloats(head);
 }
 
-}  // namespace attenuator
+}  // namespace attenuator::attention

@@ -6,7 +6,7 @@
 
 #include <utility>
 
-namespace attenuator {
+namespace attenuator::attention {
 namespace {
 
 using Vector = Simd::Vector;
@@ -146,7 +146,7 @@ struct ValueTile {
       }
       return;
     }
-    // One question for the whole tile: asked for each vector it would hold up a short sequence.
+    // One branch for the whole tile: a branch for each vector would slow short sequences down.
     if (sink.output_columns >= kVectors * Simd::kWidth) {
       Write<true>(sums, sink);
     } else {
@@ -175,4 +175,4 @@ struct ValueTile {
 };
 
 }  // namespace
-}  // namespace attenuator
+}  // namespace attenuator::attention

@@ -5,6 +5,8 @@
 // stay in shared memory, keys and then values pass through one buffer beside them, probabilities
 // through another: 85 KiB at head_dim 128, 50 KiB at 64. Thread layout and scores are in
 // tile.h; of the output a thread owns its kMicro rows and four columns of every 64.
+// A step takes one block of keys: LoadTile, ScoreTile and MaskTile (tile.h), then Normalize and
+// AddValues; StoreRows writes the rows after the last.
 // float32 stays float32: no TF32, products are fused multiply-adds on the CUDA cores.
 //
 // One row (`queries = first`, the row of a global token): a block of 256 threads takes 256 keys at
@@ -15,104 +17,87 @@
 // its own sequence fixes, so its bits depend neither on the batch nor on the launch.
 #include "ops/common/attention/cuda/tile.h"
 
-namespace attenuator::softmax {
+namespace attenuator::attention {
 namespace {
 
 using cuda::FromFloat;
 using cuda::ToFloat;
 
-// kMicro rows and keys a thread; value columns in groups of 64.
+// A block's tile: kMicro rows and keys a thread, value columns in groups of 64.
+template <int kMicro>
+struct FloatShape {
+  static constexpr int kRows = 16 * kMicro, kKeys = 16 * kMicro;
+  static constexpr int kProbabilityStride = kKeys + 4;
+};
+
+// Turns scores into probabilities relative to the largest score so far, which go to shared memory,
+// and rescales what there is of sum and output.
 template <int kMicro, int kGroups>
-__global__ __launch_bounds__(kTileThreads) void FloatTiles(cuda::Batch<Item> batch, Call call) {
-  constexpr int kRows = 16 * kMicro, kKeys = 16 * kMicro, kProbabilityStride = kKeys + 4;
-  const int tile = static_cast<int>(blockIdx.x) + batch.items[0].first_tile;
-  const Item item = ItemOf(batch, tile);
-  const int head = static_cast<int>(blockIdx.y);
-  const TileKeys keys =
-      KeysOf(item, (tile - item.first_tile) * kRows, kRows, call.window, call.global_token, kKeys);
+__device__ __forceinline__ void Normalize(const float (&scores)[kMicro][kMicro],
+                                          float (&largest)[kMicro], float (&sum)[kMicro],
+                                          float (&output)[kMicro][4 * kGroups],
+                                          float* probabilities) {
   const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
-  const int widest = max(TileStride(call.head_dim), TileStride(call.value_dim));
-  float* query = cuda::SharedMemory<float>();
-  float* operand = query + kRows * TileStride(call.head_dim);
-  float* probabilities = operand + kKeys * widest;
-
-  const std::int64_t first_query = (item.query_row + keys.row) * call.query_stride;
-  LoadTile(query, kRows, static_cast<const float*>(call.query) + first_query + head * call.head_dim,
-           call.query_stride, 0, keys.row_end - keys.row, call.head_dim, call.scale);
-  const float* key_rows =
-      static_cast<const float*>(call.key) + item.begin * call.query_stride + head * call.head_dim;
-  const float* value_rows = static_cast<const float*>(call.value) + item.begin * call.value_stride +
-                            head * call.value_dim;
-  const int value_stride = TileStride(call.value_dim);
-
-  float largest[kMicro], sum[kMicro], output[kMicro][4 * kGroups];
 #pragma unroll
   for (int r = 0; r < kMicro; ++r) {
-    largest[r] = kLowest;
-    sum[r] = 0;
+    float most = largest[r];
 #pragma unroll
-    for (int c = 0; c < 4 * kGroups; ++c) output[r][c] = 0;
+    for (int k = 0; k < kMicro; ++k) most = fmaxf(most, scores[r][k]);
+    most = RowMax(most);
+    const float factor = Exp2(largest[r] - most);
+    largest[r] = most;
+    float part = 0;
+#pragma unroll
+    for (int k = 0; k < kMicro; ++k) {
+      const float p = Exp2(scores[r][k] - most);
+      part += p;
+      probabilities[(ty * kMicro + r) * FloatShape<kMicro>::kProbabilityStride + tx + 16 * k] = p;
+    }
+    sum[r] = __fmaf_rn(sum[r], factor, RowSum(part));
+#pragma unroll
+    for (int c = 0; c < 4 * kGroups; ++c) output[r][c] *= factor;
   }
-  for (int step = 0; step < keys.steps; ++step) {
-    const int start = keys.start(step, kKeys), end = keys.end(start, kKeys);
-    const int low = keys.begin(start) - start;
-    __syncthreads();  // the last step's values have been read
-    LoadTile(operand, kKeys, key_rows + start * call.query_stride, call.query_stride, low,
-             end - start, call.head_dim, 1.0f);
-    __syncthreads();
-    float scores[kMicro][kMicro];
-    ScoreTile<kMicro>(query, operand, call.head_dim, scores);
-    if (end - start < kKeys || keys.masked(start, kKeys)) MaskTile(keys, start, end, scores);
-    __syncthreads();  // keys have been read
-    LoadTile(operand, kKeys, value_rows + start * call.value_stride, call.value_stride, low,
-             end - start, call.value_dim, 1.0f);
+}
+
+// output += probabilities times the block of values.
+template <int kMicro, int kGroups>
+__device__ __forceinline__ void AddValues(const float* probabilities, const float* values,
+                                          int value_dim, float (&output)[kMicro][4 * kGroups]) {
+  using S = FloatShape<kMicro>;
+  const int tx = threadIdx.x % 16, ty = threadIdx.x / 16, value_stride = TileStride(value_dim);
+  for (int j = 0; j < S::kKeys; j += 4) {
+    float4 p[kMicro];
 #pragma unroll
     for (int r = 0; r < kMicro; ++r) {
-      float most = largest[r];
-#pragma unroll
-      for (int k = 0; k < kMicro; ++k) most = fmaxf(most, scores[r][k]);
-      most = RowMax(most);
-      const float factor = Exp2(largest[r] - most);
-      largest[r] = most;
-      float part = 0;
-#pragma unroll
-      for (int k = 0; k < kMicro; ++k) {
-        const float p = Exp2(scores[r][k] - most);
-        part += p;
-        probabilities[(ty * kMicro + r) * kProbabilityStride + tx + 16 * k] = p;
-      }
-      sum[r] = __fmaf_rn(sum[r], factor, RowSum(part));
-#pragma unroll
-      for (int c = 0; c < 4 * kGroups; ++c) output[r][c] *= factor;
+      p[r] = *reinterpret_cast<const float4*>(probabilities +
+                                              (ty * kMicro + r) * S::kProbabilityStride + j);
     }
-    __syncthreads();
-    for (int j = 0; j < kKeys; j += 4) {
-      float4 p[kMicro];
 #pragma unroll
-      for (int r = 0; r < kMicro; ++r) {
-        p[r] = *reinterpret_cast<const float4*>(probabilities +
-                                                (ty * kMicro + r) * kProbabilityStride + j);
-      }
+    for (int g = 0; g < kGroups; ++g) {
+      const int column = 64 * g + 4 * tx;
+      if (column >= value_dim) continue;
 #pragma unroll
-      for (int g = 0; g < kGroups; ++g) {
-        const int column = 64 * g + 4 * tx;
-        if (column >= call.value_dim) continue;
+      for (int k = 0; k < 4; ++k) {
+        const float4 v = *reinterpret_cast<const float4*>(values + (j + k) * value_stride + column);
 #pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          const float4 v =
-              *reinterpret_cast<const float4*>(operand + (j + k) * value_stride + column);
-#pragma unroll
-          for (int r = 0; r < kMicro; ++r) {
-            const float weight = k == 0 ? p[r].x : k == 1 ? p[r].y : k == 2 ? p[r].z : p[r].w;
-            output[r][4 * g] = __fmaf_rn(weight, v.x, output[r][4 * g]);
-            output[r][4 * g + 1] = __fmaf_rn(weight, v.y, output[r][4 * g + 1]);
-            output[r][4 * g + 2] = __fmaf_rn(weight, v.z, output[r][4 * g + 2]);
-            output[r][4 * g + 3] = __fmaf_rn(weight, v.w, output[r][4 * g + 3]);
-          }
+        for (int r = 0; r < kMicro; ++r) {
+          const float weight = k == 0 ? p[r].x : k == 1 ? p[r].y : k == 2 ? p[r].z : p[r].w;
+          output[r][4 * g] = __fmaf_rn(weight, v.x, output[r][4 * g]);
+          output[r][4 * g + 1] = __fmaf_rn(weight, v.y, output[r][4 * g + 1]);
+          output[r][4 * g + 2] = __fmaf_rn(weight, v.z, output[r][4 * g + 2]);
+          output[r][4 * g + 3] = __fmaf_rn(weight, v.w, output[r][4 * g + 3]);
         }
       }
     }
   }
+}
+
+// Divides by the sums and writes the rows. Row 0 of a global window is FirstRows' to write.
+template <int kMicro, int kGroups>
+__device__ __forceinline__ void StoreRows(const Call& call, const Item& item, const TileKeys& keys,
+                                          int head, const float (&output)[kMicro][4 * kGroups],
+                                          const float (&sum)[kMicro]) {
+  const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
 #pragma unroll
   for (int r = 0; r < kMicro; ++r) {
     const int row = keys.row + ty * kMicro + r;
@@ -129,6 +114,56 @@ __global__ __launch_bounds__(kTileThreads) void FloatTiles(cuda::Batch<Item> bat
       }
     }
   }
+}
+
+template <int kMicro, int kGroups>
+__global__ __launch_bounds__(kTileThreads) void FloatTiles(cuda::Batch<Item> batch, Call call) {
+  using S = FloatShape<kMicro>;
+  const int tile = static_cast<int>(blockIdx.x) + batch.items[0].first_tile;
+  const Item item = ItemOf(batch, tile);
+  const int head = static_cast<int>(blockIdx.y);
+  const TileKeys keys = KeysOf(item, (tile - item.first_tile) * S::kRows, S::kRows, call.window,
+                               call.global_token, S::kKeys);
+  const int widest = max(TileStride(call.head_dim), TileStride(call.value_dim));
+  float* query = cuda::SharedMemory<float>();
+  float* operand = query + S::kRows * TileStride(call.head_dim);
+  float* probabilities = operand + S::kKeys * widest;
+
+  const std::int64_t first_query = (item.query_row + keys.row) * call.query_stride;
+  LoadTile(query, S::kRows,
+           static_cast<const float*>(call.query) + first_query + head * call.head_dim,
+           call.query_stride, 0, keys.row_end - keys.row, call.head_dim, call.scale);
+  const float* key_rows =
+      static_cast<const float*>(call.key) + item.begin * call.query_stride + head * call.head_dim;
+  const float* value_rows = static_cast<const float*>(call.value) + item.begin * call.value_stride +
+                            head * call.value_dim;
+
+  float largest[kMicro], sum[kMicro], output[kMicro][4 * kGroups];
+#pragma unroll
+  for (int r = 0; r < kMicro; ++r) {
+    largest[r] = kLowest;
+    sum[r] = 0;
+#pragma unroll
+    for (int c = 0; c < 4 * kGroups; ++c) output[r][c] = 0;
+  }
+  for (int step = 0; step < keys.steps; ++step) {
+    const int start = keys.start(step, S::kKeys), end = keys.end(start, S::kKeys);
+    const int low = keys.begin(start) - start;
+    __syncthreads();  // the last step's values have been read
+    LoadTile(operand, S::kKeys, key_rows + start * call.query_stride, call.query_stride, low,
+             end - start, call.head_dim, 1.0f);
+    __syncthreads();
+    float scores[kMicro][kMicro];
+    ScoreTile<kMicro>(query, operand, call.head_dim, scores);
+    if (end - start < S::kKeys || keys.masked(start, S::kKeys)) MaskTile(keys, start, end, scores);
+    __syncthreads();  // keys have been read
+    LoadTile(operand, S::kKeys, value_rows + start * call.value_stride, call.value_stride, low,
+             end - start, call.value_dim, 1.0f);
+    Normalize<kMicro, kGroups>(scores, largest, sum, output, probabilities);
+    __syncthreads();
+    AddValues<kMicro, kGroups>(probabilities, operand, call.value_dim, output);
+  }
+  StoreRows<kMicro, kGroups>(call, item, keys, head, output, sum);
 }
 
 constexpr int kRowThreads = 256, kRowWarps = kRowThreads / cuda::kWarp;
@@ -244,4 +279,4 @@ void LaunchFirstRows(ElementType data, const cuda::Batch<Item>& batch, const Cal
   });
 }
 
-}  // namespace attenuator::softmax
+}  // namespace attenuator::attention

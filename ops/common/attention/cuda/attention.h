@@ -9,7 +9,7 @@
 #include "ops/common/cuda/batch.h"
 #include "ops/common/cuda/context.h"
 
-namespace attenuator::softmax {
+namespace attenuator::attention {
 
 inline constexpr float kLog2E = 1.44269504088896341f;
 
@@ -25,10 +25,10 @@ struct Call {
   int heads;
   int head_dim;
   int value_dim;
-  float scale;        // factor on the scores, times log2(e)
-  int window;         // keys with |i - j| <= window; 0 = all
-  bool global_token;  // key 0 is seen by every row and row 0 sees all keys
-  bool vector;        // 16 bytes at a time may be read: set by Attend
+  float scale;          // factor on the scores, times log2(e)
+  int window;           // keys with |i - j| <= window; 0 = all
+  bool global_token;    // key 0 is seen by every row and row 0 sees all keys
+  bool vector = false;  // 16 bytes at a time may be read: set by Attend
 };
 
 // One sequence: `begin` is its first row among keys and values, `query_row` among queries and
@@ -61,4 +61,4 @@ void LaunchFloatTiles(const cuda::Batch<Item>& batch, int tiles, const Call& cal
 void LaunchFirstRows(ElementType data, const cuda::Batch<Item>& batch, const Call& call,
                      cuda::Stream stream);
 
-}  // namespace attenuator::softmax
+}  // namespace attenuator::attention

@@ -7,6 +7,10 @@
 // probabilities meet the values. Scores never leave the registers: the layout of an accumulator is
 // that of the next product's left operand.
 //
+// Stages of a block: LoadRows brings queries once and each block of keys and of values; a warp then
+// goes from ScoreKeys through Normalize to AddValues, block after block; StageOutput and StoreRows
+// write its rows.
+//
 // Products are mma 16 x 8 x 16, operands of the type, float32 sums. Softmax is float32, in units of
 // log2, with a running maximum and sum; probabilities are rounded to the type for the second
 // product, their sum is taken before. Rows in shared memory lie kDim + 8 elements apart, which
@@ -17,12 +21,12 @@
 // head_dim = value_dim = 32, 64 or 128 have kernels of their own (kWhole); any other size up to
 // 128, and up to 256, takes the next larger one, pads with zeros and skips the fragments beyond it.
 // Reads that are not 16-byte aligned go element by element. Keys that no row of the block sees are
-// zeros here, so what lies there, NaN for one, never meets a row that is more than a tile away.
+// zeros here, so a NaN there cannot reach a row that is more than a tile away.
 //
 // Memory: a block reads its keys and values once, through L2: 64 kRowTiles rows share each read.
 #include "ops/common/attention/cuda/tile.h"
 
-namespace attenuator::softmax {
+namespace attenuator::attention {
 namespace {
 
 using cuda::FromFloat;
@@ -30,18 +34,42 @@ using cuda::ToFloat;
 
 constexpr int kThreads = 128, kWarps = kThreads / cuda::kWarp;
 
+// Sizes of a kernel, S below: columns that registers and shared memory have room for, products of
+// 16 rows of a warp, keys of a block, and whether head_dim and value_dim are kDim itself.
+template <int kDimension, int kTiles, int kBlock, bool kExact>
+struct Shape {
+  static constexpr int kDim = kDimension, kRowTiles = kTiles, kKeys = kBlock;
+  static constexpr bool kWhole = kExact;
+  static constexpr int kRows = 16 * kRowTiles * kWarps, kStride = kDim + 8;
+  static constexpr int kSteps = kDim / 16, kKeyTiles = kKeys / 8, kValueTiles = kDim / 8;
+  static constexpr bool kKeepQuery = kDim <= 32;  // registers do not suffice for more
+  static constexpr std::size_t kShared = sizeof(std::uint16_t) * (kRows + 2 * kKeys) * kStride;
+};
+
+// What a lane holds of its warp's rows: of row 16 m + 8 half + lane / 4 the largest score, its
+// share of the sum, and columns 8 n + lane % 4 * 2 + {0, 1} of the output.
+template <class S>
+using Scores = float[S::kRowTiles][S::kKeyTiles][4];
+template <class S>
+using Output = float[S::kRowTiles][S::kValueTiles][4];
+template <class S>
+using RowValues = float[S::kRowTiles][2];
+// Fragments of the queries, where they stay in registers.
+template <class S>
+using Queries = std::uint32_t[S::kKeepQuery ? S::kRowTiles : 1][S::kKeepQuery ? S::kSteps : 1][4];
+
 // Rows [begin, end) of `rows`, zeros elsewhere and from `columns` to a multiple of 16.
-template <class T, int kDim, bool kWhole>
-__device__ inline void LoadRows(T* tile, int rows, const T* source, std::int64_t source_stride,
-                                int begin, int end, int columns, bool vector) {
-  constexpr int kStride = kDim + 8;
-  const int chunks = kWhole ? kDim / 8 : (columns + 15) / 16 * 2;
+template <class T, class S>
+__device__ __forceinline__ void LoadRows(T* tile, int rows, const T* source,
+                                         std::int64_t source_stride, int begin, int end,
+                                         int columns, bool vector) {
+  const int chunks = S::kWhole ? S::kDim / 8 : (columns + 15) / 16 * 2;
   for (int index = threadIdx.x; index < rows * chunks; index += kThreads) {
     const int i = index / chunks, c = index % chunks * 8;
-    T* target = tile + i * kStride + c;
+    T* target = tile + i * S::kStride + c;
     const bool row = i >= begin && i < end;
-    if (kWhole || vector) {
-      const bool there = row && (kWhole || c < columns);
+    if (S::kWhole || vector) {
+      const bool there = row && (S::kWhole || c < columns);
       cuda::CopyAsync16(target, there ? source + i * source_stride + c : source, there);
     } else {
       for (int e = 0; e < 8; ++e) {
@@ -51,49 +79,13 @@ __device__ inline void LoadRows(T* tile, int rows, const T* source, std::int64_t
   }
 }
 
-template <class T, int kDim, int kRowTiles, int kKeys, bool kWhole>
-__global__ __launch_bounds__(kThreads) void HalfTiles(cuda::Batch<Item> batch, Call call) {
-  constexpr int kRows = 16 * kRowTiles * kWarps, kStride = kDim + 8;
-  constexpr int kSteps = kDim / 16, kKeyTiles = kKeys / 8, kValueTiles = kDim / 8;
-  constexpr bool kKeepQuery = kDim <= 32;  // registers do not suffice for more
-  const int head_dim = kWhole ? kDim : call.head_dim, value_dim = kWhole ? kDim : call.value_dim;
-  const int tile = static_cast<int>(blockIdx.x) + batch.items[0].first_tile;
-  const Item item = ItemOf(batch, tile);
-  const int head = static_cast<int>(blockIdx.y);
-  const TileKeys keys =
-      KeysOf(item, (tile - item.first_tile) * kRows, kRows, call.window, call.global_token, kKeys);
-  const int lane = threadIdx.x % cuda::kWarp, warp = threadIdx.x / cuda::kWarp;
-  const int warp_row = warp * 16 * kRowTiles;  // in the tile
-  const bool idle = keys.row + warp_row >= keys.row_end;
-
-  T* query = cuda::SharedMemory<T>();
-  T* key = query + kRows * kStride;
-  T* value = key + kKeys * kStride;
-  T* own_rows = query + warp_row * kStride;
-  const T* key_rows =
-      static_cast<const T*>(call.key) + item.begin * call.query_stride + head * head_dim;
-  const T* value_rows =
-      static_cast<const T*>(call.value) + item.begin * call.value_stride + head * value_dim;
-  const auto load = [&](T* target, const T* source, std::int64_t stride, int columns, int step) {
-    const int start = keys.start(step, kKeys);
-    LoadRows<T, kDim, kWhole>(target, kKeys, source + start * stride, stride,
-                              keys.begin(start) - start, keys.end(start, kKeys) - start, columns,
-                              call.vector);
-    cuda::CopyCommit();
-  };
-
-  LoadRows<T, kDim, kWhole>(query, kRows,
-                            static_cast<const T*>(call.query) +
-                                (item.query_row + keys.row) * call.query_stride + head * head_dim,
-                            call.query_stride, 0, keys.row_end - keys.row, head_dim, call.vector);
-  load(key, key_rows, call.query_stride, head_dim, 0);
-
-  float output[kRowTiles][kValueTiles][4];
-  float largest[kRowTiles][2], sum[kRowTiles][2];
+template <class S>
+__device__ __forceinline__ void ClearRows(Output<S>& output, RowValues<S>& largest,
+                                          RowValues<S>& sum) {
 #pragma unroll
-  for (int m = 0; m < kRowTiles; ++m) {
+  for (int m = 0; m < S::kRowTiles; ++m) {
 #pragma unroll
-    for (int n = 0; n < kValueTiles; ++n) {
+    for (int n = 0; n < S::kValueTiles; ++n) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) output[m][n][e] = 0;
     }
@@ -103,187 +95,265 @@ __global__ __launch_bounds__(kThreads) void HalfTiles(cuda::Batch<Item> batch, C
       sum[m][half] = 0;
     }
   }
-  std::uint32_t kept[kKeepQuery ? kRowTiles : 1][kKeepQuery ? kSteps : 1][4];
-  const auto load_query = [&](std::uint32_t (&fragment)[4], int m, int k) {
-    cuda::LoadMatrices(fragment,
-                       own_rows + (m * 16 + lane % 16) * kStride + k * 16 + lane / 16 * 8);
-  };
+}
 
-  for (int step = 0; step < keys.steps; ++step) {
-    const int start = keys.start(step, kKeys), end = keys.end(start, kKeys);
-    cuda::CopyWait<0>();
-    __syncthreads();  // keys are there, and the last values have been read
-    load(value, value_rows, call.value_stride, value_dim, step);
-    float scores[kRowTiles][kKeyTiles][4];
-    if (!idle) {
-      if constexpr (kKeepQuery) {
-        if (step == 0) {
-#pragma unroll
-          for (int m = 0; m < kRowTiles; ++m) {
-#pragma unroll
-            for (int k = 0; k < kSteps; ++k) {
-              if (kWhole || k * 16 < head_dim) load_query(kept[m][k], m, k);
-            }
-          }
-        }
-      }
-#pragma unroll
-      for (int m = 0; m < kRowTiles; ++m) {
-#pragma unroll
-        for (int n = 0; n < kKeyTiles; ++n) {
-#pragma unroll
-          for (int e = 0; e < 4; ++e) scores[m][n][e] = 0;
-        }
-      }
-#pragma unroll
-      for (int k = 0; k < kSteps; ++k) {
-        if (!kWhole && k * 16 >= head_dim) continue;
-        std::uint32_t a[kRowTiles][4];
-#pragma unroll
-        for (int m = 0; m < kRowTiles; ++m) {
-          if constexpr (kKeepQuery) {
-#pragma unroll
-            for (int e = 0; e < 4; ++e) a[m][e] = kept[m][k][e];
-          } else {
-            load_query(a[m], m, k);
-          }
-        }
-#pragma unroll
-        for (int n = 0; n < kKeyTiles; n += 2) {
-          std::uint32_t b[4];
-          cuda::LoadMatrices(
-              b, key + (n * 8 + lane % 8 + lane / 16 * 8) * kStride + k * 16 + lane / 8 % 2 * 8);
-          const std::uint32_t low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
-#pragma unroll
-          for (int m = 0; m < kRowTiles; ++m) {
-            cuda::Mma<T>(scores[m][n], a[m], low);
-            cuda::Mma<T>(scores[m][n + 1], a[m], high);
-          }
-        }
-      }
-    }
-    cuda::CopyWait<0>();
-    __syncthreads();  // values are there, and the keys have been read
-    if (step + 1 < keys.steps) load(key, key_rows, call.query_stride, head_dim, step + 1);
-    if (idle) continue;
+// Rows 16 m to 16 m + 15 of the warp's queries, columns 16 k to 16 k + 15.
+template <class T, class S>
+__device__ __forceinline__ void LoadQuery(std::uint32_t (&fragment)[4], const T* own_rows, int m,
+                                          int k) {
+  const int lane = threadIdx.x % cuda::kWarp;
+  cuda::LoadMatrices(fragment,
+                     own_rows + (m * 16 + lane % 16) * S::kStride + k * 16 + lane / 16 * 8);
+}
 
-    const bool masked = end - start < kKeys || keys.masked(start, kKeys);
+template <class T, class S>
+__device__ __forceinline__ void KeepQueries(const T* own_rows, int head_dim, Queries<S>& kept) {
+  if constexpr (S::kKeepQuery) {
 #pragma unroll
-    for (int m = 0; m < kRowTiles; ++m) {
+    for (int m = 0; m < S::kRowTiles; ++m) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int i = keys.row + warp_row + m * 16 + half * 8 + lane / 4;
-        float most = largest[m][half];
-#pragma unroll
-        for (int n = 0; n < kKeyTiles; ++n) {
-#pragma unroll
-          for (int e = 2 * half; e < 2 * half + 2; ++e) {
-            const int j = start + n * 8 + lane % 4 * 2 + e % 2;
-            float s = scores[m][n][e] * call.scale;
-            if (masked && !keys.sees(i, j, end)) s = -INFINITY;
-            scores[m][n][e] = s;
-            most = fmaxf(most, s);
-          }
-        }
-        most = fmaxf(most, __shfl_xor_sync(cuda::kFullMask, most, 1));
-        most = fmaxf(most, __shfl_xor_sync(cuda::kFullMask, most, 2));
-        const float factor = Exp2(largest[m][half] - most);
-        largest[m][half] = most;
-        float part = 0;
-#pragma unroll
-        for (int n = 0; n < kKeyTiles; ++n) {
-#pragma unroll
-          for (int e = 2 * half; e < 2 * half + 2; ++e) {
-            const float p = Exp2(scores[m][n][e] - most);
-            scores[m][n][e] = p;
-            part += p;
-          }
-        }
-        // A lane's share of the row's sum; the four lanes of a row meet at the end.
-        sum[m][half] = __fmaf_rn(sum[m][half], factor, part);
-#pragma unroll
-        for (int n = 0; n < kValueTiles; ++n) {
-          output[m][n][2 * half] *= factor;
-          output[m][n][2 * half + 1] *= factor;
-        }
-      }
-    }
-#pragma unroll
-    for (int k = 0; k < kKeys / 16; ++k) {
-      std::uint32_t a[kRowTiles][4];
-#pragma unroll
-      for (int m = 0; m < kRowTiles; ++m) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const float (&p)[4] = scores[m][2 * k + e / 2];
-          a[m][e] = cuda::Pack<T>(p[e % 2 * 2], p[e % 2 * 2 + 1]);
-        }
-      }
-#pragma unroll
-      for (int n = 0; n < kValueTiles; n += 2) {
-        if (!kWhole && n * 8 >= value_dim) continue;
-        std::uint32_t b[4];
-        cuda::LoadMatricesTransposed(
-            b, value + (k * 16 + lane % 16) * kStride + n * 8 + lane / 16 * 8);
-        const std::uint32_t low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
-#pragma unroll
-        for (int m = 0; m < kRowTiles; ++m) {
-          cuda::Mma<T>(output[m][n], a[m], low);
-          cuda::Mma<T>(output[m][n + 1], a[m], high);
-        }
+      for (int k = 0; k < S::kSteps; ++k) {
+        if (S::kWhole || k * 16 < head_dim) LoadQuery<T, S>(kept[m][k], own_rows, m, k);
       }
     }
   }
-  if (idle) return;
+}
 
-  // Every lane has read its queries: their place takes the output.
-  __syncwarp();
+// scores = the warp's queries times the block of keys.
+template <class T, class S>
+__device__ __forceinline__ void ScoreKeys(const T* own_rows, const Queries<S>& kept, const T* key,
+                                          int head_dim, Scores<S>& scores) {
+  const int lane = threadIdx.x % cuda::kWarp;
 #pragma unroll
-  for (int m = 0; m < kRowTiles; ++m) {
+  for (int m = 0; m < S::kRowTiles; ++m) {
+#pragma unroll
+    for (int n = 0; n < S::kKeyTiles; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) scores[m][n][e] = 0;
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < S::kSteps; ++k) {
+    if (!S::kWhole && k * 16 >= head_dim) continue;
+    std::uint32_t a[S::kRowTiles][4];
+#pragma unroll
+    for (int m = 0; m < S::kRowTiles; ++m) {
+      if constexpr (S::kKeepQuery) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) a[m][e] = kept[m][k][e];
+      } else {
+        LoadQuery<T, S>(a[m], own_rows, m, k);
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < S::kKeyTiles; n += 2) {
+      std::uint32_t b[4];
+      cuda::LoadMatrices(
+          b, key + (n * 8 + lane % 8 + lane / 16 * 8) * S::kStride + k * 16 + lane / 8 % 2 * 8);
+      const std::uint32_t low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
+#pragma unroll
+      for (int m = 0; m < S::kRowTiles; ++m) {
+        cuda::Mma<T>(scores[m][n], a[m], low);
+        cuda::Mma<T>(scores[m][n + 1], a[m], high);
+      }
+    }
+  }
+}
+
+// Turns the scores of keys [start, end) into probabilities relative to the largest score so far,
+// and rescales what there is of sum and output. `warp_row` is the warp's first row in the tile.
+template <class S>
+__device__ __forceinline__ void Normalize(const TileKeys& keys, int start, int end, int warp_row,
+                                          float scale, Scores<S>& scores, RowValues<S>& largest,
+                                          RowValues<S>& sum, Output<S>& output) {
+  const int lane = threadIdx.x % cuda::kWarp;
+  const bool masked = end - start < S::kKeys || keys.masked(start, S::kKeys);
+#pragma unroll
+  for (int m = 0; m < S::kRowTiles; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int i = keys.row + warp_row + m * 16 + half * 8 + lane / 4;
+      float most = largest[m][half];
+#pragma unroll
+      for (int n = 0; n < S::kKeyTiles; ++n) {
+#pragma unroll
+        for (int e = 2 * half; e < 2 * half + 2; ++e) {
+          const int j = start + n * 8 + lane % 4 * 2 + e % 2;
+          float s = scores[m][n][e] * scale;
+          if (masked && !keys.sees(i, j, end)) s = -INFINITY;
+          scores[m][n][e] = s;
+          most = fmaxf(most, s);
+        }
+      }
+      most = fmaxf(most, __shfl_xor_sync(cuda::kFullMask, most, 1));
+      most = fmaxf(most, __shfl_xor_sync(cuda::kFullMask, most, 2));
+      const float factor = Exp2(largest[m][half] - most);
+      largest[m][half] = most;
+      float part = 0;
+#pragma unroll
+      for (int n = 0; n < S::kKeyTiles; ++n) {
+#pragma unroll
+        for (int e = 2 * half; e < 2 * half + 2; ++e) {
+          const float p = Exp2(scores[m][n][e] - most);
+          scores[m][n][e] = p;
+          part += p;
+        }
+      }
+      // A lane's share of the row's sum; the four lanes of a row are added at the end.
+      sum[m][half] = __fmaf_rn(sum[m][half], factor, part);
+#pragma unroll
+      for (int n = 0; n < S::kValueTiles; ++n) {
+        output[m][n][2 * half] *= factor;
+        output[m][n][2 * half + 1] *= factor;
+      }
+    }
+  }
+}
+
+// output += probabilities, rounded to T, times the block of values.
+template <class T, class S>
+__device__ __forceinline__ void AddValues(const Scores<S>& probabilities, const T* value,
+                                          int value_dim, Output<S>& output) {
+  const int lane = threadIdx.x % cuda::kWarp;
+#pragma unroll
+  for (int k = 0; k < S::kKeys / 16; ++k) {
+    std::uint32_t a[S::kRowTiles][4];
+#pragma unroll
+    for (int m = 0; m < S::kRowTiles; ++m) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const float (&p)[4] = probabilities[m][2 * k + e / 2];
+        a[m][e] = cuda::Pack<T>(p[e % 2 * 2], p[e % 2 * 2 + 1]);
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < S::kValueTiles; n += 2) {
+      if (!S::kWhole && n * 8 >= value_dim) continue;
+      std::uint32_t b[4];
+      cuda::LoadMatricesTransposed(
+          b, value + (k * 16 + lane % 16) * S::kStride + n * 8 + lane / 16 * 8);
+      const std::uint32_t low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
+#pragma unroll
+      for (int m = 0; m < S::kRowTiles; ++m) {
+        cuda::Mma<T>(output[m][n], a[m], low);
+        cuda::Mma<T>(output[m][n + 1], a[m], high);
+      }
+    }
+  }
+}
+
+// Divides by the sums and leaves the warp's rows in `own_rows`, where its queries were.
+template <class T, class S>
+__device__ __forceinline__ void StageOutput(const Output<S>& output, const RowValues<S>& sum,
+                                            T* own_rows) {
+  const int lane = threadIdx.x % cuda::kWarp;
+#pragma unroll
+  for (int m = 0; m < S::kRowTiles; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float all = sum[m][half];
       all += __shfl_xor_sync(cuda::kFullMask, all, 1);
       all += __shfl_xor_sync(cuda::kFullMask, all, 2);
       const float inverse = 1.0f / all;
-      T* row = own_rows + (m * 16 + half * 8 + lane / 4) * kStride + lane % 4 * 2;
+      T* row = own_rows + (m * 16 + half * 8 + lane / 4) * S::kStride + lane % 4 * 2;
 #pragma unroll
-      for (int n = 0; n < kValueTiles; ++n) {
+      for (int n = 0; n < S::kValueTiles; ++n) {
         const std::uint32_t pair =
             cuda::Pack<T>(output[m][n][2 * half] * inverse, output[m][n][2 * half + 1] * inverse);
         memcpy(row + n * 8, &pair, sizeof pair);
       }
     }
   }
-  __syncwarp();
-  T* out = static_cast<T*>(call.output) +
-           (item.query_row + keys.row + warp_row) * call.value_stride + head * value_dim;
-  const int count = min(16 * kRowTiles, keys.row_end - keys.row - warp_row);
-  const int first = keys.global && keys.row + warp_row == 0 ? 1 : 0;
-  if (kWhole || call.vector) {
+}
+
+// Rows [first, count) of the warp from shared memory to `out`, 16 bytes at a time where `vector`.
+template <class T, class S>
+__device__ __forceinline__ void StoreRows(const T* own_rows, int first, int count, int value_dim,
+                                          bool vector, T* out, std::int64_t out_stride) {
+  const int lane = threadIdx.x % cuda::kWarp;
+  if (S::kWhole || vector) {
     const int chunks = value_dim / 8;
     for (int index = lane + first * chunks; index < count * chunks; index += cuda::kWarp) {
       const int i = index / chunks, c = index % chunks * 8;
-      *reinterpret_cast<uint4*>(out + i * call.value_stride + c) =
-          *reinterpret_cast<const uint4*>(own_rows + i * kStride + c);
+      *reinterpret_cast<uint4*>(out + i * out_stride + c) =
+          *reinterpret_cast<const uint4*>(own_rows + i * S::kStride + c);
     }
   } else {
     for (int i = first; i < count; ++i) {
       for (int c = lane; c < value_dim; c += cuda::kWarp) {
-        out[i * call.value_stride + c] = own_rows[i * kStride + c];
+        out[i * out_stride + c] = own_rows[i * S::kStride + c];
       }
     }
   }
 }
 
+template <class T, int kDim, int kRowTiles, int kKeys, bool kWhole>
+__global__ __launch_bounds__(kThreads) void HalfTiles(cuda::Batch<Item> batch, Call call) {
+  using S = Shape<kDim, kRowTiles, kKeys, kWhole>;
+  const int head_dim = kWhole ? kDim : call.head_dim, value_dim = kWhole ? kDim : call.value_dim;
+  const int tile = static_cast<int>(blockIdx.x) + batch.items[0].first_tile;
+  const Item item = ItemOf(batch, tile);
+  const int head = static_cast<int>(blockIdx.y);
+  const TileKeys keys = KeysOf(item, (tile - item.first_tile) * S::kRows, S::kRows, call.window,
+                               call.global_token, kKeys);
+  const int warp_row = threadIdx.x / cuda::kWarp * 16 * kRowTiles;  // in the tile
+  const bool idle = keys.row + warp_row >= keys.row_end;
+
+  T* query = cuda::SharedMemory<T>();
+  T* key = query + S::kRows * S::kStride;
+  T* value = key + kKeys * S::kStride;
+  T* own_rows = query + warp_row * S::kStride;
+  const T* key_rows =
+      static_cast<const T*>(call.key) + item.begin * call.query_stride + head * head_dim;
+  const T* value_rows =
+      static_cast<const T*>(call.value) + item.begin * call.value_stride + head * value_dim;
+  const auto load = [&](T* target, const T* source, std::int64_t stride, int columns, int step) {
+    const int start = keys.start(step, kKeys);
+    LoadRows<T, S>(target, kKeys, source + start * stride, stride, keys.begin(start) - start,
+                   keys.end(start, kKeys) - start, columns, call.vector);
+    cuda::CopyCommit();
+  };
+
+  LoadRows<T, S>(query, S::kRows,
+                 static_cast<const T*>(call.query) +
+                     (item.query_row + keys.row) * call.query_stride + head * head_dim,
+                 call.query_stride, 0, keys.row_end - keys.row, head_dim, call.vector);
+  load(key, key_rows, call.query_stride, head_dim, 0);
+
+  Output<S> output;
+  RowValues<S> largest, sum;
+  ClearRows<S>(output, largest, sum);
+  Queries<S> kept;
+  for (int step = 0; step < keys.steps; ++step) {
+    const int start = keys.start(step, kKeys), end = keys.end(start, kKeys);
+    cuda::CopyWait<0>();
+    __syncthreads();  // keys are there, and the last values have been read
+    load(value, value_rows, call.value_stride, value_dim, step);
+    Scores<S> scores;
+    if (!idle) {
+      if (step == 0) KeepQueries<T, S>(own_rows, head_dim, kept);
+      ScoreKeys<T, S>(own_rows, kept, key, head_dim, scores);
+    }
+    cuda::CopyWait<0>();
+    __syncthreads();  // values are there, and the keys have been read
+    if (step + 1 < keys.steps) load(key, key_rows, call.query_stride, head_dim, step + 1);
+    if (idle) continue;
+    Normalize<S>(keys, start, end, warp_row, call.scale, scores, largest, sum, output);
+    AddValues<T, S>(scores, value, value_dim, output);
+  }
+  if (idle) return;
+
+  __syncwarp();  // every lane has read its queries: their place takes the output
+  StageOutput<T, S>(output, sum, own_rows);
+  __syncwarp();
+  T* out = static_cast<T*>(call.output) +
+           (item.query_row + keys.row + warp_row) * call.value_stride + head * value_dim;
+  const int first = keys.global && keys.row + warp_row == 0 ? 1 : 0;
+  const int count = min(16 * kRowTiles, keys.row_end - keys.row - warp_row);
+  StoreRows<T, S>(own_rows, first, count, value_dim, call.vector, out, call.value_stride);
+}
+
 // Calls body(Shape<kDim, kRowTiles, kKeys, kWhole>{}) with what the call's sizes need.
-template <int kDimension, int kTiles, int kBlock, bool kExact>
-struct Shape {
-  static constexpr int kDim = kDimension, kRowTiles = kTiles, kKeys = kBlock;
-  static constexpr bool kWhole = kExact;
-  static constexpr int kRows = 16 * kRowTiles * kWarps;
-  static constexpr std::size_t kShared = sizeof(std::uint16_t) * (kRows + 2 * kKeys) * (kDim + 8);
-};
 template <class Body>
 void ForShape(const Call& call, const Body& body) {
   const int widest = max(call.head_dim, call.value_dim);
@@ -321,4 +391,4 @@ void LaunchTiles(ElementType data, const cuda::Batch<Item>& batch, int tiles, co
   });
 }
 
-}  // namespace attenuator::softmax
+}  // namespace attenuator::attention

@@ -12,7 +12,7 @@
 #include "ops/common/attention/cuda/attention.h"
 #include "ops/common/cuda/device.h"
 
-namespace attenuator::softmax {
+namespace attenuator::attention {
 
 constexpr float kLowest = -3.402823466e38f;
 constexpr int kTileThreads = 256;
@@ -152,4 +152,4 @@ __device__ inline float RowSum(float x) {
   return x;
 }
 
-}  // namespace attenuator::softmax
+}  // namespace attenuator::attention
