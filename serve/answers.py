@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from attenuator.api import Classification, KnobInfo, LabelScore, ModelInfo, Prediction
 from attenuator.runtime import Device, Model, RowResult
+from attenuator.runtime.batch import by_output
 from attenuator.serve.schema import ParsedRequest
 
 
@@ -42,7 +43,6 @@ def classification(
     Returns:
         The body of the answer.
     """
-    flops = tuple(result.value_flops for result in results if result.value_flops is not None)
     return Classification(
         model=model.manifest.name,
         revision=model.manifest.revision,
@@ -53,8 +53,8 @@ def classification(
         chosen_by="caller" if parsed.requested else "default",
         seed=seed,
         tokens=tuple(tokens),
-        value_flops=flops or None,
         timing_ms=dict(timing_ms),
+        **by_output(results),
     )
 
 
