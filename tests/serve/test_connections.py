@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from service import Service, dumped, request_bytes
+from service import Service, dumped, read_answer, request_bytes
 
 from attenuator.errors import AttenuatorError
 from attenuator.serve.connections import MAX_DEFAULT_CONNECTIONS, Client, Connections, connection_limit
@@ -85,7 +85,7 @@ def test_stalled_bodies_hold_no_request_and_no_end(start: Callable[..., Service]
         assert one.stop() == 0
         assert time.monotonic() - started < 10
         for connection in stalled:
-            answer = connection.recv(65536)
+            answer = read_answer(connection)
             assert answer.startswith(b"HTTP/1.1 503")
             assert json.loads(answer.partition(b"\r\n\r\n")[2])["error_type"] == "not_ready"
 
@@ -97,7 +97,7 @@ def test_bodies_over_their_limits_are_given_up_oldest_first(
     one = start(*flags)
     with crowd(one, 14, STALLED) as stalled:
         assert answers(one) == [200, 200]
-        assert stalled[0].recv(65536).startswith(b"HTTP/1.1 408")
+        assert read_answer(stalled[0]).startswith(b"HTTP/1.1 408")
         stalled[-1].settimeout(0.2)
         with pytest.raises(TimeoutError):
             stalled[-1].recv(1)
@@ -109,7 +109,7 @@ def test_body_that_trickles_is_cut_off_by_its_rate(start: Callable[..., Service]
     with socket.create_connection((one.host, one.port), timeout=30) as connection:
         connection.sendall(STALLED)
         started = time.monotonic()
-        answer = connection.recv(65536)
+        answer = read_answer(connection)
         assert 2 < time.monotonic() - started < 20
     assert answer.startswith(b"HTTP/1.1 408")
     assert b"less than 1000000000 bytes a second" in answer
@@ -120,7 +120,7 @@ def test_stalled_body_gives_way_to_new_connections(start: Callable[..., Service]
     one = start("--max-connections", "20")
     with crowd(one, 20, STALLED) as stalled:
         assert answers(one) == [200, 200]
-        answer = stalled[0].recv(65536)
+        answer = read_answer(stalled[0])
         assert answer.startswith(b"HTTP/1.1 503")
         assert json.loads(answer.partition(b"\r\n\r\n")[2])["error_type"] == "not_ready"
     one.wait_for_log("POST /v1/classify 503")

@@ -77,13 +77,7 @@ class Service:
             connection.sendall(data)
             if half_close:
                 connection.shutdown(socket.SHUT_WR)
-            answer = b""
-            while part := connection.recv(65536):
-                answer += part
-                head, found, body = answer.partition(b"\r\n\r\n")
-                length = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
-                if found and length and len(body) >= int(length[1]):
-                    break
+            answer = read_answer(connection)
         if not answer:
             return 0, {}, b""
         head, _, body = answer.partition(b"\r\n\r\n")
@@ -102,6 +96,18 @@ class Service:
         self.process.stderr.close()
         self._log.close()
         return code
+
+
+def read_answer(connection: socket.socket) -> bytes:
+    """One answer, whose head and body may come apart; less where the server closes before its end."""
+    answer = b""
+    while part := connection.recv(65536):
+        answer += part
+        head, complete, body = answer.partition(b"\r\n\r\n")
+        length = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
+        if complete and length and len(body) >= int(length[1]):
+            break
+    return answer
 
 
 def request_bytes(body: bytes, *, path: str = "/v1/classify", method: str = "POST", length: int | None = None) -> bytes:
