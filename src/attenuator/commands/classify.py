@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from attenuator.clients.calls import UNSET, check_knobs
 from attenuator.clients.client import Client
 from attenuator.commandline import CommandSettings, Positionals, fail, parse
-from attenuator.commands.engines import BundleEngine, Engine, Options, ServerEngine
+from attenuator.commands.backends import Backend, BundleBackend, ClassifyOptions, ServerBackend
 from attenuator.commands.knobflags import describe_flag, examples, flag, with_knobs
 from attenuator.commands.output import output_for
 from attenuator.commands.texts import STDIN, Item, items
@@ -130,13 +130,13 @@ def device_of(settings: ClassifySettings) -> "Device":
     return choice.device
 
 
-def engine_of(settings: ClassifySettings) -> Engine:
-    """The engine that the settings ask for; an AttenuatorError where it cannot be had."""
+def backend_of(settings: ClassifySettings) -> Backend:
+    """The backend that the settings ask for; an AttenuatorError where it cannot be had."""
     if settings.bundle is not None:
-        return BundleEngine(settings.bundle, device=device_of(settings), threads=settings.threads)
+        return BundleBackend(settings.bundle, device=device_of(settings), threads=settings.threads)
     key = settings.api_key.get_secret_value() if settings.api_key else None
     client = Client(settings.url or "", api_key=key, max_retries=settings.max_retries)
-    return ServerEngine(client, model=settings.model, timeout_ms=settings.timeout_ms)
+    return ServerBackend(client, model=settings.model, timeout_ms=settings.timeout_ms)
 
 
 def progress_bar() -> Progress:
@@ -173,17 +173,17 @@ def main(arguments: Sequence[str]) -> int:
         name = str(error.param)
         fail(COMMAND, str(error).replace(name, flag(name), 1))
     seed = None if settings.seed == "random" else UNSET if settings.seed is None else settings.seed
-    options = Options(knobs, seed, settings.top_k, settings.truncate, settings.logits)
+    options = ClassifyOptions(knobs, seed, settings.top_k, settings.truncate, settings.logits)
     source = items(words, [file] if file is not None else [], jsonl=settings.jsonl)
     # A file is read to the end before anything runs: a line that is wrong shows at once, and progress has an end.
     everything = list(source) if file != STDIN else None
     output = output_for(json_lines=settings.json_lines)
-    with closing(engine_of(settings)) as engine, progress_bar() as progress:
+    with closing(backend_of(settings)) as backend, progress_bar() as progress:
         count = None if everything is None else len(everything)
-        task = progress.add_task("classifying", total=count, visible=count is None or count > engine.max_items)
-        for batch in batches(source if everything is None else iter(everything), engine.max_items):
+        task = progress.add_task("classifying", total=count, visible=count is None or count > backend.max_items)
+        for batch in batches(source if everything is None else iter(everything), backend.max_items):
             try:
-                answer = engine.classify([item.content for item in batch], options)
+                answer = backend.classify([item.content for item in batch], options)
             except InvalidRequest as error:
                 raise named(error, batch) from error
             output.show(batch, answer)

@@ -14,7 +14,7 @@ from attenuator.runtime.device import CPU, Choice, Device, choose
 from attenuator.runtime.inputs import Input
 from attenuator.runtime.knobs import KnobTable
 from attenuator.runtime.model import Model, load
-from attenuator.runtime.scores import Prediction
+from attenuator.runtime.scores import RowScores
 from attenuator.runtime.session import Cancellation, create
 from attenuator.runtime.tokens import Encoded
 
@@ -27,7 +27,7 @@ __all__ = [
     "Input",
     "KnobTable",
     "Model",
-    "Prediction",
+    "RowScores",
     "Row",
     "RowResult",
     "choose",

@@ -133,7 +133,7 @@ class Model:
             for index, logits in enumerate(by_name["logits"])
         ]
 
-    def predict(self, logits: np.ndarray) -> scores.Prediction:
+    def predict(self, logits: np.ndarray) -> scores.RowScores:
         """Labels and scores of one row.
 
         Args:

@@ -38,7 +38,7 @@ def sigmoid(logits: npt.ArrayLike) -> Floats:
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
+class RowScores:
     """The answer for one input.
 
     Attributes:
@@ -58,7 +58,7 @@ class Prediction:
 
 def predict(
     logits: npt.NDArray[np.float32], *, task: str, labels: Sequence[str], thresholds: Sequence[float]
-) -> Prediction:
+) -> RowScores:
     """Turns one row of logits into labels and scores.
 
     Args:
@@ -76,4 +76,4 @@ def predict(
     if task == "multi_label":
         chosen = [label for label, score, low in zip(labels, scores, thresholds, strict=True) if score >= low]
     ranking = [(labels[i], float(scores[i])) for i in order]
-    return Prediction(ranking[0][0], ranking[0][1], chosen, ranking, [float(value) for value in logits])
+    return RowScores(ranking[0][0], ranking[0][1], chosen, ranking, [float(value) for value in logits])

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ClassifyOptions:
     """What is asked of every input.
 
     Attributes:
@@ -37,19 +37,19 @@ class Options:
     return_logits: bool = False
 
 
-class Engine(Protocol):
+class Backend(Protocol):
     """Answers a few inputs at a time."""
 
     max_items: int
 
-    def classify(self, inputs: Sequence[dict[str, Any]], options: Options) -> Classification:
+    def classify(self, inputs: Sequence[dict[str, Any]], options: ClassifyOptions) -> Classification:
         """One prediction per input."""
 
     def close(self) -> None:
         """Ends connections."""
 
 
-class ServerEngine:
+class ServerBackend:
     """Asks a server."""
 
     max_items = 32
@@ -59,7 +59,7 @@ class ServerEngine:
         self._model = model
         self._timeout_ms = timeout_ms
 
-    def classify(self, inputs: Sequence[dict[str, Any]], options: Options) -> Classification:
+    def classify(self, inputs: Sequence[dict[str, Any]], options: ClassifyOptions) -> Classification:
         """See `Client.classify`."""
         return self._client.classify(
             list(inputs),
@@ -77,7 +77,7 @@ class ServerEngine:
         self._client.close()
 
 
-class BundleEngine:
+class BundleBackend:
     """Runs a bundle in this process."""
 
     max_items = 8
@@ -99,7 +99,7 @@ class BundleEngine:
 
         self._model: Model = load(folder, device=device, threads=threads)
 
-    def classify(self, inputs: Sequence[dict[str, Any]], options: Options) -> Classification:
+    def classify(self, inputs: Sequence[dict[str, Any]], options: ClassifyOptions) -> Classification:
         """Tokenizes and runs the inputs as one packed batch.
 
         Raises:
@@ -146,7 +146,7 @@ class BundleEngine:
                 raise InvalidRequest(f"{param}.{name} must be a text", param=f"{param}.{name}", allowed="a text")
         return self._model.encode(item["text"], item.get("text_pair"), truncate=truncate, param=f"{param}.text")
 
-    def _prediction(self, logits: Any, options: Options) -> Prediction:
+    def _prediction(self, logits: Any, options: ClassifyOptions) -> Prediction:
         found = self._model.predict(logits)
         ranking = found.ranking[: options.top_k] if options.top_k else None
         return Prediction(
