@@ -28,6 +28,7 @@ from attenuator.runtime.cost import cost_model
 from attenuator.runtime.device import CPU, Device, parse_device
 from attenuator.runtime.graph import Graph, read_graph
 from attenuator.runtime.model import Model, check_device, first_line, open_model
+from attenuator.runtime.pipeline import check_pipeline
 from attenuator.runtime.probe import read_probe
 from attenuator.runtime.tokens import Encoded, TextEncoder
 
@@ -83,11 +84,17 @@ def check_bundle(folder: Path, device: Device = CPU, *, copy_to: Path | None = N
 
 
 def check_tokenizer(folder: Path, encoder: TextEncoder) -> None:
-    """Tokenizes a sample here, where a tokenizer that hangs or devours memory harms nobody.
+    """Checks what the tokenizer's parts do, and tokenizes a sample here, where one that hangs harms nobody.
 
     Raises:
-        BundleError: it cannot tokenize.
+        BundleError: a part may do too much, or it cannot tokenize.
     """
+    try:
+        check_pipeline(encoder.content(), encoder.vocab_size)
+    except ValueError as error:
+        raise BundleError(f"bundle {folder}: {TOKENIZER} {error}") from None
+    except (AttributeError, KeyError, IndexError, TypeError, RecursionError) as error:
+        raise BundleError(f"bundle {folder}: {TOKENIZER} has a part of no known form: {first_line(error)}") from None
     try:
         encoder.encode(SAMPLE, None, truncate=True, param="text")
     except AttenuatorError as error:
@@ -255,7 +262,7 @@ def check_signature(folder: Path, manifest: Manifest, session: Any) -> None:
 
 
 def check_tables(folder: Path, model: Model) -> None:
-    """Runs one token with the last id at the last position: both must lie inside the model's tables.
+    """Runs the last token id at the last position, and a tokenized text: all must lie inside the model's tables.
 
     Raises:
         BundleError: the model fails on them.
@@ -269,6 +276,18 @@ def check_tables(folder: Path, model: Model) -> None:
     except AttenuatorError as error:
         raise BundleError(
             f"bundle {folder}: {MODEL} fails on its last token id at its last position: {first_line(error)}"
+        ) from None
+    encoded = model.encode(SAMPLE, truncate=True)
+    if len(encoded.token_ids) > manifest.max_tokens:
+        raise BundleError(
+            f"bundle {folder}: {TOKENIZER} adds {len(encoded.token_ids)} special tokens, "
+            f"{MANIFEST} has max_tokens {manifest.max_tokens}"
+        )
+    try:
+        model.run([Row(encoded.token_ids, encoded.type_ids, model.knobs.exact())])
+    except AttenuatorError as error:
+        raise BundleError(
+            f"bundle {folder}: {MODEL} fails on a text as {TOKENIZER} tokenizes it: {first_line(error)}"
         ) from None
 
 

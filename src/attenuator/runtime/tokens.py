@@ -1,9 +1,10 @@
 """Text to token ids, through the `tokenizers` package alone."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +13,12 @@ from tokenizers import Encoding, Tokenizer
 from attenuator.bundle import Manifest
 from attenuator.errors import BundleError, EngineError, InputTooLong, InvalidRequest
 from attenuator.ops.knobs import shown, whole_number
+from attenuator.runtime.pipeline import splits_at
 
 Ids = npt.NDArray[np.int64]
+CHARS_PER_TOKEN = 16  # in more characters than so many a token, texts seldom fit
+NEARBY_CHARS = 64  # beside a place where a text is cut, as far as tokens may differ
+TOKENS_PER_CHAR = 4  # bytes of a character, each a token
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,7 +28,7 @@ class Encoded:
     Attributes:
         token_ids: int64 `[tokens]`, special tokens included.
         type_ids: int64 `[tokens]`: 1 where the tokenizer marks the second text of a pair, else 0.
-        truncated: tokens that were cut off.
+        truncated: tokens that were cut off; at least so many where the text was far too long to be tokenized whole.
     """
 
     token_ids: Ids
@@ -68,6 +73,10 @@ class TextEncoder:
         self.max_tokens = max_tokens
         self.vocab_size = vocab_size
         self.truncation_side = truncation_side
+        before = self._tokenizer.pre_tokenizer
+        self._splits_at = () if before is None else splits_at(json.loads(before.__getstate__()))
+        added = (len(token.content) for token in self._tokenizer.get_added_tokens_decoder().values())
+        self._unsure = TOKENS_PER_CHAR * (NEARBY_CHARS + max(added, default=0))
         largest = max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
         if largest >= vocab_size:
             raise BundleError(f"{where} has token id {largest}, must be below vocab_size {vocab_size}")
@@ -84,13 +93,17 @@ class TextEncoder:
             split_special_tokens=manifest.split_special_tokens,
         )
 
+    def content(self) -> dict[str, Any]:
+        """`tokenizer.json` as the `tokenizers` package understands it."""
+        return dict(json.loads(self._tokenizer.to_str()))
+
     def encode(self, text: str, text_pair: str | None, *, truncate: bool, param: str) -> Encoded:
         """See `Model.encode`."""
         for name, value in ((param, text), (_pair_param(param), text_pair)):
             if value is not None:
                 check_text(value, name)
-        first = self._encode(text)
-        second = None if text_pair is None else self._encode(text_pair)
+        first, whole_text = self._encode_part(text)
+        second, whole_pair = (None, True) if text_pair is None else self._encode_part(text_pair)
         special = self._tokenizer.num_special_tokens_to_add(second is not None)
         count = len(first) + (0 if second is None else len(second)) + special
         whole_param = param if second is None else param.removesuffix(".text")
@@ -100,7 +113,7 @@ class TextEncoder:
             )
         if count > self.max_tokens:
             if not truncate:
-                raise self._too_long(whole_param, count)
+                raise self._too_long(whole_param, count if whole_text and whole_pair else None)
             cut(first, second, max(0, self.max_tokens - special), self.truncation_side)
         # Special tokens come last of all, so that cutting keeps them in their places.
         whole = self._tokenizer.post_process(first, second, True)
@@ -127,12 +140,32 @@ class TextEncoder:
         ids = np.array(token_ids, dtype=np.int64)
         return Encoded(ids, np.zeros_like(ids))
 
-    def _too_long(self, param: str, count: int, hint: str = ", or set truncate") -> InputTooLong:
+    def _too_long(self, param: str, count: int | None, hint: str = ", or set truncate") -> InputTooLong:
+        size = f"more than {self.max_tokens}" if count is None else count
         return InputTooLong(
-            f"{param} has {count} tokens, must have at most {self.max_tokens}{hint}",
+            f"{param} has {size} tokens, must have at most {self.max_tokens}{hint}",
             param=param,
             allowed=f"at most {self.max_tokens} tokens",
         )
+
+    def _encode_part(self, text: str) -> tuple[Encoding, bool]:
+        """The tokens of a text, or more than `max_tokens` from the side that cutting keeps where there are far more.
+
+        Millions of words would take hundreds of megabytes. Where the pre-tokenizer starts a new piece at spaces, a text
+        up to a space has the tokens that the whole text begins with, and from a space those it ends with, but for the
+        ones next to that space: a longer added token may span it, a replacement may join the words beside it.
+
+        Returns:
+            The tokens, and whether they are all.
+        """
+        size = CHARS_PER_TOKEN * (self.max_tokens + self._unsure)
+        while self._splits_at and size < len(text):
+            part = self._encode(part_of(text, size, self._splits_at, self.truncation_side))
+            if len(part) > self.max_tokens + self._unsure:
+                part.truncate(len(part) - self._unsure, direction=self.truncation_side)
+                return part, False
+            size *= 2
+        return self._encode(text), True
 
     def _encode(self, text: str) -> Encoding:
         # The `fast` variant keeps no offsets: three times faster on long texts.
@@ -161,6 +194,24 @@ def cut(first: Encoding, second: Encoding | None, room: int, side: Literal["left
     first_room = room - shorter if len(first) > len(second) else shorter
     first.truncate(min(len(first), first_room), direction=side)
     second.truncate(min(len(second), room - first_room), direction=side)
+
+
+def part_of(text: str, size: int, marks: tuple[str, ...], side: Literal["left", "right"]) -> str:
+    """The part of a text that remains where about `size` characters are kept, cut at one of the marks.
+
+    Args:
+        text: longer than `size`.
+        size: most characters to keep.
+        marks: characters to cut at.
+        side: where the text is cut off.
+
+    Returns:
+        More than half of `size` characters; none where no mark is in their other half.
+    """
+    if side == "right":
+        return text[: max(0, *(text.rfind(mark, size // 2, size) for mark in marks))]
+    places = [text.find(mark, len(text) - size, len(text) - size // 2) for mark in marks]
+    return text[min((at for at in places if at >= 0), default=len(text)) :]
 
 
 def check_text(text: str, param: str) -> None:

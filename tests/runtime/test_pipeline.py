@@ -1,0 +1,167 @@
+"""Tokenizers that do too much are refused in one sentence; long texts cost no more than what fits."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import tiny
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+
+from attenuator import bundle
+from attenuator.errors import BundleError, InputTooLong
+from attenuator.runtime.check import check_bundle
+from attenuator.runtime.pipeline import PUBLISHED, check_pattern, splits_at
+from attenuator.runtime.tokens import TextEncoder
+
+TEMPLATE = json.loads(tiny.tokenizer().to_str())["post_processor"]
+FIRST, SECOND = ({"Sequence": {"id": name, "type_id": index}} for index, name in enumerate("AB"))
+CLS = {"SpecialToken": {"id": "[CLS]", "type_id": 0}}
+
+
+def normalizer(*parts: dict[str, Any]) -> dict[str, Any]:
+    return {"normalizer": {"type": "Sequence", "normalizers": list(parts)}}
+
+
+def replace(pattern: str, content: str, kind: str = "String") -> dict[str, Any]:
+    return {"type": "Replace", "pattern": {kind: pattern}, "content": content}
+
+
+def template(**changes: Any) -> dict[str, Any]:
+    return {"post_processor": TEMPLATE | changes}
+
+
+def special(*ids: int) -> dict[str, Any]:
+    row = {"id": "[CLS]", "ids": list(ids), "tokens": ["[CLS]"] * len(ids)}
+    return template(single=[CLS, FIRST], special_tokens=TEMPLATE["special_tokens"] | {"[CLS]": row})
+
+
+BPE = {"type": "BPE", "dropout": 0.5, "vocab": {"a": 0, "b": 1}, "merges": []}
+HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
+    "multiplies": (normalizer(replace("a", "a" * 1000)), "can make a text 1e+03 times as long"),
+    "multiplies by classes": (normalizer(replace("[a-z]", "x" * 12, "Regex")), "12 times as long"),
+    "doubles ten times": (normalizer(*[replace("a", "aa")] * 10), "can make a text 1.02e+03 times"),
+    "hides in a sequence": (normalizer(normalizer(replace("a", "a" * 99))["normalizer"]), "99 times as long"),
+    "replaces nothing": (normalizer(replace("", "x")), "an empty pattern"),
+    "replaces anything": (normalizer(replace(".*", "x", "Regex")), "the pattern '.*'"),
+    "prepends much": (normalizer({"type": "Prepend", "prepend": "x" * 10**5}), "prepends 100000 characters"),
+    "many parts": (normalizer(*[{"type": "NFD"}] * 100), "101 parts in its normalizer"),
+    "unknown kind": ({"pre_tokenizer": {"type": "FixedLength", "length": 1}}, "a pre_tokenizer of type 'FixedLength'"),
+    "draws lots": ({"model": BPE}, "dropout"),
+    "long words": ({"model": {"max_input_chars_per_word": 10**9}}, "max_input_chars_per_word 1000000000"),
+    "repeats the text": (template(single=[FIRST] * 1000), "template 'single' that does not name each of A once"),
+    "repeats one of a pair": (template(pair=[FIRST, FIRST, SECOND]), "template 'pair' that does not name each"),
+    "drops the text": (template(single=[CLS]), "template 'single' that does not"),
+    "adds a thousand": (template(single=[CLS] * 1000 + [FIRST]), "1000 special tokens, at most 64"),
+    "adds a long token": (special(*[2] * 1000), "1000 special tokens, at most 64"),
+    "adds an unknown token": (special(10**6), "adds token id 1000000, must be below vocab_size"),
+    "unknown type": (template(single=[{"Sequence": {"id": "A", "type_id": 9}}]), "model.onnx fails on a text"),
+    "pair of processors": ({"post_processor": {"type": "BertProcessing", "sep": ["", 99], "cls": ["", 2]}}, "id 99"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_tokenizer(bundles: dict[str, Path], tmp_path: Path, case: tuple[dict[str, Any], str]) -> None:
+    changes, words = case
+    folder = Path(shutil.copytree(bundles["softmax"], tmp_path / "bundle"))
+    raw = json.loads((folder / bundle.TOKENIZER).read_text())
+    if "max_input_chars_per_word" in changes.get("model", {}):
+        changes = {"model": raw["model"] | changes["model"]}
+    (folder / bundle.TOKENIZER).write_text(json.dumps(raw | changes))
+    tiny.sign(folder)
+    with pytest.raises(BundleError) as caught:
+        check_bundle(folder)
+    assert words in str(caught.value)
+    assert len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [r"(a+)+$", r"(a|aa)+$", r"a*a*b", r"a?a?aa", r"\s+$", r"(?=(a+))\1", r"(.)\1", r"(?<=a)b", r"^a", r"", r"a{1,9}b+"]
+    + ["a" * 1000, "[" + r"\p{L}" * 38 + "]+("],
+)
+def test_pattern_that_could_backtrack(pattern: str) -> None:
+    with pytest.raises(ValueError, match="pattern"):
+        check_pattern({"Regex": pattern})
+
+
+@pytest.mark.parametrize("pattern", [r" {2,}", r"\s+", r"\p{N}", r"[^\s\p{L}]+|\p{L}+", r"-", r"\.", "▁+", *PUBLISHED])
+def test_pattern_that_takes_linear_time(pattern: str) -> None:
+    assert check_pattern({"Regex": pattern}) == 1
+
+
+def unigram() -> Tokenizer:
+    pieces = [("<unk>", 0.0), ("▁", -2.0), *((f"▁{word}", -3.0) for word in tiny.WORDS)]
+    made = Tokenizer(models.Unigram([*pieces, *((letter, -5.0) for letter in "abcdefghijklmnopqrstuvwxyz")], unk_id=0))
+    made.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")])
+    made.pre_tokenizer = pre_tokenizers.Metaspace()
+    return made
+
+
+def byte_level() -> Tokenizer:
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {letter: index for index, letter in enumerate([*letters, "th", "Ġa", "oo"])}
+    made = Tokenizer(models.BPE(vocab, [("t", "h"), ("Ġ", "a"), ("o", "o")]))
+    made.normalizer = normalizers.NFC()
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.add_special_tokens(["<mask> <mask>", "<pad>"])
+    return made
+
+
+PIPELINES = {"wordpiece": tiny.tokenizer, "unigram": unigram, "byte level": byte_level}
+TEXTS = {
+    "words": "good film, the a " * 4000,
+    "spaces": ("plot" + " " * 60) * 600 + "bad",
+    "marks": "e\u0301 \u0301x \ufdfa na\u00efve n't\t" * 1500,
+    "ideographs": "\u6f22\u5b57\u3002" * 9000,
+    "special tokens": "[SEP]<mask> <mask> film <pad>" * 1500,
+    "no end of word": "a" * 60000,
+    "lines": "term\r\n\nlaw\u2028shall " * 3000,
+}
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+@pytest.mark.parametrize("kind", PIPELINES)
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_far_too_long_texts_are_cut_where_the_whole_would_be(
+    side: Literal["left", "right"], kind: str, text: str, tmp_path: Path
+) -> None:
+    tokenizer = PIPELINES[kind]()
+    tokenizer.save(str(tmp_path / bundle.TOKENIZER))
+    encoder = TextEncoder(tmp_path / bundle.TOKENIZER, max_tokens=20, vocab_size=1000, truncation_side=side)
+    whole = tokenizer.encode(text)
+    if len(whole) <= 20:
+        assert encoder.encode(text, None, truncate=False, param="text").token_ids.tolist() == whole.ids
+        return
+    tokenizer.enable_truncation(20, direction=side)
+    cut = encoder.encode(text, None, truncate=True, param="text")
+    assert cut.token_ids.tolist() == tokenizer.encode(text).ids
+    assert 0 < cut.truncated <= len(whole) - 20
+    with pytest.raises(InputTooLong, match="text has (more than )?[0-9]+ tokens, must have at most 20"):
+        encoder.encode(text, None, truncate=False, param="text")
+
+
+def test_a_text_of_two_million_words_is_not_tokenized_whole(tmp_path: Path) -> None:
+    tiny.tokenizer().save(str(tmp_path / bundle.TOKENIZER))
+    encoder = TextEncoder(tmp_path / bundle.TOKENIZER, max_tokens=512, vocab_size=1000)
+    assert encoder.encode("good " * 2_000_000, None, truncate=True, param="text").truncated < 100_000
+    with pytest.raises(InputTooLong, match="text has more than 512 tokens, must have at most 512, or set truncate"):
+        encoder.encode("good " * 2_000_000, None, truncate=False, param="text")
+    spaced = "good" + " " * 100_000 + "film"
+    assert len(encoder.encode(spaced, None, truncate=False, param="text").token_ids) == 4
+
+
+@pytest.mark.parametrize(
+    ("pre_tokenizer", "splits"),
+    [
+        (pre_tokenizers.BertPreTokenizer(), True),
+        (pre_tokenizers.Sequence([pre_tokenizers.Digits(), pre_tokenizers.WhitespaceSplit()]), True),
+        (pre_tokenizers.Split(Regex(r"\s+"), "isolated"), True),
+        (pre_tokenizers.ByteLevel(use_regex=False), False),
+        (pre_tokenizers.Metaspace(split=False), False),
+        (pre_tokenizers.Punctuation(), False),
+    ],
+)
+def test_what_splits_at_spaces(pre_tokenizer: Any, splits: bool) -> None:
+    assert bool(splits_at(json.loads(pre_tokenizer.__getstate__()))) == splits
