@@ -1,6 +1,8 @@
 # Two commands matter: `make demo` serves the bundled models, `make test` runs every test. Both set up what they need.
 PYTHON ?= python3
 PORT ?= 8000
+# Processes that `make test` runs; TEST_JOBS=0 runs the tests in one.
+TEST_JOBS ?= $(shell nproc)
 VENV := .venv
 BIN := $(VENV)/bin
 # What the built library and the installed metadata depend on.
@@ -36,7 +38,7 @@ demo: $(VENV)/.demo ## serve the bundled models on http://127.0.0.1:8000 (PORT=.
 	$(BIN)/attenuator serve examples/bundles/* --host 127.0.0.1 --port $(PORT)
 
 test: $(VENV)/.setup cuda-on-host ## every test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile
 
 bench: $(VENV)/.setup ## measure operators and whole models beside ONNX Runtime's attention: results, plots, README
 	$(BIN)/python -m benchmarks.run_all
