@@ -280,6 +280,9 @@ def test_the_clients_patience_covers_the_callers_deadline(ask: Ask) -> None:
 class Scalar:
     """What a NumPy or torch scalar has and a Python number has not."""
 
+    def __repr__(self) -> str:  # a test's name, the same in every process
+        return "Scalar"
+
     def __init__(self, value: Any) -> None:
         self.value = value
 
