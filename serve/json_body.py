@@ -17,12 +17,14 @@ from attenuator.errors import InvalidRequest
 from attenuator.ops.knobs import shown
 from attenuator.serve.errors import MalformedBody
 
-MAX_VALUES = 4096  # texts, lists, objects, numbers outside runs: 256 inputs with all their fields have 1,024
+MAX_VALUES = 2048  # texts, lists, objects, numbers outside runs: 256 inputs with all their fields have 1,024
 MAX_DEPTH = 32
+MAX_NUMBER_CHARACTERS = 4300  # as many digits as Python reads of an integer
 PIECE_CHARACTERS = 32_768
 PIECE_UNITS = 4096
 
 # Quantifiers are possessive (`}+`): what was matched is never tried in another way.
+LONG_NUMBER = re.compile(rf"[-+.0-9eE]{{{MAX_NUMBER_CHARACTERS + 1}}}+")
 NUMBERS = re.compile(rf"[-+.0-9eE \t\n\r,]{{1,{PIECE_CHARACTERS}}}+")
 # Units are escapes and stretches without any. A piece never ends between the halves of a surrogate pair.
 TEXT = re.compile(rf'(?>[^"\\]{{1,256}}+|\\(?:u[dD][89aAbB]..\\)?+(?>u....|.)){{{PIECE_UNITS}}}+', re.DOTALL)
@@ -56,6 +58,8 @@ class _Decoder(json.JSONDecoder):
                 f"the body has more than {MAX_VALUES} values, must have at most {MAX_VALUES} besides token ids",
                 allowed=f"at most {MAX_VALUES} values besides token ids",
             )
+        if LONG_NUMBER.match(text, at):
+            raise MalformedBody(f"the body is not JSON: a number has more than {MAX_NUMBER_CHARACTERS} characters")
         return self._scan(text, at)
 
     def read_array(self, text_and_start: tuple[str, int], scan_once: Scan) -> tuple[list[Any], int]:

@@ -219,17 +219,18 @@ def filled(value: bytes, before: bytes = b'{"inputs":[', after: bytes = b"]}") -
 
 IDS = b'{"model":"yoso","inputs":[{"token_ids":['
 HUGE_CASES: dict[str, tuple[int, str, bytes]] = {
-    "lists": (422, "more than 4096 values", filled(b"[]")),
-    "lists of lists": (422, "more than 4096 values", filled(b"[[[[[[[]]]]]]]")),
-    "objects": (422, "more than 4096 values", filled(b"{}")),
-    "empty texts": (422, "more than 4096 values", filled(b'""')),
-    "one field again and again": (422, "more than 4096 values", filled(b'"seed":1', b"{", b"}")),
-    "many fields": (422, "more than 4096 values", b"{" + b",".join(b'"k%d":1' % i for i in range(300_000)) + b"}"),
+    "lists": (422, "more than 2048 values", filled(b"[]")),
+    "lists of lists": (422, "more than 2048 values", filled(b"[[[[[[[]]]]]]]")),
+    "objects": (422, "more than 2048 values", filled(b"{}")),
+    "empty texts": (422, "more than 2048 values", filled(b'""')),
+    "one field again and again": (422, "more than 2048 values", filled(b'"seed":1', b"{", b"}")),
+    "many fields": (422, "more than 2048 values", b"{" + b",".join(b'"k%d":1' % i for i in range(300_000)) + b"}"),
     "numbers": (422, "inputs has 2097102 items", filled(b"1", b'{"model":"yoso","inputs":[')),
     "ids": (422, "699034 tokens, must have at most", filled(b"12345", IDS, b"]}]}")),
     "integers": (400, "not JSON: Exceeds the limit", filled(b"9" * 5000, IDS, b"]}]}")),
     "deep": (400, "nested too deep", b'{"inputs":' + b"[" * (MIB_4 - 100)),
-    "one integer": (400, "not JSON: Exceeds the limit", b'{"seed":' + b"1" * (MIB_4 - 100) + b"}"),
+    "one integer": (400, "number has more than", b'{"seed":' + b"1" * (MIB_4 - 100) + b"}"),
+    "one fraction": (400, "number has more than", b'{"seed":1.' + b"1" * (MIB_4 - 100) + b"}"),
 }
 
 
