@@ -89,7 +89,7 @@ class Architecture:
         position_offset: first position id.
         check: raises ExportError for configs that other code paths would compute.
         prepare: changes to the modules before tracing.
-        knob_default: the knob's value the checkpoint suggests, None for the operator's default.
+        knob_defaults: values by knob that the checkpoint suggests; the others have the operator's default.
         eager: the family's own forward pass at the exact value, for one sequence: model, token ids and token types
             int64 `[T]` -> logits `[labels]`.
     """
@@ -106,7 +106,7 @@ class Architecture:
     position_offset: Callable[[Any], int] = lambda _: 0
     check: Callable[[Any], None] = lambda _: None
     prepare: Callable[[Any], None] = no_preparation
-    knob_default: Callable[[Any], float | None] = lambda _: None
+    knob_defaults: Callable[[Any], dict[str, float]] = lambda _: {}
     eager: Callable[[Any, Tensor, Tensor], Tensor] = eager_transformers
 
     def logits(self, model: Any, batch: PackedBatch) -> Tensor:
@@ -299,7 +299,7 @@ LAYOUTS: dict[str, Architecture] = {
         },
         position_offset=lambda _: 2,
         check=check_yoso,
-        knob_default=lambda config: config.num_hash,
+        knob_defaults=lambda config: {"num_hashes": config.num_hash},
         eager=eager_yoso,
     ),
     "encoder": Architecture(

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -60,7 +60,7 @@ def export(
     max_tokens: int | None = None,
     estimator: str | None = None,
     precision: str = "fp32",
-    knob_default: float | None = None,
+    knob_default: float | Mapping[str, float] | None = None,
     data: str = "",
     licence: str = "",
     progress: Progress = lambda step: None,
@@ -77,7 +77,8 @@ def export(
         max_tokens: longest input, special tokens included; what the model takes by default.
         estimator: for operators that have that attribute, one of its choices.
         precision: what the model computes in: a row of `attenuator.precision`.
-        knob_default: the knob's value where a request sets none; the checkpoint's or operator's own by default.
+        knob_default: the knob's value where a request sets none, or values by knob; the checkpoint's or operator's own
+            by default.
         data: what the model was trained on, for provenance.
         licence: licence of the weights, for provenance.
         progress: called with one phrase at the start of each step.
@@ -222,7 +223,11 @@ def default_name(folder: Path) -> str:
 
 
 def describe(
-    source: Source, operator: Operator, name: str, max_tokens: int | None, knob_default: float | None
+    source: Source,
+    operator: Operator,
+    name: str,
+    max_tokens: int | None,
+    knob_default: float | Mapping[str, float] | None,
 ) -> dict[str, Any]:
     """The manifest's fields that follow from the model and the options."""
     limit = source.max_tokens
@@ -230,7 +235,6 @@ def describe(
         raise ExportError(f"max_tokens is {max_tokens}, must be in [1, {limit}] for this model")
     config = source.model.config
     multi_label = source.task == "multi_label"
-    suggested = knob_default if knob_default is not None else source.architecture.knob_default(config)
     return {
         "format_version": bundle.FORMAT_VERSION,
         "name": name,
@@ -242,21 +246,47 @@ def describe(
         "vocab_size": source.vocab_size,
         "truncation_side": source.tokenizer.truncation_side,
         "split_special_tokens": source.tokenizer.split_special_tokens,
-        "knobs": knobs(operator, suggested, strict=knob_default is not None),
+        "knobs": knobs(operator, source.architecture.knob_defaults(config), asked_defaults(operator, knob_default)),
         "precision": "fp32",
     }
 
 
-def knobs(operator: Operator, default: float | None, *, strict: bool) -> list[BundleKnob]:
-    """The operator's knobs, with the bundle's default; a checkpoint's own default is brought into bounds."""
-    if not operator.knobs and strict:
-        raise ExportError(f"knob_default is set, but attention '{operator.key}' has no knob")
+def asked_defaults(operator: Operator, asked: float | Mapping[str, float] | None) -> dict[str, float]:
+    """Defaults by knob, as the caller asked for them: a bare number is that of an operator's only knob.
+
+    Raises:
+        ExportError: the operator has no such knob, or a value is outside its bounds.
+    """
+    names = [knob.name for knob in operator.knobs]
+    if isinstance(asked, int | float):
+        if not names:
+            raise ExportError(f"knob_default is set, but attention '{operator.key}' has no knob")
+        if len(names) > 1:
+            raise ExportError(f"knob_default is one number, must name the knob it is for: {' or '.join(names)}")
+        asked = {names[0]: asked}
+    for name in asked or {}:
+        if name not in names:
+            raise ExportError(
+                f"knob_default names '{name}', attention '{operator.key}' has {' and '.join(names) or 'none'}"
+            )
+    for knob in operator.knobs:
+        value = (asked or {}).get(knob.name, knob.default)
+        if not knob.low <= value <= knob.high or (knob.dtype == "int32" and value != int(value)):
+            raise ExportError(f"the default of {knob.name} is {value:g}, must be in [{knob.low:g}, {knob.high:g}]")
+    return dict(asked or {})
+
+
+def knobs(operator: Operator, suggested: Mapping[str, float], asked: Mapping[str, float]) -> list[BundleKnob]:
+    """The operator's knobs with the bundle's defaults.
+
+    Args:
+        operator: whose knobs.
+        suggested: the checkpoint's own defaults by knob, brought into bounds here; others' knobs are passed over.
+        asked: the caller's defaults by knob, checked.
+    """
     rows = []
     for knob in operator.knobs:
-        value = knob.default if default is None else default
-        whole = knob.dtype != "int32" or value == int(value)
-        if strict and not (whole and knob.low <= value <= knob.high):
-            raise ExportError(f"the default of {knob.name} is {value:g}, must be in [{knob.low:g}, {knob.high:g}]")
+        value = {knob.name: knob.default, **suggested, **asked}[knob.name]
         row = {item: getattr(knob, item) for item in BundleKnob.model_fields}
         rows.append(BundleKnob(**row | {"default": min(max(value, knob.low), knob.high)}))
     return rows

@@ -139,15 +139,14 @@ def encoded(model: Model, documents: list[Document]) -> list[Encoded]:
 
 
 def settings(model: Model, values: list[float] | None, exact_first: bool) -> list[dict[str, float | int]]:
-    """The knob values asked for, or the exact one and the default; where `exact_first`, the exact one before all."""
-    if not model.manifest.knobs:
-        return [{}]
-    knob = model.manifest.knobs[0]
-    cast = int if knob.dtype == "int32" else float
-    wanted = values or [knob.exact, knob.default]
-    if exact_first:
-        wanted = [knob.exact, *(value for value in wanted if value != knob.exact)]
-    return [{knob.name: cast(value)} for value in wanted]
+    """The settings asked for, or the exact one and the default; where `exact_first`, the exact one before all."""
+    exact, default = model.knobs.exact(), model.knobs.defaults()
+    if values and len(exact) != 1:
+        raise SystemExit(f"values are those of one knob, the model has {' and '.join(exact) or 'none'}")
+    [name, *_] = exact or [""]
+    asked = [model.knobs.check({name: type(exact[name])(value)}) for value in values or []] or [exact, default]
+    chosen = [exact, *asked] if exact_first else asked
+    return [setting for index, setting in enumerate(chosen) if setting not in chosen[:index]]
 
 
 def said(knobs: dict[str, float | int]) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from cases import CASES, Case, make_inputs, run_case
+from cases import CASES, Case, at_exact_values, make_inputs, run_case
 from onnx import TensorProto, helper
 
 from attenuator.export.fallback import function
@@ -152,8 +152,6 @@ def test_sequences_do_not_see_each_other() -> None:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_operator_at_its_exact_value(case: Case) -> None:
     """The functions compute what the library's kernels compute."""
-    inputs = make_inputs(case, (3, 0, 33, 1))
-    for knob in case.operator.knobs:
-        inputs[knob.name] = np.full_like(inputs[knob.name], knob.exact)
+    inputs = at_exact_values(case, make_inputs(case, (3, 0, 33, 1)))
     for found, expected in zip(run(case.operator.key, inputs, case.attributes), run_case(case, inputs), strict=True):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * max(1.0, float(np.abs(expected).max())))

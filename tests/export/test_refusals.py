@@ -50,6 +50,7 @@ def test_attention_that_the_model_was_not_trained_with(
         ("bert", "mca", {"knob_default": 1.5}, "the default of alpha is 1.5, must be in [0, 1]"),
         ("yoso", "yoso", {"knob_default": 2.5}, "the default of num_hashes is 2.5"),
         ("bert", "softmax", {"knob_default": 1}, "has no knob"),
+        ("bert", "mca", {"knob_default": {"num_hashes": 8}}, "names 'num_hashes', attention 'mca' has alpha"),
         ("bert", "mca", {"name": "a b"}, "name"),
         ("bert", "mca", {"precision": "int4"}, "precision is 'int4', must be one of: fp32, int8, fp16, bf16"),
     ],

@@ -7,7 +7,7 @@ import subprocess
 
 import numpy as np
 import pytest
-from cases import CASES, Case, defaults, make_inputs, output_shapes
+from cases import CASES, Case, at_exact_values, defaults, make_inputs, output_shapes
 from devices import CPU
 from harness import Array, build_model, open_session
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidGraph
@@ -40,10 +40,7 @@ def test_cpu_sessions_compute(case: Case) -> None:
 
 
 def exact(case: Case) -> dict[str, Array]:
-    inputs = make_inputs(case, (3, 0, 5))
-    for knob in case.operator.knobs:
-        inputs[knob.name] = np.full_like(inputs[knob.name], knob.exact)
-    return inputs
+    return at_exact_values(case, make_inputs(case, (3, 0, 5)))
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

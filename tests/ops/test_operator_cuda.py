@@ -10,7 +10,7 @@ import numpy as np
 import promises
 import pytest
 from _pytest.mark.structures import ParameterSet
-from cases import CASES, Case, defaults, make_inputs, same_bits
+from cases import CASES, Case, at_exact_values, defaults, make_inputs, same_bits
 from devices import CPU, CPU_OPERATORS, CUDA, CUDA_OPERATORS, ON_HOST, Device
 from harness import Array
 from harness_cuda import DATA_TYPES, device_name, run_on_device
@@ -78,9 +78,7 @@ def test_promise_of_every_operator(promise: Callable[[Device, Operator], None], 
 
 def exact_and_rounded(device: Device, case: Case) -> dict[str, Array]:
     """Inputs at the exact values of the knobs, data rounded to what the device has."""
-    inputs = make_inputs(case, device.ragged, seed=11)
-    for knob in case.operator.knobs:
-        inputs[knob.name] = np.full_like(inputs[knob.name], knob.exact)
+    inputs = at_exact_values(case, make_inputs(case, device.ragged, seed=11))
     for item in case.inputs:
         if item.data:
             inputs[item.name] = inputs[item.name].astype(DATA_TYPES[device.data]).astype(np.float32)

@@ -116,6 +116,14 @@ def make_inputs(
     return made
 
 
+def at_exact_values(case: Case, inputs: dict[str, Array]) -> dict[str, Array]:
+    """The inputs with every knob that is there at its exact value."""
+    knobs = {
+        knob.name: np.full_like(inputs[knob.name], knob.exact) for knob in case.operator.knobs if knob.name in inputs
+    }
+    return inputs | knobs
+
+
 def random_shape(case: Case, rng: np.random.Generator) -> tuple[Case, dict[str, int]]:
     """The case with other attributes of kind `int` within their limits, and sizes that go with them."""
     heads = int(rng.integers(1, 6))

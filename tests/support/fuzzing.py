@@ -33,8 +33,8 @@ def contract_broken(case: Case, inputs: dict[str, Array]) -> bool:
     if sizes.get("num_heads", {heads}) != {heads} or any(size % 2 == 0 for size in sizes.get("c", {1})):
         return True
     for knob in case.operator.knobs:
-        values = inputs[knob.name]
-        if not ((values >= knob.low) & (values <= knob.high)).all():
+        values = inputs.get(knob.name, knob.exact)
+        if not np.all((values >= knob.low) & (values <= knob.high)):
             return True
     return case.seeded and not ((inputs["seed"] >= 0) & (inputs["seed"] <= SEED_HIGH)).all()
 
