@@ -29,7 +29,7 @@ Get = Callable[[str], Path]
         ("encoder-yoso", "softmax", "trained with yoso attention"),
         ("encoder-softmax", "yoso", "trained with softmax attention"),
         ("modernbert", "yoso", "use softmax or mca"),
-        ("bert", "linear", "attention is 'linear', must be one of: softmax, mca, yoso"),
+        ("bert", "nonsense", "attention is 'nonsense', must be one of: softmax, mca, yoso"),
         ("bert", "pool", "attention is 'pool', must be one of"),
     ],
 )

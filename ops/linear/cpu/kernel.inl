@@ -12,13 +12,20 @@
 namespace attenuator::linear {
 namespace {
 
+using attention::ByColumn;
+using attention::ByRow;
+using attention::MultiplyTile;
+using attention::Smaller;
+using attention::TileTable;
+using attention::Vector;
+
 constexpr float kLog2E = 1.44269504088896341f;
 constexpr float kLeast = -87.0f;  // e^x below is taken for 0: 2^-126 is the smallest normal number
 
 // elu(x) + 1 = max(x, 0) + e^min(x, 0). Max and Min give their second operand where one is NaN.
-inline Simd::Vector Features(Simd::Vector x) {
-  const Simd::Vector zero = Simd::Zero();
-  const Simd::Vector power = Simd::Exp2(Simd::Min(zero, x), Simd::Set(kLog2E), Simd::Set(kLeast));
+inline Vector Features(Vector x) {
+  const Vector zero = Simd::Zero();
+  const Vector power = Simd::Exp2(Simd::Min(zero, x), Simd::Set(kLog2E), Simd::Set(kLeast));
   return Simd::Add(Simd::Max(zero, x), power);
 }
 
