@@ -71,7 +71,7 @@ def test_yoso_attributes_come_from_the_config(exported: Get) -> None:
     fast, dense = (read_manifest(exported(name, "yoso")) for name in ("yoso", "yoso-dense"))
     assert (fast.attention.attributes["hash_bits"], fast.attention.attributes["hash"]) == (6, "hadamard")
     assert (dense.attention.attributes["hash_bits"], dense.attention.attributes["hash"]) == (9, "gaussian")
-    assert fast.knobs[0].default == 16
+    assert [knob.default for knob in fast.knobs] == [16]
     nodes = [n for n in onnx.load(exported("yoso", "yoso") / "model.onnx").graph.node if n.op_type == "YosoAttention"]
     assert all(len(node.input) == 7 for node in nodes)
     assert [onnx.helper.get_node_attr_value(node, "layer") for node in nodes] == [0, 1]
@@ -153,7 +153,7 @@ def test_options_reach_the_bundle_and_an_old_one_is_replaced(
         progress=steps.append,
     )
     assert read_manifest(tmp_path / "bundle") == manifest
-    assert (manifest.name, manifest.max_tokens, manifest.knobs[0].default) == ("demo", 99, 0.4)
+    assert (manifest.name, manifest.max_tokens, [knob.default for knob in manifest.knobs]) == ("demo", 99, [0.4])
     assert manifest.attention.attributes["estimator"] == "deterministic"
     assert (manifest.provenance.data, manifest.provenance.licence) == ("made up", "CC0")
     assert len(steps) >= 5
