@@ -132,10 +132,10 @@ class Manifest(Record):
                 or "\\" in name
                 or "\0" in name
             ):
-                raise ValueError(f"file name {name!r} leaves the bundle's folder")
+                raise ValueError(f"the file name is {name!r}, must be a name in the bundle's folder")
         for name in REQUIRED_FILES:
             if name not in files:
-                raise ValueError(f"{name} is not listed")
+                raise ValueError(f"{name} is missing from the list")
         return files
 
     @model_validator(mode="after")
@@ -143,17 +143,19 @@ class Manifest(Record):
         """Checks what one field says about another."""
         for index, label in enumerate(self.labels):
             if not label.strip():
-                raise ValueError(f"label {index} is empty")
+                raise ValueError(f"label {index} is empty, must have a visible character")
             if CONTROL.search(label):
-                raise ValueError(f"label {index} has a control character")
+                raise ValueError(f"label {index} is {ascii(label)[:80]}, must have no control character")
         if len(set(self.labels)) != len(self.labels):
-            raise ValueError("labels repeat")
+            raise ValueError("labels has a label twice, must be different labels")
         if self.task == "multi_label" and len(self.thresholds) != len(self.labels):
-            raise ValueError(f"thresholds has {len(self.thresholds)} values for {len(self.labels)} labels")
+            raise ValueError(
+                f"thresholds has {len(self.thresholds)} values, must have one for each of {len(self.labels)} labels"
+            )
         if len({knob.name for knob in self.knobs}) != len(self.knobs):
-            raise ValueError("knobs repeat")
+            raise ValueError("knobs has a name twice, must be different names")
         if self.revision != revision(self.files):
-            raise ValueError("revision is not the hash of files")
+            raise ValueError("revision is not the SHA-256 of the list of files")
         return self
 
 
@@ -259,14 +261,16 @@ def parse_manifest(content: bytes, folder: Path) -> Manifest:
     version = raw.get("format_version") if isinstance(raw, dict) else None
     if version != FORMAT_VERSION:
         raise BundleError(
-            f"bundle {folder}: {MANIFEST} has format_version {version!r}, this version reads {FORMAT_VERSION}"
+            f"bundle {folder}: {MANIFEST} has format_version {version!r}, this version of Attenuator reads "
+            f"{FORMAT_VERSION}"
         )
     try:
         return Manifest.model_validate(raw)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "content"
-        raise BundleError(f"bundle {folder}: {MANIFEST}: {where}: {first['msg']}") from None
+        reason = first["msg"].removeprefix("Value error, ")
+        raise BundleError(f"bundle {folder}: {MANIFEST}: {where}: {reason}") from None
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

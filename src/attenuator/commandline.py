@@ -122,7 +122,7 @@ def command_variables() -> set[str]:
 
 
 def unknown_variable(settings: type[CommandSettings], environment: Mapping[str, str]) -> str | None:
-    """A sentence about the first `ATTENUATOR_*` variable that nothing reads: a typing error would go unnoticed.
+    """A sentence about the first `ATTENUATOR_*` variable that nothing reads, so that a typing error is noticed.
 
     Args:
         settings: of the command that runs.

@@ -296,7 +296,7 @@ def test_inspect_measures_this_machine(run: Run, bundles: dict[str, Path], tmp_p
         (["{yoso}", "--lengths", "8193"], 2, "--lengths is '8193', must be whole numbers from 1 to 8192"),
         (["{yoso}", "--num-hashes", "8,999"], 2, "--num-hashes is '8,999', must be values of num_hashes from 0 to 512"),
         (["{yoso}", "--num-hashes", "8,x"], 2, "--num-hashes is '8,x', must be values of num_hashes from 0 to 512"),
-        (["{softmax}", "--alpha", "0.1"], 2, "--alpha is '0.1', but the bundle has no knob alpha; knobs it has: none"),
+        (["{softmax}", "--alpha", "0.1"], 2, "--alpha is '0.1', but the bundle has no knob alpha; its knobs: none"),
         (["{yoso}", "--budget-s", "0", "--measure"], 2, "--budget-s"),
         (["{yoso}", "--measure", "--sample", "/nowhere.txt"], 1, "/nowhere.txt"),
     ],

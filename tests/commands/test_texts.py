@@ -47,8 +47,8 @@ def test_standard_input_is_text_unless_told_otherwise(monkeypatch: pytest.Monkey
     ("content", "sentence"),
     [
         (b'{"text": "a"}\n{"text": \n', "line 2 is not JSON"),
-        (b'["a"]\n', "line 1 must be an object with text"),
-        (b'{"label": "x"}\n', "line 1 must be an object with text"),
+        (b'["a"]\n', "must be an object with text"),
+        (b'{"label": "x"}\n', "must be an object with text"),
         (b"[" * 100_000, "line 1 is not JSON"),
         (b"\xff\xfe\n", "is not UTF-8"),
         (None, "cannot be read: No such file"),

@@ -46,9 +46,9 @@ def test_estimator_of_another_bundle(bundles: dict[str, Path], tmp_path: Path) -
     claim(folder, estimator="sampled", scale=0.0)
     check_bundle(folder)
     claim(folder, estimator="deterministic")
-    refused(folder, "McaAttention node with estimator 'sampled', bundle.json says 'deterministic'")
+    refused(folder, "McaAttention node with estimator 'sampled', but bundle.json says 'deterministic'")
     claim(folder, scale=0.125)
-    refused(folder, "scale 0.0, bundle.json says 0.125")
+    refused(folder, "scale 0.0, but bundle.json says 0.125")
 
 
 def test_float_attribute_is_read_from_the_graph(bundles: dict[str, Path], tmp_path: Path) -> None:
@@ -157,5 +157,5 @@ def test_logits_of_other_rows_than_the_batch(copy: Path, count: int) -> None:
     if count <= 3:
         assert len(loaded.run(rows)) == count
         return
-    with pytest.raises(EngineError, match=r"gives logits \[3, 3\] for a batch, must be \[5, 3\]"):
+    with pytest.raises(EngineError, match=r"gave logits of shape \[3, 3\] for a batch, must be \[5, 3\]"):
         loaded.run(rows)

@@ -21,9 +21,9 @@ LOAD = "FAIL : Failed to load library /x/libonnxruntime_providers_cuda.so with e
 GONE = ": cannot open shared object file: No such file or directory"
 # what the trial says, what ONNX Runtime logs, words of the reason
 REASONS = {
-    "no driver": (f"libcuda.so.1{GONE}", "", "libcuda.so.1 is missing, so no NVIDIA driver is here"),
-    "no cuBLAS": ("", f"{LOG}{LOAD}libcublasLt.so.13{GONE}\n", f"libcublasLt.so.13 is missing: {devices.BROUGHT_BY}"),
-    "no cuDNN": ("", f"{LOG}{LOAD}libcudnn.so.9{GONE}\n", f"libcudnn.so.9 is missing: {devices.BROUGHT_BY}"),
+    "no driver": (f"libcuda.so.1{GONE}", "", "libcuda.so.1 of the NVIDIA driver is missing"),
+    "no cuBLAS": ("", f"{LOG}{LOAD}libcublasLt.so.13{GONE}\n", f"libcublasLt.so.13 is missing: {devices.INSTALLED_BY}"),
+    "no cuDNN": ("", f"{LOG}{LOAD}libcudnn.so.9{GONE}\n", f"libcudnn.so.9 is missing: {devices.INSTALLED_BY}"),
     "driver too old": (
         "[ONNXRuntimeError] : 1 : FAIL : CUDA failure 35: CUDA driver version is insufficient for CUDA runtime "
         "version ; GPU=0 ; hostname=h",
@@ -33,7 +33,7 @@ REASONS = {
     "no such device": ("", f"{LOG}CUDA failure 101: invalid device ordinal ; GPU=7 ;\n", "'invalid device ordinal'"),
     "other log": ("", f"{LOG}first\n{LOG}something else broke\n", "something else broke"),
     "other error": ("the operator library has no kernel of SequencePool", f"{LOG}noise\n", "no kernel of SequencePool"),
-    "nothing said": ("", "", "without a reason"),
+    "nothing said": ("", "", "gave no reason"),
 }
 
 
@@ -49,12 +49,12 @@ def test_what_is_missing_is_named(case: tuple[str, str, str]) -> None:
 def test_trial_imports_nothing_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "numpy.py").write_text("raise SystemExit(3)\n")
     monkeypatch.chdir(tmp_path)
-    assert devices.trial(Device("cuda", 255)) != "its trial ended with code 3"
+    assert devices.trial(Device("cuda", 255)) != "the process that tried an operator on it ended with code 3"
 
 
 @pytest.mark.parametrize("wanted", ["cpu", "cuda", "auto"])
 @pytest.mark.parametrize("reason", [None, "libcublasLt.so.13 is missing"])
-def test_choice(monkeypatch: pytest.MonkeyPatch, wanted: devices.Wanted, reason: str | None) -> None:
+def test_choice(monkeypatch: pytest.MonkeyPatch, wanted: devices.DeviceSetting, reason: str | None) -> None:
     tried: list[Device] = []
     monkeypatch.setattr(devices, "trial", lambda device: (tried.append(device), reason)[1])
     if wanted == "cuda" and reason:
@@ -92,7 +92,7 @@ def test_trial_that_dies_is_survived(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     program.write_text("#!/bin/sh\nkill -SEGV $$\n")
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
-    assert devices.trial(Device("cuda", 0)) == "its trial ended with SIGSEGV"
+    assert devices.trial(Device("cuda", 0)) == "the process that tried an operator on it ended with SIGSEGV"
 
 
 def test_trials_model_runs_an_operator() -> None:

@@ -62,7 +62,7 @@ FIELD_CASES: dict[str, tuple[int, str, str | None, str, bytes]] = {
     # knobs
     "knob of another model": (422, "unknown_field", "alpha", "it has num_hashes", dumped(num_hashes=..., alpha=0.2)),
     "both knobs": (422, "unknown_field", "alpha", "no knob alpha", dumped(alpha=0.2)),
-    "knob on a model without": (422, "unknown_field", "num_hashes", "it has none", dumped(model="softmax")),
+    "knob on a model without": (422, "unknown_field", "num_hashes", "it has no knobs", dumped(model="softmax")),
     "knob below": (422, "knob_out_of_range", "num_hashes", "-1, must be a whole number", dumped(num_hashes=-1)),
     "knob above": (422, "knob_out_of_range", "num_hashes", "from 0 to 512", dumped(num_hashes=513)),
     "knob far above": (422, "knob_out_of_range", "num_hashes", "18 digits", dumped(num_hashes=10**30)),

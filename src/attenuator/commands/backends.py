@@ -1,4 +1,4 @@
-"""Who answers `attenuator classify`: a server, or a bundle in this process. Both answer in the client's types."""
+"""What answers `attenuator classify`: a server, or a bundle in this process. Both answer in the client's types."""
 
 import secrets
 import time
@@ -11,7 +11,7 @@ from attenuator.api import Classification, LabelScore, Prediction
 from attenuator.clients.calls import UNSET, Unset
 from attenuator.clients.client import Client
 from attenuator.errors import InvalidRequest
-from attenuator.ops.knobs import DEFAULT_SEED, check_seed
+from attenuator.ops.knobs import DEFAULT_SEED, check_seed, shown
 from attenuator.ops.spec import SEED_HIGH
 
 if TYPE_CHECKING:
@@ -136,23 +136,26 @@ class BundleBackend:
         )
 
     def close(self) -> None:
-        """Nothing stays open."""
+        """Does nothing: there are no connections."""
 
     def _encode(self, item: dict[str, Any], param: str, truncate: bool) -> "Encoded":
         if "token_ids" in item:
             return self._model.from_ids(item["token_ids"], param=f"{param}.token_ids")
         for name in ("text", "text_pair"):
             if not isinstance(item.get(name, ""), str) or (name == "text" and name not in item):
-                raise InvalidRequest(f"{param}.{name} must be a text", param=f"{param}.{name}", allowed="a text")
+                actual = f"is {shown(item[name])}" if name in item else "is missing"
+                raise InvalidRequest(
+                    f"{param}.{name} {actual}, must be a text", param=f"{param}.{name}", allowed="a text"
+                )
         return self._model.encode(item["text"], item.get("text_pair"), truncate=truncate, param=f"{param}.text")
 
     def _prediction(self, logits: Any, options: ClassifyOptions) -> Prediction:
-        found = self._model.predict(logits)
-        ranking = found.ranking[: options.top_k] if options.top_k else None
+        scored = self._model.predict(logits)
+        ranking = scored.ranking[: options.top_k] if options.top_k else None
         return Prediction(
-            label=found.label,
-            score=found.score,
-            labels=None if found.labels is None else tuple(found.labels),
+            label=scored.label,
+            score=scored.score,
+            labels=None if scored.labels is None else tuple(scored.labels),
             scores=ranking and tuple(LabelScore(label=label, score=score) for label, score in ranking),
-            logits=tuple(found.logits) if options.return_logits else None,
+            logits=tuple(scored.logits) if options.return_logits else None,
         )

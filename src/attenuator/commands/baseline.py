@@ -29,15 +29,17 @@ from attenuator.runtime.wire import (
 KEPT_ATTRIBUTES = {attribute.name for attribute in BASELINE.attributes}
 
 
-def _takes_its_inputs(operator: Operator) -> bool:
+def _has_baseline_inputs(operator: Operator) -> bool:
     return {tensor.name for tensor in BASELINE.inputs} <= {tensor.name for tensor in operator.inputs}
 
 
-REPLACED = {operator.name: operator for operator in OPERATORS if operator != BASELINE and _takes_its_inputs(operator)}
+REPLACED = {
+    operator.name: operator for operator in OPERATORS if operator != BASELINE and _has_baseline_inputs(operator)
+}
 
 
-def has_another(op_types: Iterable[str]) -> bool:
-    """Whether any of these operators is one that the baseline's model has replaced."""
+def has_replaced(op_types: Iterable[str]) -> bool:
+    """Whether any of these operators would be replaced in the baseline."""
     return not REPLACED.keys().isdisjoint(op_types)
 
 

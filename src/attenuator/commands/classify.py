@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from attenuator.runtime import Device
 
 COMMAND = "classify"
-POSITIONALS = Positionals("TEXT", "*", "what to classify; without any, and without --file, standard input is read")
+POSITIONALS = Positionals("TEXT", "*", "text to classify; without any, and without --file, standard input is read")
 USAGE = "(--bundle BUNDLE | --url URL) [options] [TEXT ...]"
 EXAMPLES = f"""  one answer without a server, at the bundle's defaults:
     attenuator classify --bundle examples/bundles/reviews "A quiet, moving film."
@@ -35,14 +35,14 @@ EXAMPLES = f"""  one answer without a server, at the bundle's defaults:
 {examples('    attenuator classify --bundle BUNDLE {flag} {exact} "A quiet, moving film."')}
   ask a server; how much does the answer depend on the seed?
     attenuator classify --url http://127.0.0.1:8000 --model reviews --seed random "A quiet, moving film."
-  one text per line of a file; in a pipe answers are tab-separated: label, score, the best two labels, logits, text:
+  a file with one text per line; written to a pipe, answers are tab-separated (label, score, best labels, logits, text):
     attenuator classify --bundle examples/bundles/sentiment --file reviews.txt --top-k 2 --logits | sort -k 2
   the same, one JSON object per answer:
     attenuator classify --bundle examples/bundles/sentiment --file reviews.txt --json > answers.jsonl
   pairs and token ids as JSON lines: {{"text": "..", "text_pair": ".."}} or {{"token_ids": [101, 7592, 102]}}
     producer | attenuator classify --url http://127.0.0.1:8000 --jsonl
 
-exit codes: 0 all classified, 1 something failed, 2 usage error; errors are one sentence on stderr"""
+exit codes: 0 all inputs are classified, 1 something failed, 2 usage error; an error is one sentence on stderr"""
 BATCH_CHARACTERS = 400_000  # well under the server's limit on a body, whatever the script
 
 
@@ -57,35 +57,35 @@ class ClassifySettings(CommandSettings):
     bundle: Path | None = None
     """Folder of a bundle to run here, without a server."""
     url: str | None = None
-    """Address of a server to ask."""
+    """Address of a server to ask, such as http://127.0.0.1:8000."""
     model: str | None = None
-    """Which of the server's models; may be left out where it has one."""
+    """Name of the server's model to ask; may be left out where the server has only one."""
     api_key: SecretStr | None = None
-    """Key for a server that wants one (better given as ATTENUATOR_API_KEY)."""
+    """Key for a server that requires one; safer as the variable ATTENUATOR_API_KEY than on the command line."""
     timeout_ms: float | None = None
     """Deadline per request to a server, in milliseconds."""
     max_retries: int = 0
-    """Repeats of a request that a server sheds for load."""
+    """How often to send a request again that the server refuses because it is overloaded."""
     file: str | None = None
     """Read inputs from FILE, one text per line, or JSON lines where it ends in .jsonl; `-` is standard input."""
     jsonl: bool = False
-    """Every line read is a JSON object with text, text and text_pair, or token_ids."""
+    """Every input line is a JSON object with text, with text and text_pair, or with token_ids."""
     seed: int | Literal["random"] | None = None
-    """Seed of the random streams; `random` draws one. Default: the server's, 0 for a bundle."""
+    """Seed of the randomised operators; `random` draws one. Default: the server's own, or 0 with --bundle."""
     top_k: int | None = None
-    """Show the scores of that many labels, best first."""
+    """Show the TOP_K labels with the highest scores."""
     truncate: bool = False
-    """Cut inputs that are longer than the model takes, rather than refuse them."""
+    """Cut inputs that are longer than the model takes, instead of refusing them."""
     logits: bool = False
     """Show the logits, in the order of the model's labels."""
     json_lines: bool = False
     """Write one JSON object per input."""
     device: Literal["cpu", "cuda", "auto"] = "cpu"
-    """Where --bundle runs; auto takes the CUDA device where it works, else the CPU, and says why."""
+    """Where --bundle runs; auto uses the CUDA device if it works, else the CPU, and says why."""
     device_id: int = Field(default=0, ge=0, le=255)
     """Which CUDA device, as the driver counts."""
     threads: int | None = None
-    """Threads for --bundle; every core by default."""
+    """Threads for --bundle; as many as there are cores by default."""
 
 
 SETTINGS = with_knobs(ClassifySettings, lambda knob: {"int32": int, "float": float}[knob.dtype], describe_flag)
@@ -107,7 +107,7 @@ def batches(source: Iterator[Item], max_items: int) -> Iterator[list[Item]]:
 
 
 def named(error: InvalidRequest, batch: Sequence[Item]) -> InvalidRequest:
-    """The same error, with the input named as the person knows it rather than by its place in a request."""
+    """The same error, with the input named by its line or argument rather than by its index in a request."""
     match = re.match(r"inputs\[(\d+)\]", error.param or "")
     if match is None or int(match[1]) >= len(batch):
         return error
@@ -120,7 +120,7 @@ def device_of(settings: ClassifySettings) -> "Device":
     """The device that the settings ask for; where `auto` ends on the CPU, standard error says why.
 
     Raises:
-        DeviceUnavailable: `cuda` is wanted and does not work.
+        DeviceUnavailable: the setting is `cuda`, which does not work.
     """
     from attenuator.runtime import choose  # ONNX Runtime, which asking a server does not need
 
@@ -153,7 +153,7 @@ def main(arguments: Sequence[str]) -> int:
         arguments: what follows `attenuator classify`.
 
     Returns:
-        0; a failure is raised, for `attenuator.__main__` to tell.
+        0; a failure is raised, and `attenuator.__main__` prints it.
 
     Raises:
         AttenuatorError: the bundle, the server or an input is at fault.
@@ -161,11 +161,12 @@ def main(arguments: Sequence[str]) -> int:
     """
     settings, words = parse(SETTINGS, COMMAND, arguments, POSITIONALS, usage=USAGE, examples=EXAMPLES)
     if (settings.bundle is None) == (settings.url is None):
-        fail(COMMAND, "give either --bundle BUNDLE to run here, or --url URL to ask a server")
+        both = "both are" if settings.bundle is not None else "neither is"
+        fail(COMMAND, f"give either --bundle BUNDLE to run here or --url URL to ask a server: {both} set")
     file = settings.file
     if not words and file is None:
         if sys.stdin.isatty():
-            fail(COMMAND, "give a TEXT, --file FILE, or pipe texts in")
+            fail(COMMAND, "there is no input: give a TEXT, give --file FILE, or pipe texts into the command")
         file = STDIN
     try:
         knobs = check_knobs({name: getattr(settings, name) for name in KNOBS})
@@ -175,7 +176,7 @@ def main(arguments: Sequence[str]) -> int:
     seed = None if settings.seed == "random" else UNSET if settings.seed is None else settings.seed
     options = ClassifyOptions(knobs, seed, settings.top_k, settings.truncate, settings.logits)
     source = items(words, [file] if file is not None else [], jsonl=settings.jsonl)
-    # A file is read to the end before anything runs: a line that is wrong shows at once, and progress has an end.
+    # A file is read to the end before anything runs: a wrong line is reported at once, and the total is known.
     everything = list(source) if file != STDIN else None
     output = output_for(json_lines=settings.json_lines)
     with closing(backend_of(settings)) as backend, progress_bar() as progress:

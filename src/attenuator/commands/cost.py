@@ -53,7 +53,7 @@ class TimeModel:
         return self.exact_ns(tokens) / (self.exact_ns(tokens) - self.attention_ns(tokens))
 
     def free_part(self, operator: str, tokens: int) -> float:
-        """Speed-up of the whole model if all that an operator's knobs can spare cost nothing: none can win more.
+        """Speed-up of the whole model if the work that an operator's knobs can save cost nothing: an upper bound.
 
         Args:
             operator: its key.
@@ -90,7 +90,7 @@ class TimeModel:
         """Shortest length from which the model at some knobs is faster than with exact softmax attention.
 
         Returns:
-            Tokens, or None where that is so at no length that counts.
+            Tokens, or None where it is slower at every length up to `LONGEST`.
         """
         low, high = 1, LONGEST
         if self.nodes_ns(high, knobs) >= self.exact_nodes_ns(high):

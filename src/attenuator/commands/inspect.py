@@ -32,7 +32,7 @@ EXAMPLES = f"""  labels, knobs, operators, and what each knob can win at which l
   everything as one JSON object:
     attenuator inspect BUNDLE --json
 
-exit codes: 0 shown, 1 the bundle cannot be read or run, 2 usage error; errors are one sentence on stderr"""
+exit codes: 0 success, 1 the bundle cannot be read or run, 2 usage error; an error is one sentence on stderr"""
 LONGEST_MEASURED = 4096
 
 
@@ -46,17 +46,17 @@ class InspectSettings(CommandSettings):
     model_config = SettingsConfigDict(cli_shortcuts={"json-object": "json"})
 
     measure: bool = False
-    """Time the bundle on this machine."""
+    """Also time the bundle on this machine."""
     lengths: str | None = None
-    """Lengths in tokens, separated by commas. Default: doubling up to the model's longest (timed: up to 4096)."""
+    """Lengths in tokens, separated by commas. Default: doubling up to the model's longest (to 4096 when timing)."""
     sample: Path | None = None
     """Text that fills the lengths when timing; random tokens by default."""
     budget_s: Annotated[float, Field(gt=0)] = 2.0
     """Seconds to spend on each length when timing; every setting runs at least three times."""
     threads: Annotated[int | None, Field(ge=1)] = None
-    """Threads when timing; every core by default."""
+    """Threads when timing; as many as there are cores by default."""
     json_object: bool = False
-    """Write one JSON object."""
+    """Write everything as one JSON object."""
 
 
 SETTINGS = with_knobs(
@@ -89,7 +89,7 @@ def knob_values_of(settings: InspectSettings, manifest: Manifest) -> dict[str, l
     for name, text in asked.items():
         if name not in {knob.name for knob in manifest.knobs}:
             has = ", ".join(knob.name for knob in manifest.knobs) or "none"
-            fail(COMMAND, f"{flag(name)} is '{text}', but the bundle has no knob {name}; knobs it has: {has}")
+            fail(COMMAND, f"{flag(name)} is '{text}', but the bundle has no knob {name}; its knobs: {has}")
     return {knob.name: _values(knob, asked.get(knob.name)) for knob in manifest.knobs}
 
 
@@ -140,7 +140,7 @@ def main(arguments: Sequence[str]) -> int:
         arguments: what follows `attenuator inspect`.
 
     Returns:
-        0; a failure is raised, for `attenuator.__main__` to tell.
+        0; a failure is raised, and `attenuator.__main__` prints it.
 
     Raises:
         AttenuatorError: the bundle cannot be read or run.

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attenuator.bundle import MODEL, MODEL_DATA
-from attenuator.commands.baseline import has_another, write_baseline
+from attenuator.commands.baseline import has_replaced, write_baseline
 from attenuator.commands.report import ByKnob, Measured
 from attenuator.errors import InvalidRequest
 from attenuator.ops import OPERATORS, SEQUENCE_OUTPUTS
@@ -34,10 +34,10 @@ EXACT, OWN = ("exact softmax attention", 0.0), ("the bundle's own attention", 0.
 
 @contextmanager
 def _baseline_folder(model: Model, folder: Path) -> Iterator[Path]:
-    """Where the model with exact softmax attention lies: beside the bundle's own, or written for the while."""
+    """The folder of the model with exact softmax attention: the bundle's own if that is exact, else a temporary one."""
     manifest = model.manifest
     keys = {manifest.attention.operator, *manifest.attention.other_nodes}
-    if not has_another(operator.name for operator in OPERATORS if operator.key in keys):
+    if not has_replaced(operator.name for operator in OPERATORS if operator.key in keys):
         yield folder
         return
     with tempfile.TemporaryDirectory(prefix="attenuator-") as scratch:
@@ -48,14 +48,14 @@ def _baseline_folder(model: Model, folder: Path) -> Iterator[Path]:
 
 
 def _token_source(model: Model, sample: Path | None) -> Callable[[int], Ids]:
-    """Gives token ids of any length: those of a text, repeated, or else random ones."""
+    """A function from a length to as many token ids: those of a text, repeated, or else random ones."""
     if sample is None:
         random = np.random.default_rng(SEED)
         return lambda tokens: random.integers(0, model.manifest.vocab_size, tokens, dtype=np.int64)
     try:
         text = sample.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise InvalidRequest(f"{sample} cannot be read: {error}") from None
+        raise InvalidRequest(f"--sample {sample} cannot be read: {error}") from None
     ids = model.encode(text, truncate=True, param=str(sample)).token_ids
     return lambda tokens: np.resize(ids, tokens)
 
@@ -98,7 +98,7 @@ class _Timer:
         return lambda: dict(zip(manifest.outputs, session.run(manifest.outputs, feeds), strict=True))
 
     def runs(self, ids: Ids, values: Mapping[str, Sequence[float]]) -> dict[Setting, Run]:
-        """The baseline, then the bundle at each value of each knob; at its own attention where it has no knob."""
+        """The baseline, then the bundle at each value of each knob, or as it is where it has no knob."""
         knobs, rows = self._model.knobs, self._model.knobs.rows
         runs = {EXACT: self._run(self._baseline, ids, knobs.exact())}
         if self._replaced and not rows:

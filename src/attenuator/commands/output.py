@@ -17,13 +17,13 @@ SHORTEST_EXCERPT = 20
 
 
 class Output(Protocol):
-    """Takes answers as they come."""
+    """Shows answers as they arrive."""
 
     def show(self, items: Sequence[Item], answer: Classification) -> None:
         """Takes the answer to some inputs."""
 
     def close(self) -> None:
-        """No more will come."""
+        """Called after the last answer."""
 
 
 def cut(text: str, characters: int) -> str:
@@ -49,7 +49,7 @@ def logits_of(prediction: Prediction) -> str:
 
 
 def outputs_of(answer: Classification) -> dict[str, tuple[float, ...]]:
-    """What the answer says of each input beside prediction and tokens, by name."""
+    """The graph's further outputs in an answer, by name: one value per input."""
     values = {name: getattr(answer, name, None) for name in SEQUENCE_OUTPUTS}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -73,13 +73,13 @@ class JsonLines:
 
 
 class TabSeparated:
-    """Label, score, what else was asked for, and the beginning of the text, for `cut`, `sort` and `awk`."""
+    """Label, score, whatever else the flags ask for, and the beginning of the text, for `cut`, `sort` and `awk`."""
 
     def show(self, items: Sequence[Item], answer: Classification) -> None:
         """Writes one line per input."""
         for item, prediction in zip(items, answer.predictions, strict=True):
-            asked = [cell for cell in (best_of(prediction), logits_of(prediction)) if cell]
-            cells = [labels_of(prediction), f"{prediction.score:.4f}", *asked, cut(item.excerpt, LINE_CHARACTERS)]
+            optional = [cell for cell in (best_of(prediction), logits_of(prediction)) if cell]
+            cells = [labels_of(prediction), f"{prediction.score:.4f}", *optional, cut(item.excerpt, LINE_CHARACTERS)]
             print("\t".join(cells))
         sys.stdout.flush()
 
@@ -129,7 +129,7 @@ class TextTable:
         )
 
     def _cells(self) -> tuple[list[str], list[list[str]]]:
-        """Header and rows, the inputs themselves apart; only columns that have something to say."""
+        """Header and rows without the inputs themselves; columns that would be empty are left out."""
         columns: dict[str, list[str]] = {
             "label": [labels_of(prediction) for _, prediction, _ in self._rows],
             "score": [f"{prediction.score:.4f}" for _, prediction, _ in self._rows],

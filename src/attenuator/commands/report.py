@@ -133,7 +133,7 @@ class _Modelled:
         self.owners = {knob.name: owners(work, knob.name) for knob in manifest.knobs}
 
     def values(self, knob: BundleKnob, values: Sequence[float]) -> list[float]:
-        """Those whose speed-up can be modelled: not the exact one, and none where the work depends on the text."""
+        """The values whose speed-up can be modelled: all but the exact one; none if the work depends on the text."""
         if any(COSTS[operator.key].follows_text for operator in self.owners[knob.name]):
             return []
         return [value for value in values if value != knob.exact]
@@ -174,7 +174,7 @@ class _Modelled:
         return Outlook(operator, knobs, self.manifest.max_tokens, lengths, crossover)
 
     def verdict(self) -> list[str]:
-        """Of every operator that has a knob here, or else of the one that computes attention."""
+        """Sentences about every operator with a knob in this bundle, or else about the one that computes attention."""
         attention = [self.manifest.attention.operator]
         keys = {operator.key for operators in self.owners.values() for operator in operators} or set(attention)
         operators = [operator for operator in OPERATORS if operator.key in keys]
@@ -214,7 +214,7 @@ def report_on(
 
 
 def measured_verdict(report: Report, work: Work) -> list[str]:
-    """What follows from the times alone."""
+    """Sentences that follow from the measured times alone."""
     sentences = []
     for name in report.measured[0].knob_ms if report.measured else ():
         gains = {

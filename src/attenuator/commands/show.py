@@ -97,7 +97,7 @@ def show(console: Console, report: Report) -> None:
 
 
 def _others(report: Report, knob: str) -> str:
-    """What the other knobs are at, for a heading; empty where there are none."""
+    """The defaults at which the other knobs stay, for a heading; empty where there are no others."""
     others = ", ".join(f"{each.name} {each.default:g}" for each in report.manifest.knobs if each.name != knob)
     return f", at {others}" if others else ""
 
@@ -115,8 +115,9 @@ def _modelled(console: Console, report: Report) -> None:
         _head(console, f"What {name} can win{_others(report, name)}, {where}")
         console.print(_knob_table(report, name))
     console.print(
-        "Speed-ups are against the same model with exact softmax attention; free is what no knob can exceed. Modelled "
-        f"from the model's shapes with rates measured on {report.modelled_on}; --measure times this bundle here.",
+        "Speed-ups are against the same model with exact softmax attention. 'free' is the speed-up if that part cost "
+        "nothing: no knob can exceed it. All are modelled from the model's shapes with rates measured on "
+        f"{report.modelled_on}; --measure times this bundle here.",
         style="dim",
     )
 

@@ -1,4 +1,4 @@
-"""What `attenuator classify` reads: words of the command, files, standard input."""
+"""What `attenuator classify` reads: arguments of the command, files, standard input."""
 
 import json
 import sys
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from attenuator.errors import InvalidRequest
+from attenuator.ops.knobs import shown
 
 STDIN = "-"
 FIELDS = ("text", "text_pair", "token_ids")
@@ -19,7 +20,7 @@ class Item:
     """One input.
 
     Attributes:
-        where: how a person finds it: `text 1`, or `notes.txt line 12`.
+        where: its place, for error sentences: `text 1`, or `notes.txt line 12`.
         content: as the HTTP API takes it: `{"text": ..}`, with a `text_pair`, or `{"token_ids": ..}`.
     """
 
@@ -41,19 +42,22 @@ def _record(line: str, where: str) -> dict[str, Any]:
         raise InvalidRequest(f"{where} is not JSON: {error}") from None
     content = {name: record[name] for name in FIELDS if name in record} if isinstance(record, dict) else {}
     if not content:
-        raise InvalidRequest(f"{where} must be an object with text, text and text_pair, or token_ids")
+        actual = "has none of these fields" if isinstance(record, dict) else f"is {shown(record)}"
+        raise InvalidRequest(
+            f"{where} {actual}, must be an object with text, with text and text_pair, or with token_ids"
+        )
     return content
 
 
 def lines_of(path: str, *, jsonl: bool) -> Iterator[Item]:
-    """The inputs of a file, one a line; blank lines are passed over.
+    """The inputs of a file, one a line; blank lines are skipped.
 
     Args:
         path: a file, or `-` for standard input.
         jsonl: each line is a JSON object rather than a text; so are those of a file named `*.jsonl`.
 
     Raises:
-        InvalidRequest: the file cannot be read, or a line is not what it should be.
+        InvalidRequest: the file cannot be read, or a line is not a JSON object with an input.
     """
     name = "standard input" if path == STDIN else path
     jsonl = jsonl or Path(path).suffix == ".jsonl"
@@ -69,13 +73,13 @@ def lines_of(path: str, *, jsonl: bool) -> Iterator[Item]:
         raise InvalidRequest(f"{name} is not UTF-8: {error.reason} at byte {error.start}") from None
 
 
-def items(words: Iterable[str], files: Iterable[str], *, jsonl: bool) -> Iterator[Item]:
-    """All inputs of a call, the command's own words first.
+def items(texts: Iterable[str], files: Iterable[str], *, jsonl: bool) -> Iterator[Item]:
+    """All inputs of a call, the texts among its arguments first.
 
     Raises:
-        InvalidRequest: a file cannot be read, or a line is not what it should be.
+        InvalidRequest: as `lines_of`.
     """
-    for number, text in enumerate(words, start=1):
+    for number, text in enumerate(texts, start=1):
         yield Item(f"text {number}", {"text": text})
     for path in files:
         yield from lines_of(path, jsonl=jsonl)

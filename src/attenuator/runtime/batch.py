@@ -40,7 +40,7 @@ class RowResult:
 
     Attributes:
         logits: float32 `[num_labels]`.
-        outputs: what the graph says of the row beside its logits, by name in `attenuator.ops.SEQUENCE_OUTPUTS`.
+        outputs: the graph's further outputs for the row, by name in `attenuator.ops.SEQUENCE_OUTPUTS`.
     """
 
     logits: npt.NDArray[np.float32]
@@ -53,7 +53,7 @@ class RowResult:
 
 
 def by_output(results: Sequence[RowResult]) -> dict[str, tuple[float, ...]]:
-    """Value per row by name, for every output that all results have beside their logits; as answers say them."""
+    """The graph's further outputs by name, beside the logits: one value per row, as an answer has them."""
     names = results[0].outputs if results else ()
     return {name: tuple(result.outputs[name] for result in results) for name in names}
 
@@ -92,5 +92,5 @@ def pack(rows: Sequence[Row], manifest: Manifest) -> dict[str, npt.NDArray[Any]]
         elif name in dtypes:
             feeds[name] = np.array([row.knobs[name] for row in rows], dtype=dtypes[name])
         else:
-            raise BundleError(f"bundle {manifest.name}: bundle.json: inputs names {name!r}, which is no known input")
+            raise BundleError(f"bundle {manifest.name}: bundle.json: inputs has {name!r}, which is not a known input")
     return feeds

@@ -40,7 +40,7 @@ INPUT_TYPES = {"int32": "tensor(int32)", "int64": "tensor(int64)", "float": "ten
 MEMORY_BYTES = 16 * 2**30
 MAX_CALIBRATION_BYTES = 16 * 2**20
 CPU_SECONDS = 300
-# What makes a pattern backtrack or a replacement grow without end, next to usual text.
+# Usual text, then long runs that make a hostile pattern backtrack or a hostile replacement grow without end.
 SAMPLE = "The quick (brown) fox's 1,234.5 jumps: na\u00efve \u6f22\u5b57. " + "a" * 64 + "! " + "0" * 64 + " x" * 64
 
 
@@ -57,17 +57,17 @@ def check_bundle(folder: Path, device: Device = CPU, *, copy_to: Path | None = N
         OperatorLibraryMissing: the operators' shared library is not built, or not for the device.
         DeviceUnavailable: the device cannot be used.
     """
-    _say(stage=MANIFEST)
+    _write_message(stage=MANIFEST)
     manifest = read_manifest(folder, copy_to=copy_to)
     files = copy_to or folder
     check_device(folder, manifest, device)
     check_knobs(folder, manifest)
-    _say(stage=CALIBRATION)
+    _write_message(stage=CALIBRATION)
     check_calibration(folder, manifest)
-    _say(stage=TOKENIZER)
+    _write_message(stage=TOKENIZER)
     encoder = TextEncoder.of_bundle(files / TOKENIZER, manifest, folder)
     check_tokenizer(folder, encoder)
-    _say(stage=MODEL)
+    _write_message(stage=MODEL)
     ops.library_path()
     try:
         graph = read_graph(files / MODEL)
@@ -79,7 +79,7 @@ def check_bundle(folder: Path, device: Device = CPU, *, copy_to: Path | None = N
     check_signature(folder, manifest, session)
     model = Model(manifest, encoder, session, cost_model(graph), device)
     check_tables(folder, model)
-    _say(stage=PROBE)
+    _write_message(stage=PROBE)
     check_probe(folder, model, *read_probe(files / PROBE, folder))
 
 
@@ -94,7 +94,7 @@ def check_tokenizer(folder: Path, encoder: TextEncoder) -> None:
     except ValueError as error:
         raise BundleError(f"bundle {folder}: {TOKENIZER} {error}") from None
     except (AttributeError, KeyError, IndexError, TypeError, RecursionError) as error:
-        raise BundleError(f"bundle {folder}: {TOKENIZER} has a part of no known form: {first_line(error)}") from None
+        raise BundleError(f"bundle {folder}: {TOKENIZER} has a part that cannot be read: {first_line(error)}") from None
     try:
         encoder.encode(SAMPLE, None, truncate=True, param="text")
     except AttenuatorError as error:
@@ -108,8 +108,8 @@ def check_knobs(folder: Path, manifest: Manifest) -> None:
     the knob's exact value.
 
     Raises:
-        BundleError: unknown operator or knob, a knob is missing without which a node cannot run, other dtype, or
-            values outside the operator's bounds.
+        BundleError: unknown operator or knob, a knob that a node requires is missing, another dtype, or values outside
+            the operator's bounds.
     """
     operators = {operator.key: operator for operator in ops.OPERATORS}
     key = manifest.attention.operator
@@ -121,11 +121,11 @@ def check_knobs(folder: Path, manifest: Manifest) -> None:
     known = merge_knobs(used)
     rows = {knob.name for knob in manifest.knobs}
     for name in sorted(rows - set(known)):
-        raise BundleError(f"{where}: knobs has {name!r}, its operators have {', '.join(known) or 'none'}")
+        raise BundleError(f"{where}: knobs has {name!r}, must be a knob of its operators: {', '.join(known) or 'none'}")
     for operator in used:
         for item in operator.inputs:
             if item.name in known and item.name not in rows and not item.optional:
-                raise BundleError(f"{where}: knobs has no {item.name}, which {operator.name} cannot do without")
+                raise BundleError(f"{where}: knobs lacks {item.name!r}, which {operator.name} requires")
     for knob in manifest.knobs:
         spec = known[knob.name]
         if knob.dtype != spec.dtype:
@@ -137,13 +137,16 @@ def check_knobs(folder: Path, manifest: Manifest) -> None:
             )
         if knob.accuracy != spec.accuracy:
             raise BundleError(
-                f"{where}: knob {knob.name} says that accuracy {knob.accuracy}, with this operator it {spec.accuracy}"
+                f"{where}: knob {knob.name} has accuracy {knob.accuracy!r}, must be {spec.accuracy!r} for this operator"
             )
         if knob.exact != spec.exact:
             raise BundleError(f"{where}: knob {knob.name} has exact {knob.exact:g}, must be {spec.exact:g}")
         for name, value in (("default", knob.default), ("exact", knob.exact)):
             if not knob.low <= value <= knob.high or (knob.dtype == "int32" and value != int(value)):
-                raise BundleError(f"{where}: knob {knob.name} has {name} {value:g}, must lie in its range")
+                kind = "a whole number" if knob.dtype == "int32" else "a number"
+                raise BundleError(
+                    f"{where}: knob {knob.name} has {name} {value:g}, must be {kind} from {knob.low:g} to {knob.high:g}"
+                )
 
 
 def check_graph(folder: Path, manifest: Manifest, graph: Graph) -> None:
@@ -155,30 +158,34 @@ def check_graph(folder: Path, manifest: Manifest, graph: Graph) -> None:
     where = f"bundle {folder}: {MODEL}"
     for name in sorted(graph.external):
         if name not in manifest.files:
-            raise BundleError(f"{where} wants external data {name!r}, which is not a file of the bundle")
+            raise BundleError(f"{where} refers to external data {name!r}, which is not a file of the bundle")
     version = graph.opsets.get(DOMAIN, 1)
     supported = {operator.version for operator in ops.OPERATORS}
     if version not in supported:
         raise BundleError(
-            f"{where} needs version {version} of the operators, this version has {', '.join(map(str, supported))}"
+            f"{where} needs version {version} of the operators, this installation has version "
+            f"{', '.join(map(str, supported))}"
         )
     ours = {operator.name: operator.key for operator in ops.OPERATORS}
-    # ORT drops the functions of our own names: the library's kernels run instead.
+    # ONNX Runtime ignores functions named like our operators: the library's kernels run instead.
     functions = {owner: body for owner, body in graph.other_ops.items() if owner[0] != DOMAIN}
     used = {(node.domain, node.op_type) for node in graph.nodes}.union(*functions.values())
     for domain, name in sorted(used):
         if name in CONTROL_FLOW:
-            raise BundleError(f"{where} has a {name} node, which no exported classifier has")
-        shown = f"{domain}:{name}"[:80]  # the file's own words: neither lines nor megabytes of them belong in a log
+            raise BundleError(f"{where} has a {name} node: control flow is not allowed in a bundle")
+        shown = f"{domain}:{name}"[:80]  # the file chose these names; a log needs neither line breaks nor megabytes
         if domain not in DOMAINS and (domain, name) not in functions:
-            raise BundleError(f"{where} has a node {shown!r}, which is no operator of this product")
+            raise BundleError(
+                f"{where} has a node {shown!r}, must be an operator of ONNX, ONNX Runtime or {DOMAIN}, or a function "
+                "of the model"
+            )
         if domain == DOMAIN and name not in ours:
             raise BundleError(f"{where} has a node {shown!r}, must be one of {', '.join(ours)}")
-    found = Counter(ours[node.op_type] for node in graph.nodes if node.domain == DOMAIN)
+    counts = Counter(ours[node.op_type] for node in graph.nodes if node.domain == DOMAIN)
     expected = Counter(manifest.attention.other_nodes)
     expected[manifest.attention.operator] += manifest.attention.layers
-    if found != expected:
-        raise BundleError(f"{where} has {_counts(found)}, {MANIFEST} says {_counts(expected)}")
+    if counts != expected:
+        raise BundleError(f"{where} has {_counts(counts)}, but {MANIFEST} says {_counts(expected)}")
 
 
 def check_attributes(folder: Path, manifest: Manifest, graph: Graph) -> None:
@@ -193,22 +200,22 @@ def check_attributes(folder: Path, manifest: Manifest, graph: Graph) -> None:
     for name, claimed in manifest.attention.attributes.items():
         if name not in defaults:
             raise BundleError(
-                f"bundle {folder}: {MANIFEST}: attention.attributes names {name!r}, must be of {', '.join(defaults)}"
+                f"bundle {folder}: {MANIFEST}: attention.attributes has {name!r}, must be one of {', '.join(defaults)}"
             )
         for node in nodes:
-            found = node.attributes.get(name, defaults[name])
-            if not _same(found, claimed):
+            actual = node.attributes.get(name, defaults[name])
+            if not _same(actual, claimed):
                 raise BundleError(
-                    f"bundle {folder}: {MODEL} has a {operator.name} node with {name} {found!r}, "
-                    f"{MANIFEST} says {claimed!r}"
+                    f"bundle {folder}: {MODEL} has a {operator.name} node with {name} {actual!r}, "
+                    f"but {MANIFEST} says {claimed!r}"
                 )
 
 
 def check_calibration(folder: Path, manifest: Manifest) -> None:
-    """Reads `calibration.json`, where there is one: nothing uses it yet, but one that cannot be meant is refused.
+    """Reads `calibration.json`, where there is one. Nothing uses it yet, but a damaged or outdated one is refused.
 
     Raises:
-        BundleError: it is no JSON object, or belongs to another revision of the bundle.
+        BundleError: it is not a JSON object, or belongs to another revision of the bundle.
     """
     path = folder / CALIBRATION
     where = f"bundle {folder}: {CALIBRATION}"
@@ -224,9 +231,10 @@ def check_calibration(folder: Path, manifest: Manifest) -> None:
         raise BundleError(f"{where} cannot be read: {first_line(error)}; calibrate again, or delete it") from None
     revision = raw.get("revision") if isinstance(raw, dict) else None
     if revision != manifest.revision:
-        said = f"revision {revision[:12]!r}" if isinstance(revision, str) else "no revision"
+        measured = f"revision {revision[:12]!r}" if isinstance(revision, str) else "no revision"
         raise BundleError(
-            f"{where} has {said}, the bundle is revision {manifest.revision[:12]!r}: calibrate again, or delete it"
+            f"{where} has {measured}, but the bundle is revision {manifest.revision[:12]!r}: calibrate again, or "
+            "delete it"
         )
 
 
@@ -239,26 +247,28 @@ def check_signature(folder: Path, manifest: Manifest, session: Any) -> None:
     types = {"input_ids": "int64", "position_ids": "int64", "token_type_ids": "int64", "cu_seqlens": "int32"}
     types |= {"seed": "int64"} | {knob.name: knob.dtype for knob in manifest.knobs}
     where = f"bundle {folder}: {MODEL}"
-    found = {entry.name: entry.type for entry in session.get_inputs()}
+    inputs = {entry.name: entry.type for entry in session.get_inputs()}
     for name in manifest.inputs:
         if name not in types:
             raise BundleError(f"bundle {folder}: {MANIFEST}: inputs names {name!r}, must be one of {', '.join(types)}")
     expected = {name: INPUT_TYPES[types[name]] for name in manifest.inputs}
-    if found != expected:
-        raise BundleError(f"{where} takes {found}, {MANIFEST} says {expected}")
+    if inputs != expected:
+        raise BundleError(f"{where} takes the inputs {inputs}, but {MANIFEST} says {expected}")
     for name in [knob.name for knob in manifest.knobs]:
-        if name not in found:
+        if name not in inputs:
             raise BundleError(f"{where} has no input for knob {name}")
     for entry in session.get_outputs():
         if entry.type != INPUT_TYPES["float"]:
-            raise BundleError(f"{where} gives {entry.name!r} as {entry.type}, must be {INPUT_TYPES['float']}")
+            raise BundleError(f"{where} has output {entry.name!r} of type {entry.type}, must be {INPUT_TYPES['float']}")
     names = [entry.name for entry in session.get_outputs()]
     if names != manifest.outputs or "logits" not in names or not set(names) <= {"logits", *SEQUENCE_OUTPUTS}:
-        raise BundleError(f"{where} gives {names}, {MANIFEST} says {manifest.outputs}")
+        raise BundleError(f"{where} has the outputs {names}, but {MANIFEST} says {manifest.outputs}")
     # A graph may leave the number open; what a run then gives is compared by `Model.run`.
     width = session.get_outputs()[names.index("logits")].shape[-1:]
     if width and isinstance(width[0], int) and width[0] != len(manifest.labels):
-        raise BundleError(f"{where} gives {width[0]} logits a sequence, {MANIFEST} has {len(manifest.labels)} labels")
+        raise BundleError(
+            f"{where} gives {width[0]} logits per sequence, but {MANIFEST} has {len(manifest.labels)} labels"
+        )
 
 
 def check_tables(folder: Path, model: Model) -> None:
@@ -280,8 +290,8 @@ def check_tables(folder: Path, model: Model) -> None:
     encoded = model.encode(SAMPLE, truncate=True)
     if len(encoded.token_ids) > manifest.max_tokens:
         raise BundleError(
-            f"bundle {folder}: {TOKENIZER} adds {len(encoded.token_ids)} special tokens, "
-            f"{MANIFEST} has max_tokens {manifest.max_tokens}"
+            f"bundle {folder}: {TOKENIZER} adds {len(encoded.token_ids)} special tokens to a text, "
+            f"but {MANIFEST} has max_tokens {manifest.max_tokens}"
         )
     try:
         model.run([Row(encoded.token_ids, encoded.type_ids, model.knobs.exact())])
@@ -310,20 +320,24 @@ def check_probe(folder: Path, model: Model, inputs: list[Encoded], expected: npt
         if len(encoded.token_ids) > manifest.max_tokens or not (
             encoded.token_ids.min() >= 0 and encoded.token_ids.max() < manifest.vocab_size
         ):
-            raise BundleError(f"bundle {folder}: {PROBE} has an input that is too long or outside the vocabulary")
+            raise BundleError(
+                f"bundle {folder}: {PROBE} has an input with {len(encoded.token_ids)} token ids from "
+                f"{encoded.token_ids.min()} to {encoded.token_ids.max()}, must have at most {manifest.max_tokens} ids "
+                f"from 0 to {manifest.vocab_size - 1}"
+            )
     exact = model.knobs.exact()
     try:
-        found = model.run([Row(encoded.token_ids, encoded.type_ids, exact) for encoded in inputs])
+        results = model.run([Row(encoded.token_ids, encoded.type_ids, exact) for encoded in inputs])
     except AttenuatorError as error:
         raise BundleError(f"bundle {folder}: {MODEL} fails on the probe: {first_line(error)}") from None
-    for result in found:
+    for result in results:
         for name, value in result.outputs.items():
             if not 0 <= value < math.inf:  # NaN neither
                 raise BundleError(
                     f"bundle {folder}: {MODEL} gives {name} {value:g}, must be finite and at least 0: "
                     f"{SEQUENCE_OUTPUTS[name].doc}"
                 )
-    logits = np.stack([result.logits for result in found])
+    logits = np.stack([result.logits for result in results])
     difference = np.abs(logits - expected) / np.maximum(1.0, np.abs(expected))
     worst = float(difference.max()) if np.isfinite(difference).all() else float("inf")
     limit = PRECISIONS[manifest.precision].probe_tolerance
@@ -334,12 +348,12 @@ def check_probe(folder: Path, model: Model, inputs: list[Encoded], expected: npt
         )
 
 
-def _same(found: object, claimed: object) -> bool:
-    """Whether two attribute values are one: floats as far as float32 tells them apart."""
-    if isinstance(found, float) or isinstance(claimed, float):
-        numbers = isinstance(found, int | float) and isinstance(claimed, int | float)
-        return numbers and math.isclose(float(found), float(claimed), rel_tol=1e-6)  # type: ignore[arg-type]
-    return type(found) is type(claimed) and found == claimed
+def _same(actual: object, claimed: object) -> bool:
+    """Whether two attribute values are equal; floats are compared with the precision of float32."""
+    if isinstance(actual, float) or isinstance(claimed, float):
+        numbers = isinstance(actual, int | float) and isinstance(claimed, int | float)
+        return numbers and math.isclose(float(actual), float(claimed), rel_tol=1e-6)  # type: ignore[arg-type]
+    return type(actual) is type(claimed) and actual == claimed
 
 
 def _counts(counts: Counter[str]) -> str:
@@ -347,7 +361,7 @@ def _counts(counts: Counter[str]) -> str:
     return ", ".join(f"{count} {named.get(key, key)}" for key, count in sorted(counts.items())) or "no operator nodes"
 
 
-def _say(**message: object) -> None:
+def _write_message(**message: object) -> None:
     print(json.dumps(message), flush=True)
 
 
@@ -374,9 +388,9 @@ def main() -> int:
         check_bundle(Path(str(folder)), place, copy_to=None if copy_to is None else Path(copy_to))
     except AttenuatorError as error:
         kinds = {OperatorLibraryMissing: "library", DeviceUnavailable: "device"}
-        _say(error=str(error), kind=kinds.get(type(error), "bundle"))
+        _write_message(error=str(error), kind=kinds.get(type(error), "bundle"))
         return 1
-    _say(ok=True)
+    _write_message(ok=True)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Where sessions run: the CPU or one CUDA device, and whether the latter can be had."""
+"""Where sessions run: the CPU or one CUDA device, and whether that device works."""
 
 import json
 import re
@@ -10,14 +10,14 @@ from typing import Literal
 
 from attenuator.errors import DeviceUnavailable, OperatorLibraryMissing
 
-Wanted = Literal["cpu", "cuda", "auto"]
+DeviceSetting = Literal["cpu", "cuda", "auto"]
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 TRIAL_TIMEOUT_S = 300
-# For children started by -m, which would first look for modules in the current folder: a bundle's own, at worst.
+# Option for child processes: without it, `-m` would first look for modules in the current folder, perhaps a bundle's.
 SAFE_PATH = "-P"
-# The README's words: what brings the operators, ONNX Runtime and the libraries for CUDA.
+# The command in the README that installs the operators, ONNX Runtime and the libraries for CUDA.
 INSTALL = "pip install -C cmake.define.ATTENUATOR_CUDA=ON '.[gpu]'"
-BROUGHT_BY = f"`{INSTALL}` in Attenuator's source folder brings it"
+INSTALLED_BY = f"`{INSTALL}` in Attenuator's source folder installs it"
 ABSENT = re.compile(r"(lib[\w.+-]+\.so[\w.]*): cannot open shared object file")
 CUDA_FAILURE = re.compile(r"CUDA failure \d+: ([^;\n]+)")
 ORT_ERROR = re.compile(r"\[E:onnxruntime[^\]]*\] *(.+)")
@@ -62,26 +62,26 @@ class Choice:
     reason: str
 
 
-def choose(wanted: Wanted, index: int = 0) -> Choice:
+def choose(setting: DeviceSetting, index: int = 0) -> Choice:
     """Finds the device to run on.
 
     Args:
-        wanted: `auto` is CUDA where it works, else the CPU.
+        setting: `auto` is CUDA where it works, else the CPU.
         index: which CUDA device.
 
     Returns:
         The device; a CUDA device has run one of the operators.
 
     Raises:
-        DeviceUnavailable: `cuda` is wanted and does not work; one sentence names what is missing.
+        DeviceUnavailable: the setting is `cuda`, which does not work; one sentence names what is missing.
     """
-    if wanted == "cpu":
+    if setting == "cpu":
         return Choice(CPU, "as asked")
     device = Device("cuda", index)
     reason = trial(device)
     if reason is None:
-        return Choice(device, "as asked" if wanted == "cuda" else "CUDA works")
-    if wanted == "cuda":
+        return Choice(device, "as asked" if setting == "cuda" else "CUDA works")
+    if setting == "cuda":
         raise DeviceUnavailable(f"CUDA device {index} cannot be used: {reason}")
     return Choice(CPU, f"CUDA device {index} cannot be used: {reason}")
 
@@ -104,40 +104,41 @@ def trial(device: Device) -> str | None:
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TRIAL_TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired:
-        return f"its trial took more than {TRIAL_TIMEOUT_S} s"
-    told = child.stderr.decode("utf-8", errors="replace")
+        return f"an operator that was tried on it took more than {TRIAL_TIMEOUT_S} s"
+    log = child.stderr.decode("utf-8", errors="replace")
     try:
-        said = json.loads(child.stdout.decode("utf-8", errors="replace").strip().splitlines()[-1])
+        outcome = json.loads(child.stdout.decode("utf-8", errors="replace").strip().splitlines()[-1])
     except (ValueError, IndexError):
         code = child.returncode
-        return f"its trial ended with {signal.Signals(-code).name if code < 0 else f'code {code}'}"
-    if said.get("ok"):
+        ending = signal.Signals(-code).name if code < 0 else f"code {code}"
+        return f"the process that tried an operator on it ended with {ending}"
+    if outcome.get("ok"):
         return None
-    return explained(str(said.get("error", "")), told)
+    return explained(str(outcome.get("error", "")), log)
 
 
-def explained(error: str, told: str) -> str:
+def explained(error: str, log: str) -> str:
     """What is missing, in words.
 
     Args:
         error: what the trial says; empty where ONNX Runtime fell back without an error.
-        told: what ONNX Runtime wrote to standard error.
+        log: what ONNX Runtime wrote to standard error.
 
     Returns:
         The reason, without a full stop.
     """
-    absent = ABSENT.search(f"{error}\n{told}")
+    absent = ABSENT.search(f"{error}\n{log}")
     if absent and absent[1].startswith("libcuda.so"):
-        return f"{absent[1]} is missing, so no NVIDIA driver is here; a container gets it by --gpus all"
+        return f"{absent[1]} of the NVIDIA driver is missing: install the driver, or start a container with --gpus all"
     if absent:
-        return f"{absent[1]} is missing: {BROUGHT_BY}"
-    failure = CUDA_FAILURE.search(f"{error}\n{told}")
+        return f"{absent[1]} is missing: {INSTALLED_BY}"
+    failure = CUDA_FAILURE.search(f"{error}\n{log}")
     if failure:
         return f"CUDA says '{failure[1].strip()}'"
     if error:
         return error
-    logged = ORT_ERROR.findall(told)
-    return logged[-1].strip()[:300] if logged else "ONNX Runtime fell back to the CPU without a reason"
+    logged = ORT_ERROR.findall(log)
+    return logged[-1].strip()[:300] if logged else "ONNX Runtime fell back to the CPU and gave no reason"
 
 
 def check_providers(providers: list[str], device: Device) -> None:
@@ -171,5 +172,5 @@ def check_assignment(placed: dict[str, str], device: Device, library: str) -> No
     for name, provider in placed.items():
         if provider != PROVIDERS[device.kind]:
             raise OperatorLibraryMissing(
-                f"the operator library {library} has no kernel of {name} for {device.kind}: {BROUGHT_BY}"
+                f"the operator library {library} has no kernel of {name} for {device.kind}: {INSTALLED_BY}"
             )

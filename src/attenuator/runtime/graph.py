@@ -23,7 +23,7 @@ class Node:
         domain: "" for ONNX's own operators.
         op_type: operator name.
         inputs: names of the values it reads.
-        outputs: names of the values it makes.
+        outputs: names of the values it writes.
         attributes: its integer, float and string attributes.
     """
 
@@ -74,15 +74,15 @@ def read_graph(path: Path) -> Graph:
     return graph
 
 
-def _messages(data: memoryview, wanted: int) -> Iterator[memoryview]:
+def _messages(data: memoryview, field_number: int) -> Iterator[memoryview]:
     for number, value in fields(data):
-        if number == wanted and isinstance(value, memoryview):
+        if number == field_number and isinstance(value, memoryview):
             yield value
 
 
 def _text(value: Value) -> str:
     if isinstance(value, int):
-        raise ValueError("not an ONNX file: a number where a text belongs")
+        raise ValueError("not an ONNX file: a field has a number, must have a text")
     return bytes(value).decode("utf-8", errors="replace")
 
 
@@ -114,7 +114,7 @@ def _fields_copied(data: memoryview, only: tuple[int, ...] = ()) -> Iterator[tup
 
 def _graph(data: memoryview, graph: Graph, owner: tuple[str, str] | None, depth: int) -> None:
     if depth > MAX_DEPTH:
-        raise ValueError(f"graphs are nested more than {MAX_DEPTH} deep")
+        raise ValueError(f"graphs are nested too deeply, must be at most {MAX_DEPTH} levels")
     for number, value in fields(data):
         if not isinstance(value, memoryview):
             continue
@@ -147,24 +147,24 @@ def _node(data: memoryview, graph: Graph, owner: tuple[str, str] | None, depth: 
 
 def _attribute(data: memoryview, node: Node, graph: Graph, owner: tuple[str, str] | None, depth: int) -> None:
     name = ""
-    found: int | float | str | None = None
+    content: int | float | str | None = None
     for number, value in fields(data):
         if number == wire.ATTRIBUTE_NAME:
             name = _text(value)
         elif number == wire.ATTRIBUTE_FLOAT and isinstance(value, memoryview) and len(value) == 4:
-            [found] = struct.unpack("<f", value)
+            [content] = struct.unpack("<f", value)
         elif number == wire.ATTRIBUTE_INT and isinstance(value, int):
-            found = value - 2**64 if value >= 2**63 else value
+            content = value - 2**64 if value >= 2**63 else value
         elif number == wire.ATTRIBUTE_STRING:
-            found = _text(value)
+            content = _text(value)
         elif number in (wire.ATTRIBUTE_TENSOR, wire.ATTRIBUTE_TENSORS) and isinstance(value, memoryview):
             _tensor(value, graph, main=False)
         elif number in (wire.ATTRIBUTE_SPARSE, wire.ATTRIBUTE_SPARSES) and isinstance(value, memoryview):
             _sparse(value, graph)
         elif number in (wire.ATTRIBUTE_GRAPH, wire.ATTRIBUTE_GRAPHS) and isinstance(value, memoryview):
             _graph(value, graph, owner or ("", "nested graph"), depth + 1)
-    if name and found is not None:
-        node.attributes[name] = found
+    if name and content is not None:
+        node.attributes[name] = content
 
 
 def _sparse(data: memoryview, graph: Graph) -> None:

@@ -45,7 +45,7 @@ class Input:
             Token ids and type ids, int64 `[tokens]`.
 
         Raises:
-            InvalidRequest: empty, no Unicode, or an id outside the vocabulary.
+            InvalidRequest: empty, not valid Unicode, or an id outside the vocabulary.
             InputTooLong: over the model's `max_tokens`, and `truncate` is off.
             EngineError: the tokenizer failed.
         """

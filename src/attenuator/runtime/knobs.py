@@ -33,11 +33,11 @@ class KnobTable:
         """The exact value of every knob."""
         return {name: check_knob(row, _typed(row, row.exact)) for name, row in self.rows.items()}
 
-    def check(self, given: Mapping[str, object]) -> dict[str, KnobValue]:
+    def check(self, requested: Mapping[str, object]) -> dict[str, KnobValue]:
         """Checks what a caller set and fills in the rest.
 
         Args:
-            given: value by knob name, as the caller gave it.
+            requested: value by knob name, as the caller set it.
 
         Returns:
             A value for every knob of the bundle: the caller's or the default.
@@ -46,16 +46,16 @@ class KnobTable:
             UnknownField: the bundle has no such knob.
             KnobOutOfRange: wrong type or out of range.
         """
-        for name in given:
+        for name in requested:
             if name not in self.rows:
                 raise self._unknown(name)
         return {
-            name: check_knob(row, given[name] if name in given else _typed(row, row.default))
+            name: check_knob(row, requested[name] if name in requested else _typed(row, row.default))
             for name, row in self.rows.items()
         }
 
     def _unknown(self, name: str) -> UnknownField:
-        has = f"it has {' and '.join(self.names)}" if self.rows else "it has none"
+        has = f"it has {' and '.join(self.names)}" if self.rows else "it has no knobs"
         close = get_close_matches(name, self.names, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
         return UnknownField(

@@ -31,8 +31,8 @@ from attenuator.runtime.snapshot import private_folder
 from attenuator.runtime.tokens import Encoded, TextEncoder
 
 CHECK_TIMEOUT_S = 300
-LAST_WORDS = 300  # characters of what another program said
-KINDS: dict[str, type[AttenuatorError]] = {"library": OperatorLibraryMissing, "device": DeviceUnavailable}
+MAX_QUOTED = 300  # characters quoted from another program's message
+ERRORS_BY_KIND: dict[str, type[AttenuatorError]] = {"library": OperatorLibraryMissing, "device": DeviceUnavailable}
 
 
 class Model:
@@ -74,7 +74,7 @@ class Model:
             Token ids and type ids, int64 `[tokens]`.
 
         Raises:
-            InvalidRequest: a text is empty, or no Unicode.
+            InvalidRequest: a text is empty, or not valid Unicode.
             InputTooLong: over `max_tokens`, and `truncate` is off.
             EngineError: the tokenizer failed.
         """
@@ -91,7 +91,7 @@ class Model:
             Token ids and type ids, int64 `[tokens]`.
 
         Raises:
-            InvalidRequest: none given, or one is no whole number inside the vocabulary.
+            InvalidRequest: there are none, or one is not a whole number inside the vocabulary.
             InputTooLong: over `max_tokens`.
         """
         return self._encoder.from_ids(token_ids, param=param)
@@ -117,16 +117,16 @@ class Model:
         outputs = self.manifest.outputs
         try:
             feeds = pack(rows, self.manifest)
-            found = sessions.run(self._session, feeds, outputs, cancellation, device=self.device)
+            arrays = sessions.run(self._session, feeds, outputs, cancellation, device=self.device)
         except Exception as error:  # ORT raises its own kinds and, when memory is short, RuntimeError
             raise EngineError(f"model '{self.manifest.name}' failed on this batch", detail=first_line(error)) from error
-        by_name = dict(zip(outputs, found, strict=True))
-        for name, array in by_name.items():  # rows would get no answer, or each other's
+        by_name = dict(zip(outputs, arrays, strict=True))
+        for name, array in by_name.items():  # with another shape, a row would get no answer or that of another row
             shape = (len(rows), len(self.manifest.labels)) if name == "logits" else (len(rows),)
             if array.shape != shape:
                 raise EngineError(
-                    f"model '{self.manifest.name}' gives {name} {list(array.shape)} for a batch, "
-                    f"must be {list(shape)}: sequences{' by labels' if name == 'logits' else ''}"
+                    f"model '{self.manifest.name}' gave {name} of shape {list(array.shape)} for a batch, must be "
+                    f"{list(shape)}: one {'row of logits' if name == 'logits' else 'value'} per sequence"
                 )
         return [
             RowResult(logits, {name: float(values[index]) for name, values in by_name.items() if name != "logits"})
@@ -146,7 +146,7 @@ class Model:
             EngineError: a logit is not finite.
         """
         manifest = self.manifest
-        if not np.isfinite(logits).all():  # scores would be NaN, the label the first
+        if not np.isfinite(logits).all():  # every score would be NaN, and the first label would win
             raise EngineError(f"model '{manifest.name}' gave logits that are not finite")
         return scores.predict(logits, task=manifest.task, labels=manifest.labels, thresholds=manifest.thresholds)
 
@@ -225,7 +225,7 @@ def check_device(folder: Path, manifest: Manifest, device: Device) -> None:
     if not PRECISIONS[manifest.precision].cpu and device.kind != "cuda":
         raise BundleError(
             f"bundle {folder}: {MANIFEST} has precision {manifest.precision}, which runs on a CUDA device only "
-            f"(--device cuda); this is {device}"
+            f"(--device cuda); the device here is {device}"
         )
 
 
@@ -241,7 +241,7 @@ def check_in_child(
         timeout_s: the child is killed after this.
 
     Raises:
-        BundleError: the check found something, or the child died or hung; names the file it was at.
+        BundleError: a check failed, or the child died or hung; names the file that it was checking.
     """
     command = [sys.executable, SAFE_PATH, "-m", "attenuator.runtime.check", str(folder), str(device)]
     if copy_to is not None:
@@ -260,8 +260,8 @@ def check_in_child(
         if message.get("ok"):
             return
         if "error" in message:
-            raise KINDS.get(message["kind"], BundleError)(message["error"])
-        stage = f"; it had come to {message['stage']}"
+            raise ERRORS_BY_KIND.get(message["kind"], BundleError)(message["error"])
+        stage = f" while it checked {message['stage']}"
     raise BundleError(f"bundle {folder}: the process that checks it {ending}{stage}")
 
 
@@ -274,11 +274,11 @@ def ending_of(code: int, stderr: bytes) -> str:
     """
     ending = f"ended with {signal.Signals(-code).name if code < 0 else f'code {code}'}"
     lines = stderr.decode("utf-8", errors="replace").strip().splitlines()
-    return f"{ending} ({printable(lines[-1], LAST_WORDS)})" if lines else ending
+    return f"{ending} ({printable(lines[-1], MAX_QUOTED)})" if lines else ending
 
 
 def first_line(error: BaseException) -> str:
     """The first line of what an error says, cut to fit a sentence."""
     detail = error.detail if isinstance(error, EngineError) else None
     text = detail or str(error).strip() or type(error).__name__
-    return printable(text.splitlines()[0], LAST_WORDS)
+    return printable(text.splitlines()[0], MAX_QUOTED)

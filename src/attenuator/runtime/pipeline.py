@@ -14,7 +14,7 @@ NORMALIZERS = {"BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "Nmt
 NORMALIZERS |= {"Sequence", "Strip", "StripAccents", "ByteLevel"}
 # Those that start a new piece at white space, so that tokens before a space do not depend on what follows it.
 SPLITTERS = {"BertPreTokenizer", "ByteLevel", "Metaspace", "Whitespace", "WhitespaceSplit"}
-# Of those, the ones that take ideographic punctuation for a piece of its own.
+# Those among them that make ideographic punctuation a piece of its own.
 PUNCTUATION_SPLITTERS = {"BertPreTokenizer", "ByteLevel", "Whitespace"}
 PRE_TOKENIZERS = SPLITTERS | {"CharDelimiterSplit", "Digits", "Punctuation", "Sequence", "Split", "UnicodeScripts"}
 MODELS = {"BPE", "Unigram", "WordLevel", "WordPiece"}
@@ -42,7 +42,7 @@ PUBLISHED = {
     ENDINGS + r"| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
     *(rf"(?i:{ENDINGS})|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}|{REST}" for digits in (r"\p{N}{1,3}", r"\p{N}")),
 }
-# What a pattern of the pre-tokenizer `Split` does as another pre-tokenizer does it.
+# Pattern of the pre-tokenizer `Split` -> the pre-tokenizer that splits a text in the same way.
 SPLIT_LIKE = dict.fromkeys(PUBLISHED, "ByteLevel") | {r"\s+": "WhitespaceSplit", r"\s": "WhitespaceSplit"}
 SPACES = (" ", "\n")
 
@@ -79,7 +79,7 @@ def check_pipeline(raw: Any, vocab_size: int) -> None:
         vocab_size: token ids are 0 to vocab_size - 1.
 
     Raises:
-        ValueError: one part may not be there, or does too much; a clause that follows the file's name.
+        ValueError: a part is not allowed or does too much; its text continues a sentence that starts with the file.
     """
     for kind, allowed in ALLOWED.items():
         components = list(parts(raw.get(kind)))
@@ -110,7 +110,9 @@ def check_normalizer(components: list[Mapping[str, Any]]) -> None:
         if part["type"] == "Replace":
             growth *= max(1.0, len(part["content"]) / check_pattern(part["pattern"]))
         elif part["type"] == "Prepend" and len(part["prepend"]) > MAX_GROWTH:
-            raise ValueError(f"has a normalizer that prepends {len(part['prepend'])} characters, at most {MAX_GROWTH}")
+            raise ValueError(
+                f"has a normalizer that prepends {len(part['prepend'])} characters, must be at most {MAX_GROWTH}"
+            )
         elif part["type"] == "Precompiled" and part.get("precompiled_charsmap"):
             table = base64.b64decode(part["precompiled_charsmap"])
             texts = table[4 + int.from_bytes(table[:4], "little") :]
@@ -134,24 +136,26 @@ def check_pattern(pattern: Any) -> int:
     """
     if "String" in pattern:
         if not pattern["String"]:
-            raise ValueError("has an empty pattern")
+            raise ValueError("has an empty pattern, must have at least one character")
         return len(pattern["String"])
     regex = pattern["Regex"]
     if regex not in PUBLISHED and (len(regex) > MAX_PATTERN_CHARS or not SIMPLE.fullmatch(regex)):
         raise ValueError(
-            f"has the pattern {regex[:80]!r}, must be a text, GPT-2's or its successors', or characters and classes of "
-            "which only the last repeats, because others can take time without end"
+            f"has the pattern {regex[:80]!r}, must be a plain text, the pattern of GPT-2 or a successor, or characters "
+            "and classes of which only the last repeats: any other may take time without end"
         )
     return 1
 
 
 def check_model(model: Mapping[str, Any]) -> None:
-    """Refuses models that draw lots or take long; raises as `check_pipeline`."""
+    """Refuses models that sample or take long; raises as `check_pipeline`."""
     kind = model.get("type")
     if kind is not None and kind not in MODELS:
         raise ValueError(f"has a model of type {kind!r}, must be one of {', '.join(sorted(MODELS))}")
     if model.get("dropout"):
-        raise ValueError("has a model with dropout, which gives other tokens each time")
+        raise ValueError(
+            f"has a model with dropout {model['dropout']!r}, must be 0: a text would get other tokens each time"
+        )
     longest = model.get("max_input_chars_per_word") or 0
     if longest > MAX_WORD_CHARS:
         raise ValueError(f"has max_input_chars_per_word {longest}, must be at most {MAX_WORD_CHARS}")
@@ -165,11 +169,16 @@ def check_post_processor(part: Mapping[str, Any], vocab_size: int) -> None:
         pieces = part.get(name) or []
         order = [piece["Sequence"]["id"] for piece in pieces if "Sequence" in piece]
         if name in part and sorted(order) != texts:
-            raise ValueError(f"has a template '{name}' that does not name each of {' and '.join(texts)} once")
+            named = ", ".join(order[:8]) or "no text"
+            raise ValueError(
+                f"has a template '{name}' that names {named}, must name each of {' and '.join(texts)} once"
+            )
         names = [piece["SpecialToken"]["id"] for piece in pieces if "SpecialToken" in piece]
         added = [index for token in names for index in special[token]["ids"]]
         if len(added) > MAX_TEMPLATE:
-            raise ValueError(f"has a template '{name}' with {len(added)} special tokens, at most {MAX_TEMPLATE}")
+            raise ValueError(
+                f"has a template '{name}' with {len(added)} special tokens, must be at most {MAX_TEMPLATE}"
+            )
         ids += added
     for index in ids:
         if index >= vocab_size:

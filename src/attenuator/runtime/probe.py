@@ -49,5 +49,7 @@ def read_probe(path: Path, folder: Path) -> tuple[list[Encoded], npt.NDArray[np.
         and bool((np.diff(ends) > 0).all())
     )
     if not sane:
-        raise BundleError(f"bundle {folder}: {PROBE} does not hold token sequences with logits")
+        raise BundleError(
+            f"bundle {folder}: {PROBE} has arrays of other types or shapes, must hold token sequences and their logits"
+        )
     return [Encoded(ids[start:end], types[start:end]) for start, end in zip(ends[:-1], ends[1:], strict=True)], logits

@@ -62,7 +62,7 @@ def create(
         An `onnxruntime.InferenceSession`, safe to run from several threads at once.
 
     Raises:
-        OperatorLibraryMissing: the library is asked for and not built, or has no kernels for the device.
+        OperatorLibraryMissing: `library` is set, but it is not built or has no kernels for the device.
         DeviceUnavailable: ONNX Runtime put the session elsewhere; says why.
         Exception: whatever ONNX Runtime raises on a model that it refuses.
     """
@@ -129,22 +129,22 @@ def open_session(model: str | bytes, options: ort.SessionOptions, device: Device
 def load_cuda_libraries() -> None:
     """Loads CUDA and cuDNN from their wheels, where the loader would not look."""
     if hasattr(ort, "preload_dlls"):
-        with contextlib.redirect_stdout(io.StringIO()):  # it prints what it misses; `device.trial` says it better
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints what is missing; `device.trial` explains it better
             ort.preload_dlls(cuda=True, cudnn=True)
 
 
 def placed(session: ort.InferenceSession) -> dict[str, str]:
     """Provider by operator name, of this product's operators in a session that recorded it.
 
-    An operator with nodes on several providers has one that is not its session's.
+    Where an operator's nodes are on several providers, the one named is not the session's own.
     """
-    found: dict[str, str] = {}
+    providers: dict[str, str] = {}
     first = session.get_providers()[0]
     for group in session.get_provider_graph_assignment_info():
         for node in group.get_nodes():
-            if node.domain == DOMAIN and found.get(node.op_type, first) == first:
-                found[node.op_type] = group.ep_name
-    return found
+            if node.domain == DOMAIN and providers.get(node.op_type, first) == first:
+                providers[node.op_type] = group.ep_name
+    return providers
 
 
 def run(
@@ -160,7 +160,7 @@ def run(
     Args:
         session: what `create` gave.
         feeds: array by graph input.
-        outputs: names of the wanted graph outputs.
+        outputs: names of the graph outputs to return.
         cancellation: stops the run from another thread.
         device: where the session runs.
 

@@ -1,8 +1,9 @@
 """A private copy of a bundle, which is checked, loaded and then removed.
 
 ONNX Runtime maps `model.onnx.data` as long as a session lives. Were that the bundle's own file, truncating it would end
-the server, and writing over it would change answers under the old revision. The copy has no name once the session is
-there: nobody can change it, its pages can still leave memory, and its disk space returns when the session ends.
+the server, and writing over it would change answers under the old revision. The copy is deleted as soon as the session
+has mapped it: nobody can change it any more, its pages need not stay in memory, and its disk space is freed when the
+session ends.
 """
 
 import os
@@ -48,6 +49,6 @@ def private_folder(folder: Path) -> Iterator[Path]:
             yield Path(copy.name)
         return
     raise BundleError(
-        f"bundle {folder} is copied before it is loaded, and {', '.join(places())} have no room for "
-        f"{size / 1e6:.0f} MB or cannot be written to: set TMPDIR to a folder that has room"
+        f"bundle {folder} cannot be copied before it is loaded: {', '.join(places())} have no room for "
+        f"{size / 1e6:.0f} MB or cannot be written to; set TMPDIR to a folder that has room"
     )

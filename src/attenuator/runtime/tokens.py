@@ -16,9 +16,9 @@ from attenuator.ops.knobs import shown, whole_number
 from attenuator.runtime.pipeline import splits_at
 
 Ids = npt.NDArray[np.int64]
-CHARS_PER_TOKEN = 16  # in more characters than so many a token, texts seldom fit
-NEARBY_CHARS = 64  # beside a place where a text is cut, as far as tokens may differ
-TOKENS_PER_CHAR = 4  # bytes of a character, each a token
+CHARS_PER_TOKEN = 16  # a text with more characters than this for each token allowed seldom fits
+NEARBY_CHARS = 64  # where a text is cut, tokens may differ as far away as this
+TOKENS_PER_CHAR = 4  # at most: one for each byte of the character in UTF-8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,7 +28,7 @@ class Encoded:
     Attributes:
         token_ids: int64 `[tokens]`, special tokens included.
         type_ids: int64 `[tokens]`: 1 where the tokenizer marks the second text of a pair, else 0.
-        truncated: tokens that were cut off; at least so many where the text was far too long to be tokenized whole.
+        truncated: tokens that were cut off; a lower bound where the text was too long to be tokenized whole.
     """
 
     token_ids: Ids
@@ -109,13 +109,15 @@ class TextEncoder:
         whole_param = param if second is None else param.removesuffix(".text")
         if count == 0:
             raise InvalidRequest(
-                f"{whole_param} has no tokens", param=whole_param, allowed="a text with at least one token"
+                f"{whole_param} has no tokens, must be a text with at least one token",
+                param=whole_param,
+                allowed="a text with at least one token",
             )
         if count > self.max_tokens:
             if not truncate:
                 raise self._too_long(whole_param, count if whole_text and whole_pair else None)
             cut(first, second, max(0, self.max_tokens - special), self.truncation_side)
-        # Special tokens come last of all, so that cutting keeps them in their places.
+        # Special tokens are added after cutting, so that none of them is cut off.
         whole = self._tokenizer.post_process(first, second, True)
         ids, types = np.array(whole.ids, dtype=np.int64), np.array(whole.type_ids, dtype=np.int64)
         return Encoded(ids, types, count - len(ids))
@@ -124,7 +126,8 @@ class TextEncoder:
         """See `Model.from_ids`."""
         allowed = f"whole numbers from 0 to {self.vocab_size - 1}"
         if not token_ids:
-            raise InvalidRequest(f"{param} is empty", param=param, allowed=f"1 to {self.max_tokens} token ids")
+            number_allowed = f"1 to {self.max_tokens} token ids"
+            raise InvalidRequest(f"{param} is empty, must have {number_allowed}", param=param, allowed=number_allowed)
         if len(token_ids) > self.max_tokens:
             raise self._too_long(param, len(token_ids), hint="")
         # One pass in C for what is nearly always right; the slow one only to name the culprit.
@@ -149,14 +152,15 @@ class TextEncoder:
         )
 
     def _encode_part(self, text: str) -> tuple[Encoding, bool]:
-        """The tokens of a text, or more than `max_tokens` from the side that cutting keeps where there are far more.
+        """The tokens of a text; where it has far more than `max_tokens`, only those on the side that truncation keeps.
 
-        Millions of words would take hundreds of megabytes. Where the pre-tokenizer starts a new piece at spaces, a text
-        up to a space has the tokens that the whole text begins with, and from a space those it ends with, but for the
-        ones next to that space: a longer added token may span it, a replacement may join the words beside it.
+        Tokenizing millions of words would take hundreds of megabytes. So a long text is first cut at a space, if the
+        pre-tokenizer starts a new piece there: what is left has the same tokens as in the whole text. Tokens near the
+        cut may differ, because an added token may contain the space and a replacement may join the words beside it;
+        they are dropped.
 
         Returns:
-            The tokens, and whether they are all.
+            More than `max_tokens` of the tokens, or all of them; and whether they are all.
         """
         size = CHARS_PER_TOKEN * (self.max_tokens + self._unsure)
         while self._splits_at and size < len(text):
@@ -206,7 +210,7 @@ def part_of(text: str, size: int, marks: tuple[str, ...], side: Literal["left", 
         side: where the text is cut off.
 
     Returns:
-        More than half of `size` characters; none where no mark is in their other half.
+        `size / 2` to `size` characters; an empty text where no mark would leave that many.
     """
     if side == "right":
         return text[: max(0, *(text.rfind(mark, size // 2, size) for mark in marks))]
@@ -221,13 +225,16 @@ def check_text(text: str, param: str) -> None:
         InvalidRequest: empty, only white space, or with half of a surrogate pair.
     """
     if not text.strip():
-        raise InvalidRequest(f"{param} is empty", param=param, allowed="a text with at least one visible character")
+        allowed = "a text with at least one visible character"
+        raise InvalidRequest(f"{param} is empty, must be {allowed}", param=param, allowed=allowed)
     if not text.isascii():
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
             raise InvalidRequest(
-                f"{param} has half of a surrogate pair at character {error.start}", param=param, allowed="Unicode text"
+                f"{param} has half of a surrogate pair at character {error.start}, must be Unicode text",
+                param=param,
+                allowed="Unicode text",
             ) from None
 
 

@@ -1,7 +1,7 @@
-"""Protobuf's wire format: what it takes to read, make or change an ONNX file without the onnx package.
+"""Protobuf's wire format: what it takes to read, write or change an ONNX file without the onnx package.
 
-Reading follows lengths without recursion into data, so that neither size nor nesting hurts. Field numbers are those of
-onnx.proto3, which never change.
+Reading follows the encoded lengths and does not recurse, so that neither a large nor a deeply nested file does harm.
+Field numbers are those of onnx.proto3, which never change.
 """
 
 from collections.abc import Iterator
@@ -64,7 +64,7 @@ def encoded_fields(data: memoryview) -> Iterator[tuple[int, Value, memoryview]]:
         elif kind in (FIXED64, FIXED32):
             size = 8 if kind == FIXED64 else 4
         else:
-            raise ValueError(f"not an ONNX file: wire type {kind}")
+            raise ValueError(f"not an ONNX file: a field has wire type {kind}, must be 0, 1, 2 or 5")
         if at + size > len(data):
             raise ValueError("not an ONNX file: a field is cut off")
         yield number, data[at : at + size], data[start : at + size]

@@ -16,7 +16,7 @@ from attenuator.runtime.graph import Graph, Node
 
 TOKEN_INPUTS = {"input_ids", "position_ids", "token_type_ids"}
 LINEAR = {"MatMul", "Gemm", "MatMulInteger"}
-# Their output says something about a shape, not about rows.
+# Operators whose output describes a shape and has no rows of the batch.
 SHAPE_ONLY = {"Shape", "Size", "Constant", "ConstantOfShape", "Range"}
 BY_NAME = {operator.name: operator for operator in OPERATORS}
 ATTRIBUTE_TYPES: dict[str, type | tuple[type, ...]] = {"int": int, "float": (float, int), "string": str}
@@ -84,9 +84,9 @@ class _Counter:
         self.widths: dict[str, int] = {}
         self._between = self._layers = 0
         self.rows = dict.fromkeys(graph.shapes, Rows.CONSTANT) | dict.fromkeys(TOKEN_INPUTS, Rows.TOKEN)
-        # What no node made and is no weight is a graph input; those that are not per token are per sequence.
-        made = {name for node in graph.nodes for name in node.outputs}
-        for name in {name for node in graph.nodes for name in node.inputs} - made - set(self.rows) - {""}:
+        # A value that no node writes and that is not a weight is a graph input: per token, or else per sequence.
+        written = {name for node in graph.nodes for name in node.outputs}
+        for name in {name for node in graph.nodes for name in node.inputs} - written - set(self.rows) - {""}:
             self.rows[name] = Rows.SEQUENCE
 
     def count(self, node: Node) -> None:
@@ -113,7 +113,7 @@ class _Counter:
                 self.work.token_macs += inner * outer
             else:
                 self.work.sequence_macs += inner * outer
-            # From one attention node to the next lie output projection, feed-forward, and the next projections.
+            # Between two attention nodes: output projection, feed-forward, projections of the next layer.
             if self._layers == 1:
                 self._between += inner * outer
         elif rows is Rows.TOKEN:
@@ -122,14 +122,14 @@ class _Counter:
     def _rows(self, node: Node) -> Rows:
         if node.op_type in SHAPE_ONLY:
             return Rows.CONSTANT
-        given = [self.rows.get(name, Rows.CONSTANT) for name in node.inputs if name]
+        inputs = [self.rows.get(name, Rows.CONSTANT) for name in node.inputs if name]
         if node.domain == DOMAIN:
-            # "T or B" is as the first input has it.
+            # An axis that the spec calls "T or B" is the one that the first input has.
             rows = ROWS_OF_AXIS.get(_operator(node).outputs[0].axes[0])
-            return rows if rows is not None else next(iter(given), Rows.CONSTANT)
-        if node.op_type == "Gather" and len(given) == 2 and given[1] is not Rows.CONSTANT:
-            return given[1]
-        return max(given, default=Rows.CONSTANT)
+            return rows if rows is not None else next(iter(inputs), Rows.CONSTANT)
+        if node.op_type == "Gather" and len(inputs) == 2 and inputs[1] is not Rows.CONSTANT:
+            return inputs[1]
+        return max(inputs, default=Rows.CONSTANT)
 
     def _constant(self, node: Node) -> None:
         """Keeps the shapes of weights that the graph transposes or converts before use."""
