@@ -33,7 +33,8 @@ class PackedBatch:
         only_first: whether the classifier uses the first token alone, so that the last layer computes those rows.
         inputs: graph inputs by name.
         layer: index of the layer that runs now.
-        value_flops: second outputs of the attention nodes so far, `[B]` each.
+        value_flops: second outputs of the attention nodes so far that can sample, `[B]` each.
+        has_value_flops: whether any node, sampling or not, has such an output.
     """
 
     operator: Operator
@@ -43,6 +44,7 @@ class PackedBatch:
     inputs: dict[str, Tensor]
     layer: int = 0
     value_flops: list[Tensor] = field(default_factory=list)
+    has_value_flops: bool = False
 
     @property
     def cu_seqlens(self) -> Tensor:
@@ -58,6 +60,21 @@ class PackedBatch:
         """`[T, C]` to `[B, C]`."""
         pooled: Tensor = POOL(hidden, self.cu_seqlens, mode=mode)
         return pooled
+
+    def mean_value_flops(self) -> Tensor | None:
+        """The model's share of the value projection `[B]`: the mean over the nodes that can sample, 1 if there are none.
+
+        A node that computes the first row alone spends less than the whole projection without sampling anything. In
+        the mean it would show a saving where every answer is exact.
+
+        Returns:
+            None where the operator has no such output.
+        """
+        if not self.has_value_flops:
+            return None
+        if not self.value_flops:
+            return torch.ones(self.cu_seqlens.shape[0] - 1)
+        return torch.stack(self.value_flops).mean(dim=0)
 
     def rows(self, hidden: Tensor) -> Tensor:
         """The rows that the current layer computes: `[T, C]` as it is, or the first of each sequence `[B, C]`."""
@@ -106,9 +123,11 @@ class PackedBatch:
         else:
             tensors["value"] = value(hidden)
         result = overload(self.operator)(*(tensors[name] for name in names), **attributes)
-        self.layer += 1
         if isinstance(result, tuple):
             result, flops = result
-            self.value_flops.append(flops)
+            self.has_value_flops = True
+            if not self.narrows:
+                self.value_flops.append(flops)
+        self.layer += 1
         mixed: Tensor = result
         return mixed

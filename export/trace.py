@@ -86,9 +86,8 @@ class PackedClassifier(nn.Module):
             inputs=dict(zip(self.inputs, tensors, strict=True)),
         )
         logits = self.architecture.logits(self.model, batch).float()
-        if not batch.value_flops:
-            return logits
-        return logits, torch.stack(batch.value_flops).mean(dim=0)
+        value_flops = batch.mean_value_flops()
+        return logits if value_flops is None else (logits, value_flops)
 
     def example(self) -> tuple[Tensor, ...]:
         """A small ragged batch."""
