@@ -39,6 +39,8 @@ SAMPLE_GROUP = 6  # tokens, in order of r, that share one list of sampled column
 # Probabilities that are smaller but not zero are raised to this, so that 2^-32, the grain of a uniform number, stays
 # far below them. Raising one lowers the variance and adds at most C * 2^-22 of the expected number of columns.
 SMALLEST_P = 2.0**-22
+# Bits of a uniform number of `paper`, two words of the random stream: as many as a float64 distribution function has.
+DRAW_BITS = 53
 PADDING = 16  # columns of a packed weight are padded to a multiple of this, with zeros
 
 

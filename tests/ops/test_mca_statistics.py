@@ -130,6 +130,35 @@ def test_unbiased_whatever_the_weight(estimator: str, weight_kind: str, alpha: f
     assert_unbiased(outputs, exact_output(problem, attention(problem)))
 
 
+def test_paper_draws_columns_of_the_smallest_probabilities() -> None:
+    """4,095 columns share 2^-22 of the draws; with 32 random bits a draw reached one in four of them.
+
+    With this seed token 27 draws one of them, p = 2^-34, which the mean over 40 tokens shows 2^34 times enlarged.
+    """
+    tokens, channels, head_dim, column = 40, 4096, 8, 1582
+    weight = np.full((channels, head_dim), 2.0**-17 / np.sqrt(head_dim), np.float32)
+    weight[0] = np.eye(head_dim, dtype=np.float32)[0]
+    cdf, p = reference.paper_distribution(weight)
+    assert (p > 0).all()
+    assert p[column] < 2.0**-33
+    assert cdf[-1] == 2**rule.DRAW_BITS
+    inputs = {
+        "query": np.zeros((tokens, head_dim), np.float32),
+        "key": np.zeros((tokens, head_dim), np.float32),
+        "hidden": np.random.default_rng(5).standard_normal((tokens, channels)).astype(np.float32),
+        "value_weight": weight,
+        "value_bias": np.zeros(head_dim, np.float32),
+        "cu_seqlens": np.array([0, tokens], np.int32),
+        "alpha": np.ones(1, np.float32),
+        "seed": np.array([10251], np.int64),
+    }
+    output, flops = run("mca", inputs, {"num_heads": 1, "estimator": "paper"})
+    assert flops[0] < 1e-3
+    drawn = inputs["hidden"][27, column].astype(np.float64) * 2.0**34 * weight[column] / tokens
+    drawn /= np.ceil(flops[0] * channels)  # r, the same for all
+    np.testing.assert_allclose(output, np.tile(drawn, (tokens, 1)), rtol=0, atol=0.01 * np.abs(drawn).max())
+
+
 @pytest.mark.parametrize("hidden_kind", INPUT_KINDS)
 def test_unbiased_whatever_the_input(hidden_kind: str) -> None:
     problem = make_problem("gaussian", hidden_kind)

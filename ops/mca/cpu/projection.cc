@@ -283,18 +283,18 @@ double HeadProjection::RunPaper(std::int64_t begin, std::int64_t end) const {
   for (std::int64_t i = begin; i < end; ++i) {
     const std::int64_t token = approximated_[i];
     const std::int64_t r = r_[i];
-    const std::uint64_t first_block = static_cast<std::uint64_t>(token * ((channels + 3) / 4));
+    const std::uint64_t first_block = static_cast<std::uint64_t>(token * ((channels + 1) / 2));
     list.resize(r);
     PhiloxWords words{};
     for (std::int64_t t = 0; t < r; ++t) {
-      if (t % 4 == 0) {
+      if (t % 2 == 0) {
         words = StreamBlock(rows_.seed, layer_, static_cast<std::uint32_t>(head_),
-                            Stream::kMcaPaper, first_block + static_cast<std::uint64_t>(t / 4));
+                            Stream::kMcaPaper, first_block + static_cast<std::uint64_t>(t / 2));
       }
       // The guide leads to within a step or two; a binary search would mispredict ten branches.
-      const std::uint64_t word = words.word[t % 4];
-      std::int32_t k = guide[word >> kGuideShift];
-      while (cdf[k] <= word) ++k;
+      const std::uint64_t u = DrawOf(words, t % 2);
+      std::int32_t k = guide[u >> kGuideShift];
+      while (cdf[k] <= u) ++k;
       list[t] = k;
     }
     const SampledColumns sampled{nullptr, 0, list.data(), r, static_cast<float>(r)};

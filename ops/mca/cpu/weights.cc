@@ -32,7 +32,7 @@ float PoissonInverse(const std::vector<double>& squares, double total, float* in
   return smallest;
 }
 
-// p of sampling with replacement, rounded to multiples of 2^-32, so that an integer search through
+// p of sampling with replacement, cut to multiples of 1 / kDrawRange, so that an integer search through
 // the distribution function draws column k with exactly the probability it is weighted by.
 void PaperInverse(const std::vector<double>& squares, double total, std::uint64_t* cdf,
                   float* inverse_p) {
@@ -44,11 +44,10 @@ void PaperInverse(const std::vector<double>& squares, double total, std::uint64_
   std::uint64_t before = 0;
   for (std::size_t k = 0; k < squares.size(); ++k) {
     sum += squares[k];
-    cdf[k] = k >= last
-                 ? 0x100000000ull
-                 : static_cast<std::uint64_t>(std::llround(std::min(1.0, sum / total) * 0x1p32));
-    inverse_p[k] = cdf[k] > before
-                       ? static_cast<float>(0x1p32 / static_cast<double>(cdf[k] - before))
+    cdf[k] = k >= last ? kDrawRange
+                       : static_cast<std::uint64_t>(std::min(1.0, sum / total) * kDrawRange);
+    inverse_p[k] = cdf[k] > before ? static_cast<float>(static_cast<double>(kDrawRange) /
+                                                        static_cast<double>(cdf[k] - before))
                        : std::numeric_limits<float>::infinity();
     before = cdf[k];
   }

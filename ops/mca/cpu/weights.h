@@ -9,15 +9,26 @@
 #include "operators.gen.h"
 #include "ops/common/aligned.h"
 #include "ops/common/context.h"
+#include "ops/common/philox.h"
 #include "ops/mca/cpu/kernel.h"
 
 namespace attenuator::mca {
 
 using Estimator = spec::McaAttention::Estimator;
 
-// Entries of the guide table into a distribution function of 32-bit words.
+// `paper` draws with uniform integers below kDrawRange.
+inline constexpr std::uint64_t kDrawRange = std::uint64_t{1} << kDrawBits;
+
+// Draw 0 or 1 of a block of the stream.
+ATTENUATOR_HOST_DEVICE inline std::uint64_t DrawOf(const PhiloxWords& words, int draw) {
+  const std::uint64_t high = draw == 0 ? words.word[0] : words.word[2];
+  const std::uint64_t low = draw == 0 ? words.word[1] : words.word[3];
+  return (high << 32 | low) >> (64 - kDrawBits);
+}
+
+// Entries of the guide table into a distribution function.
 inline constexpr std::int64_t kGuideSize = 1024;
-inline constexpr int kGuideShift = 22;
+inline constexpr int kGuideShift = kDrawBits - 10;
 
 struct Weights {
   std::int64_t channels;   // C
@@ -28,7 +39,7 @@ struct Weights {
   AlignedArray<float> weight;        // [H, C, padded]
   AlignedArray<float> scaled;        // [H, C, padded], weight / p; estimators that sample
   AlignedArray<float> inverse_p;     // [H, C]; inf where the row is zero
-  std::vector<std::uint64_t> cdf;    // [H, C], in units of 2^-32; `paper`
+  std::vector<std::uint64_t> cdf;    // [H, C], in units of 1 / kDrawRange; `paper`
   std::vector<std::int32_t> guide;   // [H, kGuideSize]: first k with cdf[k] > i << kGuideShift
   std::vector<float> min_inverse_p;  // [H]
   std::vector<double> frobenius;     // [H], ||W_a||_F

@@ -68,7 +68,7 @@ struct DeviceCall {
 struct DeviceWeights {
   double* prefix;      // [H, C]: ||W_k||^2, then their running sums
   float* inverse_p;    // [H, C]; inf where the row is zero
-  std::uint64_t* cdf;  // [H, C], in units of 2^-32; `paper`
+  std::uint64_t* cdf;  // [H, C], in units of 1 / kDrawRange; `paper`
   double* frobenius;   // [H]
   double* gram;        // [H, D, D] followed by two rows [H, 2 D]; `deterministic`
   double* spectral;    // [H], at least ||W_a||_2; `deterministic`

@@ -275,7 +275,7 @@ __global__ __launch_bounds__(kThreads) void ProjectPaper(Items items, DeviceCall
                  (static_cast<std::int64_t>(item.begin) + token) * call.channels;
   const T* weight = static_cast<const T*>(call.weight) + head * call.head_dim;
   const std::uint64_t first_block =
-      static_cast<std::uint64_t>(token) * static_cast<std::uint64_t>((call.channels + 3) / 4);
+      static_cast<std::uint64_t>(token) * static_cast<std::uint64_t>((call.channels + 1) / 2);
   float sums[kOwned];
 #pragma unroll
   for (int i = 0; i < kOwned; ++i) sums[i] = 0;
@@ -286,16 +286,12 @@ __global__ __launch_bounds__(kThreads) void ProjectPaper(Items items, DeviceCall
     if (draw < r) {
       const PhiloxWords words =
           StreamBlock(item.seed, call.layer, static_cast<std::uint32_t>(head), Stream::kMcaPaper,
-                      first_block + static_cast<std::uint64_t>(draw / 4));
-      const int e = draw % 4;
-      const std::uint64_t word = e == 0   ? words.word[0]
-                                 : e == 1 ? words.word[1]
-                                 : e == 2 ? words.word[2]
-                                          : words.word[3];
-      int low = 0, high = call.channels - 1;  // first k with cdf[k] > word
+                      first_block + static_cast<std::uint64_t>(draw / 2));
+      const std::uint64_t u = DrawOf(words, draw % 2);
+      int low = 0, high = call.channels - 1;  // first k with cdf[k] > u
       while (low < high) {
         const int middle = (low + high) / 2;
-        if (cdf[middle] > word) {
+        if (cdf[middle] > u) {
           high = middle;
         } else {
           low = middle + 1;

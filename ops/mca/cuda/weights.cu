@@ -65,14 +65,14 @@ __global__ __launch_bounds__(kThreads) void Probabilities(DeviceCall call, Devic
   if (!usable || call.estimator != DeviceEstimator::kPaper) return;
   const auto cumulated = [&](int i) -> std::uint64_t {
     if (i < 0) return 0;
-    if (i >= *last) return 0x100000000ull;
-    return static_cast<std::uint64_t>(llround(fmin(1.0, prefix[i] / total) * 4294967296.0));
+    if (i >= *last) return kDrawRange;
+    return static_cast<std::uint64_t>(fmin(1.0, prefix[i] / total) * kDrawRange);
   };
   for (int k = t; k < call.channels; k += kThreads) {
     const std::uint64_t here = cumulated(k), before = cumulated(k - 1);
     weights.cdf[offset + k] = here;
     inverse_p[k] = here > before
-                       ? static_cast<float>(4294967296.0 / static_cast<double>(here - before))
+                       ? static_cast<float>(static_cast<double>(kDrawRange) / static_cast<double>(here - before))
                        : INFINITY;
   }
 }
