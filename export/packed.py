@@ -62,7 +62,7 @@ class PackedBatch:
         return pooled
 
     def mean_value_flops(self) -> Tensor | None:
-        """The model's share of the value projection `[B]`: the mean over the nodes that can sample, 1 if there are none.
+        """The model's share of the value projection `[B]`: the mean over the nodes that can sample, 1 without any.
 
         A node that computes the first row alone spends less than the whole projection without sampling anything. In
         the mean it would show a saving where every answer is exact.

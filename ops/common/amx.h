@@ -13,7 +13,8 @@ namespace attenuator {
 
 // Whether tiles and their int8 products work here. Asks the system for them, for all threads of the
 // process, so call it only to use them: Linux refuses where a signal stack is too small to hold the
-// tiles as well, and afterwards refuses such stacks.
+// tiles as well, and afterwards refuses such stacks. In a process that has imported ONNX Runtime
+// this changes nothing, since it asks for them at import.
 bool EnableAmx();
 
 inline constexpr int kTileRows = 16;

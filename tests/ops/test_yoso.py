@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from harness import run
+from harness import offsets, run
 from yoso_cases import HASHES, LENGTHS, check_codes, collisions, make, relative
 
 from attenuator.ops.yoso import gaussian_table
@@ -271,3 +271,21 @@ def test_threads_beyond_the_heads_change_no_bit(
     (broken,) = run("yoso", inputs, attributes, threads=threads)
     assert np.isnan(broken[: lengths[0]]).all()
     np.testing.assert_array_equal(broken[lengths[0] :], expected[lengths[0] :])
+
+
+@pytest.mark.parametrize(("length", "num_hashes"), [(40, 16), (1500, 8), (40, 0)], ids=["counts", "tables", "mean"])
+def test_values_as_large_as_their_sums_allow(length: int, num_hashes: int) -> None:
+    """Up to 3.4e38 / (m n) nothing overflows: the output of smaller values. Beyond it the output says so."""
+    rng = np.random.default_rng(length)
+    query = np.repeat(rng.standard_normal((1, 16)), length, axis=0).astype(np.float32)  # all collide always
+    value = rng.uniform(0.5, 0.999, (length, 8)).astype(np.float32)
+    inputs = {"query": query, "key": query, "cu_seqlens": offsets([length]), "seed": np.zeros(1, np.int64)}
+    inputs["num_hashes"] = np.array([num_hashes], np.int32)
+    attributes = {"num_heads": 1, "hash_bits": 4}
+    exponent = 127 - int(np.ceil(np.log2(length * max(1, num_hashes))))
+    [small], [large] = (
+        run("yoso", inputs | {"value": value * np.float32(scale)}, attributes) for scale in (1.0, 2.0**exponent)
+    )
+    np.testing.assert_allclose(large, small, rtol=1e-6)
+    [overflowed] = run("yoso", inputs | {"value": value * np.float32(2.0**127)}, attributes)
+    assert not np.isfinite(overflowed).any()

@@ -97,7 +97,7 @@ def test_variance_over_seeds(hash: Hash, num_hashes: int, head_dim: int, hash_bi
 @pytest.mark.parametrize("head_dim", [8, 32, 64])
 @pytest.mark.parametrize("hash", HASHES)
 def test_rows_of_few_values_keep_the_law(hash: Hash, head_dim: int) -> None:
-    """One-hot rows meet Hadamard coordinates of exactly 0 (7 % of them at d = 32), which must not favour agreement."""
+    """One-hot rows meet Hadamard coordinates of exactly 0 (0.3 % at d = 32), which must not favour agreement."""
     basis = np.eye(head_dim, dtype=np.float32)
     key = np.concatenate([basis[:8], -basis[:1]])
     observed = estimates(basis[:1], key, 256, 1000, 1, hash)
@@ -105,6 +105,32 @@ def test_rows_of_few_values_keep_the_law(hash: Hash, head_dim: int) -> None:
     assert mean[0] == 1
     assert abs(mean[1:8].mean() - 0.5) < stats.norm.isf(ALPHA / 2) * np.sqrt((error[1:8] ** 2).mean() / 7) + 1e-3
     assert mean[8] < 0.005
+
+
+@pytest.mark.parametrize("nonzeros", [2, 3, 4])
+@pytest.mark.parametrize("head_dim", [8, 32, 64])
+@pytest.mark.parametrize("hash", HASHES)
+def test_rows_of_few_nonzeros_keep_the_law(hash: Hash, head_dim: int, nonzeros: int) -> None:
+    """Query and keys share their nonzeros, the hardest case: E at tau = 8 within 6 % of a pair, 2.5 % rms over pairs.
+
+    Beyond the error of the means, at ALPHA. Three Walsh-Hadamard rounds without an uneven one were off by up to 240 %
+    of E, and by 52 %, 28 % and 12 % rms at two nonzeros of head_dim 8, 32 and 64.
+    """
+    rng = np.random.default_rng(100 * head_dim + nonzeros)
+    support = rng.permutation(head_dim)[:nonzeros]
+    query, key = np.zeros((1, head_dim), np.float32), np.zeros((200, head_dim), np.float32)
+    query[:, support], key[:, support] = rng.standard_normal((1, nonzeros)), rng.standard_normal((200, nonzeros))
+    # After rounding to int8, whose error is another matter (README).
+    query, key = (quantise(rows).astype(np.float32) for rows in (query, key))
+    expected = collision_probability(query, key, 8)[0]
+    key, expected = key[expected > 0.1], expected[expected > 0.1]
+    observed = estimates(query, key, 512, 200, 8, hash)
+    deviation = observed.mean(axis=0) / expected - 1
+    error = observed.std(axis=0, ddof=1) / np.sqrt(len(observed)) / expected
+    assert len(expected) >= 10
+    assert np.abs(deviation).max() < 0.06 + stats.norm.isf(ALPHA / 2 / len(expected)) * error.max()
+    # Pairs of a seed share planes, so that their means need not be independent: no gain from their number is assumed.
+    assert np.sqrt((deviation**2).mean()) < 0.025 + stats.norm.isf(ALPHA) * np.sqrt((error**2).mean())
 
 
 def test_the_papers_layout_is_biased_and_ours_is_not() -> None:

@@ -1,11 +1,14 @@
-// The structured hash: H D3 H D2 H D1 in int32, sixteen rows side by side. Included inside the
-// anonymous namespace of a kernel_*.cc file, after hash.inl.
+// The structured hash: H D3 H D2 U D1 in int32, sixteen rows side by side. H is the Walsh-Hadamard
+// transform; U is made like it, of steps (2a + b, a - 2b), so that a row with few nonzeros does not
+// keep few distinct values, which would bias its collisions. Included inside the anonymous
+// namespace of a kernel_*.cc file, after hash.inl.
 //
 // Interleaved layout: bit i of hash t is coordinate t mod d of block (t / d) * hash_bits + i, each
-// block with signs of its own, d = head_dim rounded up to a power of two. Values stay below
-// 127 d^2 sqrt(d) < 2^28, so int32 is exact. Rows of few distinct values (one-hot ones) often meet
-// a coordinate of exactly 0: the signs of the next two decide then, since taking 0 as negative for
-// query and key alike would make them agree too often.
+// block with signs of its own, d = head_dim rounded up to a power of two. H stretches a row by
+// sqrt(d), U by sqrt(5)^log2(d) (625 at d = 256), so that values stay below 127 sqrt(d) d 625 <
+// 2^28.3 and four times as much fits int32. One-hot rows meet a coordinate of exactly 0 now and
+// then: the signs of the next two decide, since taking 0 as negative for query and key alike would
+// make them agree too often.
 
 using Coordinate = std::int32_t[kBlock];  // of sixteen rows
 
@@ -37,6 +40,20 @@ using Coordinate = std::int32_t[kBlock];  // of sixteen rows
         Store(x[i + half], Add(a_b, c_d));
         Store(x[i + 2 * half], Sub(ab, cd));
         Store(x[i + 3 * half], Sub(a_b, c_d));
+      }
+    }
+  }
+}
+
+// In place, as WalshHadamard, with other steps.
+[[gnu::noinline]] void Uneven(Coordinate* x, int size) {
+  for (int half = 1; half < size; half *= 2) {
+    for (int start = 0; start < size; start += 2 * half) {
+      for (int i = start; i < start + half; ++i) {
+        const Ints a = Load(x[i]);
+        const Ints b = Load(x[i + half]);
+        Store(x[i], Add(Add(a, a), b));
+        Store(x[i + half], Sub(a, Add(b, b)));
       }
     }
   }
@@ -97,7 +114,7 @@ bool HashHadamardAs(const HashSpec& spec, int first_hash, const Rows& rows, Code
       for (int i = 0; i < spec.hash_bits; ++i) {
         const int bit = (part * spec.hash_bits + i) * 3 * size;
         Flip(data, size, signs, bit, work);
-        WalshHadamard(work, size);
+        Uneven(work, size);
         Flip(work, size, signs, bit + size, work);
         WalshHadamard(work, size);
         Flip(work, size, signs, bit + 2 * size, work);

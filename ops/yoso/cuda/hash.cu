@@ -195,15 +195,16 @@ __global__ void __launch_bounds__(kHashThreads) HashGaussian(Node node, Jobs job
 // Coordinates of a Hadamard block that one lane holds: up to 64, in registers.
 __host__ __device__ constexpr int LanesOf(int size) { return size <= 64 ? 1 : size / 64; }
 
-// Walsh-Hadamard transform of coordinates lane + kLanes k of kLanes neighbouring lanes.
+// Of coordinates lane + kLanes k of kLanes neighbouring lanes: the Walsh-Hadamard transform (weight
+// 1, steps a + b and a - b), or the uneven one (weight 2, 2a + b and a - 2b; hadamard.inl).
 template <int kLanes, int kPer>
-__device__ inline void WalshHadamard(int (&x)[kPer], int lane) {
+__device__ inline void Transform(int (&x)[kPer], int lane, int weight) {
 #pragma unroll
   for (int half = 1; half < kLanes; half *= 2) {
 #pragma unroll
     for (int k = 0; k < kPer; ++k) {
       const int other = __shfl_xor_sync(cuda::kFullMask, x[k], half);
-      x[k] = other + ((lane & half) != 0 ? -x[k] : x[k]);
+      x[k] = other + ((lane & half) != 0 ? -weight * x[k] : weight * x[k]);
     }
   }
 #pragma unroll
@@ -212,8 +213,8 @@ __device__ inline void WalshHadamard(int (&x)[kPer], int lane) {
     for (int k = 0; k < kPer; ++k) {
       if ((k & half) != 0) continue;
       const int a = x[k], b = x[k + half];
-      x[k] = a + b;
-      x[k + half] = a - b;
+      x[k] = weight * a + b;
+      x[k + half] = a - weight * b;
     }
   }
 }
@@ -269,7 +270,7 @@ __global__ void __launch_bounds__(kBlockThreads) HashHadamard(Node node, Jobs jo
           y = (word >> (k * kLanes) & 1) != 0 ? -y : y;
         }
       }
-      WalshHadamard<kLanes>(x, lane);
+      Transform<kLanes>(x, lane, round == 0 ? 2 : 1);
     }
     Mask positive = 0, negative = 0;
 #pragma unroll
