@@ -32,8 +32,8 @@ float PoissonInverse(const std::vector<double>& squares, double total, float* in
   return smallest;
 }
 
-// p of sampling with replacement, cut to multiples of 1 / kDrawRange, so that an integer search through
-// the distribution function draws column k with exactly the probability it is weighted by.
+// p of sampling with replacement, cut to multiples of 1 / kDrawRange, so that an integer search
+// through the distribution function draws column k with exactly the probability it is weighted by.
 void PaperInverse(const std::vector<double>& squares, double total, std::uint64_t* cdf,
                   float* inverse_p) {
   std::size_t last = 0;
@@ -48,7 +48,7 @@ void PaperInverse(const std::vector<double>& squares, double total, std::uint64_
                        : static_cast<std::uint64_t>(std::min(1.0, sum / total) * kDrawRange);
     inverse_p[k] = cdf[k] > before ? static_cast<float>(static_cast<double>(kDrawRange) /
                                                         static_cast<double>(cdf[k] - before))
-                       : std::numeric_limits<float>::infinity();
+                                   : std::numeric_limits<float>::infinity();
     before = cdf[k];
   }
 }

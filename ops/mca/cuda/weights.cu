@@ -71,9 +71,9 @@ __global__ __launch_bounds__(kThreads) void Probabilities(DeviceCall call, Devic
   for (int k = t; k < call.channels; k += kThreads) {
     const std::uint64_t here = cumulated(k), before = cumulated(k - 1);
     weights.cdf[offset + k] = here;
-    inverse_p[k] = here > before
-                       ? static_cast<float>(static_cast<double>(kDrawRange) / static_cast<double>(here - before))
-                       : INFINITY;
+    inverse_p[k] = here > before ? static_cast<float>(static_cast<double>(kDrawRange) /
+                                                      static_cast<double>(here - before))
+                                 : INFINITY;
   }
 }
 
