@@ -13,21 +13,15 @@ from numpy.typing import NDArray
 from attenuator.ops.mca.reference_plan import (
     Float64s,
     Floats,
+    paper_distribution,
+    paper_draws,
     promising,
     replaced,
     samples_of,
     wanted_samples,
     worth_sampling,
 )
-from attenuator.ops.mca.rule import (
-    DRAW_BITS,
-    SAMPLE_GROUP,
-    SMALLEST_P,
-    maxima_cost,
-    probe_of,
-    row_keys,
-    worth_approximating,
-)
+from attenuator.ops.mca.rule import SAMPLE_GROUP, SMALLEST_P, maxima_cost, probe_of, row_keys, worth_approximating
 from attenuator.ops.softmax.reference import probabilities
 
 Ints = NDArray[np.integer[Any]]
@@ -163,18 +157,6 @@ def project_deterministic(
     return values, float((~dropped).sum() * channels + channels * dropped.any())
 
 
-def paper_distribution(weight: Floats) -> tuple[NDArray[np.uint64], Float64s]:
-    """The distribution function of `paper`'s draws in units of 2^-DRAW_BITS, and the probabilities it gives: [C] each.
-
-    Draws and weights use the same probabilities, so that the estimate is unbiased but for columns that have lost
-    theirs: those of p_k < 2^-DRAW_BITS, each of which errs by less than the rounding of float32 does.
-    """
-    squares = (weight.astype(np.float64) ** 2).sum(axis=1)
-    cdf = (np.minimum(1.0, np.cumsum(squares) / squares.sum()) * 2.0**DRAW_BITS).astype(np.uint64)
-    cdf[np.nonzero(squares)[0][-1] :] = 2**DRAW_BITS
-    return cdf, np.diff(cdf, prepend=np.uint64(0)).astype(np.float64) / 2.0**DRAW_BITS
-
-
 def project_paper(
     hidden: Floats, weight: Floats, wanted: Float64s, seed: int, layer: int, head: int, overhead: float = 0.0
 ) -> tuple[Float64s, float]:
@@ -201,8 +183,7 @@ def project_paper(
         return values, float(tokens * channels)
     for j in np.nonzero(r < channels)[0]:
         words = philox_words(seed, layer, head, PAPER_STREAM, int(j) * -(-channels // 2), -(-int(r[j]) // 2))
-        draws = (words[0::2] << np.uint64(32) | words[1::2]) >> np.uint64(64 - DRAW_BITS)
-        s = np.searchsorted(cdf, draws[: int(r[j])], side="right")
+        s = np.searchsorted(cdf, paper_draws(words)[: int(r[j])], side="right")
         values[j] = (hidden[j, s].astype(np.float64) / p[s]) @ weight[s] / r[j]
     return values, float(np.minimum(r, channels).sum())
 

@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attenuator.ops.mca.rule import BREAK_EVEN, COLUMN_COST, ROUNDING_MARGIN, TOKEN_GAIN, Probe, head_cost
+from attenuator.ops.mca.rule import (
+    BREAK_EVEN,
+    COLUMN_COST,
+    DRAW_BITS,
+    ROUNDING_MARGIN,
+    TOKEN_GAIN,
+    Probe,
+    head_cost,
+)
 
 Floats = NDArray[np.floating[Any]]
 Float64s = NDArray[np.float64]
@@ -30,6 +38,23 @@ def samples_of(wanted: Float64s, channels: int) -> tuple[Float64s, NDArray[np.bo
 def worth_sampling(tokens: float, samples: float, channels: int, head_dim: int, overhead: float) -> bool:
     """Whether sampling so many tokens, with so many columns in all, is faster than not to."""
     return tokens * (TOKEN_GAIN * channels) - COLUMN_COST * samples >= head_cost(head_dim) * channels + overhead
+
+
+def paper_distribution(weight: Floats) -> tuple[NDArray[np.uint64], Float64s]:
+    """The distribution function of `paper`'s draws in units of 2^-DRAW_BITS, and the probabilities it gives: [C] each.
+
+    Draws and weights use the same probabilities, so that the estimate is unbiased but for columns that have lost
+    theirs: those of p_k < 2^-DRAW_BITS, each of which errs by less than the rounding of float32 does.
+    """
+    squares = (weight.astype(np.float64) ** 2).sum(axis=1)
+    cdf = (np.minimum(1.0, np.cumsum(squares) / squares.sum()) * 2.0**DRAW_BITS).astype(np.uint64)
+    cdf[np.nonzero(squares)[0][-1] :] = 2**DRAW_BITS
+    return cdf, np.diff(cdf, prepend=np.uint64(0)).astype(np.float64) / 2.0**DRAW_BITS
+
+
+def paper_draws(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Uniform integers below 2^DRAW_BITS, each from two words below 2^32, the high one first: [words / 2]."""
+    return (words[0::2] << np.uint64(32) | words[1::2]) >> np.uint64(64 - DRAW_BITS)
 
 
 def replaced(

@@ -138,7 +138,7 @@ def test_paper_draws_columns_of_the_smallest_probabilities() -> None:
     tokens, channels, head_dim, column = 40, 4096, 8, 1582
     weight = np.full((channels, head_dim), 2.0**-17 / np.sqrt(head_dim), np.float32)
     weight[0] = np.eye(head_dim, dtype=np.float32)[0]
-    cdf, p = reference.paper_distribution(weight)
+    cdf, p = reference_plan.paper_distribution(weight)
     assert (p > 0).all()
     assert p[column] < 2.0**-33
     assert cdf[-1] == 2**rule.DRAW_BITS
