@@ -99,20 +99,20 @@ def _memory(tensor: torch.Tensor) -> Memory:
 
 
 def _check(operator: Operator, inputs: dict[str, torch.Tensor], device: str) -> None:
-    """Data tensors are all of the first one's dtype, everything is where the spec has it."""
+    """Raise `EngineError` unless each input has a dtype, a rank and a device that the operator supports."""
     first = next(iter(inputs.values()))
     data = first.dtype
     for item in operator.inputs:
-        given = inputs.get(item.name)
-        if given is None:
+        tensor = inputs.get(item.name)
+        if tensor is None:
             continue
         dtypes = (TORCH_DTYPES[item.dtype],) if not item.data else (data,) if data in DATA_DTYPES[device] else ()
         where = torch.device("cpu") if item.host or device == "cpu" else first.device
-        if given.dtype not in dtypes or given.dim() != len(item.axes) or given.device != where:
-            wanted = " or ".join(map(str, dtypes or DATA_DTYPES[device]))
+        if tensor.dtype not in dtypes or tensor.dim() != len(item.axes) or tensor.device != where:
+            allowed = " or ".join(map(str, dtypes or DATA_DTYPES[device]))
             raise EngineError(
-                f"{operator.name}: {item.name} is {given.dtype} with {given.dim()} axes on {given.device}, "
-                f"must be {wanted} with {len(item.axes)} on {where}"
+                f"{operator.name}: {item.name} is {tensor.dtype} with {tensor.dim()} axes on {tensor.device}, "
+                f"must be {allowed} with {len(item.axes)} axes on {where}"
             )
 
 
@@ -123,8 +123,8 @@ def _eager(operator: Operator, device: str) -> Callable[..., Any]:
         # The list keeps copies alive until the call returns; PyTorch reuses their memory in stream order.
         dense = [_dense(inputs[item.name]) if item.name in inputs else None for item in operator.inputs]
         outputs = _empty_outputs(operator, inputs)
-        given = [None if tensor is None else _memory(tensor) for tensor in dense]
-        call = Call(operator, given, [_memory(tensor) for tensor in outputs], attributes)
+        memories = [None if tensor is None else _memory(tensor) for tensor in dense]
+        call = Call(operator, memories, [_memory(tensor) for tensor in outputs], attributes)
         if device == "cpu":
             run(str(library_path()), call, torch.get_num_threads())
         else:

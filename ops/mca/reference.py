@@ -15,10 +15,10 @@ from attenuator.ops.mca.reference_plan import (
     Floats,
     paper_distribution,
     paper_draws,
-    promising,
+    probe_pays,
     replaced,
+    required_samples,
     samples_of,
-    wanted_samples,
     worth_sampling,
 )
 from attenuator.ops.mca.rule import SAMPLE_GROUP, SMALLEST_P, maxima_cost, probe_of, row_keys, worth_approximating
@@ -74,7 +74,7 @@ def project_sampled(
     hidden: Floats,
     weight: Floats,
     centre: Floats,
-    wanted: Float64s,
+    required: Float64s,
     u: NDArray[np.float32],
     overhead: float = 0.0,
 ) -> tuple[Float64s, float]:
@@ -87,7 +87,7 @@ def project_sampled(
         hidden: [n, C].
         weight: W_a, [C, head_dim].
         centre: [C]: the mean row or zeros; its projection is exact.
-        wanted: `wanted_samples`.
+        required: `required_samples`.
         u: `uniforms`.
         overhead: columns that approximating costs the head beside its tokens.
 
@@ -95,7 +95,7 @@ def project_sampled(
         Projected rows [n, head_dim], and the columns read, over all tokens.
     """
     tokens, channels = hidden.shape
-    r, sampled = samples_of(wanted, channels)
+    r, sampled = samples_of(required, channels)
     if not worth_sampling(sampled.sum(), r[sampled].sum(), channels, weight.shape[1], overhead):
         sampled[:] = False
     values = hidden.astype(np.float64) @ weight
@@ -158,14 +158,14 @@ def project_deterministic(
 
 
 def project_paper(
-    hidden: Floats, weight: Floats, wanted: Float64s, seed: int, layer: int, head: int, overhead: float = 0.0
+    hidden: Floats, weight: Floats, required: Float64s, seed: int, layer: int, head: int, overhead: float = 0.0
 ) -> tuple[Float64s, float]:
     """Sampling with replacement as in section 3.1 of the paper, r rounded up, each token with samples of its own.
 
     Args:
         hidden: [n, C].
         weight: W_a, [C, head_dim].
-        wanted: `wanted_samples`.
+        required: `required_samples`.
         seed: with layer and head the random stream; token j's words start at block j * ceil(C / 2), two for a draw.
         layer: attribute of the node.
         head: index.
@@ -177,7 +177,7 @@ def project_paper(
     tokens, channels = hidden.shape
     weight = weight.astype(np.float64)
     cdf, p = paper_distribution(weight)
-    r = np.maximum(1.0, np.ceil(wanted))
+    r = np.maximum(1.0, np.ceil(required))
     values = hidden.astype(np.float64) @ weight
     if (channels - np.minimum(r, channels)).sum() < overhead:
         return values, float(tokens * channels)
@@ -363,7 +363,7 @@ def _probe_pays(sequence: _Sequence, a: Float64s, weight: Floats, overhead: floa
     if probe.rows == 0 or sequence.estimator == "paper":
         return True
     return bool(
-        promising(
+        probe_pays(
             a[probe.first_row : probe.first_row + probe.rows].max(axis=0),
             sequence.distances,
             weight,
@@ -381,13 +381,13 @@ def _project(sequence: _Sequence, a: Float64s, weight: Floats, head: int, overhe
     """The head's values [n, head_dim] by the estimator, and the columns read."""
     x = sequence.hidden
     maxima = a[int(sequence.wide_first) :].max(axis=0)
-    wanted = wanted_samples(maxima, sequence.keys, sequence.alpha)
+    required = required_samples(maxima, sequence.keys, sequence.alpha)
     if sequence.estimator == "sampled":
         u = uniforms(sequence.seed, sequence.layer, head, x.shape[1])
         centre = centre_of(x, sequence.window, sequence.global_tokens)
-        return project_sampled(x, weight, centre, wanted, u, overhead)
+        return project_sampled(x, weight, centre, required, u, overhead)
     if sequence.estimator == "paper":
-        return project_paper(x, weight, wanted, sequence.seed, sequence.layer, head, overhead)
+        return project_paper(x, weight, required, sequence.seed, sequence.layer, head, overhead)
     return project_deterministic(
         x, weight, sequence.mean, maxima, sequence.keys, sequence.alpha, sequence.beta, overhead
     )

@@ -23,15 +23,15 @@ Floats = NDArray[np.floating[Any]]
 Float64s = NDArray[np.float64]
 
 
-def wanted_samples(maxima: Floats, keys: int, alpha: float, growth: float = 1.0) -> Float64s:
+def required_samples(maxima: Floats, keys: int, alpha: float, growth: float = 1.0) -> Float64s:
     """(n max_i A_ij / alpha)^2 before it is rounded up to r_j, of maxima that are still to grow by a factor: [n]."""
     with np.errstate(over="ignore"):
         return np.asarray((keys / alpha * growth * maxima.astype(np.float64)) ** 2)
 
 
-def samples_of(wanted: Float64s, channels: int) -> tuple[Float64s, NDArray[np.bool_]]:
+def samples_of(required: Float64s, channels: int) -> tuple[Float64s, NDArray[np.bool_]]:
     """r_j and which tokens are sampled, of `sampled`: [n] each."""
-    r = np.maximum(1.0, np.ceil(wanted))
+    r = np.maximum(1.0, np.ceil(required))
     return r, r < np.ceil(BREAK_EVEN * channels)
 
 
@@ -66,7 +66,7 @@ def replaced(
     return np.asarray(error <= alpha * (1 - ROUNDING_MARGIN) * beta * np.linalg.norm(weight))
 
 
-def promising(
+def probe_pays(
     maxima: Floats,
     distances: Float64s,
     weight: Floats,
@@ -102,5 +102,5 @@ def promising(
         grown = growth * maxima[looked_at].astype(np.float64)
         tokens = share * replaced(distances[looked_at], weight, grown, keys, alpha, beta).sum()
         return bool(channels * (tokens - 1) > overhead)
-    r, sampled = samples_of(wanted_samples(maxima[looked_at], keys, alpha, growth), channels)
+    r, sampled = samples_of(required_samples(maxima[looked_at], keys, alpha, growth), channels)
     return worth_sampling(share * sampled.sum(), share * r[sampled].sum(), channels, head_dim, overhead)

@@ -45,20 +45,20 @@ def library() -> ctypes.CDLL:
 
 
 def configuration(shapes: dict[int, tuple[int, int]]) -> Array:
-    """What LDTILECFG reads, of tiles of (rows, bytes a row)."""
-    made = np.zeros(64, np.uint8)
-    made[0] = 1
+    """The 64 bytes that LDTILECFG reads, for tiles of (rows, bytes per row)."""
+    palette = np.zeros(64, np.uint8)
+    palette[0] = 1
     for tile, (rows, width) in shapes.items():
-        made[16 + 2 * tile : 18 + 2 * tile] = np.array([width], np.uint16).view(np.uint8)
-        made[48 + tile] = rows
-    return made
+        palette[16 + 2 * tile : 18 + 2 * tile] = np.array([width], np.uint16).view(np.uint8)
+        palette[48 + tile] = rows
+    return palette
 
 
 def run_steps(library: ctypes.CDLL, steps: list[tuple[int, int, Array | None, int]]) -> None:
-    made = [
+    records = [
         Step(kind, tile, None if memory is None else memory.ctypes.data, stride) for kind, tile, memory, stride in steps
     ]
-    library.attenuator_amx_run((Step * len(made))(*made), len(made))
+    library.attenuator_amx_run((Step * len(records))(*records), len(records))
 
 
 def guarded(rows: int, stride: int) -> Array:

@@ -75,9 +75,9 @@ FINE = {"registers": 64, "spill_stores": 0, "spill_loads": 0, "dynamic_shared": 
 def test_each_fault_is_named(checks: ModuleType, change: dict[str, int | None], expected: str | None) -> None:
     places = list(checks.SHARED_LIMIT)
     kernels = [checks.Kernel("K", place, **(FINE | change if place == "sm_86" else FINE)) for place in places]
-    found = list(checks.problems(kernels, places, "library.1.sm_120.ptx"))
-    assert len(found) == (expected is not None)
-    assert all(sentence.startswith(str(expected)) for sentence in found)
+    sentences = list(checks.problems(kernels, places, "library.1.sm_120.ptx"))
+    assert len(sentences) == (expected is not None)
+    assert all(sentence.startswith(str(expected)) for sentence in sentences)
 
 
 def test_missing_machine_code_is_named(checks: ModuleType) -> None:

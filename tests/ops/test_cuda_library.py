@@ -52,11 +52,11 @@ def test_half_precision_on_the_cpu(case: Case) -> None:
         with pytest.raises(InvalidGraph, match="float16"):
             open_session(model)
         return
-    found = open_session(model).run(None, inputs)
+    actual = open_session(model).run(None, inputs)
     for item in case.inputs:
         if item.data:
             inputs[item.name] = inputs[item.name].astype(np.float16).astype(np.float32)
-    for y, expected in zip(found, CPU.run(case, inputs), strict=True):
+    for y, expected in zip(actual, CPU.run(case, inputs), strict=True):
         np.testing.assert_allclose(y, expected, rtol=0, atol=2e-3 * max(1.0, float(np.abs(expected).max())))
 
 

@@ -21,15 +21,15 @@ every_device = pytest.mark.parametrize(
 )
 
 
-def probe(device: str, what: str, given: Array, out: Array) -> Array:
+def probe(device: str, what: str, inputs: Array, out: Array) -> Array:
     """Runs a probe; fills `out` and returns it."""
     built = ROOT / "build/cuda/ops" if device == "cuda" else Path(library_path()).parent
     function = ctypes.CDLL(str(built / "libattenuator_probe.so")).attenuator_probe
     function.restype = ctypes.c_char_p
-    given = np.ascontiguousarray(given)
-    sizes = [ctypes.c_int64(array.nbytes) for array in (given, out)]
+    inputs = np.ascontiguousarray(inputs)
+    sizes = [ctypes.c_int64(array.nbytes) for array in (inputs, out)]
     error = function(
-        what.encode(), ctypes.c_void_p(given.ctypes.data), sizes[0], ctypes.c_void_p(out.ctypes.data), sizes[1]
+        what.encode(), ctypes.c_void_p(inputs.ctypes.data), sizes[0], ctypes.c_void_p(out.ctypes.data), sizes[1]
     )
     if error is not None:
         raise RuntimeError(error.decode())
@@ -43,10 +43,10 @@ NOTHING = np.zeros(0, np.int32)
 @every_type
 def test_all_values_of_16_bits_widen_exactly(device: str, data: str) -> None:
     values = np.arange(2**16, dtype=np.uint16).view(TYPES[data])
-    found = probe(device, f"widen-{data}", values, np.empty(2**16, np.float32))
+    actual = probe(device, f"widen-{data}", values, np.empty(2**16, np.float32))
     expected = values.astype(np.float32)
-    same = found.view(np.uint32) == expected.view(np.uint32)
-    assert (same | (np.isnan(found) & np.isnan(expected))).all()
+    same = actual.view(np.uint32) == expected.view(np.uint32)
+    assert (same | (np.isnan(actual) & np.isnan(expected))).all()
 
 
 @every_device
@@ -59,21 +59,21 @@ def test_floats_are_rounded_to_nearest_ties_to_even(device: str, data: str) -> N
     floats = [every, middles, np.nextafter(middles, np.float32(-np.inf)), np.nextafter(middles, np.float32(np.inf))]
     bits = np.random.default_rng(1).integers(0, 2**32, 2**15, dtype=np.uint32)
     limits = np.float32([65519.996, 65520, 3.4e38, -3.4e38, 1e-45, -0.0])
-    given = np.concatenate([*floats, bits.view(np.float32), limits])
-    found = probe(device, f"narrow-{data}", given, np.empty(given.size, TYPES[data]))
+    inputs = np.concatenate([*floats, bits.view(np.float32), limits])
+    actual = probe(device, f"narrow-{data}", inputs, np.empty(inputs.size, TYPES[data]))
     with np.errstate(over="ignore", invalid="ignore"):
-        expected = given.astype(TYPES[data])
-    nan = np.isnan(given)
-    assert np.isnan(found[nan].astype(np.float32)).all()
-    assert (found.view(np.uint16) == expected.view(np.uint16))[~nan].all()
+        expected = inputs.astype(TYPES[data])
+    nan = np.isnan(inputs)
+    assert np.isnan(actual[nan].astype(np.float32)).all()
+    assert (actual.view(np.uint16) == expected.view(np.uint16))[~nan].all()
 
 
 @every_device
 def test_integer_products(device: str) -> None:
     rng = np.random.default_rng(2)
     a, b = rng.integers(-128, 128, (16, 32), np.int8), rng.integers(-128, 128, (32, 8), np.int8)
-    found = probe(device, "mma-int8", np.concatenate([a.ravel(), b.ravel()]), np.empty((16, 8), np.int32))
-    assert (found == a.astype(np.int32) @ b.astype(np.int32) + 1).all()
+    actual = probe(device, "mma-int8", np.concatenate([a.ravel(), b.ravel()]), np.empty((16, 8), np.int32))
+    assert (actual == a.astype(np.int32) @ b.astype(np.int32) + 1).all()
 
 
 @every_device
@@ -82,18 +82,18 @@ def test_floating_products(device: str, data: str) -> None:
     rng = np.random.default_rng(3)
     # Small integers: every sum is exact, in any order.
     a, b = (rng.integers(-8, 9, shape).astype(TYPES[data]) for shape in ((16, 16), (16, 8)))
-    found = probe(device, f"mma-{data}", np.concatenate([a.ravel(), b.ravel()]), np.empty((16, 8), np.float32))
-    assert (found == a.astype(np.float32) @ b.astype(np.float32) + 1).all()
+    actual = probe(device, f"mma-{data}", np.concatenate([a.ravel(), b.ravel()]), np.empty((16, 8), np.float32))
+    assert (actual == a.astype(np.float32) @ b.astype(np.float32) + 1).all()
 
 
 @every_device
 @pytest.mark.parametrize("way", ["straight", "transposed"])
 def test_matrix_loads(device: str, way: str) -> None:
     matrices = np.random.default_rng(4).permutation(256).astype(np.uint16).reshape(4, 8, 8)
-    found = probe(device, f"matrices-{way}", matrices, np.empty((32, 4, 2), np.uint16))
+    actual = probe(device, f"matrices-{way}", matrices, np.empty((32, 4, 2), np.uint16))
     stored = matrices.transpose(0, 2, 1) if way == "transposed" else matrices
     expected = stored.reshape(4, 32, 2).transpose(1, 0, 2)  # lane l: row l / 4, elements 2 (l % 4) and the next
-    assert (found == expected).all()
+    assert (actual == expected).all()
 
 
 @every_device
@@ -105,25 +105,25 @@ def test_exchanges_of_a_warp(device: str) -> None:
     ballot = sum(1 << int(i) for i in lane if mine[i] & 1)
     match = [sum(1 << int(j) for j in lane if mine[j] & 3 == mine[i] & 3) for i in lane]
     expected = np.array([*shuffles, [ballot] * 32, [0] * 32, [1] * 32, match, [mine.sum()] * 32, [mine.max()] * 32])
-    found = probe(device, "exchanges", mine, np.empty((10, 32), np.int32))
-    assert (found.view(np.uint32) == expected & 0xFFFFFFFF).all()
+    actual = probe(device, "exchanges", mine, np.empty((10, 32), np.int32))
+    assert (actual.view(np.uint32) == expected & 0xFFFFFFFF).all()
 
 
 @every_device
 @pytest.mark.parametrize("threads", [32, 96, 1024])
 def test_barriers_and_shared_atomics(device: str, threads: int) -> None:
-    found = probe(device, "barriers", NOTHING, np.empty(threads + 1, np.int32))
+    actual = probe(device, "barriers", NOTHING, np.empty(threads + 1, np.int32))
     others = np.arange(threads)[::-1]
-    assert (found[:-1] == others).all()
-    assert found[-1] == others[np.arange(threads) % 32 != 5].sum()
+    assert (actual[:-1] == others).all()
+    assert actual[-1] == others[np.arange(threads) % 32 != 5].sum()
 
 
 @every_device
 def test_asynchronous_copies_fill_with_zeros(device: str) -> None:
-    given = np.random.default_rng(6).integers(1, 256, (32, 16), np.uint8)
-    found = probe(device, "copies", given, np.empty((32, 16), np.uint8))
-    assert (found[::2] == given[::2]).all()
-    assert not found[1::2].any()
+    inputs = np.random.default_rng(6).integers(1, 256, (32, 16), np.uint8)
+    actual = probe(device, "copies", inputs, np.empty((32, 16), np.uint8))
+    assert (actual[::2] == inputs[::2]).all()
+    assert not actual[1::2].any()
 
 
 def test_the_order_of_threads_is_what_the_variable_says(monkeypatch: pytest.MonkeyPatch) -> None:

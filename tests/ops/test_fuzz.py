@@ -100,12 +100,12 @@ def test_hostile_weights_give_outputs_of_the_right_shape(case: Case) -> None:
 
 
 def test_many_batches_are_sampled() -> None:
-    """Else what is tested above would be exact attention under MCA's name."""
+    """Otherwise the tests above would run exact attention only."""
     rng = np.random.default_rng(17)
     sampled = [case for case in CASES if case.attributes.get("estimator") == "sampled"]
-    found = []
+    approximated = []
     for case in sampled * 10:
         if case.attributes["queries"] == "all":
             inputs = make_inputs(case, random_lengths(rng), int(rng.integers(2**31)))
-            found.append((run(case.operator.name, inputs, case.attributes)[1] < 1.0).any())
-    assert np.mean(found) > 0.3
+            approximated.append((run(case.operator.name, inputs, case.attributes)[1] < 1.0).any())
+    assert np.mean(approximated) > 0.3

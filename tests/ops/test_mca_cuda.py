@@ -12,7 +12,7 @@ from cases import Case, defaults, make_inputs, same_bits, split, take, variants
 from devices import RAGGED_ON_HOST
 from harness import BY_NAME, Array, AttributeValue, offsets, run
 from harness_cuda import DATA_TYPES, library_path, run_on_device
-from mca_cases import ESTIMATORS, clear_heads, inputs
+from mca_cases import ESTIMATORS, clear_heads, mca_inputs
 
 from attenuator.errors import EngineError
 from attenuator.ops.mca import reference, reference_plan, rule
@@ -25,29 +25,29 @@ ORDERS = ("forward", "backward", "1")
 MARGIN = 2e-4  # relative, of an alpha: far more than rounding moves a decision
 
 
-def rounded(given: dict[str, Array], data: str) -> dict[str, Array]:
+def rounded(inputs: dict[str, Array], data: str) -> dict[str, Array]:
     """The inputs as the device sees them, in float32."""
     return {
         name: value if name in SHARED else value.astype(DATA_TYPES[data]).astype(np.float32)
-        for name, value in given.items()
+        for name, value in inputs.items()
     }
 
 
-def device(given: dict[str, Array], attributes: dict[str, AttributeValue], data: str = "float") -> list[Array]:
-    return run_on_device("mca", given, attributes, data)
+def device(inputs: dict[str, Array], attributes: dict[str, AttributeValue], data: str = "float") -> list[Array]:
+    return run_on_device("mca", inputs, attributes, data)
 
 
-def check(given: dict[str, Array], attributes: dict[str, AttributeValue], data: str = "float") -> Array:
+def check(inputs: dict[str, Array], attributes: dict[str, AttributeValue], data: str = "float") -> Array:
     """Compares every clear head with the reference, in float with the CPU operator too; returns value_flops."""
-    given = rounded(given, data)
-    output, flops = device(given, attributes, data)
-    expected, expected_flops = reference.mca_attention(**given, **attributes)  # type: ignore[arg-type]
-    clear = clear_heads(given, attributes)
+    inputs = rounded(inputs, data)
+    output, flops = device(inputs, attributes, data)
+    expected, expected_flops = reference.mca_attention(**inputs, **attributes)  # type: ignore[arg-type]
+    clear = clear_heads(inputs, attributes)
     assert clear.mean() > 0.7
-    batch = np.arange(len(given["alpha"]))
-    rows = batch if attributes.get("queries") == "first" else np.repeat(batch, np.diff(given["cu_seqlens"]))
+    batch = np.arange(len(inputs["alpha"]))
+    rows = batch if attributes.get("queries") == "first" else np.repeat(batch, np.diff(inputs["cu_seqlens"]))
     whole = clear.all(axis=1)
-    on_cpu, cpu_flops = run("mca", given, attributes) if data == "float" else (expected, expected_flops)
+    on_cpu, cpu_flops = run("mca", inputs, attributes) if data == "float" else (expected, expected_flops)
     for other, other_flops in ((expected, expected_flops), (on_cpu, cpu_flops)):
         error = np.abs(output - other).reshape(len(rows), int(attributes["num_heads"]), -1).max(axis=2, initial=0)
         assert error[clear[rows]].max(initial=0) < TOLERANCE[data] * np.abs(expected).max(initial=1)
@@ -62,13 +62,13 @@ def test_the_library_is_built() -> None:
 @pytest.mark.parametrize("data", DATA_TYPES)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_variant(case: Case, data: str) -> None:
-    given = make_inputs(case, (17, 64, 1, 0, 5, 33))
-    flops = check(given, case.attributes, data)
+    inputs = make_inputs(case, (17, 64, 1, 0, 5, 33))
+    flops = check(inputs, case.attributes, data)
     assert flops.min() < 1.0, "nothing was approximated"
 
 
 def test_the_batch_that_every_operator_is_tested_with_is_approximated() -> None:
-    """Else the promises that all operators share would be checked of exact attention alone."""
+    """Otherwise the tests that all operators share would run exact attention only."""
     case = defaults(BY_NAME["mca"])
     assert device(make_inputs(case, RAGGED_ON_HOST), case.attributes)[1].min() < 1.0
 
@@ -78,17 +78,17 @@ def test_the_batch_that_every_operator_is_tested_with_is_approximated() -> None:
     ("heads", "head_dim", "channels"), [(1, 8, 200), (3, 12, 97), (2, 48, 96), (1, 80, 150), (1, 130, 60)]
 )
 def test_odd_shapes_of_ragged_batches(estimator: str, heads: int, head_dim: int, channels: int) -> None:
-    given = inputs((64, 0, 1, 110), heads, head_dim, channels)
-    given["alpha"][0] = 1.0
-    flops = check(given, {"num_heads": heads, "estimator": estimator, "layer": 3})
+    inputs = mca_inputs((64, 0, 1, 110), heads, head_dim, channels)
+    inputs["alpha"][0] = 1.0
+    flops = check(inputs, {"num_heads": heads, "estimator": estimator, "layer": 3})
     assert flops[0] < 1.0, "nothing was approximated"
 
 
 @pytest.mark.parametrize("data", ["float16", "bfloat16"])
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_half_types(estimator: str, data: str) -> None:
-    given = inputs((70, 1, 40), 2, 32, 200)
-    flops = check(given, {"num_heads": 2, "estimator": estimator}, data)
+    inputs = mca_inputs((70, 1, 40), 2, 32, 200)
+    flops = check(inputs, {"num_heads": 2, "estimator": estimator}, data)
     assert flops.min() < 1.0, "nothing was approximated"
 
 
@@ -96,32 +96,32 @@ def test_half_types(estimator: str, data: str) -> None:
 @pytest.mark.parametrize("window", [3, 50, 200])
 @pytest.mark.parametrize("global_tokens", [0, 1])
 def test_windows(estimator: str, window: int, global_tokens: int) -> None:
-    given = inputs((90, 17, 0, 150), 1, 24, 260)
+    inputs = mca_inputs((90, 17, 0, 150), 1, 24, 260)
     attributes: dict[str, AttributeValue] = {"window": window, "global_tokens": global_tokens}
-    check(given, {"num_heads": 1, "estimator": estimator, **attributes})
+    check(inputs, {"num_heads": 1, "estimator": estimator, **attributes})
 
 
 def questions(
-    given: dict[str, Array],
+    inputs: dict[str, Array],
     attributes: dict[str, AttributeValue],
     probe: Callable[[int, int], rule.Probe] = rule.probe_of,
 ) -> list[dict[str, Any]]:
-    """What the reference asks `promising`, head after head, with the operator's probe or another one."""
+    """The arguments of each call of `probe_pays` by the reference, in order of heads, with any probe."""
     asked: list[dict[str, Any]] = []
 
     def record(*arguments: object) -> bool:
-        asked.append(dict(inspect.signature(reference_plan.promising).bind(*arguments).arguments))
-        return reference_plan.promising(**asked[-1])
+        asked.append(dict(inspect.signature(reference_plan.probe_pays).bind(*arguments).arguments))
+        return reference_plan.probe_pays(**asked[-1])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reference, "promising", record)
+        patch.setattr(reference, "probe_pays", record)
         patch.setattr(reference, "probe_of", probe)
-        reference.mca_attention(**given, **attributes)  # type: ignore[arg-type]
+        reference.mca_attention(**inputs, **attributes)  # type: ignore[arg-type]
     return asked
 
 
-def answers(given: dict[str, Array], attributes: dict[str, AttributeValue]) -> list[bool]:
-    return [reference_plan.promising(**question) for question in questions(given, attributes)]
+def answers(inputs: dict[str, Array], attributes: dict[str, AttributeValue]) -> list[bool]:
+    return [reference_plan.probe_pays(**question) for question in questions(inputs, attributes)]
 
 
 def threshold(question: dict[str, Any]) -> float:
@@ -129,24 +129,24 @@ def threshold(question: dict[str, Any]) -> float:
     low, high = 0.0, 1.0
     for _ in range(30):
         alpha = (low + high) / 2
-        low, high = (low, alpha) if reference_plan.promising(**question | {"alpha": alpha}) else (alpha, high)
+        low, high = (low, alpha) if reference_plan.probe_pays(**question | {"alpha": alpha}) else (alpha, high)
     return high
 
 
 def alike(length: int, heads: int, head_dim: int, channels: int, sharpness: float) -> dict[str, Array]:
     """One sequence of rows with much in common, which `deterministic` too approximates; alpha 1."""
-    given = inputs((length,), heads, head_dim, channels, sharpness=sharpness)
-    given["hidden"] += 2 * np.random.default_rng(1).standard_normal(channels).astype(np.float32)
-    given["alpha"][:] = 1.0
-    return given
+    inputs = mca_inputs((length,), heads, head_dim, channels, sharpness=sharpness)
+    inputs["hidden"] += 2 * np.random.default_rng(1).standard_normal(channels).astype(np.float32)
+    inputs["alpha"][:] = 1.0
+    return inputs
 
 
-def repeated(given: dict[str, Array], alphas: Sequence[float]) -> dict[str, Array]:
+def repeated(inputs: dict[str, Array], alphas: Sequence[float]) -> dict[str, Array]:
     """One sequence for every alpha."""
-    tokens = {name: np.tile(given[name], (len(alphas), 1)) for name in ("query", "key", "hidden")}
-    cu_seqlens = offsets([len(given["key"])] * len(alphas))
-    seed = np.repeat(given["seed"], len(alphas))
-    return given | tokens | {"alpha": np.array(alphas, np.float32), "cu_seqlens": cu_seqlens, "seed": seed}
+    tokens = {name: np.tile(inputs[name], (len(alphas), 1)) for name in ("query", "key", "hidden")}
+    cu_seqlens = offsets([len(inputs["key"])] * len(alphas))
+    seed = np.repeat(inputs["seed"], len(alphas))
+    return inputs | tokens | {"alpha": np.array(alphas, np.float32), "cu_seqlens": cu_seqlens, "seed": seed}
 
 
 @pytest.mark.parametrize("estimator", ["sampled", "deterministic"])
@@ -167,20 +167,20 @@ def repeated(given: dict[str, Array], alphas: Sequence[float]) -> dict[str, Arra
 def test_probes_that_say_no_and_probes_that_say_yes(
     estimator: str, length: int, window: int, global_tokens: int, head_dim: int, channels: int, data: str
 ) -> None:
-    """Next to the alphas from which on two heads are promising: both probes say no, one does, none does."""
-    given = alike(length, 2, head_dim, channels, 0.1)
+    """At alphas just below, between and above the thresholds of two heads: 0, 1 and 2 probes say that it pays."""
+    inputs = alike(length, 2, head_dim, channels, 0.1)
     probe = rule.probe_of(length, window)
     # The last rows of the probe matter; under a window a "no" is worth more than the maxima cost.
     last = probe.first_row + probe.rows
-    given["query"][probe.first_row if window else last - 32 : last] *= np.float32(2.5 if window else 1.5)
-    given = rounded(given, data)
+    inputs["query"][probe.first_row if window else last - 32 : last] *= np.float32(2.5 if window else 1.5)
+    inputs = rounded(inputs, data)
     attributes: dict[str, AttributeValue] = {
         "num_heads": 2,
         "estimator": estimator,
         "window": window,
         "global_tokens": global_tokens,
     }
-    limits = [threshold(question) for question in questions(given, attributes)]
+    limits = [threshold(question) for question in questions(inputs, attributes)]
     low, high = sorted(limits)
     assert low * (1 + 4 * MARGIN) < high < 1
 
@@ -189,31 +189,31 @@ def test_probes_that_say_no_and_probes_that_say_yes(
     if length > 65:
         wrong += [replace(probe, rows=128)] if not window else [replace(probe, first_row=probe.first_row + 64)]
     for other in wrong:
-        limits_of_other = [threshold(question) for question in questions(given, attributes, lambda *_, p=other: p)]
+        limits_of_other = [threshold(question) for question in questions(inputs, attributes, lambda *_, p=other: p)]
         assert np.abs(np.divide(limits_of_other, limits) - 1).max() > 2 * MARGIN
 
-    given = repeated(given, [low * (1 - MARGIN), (low + high) / 2, high * (1 + MARGIN)])
+    inputs = repeated(inputs, [low * (1 - MARGIN), (low + high) / 2, high * (1 + MARGIN)])
     first = limits[0] == low
-    assert answers(given, attributes) == [False, False, first, not first, True, True]
-    flops = check(given, attributes, data)
+    assert answers(inputs, attributes) == [False, False, first, not first, True, True]
+    flops = check(inputs, attributes, data)
     assert flops[0] == 1.0
     assert flops[2] < flops[1] < 1.0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reference, "promising", lambda *_: True)
-        without = reference.mca_attention(**given, **attributes)[1]  # type: ignore[arg-type]
+        patch.setattr(reference, "probe_pays", lambda *_: True)
+        without = reference.mca_attention(**inputs, **attributes)[1]  # type: ignore[arg-type]
     assert without[0] < 1.0, "the first sequence would be exact without a probe too"
 
 
 @pytest.mark.parametrize("estimator", ["sampled", "deterministic"])
 def test_all_maxima_may_take_back_what_the_probe_promised(estimator: str) -> None:
-    given = alike(150, 1, 32, 300, 0.0)
-    given["alpha"][:] = 0.47
-    given["key"] *= 8 / np.linalg.norm(given["key"], axis=1, keepdims=True)
+    inputs = alike(150, 1, 32, 300, 0.0)
+    inputs["alpha"][:] = 0.47
+    inputs["key"] *= 8 / np.linalg.norm(inputs["key"], axis=1, keepdims=True)
     # The probe's rows see all tokens alike, each of the others two of them, and one of these sees each.
-    given["query"][64:] = given["key"][64:] + given["key"][:-64]
+    inputs["query"][64:] = inputs["key"][64:] + inputs["key"][:-64]
     attributes: dict[str, AttributeValue] = {"num_heads": 1, "estimator": estimator}
-    assert answers(given, attributes) == [True]
-    assert check(given, attributes)[0] == 1.0
+    assert answers(inputs, attributes) == [True]
+    assert check(inputs, attributes)[0] == 1.0
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
@@ -223,40 +223,40 @@ def test_all_maxima_may_take_back_what_the_probe_promised(estimator: str) -> Non
 )
 def test_who_is_asked(estimator: str, length: int, window: int, channels: int, asked: int) -> None:
     """Not a head whose rows are all the probe's, nor one that is exact from the start, nor `paper`."""
-    given = alike(length, 1, 8, channels, 0.02)
+    inputs = alike(length, 1, 8, channels, 0.02)
     attributes: dict[str, AttributeValue] = {"num_heads": 1, "estimator": estimator, "window": window}
-    assert len(questions(given, attributes)) == (0 if estimator == "paper" else asked)
-    flops = check(given, attributes)
+    assert len(questions(inputs, attributes)) == (0 if estimator == "paper" else asked)
+    flops = check(inputs, attributes)
     assert (flops[0] < 1.0) == (length < 769 or estimator == "paper")
 
 
 @pytest.mark.parametrize("window", [0, 5])
 @pytest.mark.parametrize("global_tokens", [0, 1])
 def test_first_row_alone(window: int, global_tokens: int) -> None:
-    given = inputs((40, 1, 0, 90, 5), 2, 24, 50, first=True)
-    given["alpha"][3] = 0
+    inputs = mca_inputs((40, 1, 0, 90, 5), 2, 24, 50, first=True)
+    inputs["alpha"][3] = 0
     attributes: dict[str, AttributeValue] = {"window": window, "global_tokens": global_tokens}
-    check(given, {"num_heads": 2, "queries": "first", **attributes})
-    assert not device(given, {"num_heads": 2, "queries": "first"})[0][2].any()
+    check(inputs, {"num_heads": 2, "queries": "first", **attributes})
+    assert not device(inputs, {"num_heads": 2, "queries": "first"})[0][2].any()
 
 
 @pytest.mark.parametrize("data", DATA_TYPES)
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_alpha_0_is_exact_attention(estimator: str, data: str) -> None:
-    given = rounded(inputs((50, 7), 2, 16, 30), data)
-    given["alpha"][:] = 0
-    output, flops = device(given, {"num_heads": 2, "estimator": estimator}, data)
-    values = given["hidden"].astype(np.float64) @ given["value_weight"] + given["value_bias"]
-    expected = softmax_attention(given["query"], given["key"], values, given["cu_seqlens"], num_heads=2)
+    inputs = rounded(mca_inputs((50, 7), 2, 16, 30), data)
+    inputs["alpha"][:] = 0
+    output, flops = device(inputs, {"num_heads": 2, "estimator": estimator}, data)
+    values = inputs["hidden"].astype(np.float64) @ inputs["value_weight"] + inputs["value_bias"]
+    expected = softmax_attention(inputs["query"], inputs["key"], values, inputs["cu_seqlens"], num_heads=2)
     assert np.abs(output - expected).max() < TOLERANCE[data] * np.abs(expected).max()
     assert (flops == 1).all()
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_from_tiny_to_the_largest_alpha(estimator: str) -> None:
-    given = inputs((60,) * 5, 1, 16, 150)
-    given["alpha"] = np.array([1e-30, 0.02, 0.1, 0.5, 1.0], np.float32)
-    flops = check(given, {"num_heads": 1, "estimator": estimator})
+    inputs = mca_inputs((60,) * 5, 1, 16, 150)
+    inputs["alpha"] = np.array([1e-30, 0.02, 0.1, 0.5, 1.0], np.float32)
+    flops = check(inputs, {"num_heads": 1, "estimator": estimator})
     assert (np.diff(flops) <= 0).all()
     assert flops[0] == 1
     assert flops[-1] < 0.7
@@ -264,57 +264,57 @@ def test_from_tiny_to_the_largest_alpha(estimator: str) -> None:
 
 def test_one_group_shares_its_largest_r() -> None:
     """Many tokens of equal r: who shares with whom hangs on the order of tokens, which has to be the CPU's."""
-    given = inputs((100,), 1, 16, 200)
+    inputs = mca_inputs((100,), 1, 16, 200)
     for k in range(4):
-        given["key"][k::9] = given["key"][k]
-    given["alpha"][:] = 1.0
-    assert check(given, {"num_heads": 1})[0] < 1
+        inputs["key"][k::9] = inputs["key"][k]
+    inputs["alpha"][:] = 1.0
+    assert check(inputs, {"num_heads": 1})[0] < 1
 
 
 def test_more_columns_than_are_listed_at_a_time() -> None:
-    given = inputs((130,), 1, 8, 1100, sharpness=0.0)
-    given["alpha"][:] = 0.053
-    assert 0 < check(given, {"num_heads": 1})[0] < 1
+    inputs = mca_inputs((130,), 1, 8, 1100, sharpness=0.0)
+    inputs["alpha"][:] = 0.053
+    assert 0 < check(inputs, {"num_heads": 1})[0] < 1
 
 
 def test_zero_and_broken_weights() -> None:
     """A head without a weight is exact, as is one whose weight is not finite; so are columns of zeros."""
-    given = inputs((40,), 3, 16, 120)
-    given["alpha"][:] = 1.0
-    given["value_weight"][:, :16] = 0
-    given["value_weight"][::2, 16:32] = 0
-    given["value_weight"][5, 40] = np.inf
+    inputs = mca_inputs((40,), 3, 16, 120)
+    inputs["alpha"][:] = 1.0
+    inputs["value_weight"][:, :16] = 0
+    inputs["value_weight"][::2, 16:32] = 0
+    inputs["value_weight"][5, 40] = np.inf
     for estimator in ESTIMATORS:
         attributes: dict[str, AttributeValue] = {"num_heads": 3, "estimator": estimator}
-        output, flops = device(given, attributes)
-        on_cpu, cpu_flops = run("mca", given, attributes)
+        output, flops = device(inputs, attributes)
+        on_cpu, cpu_flops = run("mca", inputs, attributes)
         np.testing.assert_allclose(output[:, :32], on_cpu[:, :32], atol=2e-5)
         np.testing.assert_array_equal(np.isfinite(output), np.isfinite(on_cpu))
         np.testing.assert_allclose(flops, cpu_flops, rtol=1e-6)
 
 
 def test_deterministic_stays_within_its_bound() -> None:
-    given = inputs((60, 33), 2, 16, 80)
-    output, flops = device(given, {"num_heads": 2, "estimator": "deterministic"})
+    inputs = mca_inputs((60, 33), 2, 16, 80)
+    output, flops = device(inputs, {"num_heads": 2, "estimator": "deterministic"})
     assert flops.min() < 1
-    values = given["hidden"].astype(np.float64) @ given["value_weight"] + given["value_bias"]
-    exact = softmax_attention(given["query"], given["key"], values, given["cu_seqlens"], num_heads=2)
-    for b, (begin, end) in enumerate(zip(given["cu_seqlens"][:-1], given["cu_seqlens"][1:], strict=True)):
-        beta = np.linalg.norm(given["hidden"][begin:end], axis=1).mean()
+    values = inputs["hidden"].astype(np.float64) @ inputs["value_weight"] + inputs["value_bias"]
+    exact = softmax_attention(inputs["query"], inputs["key"], values, inputs["cu_seqlens"], num_heads=2)
+    for b, (begin, end) in enumerate(zip(inputs["cu_seqlens"][:-1], inputs["cu_seqlens"][1:], strict=True)):
+        beta = np.linalg.norm(inputs["hidden"][begin:end], axis=1).mean()
         for head in (slice(0, 16), slice(16, 32)):
             error = np.linalg.norm(output[begin:end, head] - exact[begin:end, head], axis=1)
-            assert (error <= given["alpha"][b] * beta * np.linalg.norm(given["value_weight"][:, head])).all()
+            assert (error <= inputs["alpha"][b] * beta * np.linalg.norm(inputs["value_weight"][:, head])).all()
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_sequence_does_not_depend_on_its_batch(case: Case) -> None:
     data = "float16" if case.attributes["global_tokens"] else "float"
-    given = make_inputs(case, (17, 64, 1), seed=3)
-    given["alpha"][:] = [0.5, 1.0, 0.0]
-    together = split(case, run_on_device("mca", given, case.attributes, data), given["cu_seqlens"])
+    inputs = make_inputs(case, (17, 64, 1), seed=3)
+    inputs["alpha"][:] = [0.5, 1.0, 0.0]
+    together = split(case, run_on_device("mca", inputs, case.attributes, data), inputs["cu_seqlens"])
     assert together[1][1] < 1.0, "nothing was approximated"
     order = [2, 1]
-    some = take(case, given, order)
+    some = take(case, inputs, order)
     apart = split(case, run_on_device("mca", some, case.attributes, data), some["cu_seqlens"])
     for place, b in enumerate(order):
         assert same_bits(apart[place], together[b])
@@ -322,26 +322,26 @@ def test_a_sequence_does_not_depend_on_its_batch(case: Case) -> None:
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_a_probed_sequence_does_not_depend_on_its_batch(estimator: str) -> None:
-    given = inputs((9, 140), 1, 20, 300, sharpness=0.1)
-    given["alpha"][:] = 1.0
+    inputs = mca_inputs((9, 140), 1, 20, 300, sharpness=0.1)
+    inputs["alpha"][:] = 1.0
     attributes: dict[str, AttributeValue] = {"num_heads": 1, "estimator": estimator}
-    together = run_on_device("mca", given, attributes, "float")
+    together = run_on_device("mca", inputs, attributes, "float")
     assert together[1][1] < 1.0, "nothing was approximated"
-    alone = {name: given[name][9:] for name in ("query", "key", "hidden")} | {"cu_seqlens": offsets([140])}
-    alone = given | alone | {name: given[name][1:] for name in ("alpha", "seed")}
+    alone = {name: inputs[name][9:] for name in ("query", "key", "hidden")} | {"cu_seqlens": offsets([140])}
+    alone = inputs | alone | {name: inputs[name][1:] for name in ("alpha", "seed")}
     assert same_bits(run_on_device("mca", alone, attributes, "float"), [together[0][9:], together[1][1:]])
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize(("window", "global_tokens"), [(0, 0), (9, 1)])
 def test_any_order_of_threads(estimator: str, window: int, global_tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = inputs((140, 9), 1, 20, 300, sharpness=0.1)
-    given["alpha"][:] = 1.0
+    inputs = mca_inputs((140, 9), 1, 20, 300, sharpness=0.1)
+    inputs["alpha"][:] = 1.0
     attributes: dict[str, AttributeValue] = {"window": window, "global_tokens": global_tokens}
     results = []
     for order in ORDERS:
         monkeypatch.setenv("ATTENUATOR_ON_HOST_ORDER", order)
-        results.append(device(given, {"num_heads": 1, "estimator": estimator, **attributes}))
+        results.append(device(inputs, {"num_heads": 1, "estimator": estimator, **attributes}))
     assert results[0][1][0] < 1
     assert all(same_bits(results[0], other) for other in results[1:])
 
@@ -350,15 +350,15 @@ def test_any_order_of_threads(estimator: str, window: int, global_tokens: int, m
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize("queries", ["all", "first"])
 def test_a_sequence_that_is_not_finite_is_nan_as_a_whole(name: str, estimator: str, queries: str) -> None:
-    given = inputs((64, 20, 10), 1, 16, 120, sharpness=0.1, first=queries == "first")
-    given["alpha"][:] = 1.0
-    rows = offsets([1, 1, 1]) if queries == "first" else given["cu_seqlens"]
+    inputs = mca_inputs((64, 20, 10), 1, 16, 120, sharpness=0.1, first=queries == "first")
+    inputs["alpha"][:] = 1.0
+    rows = offsets([1, 1, 1]) if queries == "first" else inputs["cu_seqlens"]
     row = 1 if queries == "first" and name == "query" else 75
     attributes: dict[str, AttributeValue] = {"num_heads": 1, "estimator": estimator, "queries": queries}
-    before, flops_before = device(given, attributes)
+    before, flops_before = device(inputs, attributes)
     assert flops_before[0] < 1.0, "nothing was approximated"
-    given[name][row, 3] = np.inf
-    output, flops = device(given, attributes)
+    inputs[name][row, 3] = np.inf
+    output, flops = device(inputs, attributes)
     assert np.isnan(output[rows[1] : rows[2]]).all()
     assert flops[1] == 1
     others = np.r_[0 : rows[1], rows[2] : rows[3]]
@@ -368,29 +368,29 @@ def test_a_sequence_that_is_not_finite_is_nan_as_a_whole(name: str, estimator: s
 @pytest.mark.parametrize("lengths", [(), (0,), (0, 0)])
 @pytest.mark.parametrize("queries", ["all", "first"])
 def test_nothing_to_do(lengths: Sequence[int], queries: str) -> None:
-    given = inputs(lengths, 2, 8, 8, first=queries == "first")
-    output, flops = device(given, {"num_heads": 2, "queries": queries})
+    inputs = mca_inputs(lengths, 2, 8, 8, first=queries == "first")
+    output, flops = device(inputs, {"num_heads": 2, "queries": queries})
     assert not output.any()
     assert flops.tolist() == [1.0] * len(lengths)
 
 
 def test_more_sequences_than_a_launch_takes() -> None:
     lengths = [1, 2, 0, 5] * 20
-    check(inputs(lengths, 1, 8, 30), {"num_heads": 1})
+    check(mca_inputs(lengths, 1, 8, 30), {"num_heads": 1})
 
 
 def test_seed_and_layer_choose_the_samples() -> None:
-    given = inputs((60,), 1, 16, 150)
-    given["alpha"][:] = 1.0
-    one = device(given, {"num_heads": 1})[0]
-    other_seed = device(given | {"seed": given["seed"] + 1}, {"num_heads": 1})[0]
-    other_layer = device(given, {"num_heads": 1, "layer": 1})[0]
+    inputs = mca_inputs((60,), 1, 16, 150)
+    inputs["alpha"][:] = 1.0
+    one = device(inputs, {"num_heads": 1})[0]
+    other_seed = device(inputs | {"seed": inputs["seed"] + 1}, {"num_heads": 1})[0]
+    other_layer = device(inputs, {"num_heads": 1, "layer": 1})[0]
     assert np.abs(one - other_seed).max() > 1e-3
     assert np.abs(one - other_layer).max() > 1e-3
 
 
 def test_refusals_are_those_of_the_cpu() -> None:
-    given = inputs((3, 4), 2, 8, 8)
-    given["alpha"][1] = 1.5
+    inputs = mca_inputs((3, 4), 2, 8, 8)
+    inputs["alpha"][1] = 1.5
     with pytest.raises(EngineError, match=r"McaAttention: alpha\[1\] is 1.5, must be in \[0, 1\]"):
-        device(given, {"num_heads": 2})
+        device(inputs, {"num_heads": 2})

@@ -76,13 +76,13 @@ def make_problem(
 def sample(problem: dict[str, Array], alpha: float, copies: int, **attributes: AttributeValue) -> tuple[Array, Array]:
     """Outputs [copies, n, H, D] and value_flops [copies] of one sequence under seeds 0, 1, ..."""
     tokens = len(problem["key"])
-    given = dict(problem)
+    inputs = dict(problem)
     for name in ("query", "key", "hidden"):
-        given[name] = np.tile(problem[name], (copies, 1))
-    given["cu_seqlens"] = offsets([tokens] * copies)
-    given["alpha"] = np.full(copies, alpha, np.float32)
-    given["seed"] = np.arange(copies, dtype=np.int64)
-    output, flops = run("mca", given, {"num_heads": HEADS, **attributes}, 1, ("value_weight", "value_bias"))
+        inputs[name] = np.tile(problem[name], (copies, 1))
+    inputs["cu_seqlens"] = offsets([tokens] * copies)
+    inputs["alpha"] = np.full(copies, alpha, np.float32)
+    inputs["seed"] = np.arange(copies, dtype=np.int64)
+    output, flops = run("mca", inputs, {"num_heads": HEADS, **attributes}, 1, ("value_weight", "value_bias"))
     return output.reshape(copies, tokens, HEADS, HEAD_DIM).astype(np.float64), flops
 
 
@@ -389,7 +389,7 @@ def test_work_is_on_average_what_the_formula_for_r_says() -> None:
     problem = make_problem("gaussian", "gaussian", tokens=200, channels=channels)
     _, flops = sample(problem, 0.6, 100)
     maxima = attention(problem).max(axis=1)
-    r = np.ceil(reference_plan.wanted_samples(maxima, 200, float(np.float32(0.6))))
+    r = np.ceil(reference_plan.required_samples(maxima, 200, float(np.float32(0.6))))
     columns = np.where(r < np.ceil(rule.BREAK_EVEN * channels), r, channels)
     formula = columns.sum() / (HEADS * 200 * channels) + 1 / 200  # the mean row is projected too
     assert formula < flops.mean() < 1.15 * formula

@@ -88,9 +88,9 @@ def exact_and_rounded(device: Device, case: Case) -> dict[str, Array]:
 @pytest.mark.parametrize(("device", "case"), [*on_host(FEW), *on_cuda(ALL)])
 def test_exact_values_are_those_of_the_cpu(device: Device, case: Case) -> None:
     inputs = exact_and_rounded(device, case)
-    for found, expected in zip(device.run(case, inputs), CPU.run(case, inputs), strict=True):
+    for actual, expected in zip(device.run(case, inputs), CPU.run(case, inputs), strict=True):
         allowed = TOLERANCE[device.data] * max(1.0, float(np.abs(expected).max(initial=0)))
-        np.testing.assert_allclose(found, expected, rtol=0, atol=allowed)
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=allowed)
 
 
 @pytest.mark.parametrize(("device", "case"), on_host(FEW))
@@ -98,11 +98,11 @@ def test_no_result_depends_on_the_order_of_a_blocks_threads(
     device: Device, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inputs = make_inputs(case, device.ragged)
-    found = []
+    runs = []
     for order in ORDERS:
         monkeypatch.setenv("ATTENUATOR_ON_HOST_ORDER", order)
-        found.append(device.run(case, inputs))
-    assert all(same_bits(outputs, found[0]) for outputs in found[1:])
+        runs.append(device.run(case, inputs))
+    assert all(same_bits(outputs, runs[0]) for outputs in runs[1:])
 
 
 @pytest.mark.parametrize("operator", CUDA_OPERATORS, ids=lambda operator: operator.key)
@@ -122,10 +122,12 @@ def test_no_launch_asks_for_more_shared_memory_than_a_block_has(
     device: Device, case: Case, shared_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inputs = exact_and_rounded(device, case)
-    expected = device.run(case, inputs)
+    outputs = device.run(case, inputs)
     monkeypatch.setenv("ATTENUATOR_ON_HOST_SHARED", str(shared_bytes))
-    for found, before in zip(device.run(case, inputs), expected, strict=True):
-        np.testing.assert_allclose(found, before, rtol=0, atol=TOLERANCE[device.data] * max(1, np.abs(before).max()))
+    for actual, expected in zip(device.run(case, inputs), outputs, strict=True):
+        np.testing.assert_allclose(
+            actual, expected, rtol=0, atol=TOLERANCE[device.data] * max(1, np.abs(expected).max())
+        )
 
 
 @pytest.mark.parametrize("data", DATA_TYPES)

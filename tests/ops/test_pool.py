@@ -32,5 +32,5 @@ def test_mean_of_a_long_sequence_keeps_all_bits() -> None:
 
 
 def test_no_channels() -> None:
-    given = {"hidden": np.zeros((4, 0), np.float32), "cu_seqlens": offsets([1, 3])}
-    assert run("pool", given, {"mode": "mean"})[0].shape == (2, 0)
+    inputs = {"hidden": np.zeros((4, 0), np.float32), "cu_seqlens": offsets([1, 3])}
+    assert run("pool", inputs, {"mode": "mean"})[0].shape == (2, 0)

@@ -17,7 +17,7 @@ from attenuator.ops.softmax.reference import probabilities, softmax_attention, v
 LENGTHS = (1, 2, 7, 16, 0, 17, 33, 64, 65, 100, 129, 257)
 
 
-def inputs(
+def attention_inputs(
     lengths: tuple[int, ...], heads: int, head_dim: int, value_dim: int, first: bool = False
 ) -> dict[str, Array]:
     rng = np.random.default_rng([sum(lengths), heads, head_dim, value_dim])
@@ -30,30 +30,30 @@ def inputs(
     }
 
 
-def worst(given: dict[str, Array], attributes: dict[str, AttributeValue], threads: int = 1) -> float:
+def worst(inputs: dict[str, Array], attributes: dict[str, AttributeValue], threads: int = 1) -> float:
     """Largest error against the reference."""
-    expected = softmax_attention(**given, **attributes)  # type: ignore[arg-type]
-    return float(np.abs(run("softmax", given, attributes, threads)[0] - expected).max(initial=0))
+    expected = softmax_attention(**inputs, **attributes)  # type: ignore[arg-type]
+    return float(np.abs(run("softmax", inputs, attributes, threads)[0] - expected).max(initial=0))
 
 
 @pytest.mark.parametrize("head_dim", [8, 9, 16, 20, 31, 32, 48, 63, 64, 65, 80, 96, 100, 128, 200, 256])
 @pytest.mark.parametrize("heads", [1, 3])
 def test_head_dims(head_dim: int, heads: int) -> None:
-    assert worst(inputs(LENGTHS, heads, head_dim, head_dim), {"num_heads": heads}) < 5e-6
+    assert worst(attention_inputs(LENGTHS, heads, head_dim, head_dim), {"num_heads": heads}) < 5e-6
 
 
 @pytest.mark.parametrize("value_dim", [8, 13, 24, 64, 256])
 @pytest.mark.parametrize("queries", ["all", "first"])
 def test_value_dim_of_its_own(value_dim: int, queries: str) -> None:
-    given = inputs(LENGTHS, 2, 40, value_dim, queries == "first")
-    assert worst(given, {"num_heads": 2, "queries": queries}) < 5e-6
+    inputs = attention_inputs(LENGTHS, 2, 40, value_dim, queries == "first")
+    assert worst(inputs, {"num_heads": 2, "queries": queries}) < 5e-6
 
 
 @pytest.mark.parametrize(
     "length", [*range(1, 40), 47, 48, 49, 63, 64, 65, 79, 80, 81, 127, 128, 129, 191, 192, 193, 320]
 )
 def test_every_small_length(length: int) -> None:
-    assert worst(inputs((length,), 1, 24, 24), {"num_heads": 1}) < 5e-6
+    assert worst(attention_inputs((length,), 1, 24, 24), {"num_heads": 1}) < 5e-6
 
 
 @pytest.mark.parametrize("window", [1, 2, 7, 63, 64, 65, 128, 256, 2**30])
@@ -63,7 +63,7 @@ def test_windows(window: int, global_tokens: int, queries: str) -> None:
     attributes: dict[str, AttributeValue] = {
         "num_heads": 2, "window": window, "global_tokens": global_tokens, "queries": queries
     }  # fmt: skip
-    assert worst(inputs((*LENGTHS, 500), 2, 24, 16, queries == "first"), attributes, threads=2) < 5e-6
+    assert worst(attention_inputs((*LENGTHS, 500), 2, 24, 16, queries == "first"), attributes, threads=2) < 5e-6
 
 
 def test_reference_window_is_longformers() -> None:
@@ -76,7 +76,7 @@ def test_reference_window_is_longformers() -> None:
 
 @pytest.mark.parametrize("scale", [0.0, 1.0, -0.5, 3.0])
 def test_scale(scale: float) -> None:
-    assert worst(inputs((50, 3), 2, 16, 16), {"num_heads": 2, "scale": scale}) < 2e-5
+    assert worst(attention_inputs((50, 3), 2, 16, 16), {"num_heads": 2, "scale": scale}) < 2e-5
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -84,10 +84,10 @@ def test_scale(scale: float) -> None:
 @pytest.mark.parametrize("more", [{}, {"queries": "first"}, {"window": 9, "global_tokens": 1}], ids=str)
 def test_scale_of_any_size(size: float, sign: int, more: dict[str, AttributeValue]) -> None:
     """Scores of usual size; with 1e-38 they overflow float32 where the scale is not there yet."""
-    given = inputs((50, 3, 90), 2, 16, 16, "queries" in more)
-    given["query"] *= size**-0.5
-    given["key"] *= size**-0.5
-    assert worst(given, {"num_heads": 2, "scale": sign * size, **more}) < 2e-5
+    inputs = attention_inputs((50, 3, 90), 2, 16, 16, "queries" in more)
+    inputs["query"] *= size**-0.5
+    inputs["key"] *= size**-0.5
+    assert worst(inputs, {"num_heads": 2, "scale": sign * size, **more}) < 2e-5
 
 
 @pytest.mark.parametrize("queries", ["all", "first"])
@@ -95,25 +95,25 @@ def test_scale_of_any_size(size: float, sign: int, more: dict[str, AttributeValu
 def test_scores_that_overflow_before_a_scale_of_usual_size_are_infinite(
     scale: float, infinite: bool, queries: str
 ) -> None:
-    given = inputs((30,), 1, 16, 16, queries == "first")
-    given["query"][0] = np.copysign(1e19, scale)
-    given["key"][7] = 3e18  # 4.8e38 with that query
-    output = run("softmax", given, {"num_heads": 1, "scale": scale, "queries": queries})[0]
+    inputs = attention_inputs((30,), 1, 16, 16, queries == "first")
+    inputs["query"][0] = np.copysign(1e19, scale)
+    inputs["key"][7] = 3e18  # 4.8e38 with that query
+    output = run("softmax", inputs, {"num_heads": 1, "scale": scale, "queries": queries})[0]
     assert np.isnan(output[0]).all() == infinite
     assert np.isfinite(output[1:]).all()
     if not infinite:
-        expected = softmax_attention(**given, num_heads=1, scale=scale, queries=queries)
+        expected = softmax_attention(**inputs, num_heads=1, scale=scale, queries=queries)
         np.testing.assert_allclose(output[0], expected[0], atol=1e-6)
 
 
 def test_first_is_the_first_row_of_all() -> None:
     lengths = (5, 200, 0, 700)
-    given = inputs(lengths, 2, 32, 32)
+    inputs = attention_inputs(lengths, 2, 32, 32)
     for window, global_tokens in ((0, 0), (50, 0), (50, 1)):
         attributes: dict[str, AttributeValue] = {"num_heads": 2, "window": window, "global_tokens": global_tokens}
-        rows = given["cu_seqlens"][:-1][[0, 1, 3]]
-        every = run("softmax", given, attributes)[0][rows]
-        first = given | {"query": given["query"][given["cu_seqlens"][[0, 1, 0, 3]]]}
+        rows = inputs["cu_seqlens"][:-1][[0, 1, 3]]
+        every = run("softmax", inputs, attributes)[0][rows]
+        first = inputs | {"query": inputs["query"][inputs["cu_seqlens"][[0, 1, 0, 3]]]}
         output = run("softmax", first, attributes | {"queries": "first"})[0]
         np.testing.assert_allclose(output[[0, 1, 3]], every, atol=2e-6)
         assert not output[2].any()
@@ -122,94 +122,94 @@ def test_first_is_the_first_row_of_all() -> None:
 @pytest.mark.parametrize("size", [30.0, 1e3, 1e6, 1e15])
 def test_heavy_tails(size: float) -> None:
     """Scores far beyond exp's range: the softmax is then one key, exactly."""
-    given = inputs((70, 9), 1, 16, 16)
-    given["key"][::7] *= size
-    output = run("softmax", given, {"num_heads": 1})[0]
+    inputs = attention_inputs((70, 9), 1, 16, 16)
+    inputs["key"][::7] *= size
+    output = run("softmax", inputs, {"num_heads": 1})[0]
     assert np.isfinite(output).all()
-    expected = softmax_attention(**given, num_heads=1)
+    expected = softmax_attention(**inputs, num_heads=1)
     close = np.abs(output - expected).max(axis=1) < 1e-4 * max(1.0, size / 1e3)
     assert close.mean() > 0.9  # where two keys nearly tie, a float32 score of this size cannot tell them apart
 
 
 def test_equal_keys_average_the_values() -> None:
-    given = inputs((1000,), 1, 16, 16)
-    given["key"][:] = given["key"][0]
-    output = run("softmax", given, {"num_heads": 1})[0]
-    np.testing.assert_allclose(output, np.tile(given["value"].mean(axis=0, dtype=np.float64), (1000, 1)), atol=1e-6)
+    inputs = attention_inputs((1000,), 1, 16, 16)
+    inputs["key"][:] = inputs["key"][0]
+    output = run("softmax", inputs, {"num_heads": 1})[0]
+    np.testing.assert_allclose(output, np.tile(inputs["value"].mean(axis=0, dtype=np.float64), (1000, 1)), atol=1e-6)
 
 
 def test_a_value_that_no_row_weighs_counts_nothing() -> None:
     """Scores 200 below the largest weigh 0, not a denormal."""
-    given = inputs((40,), 1, 8, 8)
-    given["query"][:] = 1.0
-    given["key"][:] = 1.0
-    given["key"][20:] = -100.0
-    given["value"][20:] = 3e38
-    expected = given["value"][:20].mean(axis=0, dtype=np.float64)
-    np.testing.assert_allclose(run("softmax", given, {"num_heads": 1})[0], np.tile(expected, (40, 1)), atol=1e-6)
+    inputs = attention_inputs((40,), 1, 8, 8)
+    inputs["query"][:] = 1.0
+    inputs["key"][:] = 1.0
+    inputs["key"][20:] = -100.0
+    inputs["value"][20:] = 3e38
+    expected = inputs["value"][:20].mean(axis=0, dtype=np.float64)
+    np.testing.assert_allclose(run("softmax", inputs, {"num_heads": 1})[0], np.tile(expected, (40, 1)), atol=1e-6)
 
 
 def test_where_non_finite_rows_give_nan() -> None:
-    given = inputs((30, 20), 1, 8, 8)
-    given["query"][3, 2] = np.nan
-    given["key"][40, 1] = np.inf
-    output = run("softmax", given, {"num_heads": 1})[0]
+    inputs = attention_inputs((30, 20), 1, 8, 8)
+    inputs["query"][3, 2] = np.nan
+    inputs["key"][40, 1] = np.inf
+    output = run("softmax", inputs, {"num_heads": 1})[0]
     nan = np.isnan(output).any(axis=1)
     assert nan[3]
     assert nan[:30].sum() == 1
     # A score of +inf makes its row NaN, one of -inf gives the key no weight.
-    assert (nan[30:] == (given["query"][30:, 1] > 0)).all()
+    assert (nan[30:] == (inputs["query"][30:, 1] > 0)).all()
 
 
 def test_long_sequence_sampled_rows() -> None:
     length, heads, head_dim = 65536, 1, 16
-    given = inputs((length,), heads, head_dim, head_dim)
-    first = given | {"query": given["query"][:1]}
+    inputs = attention_inputs((length,), heads, head_dim, head_dim)
+    first = inputs | {"query": inputs["query"][:1]}
     expected = softmax_attention(**first, num_heads=1, queries="first")
     output = run("softmax", first, {"num_heads": 1, "queries": "first"}, threads=2)[0]
     np.testing.assert_allclose(output, expected, atol=1e-6)
-    banded = run("softmax", given, {"num_heads": 1, "window": 100, "global_tokens": 1}, threads=2)[0]
+    banded = run("softmax", inputs, {"num_heads": 1, "window": 100, "global_tokens": 1}, threads=2)[0]
     np.testing.assert_allclose(banded[:1], expected, atol=1e-6)
     for i in (1, 99, 101, 40000, length - 1):
         keys = np.unique(np.concatenate([[0], np.arange(max(0, i - 100), min(length, i + 101))]))
-        weights = probabilities(given["query"][i : i + 1], given["key"][keys])
-        np.testing.assert_allclose(banded[i : i + 1], weights @ given["value"][keys], atol=2e-6)
+        weights = probabilities(inputs["query"][i : i + 1], inputs["key"][keys])
+        np.testing.assert_allclose(banded[i : i + 1], weights @ inputs["value"][keys], atol=2e-6)
 
 
 def test_full_long_sequence() -> None:
-    given = inputs((3000,), 2, 32, 32)
-    assert worst(given, {"num_heads": 2}, threads=2) < 2e-6
+    inputs = attention_inputs((3000,), 2, 32, 32)
+    assert worst(inputs, {"num_heads": 2}, threads=2) < 2e-6
 
 
 @pytest.mark.parametrize("value_dim", [16, 20])
 def test_rows_that_share_keys_with_many_others_keep_their_bits(value_dim: int) -> None:
     """A task takes the more rows of a sequence, the more heads there are."""
     heads, length = 16, 2100
-    given = inputs((length,), heads, 16, value_dim)
-    together = run("softmax", given, {"num_heads": heads})[0].reshape(length, heads, value_dim)
+    inputs = attention_inputs((length,), heads, 16, value_dim)
+    together = run("softmax", inputs, {"num_heads": heads})[0].reshape(length, heads, value_dim)
     for h in (0, heads - 1):
         alone = {
-            name: np.ascontiguousarray(given[name].reshape(length, heads, -1)[:, h])
+            name: np.ascontiguousarray(inputs[name].reshape(length, heads, -1)[:, h])
             for name in ("query", "key", "value")
-        } | {"cu_seqlens": given["cu_seqlens"]}
+        } | {"cu_seqlens": inputs["cu_seqlens"]}
         assert np.array_equal(together[:, h], run("softmax", alone, {"num_heads": 1})[0])
         assert worst(alone, {"num_heads": 1}) < 2e-6
 
 
-def cpu_seconds(given: dict[str, Array], attributes: dict[str, AttributeValue]) -> float:
+def cpu_seconds(inputs: dict[str, Array], attributes: dict[str, AttributeValue]) -> float:
     """Least thread CPU time of a few runs."""
     times = []
     for _ in range(6):
         start = time.clock_gettime(time.CLOCK_THREAD_CPUTIME_ID)
-        run("softmax", given, attributes)
+        run("softmax", inputs, attributes)
         times.append(time.clock_gettime(time.CLOCK_THREAD_CPUTIME_ID) - start)
     return min(times[1:])
 
 
 def test_a_window_saves_work() -> None:
-    given = inputs((4096,), 1, 64, 64)
-    full = cpu_seconds(given, {"num_heads": 1})
-    banded = cpu_seconds(given, {"num_heads": 1, "window": 128, "global_tokens": 1})
+    inputs = attention_inputs((4096,), 1, 64, 64)
+    full = cpu_seconds(inputs, {"num_heads": 1})
+    banded = cpu_seconds(inputs, {"num_heads": 1, "window": 128, "global_tokens": 1})
     assert banded < full / 4  # the band is 1/16 of the scores, its blocks 1/13
 
 

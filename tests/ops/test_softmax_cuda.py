@@ -18,7 +18,7 @@ TOLERANCE = {"float": 5e-6, "float16": 2e-3, "bfloat16": 1.6e-2}
 ORDERS = ("forward", "backward", "1", "2")
 
 
-def inputs(
+def attention_inputs(
     lengths: Sequence[int], heads: int, head_dim: int, value_dim: int, first: bool = False, seed: int = 0
 ) -> dict[str, Array]:
     """Gaussian rows."""
@@ -36,26 +36,26 @@ def inputs(
     }
 
 
-def rounded(given: dict[str, Array], data: str) -> dict[str, Array]:
+def rounded(inputs: dict[str, Array], data: str) -> dict[str, Array]:
     """The inputs as the device sees them, in float32."""
     return {
         name: value if name == "cu_seqlens" else value.astype(DATA_TYPES[data]).astype(np.float32)
-        for name, value in given.items()
+        for name, value in inputs.items()
     }
 
 
-def device(given: dict[str, Array], attributes: dict[str, AttributeValue], data: str = "float") -> Array:
-    return run_on_device("softmax", given, attributes, data)[0]
+def device(inputs: dict[str, Array], attributes: dict[str, AttributeValue], data: str = "float") -> Array:
+    return run_on_device("softmax", inputs, attributes, data)[0]
 
 
-def check(given: dict[str, Array], attributes: dict[str, AttributeValue], data: str = "float") -> None:
+def check(inputs: dict[str, Array], attributes: dict[str, AttributeValue], data: str = "float") -> None:
     """Compares with the reference, and in float with the CPU operator."""
-    output = device(given, attributes, data)
-    expected = softmax_attention(**rounded(given, data), **attributes)  # type: ignore[arg-type]
+    output = device(inputs, attributes, data)
+    expected = softmax_attention(**rounded(inputs, data), **attributes)  # type: ignore[arg-type]
     size = max(1.0, np.abs(expected).max(initial=0))
     assert np.abs(output - expected).max(initial=0) < TOLERANCE[data] * size
     if data == "float":
-        np.testing.assert_allclose(output, run("softmax", given, attributes)[0], atol=5e-6 * size)
+        np.testing.assert_allclose(output, run("softmax", inputs, attributes)[0], atol=5e-6 * size)
 
 
 def test_the_library_is_built() -> None:
@@ -74,56 +74,56 @@ def test_every_variant(case: Case, data: str) -> None:
     [(8, 8), (9, 31), (32, 32), (33, 17), (64, 64), (80, 80), (128, 128), (100, 256), (255, 12), (256, 256)],
 )
 def test_every_size_of_head(head_dim: int, value_dim: int, data: str) -> None:
-    check(inputs((40, 1, 67), 1, head_dim, value_dim), {"num_heads": 1}, data)
+    check(attention_inputs((40, 1, 67), 1, head_dim, value_dim), {"num_heads": 1}, data)
 
 
 @pytest.mark.parametrize("data", ["float", "float16"])
 @pytest.mark.parametrize("global_tokens", [0, 1])
 @pytest.mark.parametrize("window", [1, 63, 64, 65, 130, 299, 2**30])
 def test_windows(window: int, global_tokens: int, data: str) -> None:
-    given = inputs((300, 3, 0), 1, 16, 16)
-    check(given, {"num_heads": 1, "window": window, "global_tokens": global_tokens}, data)
+    inputs = attention_inputs((300, 3, 0), 1, 16, 16)
+    check(inputs, {"num_heads": 1, "window": window, "global_tokens": global_tokens}, data)
 
 
 @pytest.mark.parametrize("data", DATA_TYPES)
 @pytest.mark.parametrize(("window", "global_tokens"), [(0, 0), (6, 0), (6, 1)])
 def test_first_row(window: int, global_tokens: int, data: str) -> None:
-    given = inputs((0, 1, 300, 5, 0, 257), 2, 24, 40, first=True)
+    inputs = attention_inputs((0, 1, 300, 5, 0, 257), 2, 24, 40, first=True)
     attributes: dict[str, AttributeValue] = {"num_heads": 2, "window": window, "global_tokens": global_tokens}
-    check(given, attributes | {"queries": "first"}, data)
-    assert not device(given, attributes | {"queries": "first"}, data)[[0, 4]].any()
+    check(inputs, attributes | {"queries": "first"}, data)
+    assert not device(inputs, attributes | {"queries": "first"}, data)[[0, 4]].any()
 
 
 @pytest.mark.parametrize("data", DATA_TYPES)
 @pytest.mark.parametrize("head_dim", [32, 64, 20])
 def test_tiles_and_key_blocks(head_dim: int, data: str) -> None:
     """Lengths on both sides of every border."""
-    check(inputs((127, 128, 129, 64, 193), 1, head_dim, head_dim), {"num_heads": 1, "scale": -0.4}, data)
+    check(attention_inputs((127, 128, 129, 64, 193), 1, head_dim, head_dim), {"num_heads": 1, "scale": -0.4}, data)
 
 
 @pytest.mark.parametrize("data", DATA_TYPES)
 @pytest.mark.parametrize("lengths", [(), (0,), (0, 0, 0)])
 @pytest.mark.parametrize("queries", ["all", "first"])
 def test_nothing_to_do(lengths: tuple[int, ...], queries: str, data: str) -> None:
-    given = inputs(lengths, 2, 8, 8, queries == "first")
-    output = device(given, {"num_heads": 2, "queries": queries}, data)
+    inputs = attention_inputs(lengths, 2, 8, 8, queries == "first")
+    output = device(inputs, {"num_heads": 2, "queries": queries}, data)
     assert output.shape == (len(lengths) if queries == "first" else 0, 16)
     assert not output.any()
 
 
 def test_more_sequences_than_a_launch_takes() -> None:
     lengths = [1, 2, 0, 3] * 75
-    check(inputs(lengths, 1, 8, 8), {"num_heads": 1}, "float16")
-    check(inputs(lengths, 1, 8, 8, first=True), {"num_heads": 1, "queries": "first"}, "float")
+    check(attention_inputs(lengths, 1, 8, 8), {"num_heads": 1}, "float16")
+    check(attention_inputs(lengths, 1, 8, 8, first=True), {"num_heads": 1, "queries": "first"}, "float")
 
 
 @pytest.mark.parametrize("data", DATA_TYPES)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_sequence_does_not_depend_on_its_batch(case: Case, data: str) -> None:
-    given = make_inputs(case, (17, 70, 1, 33), seed=3)
-    together = split(case, run_on_device("softmax", given, case.attributes, data), given["cu_seqlens"])
+    inputs = make_inputs(case, (17, 70, 1, 33), seed=3)
+    together = split(case, run_on_device("softmax", inputs, case.attributes, data), inputs["cu_seqlens"])
     for order in ([2, 1], [1, 3, 0, 1]):
-        some = take(case, given, order)
+        some = take(case, inputs, order)
         apart = split(case, run_on_device("softmax", some, case.attributes, data), some["cu_seqlens"])
         for place, b in enumerate(order):
             assert same_bits(apart[place], together[b])
@@ -131,7 +131,7 @@ def test_a_sequence_does_not_depend_on_its_batch(case: Case, data: str) -> None:
 
 @pytest.mark.parametrize("data", DATA_TYPES)
 def test_any_order_of_threads(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, odd = inputs((70, 9), 1, 32, 32), inputs((70, 9), 2, 20, 12)
+    whole, odd = attention_inputs((70, 9), 1, 32, 32), attention_inputs((70, 9), 2, 20, 12)
     band: dict[str, AttributeValue] = {"num_heads": 2, "window": 9, "global_tokens": 1}
     results = []
     for order in ORDERS:
@@ -143,23 +143,23 @@ def test_any_order_of_threads(data: str, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("data", DATA_TYPES)
 @pytest.mark.parametrize("queries", ["all", "first"])
 def test_where_non_finite_rows_give_nan(data: str, queries: str) -> None:
-    given = inputs((30, 20, 10, 7), 1, 8, 8, queries == "first")
-    given["query"][0, 2] = np.nan
-    given["key"][30 + 8, 1] = np.inf
-    given["value"][50 + 9, 3] = np.inf
-    output = device(given, {"num_heads": 1, "queries": queries}, data)
+    inputs = attention_inputs((30, 20, 10, 7), 1, 8, 8, queries == "first")
+    inputs["query"][0, 2] = np.nan
+    inputs["key"][30 + 8, 1] = np.inf
+    inputs["value"][50 + 9, 3] = np.inf
+    output = device(inputs, {"num_heads": 1, "queries": queries}, data)
     nan = np.isnan(output).any(axis=1)
     # A score of +inf makes its row NaN, one of -inf gives the key no weight.
     if queries == "first":
         assert nan[0]
-        assert nan[1] == (given["query"][1, 1] > 0)
+        assert nan[1] == (inputs["query"][1, 1] > 0)
         assert not nan[3]
         assert not np.isfinite(output[2, 3])
     else:
         assert nan[0]
         assert not nan[1:30].any()
         assert not nan[60:].any()
-        assert (nan[30:50] == (given["query"][30:50, 1] > 0)).all()
+        assert (nan[30:50] == (inputs["query"][30:50, 1] > 0)).all()
         assert not np.isfinite(output[50:60, 3]).any()
         assert np.isfinite(output[60:]).all()
 
@@ -167,37 +167,37 @@ def test_where_non_finite_rows_give_nan(data: str, queries: str) -> None:
 @pytest.mark.parametrize("data", DATA_TYPES)
 def test_nan_beyond_the_window_stays_near(data: str) -> None:
     """Rows of the same block may see it; those more than a block beyond the window do not."""
-    given = inputs((700,), 1, 8, 8)
-    given["value"][0] = np.nan
-    nan = np.isnan(device(given, {"num_heads": 1, "window": 10}, data)).any(axis=1)
+    inputs = attention_inputs((700,), 1, 8, 8)
+    inputs["value"][0] = np.nan
+    nan = np.isnan(device(inputs, {"num_heads": 1, "window": 10}, data)).any(axis=1)
     assert nan[:11].all()
     assert not nan[128:].any()
 
 
 def test_scores_far_beyond_the_range_of_exp() -> None:
-    given = inputs((70, 9), 1, 16, 16)
-    given["key"][::7] *= 1e15
-    output = device(given, {"num_heads": 1})
+    inputs = attention_inputs((70, 9), 1, 16, 16)
+    inputs["key"][::7] *= 1e15
+    output = device(inputs, {"num_heads": 1})
     assert np.isfinite(output).all()
-    np.testing.assert_allclose(output, run("softmax", given, {"num_heads": 1})[0], atol=5e-6)
+    np.testing.assert_allclose(output, run("softmax", inputs, {"num_heads": 1})[0], atol=5e-6)
 
 
 @pytest.mark.parametrize("data", DATA_TYPES)
 def test_rows_that_are_not_aligned(data: str) -> None:
     """Heads that start where no 16 bytes do are read element by element."""
-    check(inputs((35,), 3, 33, 9), {"num_heads": 3}, data)
+    check(attention_inputs((35,), 3, 33, 9), {"num_heads": 3}, data)
 
 
 def test_refusals_are_those_of_the_cpu() -> None:
-    given = inputs((3, 4), 2, 8, 8)
+    inputs = attention_inputs((3, 4), 2, 8, 8)
     with pytest.raises(EngineError, match="SoftmaxAttention: value has size 6 on axis 0, must be 7"):
-        device(given | {"value": given["value"][:6]}, {"num_heads": 2})
+        device(inputs | {"value": inputs["value"][:6]}, {"num_heads": 2})
     with pytest.raises(EngineError, match="SoftmaxAttention: attribute scale is not finite"):
-        device(given, {"num_heads": 2, "scale": float("inf")})
+        device(inputs, {"num_heads": 2, "scale": float("inf")})
 
 
 def test_bfloat16_keeps_the_range_of_float() -> None:
-    given = inputs((20,), 1, 16, 16)
-    given["value"] *= np.float32(1e30)
-    expected = softmax_attention(**rounded(given, "bfloat16"), num_heads=1)
-    assert np.abs(device(given, {"num_heads": 1}, "bfloat16") / expected - 1).mean() < 0.05
+    inputs = attention_inputs((20,), 1, 16, 16)
+    inputs["value"] *= np.float32(1e30)
+    expected = softmax_attention(**rounded(inputs, "bfloat16"), num_heads=1)
+    assert np.abs(device(inputs, {"num_heads": 1}, "bfloat16") / expected - 1).mean() < 0.05

@@ -235,7 +235,7 @@ def test_bad_inputs_are_named(message: str) -> None:
 def test_expectation_keeps_its_digits_where_rows_are_parallel(hash_bits: int, side: float) -> None:
     inputs = make((7,), 1, 64, 16, num_hashes=0)
     inputs["key"] = (np.float32(0.1 * side) * inputs["query"]).astype(np.float32)
-    (found,) = run("YosoAttention", inputs, {"num_heads": 1, "hash_bits": hash_bits, "normalize": 0})
+    (actual,) = run("YosoAttention", inputs, {"num_heads": 1, "hash_bits": hash_bits, "normalize": 0})
     query, key = (inputs[name].astype(np.float64) for name in ("query", "key"))
     query /= np.linalg.norm(query, axis=1, keepdims=True)
     key /= np.linalg.norm(key, axis=1, keepdims=True)
@@ -244,7 +244,7 @@ def test_expectation_keeps_its_digits_where_rows_are_parallel(hash_bits: int, si
     )  # the angle from both is exact at 0 and at pi
     weights = (1 - 2 * np.arctan2(apart, together) / np.pi) ** hash_bits
     expected = weights @ inputs["value"].astype(np.float64)
-    assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
+    assert np.abs(actual - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
 # Long enough for idle threads to join in: packed at once and by 16 columns, wide codes, taps, two chunks of hashes.

@@ -78,8 +78,8 @@ library.attenuator_last_error.restype = ctypes.c_char_p
 def run(inputs, output, threads, **attributes):
     tensors = (Tensor * len(inputs))(*map(tensor, inputs))
     outputs = (Tensor * 1)(tensor(output))
-    given = (Attribute * len(attributes))(*(Attribute(k.encode(), 0, 0.0, v, None) for k, v in attributes.items()))
-    failed = library.attenuator_run(b"YosoAttention", tensors, len(inputs), outputs, 1, given, len(given), threads)
+    records = (Attribute * len(attributes))(*(Attribute(k.encode(), 0, 0.0, v, None) for k, v in attributes.items()))
+    failed = library.attenuator_run(b"YosoAttention", tensors, len(inputs), outputs, 1, records, len(records), threads)
     assert not failed, library.attenuator_last_error()
 
 def memory(field):
@@ -136,7 +136,7 @@ def many():
             global first
             first = output.copy()
     inputs[-1][0] = 0
-    run(inputs, output, 1, num_heads=1, hash_bits=16)  # made again
+    run(inputs, output, 1, num_heads=1, hash_bits=16)  # drawn again
     assert np.array_equal(output, first)
 print(json.dumps(peak_of(many)))
 """

@@ -144,12 +144,12 @@ def test_the_papers_layout_is_biased_and_ours_is_not() -> None:
     for name in ("paper", "interleaved"):
         collided = 0
         for seed in range(seeds):
-            made = (
+            row_codes = (
                 paper_hadamard_codes(rows, seed, num_hashes, 8)
                 if name == "paper"
                 else codes(rows, seed, 0, 0, num_hashes, 8, "hadamard")
             )
-            collided += int((made[0] == made[1]).sum())
+            collided += int((row_codes[0] == row_codes[1]).sum())
         ratio[name] = collided / (num_hashes * seeds) * 2**8
     error = np.sqrt(2**8 / (num_hashes * seeds))
     assert abs(ratio["interleaved"] - 1) < 5 * error

@@ -100,20 +100,20 @@ def make_inputs(
     rng = np.random.default_rng(seed)
     knobs = {knob.name: knob for knob in case.operator.knobs}
     rows = {"T": sum(lengths), "B": len(lengths)}
-    made: dict[str, Array] = {}
+    inputs: dict[str, Array] = {}
     for item in case.inputs:
         if item.name == "cu_seqlens":
-            made[item.name] = offsets(lengths)
+            inputs[item.name] = offsets(lengths)
         elif item.name in knobs:
-            made[item.name] = knob_values(knobs[item.name], len(lengths))
+            inputs[item.name] = knob_values(knobs[item.name], len(lengths))
         elif item.name == "seed":
-            made[item.name] = np.resize(np.array([7, 0, SEED_HIGH, 12345678901]), len(lengths)).astype(np.int64)
+            inputs[item.name] = np.resize(np.array([7, 0, SEED_HIGH, 12345678901]), len(lengths)).astype(np.int64)
         else:
             axis = axis_of(case, item)
             first = rows[axis] if axis else sizes[item.axes[0]]
             shape = (first, *(sizes[name] for name in item.axes[1:]))
-            made[item.name] = rng.standard_normal(shape).astype(np.float32)
-    return made
+            inputs[item.name] = rng.standard_normal(shape).astype(np.float32)
+    return inputs
 
 
 def at_exact_values(case: Case, inputs: dict[str, Array]) -> dict[str, Array]:
@@ -187,6 +187,6 @@ def output_shapes(case: Case, inputs: dict[str, Array]) -> list[tuple[int, ...]]
     ]
 
 
-def same_bits(left: Sequence[Array], right: Sequence[Array]) -> bool:
+def same_bits(first: Sequence[Array], second: Sequence[Array]) -> bool:
     """Equal shapes and equal bits, NaN included."""
-    return all(a.shape == b.shape and a.tobytes() == b.tobytes() for a, b in zip(left, right, strict=True))
+    return all(a.shape == b.shape and a.tobytes() == b.tobytes() for a, b in zip(first, second, strict=True))

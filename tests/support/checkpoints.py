@@ -208,8 +208,8 @@ def reference(folder: Path) -> Callable[[np.ndarray, np.ndarray | None], np.ndar
     def run(ids: np.ndarray, types: np.ndarray | None) -> np.ndarray:
         if isinstance(model, Encoder):
             starts = torch.tensor([0, len(ids)], dtype=torch.int32)
-            given = None if types is None else torch.from_numpy(types)
-            return model(torch.from_numpy(ids), torch.arange(len(ids)), starts, given)[0].numpy()
+            token_types = None if types is None else torch.from_numpy(types)
+            return model(torch.from_numpy(ids), torch.arange(len(ids)), starts, token_types)[0].numpy()
         more = {} if types is None else {"token_type_ids": torch.from_numpy(types)[None]}
         return model(input_ids=torch.from_numpy(ids)[None], **more).logits[0].numpy()
 

@@ -23,7 +23,7 @@ def contract_broken(case: Case, inputs: dict[str, Array]) -> bool:
         sizes.setdefault(axis_of(case, item) or item.axes[0], set()).add(shape[0])
         for name, size in zip(item.axes[1:], shape[1:], strict=True):
             sizes.setdefault(name, set()).add(size)
-    if any(len(found) > 1 for found in sizes.values()):
+    if any(len(lengths) > 1 for lengths in sizes.values()):
         return True
     heads = int(case.attributes.get("num_heads", 1))
     for name in ("num_heads * head_dim", "num_heads * value_dim"):

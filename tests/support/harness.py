@@ -42,7 +42,7 @@ def offsets(lengths: Sequence[int]) -> Array:
 
 def build_model(
     operator: Operator,
-    given: Sequence[str],
+    input_names: Sequence[str],
     attributes: Mapping[str, AttributeValue],
     constants: Mapping[str, Array],
     ranked: bool = True,
@@ -52,7 +52,7 @@ def build_model(
 
     Args:
         operator: which.
-        given: names of the inputs that are fed or constant; the others are left out.
+        input_names: the inputs that are fed or constant; the others are omitted.
         attributes: as the node has them; nothing is added.
         constants: inputs that become initializers.
         ranked: False leaves the ranks of the inputs open, so that ONNX Runtime does not check them itself.
@@ -61,7 +61,7 @@ def build_model(
     Returns:
         The serialised model. Every axis is symbolic, with a name of its own: `query_0`, `query_1`.
     """
-    names = [item.name if item.name in given else "" for item in operator.inputs]
+    names = [item.name if item.name in input_names else "" for item in operator.inputs]
     while names and not names[-1]:
         names.pop()
     converted = {item.name for item in (*operator.inputs, *operator.outputs) if item.data and data != "float"}
@@ -90,7 +90,7 @@ def build_model(
             [f"{item.name}_{axis}" for axis in range(len(item.axes))] if ranked else None,
         )
         for item in operator.inputs
-        if item.name in given and item.name not in constants
+        if item.name in input_names and item.name not in constants
     ]
     outputs = [helper.make_tensor_value_info(item.name, ONNX_TYPES[item.dtype], None) for item in operator.outputs]
     initializers = [numpy_helper.from_array(np.ascontiguousarray(value), name) for name, value in constants.items()]

@@ -146,12 +146,12 @@ def run_on_torch(
 
     from attenuator.ops.torch_op import overload
 
-    given = []
+    arguments = []
     for item in operator.inputs:
         if item.name in inputs:
             tensor = torch.from_numpy(np.ascontiguousarray(inputs[item.name]))
             tensor = tensor if item.host else tensor.cuda()
-            given.append(tensor.to(getattr(torch, data)) if item.data and data != "float" else tensor)
-    outputs = overload(operator)(*given, **attributes)
+            arguments.append(tensor.to(getattr(torch, data)) if item.data and data != "float" else tensor)
+    outputs = overload(operator)(*arguments, **attributes)
     torch.cuda.synchronize()
     return [tensor.float().cpu().numpy() for tensor in ([outputs] if torch.is_tensor(outputs) else outputs)]

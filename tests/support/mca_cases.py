@@ -12,7 +12,7 @@ WEIGHTS = ("value_weight", "value_bias")
 ESTIMATORS = ("sampled", "deterministic", "paper")
 
 
-def inputs(
+def mca_inputs(
     lengths: Sequence[int],
     heads: int,
     head_dim: int,
@@ -43,16 +43,16 @@ def inputs(
 
 
 def plans(
-    given: dict[str, Array], attributes: dict[str, AttributeValue], b: int, head: int, factors: Sequence[float]
+    inputs: dict[str, Array], attributes: dict[str, AttributeValue], b: int, head: int, factors: Sequence[float]
 ) -> list[Array]:
     """What a head decides of its tokens if all maxima are off by a factor: r, or 1 where replaced; 0 = exact: [n]."""
     heads = int(attributes["num_heads"])
     window, global_tokens = int(attributes.get("window", 0)), int(attributes.get("global_tokens", 0))
-    estimator, alpha = str(attributes.get("estimator", "sampled")), float(given["alpha"][b])
-    rows = slice(given["cu_seqlens"][b], given["cu_seqlens"][b + 1])
-    length, channels, head_dim = rows.stop - rows.start, given["hidden"].shape[1], given["key"].shape[1] // heads
+    estimator, alpha = str(attributes.get("estimator", "sampled")), float(inputs["alpha"][b])
+    rows = slice(inputs["cu_seqlens"][b], inputs["cu_seqlens"][b + 1])
+    length, channels, head_dim = rows.stop - rows.start, inputs["hidden"].shape[1], inputs["key"].shape[1] // heads
     block = slice(head * head_dim, (head + 1) * head_dim)
-    weight, exact = given["value_weight"][:, block], np.zeros(length)
+    weight, exact = inputs["value_weight"][:, block], np.zeros(length)
     if (
         length == 0
         or alpha == 0
@@ -63,8 +63,8 @@ def plans(
         return [exact for _ in factors]
     keys, wide_first = rule.row_keys(length, window, global_tokens)
     scale = float(attributes.get("scale", 0.0))
-    a = probabilities(given["query"][rows, block], given["key"][rows, block], scale, window, global_tokens)
-    x = given["hidden"][rows].astype(np.float64)
+    a = probabilities(inputs["query"][rows, block], inputs["key"][rows, block], scale, window, global_tokens)
+    x = inputs["hidden"][rows].astype(np.float64)
     distances = np.linalg.norm(x - x.mean(axis=0), axis=1)
     beta = reference.smallest_row_sum(np.linalg.norm(x, axis=1), window, global_tokens) / keys
     overhead = channels * (1 + length / head_dim) if wide_first else 0.0
@@ -74,41 +74,41 @@ def plans(
         if probe.rows and estimator != "paper":
             maxima = factor * a[probe.first_row : probe.first_row + probe.rows].max(axis=0)
             to_save = overhead + rule.maxima_cost(length, window, head_dim)
-            if not reference_plan.promising(maxima, distances, weight, keys, alpha, estimator, probe, to_save, beta):
+            if not reference_plan.probe_pays(maxima, distances, weight, keys, alpha, estimator, probe, to_save, beta):
                 return exact
         maxima = factor * a[int(wide_first) :].max(axis=0)
         if estimator == "deterministic":
             dropped = reference_plan.replaced(distances, weight, maxima, keys, alpha, beta)
             return dropped.astype(float) if channels * (dropped.sum() - 1) > overhead else exact
-        wanted = reference_plan.wanted_samples(maxima, keys, alpha)
+        required = reference_plan.required_samples(maxima, keys, alpha)
         if estimator == "paper":
-            r = np.minimum(np.maximum(1.0, np.ceil(wanted)), channels)
+            r = np.minimum(np.maximum(1.0, np.ceil(required)), channels)
             return np.where(r < channels, r, 0) if (channels - r).sum() >= overhead else exact
-        r, sampled = reference_plan.samples_of(wanted, channels)
+        r, sampled = reference_plan.samples_of(required, channels)
         pays = reference_plan.worth_sampling(sampled.sum(), r[sampled].sum(), channels, head_dim, overhead)
         return np.where(sampled, r, 0) if pays else exact
 
     return [plan(factor) for factor in factors]
 
 
-def clear_heads(given: dict[str, Array], attributes: dict[str, AttributeValue]) -> Array:
+def clear_heads(inputs: dict[str, Array], attributes: dict[str, AttributeValue]) -> Array:
     """Where r and the choice of rows do not hang on the rounding of float32: [B, H]."""
     rounding = 1e-5 if attributes.get("estimator") == "deterministic" else 1e-6
-    clear = np.ones((len(given["alpha"]), int(attributes["num_heads"])), bool)
+    clear = np.ones((len(inputs["alpha"]), int(attributes["num_heads"])), bool)
     for b, h in np.ndindex(clear.shape):
-        clear[b, h] = np.array_equal(*plans(given, attributes, b, h, (1 - rounding, 1 + rounding)))
+        clear[b, h] = np.array_equal(*plans(inputs, attributes, b, h, (1 - rounding, 1 + rounding)))
     return clear
 
 
-def check(given: dict[str, Array], attributes: dict[str, AttributeValue], threads: int = 1) -> Array:
+def check(inputs: dict[str, Array], attributes: dict[str, AttributeValue], threads: int = 1) -> Array:
     """Compares every clear head with the reference; returns value_flops."""
-    output, flops = run("mca", given, attributes, threads, WEIGHTS)
-    expected, expected_flops = reference.mca_attention(**given, **attributes)  # type: ignore[arg-type]
-    clear = clear_heads(given, attributes)
+    output, flops = run("mca", inputs, attributes, threads, WEIGHTS)
+    expected, expected_flops = reference.mca_attention(**inputs, **attributes)  # type: ignore[arg-type]
+    clear = clear_heads(inputs, attributes)
     assert clear.mean() > 0.7
-    rows = np.arange(len(given["alpha"])) if attributes.get("queries") == "first" else None
+    rows = np.arange(len(inputs["alpha"])) if attributes.get("queries") == "first" else None
     if rows is None:
-        rows = np.repeat(np.arange(len(given["alpha"])), np.diff(given["cu_seqlens"]))
+        rows = np.repeat(np.arange(len(inputs["alpha"])), np.diff(inputs["cu_seqlens"]))
     heads = int(attributes["num_heads"])
     shape = (len(rows), heads, -1)
     error = np.abs(output - expected).reshape(shape).max(axis=2, initial=0)

@@ -183,12 +183,12 @@ OF_A_CASE = (
 
 def of_operator(operator: Operator) -> list[Callable[[Device, Operator], None]]:
     """Those that there is something to try of."""
-    given = {item.name for item in operator.inputs}
+    input_names = {item.name for item in operator.inputs}
     promises = [attributes_left_out_have_their_defaults]
     if operator.knobs:
         promises.append(knobs_beyond_their_limits_are_refused_by_name)
-    if "seed" in given:
+    if "seed" in input_names:
         promises.append(seeds_out_of_range_are_refused)
-    if "query" in given:
+    if "query" in input_names:
         promises.append(query_rows_that_do_not_fit_are_refused_in_the_same_words)
     return promises

@@ -31,13 +31,13 @@ class Service:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self._log.write(line)
-            found = READY.search(line)
-            if found:
+            ready = READY.search(line)
+            if ready:
                 break
         else:
             self.process.wait()
             raise AssertionError(f"the server did not start:\n{self.log()}")
-        self.host, self.port = found[1] or found[2], int(found[3])
+        self.host, self.port = ready[1] or ready[2], int(ready[3])
         self._reader = threading.Thread(target=self._keep_reading, daemon=True)
         self._reader.start()
         self.client = httpx.Client(base_url=f"http://{address(self.host, self.port)}", timeout=60)

@@ -26,15 +26,15 @@ ATTRIBUTES = {"yoso": {"hash_bits": 8}, "mca": {}, "softmax": {}}
 
 def tokenizer() -> Tokenizer:
     """A WordPiece tokenizer with BERT's template."""
-    made = Tokenizer(models.WordPiece(VOCAB, unk_token="[UNK]"))
-    made.normalizer = normalizers.BertNormalizer()
-    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    made.post_processor = processors.TemplateProcessing(
+    wordpiece = Tokenizer(models.WordPiece(VOCAB, unk_token="[UNK]"))
+    wordpiece.normalizer = normalizers.BertNormalizer()
+    wordpiece.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    wordpiece.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
         special_tokens=[("[CLS]", VOCAB["[CLS]"]), ("[SEP]", VOCAB["[SEP]"])],
     )
-    return made
+    return wordpiece
 
 
 class Builder:
@@ -199,6 +199,6 @@ def write(
 
 def write_all(root: Path) -> dict[str, Path]:
     """One bundle a kind, and `multi`: multi-label, 33 labels, mean pooling."""
-    made = {kind: write(root / kind, kind) for kind in KINDS}
+    folders = {kind: write(root / kind, kind) for kind in KINDS}
     labels = [f"clause {index}" for index in range(33)]
-    return made | {"multi": write(root / "multi", "yoso", labels=labels, multi_label=True, pooling="mean")}
+    return folders | {"multi": write(root / "multi", "yoso", labels=labels, multi_label=True, pooling="mean")}
