@@ -49,9 +49,9 @@ def graph(later: bool) -> onnx.ModelProto:
         helper.make_tensor_value_info(name, kind, ["B"]) for name, kind in RUNTIME.items() if later or name != "alpha"
     ]
     outputs = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["B", len(LABELS)])]
-    made = helper.make_graph(build.nodes, "two_knobs", inputs, outputs, build.weights)
+    graph = helper.make_graph(build.nodes, "two_knobs", inputs, outputs, build.weights)
     opsets = [helper.make_opsetid("", 20), helper.make_opsetid(ops.DOMAIN, 1)]
-    return helper.make_model(made, opset_imports=opsets, ir_version=10)
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
 def write(folder: Path, later: bool = True) -> Path:

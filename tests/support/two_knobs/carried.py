@@ -37,8 +37,8 @@ def models(folders: dict[str, Path]) -> dict[str, Model]:
 @pytest.fixture(scope="session")
 def client(folders: dict[str, Path]) -> Iterator[Client]:
     service = Service(folders.values())
-    with Client(f"http://{service.host}:{service.port}") as made:
-        yield made
+    with Client(f"http://{service.host}:{service.port}") as http_client:
+        yield http_client
     assert service.stop() == 0, service.log()
 
 
@@ -84,8 +84,8 @@ def test_a_bundle_has_the_knobs_of_all_its_operators(models: dict[str, Model]) -
     model = models["new"]
     assert model.knobs.names == ["reach", "alpha", "num_hashes"]
     assert model.knobs.exact() == {"reach": 0, "alpha": 0.0, "num_hashes": 0}
-    given = {"reach": 1, "alpha": 0.75, "num_hashes": 4}
-    answers = {name: logits(model, **model.knobs.exact() | {name: value}) for name, value in given.items()}
+    knobs = {"reach": 1, "alpha": 0.75, "num_hashes": 4}
+    answers = {name: logits(model, **model.knobs.exact() | {name: value}) for name, value in knobs.items()}
     answers["exact"] = logits(model, **model.knobs.exact())
     assert len({answer.tobytes() for answer in answers.values()}) == 4, "each knob matters, whatever the others"
 
