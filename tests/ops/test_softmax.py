@@ -2,15 +2,11 @@
 
 import itertools
 import json
-import os
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
-from harness import Array, AttributeValue, offsets, run
+from harness import Array, AttributeValue, in_process, offsets, run
 
 from attenuator.ops.softmax.reference import probabilities, softmax_attention, visible
 
@@ -215,8 +211,7 @@ def test_a_window_saves_work() -> None:
 
 def test_memory_does_not_grow_with_the_square_of_the_length() -> None:
     script = """
-import json, resource, sys
-sys.path.insert(0, sys.argv[1])
+import json, resource
 import numpy as np
 from harness import offsets, run
 def peak(length):
@@ -225,9 +220,7 @@ def peak(length):
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 print(json.dumps([peak(64), peak(12000)]))
 """
-    output = subprocess.run(
-        [sys.executable, "-c", script, str(Path(__file__).parent)],
-        capture_output=True, text=True, check=True, env=os.environ,
-    ).stdout  # fmt: skip
-    small, large = json.loads(output)
+    process = in_process(script)
+    assert process.returncode == 0, process.stderr
+    small, large = json.loads(process.stdout)
     assert large - small < 16 * 1024  # KiB; the scores alone would be 562 MiB
