@@ -52,6 +52,27 @@ def test_truncation_changes_nothing_for_the_next_text(path: Path) -> None:
         one.encode("good " * 50, None, truncate=False, param="text")
 
 
+@pytest.mark.parametrize(("text", "pair"), [("good film plot", None), ("good film", "plot")])
+def test_max_tokens_is_the_longest_that_is_taken(path: Path, text: str, pair: str | None) -> None:
+    count = len(encoder(path, 99).encode(text, pair, truncate=False, param="text").token_ids)
+    assert len(encoder(path, count).encode(text, pair, truncate=False, param="text").token_ids) == count
+    with pytest.raises(InputTooLong, match=f"has {count} tokens, must have at most {count - 1}"):
+        encoder(path, count - 1).encode(text, pair, truncate=False, param="text")
+
+
+def test_ids_are_taken_up_to_max_tokens_and_below_the_vocabulary(path: Path) -> None:
+    one, last = encoder(path, 3), len(tiny.VOCAB) - 1
+    assert len(one.from_ids([0, 1, last], param="token_ids").token_ids) == 3
+    assert one.from_ids([0.0, float(last)], param="token_ids").token_ids.tolist() == [0, last]
+    with pytest.raises(InputTooLong, match=r"^token_ids has 4 tokens, must have at most 3$"):
+        one.from_ids([5] * 4, param="token_ids")
+    for ids in ([0, last + 1], [0, -1], [0.0, float(last + 1)], [0.0, -1]):
+        with pytest.raises(InvalidRequest, match=rf"^token_ids\[1\] is .*, must be whole numbers from 0 to {last}$"):
+            one.from_ids(ids, param="token_ids")
+    with pytest.raises(InvalidRequest, match="^token_ids is empty"):
+        one.from_ids([], param="token_ids")
+
+
 @pytest.mark.parametrize(("pair", "named"), [(None, "inputs[1].text"), ("bad plot", "inputs[1]")])
 def test_too_long_names_the_text_or_the_pair(path: Path, pair: str | None, named: str) -> None:
     with pytest.raises(InputTooLong) as caught:

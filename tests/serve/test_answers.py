@@ -153,6 +153,32 @@ def test_single_and_batch_hit_the_same_limits(service: Service, size: int) -> No
     assert len(ok(service, model="yoso", inputs=["good film"] * size, num_hashes=1)["predictions"]) == size
 
 
+BOUNDS = [
+    {"seed": 0},
+    {"seed": 2**53 - 1},
+    {"top_k": 1},
+    {"top_k": 3},
+    {"num_hashes": 0},
+    {"num_hashes": 512},
+    {"model": "mca", "alpha": 0},
+    {"model": "mca", "alpha": 1},
+    {"timeout_ms": 3_600_000},
+    {"inputs": [{"token_ids": [5] * tiny.MAX_TOKENS}], "num_hashes": 1},
+]
+
+
+@pytest.mark.parametrize("fields", BOUNDS, ids=lambda fields: ", ".join(fields))
+def test_the_bounds_of_a_field_are_allowed_themselves(service: Service, fields: dict[str, Any]) -> None:
+    answer = ok(service, **{"model": "yoso", "inputs": TEXT, **fields})
+    for name, value in fields.items():
+        if name in answer["knobs"]:
+            assert answer["knobs"][name] == value
+        elif name in answer:
+            assert answer[name] == value
+        elif name == "top_k":
+            assert len(answer["predictions"][0]["scores"]) == value
+
+
 def test_floats_that_are_whole_count_as_whole_numbers(service: Service) -> None:
     body = {"model": "yoso", "inputs": [{"token_ids": [2, 5, 3]}], "num_hashes": 8, "seed": 3, "top_k": 2}
     floats = body | {"inputs": [{"token_ids": [2.0, 5.0, 3e0]}], "num_hashes": 8.0, "seed": 3.0, "top_k": 2.0}

@@ -2,10 +2,11 @@
 
 import gzip
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import tiny
 from service import Service, dumped, request_bytes
 
 from attenuator.errors import printable
@@ -15,6 +16,7 @@ PAIR_LIST = dumped(inputs=[{"text": "a", "text_pair": []}])
 PAIR_LONG = dumped(inputs=[{"text": "good", "text_pair": LONG}])
 PAIR_EMPTY = dumped(inputs=[{"text": "a", "text_pair": ""}])
 IDS_TRUNCATE = dumped(inputs=[{"token_ids": [5] * 8193}], truncate=True)
+ID_BEYOND = dumped(inputs=[{"token_ids": [len(tiny.VOCAB) - 1, len(tiny.VOCAB)]}])
 ID_TRUE = dumped(inputs=[{"token_ids": [1, True]}])
 FIELDS = {"error", "error_type", "param", "allowed"}
 
@@ -90,6 +92,7 @@ FIELD_CASES: dict[str, tuple[int, str, str | None, str, bytes]] = {
     "timeout zero": (422, "invalid_request", "timeout_ms", "above 0", dumped(timeout_ms=0)),
     "timeout negative": (422, "invalid_request", "timeout_ms", "-5", dumped(timeout_ms=-5)),
     "timeout a string": (422, "invalid_request", "timeout_ms", "a text", dumped(timeout_ms="500")),
+    "timeout above": (422, "invalid_request", "timeout_ms", "at most 3.6e+06", dumped(timeout_ms=3_600_001)),
     "timeout overflows": (422, "invalid_request", "timeout_ms", "inf", dumped()[:-1] + b', "timeout_ms": 1e999}'),
     "truncate a number": (422, "invalid_request", "truncate", "true or false", dumped(truncate=1)),
     "truncate a string": (422, "invalid_request", "truncate", "true or false", dumped(truncate="yes")),
@@ -122,6 +125,7 @@ FIELD_CASES: dict[str, tuple[int, str, str | None, str, bytes]] = {
     "ids empty": (422, "invalid_request", "inputs[0].token_ids", "empty", dumped(inputs=[{"token_ids": []}])),
     "id negative": (422, "invalid_request", "inputs[0].token_ids[1]", "-1", dumped(inputs=[{"token_ids": [1, -1]}])),
     "id outside": (422, "invalid_request", "inputs[0].token_ids[0]", "999", dumped(inputs=[{"token_ids": [999]}])),
+    "id one too large": (422, "invalid_request", "inputs[0].token_ids[1]", "must be", ID_BEYOND),
     "id huge": (422, "invalid_request", "inputs[0].token_ids[0]", "18", dumped(inputs=[{"token_ids": [2**70]}])),
     "id a float": (422, "invalid_request", "inputs[0].token_ids[0]", "1.5", dumped(inputs=[{"token_ids": [1.5]}])),
     "id a boolean": (422, "invalid_request", "inputs[0].token_ids[1]", "true", ID_TRUE),
@@ -283,6 +287,16 @@ def test_broken_http_is_refused_in_json_and_closed(service: Service, case: tuple
 def test_chunked_body_within_the_limit_is_served(service: Service) -> None:
     status, _, body = service.raw(chunked(dumped(), 7))
     assert (status, json.loads(body)["predictions"]) == (200, service.good()["predictions"])
+
+
+@pytest.mark.parametrize("framed", [request_bytes, lambda body: chunked(body, 65536)], ids=["whole", "in chunks"])
+def test_a_body_may_have_as_many_bytes_as_the_limit_and_no_more(
+    service: Service, framed: Callable[[bytes], bytes]
+) -> None:
+    padded = dumped().ljust(MIB_4)
+    assert service.raw(framed(padded))[0] == 200
+    status, _, body = service.raw(framed(padded + b" "))
+    check(413, "body_too_large", None, "4194304 bytes", status, body)
 
 
 KEY = "Sesame-sesame-7"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from attenuator.errors import NotReady, Overloaded
+from attenuator.errors import EngineError, NotReady, Overloaded
 from attenuator.runtime import Input, Model, Row
 from attenuator.serve.engine import Engine
 from attenuator.serve.jobs import Job
@@ -135,6 +135,30 @@ def test_a_body_that_finds_no_room_is_refused_unread(bundles: dict[str, Path]) -
                 engine.check_open()  # of a size that is not known
             await waiting
             engine.check_open(300)
+
+    asyncio.run(scenario())
+
+
+def test_a_place_among_the_requests_in_progress_is_given_back(bundles: dict[str, Path]) -> None:
+    """After an answer, an error and a client that left; draining then has nothing to wait for."""
+
+    async def enter(engine: Engine, outcome: BaseException | None) -> None:
+        async with engine.admitted():
+            with pytest.raises(Overloaded, match="1 requests are in progress"):
+                engine.check_open()
+            if outcome is not None:
+                raise outcome
+
+    async def scenario() -> None:
+        async with started(bundles["softmax"], max_requests=1) as (engine, _):
+            await enter(engine, None)
+            for outcome in (EngineError("failed"), asyncio.CancelledError()):
+                with pytest.raises(type(outcome)):
+                    await enter(engine, outcome)
+            engine.check_open()
+            assert engine.requests == 0
+            async with asyncio.timeout(20):
+                await engine.drain()
 
     asyncio.run(scenario())
 

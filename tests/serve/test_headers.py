@@ -8,8 +8,17 @@ from collections.abc import Callable
 import pytest
 from service import GOOD, Service
 
-from attenuator.errors import AttenuatorError
+from attenuator.errors import (
+    AttenuatorError,
+    DeadlineExceeded,
+    EngineError,
+    InvalidRequest,
+    NotReady,
+    Overloaded,
+    Unauthorized,
+)
 from attenuator.serve.__main__ import address, listen
+from attenuator.serve.errors import BodyTimeout, BodyTooLarge, response_for
 
 MADE = re.compile(r"[0-9a-f]{32}")
 PATHS = ["/v1/models", "/health/live", "/health/ready", "/nowhere"]
@@ -52,6 +61,31 @@ def test_log_lines_of_a_request_have_its_id(start: Callable[..., Service], form:
     loaded = next(line for line in one.log().splitlines() if "loaded yoso" in line)
     assert "request_id" not in loaded
     assert "[" not in loaded
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "expected"),
+    [
+        (Unauthorized("no key"), 401, {"WWW-Authenticate": "Bearer"}),
+        (BodyTimeout("late"), 408, {"Connection": "close"}),
+        (BodyTooLarge("large"), 413, {"Connection": "close"}),
+        (InvalidRequest("wrong"), 422, {}),
+        (Overloaded("full"), 429, {"Retry-After": "1"}),
+        (Overloaded("full", retry_after_s=0.2), 429, {"Retry-After": "1"}),
+        (Overloaded("full", retry_after_s=2.1), 429, {"Retry-After": "3"}),
+        (EngineError("failed"), 500, {}),
+        (NotReady("draining"), 503, {"Retry-After": "1"}),
+        (DeadlineExceeded("late"), 504, {}),
+        (AttenuatorError("of no kind that has a status"), 500, {}),
+    ],
+)
+def test_an_error_says_what_to_do_next_in_its_headers(
+    error: AttenuatorError, status: int, expected: dict[str, str]
+) -> None:
+    answer = response_for(error)
+    names = ("WWW-Authenticate", "Connection", "Retry-After")
+    assert answer.status_code == status
+    assert {name: answer.headers[name] for name in names if name in answer.headers} == expected
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/health/live", "/health/ready", "/docs"])
