@@ -1,14 +1,15 @@
 """The engine without HTTP: runs that nobody waits for, stopping, refusals before tokenizing, turns of the tokenizer."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from attenuator.errors import EngineError, NotReady, Overloaded
-from attenuator.runtime import Input, Model, Row
+from attenuator.runtime import Cancellation, Input, Model, Row, RowResult
 from attenuator.serve.engine import Engine
 from attenuator.serve.jobs import Job
 from attenuator.serve.settings import ServeSettings
@@ -61,15 +62,27 @@ def test_a_run_is_cancelled_once_all_its_clients_have_left(
 
 
 def test_a_run_goes_on_while_one_of_its_clients_waits(
-    bundles: dict[str, Path], caplog: pytest.LogCaptureFixture
+    bundles: dict[str, Path], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    others_left = threading.Event()
+    run = Model.run
+
+    def run_once_others_left(
+        model: Model, rows: Sequence[Row], cancellation: Cancellation | None = None
+    ) -> list[RowResult]:
+        others_left.wait(20)
+        return run(model, rows, cancellation)
+
     async def scenario() -> None:
         async with started(bundles["yoso"]) as (engine, model):
-            rows = await rows_of(engine, model, Input("inputs", "good film " * 50))
+            rows = await rows_of(engine, model, SHORT)
+            monkeypatch.setattr(Model, "run", run_once_others_left)
             tasks = [asyncio.create_task(engine.run(model, rows)) for _ in range(3)]
             await until(lambda: engine.running("light") == 3)
             for task in tasks[:2]:
                 task.cancel()
+            await asyncio.gather(*tasks[:2], return_exceptions=True)
+            others_left.set()
             job = await tasks[2]
             assert job.results[0] is not None
 
