@@ -28,7 +28,7 @@ class NodeShape:
 
     Attributes:
         operator: the operator's key.
-        num_heads: attention heads; 0 for a node that is no attention.
+        num_heads: attention heads; 0 if the node is not attention.
         head_dim: channels of a head's queries and keys.
         value_dim: channels of a head's values.
         channels: width of the rows before a value projection inside the node, else 0.
@@ -156,7 +156,7 @@ class OperatorCost(ABC):
 
     @abstractmethod
     def work(self, node: NodeShape, tokens: int, knobs: Mapping[str, float]) -> float:
-        """Multiply-adds of the node for one sequence, or what is worth as many; a value projection inside included.
+        """Multiply-adds of the node for one sequence, or their equivalent; includes a value projection inside the node.
 
         Args:
             node: its shape.
@@ -178,7 +178,7 @@ class OperatorCost(ABC):
         return rate * self.spared_macs(node, tokens)
 
     def verdict(self, outlook: Outlook) -> list[str]:
-        """What follows from the modelled figures, in sentences.
+        """Sentences that say whether the operator is worth using, from the modelled figures.
 
         Args:
             outlook: the figures.
@@ -201,7 +201,7 @@ class OperatorCost(ABC):
         ]
 
     def measured_verdict(self, knob: str, gains: Mapping[float, Mapping[int, float]], limit: float) -> list[str]:
-        """What follows from times that were taken.
+        """The same sentences from measured times.
 
         Args:
             knob: its name.

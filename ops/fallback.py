@@ -1,11 +1,11 @@
-"""The vocabulary of `<operator>/fallback.py`: an operator's exact value as an ONNX function, for export alone.
+"""Helpers of `<operator>/fallback.py`: an operator at its exact knob value as an ONNX function, for export only.
 
 Each operator's file has `build(body, has)`: adds the nodes of its function to `body`; `has` names the inputs that the
-model's nodes have. The bodies are standard ONNX operators, O(T^2) in time and memory, blind to knobs and seeds, and
-keep to nodes that give a row the same bits in any batch, which `Sin`, `Cos`, `Elu`, `Log` and `Softplus` do not.
+model's nodes have. The bodies are standard ONNX operators, take O(T^2) time and memory, and ignore knobs and seeds.
+They avoid `Sin`, `Cos`, `Elu`, `Log` and `Softplus`, which do not give a row the same bits in every batch.
 
-One zero row is appended to the packed rows, a sequence of its own, and cut off at the end: with T = 0 ONNX Runtime's
-fused MatMul divides by zero.
+One zero row is appended to the packed rows as a sequence of its own, and removed at the end, because ONNX Runtime's
+fused MatMul divides by zero at T = 0.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-// What an operator sees of its host, be it an ONNX Runtime kernel (ops/ort) or the C ABI
+// The interface between an operator and its host, an ONNX Runtime kernel (ops/ort) or the C ABI
 // (ops/c_api.cc): attributes and constant inputs at construction, tensors and threads at each run.
 // Operators are written against these interfaces alone, so that export, training, tests and serving
 // run the very same code.
@@ -13,7 +13,7 @@
 
 namespace attenuator {
 
-// A borrowed, row-major tensor of rank 1 or 2; `data` is null where an optional input is left out.
+// A borrowed, row-major tensor of rank 1 or 2; `data` is null where an optional input is omitted.
 struct TensorView {
   const void* data = nullptr;
   std::array<std::int64_t, 2> shape{0, 0};

@@ -15,12 +15,12 @@ constexpr const char* kNames[] = {"avx2", "avx512", "avx512_vnni", "avx512_amx"}
 
 // What ATTENUATOR_ISA allows at most.
 Isa Highest() {
-  const char* wanted = std::getenv("ATTENUATOR_ISA");
-  if (wanted == nullptr || *wanted == '\0') return Isa::kAvx512Amx;
+  const char* requested = std::getenv("ATTENUATOR_ISA");
+  if (requested == nullptr || *requested == '\0') return Isa::kAvx512Amx;
   for (std::size_t i = 0; i < std::size(kNames); ++i) {
-    if (std::strcmp(wanted, kNames[i]) == 0) return static_cast<Isa>(i);
+    if (std::strcmp(requested, kNames[i]) == 0) return static_cast<Isa>(i);
   }
-  throw std::runtime_error(std::string("ATTENUATOR_ISA is '") + wanted +
+  throw std::runtime_error(std::string("ATTENUATOR_ISA is '") + requested +
                            "', must be avx2, avx512, avx512_vnni or avx512_amx");
 }
 

@@ -8,15 +8,15 @@ from attenuator.ops.mca import rule
 
 # Share of the value projection that a sampled head spends, times alpha * sqrt(C): 1.2 to 2.2 on short reviews.
 SAMPLED_SHARE = 1.3
-# The nearer a probed head is to break-even, the more heads promise too little and are exact. Between the two bundled
-# models, whose shares at alpha 0.5 and 300 tokens are 0.19 and 0.65.
-PROMISE_POWER = 5
-# A measured gain this far above the modelled limit is doubted.
+# Heads near break-even often fail the probe and are computed exactly; this exponent models how often. A compromise
+# between the two bundled models, whose measured shares at alpha 0.5 and 300 tokens are 0.19 and 0.65.
+PROBE_POWER = 5
+# A measured gain above the modelled limit times this is reported as noise.
 NOISE = 1.03
 
 
 def value_share(node: NodeShape, tokens: int, alpha: float) -> float:
-    """Predicted share of the exact value projection that a node computes; what it is, depends on the text.
+    """Predicted share of the exact value projection that a node computes; the true share depends on the text.
 
     Args:
         node: its shape.
@@ -39,7 +39,7 @@ def value_share(node: NodeShape, tokens: int, alpha: float) -> float:
     if not rule.probe_of(tokens, node.window).rows:
         return share if saved >= needed else 1.0
     needed += rule.maxima_cost(tokens, node.window, node.head_dim) / node.channels
-    return share + (1 - share) * (needed / saved) ** PROMISE_POWER if saved > needed else 1.0
+    return share + (1 - share) * (needed / saved) ** PROBE_POWER if saved > needed else 1.0
 
 
 class McaCost(OperatorCost):
@@ -64,7 +64,7 @@ class McaCost(OperatorCost):
         return 0 if node.first_only else node.projection_macs(tokens)
 
     def verdict(self, outlook: Outlook) -> list[str]:
-        """How little the value projection is."""
+        """The share of the model that the value projection takes, and so the most that alpha can win."""
         best = max(outlook.lengths, key=lambda length: length.free_part)
         [knob] = outlook.knobs
         sentences = []

@@ -1,7 +1,7 @@
 """The decisions that MCA makes from its data, by the rule of `rule.py`: ops/mca/README.md, section 2.
 
-The same as in projection.cc, on which the operator's results depend: only a token whose r, or a head whose savings, lie
-within rounding of a threshold may be decided otherwise.
+The operator makes the same decisions (projection.cc). They may differ only for a token whose r, or a head whose
+savings, lie within rounding of a threshold.
 """
 
 from typing import Any
@@ -24,19 +24,19 @@ Float64s = NDArray[np.float64]
 
 
 def required_samples(maxima: Floats, keys: int, alpha: float, growth: float = 1.0) -> Float64s:
-    """(n max_i A_ij / alpha)^2 before it is rounded up to r_j, of maxima that are still to grow by a factor: [n]."""
+    """(n growth max_i A_ij / alpha)^2 for each token, [n]: r_j before it is rounded up."""
     with np.errstate(over="ignore"):
         return np.asarray((keys / alpha * growth * maxima.astype(np.float64)) ** 2)
 
 
 def samples_of(required: Float64s, channels: int) -> tuple[Float64s, NDArray[np.bool_]]:
-    """r_j and which tokens are sampled, of `sampled`: [n] each."""
+    """r_j, and which tokens the estimator `sampled` samples: [n] each."""
     r = np.maximum(1.0, np.ceil(required))
     return r, r < np.ceil(BREAK_EVEN * channels)
 
 
 def worth_sampling(tokens: float, samples: float, channels: int, head_dim: int, overhead: float) -> bool:
-    """Whether sampling so many tokens, with so many columns in all, is faster than not to."""
+    """Whether sampling `tokens` tokens with `samples` columns in all is faster than computing them exactly."""
     return tokens * (TOKEN_GAIN * channels) - COLUMN_COST * samples >= head_cost(head_dim) * channels + overhead
 
 
@@ -80,14 +80,14 @@ def probe_pays(
     """Whether approximating a head is likely to save more than finding its column maxima costs.
 
     Args:
-        maxima: max A_ij over the probe's rows that count, [n].
+        maxima: max A_ij over the probe's rows, [n].
         distances: ||x_j - mu||, [n]; `deterministic`.
         weight: W_a, [C, head_dim].
         keys: n of the formula for r.
         alpha: the knob.
         estimator: "sampled" or "deterministic".
         probe: `probe_of`.
-        overhead: columns that approximating costs the head beside its tokens, those of the maxima among them.
+        overhead: cost of approximating the head beside its tokens, in columns, including that of the maxima.
         beta: the smallest mean norm over a row's keys; `deterministic`.
 
     Returns:

@@ -2,7 +2,7 @@
 
 The constants stand here and nowhere else: `ops/codegen.py` writes them into `mca_rule.gen.h` (`COLUMN_COST` becomes
 `kColumnCost`), and the CPU and CUDA kernels, the reference and the predicted cost all read them. Costs are in columns
-of a dense row unless something else is said. `ops/mca/README.md`, section 2, has the mathematics; sequence.cc has the
+of a dense row unless another unit is named. `ops/mca/README.md`, section 2, has the mathematics; sequence.cc has the
 functions below in C++.
 """
 
@@ -10,34 +10,36 @@ import math
 from dataclasses import dataclass
 
 # Measured on the CPU and rounded up to fractions that are exact in binary, so that every device decides alike.
-COLUMN_COST = 1.5  # a sampled column: the mean row is subtracted, the list of columns is followed
-# A token takes (1 - TOKEN_GAIN) C columns however few it keeps: its share of a group's work, and rows that arrive cold.
+COLUMN_COST = 1.5  # a sampled column: it subtracts the mean row and is reached through a list of indices
+# A sampled token costs (1 - TOKEN_GAIN) C columns even if it keeps none: its share of a group's work, and cache misses.
 TOKEN_GAIN = 0.875
-BREAK_EVEN = 0.5625  # share of C from which sampling a token gains nothing: it is computed exactly, without an error
-# Dense rows that take as long as what any sampling of a head begins with: the mean row, bound by reading the weight;
-# the first use of the scaled copy; drawing and selecting, which weigh the more beside a dense row the narrower it is:
-# HEAD_COST + HEAD_COST_LANES / padded head_dim.
+BREAK_EVEN = 0.5625  # a token that would keep this share of C or more is computed exactly: sampling it saves nothing
+# Fixed cost of sampling a head, in dense rows: HEAD_COST + HEAD_COST_LANES / padded head_dim. It covers projecting the
+# mean row (bound by reading the weight), the first read of the scaled weight, and drawing and selecting columns. That
+# last part does not depend on head_dim, so it equals more dense rows where these are narrow.
 HEAD_COST = 24.0
 HEAD_COST_LANES = 256.0
 
-# Tokens up to which a head keeps its attention weights (2.25 MiB a thread at most) and is one task. The scores of a
-# longer sequence are computed twice. Under a window this bounds the keys of a row; beyond it nothing is approximated.
+# Up to this many tokens a head keeps its attention weights (at most 2.25 MiB per thread) and is one task. For a longer
+# sequence the scores are computed twice. With a window the limit applies to the keys of a row; a sequence whose rows
+# see more keys is computed exactly.
 STORED_LENGTH = 768
-# What finding the column maxima costs beside exact attention, for each attention weight: TWICE_COST where scores are
-# computed twice; where weights are kept, STORING_COST for each float that a head has in use meanwhile, since what does
-# not fit into the second-level cache is slow, up to TWICE_COST.
+# Extra cost of finding the column maxima, per attention weight. Where scores are computed twice it is TWICE_COST. Where
+# weights are kept it is STORING_COST times the floats that the head has in use, at most TWICE_COST: it grows with the
+# memory because floats outside the second-level cache are slow.
 TWICE_COST = 1.5
 STORING_COST = 3 * 2.0**-22
 
-PROBE_ROWS = 64  # their maxima tell whether finding all maxima will pay; attention takes as many rows at a time
-# Of scores that are normally distributed the largest of n is sqrt(2 ln n) deviations away, so that the factor by which
-# a maximum exceeds 1 / keys grows by a power: log2(rows / PROBE_ROWS) / GROWTH_DIVISOR.
+PROBE_ROWS = 64  # rows whose maxima predict whether finding all maxima pays; one block of rows in the attention kernel
+# The largest of n normally distributed scores lies about sqrt(2 ln n) deviations above the mean. Maxima over all rows
+# are predicted from those of the probe: the factor g by which these exceed 1 / keys on average is raised to the power
+# log2(rows / PROBE_ROWS) / GROWTH_DIVISOR, and the probe's maxima are multiplied by that.
 GROWTH_DIVISOR = 8.0
 
-ROUNDING_MARGIN = 1 / 16  # share of the deterministic bound that is left to the rounding of float32
+ROUNDING_MARGIN = 1 / 16  # share of the deterministic bound that is reserved for float32 rounding errors
 SAMPLE_GROUP = 6  # tokens, in order of r, that share one list of sampled columns
-# Probabilities that are smaller but not zero are raised to this, so that 2^-32, the grain of a uniform number, stays
-# far below them. Raising one lowers the variance and adds at most C * 2^-22 of the expected number of columns.
+# Smaller probabilities, except 0, are raised to this value, far above 2^-32, the resolution of a uniform number.
+# Raising one lowers the variance and increases the expected number of columns by at most a share of C * 2^-22.
 SMALLEST_P = 2.0**-22
 # Bits of a uniform number of `paper`, two words of the random stream: as many as a float64 distribution function has.
 DRAW_BITS = 53
@@ -45,12 +47,12 @@ PADDING = 16  # columns of a packed weight are padded to a multiple of this, wit
 
 
 def padded(head_dim: int) -> int:
-    """head_dim as the kernels round it up, to whole vectors."""
+    """head_dim rounded up to a multiple of PADDING, as in the kernels' packed weights."""
     return -(-head_dim // PADDING) * PADDING
 
 
 def head_cost(head_dim: int) -> float:
-    """Dense rows that sampling a head takes before it saves anything."""
+    """Fixed cost of sampling a head, in dense rows."""
     return HEAD_COST + HEAD_COST_LANES / padded(head_dim)
 
 
@@ -60,14 +62,14 @@ def is_narrow(length: int, window: int) -> bool:
 
 
 def row_keys(length: int, window: int, global_tokens: int) -> tuple[int, bool]:
-    """What n is in the formula for r, and whether row 0 sees all keys though others do not (then it is exact)."""
+    """The most keys that a row sees (n in the formula for r), and whether only row 0 sees all (then it is exact)."""
     if not is_narrow(length, window):
         return length, False
     return min(length, 2 * window + 1 + global_tokens), bool(global_tokens)
 
 
 def maxima_cost(length: int, window: int, head_dim: int) -> float:
-    """Columns that finding the column maxima costs a head beside exact attention."""
+    """Extra cost for a head of finding its column maxima, in columns, on top of exact attention."""
     narrow = is_narrow(length, window)
     weights = float(length * min(length, PROBE_ROWS + 2 * window if narrow else length))
     if not narrow and length > STORED_LENGTH:
@@ -80,9 +82,9 @@ def maxima_cost(length: int, window: int, head_dim: int) -> float:
 def worth_approximating(
     length: int, channels: int, alpha: float, estimator: str, window: int = 0, global_tokens: int = 0
 ) -> bool:
-    """Whether anything may be approximated, as far as it can be told without the data.
+    """Whether any token may be approximated, judged from shapes and alpha only.
 
-    As sum_j max_i A_ij >= 1, the mean of r_j is at least 1 / alpha^2.
+    Since sum_j max_i A_ij >= 1, the mean of r_j is at least 1 / alpha^2.
     """
     keys = row_keys(length, window, global_tokens)[0]
     if is_narrow(length, window) and keys > STORED_LENGTH:
@@ -96,15 +98,15 @@ def worth_approximating(
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A block of rows of a head, whose maxima tell whether to go on.
+    """A block of rows of a head, whose column maxima predict whether approximating the head pays.
 
     Attributes:
-        first_row: of the probe.
-        rows: how many; 0 where nothing is asked.
-        first_token: of those that are looked at.
-        tokens: how many are.
-        growth_exponent: over the other rows their maxima are expected to grow by their mean, in units of 1 / keys, to
-            this power.
+        first_row: first row of the block.
+        rows: number of rows; 0 if the head is not probed.
+        first_token: first token whose maximum is used.
+        tokens: number of tokens whose maxima are used.
+        growth_exponent: maxima over all rows are predicted as the probe's maxima times g to this power, where g is
+            their mean in units of 1 / keys.
     """
 
     first_row: int = 0
@@ -115,7 +117,7 @@ class Probe:
 
 
 def probe_of(length: int, window: int) -> Probe:
-    """The first 64 rows, and all tokens; with a window the first block of 64 that begins as far from the start."""
+    """The first 64 rows and all tokens; with a window, the first block whose rows see `window` keys before them."""
     if is_narrow(length, window):
         first = -(-window // PROBE_ROWS) * PROBE_ROWS
         probe = Probe(first, PROBE_ROWS, first, PROBE_ROWS, _growth_exponent(min(length, 2 * window + 1)))
@@ -125,5 +127,5 @@ def probe_of(length: int, window: int) -> Probe:
 
 
 def _growth_exponent(rows: int) -> float:
-    """`Probe.growth_exponent` for tokens that so many rows see."""
+    """`Probe.growth_exponent` for tokens that are keys of `rows` rows."""
     return max(0.0, math.log2(rows / PROBE_ROWS) / GROWTH_DIVISOR)

@@ -16,7 +16,7 @@ struct Inputs {
   Sequences sequences;
   std::int64_t head_dim;   // D
   std::int64_t value_dim;  // Dv
-  float scale;             // factor on the scores, never 0 for want of one
+  float scale;             // factor on the scores; the default, 0, is replaced by 1 / sqrt(D)
   bool first;              // row b of query is the first row of sequence b
 };
 

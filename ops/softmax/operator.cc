@@ -12,9 +12,9 @@ namespace {
 
 using Spec = spec::SoftmaxAttention;
 
-// Rows that one task takes of a long sequence: the more, the more blocks share keys and values, as
-// long as there are tasks for many threads. And the multiply-adds under which handing a task to
-// another thread costs more than it wins.
+// Rows of a long sequence in one task. With more rows, more blocks share keys and values; with
+// fewer, there are tasks for more threads. Heads of short sequences share a task until it has about
+// kTaskWork multiply-adds, since handing a smaller one to a thread costs more than it saves.
 constexpr std::int64_t kFewestTaskRows = 4 * attention::kQueryBlock;
 constexpr std::int64_t kMostTaskRows = 16 * attention::kQueryBlock;
 constexpr std::int64_t kManyTasks = 32;

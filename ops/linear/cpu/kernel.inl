@@ -20,7 +20,7 @@ using attention::TileTable;
 using attention::Vector;
 
 constexpr float kLog2E = 1.44269504088896341f;
-constexpr float kLeast = -87.0f;  // e^x below is taken for 0: 2^-126 is the smallest normal number
+constexpr float kLeast = -87.0f;  // below this e^x is taken as 0: it nears 2^-126, the least normal
 
 // elu(x) + 1 = max(x, 0) + e^min(x, 0). Max and Min give their second operand where one is NaN.
 inline Vector Features(Vector x) {
@@ -38,8 +38,8 @@ void FeatureRows(HeadRows rows, std::int64_t count, std::int64_t head_dim, float
       Simd::Store(to + c, Features(Simd::Load(row + c)));
     }
     if (c < head_dim) {
-      const std::int64_t left = head_dim - c;
-      Simd::StoreFirst(to + c, Features(Simd::LoadFirst(row + c, left)), left);
+      const std::int64_t remaining = head_dim - c;
+      Simd::StoreFirst(to + c, Features(Simd::LoadFirst(row + c, remaining)), remaining);
     }
   }
 }

@@ -11,8 +11,8 @@ namespace {
 // Rows of one task of a long sequence.
 constexpr std::int64_t kTaskRows = 4 * attention::kQueryBlock;
 
-// Buffers of one thread, kept between runs: fresh memory of this size costs more than what is
-// computed in it. At most 3.1 MiB.
+// Buffers of one thread, kept between runs, because allocating that much memory takes longer than
+// the computation in it. At most 3.1 MiB.
 struct Scratch {
   AlignedArray<float> floats;
   std::int64_t size = 0;
@@ -28,16 +28,16 @@ struct Scratch {
 
 thread_local Scratch scratch;
 
-// Runs its tasks here and now, for a head of a short sequence.
+// Runs tasks one after the other on the calling thread: for a head of a short sequence.
 struct Inline {
-  static constexpr std::int64_t kMaximaTasks = 1;  // that gather column maxima apart
+  static constexpr std::int64_t kMaximaTasks = 1;  // tasks with column maxima of their own
   template <class Body>
   void For(std::int64_t tasks, const Body& body) {
     for (std::int64_t task = 0; task < tasks; ++task) body(task);
   }
 };
 
-// Hands its tasks to the thread pool, for a head of a long one.
+// Runs tasks on the thread pool: for a head of a long sequence.
 struct Threads {
   static constexpr std::int64_t kMaximaTasks = 16;
   ThreadPool& threads;
@@ -48,7 +48,7 @@ struct Threads {
   }
 };
 
-// Whether the inputs that the head answers for are finite.
+// Whether the inputs that this head has to check are finite (see RunShortHead).
 template <class Pool>
 bool IsFinite(const Call& call, std::int64_t b, std::int64_t h, Pool& pool) {
   const std::int64_t n = call.sequences.length(b), channels = call.weights.channels;
@@ -146,8 +146,8 @@ Projected Project(const Call& call, std::int64_t b, std::int64_t h, const float*
   return {projection.approximates(), projection.columns()};
 }
 
-// Column maxima of rows taken in turns by tasks, each with maxima of its own, then joined.
-// rows(task, tasks, maxima [length]) takes those of its turn.
+// Column maxima over `turns` blocks of rows. Each task computes its own maxima over every
+// tasks-th block by rows(task, tasks, maxima [length]); then they are joined.
 template <class Pool, class Rows>
 void GatherMaxima(std::int64_t turns, std::int64_t length, Pool& pool, float* maxima,
                   const Rows& rows) {
@@ -224,8 +224,8 @@ class StoredWeights {
   float* const factors_;
 };
 
-// Output of a head of which only blocks [from, to) are stored, its probe: they take the exact
-// values, and exact attention computes the other rows.
+// Output of a head that stays exact after its probe, blocks [from, to), has been stored: the stored
+// weights are multiplied by the exact values, and exact attention computes the other rows.
 template <class Pool>
 void AttendBesideStored(const Call& call, std::int64_t b, std::int64_t h,
                         const attention::Head& head, const StoredWeights& stored, std::int64_t from,
@@ -237,8 +237,8 @@ void AttendBesideStored(const Call& call, std::int64_t b, std::int64_t h,
   if (head.global_token && from == 0) attention::AttendRows(head, 0, 1, output, call.width());
 }
 
-// A head whose attention weights stay in memory between their maxima and the values: the probe's
-// rows first and, where those predict a gain, all others.
+// A head whose attention weights are kept until the values are known: first for the probe's rows
+// and, where their maxima predict a gain, for all other rows.
 template <class Pool>
 double RunStoredHead(const Call& call, std::int64_t b, std::int64_t h, float* memory, Pool& pool) {
   attention::Head head = call.head(b, h);
@@ -343,7 +343,7 @@ std::int64_t HeadFloats(const Call& call, std::int64_t b) {
 HeadResult RunShortHead(const Call& call, std::int64_t b, std::int64_t h) {
   Inline pool;
   const bool finite = IsFinite(call, b, h, pool);
-  // One token needs no mixing: projecting it is all there is to do.
+  // With one token the output is its projected value.
   if (call.first() && call.alpha[b] > 0 && call.sequences.length(b) > 1) {
     return {FirstRowExactly(call, b, h, call.head_output(b, h)), finite};
   }

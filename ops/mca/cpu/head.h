@@ -14,7 +14,7 @@ namespace attenuator::mca {
 
 struct HeadResult {
   double columns = 0;  // multiply-adds spent on values, divided by head_dim
-  bool finite = true;  // its share of the inputs that nothing else checks
+  bool finite = true;  // the inputs that this head has to check are finite
 };
 
 // The inputs, checked.
@@ -52,8 +52,8 @@ struct Call {
            (1 + static_cast<double>(keys) / static_cast<double>(weights.head_dim));
   }
 
-  // Whether a sequence's heads are worth looking at: even with one column for every token, or all
-  // tokens replaced, sampling has to save more than it costs to begin and to find the maxima.
+  // Whether any head of the sequence can gain: in the best case (one column for every token, or all
+  // tokens replaced) the savings must exceed the fixed cost and that of finding the maxima.
   bool approximate(std::int64_t b) const {
     const Window seen = window(b);
     const Estimator estimator = attributes.estimator;
@@ -67,19 +67,20 @@ struct Call {
                : WorthReplacing(tokens, channels, cost);
   }
 
-  // The head's attention; its values are not known yet.
+  // The head's queries, keys and sizes; `value` is set once the values are computed.
   attention::Head head(std::int64_t b, std::int64_t h) const;
   SequenceRows rows(std::int64_t b) const;
 };
 
 // Floats that a head needs for its values and, where they are kept, its attention weights.
 std::int64_t HeadFloats(const Call& call, std::int64_t b);
-// Both write the head's output rows. The sequence is not empty. A head looks for NaN and infinities
-// in its columns of query and key and, where the sequence is not approximated, in an equal share of
-// the columns of `hidden`: it needs those rows in the cache anyway.
-// With at most kStoredLength tokens, or queries = first.
+// RunShortHead and RunLongHead write the head's output rows; the sequence must not be empty. A head
+// checks its columns of query and key for NaN and infinity and, where the sequence is not
+// approximated, 1 / H of the columns of `hidden`, since it reads those rows anyway.
+//
+// For at most kStoredLength tokens, or queries = first.
 HeadResult RunShortHead(const Call& call, std::int64_t b, std::int64_t h);
-// With more. `memory` holds HeadFloats floats, 64-byte aligned.
+// For more tokens. `memory` holds HeadFloats floats, 64-byte aligned.
 HeadResult RunLongHead(const Call& call, std::int64_t b, std::int64_t h, float* memory,
                        ThreadPool& threads);
 

@@ -57,8 +57,8 @@ struct ProjectionKernels {
   std::int64_t (*narrow)(float r, std::int64_t count, std::int32_t* columns, float* reach,
                          float* inverse_p);
 
-  // Parts columns: those with inverse_p <= r are certain. Both lists have room for `count`; returns
-  // how many are certain.
+  // Splits columns into certain ones (inverse_p <= r) and partial ones. Both lists have room for
+  // `count`; returns how many are certain.
   std::int64_t (*part)(float r, std::int64_t count, const std::int32_t* columns,
                        const float* inverse_p, std::int32_t* certain, std::int32_t* partial);
 
@@ -74,8 +74,8 @@ struct ProjectionKernels {
   void (*distances)(const float* x, const float* centre, std::int64_t rows, std::int64_t columns,
                     float* distances);
 
-  // norms[j] = |x_j| and distances[j] = |x_j - centre| in float64, where a bound rests on them or
-  // squares leave float32.
+  // norms[j] = |x_j| and distances[j] = |x_j - centre| in float64: for a bound that must hold, or
+  // where squares would overflow or underflow float32.
   void (*exact_norms)(const float* x, const float* centre, std::int64_t rows, std::int64_t columns,
                       double* norms, double* distances);
 };

@@ -8,8 +8,8 @@ namespace {
 using Vector = Simd::Vector;
 constexpr std::int64_t kWidth = Simd::kWidth;
 
-// How many rows of the weight ahead of its use the first rows of a strip ask for: it may be in no
-// cache of this core yet, and comes as slowly as a few rows use it up.
+// The first tile of a strip prefetches the weight this many rows ahead: it may not be in this
+// core's caches yet.
 constexpr std::int64_t kAhead = 16;
 
 // kRows x (kVectors registers) of the result held in registers over the whole depth. The weight is
@@ -52,8 +52,8 @@ inline __attribute__((always_inline)) void AddColumns(Vector (&sums)[kRows][kVec
     const std::int64_t k = *list;
     const float* w = weight + k * padded;
     asm("" : "+r"(w));  // one pointer and constant offsets, not a register for each offset
-    // Hidden from the compiler that it is a broadcast: else it subtracts before broadcasting from a
-    // register, which takes a port from the multipliers, instead of broadcasting a load.
+    // The empty asm hides from the compiler that c is a broadcast. Otherwise it subtracts scalars
+    // and broadcasts the difference from a register, which occupies a port of the multipliers.
     Vector c = Simd::Set(centre[k]);
     asm("" : "+v"(c));
     Vector b[kVectors];
@@ -65,8 +65,8 @@ inline __attribute__((always_inline)) void AddColumns(Vector (&sums)[kRows][kVec
   }
 }
 
-// As ExactTile, over listed columns and with the centre taken off: subtracting here costs nothing
-// where additions have ports of their own, and no centred copy of the input is needed.
+// As ExactTile, over listed columns of rows minus the centre. Subtracting here avoids a centred
+// copy of the input, and is free on processors whose additions have ports of their own.
 template <int kRows, int kVectors, bool kCertain>
 void SampledTile(const float* const* rows, const SampledColumns& columns, const float* centre,
                  const PackedHead& head, const float* base, float* const* out,
@@ -152,20 +152,20 @@ void SampledRows(const float* const* rows, int count, const SampledColumns& colu
 template <class Body>
 void Strips(std::int64_t padded, const Body& body) {
   for (std::int64_t column = 0; column < padded;) {
-    const std::int64_t left = (padded - column) / kWidth;
+    const std::int64_t remaining = (padded - column) / kWidth;
     if constexpr (Simd::kTileVectors == 4) {
-      if (left >= 4) {
+      if (remaining >= 4) {
         body.template operator()<4>(column);
         column += 4 * kWidth;
         continue;
       }
-      if (left == 3) {
+      if (remaining == 3) {
         body.template operator()<3>(column);
         column += 3 * kWidth;
         continue;
       }
     }
-    if (left >= 2) {
+    if (remaining >= 2) {
       body.template operator()<2>(column);
       column += 2 * kWidth;
     } else {
@@ -275,7 +275,7 @@ void Distances(const float* x, const float* centre, std::int64_t rows, std::int6
 
 void ExactNorms(const float* x, const float* centre, std::int64_t rows, std::int64_t columns,
                 double* norms, double* distances) {
-  // Two vectors of four sums: an order that every instruction set can keep.
+  // Two vectors of four sums: the same order of additions on every instruction set.
   constexpr std::int64_t kLanes = 4, kSums = 2;
   using Floats = float __attribute__((vector_size(kLanes * sizeof(float))));
   using Doubles = double __attribute__((vector_size(kLanes * sizeof(double))));
@@ -302,7 +302,7 @@ void ExactNorms(const float* x, const float* centre, std::int64_t rows, std::int
   }
 }
 
-// Words become reaches, in place: (word + 1/2) 2^-32 / p, word as a float32.
+// Turns random words (as float32) into reach = (word + 1/2) 2^-32 / p, in place.
 void ScaleReach(std::int64_t channels, const float* inverse_p, float* reach) {
   const Vector half = Simd::Set(0.5f), unit = Simd::Set(0x1p-32f);
   std::int64_t k = 0;

@@ -16,11 +16,12 @@ namespace attenuator::mca {
 
 // The constants of these rules, and what they stand for, are in ops/mca/rule.py.
 
-// Dense rows that take as long as what any sampling of a head begins with.
+// Fixed cost of sampling a head, in dense rows.
 ATTENUATOR_HOST_DEVICE inline constexpr double HeadCost(std::int64_t padded) {
   return kHeadCost + kHeadCostLanes / static_cast<double>(padded);
 }
-// Whether sampling `tokens` of a head with `samples` columns in all is faster than not to.
+// Whether sampling `tokens` tokens of a head with `samples` columns in all is faster than computing
+// them exactly.
 ATTENUATOR_HOST_DEVICE inline constexpr bool WorthSampling(double tokens, double samples,
                                                            double channels, std::int64_t padded,
                                                            double overhead) {
@@ -28,7 +29,7 @@ ATTENUATOR_HOST_DEVICE inline constexpr bool WorthSampling(double tokens, double
          HeadCost(padded) * channels + overhead;
 }
 
-// Whether replacing so many tokens by the mean row is: that row has to be projected too.
+// Whether replacing `tokens` tokens by the mean row is faster: the mean row is projected too.
 ATTENUATOR_HOST_DEVICE inline constexpr bool WorthReplacing(double tokens, double channels,
                                                             double overhead) {
   return channels * (tokens - 1) > overhead;
@@ -38,18 +39,18 @@ ATTENUATOR_HOST_DEVICE inline constexpr bool WorthReplacing(double tokens, doubl
 struct Probe {
   std::int64_t first_row = 0, rows = 0;      // multiples of kProbeRows; rows = 0: no probe
   std::int64_t first_token = 0, tokens = 0;  // whose maxima count
-  // Over the other rows their maxima are expected to grow by their mean, in units of 1 / keys, to
-  // the power of this.
+  // Maxima over all rows are predicted as the probe's maxima times g to this power, where g is
+  // their mean in units of 1 / keys.
   double growth_exponent = 0;
 };
 
-// Factor by which maxima are expected to grow; `sum` is over the probe's tokens.
+// Predicted factor between maxima over all rows and the probe's; `sum` is that of the probe's.
 ATTENUATOR_HOST_DEVICE inline double Growth(const Probe& probe, double keys, double sum) {
   const double mean = keys / static_cast<double>(probe.tokens) * sum;
   return mean > 1 ? pow(mean, probe.growth_exponent) : 1.0;
 }
 
-// What the estimators need to know of one sequence, whatever the head.
+// One sequence as the estimators see it: what does not depend on the head.
 struct SequenceRows {
   const float* hidden = nullptr;  // [length, C]
   std::int64_t length = 0;
@@ -60,14 +61,14 @@ struct SequenceRows {
   const float* centre = nullptr;     // [C]: the mean row, or zeros where not centred
   const float* distances = nullptr;  // [length], at least |x_j - centre|; `deterministic`
   double beta = 0;      // smallest (1/keys) sum |x_j| over a row's keys; `deterministic`
-  double overhead = 0;  // columns that approximating costs the head beside its tokens
+  double overhead = 0;  // cost of approximating the head beside its tokens, in columns
   Probe probe;
-  double maxima_cost = 0;  // columns that finding the maxima costs the head
+  double maxima_cost = 0;  // extra cost of finding the maxima, in columns
 };
 
-// Whether a head is likely to save more by approximating than finding all maxima costs; `maxima`
-// [length] are those of the probe's rows. Such a head is exact otherwise. True where there is no
-// probe.
+// Whether approximating the head is predicted to save more than finding all its maxima costs, from
+// `maxima` [length] over the probe's rows. If false, the head is computed exactly. True where there
+// is no probe.
 bool ProbePays(const Weights& weights, std::int64_t head, Estimator estimator,
                const SequenceRows& rows, const float* maxima);
 
@@ -112,7 +113,7 @@ class HeadProjection {
   std::vector<std::int32_t> approximated_;  // tokens; `sampled`: by falling r
   std::vector<std::int32_t> r_;             // of approximated_
   std::vector<float> base_;                 // [padded]: bias + centre W_a
-  std::int64_t exact_begin_ = 0;            // of exact_, what is left to the tasks
+  std::int64_t exact_begin_ = 0;            // the tasks compute exact_ from here on
   // Columns that any token keeps, ascending; a token keeps those whose reach is at most its r.
   std::vector<std::int32_t> candidates_;
   std::vector<float> reach_;

@@ -44,8 +44,8 @@ bool Nearer(const std::vector<Real>& norms, const std::vector<Real>& distances,
   return SmallestRowSum(gain, window) >= 0;  // false for NaN
 }
 
-// The same without a second pass over the rows, where that suffices: the mean distance is at most
-// its quadratic mean, sqrt(mean |x_j|^2 - |mu|^2).
+// A sufficient condition for Nearer that needs no second pass over the rows: the mean distance is
+// at most the quadratic mean, sqrt(mean |x_j|^2 - |mu|^2).
 bool SurelyNearer(const std::vector<float>& norms, double centre_square, const Window& window) {
   if (window.narrow()) return false;
   double sum = 0, squares = 0;
@@ -92,7 +92,7 @@ Probe ProbeOf(const Window& window) {
   probe.rows = kProbeRows;
   std::int64_t seeing = window.length;  // rows that see a token
   if (window.narrow()) {
-    // The first rows see fewer keys than others, hence each by more. So may the last.
+    // The first rows see fewer keys than others, so each key gets more weight; likewise the last.
     probe.first_row = (window.radius + kProbeRows - 1) / kProbeRows * kProbeRows;
     probe.first_token = probe.first_row;
     probe.tokens = kProbeRows;
@@ -100,8 +100,8 @@ Probe ProbeOf(const Window& window) {
   } else {
     probe.tokens = window.length;
   }
-  // Of scores that are normally distributed the largest of n is sqrt(2 ln n) deviations away: by
-  // how much a maximum exceeds 1 / keys grows by a power.
+  // The largest of n normally distributed scores lies about sqrt(2 ln n) deviations above the mean:
+  // see GROWTH_DIVISOR in rule.py.
   const double growing = static_cast<double>(seeing) / kProbeRows;
   probe.growth_exponent = std::max(0.0, std::log2(growing) / kGrowthDivisor);
   return probe.first_row + probe.rows < window.length ? probe : Probe{};
@@ -139,7 +139,7 @@ void Measure(const float* hidden, std::int64_t channels, const Window& window, E
   facts->finite = finite || Projection().finite(hidden, n, channels, channels);
   if (!facts->finite) return;
   if (estimator == Estimator::kDeterministic) {
-    // Any row may stand in for the dropped ones; the mean is the nearest.
+    // Any row could replace the dropped ones; the mean has the smallest squared distance to all.
     facts->centred = finite;
     if (!finite) facts->centre.assign(channels, 0.0f);
     facts->distances.resize(n);

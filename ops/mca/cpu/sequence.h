@@ -37,22 +37,23 @@ struct Window {
   bool stored() const { return length <= kStoredLength || narrow(); }
 };
 
-// The rows of a head whose maxima tell whether to go on (README.md, section 2). None where there
-// are hardly others.
+// The rows of a head whose maxima predict whether approximating pays (README.md, section 2). No
+// rows where the sequence has none beyond them.
 Probe ProbeOf(const Window& window);
 
-// Columns that finding the maxima costs a head beside exact attention; `padded` as in PackedHead.
+// Extra cost for a head of finding its column maxima, in columns, on top of exact attention.
+// `padded` as in PackedHead.
 double MaximaCost(const Window& window, std::int64_t padded);
 
-// Whether anything may be approximated, by what is known without the data: not at alpha 0; not
-// where rows see so many keys that their maxima cost more than the value projection could save;
-// nor, by sampling, where r is C or more in the mean: sum_j max_i A_ij >= 1, so mean r >= 1 /
+// Whether any token may be approximated, judged from shapes and alpha only. False at alpha 0, where
+// rows see so many keys that finding maxima costs more than the value projection could save, and
+// for `sampled` where the mean of r is at least C: as sum_j max_i A_ij >= 1, it is at least 1 /
 // alpha^2.
 bool WorthApproximating(const Window& window, std::int64_t channels, float alpha,
                         Estimator estimator);
 
-// Of a sequence that may be approximated: chooses the centre, says whether the rows are finite and,
-// for `deterministic`, measures them.
+// For a sequence that may be approximated: chooses the centre, checks that the rows are finite and,
+// for `deterministic`, computes distances and beta.
 // `hidden` is [length, channels].
 void Measure(const float* hidden, std::int64_t channels, const Window& window, Estimator estimator,
              SequenceFacts* facts);

@@ -4,15 +4,16 @@
 // Maxima: 64 (or 32) rows of a head a block, scores in float32 as the float tiles of
 // ops/common/attention have them, computed twice: for each row's maximum and sum, then for the
 // weights. A column's maximum goes to memory by atomicMax on its bits, which order non-negative
-// floats, so that the order of blocks does not matter. A block of the probe's rows enters its
-// maxima a second time, apart: it begins and ends at multiples of 64, so all of a block's rows
-// belong to it or none.
+// floats, so that the order of blocks does not matter. A block of rows that belongs to the
+// probe also raises a separate set of maxima, `probed`. The probe begins and ends at multiples of
+// 64, so a block belongs to it entirely or not at all.
 //
-// Plan: one block a head of a sequence. It counts by the probe's maxima first and stops where they
-// predict too little. r in float64, counts in integers, a stable counting sort by
-// falling r over a histogram in global memory: 256 tokens at a time, a token's rank among equals of
-// its run by comparing with those before it. The order is the CPU's, hence the groups of six and
-// the r they share. The columns' u_k / p_k come from the CPU's words of the Philox stream.
+// Plan: one block per head of a sequence. It evaluates the probe's maxima first and stops, leaving
+// the head exact, where they predict no gain. r is computed in float64 and counted in integers.
+// Tokens are sorted by falling r: a stable counting sort with a histogram in global memory, 256
+// tokens at a time; a token's rank among equal ones is found by comparing it with those before it.
+// The order is the CPU's, and so are the groups of six and the r that a group shares. u_k comes
+// from the same words of the Philox stream as on the CPU.
 #include "ops/common/attention/cuda/tile.h"
 #include "ops/mca/cpu/projection.h"
 #include "ops/mca/cuda/device.h"
@@ -100,13 +101,13 @@ __global__ __launch_bounds__(attention::kTileThreads, 2) void Maxima(Items items
     for (int r = 0; r < kMicro; ++r) {
       const int i = row + ty * kMicro + r;
       const bool counts = i < keys.row_end && !(keys.global && i == 0);
-      largest[r] = counts ? largest[r] : INFINITY;  // such a row takes no part
+      largest[r] = counts ? largest[r] : INFINITY;  // excludes the row from the maxima
       sum[r] = 1.0f / sum[r];
     }
   }
 }
 
-// r as a whole number: at least 1, 0 where it reaches `limit` or is NaN.
+// root^2 rounded up, at least 1; 0 (exact) where that reaches `limit` or is NaN.
 __device__ inline int Samples(double root, double limit) {
   const double square = root * root;
   const double clipped = square < limit ? square : limit;
@@ -115,7 +116,7 @@ __device__ inline int Samples(double root, double limit) {
   return up <= static_cast<int>(limit) - 1 ? up : 0;
 }
 
-// What a head's column maxima mean for its tokens: CountSamples and Replacing in projection.cc.
+// Turns a head's column maxima into r of its tokens: CountSamples and Replacing in projection.cc.
 struct Rule {
   bool deterministic;
   double factor;           // on a maximum: n / alpha, of `deterministic` n ||W_a||_2
@@ -135,8 +136,8 @@ struct Counts {
   double samples;  // r of all of them
 };
 
-// Counts the first `tokens` of a head, whose maxima are still to grow by `growth`, and notes the r
-// of each; the same in every thread. `sums` has room for kBlockWarps values.
+// Writes r of each of the first `tokens` tokens, their maxima multiplied by `growth`, and returns
+// the counts, the same in every thread. `sums` has room for kBlockWarps values.
 __device__ inline Counts Count(const Rule& rule, const unsigned* maxima, double growth, int tokens,
                                int* samples, unsigned long long* sums) {
   unsigned long long count = 0, total = 0;
@@ -160,15 +161,15 @@ __device__ inline double Sum(const unsigned* maxima, int tokens, double* sums) {
   return BlockSum(sum, sums);
 }
 
-// What a head's maxima are judged by, the same in every thread.
+// Decides whether approximating a head pays; the same in every thread.
 struct Judge {
   Rule rule;
   bool paper;
   double channels;
   std::int64_t padded;  // columns of the CPU's packed weight, which WorthSampling is made for
-  double overhead;      // columns that approximating costs the head beside its tokens
+  double overhead;      // cost of approximating the head beside its tokens, in columns
 
-  // Whether approximating is worth `cost` columns, and those that it costs anyway.
+  // Whether approximating saves more than `overhead` plus `cost` columns.
   __device__ bool Worth(double tokens, double samples, double cost) const {
     if (rule.deterministic) return WorthReplacing(tokens, channels, overhead + cost);
     if (paper) return tokens * channels - samples >= overhead + cost;
@@ -201,8 +202,8 @@ __device__ __forceinline__ Judge JudgeOf(const SequenceItem& item, int head, con
   return judge;
 }
 
-// Whether the probe's maxima say that approximating pays, the other tokens taken to be like those
-// the probe looks at. `probed` are the probe's maxima over the sequence.
+// Whether the probe's maxima `probed` [length] predict that approximating pays, assuming that the
+// other tokens are like those the probe looks at.
 __device__ __forceinline__ bool ProbePays(const SequenceItem& item, const Judge& judge,
                                           const unsigned* probed, int* samples,
                                           unsigned long long* sums) {
@@ -217,7 +218,7 @@ __device__ __forceinline__ bool ProbePays(const SequenceItem& item, const Judge&
   return judge.Worth(share * counts.tokens, share * counts.samples, item.maxima_cost);
 }
 
-// order = tokens by falling r (`samples`), those of equal r as they come; exact ones (r = 0) last.
+// order = tokens by falling r (`samples`), equal ones in token order, exact ones (r = 0) last.
 // `place` has room for r up to `highest`, `run` for kThreads + 1 values.
 __device__ __forceinline__ void SortBySamples(const int* samples, int n, int highest, int* place,
                                               int* run, int* order) {

@@ -1,5 +1,5 @@
-// The workers of one run. Each takes the next whole task. When none are left, it helps the tasks
-// that still run, so that a batch with fewer heads than threads keeps all threads busy.
+// The workers of one run. Each takes the next task. When no task is waiting, it helps those that
+// still run, so that a batch with fewer heads than threads keeps all threads busy.
 //
 // An operator does not know how many threads its host has, so nothing is split in advance. A task
 // offers the pieces of its current step and works on them itself; idle workers join in. Pieces
@@ -26,11 +26,11 @@ inline void Pause() {
 
 class Crew {
  public:
-  // `shares`: whether any task is long enough to be worth another thread's joining.
+  // `shares`: whether any task is long enough for helpers to pay.
   Crew(std::int64_t tasks, bool shares) : tasks_(tasks), shares_(shares), running_(tasks) {}
 
-  // A worker's whole life: body(task, scratch) for the tasks it gets, then helping until the last
-  // task of all has ended. An exception ends the task that threw it, and is thrown on.
+  // Runs body(task, scratch) for the tasks that this worker gets, then helps other workers until
+  // the last task has ended. An exception ends its task and is rethrown.
   template <class Body>
   void Work(const Body& body) {
     Scratch scratch;
@@ -41,8 +41,8 @@ class Crew {
     if (shares_) Help(scratch);
   }
 
-  // body(piece, scratch) for `pieces` pieces, each once, on this worker and on idle ones, each with
-  // its own scratch; returns when all have ended. Throws the first exception of any. For tasks.
+  // Called by a task: runs body(piece, scratch) once for each piece, on this worker and on idle
+  // ones, each with its own scratch; returns when all have ended. Throws the first exception.
   template <class Body>
   void Share(std::int64_t pieces, Scratch& scratch, const Body& body) {
     Step step{pieces, &body, [](const void* b, std::int64_t piece, Scratch& own) {
@@ -114,7 +114,8 @@ class Crew {
     }
   }
 
-  // A step with pieces left, the one with the fewest helpers. Under mutex_, as what follows.
+  // Of the steps with pieces to run, the one with the fewest helpers. This and the following
+  // functions are called with mutex_ held.
   Step* Open() const {
     Step* best = nullptr;
     for (Step* step : steps_) {

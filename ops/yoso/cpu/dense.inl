@@ -1,5 +1,5 @@
-// What is quadratic in length: collision counts, expected collisions, and weights times values.
-// Included inside the anonymous namespace of a kernel_*.cc file.
+// The work that is quadratic in length: collision counts, expected collisions, weights times
+// values. Included inside the anonymous namespace of a kernel_*.cc file.
 
 // output = (or +=) sum of values[i] * row places[i] of b, over kBlocks blocks of columns.
 template <int kBlocks>
@@ -8,18 +8,19 @@ inline void SumSome(const float* values, const std::int32_t* places, int size, c
   Floats sums[kBlocks];
   for (auto& sum : sums) sum = Zero();
   for (int i = 0; i < size; ++i) {
-    const Floats left = Set(values[i]);
+    const Floats weight = Set(values[i]);
     const float* row = b + places[i] * std::int64_t{kBlock};
-    for (int c = 0; c < kBlocks; ++c) sums[c] = Fma(left, Load(row + c * b_block_stride), sums[c]);
+    for (int c = 0; c < kBlocks; ++c)
+      sums[c] = Fma(weight, Load(row + c * b_block_stride), sums[c]);
   }
   for (int c = 0; c < kBlocks; ++c) {
     float* target = output + c * kBlock;
-    const int left = columns - c * kBlock;
-    const Floats sum = accumulate ? Add(LoadColumns(target, left), sums[c]) : sums[c];
-    if (left >= kBlock) {
+    const int remaining = columns - c * kBlock;
+    const Floats sum = accumulate ? Add(LoadColumns(target, remaining), sums[c]) : sums[c];
+    if (remaining >= kBlock) {
       Store(target, sum);
     } else {
-      StoreFirst(target, sum, left);
+      StoreFirst(target, sum, remaining);
     }
   }
 }
@@ -57,9 +58,9 @@ void CountAndSumAs(const CountPass& pass) {
       }
       for (int c = 0; c < kCounters; ++c) {
         const int place = first + c * kBlock;
-        const int left = num_keys - place < kBlock ? num_keys - place : kBlock;
-        if (left <= 0) break;
-        size += AppendNonzero(counters[c].Sums(), left, place, values + size, places + size);
+        const int remaining = num_keys - place < kBlock ? num_keys - place : kBlock;
+        if (remaining <= 0) break;
+        size += AppendNonzero(counters[c].Sums(), remaining, place, values + size, places + size);
       }
     }
     float* output = pass.output + i * pass.stride;
@@ -97,19 +98,19 @@ inline void MultiplyTile(const float* a, std::int64_t a_stride, std::int64_t dep
     Floats right[kBlocks];
     for (int c = 0; c < kBlocks; ++c) right[c] = Load(b + c * b_block_stride + k * kBlock);
     for (int r = 0; r < kRows; ++r) {
-      const Floats left = Set(a[r * a_stride + k]);
-      for (int c = 0; c < kBlocks; ++c) sums[r][c] = Fma(left, right[c], sums[r][c]);
+      const Floats factor = Set(a[r * a_stride + k]);
+      for (int c = 0; c < kBlocks; ++c) sums[r][c] = Fma(factor, right[c], sums[r][c]);
     }
   }
   for (int r = 0; r < kRows; ++r) {
     for (int c = 0; c < kBlocks; ++c) {
       float* target = output + r * stride + c * kBlock;
-      const int left = columns - c * kBlock;
-      const Floats sum = accumulate ? Add(LoadColumns(target, left), sums[r][c]) : sums[r][c];
-      if (left >= kBlock) {
+      const int remaining = columns - c * kBlock;
+      const Floats sum = accumulate ? Add(LoadColumns(target, remaining), sums[r][c]) : sums[r][c];
+      if (remaining >= kBlock) {
         Store(target, sum);
       } else {
-        StoreFirst(target, sum, left);
+        StoreFirst(target, sum, remaining);
       }
     }
   }
@@ -146,9 +147,9 @@ void Multiply(const float* a, std::int64_t a_stride, std::int64_t rows, std::int
     }
   }
   for (; c < columns; c += kBlock) {
-    const int left = columns - c < kBlock ? static_cast<int>(columns - c) : kBlock;
+    const int remaining = columns - c < kBlock ? static_cast<int>(columns - c) : kBlock;
     MultiplyColumns<1>(a, a_stride, rows, depth, b + c / kBlock * b_block_stride, b_block_stride,
-                       left, output + c, stride, accumulate);
+                       remaining, output + c, stride, accumulate);
   }
 }
 
@@ -202,8 +203,8 @@ void ExpectedCollisions(const float* query, const float* keys_transposed, int he
     const Floats magnitude = Abs(x);
     Floats rest = Sub(Set(1.0f), magnitude);
     if (AnyGreater(magnitude, Set(0.99f))) {
-      // Near 1 the angle is the root of what rounding leaves of 1 - |x|; |q - k|^2 / 2 keeps it,
-      // |q + k|^2 / 2 where q and k are opposite.
+      // Near 1 rounding dominates 1 - |x|. |q - k|^2 / 2 equals it and keeps its digits; where q
+      // and k are opposite, |q + k|^2 / 2.
       const Floats sign = WhereNegative(x, Set(-1.0f), Set(1.0f));
       Floats squares = Zero();
       const float* keys = keys_transposed + j * head_dim;
@@ -273,13 +274,13 @@ void Finish(const float* source, std::int64_t source_stride, std::int64_t block_
     for (int i = 0; i < count; ++i) {
       const Floats factor = Set(factors[i]);
       for (int c = 0; c < columns; c += kBlock) {
-        const int left = columns - c;
+        const int remaining = columns - c;
         const float* block = from + i * source_stride + c / kBlock * block_stride;
-        const Floats x = Mul(LoadColumns(block, left), factor);
-        if (left >= kBlock) {
+        const Floats x = Mul(LoadColumns(block, remaining), factor);
+        if (remaining >= kBlock) {
           Store(to + i * stride + c, x);
         } else {
-          StoreFirst(to + i * stride + c, x, left);
+          StoreFirst(to + i * stride + c, x, remaining);
         }
       }
     }
@@ -294,15 +295,15 @@ void Convolve(const Rows& values, int columns, const float* weights, std::int64_
     const std::int64_t low = center - reach > 0 ? center - reach : 0;
     const std::int64_t high = center + reach < values.count - 1 ? center + reach : values.count - 1;
     for (int c = 0; c < columns; c += kBlock) {
-      const int left = columns - c;
-      Floats sum = LoadColumns(output + i * stride + c, left);
+      const int remaining = columns - c;
+      Floats sum = LoadColumns(output + i * stride + c, remaining);
       for (std::int64_t j = low; j <= high; ++j) {
-        sum = Fma(Set(weights[j - center + reach]), LoadColumns(values.row(j) + c, left), sum);
+        sum = Fma(Set(weights[j - center + reach]), LoadColumns(values.row(j) + c, remaining), sum);
       }
-      if (left >= kBlock) {
+      if (remaining >= kBlock) {
         Store(output + i * stride + c, sum);
       } else {
-        StoreFirst(output + i * stride + c, sum, left);
+        StoreFirst(output + i * stride + c, sum, remaining);
       }
     }
   }

@@ -23,10 +23,10 @@ inline constexpr int kMaxHadamardChunk = 64;
 inline constexpr int kKeyTile = 128;      // keys counted together
 inline constexpr int kKeyBlock = 256;     // keys of one count pass
 inline constexpr int kStreamBlocks = 32;  // Philox blocks drawn at once
-// Smaller blocks have too few sign patterns: three rounds over 8 coordinates are visibly biased.
+// Smaller blocks have too few sign patterns: three rounds over 8 coordinates are measurably biased.
 inline constexpr int kMinHadamardSize = 32;
 
-// Rows at a constant distance.
+// Rows `stride` floats apart.
 struct Rows {
   const float* data;
   std::int64_t stride;
@@ -36,8 +36,8 @@ struct Rows {
   Rows slice(std::int64_t begin, std::int64_t size) const { return {row(begin), stride, size}; }
 };
 
-// The hashes [first, first + num_hashes) of one (seed, layer, head); `planes` is what PackPlanes or
-// planes.cc's signs made for all hashes of their chunk.
+// A run of num_hashes hashes of one (seed, layer, head). `planes` holds the packed planes or the
+// signs (planes.cc) of all hashes of their chunk.
 struct HashSpec {
   int head_dim;
   int hash_bits;
@@ -81,9 +81,10 @@ struct CountPass {
 };
 
 struct Kernels {
-  int count_percent;  // how long, against AVX-512, counting beats tables
+  // Longest sequence for which counting beats tables, in percent of that of AVX-512.
+  int count_percent;
 
-  // Words of blocks [block, block + kStreamBlocks) of a Philox stream, see StreamBlock.
+  // Random words of blocks [block, block + kStreamBlocks) of a Philox stream, see StreamBlock.
   void (*stream)(std::int64_t seed, std::uint32_t layer, std::uint32_t head, Stream stream,
                  std::uint64_t block, std::uint32_t* words);
 
@@ -151,7 +152,7 @@ namespace avx512_vnni {
 extern const Kernels kKernels;
 }
 
-// What AMX does otherwise than VNNI.
+// The kernels that AMX replaces; the others are those of VNNI.
 struct TileHashing {
   decltype(Kernels::plane_bytes) plane_bytes;
   decltype(Kernels::pack_planes) pack_planes;

@@ -28,13 +28,13 @@ void UnpackSums(const float* sums, std::int64_t block_stride, std::int64_t rows,
     float* target = output + i * stride;
     for (int c = 0; c < columns; c += kBlock) {
       __builtin_prefetch(target + kAhead * stride + c, 1);
-      const int left = columns - c;
+      const int remaining = columns - c;
       Floats x = Load(source);
-      if (accumulate) x = Add(x, LoadColumns(target + c, left));
-      if (left >= kBlock) {
+      if (accumulate) x = Add(x, LoadColumns(target + c, remaining));
+      if (remaining >= kBlock) {
         Store(target + c, x);
       } else {
-        StoreFirst(target + c, x, left);
+        StoreFirst(target + c, x, remaining);
       }
       source += block_stride;
     }

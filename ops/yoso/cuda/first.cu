@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(kBlockThreads) First(Node node, Jobs jobs) {
   const int local_head = local / runs, begin = local % runs * kFirstKeys;
   const int count = min(kFirstKeys, job.num_keys - begin);
   const int lane = threadIdx.x % cuda::kWarp, warp = threadIdx.x / cuda::kWarp;
-  const int words = Kind::Words(node, job);
+  const int words = Kind::RowWords(node, job);
   const Word* query = reinterpret_cast<const Word*>(node.scratch + job.query_codes) +
                       static_cast<std::int64_t>(local_head) * words;
   const Word* keys = reinterpret_cast<const Word*>(node.scratch + job.key_codes) +

@@ -6,10 +6,11 @@
 // thread, in registers over all keys and in their order. Both factors pass through shared memory.
 // The two kinds of weights differ in what they stream and how a pair of words is scored:
 //
-// * Expectation: unit rows in fp32, made once (float64 norms, since 1 / |row| of a huge or tiny row
+// * Expectation: unit rows in fp32, computed once (float64 norms, since 1 / |row| of a huge or tiny
+// row
 //   is no float), dot products in fp32, then (1 - arccos(x) / pi)^hash_bits with arccos as
-//   sqrt(1 - x) times a polynomial (2e-8). Where |x| > 0.99, 1 - |x| is what rounding has left and
-//   |q - k|^2 / 2 takes its place, from the unit rows themselves. Tensor cores have no fp32.
+//   sqrt(1 - x) times a polynomial (2e-8). Where |x| > 0.99, rounding dominates 1 - |x|, so
+//   |q - k|^2 / 2 is computed from the unit rows instead. Tensor cores have no fp32.
 // * Counts: a word holds the codes of 4 hashes (2 where hash_bits > 8); equal codes are the zero
 //   bytes of an exclusive or. Rows are padded to whole chunks of words with codes that always
 //   collide, and their number is subtracted.
@@ -85,7 +86,7 @@ __global__ void __launch_bounds__(kBlockThreads, kRuns == 1 ? 2 : 1) Pairs(Node 
   const int local = blockIdx.x - job.first_block;
   const int local_head = local / tiles, first = local % tiles * kTile;
   const int head = job.head + local_head;
-  const int words = Kind::Words(node, job), compared = Quotient(words, kChunk) * kChunk;
+  const int words = Kind::RowWords(node, job), compared = Quotient(words, kChunk) * kChunk;
   const Word* queries = reinterpret_cast<const Word*>(node.scratch + job.query_codes) +
                         static_cast<std::int64_t>(local_head) * job.num_queries * words;
   const Word* keys = reinterpret_cast<const Word*>(node.scratch + job.key_codes) +

@@ -6,16 +6,14 @@
 // the codes decide: the same bits from run to run, no bound on the size of values or buckets, no
 // scale to choose, and no bucket is visited twice.
 //
-// * Sorting (SortKeys, SortByDigit): each of the block's 8 warps owns a run of keys, counts digits
-// in its own 256 counters,
-//   and after one prefix sum over (digit, warp) hands out places in order, 32 keys at a time; lanes
-//   with the same digit are found by __match_any_sync. Orders of up to kSharedKeys keys stay
-//   in shared memory, longer ones in scratch.
-// * Adding (CountStarts, AddRun, AddEdges): each warp owns a run of sorted places, whatever the
-// buckets' sizes, so one full bucket
-//   is no slower than many small ones. A lane owns every 32nd column. What a run adds to a bucket
-//   that began in an earlier run goes to shared memory, and the run where it began adds it in
-//   order.
+// * Sorting (SortKeys, SortByDigit): each of the block's 8 warps owns a run of keys and counts
+//   digits in its own 256 counters. After one prefix sum over (digit, warp) it writes the keys to
+//   their places in order, 32 at a time; lanes with the same digit are found by __match_any_sync.
+//   Orders of up to kSharedKeys keys stay in shared memory, longer ones in scratch.
+// * Adding (CountStarts, AddRun, AddEdges): each warp owns an equal run of sorted places, whatever
+//   the buckets' sizes, so one full bucket is no slower than many small ones. A lane owns every
+//   32nd column. If a bucket began in an earlier run, this run's part of its sum goes to shared
+//   memory, and the warp of that earlier run adds it, in order.
 // * A table has one row for each bucket that holds a key, min(n, 2^hash_bits) at the most; a map of
 //   2^hash_bits entries says which, so memory does not grow as 2^hash_bits times value_dim, and
 //   nothing needs to be cleared.
@@ -41,7 +39,7 @@ constexpr int kGatherUnits = 4;       // groups of 4 columns of a thread
 constexpr int kMaxTileQueries = 128;  // of a gather block
 constexpr int kMaxColumns = 256;
 
-// The block's first sum over all threads before the calling one. `warps` has room for kBlockWarps.
+// The sum of `value` over all threads before the calling one. `warps` has room for kBlockWarps.
 __device__ inline int ExclusiveSum(int value, int* warps) {
   const int lane = threadIdx.x % cuda::kWarp, warp = threadIdx.x / cuda::kWarp;
   int sum = value;
@@ -172,8 +170,8 @@ __device__ __forceinline__ int CountStarts(const Sorted& keys, const Run& run,
   return row;
 }
 
-// A warp on its way through its run: the row of the table that it adds to, its sums (a lane owns
-// every 32nd column), and whether that row belongs to a bucket which an earlier run began.
+// State of a warp within its run: the row of the table that it adds to, its sums (a lane owns every
+// 32nd column), and whether an earlier run began that row's bucket.
 template <int kRuns>
 struct BucketSum {
   float* table;
@@ -236,7 +234,7 @@ __device__ __forceinline__ void AddRun(const Sorted& keys, const Run& run, const
   }
 }
 
-// Adds to the run's last bucket what later runs have of it, in their order.
+// Adds to the run's last bucket the parts that later runs hold of it, in order of the runs.
 template <int kRuns>
 __device__ __forceinline__ void AddEdges(const TableShared& shared, BucketSum<kRuns>& bucket) {
   const int lane = threadIdx.x % cuda::kWarp, warp = threadIdx.x / cuda::kWarp;

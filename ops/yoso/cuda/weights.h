@@ -1,6 +1,6 @@
-// The two kinds of weights of YosoAttention's pairs, for the kernels that walk over keys: what a
-// row is made of (Word, 4 bytes), how a pair of words is scored, what weight the sum of scores
-// means.
+// The two kinds of weights of (query, key) pairs, for the kernels that walk over keys. Each defines
+// what a row consists of (4-byte Words), how two words are scored, and which weight a sum of scores
+// gives.
 #pragma once
 
 #include "ops/yoso/cuda/common.h"
@@ -17,7 +17,7 @@ struct Expectation {
   using Word = float;
   using Sum = float;
 
-  __device__ static int Words(const Node& node, const Job&) { return UnitDim(node.head_dim); }
+  __device__ static int RowWords(const Node& node, const Job&) { return UnitDim(node.head_dim); }
   __device__ static void Score(Sum& sum, Word q, Word k) { sum = fmaf(q, k, sum); }
   __device__ static float Weight(const Node& node, const Job&, Sum sum, int, const Word* query,
                                  const Word* key) {
@@ -59,7 +59,7 @@ struct Counts {
   using Word = std::uint32_t;
   using Sum = int;
 
-  __device__ static int Words(const Node&, const Job& job) {
+  __device__ static int RowWords(const Node&, const Job& job) {
     return Quotient(job.num_hashes, kCodePad) * kCodePad / kCodes;
   }
   __device__ static void Score(Sum& sum, Word q, Word k) {
@@ -68,7 +68,7 @@ struct Counts {
     const Word differ = ((x & ~kHighs) + ~kHighs) | x;
     sum += __popc(~differ & kHighs);
   }
-  // Of `compared` words.
+  // Padded words always score as equal: `compared` words hold more codes than hashes.
   __device__ static float Weight(const Node&, const Job& job, Sum sum, int compared, const Word*,
                                  const Word*) {
     return static_cast<float>(sum - (compared * kCodes - job.num_hashes));
@@ -77,7 +77,7 @@ struct Counts {
 using ByteCounts = Counts<0x80808080u, 4>;
 using WordCounts = Counts<0x80008000u, 2>;
 
-// Calls body with the kind.
+// Calls body with the kind of weights of this node.
 template <class Body>
 void ForKind(const Node& node, bool expectation, const Body& body) {
   if (expectation) return body(Expectation{});

@@ -203,7 +203,8 @@ inline void Offsets(const Exponent& exponent, std::int64_t count, const float* m
   }
 }
 
-// to[lane] = times[lane] * what weights relative to the score `from` are worth relative to `now`.
+// to[lane] = times[lane] * the factor that turns weights relative to the score `from` into weights
+// relative to `now`.
 inline void Rescale(const Exponent& exponent, std::int64_t count, const float* from,
                     const float* now, const float* times, float* to) {
   const Vector factor = Simd::Set(exponent.factor), least = Simd::Set(exponent.least);
@@ -262,7 +263,7 @@ void Probabilities(const Head& unchecked, std::int64_t begin, std::int64_t end,
     p += (last - first) * kQueryBlock;
   });
   Invert(count, scratch.sum);
-  // Lanes beyond the last row take no part, whatever is in them.
+  // Lanes beyond the last row are excluded, whatever they hold.
   for (std::int64_t lane = count; lane < kQueryBlock; ++lane) scratch.sum[lane] = 0.0f;
   for (std::int64_t lane = 0; lane < kQueryBlock; ++lane) inverse_sums[lane] = scratch.sum[lane];
   const Exponent exponent(head);

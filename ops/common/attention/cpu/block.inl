@@ -44,10 +44,10 @@ struct Scratch {
         sum(maximum + kQueryBlock) {}
 };
 
-// A scale of usual size enters with exp, where it costs nothing: scores are then dot products as
-// they are. Any other multiplies the queries: a negative one would make the largest score the
-// smallest weight; under a tiny one dot products overflow whose scaled scores are small; and a huge
-// one, times log2(e), overflows itself.
+// A scale of usual size is applied within exp, at no cost: scores are then plain dot products. Any
+// other scale multiplies the queries instead: with a negative one the largest dot product would
+// have the smallest weight; with a tiny one dot products could overflow though scaled scores do
+// not; and a huge one would overflow when multiplied by log2(e).
 struct Exponent {
   static constexpr float kSmallest = 1.0f / 64, kLargest = 64;
   float query = 1;        // what queries are multiplied by
@@ -169,8 +169,8 @@ inline void ForKeys(const Head& head, std::int64_t begin, std::int64_t end, cons
   }
 }
 
-// The largest of `maximum` and the scores in kGroup vectors of lanes: four chains at a time, since
-// one alone waits for itself.
+// The largest of `maximum` and the scores in kGroup vectors of lanes, in four independent chains to
+// hide the latency of one.
 template <int kGroup>
 [[gnu::always_inline]] inline void TakeMaximum(const float* scores, const float* end,
                                                std::int64_t pitch, Vector (&maximum)[kGroup]) {
