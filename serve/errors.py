@@ -3,6 +3,7 @@
 Every error answer of the service has the body `{"error", "error_type", "param", "allowed"}`.
 """
 
+import functools
 import json
 import math
 import re
@@ -48,9 +49,10 @@ STATUS: dict[type[Exception], int] = {
 JSON = "application/json"
 
 
-def error_type(error: Exception) -> str:
+@functools.cache
+def error_type(class_name: str) -> str:
     """Name of an error's kind in JSON, such as `knob_out_of_range`."""
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", type(error).__name__).lower()
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", class_name).lower()
 
 
 def error_body(sentence: str, kind: str, *, param: str | None = None, allowed: str | None = None) -> bytes:
@@ -111,7 +113,9 @@ def response_for(error: errors.AttenuatorError) -> Response:
     sentence = str(error)
     if status == 500:  # what ONNX Runtime said is for the log
         sentence = f"{sentence}; the service's log says more, under id {requestid.current.get()}"
-    return error_response(status, sentence, error_type(error), param=param, allowed=allowed, headers=headers)
+    return error_response(
+        status, sentence, error_type(type(error).__name__), param=param, allowed=allowed, headers=headers
+    )
 
 
 def dump(content: object) -> bytes:

@@ -13,13 +13,14 @@ from json.decoder import WHITESPACE, JSONArray, JSONObject, scanstring  # type: 
 from json.scanner import py_make_scanner  # type: ignore[attr-defined]
 from typing import Any
 
-from attenuator.errors import InvalidRequest
+from attenuator.errors import AttenuatorError, InvalidRequest
 from attenuator.ops.knobs import shown
 from attenuator.serve.errors import MalformedBody
 
 MAX_VALUES = 2048  # texts, lists, objects, numbers outside runs: 256 inputs with all their fields have 1,024
 MAX_DEPTH = 32
 MAX_NUMBER_CHARACTERS = 4300  # as many digits as Python reads of an integer
+SMALL_BYTES = 4096  # no more, for then no number is too long and no more values than `MAX_VALUES` fit
 PIECE_CHARACTERS = 32_768
 PIECE_UNITS = 4096
 
@@ -130,6 +131,19 @@ def refuse_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
+def read_small(body: bytes) -> Any:
+    """Reads most small bodies in C, which takes a tenth of the time; None where the decoder above must say more."""
+    if len(body) > SMALL_BYTES or body.count(b"[") + body.count(b"{") > MAX_DEPTH:
+        return None
+    try:
+        return _SMALL.decode(body.decode("utf-8"))
+    except (ValueError, AttenuatorError):
+        return None
+
+
+_SMALL = json.JSONDecoder(parse_constant=refuse_constant, object_pairs_hook=refuse_repeated)
+
+
 def parse_json(body: bytes) -> dict[str, Any]:
     """Reads a body.
 
@@ -137,8 +151,9 @@ def parse_json(body: bytes) -> dict[str, Any]:
         MalformedBody: not UTF-8, not JSON, NaN or Infinity, or nested too deep.
         InvalidRequest: not an object, a field twice, or more values than a request has.
     """
+    raw = read_small(body)
     try:
-        raw = _Decoder().decode(body.decode("utf-8"))
+        raw = _Decoder().decode(body.decode("utf-8")) if raw is None else raw
     except UnicodeDecodeError as error:
         raise MalformedBody(f"the body is not UTF-8: byte {error.start} is {body[error.start]:#04x}") from None
     except json.JSONDecodeError as error:

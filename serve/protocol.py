@@ -20,6 +20,7 @@ LINGER_S = 5.0
 LINGER_BYTES = 32 * 2**20
 WRITE_TIMEOUT_S = 30.0
 HALF_CLOSE_CHECK_S = 0.5
+MAX_HELD_BYTES = 64 * 2**10
 RESET_CHECK_S = 0.05  # first check after the interim answer; the next ones take HALF_CLOSE_CHECK_S
 ERROR_TYPES = {408: "header_timeout", 431: "header_too_large", 501: "unsupported_transfer_encoding", 503: "not_ready"}
 
@@ -90,17 +91,31 @@ def check_framing(request: h11.Request) -> None:
 
 
 class LingeringTransport(asyncio.Transport):
-    """A transport whose `close` leaves it to the protocol how: a client that still sends must read its answer first."""
+    """A transport that sends an answer's head and body together, and leaves it to the protocol how it closes.
+
+    A client that still sends must read its answer first.
+    """
 
     def __init__(self, transport: asyncio.Transport, protocol: "HttpProtocol") -> None:
         super().__init__()
         self.real = transport
         self._protocol = protocol
-        self.write = transport.write  # type: ignore[method-assign]
+        self._held = b""
         self.pause_reading = transport.pause_reading  # type: ignore[method-assign]
         self.resume_reading = transport.resume_reading  # type: ignore[method-assign]
         self.get_extra_info = transport.get_extra_info  # type: ignore[method-assign]
         self.abort = transport.abort  # type: ignore[method-assign]
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Sends; what is written before an answer's end is held while it is small: one packet costs less than two."""
+        self._held += data
+        if self._protocol.conn.our_state is not h11.SEND_BODY or len(self._held) > MAX_HELD_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Sends what is held."""
+        held, self._held = self._held, b""
+        self.real.write(held)
 
     def is_closing(self) -> bool:
         """Whether the connection takes no more answers."""
@@ -139,7 +154,8 @@ class HttpProtocol(H11Protocol, Client):
         """The connection is set up."""
         assert isinstance(transport, asyncio.Transport)
         self._real = transport
-        super().connection_made(LingeringTransport(transport, self))
+        self._lingering = LingeringTransport(transport, self)
+        super().connection_made(self._lingering)
         self._enter(Phase.HEADER)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -216,6 +232,7 @@ class HttpProtocol(H11Protocol, Client):
         """
         if self.transport.is_closing():
             return
+        self._lingering.flush()
         sends = self.conn.their_state in (h11.SEND_BODY, h11.ERROR) and not self._half_closed
         self._enter(Phase.LINGER)
         if sends:

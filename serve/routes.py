@@ -81,6 +81,15 @@ class Routes:
         if self._key is None or not hmac.compare_digest(sent.encode(), self._key):
             raise Unauthorized("the API key is missing or wrong, send the header 'Authorization: Bearer KEY'")
 
+    async def check_request_key(self, request: Request) -> None:
+        """Refuses a request without the key, where there is one.
+
+        Raises:
+            Unauthorized: as `check_key`.
+        """
+        if self._key is not None:
+            await self.check_key(await BEARER(request))
+
     async def live(self) -> Response:
         """Liveness."""
         return json_response(Health(status="live"))
@@ -160,20 +169,32 @@ async def unless_late(
     """
     timeout_ms = parsed.options.timeout_ms
     remaining_s = None if timeout_ms is None else max(0.0, timeout_ms / 1000 - (time.perf_counter() - started_s))
-    working = asyncio.create_task(work)
+    working, client_left, ended = asyncio.current_task(), False, False
+    assert working is not None
+
+    def drop(leaving: asyncio.Task[None]) -> None:
+        nonlocal client_left
+        if not ended and not leaving.cancelled():
+            client_left = True
+            working.cancel()
+
     leaving = asyncio.create_task(client_disconnected(request))
+    leaving.add_done_callback(drop)
     try:
-        await asyncio.wait({working, leaving}, timeout=remaining_s, return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            return working.result()
-        if leaving.done():
-            log.info("client left: work dropped")
-            return Response(status_code=CLIENT_LEFT)
-        raise DeadlineExceeded(f"no answer within timeout_ms {timeout_ms:g}: the work was dropped")
+        async with asyncio.timeout(remaining_s) as deadline:
+            return await work
+    except TimeoutError:
+        if not deadline.expired():
+            raise
+        raise DeadlineExceeded(f"no answer within timeout_ms {timeout_ms:g}: the work was dropped") from None
+    except asyncio.CancelledError:
+        if not client_left or working.uncancel():  # the service stops
+            raise
+        log.info("client left: work dropped")
+        return Response(status_code=CLIENT_LEFT)
     finally:
-        working.cancel()
+        ended = True
         leaving.cancel()
-        await asyncio.gather(working, leaving, return_exceptions=True)
 
 
 def json_response(

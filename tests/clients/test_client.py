@@ -208,7 +208,7 @@ def test_what_lies_between_becomes_one_sentence(
 
 def test_kinds_that_only_the_service_has_are_wrong_requests(ask: Ask) -> None:
     for kind in (serve_errors.MalformedBody, serve_errors.BodyTooLarge, serve_errors.BodyTimeout):
-        body = {"error": "no", "error_type": serve_errors.error_type(kind("no"))}
+        body = {"error": "no", "error_type": serve_errors.error_type(kind.__name__)}
         with pytest.raises(errors.AttenuatorError) as caught:
             ask(Wire(httpx.Response(serve_errors.STATUS[kind], json=body)), "classify", "text")
         assert type(caught.value) is errors.InvalidRequest

@@ -36,6 +36,13 @@ def document(draw: random.Random, depth: int = 3) -> Any:
     return {text(draw, 5): document(draw, depth - 1) for _ in range(draw.randrange(6))}
 
 
+@pytest.fixture(params=[0, json_body.SMALL_BYTES], ids=["in steps", "small in C"])
+def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reads small bodies in either way."""
+    monkeypatch.setattr(json_body, "SMALL_BYTES", request.param)
+
+
+@pytest.mark.usefixtures("reader")
 @pytest.mark.parametrize("ascii_only", [True, False])
 @pytest.mark.parametrize("indent", [None, 1])
 def test_documents_read_as_the_standard_library_reads_them(ascii_only: bool, indent: int | None) -> None:
@@ -48,6 +55,7 @@ def test_documents_read_as_the_standard_library_reads_them(ascii_only: bool, ind
         assert json.dumps(found) == json.dumps(expected)  # 1 is not 1.0
 
 
+@pytest.mark.usefixtures("reader")
 def test_damaged_documents_are_refused_where_the_standard_library_refuses_them() -> None:
     draw = random.Random(2)
     refused = 0
@@ -116,6 +124,28 @@ def test_reading_stops_at_the_bounds() -> None:
     assert parse_json(f'{{"a":{inner}{inner.replace("[", "]")}}}'.encode())
     with pytest.raises(MalformedBody, match="nested too deep"):
         parse_json(f'{{"a":{inner}[ this is never read'.encode())
+
+
+@pytest.mark.usefixtures("reader")
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (b'{"a":1,"a":2}', "the field 'a' is there twice"),
+        (b'{"a":NaN}', "the body is not JSON: NaN is no number there"),
+        (b"[]", "the body is a list, must be an object"),
+        (b" ", "the body is empty"),
+        (b'{"a":"\xff"}', "the body is not UTF-8: byte 6 is 0xff"),
+    ],
+)
+def test_small_bodies_are_refused_with_the_same_sentence(body: bytes, sentence: str) -> None:
+    with pytest.raises((InvalidRequest, MalformedBody)) as caught:
+        parse_json(body)
+    assert sentence in str(caught.value)
+
+
+def test_as_many_values_as_fit_a_small_body_are_within_the_bound() -> None:
+    assert json_body.SMALL_BYTES <= 2 * MAX_VALUES  # a value and its comma
+    assert json_body.SMALL_BYTES <= json_body.MAX_NUMBER_CHARACTERS
 
 
 def test_more_inputs_than_a_request_may_have_fit_the_bound() -> None:

@@ -56,6 +56,15 @@ def test_half_closed_client_gets_the_answer_to_a_long_request(start: Callable[..
     assert "client left" not in one.log()
 
 
+def test_an_answer_is_sent_in_one_piece(service: Service) -> None:
+    with connected(service) as connection:
+        for body, status in ((dumped(), b"200"), (b"{", b"400")):
+            connection.sendall(request_bytes(body))
+            head, _, rest = connection.recv(65_536).partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 " + status)
+            assert f"content-length: {len(rest)}\r\n".encode() in head
+
+
 def test_pipelined_requests_are_answered_in_order(service: Service) -> None:
     last = with_header("Connection: close")
     data = request_bytes(dumped(), method="GET") + request_bytes(b"{") + request_bytes(dumped()) + last
