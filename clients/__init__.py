@@ -1,4 +1,4 @@
-"""How programs and people reach the service: `Client`, `AsyncClient`, and the commands `classify` and `inspect`."""
+"""How programs reach the service: `Client` blocks, `AsyncClient` awaits."""
 
 from attenuator.api import Classification, KnobInfo, LabelScore, ModelInfo, Prediction
 from attenuator.clients.calls import UNSET

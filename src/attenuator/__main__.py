@@ -17,7 +17,8 @@ COMMANDS = {
 
 def usage() -> str:
     """The help text of the bare command."""
-    rows = "\n".join(f"  {name:<10} {text}" for name, (_, text) in COMMANDS.items())
+    width = max(map(len, COMMANDS))
+    rows = "\n".join(f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items())
     return (
         "usage: attenuator COMMAND [OPTIONS]\n\n"
         "Transformer text classifiers whose attention has an accuracy knob, set per request.\n\n"

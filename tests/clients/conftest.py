@@ -1,38 +1,5 @@
-"""Bundles and a server with a key that the tests of this folder share."""
+"""Bundles and a server with a key."""
 
-from collections.abc import Iterator
-from pathlib import Path
+from keyed_service import bundles, key, narrow_url, url
 
-import pytest
-import tiny
-from service import Service
-
-KEY = "a-key-for-tests"
-
-
-@pytest.fixture(scope="session")
-def key() -> str:
-    """What the server wants as a bearer token."""
-    return KEY
-
-
-@pytest.fixture(scope="session")
-def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Bundle folder by model name."""
-    return tiny.write_all(tmp_path_factory.mktemp("client-bundles"))
-
-
-@pytest.fixture(scope="session")
-def url(bundles: dict[str, Path]) -> Iterator[str]:
-    """Address of a server of all bundles."""
-    made = Service(bundles.values(), "--api-key", KEY)
-    yield f"http://{made.host}:{made.port}"
-    assert made.stop() == 0, made.log()
-
-
-@pytest.fixture
-def narrow_url(bundles: dict[str, Path]) -> Iterator[str]:
-    """Address of a server of one bundle that takes one request at a time."""
-    made = Service([bundles["yoso"]], "--max-requests", "1")
-    yield f"http://{made.host}:{made.port}"
-    made.stop()
+__all__ = ["bundles", "key", "narrow_url", "url"]

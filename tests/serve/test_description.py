@@ -5,6 +5,7 @@ import re
 import shlex
 from collections.abc import Callable
 from html import unescape
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from service import GOOD, Service
 
 from attenuator.api import Classification, ErrorBody, Health, ModelList
 from attenuator.ops import KNOBS
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +63,8 @@ def test_routes_list_their_statuses(described: dict[str, Any]) -> None:
         "/health/live": {"200"},
         "/health/ready": {"200", "503"},
     }
+    page = (ROOT / "docs/http.md").read_text(encoding="utf-8")
+    assert [path for path in statuses if f" {path}`" not in page] == []
     post = described["paths"]["/v1/classify"]["post"]
     assert "security" not in post
     assert "Retry-After" in post["responses"]["429"]["headers"]
@@ -85,8 +90,10 @@ def test_key_is_declared_where_there_is_one(start: Callable[..., Service]) -> No
     described = one.client.get("/openapi.json").json()
     [(name, scheme)] = described["components"]["securitySchemes"].items()
     assert (scheme["type"], scheme["scheme"]) == ("http", "bearer")
-    for path, method in (("/v1/classify", "post"), ("/v1/models", "get")):
-        operation = described["paths"][path][method]
+    operations = {path: next(iter(methods.values())) for path, methods in described["paths"].items()}
+    keyed = {path: operation for path, operation in operations.items() if path.startswith("/v1/")}
+    assert {"/v1/classify", "/v1/models"} <= set(keyed)
+    for operation in keyed.values():
         assert operation["security"] == [{name: []}]
         assert "401" in operation["responses"]
         assert "WWW-Authenticate" in operation["responses"]["401"]["headers"]
