@@ -301,6 +301,6 @@ def test_conformance_on_tiles(name: str) -> None:
     others = ("refused", "bad_inputs", "contract", "concurrent", "saves_work", "memory")
     chosen = " and not ".join(("yoso", *others))
     script = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
-    file = str(HERE / f"test_{name}.py")
+    file = str(Path(__file__).parent / f"test_{name}.py")
     done = in_process(script, "-q", "-p", "no:cacheprovider", "-k", chosen, file, ATTENUATOR_ISA="avx512_amx")
     assert done.returncode == 0, done.stdout[-3000:]
