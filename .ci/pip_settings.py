@@ -21,14 +21,14 @@ def settings() -> dict[str, str]:
     """Setting by name, as pip itself reads them; later sources win, environment variables last."""
     command = [sys.executable, "-m", "pip", "config", "list"]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     for environment in (False, True):
         for line in lines:
             name, _, value = line.partition("=")
             section, _, key = name.rpartition(".")
             if (section == ":env:") is environment and key.removeprefix("default-") in WANTED:
-                found[key.removeprefix("default-")] = str(ast.literal_eval(value))
-    return found
+                options[key.removeprefix("default-")] = str(ast.literal_eval(value))
+    return options
 
 
 def local(word: str) -> Path | None:
@@ -41,16 +41,16 @@ def local(word: str) -> Path | None:
 def main() -> int:
     """Runs the program."""
     folder, mounted_at = Path(sys.argv[1]), sys.argv[2]
-    found = settings()
-    if "cert" in found:
+    options = settings()
+    if "cert" in options:
         # A copy elsewhere: the image's own package of certificates writes to the usual place.
-        shutil.copy(found["cert"], folder / "certificates.crt")
-        found["cert"] = f"{mounted_at}/certificates.crt"
-    lines = "".join(f"{key} = {' '.join(value.split())}\n" for key, value in found.items())
+        shutil.copy(options["cert"], folder / "certificates.crt")
+        options["cert"] = f"{mounted_at}/certificates.crt"
+    lines = "".join(f"{key} = {' '.join(value.split())}\n" for key, value in options.items())
     (folder / "pip.conf").write_text(f"[global]\n{lines}", encoding="utf-8")
     mounts = {str(folder): mounted_at}
     for key in ("index-url", "extra-index-url", "find-links"):
-        for path in filter(None, map(local, found.get(key, "").split())):
+        for path in filter(None, map(local, options.get(key, "").split())):
             # An index links to files beside it.
             root = path.parent if path.name == "simple" else path
             mounts[str(root)] = str(root)

@@ -127,7 +127,7 @@ def samples(folder: Path) -> list[Sample]:
     knobs = KnobTable(manifest.name, manifest.knobs)
     random = np.random.default_rng(0)
     yoso = manifest.attention.operator == "yoso"
-    found = []
+    samples = []
     with tempfile.TemporaryDirectory() as scratch:
         softmax_path = folder / MODEL
         if yoso:
@@ -148,8 +148,8 @@ def samples(folder: Path) -> list[Sample]:
             runs: dict[int, Any] = {0: runner(softmax, knobs.exact())}
             runs |= {m: runner(own, {"num_hashes": m}) for m in NUM_HASHES if yoso}
             for num_hashes, ns in shortest_ns(runs).items():
-                found.append(Sample(manifest.name, tokens, num_hashes, units_of(work, tokens, num_hashes), ns))
-    return found
+                samples.append(Sample(manifest.name, tokens, num_hashes, units_of(work, tokens, num_hashes), ns))
+    return samples
 
 
 def fitted(work: Any, times: Any, kinds: Sequence[str]) -> dict[str, float]:
@@ -166,8 +166,8 @@ def fit(rows: Sequence[Sample]) -> Units:
     work = np.array([np.subtract(a.work, b.work) for a, b in pairs]) * weight[:, None]
     rates = fitted(work, np.array([a.ns - b.ns for a, b in pairs]) * weight, ATTENTION)
     attention = Units(**rates)
-    left = np.array([1 - row.work.times(attention) / row.ns for row in rows])
-    return Units(**rates, **fitted(np.array([np.divide(row.work, row.ns) for row in rows]), left, REST))
+    unexplained = np.array([1 - row.work.times(attention) / row.ns for row in rows])
+    return Units(**rates, **fitted(np.array([np.divide(row.work, row.ns) for row in rows]), unexplained, REST))
 
 
 def main() -> int:

@@ -48,12 +48,12 @@ def rows(model: Model, lengths: Sequence[int], knobs: Mapping[str, Sequence[floa
     """Sequences of random tokens, knobs dealt out in turns."""
     random = np.random.default_rng(0)
     kinds = {knob.name: (int if knob.dtype == "int32" else float) for knob in model.manifest.knobs}
-    made = []
+    rows = []
     for number, length in enumerate(lengths):
         ids = random.integers(0, model.manifest.vocab_size, length, dtype=np.int64)
         values = {name: kinds[name](options[number % len(options)]) for name, options in knobs.items()}
-        made.append(Row(ids, np.zeros_like(ids), model.knobs.check(values), seed=0))
-    return made
+        rows.append(Row(ids, np.zeros_like(ids), model.knobs.check(values), seed=0))
+    return rows
 
 
 def ragged(longest: int, batch: int) -> list[int]:
@@ -67,9 +67,9 @@ def logits(model: Model, batch: Sequence[Row]) -> Any:
     return np.stack([result.logits for result in model.run(batch)])
 
 
-def difference(found: Any, truth: Any) -> float:
+def difference(actual: Any, truth: Any) -> float:
     """Largest difference over the largest logit, at least 1."""
-    return float(np.abs(found - truth).max() / max(1.0, np.abs(truth).max()))
+    return float(np.abs(actual - truth).max() / max(1.0, np.abs(truth).max()))
 
 
 def wall_sampler(call: Callable[[], Any], count: int) -> tuple[float, float]:

@@ -140,8 +140,8 @@ def rounded(models: Models, length: int, seconds: float) -> Row:
     errors: Row = {}
     for name, (graph, knobs) in settings.items():
         truth = models.logits(graph, batch, **{key: 0 for key in knobs})
-        found = models.logits(models.int8(graph), batch, **{key: 0 for key in knobs})
-        errors[f"int8 {name}"] = checked(f"int8 {name}", relative(found, truth), INT8_TOLERANCE)
+        logits = models.logits(models.int8(graph), batch, **{key: 0 for key in knobs})
+        errors[f"int8 {name}"] = checked(f"int8 {name}", relative(logits, truth), INT8_TOLERANCE)
         runs[name] = models.runner(graph, batch, **knobs)
         runs[f"int8 {name}"] = models.runner(models.int8(graph), batch, **knobs)
     timings = interleave(runs, threads=models.threads, seconds=seconds)

@@ -26,9 +26,9 @@ MEMORY_SECONDS, FRONTIER_SECONDS, PROJECTION_SECONDS = 2.5, 8.0, 4.0  # beyond t
 
 def memory_row(contender: str, length: int, num_hashes: int) -> Row:
     """Peak temporary memory of one contender."""
-    found = peak_memory.measure(contender, length, num_hashes, MEMORY_THREADS)
+    memory = peak_memory.measure(contender, length, num_hashes, MEMORY_THREADS)
     name = f"yoso m={num_hashes}" if contender == "yoso" else contender
-    return {"n": length, "threads": MEMORY_THREADS, "contender": name, **found}
+    return {"n": length, "threads": MEMORY_THREADS, "contender": name, **memory}
 
 
 def memory_steps(options: argparse.Namespace, torch: bool) -> Iterator[Step]:

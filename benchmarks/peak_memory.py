@@ -22,9 +22,9 @@ CONTENDERS = ("yoso", "softmax", "mha", "attention23", "torch fp32", "torch bf16
 
 def status_kib(field: str) -> int:
     """A memory field of this process."""
-    found = re.search(rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="utf-8"), re.MULTILINE)
-    assert found
-    return int(found.group(1))
+    match = re.search(rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="utf-8"), re.MULTILINE)
+    assert match
+    return int(match.group(1))
 
 
 def peak_mib(run: Any) -> float:
@@ -33,8 +33,8 @@ def peak_mib(run: Any) -> float:
     before = status_kib("VmRSS")
     result = run()
     peak = (status_kib("VmHWM") - before) / 1024
-    made = 0 if result is None else result.nbytes / 2**20  # torch allocates its output
-    return max(0.0, peak - made)
+    output_mib = 0 if result is None else result.nbytes / 2**20  # torch allocates its output
+    return max(0.0, peak - output_mib)
 
 
 def contender(name: str, length: int, num_hashes: int, threads: int) -> Any:

@@ -30,15 +30,15 @@ class Batch:
             knobs: `num_hashes` or `alpha`, one value for all sequences.
         """
         count = len(self.lengths)
-        given: dict[str, Any] = {
+        feeds: dict[str, Any] = {
             "input_ids": self.ids,
             "position_ids": np.concatenate([np.arange(n) for n in self.lengths]),
             "cu_seqlens": np.cumsum([0, *self.lengths]).astype(np.int32),
             "seed": np.zeros(count, np.int64),
         }
         for name, value in knobs.items():
-            given[name] = np.full(count, value, np.int32 if name == "num_hashes" else np.float32)
-        return given
+            feeds[name] = np.full(count, value, np.int32 if name == "num_hashes" else np.float32)
+        return feeds
 
     def padded(self, hidden: int) -> dict[str, Any]:
         """Graph inputs of the padded batch; see `graphs.padded_graph`.

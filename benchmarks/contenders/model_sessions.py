@@ -85,14 +85,14 @@ class Models:
 
     def inputs(self, name: str, batch: Batch, **knobs: float) -> dict[str, Any]:
         """What this graph takes."""
-        given = batch.padded(self.shape.hidden) if name == "padded" else batch.packed(**knobs)
-        wanted = {value.name for value in self.sessions[name].get_inputs()}
-        return {key: value for key, value in given.items() if key in wanted}
+        feeds = batch.padded(self.shape.hidden) if name == "padded" else batch.packed(**knobs)
+        input_names = {value.name for value in self.sessions[name].get_inputs()}
+        return {key: value for key, value in feeds.items() if key in input_names}
 
     def logits(self, name: str, batch: Batch, **knobs: float) -> Any:
         """One run; float32 `[B, labels]`."""
-        found = self.sessions[name].run(["logits"], self.inputs(name, batch, **knobs))[0]
-        return found[::2] if name == "padded" else found
+        logits = self.sessions[name].run(["logits"], self.inputs(name, batch, **knobs))[0]
+        return logits[::2] if name == "padded" else logits
 
     def parity(self, name: str, hash_bits: int | None = None) -> float:
         """Difference of a YOSO graph at the exact value to PyTorch's expectation."""
@@ -102,8 +102,8 @@ class Models:
         usual = layers[0].hash_bits
         for layer in layers:
             layer.hash_bits = hash_bits or usual
-        given = batch.packed()
-        tensors = [torch.from_numpy(given[key]) for key in ("input_ids", "position_ids", "cu_seqlens")]
+        feeds = batch.packed()
+        tensors = [torch.from_numpy(feeds[key]) for key in ("input_ids", "position_ids", "cu_seqlens")]
         with torch.inference_mode():
             eager = encoder(*tensors).numpy()
         for layer in layers:
@@ -112,13 +112,13 @@ class Models:
 
     def runner(self, name: str, batch: Batch, **knobs: float) -> Any:
         """What runs a graph over bound memory."""
-        given = self.inputs(name, batch, **knobs)
+        feeds = self.inputs(name, batch, **knobs)
         session = self.sessions[name]
-        shapes = {"logits": session.run(["logits"], given)[0].shape, "value_flops": (len(batch.lengths),)}
+        shapes = {"logits": session.run(["logits"], feeds)[0].shape, "value_flops": (len(batch.lengths),)}
         outputs = {value.name: (shapes[value.name], np.float32) for value in session.get_outputs()}
-        return bound(session, given, outputs)[0]
+        return bound(session, feeds, outputs)[0]
 
 
-def relative(found: Any, truth: Any) -> float:
+def relative(actual: Any, truth: Any) -> float:
     """Largest difference relative to the largest value."""
-    return float(np.abs(found - truth).max() / np.abs(truth).max())
+    return float(np.abs(actual - truth).max() / np.abs(truth).max())

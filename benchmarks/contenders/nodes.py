@@ -116,8 +116,8 @@ def bound(
         What runs it once, and its output values by name.
     """
     binding = session.io_binding()
-    given = {name: onnxruntime.OrtValue.ortvalue_from_numpy(aligned(feeds[name])) for name in feeds}
-    for name, value in given.items():
+    ort_values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(aligned(feeds[name])) for name in feeds}
+    for name, value in ort_values.items():
         binding.bind_ortvalue_input(name, value)
     taken = {
         name: onnxruntime.OrtValue.ortvalue_from_shape_and_type(list(shape), dtype)

@@ -127,8 +127,8 @@ def run(length: int, window: int, sharpness: float, seconds: float) -> Row:
     packed = gaussian([length], HEADS, HEAD_DIM)
     packed = Packed(packed.query * np.float32(sharpness), packed.key, packed.value, packed.lengths, HEADS)
     hidden, few = correlated(length, CHANNELS), correlated(length, FEW_CHANNELS)
-    found = {share: alpha_for(packed, hidden, share, window) for share in SHARES}
-    alphas = sorted({*ALPHAS, *(alpha for alpha in found.values() if alpha is not None)})
+    alpha_of_share = {share: alpha_for(packed, hidden, share, window) for share in SHARES}
+    alphas = sorted({*ALPHAS, *(alpha for alpha in alpha_of_share.values() if alpha is not None)})
     runs: Runs = {
         "matmul": dense(packed, hidden, attend=False),
         "matmul, softmax": dense(packed, hidden, attend=True, window=window),
@@ -162,5 +162,5 @@ def run(length: int, window: int, sharpness: float, seconds: float) -> Row:
         "threads": 1,
         "contenders": records(timings),
         "settings": settings,
-        "alpha_of_share": {f"1/{round(1 / share)}": alpha for share, alpha in found.items()},
+        "alpha_of_share": {f"1/{round(1 / share)}": alpha for share, alpha in alpha_of_share.items()},
     }

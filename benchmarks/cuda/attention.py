@@ -111,13 +111,13 @@ def rates(setting: Setting, name: str, timing: Timing) -> Row:
     tokens = setting.length * setting.batch
     channels = HEADS * HEAD_DIM
     size = DTYPES[setting.precision].itemsize
-    found = {"memory_gb_s": 4 * tokens * channels * size / seconds / 1e9}
+    values = {"memory_gb_s": 4 * tokens * channels * size / seconds / 1e9}
     if not name.startswith("yoso"):
-        return found | {"tflop_s": 4 * tokens * setting.length * channels / seconds / 1e12}
+        return values | {"tflop_s": 4 * tokens * setting.length * channels / seconds / 1e12}
     m = int(name.removeprefix("yoso m="))
-    found["hash_top_s"] = 2 * 2 * tokens * m * HASH_BITS * channels / seconds / 1e12
-    found["table_gb_s"] = 3 * 4 * tokens * m * channels / seconds / 1e9
-    return found
+    values["hash_top_s"] = 2 * 2 * tokens * m * HASH_BITS * channels / seconds / 1e12
+    values["table_gb_s"] = 3 * 4 * tokens * m * channels / seconds / 1e9
+    return values
 
 
 def shares(rate: Row, precision: str, limits: Row) -> Row:
@@ -156,7 +156,7 @@ def run(
     if not exact:
         raise SystemExit(f"benchmarks: no baseline runs on {setting}: {refused}")
     best = fastest(timings, exact)
-    found = {name: rates(setting, name, timing) for name, timing in timings.items()}
+    rates_by_contender = {name: rates(setting, name, timing) for name, timing in timings.items()}
     return {
         "precision": setting.precision,
         "n": setting.length,
@@ -167,6 +167,6 @@ def run(
         "best_exact": best,
         "speed_up": {name: timings[name].times_faster_than(timings[best]) for name in ours},
         "speed_up_wall": {name: timings[name].times_faster_than(timings[best], wall=True) for name in ours},
-        "rates": found,
-        "share_of_limits": {name: shares(rate, setting.precision, limits) for name, rate in found.items()},
+        "rates": rates_by_contender,
+        "share_of_limits": {name: shares(rate, setting.precision, limits) for name, rate in rates_by_contender.items()},
     }

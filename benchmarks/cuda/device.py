@@ -122,15 +122,15 @@ def max_sm_mhz(index: int) -> float:
 def card(place: Place) -> dict[str, Any]:
     """What the device is."""
     properties = torch.cuda.get_device_properties(place.device.index)
-    told = smi(place.device.index)
+    facts_of_driver = smi(place.device.index)
     return {
         "name": properties.name,
         "compute_capability": f"{properties.major}.{properties.minor}",
         "multiprocessors": properties.multi_processor_count,
         "memory_gib": properties.total_memory / 2**30,
-        "driver": told.get("driver_version", ""),
+        "driver": facts_of_driver.get("driver_version", ""),
         "max_sm_mhz": max_sm_mhz(place.device.index),
-        "power_limit_w": told.get("power.limit", ""),
+        "power_limit_w": facts_of_driver.get("power.limit", ""),
         "cuda": torch.version.cuda or "",
     }
 
@@ -157,7 +157,7 @@ def limits(place: Place, seconds: float) -> dict[str, Any]:
     runs["int8_top_s"] = lambda: torch._int_mm(integers, transposed)
     work["int8_top_s"] = products
     timings = interleave(runs, seconds=seconds, sampler=device_sampler(place), clock="device")
-    found: dict[str, Any] = {name: work[name] / (timings[name].median / 1e6) for name in runs}
+    limits: dict[str, Any] = {name: work[name] / (timings[name].median / 1e6) for name in runs}
     facts = card(place)
-    found["shared_gb_s"] = facts["multiprocessors"] * SHARED_BYTES_PER_CLOCK * facts["max_sm_mhz"] / 1e3
-    return found
+    limits["shared_gb_s"] = facts["multiprocessors"] * SHARED_BYTES_PER_CLOCK * facts["max_sm_mhz"] / 1e3
+    return limits

@@ -53,10 +53,10 @@ class DeviceModels:
     def runner(self, name: str, batch: Batch, **knobs: float) -> DeviceRunner:
         """What runs a graph over a batch."""
         graph = self.graphs[name]
-        wanted = {value.name for value in graph.graph.input}
-        given = {key: value for key, value in batch.packed(**knobs).items() if key in wanted}
-        data = {key: torch.from_numpy(given[key]).to(self.place.torch_device) for key in ON_DEVICE if key in given}
-        host = {key: value for key, value in given.items() if key not in ON_DEVICE}
+        input_names = {value.name for value in graph.graph.input}
+        feeds = {key: value for key, value in batch.packed(**knobs).items() if key in input_names}
+        data = {key: torch.from_numpy(feeds[key]).to(self.place.torch_device) for key in ON_DEVICE if key in feeds}
+        host = {key: value for key, value in feeds.items() if key not in ON_DEVICE}
         kinds = {element: dtype for dtype, element in ELEMENTS.items()}
         logits = graph.graph.output[0].type.tensor_type
         shape = (len(batch.lengths), logits.shape.dim[1].dim_value)
@@ -66,10 +66,10 @@ class DeviceModels:
     def parity(self) -> float:
         """Difference of YOSO's exact value to the same graph in fp32 on the CPU."""
         batch = Batch((PARITY_LENGTH,))
-        found = self.runner("yoso", batch, num_hashes=0).result()["logits"]
+        logits = self.runner("yoso", batch, num_hashes=0).result()["logits"]
         names = {value.name for value in self.reference.get_inputs()}
-        given = {key: value for key, value in batch.packed(num_hashes=0).items() if key in names}
-        return relative(found, self.reference.run(["logits"], given)[0])
+        feeds = {key: value for key, value in batch.packed(num_hashes=0).items() if key in names}
+        return relative(logits, self.reference.run(["logits"], feeds)[0])
 
 
 def run(

@@ -35,9 +35,9 @@ def run(name: str, parser: argparse.ArgumentParser, arguments: Sequence[str] | N
     Raises:
         SystemExit: the device cannot be used; one sentence says why.
     """
-    given = sys.argv[1:] if arguments is None else arguments
-    options = parser.parse_args(given)
+    command_line = sys.argv[1:] if arguments is None else arguments
+    options = parser.parse_args(command_line)
     place = cuda_place(options.device_id)
-    head = {"benchmark": name, **record.origin(given), "card": card(place)}
+    head = {"benchmark": name, **record.origin(command_line), "card": card(place)}
     output = options.output or record.RESULTS / f"{name}-{slug(head['card']['name'])}.json"
     return measure(head, output, lambda: steps(options, place, head))

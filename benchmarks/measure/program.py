@@ -44,10 +44,10 @@ class Remaining(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         """`about 0:03:20 left`."""
-        left = task.remaining or 0.0
+        remaining_s = task.remaining or 0.0
         if task.completed:
-            left *= (task.elapsed or 0.0) / task.completed
-        return Text(f"about {timedelta(seconds=round(left))} left", style="progress.remaining")
+            remaining_s *= (task.elapsed or 0.0) / task.completed
+        return Text(f"about {timedelta(seconds=round(remaining_s))} left", style="progress.remaining")
 
 
 def parser_for(description: str | None, seconds: float) -> argparse.ArgumentParser:
@@ -84,11 +84,11 @@ def run(
     Returns:
         The exit status.
     """
-    given = sys.argv[1:] if arguments is None else arguments
-    options = parser.parse_args(given)
+    command_line = sys.argv[1:] if arguments is None else arguments
+    options = parser.parse_args(command_line)
     if options.isa:
         os.environ["ATTENUATOR_ISA"] = options.isa  # read when the library first runs
-    head = record.origin(given) | record.cpu()
+    head = record.origin(command_line) | record.cpu()
     if options.isa and head["isa"] != options.isa:
         parser.error(f"--isa is {options.isa}, but this processor's best is {head['isa']}")
     output = options.output or record.RESULTS / f"{name}-{head['isa']}.json"

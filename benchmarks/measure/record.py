@@ -54,13 +54,13 @@ def git(*arguments: str) -> str:
 
 def versions() -> dict[str, str]:
     """Versions of what is measured against."""
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def origin(arguments: Sequence[str]) -> dict[str, Any]:

@@ -82,11 +82,11 @@ def shares_table(result: Result) -> str:
 
 def limits_line(result: Result) -> str:
     """The device's limits in one sentence."""
-    found = result["limits"][0]
+    limits = result["limits"][0]
     return (
-        f"Measured limits: copy {found['copy_gb_s']:.0f} GB/s, products of bf16 {found['bf16_tflop_s']:.0f} and fp16 "
-        f"{found['fp16_tflop_s']:.0f} TFLOP/s, of int8 {found['int8_top_s']:.0f} TOP/s; shared memory by clock and "
-        f"width {found['shared_gb_s']:.0f} GB/s."
+        f"Measured limits: copy {limits['copy_gb_s']:.0f} GB/s, products of bf16 {limits['bf16_tflop_s']:.0f} and fp16 "
+        f"{limits['fp16_tflop_s']:.0f} TFLOP/s, of int8 {limits['int8_top_s']:.0f} TOP/s; shared memory by clock and "
+        f"width {limits['shared_gb_s']:.0f} GB/s."
     )
 
 

@@ -29,9 +29,9 @@ def results() -> tuple[dict[str, Result], dict[str, Result]]:
     return operators, models
 
 
-def first(found: dict[str, Result]) -> dict[str, Result]:
+def first(results: dict[str, Result]) -> dict[str, Result]:
     """That of the most capable instruction set alone."""
-    return dict([next(iter(found.items()))])
+    return dict([next(iter(results.items()))])
 
 
 def summary() -> str:

@@ -26,8 +26,8 @@ def load(benchmark: str) -> dict[str, Result]:
 
 def load_cuda(benchmark: str) -> dict[str, Result]:
     """Result files of a benchmark on CUDA by card."""
-    found = (json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob(f"{benchmark}-*.json")))
-    return {result["card"]["name"]: result for result in found}
+    results = (json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob(f"{benchmark}-*.json")))
+    return {result["card"]["name"]: result for result in results}
 
 
 def paper_times() -> dict[str, dict[int, float]]:
@@ -43,7 +43,10 @@ def paper_ratios(lengths: Sequence[int]) -> dict[str, list[float | None]]:
     """The paper's own speed-ups over softmax, by contender; None where it has no figure."""
     times = paper_times()
     softmax = times.pop("softmax")
-    return {name: [softmax[n] / found[n] if n in found else None for n in lengths] for name, found in times.items()}
+    return {
+        name: [softmax[n] / times_of_one[n] if n in times_of_one else None for n in lengths]
+        for name, times_of_one in times.items()
+    }
 
 
 def label(contender: str) -> str:
@@ -93,7 +96,7 @@ def crossovers(result: Result, baseline: str | None = None) -> dict[str, tuple[f
         By contender: the length (see `crossover`), and the lengths that were measured.
     """
     rows = select(result["attention"], threads=1)
-    found = {}
+    by_contender = {}
     for name in names(rows, "speed_up", "yoso"):
         lengths, ratios = [], []
         for row in (row for row in rows if name in row["speed_up"]):
@@ -102,8 +105,8 @@ def crossovers(result: Result, baseline: str | None = None) -> dict[str, tuple[f
                 lengths.append(row["n"])
                 ratios.append(against["cpu_us"]["median"] / row["contenders"][name]["cpu_us"]["median"])
         if lengths:
-            found[name] = (crossover(lengths, ratios), lengths)
-    return found
+            by_contender[name] = (crossover(lengths, ratios), lengths)
+    return by_contender
 
 
 def length_of(row: Row) -> str:

@@ -68,20 +68,20 @@ def crossover_table(results: dict[str, Result]) -> str:
     columns: dict[str, None] = {}
     for isa, result in results.items():
         for baseline, called in BASELINES.items():
-            found = crossovers(result, baseline)
-            if found:
-                columns |= dict.fromkeys(found)
-                lines.append((f"{ISA_NAMES[isa]}, against {called}", found))
+            crossings = crossovers(result, baseline)
+            if crossings:
+                columns |= dict.fromkeys(crossings)
+                lines.append((f"{ISA_NAMES[isa]}, against {called}", crossings))
 
-    def cell(found: tuple[float | None, Sequence[int]] | None) -> str:
-        if found is None:
+    def cell(crossings: tuple[float | None, Sequence[int]] | None) -> str:
+        if crossings is None:
             return ""
-        length, measured = found
+        length, measured = crossings
         if length is None:
             return f"above {measured[-1]}"
         return f"{length:.0f} or fewer" if length == measured[0] else f"{length:.0f}"
 
-    body = [[head, *(cell(found.get(name)) for name in columns)] for head, found in lines]
+    body = [[head, *(cell(crossings.get(name)) for name in columns)] for head, crossings in lines]
     return table(["faster from this many tokens", *map(label, columns)], body)
 
 
