@@ -78,7 +78,7 @@ def trace_forms(source: Source, classifier: PackedClassifier, sample: Sample) ->
 def write_and_compare(
     traced: Traced, classifier: PackedClassifier, folder: Path, progress: Progress
 ) -> tuple[Attention, dict[str, float]]:
-    """Writes the graph, after its fp32 form was proven to be the model's, and the probe.
+    """Compares the graph's fp32 form with the model, then writes the graph in its precision, and the probe.
 
     Args:
         traced: the graph, and the logits float32 `[B, labels]` to which its own are compared.
@@ -103,7 +103,7 @@ def write_and_compare(
     parity, _ = verify.parity(path, fp32)
     logits = traced.reference.logits
     if precision == "int8":
-        progress("round the linear layers to int8 and compare again")
+        progress("round the linear layers to int8, and compare again")
         parity, logits = write_int8(traced, folder)
     elif precision in half.DTYPES:
         progress(f"write the graph in {precision}")
@@ -119,11 +119,11 @@ def write_and_compare(
 
 
 def write_model(graph: ir.Model, folder: Path) -> None:
-    """Writes `model.onnx`, and large weights beside it, in the place of those there.
+    """Writes `model.onnx`, and large weights beside it; files that are already there are replaced.
 
     Args:
         graph: the model, weights included.
-        folder: where; weights above `INLINE_BYTES` in all lie in `model.onnx.data`.
+        folder: where; weights of more than `INLINE_BYTES` in all go to `model.onnx.data`.
     """
     for name in MODEL_FILES:
         (folder / name).unlink(missing_ok=True)
@@ -133,7 +133,7 @@ def write_model(graph: ir.Model, folder: Path) -> None:
 
 
 def write_int8(traced: Traced, folder: Path) -> tuple[dict[str, float], npt.NDArray[np.float32]]:
-    """Puts the int8 graph in the place of the fp32 one, which was proven to be the model's.
+    """Replaces the fp32 graph, which was found to compute what the model computes, by the int8 one.
 
     Args:
         traced: the graph, which is rounded in place, and the rows by whose logits it is judged.
@@ -158,7 +158,7 @@ def write_int8(traced: Traced, folder: Path) -> tuple[dict[str, float], npt.NDAr
 
 
 def write_half(traced: Traced, folder: Path) -> dict[str, float]:
-    """Puts the graph of half precision in the place of its fp32 form, which was proven against rounded weights.
+    """Replaces the fp32 form, which was compared with the model of rounded weights, by the graph of half precision.
 
     Args:
         traced: the graph, and the logits float32 `[B, labels]` of the model with and without rounded weights.
@@ -193,9 +193,9 @@ def model_bytes(folder: Path) -> int:
 def write_probe(folder: Path, traced: Traced, logits: npt.NDArray[np.float32]) -> None:
     """Writes `probe.npz`: graph inputs by name, and `logits` float32 `[rows, labels]` of the first `PROBE_ROWS` rows.
 
-    Those of an fp32 bundle are the eager model's. Those of others are with rounded weights (fp16, bf16: the eager
-    model's, int8: the graph's own): the probe notices a graph that computes something else on another machine, while
-    what rounding costs is known since export.
+    The logits of an fp32 bundle are the eager model's. With fp16 and bf16 they are those of the eager model with
+    rounded weights, with int8 the graph's own. So the probe finds a graph that computes something else on another
+    machine; what rounding costs was measured at export.
 
     Args:
         folder: where.

@@ -1,4 +1,4 @@
-"""`export()`: from a trained model to a bundle, all or nothing."""
+"""`export()`: from a trained model to a complete bundle, or to none."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from attenuator.export.samples import draw, encoded_texts
 from attenuator.export.source import Source, load
 from attenuator.export.trace import PackedClassifier
 from attenuator.ops import library_path
+from attenuator.ops.knobs import describe as describe_bounds
 from attenuator.ops.spec import Operator
 from attenuator.precision import PRECISIONS
 from attenuator.runtime.check import check_graph, check_knobs
@@ -65,7 +66,7 @@ def export(
     licence: str = "",
     progress: Progress = lambda step: None,
 ) -> Manifest:
-    """Turns a trained sequence classifier into a bundle, and proves that it computes the same.
+    """Turns a trained sequence classifier into a bundle, and checks that the bundle computes the same.
 
     The bundle appears under `output` whole or not at all; a bundle that is already there is replaced.
 
@@ -88,8 +89,8 @@ def export(
 
     Raises:
         ExportError: the model cannot be exported as asked, or the graph does not compute what the model computes.
-        BundleError: serving would not take the result.
-        OperatorLibraryMissing: the operators, against which the graph is checked, are not built.
+        BundleError: serving would refuse the result.
+        OperatorLibraryMissing: the operators, with which the graph is checked, are not built.
     """
     folder = Path(output).resolve()
     refuse_output(folder)
@@ -115,7 +116,7 @@ def export(
         fields["provenance"] = Provenance(
             source=loaded.name, data=data, licence=licence, tools=tool_versions(), parity=parity
         )
-        progress("load the bundle as serving will")
+        progress("load the bundle as the server will")
         manifest = finish(staging, fields)
         replace(staging, folder)
     return manifest
@@ -138,9 +139,9 @@ def write_files(
 
     Raises:
         ExportError: the tokenizer or the graph does not do what the source does.
-        BundleError: serving would not take the tokenizer.
+        BundleError: serving would refuse the tokenizer.
     """
-    progress("compare the tokenizer with its own class")
+    progress("compare the tokenizer with the one that transformers loads")
     source.tokenizer.plain.save(str(folder / bundle.TOKENIZER))
     texts = encoded_texts(source, manifest, folder / bundle.TOKENIZER)
     progress("run the PyTorch model")
@@ -153,16 +154,16 @@ def write_files(
 
 @contextmanager
 def staging_for(folder: Path) -> Iterator[Path]:
-    """A folder beside the bundle's, in which it comes to be; removed at the end, unless it was renamed.
+    """A folder beside the bundle's, in which the bundle is written; removed at the end, unless it was renamed.
 
     Args:
-        folder: the bundle's, resolved; folders above it are made.
+        folder: the bundle's, resolved; missing parent folders are created.
 
     Yields:
         An empty folder on the same file system, so that `replace` is a rename.
 
     Raises:
-        OSError: it cannot be made there.
+        OSError: it cannot be created there.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
@@ -185,22 +186,24 @@ def refuse_output(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise ExportError(f"output '{folder}' is a file, must be a folder")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / bundle.MANIFEST).is_file():
-        raise ExportError(f"output '{folder}' is a folder that is not a bundle; it is left alone")
+        raise ExportError(f"output '{folder}' has files but is not a bundle, must be a bundle, empty or new")
 
 
 def check_attention(attention: str, estimator: str | None) -> Operator:
-    """The attention operator, with what was asked of it checked."""
+    """The attention operator, once it is known to exist and to have the estimator."""
     if attention not in ATTENTIONS:
         raise ExportError(f"attention is '{attention}', must be one of: {', '.join(ATTENTIONS)}")
     if estimator is not None and attention not in ESTIMATORS:
-        raise ExportError(f"estimator belongs to attention '{' or '.join(ESTIMATORS)}', not to '{attention}'")
+        raise ExportError(
+            f"estimator is '{estimator}', but attention '{attention}' has none, must be {' or '.join(ESTIMATORS)}"
+        )
     if estimator is not None and estimator not in ESTIMATORS[attention]:
         raise ExportError(f"estimator is '{estimator}', must be one of: {', '.join(ESTIMATORS[attention])}")
     return OPERATOR_BY_KEY[attention]
 
 
 def check_precision(precision: str) -> None:
-    """Refuses a precision that is none."""
+    """Refuses a precision that does not exist."""
     if precision not in PRECISIONS:
         raise ExportError(f"precision is '{precision}', must be one of: {', '.join(PRECISIONS)}")
 
@@ -217,7 +220,7 @@ def check_fit(source: Source, attention: str) -> None:
 
 
 def default_name(folder: Path) -> str:
-    """The output folder's name, made to fit."""
+    """The output folder's name, without the characters that a model's name may not have."""
     cleaned = re.sub(r"[^A-Za-z0-9._-]+", "-", folder.name).lstrip("._-")
     return cleaned[:128] or "model"
 
@@ -232,7 +235,7 @@ def describe(
     """The manifest's fields that follow from the model and the options."""
     limit = source.max_tokens
     if max_tokens is not None and not 1 <= max_tokens <= limit:
-        raise ExportError(f"max_tokens is {max_tokens}, must be in [1, {limit}] for this model")
+        raise ExportError(f"max_tokens is {max_tokens}, must be from 1 to {limit} for this model")
     config = source.model.config
     multi_label = source.task == "multi_label"
     return {
@@ -252,7 +255,7 @@ def describe(
 
 
 def asked_defaults(operator: Operator, asked: float | Mapping[str, float] | None) -> dict[str, float]:
-    """Defaults by knob, as the caller asked for them: a bare number is that of an operator's only knob.
+    """The caller's defaults by knob; a number without a name is that of an operator's only knob.
 
     Raises:
         ExportError: the operator has no such knob, or a value is outside its bounds.
@@ -267,12 +270,13 @@ def asked_defaults(operator: Operator, asked: float | Mapping[str, float] | None
     for name in asked or {}:
         if name not in names:
             raise ExportError(
-                f"knob_default names '{name}', attention '{operator.key}' has {' and '.join(names) or 'none'}"
+                f"knob_default names the knob '{name}', must be a knob of attention '{operator.key}': "
+                f"{' or '.join(names) or 'it has none'}"
             )
     for knob in operator.knobs:
         value = (asked or {}).get(knob.name, knob.default)
         if not knob.low <= value <= knob.high or (knob.dtype == "int32" and value != int(value)):
-            raise ExportError(f"the default of {knob.name} is {value:g}, must be in [{knob.low:g}, {knob.high:g}]")
+            raise ExportError(f"the default of {knob.name} is {value:g}, must be {describe_bounds(knob)}")
     return dict(asked or {})
 
 
@@ -281,7 +285,7 @@ def knobs(operator: Operator, suggested: Mapping[str, float], asked: Mapping[str
 
     Args:
         operator: whose knobs.
-        suggested: the checkpoint's own defaults by knob, brought into bounds here; others' knobs are passed over.
+        suggested: the checkpoint's own defaults by knob, clipped to the bounds here; other operators' are ignored.
         asked: the caller's defaults by knob, checked.
     """
     rows = []
@@ -293,7 +297,7 @@ def knobs(operator: Operator, suggested: Mapping[str, float], asked: Mapping[str
 
 
 def tool_versions() -> dict[str, str]:
-    """Versions of what took part."""
+    """Versions of the packages that export uses."""
     versions = {"attenuator": attenuator.__version__}
     for tool in TOOLS:
         try:
@@ -317,7 +321,7 @@ def finish(folder: Path, fields: dict[str, Any]) -> Manifest:
 
     Raises:
         ExportError: a field is missing or does not fit.
-        BundleError: serving would not take the bundle.
+        BundleError: serving would refuse the bundle.
     """
     files = {path.name: bundle.file_sha256(path) for path in sorted(folder.iterdir())}
     try:
@@ -330,7 +334,7 @@ def finish(folder: Path, fields: dict[str, Any]) -> Manifest:
     runs_on_cpu = PRECISIONS[manifest.precision].cpu
     device = CPU if runs_on_cpu else choose("auto").device
     if device.kind == "cpu" and not runs_on_cpu:
-        # The CPU cannot run it: what does not need to run is checked.
+        # The CPU cannot run it, so only those checks are made that need not run it.
         check_knobs(folder, manifest)
         check_graph(folder, manifest, read_graph(folder / bundle.MODEL))
     else:
@@ -339,11 +343,11 @@ def finish(folder: Path, fields: dict[str, Any]) -> Manifest:
 
 
 def replace(staging: Path, folder: Path) -> None:
-    """Puts the finished bundle in place; an older one there stays whole until then.
+    """Moves the finished bundle to its place; an older bundle there stays whole until then.
 
     Args:
         staging: the finished bundle, beside `folder`; gone afterwards.
-        folder: where it belongs; what is there is removed, so ask `refuse_output` first.
+        folder: its place; whatever is there is removed, so call `refuse_output` first.
 
     Raises:
         OSError: it cannot be renamed; an older bundle is then back in its place.

@@ -1,7 +1,7 @@
-"""What export compares: random token ids of many lengths and texts through the bundle's own tokenizer.
+"""The inputs on which export compares: random token ids of many lengths, and texts through the bundle's own tokenizer.
 
-Texts matter beside random ids: they hold special tokens spelled out, pairs, and what the tokenizer makes of many
-scripts, and they show whether `tokenizer.json` alone yields what the tokenizer of transformers yields.
+Texts add what random ids do not have: special tokens spelled out, pairs, and many scripts. They also show whether
+`tokenizer.json` alone gives the same ids as the tokenizer of transformers.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from attenuator.runtime.tokens import Encoded, TextEncoder
 __all__ = ["Sample", "draw", "encoded_texts", "eager_logits"]
 
 LENGTHS = (5, 1, 33, 2, 140, 300, 17)
-# Rounding is judged by more rows. They are short: their number matters, not their length.
+# Rounding is judged by more rows. Their number matters, not their length, so they are short.
 EXTRA_LENGTHS = (33, 17, 9, 5, 3)
-# Tokens of a batch. The exact functions of graphs that run without the operators take memory quadratic in them.
+# Tokens of a batch. Without the operators, the graph's exact functions take memory quadratic in this number.
 BATCH_TOKENS = 600
 # Longer texts are cut off, on the side that the tokenizer says.
 TEXT_TOKENS = 120
-# Below, special tokens leave no room for a text.
+# With fewer tokens than this, special tokens leave no room for a text.
 FEWEST_TEXT_TOKENS = 8
 SPECIAL_TOKENS = 8
 SEED = 0
@@ -106,7 +106,7 @@ def texts(special_tokens: list[str]) -> list[Text]:
 
 
 def encoded_texts(source: Source, manifest: Manifest, path: Path) -> list[Encoded]:
-    """Texts as the bundle's tokenizer reads them, which must be as the source's own tokenizer does.
+    """Texts as the bundle's tokenizer encodes them; the source's own tokenizer must encode them in the same way.
 
     Args:
         source: the model, whose token types must suffice.
@@ -114,11 +114,11 @@ def encoded_texts(source: Source, manifest: Manifest, path: Path) -> list[Encode
         path: the bundle's `tokenizer.json`.
 
     Returns:
-        One an encoded text; none for a bundle whose limit leaves no room for texts.
+        The encoded texts; none for a bundle whose limit leaves no room for texts.
 
     Raises:
         ExportError: both tokenizers differ on a text, or it gets a token type that the model does not have.
-        BundleError: serving would not take the tokenizer.
+        BundleError: serving would refuse the tokenizer.
     """
     limit = min(manifest.max_tokens, TEXT_TOKENS)
     if limit < FEWEST_TEXT_TOKENS:
@@ -149,14 +149,14 @@ def compare_tokens(tokenizer: BundleTokenizer, text: Text, encoded: Encoded, lim
 
 
 def check_types(source: Source, encoded: Encoded) -> None:
-    """Refuses token types beyond the model's table; a table of one row is never asked."""
+    """Refuses token types beyond the model's table; a table with one row is never read."""
     rows = token_types(source.model)
     high = int(encoded.type_ids.max(initial=0))
     if source.has_token_types and high >= rows:
         index = int(encoded.type_ids.argmax())
         token = source.tokenizer.plain.id_to_token(int(encoded.token_ids[index]))
         raise ExportError(
-            f"the tokenizer gives the token '{token}' type {high}, must be below the model's type_vocab_size {rows}"
+            f"the tokenizer gives the token '{token}' type id {high}, must be below the model's type_vocab_size {rows}"
         )
 
 

@@ -25,31 +25,30 @@ _EXAMPLES = """\
 
 SOURCE is one of
 {folder}
-  FILE.py:NAME  a function in a file of yours that takes nothing and returns (model, tokenizer, labels);
-                labels None takes those of the model's config
+  FILE.py:NAME  a function in a file of yours, without arguments, that returns (model, tokenizer, labels);
+                if labels is None, those of the model's config are used
 
 which --attention?
 {attentions}
 
 which --precision?
   fp32  as trained, for CPU and CUDA
-  int8  linear layers in integers, for CPUs: activations rounded to 8 bits token by token, weights to 7 bits channel by
-        channel, about a quarter of their size. Pays in wide models (on a CPU with VNNI about twice as fast at 768
-        hidden channels, up to 1.6 times at 256); below, rounding costs more time than the product saves, and export
-        says so. A few answers in a thousand may change: the summary says how far logits move, your own data what that
-        does
-  fp16  weights and activations in half the bytes, for CUDA: the CPU refuses the bundle. The default choice on a GPU
-  bf16  the same with the range of fp32 and 3 digits: for models whose activations leave fp16's range of 65504
+  int8  linear layers in integers, for CPUs: activations are rounded to 8 bits per token, weights to 7 bits per channel
+        and stored in about a quarter of the bytes. Wide models gain: on a CPU with VNNI about 2 times as fast at 768
+        hidden channels, up to 1.6 times at 256. Narrower ones may get slower; export measures it and says so. A few
+        answers in a thousand may change: export shows how far logits move; measure the accuracy on your own data
+  fp16  weights and activations in 16 bits, for CUDA only: the CPU refuses the bundle. The first choice on a GPU
+  bf16  like fp16, with the range of fp32 but only 3 digits: for models whose activations exceed fp16's largest, 65504
 
-Before the bundle appears, its graph is compared with the PyTorch model on random sequences of many lengths and on texts
-through the bundle's own tokenizer, with the operators and without them; the differences are written to bundle.json
-under provenance.parity. The tokenizer must be in the folder: where a training run saved the model alone, add it with
+Before the bundle appears, its graph is compared with the PyTorch model, with the operators and without them: on random
+sequences of many lengths, and on texts through the bundle's own tokenizer. The differences are written to bundle.json
+under provenance.parity. The tokenizer must be in the folder: if a training run saved only the model, add it with
 tokenizer.save_pretrained(folder).
 
 A note on YOSO checkpoints of transformers: that library lets YOSO attend to padding, so its output for a padded batch
 depends on the padding. Bundles have no padding; they give what transformers gives for each sequence alone.
 
-exit codes: 0 the bundle is there, 1 the model cannot be exported, 2 usage error; errors are one sentence on stderr"""
+exit codes: 0 bundle written, 1 the model cannot be exported, 2 usage error; an error is one sentence on stderr"""
 
 ATTENTIONS = tuple(operator for operator in OPERATORS if operator.attention)
 if TYPE_CHECKING:
@@ -92,34 +91,34 @@ class ExportSettings(CommandSettings):
     """Turn a trained text classifier into a bundle that `attenuator serve` runs."""
 
     attention: AttentionName
-    """Operator that computes attention; see below."""
+    """Operator that computes attention, listed below."""
     output: Path
-    """Folder of the bundle; a bundle that is there already is replaced, anything else is left alone."""
+    """Folder to write the bundle to; an older bundle there is replaced, a folder with other files is refused."""
     name: str | None = None
-    """What requests call the model; the output folder's name by default."""
+    """Name of the model in requests; the output folder's name by default."""
     max_tokens: int | None = None
-    """Longest input, special tokens included; what model and tokenizer take by default."""
+    """Tokens of the longest input, special tokens included; by default as many as model and tokenizer allow."""
     estimator: Literal["sampled", "deterministic", "paper"] | None = None
-    """Of an attention that has one: `sampled` (unbiased, the default), `deterministic` (its bound always holds),
-    `paper` (as published)."""
+    """How an attention with sampled values chooses them: `sampled` (unbiased, the default), `deterministic` (the error
+    bound always holds) or `paper` (as published)."""
     precision: PrecisionName = "fp32"
-    """What the model computes in; see below."""
+    """Number format that the model computes in, listed below."""
     knob_default: float | None = None
-    """The knob's value where a request sets none; the checkpoint's or the operator's own by default."""
+    """The knob's value for requests that set none; by default that of the checkpoint or the operator."""
     data: str = ""
-    """What the model was trained on, kept in bundle.json under provenance."""
+    """Data that the model was trained on, recorded in bundle.json under provenance."""
     licence: str = ""
-    """Licence of the weights, kept in bundle.json under provenance."""
+    """Licence of the weights, recorded in bundle.json under provenance."""
 
 
 def parse(arguments: Sequence[str]) -> tuple[str, ExportSettings]:
-    """Reads the words after `attenuator export` and the environment.
+    """Reads the arguments after `attenuator export` and the environment.
 
     Returns:
         SOURCE and the settings.
 
     Raises:
-        SystemExit: 0 after `--help`, 2 where a word or a variable is wrong.
+        SystemExit: 0 after `--help`, 2 where an argument or a variable is wrong.
     """
     settings, words = parse_command(ExportSettings, COMMAND, arguments, POSITIONALS, usage=USAGE, examples=EXAMPLES)
     return words[0], settings

@@ -27,14 +27,14 @@ from attenuator.ops.torch_op import PYTHON_TYPES, TORCH_DTYPES, overload
 __all__ = ["OPSET", "PackedClassifier", "op_schema", "trace"]
 
 OPSET = 20
-# Two sequences of unequal length: neither T nor B is then taken for a constant or for the other.
+# Two sequences of unequal length, so that the exporter takes neither T nor B for a constant, nor one for the other.
 EXAMPLE_LENGTHS = (3, 4)
 ATTRIBUTE_TYPES = {
     "int": onnx.defs.OpSchema.AttrType.INT,
     "float": onnx.defs.OpSchema.AttrType.FLOAT,
     "string": onnx.defs.OpSchema.AttrType.STRING,
 }
-# What the operators take: on CUDA all three, on the CPU the first.
+# Data types of the operators: all three on CUDA, only the first on the CPU.
 DATA_TYPES = ["tensor(float)", "tensor(float16)", "tensor(bfloat16)"]
 
 
@@ -173,7 +173,7 @@ def translation(operator: Operator) -> Callable[..., Any]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keeps the exporter's own remarks off the terminal: what matters is checked afterwards."""
+    """Keeps the exporter's own log lines and warnings off the terminal; its result is checked afterwards."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -224,7 +224,7 @@ def trace(classifier: PackedClassifier) -> ir.Model:
 
 
 def forget_origin(model: ir.Model) -> None:
-    """Removes what the exporter notes about every node: call stacks, with the paths of this machine."""
+    """Removes what the exporter records about every node: call stacks with paths of this machine."""
     graph = model.graph
     values = [*graph.inputs, *graph.outputs, *graph.initializers.values()]
     for node in graph.all_nodes():

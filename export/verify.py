@@ -1,4 +1,4 @@
-"""Proves at export that the graph computes what the PyTorch model computes."""
+"""Checks at export that the graph computes what the PyTorch model computes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from attenuator.runtime.batch import pack
 
 __all__ = ["TOLERANCE", "NodeCount", "agreement", "check", "count_nodes", "native", "parity", "timed"]
 
-# Largest difference of a logit, as a share of the largest logit; what is above has lost its meaning.
+# Largest difference of a logit, as a share of the largest logit; a graph that differs more is refused.
 TOLERANCE = {name: row.export_tolerance for name, row in PRECISIONS.items() if row.export_tolerance is not None}
 TIMED_ROWS, TIMED_RUNS = 5, 3
 
@@ -32,7 +32,7 @@ class NodeCount:
 
     Attributes:
         layers: nodes of the attention operator.
-        attributes: attributes that all of those share.
+        attributes: attributes whose values those nodes all share.
         other_nodes: nodes of the domain's other operators, by key.
     """
 
@@ -121,7 +121,7 @@ def run(model_path: Path, sample: Sample, alone: Sample | None = None) -> tuple[
         return (sample.run(session), *([] if alone is None else [alone.run_alone(session)]))
     except OperatorLibraryMissing:
         raise
-    except Exception as error:  # ONNX Runtime has a dozen kinds; an operator's own sentence stands at the end
+    except Exception as error:  # ONNX Runtime raises a dozen kinds; an operator's own sentence is at the end
         reason = one_line(error).rpartition("Status Message: ")[2]
         raise ExportError(f"the exported graph cannot be run: {reason}") from error
 
@@ -162,7 +162,7 @@ def agreement(sample: Sample, logits: npt.NDArray[np.float32]) -> float:
 def native(model_path: Path, sample: Sample) -> float:
     """Runs an fp16 graph on the CPU without the library; bf16 has no arithmetic there.
 
-    ONNX Runtime puts casts around what it has in fp32 alone, so weights and values between nodes are fp16, as on CUDA.
+    ONNX Runtime adds casts around nodes that it has only in fp32; weights and values between nodes stay fp16.
 
     Returns:
         Largest absolute difference of a logit of a core row to the eager model's.

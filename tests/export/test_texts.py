@@ -86,5 +86,5 @@ def test_a_special_token_of_a_type_that_the_model_does_not_have(tmp_path: Path) 
         single="[CLS]:2 $A [SEP]", pair="[CLS]:2 $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
     tokenizer.save(str(folder / "tokenizer.json"))
-    with pytest.raises(ExportError, match=r"gives the token '\[CLS\]' type 2, must be below the model's type_vocab"):
+    with pytest.raises(ExportError, match=r"gives the token '\[CLS\]' type id 2, must be below the model's type_vocab"):
         export(str(folder), attention="softmax", output=tmp_path / "bundle")
