@@ -14,7 +14,7 @@ from attenuator.clients.calls import Call
 
 T = TypeVar("T")
 
-# For answers without this API's error body, as proxies and gateways give them.
+# For answers without this API's error body, such as those of proxies and gateways.
 BY_STATUS: dict[int, type[errors.AttenuatorError]] = {
     401: errors.Unauthorized,
     403: errors.Unauthorized,
@@ -23,7 +23,7 @@ BY_STATUS: dict[int, type[errors.AttenuatorError]] = {
     503: errors.NotReady,
     504: errors.DeadlineExceeded,
 }
-# By the name that `error_type` gives them, underscores apart. Kinds that only the service has are not among them.
+# By `error_type` without underscores. Errors that only the service defines are not among them.
 BY_NAME: dict[str, type[errors.AttenuatorError]] = {
     name.lower(): kind
     for name, kind in vars(errors).items()
@@ -39,7 +39,7 @@ def _excerpt(response: httpx.Response) -> str:
 
 
 def retry_after_s(response: httpx.Response) -> float | None:
-    """Seconds that the header `Retry-After` asks for, given as seconds or as a date; None where it is not there."""
+    """Seconds that the header `Retry-After` asks for, in seconds or as a date; None where it is missing."""
     value = response.headers.get("Retry-After")
     if value is None:
         return None
@@ -53,7 +53,7 @@ def retry_after_s(response: httpx.Response) -> float | None:
 def error_of(response: httpx.Response) -> errors.AttenuatorError:
     """The error that an unsuccessful answer stands for.
 
-    `error_type` of the body names it; answers of something in between, without that body, go by their status.
+    The body's `error_type` names it. An answer without it, from a proxy for instance, is judged by its status.
     """
     body: Any = None
     with contextlib.suppress(ValueError):
@@ -100,4 +100,5 @@ def result_of(call: Call[T], response: httpx.Response) -> T:
         detail = f"{where}: {first['msg']}"
     except ValueError:
         detail = f"not JSON: {_excerpt(response)}"
-    raise _answered(errors.UnexpectedAnswer(f"the answer of {response.url} is not this API's: {detail}"), response)
+    sentence = f"the answer of {response.url} is not one that Attenuator gives: {detail}"
+    raise _answered(errors.UnexpectedAnswer(sentence), response)

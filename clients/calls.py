@@ -1,7 +1,7 @@
-"""What a client sends and how it reads the answer, without any I/O: both clients share all of it.
+"""What a client sends and how it reads the answer, without any I/O; both clients share all of it.
 
-A `Call` is one request and the way to read its answer. The functions here that build calls are the verbs of `Client`
-and `AsyncClient`, written once.
+A `Call` is one request and the way to read its answer. The functions here build calls; `Client` and `AsyncClient` have
+a method for each of them.
 """
 
 import enum
@@ -46,8 +46,8 @@ class Call(Generic[T]):
         path: below the base URL.
         parse: reads the JSON of a successful answer.
         content: JSON to send, or None.
-        patience_ms: how long the server may take by the caller's own deadline, or None.
-        answered_by: result of a call that ends in one of these errors, where an error is an answer too.
+        patience_ms: how long the server may take, by the caller's own deadline; None without a deadline.
+        answered_by: the result to return in place of raising one of these errors.
     """
 
     method: str
@@ -67,22 +67,22 @@ def to_json(body: Mapping[str, Any]) -> bytes:
     try:
         return json.dumps(body, default=_plain, allow_nan=False, ensure_ascii=False).encode()
     except (TypeError, ValueError) as error:
-        raise InvalidRequest(f"the request has no JSON form: {error}") from None
+        raise InvalidRequest(f"the request cannot be written as JSON: {error}") from None
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has for a value that Python's own types do not cover, of NumPy or whatever else is like it."""
+    """The JSON counterpart of a value that is none of Python's own types, such as a NumPy array."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, Iterable) and not isinstance(value, bytes | bytearray | memoryview | Set):
         return list(value)
-    raise TypeError(f"{type(value).__name__} is neither a text, a number, a list nor an object")
+    raise TypeError(f"a value is of type {type(value).__name__}, must be a text, number, boolean, list or mapping")
 
 
 def scalar(value: Any) -> Any:
-    """A number of Python where a caller gives one of NumPy, or an array without axes; everything else as it is."""
+    """A Python number in place of a NumPy number or an array without axes; any other value unchanged."""
     return value.tolist() if hasattr(value, "tolist") else value
 
 
@@ -131,9 +131,9 @@ def classify(
         model: name of the model; may be left out where the service has one.
         seed: fixes the random streams. `UNSET`: the server's default seed, so that equal requests give equal
             answers. None: the server draws one and returns it.
-        timeout_ms: deadline; past it the server drops the work and `DeadlineExceeded` is raised.
+        timeout_ms: deadline; past it the server cancels the work and `DeadlineExceeded` is raised.
         top_k: also return the scores of that many labels.
-        truncate: cut inputs that are longer than the model takes, rather than refuse them.
+        truncate: cut inputs that are longer than the model takes, instead of refusing them.
         return_logits: also return the logits.
         **knobs: accuracy against time, by the names that `models()` lists; a knob that is None or
             left out is the server's to choose.
@@ -145,7 +145,7 @@ def classify(
         InvalidRequest: an argument is wrong (`UnknownField`, `KnobOutOfRange` and `InputTooLong` are kinds of it).
         UnknownModel: no such model is served.
         DeadlineExceeded: `timeout_ms` passed.
-        Overloaded: the service sheds load; `retry_after_s` says when to come back.
+        Overloaded: the service is overloaded; `retry_after_s` says when to try again.
         NotReady: the service is starting or stopping.
         Unauthorized: the API key is missing or wrong.
         ServiceUnreachable: no answer came.

@@ -1,4 +1,4 @@
-"""The clients: `Client` blocks, `AsyncClient` awaits; they differ in how bytes travel and in nothing else."""
+"""The clients: `Client` blocks, `AsyncClient` is awaited; otherwise they do the same."""
 
 import inspect
 import itertools
@@ -118,7 +118,7 @@ class BaseClient(ABC, Generic[Http]):
         )
 
     def _outcome(self, call: Call[T], answer: httpx.Response | Exception, attempt: int) -> T | Pause:
-        """What becomes of an attempt: the result, a pause before the next attempt, or the error it stands for."""
+        """The result of an attempt, or the pause before the next one; raises the error that an attempt ended in."""
         error: errors.AttenuatorError
         if isinstance(answer, httpx.Response):
             if answer.is_success:
@@ -145,8 +145,8 @@ class BaseClient(ABC, Generic[Http]):
         return errors.ServiceUnreachable(f"{self.base_url} cannot be reached: {failure or type(failure).__name__}")
 
 
-def _told(verb: V, build: Callable[..., Any]) -> V:
-    """Gives a verb the name, documentation and signature of the call that it sends, the knobs spelled out."""
+def _documented(verb: V, build: Callable[..., Any]) -> V:
+    """Gives a client's method the name, docstring and signature of the call that it sends, with every knob by name."""
     signature = inspect.signature(build)
     parameters = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)]
     for parameter in signature.parameters.values():
@@ -156,9 +156,9 @@ def _told(verb: V, build: Callable[..., Any]) -> V:
         else:
             parameters.append(parameter)
     result = typing.get_args(signature.return_annotation)[0]
-    told: Any = verb
-    told.__name__, told.__doc__ = build.__name__, build.__doc__
-    told.__signature__ = signature.replace(parameters=parameters, return_annotation=result)
+    method: Any = verb
+    method.__name__, method.__doc__ = build.__name__, build.__doc__
+    method.__signature__ = signature.replace(parameters=parameters, return_annotation=result)
     return verb
 
 
@@ -166,14 +166,14 @@ def _blocking(build: Callable[P, Call[T]]) -> Callable[Concatenate["Client", P],
     def verb(client: "Client", /, *args: P.args, **kwargs: P.kwargs) -> T:
         return client._send(build(*args, **kwargs))
 
-    return _told(verb, build)
+    return _documented(verb, build)
 
 
 def _awaiting(build: Callable[P, Call[T]]) -> Callable[Concatenate["AsyncClient", P], Coroutine[Any, Any, T]]:
     async def verb(client: "AsyncClient", /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await client._send(build(*args, **kwargs))
 
-    return _told(verb, build)
+    return _documented(verb, build)
 
 
 class Client(BaseClient[httpx.Client]):

@@ -64,7 +64,10 @@ def warn_if_open(settings: ServeSettings, bound: socket.socket) -> None:
     """Warns where other machines may reach a service that requires no key."""
     host, port = bound.getsockname()[:2]
     if settings.api_key is None and not ipaddress.ip_address(host.partition("%")[0]).is_loopback:
-        log.warning("whoever reaches %s may use the service: ATTENUATOR_API_KEY sets a key", address(host, port))
+        log.warning(
+            "no API key is set: everyone who can reach %s can use the service; set ATTENUATOR_API_KEY",
+            address(host, port),
+        )
 
 
 async def serve(settings: ServeSettings, folders: Sequence[Path], bound: socket.socket) -> bool:

@@ -1,4 +1,4 @@
-"""The access log: one line a request, with what it cost; texts, keys and addresses' paths never appear in it.
+"""The access log: one line per request, with what it cost; texts, keys and requested paths never appear in it.
 
 Whatever answers a request adds fields with `note`; they are in the line as `name=value`, and as fields in JSON.
 """
@@ -14,7 +14,7 @@ from attenuator.serve.logs import RateLimitedLog
 
 log = logging.getLogger("attenuator.access")
 
-CLIENT_LEFT = 499  # nobody reads it
+CLIENT_LEFT = 499  # the status in the log of a request whose client disconnected; it is not sent
 PROTOCOL_ERROR_INTERVAL_S = 1.0
 
 _fields: ContextVar[dict[str, Any] | None] = ContextVar("access_fields", default=None)
@@ -29,8 +29,8 @@ def note(**fields: Any) -> None:
 
 
 def refused(status: int, kind: str) -> None:
-    """A line for what was no request, such as a malformed header; one a second at most."""
-    _protocol_errors("refused by the protocol with %d, error_type=%s", status, kind)
+    """A line for input that is not a request, such as a malformed header; at most one a second."""
+    _protocol_errors("answered %d to what is not a valid request, error_type=%s", status, kind)
 
 
 class AccessLog:

@@ -92,7 +92,7 @@ class ClassifyDirectly:
 
 
 class Guard:
-    """Answers where the application fails or is stopped, in the form of every other error."""
+    """Answers requests on which the application fails or is stopped, in the form of every other error."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -109,7 +109,7 @@ class Guard:
         try:
             await self._app(scope, receive, send_noting_begin)
         except asyncio.CancelledError:  # the service stops; nobody else cancels a request's task
-            answer = response_for(NotReady("the service has stopped before this request was finished"))
+            answer = response_for(NotReady("the service was stopped before this request was finished"))
             answer.headers["Connection"] = "close"
         except Exception:
             log.exception("the service failed on a request")
@@ -135,13 +135,13 @@ async def _http_error(request: Request, error: Exception) -> Response:
     headers = dict(error.headers or {})
     if error.status_code == 405:
         methods = set(headers.get("Allow", "").split(", "))
-        if "GET" in methods:  # beside which every route takes HEAD, as a route of its own that is not counted
+        if "GET" in methods:  # every GET route also takes HEAD, through a second route that is not in this list
             methods.add("HEAD")
         allowed = headers["Allow"] = ", ".join(sorted(methods))
-        sentence = f"{where} is not served, the route takes {allowed}"
+        sentence = f"{where} is not served, the method must be one of {allowed}"
         return error_response(405, sentence, KINDS[405], allowed=allowed, headers=headers)
     if error.status_code == 404:
-        return error_response(404, f"{where} is not served, GET /docs lists what is", KINDS[404])
+        return error_response(404, f"{where} is not served; GET /docs lists the routes", KINDS[404])
     return error_response(error.status_code, str(error.detail), "http_error", headers=headers)
 
 

@@ -1,7 +1,8 @@
 """Reads requests' bodies within limits, and notices when the client leaves.
 
-Bodies under way hold no place among the requests in progress. They have limits of their own: time and rate each, number
-and bytes together. Over the common limits the one that began first is given up, so that stalled bodies keep nobody out.
+Bodies that are still arriving do not count as requests in progress. They have limits of their own: time and rate for
+each, number and bytes for all together. When there are too many, the one that began first is refused, so that stalled
+bodies keep nobody out.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ CHARSET = re.compile(r";\s*charset\s*=\s*\"?([^\s;\"]*)", re.IGNORECASE)
 
 @dataclass(eq=False, slots=True)
 class Arriving:
-    """A body under way.
+    """A body that is arriving.
 
     Attributes:
         timeout: ends the wait for it.
@@ -36,7 +37,7 @@ class Arriving:
 
 
 class Bodies:
-    """All bodies under way."""
+    """All bodies that are arriving."""
 
     def __init__(self, settings: ServeSettings) -> None:
         self._settings = settings
@@ -83,7 +84,7 @@ class Bodies:
         return b"".join(arriving.parts)
 
     def _deadline_s(self, started_s: float, size: int) -> float:
-        """When a body must have gone on, or ended."""
+        """The time at which a body is too late, if no more of it arrives."""
         end_s = self._settings.body_timeout_ms / 1000
         rate = self._settings.min_body_bytes_per_s
         return started_s + (min(end_s, RATE_GRACE_S + size / rate) if rate else end_s)
@@ -91,11 +92,11 @@ class Bodies:
     def _late(self, started_s: float) -> str:
         passed_ms = (asyncio.get_running_loop().time() - started_s) * 1000
         if passed_ms < self._settings.body_timeout_ms:
-            return f"the body arrived at less than {self._settings.min_body_bytes_per_s} bytes a second"
+            return f"the body arrived too slowly, must arrive at {self._settings.min_body_bytes_per_s} bytes/s or more"
         return f"the body did not arrive within {self._settings.body_timeout_ms:g} ms"
 
     def _keep_limits(self) -> None:
-        """Gives up bodies, those first that began first, until number and bytes are within the limits."""
+        """Refuses bodies, the one that began first before the others, until number and bytes are within the limits."""
         count, size = len(self._arriving), self._bytes
         for oldest in self._arriving:
             if count <= self._settings.max_arriving_bodies and size <= self._settings.max_arriving_bytes:
@@ -103,12 +104,12 @@ class Bodies:
             count -= 1
             size -= oldest.size
             if not oldest.given_up and not oldest.timeout.expired():
-                oldest.given_up = "too many bodies were under way, and this one had begun before all others: try again"
+                oldest.given_up = "too many bodies were arriving, and this one had taken the longest: try again"
                 oldest.timeout.reschedule(asyncio.get_running_loop().time())
 
 
 def check_content_type(request: Request) -> None:
-    """Refuses a body that is announced as something else than JSON in UTF-8; one without a Content-Type is taken.
+    """Refuses a Content-Type other than JSON in UTF-8; a body without a Content-Type is accepted.
 
     Raises:
         UnsupportedMediaType: names the header and how to send it.
@@ -123,7 +124,7 @@ def check_content_type(request: Request) -> None:
 
 
 def _too_large(limit: int) -> BodyTooLarge:
-    return BodyTooLarge(f"the body is over the limit of {limit} bytes")
+    return BodyTooLarge(f"the body is too large, must have at most {limit} bytes")
 
 
 async def client_disconnected(request: Request) -> None:

@@ -1,8 +1,8 @@
-"""Which connections are open: how many there may be, which of them give way to new ones, and how they are accepted.
+"""Accepts connections, keeps their number within the limit, and chooses which one to close for a new one.
 
-A connection that waits for its client (idle, or with a header, a body or an answer under way) gives way to a new one
-once `max_connections` are open, longest wait first. Silent connections thus never keep others out. Where every
-connection is being worked on, new ones wait in the kernel's queue.
+A connection may be waiting for its client: idle, or while a header, a body or an answer is being transferred. Once
+`max_connections` are open, each new connection closes the one that has waited longest, so that silent clients never
+keep others out. If the service is working on the requests of all connections, new ones wait in the kernel's queue.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 MAX_DEFAULT_CONNECTIONS = 8192  # about 20 KB each, whatever the descriptor limit
 SPARE_DESCRIPTORS = 128  # bundles, logs, the event loop, and sockets that are accepted but not yet counted
-ACCEPT_BATCH = 16  # a connection that gives way frees its descriptor only afterwards
+ACCEPT_BATCH = 16  # connections accepted at a time; those closed for them free their descriptors only afterwards
 ACCEPT_RETRY_S = 0.1
 FREED_DESCRIPTORS = 2 * ACCEPT_BATCH
 LOWER_LIMIT_S = 60.0
@@ -59,7 +59,7 @@ class Connections:
         self._waiting[client] = None
 
     def remove(self, client: Client) -> None:
-        """Counts a connection out."""
+        """Forgets a connection that has closed."""
         self._open.discard(client)
         self._waiting.pop(client, None)
         self.when_room()
@@ -82,10 +82,10 @@ class Connections:
     def shrink(self) -> None:
         """Lets the connections that have waited longest give way until the limit is kept."""
         while len(self._open) > self.limit and self.close_longest_wait():
-            self._warn("%d connections are open, as many as there is room for: the longest idle ones close", self.limit)
+            self._warn("%d connections are open, the most allowed: the longest idle ones are closed", self.limit)
 
     def lower_limit(self) -> None:
-        """Descriptors have run out below the limit: a lower one holds, so that some are free, for a minute."""
+        """Lowers the limit for a minute, because descriptors have run out before it was reached."""
         lower = max(1, len(self._open) - FREED_DESCRIPTORS, len(self._open) // 2)
         if lower < self.limit:
             asyncio.get_running_loop().call_later(LOWER_LIMIT_S, setattr, self, "limit", self._full_limit)
@@ -130,7 +130,7 @@ class Listener:
         self._socket.close()
 
     async def wait_closed(self) -> None:
-        """Returns when no accepted socket is on its way to a connection any more."""
+        """Waits until every accepted socket has become a connection or has failed to."""
         await asyncio.gather(*self._connecting, return_exceptions=True)
 
     def _pause(self) -> None:
@@ -148,7 +148,7 @@ class Listener:
         self._resume()
 
     def _accept(self) -> None:
-        self._connections.shrink()  # those accepted last time may not have been able to give way yet
+        self._connections.shrink()  # connections accepted last time could not yet be closed then
         for _ in range(ACCEPT_BATCH):
             if not self._connections.has_room():
                 self._pause()  # until a connection closes or waits

@@ -1,4 +1,4 @@
-"""The OpenAPI description, and `/docs`: the same as one page, which loads nothing from elsewhere: it works offline."""
+"""The OpenAPI description, and `/docs`: the same as one page, which loads nothing from elsewhere and works offline."""
 
 import json
 import shlex
@@ -28,21 +28,21 @@ def _error(meaning: str, **headers: str) -> dict[str, Any]:
 
 
 NO_KEY = _error("the API key is missing or wrong", WWW_Authenticate="Bearer")
-RETRY = "seconds after which to try again"
+RETRY = "seconds to wait before the next attempt"
 NOT_READY = _error("the service is starting, draining or stopped", Retry_After=RETRY)
 CLASSIFY_ANSWERS: Answers = {
     200: {"model": Classification, "description": "one prediction per input"},
-    400: _error("the body is not JSON, or is compressed"),
+    400: _error("the body is not valid JSON, or it is compressed"),
     401: NO_KEY,
     404: _error("no served model has that name"),
-    408: _error("the body did not arrive in time"),
-    413: _error("the body is over the limit"),
-    415: _error("the Content-Type is not JSON in UTF-8"),
-    422: _error("a field is wrong; param names it"),
-    429: _error("too much is waiting", Retry_After=RETRY),
+    408: _error("the body did not arrive in time, or too many bodies were arriving"),
+    413: _error("the body is larger than the server allows"),
+    415: _error("the Content-Type is not application/json in UTF-8"),
+    422: _error("a field has a wrong value or is unknown; param names it, allowed says what it may be"),
+    429: _error("too many requests or tokens are waiting", Retry_After=RETRY),
     500: _error("the model failed on this request; the service's log says why"),
     503: NOT_READY,
-    504: _error("timeout_ms passed; the work was dropped"),
+    504: _error("timeout_ms passed before the answer was ready; the work was cancelled"),
 }
 MODELS_ANSWERS: Answers = {
     200: {"model": ModelList, "description": "every served model"},
@@ -50,13 +50,13 @@ MODELS_ANSWERS: Answers = {
     503: NOT_READY,
 }
 READY_ANSWERS: Answers = {
-    200: {"model": Health, "description": "requests are taken"},
+    200: {"model": Health, "description": "the service takes requests"},
     503: {"model": Health, "description": "the service is starting, draining or stopped"},
 }
 
 
 def description(app: FastAPI, models: Sequence[str]) -> dict[str, Any]:
-    """The description that FastAPI makes, with the body that the route reads itself.
+    """FastAPI's description, completed with the request body, which the route reads without FastAPI.
 
     Args:
         app: the application.
@@ -70,7 +70,7 @@ def description(app: FastAPI, models: Sequence[str]) -> dict[str, Any]:
     parts = request.pop("$defs", {}) | {"ClassifyRequest": request}
     for part in parts.values():
         for field in part["properties"].values():
-            if field.get("default", 0) is None:  # absent is not null
+            if field.get("default", 0) is None:  # leaving a field out is not the same as sending null
                 del field["default"]
     described["components"]["schemas"] |= parts
     example = {"model": models[0]} if models else {}
@@ -84,7 +84,7 @@ def description(app: FastAPI, models: Sequence[str]) -> dict[str, Any]:
 
 
 def example(openapi: dict[str, Any], base_url: str) -> str:
-    """A request for a shell that works on the service that shows it."""
+    """A curl command that works with the service that shows it."""
     operation = openapi["paths"][CLASSIFY]["post"]
     body = operation["requestBody"]["content"]["application/json"]["example"]
     key = ' -H "Authorization: Bearer $ATTENUATOR_API_KEY"' if "security" in operation else ""

@@ -1,4 +1,4 @@
-"""What the routes ask: admission, tokenizing, running, and starting and stopping all that this takes."""
+"""The service behind the routes: it admits requests, tokenizes and runs them, and starts and stops what this needs."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FREE_QUEUE_SHARE = 0.5
-BODY_MARGIN = 2.0  # how far a body's size may mislead about its tokens: markup, escapes, scripts
+BODY_MARGIN = 2.0  # a body may have this many times fewer or more tokens than its size suggests
 
 
 class Engine:
@@ -48,8 +48,8 @@ class Engine:
         self._idle.set()
         self._compute = ThreadPoolExecutor(len(LANES), thread_name_prefix="compute")
         self._tokenizer = TokenizerThreads()
-        company = partial(self._tokenizer.wait_settled, settings.max_wait_ms / 1000)
-        self._lanes = Lanes(self._queue, self.models, self._paces, self._compute, company)
+        wait_for_more = partial(self._tokenizer.wait_settled, settings.max_wait_ms / 1000)
+        self._lanes = Lanes(self._queue, self.models, self._paces, self._compute, wait_for_more)
 
     async def start(self, folders: Sequence[Path]) -> None:
         """Loads the bundles, runs each once, and opens for requests.
@@ -58,9 +58,9 @@ class Engine:
             folders: the bundles.
 
         Raises:
-            BundleError: a bundle is wrong, or two have one name.
+            BundleError: a bundle is damaged, or two have the same name.
             OperatorLibraryMissing: the operators are not built, or not for the device.
-            DeviceUnavailable: the device that the settings want cannot be used.
+            DeviceUnavailable: the device in the settings cannot be used.
         """
         settings = self._settings
         choice = await self._off_loop(partial(choose, settings.device, settings.device_id))
@@ -72,21 +72,23 @@ class Engine:
         for folder, model in zip(folders, models, strict=True):
             await self._add(folder, model)
         self._lanes.start()
-        gc.freeze()  # what was loaded stays: collections need not look at it again
+        gc.freeze()  # models are never freed, so the garbage collector need not examine them again
         if self.state == "starting":
             self.state = "ready"
 
     async def _add(self, folder: Path, model: Model) -> None:
         manifest = model.manifest
         if manifest.name in self.models:
-            raise BundleError(f"bundle {folder}: bundle.json: name '{manifest.name}' is taken by another bundle")
+            raise BundleError(
+                f"bundle {folder}: bundle.json: name is '{manifest.name}', must differ from that of the other bundles"
+            )
         self._paces[manifest.name] = await self._off_loop(partial(warm_up, model, self._settings.max_batch_tokens))
         self._estimates[manifest.name] = TokenEstimate()
         self.models[manifest.name] = model
         log.info("loaded %s (%s, revision %.12s)", manifest.name, manifest.attention.operator, manifest.revision)
 
     def model(self, name: str | None) -> Model:
-        """The model a request names; the only one where it names none.
+        """The model that a request names, or the only one served if it names none.
 
         Raises:
             UnknownModel: no served model has that name.
@@ -106,26 +108,26 @@ class Engine:
         return self._lanes.running(lane)
 
     def check_started(self) -> None:
-        """Refuses while the models are not all there.
+        """Refuses until all models are loaded.
 
         Raises:
             NotReady: starting.
         """
         if self.state == "starting":
-            raise NotReady(f"the service is {self.state}")
+            raise self._not_ready()
 
     def check_open(self, body_bytes: int = 0) -> None:
-        """Refuses a request that could not be served anyway, before its body is read; counts nothing.
+        """Refuses a request that could not be served, before its body is read; does not count it as in progress.
 
         Args:
             body_bytes: size of the body as far as it is known.
 
         Raises:
             NotReady: starting, draining or stopped.
-            Overloaded: too many requests in progress, or so many tokens waiting that such a body finds no room.
+            Overloaded: too many requests are in progress, or the queue has no room for a body of this size.
         """
         if self.state != "ready":
-            raise NotReady(f"the service is {self.state}")
+            raise self._not_ready()
         if self.requests >= self._settings.max_requests:
             raise self._overloaded(f"{self.requests} requests are in progress", "light")
         least = int(body_bytes * min(item.tokens_per_byte for item in self._estimates.values()) / BODY_MARGIN)
@@ -135,7 +137,7 @@ class Engine:
 
     @contextlib.asynccontextmanager
     async def admitted(self, body_bytes: int = 0) -> AsyncIterator[None]:
-        """Counts a request in while it is worked on; entered once its body is there.
+        """Counts a request as in progress; entered once its body has arrived.
 
         Args:
             body_bytes: size of the body.
@@ -162,16 +164,16 @@ class Engine:
         Args:
             model: the model.
             items: the inputs.
-            knobs: a value for every knob of the model; with the inputs' size they predict what waits.
+            knobs: a value for every knob of the model; with the inputs' size they predict the cost.
             truncate: cuts texts that are too long instead of refusing them.
 
         Raises:
             InvalidRequest: names the input.
-            Overloaded: too many tokens are waiting, as far as the inputs' size tells.
+            Overloaded: too many tokens are waiting, estimated from the inputs' size.
             NotReady: the service was stopped meanwhile.
         """
         estimate = self._estimates[model.manifest.name]
-        # A refusal must cost less than an answer, or overload eats the time for answers: tokens are estimated first.
+        # A refusal must be cheap, or refusals would use up the time for answers. So tokens are estimated, not counted.
         tokens = [estimate.tokens(item, model.manifest.max_tokens) for item in items]
         demand = demand_of(tokens, self._seconds(model, self._costs(model, tokens, knobs)))
         self._check_room(demand)
@@ -181,11 +183,11 @@ class Engine:
         return encoded
 
     async def run(self, model: Model, rows: list[Row]) -> Job:
-        """Queues a request's rows and waits for their results; cancelling the call drops the work.
+        """Queues a request's rows and waits for their results; cancelling the call cancels the work.
 
         Args:
             model: the model.
-            rows: one an input, all with the same knobs.
+            rows: one per input, all with the same knobs.
 
         Returns:
             The finished job.
@@ -204,7 +206,7 @@ class Engine:
         return job
 
     async def drain(self) -> None:
-        """Takes no more requests and waits for those in progress, within the time limit; then stops."""
+        """Refuses new requests and waits for those in progress, up to the time limit."""
         self.state = "draining"
         log.info("draining: %d requests in progress", self.requests)
         try:
@@ -213,10 +215,10 @@ class Engine:
             log.warning("stopping with %d requests in progress", self.requests)
 
     async def stop(self) -> bool:
-        """Ends everything; requests in progress get NotReady, and a run under way is stopped at its next node.
+        """Stops everything; requests in progress get NotReady, and a batch that is running stops at its next node.
 
         Returns:
-            Whether a thread is still at work, which cannot be interrupted inside a node or while it loads.
+            Whether a thread is still working: inside a node or while loading it cannot be interrupted.
         """
         busy = self.state == "starting"
         self.state = "stopped"
@@ -243,7 +245,7 @@ class Engine:
         return [pace.seconds(cost) for cost in costs]
 
     def _check_room(self, demand: Mapping[Lane, int]) -> None:
-        """Refuses tokens that find no room.
+        """Refuses tokens for which a lane's queue has no room.
 
         Raises:
             Overloaded: too many are waiting.
@@ -252,8 +254,11 @@ class Engine:
         if lane:
             raise self._overloaded(f"{self._queue.lanes[lane].load.tokens} tokens are waiting", lane)
 
+    def _not_ready(self) -> NotReady:
+        return NotReady(f"the service is {self.state} and takes no requests")
+
     def _overloaded(self, what: str, lane: Lane) -> Overloaded:
-        # By then part of what waits is done, and a new request finds room.
+        # After this time part of the queue is done, and a new request finds room.
         wait_s = max(1.0, self._lanes.remaining_s(lane) * FREE_QUEUE_SHARE)
         return Overloaded(f"the service is overloaded: {what}; try again in {wait_s:.0f} s", retry_after_s=wait_s)
 

@@ -18,7 +18,7 @@ from attenuator.serve import accesslog, requestid
 
 
 class MalformedBody(errors.AttenuatorError):
-    """The body is no JSON."""
+    """The body is not JSON."""
 
 
 class BodyTooLarge(errors.AttenuatorError):
@@ -79,7 +79,7 @@ def error_response(
 
     Args:
         status: HTTP status.
-        sentence: what, given, allowed.
+        sentence: names the field, its value and what is allowed.
         kind: `error_type`.
         param: the field that is wrong.
         allowed: what is allowed there.

@@ -1,4 +1,4 @@
-"""What the scheduler orders: requests, their rows, and how long a row is predicted to take."""
+"""The data of the scheduler: requests, their rows, and how long a row is predicted to take."""
 
 import asyncio
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ RUN_OVERHEAD_S = 2e-4
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One request's rows on their way.
+    """One request's rows, from the queue to their results.
 
     Attributes:
         model: name of the model.
-        rows: one an input; emptied when the job is dropped.
+        rows: one per input; emptied when the job is dropped.
         costs: predicted multiply-adds of each row.
         done: set to True, or to an exception, when every row has its result or one failed.
         results: by row.
@@ -73,7 +73,7 @@ class Pace:
     """How fast a model runs here: a moving average over the batches that ran.
 
     Attributes:
-        cost_per_s: predicted multiply-adds that a second gets through.
+        cost_per_s: predicted multiply-adds per second.
     """
 
     cost_per_s: float = 5e9
@@ -107,7 +107,7 @@ class Load:
 
 
 def lane_of(seconds: float) -> Lane:
-    """The lane of a row that is predicted to take so long."""
+    """The lane of a row, from its predicted seconds."""
     return "heavy" if seconds > HEAVY_S else "light"
 
 

@@ -1,9 +1,9 @@
-"""Reads a body's JSON in steps that are short whatever it holds, so that a thread at it never keeps others waiting.
+"""Reads a body's JSON in short steps, so that the thread that reads it never keeps others waiting.
 
-Neither `json.loads` nor the faster parsers let go of the interpreter's lock before the whole body is read, and a body
-of 4 MiB may hold a million lists: half a second. Here the standard library's decoder runs in its Python form, which
-another thread can interrupt between any two values. What requests have much of, texts and runs of numbers, is read in
-C, a bounded piece at a time. Whatever else there is more of than any request needs is refused at once.
+Neither `json.loads` nor the faster parsers release the interpreter's lock before the whole body is read, and a body of
+4 MiB may hold a million lists: half a second. Here the standard library's decoder runs in its Python form, which
+another thread can interrupt between any two values. The bulk of a request, texts and runs of numbers, is read in C, a
+bounded piece at a time. A body with more other values than any request needs is refused at once.
 """
 
 import json
@@ -17,17 +17,17 @@ from attenuator.errors import AttenuatorError, InvalidRequest
 from attenuator.ops.knobs import shown
 from attenuator.serve.errors import MalformedBody
 
-MAX_VALUES = 2048  # texts, lists, objects, numbers outside runs: 256 inputs with all their fields have 1,024
+MAX_VALUES = 2048  # texts, lists, objects, single numbers: 256 inputs with all their fields have 1,024
 MAX_DEPTH = 32
 MAX_NUMBER_CHARACTERS = 4300  # as many digits as Python reads of an integer
 SMALL_BYTES = 4096  # no more, for then no number is too long and no more values than `MAX_VALUES` fit
 PIECE_CHARACTERS = 32_768
 PIECE_UNITS = 4096
 
-# Quantifiers are possessive (`}+`): what was matched is never tried in another way.
+# Quantifiers are possessive (`}+`): the patterns never backtrack.
 LONG_NUMBER = re.compile(rf"[-+.0-9eE]{{{MAX_NUMBER_CHARACTERS + 1}}}+")
 NUMBERS = re.compile(rf"[-+.0-9eE \t\n\r,]{{1,{PIECE_CHARACTERS}}}+")
-# Units are escapes and stretches without any. A piece never ends between the halves of a surrogate pair.
+# A unit is an escape or a stretch without escapes. A piece never ends between the halves of a surrogate pair.
 TEXT = re.compile(rf'(?>[^"\\]{{1,256}}+|\\(?:u[dD][89aAbB]..\\)?+(?>u....|.)){{{PIECE_UNITS}}}+', re.DOTALL)
 
 Scan = Callable[[str, int], tuple[Any, int]]
@@ -56,11 +56,11 @@ class _Decoder(json.JSONDecoder):
         self.values -= 1
         if self.values < 0:
             raise InvalidRequest(
-                f"the body has more than {MAX_VALUES} values, must have at most {MAX_VALUES} besides token ids",
-                allowed=f"at most {MAX_VALUES} values besides token ids",
+                f"the body has more than {MAX_VALUES} values, token ids not counted; must have at most as many",
+                allowed=f"at most {MAX_VALUES} values, token ids not counted",
             )
         if LONG_NUMBER.match(text, at):
-            raise MalformedBody(f"the body is not JSON: a number has more than {MAX_NUMBER_CHARACTERS} characters")
+            raise MalformedBody(f"the body has a number of more than {MAX_NUMBER_CHARACTERS} digits, must have fewer")
         return self._scan(text, at)
 
     def read_array(self, text_and_start: tuple[str, int], scan_once: Scan) -> tuple[list[Any], int]:
@@ -75,18 +75,18 @@ class _Decoder(json.JSONDecoder):
         self, text_and_start: tuple[str, int], strict: bool, scan_once: Scan, *hooks: Any
     ) -> tuple[dict[str, Any], int]:
         self.open()
-        found: tuple[dict[str, Any], int] = JSONObject(text_and_start, strict, self.scan_counted, *hooks)
+        fields_and_end: tuple[dict[str, Any], int] = JSONObject(text_and_start, strict, self.scan_counted, *hooks)
         self.depth -= 1
-        return found
+        return fields_and_end
 
     def open(self) -> None:
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            raise MalformedBody(f"the body is nested too deep, must have at most {MAX_DEPTH} levels")
+            raise MalformedBody(f"the body is nested too deeply, must have at most {MAX_DEPTH} levels")
 
 
 def read_numbers(text: str, at: int) -> tuple[list[Any], int]:
-    """Decodes the numbers that a list begins with, all but the last, which the decoder reads with what follows it."""
+    """Decodes the numbers at a list's start, except the last one: the decoder reads it with the rest of the list."""
     numbers: list[Any] = []
     while (run := NUMBERS.match(text, at)) and (length := run[0].rfind(",")) > 0:
         try:
@@ -100,7 +100,7 @@ def read_numbers(text: str, at: int) -> tuple[list[Any], int]:
 
 
 def read_string(text: str, at: int, strict: bool) -> tuple[str, int]:
-    """Decodes a text from behind its opening quote, a bounded piece at a time."""
+    """Decodes a text that starts after its opening quote, a bounded piece at a time."""
     pieces = []
     while len(text) > PIECE_CHARACTERS and (piece := TEXT.match(text, at)):
         try:
@@ -113,21 +113,23 @@ def read_string(text: str, at: int, strict: bool) -> tuple[str, int]:
 
 
 def refuse_constant(name: str) -> None:
-    """Refuses NaN and Infinity, which Python reads and JSON has not."""
-    raise MalformedBody(f"the body is not JSON: {name} is no number there")
+    """Refuses NaN and Infinity, which Python's decoder accepts but JSON does not allow."""
+    raise MalformedBody(f"the body is not JSON: {name} is not a number in JSON")
 
 
 def refuse_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object's fields.
 
     Raises:
-        InvalidRequest: names the field that is there twice.
+        InvalidRequest: names the field that occurs more than once.
     """
     fields = dict(pairs)
     if len(fields) != len(pairs):
         names = [name for name, _ in pairs]
         repeated = next(name for name in names if names.count(name) > 1)[:60]
-        raise InvalidRequest(f"the field '{repeated}' is there twice", param=repeated, allowed="each field once")
+        raise InvalidRequest(
+            f"the field '{repeated}' occurs more than once, must occur once", param=repeated, allowed="each field once"
+        )
     return fields
 
 
@@ -148,19 +150,22 @@ def parse_json(body: bytes) -> dict[str, Any]:
     """Reads a body.
 
     Raises:
-        MalformedBody: not UTF-8, not JSON, NaN or Infinity, or nested too deep.
-        InvalidRequest: not an object, a field twice, or more values than a request has.
+        MalformedBody: not UTF-8, not JSON, NaN or Infinity, or nested too deeply.
+        InvalidRequest: not an object, a field that occurs more than once, or too many values.
     """
     raw = read_small(body)
     try:
         raw = _Decoder().decode(body.decode("utf-8")) if raw is None else raw
     except UnicodeDecodeError as error:
-        raise MalformedBody(f"the body is not UTF-8: byte {error.start} is {body[error.start]:#04x}") from None
+        raise MalformedBody(
+            f"the body is not UTF-8, must be JSON in UTF-8: byte {error.start} is {body[error.start]:#04x}"
+        ) from None
     except json.JSONDecodeError as error:
-        what = "empty" if not body.strip() else f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
-        raise MalformedBody(f"the body is {what}") from None
+        place = f"{error.msg} at line {error.lineno}, column {error.colno}"
+        reason = f"not JSON: {place}" if body.strip() else "empty, must be a JSON object"
+        raise MalformedBody(f"the body is {reason}") from None
     except ValueError as error:  # an integer with thousands of digits
         raise MalformedBody(f"the body is not JSON: {error}") from None
     if not isinstance(raw, dict):
-        raise InvalidRequest(f"the body is {shown(raw)}, must be an object", allowed='{"inputs": ..}')
+        raise InvalidRequest(f"the body is {shown(raw)}, must be a JSON object", allowed='{"inputs": ..}')
     return raw

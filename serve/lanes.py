@@ -1,4 +1,4 @@
-"""Runs what the scheduler hands out: one task and one thread a lane, results back to the requests that wait."""
+"""Runs the scheduler's batches, with one task and one thread per lane, and gives each request its results."""
 
 import asyncio
 import logging
@@ -26,33 +26,33 @@ class Lanes:
         models: Mapping[str, Model],
         paces: Mapping[str, Pace],
         threads: ThreadPoolExecutor,
-        company: Callable[[], Awaitable[None]],
+        wait_for_more: Callable[[], Awaitable[None]],
     ) -> None:
-        """Makes them; `start` sets them going.
+        """Creates the lanes; `start` starts them.
 
         Args:
             queue: where rows wait.
             models: loaded models by name.
-            paces: how fast each runs; learned from what runs.
-            threads: one a lane.
-            company: waits a little for requests that could join a light batch.
+            paces: how fast each model runs; updated after every batch.
+            threads: one per lane.
+            wait_for_more: waits briefly for requests that could join a light batch.
         """
         self._queue = queue
         self._models = models
         self._paces = paces
         self._threads = threads
-        self._company = company
+        self._wait_for_more = wait_for_more
         self._wake = {lane: asyncio.Event() for lane in LANES}
         self._running: dict[Lane, tuple[list[Entry], Cancellation]] = {}
         self._jobs: set[Job] = set()
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begins to run what waits."""
+        """Begins to run batches."""
         self._tasks = [asyncio.create_task(self._serve(lane)) for lane in LANES]
 
     async def finish(self, job: Job, seconds: Sequence[float]) -> None:
-        """Queues a request and waits for its results; cancelling the call drops the work.
+        """Queues a request and waits for its results; cancelling the call cancels the work.
 
         Args:
             job: the request.
@@ -73,22 +73,22 @@ class Lanes:
                 self._drop(job)
 
     def running(self, lane: Lane) -> int:
-        """Rows that run in a lane."""
+        """Number of rows that are running in a lane."""
         return len(self._running[lane][0]) if lane in self._running else 0
 
     def remaining_s(self, lane: Lane) -> float:
-        """Predicted time of the batch under way and of what waits."""
+        """Predicted time of a lane's running batch and of the rows that wait for it, in seconds."""
         batch, _ = self._running.get(lane, ((), None))
         return self._queue.lanes[lane].load.seconds + sum(entry.seconds for entry in batch)
 
     async def stop(self, error: AttenuatorError) -> bool:
-        """Ends the lanes; a run under way is stopped at its next node.
+        """Stops the lanes; a batch that is running stops at its next node.
 
         Args:
-            error: what requests that wait are answered with.
+            error: the error that waiting requests get.
 
         Returns:
-            Whether a thread is still at work, which cannot be interrupted inside a node.
+            Whether a thread is still working: inside a node it cannot be interrupted.
         """
         busy = bool(self._running)
         for job in self._jobs:
@@ -111,17 +111,17 @@ class Lanes:
         while True:
             await wake.wait()
             if lane == "light":
-                await self._company()
+                await self._wait_for_more()
             batch = self._queue.take(lane)
             if not batch:
                 wake.clear()
                 continue
             try:
                 await self._run(lane, batch)
-            except Exception:  # a lane must outlive whatever happens to one batch
+            except Exception:  # an error in one batch must not end the lane
                 log.exception("lane %s failed on a batch", lane)
                 for entry in batch:
-                    _fail(entry.job, EngineError("the engine failed on this request"))
+                    _fail(entry.job, EngineError("the service failed to run this request"))
 
     async def _run(self, lane: Lane, batch: Sequence[Entry]) -> None:
         batch = [entry for entry in batch if not entry.job.over]
@@ -150,10 +150,10 @@ class Lanes:
                 entry.job.done.set_result(True)
 
     async def _run_apart(self, lane: Lane, batch: Sequence[Entry], error: AttenuatorError) -> None:
-        """Runs each request of a failed batch alone: whichever broke it fails, the others are answered."""
+        """Runs each request of a failed batch alone, so that only the request that caused the failure fails."""
         jobs = list(dict.fromkeys(entry.job for entry in batch if not entry.job.over))
         if not jobs:
-            log.info("a run in lane %s was stopped: nobody waits for it any more", lane)
+            log.info("a run in lane %s was cancelled: nobody waits for its results any more", lane)
         elif len(jobs) == 1:
             _fail(jobs[0], error)
         else:

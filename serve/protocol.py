@@ -51,7 +51,7 @@ class Phase(enum.Enum):
 
 
 class Connection(h11.Connection):
-    """h11's reading of a connection, which refuses ambiguous requests; the end of the input is no event."""
+    """h11's side of a connection, which also refuses ambiguous requests and reports no event at the end of input."""
 
     def __init__(self) -> None:
         super().__init__(h11.SERVER, MAX_HEADER_BYTES)
@@ -76,24 +76,26 @@ class Connection(h11.Connection):
 
 
 def check_framing(request: h11.Request) -> None:
-    """Refuses what another server in the way may read as two requests, and headers over the limit in one piece.
+    """Refuses requests that a proxy might read as two, and headers over the limit that arrive in one piece.
 
     Raises:
         RemoteProtocolError: the request is refused.
     """
     names = {name for name, _ in request.headers}
     if b"transfer-encoding" in names and b"content-length" in names:
-        raise h11.RemoteProtocolError("Content-Length and Transfer-Encoding exclude each other")
+        raise h11.RemoteProtocolError("it has Content-Length and Transfer-Encoding, must have only one of them")
     if b"transfer-encoding" in names and request.http_version < b"1.1":
-        raise h11.RemoteProtocolError("Transfer-Encoding needs HTTP/1.1")
+        raise h11.RemoteProtocolError("it has Transfer-Encoding in HTTP/1.0, which requires HTTP/1.1")
     if len(request.target) + sum(len(name) + len(value) + 4 for name, value in request.headers) > MAX_HEADER_BYTES:
-        raise h11.RemoteProtocolError("the header is too large", error_status_hint=431)
+        raise h11.RemoteProtocolError(
+            f"its header is too large, must have at most {MAX_HEADER_BYTES} bytes", error_status_hint=431
+        )
 
 
 class LingeringTransport(asyncio.Transport):
-    """A transport that sends an answer's head and body together, and leaves it to the protocol how it closes.
+    """A transport that sends an answer's head and body together, and lets the protocol close it.
 
-    A client that still sends must read its answer first.
+    A client that is still sending must get its answer first.
     """
 
     def __init__(self, transport: asyncio.Transport, protocol: "HttpProtocol") -> None:
@@ -176,7 +178,7 @@ class HttpProtocol(H11Protocol, Client):
         self._update()
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """The client sends no more: it has left, or it has only closed its half and waits for the answer.
+        """The client sends nothing more: it has left, or has closed its half and waits for the answer.
 
         Returns:
             Whether the connection stays open for the answer.
@@ -188,7 +190,7 @@ class HttpProtocol(H11Protocol, Client):
             self._half_closed = True
             self.loop.call_later(HALF_CLOSE_CHECK_S, self._probe_client)
         if self._header_begun():
-            self.refuse(400, "the connection was closed before the header's end")
+            self.refuse(400, "the request's header is incomplete: the client closed the connection while sending it")
         else:
             self.handle_events()
             self._update()
@@ -214,7 +216,7 @@ class HttpProtocol(H11Protocol, Client):
             self.conn.start_next_cycle()
             self.handle_events()
         elif any(name == b"expect" for name, _ in self.scope["headers"]):
-            self.close()  # it may send the body or leave it out, so that nobody knows where the next request begins
+            self.close()  # the client may or may not send the body, so the next request's start cannot be known
         self._update()
 
     def shutdown(self) -> None:
@@ -227,8 +229,8 @@ class HttpProtocol(H11Protocol, Client):
     def close(self) -> None:
         """Closes once what was written has been read.
 
-        The kernel resets a connection that is closed while the client sends, and the client would lose its answer:
-        so what it still sends is thrown away, within limits.
+        If a connection is closed while the client is sending, the kernel resets it and the client loses its answer. So
+        what it still sends is read and discarded, within limits.
         """
         if self.transport.is_closing():
             return
@@ -246,12 +248,12 @@ class HttpProtocol(H11Protocol, Client):
         if self.transport is None:
             return False
         if self.phase is Phase.BODY:
-            self.refuse(503, "too many connections are open, and this request's body was the last to make progress")
+            self.refuse(503, "too many connections are open, and this request's body had made no progress for longest")
         self.transport.abort()
         return True
 
     def refuse(self, status: int, reason: str) -> None:
-        """Answers an error of the protocol, where an answer can still be sent, and closes."""
+        """Answers with an error of the protocol, if an answer can still be sent, and closes."""
         cycle = self.cycle
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             kind = ERROR_TYPES.get(status, "malformed_request")
@@ -271,7 +273,7 @@ class HttpProtocol(H11Protocol, Client):
         self.close()
 
     def send_400_response(self, msg: str) -> None:
-        """What uvicorn calls where h11 refuses what has arrived."""
+        """Called by uvicorn when h11 refuses the input."""
         error = self.conn.error
         assert error is not None
         self.refuse(error.error_status_hint, f"the request is not valid HTTP: {error}")
@@ -324,9 +326,10 @@ class HttpProtocol(H11Protocol, Client):
             self.transport.abort()
 
     def _probe_client(self) -> None:
-        """Finds out whether a client that sends no more has left, which only an answer to something sent can tell.
+        """Finds out whether a client that has closed its half is still there.
 
-        An interim answer is what HTTP/1.1 allows; most requests are answered before the first check.
+        Only sending something tells: a client that has left answers with a reset. HTTP/1.1 allows an interim answer;
+        most requests are answered before the first check.
         """
         if self.transport.is_closing() or self.phase is not Phase.WORK:
             return

@@ -33,7 +33,7 @@ from attenuator.serve.settings import ServeSettings
 log = logging.getLogger(__name__)
 
 INLINE_BYTES = 16_384  # of a body that the event loop parses itself: below 1 ms
-BEARER = HTTPBearer(auto_error=False, description="the key that the service was started with")
+BEARER = HTTPBearer(auto_error=False, description="the API key with which the service was started")
 
 
 class Routes:
@@ -66,20 +66,21 @@ class Routes:
         add("/v1/models", "GET", self.models, summary="Models, labels and knobs", **answers(MODELS_ANSWERS))
         live = {200: {"model": Health, "description": "the process answers"}}
         add("/health/live", "GET", self.live, summary="200 while the process answers", responses=live)
-        ready = "200 while requests are taken, else 503"
+        ready = "200 while the service takes requests, else 503"
         add("/health/ready", "GET", self.ready, summary=ready, responses=READY_ANSWERS)
         add("/docs", "GET", self.documentation, include_in_schema=False)
         return router
 
     async def check_key(self, credentials: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]) -> None:
-        """Refuses whoever does not send the key; the comparison takes equally long whatever was sent.
+        """Refuses requests without the key; the comparison takes the same time for every key.
 
         Raises:
             Unauthorized: no key, or another one.
         """
         sent = credentials.credentials.strip() if credentials else ""
         if self._key is None or not hmac.compare_digest(sent.encode(), self._key):
-            raise Unauthorized("the API key is missing or wrong, send the header 'Authorization: Bearer KEY'")
+            state = "wrong" if sent else "missing"
+            raise Unauthorized(f"the API key is {state}, must be sent in the header 'Authorization: Bearer KEY'")
 
     async def check_request_key(self, request: Request) -> None:
         """Refuses a request without the key, where there is one.
@@ -162,7 +163,7 @@ class Routes:
 async def unless_late(
     request: Request, parsed: ParsedRequest, started_s: float, work: Coroutine[Any, Any, Response]
 ) -> Response:
-    """Awaits the work on a request; drops it where the request's deadline passes or its client leaves.
+    """Awaits the work on a request; cancels it if the request's deadline passes or its client disconnects.
 
     Raises:
         DeadlineExceeded: the deadline passed.
@@ -186,11 +187,13 @@ async def unless_late(
     except TimeoutError:
         if not deadline.expired():
             raise
-        raise DeadlineExceeded(f"no answer within timeout_ms {timeout_ms:g}: the work was dropped") from None
+        raise DeadlineExceeded(
+            f"there was no answer within {timeout_ms:g} ms (timeout_ms): the work was cancelled"
+        ) from None
     except asyncio.CancelledError:
         if not client_left or working.uncancel():  # the service stops
             raise
-        log.info("client left: work dropped")
+        log.info("the client disconnected: its work was cancelled")
         return Response(status_code=CLIENT_LEFT)
     finally:
         ended = True
@@ -205,7 +208,7 @@ def json_response(
 
 
 def refuse_query(request: Request) -> None:
-    """Refuses fields in the address: ignored there, a knob would seem set.
+    """Refuses query parameters: if they were ignored, a knob would seem to be set.
 
     Raises:
         UnknownField: names the first.
@@ -213,15 +216,15 @@ def refuse_query(request: Request) -> None:
     for name in request.query_params:
         short = name[:64]
         raise UnknownField(
-            f"query parameters are not accepted: put {short} in the JSON body", param=short, allowed="no query string"
+            f"query parameters are not accepted: put '{short}' in the JSON body", param=short, allowed="no query string"
         )
 
 
 def refuse_encoding(request: Request) -> None:
-    """Refuses a compressed body by name: as bytes it is only no JSON.
+    """Refuses a compressed body and says so; otherwise the error would only be that it is not JSON.
 
     Raises:
-        MalformedBody: names the header and what it says, all of them where it comes more than once.
+        MalformedBody: names the header and its value, or all values if it occurs more than once.
     """
     encoding = ", ".join(request.headers.getlist("content-encoding")).strip()
     if encoding.lower() not in ("", "identity"):

@@ -1,24 +1,25 @@
-"""Which rows run next, and together.
+"""Decides which rows run next, and which of them run together as one packed batch.
 
-Plain data: no clock, no threads, no event loop. Rows wait by model and lane, and leave as packed batches.
+Plain data: no clock, no threads, no event loop. Rows wait by model and lane.
 
-*Lanes.* A run cannot be interrupted, so rows predicted to take longer than `HEAVY_S` go through a lane, and a thread,
-of their own. Both lanes share the cores; a light row never waits for a heavy one to end.
+*Lanes.* A run cannot be interrupted. So rows that are predicted to take longer than `HEAVY_S` have a lane and a thread
+of their own. Both lanes share the cores, but a light row never waits for a heavy one to end.
 
-*Order* is start-time fair queueing (Goyal, Vin and Cheng, 1996), with each request a flow. A lane has a virtual time:
-the start of the row that last led a batch. A request's first row starts at the virtual time of its arrival, each
-further row when the one before it would end, by predicted seconds. The lowest start goes first; rows with equal starts
-go by size class (powers of four of their seconds), then by arrival. So nothing that waits starts before a newcomer: a
-short request goes next, however many rows others have queued, and large requests take turns.
+*Order.* Start-time fair queueing (Goyal, Vin and Cheng, 1996), in which each request is a flow. Every row has a start,
+in virtual seconds. A request's first row starts at the lane's virtual time on arrival; each further row starts when the
+one before it would end, by predicted seconds. The lane's virtual time is the start of the row that last led a batch.
+The row with the lowest start runs first. Rows with equal starts run by size class (powers of four of their predicted
+seconds), then by arrival. So a short request runs next, however many rows others have queued, and large requests take
+turns.
 
-*The oldest.* Newcomers alone could hold a large request back for ever. Of the time that a lane runs, `OLDEST_SHARE` is
-owed to the request that has waited longest; where it got less by fair order, its next row leads a batch. Hence
-what first-come, first-served would finish after w seconds of work is finished after (w + one row) / OLDEST_SHARE.
+*The oldest request.* New requests could hold a large one back for ever. So `OLDEST_SHARE` of a lane's running time is
+owed to the request that has waited longest: when it has got less, its next row leads a batch. A request that
+first-come, first-served would finish after w seconds is thus finished after (w + one row) / OLDEST_SHARE seconds.
 
-*Batches.* Rows of one model join in fair order, whatever their knobs, while tokens stay within the budget and the
-predicted time within `BATCH_S`. The first row always runs; heavy rows run alone. A short request on an otherwise busy
-lane waits for the batch under way, at times for one that the oldest leads, and then runs: each lasts at most `HEAVY_S`,
-mostly `BATCH_S`.
+*Batches.* Rows of one model join a batch in fair order, whatever their knobs, while its tokens stay within the budget
+and its predicted time within `BATCH_S`. The first row always runs; heavy rows run alone. So a short request waits for
+the batch that is running, and sometimes for one that the oldest request leads. Each takes at most `HEAVY_S`, mostly
+`BATCH_S`.
 """
 
 import contextlib
@@ -48,7 +49,7 @@ class LaneQueue:
         self._max_batch_tokens = max_batch_tokens
         self._virtual_s = 0.0
         self._owed_s = 0.0
-        self._heaps: dict[str, list[Entry]] = {}  # by model; an entry that left otherwise is skipped later
+        self._heaps: dict[str, list[Entry]] = {}  # by model; entries already taken or dropped are skipped later
         self._by_job: dict[Job, deque[Entry]] = {}  # jobs by arrival, rows in order
 
     def push(self, job: Job, rows: Sequence[tuple[int, float]], number: int) -> None:
@@ -57,7 +58,7 @@ class LaneQueue:
         Args:
             job: the request.
             rows: index and predicted seconds of those that belong to this lane, at least one.
-            number: arrival order of the first; the others count on.
+            number: arrival order of the first row; the others follow by one each.
         """
         start = self._virtual_s
         entries = self._by_job[job] = deque[Entry]()
@@ -72,7 +73,7 @@ class LaneQueue:
             self._count(entry, 1)
 
     def drop(self, job: Job) -> None:
-        """Forgets what waits of a request."""
+        """Removes a request's waiting rows."""
         for entry in self._by_job.pop(job, ()):
             entry.taken = True
             self._count(entry, -1)
@@ -95,7 +96,7 @@ class LaneQueue:
         return batch
 
     def _oldest(self) -> Job | None:
-        """The request that has waited longest; forgets those that ended meanwhile."""
+        """The request that has waited longest; removes requests that have ended meanwhile."""
         while self._by_job:
             job = next(iter(self._by_job))
             if not job.over:
@@ -123,13 +124,13 @@ class LaneQueue:
         return list(self._heaps.values())
 
     def _clean(self, heap: list[Entry]) -> bool:
-        """Brings a row that waits to the top; whether there is one."""
+        """Removes rows from the top that no longer wait; returns whether a waiting one is left."""
         while heap and (heap[0].taken or heap[0].job.over):
             heapq.heappop(heap)
         return bool(heap)
 
     def _remove(self, entry: Entry) -> Entry:
-        """Takes a row, which is the first that waits of its request."""
+        """Takes a row, which must be the first one waiting of its request."""
         entries = self._by_job[entry.job]
         entries.popleft()
         if not entries:
@@ -150,7 +151,7 @@ class Queue:
         self._count = 0
 
     def full(self, demand: Mapping[Lane, int], max_tokens: int) -> Lane | None:
-        """The lane that has no room for so many tokens; an empty lane takes any number."""
+        """The first lane without room for a request's tokens, or None; an empty lane takes any number."""
         for lane, tokens in demand.items():
             queue = self.lanes[lane]
             occupied = queue.load.tokens + queue.reserved_tokens
@@ -191,7 +192,7 @@ class Queue:
         return set(by_lane)
 
     def drop(self, job: Job) -> None:
-        """Forgets a request: its rows never start."""
+        """Removes a request: its waiting rows never start."""
         job.dropped = True
         job.rows = []
         for queue in self.lanes.values():

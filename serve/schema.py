@@ -25,9 +25,8 @@ class ParsedRequest:
         items: the inputs.
         options: fields besides inputs and knobs.
         knobs: a value for every knob of the model.
-        requested: those that the caller gave.
-        seed: as given; None draws one, absent takes the server's.
-        has_seed: whether the caller said anything about the seed.
+        requested: those that the caller set.
+        has_seed: whether the caller set `seed`: null draws one, and without the field the server's own applies.
     """
 
     items: list[Input]
@@ -97,7 +96,7 @@ def parse_options(raw: Mapping[str, Any]) -> Options:
 
 
 def parse_inputs(raw: Any) -> Iterator[Input]:
-    """Checks the inputs' shape; what they hold is checked when they are tokenized.
+    """Checks the inputs' types; their texts and token ids are checked when they are tokenized.
 
     Raises:
         InvalidRequest: names the input.
@@ -134,7 +133,8 @@ def _object(value: Mapping[str, Any], where: str) -> Input:
                 allowed=INPUT_KINDS,
             )
     if ("token_ids" in value) == ("text" in value) or ("token_ids" in value and "text_pair" in value):
-        raise InvalidRequest(f"{where} must have either text or token_ids", param=where, allowed=INPUT_KINDS)
+        names = " and ".join(value) or "no field"
+        raise InvalidRequest(f"{where} has {names}, must be {INPUT_KINDS}", param=where, allowed=INPUT_KINDS)
     for name in ("text", "text_pair"):
         if name in value and not isinstance(value[name], str):
             raise InvalidRequest(
@@ -152,11 +152,11 @@ def _object(value: Mapping[str, Any], where: str) -> Input:
 
 
 def unknown_field(name: str, knobs: KnobTable) -> UnknownField:
-    """The error for a field that no request has, with the closest one that it may have."""
+    """The error for a field that a request cannot have, with the field of the closest name."""
     known = ["inputs", *Options.model_fields, *knobs.names]
     close = get_close_matches(name, known, n=1)
     hint = f"; did you mean {close[0]}?" if close else f", must be one of {', '.join(known)}"
-    return UnknownField(f"unknown field '{name[:60]}'{hint}", param=name[:60], allowed=", ".join(known))
+    return UnknownField(f"the field '{name[:60]}' is unknown{hint}", param=name[:60], allowed=", ".join(known))
 
 
 def _wrong(name: str, value: Any) -> InvalidRequest:

@@ -24,13 +24,13 @@ class ServeSettings(CommandSettings):
     port: int = Field(default=8000, ge=0, le=65535)
     """Port to listen on; 0 takes a free one."""
     api_key: SecretStr | None = None
-    """Key that /v1 routes want as `Authorization: Bearer KEY` (better given as ATTENUATOR_API_KEY)."""
+    """Key that /v1 routes require as `Authorization: Bearer KEY`; safer as the variable ATTENUATOR_API_KEY."""
     device: Literal["cpu", "cuda", "auto"] = "cpu"
-    """Where models run; auto takes the CUDA device where it works, else the CPU, and logs which and why."""
+    """Where models run; auto uses the CUDA device if it works, else the CPU, and logs which and why."""
     device_id: int = Field(default=0, ge=0, le=255)
     """Which CUDA device, as the driver counts."""
     threads: int | None = Field(default=None, ge=1, le=1024)
-    """Threads inside one run; all cores this process may use by default."""
+    """Threads inside one run; by default as many as there are cores that this process may use."""
     seed: int = Field(default=DEFAULT_SEED, ge=0, le=SEED_HIGH)
     """Seed of requests that set none, so that equal requests get equal answers."""
     max_cost: float | None = Field(default=None, gt=0)
@@ -40,13 +40,13 @@ class ServeSettings(CommandSettings):
     max_wait_ms: float = Field(default=2.0, ge=0, le=1000)
     """Longest wait of a batch for requests that are already being tokenized, in milliseconds."""
     max_queue_tokens: int = Field(default=262_144, ge=1)
-    """Tokens that may wait, short and long requests counted apart; one beyond is shed with 429 and Retry-After."""
+    """Tokens that may wait, light and heavy inputs counted apart; a request over it gets 429 and Retry-After."""
     max_requests: int = Field(default=512, ge=1)
-    """Requests in progress at a time, each from when its body is there; one more is shed with 429."""
+    """Requests in progress at a time, each counted once its body has arrived; a request over it gets 429."""
     max_body_bytes: int = Field(default=4 * 2**20, ge=1)
     """Largest request body, in bytes; a larger one is refused with 413."""
     max_connections: int | None = Field(default=None, ge=1)
-    """Connections open at a time, as the limit on open files allows by default; over it the longest idle ones close."""
+    """Connections open at a time; by default up to 8192, as open files allow. Over it, the longest idle ones close."""
     header_timeout_ms: float = Field(default=10_000, gt=0)
     """Longest wait for a request's header, in milliseconds; then the connection is closed."""
     keep_alive_timeout_ms: float = Field(default=75_000, gt=0)
@@ -54,11 +54,11 @@ class ServeSettings(CommandSettings):
     body_timeout_ms: float = Field(default=30_000, gt=0)
     """Longest wait for a request's body to arrive, in milliseconds; then the connection is closed."""
     min_body_bytes_per_s: int = Field(default=1024, ge=0)
-    """Least rate of a body after its first 5 seconds, in bytes per second; 0 sets none."""
+    """Slowest rate at which a body may arrive after its first 5 seconds, in bytes per second; 0 allows any."""
     max_arriving_bodies: int = Field(default=512, ge=1)
-    """Bodies under way at a time; over it the one that began first is given up with 408."""
+    """Bodies that may be arriving at a time; over it, the one that began first gets 408."""
     max_arriving_bytes: int = Field(default=256 * 2**20, ge=1)
-    """Bytes of all bodies under way; over it the one that began first is given up with 408."""
+    """Bytes of all bodies that are arriving; over it, the one that began first gets 408."""
     drain_timeout_ms: float = Field(default=25_000, ge=0)
     """Longest wait for requests in progress when the service is asked to stop, in milliseconds; then they get 503."""
     cors_origins: Annotated[list[str], NoDecode] = Field(default_factory=list)
@@ -71,10 +71,10 @@ class ServeSettings(CommandSettings):
     @field_validator("api_key")
     @classmethod
     def can_be_sent(cls, key: SecretStr | None) -> SecretStr | None:
-        """Refuses keys that no header carries; an empty one, of a variable that is not set, would open the service."""
+        """Refuses keys that no header can carry, and an empty one, which an unset variable may give."""
         text = "x" if key is None else key.get_secret_value()
         if not text.isascii() or not text.isprintable() or " " in text or not text:
-            raise ValueError("a key has one or more printable ASCII characters and no spaces")
+            raise ValueError("a key must have one or more printable ASCII characters and no spaces")
         return key
 
     @field_validator("port", mode="before")
@@ -98,8 +98,8 @@ class ServeSettings(CommandSettings):
     @field_validator("cors_origins")
     @classmethod
     def are_origins(cls, origins: list[str]) -> list[str]:
-        """Refuses what no browser sends as an origin: it would never match."""
+        """Refuses values that no browser sends as an origin: they would never match."""
         for origin in origins:
             if not ORIGIN.fullmatch(origin):
-                raise ValueError(f"'{origin[:80]}' is not an origin such as https://app.example:8443, or *")
+                raise ValueError(f"'{origin[:80]}' must be an origin such as https://app.example:8443, or *")
         return origins

@@ -94,17 +94,17 @@ class TokenizerThreads:
                 self.settled.set()
 
     async def wait_settled(self, seconds: float) -> None:
-        """Waits, so long at most, until no request is arriving."""
+        """Waits until no request is being tokenized that could join a batch, at most for some seconds."""
         if self.arriving and seconds:
             self.settled.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.settled.wait(), seconds)
 
     def stop(self) -> bool:
-        """Takes nothing more; requests that wait for tokens get NotReady.
+        """Takes no more inputs; requests that are being tokenized get NotReady.
 
         Returns:
-            Whether a thread is still at work.
+            Whether a thread is still working.
         """
         self._stopped.set()
         self._memory.cancel()

@@ -1,4 +1,4 @@
-"""Runs a model before its first request, so that this one finds code, memory and random planes in place."""
+"""Runs a model before its first request, so that code, memory and random planes are ready for it."""
 
 import logging
 import time
@@ -49,11 +49,11 @@ def warm_up(model: Model, max_batch_tokens: int) -> Pace:
 
 
 def rows_of(model: Model, tokens: int) -> list[Row]:
-    """Rows as long as the model takes them, so many tokens in all."""
+    """Rows as long as the model allows, with `tokens` tokens in all."""
     longest = model.manifest.max_tokens
     lengths = [longest] * (tokens // longest) + [tokens % longest] * (tokens % longest > 0)
     knobs = model.knobs.defaults()
-    # The last id is the one that the check at load has run.
+    # The last id: the check at load has run it.
     ids = np.full(longest, model.manifest.vocab_size - 1, dtype=np.int64)
     return [Row(ids[:length], np.zeros(length, dtype=np.int64), knobs) for length in lengths]
 

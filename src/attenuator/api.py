@@ -1,4 +1,4 @@
-"""What travels over HTTP, as types, once: the service documents and serialises with them, the client returns them.
+"""The types of requests and answers: the service documents and serialises with them, the client returns them.
 
 Requests are strict: unknown fields are refused, booleans and strings are not numbers. Answers are not: fields that a
 newer service adds are ignored, so that older clients keep working.
@@ -26,7 +26,7 @@ def _whole(value: Any) -> Any:
 
 
 Text = Annotated[str, Field(min_length=1, pattern=r"\S")]
-WHOLE = BeforeValidator(_whole)  # last of all: bounds before it would not be in the schema
+WHOLE = BeforeValidator(_whole)  # must come after the bounds, or they would be missing from the schema
 Number = int | float
 
 
@@ -53,7 +53,7 @@ class Options(Body):
     """The fields of a request besides inputs and knobs; each description is also what error sentences say."""
 
     model: str | SkipJsonSchema[None] = Field(
-        None, description="the name of a served model; may be left out where there is one"
+        None, description="the name of a served model; may be left out if only one is served"
     )
     seed: Annotated[int, Field(ge=0, le=SEED_HIGH), WHOLE] | None = Field(
         None, description=f"a whole number from 0 to {SEED_HIGH}, or null to have one drawn"
@@ -105,7 +105,7 @@ class Prediction(Answer):
     """What the model says about one input."""
 
     label: str = Field(description="the label with the highest score")
-    score: float = Field(description="its score: softmax, or sigmoid for multi-label models")
+    score: float = Field(description="score of that label: softmax, or sigmoid for multi-label models")
     labels: tuple[str, ...] | SkipJsonSchema[None] = Field(
         None, description="multi-label only: every label at or above its threshold"
     )
@@ -113,29 +113,29 @@ class Prediction(Answer):
         None, description="with top_k only: the best labels, highest score first"
     )
     logits: tuple[float, ...] | SkipJsonSchema[None] = Field(
-        None, description="with return_logits only: in the order of the model's labels"
+        None, description="with return_logits only: the logits, in the order of the model's labels"
     )
 
 
 class Classification(Answer):
     """Answer of POST /v1/classify. Fields that are None are left out of the JSON."""
 
-    model: str = Field(description="which model answered")
+    model: str = Field(description="name of the model that answered")
     revision: str = Field(description="SHA-256 that names the bundle's exact content")
     device: str = Field(description="where it ran: cpu, or cuda:0 with the number of the device")
     predictions: tuple[Prediction, ...] = Field(description="one per input, in the order sent")
-    knobs: dict[str, Number] = Field(description="the knobs it ran with")
+    knobs: dict[str, Number] = Field(description="value of every knob that the model ran with")
     requested: dict[str, Number] = Field({}, description="the knobs that the caller set")
     chosen_by: Literal["caller", "goal", "brownout", "escalation", "default"] = Field(
-        description="who chose the knobs; today caller or default"
+        description="who chose the knobs; in this version always caller or default"
     )
     expected_agreement: float | SkipJsonSchema[None] = Field(
         None, description="calibrated models only: share of inputs on which these knobs gave the exact value's label"
     )
-    seed: int = Field(description="of the random streams; the same request with this seed gives the same answer")
-    tokens: tuple[int, ...] = Field(description="per input, special tokens included")
+    seed: int = Field(description="seed of the random streams; the same request with this seed gives the same answer")
+    tokens: tuple[int, ...] = Field(description="number of tokens of each input, special tokens included")
     value_flops: tuple[float, ...] | SkipJsonSchema[None] = Field(
-        None, description=f"{SEQUENCE_OUTPUTS['value_flops'].doc}, per input; of models that say so"
+        None, description=f"{SEQUENCE_OUTPUTS['value_flops'].doc}, per input; only of models that report it"
     )
     timing_ms: dict[str, float] = Field(description="milliseconds by stage: tokenize, queue, compute, total")
 
@@ -153,7 +153,7 @@ class Classification(Answer):
         return self._status
 
     def received(self, *, request_id: str | None, status: int) -> None:
-        """Notes how the answer came; for clients."""
+        """Records the request id and the HTTP status of the answer; for clients."""
         self._request_id, self._status = request_id, status
 
 
@@ -179,13 +179,13 @@ class KnobInfo(BundleKnob):
 class ModelInfo(Answer):
     """A served model."""
 
-    name: str = Field(description="what requests call it")
+    name: str = Field(description="the name that requests give in model")
     revision: str = Field(description="SHA-256 that names the bundle's exact content")
     device: str = Field("", description="where it runs; empty where the server does not say")
     task: Literal["single_label", "multi_label"]
-    labels: tuple[str, ...] = Field(description="in the order of the logits")
-    max_tokens: int = Field(description="longest input, special tokens included")
-    knobs: tuple[KnobInfo, ...] = Field(description="what a request may set")
+    labels: tuple[str, ...] = Field(description="the labels, in the order of the logits")
+    max_tokens: int = Field(description="tokens of the longest input, special tokens included")
+    knobs: tuple[KnobInfo, ...] = Field(description="the knobs that a request may set")
     calibration: dict[str, Any] | None = Field(
         None, description="what was measured per knob value; null where the model was not calibrated"
     )

@@ -60,7 +60,7 @@ def test_key_that_no_header_carries_is_refused(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setenv("ATTENUATOR_API_KEY", key)
     done = command("b")
     assert done.returncode == 2
-    assert "ATTENUATOR_API_KEY) is refused: a key has one or more" in done.stderr
+    assert "ATTENUATOR_API_KEY) is refused: a key must have one or more" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert not key.strip() or key not in done.stderr
 
@@ -79,7 +79,7 @@ def test_damaged_bundle_among_good_ones_stops_the_start(bundles: dict[str, Path]
 def test_two_bundles_of_one_name(bundles: dict[str, Path]) -> None:
     done = command(bundles["yoso"], bundles["yoso"], "--port", "0", "--log-level", "warning")
     assert done.returncode == 1
-    assert "name 'yoso' is taken" in done.stderr
+    assert "name is 'yoso', must differ" in done.stderr
 
 
 def test_taken_port(bundles: dict[str, Path]) -> None:
@@ -134,7 +134,7 @@ def test_open_service_on_the_network_is_warned_of(
     if key:
         monkeypatch.setenv("ATTENUATOR_API_KEY", key)
     one = start("--host", "0.0.0.0", "--log-level", "warning")
-    assert ("whoever reaches 0.0.0.0:" in one.log()) == (key is None)
+    assert ("everyone who can reach 0.0.0.0:" in one.log()) == (key is None)
     assert ("no API key is required" in one.log()) == (key is None)
     assert "sesame" not in one.log()
 
@@ -151,7 +151,7 @@ def test_more_connections_than_the_descriptor_limit_allows_are_refused(bundles: 
 def test_what_is_no_origin_is_refused(origins: str) -> None:
     done = command("b", "--cors-origins", origins)
     assert done.returncode == 2
-    assert "is not an origin such as https://app.example:8443" in done.stderr
+    assert "must be an origin such as https://app.example:8443" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
 
 

@@ -50,14 +50,14 @@ def test_log_lines_of_a_request_have_its_id(start: Callable[..., Service], form:
         connection.sendall(head.encode() + body)
     for _ in range(200):
         one.client.get("/health/live")
-        lines = [line for line in one.log().splitlines() if "client left" in line]
+        lines = [line for line in one.log().splitlines() if "the client disconnected" in line]
         if lines:
             break
     assert len(lines) == 1, one.log()
     if form == "json":
         assert json.loads(lines[0])["request_id"] == "left-7"
     else:
-        assert " attenuator.serve.routes [left-7]: client left" in lines[0]
+        assert " attenuator.serve.routes [left-7]: the client disconnected" in lines[0]
     loaded = next(line for line in one.log().splitlines() if "loaded yoso" in line)
     assert "request_id" not in loaded
     assert "[" not in loaded

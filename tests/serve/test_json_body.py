@@ -122,7 +122,7 @@ def test_reading_stops_at_the_bounds() -> None:
         parse_json(f'{{"a":[{values},[] this is never read'.encode())
     inner = "[" * (MAX_DEPTH - 1)
     assert parse_json(f'{{"a":{inner}{inner.replace("[", "]")}}}'.encode())
-    with pytest.raises(MalformedBody, match="nested too deep"):
+    with pytest.raises(MalformedBody, match="nested too deeply"):
         parse_json(f'{{"a":{inner}[ this is never read'.encode())
 
 
