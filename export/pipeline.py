@@ -186,7 +186,7 @@ def refuse_output(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise ExportError(f"output '{folder}' is a file, must be a folder")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / bundle.MANIFEST).is_file():
-        raise ExportError(f"output '{folder}' has files but is not a bundle, must be a bundle, empty or new")
+        raise ExportError(f"output '{folder}' is a folder that is not a bundle, must be a bundle, empty or new")
 
 
 def check_attention(attention: str, estimator: str | None) -> Operator:
