@@ -78,7 +78,7 @@ def shown(value: object) -> str:
         return "a list"
     if isinstance(value, Mapping):
         return "an object"
-    if isinstance(value, int) and abs(value) > 10**18:
+    if isinstance(value, int) and abs(value) >= 10**18:
         return "a number with more than 18 digits"
     text = repr(value)
     return text if len(text) <= 40 else text[:37] + "..."

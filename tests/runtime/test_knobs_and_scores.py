@@ -5,7 +5,7 @@ import pytest
 
 from attenuator.bundle import BundleKnob
 from attenuator.errors import InvalidRequest, KnobOutOfRange, UnknownField
-from attenuator.ops.knobs import check_seed
+from attenuator.ops.knobs import check_seed, shown
 from attenuator.runtime import KnobTable
 from attenuator.runtime.scores import predict, sigmoid, softmax
 
@@ -37,10 +37,30 @@ def test_float_knob_refuses(value: object) -> None:
 
 
 def test_knob_that_the_model_does_not_have() -> None:
-    with pytest.raises(UnknownField, match=r"^model 'm' has no knob alpha: it has num_hashes$"):
+    with pytest.raises(UnknownField, match=r"^model 'm' has no knob alpha: it has num_hashes$") as caught:
         KnobTable("m", [HASHES]).check({"alpha": 0.1})
+    assert caught.value.allowed == "num_hashes: a whole number from 0 to 64"
     with pytest.raises(UnknownField, match=r"it has no knobs$"):
         KnobTable("m", []).check({"alpha": 0.1})
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "null"),
+        (True, "true"),
+        (False, "false"),
+        ("8", "a text"),
+        ([8], "a list"),
+        ({"a": 8}, "an object"),
+        (2.5, "2.5"),
+        (1 - 10**18, "-999999999999999999"),
+        (10**18, "a number with more than 18 digits"),
+        (-(10**18), "a number with more than 18 digits"),
+    ],
+)
+def test_a_value_is_named_in_few_characters(value: object, text: str) -> None:
+    assert shown(value) == text
 
 
 def test_seed_bounds() -> None:

@@ -110,6 +110,7 @@ def test_ids_are_used_as_given(path: Path) -> None:
     found = encoder(path, 10).from_ids([0, 5, len(tiny.VOCAB) - 1], param="token_ids")
     assert found.token_ids.tolist() == [0, 5, len(tiny.VOCAB) - 1]
     assert found.type_ids.tolist() == [0, 0, 0]
+    assert found.truncated == 0
 
 
 def test_any_unicode_is_taken(path: Path) -> None:
