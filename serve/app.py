@@ -1,7 +1,9 @@
 """The application: routes, error answers and the OpenAPI description."""
 
 import asyncio
+import functools
 import logging
+from typing import Any
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -59,7 +61,12 @@ def create_api(routes: Routes, engine: Engine) -> FastAPI:
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(AttenuatorError, _refused)
     app.add_exception_handler(ClientDisconnect, _client_left)
-    app.openapi = lambda: description(app, list(engine.models))  # type: ignore[method-assign]
+
+    @functools.cache  # whoever asks for it again and again would keep the event loop busy
+    def described(models: tuple[str, ...]) -> dict[str, Any]:
+        return description(app, models)
+
+    app.openapi = lambda: described(tuple(engine.models))  # type: ignore[method-assign]
     return app
 
 

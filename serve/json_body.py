@@ -8,6 +8,7 @@ bounded piece at a time. A body with more other values than any request needs is
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from json.decoder import WHITESPACE, JSONArray, JSONObject, scanstring  # type: ignore[attr-defined]
 from json.scanner import py_make_scanner  # type: ignore[attr-defined]
@@ -125,8 +126,8 @@ def refuse_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """
     fields = dict(pairs)
     if len(fields) != len(pairs):
-        names = [name for name, _ in pairs]
-        repeated = next(name for name in names if names.count(name) > 1)[:60]
+        counts = Counter(name for name, _ in pairs)
+        repeated = next(name for name, count in counts.items() if count > 1)[:60]
         raise InvalidRequest(
             f"the field '{repeated}' occurs more than once, must occur once", param=repeated, allowed="each field once"
         )

@@ -21,6 +21,8 @@ LINGER_BYTES = 32 * 2**20
 WRITE_TIMEOUT_S = 30.0
 HALF_CLOSE_CHECK_S = 0.5
 MAX_HELD_BYTES = 64 * 2**10
+MAX_SMALL_CHUNKS = 1024  # h11 takes about 15 us for each, however little it holds
+SMALL_CHUNK_BYTES = 256
 RESET_CHECK_S = 0.05  # first check after the interim answer; the next ones take HALF_CLOSE_CHECK_S
 ERROR_TYPES = {408: "header_timeout", 431: "header_too_large", 501: "unsupported_transfer_encoding", 503: "not_ready"}
 
@@ -57,6 +59,7 @@ class Connection(h11.Connection):
         super().__init__(h11.SERVER, MAX_HEADER_BYTES)
         self.error: h11.RemoteProtocolError | None = None
         self.method = b""
+        self._spare_chunks = 0.0
 
     def next_event(self) -> Any:
         """The next event; `method` is that of the last request.
@@ -68,11 +71,22 @@ class Connection(h11.Connection):
             event = super().next_event()
             if isinstance(event, h11.Request):
                 self.method = event.method
+                self._spare_chunks = MAX_SMALL_CHUNKS
                 check_framing(event)
+            elif isinstance(event, h11.Data):
+                self._count_chunk(event)
         except h11.RemoteProtocolError as error:
             self.error = error
             raise
         return h11.NEED_DATA if isinstance(event, h11.ConnectionClosed) else event
+
+    def _count_chunk(self, data: h11.Data) -> None:
+        """Refuses a body of very many tiny chunks: reading what arrives at once would keep all others waiting."""
+        self._spare_chunks += len(data.data) / SMALL_CHUNK_BYTES - data.chunk_start
+        if self._spare_chunks < 0:
+            raise h11.RemoteProtocolError(
+                f"the body has more than {MAX_SMALL_CHUNKS} chunks of less than {SMALL_CHUNK_BYTES} bytes on average"
+            )
 
 
 def check_framing(request: h11.Request) -> None:

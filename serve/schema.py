@@ -16,6 +16,8 @@ from attenuator.ops import KNOBS
 from attenuator.ops.knobs import KnobValue, shown
 from attenuator.runtime import Input, KnobTable, Model
 
+MAX_FIELD_CHARACTERS = 60  # of a field's name in an error sentence
+
 
 @dataclass(frozen=True, slots=True)
 class ParsedRequest:
@@ -128,8 +130,8 @@ def _object(value: Mapping[str, Any], where: str) -> Input:
     for name in value:
         if name not in ("text", "text_pair", "token_ids"):
             raise UnknownField(
-                f"{where} has an unknown field '{name[:60]}', must be {INPUT_KINDS}",
-                param=f"{where}.{name[:60]}",
+                f"{where} has an unknown field '{name[:MAX_FIELD_CHARACTERS]}', must be {INPUT_KINDS}",
+                param=f"{where}.{name[:MAX_FIELD_CHARACTERS]}",
                 allowed=INPUT_KINDS,
             )
     if ("token_ids" in value) == ("text" in value) or ("token_ids" in value and "text_pair" in value):
@@ -154,9 +156,11 @@ def _object(value: Mapping[str, Any], where: str) -> Input:
 def unknown_field(name: str, knobs: KnobTable) -> UnknownField:
     """The error for a field that a request cannot have, with the field of the closest name."""
     known = ["inputs", *Options.model_fields, *knobs.names]
-    close = get_close_matches(name, known, n=1)
+    # The search takes a microsecond a character, and a name may have millions.
+    close = get_close_matches(name, known, n=1) if len(name) <= MAX_FIELD_CHARACTERS else []
     hint = f"; did you mean {close[0]}?" if close else f", must be one of {', '.join(known)}"
-    return UnknownField(f"the field '{name[:60]}' is unknown{hint}", param=name[:60], allowed=", ".join(known))
+    short = name[:MAX_FIELD_CHARACTERS]
+    return UnknownField(f"the field '{short}' is unknown{hint}", param=short, allowed=", ".join(known))
 
 
 def _wrong(name: str, value: Any) -> InvalidRequest:

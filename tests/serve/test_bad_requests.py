@@ -265,6 +265,7 @@ RAW_CASES: dict[str, tuple[int, str, bool, bytes]] = {
     "length and chunks": (400, "malformed_request", False, BOTH),
     "chunks in HTTP/1.0": (400, "malformed_request", False, chunked(dumped(), 7).replace(b"HTTP/1.1", b"HTTP/1.0")),
     "bad chunk": (400, "malformed_request", False, chunked(b"", 7).replace(b"0\r\n", b"zz\r\n")),
+    "chunks of a byte": (400, "malformed_request", False, chunked(b" " * 5000, 1)),
     "unknown coding": (501, "unsupported_transfer_encoding", False, chunked(b"", 7).replace(b": chunked", b": gzip")),
     "endless header": (431, "header_too_large", False, b"GET / HTTP/1.1\r\nX: " + b"a" * 70_000),
     "large header": (431, "header_too_large", False, b"GET / HTTP/1.1\r\nHost: t\r\nX: " + b"a" * 17_000 + b"\r\n\r\n"),
@@ -297,6 +298,11 @@ def test_a_body_may_have_as_many_bytes_as_the_limit_and_no_more(
     assert service.raw(framed(padded))[0] == 200
     status, _, body = service.raw(framed(padded + b" "))
     check(413, "body_too_large", None, "4194304 bytes", status, body)
+
+
+def test_many_chunks_that_are_not_tiny_are_served(service: Service) -> None:
+    status, _, _ = service.raw(chunked(b" " * 2**20 + dumped(), 256))
+    assert status == 200
 
 
 KEY = "Sesame-sesame-7"

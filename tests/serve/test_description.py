@@ -13,6 +13,9 @@ from service import GOOD, Service
 
 from attenuator.api import Classification, ErrorBody, Health, ModelList
 from attenuator.ops import KNOBS
+from attenuator.serve.app import create_api
+from attenuator.serve.engine import Engine
+from attenuator.serve.settings import ServeSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -112,3 +115,10 @@ def test_example_of_the_page_works_on_a_server_of_several_models(service: Servic
     answer = service.client.post(words[2], content=words[6], headers={"Content-Type": "application/json"})
     assert answer.status_code == 200
     assert len(answer.json()["predictions"]) == 2
+
+
+def test_description_is_made_once() -> None:
+    settings = ServeSettings()
+    engine = Engine(settings)
+    api = create_api(engine, settings)
+    assert api.openapi() is api.openapi()

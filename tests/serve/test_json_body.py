@@ -10,7 +10,7 @@ import pytest
 from attenuator.errors import InvalidRequest
 from attenuator.serve import json_body
 from attenuator.serve.errors import MalformedBody
-from attenuator.serve.json_body import MAX_DEPTH, MAX_VALUES, PIECE_CHARACTERS, PIECE_UNITS, parse_json
+from attenuator.serve.json_body import MAX_DEPTH, MAX_VALUES, PIECE_CHARACTERS, PIECE_UNITS, parse_json, refuse_repeated
 
 CHARACTERS = 'ab é你\U0001f600"\\/\n\t\x7f'
 
@@ -152,3 +152,19 @@ def test_more_inputs_than_a_request_may_have_fit_the_bound() -> None:
     one = {"text": "a", "text_pair": "b"}
     assert len(parse_json(json.dumps({"inputs": [one] * 257, "seed": 1}).encode())["inputs"]) == 257
     assert json_body.MAX_VALUES > 257 * 3
+
+
+def test_repeated_field_among_many_is_found_in_linear_time() -> None:
+    class Name(str):
+        comparisons = 0
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            Name.comparisons += 1
+            return str.__eq__(self, other)
+
+    pairs = [(Name(f"field{index}"), 0) for index in range(1000)]
+    with pytest.raises(InvalidRequest, match="'field999' occurs more than once"):
+        refuse_repeated([*pairs, (Name("field999"), 0)])
+    assert Name.comparisons < 10 * len(pairs)
