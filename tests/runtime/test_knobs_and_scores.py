@@ -93,3 +93,6 @@ def test_labels_at_their_threshold_count_and_ties_go_to_the_first() -> None:
     single = predict(logits, task="single_label", labels=["a", "b", "c"], thresholds=[])
     assert single.labels is None
     assert single.logits == [0.0, -1.0, 0.0]
+    logits = np.array([0.0, 2.0, 1.0], dtype=np.float32)
+    best = predict(logits, task="single_label", labels=["a", "b", "c"], thresholds=[])
+    assert (best.label, best.score) == ("b", softmax(logits)[1])

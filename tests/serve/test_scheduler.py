@@ -92,6 +92,26 @@ def test_dropped_requests_never_start_and_count_no_more(loop: asyncio.AbstractEv
     assert waiting.queue.lanes["light"].load.tokens == 0
 
 
+def test_a_large_request_that_came_later_does_not_catch_up(loop: asyncio.AbstractEventLoop) -> None:
+    """It starts where the lane is, not where the lane began: the two take turns."""
+    waiting = Waiting(loop)
+    row_s = 0.9 * BATCH_S  # no two fit into one batch
+    waiting.add("first", *[row_s] * 20)
+    assert [waiting.take() for _ in range(8)] == [["first"]] * 8
+    waiting.add("second", *[row_s] * 8)
+    assert [waiting.take() for _ in range(12)] == [["second"], ["first"]] * 6
+
+
+def test_requests_that_failed_while_others_of_their_rows_waited_are_forgotten(loop: asyncio.AbstractEventLoop) -> None:
+    waiting = Waiting(loop)
+    failed = waiting.add("failed", 0.001, 0.001, at_s=7.5)
+    assert failed.submitted_s == 7.5
+    failed.done.set_result(True)
+    assert waiting.take() == []
+    load = waiting.queue.lanes["light"].load
+    assert (load.tokens, load.seconds) == (0, pytest.approx(0, abs=1e-12))
+
+
 def test_full_lane_is_named_and_an_empty_one_takes_anything(loop: asyncio.AbstractEventLoop) -> None:
     waiting = Waiting(loop)
     assert waiting.queue.full({"light": 999}, 50) is None
