@@ -130,11 +130,11 @@ def test_reading_stops_at_the_bounds() -> None:
 @pytest.mark.parametrize(
     ("body", "sentence"),
     [
-        (b'{"a":1,"a":2}', "the field 'a' is there twice"),
-        (b'{"a":NaN}', "the body is not JSON: NaN is no number there"),
-        (b"[]", "the body is a list, must be an object"),
+        (b'{"a":1,"a":2}', "the field 'a' occurs more than once"),
+        (b'{"a":NaN}', "the body is not JSON: NaN is not a number in JSON"),
+        (b"[]", "the body is a list, must be a JSON object"),
         (b" ", "the body is empty"),
-        (b'{"a":"\xff"}', "the body is not UTF-8: byte 6 is 0xff"),
+        (b'{"a":"\xff"}', "the body is not UTF-8, must be JSON in UTF-8: byte 6 is 0xff"),
     ],
 )
 def test_small_bodies_are_refused_with_the_same_sentence(body: bytes, sentence: str) -> None:
