@@ -124,6 +124,8 @@ def test_reading_stops_at_the_bounds() -> None:
     assert parse_json(f'{{"a":{inner}{inner.replace("[", "]")}}}'.encode())
     with pytest.raises(MalformedBody, match="nested too deeply"):
         parse_json(f'{{"a":{inner}[ this is never read'.encode())
+    with pytest.raises(MalformedBody, match="nested too deeply"):  # lists that have ended count no more, and once
+        parse_json(f'{{"a":[[],[],{inner} this is never read'.encode())
 
 
 @pytest.mark.usefixtures("reader")
