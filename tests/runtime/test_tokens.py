@@ -66,7 +66,7 @@ def test_ids_are_taken_up_to_max_tokens_and_below_the_vocabulary(path: Path) -> 
     assert one.from_ids([0.0, float(last)], param="token_ids").token_ids.tolist() == [0, last]
     with pytest.raises(InputTooLong, match=r"^token_ids has 4 tokens, must have at most 3$"):
         one.from_ids([5] * 4, param="token_ids")
-    for ids in ([0, last + 1], [0, -1], [0.0, float(last + 1)], [0.0, -1]):
+    for ids in ([0, last + 1], [0, -1], [0, True], [0, 1.5], [0.0, float(last + 1)], [0.0, -1]):
         with pytest.raises(InvalidRequest, match=rf"^token_ids\[1\] is .*, must be whole numbers from 0 to {last}$"):
             one.from_ids(ids, param="token_ids")
     with pytest.raises(InvalidRequest, match="^token_ids is empty"):
