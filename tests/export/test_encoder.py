@@ -201,7 +201,7 @@ def test_checkpoint_round_trip(config: EncoderConfig, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"attention": "linear"}, "attention is 'linear'"),
+        ({"attention": "nearest"}, "attention is 'nearest'"),
         ({"conv_size": 4}, "conv_size is 4"),
         ({"conv_size": 3, "attention": "softmax"}, "conv_size needs"),
         ({"num_attention_heads": 3}, "multiple of num_attention_heads"),

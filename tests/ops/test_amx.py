@@ -8,9 +8,9 @@ from pathlib import Path
 import harness
 import numpy as np
 import pytest
-from harness import HERE, Array
+from harness import TESTS, Array
 
-ROOT = HERE.parents[1]
+ROOT = TESTS.parents[1]
 LOAD, STORE, MULTIPLY, CONFIGURE, RELEASE, STORE_CONFIGURATION = range(6)
 ROWS, BYTES = 16, 64
 MULTIPLIED = (MULTIPLY, 0, ())
@@ -301,6 +301,6 @@ def test_conformance_on_tiles(name: str) -> None:
     others = ("refused", "bad_inputs", "contract", "concurrent", "saves_work", "memory")
     chosen = " and not ".join(("yoso", *others))
     script = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
-    file = str(Path(__file__).parent / f"test_{name}.py")
+    file = str(TESTS / f"test_{name}.py")
     done = in_process(script, "-q", "-p", "no:cacheprovider", "-k", chosen, file, ATTENUATOR_ISA="avx512_amx")
     assert done.returncode == 0, done.stdout[-3000:]

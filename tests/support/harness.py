@@ -22,6 +22,7 @@ Array = np.ndarray
 AttributeValue = int | float | str
 
 HERE = Path(__file__).parent
+TESTS = HERE.parent / "ops"
 ISAS = ("avx2", "avx512", "avx512_vnni", "avx512_amx")
 
 ONNX_TYPES = {
@@ -157,7 +158,7 @@ def isa(op_name: str = "YosoAttention") -> str:
 
 
 def in_process(script: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs a Python script in a process that can import what this one can, and the modules of this folder.
+    """Runs a Python script in a process that can import what this one can, and the modules of both test folders.
 
     Args:
         script: the program.
@@ -167,7 +168,7 @@ def in_process(script: str, *arguments: str, **environment: str) -> subprocess.C
     Returns:
         Its status and what it printed, whether it succeeded or not.
     """
-    search = os.pathsep.join([str(HERE), *(path for path in sys.path if path)])
+    search = os.pathsep.join([str(HERE), str(TESTS), *(path for path in sys.path if path)])
     return subprocess.run(
         [sys.executable, "-c", script, *arguments], env={**os.environ, "PYTHONPATH": search, **environment},
         capture_output=True, text=True, check=False,
