@@ -1,8 +1,8 @@
 """Finds what each CUDA kernel's launches ask for, threads and shared memory of a block, without a GPU.
 
-Runs every operator on the test device (`cuda_on_host`) with the shared memory of each kind of device in turn: small and
-large head dimensions, short and longer sequences, every choice of attributes, every element type. Kernels are named as
-`scripts/cuda_check.py` names them.
+Runs every operator that has CUDA kernels on the test device (`cuda_on_host`) with the shared memory of each kind of
+device in turn: small and large head dimensions, short and longer sequences, every choice of attributes, every element
+type. Kernels are named as
 """
 
 import argparse
@@ -20,10 +20,9 @@ sys.path[:0] = [str(ROOT / "tests" / "support"), str(ROOT / "scripts")]
 import numpy as np  # noqa: E402
 from cases import CASES, HEADS, SIZES, Case, defaults, make_inputs  # noqa: E402
 from cuda_check import SHARED_LIMIT, demangled  # noqa: E402
+from devices import CUDA_OPERATORS  # noqa: E402
 from harness import Array  # noqa: E402
 from harness_cuda import DATA_TYPES, run_on_device  # noqa: E402
-
-from attenuator.ops import OPERATORS  # noqa: E402
 
 HEAD_DIMS = (8, 64, 256)
 SHORT = (2, 40)
@@ -42,8 +41,9 @@ def runs(long: bool) -> Iterator[tuple[Case, str, dict[str, Array]]]:
     """Case, element type and inputs of each run."""
     for data in DATA_TYPES:
         for case in CASES:
-            yield case, data, make_inputs(case, SHORT)
-        for case in map(defaults, OPERATORS):
+            if case.operator in CUDA_OPERATORS:
+                yield case, data, make_inputs(case, SHORT)
+        for case in map(defaults, CUDA_OPERATORS):
             for head_dim in HEAD_DIMS:
                 yield case, data, make_inputs(case, SHORT, sizes=sized(case, head_dim))
             for extreme in extremes(case):

@@ -89,7 +89,9 @@ def test_pattern_that_could_backtrack(pattern: str) -> None:
         check_pattern({"Regex": pattern})
 
 
-@pytest.mark.parametrize("pattern", [r" {2,}", r"\s+", r"\p{N}", r"[^\s\p{L}]+|\p{L}+", r"-", r"\.", "▁+", *sorted(PUBLISHED)])
+@pytest.mark.parametrize(
+    "pattern", [r" {2,}", r"\s+", r"\p{N}", r"[^\s\p{L}]+|\p{L}+", r"-", r"\.", "▁+", *sorted(PUBLISHED)]
+)
 def test_pattern_that_takes_linear_time(pattern: str) -> None:
     assert check_pattern({"Regex": pattern}) == 1
 
