@@ -2,7 +2,7 @@
 
 Runs every operator that has CUDA kernels on the test device (`cuda_on_host`) with the shared memory of each kind of
 device in turn: small and large head dimensions, short and longer sequences, every choice of attributes, every element
-type. Kernels are named as
+type. Kernels are named as in `scripts/cuda_check.py`.
 """
 
 import argparse
