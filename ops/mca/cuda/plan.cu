@@ -271,9 +271,9 @@ __device__ __forceinline__ void DrawReach(const SequenceItem& item, int head,
   }
 }
 
-__global__ __launch_bounds__(kThreads) void MakePlan(Items items, DeviceCall call,
-                                                     DeviceWeights weights, DeviceFacts facts,
-                                                     DevicePlan plan) {
+__global__ __launch_bounds__(kThreads, 4) void MakePlan(Items items, DeviceCall call,
+                                                        DeviceWeights weights, DeviceFacts facts,
+                                                        DevicePlan plan) {
   auto* sums = cuda::SharedMemory<unsigned long long>();  // [kBlockWarps], or as many doubles
   int* run = reinterpret_cast<int*>(sums + kBlockWarps);  // [kThreads + 1]
   const SequenceItem item = items.items[blockIdx.y];

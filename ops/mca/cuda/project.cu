@@ -258,8 +258,9 @@ __global__ __launch_bounds__(kThreads, 2) void Project(Items items, DeviceCall c
 
 // Section 3.1 of the paper as written: r_j columns with replacement, each token its own.
 template <class T>
-__global__ __launch_bounds__(kThreads) void ProjectPaper(Items items, DeviceCall call,
-                                                         DeviceWeights weights, DevicePlan plan) {
+__global__ __launch_bounds__(kThreads, 4) void ProjectPaper(Items items, DeviceCall call,
+                                                            DeviceWeights weights,
+                                                            DevicePlan plan) {
   constexpr int kOwned = kHeadDimHigh / cuda::kWarp;
   const SequenceItem item = items.items[blockIdx.z];
   const int head = static_cast<int>(blockIdx.y);
