@@ -171,7 +171,7 @@ def test_wrong_arguments_are_refused_before_anything_is_sent(
 
 @pytest.mark.parametrize("inputs", ["\ud800", [float("nan")], [{"token_ids": {1, 2}}]], ids=ascii)
 def test_inputs_without_a_json_form_are_refused(ask: Ask, inputs: Any) -> None:
-    with pytest.raises(errors.InvalidRequest, match="no JSON form"):
+    with pytest.raises(errors.InvalidRequest, match="cannot be written as JSON"):
         ask(Wire(), "classify", inputs)
 
 

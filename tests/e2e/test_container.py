@@ -57,7 +57,7 @@ def test_pip_settings_are_collected_and_mounted(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("PIP_TRUSTED_HOST", "mirror")
     made = tmp_path / "made"
     made.mkdir()
-    command = [sys.executable, str(ROOT / "scripts" / "pip_settings.py"), str(made), "/mnt/pip"]
+    command = [sys.executable, str(ROOT / ".ci" / "pip_settings.py"), str(made), "/mnt/pip"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     settings = configparser.ConfigParser(interpolation=None)
     settings.read(made / "pip.conf")

@@ -58,7 +58,7 @@ def test_tells_what_int8_costs_and_wins(checkpoint: Callable[[str], Path], tmp_p
         (["--attention", "mca"], 2, "SOURCE"),
         (["x", "--attention", "mca"], 2, "--output is missing"),
         (["x", "--output", "y"], 2, "--attention is missing"),
-        (["x", "--attention", "linear", "--output", "y"], 2, "'softmax', 'mca' or 'yoso'"),
+        (["x", "--attention", "nearest", "--output", "y"], 2, "'softmax', 'mca', 'yoso' or 'linear'"),
         (["x", "--attention", "mca", "--output", "y", "--precision", "int4"], 2, "'fp32', 'int8', 'fp16' or 'bf16'"),
         (["nowhere", "--attention", "mca", "--output", "y"], 1, "'nowhere' is not a folder"),
     ],

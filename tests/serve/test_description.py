@@ -15,6 +15,7 @@ from attenuator.api import Classification, ErrorBody, Health, ModelList
 from attenuator.ops import KNOBS
 from attenuator.serve.app import create_api
 from attenuator.serve.engine import Engine
+from attenuator.serve.routes import Routes
 from attenuator.serve.settings import ServeSettings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -120,5 +121,5 @@ def test_example_of_the_page_works_on_a_server_of_several_models(service: Servic
 def test_description_is_made_once() -> None:
     settings = ServeSettings()
     engine = Engine(settings)
-    api = create_api(engine, settings)
+    api = create_api(Routes(engine, settings), engine)
     assert api.openapi() is api.openapi()

@@ -48,11 +48,8 @@ def test_log_lines_of_a_request_have_its_id(start: Callable[..., Service], form:
     head = f"POST /v1/classify HTTP/1.1\r\nHost: t\r\nX-Request-Id: left-7\r\nContent-Length: {len(body)}\r\n\r\n"
     with socket.create_connection((one.host, one.port)) as connection:
         connection.sendall(head.encode() + body)
-    for _ in range(200):
-        one.client.get("/health/live")
-        lines = [line for line in one.log().splitlines() if "the client disconnected" in line]
-        if lines:
-            break
+    one.wait_for_log("the client disconnected")
+    lines = [line for line in one.log().splitlines() if "the client disconnected" in line]
     assert len(lines) == 1, one.log()
     if form == "json":
         assert json.loads(lines[0])["request_id"] == "left-7"

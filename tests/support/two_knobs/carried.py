@@ -115,7 +115,7 @@ def test_a_bundle_from_before_a_knob_loads_with_its_exact_value(models: dict[str
 
 @pytest.mark.parametrize(
     ("drop", "sentence"),
-    [("reach", "knobs has no reach, which BlendRows cannot do without"), ("num_hashes", "YosoAttention cannot do")],
+    [("reach", "knobs lacks 'reach', which BlendRows requires"), ("num_hashes", "which YosoAttention requires")],
 )
 def test_only_a_later_knob_may_be_missing(drop: str, sentence: str, tmp_path: Path) -> None:
     folder = write(tmp_path / "bundle")
