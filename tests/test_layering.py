@@ -22,11 +22,12 @@ MAY_IMPORT = {
     "bundle": {"errors", "precision"},
     "commandline": set(),
     "ops": {"errors"},
+    "texts": {"errors", "ops"},
     "runtime": {"errors", "api", "bundle", "precision", "ops"},
-    "export": {"errors", "api", "bundle", "precision", "commandline", "ops", "runtime"},
+    "export": {"errors", "api", "bundle", "precision", "commandline", "ops", "runtime", "texts"},
     "serve": {"errors", "api", "bundle", "precision", "commandline", "ops", "runtime"},
     "clients": {"errors", "api", "bundle", "ops"},
-    "commands": {"errors", "api", "bundle", "precision", "commandline", "ops", "runtime", "clients"},
+    "commands": {"errors", "api", "bundle", "precision", "commandline", "ops", "runtime", "texts", "clients"},
 }
 TRAINING = {"torch", "transformers", "onnx", "onnxscript", "onnx_ir", "safetensors", "sklearn"}
 SOURCES = {".py", ".cc", ".h", ".inl", ".sh"}

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from attenuator.commands.classify import BATCH_CHARACTERS, batches, named
-from attenuator.commands.texts import STDIN, Item, items
 from attenuator.errors import InputTooLong, InvalidRequest
+from attenuator.texts import STDIN, Item, items
 
 
 def contents(words: list[str], files: list[str], *, jsonl: bool = False) -> list[dict[str, object]]:

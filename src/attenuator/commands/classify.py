@@ -18,9 +18,9 @@ from attenuator.commandline import CommandSettings, Positionals, fail, parse
 from attenuator.commands.backends import Backend, BundleBackend, ClassifyOptions, ServerBackend
 from attenuator.commands.knobflags import describe_flag, examples, flag, with_knobs
 from attenuator.commands.output import output_for
-from attenuator.commands.texts import STDIN, Item, items
 from attenuator.errors import InvalidRequest, KnobOutOfRange
 from attenuator.ops import KNOBS
+from attenuator.texts import STDIN, Item, items
 
 if TYPE_CHECKING:
     from attenuator.runtime import Device

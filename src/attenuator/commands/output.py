@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from attenuator.api import Classification, Prediction
-from attenuator.commands.texts import Item
 from attenuator.ops import SEQUENCE_OUTPUTS
+from attenuator.texts import Item
 
 LINE_CHARACTERS = 200
 SHORTEST_EXCERPT = 20

@@ -1,4 +1,4 @@
-"""What `attenuator classify` reads: arguments of the command, files, standard input."""
+"""The inputs that a command reads: its arguments, files of texts or of JSON lines, standard input."""
 
 import json
 import sys
@@ -22,10 +22,12 @@ class Item:
     Attributes:
         where: its place, for error sentences: `text 1`, or `notes.txt line 12`.
         content: as the HTTP API takes it: `{"text": ..}`, with a `text_pair`, or `{"token_ids": ..}`.
+        labels: the field of that name of a JSON line, unchecked; None where it has none.
     """
 
     where: str
     content: dict[str, Any]
+    labels: Any = None
 
     @property
     def excerpt(self) -> str:
@@ -35,7 +37,7 @@ class Item:
         return " | ".join(" ".join(str(self.content[name]).split()) for name in FIELDS[:2] if name in self.content)
 
 
-def _record(line: str, where: str) -> dict[str, Any]:
+def _item(line: str, where: str) -> Item:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -46,7 +48,7 @@ def _record(line: str, where: str) -> dict[str, Any]:
         raise InvalidRequest(
             f"{where} {actual}, must be an object with text, with text and text_pair, or with token_ids"
         )
-    return content
+    return Item(where, content, record.get("labels"))
 
 
 def lines_of(path: str, *, jsonl: bool) -> Iterator[Item]:
@@ -66,7 +68,7 @@ def lines_of(path: str, *, jsonl: bool) -> Iterator[Item]:
             for number, line in enumerate(stream, start=1):
                 if line.strip():
                     where = f"{name} line {number}"
-                    yield Item(where, _record(line, where) if jsonl else {"text": line.rstrip("\r\n")})
+                    yield _item(line, where) if jsonl else Item(where, {"text": line.rstrip("\r\n")})
     except OSError as error:
         raise InvalidRequest(f"{name} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
