@@ -2,7 +2,7 @@
 
 A linear layer y = x W + b becomes
 
-    s_t = max_c |x_tc| / 127                            one scale a token
+    s_t = max_c |x_tc| / 127                            one scale per token
     q   = round(x / s) + 128                            uint8, zero point 128
     y   = ((q - 128) V) s w + b                         MatMulInteger, V int8 in [-63, 63], one w a channel
 
@@ -85,7 +85,7 @@ class _Quantiser:
         return node.outputs[0]
 
     def quantised_rows(self, value: ir.Value, before: ir.Node) -> tuple[ir.Value, ir.Value]:
-        """`[rows, C]` as uint8 `[rows, C]` and one scale a row `[rows]`."""
+        """`[rows, C]` as uint8 `[rows, C]` and one scale per row `[rows]`."""
         if value not in self.rows:
             name = f"{value.name}_int8"
             magnitude = self.op(before, f"{name}_magnitude", "Abs", value)

@@ -34,7 +34,7 @@ def bert(layer: Any, hidden: Tensor, batch: PackedBatch) -> Tensor:
         hidden,
         attention.value,
         num_heads=attention.num_attention_heads,
-        # Conv2d's [heads, 1, c, 1]: one kernel a head, along the sequence.
+        # Conv2d's [heads, 1, c, 1]: one kernel per head, along the sequence.
         conv_weight=None if conv is None else conv.weight[:, 0, :, 0],
     )
     return layer.feed_forward_chunk(layer.attention.output(mixed, rows))

@@ -1,6 +1,7 @@
 #include "ops/c_api.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <stdexcept>
@@ -22,6 +23,35 @@ namespace {
 
 thread_local std::string last_error;
 
+// Names of the C ABI's enumerations, by value, as messages say them.
+constexpr std::array kKindNames{"int", "float", "string"};
+constexpr std::array kTypeNames{"float", "int32", "int64", "float16", "bfloat16"};
+
+// A caller's value may be none of the enumeration.
+template <std::size_t size>
+std::string Named(const std::array<const char*, size>& names, std::int32_t value) {
+  const bool known = value >= 0 && value < static_cast<std::int32_t>(size);
+  return known ? names[static_cast<std::size_t>(value)] : std::to_string(value);
+}
+
+std::string ShapeText(const std::int64_t* sizes, std::int32_t rank) {
+  std::string text;
+  for (std::int32_t axis = 0; axis < rank; ++axis)
+    text += (axis == 0 ? "" : ", ") + std::to_string(sizes[axis]);
+  return "[" + text + "]";
+}
+
+#define ATTENUATOR_NAME(Op) spec::Op::kName,
+constexpr std::array kOperatorNames{ATTENUATOR_OPERATORS(ATTENUATOR_NAME)};
+#undef ATTENUATOR_NAME
+
+std::string UnknownOperator(const char* name) {
+  std::string allowed;
+  for (const char* known : kOperatorNames)
+    allowed += (allowed.empty() ? "" : ", ") + std::string(known);
+  return std::string("operator is '") + name + "', must be one of: " + allowed;
+}
+
 class CNodeReader final : public NodeReader {
  public:
   CNodeReader(const char* op, const attenuator_attribute* attributes, std::int32_t count)
@@ -29,33 +59,21 @@ class CNodeReader final : public NodeReader {
 
   std::int64_t Int(const char* name, std::int64_t low, std::int64_t high,
                    std::optional<std::int64_t> standard) const override {
-    const attenuator_attribute* found = Find(name, 0);
-    if (found == nullptr && !standard) Fail(op_, std::string("attribute ") + name + " is missing");
-    if (found == nullptr) return *standard;
-    if (found->int_value < low || found->int_value > high) {
-      Fail(op_, std::string("attribute ") + name + " is " + std::to_string(found->int_value) +
-                    ", must be in [" + std::to_string(low) + ", " + std::to_string(high) + "]");
-    }
-    return found->int_value;
+    std::optional<std::int64_t> value;
+    if (const attenuator_attribute* attribute = Find(name, 0)) value = attribute->int_value;
+    return CheckInt(op_, name, value, low, high, standard);
   }
 
   float Float(const char* name, float standard) const override {
-    const attenuator_attribute* found = Find(name, 1);
-    return found == nullptr ? standard : found->float_value;
+    const attenuator_attribute* attribute = Find(name, 1);
+    return attribute == nullptr ? standard : attribute->float_value;
   }
 
   int Choice(const char* name, std::initializer_list<const char*> choices,
              int standard) const override {
-    const attenuator_attribute* found = Find(name, 2);
-    if (found == nullptr) return standard;
-    int index = 0;
-    std::string allowed;
-    for (const char* choice : choices) {
-      if (std::strcmp(choice, found->string_value) == 0) return index;
-      allowed += std::string(index++ == 0 ? "" : ", ") + choice;
-    }
-    Fail(op_, std::string("attribute ") + name + " is '" + found->string_value +
-                  "', must be one of: " + allowed);
+    const attenuator_attribute* attribute = Find(name, 2);
+    return CheckChoice(op_, name, attribute == nullptr ? nullptr : attribute->string_value, choices,
+                       standard);
   }
 
   std::optional<TensorView> ConstantInput(std::size_t) const override { return std::nullopt; }
@@ -65,7 +83,9 @@ class CNodeReader final : public NodeReader {
     for (std::int32_t i = 0; i < count_; ++i) {
       if (std::strcmp(attributes_[i].name, name) != 0) continue;
       if (attributes_[i].kind != kind) {
-        Fail(op_, std::string("attribute ") + name + " is of the wrong type");
+        Fail(op_, std::string("attribute ") + name + " is of kind " +
+                      Named(kKindNames, attributes_[i].kind) + ", must be of kind " +
+                      Named(kKindNames, kind));
       }
       return &attributes_[i];
     }
@@ -86,13 +106,15 @@ class CTensors {
       : op_(op), outputs_(outputs), num_outputs_(num_outputs), views_(num_specs) {
     for (std::size_t i = 0; i < num_specs; ++i) {
       if (static_cast<std::int32_t>(i) >= num_inputs || inputs[i].rank == 0) {
-        if (!specs[i].optional) Fail(op, std::string(specs[i].name) + " is missing");
+        if (!specs[i].optional) Fail(op, std::string("input ") + specs[i].name + " is missing");
         continue;
       }
       const ElementType type = specs[i].data ? data : specs[i].type;
       if (inputs[i].rank != specs[i].rank || inputs[i].dtype != static_cast<int>(type)) {
-        Fail(op,
-             std::string(specs[i].name) + " is of the wrong type or has the wrong number of axes");
+        Fail(op, std::string(specs[i].name) + " is " + Named(kTypeNames, inputs[i].dtype) +
+                     " of rank " + std::to_string(inputs[i].rank) + ", must be " +
+                     Named(kTypeNames, static_cast<std::int32_t>(type)) + " of rank " +
+                     std::to_string(specs[i].rank));
       }
       views_[i].data = inputs[i].data;
       views_[i].rank = inputs[i].rank;
@@ -104,11 +126,16 @@ class CTensors {
   TensorView Input(std::size_t index) const { return views_[index]; }
 
   void* Output(std::size_t index, std::initializer_list<std::int64_t> shape) const {
-    if (static_cast<std::int32_t>(index) >= num_outputs_) Fail(op_, "an output is missing");
+    if (static_cast<std::int32_t>(index) >= num_outputs_) {
+      Fail(op_, "output " + std::to_string(index) + " is missing: the number of outputs is " +
+                    std::to_string(num_outputs_));
+    }
     const attenuator_tensor& output = outputs_[index];
     if (output.rank != static_cast<std::int32_t>(shape.size()) ||
         !std::equal(shape.begin(), shape.end(), output.shape)) {
-      Fail(op_, "output " + std::to_string(index) + " has the wrong shape");
+      Fail(op_, "output " + std::to_string(index) + " has shape " +
+                    ShapeText(output.shape, std::clamp(output.rank, 0, 2)) + ", must have shape " +
+                    ShapeText(shape.begin(), static_cast<std::int32_t>(shape.size())));
     }
     return output.data;
   }
@@ -170,8 +197,8 @@ class CDeviceContext final : public cuda::DeviceContext {
   void* Scratch(std::size_t bytes) override {
     void* memory = allocate_(state_, static_cast<std::int64_t>(bytes));
     if (memory == nullptr) {
-      throw std::runtime_error(std::string(op_) + ": no " + std::to_string(bytes) +
-                               " bytes of scratch memory could be had");
+      throw std::runtime_error(std::string(op_) + ": " + std::to_string(bytes) +
+                               " bytes of scratch memory could not be allocated");
     }
     return memory;
   }
@@ -219,7 +246,7 @@ __attribute__((visibility("default"))) int32_t attenuator_run(
   }
     ATTENUATOR_OPERATORS(ATTENUATOR_RUN)
 #undef ATTENUATOR_RUN
-    last_error = std::string("there is no operator ") + name;
+    last_error = UnknownOperator(name);
     return false;
   });
 }
@@ -234,10 +261,12 @@ __attribute__((visibility("default"))) int32_t attenuator_run_cuda(
   return Guard([&] {
 #ifdef ATTENUATOR_CUDA
     // Every operator's first input is a data tensor; the others must agree with it.
-    const auto data = static_cast<ElementType>(num_inputs > 0 ? inputs[0].dtype : 0);
+    const auto data = static_cast<ElementType>(num_inputs > 0 ? inputs[0].dtype : -1);
     if (data != ElementType::kFloat && data != ElementType::kFloat16 &&
         data != ElementType::kBfloat16) {
-      last_error = std::string(name) + ": its first input must be float, float16 or bfloat16";
+      last_error = std::string(name) + ": the first input is " +
+                   (num_inputs > 0 ? Named(kTypeNames, inputs[0].dtype) : "missing") +
+                   ", must be float, float16 or bfloat16";
       return false;
     }
 #define ATTENUATOR_RUN(Op)                                                                     \
@@ -254,7 +283,7 @@ __attribute__((visibility("default"))) int32_t attenuator_run_cuda(
   }
     ATTENUATOR_OPERATORS(ATTENUATOR_RUN)
 #undef ATTENUATOR_RUN
-    last_error = std::string("there is no operator ") + name;
+    last_error = UnknownOperator(name);
 #else
     last_error = "the operator library was built without CUDA: `make cuda` builds one with it";
 #endif

@@ -67,7 +67,7 @@ class NodeShape:
     def projection_macs(self, tokens: int) -> int:
         """Multiply-adds of an exact value projection inside the node, 0 where a linear layer before it has them.
 
-        With one query row a sequence the node computes (A X) W_v, which is cheaper.
+        With one query row per sequence the node computes (A X) W_v, which is cheaper.
         """
         if self.first_only:
             return self.channels * self.num_heads * (tokens + self.value_dim)

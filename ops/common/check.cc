@@ -1,6 +1,8 @@
 #include "ops/common/check.h"
 
+#include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <stdexcept>
 
 #include "operators.gen.h"
@@ -18,12 +20,17 @@ std::string Text(float value) {
   return buffer;
 }
 
+// `1 value`, `2 values`.
+std::string Counted(std::int64_t count, const char* noun) {
+  return Text(count) + " " + noun + (count == 1 ? "" : "s");
+}
+
 template <class T>
 const T* CheckBounded(const char* op, const char* name, T low, T high, const T* values,
                       std::int64_t count, std::int64_t batch) {
   if (count != batch) {
-    Fail(op, std::string(name) + " has " + std::to_string(count) + " values for " +
-                 std::to_string(batch) + " sequences, must have one a sequence");
+    Fail(op, std::string(name) + " has " + Counted(count, "value") + " for " +
+                 Counted(batch, "sequence") + ", must have one value per sequence");
   }
   for (std::int64_t b = 0; b < batch; ++b) {
     if (!(values[b] >= low && values[b] <= high)) {
@@ -40,9 +47,37 @@ void Fail(const char* op, const std::string& text) {
   throw std::invalid_argument(std::string(op) + ": " + text);
 }
 
+std::int64_t CheckInt(const char* op, const char* name, std::optional<std::int64_t> value,
+                      std::int64_t low, std::int64_t high, std::optional<std::int64_t> standard) {
+  if (!value && standard) return *standard;
+  if (!value || *value < low || *value > high) {
+    Fail(op, std::string("attribute ") + name + " is " + (value ? Text(*value) : "missing") +
+                 ", must be in [" + Text(low) + ", " + Text(high) + "]");
+  }
+  return *value;
+}
+
+int CheckChoice(const char* op, const char* name, const char* value,
+                std::initializer_list<const char*> choices, int standard) {
+  if (value == nullptr) return standard;
+  int index = 0;
+  std::string allowed;
+  for (const char* choice : choices) {
+    if (std::strcmp(choice, value) == 0) return index;
+    allowed += std::string(index++ == 0 ? "" : ", ") + choice;
+  }
+  Fail(op, std::string("attribute ") + name + " is '" + value + "', must be one of: " + allowed);
+}
+
+void CheckFinite(const char* op, const char* name, float value) {
+  if (!std::isfinite(value)) {
+    Fail(op, std::string("attribute ") + name + " is " + Text(value) + ", must be finite");
+  }
+}
+
 Sequences CheckSequences(const char* op, const TensorView& cu_seqlens, std::int64_t total) {
   const std::int64_t count = cu_seqlens.rows();
-  if (count < 1) Fail(op, "cu_seqlens is empty, must have B + 1 values");
+  if (count < 1) Fail(op, "cu_seqlens is empty, must have one value more than there are sequences");
   const std::int32_t* offsets = cu_seqlens.int32s();
   if (offsets[0] != 0) Fail(op, "cu_seqlens[0] is " + std::to_string(offsets[0]) + ", must be 0");
   for (std::int64_t i = 1; i < count; ++i) {
@@ -54,8 +89,8 @@ Sequences CheckSequences(const char* op, const TensorView& cu_seqlens, std::int6
   }
   if (offsets[count - 1] != total) {
     Fail(op, "cu_seqlens[" + std::to_string(count - 1) + "] is " +
-                 std::to_string(offsets[count - 1]) + ", must be the number of packed rows, " +
-                 std::to_string(total));
+                 std::to_string(offsets[count - 1]) + ", must be " + std::to_string(total) +
+                 ", the number of packed rows");
   }
   return {offsets, count - 1, total};
 }
@@ -87,16 +122,16 @@ void CheckAxis(const char* op, const char* input, const TensorView& view, int ax
 void CheckQuery(const char* op, const TensorView& query, const TensorView& key, std::int64_t batch,
                 bool first) {
   CheckAxis(op, "query", query, 0, first ? batch : key.rows(),
-            first ? "one row a sequence, since queries is 'first'" : "rows of key");
-  CheckAxis(op, "query", query, 1, key.columns(), "columns of key");
+            first ? "one row per sequence, since queries is 'first'" : "the number of rows of key");
+  CheckAxis(op, "query", query, 1, key.columns(), "the number of columns of key");
 }
 
 std::int64_t CheckHeadDim(const char* op, const char* input, const TensorView& view,
                           std::int64_t num_heads) {
   const std::int64_t columns = view.columns();
   if (columns % num_heads != 0) {
-    Fail(op, std::string(input) + " has " + std::to_string(columns) +
-                 " columns, must be a multiple of num_heads = " + std::to_string(num_heads));
+    Fail(op, std::string(input) + " has " + Counted(columns, "column") +
+                 ", must have a multiple of num_heads = " + std::to_string(num_heads));
   }
   const std::int64_t head_dim = columns / num_heads;
   if (head_dim < kHeadDimLow || head_dim > kHeadDimHigh) {

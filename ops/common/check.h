@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
+#include <optional>
 #include <string>
 
 #include "ops/common/context.h"
@@ -12,6 +14,15 @@ namespace attenuator {
 
 // Throws std::invalid_argument("<op>: <text>").
 [[noreturn]] void Fail(const char* op, const std::string& text);
+
+// Attributes, the same through every host. `value` is nothing (null) where the node does not have
+// the attribute; `standard` is its default, nothing where it has none. Throw as Fail does.
+std::int64_t CheckInt(const char* op, const char* name, std::optional<std::int64_t> value,
+                      std::int64_t low, std::int64_t high, std::optional<std::int64_t> standard);
+// Returns the index of `value` among `choices`.
+int CheckChoice(const char* op, const char* name, const char* value,
+                std::initializer_list<const char*> choices, int standard);
+void CheckFinite(const char* op, const char* name, float value);
 
 // The sequences of a packed batch, checked: offsets[0] = 0, non-decreasing, offsets[batch] = total.
 struct Sequences {
@@ -41,7 +52,7 @@ class KnobValues {
   T exact_;
 };
 
-// One value a sequence, each within the knob's bounds; NaN is out of bounds.
+// One value per sequence, each within the knob's bounds; NaN is out of bounds.
 const std::int32_t* CheckKnob(const char* op, const Knob<std::int32_t>& knob,
                               const TensorView& values, std::int64_t batch);
 const float* CheckKnob(const char* op, const Knob<float>& knob, const TensorView& values,
@@ -56,12 +67,13 @@ KnobValues<T> CheckOptionalKnob(const char* op, const Knob<T>& knob, const Tenso
 
 const std::int64_t* CheckSeeds(const char* op, const TensorView& seeds, std::int64_t batch);
 
-// Fails unless `view`'s axis has the expected size.
+// Fails unless `view`'s axis has the expected size. `because` says in the message what that size
+// is.
 void CheckAxis(const char* op, const char* input, const TensorView& view, int axis,
                std::int64_t expected, const char* because);
 
 // Fails unless `query` has the columns of `key`, and its rows or, where `first` (the attribute
-// queries), one row a sequence.
+// queries), one row per sequence.
 void CheckQuery(const char* op, const TensorView& query, const TensorView& key, std::int64_t batch,
                 bool first);
 

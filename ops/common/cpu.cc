@@ -27,7 +27,8 @@ Isa Highest() {
 Isa Detect() {
   __builtin_cpu_init();
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) {
-    throw std::runtime_error("attenuator's CPU operators need a processor with AVX2 and FMA");
+    throw std::runtime_error(
+        "the processor lacks AVX2 or FMA: attenuator's CPU operators need both");
   }
   const Isa highest = Highest();
   if (highest < Isa::kAvx512 || !__builtin_cpu_supports("avx512f") ||

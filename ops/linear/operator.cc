@@ -48,7 +48,7 @@ Inputs CheckInputs(const TensorContext& context, const Spec::Attributes& attribu
   const std::int64_t rows = inputs.key.rows(), heads = attributes.num_heads;
   inputs.sequences = CheckSequences(Spec::kName, context.Input(Spec::kCuSeqlensInput), rows);
   CheckQuery(Spec::kName, inputs.query, inputs.key, inputs.sequences.batch, inputs.first);
-  CheckAxis(Spec::kName, "value", inputs.value, 0, rows, "rows of key");
+  CheckAxis(Spec::kName, "value", inputs.value, 0, rows, "the number of rows of key");
   inputs.shape = {.head_dim = CheckHeadDim(Spec::kName, "key", inputs.key, heads),
                   .value_dim = CheckHeadDim(Spec::kName, "value", inputs.value, heads)};
   return inputs;

@@ -1,13 +1,11 @@
 #include "ops/mca/inputs.h"
 
-#include <cmath>
-
 namespace attenuator::mca {
 
 using Spec = spec::McaAttention;
 
 void CheckAttributes(const Spec::Attributes& attributes) {
-  if (!std::isfinite(attributes.scale)) Fail(Spec::kName, "attribute scale is not finite");
+  CheckFinite(Spec::kName, "scale", attributes.scale);
 }
 
 Inputs CheckInputs(const TensorContext& context, const Spec::Attributes& attributes) {
@@ -22,12 +20,14 @@ Inputs CheckInputs(const TensorContext& context, const Spec::Attributes& attribu
   inputs.sequences = CheckSequences(Spec::kName, context.Input(Spec::kCuSeqlensInput), rows);
   const std::int64_t batch = inputs.sequences.batch;
   CheckQuery(Spec::kName, inputs.query, inputs.key, batch, inputs.first);
-  CheckAxis(Spec::kName, "hidden", inputs.hidden, 0, rows, "rows of key");
+  CheckAxis(Spec::kName, "hidden", inputs.hidden, 0, rows, "the number of rows of key");
   inputs.head_dim = CheckHeadDim(Spec::kName, "key", inputs.key, attributes.num_heads);
   if (inputs.channels() < 1) Fail(Spec::kName, "hidden has 0 columns, must have at least 1");
-  CheckAxis(Spec::kName, "value_weight", inputs.weight, 0, inputs.channels(), "columns of hidden");
-  CheckAxis(Spec::kName, "value_weight", inputs.weight, 1, columns, "columns of key");
-  CheckAxis(Spec::kName, "value_bias", inputs.bias, 0, columns, "columns of value_weight");
+  CheckAxis(Spec::kName, "value_weight", inputs.weight, 0, inputs.channels(),
+            "the number of columns of hidden");
+  CheckAxis(Spec::kName, "value_weight", inputs.weight, 1, columns, "the number of columns of key");
+  CheckAxis(Spec::kName, "value_bias", inputs.bias, 0, columns,
+            "the number of columns of value_weight");
   inputs.alpha = CheckKnob(Spec::kName, Spec::kAlpha, context.Input(Spec::kAlphaInput), batch);
   inputs.seed = CheckSeeds(Spec::kName, context.Input(Spec::kSeedInput), batch);
   return inputs;

@@ -2,7 +2,6 @@
 
 #include <array>
 #include <atomic>
-#include <cstring>
 
 namespace attenuator::ort {
 namespace {
@@ -26,8 +25,8 @@ std::vector<std::int64_t> ShapeOf(const OrtValue* value) {
 TensorView ViewOf(const char* op, const InputSpec& input, const void* data,
                   const std::vector<std::int64_t>& shape) {
   if (static_cast<int>(shape.size()) != input.rank) {
-    Fail(op, std::string(input.name) + " has " + std::to_string(shape.size()) +
-                 " axes, must have " + std::to_string(input.rank));
+    Fail(op, std::string(input.name) + " has rank " + std::to_string(shape.size()) +
+                 ", must have rank " + std::to_string(input.rank));
   }
   TensorView view;
   view.data = data;
@@ -38,16 +37,9 @@ TensorView ViewOf(const char* op, const InputSpec& input, const void* data,
 
 std::int64_t OrtNodeReader::Int(const char* name, std::int64_t low, std::int64_t high,
                                 std::optional<std::int64_t> standard) const {
-  std::int64_t value = 0;
-  if (Absent(Api().KernelInfoGetAttribute_int64(info_, name, &value))) {
-    if (!standard) Fail(op_, std::string("attribute ") + name + " is missing");
-    return *standard;
-  }
-  if (value < low || value > high) {
-    Fail(op_, std::string("attribute ") + name + " is " + std::to_string(value) + ", must be in [" +
-                  std::to_string(low) + ", " + std::to_string(high) + "]");
-  }
-  return value;
+  std::optional<std::int64_t> value = 0;
+  if (Absent(Api().KernelInfoGetAttribute_int64(info_, name, &*value))) value.reset();
+  return CheckInt(op_, name, value, low, high, standard);
 }
 
 float OrtNodeReader::Float(const char* name, float standard) const {
@@ -61,14 +53,7 @@ int OrtNodeReader::Choice(const char* name, std::initializer_list<const char*> c
   if (Absent(Api().KernelInfoGetAttribute_string(info_, name, nullptr, &size))) return standard;
   std::string value(size, '\0');
   Ort::ThrowOnError(Api().KernelInfoGetAttribute_string(info_, name, value.data(), &size));
-  value.resize(std::strlen(value.c_str()));
-  int index = 0;
-  std::string allowed;
-  for (const char* choice : choices) {
-    if (value == choice) return index;
-    allowed += std::string(index++ == 0 ? "" : ", ") + choice;
-  }
-  Fail(op_, std::string("attribute ") + name + " is '" + value + "', must be one of: " + allowed);
+  return CheckChoice(op_, name, value.c_str(), choices, standard);
 }
 
 std::optional<TensorView> OrtNodeReader::ConstantInput(std::size_t index) const {
@@ -85,13 +70,13 @@ std::optional<TensorView> OrtNodeReader::ConstantInput(std::size_t index) const 
 NodeTensors::NodeTensors(const char* op, OrtKernelContext* context, const InputSpec* inputs,
                          std::size_t num_inputs)
     : context_(context), views_(num_inputs) {
-  std::size_t given = 0;
-  Ort::ThrowOnError(Api().KernelContext_GetInputCount(context, &given));
+  std::size_t count = 0;
+  Ort::ThrowOnError(Api().KernelContext_GetInputCount(context, &count));
   for (std::size_t i = 0; i < num_inputs; ++i) {
     const OrtValue* value = nullptr;
-    if (i < given) Ort::ThrowOnError(Api().KernelContext_GetInput(context, i, &value));
+    if (i < count) Ort::ThrowOnError(Api().KernelContext_GetInput(context, i, &value));
     if (value == nullptr) {
-      if (!inputs[i].optional) Fail(op, std::string(inputs[i].name) + " is missing");
+      if (!inputs[i].optional) Fail(op, std::string("input ") + inputs[i].name + " is missing");
       continue;
     }
     views_[i] = ViewOf(op, inputs[i], Ort::ConstValue(value).GetTensorRawData(), ShapeOf(value));

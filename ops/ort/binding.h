@@ -46,7 +46,8 @@ OrtStatusPtr Guard(const Body& body) noexcept {
   } catch (const std::exception& error) {
     return api.CreateStatus(ORT_FAIL, error.what());
   } catch (...) {
-    return api.CreateStatus(ORT_FAIL, "attenuator: unknown error");
+    return api.CreateStatus(ORT_FAIL,
+                            "attenuator: an operator threw something that is no std::exception");
   }
 }
 

@@ -35,8 +35,8 @@ void* OrtDeviceContext::Scratch(std::size_t bytes) {
   void* memory = nullptr;
   Ort::ThrowOnError(Api().KernelContext_GetScratchBuffer(context_, memory_, bytes, &memory));
   if (memory == nullptr) {
-    throw std::runtime_error(std::string(op_) + ": no " + std::to_string(bytes) +
-                             " bytes of scratch memory could be had");
+    throw std::runtime_error(std::string(op_) + ": " + std::to_string(bytes) +
+                             " bytes of scratch memory could not be allocated");
   }
   scratch_.push_back(memory);
   return memory;

@@ -34,9 +34,10 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(
   const OrtApi* api = base->GetApi(ORT_API_VERSION);
   if (api == nullptr) {
     // No status can be made without an API; version 1 of it exists in every runtime.
-    return base->GetApi(1)->CreateStatus(
-        ORT_NOT_IMPLEMENTED,
-        "attenuator's operators need an ONNX Runtime of at least the version they were built for");
+    const std::string sentence =
+        std::string("ONNX Runtime is of version ") + base->GetVersionString() +
+        ", attenuator's operators need at least 1." + std::to_string(ORT_API_VERSION);
+    return base->GetApi(1)->CreateStatus(ORT_NOT_IMPLEMENTED, sentence.c_str());
   }
   Ort::InitApi(api);
   return attenuator::ort::Guard([&] {

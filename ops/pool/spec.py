@@ -11,7 +11,7 @@ SPEC = Operator(
             "output",
             ("B", "C"),
             "float",
-            "one row a sequence, zeros for an empty one",
+            "one row per sequence, zeros for an empty one",
             shape=(None, ("hidden", 1)),
         ),
     ),

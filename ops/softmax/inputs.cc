@@ -1,7 +1,5 @@
 #include "ops/softmax/inputs.h"
 
-#include <cmath>
-
 #include "ops/common/attention/attention.h"
 
 namespace attenuator::softmax {
@@ -9,7 +7,7 @@ namespace attenuator::softmax {
 using Spec = spec::SoftmaxAttention;
 
 void CheckAttributes(const Spec::Attributes& attributes) {
-  if (!std::isfinite(attributes.scale)) Fail(Spec::kName, "attribute scale is not finite");
+  CheckFinite(Spec::kName, "scale", attributes.scale);
 }
 
 Inputs CheckInputs(const TensorContext& context, const Spec::Attributes& attributes) {
@@ -21,7 +19,7 @@ Inputs CheckInputs(const TensorContext& context, const Spec::Attributes& attribu
   const std::int64_t rows = inputs.key.rows();
   inputs.sequences = CheckSequences(Spec::kName, context.Input(Spec::kCuSeqlensInput), rows);
   CheckQuery(Spec::kName, inputs.query, inputs.key, inputs.sequences.batch, inputs.first);
-  CheckAxis(Spec::kName, "value", inputs.value, 0, rows, "rows of key");
+  CheckAxis(Spec::kName, "value", inputs.value, 0, rows, "the number of rows of key");
   inputs.head_dim = CheckHeadDim(Spec::kName, "key", inputs.key, attributes.num_heads);
   inputs.value_dim = CheckHeadDim(Spec::kName, "value", inputs.value, attributes.num_heads);
   inputs.scale = attention::ScoreScale(attributes.scale, inputs.head_dim);

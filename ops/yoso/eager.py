@@ -165,7 +165,7 @@ def sequence_conv(value: Tensor, conv_weight: Tensor) -> Tensor:
 
     Args:
         value: `[batch, heads, tokens, value_dim]`, zeros on padding.
-        conv_weight: `[heads, c]`, c odd: one kernel a head, shared by its channels.
+        conv_weight: `[heads, c]`, c odd: one kernel per head, shared by its channels.
 
     Returns:
         `[batch, heads, tokens, value_dim]`: out_i = sum_k w_k value_{i + k - c // 2}, zero beyond either end.

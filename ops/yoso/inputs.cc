@@ -17,7 +17,7 @@ Inputs CheckInputs(const TensorContext& context, const Spec::Attributes& attribu
   inputs.sequences = CheckSequences(Spec::kName, context.Input(Spec::kCuSeqlensInput), rows);
   const std::int64_t batch = inputs.sequences.batch;
   CheckQuery(Spec::kName, inputs.query, inputs.key, batch, inputs.first);
-  CheckAxis(Spec::kName, "value", inputs.value, 0, rows, "rows of key");
+  CheckAxis(Spec::kName, "value", inputs.value, 0, rows, "the number of rows of key");
   inputs.head_dim = CheckHeadDim(Spec::kName, "key", inputs.key, heads);
   inputs.value_dim = CheckHeadDim(Spec::kName, "value", inputs.value, heads);
   inputs.num_hashes =
@@ -27,7 +27,7 @@ Inputs CheckInputs(const TensorContext& context, const Spec::Attributes& attribu
     CheckAxis(Spec::kName, "conv_weight", inputs.conv_weight, 0, heads, "num_heads");
     if (inputs.conv_weight.columns() % 2 == 0) {
       Fail(Spec::kName, "conv_weight has " + std::to_string(inputs.conv_weight.columns()) +
-                            " taps, must be odd");
+                            " taps (columns), must have an odd number of them");
     }
   }
   return inputs;

@@ -92,7 +92,7 @@ def work_of(tmp_path: Path, key: str, layers: int = 3) -> Work:
 def test_work_of_a_bert_is_what_paper_and_pencil_say(tmp_path: Path, key: str) -> None:
     work = work_of(tmp_path, key)
     full_layer = 4 * D * D + 2 * D * FFN
-    # The last layer computes keys and values for every token, the rest for one token a sequence.
+    # The last layer computes keys and values for every token, the rest for one token per sequence.
     assert work.token_macs == 2 * full_layer + 2 * D * D
     assert work.sequence_macs == full_layer - 2 * D * D + D * LABELS
     assert work.layer_macs == full_layer
@@ -107,7 +107,7 @@ def test_work_of_a_bert_is_what_paper_and_pencil_say(tmp_path: Path, key: str) -
 def test_mca_nodes_hold_their_value_projection(tmp_path: Path) -> None:
     work, softmax = work_of(tmp_path, "mca"), work_of(tmp_path, "softmax")
     assert softmax.token_macs - work.token_macs == 3 * D * D
-    # (A X) W_v of the last layer: one row a sequence, and nothing that could be spared.
+    # (A X) W_v of the last layer: one row per sequence, and nothing that could be spared.
     assert work.projection_macs(100) == 2 * 100 * D * D + 100 * HEADS * D + D * D
     assert sum(COSTS["mca"].spared_macs(node, 100) for node in work.attention) == 2 * 100 * D * D
 

@@ -109,7 +109,7 @@ def test_wrong_ranks_are_refused_by_name(operator: Operator) -> None:
         for wrong in (inputs[item.name][None], inputs[item.name].reshape(-1)[0]):
             feeds = inputs | {item.name: np.asarray(wrong)}
             message = promises.refused(CPU, operator, lambda feeds=feeds: session.run(None, feeds))
-            assert message.startswith(f"{item.name} has {wrong.ndim} axes, must have {len(item.axes)}")
+            assert message.startswith(f"{item.name} has rank {wrong.ndim}, must have rank {len(item.axes)}")
 
 
 def bad_values(attribute: Attribute) -> list[int | float | str]:
@@ -129,5 +129,6 @@ def test_attributes_out_of_range_are_refused_when_the_model_is_loaded(operator: 
                 open_session(model)
         if attribute.default is None:
             others = {name: value for name, value in case.attributes.items() if name != attribute.name}
-            with pytest.raises(RuntimeException, match=rf"attribute {attribute.name} is missing"):
+            sentence = rf"attribute {attribute.name} is missing, must be in \[{attribute.low}, {attribute.high}\]"
+            with pytest.raises(RuntimeException, match=sentence):
                 open_session(build_model(operator, list(inputs), others, {}))

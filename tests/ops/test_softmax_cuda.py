@@ -192,7 +192,7 @@ def test_refusals_are_those_of_the_cpu() -> None:
     inputs = attention_inputs((3, 4), 2, 8, 8)
     with pytest.raises(EngineError, match="SoftmaxAttention: value has size 6 on axis 0, must be 7"):
         device(inputs | {"value": inputs["value"][:6]}, {"num_heads": 2})
-    with pytest.raises(EngineError, match="SoftmaxAttention: attribute scale is not finite"):
+    with pytest.raises(EngineError, match="SoftmaxAttention: attribute scale is inf, must be finite"):
         device(inputs, {"num_heads": 2, "scale": float("inf")})
 
 

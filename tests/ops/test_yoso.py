@@ -207,18 +207,18 @@ def test_committed_table_is_what_its_script_writes() -> None:
 BAD = {
     "num_hashes[1] is 513, must be in [0, 512]": {"num_hashes": np.array([512, 513], np.int32)},
     "num_hashes[0] is -1, must be in [0, 512]": {"num_hashes": np.array([-1, 0], np.int32)},
-    "num_hashes has 1 values for 2 sequences": {"num_hashes": np.array([1], np.int32)},
+    "num_hashes has 1 value for 2 sequences, must have one value per sequence": {"num_hashes": np.array([1], np.int32)},
     "seed[1] is -1, must be in [0, 9007199254740991]": {"seed": np.array([0, -1])},
-    "query has size 16 on axis 1, must be 24 (columns of key)": {"key": np.zeros((5, 24), np.float32)},
-    "value has size 4 on axis 0, must be 5 (rows of key)": {"value": np.zeros((4, 16), np.float32)},
+    "query has size 16 on axis 1, must be 24 (the number of columns of key)": {"key": np.zeros((5, 24), np.float32)},
+    "value has size 4 on axis 0, must be 5 (the number of rows of key)": {"value": np.zeros((4, 16), np.float32)},
     "query has size 4 on axis 0, must be 5": {"query": np.zeros((4, 16), np.float32)},
-    "key has 17 columns, must be a multiple of num_heads = 2": dict.fromkeys(
+    "key has 17 columns, must have a multiple of num_heads = 2": dict.fromkeys(
         ("query", "key"), np.zeros((5, 17), np.float32)
     ),
     "key has head_dim 7, must be in [8, 256]": dict.fromkeys(("query", "key"), np.zeros((5, 14), np.float32)),
     "value has head_dim 257, must be in [8, 256]": {"value": np.zeros((5, 514), np.float32)},
-    "conv_weight has 4 taps, must be odd": {"conv_weight": np.zeros((2, 4), np.float32)},
-    "conv_weight has 0 taps, must be odd": {"conv_weight": np.zeros((2, 0), np.float32)},
+    "conv_weight has 4 taps (columns), must have an odd number of them": {"conv_weight": np.zeros((2, 4), np.float32)},
+    "conv_weight has 0 taps (columns), must have an odd number of them": {"conv_weight": np.zeros((2, 0), np.float32)},
     "conv_weight has size 1 on axis 0, must be 2": {"conv_weight": np.zeros((1, 3), np.float32)},
 }
 

@@ -145,7 +145,7 @@ def test_cost_grows_with_length_and_knob(models: dict[str, Model]) -> None:
     assert cost(100, {"num_hashes": 8}) < cost(100, {"num_hashes": 16}) < cost(200, {"num_hashes": 16})
     assert cost(8192, {"num_hashes": 0}) > cost(8192, {"num_hashes": 32})
     layer, head = 4 * tiny.HIDDEN**2 + 2 * tiny.HIDDEN * tiny.FFN, tiny.HIDDEN**2 + 3 * tiny.HIDDEN
-    dense = 1000 * tiny.LAYERS * layer + head  # the head sees one row a sequence
+    dense = 1000 * tiny.LAYERS * layer + head  # the head sees one row per sequence
     hashing = tiny.LAYERS * 32 * 2 * (8 + 1) * tiny.HIDDEN
     assert cost(1000, {"num_hashes": 32}) == dense + 1000 * hashing
     softmax = tiny.LAYERS * 1000 * 2 * tiny.HIDDEN

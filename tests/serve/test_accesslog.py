@@ -1,4 +1,4 @@
-"""The access log has one line a request, in text and JSON, and never a text, a key or a path."""
+"""The access log has one line per request, in text and JSON, and never a text, a key or a path."""
 
 import json
 import socket

@@ -161,7 +161,7 @@ def sizes_that_do_not_fit_are_refused_by_name(device: Device, case: Case) -> Non
 
 def query_rows_that_do_not_fit_are_refused_in_the_same_words(device: Device, operator: Operator) -> None:
     standard = defaults(operator)
-    for queries, rows, because in (("all", 9, "rows of key"), ("first", 2, "one row a sequence")):
+    for queries, rows, because in (("all", 9, "the number of rows of key"), ("first", 2, "one row per sequence")):
         case = replace(standard, attributes=standard.attributes | {"queries": queries})
         inputs = make_inputs(case, (4, 5))
         inputs["query"] = inputs["query"][:-1]

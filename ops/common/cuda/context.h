@@ -44,7 +44,8 @@ inline void CheckAlignment(const char* op, const InputSpec* inputs, std::size_t 
   for (std::size_t i = 0; i < num_inputs; ++i) {
     const auto address = reinterpret_cast<std::uintptr_t>(context.Input(i).data);
     if (!inputs[i].host && address % kAlignment != 0) {
-      Fail(op, std::string(inputs[i].name) + " must start at a multiple of 16 bytes");
+      Fail(op, std::string(inputs[i].name) + " starts " + std::to_string(address % kAlignment) +
+                   " bytes past a multiple of 16 bytes, must start at such a multiple");
     }
   }
 }

@@ -166,9 +166,10 @@ void Launch(const char* what, void (*kernel)(Parameters...), dim3 grid, unsigned
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   Check(cudaStreamIsCapturing(stream, &capture), what);
   if (capture != cudaStreamCaptureStatusNone) {
-    throw std::runtime_error(std::string(what) +
-                             " reads cu_seqlens and knobs on the host: a CUDA graph would repeat "
-                             "the values it was captured with");
+    throw std::runtime_error(
+        std::string(what) +
+        ": the stream is being captured into a CUDA graph, must not be: a graph "
+        "would repeat the cu_seqlens and knobs of its capture");
   }
   if (shared_bytes > 48 * 1024) {
     // More than 48 KiB must be allowed first. The limit belongs to the kernel, not to the launch:

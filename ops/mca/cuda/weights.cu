@@ -2,11 +2,11 @@
 // weight may lie on the device where it cannot be read at session creation.
 //
 // Sums run in float64 and in the CPU's order (ops/mca/cpu/weights.cc), so that p, the distribution
-// function and norms are the CPU's bit for bit: one thread a row of a head for ||W_k||^2, and one
+// function and norms are the CPU's bit for bit: one thread per row of a head for ||W_k||^2, and one
 // thread a head for the running sums over k, out of shared memory.
 //
 // `deterministic` needs an upper bound of ||W_a||_2: the Gram matrix (a thread an entry),
-// Householder tridiagonalisation by one block a head, and a search on Sturm sequences as in
+// Householder tridiagonalisation by one block per head, and a search on Sturm sequences as in
 // spectral.cc, with 256 candidates at a time in place of bisection: five rounds reach the slack of
 // 1e-10 of the trace that makes the result a bound by construction, as on the CPU.
 #include "ops/mca/cpu/weights.h"
