@@ -212,6 +212,56 @@ class CDeviceContext final : public cuda::DeviceContext {
 };
 #endif
 
+// What a caller passes for one run.
+struct Call {
+  const char* name;
+  const attenuator_tensor* inputs;
+  std::int32_t num_inputs;
+  const attenuator_tensor* outputs;
+  std::int32_t num_outputs;
+  const attenuator_attribute* attributes;
+  std::int32_t num_attributes;
+
+  CNodeReader reader() const { return {name, attributes, num_attributes}; }
+
+  template <class Spec>
+  CTensors tensors(ElementType data) const {
+    return {
+        name, Spec::kInputs.data(), Spec::kInputs.size(), inputs, num_inputs, outputs, num_outputs,
+        data};
+  }
+};
+
+template <class Spec>
+void RunOnCpu(const Call& call, std::int32_t num_threads) {
+  const auto kernel = MakeKernel<Spec>(call.reader());
+  CRunContext context(call.tensors<Spec>(ElementType::kFloat), num_threads);
+  kernel->Run(context);
+}
+
+#ifdef ATTENUATOR_CUDA
+template <class Spec>
+void RunOnDevice(const Call& call, void* stream, attenuator_allocate allocate, void* state) {
+  if constexpr (Spec::kHost) {
+    RunOnCpu<Spec>(call, 1);
+  } else {
+    // The first input is a data tensor; the others must agree with it.
+    const bool any = call.num_inputs > 0;
+    const auto data = static_cast<ElementType>(any ? call.inputs[0].dtype : -1);
+    if (data != ElementType::kFloat && data != ElementType::kFloat16 &&
+        data != ElementType::kBfloat16) {
+      Fail(call.name, std::string("the first input is ") +
+                          (any ? Named(kTypeNames, call.inputs[0].dtype) : "missing") +
+                          ", must be float, float16 or bfloat16");
+    }
+    const auto kernel = cuda::MakeDeviceKernel<Spec>(call.reader(), data);
+    CDeviceContext context(call.name, call.tensors<Spec>(data), stream, allocate, state);
+    cuda::CheckAlignment(call.name, Spec::kInputs.data(), Spec::kInputs.size(), context);
+    kernel->Run(context);
+  }
+}
+#endif
+
 // Runs `body`; what it throws becomes the thread's last error.
 template <class Body>
 std::int32_t Guard(const Body& body) {
@@ -235,14 +285,11 @@ __attribute__((visibility("default"))) int32_t attenuator_run(
     int32_t num_attributes, int32_t num_threads) {
   using namespace attenuator;
   return Guard([&] {
-#define ATTENUATOR_RUN(Op)                                                                         \
-  if (std::strcmp(name, spec::Op::kName) == 0) {                                                   \
-    const auto kernel = MakeKernel<spec::Op>(CNodeReader(name, attributes, num_attributes));       \
-    CRunContext context(CTensors(name, spec::Op::kInputs.data(), spec::Op::kInputs.size(), inputs, \
-                                 num_inputs, outputs, num_outputs, ElementType::kFloat),           \
-                        num_threads);                                                              \
-    kernel->Run(context);                                                                          \
-    return true;                                                                                   \
+    const Call call{name, inputs, num_inputs, outputs, num_outputs, attributes, num_attributes};
+#define ATTENUATOR_RUN(Op)                       \
+  if (std::strcmp(name, spec::Op::kName) == 0) { \
+    RunOnCpu<spec::Op>(call, num_threads);       \
+    return true;                                 \
   }
     ATTENUATOR_OPERATORS(ATTENUATOR_RUN)
 #undef ATTENUATOR_RUN
@@ -260,26 +307,11 @@ __attribute__((visibility("default"))) int32_t attenuator_run_cuda(
   using namespace attenuator;
   return Guard([&] {
 #ifdef ATTENUATOR_CUDA
-    // Every operator's first input is a data tensor; the others must agree with it.
-    const auto data = static_cast<ElementType>(num_inputs > 0 ? inputs[0].dtype : -1);
-    if (data != ElementType::kFloat && data != ElementType::kFloat16 &&
-        data != ElementType::kBfloat16) {
-      last_error = std::string(name) + ": the first input is " +
-                   (num_inputs > 0 ? Named(kTypeNames, inputs[0].dtype) : "missing") +
-                   ", must be float, float16 or bfloat16";
-      return false;
-    }
-#define ATTENUATOR_RUN(Op)                                                                     \
-  if (std::strcmp(name, spec::Op::kName) == 0) {                                               \
-    const auto kernel =                                                                        \
-        cuda::MakeDeviceKernel<spec::Op>(CNodeReader(name, attributes, num_attributes), data); \
-    CDeviceContext context(name,                                                               \
-                           CTensors(name, spec::Op::kInputs.data(), spec::Op::kInputs.size(),  \
-                                    inputs, num_inputs, outputs, num_outputs, data),           \
-                           stream, allocate, state);                                           \
-    cuda::CheckAlignment(name, spec::Op::kInputs.data(), spec::Op::kInputs.size(), context);   \
-    kernel->Run(context);                                                                      \
-    return true;                                                                               \
+    const Call call{name, inputs, num_inputs, outputs, num_outputs, attributes, num_attributes};
+#define ATTENUATOR_RUN(Op)                                \
+  if (std::strcmp(name, spec::Op::kName) == 0) {          \
+    RunOnDevice<spec::Op>(call, stream, allocate, state); \
+    return true;                                          \
   }
     ATTENUATOR_OPERATORS(ATTENUATOR_RUN)
 #undef ATTENUATOR_RUN

@@ -44,7 +44,8 @@ typedef void* (*attenuator_allocate)(void* state, int64_t bytes);
 /* As attenuator_run, on the calling thread's current CUDA device: queues the work on `stream` (a
  * cudaStream_t) and returns. cu_seqlens, knobs and seed are pointers to host memory, all other
  * tensors lie on the device, start at a multiple of 16 bytes and are all of the first input's
- * dtype: 0, 3 or 4. */
+ * dtype: 0, 3 or 4. A host operator (KeptLengths) has all its tensors in host memory and is run
+ * before this returns. */
 int32_t attenuator_run_cuda(const char* name, const attenuator_tensor* inputs, int32_t num_inputs,
                             const attenuator_tensor* outputs, int32_t num_outputs,
                             const attenuator_attribute* attributes, int32_t num_attributes,

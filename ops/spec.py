@@ -25,7 +25,7 @@ class Tensor:
             exported before have no input for it, and compute its exact value.
         float32: True where the tensor is float even if the operator's data tensors are half as wide, as on CUDA.
         shape: outputs only, how shape inference finds each axis: `("query", 0)` takes axis 0 of input `query`;
-            None is unknown until run time.
+            `("kept_cu_seqlens", LAST)` the last value of that host input, known at run time alone; None is the batch.
     """
 
     name: str
@@ -110,10 +110,13 @@ class Operator:
         source: paper and section.
         attention: key of the operator whose attention this one computes at the exact values of its knobs, itself
             perhaps: models trained with that attention may be exported with either. Empty for what is no attention.
+        host: True where it computes on host memory alone, without a data tensor: it runs on the CPU in every session,
+            since ONNX Runtime's custom operators cannot put an output into host memory on CUDA.
         version: opset version of the domain.
 
     Raises:
-        ValueError: a knob has no input that fits it, or a required input follows an optional one.
+        ValueError: a knob has no input that fits it, a required input follows an optional one, or a host operator has
+            a tensor that is not the host's.
     """
 
     name: str
@@ -125,6 +128,7 @@ class Operator:
     doc: str
     source: str
     attention: str = ""
+    host: bool = False
     version: int = 1
 
     def __post_init__(self) -> None:
@@ -140,6 +144,9 @@ class Operator:
         optional = [item.optional for item in self.inputs]
         if optional != sorted(optional):
             raise ValueError(f"{self.name}: optional inputs must come last")
+        for item in (*self.inputs, *self.outputs):
+            if self.host and not item.host:
+                raise ValueError(f"{self.name}: a host operator's tensors are the host's, {item.name} is not")
 
 
 def merge_knobs(operators: Iterable[Operator]) -> dict[str, Knob]:
@@ -177,6 +184,7 @@ def _both(first: str, second: str) -> str:
 
 
 DOMAIN = "attenuator"
+LAST = -1  # in `Tensor.shape`, in place of an axis
 SEED_HIGH = 2**53 - 1  # seeds travel as JSON numbers, which are exact up to here
 
 CU_SEQLENS = Tensor("cu_seqlens", ("B + 1",), "int32", "first row of each sequence, then T", host=True)

@@ -5,6 +5,7 @@ the kernels of the operator library through its C ABI (`ops/c_api.py`), so that 
 No gradients: training has its own differentiable attention.
 """
 
+import functools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 from attenuator.errors import EngineError
 from attenuator.ops import DOMAIN, OPERATORS, library_path
 from attenuator.ops.c_api import Call, Memory, run, run_cuda
-from attenuator.ops.spec import Operator
+from attenuator.ops.spec import LAST, Operator
 from attenuator.ops.spec import Tensor as TensorSpec
 
 __all__ = ["PYTHON_TYPES", "TORCH_DTYPES", "op_name", "overload"]
@@ -51,23 +52,40 @@ def _schema(operator: Operator) -> str:
     attributes.sort(key=lambda text: "=" in text)
     outputs = ", ".join("Tensor" for _ in operator.outputs)
     returns = f"({outputs})" if len(operator.outputs) > 1 else outputs
-    return f"{op_name(operator)}({', '.join(inputs)}, *, {', '.join(attributes)}) -> {returns}"
+    arguments = [*inputs, *(["*", *attributes] if attributes else [])]
+    return f"{op_name(operator)}({', '.join(arguments)}) -> {returns}"
 
 
-def _output_shape(output: TensorSpec, inputs: dict[str, torch.Tensor]) -> list[Any]:
+def _output_shape(
+    output: TensorSpec, inputs: dict[str, torch.Tensor], last_value: Callable[[torch.Tensor], Any]
+) -> list[Any]:
     """Each axis by the spec's rule; an axis without one is the batch."""
-    return [
-        inputs["cu_seqlens"].shape[0] - 1 if rule is None else inputs[rule[0]].shape[rule[1]] for rule in output.shape
-    ]
+    sizes: list[Any] = []
+    for rule in output.shape:
+        if rule is None:
+            sizes.append(inputs["cu_seqlens"].shape[0] - 1)
+        else:
+            name, axis = rule
+            sizes.append(last_value(inputs[name]) if axis == LAST else inputs[name].shape[axis])
+    return sizes
 
 
-def _empty_outputs(operator: Operator, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+def _empty_outputs(
+    operator: Operator, inputs: dict[str, torch.Tensor], last_value: Callable[[torch.Tensor], Any]
+) -> list[torch.Tensor]:
+    """Memory for the outputs.
+
+    Args:
+        operator: which.
+        inputs: by name.
+        last_value: the last value of a host input, for axes whose size is such a value.
+    """
     first = next(iter(inputs.values()))
     return [
         torch.empty(
-            _output_shape(output, inputs),
+            _output_shape(output, inputs, last_value),
             dtype=first.dtype if output.data else TORCH_DTYPES[output.dtype],
-            device=first.device,
+            device=torch.device("cpu") if output.host else first.device,
         )
         for output in operator.outputs
     ]
@@ -82,7 +100,9 @@ def _fake(operator: Operator) -> Callable[..., Any]:
         inputs = _present(operator, tensors)
         for knob in operator.knobs:
             torch._check(inputs[knob.name].shape[0] == inputs["cu_seqlens"].shape[0] - 1)
-        outputs = _empty_outputs(operator, inputs)
+        # One symbol for all axes of that size, which no earlier axis has.
+        last_value = functools.cache(lambda _: torch.library.get_ctx().new_dynamic_size())
+        outputs = _empty_outputs(operator, inputs, last_value)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     return fake
@@ -116,13 +136,19 @@ def _check(operator: Operator, inputs: dict[str, torch.Tensor], device: str) -> 
             )
 
 
+def _last_value(offsets: torch.Tensor, rows: int) -> int:
+    """The last offset, or the nearest number of rows there can be: what lies beyond is for the operator to refuse."""
+    return min(max(int(offsets[-1]), 0), rows) if len(offsets) else 0
+
+
 def _eager(operator: Operator, device: str) -> Callable[..., Any]:
     def eager(*tensors: torch.Tensor | None, **attributes: Any) -> Any:
         inputs = _present(operator, tensors)
         _check(operator, inputs, device)
         # The list keeps copies alive until the call returns; PyTorch reuses their memory in stream order.
         dense = [_dense(inputs[item.name]) if item.name in inputs else None for item in operator.inputs]
-        outputs = _empty_outputs(operator, inputs)
+        rows = next(iter(inputs.values())).shape[0]
+        outputs = _empty_outputs(operator, inputs, lambda sizes: _last_value(sizes, rows))
         memories = [None if tensor is None else _memory(tensor) for tensor in dense]
         call = Call(operator, memories, [_memory(tensor) for tensor in outputs], attributes)
         if device == "cpu":
@@ -151,5 +177,5 @@ _LIBRARY = torch.library.Library(DOMAIN, "DEF")
 for _operator in OPERATORS:
     _LIBRARY.define(_schema(_operator))
     _LIBRARY.impl(op_name(_operator), _eager(_operator, "cpu"), "CPU")
-    _LIBRARY.impl(op_name(_operator), _eager(_operator, "cuda"), "CUDA")
+    _LIBRARY.impl(op_name(_operator), _eager(_operator, "cpu" if _operator.host else "cuda"), "CUDA")
     torch.library.register_fake(f"{DOMAIN}::{op_name(_operator)}", _fake(_operator), lib=_LIBRARY)

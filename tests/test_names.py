@@ -21,9 +21,11 @@ FILES = sorted(
 
 # Pooling is part of every model; what may be approximated is attention.
 ATTENTION = [operator for operator in OPERATORS if operator.attention]
-# Keys that are words of the field: of these only a text that is the key and nothing else names the operator.
-ORDINARY = {operator.key for operator in ATTENTION} & {"softmax", "linear"}
-DISTINCT = {operator.key for operator in ATTENTION} - ORDINARY | {operator.name for operator in ATTENTION} | set(KNOBS)
+# Keys and knobs that are ordinary words: only a text that is the word and nothing else names the operator or the knob.
+ORDINARY = ({operator.key for operator in ATTENTION} | set(KNOBS)) & {"softmax", "linear", "keep"}
+DISTINCT = ({operator.key for operator in ATTENTION} | set(KNOBS)) - ORDINARY | {
+    operator.name for operator in ATTENTION
+}
 # As a word of its own or a part of an identifier; `value_alpha`, but not `alphabet`.
 PATTERN = re.compile("|".join(rf"(?<![a-z]){re.escape(name)}(?![a-z])" for name in sorted(DISTINCT)), re.IGNORECASE)
 

@@ -75,24 +75,32 @@ void CheckFinite(const char* op, const char* name, float value) {
   }
 }
 
-Sequences CheckSequences(const char* op, const TensorView& cu_seqlens, std::int64_t total) {
-  const std::int64_t count = cu_seqlens.rows();
-  if (count < 1) Fail(op, "cu_seqlens is empty, must have one value more than there are sequences");
-  const std::int32_t* offsets = cu_seqlens.int32s();
-  if (offsets[0] != 0) Fail(op, "cu_seqlens[0] is " + std::to_string(offsets[0]) + ", must be 0");
+Sequences CheckOffsets(const char* op, const char* input, const TensorView& offsets) {
+  const std::int64_t count = offsets.rows();
+  if (count < 1)
+    Fail(op, std::string(input) + " is empty, must have one value more than there are sequences");
+  const std::int32_t* values = offsets.int32s();
+  const auto item = [&](std::int64_t i) {
+    return std::string(input) + "[" + std::to_string(i) + "]";
+  };
+  if (values[0] != 0) Fail(op, item(0) + " is " + std::to_string(values[0]) + ", must be 0");
   for (std::int64_t i = 1; i < count; ++i) {
-    if (offsets[i] < offsets[i - 1]) {
-      Fail(op, "cu_seqlens[" + std::to_string(i) + "] is " + std::to_string(offsets[i]) +
-                   ", must not be below cu_seqlens[" + std::to_string(i - 1) +
-                   "] = " + std::to_string(offsets[i - 1]));
+    if (values[i] < values[i - 1]) {
+      Fail(op, item(i) + " is " + std::to_string(values[i]) + ", must not be below " + item(i - 1) +
+                   " = " + std::to_string(values[i - 1]));
     }
   }
-  if (offsets[count - 1] != total) {
-    Fail(op, "cu_seqlens[" + std::to_string(count - 1) + "] is " +
-                 std::to_string(offsets[count - 1]) + ", must be " + std::to_string(total) +
+  return {values, count - 1, values[count - 1]};
+}
+
+Sequences CheckSequences(const char* op, const TensorView& cu_seqlens, std::int64_t total) {
+  const Sequences sequences = CheckOffsets(op, "cu_seqlens", cu_seqlens);
+  if (sequences.total != total) {
+    Fail(op, "cu_seqlens[" + std::to_string(sequences.batch) + "] is " +
+                 std::to_string(sequences.total) + ", must be " + std::to_string(total) +
                  ", the number of packed rows");
   }
-  return {offsets, count - 1, total};
+  return sequences;
 }
 
 const std::int32_t* CheckKnob(const char* op, const Knob<std::int32_t>& knob,

@@ -36,6 +36,9 @@ struct Sequences {
   }
 };
 
+// The same of an input of any name, whatever the number of packed rows.
+Sequences CheckOffsets(const char* op, const char* input, const TensorView& offsets);
+
 // `total` is the number of packed rows.
 Sequences CheckSequences(const char* op, const TensorView& cu_seqlens, std::int64_t total);
 

@@ -26,6 +26,8 @@ struct InputSpec {
 };
 
 // Where shape inference finds one axis of an output: axis `axis` of input `input`, or unknown (-1).
+// An axis of kLastValue is the last value of that input, in host memory, known at run time alone.
+inline constexpr int kLastValue = -1;
 struct AxisRule {
   int input = -1;
   int axis = 0;

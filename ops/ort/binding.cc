@@ -2,6 +2,7 @@
 
 #include <array>
 #include <atomic>
+#include <map>
 
 namespace attenuator::ort {
 namespace {
@@ -101,12 +102,24 @@ OrtStatusPtr InferShapes(const OutputSpec* outputs, std::size_t num_outputs,
         first != nullptr) {
       Ort::ThrowOnError(Api().GetTensorElementType(first, &data));
     }
+    // An axis of -1 without a name is taken as the size -1 and folded into constants; a name shared
+    // by two axes says that they are equal. So an unknown axis gets a name of its own, and all
+    // axes that are the last value of one input share one.
+    static std::atomic<unsigned> unknown{0};
+    const auto new_symbol = [] { return "attenuator_unknown_" + std::to_string(unknown++); };
+    std::map<int, std::string> last_values;
     for (std::size_t o = 0; o < num_outputs; ++o) {
       const OutputSpec& output = outputs[o];
       std::array<std::int64_t, 2> sizes{-1, -1};
       std::array<std::string, 2> symbols;
       for (int axis = 0; axis < output.rank; ++axis) {
         const AxisRule rule = output.axes[axis];
+        if (rule.input >= 0 && rule.axis == kLastValue) {
+          std::string& symbol = last_values[rule.input];
+          if (symbol.empty()) symbol = new_symbol();
+          symbols[axis] = symbol;
+          continue;
+        }
         OrtTensorTypeAndShapeInfo* info = nullptr;  // releasing it would be a double free
         if (rule.input < 0 ||
             Absent(Api().ShapeInferContext_GetInputTypeShape(
@@ -131,13 +144,8 @@ OrtStatusPtr InferShapes(const OutputSpec* outputs, std::size_t num_outputs,
       };
       const std::unique_ptr<OrtTensorTypeAndShapeInfo, decltype(release)> owner(shape, release);
       const std::size_t rank = static_cast<std::size_t>(output.rank);
-      // An axis of -1 without a name is taken as the size -1 and folded into constants; a name
-      // shared by two axes says that they are equal. So an unknown axis gets a name of its own.
-      static std::atomic<unsigned> unknown{0};
       for (int axis = 0; axis < output.rank; ++axis) {
-        if (sizes[axis] < 0 && symbols[axis].empty()) {
-          symbols[axis] = "attenuator_unknown_" + std::to_string(unknown++);
-        }
+        if (sizes[axis] < 0 && symbols[axis].empty()) symbols[axis] = new_symbol();
       }
       std::array<const char*, 2> names{symbols[0].c_str(), symbols[1].c_str()};
       Ort::ThrowOnError(

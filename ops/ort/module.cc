@@ -21,9 +21,12 @@ void AddAll(const OrtApi& api, OrtCustomOpDomain* domain) {
   using namespace attenuator;
   Add<ort::CpuOperator<Spec>>(api, domain);
 #ifdef ATTENUATOR_CUDA
-  Add<ort::CudaOperator<Spec, ElementType::kFloat>>(api, domain);
-  Add<ort::CudaOperator<Spec, ElementType::kFloat16>>(api, domain);
-  Add<ort::CudaOperator<Spec, ElementType::kBfloat16>>(api, domain);
+  // A host operator has no kernel for CUDA: ONNX Runtime then takes the CPU's in every session.
+  if constexpr (!Spec::kHost) {
+    Add<ort::CudaOperator<Spec, ElementType::kFloat>>(api, domain);
+    Add<ort::CudaOperator<Spec, ElementType::kFloat16>>(api, domain);
+    Add<ort::CudaOperator<Spec, ElementType::kBfloat16>>(api, domain);
+  }
 #endif
 }
 

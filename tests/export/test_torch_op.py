@@ -6,8 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from harness import open_session
 
 from attenuator.errors import EngineError
+from attenuator.export.trace import OPSET, quiet, translation
 from attenuator.ops import OPERATORS
 from attenuator.ops.softmax.reference import softmax_attention
 from attenuator.ops.spec import Operator
@@ -15,17 +17,19 @@ from attenuator.ops.torch_op import op_name, overload
 from attenuator.ops.yoso.reference import yoso_attention
 
 HEADS, WIDTH = 2, 16
+BY_KEY = {operator.key: operator for operator in OPERATORS}
 STARTS = torch.tensor([0, 3, 3, 10], dtype=torch.int32)
 
 
 def tensors(operator: Operator) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
-    sizes = {"T": 10, "T or B": 10, "C": 12, "c": 3, "num_heads": HEADS}
+    sizes = {"T": 10, "T or B": 10, "B": 3, "C": 12, "c": 3, "num_heads": HEADS}
     made = {}
     for item in operator.inputs:
         shape = [sizes.get(axis, HEADS * WIDTH) for axis in item.axes]
         made[item.name] = torch.randn(shape, generator=generator)
-    more = {"cu_seqlens": STARTS, "seed": torch.arange(3), "alpha": torch.zeros(3)}
+    more = {"cu_seqlens": STARTS, "seed": torch.arange(3), "alpha": torch.zeros(3), "keep": torch.ones(3)}
+    more["kept_cu_seqlens"] = torch.tensor([0, 2, 2, 5], dtype=torch.int32)
     return (
         made
         | {name: value for name, value in more.items() if name in made}
@@ -88,3 +92,57 @@ def test_errors_are_the_kernels_sentences() -> None:
     inputs = tensors(mca) | {"alpha": torch.tensor([0.0, 2.0, 0.0])}
     with pytest.raises(EngineError, match=r"McaAttention: alpha\[1\]"):
         overload(mca)(*inputs.values(), num_heads=HEADS)
+
+
+class Shorter(torch.nn.Module):
+    """Two layers, after each of which rows are selected; position ids are taken along."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(HEADS * WIDTH, HEADS * WIDTH)
+        self.norm = torch.nn.LayerNorm(HEADS * WIDTH)
+
+    def forward(
+        self, rows: torch.Tensor, positions: torch.Tensor, cu_seqlens: torch.Tensor, keep: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        for _ in range(2):
+            mixed = overload(BY_KEY["softmax"])(rows, rows, rows, cu_seqlens, num_heads=HEADS)
+            kept_cu_seqlens = overload(BY_KEY["kept_lengths"])(cu_seqlens, keep, exponent=0.5)
+            kept, places = overload(BY_KEY["select"])(mixed, rows[:, 0], cu_seqlens, kept_cu_seqlens)
+            rows = self.norm(self.linear(kept) + torch.index_select(rows, 0, places))
+            positions, cu_seqlens = torch.index_select(positions, 0, places), kept_cu_seqlens
+        return overload(BY_KEY["softmax"])(rows, rows, rows, cu_seqlens, num_heads=HEADS), positions
+
+
+def test_a_selection_is_traced_with_axes_known_at_run_time_alone() -> None:
+    def example(*lengths: int) -> tuple[torch.Tensor, ...]:
+        total = sum(lengths)
+        starts = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
+        keep = torch.linspace(1, 0.3, len(lengths))
+        return torch.randn(total, HEADS * WIDTH), torch.arange(total), starts, keep
+
+    model = Shorter().eval()
+    axes = tuple({0: torch.export.Dim(name)} for name in ("T", "T", "starts", "B"))
+    with torch.no_grad(), quiet():
+        program = torch.onnx.export(
+            model,
+            example(3, 4),
+            dynamo=True,
+            opset_version=OPSET,
+            verbose=False,
+            dynamic_shapes=axes,
+            custom_translation_table={overload(operator): translation(operator) for operator in OPERATORS},
+        )
+    selected = [node for node in program.model.graph if node.op_type == BY_KEY["select"].name]
+    sizes = [[str(output.shape[0]) for output in node.outputs] for node in selected]
+    assert all(len(set(both)) == 1 for both in sizes), "both outputs have the same rows"
+    assert len({both[0] for both in sizes} | {"T"}) == 3, "each selection leaves another number of rows"
+    session = open_session(program.model_proto.SerializeToString())
+    for lengths in ((3, 4), (1,), (12, 1, 30, 7)):
+        inputs = example(*lengths)
+        feeds = {item.name: value.numpy() for item, value in zip(session.get_inputs(), inputs, strict=True)}
+        with torch.no_grad():
+            wanted_rows, wanted_positions = model(*inputs)
+        rows, positions = session.run(None, feeds)
+        np.testing.assert_allclose(rows, wanted_rows.numpy(), atol=1e-5)
+        np.testing.assert_array_equal(positions, wanted_positions.numpy())

@@ -19,6 +19,7 @@ from attenuator.ops.spec import DOMAIN
 from attenuator.runtime.device import CPU, PROVIDERS, Device, check_assignment, check_providers
 
 SILENT = 4  # ORT's severity FATAL: what goes wrong is raised, and one sentence is enough
+HOST_OPERATORS = {operator.name for operator in ops.OPERATORS if operator.host}
 # Rows of the batch; all other inputs are read by the host, and the operators take them from its memory.
 DEVICE_INPUTS = ("input_ids", "position_ids", "token_type_ids")
 
@@ -136,13 +137,18 @@ def load_cuda_libraries() -> None:
 def placed(session: ort.InferenceSession) -> dict[str, str]:
     """Provider by operator name, of this product's operators in a session that recorded it.
 
+    Host operators are left out: the CPU's provider is theirs in every session.
     Where an operator's nodes are on several providers, the one named is not the session's own.
     """
     providers: dict[str, str] = {}
     first = session.get_providers()[0]
     for group in session.get_provider_graph_assignment_info():
         for node in group.get_nodes():
-            if node.domain == DOMAIN and providers.get(node.op_type, first) == first:
+            if (
+                node.domain == DOMAIN
+                and node.op_type not in HOST_OPERATORS
+                and providers.get(node.op_type, first) == first
+            ):
                 providers[node.op_type] = group.ep_name
     return providers
 

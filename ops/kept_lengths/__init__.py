@@ -1,0 +1,1 @@
+"""How many rows of each sequence of a packed batch a selection keeps."""

@@ -1,0 +1,65 @@
+// KeptLengths: how many rows of each sequence a selection keeps, from the lengths and the knob.
+//
+// Runs on the CPU in every session (a host operator): both inputs and the output are in host
+// memory, a few numbers a sequence. The power is taken in float64, in which it is the same on every
+// machine but for the last place, and a share's rounding to float32 is taken off, lest it add a
+// row.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "ops/common/check.h"
+#include "ops/common/registry.h"
+
+namespace attenuator::kept_lengths {
+namespace {
+
+using Spec = spec::KeptLengths;
+
+// More than rounding a share to float32 can add, 2^-24 of it.
+constexpr double kBelowOne = 1.0 - 1.0 / (1 << 22);
+
+std::int32_t KeptRows(std::int64_t rows, float keep, float exponent) {
+  if (rows == 0 || keep == Spec::kKeep.exact) return static_cast<std::int32_t>(rows);
+  const double share = std::pow(static_cast<double>(keep), static_cast<double>(exponent));
+  const double kept = std::ceil(static_cast<double>(rows) * share * kBelowOne);
+  return static_cast<std::int32_t>(std::clamp(kept, 1.0, static_cast<double>(rows)));
+}
+
+class KeptLengthsKernel final : public Kernel {
+ public:
+  explicit KeptLengthsKernel(const NodeReader& reader) : exponent_(Spec::Read(reader).exponent) {
+    if (!(exponent_ >= 0 && exponent_ <= 1)) {
+      Fail(Spec::kName,
+           "attribute exponent is " + std::to_string(exponent_) + ", must be in [0, 1]");
+    }
+  }
+
+  void Run(RunContext& context) const override {
+    const Sequences sequences =
+        CheckOffsets(Spec::kName, "cu_seqlens", context.Input(Spec::kCuSeqlensInput));
+    const float* keep =
+        CheckKnob(Spec::kName, Spec::kKeep, context.Input(Spec::kKeepInput), sequences.batch);
+    auto* kept = static_cast<std::int32_t*>(
+        context.Output(Spec::kKeptCuSeqlensOutput, {sequences.batch + 1}));
+    kept[0] = 0;
+    for (std::int64_t b = 0; b < sequences.batch; ++b) {
+      kept[b + 1] = kept[b] + KeptRows(sequences.length(b), keep[b], exponent_);
+    }
+  }
+
+ private:
+  float exponent_;
+};
+
+}  // namespace
+}  // namespace attenuator::kept_lengths
+
+namespace attenuator {
+
+template <>
+std::unique_ptr<Kernel> MakeKernel<spec::KeptLengths>(const NodeReader& reader) {
+  return std::make_unique<kept_lengths::KeptLengthsKernel>(reader);
+}
+
+}  // namespace attenuator
