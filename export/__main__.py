@@ -49,13 +49,18 @@ def summary(manifest: Manifest, settings: ExportSettings) -> str:
     )
     lines = [
         f"{settings.output}: model '{manifest.name}', revision {manifest.revision[:12]}",
-        f"  {len(manifest.labels)} labels ({manifest.task}), up to {manifest.max_tokens} tokens",
+        f"  {answers(manifest)}, up to {manifest.max_tokens} tokens",
         f"  attention: {attention.operator} in {attention.layers} layers; knob: {knobs or 'none'}",
         f"  largest difference to PyTorch: {parity['library']:.1e} with the operators, "
         f"{parity['fallback']:.1e} without (largest logit {parity['largest_logit']:.2g})",
     ]
     if manifest.precision != "fp32":
         lines += rounding(manifest, settings)
+    activation = manifest.provenance.activation
+    if activation:
+        lines.append(
+            f"  note: sentence-transformers applies {activation} to the score; answers hold the score before it"
+        )
     if parity["packing"]:
         lines.append(
             f"  note: a sequence's logits move by up to {parity['packing']:.1e} with its neighbours in a batch"
@@ -63,12 +68,19 @@ def summary(manifest: Manifest, settings: ExportSettings) -> str:
     return "\n".join(lines)
 
 
+def answers(manifest: Manifest) -> str:
+    """What the model answers with."""
+    if manifest.task == "regression":
+        return f"one score, '{manifest.labels[0]}' (regression)"
+    return f"{len(manifest.labels)} labels ({manifest.task})"
+
+
 def rounding(manifest: Manifest, settings: ExportSettings) -> list[str]:
     """What the precision costs and wins, where that could be found out."""
     parity, precision = manifest.provenance.parity, manifest.precision
     size = sum((settings.output / name).stat().st_size for name in manifest.files if name.startswith(MODEL))
     kept = (
-        f"{parity['agreement']:.1%} of the compared inputs keep their labels; "
+        f"{parity['agreement']:.1%} of the compared inputs keep their {kept_part(manifest)}; "
         f"{size / 1e6:.1f} MB instead of {parity['fp32_bytes'] / 1e6:.1f}"
     )
     if precision != "int8":
@@ -79,6 +91,15 @@ def rounding(manifest: Manifest, settings: ExportSettings) -> list[str]:
     if speed < 1:
         lines.append("  note: int8 is slower than fp32 for this model on this machine; export it as fp32")
     return lines
+
+
+def kept_part(manifest: Manifest) -> str:
+    """What agreement compares, for a sentence."""
+    from attenuator.runtime.scores import AGREEING_DEVIATIONS  # ONNX Runtime, which --help does not need
+
+    if manifest.task == "regression":
+        return f"score within {AGREEING_DEVIATIONS:g} standard deviations"
+    return "labels"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -44,7 +44,9 @@ class EncoderConfig:
     norm: Literal["pre", "post"] = "pre"
     pooling: Literal["first", "mean"] = "mean"
     num_labels: int = 2
-    problem_type: Literal["single_label_classification", "multi_label_classification"] = "single_label_classification"
+    problem_type: Literal["single_label_classification", "multi_label_classification", "regression"] = (
+        "single_label_classification"
+    )
     id2label: dict[int, str] = field(default_factory=dict)
     max_tokens: int = 512
     type_vocab_size: int = 0

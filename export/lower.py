@@ -166,7 +166,7 @@ def write_half(traced: Traced, folder: Path) -> dict[str, float]:
 
     Returns:
         By name: the largest absolute difference of a logit that rounding the weights makes (`rounded_weights`) and the
-        share of rows that keep their labels (`agreement`), the bytes of the fp32 form (`fp32_bytes`), and for fp16 the
+        share of rows whose answers agree (`agreement`), the bytes of the fp32 form (`fp32_bytes`), and for fp16 the
         difference of the graph itself, run on the CPU without the operators (`fp16`).
 
     Raises:

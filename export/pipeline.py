@@ -66,7 +66,7 @@ def export(
     licence: str = "",
     progress: Progress = lambda step: None,
 ) -> Manifest:
-    """Turns a trained sequence classifier into a bundle, and checks that the bundle computes the same.
+    """Turns a trained sequence classifier or regressor into a bundle, and checks that it computes the same.
 
     The bundle appears under `output` whole or not at all; a bundle that is already there is replaced.
 
@@ -114,7 +114,12 @@ def export(
             loaded, classifier, Manifest.model_construct(**fields), staging, progress
         )
         fields["provenance"] = Provenance(
-            source=loaded.name, data=data, licence=licence, tools=tool_versions(), parity=parity
+            source=loaded.name,
+            data=data,
+            licence=licence,
+            activation=loaded.activation,
+            tools=tool_versions(),
+            parity=parity,
         )
         progress("load the bundle as the server will")
         manifest = finish(staging, fields)

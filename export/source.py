@@ -7,10 +7,11 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from torch import nn
 
+from attenuator.bundle import Task
 from attenuator.errors import ExportError
 from attenuator.export.architectures import Architecture, architecture_of, token_types
 from attenuator.export.checkpoint import load_model, read_model_type
@@ -23,7 +24,7 @@ __all__ = ["Source", "load"]
 
 @dataclass
 class Source:
-    """A trained classifier, ready to be exported.
+    """A trained sequence classifier or regressor, ready to be exported.
 
     Attributes:
         name: what provenance says: the folder's name, or `module.py:function`.
@@ -32,7 +33,8 @@ class Source:
         tokenizer: as the bundle will hold it.
         has_token_types: whether the graph takes `token_type_ids`.
         labels: in the order of the logits.
-        task: `single_label` or `multi_label`.
+        task: as the bundle will say.
+        activation: what the checkpoint asks sentence-transformers to apply to its score, such as `Sigmoid`, or empty.
         max_tokens: longest input the model and its tokenizer take.
         vocab_size: rows of the embedding table.
     """
@@ -43,7 +45,8 @@ class Source:
     tokenizer: BundleTokenizer
     has_token_types: bool
     labels: list[str]
-    task: Literal["single_label", "multi_label"]
+    task: Task
+    activation: str
     max_tokens: int
     vocab_size: int
 
@@ -123,9 +126,7 @@ def describe(name: str, loaded: Any, tokenizer: Any, labels: Any) -> Source:
         config.return_dict = True  # whatever the checkpoint says: the parts of a model read each other's fields
     if not architecture.blocks(model):
         raise ExportError("the model has no layers (num_hidden_layers is 0), must have at least 1")
-    problem = config.problem_type
-    if problem == "regression" or (config.num_labels == 1 and problem != "multi_label_classification"):
-        raise ExportError("the model is a regressor (one output, no classes); classifiers can be exported")
+    task = task_of(config)
     names = label_names(config, labels)
     held = bundle_tokenizer(tokenizer)
     vocab_size = config.vocab_size if isinstance(model, Encoder) else model.get_input_embeddings().num_embeddings
@@ -140,10 +141,35 @@ def describe(name: str, loaded: Any, tokenizer: Any, labels: Any) -> Source:
         tokenizer=held,
         has_token_types=token_types(model) > 1,
         labels=names,
-        task="multi_label" if problem == "multi_label_classification" else "single_label",
+        task=task,
+        activation=score_activation(config) if task == "regression" else "",
         max_tokens=min(architecture.max_tokens(config), held.max_tokens),
         vocab_size=vocab_size,
     )
+
+
+def task_of(config: Any) -> Task:
+    """What the logits mean; transformers too takes a single output for a regression unless the config says otherwise.
+
+    Raises:
+        ExportError: a regression with several outputs.
+    """
+    if config.problem_type == "multi_label_classification":
+        return "multi_label"
+    if config.problem_type == "regression" and config.num_labels != 1:
+        raise ExportError(
+            f"the model is a regression with {config.num_labels} outputs, must have one: export it with problem_type "
+            "'single_label_classification' or 'multi_label_classification' if its outputs are classes"
+        )
+    return "regression" if config.num_labels == 1 else "single_label"
+
+
+def score_activation(config: Any) -> str:
+    """What a config of sentence-transformers, old or new, asks to apply to a score; empty for the identity."""
+    stored = getattr(config, "sentence_transformers", None)
+    name = stored.get("activation_fn") if isinstance(stored, dict) else None
+    name = str(name or getattr(config, "sbert_ce_default_activation_function", None) or "").rpartition(".")[2]
+    return name if name.isidentifier() and name != "Identity" else ""
 
 
 def label_names(config: Any, labels: Any) -> list[str]:

@@ -18,6 +18,7 @@ from attenuator.ops import DOMAIN, OPERATORS
 from attenuator.precision import PRECISIONS, PrecisionName
 from attenuator.runtime import create
 from attenuator.runtime.batch import pack
+from attenuator.runtime.scores import agrees
 
 __all__ = ["TOLERANCE", "NodeCount", "agreement", "check", "count_nodes", "native", "parity", "timed"]
 
@@ -91,8 +92,8 @@ def parity(
 
     Returns:
         Largest absolute difference of a logit with the library and without it (`fallback`), the largest difference
-        between a sequence in the batch and alone (`packing`), the largest absolute logit, and the share of rows with
-        PyTorch's labels (`agreement`); and the graph's own logits, float32 `[B, labels]`.
+        between a sequence in the batch and alone (`packing`), the largest absolute logit, and the share of rows whose
+        answers agree with PyTorch's (`agreement`); and the graph's own logits, float32 `[B, labels]`.
 
     Raises:
         ExportError: a difference is above the tolerance, or the graph does not run.
@@ -153,10 +154,9 @@ def difference(form: str, logits: npt.NDArray[np.float32], sample: Sample, preci
 
 
 def agreement(sample: Sample, logits: npt.NDArray[np.float32]) -> float:
-    """Share of rows that get PyTorch's label, or all of PyTorch's labels; logits `[B, labels]`."""
-    if sample.manifest.task == "single_label":
-        return float((logits.argmax(axis=1) == sample.logits.argmax(axis=1)).mean())
-    return float(((logits >= 0) == (sample.logits >= 0)).all(axis=1).mean())
+    """Share of rows whose answer agrees with PyTorch's, as `runtime.scores.agrees` says; logits `[B, labels]`."""
+    manifest = sample.manifest
+    return float(agrees(logits, sample.logits, task=manifest.task, thresholds=manifest.thresholds).mean())
 
 
 def native(model_path: Path, sample: Sample) -> float:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, create_model
 from pydantic.json_schema import SkipJsonSchema
 
-from attenuator.bundle import BundleKnob
+from attenuator.bundle import BundleKnob, Task
 from attenuator.ops import KNOBS, SEQUENCE_OUTPUTS
 from attenuator.ops.knobs import whole_number
 from attenuator.ops.spec import SEED_HIGH
@@ -95,7 +95,7 @@ class Answer(BaseModel):
 
 
 class LabelScore(Answer):
-    """One label and its probability (softmax or, multi-label, sigmoid)."""
+    """One label and its probability (softmax or, multi-label, sigmoid); in a regression, the one score."""
 
     label: str
     score: float
@@ -104,8 +104,10 @@ class LabelScore(Answer):
 class Prediction(Answer):
     """What the model says about one input."""
 
-    label: str = Field(description="the label with the highest score")
-    score: float = Field(description="score of that label: softmax, or sigmoid for multi-label models")
+    label: str = Field(description="the label with the highest score; in a regression, the name of the score")
+    score: float = Field(
+        description="score of that label: softmax, sigmoid for multi-label models, or the plain number of a regression"
+    )
     labels: tuple[str, ...] | SkipJsonSchema[None] = Field(
         None, description="multi-label only: every label at or above its threshold"
     )
@@ -182,8 +184,12 @@ class ModelInfo(Answer):
     name: str = Field(description="the name that requests give in model")
     revision: str = Field(description="SHA-256 that names the bundle's exact content")
     device: str = Field("", description="where it runs; empty where the server does not say")
-    task: Literal["single_label", "multi_label"]
-    labels: tuple[str, ...] = Field(description="the labels, in the order of the logits")
+    task: Task = Field(
+        description="single_label: softmax; multi_label: sigmoid and thresholds; regression: one plain score"
+    )
+    labels: tuple[str, ...] = Field(
+        description="the labels, in the order of the logits; of a regression, the name of its score"
+    )
     max_tokens: int = Field(description="tokens of the longest input, special tokens included")
     knobs: tuple[KnobInfo, ...] = Field(description="the knobs that a request may set")
     calibration: dict[str, Any] | None = Field(

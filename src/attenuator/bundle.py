@@ -26,6 +26,7 @@ MAX_MANIFEST_BYTES = 4 * 2**20
 BLOCK_BYTES = 2**20
 INT32_HIGH = 2**31 - 1
 
+Task = Literal["single_label", "multi_label", "regression"]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 
@@ -68,11 +69,22 @@ class BundleKnob(Record):
 
 
 class Provenance(Record):
-    """Where the weights come from; what a person needs before using them."""
+    """Where the weights come from; what a person needs before using them.
+
+    Attributes:
+        source: the checkpoint's name.
+        data: what the model was trained on.
+        licence: of the weights.
+        activation: what the checkpoint asks its own library to apply to a score, such as `Sigmoid`; answers have the
+            score before it. Empty where it asks for nothing.
+        tools: versions of the packages that wrote the bundle.
+        parity: differences to the trained model by name, as export measured them.
+    """
 
     source: str
     data: str = ""
     licence: str = ""
+    activation: str = ""
     tools: dict[str, str] = {}
     parity: dict[str, float] = {}
 
@@ -83,8 +95,8 @@ class Manifest(Record):
     Attributes:
         name: what requests call the model.
         revision: SHA-256 over `files`, so that a revision names the exact content.
-        task: `single_label` (softmax) or `multi_label` (sigmoid).
-        labels: in the order of the logits.
+        task: `single_label` (softmax), `multi_label` (sigmoid) or `regression` (one output, answered as it is).
+        labels: in the order of the logits; `regression` has one, the name of its score.
         thresholds: multi-label only, one a label.
         max_tokens: longest input, special tokens included.
         position_offset: first position id (2 for RoBERTa).
@@ -102,7 +114,7 @@ class Manifest(Record):
     format_version: int
     name: Name
     revision: Sha256
-    task: Literal["single_label", "multi_label"]
+    task: Task
     labels: list[str] = Field(min_length=1)
     thresholds: list[Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]] = []
     max_tokens: int = Field(ge=1, le=INT32_HIGH)
@@ -148,6 +160,10 @@ class Manifest(Record):
                 raise ValueError(f"label {index} is {ascii(label)[:80]}, must have no control character")
         if len(set(self.labels)) != len(self.labels):
             raise ValueError("labels has a label twice, must be different labels")
+        if self.task == "regression" and len(self.labels) != 1:
+            raise ValueError(f"labels has {len(self.labels)} names, must have one: the task is regression")
+        if self.task == "regression" and self.thresholds:
+            raise ValueError("thresholds is set, must be empty: the task is regression")
         if self.task == "multi_label" and len(self.thresholds) != len(self.labels):
             raise ValueError(
                 f"thresholds has {len(self.thresholds)} values, must have one for each of {len(self.labels)} labels"

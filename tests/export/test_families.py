@@ -30,7 +30,7 @@ def test_equals_eager_pytorch_on_ragged_batches(
         batch = rows(manifest, lengths)
         wanted = eager_logits(checkpoint(name), manifest, batch)
         given = run(session, manifest, batch)["logits"]
-        assert np.ptp(wanted) > 0.1
+        assert np.ptp(wanted) > 0.1 or wanted.size == 1
         np.testing.assert_allclose(given, wanted, rtol=0, atol=2e-5 * max(1, np.abs(wanted).max()))
 
 

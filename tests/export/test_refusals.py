@@ -80,7 +80,7 @@ def test_unsupported_family_names_those_that_are(tmp_path: Path) -> None:
         ({"is_decoder": True}, "is a decoder"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
         ({"architectures": ["BertForMaskedLM"]}, "is a BertForMaskedLM, must be a sequence classifier"),
-        ({"problem_type": "regression"}, "is a regressor"),
+        ({"problem_type": "regression"}, "the model is a regression with 3 outputs, must have one"),
         ({"hidden_size": 64}, "hidden_size asks for 64, but bert.embeddings.LayerNorm.bias has 32"),
         ({"num_hidden_layers": 3}, "no trained weights for bert.encoder.layer.2"),
         ({"model_type": None}, "model family 'None'"),
@@ -109,11 +109,6 @@ def test_rotary_positions_that_depend_on_the_batch(tmp_path: Path) -> None:
     )
     folder = save(transformers.ModernBertForSequenceClassification(config), tmp_path / "rope")
     assert "rope_type is 'dynamic'" in refuse(folder, tmp_path)
-
-
-def test_a_single_output_is_a_regressor(tmp_path: Path) -> None:
-    folder = save(transformers.BertForSequenceClassification(bert(num_labels=1)), tmp_path / "one")
-    assert "is a regressor" in refuse(folder, tmp_path)
 
 
 def test_weights_without_a_trained_head(checkpoint: Get, tmp_path: Path) -> None:

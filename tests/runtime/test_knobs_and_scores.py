@@ -7,7 +7,7 @@ from attenuator.bundle import BundleKnob
 from attenuator.errors import InvalidRequest, KnobOutOfRange, UnknownField
 from attenuator.ops.knobs import check_seed, shown
 from attenuator.runtime import KnobTable
-from attenuator.runtime.scores import predict, sigmoid, softmax
+from attenuator.runtime.scores import agrees, predict, sigmoid, softmax
 
 TEXTS = {"unit": "", "doc": ""}
 HASHES = BundleKnob(name="num_hashes", dtype="int32", default=32, low=0, high=64, exact=0, accuracy="rises", **TEXTS)
@@ -96,3 +96,37 @@ def test_labels_at_their_threshold_count_and_ties_go_to_the_first() -> None:
     logits = np.array([0.0, 2.0, 1.0], dtype=np.float32)
     best = predict(logits, task="single_label", labels=["a", "b", "c"], thresholds=[])
     assert (best.label, best.score) == ("b", softmax(logits)[1])
+
+
+@pytest.mark.parametrize("logit", [-3.5, 0.0, 17.25, 3e38])
+def test_a_regression_answers_the_logit_itself(logit: float) -> None:
+    row = np.array([logit], dtype=np.float32)
+    found = predict(row, task="regression", labels=["similarity"], thresholds=[])
+    assert (found.label, found.score, found.labels) == ("similarity", float(row[0]), None)
+    assert (found.ranking, found.logits) == ([("similarity", float(row[0]))], [float(row[0])])
+
+
+def test_agreement_compares_labels_sets_and_scores() -> None:
+    exact = np.array([[0.0, 2.0], [1.0, 0.0]], dtype=np.float32)
+    other = np.array([[1.5, 2.0], [1.0, 1.5]], dtype=np.float32)
+    assert agrees(other, exact, task="single_label", thresholds=[]).tolist() == [True, False]
+    # sigmoid(1.5) is 0.82: above the threshold of the second label in both rows, below that of the first in all.
+    assert agrees(other, exact, task="multi_label", thresholds=[0.9, 0.1]).tolist() == [True, True]
+    assert agrees(other, exact, task="multi_label", thresholds=[0.7, 0.1]).tolist() == [False, True]
+    assert agrees(other, exact, task="multi_label", thresholds=[0.9, 0.6]).tolist() == [True, False]
+
+
+def test_scores_agree_within_a_tenth_of_their_standard_deviation() -> None:
+    exact = np.array([[-2.0], [2.0], [-2.0], [2.0]], dtype=np.float32)  # standard deviation 2
+    moved = exact + np.array([[0.19], [-0.19], [0.21], [np.nan]], dtype=np.float32)
+    assert agrees(moved, exact, task="regression", thresholds=[]).tolist() == [True, True, False, False]
+    alone = np.array([[0.3]], dtype=np.float32)
+    assert agrees(alone, alone, task="regression", thresholds=[]).tolist() == [True]
+    assert agrees(alone + 1e-3, alone, task="regression", thresholds=[]).tolist() == [False]
+
+
+def test_an_answer_that_is_not_a_number_agrees_with_nothing() -> None:
+    exact, broken = np.zeros((1, 2), dtype=np.float32), np.array([[0.0, np.nan]], dtype=np.float32)
+    for task, thresholds in (("single_label", []), ("multi_label", [0.9, 0.9])):
+        assert agrees(exact, exact, task=task, thresholds=thresholds).all()
+        assert not agrees(broken, exact, task=task, thresholds=thresholds).any()

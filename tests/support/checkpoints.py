@@ -85,6 +85,17 @@ CHECKPOINTS: dict[str, Checkpoint] = {
         ("softmax",),
         old_format=True,
     ),
+    # A cross-encoder as sentence-transformers saves it, and a regressor of transformers.
+    "bert-regression": Checkpoint(
+        bert(
+            num_labels=1,
+            id2label={0: "similarity"},
+            sentence_transformers={"activation_fn": "torch.nn.modules.activation.Sigmoid", "version": "5.0"},
+        )
+    ),
+    "roberta-regression": Checkpoint(
+        transformers.RobertaConfig(**SMALL | {"num_labels": 1, "problem_type": "regression"}), ("softmax",)
+    ),
     "distilbert-sinusoidal": Checkpoint(
         transformers.DistilBertConfig(**DISTIL | {"sinusoidal_pos_embds": True, "n_heads": 2, "activation": "relu"})
     ),

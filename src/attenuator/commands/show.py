@@ -43,6 +43,20 @@ def _labels(manifest: Manifest) -> str:
     return f"{len(manifest.labels)}: {shown}" + (f", and {rest} more" if rest > 0 else "")
 
 
+def _task(manifest: Manifest) -> str:
+    activation = manifest.provenance.activation
+    if manifest.task != "regression" or not activation:
+        return manifest.task
+    return f"regression; sentence-transformers applies {activation} to the score, answers hold the score before it"
+
+
+def _thresholds(manifest: Manifest) -> str:
+    if len(set(manifest.thresholds)) <= 1:
+        return "".join(f"{value:g} for every label" for value in manifest.thresholds[:1])
+    shown = [f"{label} {value:g}" for label, value in zip(manifest.labels, manifest.thresholds, strict=True)]
+    return ", ".join(shown[:LABELS_SHOWN]) + (", ..." if len(shown) > LABELS_SHOWN else "")
+
+
 def show(console: Console, report: Report) -> None:
     """Prints a report.
 
@@ -58,8 +72,9 @@ def show(console: Console, report: Report) -> None:
         console,
         {
             "revision": manifest.revision,
-            "task": manifest.task,
+            "task": _task(manifest),
             "labels": _labels(manifest),
+            "thresholds": _thresholds(manifest),
             "longest input": f"{manifest.max_tokens} tokens",
             "vocabulary": f"{manifest.vocab_size} tokens",
             "attention": f"{attention.operator} in {attention.layers} layers ({attributes})",

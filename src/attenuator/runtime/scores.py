@@ -1,10 +1,16 @@
 """From logits to labels and scores, in float64."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
+from attenuator.bundle import Task
+
+# Scores of a regression agree within this many standard deviations. Where 99 % of normal deviations stay below it, two
+# texts change their order in about 1.2 % of all pairs: as an agreement of 0.99 says of a balanced two-class model.
+AGREEING_DEVIATIONS = 0.1
 
 Floats = npt.NDArray[np.float64]
 
@@ -37,13 +43,25 @@ def sigmoid(logits: npt.ArrayLike) -> Floats:
     return np.where(values >= 0, 1.0 / (1.0 + small), small / (1.0 + small))
 
 
+def unchanged(logits: npt.ArrayLike) -> Floats:
+    """The logits as float64."""
+    return np.asarray(logits, dtype=np.float64)
+
+
+SCORES: dict[Task, Callable[[npt.ArrayLike], Floats]] = {
+    "single_label": softmax,
+    "multi_label": sigmoid,
+    "regression": unchanged,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class RowScores:
     """The answer for one input.
 
     Attributes:
-        label: the label with the highest score; the earlier one where two are equal.
-        score: its score.
+        label: the label with the highest score; the earlier one where two are equal. A regression has one label.
+        score: its score: a probability or, in a regression, the logit itself.
         labels: multi-label only: labels at or above their threshold, in the bundle's order; else None.
         ranking: every label with its score, highest first.
         logits: in the bundle's label order.
@@ -57,23 +75,57 @@ class RowScores:
 
 
 def predict(
-    logits: npt.NDArray[np.float32], *, task: str, labels: Sequence[str], thresholds: Sequence[float]
+    logits: npt.NDArray[np.float32], *, task: Task, labels: Sequence[str], thresholds: Sequence[float]
 ) -> RowScores:
     """Turns one row of logits into labels and scores.
 
     Args:
         logits: `[num_labels]`.
-        task: `single_label` (softmax) or `multi_label` (sigmoid).
+        task: `single_label` (softmax), `multi_label` (sigmoid) or `regression` (the logit itself).
         labels: the bundle's labels, in the order of the logits.
         thresholds: multi-label only, one a label.
 
     Returns:
         The prediction.
     """
-    scores = softmax(logits) if task == "single_label" else sigmoid(logits)
+    scores = SCORES[task](logits)
     order = np.argsort(-scores, kind="stable")
     chosen = None
     if task == "multi_label":
         chosen = [label for label, score, low in zip(labels, scores, thresholds, strict=True) if score >= low]
     ranking = [(labels[i], float(scores[i])) for i in order]
     return RowScores(ranking[0][0], ranking[0][1], chosen, ranking, [float(value) for value in logits])
+
+
+def agrees(
+    logits: npt.NDArray[np.float32],
+    exact: npt.NDArray[np.float32],
+    *,
+    task: Task,
+    thresholds: Sequence[float],
+) -> npt.NDArray[np.bool_]:
+    """Which answers agree with the exact ones.
+
+    They do where the label is the same (`single_label`), all labels at or above their threshold are the same
+    (`multi_label`), or the score lies within `AGREEING_DEVIATIONS` standard deviations, taken over the exact scores
+    given here (`regression`).
+
+    Args:
+        logits: `[B, num_labels]`.
+        exact: `[B, num_labels]`, at the exact value of every knob or from the trained model.
+        task: the bundle's.
+        thresholds: multi-label only, one a label.
+
+    Returns:
+        bool `[B]`; their mean is the agreement. Logits that are not finite agree with nothing.
+    """
+    finite = np.isfinite(logits).all(axis=-1)
+    if task == "single_label":
+        same = logits.argmax(axis=-1) == exact.argmax(axis=-1)
+    elif task == "multi_label":
+        lowest = np.asarray(thresholds)
+        same = ((sigmoid(logits) >= lowest) == (sigmoid(exact) >= lowest)).all(axis=-1)
+    else:
+        deviation = unchanged(exact).std(axis=0)
+        same = (np.abs(unchanged(logits) - exact) <= AGREEING_DEVIATIONS * deviation).all(axis=-1)
+    return np.asarray(finite & same)

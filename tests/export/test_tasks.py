@@ -1,0 +1,83 @@
+"""Regressions and cross-encoders: one output, answered as it is."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from checkpoints import CHECKPOINTS, reference
+from refusals import edit
+
+from attenuator.__main__ import main
+from attenuator.bundle import read_manifest
+from attenuator.export.source import score_activation, task_of
+from attenuator.runtime import Row, load
+
+Get = Callable[..., Path]
+
+
+@pytest.mark.parametrize(
+    ("name", "attention", "labels", "activation"),
+    [("bert-regression", "mca", ["similarity"], "Sigmoid"), ("roberta-regression", "softmax", ["LABEL_0"], "")],
+)
+def test_the_bundle_names_its_score(
+    name: str, attention: str, labels: list[str], activation: str, exported: Get
+) -> None:
+    manifest = read_manifest(exported(name, attention))
+    assert (manifest.task, manifest.labels, manifest.thresholds) == ("regression", labels, [])
+    assert manifest.provenance.activation == activation
+    assert manifest.provenance.parity["agreement"] == 1
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_a_pair_gets_the_score_that_transformers_computes(precision: str, exported: Get, checkpoint: Get) -> None:
+    model = load(exported("bert-regression", "mca", precision))
+    eager = reference(checkpoint("bert-regression"))
+    pairs = [("a film so bad", "it is good"), ("the quick fox", "42 tokens"), ("spaces", "the lazy dog jumps over")]
+    encoded = [model.encode(*pair) for pair in pairs]
+    assert all(item.type_ids.any() for item in encoded)
+    results = model.run([Row(item.token_ids, item.type_ids, model.knobs.exact()) for item in encoded])
+    answers = [model.predict(result.logits) for result in results]
+    expected = [float(eager(item.token_ids, item.type_ids)[0]) for item in encoded]
+    assert [answer.label for answer in answers] == ["similarity"] * 3
+    tolerance = {"fp32": 1e-4, "int8": 0.1}[precision] * max(map(abs, expected))
+    np.testing.assert_allclose([answer.score for answer in answers], expected, rtol=0, atol=tolerance)
+
+
+def test_a_single_output_is_a_regression_unless_it_is_a_class_of_its_own(checkpoint: Get) -> None:
+    config = CHECKPOINTS["bert"].config.__class__(num_labels=1)
+    assert task_of(config) == "regression"
+    config.problem_type = "multi_label_classification"
+    assert task_of(config) == "multi_label"
+
+
+@pytest.mark.parametrize(
+    ("fields", "activation"),
+    [
+        ({}, ""),
+        ({"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Tanh"}}, "Tanh"),
+        ({"sentence_transformers": {"version": "5.0"}}, ""),
+        ({"sentence_transformers": "Sigmoid"}, ""),
+        ({"sbert_ce_default_activation_function": "torch.nn.modules.activation.Sigmoid"}, "Sigmoid"),
+        ({"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}, ""),
+        ({"sbert_ce_default_activation_function": "a.b\x1b[31m"}, ""),
+        ({"sbert_ce_default_activation_function": 7}, ""),
+    ],
+)
+def test_activation_of_sentence_transformers_is_recorded(fields: dict[str, object], activation: str) -> None:
+    assert score_activation(CHECKPOINTS["bert"].config.__class__(**fields)) == activation
+
+
+def test_the_command_says_what_answers_hold(
+    checkpoint: Get, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = edit(checkpoint("bert-regression"), tmp_path / "edited")
+    words = ["export", str(folder), "--attention", "softmax", "--output", str(tmp_path / "b"), "--precision", "int8"]
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert "one score, 'similarity' (regression), up to 70 tokens" in said
+    assert "sentence-transformers applies Sigmoid to the score; answers hold the score before it" in said
+    assert "of the compared inputs keep their score within 0.1 standard deviations" in said
+    assert main(["inspect", str(tmp_path / "b")]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "regression; sentence-transformers applies Sigmoid to the score" in said
