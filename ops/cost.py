@@ -19,7 +19,7 @@ NS_PER_DENSE_MAC = 0.00981  # of a linear layer
 NS_PER_VALUE = 0.586  # that a node other than linear layers and operators writes
 NS_PER_ATTENTION_MAC = 0.00973  # of exact softmax attention
 
-Part = Literal["attention", "projection"]
+Part = Literal["attention", "projection", "rows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,10 @@ class NodeShape:
         num_heads: attention heads; 0 if the node is not attention.
         head_dim: channels of a head's queries and keys.
         value_dim: channels of a head's values.
-        channels: width of the rows before a value projection inside the node, else 0.
+        channels: width of the rows before a value projection inside the node, else 0; of a node that is not attention,
+            width of its first input's rows, 0 where it has no such rows.
         attributes: the node's attributes, the spec's defaults filled in.
+        layer: attention nodes before it in the graph.
     """
 
     operator: str
@@ -41,6 +43,7 @@ class NodeShape:
     value_dim: int
     channels: int
     attributes: Mapping[str, int | float | str]
+    layer: int = 0
 
     @property
     def window(self) -> int:
@@ -89,7 +92,8 @@ class LengthFacts:
         free_attention: speed-up of the whole model if attention cost nothing.
         layer_share: share of a full layer's multiply-adds that `OperatorCost.part` takes; None without a full layer.
         free_part: speed-up of the whole model if all that the knobs can spare cost nothing.
-        speedup: speed-up of the whole model over exact softmax attention, every knob at the bundle's default.
+        speedup: speed-up of the whole model by the operator's knobs at the bundle's defaults, over their exact values
+            (for what replaces attention: over exact softmax attention); all other knobs at their defaults.
     """
 
     tokens: int
@@ -125,7 +129,8 @@ class Outlook:
         knobs: its knobs, as the bundle has them.
         max_tokens: the longest sequence that the bundle takes.
         lengths: at least one length, ascending.
-        crossover: tokens from which the operator at the defaults is faster than exact softmax attention, or None.
+        crossover: tokens from which the operator at the defaults is faster than what `LengthFacts.speedup` is over, or
+            None.
     """
 
     operator: Operator
@@ -147,7 +152,8 @@ class OperatorCost(ABC):
     follows from shapes and knobs.
 
     Attributes:
-        part: what its knobs can spare: exact attention, or the value projection inside the node.
+        part: what its knobs can spare: exact attention, the value projection inside the node, or whatever is computed
+            of rows that do not go on.
         follows_text: whether the work depends on the text, so that no speed-up can be modelled.
     """
 
@@ -168,14 +174,34 @@ class OperatorCost(ABC):
         """Modelled time of the same; as a rule what exact attention takes for as many multiply-adds."""
         return NS_PER_ATTENTION_MAC * self.work(node, tokens, knobs)
 
+    def rows(self, node: NodeShape, tokens: int, knobs: Mapping[str, float]) -> int:
+        """Rows of a sequence that go on after the node: all of them, unless the operator selects.
+
+        Args:
+            node: its shape.
+            tokens: rows of the sequence before it.
+            knobs: value by knob name; a knob that is absent has its exact value.
+        """
+        return tokens
+
     def spared_macs(self, node: NodeShape, tokens: int) -> int:
-        """Multiply-adds of the exact node that the knobs can spare at most."""
+        """Multiply-adds of the exact node that the knobs can spare at most; rows are spared in other nodes."""
+        if self.part == "rows":
+            return 0
         return node.attention_macs(tokens) if self.part == "attention" else node.projection_macs(tokens)
 
     def spared_ns(self, node: NodeShape, tokens: int) -> float:
         """Modelled time of the same."""
         rate = NS_PER_ATTENTION_MAC if self.part == "attention" else NS_PER_DENSE_MAC
         return rate * self.spared_macs(node, tokens)
+
+    def summary(self, nodes: Sequence[NodeShape]) -> dict[str, str]:
+        """How a model uses the operator, for `attenuator inspect`: text by heading.
+
+        Args:
+            nodes: all nodes of the domain, each operator's own in the graph's order.
+        """
+        return {}
 
     def verdict(self, outlook: Outlook) -> list[str]:
         """Sentences that say whether the operator is worth using, from the modelled figures.

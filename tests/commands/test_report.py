@@ -10,7 +10,7 @@ from attenuator.bundle import Manifest, read_manifest
 from attenuator.commands.report import Measured, Report, measured_verdict, report_on, values_of
 from attenuator.commands.show import show
 from attenuator.ops.cost import NodeShape
-from attenuator.runtime.work import Work
+from attenuator.runtime.work import Stage, Work
 
 LENGTHS = [64, 1024]
 ATTRIBUTES: dict[str, int | float | str] = {"queries": "all", "window": 0, "hash_bits": 8, "estimator": "sampled"}
@@ -26,7 +26,7 @@ def manifest(bundles: dict[str, Path]) -> Manifest:
 
 
 def report_of(folder: Path, manifest: Manifest, nodes: list[NodeShape]) -> Report:
-    work = Work(operators=nodes, token_macs=10_000, token_values=500, layer_macs=5_000)
+    work = Work([Stage(operators=nodes, token_macs=10_000, token_values=500)], layer_macs=5_000)
     return report_on(folder, manifest, work, LENGTHS, {knob.name: values_of(knob) for knob in manifest.knobs})
 
 
@@ -48,8 +48,10 @@ def test_each_knob_varies_alone(bundles: dict[str, Path], manifest: Manifest) ->
         assert 1 < row.knobs["alpha"].limit < row.knobs["num_hashes"].limit
     assert report.crossover.keys() == {"num_hashes"}
     text = printed(report)
-    assert "What alpha can win, at num_hashes 32, modelled" in text
-    assert "What num_hashes can win, at alpha 0.2, modelled" in text
+    assert "What each knob can win, modelled" in text
+    assert "free projection  num_hashes 8" in text
+    assert "At the defaults (alpha 0.2, num_hashes 32) this model is modelled" in text
+    assert "num_hashes can win most: turn it first." in text
     assert "overtakes exact softmax attention" in text
     assert "even a free one wins at most" in text
 
@@ -59,7 +61,7 @@ def test_times_of_several_knobs_are_shown_knob_by_knob(bundles: dict[str, Path],
     times: dict[str, dict[float, float]] = {"alpha": {0.1: 3.0, 1.0: 2.0}, "num_hashes": {8: 1.0, 64: 5.0}}
     shares = {"value_flops": {"alpha": {0.1: 0.9, 1.0: 0.25}}}
     report.measured = [Measured(tokens=tokens, exact_ms=4.0, knob_ms=times, outputs=shares) for tokens in LENGTHS]
-    sentences = measured_verdict(report, Work(operators=[MCA, YOSO]))
+    sentences = measured_verdict(report, Work([Stage(operators=[MCA, YOSO])]))
     assert sentences[0].startswith("Measured here, alpha won at most 2.00x (1 at 1024 tokens)")
     assert "num_hashes is faster than exact softmax attention: 8 from 64 tokens, 64 at none of these" in sentences[-1]
     text = printed(report)

@@ -12,9 +12,9 @@ from attenuator.commands.cost import TimeModel
 from attenuator.errors import BundleError
 from attenuator.ops import DOMAIN, OPERATORS
 from attenuator.ops.cost import NodeShape, OperatorCost, costs_of
-from attenuator.runtime.cost import COSTS, CostModel
+from attenuator.runtime.cost import CostModel
 from attenuator.runtime.graph import Graph, Node, read_graph
-from attenuator.runtime.work import Work, count_work
+from attenuator.runtime.work import COSTS, Stage, Work, count_work
 
 D, HEADS, FFN, LABELS, VOCABULARY = 768, 12, 3072, 3, 50
 BY_KEY = {operator.key: operator for operator in OPERATORS}
@@ -201,7 +201,7 @@ def test_exact_nodes_beside_sampled_ones_cost_what_they_cost_alone() -> None:
     attributes: dict[str, int | float | str] = {"window": 64, "queries": "all"}
     local = NodeShape("softmax", 2, 8, 8, 0, attributes)
     sampled = NodeShape("mca", 2, 8, 8, 128, {"window": 0, "queries": "all", "estimator": "sampled"})
-    both, alone = CostModel(Work(operators=[local, sampled])), CostModel(Work(operators=[sampled]))
+    both, alone = CostModel(Work([Stage(operators=[local, sampled])])), CostModel(Work([Stage(operators=[sampled])]))
     assert both.predict(500, {"alpha": 0.5}) == alone.predict(500, {"alpha": 0.5}) + local.attention_macs(500)
 
 

@@ -30,7 +30,8 @@ KEPT_ATTRIBUTES = {attribute.name for attribute in BASELINE.attributes}
 
 
 def _has_baseline_inputs(operator: Operator) -> bool:
-    return {tensor.name for tensor in BASELINE.inputs} <= {tensor.name for tensor in operator.inputs}
+    required = {tensor.name for tensor in BASELINE.inputs if not tensor.optional}
+    return required <= {tensor.name for tensor in operator.inputs}
 
 
 REPLACED = {
@@ -59,7 +60,10 @@ def _baseline_node(data: memoryview) -> bytes:
     parts = []
     names = (_bytes(value) for number, value in fields(data) if number == NODE_INPUT)
     by_input = dict(zip((tensor.name for tensor in operator.inputs), names, strict=False))
-    parts += [content_field(NODE_INPUT, by_input[tensor.name]) for tensor in BASELINE.inputs]
+    inputs = [by_input.get(tensor.name, b"") for tensor in BASELINE.inputs]
+    while inputs and not inputs[-1]:
+        inputs.pop()
+    parts += [content_field(NODE_INPUT, name) for name in inputs]
     for number, value, encoded in encoded_fields(data):
         if number == NODE_ATTRIBUTE and isinstance(value, memoryview):
             kept = _text(value, ATTRIBUTE_NAME) in KEPT_ATTRIBUTES

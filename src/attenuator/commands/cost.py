@@ -8,10 +8,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from attenuator.ops.cost import NS_PER_DENSE_MAC, NS_PER_VALUE
-from attenuator.runtime.cost import COSTS
-from attenuator.runtime.work import Work
+from attenuator.runtime.work import COSTS, Stage, Work
 
 LONGEST = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A way to run a model.
+
+    Attributes:
+        knobs: value by knob name; a knob that is absent has its exact value.
+        softmax: keys of the operators that are replaced by exact softmax attention, or left out where they are no
+            attention.
+    """
+
+    knobs: Mapping[str, float]
+    softmax: frozenset[str] = frozenset()
+
+
+EXACT = Setting({}, frozenset(COSTS))  # exact softmax attention over every token
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,25 +40,19 @@ class TimeModel:
 
     work: Work
 
-    def rest_ns(self, tokens: int) -> float:
-        """Everything outside the nodes of the domain."""
-        return NS_PER_DENSE_MAC * self.work.dense_macs(tokens) + NS_PER_VALUE * tokens * self.work.token_values
-
-    def attention_ns(self, tokens: int) -> float:
-        """All attention nodes, as exact softmax attention, value projections not counted."""
-        return self.exact_nodes_ns(tokens) - NS_PER_DENSE_MAC * self.work.projection_macs(tokens)
-
-    def exact_nodes_ns(self, tokens: int) -> float:
-        """All nodes of the domain, as exact softmax attention, value projections inside them included."""
-        return sum(node.exact_ns(tokens) for node in self.work.operators)
-
-    def nodes_ns(self, tokens: int, knobs: Mapping[str, float]) -> float:
-        """All nodes of the domain as the model has them."""
-        return sum(COSTS[node.operator].ns(node, tokens, knobs) for node in self.work.operators)
+    def ns(self, tokens: int, setting: Setting) -> float:
+        """The whole model in some setting."""
+        stages = sum(_stage_ns(stage, stage.rows(tokens, setting.knobs), setting) for stage in self.work.stages)
+        return NS_PER_DENSE_MAC * self.work.sequence_macs + stages
 
     def exact_ns(self, tokens: int) -> float:
-        """The whole model with exact softmax attention."""
-        return self.rest_ns(tokens) + self.exact_nodes_ns(tokens)
+        """The whole model with exact softmax attention over every token."""
+        return self.ns(tokens, EXACT)
+
+    def attention_ns(self, tokens: int) -> float:
+        """All attention nodes, as exact softmax attention over every token, value projections not counted."""
+        nodes = sum(node.exact_ns(tokens) for node in self.work.operators)
+        return nodes - NS_PER_DENSE_MAC * self.work.projection_macs(tokens)
 
     def attention_share(self, tokens: int) -> float:
         """Share of the exact model's time that attention takes, value projections not counted."""
@@ -52,16 +62,23 @@ class TimeModel:
         """Speed-up of the whole model if attention cost nothing."""
         return self.exact_ns(tokens) / (self.exact_ns(tokens) - self.attention_ns(tokens))
 
-    def free_part(self, operator: str, tokens: int) -> float:
+    def free_part(self, operator: str, tokens: int, than: Setting = EXACT) -> float:
         """Speed-up of the whole model if the work that an operator's knobs can save cost nothing: an upper bound.
 
         Args:
             operator: its key.
             tokens: the length.
+            than: what it is compared with; exact softmax attention over every token.
         """
-        nodes = [node for node in self.work.operators if node.operator == operator]
-        spared = sum(COSTS[operator].spared_ns(node, tokens) for node in nodes)
-        return self.exact_ns(tokens) / (self.exact_ns(tokens) - spared)
+        ns, cost = self.ns(tokens, than), COSTS[operator]
+        spared = 0.0
+        for stage in self.work.stages:
+            rows = stage.rows(tokens, than.knobs)
+            if cost.part == "rows" and operator in {node.operator for node in stage.selections}:
+                spared += _stage_ns(stage, rows, than) - _stage_ns(stage, 1, than)
+            elif cost.part != "rows":
+                spared += sum(cost.spared_ns(node, rows) for node in stage.operators if node.operator == operator)
+        return ns / (ns - spared)
 
     def layer_share(self, operator: str, tokens: int) -> float | None:
         """Share of a full layer's multiply-adds that the operator's knobs can spare.
@@ -82,23 +99,42 @@ class TimeModel:
         layer = tokens * self.work.layer_macs + node.projection_macs(tokens) + node.attention_macs(tokens)
         return COSTS[operator].spared_macs(node, tokens) / layer
 
-    def speedup(self, tokens: int, knobs: Mapping[str, float]) -> float:
-        """Speed-up of the whole model at some knobs over exact softmax attention; below 1 it is slower."""
-        return self.exact_ns(tokens) / (self.rest_ns(tokens) + self.nodes_ns(tokens, knobs))
+    def speedup(self, tokens: int, knobs: Mapping[str, float], than: Setting = EXACT) -> float:
+        """Speed-up of the whole model at some knobs; below 1 it is slower.
 
-    def crossover(self, knobs: Mapping[str, float]) -> int | None:
-        """Shortest length from which the model at some knobs is faster than with exact softmax attention.
+        Args:
+            tokens: the length.
+            knobs: value by knob name.
+            than: what it is compared with; exact softmax attention over every token.
+        """
+        return self.ns(tokens, than) / self.ns(tokens, Setting(knobs))
+
+    def crossover(self, knobs: Mapping[str, float], than: Setting = EXACT) -> int | None:
+        """Shortest length from which the model at some knobs is faster.
+
+        Args:
+            knobs: value by knob name.
+            than: what it is compared with; exact softmax attention over every token.
 
         Returns:
             Tokens, or None where it is slower at every length up to `LONGEST`.
         """
         low, high = 1, LONGEST
-        if self.nodes_ns(high, knobs) >= self.exact_nodes_ns(high):
+        if self.speedup(high, knobs, than) <= 1:
             return None
         while low < high:
             middle = (low + high) // 2
-            if self.nodes_ns(middle, knobs) < self.exact_nodes_ns(middle):
+            if self.speedup(middle, knobs, than) > 1:
                 high = middle
             else:
                 low = middle + 1
         return low
+
+
+def _stage_ns(stage: Stage, rows: int, setting: Setting) -> float:
+    """Everything that is computed of as many rows, linear layers of whole sequences aside."""
+    ns = rows * (NS_PER_DENSE_MAC * stage.token_macs + NS_PER_VALUE * stage.token_values)
+    for node in stage.operators:
+        exact = node.operator in setting.softmax
+        ns += node.exact_ns(rows) if exact else COSTS[node.operator].ns(node, rows, setting.knobs)
+    return ns

@@ -20,6 +20,7 @@ from attenuator.commands.report import ByKnob, Measured
 from attenuator.errors import InvalidRequest
 from attenuator.ops import OPERATORS, SEQUENCE_OUTPUTS
 from attenuator.ops.knobs import KnobValue
+from attenuator.ops.spec import Operator
 from attenuator.runtime import Model, Row, create, load
 from attenuator.runtime.batch import pack
 
@@ -30,6 +31,7 @@ Ids = npt.NDArray[np.int64]
 Run = Callable[[], Mapping[str, npt.NDArray[Any]]]
 Setting = tuple[str, float]  # a knob and its value, all others at their defaults; or one of these two:
 EXACT, OWN = ("exact softmax attention", 0.0), ("the bundle's own attention", 0.0)
+BASE = "all but "  # before a knob's name: that one exact, all others at their defaults
 
 
 @contextmanager
@@ -83,6 +85,10 @@ def _output_of(results: Mapping[Setting, Mapping[str, npt.NDArray[Any]]], name: 
     return lambda setting: float(results[setting][name][0])
 
 
+def _knobs_of(operator: Operator) -> set[str]:
+    return {knob.name for knob in operator.knobs}
+
+
 class _Timer:
     """The sessions of a bundle and of its baseline, and the runs to time at one length."""
 
@@ -104,6 +110,10 @@ class _Timer:
         if self._replaced and not rows:
             runs[OWN] = self._run(self._own, ids, {})
         for name, each in values.items():
+            if len(rows) > 1:
+                replaced = has_replaced(operator.name for operator in OPERATORS if name in _knobs_of(operator))
+                session = self._baseline if replaced else self._own
+                runs[BASE + name, 0.0] = self._run(session, ids, knobs.defaults() | {name: knobs.exact()[name]})
             for value in each:
                 typed = int(value) if rows[name].dtype == "int32" else value
                 runs[name, value] = self._run(self._own, ids, knobs.defaults() | {name: typed})
@@ -153,6 +163,7 @@ def measure(
                 Measured(
                     tokens=tokens,
                     exact_ms=best[EXACT],
+                    base_ms={name: best[BASE + name, 0.0] for name in values if (BASE + name, 0.0) in best},
                     own_ms=best.get(OWN),
                     knob_ms=_by_knob(values, best.__getitem__),
                     outputs={name: _by_knob(values, _output_of(results, name)) for name in outputs},

@@ -1,17 +1,16 @@
 """What `attenuator inspect` reports, as data: one object that `--json` writes and `show` prints."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
 from attenuator.bundle import MANIFEST, BundleKnob, Manifest
-from attenuator.commands.cost import TimeModel
+from attenuator.commands.cost import Setting, TimeModel
 from attenuator.ops import OPERATORS
 from attenuator.ops.cost import RATES_MACHINE, LengthFacts, Outlook
 from attenuator.ops.spec import Operator
-from attenuator.runtime.cost import COSTS
-from attenuator.runtime.work import Work
+from attenuator.runtime.work import COSTS, Work
 
 SHORTEST_LENGTH, LENGTHS_SHOWN = 32, 8
 # As multiples of the knob's default.
@@ -26,8 +25,8 @@ class KnobRow(BaseModel):
     Attributes:
         layer_share: share of a full layer's multiply-adds that it can spare, or None where the model has no such layer.
         limit: speed-up of the whole model if all that it can spare cost nothing.
-        speedups: by its value, speed-up of the whole model over exact softmax attention; empty where that depends on
-            the text.
+        speedups: by its value, speed-up of the whole model over the knob's exact value (over exact softmax attention,
+            where its operator replaces that); empty where that depends on the text.
     """
 
     layer_share: float | None
@@ -56,7 +55,9 @@ class Measured(BaseModel):
 
     Attributes:
         tokens: the length.
-        exact_ms: the whole model with exact softmax attention.
+        exact_ms: the whole model with exact softmax attention over every token.
+        base_ms: by knob, the whole model with all other knobs at their defaults, and this one at its exact value or,
+            where its operator replaces exact softmax attention, with that.
         own_ms: a bundle without knobs whose attention is another one; else None.
         knob_ms: the whole model by knob and its value, all other knobs at their defaults.
         outputs: by further output of the graph, its value by knob and the knob's value.
@@ -64,9 +65,14 @@ class Measured(BaseModel):
 
     tokens: int
     exact_ms: float
+    base_ms: dict[str, float] = {}
     own_ms: float | None = None
     knob_ms: ByKnob = {}
     outputs: dict[str, ByKnob] = {}
+
+    def base_of(self, knob: str) -> float:
+        """What the times over a knob are compared with; with one knob, exact softmax attention."""
+        return self.base_ms.get(knob, self.exact_ms)
 
 
 class Report(BaseModel):
@@ -78,10 +84,11 @@ class Report(BaseModel):
         files: bytes by file name.
         parameters: weights, by count.
         nodes: nodes of the domain by operator.
+        uses: how the model uses a knob: text by heading, by knob name.
         modelled_on: the machine whose rates the time model uses.
         modelled: one row per length.
-        parts: by knob name, what it can spare: `attention` or `projection`.
-        crossover: by knob and its value, tokens from which the model is faster than with exact softmax attention;
+        parts: by knob name, what it can spare: `attention`, `projection` or `rows`.
+        crossover: by knob and its value, tokens from which the model is faster than what `KnobRow.speedups` are over;
             nothing for a knob whose work depends on the text.
         measured: one row per length, where timing was asked for.
         verdict: what follows, in sentences.
@@ -94,6 +101,7 @@ class Report(BaseModel):
     files: dict[str, int]
     parameters: int
     nodes: dict[str, int]
+    uses: dict[str, dict[str, str]] = {}
     modelled_on: str
     modelled: list[Row]
     parts: dict[str, str] = {}
@@ -132,21 +140,32 @@ class _Modelled:
         self.defaults = {knob.name: knob.default for knob in manifest.knobs}
         self.owners = {knob.name: owners(work, knob.name) for knob in manifest.knobs}
 
+    def without(self, names: Collection[str], operators: Iterable[Operator]) -> Setting:
+        """What some knobs are compared with: their operators exact, all other knobs at their defaults."""
+        knobs = {name: value for name, value in self.defaults.items() if name not in names}
+        return Setting(knobs, frozenset(operator.key for operator in operators))
+
     def values(self, knob: BundleKnob, values: Sequence[float]) -> list[float]:
         """The values whose speed-up can be modelled: all but the exact one; none if the work depends on the text."""
         if any(COSTS[operator.key].follows_text for operator in self.owners[knob.name]):
             return []
         return [value for value in values if value != knob.exact]
 
+    def limit(self, name: str, tokens: int) -> float:
+        """The most that a knob can win at a length, 1 where the model has no such operator."""
+        than = self.without([name], self.owners[name])
+        return max((self.model.free_part(each.key, tokens, than) for each in self.owners[name]), default=1.0)
+
     def row(self, tokens: int, values: Mapping[str, Sequence[float]]) -> Row:
         knobs = {}
         for name, operators in self.owners.items():
             if operators:
+                than = self.without([name], operators)
                 knobs[name] = KnobRow(
                     layer_share=self.model.layer_share(operators[0].key, tokens),
-                    limit=max(self.model.free_part(operator.key, tokens) for operator in operators),
+                    limit=self.limit(name, tokens),
                     speedups={
-                        value: self.model.speedup(tokens, self.defaults | {name: value}) for value in values[name]
+                        value: self.model.speedup(tokens, self.defaults | {name: value}, than) for value in values[name]
                     },
                 )
         return Row(
@@ -156,21 +175,27 @@ class _Modelled:
             knobs=knobs,
         )
 
+    def uses(self, name: str) -> dict[str, str]:
+        """How the model uses a knob, as its operators put it."""
+        nodes = self.work.operators
+        parts = [COSTS[operator.key].summary(nodes) for operator in self.owners[name]]
+        return {heading: text for part in parts for heading, text in part.items()}
+
     def outlook(self, operator: Operator) -> Outlook:
-        names = {knob.name for knob in operator.knobs}
+        knobs = [knob for knob in self.manifest.knobs if knob.name in {own.name for own in operator.knobs}]
+        than = self.without([knob.name for knob in knobs], [operator])
         lengths = [
             LengthFacts(
                 tokens=tokens,
                 attention_share=self.model.attention_share(tokens),
                 free_attention=self.model.free_attention(tokens),
                 layer_share=self.model.layer_share(operator.key, tokens),
-                free_part=self.model.free_part(operator.key, tokens),
-                speedup=self.model.speedup(tokens, self.defaults),
+                free_part=self.model.free_part(operator.key, tokens, than),
+                speedup=self.model.speedup(tokens, self.defaults, than),
             )
             for tokens in self.lengths
         ]
-        knobs = [knob for knob in self.manifest.knobs if knob.name in names]
-        crossover = self.model.crossover(self.defaults)
+        crossover = self.model.crossover(self.defaults, than)
         return Outlook(operator, knobs, self.manifest.max_tokens, lengths, crossover)
 
     def verdict(self) -> list[str]:
@@ -178,7 +203,22 @@ class _Modelled:
         attention = [self.manifest.attention.operator]
         keys = {operator.key for operators in self.owners.values() for operator in operators} or set(attention)
         operators = [operator for operator in OPERATORS if operator.key in keys]
-        return [line for operator in operators for line in COSTS[operator.key].verdict(self.outlook(operator))]
+        lines = [line for operator in operators for line in COSTS[operator.key].verdict(self.outlook(operator))]
+        return [*self.together(), *lines]
+
+    def together(self) -> list[str]:
+        """What several knobs win together, and which of them most."""
+        if len(self.defaults) < 2:
+            return []
+        setting = ", ".join(f"{name} {value:g}" for name, value in self.defaults.items())
+        first, last = self.lengths[0], self.lengths[-1]
+        gains = [f"{self.model.speedup(tokens, self.defaults):.2f}x" for tokens in (first, last)]
+        limits = {name: max(self.limit(name, tokens) for tokens in self.lengths) for name in self.defaults}
+        return [
+            f"At the defaults ({setting}) this model is modelled {gains[0]} as fast at {first} tokens, and {gains[1]} "
+            f"at {last}, as with exact softmax attention over every token.",
+            f"{max(limits, key=lambda name: limits[name])} can win most: turn it first.",
+        ]
 
 
 def report_on(
@@ -201,11 +241,17 @@ def report_on(
         files={name: (folder / name).stat().st_size for name in sorted([*manifest.files, MANIFEST])},
         parameters=work.parameters,
         nodes=work.nodes,
+        uses={knob.name: modelled.uses(knob.name) for knob in manifest.knobs},
         modelled_on=RATES_MACHINE,
         modelled=[modelled.row(tokens, shown) for tokens in lengths],
         parts={name: COSTS[operators[0].key].part for name, operators in modelled.owners.items() if operators},
         crossover={
-            name: {value: modelled.model.crossover(modelled.defaults | {name: value}) for value in each}
+            name: {
+                value: modelled.model.crossover(
+                    modelled.defaults | {name: value}, modelled.without([name], modelled.owners[name])
+                )
+                for value in each
+            }
             for name, each in shown.items()
             if each
         },
@@ -218,7 +264,7 @@ def measured_verdict(report: Report, work: Work) -> list[str]:
     sentences = []
     for name in report.measured[0].knob_ms if report.measured else ():
         gains = {
-            value: {row.tokens: row.exact_ms / row.knob_ms[name][value] for row in report.measured}
+            value: {row.tokens: row.base_of(name) / row.knob_ms[name][value] for row in report.measured}
             for value in report.measured[0].knob_ms[name]
         }
         operators = owners(work, name)

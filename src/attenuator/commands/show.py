@@ -1,5 +1,7 @@
 """Prints a report for people."""
 
+from typing import NamedTuple
+
 from rich.console import Console
 from rich.table import Table
 
@@ -96,11 +98,10 @@ def show(console: Console, report: Report) -> None:
         _pairs(
             console,
             {
-                "values": f"{whole}, {knob.low:g} to {knob.high:g} ({knob.unit})",
-                "default": f"{knob.default:g}",
-                "exact value": f"{knob.exact:g}",
-                "accuracy": f"{knob.accuracy} as it grows",
+                "values": f"{whole}, {knob.low:g} to {knob.high:g} ({knob.unit}); accuracy {knob.accuracy} as it grows",
+                "default": f"{knob.default:g}; exact value {knob.exact:g}",
                 "what it does": knob.doc,
+                **report.uses.get(knob.name, {}),
             },
         )
     _modelled(console, report)
@@ -118,43 +119,59 @@ def _others(report: Report, knob: str) -> str:
 
 
 def _modelled(console: Console, report: Report) -> None:
-    """What the time model says, labelled as modelled: one table per knob."""
-    where = "modelled (whole model, one sequence, one core)"
-    if not report.parts:
-        _head(console, f"What a faster attention can win, {where}")
-        table = _table("tokens", "attention's share", "free attention")
-        for row in report.modelled:
-            table.add_row(str(row.tokens), f"{row.attention_share:.0%}", f"{row.free_attention:.2f}x")
-        console.print(table)
-    for name in report.parts:
-        _head(console, f"What {name} can win{_others(report, name)}, {where}")
-        console.print(_knob_table(report, name))
+    """What the time model says, labelled as modelled."""
+    names = list(report.parts)
+    what = {0: "a faster attention", 1: "".join(names)}.get(len(names), "each knob")
+    _head(console, f"What {what} can win, modelled (whole model, one sequence, one core)")
+    console.print(_modelled_table(report))
+    against = "the same model with exact softmax attention"
+    if len(names) > 1:
+        against = "the same model with that knob exact, the other knobs at their defaults"
     console.print(
-        "Speed-ups are against the same model with exact softmax attention. 'free' is the speed-up if that part cost "
-        "nothing: no knob can exceed it. All are modelled from the model's shapes with rates measured on "
-        f"{report.modelled_on}; --measure times this bundle here.",
+        f"Speed-ups are against {against}. 'free' is the speed-up if that part cost nothing: no knob that spares it "
+        f"can exceed it. All are modelled from the model's shapes with rates measured on {report.modelled_on}; "
+        "--measure times this bundle here.",
         style="dim",
     )
 
 
-def _knob_table(report: Report, name: str) -> Table:
-    """What one knob can win, over lengths and its values."""
-    crossover, part = report.crossover.get(name, {}), report.parts[name]
-    columns = ["tokens", "attention's share", "free attention"]
-    if part != "attention":
-        columns += [f"{part}, of a layer", f"free {part}"]
-    table = _table(*columns, *(f"at {value:g}" for value in crossover))
-    for row in report.modelled:
-        cells = [str(row.tokens), f"{row.attention_share:.0%}", f"{row.free_attention:.2f}x"]
-        knob = row.knobs[name]
-        if part != "attention":
-            cells += ["-" if knob.layer_share is None else f"{knob.layer_share:.1%}", f"{knob.limit:.3f}x"]
-        table.add_row(*cells, *(f"{knob.speedups[value]:.2f}x" for value in crossover))
-    if crossover:
-        blank = [""] * (len(columns) - 1)
-        starts = ("never" if start is None else str(start) for start in crossover.values())
-        table.add_row("faster from", *blank, *starts)
+class _Column(NamedTuple):
+    """A column of the table of what knobs can win: its head, a cell for each length, and what stands below them."""
+
+    head: str
+    cells: list[str]
+    below: str = ""
+
+
+def _modelled_table(report: Report) -> Table:
+    """What the knobs can win, over lengths and their values: each knob varies alone."""
+    columns = []
+    if set(report.parts.values()) != {"rows"}:
+        columns.append(_Column("attention's share", [f"{row.attention_share:.0%}" for row in report.modelled]))
+        columns.append(_Column("free attention", [f"{row.free_attention:.2f}x" for row in report.modelled]))
+    for name in report.parts:
+        columns += _knob_columns(report, name)
+    table = _table("tokens", *(column.head for column in columns))
+    for index, row in enumerate(report.modelled):
+        table.add_row(str(row.tokens), *(column.cells[index] for column in columns))
+    if any(column.below for column in columns):
+        table.add_row("faster from", *(column.below for column in columns))
     return table
+
+
+def _knob_columns(report: Report, name: str) -> list[_Column]:
+    alone, part = len(report.parts) == 1, report.parts[name]
+    rows = [row.knobs[name] for row in report.modelled]
+    columns = []
+    if part == "projection":
+        if alone:
+            shares = ["-" if row.layer_share is None else f"{row.layer_share:.1%}" for row in rows]
+            columns.append(_Column(f"{part}, of a layer", shares))
+        columns.append(_Column(f"free {part}", [f"{row.limit:.3f}x" for row in rows]))
+    for value, start in report.crossover.get(name, {}).items():
+        cells = [f"{row.speedups[value]:.2f}x" for row in rows]
+        columns.append(_Column(f"{'at' if alone else name} {value:g}", cells, "never" if start is None else str(start)))
+    return columns
 
 
 def _measured(console: Console, report: Report) -> None:
@@ -171,10 +188,13 @@ def _measured(console: Console, report: Report) -> None:
         console.print(table)
     for name, times in first.knob_ms.items():
         _head(console, f"Measured here over {name}{_others(report, name)}, ms (speed-up): {how}")
-        table = _table("tokens", "exact softmax", *(f"at {value:g}" for value in times))
+        table = _table(
+            "tokens", f"{name} exact" if first.base_ms else "exact softmax", *(f"at {value:g}" for value in times)
+        )
         for row in report.measured:
-            cells = [f"{ms:.3g} ({row.exact_ms / ms:.2f}x)" for ms in row.knob_ms[name].values()]
-            table.add_row(str(row.tokens), f"{row.exact_ms:.3g}", *cells)
+            base = row.base_of(name)
+            cells = [f"{ms:.3g} ({base / ms:.2f}x)" for ms in row.knob_ms[name].values()]
+            table.add_row(str(row.tokens), f"{base:.3g}", *cells)
         console.print(table)
     for output, by_knob in first.outputs.items():
         for name, values in by_knob.items():

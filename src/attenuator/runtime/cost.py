@@ -2,18 +2,16 @@
 
     cost(n, knobs) = linear layers + sum over the domain's nodes of what `ops/<operator>/cost.py` says
 
+both of as many rows as the selections before them leave of the sequence.
+
 Good to about a factor of two against time, which is what admission, batching and lanes need; never part of an answer.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from attenuator.ops import OPERATORS
-from attenuator.ops.cost import costs_of
 from attenuator.runtime.graph import Graph
-from attenuator.runtime.work import Work, count_work
-
-COSTS = costs_of(OPERATORS)  # by the operator's key; fails where an operator has none
+from attenuator.runtime.work import COSTS, Work, count_work
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +29,17 @@ class CostModel:
 
         Args:
             tokens: its length.
-            knobs: value by knob name.
+            knobs: value by knob name; a knob that is absent has its exact value.
 
         Returns:
             Multiply-adds, at least 1.
         """
-        operators = sum(COSTS[node.operator].work(node, tokens, knobs) for node in self.work.operators)
-        return max(1.0, self.work.dense_macs(tokens) + operators)
+        macs: float = self.work.sequence_macs
+        for stage in self.work.stages:
+            rows = stage.rows(tokens, knobs)
+            macs += rows * stage.token_macs
+            macs += sum(COSTS[node.operator].work(node, rows, knobs) for node in stage.operators)
+        return max(1.0, macs)
 
 
 def cost_model(graph: Graph) -> CostModel:

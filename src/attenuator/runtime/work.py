@@ -1,19 +1,23 @@
 """Counts a model's work from its graph: multiply-adds per token, per sequence, and in attention.
 
 A tensor has one row per token (`T`), one per sequence (`B`), or is constant; which, follows from the graph inputs and
-is carried along the nodes. Linear layers are the MatMul and Gemm nodes with a constant weight.
+is carried along the nodes. Linear layers are the MatMul and Gemm nodes with a constant weight. Where operators select
+rows, the tensors behind them have fewer: what is computed of the same rows is counted together, as one `Stage`.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import Enum
 
 from attenuator.errors import BundleError
 from attenuator.ops import DOMAIN, OPERATORS
-from attenuator.ops.cost import NodeShape
-from attenuator.ops.spec import Operator
+from attenuator.ops.cost import NodeShape, costs_of
+from attenuator.ops.spec import Operator, Tensor
 from attenuator.runtime.graph import Graph, Node
 
+COSTS = costs_of(OPERATORS)  # by the operator's key; fails where an operator has none
+EXACT: Mapping[str, float] = {}  # a knob that is absent has its exact value
 TOKEN_INPUTS = {"input_ids", "position_ids", "token_type_ids"}
 LINEAR = {"MatMul", "Gemm", "MatMulInteger"}
 # Operators whose output describes a shape and has no rows of the batch.
@@ -22,12 +26,32 @@ BY_NAME = {operator.name: operator for operator in OPERATORS}
 ATTRIBUTE_TYPES: dict[str, type | tuple[type, ...]] = {"int": int, "float": (float, int), "string": str}
 
 
-class Rows(IntEnum):
-    """What a tensor has rows of."""
+@dataclass(slots=True)
+class Stage:
+    """What a model computes of the rows that the same selections leave of a sequence.
 
-    CONSTANT = 0
-    SEQUENCE = 1
-    TOKEN = 2
+    Attributes:
+        selections: the nodes that select, in order; empty for what is computed of every token.
+        operators: nodes of the domain, in order.
+        token_macs: multiply-adds of linear layers per row, value projections inside attention nodes apart.
+        token_values: values that all other nodes write per row.
+    """
+
+    selections: tuple[NodeShape, ...] = ()
+    operators: list[NodeShape] = field(default_factory=list)
+    token_macs: int = 0
+    token_values: int = 0
+
+    def rows(self, tokens: int, knobs: Mapping[str, float] = EXACT) -> int:
+        """Rows of a sequence of that many tokens.
+
+        Args:
+            tokens: its length.
+            knobs: value by knob name; a knob that is absent has its exact value.
+        """
+        for node in self.selections:
+            tokens = COSTS[node.operator].rows(node, tokens, knobs)
+        return tokens
 
 
 @dataclass(slots=True)
@@ -35,44 +59,67 @@ class Work:
     """A model's work.
 
     Attributes:
-        operators: its nodes of the domain, in order.
-        token_macs: multiply-adds of linear layers per token, value projections inside attention nodes apart.
+        stages: what is computed of every token, then of the rows that selections leave.
         sequence_macs: multiply-adds of linear layers per sequence.
-        token_values: values that all other nodes write per token.
         layer_macs: multiply-adds of one full layer's linear layers per token, a value projection inside its attention
             node apart; 0 where the model has but one layer.
         nodes: nodes of the domain by operator name.
         parameters: weights by element count.
     """
 
-    operators: list[NodeShape] = field(default_factory=list)
-    token_macs: int = 0
+    stages: list[Stage] = field(default_factory=lambda: [Stage()])
     sequence_macs: int = 0
-    token_values: int = 0
     layer_macs: int = 0
     nodes: dict[str, int] = field(default_factory=dict)
     parameters: int = 0
+
+    @property
+    def operators(self) -> list[NodeShape]:
+        """The nodes of the domain, in order within a stage."""
+        return [node for stage in self.stages for node in stage.operators]
 
     @property
     def attention(self) -> list[NodeShape]:
         """The attention nodes, in order."""
         return [node for node in self.operators if node.num_heads]
 
-    def dense_macs(self, tokens: int) -> int:
+    @property
+    def token_macs(self) -> int:
+        """Multiply-adds of linear layers per token where every token goes on."""
+        return sum(stage.token_macs for stage in self.stages)
+
+    @property
+    def token_values(self) -> int:
+        """Values that nodes other than linear layers and operators write per token where every token goes on."""
+        return sum(stage.token_values for stage in self.stages)
+
+    def dense_macs(self, tokens: int, knobs: Mapping[str, float] = EXACT) -> int:
         """Multiply-adds outside attention for one sequence."""
-        return tokens * self.token_macs + self.sequence_macs
+        return self.sequence_macs + sum(stage.rows(tokens, knobs) * stage.token_macs for stage in self.stages)
 
     def attention_macs(self, tokens: int) -> int:
-        """Multiply-adds of all attention nodes, were they exact softmax attention."""
+        """Multiply-adds of all attention nodes, were they exact softmax attention over every token."""
         return sum(node.attention_macs(tokens) for node in self.attention)
 
     def projection_macs(self, tokens: int) -> int:
-        """Multiply-adds of the value projections inside attention nodes, were they exact."""
+        """Multiply-adds of the value projections inside attention nodes, were they exact and of every token."""
         return sum(node.projection_macs(tokens) for node in self.attention)
 
 
-# First axis of a node's first output, as its spec names it.
-ROWS_OF_AXIS = {"T": Rows.TOKEN, "B": Rows.SEQUENCE}
+class _Other(Enum):
+    """What a tensor has rows of if not of tokens, which a `Stage` stands for."""
+
+    CONSTANT = 0
+    SEQUENCE = 1
+
+
+_Rows = _Other | Stage
+BOUNDARIES = "B + 1"  # first axis, in a spec, of a tensor that says where each sequence's rows begin
+
+
+def _order(rows: _Rows) -> tuple[int, int]:
+    """Sorts kinds of rows by how many there are: selected rows that meet all tokens are put back among them."""
+    return (2, -len(rows.selections)) if isinstance(rows, Stage) else (rows.value, 0)
 
 
 class _Counter:
@@ -80,56 +127,81 @@ class _Counter:
 
     def __init__(self, graph: Graph) -> None:
         self.work = Work()
+        [self._every] = self.work.stages
         self.constants = dict(graph.shapes)
         self.widths: dict[str, int] = {}
         self._between = self._layers = 0
-        self.rows = dict.fromkeys(graph.shapes, Rows.CONSTANT) | dict.fromkeys(TOKEN_INPUTS, Rows.TOKEN)
+        self.rows: dict[str, _Rows] = dict.fromkeys(graph.shapes, _Other.CONSTANT)
+        self.rows |= dict.fromkeys(TOKEN_INPUTS, self._every)
+        # What a tensor of boundaries bounds; one that no operator writes is a graph input and bounds all tokens.
+        self._bounded: dict[str, Stage] = {}
         # A value that no node writes and that is not a weight is a graph input: per token, or else per sequence.
         written = {name for node in graph.nodes for name in node.outputs}
         for name in {name for node in graph.nodes for name in node.inputs} - written - set(self.rows) - {""}:
-            self.rows[name] = Rows.SEQUENCE
+            self.rows[name] = _Other.SEQUENCE
 
     def count(self, node: Node) -> None:
-        rows = self._rows(node)
+        rows = _Other.CONSTANT if node.op_type in SHAPE_ONLY else self._rows(node)
         for output in node.outputs:
             self.rows[output] = rows
-        if rows is Rows.CONSTANT:
+        if rows is _Other.CONSTANT and node.domain != DOMAIN:
             self._constant(node)
             return
         width = self._width(node)
-        for output in node.outputs[:1]:
-            if width:
-                self.widths[output] = width
+        if width and node.outputs:
+            self.widths[node.outputs[0]] = width
         if node.domain == DOMAIN:
-            self.work.nodes[node.op_type] = self.work.nodes.get(node.op_type, 0) + 1
-            shape = self._shape(node)
-            self.work.operators.append(shape)
-            if shape.num_heads:
-                self._layers += 1
-                self.work.layer_macs = self._between
+            self._operator(node)
         elif node.op_type in LINEAR and len(node.inputs) > 1 and len(self.constants.get(node.inputs[1], ())) == 2:
             inner, outer = self.constants[node.inputs[1]]
-            if rows is Rows.TOKEN:
-                self.work.token_macs += inner * outer
+            if isinstance(rows, Stage):
+                rows.token_macs += inner * outer
             else:
                 self.work.sequence_macs += inner * outer
             # Between two attention nodes: output projection, feed-forward, projections of the next layer.
             if self._layers == 1:
                 self._between += inner * outer
-        elif rows is Rows.TOKEN:
-            self.work.token_values += width
+        elif isinstance(rows, Stage):
+            rows.token_values += width
 
-    def _rows(self, node: Node) -> Rows:
-        if node.op_type in SHAPE_ONLY:
-            return Rows.CONSTANT
-        inputs = [self.rows.get(name, Rows.CONSTANT) for name in node.inputs if name]
-        if node.domain == DOMAIN:
-            # An axis that the spec calls "T or B" is the one that the first input has.
-            rows = ROWS_OF_AXIS.get(_operator(node).outputs[0].axes[0])
-            return rows if rows is not None else next(iter(inputs), Rows.CONSTANT)
-        if node.op_type == "Gather" and len(inputs) == 2 and inputs[1] is not Rows.CONSTANT:
+    def _rows(self, node: Node) -> _Rows:
+        inputs = [self.rows.get(name, _Other.CONSTANT) for name in node.inputs if name]
+        if node.op_type == "Gather" and len(inputs) == 2 and inputs[1] is not _Other.CONSTANT:
             return inputs[1]
-        return max(inputs, default=Rows.CONSTANT)
+        return max(inputs, default=_Other.CONSTANT, key=_order)
+
+    def _operator(self, node: Node) -> None:
+        """Counts a node of the domain with the rows it takes, and says what rows it gives."""
+        operator = _operator(node)
+        bounded = [
+            self._bounded.get(name, self._every)
+            for tensor, name in zip(operator.inputs, node.inputs, strict=False)
+            if tensor.axes[0] == BOUNDARIES
+        ] or [self._every]
+        shape = self._shape(operator, node)
+        self.work.nodes[node.op_type] = self.work.nodes.get(node.op_type, 0) + 1
+        bounded[0].operators.append(shape)
+        if shape.num_heads:
+            self._layers += 1
+            self.work.layer_macs = self._between
+        for tensor, name in zip(operator.outputs, node.outputs, strict=False):
+            self.rows[name] = self._rows_given(tensor, node, bounded)
+            if tensor.axes[0] == BOUNDARIES:
+                self._bounded[name] = Stage((*bounded[0].selections, shape))
+                self.work.stages.append(self._bounded[name])
+
+    def _rows_given(self, tensor: Tensor, node: Node, bounded: list[Stage]) -> _Rows:
+        """Rows of an operator's output, by the first axis that its spec names.
+
+        Boundaries are given in the order of the axes that they bound: the first those of T, the last those of rows that
+        go on.
+        """
+        axis = tensor.axes[0]
+        if axis in ("B", BOUNDARIES):
+            return _Other.SEQUENCE
+        if axis == "T or B":  # what the first input has
+            return self.rows.get(node.inputs[0], _Other.CONSTANT) if node.inputs else _Other.CONSTANT
+        return bounded[0] if axis == "T" else bounded[-1]
 
     def _constant(self, node: Node) -> None:
         """Keeps the shapes of weights that the graph transposes or converts before use."""
@@ -153,19 +225,19 @@ class _Counter:
             return 1
         return max((self.widths.get(name, 0) for name in node.inputs[:2]), default=0)
 
-    def _shape(self, node: Node) -> NodeShape:
-        operator = _operator(node)
+    def _shape(self, operator: Operator, node: Node) -> NodeShape:
         inputs = dict(zip((tensor.name for tensor in operator.inputs), node.inputs, strict=False))
         attributes = _attributes(operator, node)
         if not operator.attention:
-            return NodeShape(operator.key, 0, 0, 0, 0, attributes)
+            width = self.widths.get(node.inputs[0], 0) if node.inputs else 0
+            return NodeShape(operator.key, 0, 0, 0, width, attributes, self._layers)
         heads = max(1, int(attributes.get("num_heads", 1)))
         width = self.widths.get(inputs.get("query", ""), 0)
         channels, value_width = 0, self.widths.get(inputs.get("value", ""), width)
         weight = self.constants.get(inputs.get("value_weight", ""), ())
         if len(weight) == 2:
             channels, value_width = weight
-        return NodeShape(operator.key, heads, width // heads, value_width // heads, channels, attributes)
+        return NodeShape(operator.key, heads, width // heads, value_width // heads, channels, attributes, self._layers)
 
 
 def _operator(node: Node) -> Operator:
