@@ -1,7 +1,7 @@
 #include "ops/common/check.h"
 
+#include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <stdexcept>
 
@@ -14,10 +14,10 @@ std::string Text(std::int64_t value) { return std::to_string(value); }
 
 std::string Text(std::int32_t value) { return std::to_string(value); }
 
+// The shortest text that is this number: a bound of 0.05 reads 0.05, not 0.0500000007.
 std::string Text(float value) {
   char buffer[32];
-  std::snprintf(buffer, sizeof buffer, "%.9g", static_cast<double>(value));
-  return buffer;
+  return {buffer, std::to_chars(buffer, buffer + sizeof buffer, value).ptr};
 }
 
 // `1 value`, `2 values`.
@@ -67,6 +67,13 @@ int CheckChoice(const char* op, const char* name, const char* value,
     allowed += std::string(index++ == 0 ? "" : ", ") + choice;
   }
   Fail(op, std::string("attribute ") + name + " is '" + value + "', must be one of: " + allowed);
+}
+
+void CheckRange(const char* op, const char* name, float value, float low, float high) {
+  if (!(value >= low && value <= high)) {
+    Fail(op, std::string("attribute ") + name + " is " + Text(value) + ", must be in [" +
+                 Text(low) + ", " + Text(high) + "]");
+  }
 }
 
 void CheckFinite(const char* op, const char* name, float value) {

@@ -22,6 +22,7 @@ std::int64_t CheckInt(const char* op, const char* name, std::optional<std::int64
 // Returns the index of `value` among `choices`.
 int CheckChoice(const char* op, const char* name, const char* value,
                 std::initializer_list<const char*> choices, int standard);
+void CheckRange(const char* op, const char* name, float value, float low, float high);
 void CheckFinite(const char* op, const char* name, float value);
 
 // The sequences of a packed batch, checked: offsets[0] = 0, non-decreasing, offsets[batch] = total.
@@ -36,7 +37,7 @@ struct Sequences {
   }
 };
 
-// The same of an input of any name, whatever the number of packed rows.
+// Offsets by any name, whatever the number of packed rows.
 Sequences CheckOffsets(const char* op, const char* input, const TensorView& offsets);
 
 // `total` is the number of packed rows.

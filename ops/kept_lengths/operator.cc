@@ -29,10 +29,7 @@ std::int32_t KeptRows(std::int64_t rows, float keep, float exponent) {
 class KeptLengthsKernel final : public Kernel {
  public:
   explicit KeptLengthsKernel(const NodeReader& reader) : exponent_(Spec::Read(reader).exponent) {
-    if (!(exponent_ >= 0 && exponent_ <= 1)) {
-      Fail(Spec::kName,
-           "attribute exponent is " + std::to_string(exponent_) + ", must be in [0, 1]");
-    }
+    CheckRange(Spec::kName, "exponent", exponent_, 0.0f, 1.0f);
   }
 
   void Run(RunContext& context) const override {

@@ -44,9 +44,10 @@ def test_any_shape_is_finite_and_independent_of_batch_and_threads(operator: Oper
         outputs = run(operator.name, inputs, case.attributes, 2, case.constants)
         assert [y.shape for y in outputs] == output_shapes(case, inputs)
         assert all(np.isfinite(y).all() for y in outputs)
-        for b, parts in enumerate(split(case, outputs, inputs["cu_seqlens"])):
-            alone = run(operator.name, take(case, inputs, [b]), case.attributes)  # weights fed, not constant
-            assert same_bits(alone, parts)
+        for b, parts in enumerate(split(case, outputs, inputs)):
+            alone = take(case, inputs, [b])
+            [apart] = split(case, run(operator.name, alone, case.attributes), alone)  # weights fed, not constant
+            assert same_bits(apart, parts)
 
 
 @every_operator
@@ -77,13 +78,12 @@ def test_hostile_rows_disturb_no_other_sequence(operator: Operator, seed: int) -
     rng = np.random.default_rng([seed, 99, len(operator.name)])
     for _ in range(TRIALS // 3):
         case, inputs = random_case(operator, rng)
-        cu_seqlens = inputs["cu_seqlens"]
-        clean = split(case, run(operator.name, inputs, case.attributes, constants=case.constants), cu_seqlens)
+        clean = split(case, run(operator.name, inputs, case.attributes, constants=case.constants), inputs)
         with np.errstate(all="ignore"):
             victims = poison(case, inputs, rng)
         outputs = run(operator.name, inputs, case.attributes, 2, case.constants)
         assert [y.shape for y in outputs] == output_shapes(case, inputs)
-        hostile = split(case, outputs, cu_seqlens)
+        hostile = split(case, outputs, inputs)
         assert all(same_bits(hostile[b], clean[b]) for b in range(len(clean)) if b not in victims)
 
 

@@ -195,13 +195,13 @@ def mixed(queries: str = "all") -> tuple[Case, dict[str, Array]]:
 @pytest.mark.parametrize("queries", ["all", "first"])
 def test_a_sequences_bits_do_not_depend_on_its_batch(queries: str) -> None:
     case, inputs = mixed(queries)
-    whole = split(case, run_on_device("yoso", inputs, case.attributes), inputs["cu_seqlens"])
+    whole = split(case, run_on_device("yoso", inputs, case.attributes), inputs)
     for b in range(len(MIXED)):
         alone = run_on_device("yoso", take(case, inputs, [b]), case.attributes)
         assert alone[0].tobytes() == whole[b][0].tobytes()
     order = [2, 4, 0, 2, 3]
     some = take(case, inputs, order)
-    parts = split(case, run_on_device("yoso", some, case.attributes), some["cu_seqlens"])
+    parts = split(case, run_on_device("yoso", some, case.attributes), some)
     assert all(part[0].tobytes() == whole[b][0].tobytes() for b, part in zip(order, parts, strict=True))
 
 
@@ -220,12 +220,12 @@ def test_the_order_of_threads_changes_nothing(hash: Hash, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("bad", [np.nan, -np.inf])
 def test_what_is_not_finite_stays_in_its_sequence(name: str, bad: float) -> None:
     case, inputs = mixed()
-    clean = split(case, run_on_device("yoso", inputs, case.attributes), inputs["cu_seqlens"])
+    clean = split(case, run_on_device("yoso", inputs, case.attributes), inputs)
     for b in (0, 2, 4):  # one at a time, so that it stands in one head of one path
         row = inputs["cu_seqlens"][b] + MIXED[b] // 2
         before = inputs[name][row, 3]
         inputs[name][row, 3] = bad
-        parts = split(case, run_on_device("yoso", inputs, case.attributes), inputs["cu_seqlens"])
+        parts = split(case, run_on_device("yoso", inputs, case.attributes), inputs)
         inputs[name][row, 3] = before
         assert np.isnan(parts[b][0]).all()
         assert all(parts[c][0].tobytes() == clean[c][0].tobytes() for c in range(len(MIXED)) if c != b)

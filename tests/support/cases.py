@@ -8,7 +8,7 @@ import numpy as np
 from harness import NUMPY_TYPES, Array, AttributeValue, offsets, run
 
 from attenuator.ops import OPERATORS
-from attenuator.ops.spec import SEED_HIGH, Knob, Operator, Tensor
+from attenuator.ops.spec import LAST, SEED_HIGH, Knob, Operator, Tensor
 
 HEADS = 3
 # Nothing here is a multiple of a vector's width; C is wide enough for MCA to sample columns.
@@ -53,11 +53,11 @@ class Case:
 
 
 def axis_of(case: Case, tensor: Tensor) -> str | None:
-    """Whether the first axis counts tokens (`T`), sequences (`B`), offsets (`B + 1`), or neither (None)."""
+    """Whether the first axis counts tokens (`T`), kept ones (`K`), sequences (`B`), offsets (`B + 1`), or nothing."""
     axis = tensor.axes[0]
     if axis == "T or B":
         return "B" if case.attributes.get("queries", "all") == "first" else "T"
-    return axis if axis in ("T", "B", "B + 1") else None
+    return axis if axis in ("T", "K", "B", "B + 1") else None
 
 
 def defaults(operator: Operator) -> Case:
@@ -104,6 +104,9 @@ def make_inputs(
     for item in case.inputs:
         if item.name == "cu_seqlens":
             inputs[item.name] = offsets(lengths)
+        elif item.name == "kept_cu_seqlens":
+            kept = [length and rng.choice((1, length, rng.integers(1, length + 1))) for length in lengths]
+            inputs[item.name] = offsets(kept)
         elif item.name in knobs:
             inputs[item.name] = knob_values(knobs[item.name], len(lengths))
         elif item.name == "seed":
@@ -156,19 +159,29 @@ def take(case: Case, inputs: dict[str, Array], order: Sequence[int]) -> dict[str
     for item in case.inputs:
         axis = axis_of(case, item)
         index = {"T": tokens, "B": np.array(order, np.int64)}.get(axis or "")
-        chosen[item.name] = inputs[item.name] if index is None else inputs[item.name][index]
-    chosen["cu_seqlens"] = offsets([len(row) for row in rows])
+        if axis == "B + 1":
+            chosen[item.name] = offsets([int(length) for length in np.diff(inputs[item.name])[list(order)]])
+        else:
+            chosen[item.name] = inputs[item.name] if index is None else inputs[item.name][index]
     return chosen
 
 
-def split(case: Case, outputs: Sequence[Array], cu_seqlens: Array) -> list[list[Array]]:
-    """For each sequence its part of every output."""
-    axes = [axis_of(case, item) for item in case.operator.outputs]
+def split(case: Case, outputs: Sequence[Array], inputs: dict[str, Array]) -> list[list[Array]]:
+    """For each sequence its part of every output: rows counted from its first one, lengths in place of offsets."""
+    cu_seqlens, kept = inputs["cu_seqlens"], inputs.get("kept_cu_seqlens")
+
+    def part(y: Array, item: Tensor, b: int) -> Array:
+        axis = axis_of(case, item)
+        if axis == "B":
+            return y[b : b + 1]
+        if axis == "B + 1":
+            return np.diff(y[b : b + 2])
+        bounds = kept if axis == "K" else cu_seqlens
+        rows = y[bounds[b] : bounds[b + 1]]
+        return rows - cu_seqlens[b] if item.name == "places" else rows
+
     return [
-        [
-            y[b : b + 1] if axis == "B" else y[cu_seqlens[b] : cu_seqlens[b + 1]]
-            for y, axis in zip(outputs, axes, strict=True)
-        ]
+        [part(y, item, b) for y, item in zip(outputs, case.operator.outputs, strict=True)]
         for b in range(len(cu_seqlens) - 1)
     ]
 
@@ -180,11 +193,22 @@ def run_case(case: Case, inputs: dict[str, Array], threads: int = 1) -> list[Arr
 
 def output_shapes(case: Case, inputs: dict[str, Array]) -> list[tuple[int, ...]]:
     """The shapes that the spec promises."""
-    sequences = len(inputs["cu_seqlens"]) - 1
-    return [
-        tuple(sequences if rule is None else inputs[rule[0]].shape[rule[1]] for rule in item.shape)
-        for item in case.operator.outputs
-    ]
+    return [output_shape(item, inputs) for item in case.operator.outputs]
+
+
+def output_shape(output: Tensor, inputs: Mapping[str, Array]) -> tuple[int, ...]:
+    """The shape that the spec promises of one output; of wrong offsets, one that an array may have."""
+
+    def size(rule: tuple[str, int] | None) -> int:
+        if rule is None:
+            return max(len(inputs["cu_seqlens"]) - 1, 0)
+        name, axis = rule
+        if axis == LAST:
+            rows = len(next(iter(inputs.values())))
+            return int(np.clip(inputs[name][-1], 0, rows)) if len(inputs[name]) else 0
+        return int(inputs[name].shape[axis])
+
+    return tuple(map(size, output.shape))
 
 
 def same_bits(first: Sequence[Array], second: Sequence[Array]) -> bool:

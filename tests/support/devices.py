@@ -83,4 +83,9 @@ CUDA_OPERATORS = tuple(
     operator for operator in OPERATORS if resources.files(package(operator.key)).joinpath("cuda").is_dir()
 )
 # The operators of the product that have no kernels for CUDA.
-CPU_OPERATORS = tuple(operator for operator in OPERATORS if operator not in CUDA_OPERATORS and operator.key in FOLDERS)
+CPU_OPERATORS = tuple(
+    operator
+    for operator in OPERATORS
+    if operator not in CUDA_OPERATORS and not operator.host and operator.key in FOLDERS
+)
+HOST_OPERATORS = tuple(operator for operator in OPERATORS if operator.host)

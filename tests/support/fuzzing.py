@@ -15,7 +15,7 @@ def contract_broken(case: Case, inputs: dict[str, Array]) -> bool:
     if len(cu_seqlens) == 0 or cu_seqlens[0] != 0 or (np.diff(cu_seqlens) < 0).any():
         return True
     sequences, tokens = len(cu_seqlens) - 1, int(cu_seqlens[-1])
-    sizes: dict[str, set[int]] = {"T": {tokens}, "B": {sequences}}
+    sizes: dict[str, set[int]] = {"T": {tokens}, "B": {sequences}, "B + 1": {sequences + 1}}
     for item in case.inputs:
         if item.name == "cu_seqlens":
             continue
@@ -23,8 +23,12 @@ def contract_broken(case: Case, inputs: dict[str, Array]) -> bool:
         sizes.setdefault(axis_of(case, item) or item.axes[0], set()).add(shape[0])
         for name, size in zip(item.axes[1:], shape[1:], strict=True):
             sizes.setdefault(name, set()).add(size)
-    if any(len(lengths) > 1 for lengths in sizes.values()):
+    if any(len(counts) > 1 for counts in sizes.values()):
         return True
+    if "kept_cu_seqlens" in inputs:
+        kept, lengths = inputs["kept_cu_seqlens"].astype(np.int64), np.diff(cu_seqlens)
+        if kept[0] != 0 or not ((np.diff(kept) >= np.minimum(lengths, 1)) & (np.diff(kept) <= lengths)).all():
+            return True
     heads = int(case.attributes.get("num_heads", 1))
     for name in ("num_heads * head_dim", "num_heads * value_dim"):
         for columns in sizes.get(name, set()):
@@ -67,7 +71,7 @@ def poison(case: Case, inputs: dict[str, Array], rng: np.random.Generator) -> se
     victims = {b for b in range(len(cu_seqlens) - 1) if rng.integers(3) == 0}
     for item in case.inputs:
         axis = axis_of(case, item)
-        if item.dtype != "float" or axis is None or len(item.axes) < 2:
+        if item.dtype != "float" or axis is None or (len(item.axes) < 2 and axis != "T"):
             continue
         for b in victims:
             rows = inputs[item.name][b : b + 1] if axis == "B" else inputs[item.name][cu_seqlens[b] : cu_seqlens[b + 1]]

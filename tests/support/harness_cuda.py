@@ -8,7 +8,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import onnxruntime
-from cases import Case
+from cases import Case, output_shape
 from harness import BY_NAME, NUMPY_TYPES, Array, AttributeValue, build_model
 
 from attenuator.ops import register
@@ -75,13 +75,10 @@ def run_on_device(
         memories.append(place(array, data if item.data else item.dtype)[0])
     results, outputs = [], []
     for item in operator.outputs:
-        shape = tuple(
-            max(len(inputs["cu_seqlens"]) - 1, 0) if rule is None else inputs[rule[0]].shape[rule[1]]
-            for rule in item.shape
-        )
         kind = DATA_TYPES[data] if item.data else np.dtype(NUMPY_TYPES[item.dtype])
-        # Not a number wherever the kernel does not write.
-        memory, array = place(np.full(shape, np.nan, kind), data if item.data else item.dtype)
+        # Not a number, nor a row, wherever the kernel does not write.
+        unwritten = np.full(output_shape(item, inputs), np.nan if kind.kind in "fV" else -1, kind)
+        memory, array = place(unwritten, data if item.data else item.dtype)
         outputs.append(memory)
         results.append(array)
 
@@ -91,7 +88,9 @@ def run_on_device(
         return int(memory.ctypes.data)
 
     run_cuda(library_path(), Call(operator, memories, outputs, dict(attributes)), 0, allocate)
-    return [array.astype(np.float32) for array in results]
+    return [
+        array.astype(np.float32) if item.data else array for item, array in zip(operator.outputs, results, strict=True)
+    ]
 
 
 def device_name() -> str | None:
@@ -154,4 +153,8 @@ def run_on_torch(
             arguments.append(tensor.to(getattr(torch, data)) if item.data and data != "float" else tensor)
     outputs = overload(operator)(*arguments, **attributes)
     torch.cuda.synchronize()
-    return [tensor.float().cpu().numpy() for tensor in ([outputs] if torch.is_tensor(outputs) else outputs)]
+    results = [outputs] if torch.is_tensor(outputs) else outputs
+    return [
+        (tensor.float() if item.data else tensor).cpu().numpy()
+        for item, tensor in zip(operator.outputs, results, strict=True)
+    ]

@@ -30,7 +30,7 @@ def ragged_batch_is_finite_and_empty_sequences_yield_nothing(device: Device, cas
     inputs, outputs = inputs_and_outputs(device, case)
     assert [y.shape for y in outputs] == output_shapes(case, inputs)
     assert all(np.isfinite(y).all() for y in outputs)
-    for length, parts in zip(device.ragged, split(case, outputs, inputs["cu_seqlens"]), strict=True):
+    for length, parts in zip(device.ragged, split(case, outputs, inputs), strict=True):
         for item, part in zip(case.operator.outputs, parts, strict=True):
             if length == 0 and item.name == "output":
                 assert not part.any(), "an empty sequence's row must be zeros"
@@ -44,17 +44,18 @@ def equal_inputs_give_equal_bits(device: Device, case: Case) -> None:
 
 def a_sequence_alone_gives_the_bits_it_gives_in_a_batch(device: Device, case: Case) -> None:
     inputs, outputs = inputs_and_outputs(device, case)
-    together = split(case, outputs, inputs["cu_seqlens"])
+    together = split(case, outputs, inputs)
     for b in range(len(device.ragged)):
-        assert same_bits(device.run(case, take(case, inputs, [b])), together[b])
+        alone = take(case, inputs, [b])
+        assert same_bits(split(case, device.run(case, alone), alone)[0], together[b])
 
 
 def permuting_sequences_permutes_outputs(device: Device, case: Case) -> None:
     inputs, outputs = inputs_and_outputs(device, case)
     order = np.random.default_rng(3).permutation(len(device.ragged))
     permuted = take(case, inputs, order)
-    parts = split(case, device.run(case, permuted), permuted["cu_seqlens"])
-    original = split(case, outputs, inputs["cu_seqlens"])
+    parts = split(case, device.run(case, permuted), permuted)
+    original = split(case, outputs, inputs)
     assert all(same_bits(part, original[b]) for part, b in zip(parts, order, strict=True))
 
 
@@ -68,7 +69,7 @@ def smallest_batches(device: Device, case: Case) -> None:
 
 def non_finite_rows_stay_in_their_sequence(device: Device, case: Case) -> None:
     inputs, outputs = inputs_and_outputs(device, case)
-    clean = split(case, outputs, inputs["cu_seqlens"])
+    clean = split(case, outputs, inputs)
     longest, last = int(np.argmax(device.ragged)), int(np.flatnonzero(device.ragged)[-1])
     for victim, value in ((longest, np.nan), (longest, np.inf), (last, -np.inf), (last, 3e38)):
         begin, end = inputs["cu_seqlens"][victim], inputs["cu_seqlens"][victim + 1]
@@ -77,7 +78,7 @@ def non_finite_rows_stay_in_their_sequence(device: Device, case: Case) -> None:
             if item.axes[0] in ("T", "T or B") and item.dtype == "float":
                 per_token = len(hostile[item.name]) == inputs["cu_seqlens"][-1]
                 hostile[item.name][(begin + end) // 2 if per_token else victim] = value
-        parts = split(case, device.run(case, hostile), inputs["cu_seqlens"])
+        parts = split(case, device.run(case, hostile), inputs)
         assert all(same_bits(parts[b], clean[b]) for b in range(len(device.ragged)) if b != victim)
 
 
@@ -136,7 +137,10 @@ BAD_OFFSETS = {
 
 
 def wrong_offsets_are_refused(device: Device, case: Case) -> None:
+    counts_rows = any(item.axes[0] == "T" for item in case.inputs)
     for values, expected in BAD_OFFSETS.values():
+        if values[:1] == [0] and sorted(values) == values and not counts_rows:
+            continue  # offsets of nothing end anywhere
         lengths = (4, 5) if len(values) < 4 else (4, 1, 4)
         inputs = make_inputs(case, lengths) | {"cu_seqlens": np.array(values, np.int32)}
         assert expected in refused(device, case.operator, lambda inputs=inputs: device.run(case, inputs))
