@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "kept_lengths_rule.gen.h"
 #include "ops/common/check.h"
 #include "ops/common/registry.h"
 
@@ -15,9 +16,6 @@ namespace attenuator::kept_lengths {
 namespace {
 
 using Spec = spec::KeptLengths;
-
-// More than rounding a share to float32 can add, 2^-24 of it.
-constexpr double kBelowOne = 1.0 - 1.0 / (1 << 22);
 
 std::int32_t KeptRows(std::int64_t rows, float keep, float exponent) {
   if (rows == 0 || keep == Spec::kKeep.exact) return static_cast<std::int32_t>(rows);

@@ -173,7 +173,8 @@ def test_every_operator_has_a_cost_that_grows_with_the_length(key: str) -> None:
         times = [cost.ns(node, tokens, knobs) for tokens in (1, 64, 512, 4096)]
         assert works == sorted(works)
         assert times == sorted(times)
-        assert bool(operator.attention) == (works[0] > 0) == (times[0] > 0)
+        assert bool(operator.attention) == (works[0] > 0)
+        assert times[0] > 0 or not operator.attention
 
 
 def test_an_operator_without_a_cost_fails_loudly(monkeypatch: pytest.MonkeyPatch) -> None:
