@@ -1,8 +1,9 @@
 """Whether a request's predicted cost is within `--max-cost`, and which setting would be."""
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import dataclass
 
 from attenuator.bundle import BundleKnob
 from attenuator.errors import InvalidRequest
@@ -10,7 +11,7 @@ from attenuator.ops.knobs import KnobValue
 from attenuator.runtime import Encoded, Model
 
 BILLION = 1e9
-FLOAT_STEPS = 100
+FLOAT_STEPS = 100  # at most, about
 
 
 def check_cost(model: Model, encoded: Sequence[Encoded], knobs: dict[str, KnobValue], max_cost: float | None) -> None:
@@ -35,33 +36,71 @@ def check_cost(model: Model, encoded: Sequence[Encoded], knobs: dict[str, KnobVa
     if predicted <= max_cost:
         return
     sentence = f"the predicted cost is {predicted:.3g} billion multiply-adds, must be at most {max_cost:g}"
-    for name, row in model.knobs.rows.items():
-        settings = cheapest_first(row)
-        # Whatever is cheaper than a setting that fits, fits too.
-        count = bisect_left(settings, True, key=partial(exceeds, cost, knobs, name, max_cost))
-        if count:
-            cheapest, best = settings[0], settings[count - 1]
-            raise InvalidRequest(
-                f"{sentence}: the cheapest setting that fits is {name} {cheapest:g}, the most accurate {name} {best:g}",
-                param=name,
-                allowed=f"{name} from {min(cheapest, best):g} to {max(cheapest, best):g}",
-            )
+    room = room_of(cost, knobs, list(model.knobs.rows.values()), max_cost)
+    if room is None:
+        raise InvalidRequest(
+            f"{sentence}: no setting fits, send fewer or shorter inputs",
+            param="inputs",
+            allowed=f"at most {max_cost:g} billion multiply-adds",
+        )
+    name, cheapest, best = room.knob, room.cheapest, room.best
+    others = "".join(f" and {other} {value:g}" for other, value in room.others.items())
     raise InvalidRequest(
-        f"{sentence}: no setting fits, send fewer or shorter inputs",
-        param="inputs",
-        allowed=f"at most {max_cost:g} billion multiply-adds",
+        f"{sentence}: the cheapest setting that fits is {name} {cheapest:g}{others}, the most accurate {name} "
+        f"{best:g}{others}",
+        param=name,
+        allowed=f"{name} from {min(cheapest, best):g} to {max(cheapest, best):g}"
+        + (f" with{others.removeprefix(' and')}" if others else ""),
     )
 
 
-def exceeds(
-    cost: Callable[[dict[str, KnobValue]], float],
-    knobs: dict[str, KnobValue],
-    name: str,
-    max_cost: float,
-    value: KnobValue,
-) -> bool:
-    """Whether a request would be too expensive with one knob set to a value."""
-    return cost({**knobs, name: value}) > max_cost
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Settings that fit a limit: one knob varies, the request's others stay.
+
+    Attributes:
+        knob: the one that varies.
+        cheapest: its cheapest value.
+        best: its most accurate value that fits.
+        others: knobs that have to change too, each at its cheapest value.
+    """
+
+    knob: str
+    cheapest: KnobValue
+    best: KnobValue
+    others: dict[str, KnobValue]
+
+
+def room_of(
+    cost: Callable[[dict[str, KnobValue]], float], knobs: dict[str, KnobValue], rows: list[BundleKnob], max_cost: float
+) -> Room | None:
+    """The settings that fit, by the knob that saves most; others change only where that one alone does not do.
+
+    Args:
+        cost: of a setting.
+        knobs: the request's.
+        rows: of the bundle.
+        max_cost: the limit, in the unit of `cost`.
+
+    Returns:
+        The settings, or None where not even the cheapest value of every knob fits.
+    """
+    values = {row.name: cheapest_first(row) for row in rows}
+    lowest = {name: cost({**knobs, name: each[0]}) for name, each in values.items()}
+    names = sorted(values, key=lambda name: lowest[name])
+    setting, others = dict(knobs), {}
+    for name in names:
+        if cost({**setting, name: values[name][0]}) < cost(setting):
+            others[name] = setting[name] = values[name][0]
+        if cost(setting) <= max_cost:
+            break
+    if not others or cost(setting) > max_cost:
+        return None
+    [knob, *_] = names
+    others.pop(knob, None)
+    # Whatever is cheaper than a setting that fits, fits too.
+    fitting = bisect_left(values[knob], True, key=lambda value: cost({**setting, knob: value}) > max_cost)
+    return Room(knob, values[knob][0], values[knob][fitting - 1], others)
 
 
 def cheapest_first(row: BundleKnob) -> list[KnobValue]:
@@ -69,6 +108,8 @@ def cheapest_first(row: BundleKnob) -> list[KnobValue]:
     if row.dtype == "int32":
         values: list[KnobValue] = [value for value in range(int(row.low), int(row.high) + 1) if value != row.exact]
     else:
-        grid = (row.low + (row.high - row.low) * step / FLOAT_STEPS for step in range(FLOAT_STEPS + 1))
-        values = [value for value in (round(value, 6) for value in grid) if value != row.exact]
+        step = 10 ** math.ceil(math.log10((row.high - row.low) / FLOAT_STEPS))  # so that values have few digits
+        multiples = range(math.ceil(row.low / step), math.floor(row.high / step) + 1)
+        grid = {row.low, row.high, *(round(each * step, 6) for each in multiples)}
+        values = sorted(grid - {row.exact})
     return values if row.accuracy == "rises" else values[::-1]

@@ -6,6 +6,7 @@ import time
 import numpy as np
 
 from attenuator.runtime import Model, Row
+from attenuator.runtime.work import ROW_KNOBS
 from attenuator.serve.jobs import Pace
 
 log = logging.getLogger(__name__)
@@ -49,10 +50,11 @@ def warm_up(model: Model, max_batch_tokens: int) -> Pace:
 
 
 def rows_of(model: Model, tokens: int) -> list[Row]:
-    """Rows as long as the model allows, with `tokens` tokens in all."""
+    """Rows as long as the model allows, with `tokens` tokens in all, every one of which goes on to the last layer."""
     longest = model.manifest.max_tokens
     lengths = [longest] * (tokens // longest) + [tokens % longest] * (tokens % longest > 0)
-    knobs = model.knobs.defaults()
+    exact = model.knobs.exact()
+    knobs = model.knobs.defaults() | {name: exact[name] for name in ROW_KNOBS & exact.keys()}
     # The last id: the check at load has run it.
     ids = np.full(longest, model.manifest.vocab_size - 1, dtype=np.int64)
     return [Row(ids[:length], np.zeros(length, dtype=np.int64), knobs) for length in lengths]

@@ -2,7 +2,8 @@
 
 `python examples/common/evaluate.py --task imdb --data IMDB_FOLDER --bundle examples/bundles/reviews --values 0 8 32`
 
-prints the table of the example's README. Agreement is with the exact value; time is that of this machine.
+prints the table of the example's README. Agreement is with the exact value; time is that of this machine. Of a model
+with several knobs `--knob NAME` says which one the values are of; the others are at their exact values.
 
 `--against OTHER_BUNDLE` compares two bundles of one model instead, such as one in int8 (`int8_bundle.py`) with its fp32
 original: quality of both, agreement of their labels and the largest difference of a logit, at the same knob and seed.
@@ -15,6 +16,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -29,6 +31,13 @@ from common.text import TASKS, Document, Task, target_matrix
 
 TOKENS_PER_BATCH = 16_384
 Floats = NDArray[np.float32]
+
+
+class Sweep(NamedTuple):
+    """Values of one knob, the others exact; without values the exact setting and the default."""
+
+    knob: str | None
+    values: list[float] | None
 
 
 @dataclass(frozen=True)
@@ -105,28 +114,30 @@ def main() -> None:
     parser.add_argument("--against", type=Path, help="bundle folder to compare it with; leaves the baseline out")
     parser.add_argument("--split", choices=("held_out", "test"), default="test")
     parser.add_argument("--values", type=float, nargs="+", help="knob values; the exact one too, but for --against")
+    parser.add_argument("--knob", help="what the values are of, where a model has several; the others are exact")
     parser.add_argument("--seeds", type=int, default=1, help="seeds averaged for each value (%(default)s)")
     parser.add_argument("--limit", type=int, help="measure only that many documents, evenly spread")
     parser.add_argument("--no-baseline", action="store_true", help="leave the TF-IDF baseline out")
-    values = parser.parse_args()
-    if values.against and not values.bundle:
+    options = parser.parse_args()
+    if options.against and not options.bundle:
         parser.error("--against needs --bundle")
-    task = TASKS[values.task](values.data)
-    documents: list[Document] = getattr(task, values.split)
-    if values.limit:
-        step = max(1, len(documents) // values.limit)
-        documents = documents[::step][: values.limit]
-    print(f"{len(documents)} documents of {values.task}, split {values.split}")
+    sweep = Sweep(options.knob, options.values)
+    task = TASKS[options.task](options.data)
+    documents: list[Document] = getattr(task, options.split)
+    if options.limit:
+        step = max(1, len(documents) // options.limit)
+        documents = documents[::step][: options.limit]
+    print(f"{len(documents)} documents of {options.task}, split {options.split}")
     if task.multi_label:
         truth = target_matrix(documents, len(task.labels))
         print(f"prevalence, mean over the labels that occur: {truth[:, truth.any(0)].mean():.4f}")
-    if not (values.no_baseline or values.against):
+    if not (options.no_baseline or options.against):
         figure = quality(task, documents, baseline_scores(task, documents))
         print(f"TF-IDF + logistic regression, {measure_of(task)}: {figure:.4f}", flush=True)
-    if values.against:
-        compare(load(values.bundle), load(values.against), task, documents, values.values, values.seeds)
-    elif values.bundle:
-        table(load(values.bundle), task, documents, values.values, values.seeds)
+    if options.against:
+        compare(load(options.bundle), load(options.against), task, documents, sweep, options.seeds)
+    elif options.bundle:
+        table(load(options.bundle), task, documents, sweep, options.seeds)
 
 
 def encoded(model: Model, documents: list[Document]) -> list[Encoded]:
@@ -138,13 +149,16 @@ def encoded(model: Model, documents: list[Document]) -> list[Encoded]:
     return texts
 
 
-def settings(model: Model, values: list[float] | None, exact_first: bool) -> list[dict[str, float | int]]:
+def settings(model: Model, sweep: Sweep, exact_first: bool) -> list[dict[str, float | int]]:
     """The settings asked for, or the exact one and the default; where `exact_first`, the exact one before all."""
     exact, default = model.knobs.exact(), model.knobs.defaults()
-    if values and len(exact) != 1:
-        raise SystemExit(f"values are those of one knob, the model has {' and '.join(exact) or 'none'}")
-    [name, *_] = exact or [""]
-    asked = [model.knobs.check({name: type(exact[name])(value)}) for value in values or []] or [exact, default]
+    name = sweep.knob or next(iter(exact), "")
+    if sweep.values and name not in exact:
+        raise SystemExit(f"the model has no knob {name}; its knobs: {' and '.join(exact) or 'none'}")
+    if sweep.values and len(exact) > 1 and not sweep.knob:
+        raise SystemExit(f"--values are those of one knob, the model has {' and '.join(exact)}: name one with --knob")
+    asked = [model.knobs.check(exact | {name: type(exact[name])(value)}) for value in sweep.values or []]
+    asked = asked or [exact, default]
     chosen = [exact, *asked] if exact_first else asked
     return [setting for index, setting in enumerate(chosen) if setting not in chosen[:index]]
 
@@ -154,13 +168,13 @@ def said(knobs: dict[str, float | int]) -> str:
     return ", ".join(f"{name} {value:g}" for name, value in knobs.items()) or "none"
 
 
-def table(model: Model, task: Task, documents: list[Document], values: list[float] | None, seeds: int) -> None:
+def table(model: Model, task: Task, documents: list[Document], sweep: Sweep, seeds: int) -> None:
     """Print one row a knob value: quality, agreement with the exact value, value FLOPs, time a document."""
     texts = encoded(model, documents)
     reference: NDArray[np.bool_] | None = None
     print(f"| knob | {measure_of(task)} | agreement | per label | value FLOPs | ms a document |")
     print("|---|---|---|---|---|---|")
-    for knobs in settings(model, values, exact_first=True):
+    for knobs in settings(model, sweep, exact_first=True):
         # No seed changes the exact value, which comes first.
         runs = [run(model, texts, knobs, seed) for seed in range(seeds if reference is not None else 1)]
         chosen = [decisions(model, one.logits) for one in runs]
@@ -174,16 +188,14 @@ def table(model: Model, task: Task, documents: list[Document], values: list[floa
         print(f"| {said(knobs)} | {cells} |", flush=True)
 
 
-def compare(
-    model: Model, other: Model, task: Task, documents: list[Document], values: list[float] | None, seeds: int
-) -> None:
+def compare(model: Model, other: Model, task: Task, documents: list[Document], sweep: Sweep, seeds: int) -> None:
     """Print one row a knob value: quality of both bundles, agreement of their labels, largest difference of a logit."""
     if other.manifest.labels != model.manifest.labels or other.manifest.knobs != model.manifest.knobs:
         raise SystemExit("the bundles are not of one model: their labels or knobs differ")
     texts = encoded(model, documents)
     names = [f"{measure_of(task)}, {one.manifest.name} ({one.manifest.precision})" for one in (model, other)]
     print(f"| knob | {names[0]} | {names[1]} | agreement | per label | largest difference |\n|---|---|---|---|---|---|")
-    for knobs in settings(model, values, exact_first=False):
+    for knobs in settings(model, sweep, exact_first=False):
         drawn = range(1 if knobs == model.knobs.exact() else seeds)
         pairs = [(run(model, texts, knobs, seed).logits, run(other, texts, knobs, seed).logits) for seed in drawn]
         same = [decisions(model, ours) == decisions(other, theirs) for ours, theirs in pairs]

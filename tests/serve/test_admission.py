@@ -5,9 +5,15 @@ import re
 import numpy as np
 import pytest
 
+from attenuator.bundle import BundleKnob
 from attenuator.errors import InvalidRequest
+from attenuator.ops import KNOBS
+from attenuator.ops.cost import NodeShape
+from attenuator.ops.knobs import KnobValue
 from attenuator.runtime import Encoded, Model
-from attenuator.serve.admission import cheapest_first, check_cost
+from attenuator.runtime.cost import CostModel
+from attenuator.runtime.work import Stage, Work
+from attenuator.serve.admission import cheapest_first, check_cost, room_of
 
 TOKENS = 160  # enough for MCA to sample, few enough for it to pay in so narrow a model
 # model, knob, a value that is too expensive, one that just fits
@@ -56,3 +62,51 @@ def test_cost_rises_along_the_settings(models: dict[str, Model], kind: str) -> N
     costs = [models[kind].predict_cost(TOKENS, {row.name: value}) for value in settings]
     assert costs == sorted(costs)
     assert len(set(costs)) > 50
+
+
+ATTRIBUTES: dict[str, int | float | str] = {"queries": "all", "window": 0, "estimator": "sampled"}
+MCA = NodeShape("mca", 2, 64, 64, 128, ATTRIBUTES)
+SELECTION = NodeShape("kept_lengths", 0, 0, 0, 0, {"exponent": 1.0}, 1)
+# A layer of every token, then one of those that are kept.
+TWO_KNOBS = CostModel(Work([Stage((), [MCA], 130_000), Stage((SELECTION,), [MCA], 130_000)]))
+ROWS = [
+    BundleKnob(**{field: getattr(KNOBS[name], field) for field in BundleKnob.model_fields})
+    for name in ("alpha", "keep")
+]
+DEAR: dict[str, KnobValue] = {"alpha": 0.1, "keep": 1.0}
+
+
+def cost_of_two(setting: dict[str, KnobValue]) -> float:
+    return TWO_KNOBS.predict(300, setting)
+
+
+@pytest.mark.parametrize("limit", [0.6, 0.75, 0.99])
+def test_of_two_knobs_the_one_that_saves_most_is_named(limit: float) -> None:
+    most = cost_of_two(DEAR) * limit
+    room = room_of(cost_of_two, DEAR, ROWS, most)
+    assert room is not None
+    assert (room.knob, room.cheapest, room.others) == ("keep", 0.05, {})
+    assert cost_of_two({**DEAR, "keep": room.best}) <= most < cost_of_two({**DEAR, "keep": room.best + 0.02})
+
+
+def test_a_second_knob_changes_where_the_first_alone_does_not_do() -> None:
+    cheapest = cost_of_two({"alpha": 1.0, "keep": 0.05})
+    most = (cheapest + cost_of_two({**DEAR, "keep": 0.05})) / 2
+    room = room_of(cost_of_two, DEAR, ROWS, most)
+    assert room is not None
+    assert (room.knob, room.cheapest, room.others) == ("keep", 0.05, {"alpha": 1.0})
+    assert 0.05 < room.best < 0.2
+    assert cost_of_two({"alpha": 1.0, "keep": room.best}) <= most
+    assert room_of(cost_of_two, DEAR, ROWS, cheapest - 1) is None
+
+
+def test_a_knob_that_is_at_its_cheapest_is_not_named() -> None:
+    knobs: dict[str, KnobValue] = {"alpha": 0.1, "keep": 0.05}
+    room = room_of(cost_of_two, knobs, ROWS, cost_of_two({**knobs, "alpha": 0.5}))
+    assert room is not None
+    assert (room.knob, room.best, room.others) == ("alpha", 0.5, {})
+
+
+def test_shares_have_two_digits() -> None:
+    assert cheapest_first(ROWS[1])[:3] == [0.05, 0.06, 0.07]
+    assert cheapest_first(ROWS[1])[-1] == 0.99

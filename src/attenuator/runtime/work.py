@@ -17,6 +17,8 @@ from attenuator.ops.spec import Operator, Tensor
 from attenuator.runtime.graph import Graph, Node
 
 COSTS = costs_of(OPERATORS)  # by the operator's key; fails where an operator has none
+# Knobs that choose how many rows go on; at their exact values a model needs the most memory.
+ROW_KNOBS = {knob.name for operator in OPERATORS if COSTS[operator.key].part == "rows" for knob in operator.knobs}
 EXACT: Mapping[str, float] = {}  # a knob that is absent has its exact value
 TOKEN_INPUTS = {"input_ids", "position_ids", "token_type_ids"}
 LINEAR = {"MatMul", "Gemm", "MatMulInteger"}
