@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-WANTED = ("index-url", "extra-index-url", "find-links", "no-index", "trusted-host", "proxy", "cert", "timeout")
+SETTINGS = ("index-url", "extra-index-url", "find-links", "no-index", "trusted-host", "proxy", "cert", "timeout")
 
 
 def settings() -> dict[str, str]:
@@ -26,7 +26,7 @@ def settings() -> dict[str, str]:
         for line in lines:
             name, _, value = line.partition("=")
             section, _, key = name.rpartition(".")
-            if (section == ":env:") is environment and key.removeprefix("default-") in WANTED:
+            if (section == ":env:") is environment and key.removeprefix("default-") in SETTINGS:
                 options[key.removeprefix("default-")] = str(ast.literal_eval(value))
     return options
 

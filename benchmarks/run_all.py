@@ -66,16 +66,16 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     root = Path(__file__).resolve().parents[1]
     todo = cuda_plan(options.share) if options.device == "cuda" else plan(record.isa(), options.share)
-    left = sum(minutes for _, _, minutes in todo)
+    remaining_minutes = sum(minutes for _, _, minutes in todo)
     failed = []
     started = time.perf_counter()
     for number, (what, command, minutes) in enumerate(todo, start=1):
-        print(f"[{number}/{len(todo)}] {what}; all that is left takes about {left} minutes", file=sys.stderr)
+        print(f"[{number}/{len(todo)}] {what}; about {remaining_minutes} minutes remain", file=sys.stderr)
         try:
             status = subprocess.run([sys.executable, "-m", *command], cwd=root, check=False).returncode
         except KeyboardInterrupt:
             return 130
-        left -= minutes
+        remaining_minutes -= minutes
         if status:
             failed.append(what)
     print(f"measured for {(time.perf_counter() - started) / 60:.1f} minutes", file=sys.stderr)

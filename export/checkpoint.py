@@ -132,10 +132,12 @@ def other_size(config: Any, name: str, stored: tuple[int, ...], described: tuple
     sized = (field for part, field in SIZED_BY.items() if part in name and axis == 0)
     equal = (field for field, value in config.to_dict().items() if value == described[axis] and type(value) is int)
     field = next(sized, None) or next(equal, "config.json")
-    asked = f"{field} asks for {described[axis]}"
+    expected = f"{field} asks for {described[axis]}"
     if field == "num_labels":
-        asked = f"id2label names {described[axis]} labels (2 where it is missing)"
-    return f"config.json does not fit the weights: {asked}, but {name} has {stored[axis]} (its shape is {list(stored)})"
+        expected = f"id2label names {described[axis]} labels (2 where it is missing)"
+    return (
+        f"config.json does not fit the weights: {expected}, but {name} has {stored[axis]} (its shape is {list(stored)})"
+    )
 
 
 def left_out(config: Any, name: str) -> str:

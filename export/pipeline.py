@@ -254,48 +254,48 @@ def describe(
         "vocab_size": source.vocab_size,
         "truncation_side": source.tokenizer.truncation_side,
         "split_special_tokens": source.tokenizer.split_special_tokens,
-        "knobs": knobs(operator, source.architecture.knob_defaults(config), asked_defaults(operator, knob_default)),
+        "knobs": knobs(operator, source.architecture.knob_defaults(config), requested_defaults(operator, knob_default)),
         "precision": "fp32",
     }
 
 
-def asked_defaults(operator: Operator, asked: float | Mapping[str, float] | None) -> dict[str, float]:
+def requested_defaults(operator: Operator, requested: float | Mapping[str, float] | None) -> dict[str, float]:
     """The caller's defaults by knob; a number without a name is that of an operator's only knob.
 
     Raises:
         ExportError: the operator has no such knob, or a value is outside its bounds.
     """
     names = [knob.name for knob in operator.knobs]
-    if isinstance(asked, int | float):
+    if isinstance(requested, int | float):
         if not names:
             raise ExportError(f"knob_default is set, but attention '{operator.key}' has no knob")
         if len(names) > 1:
             raise ExportError(f"knob_default is one number, must name the knob it is for: {' or '.join(names)}")
-        asked = {names[0]: asked}
-    for name in asked or {}:
+        requested = {names[0]: requested}
+    for name in requested or {}:
         if name not in names:
             raise ExportError(
                 f"knob_default names the knob '{name}', must be a knob of attention '{operator.key}': "
                 f"{' or '.join(names) or 'it has none'}"
             )
     for knob in operator.knobs:
-        value = (asked or {}).get(knob.name, knob.default)
+        value = (requested or {}).get(knob.name, knob.default)
         if not knob.low <= value <= knob.high or (knob.dtype == "int32" and value != int(value)):
             raise ExportError(f"the default of {knob.name} is {value:g}, must be {describe_bounds(knob)}")
-    return dict(asked or {})
+    return dict(requested or {})
 
 
-def knobs(operator: Operator, suggested: Mapping[str, float], asked: Mapping[str, float]) -> list[BundleKnob]:
+def knobs(operator: Operator, suggested: Mapping[str, float], requested: Mapping[str, float]) -> list[BundleKnob]:
     """The operator's knobs with the bundle's defaults.
 
     Args:
         operator: whose knobs.
         suggested: the checkpoint's own defaults by knob, clipped to the bounds here; other operators' are ignored.
-        asked: the caller's defaults by knob, checked.
+        requested: the caller's defaults by knob, checked.
     """
     rows = []
     for knob in operator.knobs:
-        value = {knob.name: knob.default, **suggested, **asked}[knob.name]
+        value = {knob.name: knob.default, **suggested, **requested}[knob.name]
         row = {item: getattr(knob, item) for item in BundleKnob.model_fields}
         rows.append(BundleKnob(**row | {"default": min(max(value, knob.low), knob.high)}))
     return rows

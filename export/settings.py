@@ -120,5 +120,7 @@ def parse(arguments: Sequence[str]) -> tuple[str, ExportSettings]:
     Raises:
         SystemExit: 0 after `--help`, 2 where an argument or a variable is wrong.
     """
-    settings, words = parse_command(ExportSettings, COMMAND, arguments, POSITIONALS, usage=USAGE, examples=EXAMPLES)
-    return words[0], settings
+    settings, positionals = parse_command(
+        ExportSettings, COMMAND, arguments, POSITIONALS, usage=USAGE, examples=EXAMPLES
+    )
+    return positionals[0], settings

@@ -74,7 +74,7 @@ class Kernel:
 
 
 def compile_and_keep(command: Sequence[str]) -> int:
-    """Runs nvcc; what ptxas says goes beside the object file, anything else is shown."""
+    """Runs nvcc; what ptxas reports goes beside the object file, anything else is shown."""
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, errors="replace", check=False)
     if "-o" in command:
         Path(command[command.index("-o") + 1] + PTXAS_SUFFIX).write_text(done.stderr, encoding="utf-8")
@@ -106,16 +106,16 @@ def readable(name: str) -> str:
     return name.removeprefix("attenuator::")
 
 
-def told_by_ptxas(text: str) -> Iterator[tuple[str, str, int, int]]:
-    """Symbol, architecture, spill stores and spill loads of each kernel that a log tells of."""
+def read_spills(text: str) -> Iterator[tuple[str, str, int, int]]:
+    """Symbol, architecture, spill stores and spill loads of each kernel in ptxas's log."""
     entry = re.compile(r"Compiling entry function '(\S+)' for '(\w+)'")
     spills = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
     current: tuple[str, str] | None = None
     for line in text.splitlines():
-        if found := entry.search(line):
-            current = (found[1], found[2])
-        elif current and (found := spills.search(line)):
-            yield (*current, int(found[2]), int(found[3]))
+        if match := entry.search(line):
+            current = (match[1], match[2])
+        elif current and (match := spills.search(line)):
+            yield (*current, int(match[2]), int(match[3]))
             current = None
 
 
@@ -130,10 +130,10 @@ def read_resources(text: str) -> Iterator[tuple[str, str, dict[str, int]]]:
     """Symbol, architecture and figures from `cuobjdump --dump-resource-usage`."""
     architecture = symbol = ""
     for line in text.splitlines():
-        if found := re.match(r"arch = (\w+)", line):
-            architecture = found[1]
-        elif found := re.match(r"\s*Function (\S+):", line):
-            symbol = found[1]
+        if match := re.match(r"arch = (\w+)", line):
+            architecture = match[1]
+        elif match := re.match(r"\s*Function (\S+):", line):
+            symbol = match[1]
         elif symbol and "REG:" in line:
             yield (
                 symbol,
@@ -148,12 +148,12 @@ def read_atomics(text: str) -> Iterator[tuple[str, str, int, int]]:
     counts: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
     architecture = symbol = ""
     for line in text.splitlines():
-        if found := re.match(r"arch = (\w+)", line):
-            architecture = found[1]
-        elif found := re.match(r"\s*Function : (\S+)", line):
-            symbol = found[1]
-        elif found := re.search(r"\b(ATOMS\.\S+)", line):
-            counts[symbol, architecture][found[1].startswith(SHARED_CAS)] += 1
+        if match := re.match(r"arch = (\w+)", line):
+            architecture = match[1]
+        elif match := re.match(r"\s*Function : (\S+)", line):
+            symbol = match[1]
+        elif match := re.search(r"\b(ATOMS\.\S+)", line):
+            counts[symbol, architecture][match[1].startswith(SHARED_CAS)] += 1
     for (name, place), (native, loops) in counts.items():
         yield name, place, native, loops
 
@@ -163,14 +163,14 @@ def collect(library: Path, objects: Path, tools: Path, launches: Sequence[dict[s
     cuobjdump = tools / "cuobjdump"
     resources = list(read_resources(output_of(cuobjdump, "--dump-resource-usage", library)))
     logs = [log.read_text(encoding="utf-8") for log in sorted(objects.rglob("*" + PTXAS_SUFFIX))]
-    told = [row for log in logs for row in told_by_ptxas(log)]
-    names = demangled([symbol for symbol, *_ in resources] + [symbol for symbol, *_ in told])
+    spills = [row for log in logs for row in read_spills(log)]
+    names = demangled([symbol for symbol, *_ in resources] + [symbol for symbol, *_ in spills])
     kernels = {}
     for symbol, architecture, figures in resources:
         kernels[symbol, architecture] = Kernel(
             names[symbol], architecture, figures["REG"], figures["STACK"], static_shared=figures["SHARED"]
         )
-    for symbol, architecture, stores, loads in told:
+    for symbol, architecture, stores, loads in spills:
         kernel = kernels.get((symbol, architecture))
         if kernel:
             kernel.spill_stores, kernel.spill_loads = stores, loads
@@ -180,10 +180,10 @@ def collect(library: Path, objects: Path, tools: Path, launches: Sequence[dict[s
             kernel.shared_atomics, kernel.shared_loops = native, loops
     for kernel in kernels.values():
         limit = SHARED_LIMIT.get(kernel.architecture)
-        seen = [row for row in launches if row["kernel"] == kernel.name and row["shared_limit"] == limit]
-        if seen:
-            kernel.dynamic_shared = max(int(str(row["shared_bytes"])) for row in seen)
-            kernel.threads = max(int(str(row["threads"])) for row in seen)
+        matching = [row for row in launches if row["kernel"] == kernel.name and row["shared_limit"] == limit]
+        if matching:
+            kernel.dynamic_shared = max(int(str(row["shared_bytes"])) for row in matching)
+            kernel.threads = max(int(str(row["threads"])) for row in matching)
     return sorted(kernels.values(), key=lambda kernel: (kernel.name, int(kernel.architecture[3:])))
 
 
@@ -196,13 +196,13 @@ def problems(kernels: Sequence[Kernel], architectures: Sequence[str], ptx: str) 
     by_name: dict[str, set[str]] = defaultdict(set)
     for kernel in kernels:
         by_name[kernel.name].add(kernel.architecture)
-    for name, found in by_name.items():
-        for missing in [architecture for architecture in architectures if architecture not in found]:
+    for name, present in by_name.items():
+        for missing in [architecture for architecture in architectures if architecture not in present]:
             yield f"{name} has no machine code for {missing}"
     for kernel in kernels:
         where = f"{kernel.name} on {kernel.architecture}"
         if kernel.spill_stores is None:
-            yield f"{where}: ptxas told nothing of it: build again from nothing"
+            yield f"{where}: ptxas reported no spills for it: remove the build folder and build again"
         elif kernel.spill_stores or kernel.spill_loads:
             yield f"{where} spills registers: {kernel.spill_stores} bytes stored, {kernel.spill_loads} loaded"
         if kernel.stack > MOST_STACK:
@@ -219,7 +219,7 @@ def problems(kernels: Sequence[Kernel], architectures: Sequence[str], ptx: str) 
 
 
 def table(kernels: Sequence[Kernel]) -> str:
-    """A line a kernel; figures that differ between architectures stand in their order, divided by slashes."""
+    """One line per kernel; figures that differ between architectures stand in their order, divided by slashes."""
     columns = ("registers", "stack", "spill_stores", "static_shared", "dynamic_shared", "threads", "shared_atomics")
     groups: dict[str, list[Kernel]] = defaultdict(list)
     for kernel in kernels:

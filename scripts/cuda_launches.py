@@ -68,9 +68,9 @@ def extremes(case: Case) -> Iterator[Case]:
 def symbols(library: Path) -> dict[int, str]:
     """The library's functions by address."""
     listed = subprocess.run(["nm", library], capture_output=True, text=True, check=True).stdout
-    found = {int(place, 16): name for place, name in re.findall(r"^(\w+) [tTwW] (\S+)$", listed, re.MULTILINE)}
-    names = demangled(found.values())
-    return {place: names[name] for place, name in found.items()}
+    mangled = {int(place, 16): name for place, name in re.findall(r"^(\w+) [tTwW] (\S+)$", listed, re.MULTILINE)}
+    names = demangled(mangled.values())
+    return {place: names[name] for place, name in mangled.items()}
 
 
 def main() -> int:
@@ -80,7 +80,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, required=True, help="a JSON file")
     options = parser.parse_args()
     os.environ["ATTENUATOR_CUDA_LIBRARY"] = str(options.library.resolve())
-    seen: set[tuple[str, int, int, int]] = set()
+    launches: set[tuple[str, int, int, int]] = set()
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "launches"
         log.touch()
@@ -94,9 +94,9 @@ def main() -> int:
         names = symbols(options.library)
         for line in log.read_text(encoding="utf-8").splitlines():
             place, threads, shared_bytes, limit = line.split()
-            seen.add((names[int(place, 16)], int(threads), int(shared_bytes), int(limit)))
+            launches.add((names[int(place, 16)], int(threads), int(shared_bytes), int(limit)))
     keys = ("kernel", "threads", "shared_bytes", "shared_limit")
-    rows = [dict(zip(keys, row, strict=True)) for row in sorted(seen)]
+    rows = [dict(zip(keys, row, strict=True)) for row in sorted(launches)]
     options.output.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     return 0
 

@@ -88,19 +88,19 @@ async def serve(settings: ServeSettings, folders: Sequence[Path], bound: socket.
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, stop.set)
-    asked = asyncio.create_task(stop.wait())
+    stop_requested = asyncio.create_task(stop.wait())
     started = asyncio.create_task(engine.start(folders))
     try:
-        await asyncio.wait({asked, started}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({stop_requested, started}, return_when=asyncio.FIRST_COMPLETED)
         if started.done():
             started.result()
             where = address(*bound.getsockname()[:2])
             key = "no API key is required" if settings.api_key is None else "/v1 routes require the API key"
             start_log.info("ready on http://%s (%s), %s", where, ", ".join(engine.models), key)
-            await asked
+            await stop_requested
         await drain(engine, server, stop)
     finally:
-        asked.cancel()
+        stop_requested.cancel()
         started.cancel()
         busy = await engine.stop()
         server.should_exit = True

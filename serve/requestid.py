@@ -26,8 +26,8 @@ class RequestIds:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = next((value for name, value in scope["headers"] if name == HEADER.lower().encode()), b"")
-        text = given.decode("latin-1")
+        header = next((value for name, value in scope["headers"] if name == HEADER.lower().encode()), b"")
+        text = header.decode("latin-1")
         request_id = text if ALLOWED.fullmatch(text) else uuid.uuid4().hex
 
         async def send_with_id(message: Message) -> None:

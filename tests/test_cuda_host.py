@@ -36,23 +36,23 @@ def installed_extras() -> set[str]:
 def requirements(extras: set[str]) -> list[Requirement]:
     """What pyproject.toml asks for with these extras, those that an extra names in turn included."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    asked = [Requirement(text) for text in project["dependencies"]]
-    waiting, seen = set(extras), set()
+    required = [Requirement(text) for text in project["dependencies"]]
+    waiting, visited = set(extras), set()
     while waiting:
         extra = waiting.pop()
-        seen.add(extra)
+        visited.add(extra)
         for requirement in map(Requirement, project["optional-dependencies"][extra]):
             if requirement.name == "attenuator":
-                waiting |= requirement.extras - seen
+                waiting |= requirement.extras - visited
             else:
-                asked.append(requirement)
-    return asked
+                required.append(requirement)
+    return required
 
 
-def distributions(asked: list[Requirement]) -> set[str]:
+def distributions(required: list[Requirement]) -> set[str]:
     """Names of all distributions that these need, by the metadata of this environment."""
     names: set[str] = set()
-    waiting = [(requirement.name, requirement.extras) for requirement in asked]
+    waiting = [(requirement.name, requirement.extras) for requirement in required]
     while waiting:
         name, extras = waiting.pop()
         # Both wheels hold the package onnxruntime; this environment has the one for the CPU.

@@ -85,9 +85,9 @@ def test_shell_blocks_name_real_targets_commands_and_flags(document: str, capsys
         capsys.readouterr()
         with pytest.raises(SystemExit, match="0"):
             sys.exit(main([command, "--help"]))
-        told = capsys.readouterr().out
+        help_text = capsys.readouterr().out
         for flag in re.findall(r"(?<=\s)--[a-z][\w-]*", rest.partition("|")[0].partition("#")[0]):
-            assert flag in told, f"{document}: attenuator {command} {flag}"
+            assert flag in help_text, f"{document}: attenuator {command} {flag}"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

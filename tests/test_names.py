@@ -55,11 +55,11 @@ def texts(tree: ast.AST) -> Iterator[tuple[str, int]]:
 
 def named(source: str) -> list[tuple[int, str]]:
     """What a file calls by name, with the line."""
-    found = []
+    names = []
     for text, line in texts(ast.parse(source)):
-        found += [(line, match.group().lower()) for match in PATTERN.finditer(text)]
-        found += [(line, text) for key in ORDINARY if text == repr(key)]
-    return found
+        names += [(line, match.group().lower()) for match in PATTERN.finditer(text)]
+        names += [(line, text) for key in ORDINARY if text == repr(key)]
+    return names
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
@@ -71,8 +71,8 @@ def test_a_file_names_no_operator_and_no_knob(file: Path) -> None:
 
 def test_what_is_allowed_is_needed() -> None:
     for file, names in ALLOWED.items():
-        said = {name for _, name in named((ROOT / file).read_text())}
-        assert said == set(names), f"{file} names {said}, may name {set(names)}"
+        present = {name for _, name in named((ROOT / file).read_text())}
+        assert present == set(names), f"{file} names {present}, may name {set(names)}"
 
 
 def test_names_are_found_in_texts_and_identifiers() -> None:

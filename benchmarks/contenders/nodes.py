@@ -167,9 +167,9 @@ def masked_onnx_attention(
     query: Array, key: Array, value: Array, lengths: Sequence[int], num_heads: int, **settings: Any
 ) -> Runner:
     """The same with a boolean mask `[batch, 1, n, n]` over padded keys."""
-    seen = np.arange(key.shape[1])[None, :] < np.asarray(lengths)[:, None]
+    real_tokens = np.arange(key.shape[1])[None, :] < np.asarray(lengths)[:, None]
     mask = np.ascontiguousarray(
-        np.broadcast_to(seen[:, None, None, :], (len(lengths), 1, query.shape[1], key.shape[1]))
+        np.broadcast_to(real_tokens[:, None, None, :], (len(lengths), 1, query.shape[1], key.shape[1]))
     )
     feeds = {"query": query, "key": key, "value": value, "mask": mask}
     return Runner([attention23_node(list(feeds), num_heads)], feeds, {"output": (query.shape, np.float32)}, **settings)

@@ -148,9 +148,9 @@ def limits(place: Place, seconds: float) -> dict[str, Any]:
     work = {"copy_gb_s": 2 * COPY_BYTES / 1e9}
     products = 2 * MATMUL_SIZE**3 / 1e12
     for name, dtype in (("fp16_tflop_s", torch.float16), ("bf16_tflop_s", torch.bfloat16)):
-        left, right = (torch.randn(MATMUL_SIZE, MATMUL_SIZE, **on).to(dtype) for _ in range(2))
-        out = torch.empty_like(left)
-        runs[name] = lambda a=left, b=right, c=out: torch.mm(a, b, out=c)
+        a, b = (torch.randn(MATMUL_SIZE, MATMUL_SIZE, **on).to(dtype) for _ in range(2))
+        out = torch.empty_like(a)
+        runs[name] = lambda a=a, b=b, c=out: torch.mm(a, b, out=c)
         work[name] = products
     integers = torch.ones(MATMUL_SIZE, MATMUL_SIZE, dtype=torch.int8, **on)
     transposed = integers.t().contiguous().t()  # the layout that cuBLAS has int8 kernels for

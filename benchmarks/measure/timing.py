@@ -102,8 +102,8 @@ def remainder_ratio(whole: Timing, part: Timing, other: Timing) -> Statistics:
     medians = np.median(rows[:, draws], axis=2)
     rest = medians[0] - medians[1]
     ratios = np.where(rest > 0, medians[2] / np.maximum(rest, 1e-9), 0.0)
-    left = whole.median - part.median
-    return statistics(ratios.tolist()) | {"median": other.median / left if left > 0 else 0.0}
+    rest_us = whole.median - part.median
+    return statistics(ratios.tolist()) | {"median": other.median / rest_us if rest_us > 0 else 0.0}
 
 
 def interleave(

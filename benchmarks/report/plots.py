@@ -58,8 +58,8 @@ def crossover(results: dict[str, Result], path: Path) -> None:
     for style, (baseline, called) in zip(STYLES, tables.BASELINES.items(), strict=False):
         for colour, (isa, result) in zip(COLOURS, results.items(), strict=False):
             starts = crossovers(result, baseline)
-            found = [(int(name[7:]), start) for name, (start, _) in starts.items() if name.startswith("yoso m=")]
-            points = [(m, start) for m, start in found if start]
+            by_hashes = [(int(name[7:]), start) for name, (start, _) in starts.items() if name.startswith("yoso m=")]
+            points = [(m, start) for m, start in by_hashes if start]
             if points:
                 hashes |= {m for m, _ in points}
                 lengths += [start for _, start in points]

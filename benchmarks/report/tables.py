@@ -141,12 +141,12 @@ def slowest_alpha(results: dict[str, Result]) -> str:
     """The alpha that wins least, with attention, beside either dense form."""
     rows = [(length_of(row), setting, isa) for isa, result in results.items() for row in result.get("projection", [])
             for setting in row["settings"]]  # fmt: skip
-    said = []
+    sentences = []
     for key, beside in WHOLE.items():
         n, setting, isa = min((row for row in rows if key in row[1]), key=lambda row: row[1][key]["median"])
         ratio = times(setting[key]["median"])
-        said.append(f"{ratio} times as fast as {beside} ({n}, alpha {setting['alpha']:g}, {ISA_NAMES[isa]})")
-    return f"The slowest of all alphas measured, with attention: {'; '.join(said)}."
+        sentences.append(f"{ratio} times as fast as {beside} ({n}, alpha {setting['alpha']:g}, {ISA_NAMES[isa]})")
+    return f"The slowest of all alphas measured, with attention: {'; '.join(sentences)}."
 
 
 def frontier_table(result: Result) -> str:
@@ -167,10 +167,10 @@ def memory_table(result: Result) -> str:
     """Peak temporary memory of the first call and of the second."""
     rows = result["memory"]
     lengths = sorted({row["n"] for row in rows})
-    found = {(row["contender"], row["n"]): row for row in rows}
+    by_contender = {(row["contender"], row["n"]): row for row in rows}
 
     def cell(name: str, n: int) -> str:
-        row = found.get((name, n))
+        row = by_contender.get((name, n))
         return f"{row['first_call_mib']:.1f} / {row['second_call_mib']:.1f}" if row else ""
 
     contenders = dict.fromkeys(row["contender"] for row in rows)
@@ -189,7 +189,7 @@ def model_tables(
             continue
         if shape == "paper" and paper:
             own = paper_ratios(lengths)
-            lines += [[f"{label(name)}, the paper's own on a GPU", *map(times, found)] for name, found in own.items()]
+            lines += [[f"{label(name)}, the paper's own on a GPU", *map(times, ratios)] for name, ratios in own.items()]
         yield f"{SHAPE_NAMES[shape]}:\n\n{table(['tokens', *map(str, lengths)], lines)}"
 
 
@@ -204,7 +204,7 @@ def ragged_model_table(results: dict[str, Result]) -> str:
                 called = "exact" if name == "softmax" else label(name)
                 lines.setdefault(f"{called}, {ISA_NAMES[isa]}", {})[row["shape"], row["batch"]] = ratio["median"]
     head = ["batch", *(f"{shape}: {batch}" for shape, batch in columns)]
-    return table(head, [[name, *(times(found.get(key)) for key in columns)] for name, found in lines.items()])
+    return table(head, [[name, *(times(ratios.get(key)) for key in columns)] for name, ratios in lines.items()])
 
 
 def int8_table(results: dict[str, Result]) -> str:

@@ -34,10 +34,10 @@ def baseline_scores(task: Task, documents: list[Document]) -> NDArray[np.float32
     fitted = [*task.train, *task.held_out]
     vectorizer = pipeline()[0]
     features = vectorizer.fit_transform(document.text for document in fitted)
-    asked = vectorizer.transform(document.text for document in documents)
+    test_features = vectorizer.transform(document.text for document in documents)
     targets = target_matrix(fitted, len(task.labels))
     scores = np.zeros((len(documents), len(task.labels)), dtype=np.float32)
     for label in range(len(task.labels)):
         classifier = pipeline()[-1].fit(features, targets[:, label])
-        scores[:, label] = classifier.decision_function(asked)
+        scores[:, label] = classifier.decision_function(test_features)
     return scores

@@ -157,13 +157,13 @@ def settings(model: Model, sweep: Sweep, exact_first: bool) -> list[dict[str, fl
         raise SystemExit(f"the model has no knob {name}; its knobs: {' and '.join(exact) or 'none'}")
     if sweep.values and len(exact) > 1 and not sweep.knob:
         raise SystemExit(f"--values are those of one knob, the model has {' and '.join(exact)}: name one with --knob")
-    asked = [model.knobs.check(exact | {name: type(exact[name])(value)}) for value in sweep.values or []]
-    asked = asked or [exact, default]
-    chosen = [exact, *asked] if exact_first else asked
+    requested = [model.knobs.check(exact | {name: type(exact[name])(value)}) for value in sweep.values or []]
+    requested = requested or [exact, default]
+    chosen = [exact, *requested] if exact_first else requested
     return [setting for index, setting in enumerate(chosen) if setting not in chosen[:index]]
 
 
-def said(knobs: dict[str, float | int]) -> str:
+def described(knobs: dict[str, float | int]) -> str:
     """A setting as the tables show it."""
     return ", ".join(f"{name} {value:g}" for name, value in knobs.items()) or "none"
 
@@ -185,7 +185,7 @@ def table(model: Model, task: Task, documents: list[Document], sweep: Sweep, see
         flops = np.mean([one.value_flops for one in runs])
         duration = 1000 * np.mean([one.seconds for one in runs]) / len(documents)
         cells = f"{figure:.4f} | {whole:.4f} | {single:.4f} | {flops:.3f} | {duration:.2f}"
-        print(f"| {said(knobs)} | {cells} |", flush=True)
+        print(f"| {described(knobs)} | {cells} |", flush=True)
 
 
 def compare(model: Model, other: Model, task: Task, documents: list[Document], sweep: Sweep, seeds: int) -> None:
@@ -203,7 +203,7 @@ def compare(model: Model, other: Model, task: Task, documents: list[Document], s
         agreement, single = np.mean([one.all(1).mean() for one in same]), np.mean([one.mean() for one in same])
         largest = max(float(np.abs(ours - theirs).max()) for ours, theirs in pairs)
         cells = f"{figures[0]:.4f} | {figures[1]:.4f} | {agreement:.4f} | {single:.4f} | {largest:.2g}"
-        print(f"| {said(knobs)} | {cells} |", flush=True)
+        print(f"| {described(knobs)} | {cells} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -51,9 +51,9 @@ def write_int8(source: Path, output: Path) -> Manifest:
         np.savez(staging / PROBE, **arrays, logits=logits)
         provenance = manifest.provenance.model_copy(update={"parity": {}})
         fields = dict(manifest) | {"precision": "int8", "provenance": provenance}
-        found = finish(staging, {name: value for name, value in fields.items() if name not in ("files", "revision")})
+        manifest = finish(staging, {name: value for name, value in fields.items() if name not in ("files", "revision")})
         replace(staging, output)
-    return found
+    return manifest
 
 
 def main() -> None:

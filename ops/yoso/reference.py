@@ -14,7 +14,7 @@ from attenuator.ops.yoso.gaussian_table import thresholds
 Hash = Literal["gaussian", "hadamard"]
 Array = NDArray[np.float64]
 Codes = NDArray[np.int64]
-Words = NDArray[np.uint32]
+PhiloxWords = NDArray[np.uint32]
 
 PLANES_STREAM = 0
 SIGNS_STREAM = 1
@@ -22,7 +22,7 @@ NORM_FLOOR = 1e-12
 SMALLEST_MAXIMUM = np.float32(1e-30)  # rows smaller than this are quantised as if this were their largest value
 
 
-def philox(key: int, counter: NDArray[np.uint64]) -> Words:
+def philox(key: int, counter: NDArray[np.uint64]) -> PhiloxWords:
     """Philox4x32-10.
 
     Args:
@@ -47,7 +47,7 @@ def philox(key: int, counter: NDArray[np.uint64]) -> Words:
     return np.stack([c0, c1, c2, c3], axis=1).astype(np.uint32)
 
 
-def stream(seed: int, layer: int, head: int, purpose: int, blocks: int) -> Words:
+def stream(seed: int, layer: int, head: int, purpose: int, blocks: int) -> PhiloxWords:
     """The first `4 * blocks` words of the stream (seed, layer, head, purpose)."""
     counter = np.zeros((blocks, 4), np.uint64)
     counter[:, 0] = np.arange(blocks)

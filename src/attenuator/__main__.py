@@ -36,30 +36,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one subcommand and returns the process's exit code.
 
     Args:
-        arguments: the words after `attenuator`; those of the process by default.
+        arguments: what follows `attenuator`; those of the process by default.
 
     Returns:
         0 on success, 1 where the command failed (one sentence on stderr), 2 after a usage error.
     """
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    if not words or words[0] in ("-h", "--help", "help"):
+    argv = list(sys.argv[1:] if arguments is None else arguments)
+    if not argv or argv[0] in ("-h", "--help", "help"):
         print(usage())
-        return 0 if words else 2
-    if words[0] in ("-V", "--version"):
+        return 0 if argv else 2
+    if argv[0] in ("-V", "--version"):
         print(f"attenuator {__version__}")
         return 0
-    if words[0] not in COMMANDS:
+    if argv[0] not in COMMANDS:
         print(
-            f"attenuator: unknown command '{words[0]}', must be one of: {', '.join(COMMANDS)}",
+            f"attenuator: unknown command '{argv[0]}', must be one of: {', '.join(COMMANDS)}",
             file=sys.stderr,
         )
         return 2
     try:
-        command = importlib.import_module(COMMANDS[words[0]][0])
-        return int(command.main(words[1:]) or 0)
+        command = importlib.import_module(COMMANDS[argv[0]][0])
+        return int(command.main(argv[1:]) or 0)
     except AttenuatorError as error:
         detail = f": {error.detail}" if isinstance(error, EngineError) and error.detail else ""
-        print(f"attenuator {words[0]}: {error}{detail}", file=sys.stderr)
+        print(f"attenuator {argv[0]}: {error}{detail}", file=sys.stderr)
         return 1
     except ModuleNotFoundError as error:
         root = (error.name or "").partition(".")[0]
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         extra = "cpu" if root == "onnxruntime" else "export"
         print(
-            f"attenuator {words[0]}: the Python package '{root}' is missing: pip install 'attenuator[{extra}]'",
+            f"attenuator {argv[0]}: the Python package '{root}' is missing: pip install 'attenuator[{extra}]'",
             file=sys.stderr,
         )
         return 1

@@ -53,14 +53,14 @@ def test_a_host_that_waits_for_the_device_is_an_error() -> None:
 
 
 def test_nvidia_smi_is_asked_for_the_card_that_cuda_uses(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    arguments: list[str] = []
 
     def run(command: list[str], **_: Any) -> Any:
-        asked.extend(command)
+        arguments.extend(command)
         return SimpleNamespace(returncode=0, stdout="NVIDIA H100, 580.1, 1980, 700.00\n")
 
     monkeypatch.setattr(device.shutil, "which", lambda _: "/usr/bin/nvidia-smi")
     monkeypatch.setattr(subprocess, "run", run)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(uuid=f"0000-{index}"))
     assert device.max_sm_mhz(1) == 1980
-    assert "--id=GPU-0000-1" in asked
+    assert "--id=GPU-0000-1" in arguments

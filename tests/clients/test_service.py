@@ -46,10 +46,10 @@ def test_models_tell_what_the_bundles_hold(ask: Ask, bundles: dict[str, Path]) -
     assert models.keys() == bundles.keys()
     for name, folder in bundles.items():
         manifest = read_manifest(folder)
-        found = models[name]
-        assert (found.revision, found.task, list(found.labels)) == (manifest.revision, manifest.task, manifest.labels)
-        assert found.max_tokens == manifest.max_tokens
-        assert [knob.model_dump() for knob in found.knobs] == [knob.model_dump() for knob in manifest.knobs]
+        model = models[name]
+        assert (model.revision, model.task, list(model.labels)) == (manifest.revision, manifest.task, manifest.labels)
+        assert model.max_tokens == manifest.max_tokens
+        assert [knob.model_dump() for knob in model.knobs] == [knob.model_dump() for knob in manifest.knobs]
 
 
 def test_ready_without_a_key(ask: Ask) -> None:

@@ -29,10 +29,10 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, key
     """Runs `attenuator WORDS`; exit code, standard output, standard error."""
     monkeypatch.setenv("ATTENUATOR_API_KEY", key)
 
-    def call(*words: str | Path) -> tuple[int, str, str]:
+    def call(*arguments: str | Path) -> tuple[int, str, str]:
         capsys.readouterr()
         try:
-            code = main([str(word) for word in words])
+            code = main([str(argument) for argument in arguments])
         except SystemExit as ended:
             code = int(ended.code or 0)
         return code, *capsys.readouterr()
@@ -63,10 +63,10 @@ def test_classify_through_a_server_and_without_one_agree_bit_for_bit(
     run: Run, bundles: dict[str, Path], url: str
 ) -> None:
     for model, knob in (("yoso", ["--num-hashes", "8"]), ("mca", ["--alpha", "0.5"]), ("multi", []), ("softmax", [])):
-        words = [*knob, "--logits", "--top-k", "2", "--json", *TEXTS]
-        code, here, errors = run("classify", "--bundle", bundles[model], *words)
+        arguments = [*knob, "--logits", "--top-k", "2", "--json", *TEXTS]
+        code, here, errors = run("classify", "--bundle", bundles[model], *arguments)
         assert (code, errors) == (0, "")
-        code, there, errors = run("classify", "--url", url, "--model", model, *words)
+        code, there, errors = run("classify", "--url", url, "--model", model, *arguments)
         assert (code, errors) == (0, "")
         assert records(here) == records(there)
         assert len(records(here)) == len(TEXTS)
@@ -83,8 +83,8 @@ def test_classify_shows_tab_separated_lines_in_a_pipe(run: Run, bundles: dict[st
 
 
 def test_classify_shows_in_a_pipe_what_was_asked_for(run: Run, bundles: dict[str, Path]) -> None:
-    words = ["classify", "--bundle", bundles["mca"], "--alpha", "0"]
-    expected = records(run(*words, "--top-k", "2", "--logits", "--json", *TEXTS)[1])
+    arguments = ["classify", "--bundle", bundles["mca"], "--alpha", "0"]
+    expected = records(run(*arguments, "--top-k", "2", "--logits", "--json", *TEXTS)[1])
     best = [" ".join(f"{each['label']} {each['score']:.3f}" for each in record["scores"]) for record in expected]
     logits = [" ".join(f"{value:.4f}" for value in record["logits"]) for record in expected]
     for flags, columns in (
@@ -92,7 +92,7 @@ def test_classify_shows_in_a_pipe_what_was_asked_for(run: Run, bundles: dict[str
         (["--logits"], [logits]),
         (["--top-k", "2", "--logits"], [best, logits]),
     ):
-        rows = [line.split("\t") for line in run(*words, *flags, *TEXTS)[1].splitlines()]
+        rows = [line.split("\t") for line in run(*arguments, *flags, *TEXTS)[1].splitlines()]
         assert [row[2:-1] for row in rows] == [list(cells) for cells in zip(*columns, strict=True)]
         assert [row[-1] for row in rows] == TEXTS
 
@@ -115,18 +115,18 @@ def test_classify_shows_a_table_on_a_terminal(
 def test_classify_reads_files_and_standard_input(
     run: Run, bundles: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ["classify", "--bundle", bundles["yoso"], "--json"]
-    expected = [record["score"] for record in records(run(*words, *TEXTS)[1])]
+    arguments = ["classify", "--bundle", bundles["yoso"], "--json"]
+    expected = [record["score"] for record in records(run(*arguments, *TEXTS)[1])]
     text, lines = tmp_path / "texts.txt", tmp_path / "texts.jsonl"
     text.write_text("\n".join([TEXTS[0], "", *TEXTS[1:]]))
     lines.write_text("\n".join(json.dumps({"text": value, "label": "x"}) for value in TEXTS))
     for path, numbers in ((text, (1, 3, 4)), (lines, (1, 2, 3))):
-        found = records(run(*words, "--file", path)[1])
-        assert [record["score"] for record in found] == expected
-        assert [record["input"] for record in found] == [f"{path} line {number}" for number in numbers]
+        from_file = records(run(*arguments, "--file", path)[1])
+        assert [record["score"] for record in from_file] == expected
+        assert [record["input"] for record in from_file] == [f"{path} line {number}" for number in numbers]
     with text.open() as stream:
         monkeypatch.setattr("sys.stdin", stream)
-        assert [record["score"] for record in records(run(*words)[1])] == expected
+        assert [record["score"] for record in records(run(*arguments)[1])] == expected
 
 
 def test_classify_takes_more_inputs_than_a_request_may_hold(
@@ -142,16 +142,16 @@ def test_classify_takes_more_inputs_than_a_request_may_hold(
 
 
 def test_classify_draws_a_seed_when_asked(run: Run, bundles: dict[str, Path]) -> None:
-    words = ["classify", "--bundle", bundles["yoso"], "--num-hashes", "8", "--json", TEXTS[1]]
-    seeds = {records(run(*words, "--seed", "random")[1])[0]["seed"] for _ in range(3)}
+    arguments = ["classify", "--bundle", bundles["yoso"], "--num-hashes", "8", "--json", TEXTS[1]]
+    seeds = {records(run(*arguments, "--seed", "random")[1])[0]["seed"] for _ in range(3)}
     assert len(seeds) == 3
-    drawn = records(run(*words, "--seed", "random")[1])[0]
-    again = records(run(*words, "--seed", str(drawn["seed"]))[1])[0]
+    drawn = records(run(*arguments, "--seed", "random")[1])[0]
+    again = records(run(*arguments, "--seed", str(drawn["seed"]))[1])[0]
     assert drawn == again
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "sentence"),
+    ("arguments", "code", "sentence"),
     [
         (["x"], 2, "give either --bundle BUNDLE"),
         (["--bundle", "{yoso}", "--url", "http://127.0.0.1:1", "x"], 2, "give either --bundle BUNDLE"),
@@ -182,11 +182,11 @@ def test_classify_draws_a_seed_when_asked(run: Run, bundles: dict[str, Path]) ->
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else None,
 )
 def test_classify_tells_what_is_wrong_in_one_sentence(
-    run: Run, bundles: dict[str, Path], url: str, words: list[str], code: int, sentence: str
+    run: Run, bundles: dict[str, Path], url: str, arguments: list[str], code: int, sentence: str
 ) -> None:
     places = {name: str(folder) for name, folder in bundles.items()} | {"url": url}
-    found, output, errors = run("classify", *(word.format(**places) for word in words))
-    assert found == code
+    exit_code, output, errors = run("classify", *(argument.format(**places) for argument in arguments))
+    assert exit_code == code
     assert output == ""
     assert sentence in errors
     assert errors.startswith("attenuator classify: ")
@@ -255,40 +255,40 @@ def test_inspect_tells_everything_about_a_yoso_bundle(run: Run, bundles: dict[st
 def test_inspect_tells_what_mca_can_win_at_most(run: Run, bundles: dict[str, Path]) -> None:
     code, output, _ = run("inspect", bundles["mca"])
     assert code == 0
-    said = " ".join(output.split())
-    assert "Knob alpha" in said
-    assert "even a free one wins at most" in said
-    assert "exact attention (alpha 0) is the better choice" in said
+    text = " ".join(output.split())
+    assert "Knob alpha" in text
+    assert "even a free one wins at most" in text
+    assert "exact attention (alpha 0) is the better choice" in text
 
 
 def test_inspect_writes_one_json_object(run: Run, bundles: dict[str, Path]) -> None:
     code, output, _ = run("inspect", bundles["softmax"], "--json")
     assert code == 0
-    found = json.loads(output)
-    assert found["nodes"]["SoftmaxAttention"] == 2
-    assert found["manifest"]["knobs"] == []
-    assert found["files"].keys() == {*read_manifest(bundles["softmax"]).files, "bundle.json"}
-    assert [row["tokens"] for row in found["modelled"]] == [64 << i for i in range(8)]
-    assert found["measured"] == []
+    report = json.loads(output)
+    assert report["nodes"]["SoftmaxAttention"] == 2
+    assert report["manifest"]["knobs"] == []
+    assert report["files"].keys() == {*read_manifest(bundles["softmax"]).files, "bundle.json"}
+    assert [row["tokens"] for row in report["modelled"]] == [64 << i for i in range(8)]
+    assert report["measured"] == []
 
 
 def test_inspect_measures_this_machine(run: Run, bundles: dict[str, Path], tmp_path: Path) -> None:
-    words = ["--measure", "--lengths", "40,60", "--budget-s", "0.05", "--threads", "1", "--json"]
-    found = json.loads(run("inspect", bundles["yoso"], *words, "--num-hashes", "4,16")[1])
-    assert [row["tokens"] for row in found["measured"]] == [40, 60]
-    for row in found["measured"]:
+    arguments = ["--measure", "--lengths", "40,60", "--budget-s", "0.05", "--threads", "1", "--json"]
+    report = json.loads(run("inspect", bundles["yoso"], *arguments, "--num-hashes", "4,16")[1])
+    assert [row["tokens"] for row in report["measured"]] == [40, 60]
+    for row in report["measured"]:
         assert row["exact_ms"] > 0
         assert set(row["knob_ms"]["num_hashes"]) == {"4.0", "16.0"}
-    assert found["verdict"][-1].startswith("Measured here")
+    assert report["verdict"][-1].startswith("Measured here")
     sample = tmp_path / "sample.txt"
     sample.write_text(" ".join(TEXTS))
-    found = json.loads(run("inspect", bundles["mca"], *words, "--alpha", "0.05,1", "--sample", sample)[1])
-    flops = found["measured"][0]["outputs"]["value_flops"]["alpha"]
+    report = json.loads(run("inspect", bundles["mca"], *arguments, "--alpha", "0.05,1", "--sample", sample)[1])
+    flops = report["measured"][0]["outputs"]["value_flops"]["alpha"]
     assert 0 < flops["1.0"] < flops["0.05"] <= 1
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "sentence"),
+    ("arguments", "code", "sentence"),
     [
         (["/nowhere"], 1, "bundle /nowhere is not a folder"),
         ([], 2, "BUNDLE"),
@@ -303,11 +303,11 @@ def test_inspect_measures_this_machine(run: Run, bundles: dict[str, Path], tmp_p
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else None,
 )
 def test_inspect_tells_what_is_wrong_in_one_sentence(
-    run: Run, bundles: dict[str, Path], words: list[str], code: int, sentence: str
+    run: Run, bundles: dict[str, Path], arguments: list[str], code: int, sentence: str
 ) -> None:
     places = {name: str(folder) for name, folder in bundles.items()}
-    found, output, errors = run("inspect", *(word.format(**places) for word in words))
-    assert (found, output) == (code, "")
+    exit_code, output, errors = run("inspect", *(argument.format(**places) for argument in arguments))
+    assert (exit_code, output) == (code, "")
     assert sentence in errors
     assert len(errors.splitlines()) == 1
 
@@ -329,22 +329,22 @@ def test_classify_and_client_agree(run: Run, url: str, key: str) -> None:
     with Client(url, api_key=key) as client:
         many = client.classify(TEXTS, model="multi", num_hashes=4)
         sampled = client.classify(TEXTS, model="mca", alpha=0.4)
-    found = records(run("classify", "--url", url, "--model", "multi", "--num-hashes", "4", "--json", *TEXTS)[1])
-    assert [record["labels"] for record in found] == [list(each.labels or ()) for each in many.predictions]
-    found = records(run("classify", "--url", url, "--model", "mca", "--alpha", "0.4", "--json", *TEXTS)[1])
-    assert [record["value_flops"] for record in found] == list(sampled.value_flops or ())
+    lines = records(run("classify", "--url", url, "--model", "multi", "--num-hashes", "4", "--json", *TEXTS)[1])
+    assert [record["labels"] for record in lines] == [list(each.labels or ()) for each in many.predictions]
+    lines = records(run("classify", "--url", url, "--model", "mca", "--alpha", "0.4", "--json", *TEXTS)[1])
+    assert [record["value_flops"] for record in lines] == list(sampled.value_flops or ())
 
 
 def test_classify_says_why_cuda_cannot_be_used(
     run: Run, bundles: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    words = ["classify", "--bundle", bundles["yoso"], "--json", "good film"]
-    code, output, errors = run(*words, "--device", "cuda", "--device-id", "2")
+    arguments = ["classify", "--bundle", bundles["yoso"], "--json", "good film"]
+    code, output, errors = run(*arguments, "--device", "cuda", "--device-id", "2")
     assert (code, output) == (1, "")
     assert errors.startswith("attenuator classify: CUDA device 2 cannot be used: ")
     assert len(errors.splitlines()) == 1
-    code, output, errors = run(*words, "--device", "auto")
+    code, output, errors = run(*arguments, "--device", "auto")
     assert code == 0
     assert records(output)[0]["device"] == "cpu"
     assert errors.startswith("attenuator classify: running on cpu: CUDA device 0 cannot be used: ")

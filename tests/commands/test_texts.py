@@ -11,21 +11,21 @@ from attenuator.errors import InputTooLong, InvalidRequest
 from attenuator.texts import STDIN, Item, items
 
 
-def contents(words: list[str], files: list[str], *, jsonl: bool = False) -> list[dict[str, object]]:
-    return [item.content for item in items(words, files, jsonl=jsonl)]
+def contents(texts: list[str], files: list[str], *, jsonl: bool = False) -> list[dict[str, object]]:
+    return [item.content for item in items(texts, files, jsonl=jsonl)]
 
 
 def test_words_are_taken_as_they_are() -> None:
-    words = ["Hello, world", "[x", '{"text": 1}', " spaces stay ", "--"]
-    assert contents(words, []) == [{"text": word} for word in words]
+    texts = ["Hello, world", "[x", '{"text": 1}', " spaces stay ", "--"]
+    assert contents(texts, []) == [{"text": text} for text in texts]
 
 
 def test_lines_are_texts_and_blank_ones_are_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("first\r\n\n  \n zweite Zeile: ß\n")
-    found = list(items([], [str(path)], jsonl=False))
-    assert [item.content["text"] for item in found] == ["first", " zweite Zeile: ß"]
-    assert [item.where for item in found] == [f"{path} line 1", f"{path} line 4"]
+    lines = list(items([], [str(path)], jsonl=False))
+    assert [item.content["text"] for item in lines] == ["first", " zweite Zeile: ß"]
+    assert [item.where for item in lines] == [f"{path} line 1", f"{path} line 4"]
 
 
 def test_json_lines_hold_texts_pairs_and_token_ids(tmp_path: Path) -> None:
@@ -79,8 +79,8 @@ def test_errors_name_the_line_rather_than_the_place_in_a_request() -> None:
     error = InputTooLong(
         "inputs[1].text has 600 tokens, must have at most 512, or set truncate", param="inputs[1].text", allowed="512"
     )
-    found = named(error, batch)
-    assert type(found) is InputTooLong
-    assert str(found) == "f.txt line 9 has 600 tokens, must have at most 512, or give --truncate"
+    renamed = named(error, batch)
+    assert type(renamed) is InputTooLong
+    assert str(renamed) == "f.txt line 9 has 600 tokens, must have at most 512, or give --truncate"
     other = InvalidRequest("top_k is 9", param="top_k")
     assert named(other, batch) is other

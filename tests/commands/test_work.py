@@ -44,14 +44,14 @@ class Builder:
         return self.node("Gemm", x, self.weight(outer, inner), self.weight(outer), transB=1)
 
     def attention(self, key: str, query: str, hidden: str, layer: int, *, first: bool) -> str:
-        given = {"query": query, "key": self.linear(hidden, D, D), "hidden": hidden, "cu_seqlens": "cu_seqlens"}
+        names_of = {"query": query, "key": self.linear(hidden, D, D), "hidden": hidden, "cu_seqlens": "cu_seqlens"}
         if key == "mca":
-            given |= {"value_weight": self.node("Transpose", self.weight(D, D), perm=[1, 0])}
-            given |= {"value_bias": self.weight(D), "alpha": "alpha", "seed": "seed"}
+            names_of |= {"value_weight": self.node("Transpose", self.weight(D, D), perm=[1, 0])}
+            names_of |= {"value_bias": self.weight(D), "alpha": "alpha", "seed": "seed"}
         else:
-            given |= {"value": self.linear(hidden, D, D), "num_hashes": "num_hashes", "seed": "seed"}
+            names_of |= {"value": self.linear(hidden, D, D), "num_hashes": "num_hashes", "seed": "seed"}
         operator = BY_KEY[key]
-        names = [given[tensor.name] for tensor in operator.inputs if not tensor.optional]
+        names = [names_of[tensor.name] for tensor in operator.inputs if not tensor.optional]
         queries = "first" if first else "all"
         return self.node(
             operator.name, *names, domain=DOMAIN, num_heads=HEADS, queries=queries, layer=layer, **SHARED[key]
@@ -115,10 +115,10 @@ def test_mca_nodes_hold_their_value_projection(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("tokens", "share"), [(128, 0.081), (512, 0.075)])
 def test_value_projection_is_a_twelfth_of_a_bert_layer_at_most(tmp_path: Path, tokens: int, share: float) -> None:
     model = TimeModel(work_of(tmp_path, "mca"))
-    found = model.layer_share("mca", tokens)
-    assert found == pytest.approx(D * D / (12 * D * D + 2 * tokens * D))
-    assert found == pytest.approx(share, abs=5e-4)
-    assert 1 / (1 - found) <= 1.09
+    layer_share = model.layer_share("mca", tokens)
+    assert layer_share == pytest.approx(D * D / (12 * D * D + 2 * tokens * D))
+    assert layer_share == pytest.approx(share, abs=5e-4)
+    assert 1 / (1 - layer_share) <= 1.09
     assert 1 < model.free_part("mca", tokens) <= 1.09
 
 

@@ -28,8 +28,8 @@ def test_image_is_for_a_user_without_rights_and_says_when_it_is_ready() -> None:
 
 def test_no_address_stands_in_the_files() -> None:
     for file in ("Dockerfile", ".ci/container.sh", ".ci/pip_settings.py"):
-        found = re.findall(r"\w+://[\w.]+\.\w+", (ROOT / file).read_text(encoding="utf-8"))
-        assert [address for address in found if "127.0.0.1" not in address] == [], file
+        addresses = re.findall(r"\w+://[\w.]+\.\w+", (ROOT / file).read_text(encoding="utf-8"))
+        assert [address for address in addresses if "127.0.0.1" not in address] == [], file
 
 
 def test_build_context_holds_what_the_build_reads() -> None:
@@ -55,20 +55,20 @@ def test_pip_settings_are_collected_and_mounted(tmp_path: Path, monkeypatch: pyt
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
     monkeypatch.setenv("PIP_TRUSTED_HOST", "mirror")
-    made = tmp_path / "made"
-    made.mkdir()
-    command = [sys.executable, str(ROOT / ".ci" / "pip_settings.py"), str(made), "/mnt/pip"]
+    output = tmp_path / "output"
+    output.mkdir()
+    command = [sys.executable, str(ROOT / ".ci" / "pip_settings.py"), str(output), "/mnt/pip"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     settings = configparser.ConfigParser(interpolation=None)
-    settings.read(made / "pip.conf")
-    found = dict(settings["global"])
-    assert found["index-url"] == f"file://{index}"
-    assert found["find-links"].split() == [str(wheels), "/not/there"]
-    assert found["cert"] == "/mnt/pip/certificates.crt"
-    assert found["trusted-host"] == "mirror"
-    assert (made / "certificates.crt").read_text() == "certificates"
+    settings.read(output / "pip.conf")
+    options = dict(settings["global"])
+    assert options["index-url"] == f"file://{index}"
+    assert options["find-links"].split() == [str(wheels), "/not/there"]
+    assert options["cert"] == "/mnt/pip/certificates.crt"
+    assert options["trusted-host"] == "mirror"
+    assert (output / "certificates.crt").read_text() == "certificates"
     assert set(done.stdout.splitlines()) >= {
-        f"--volume={made}:/mnt/pip:ro",
+        f"--volume={output}:/mnt/pip:ro",
         f"--volume={index.parent}:{index.parent}:ro",
         f"--volume={wheels}:{wheels}:ro",
     }

@@ -81,8 +81,8 @@ def test_threads_share_one_model(pair: tuple[Model, Model]) -> None:
     knobs = model.knobs.exact()
     alone = logits(model, knobs)
     with ThreadPoolExecutor(4) as pool:
-        for found in pool.map(lambda _: logits(model, knobs), range(12)):
-            np.testing.assert_array_equal(found, alone)
+        for concurrent in pool.map(lambda _: logits(model, knobs), range(12)):
+            np.testing.assert_array_equal(concurrent, alone)
 
 
 def test_bad_row_fails_alone_and_the_next_runs(pair: tuple[Model, Model]) -> None:
@@ -113,10 +113,10 @@ def test_device_that_is_not_there_is_refused() -> None:
 @pytest.fixture(scope="module", params=["cuda", "auto"])
 def served(request: pytest.FixtureRequest) -> Iterator[str]:
     """Address of a server of the demo bundles on the GPU."""
-    made = Service([DEMO / name for name in NAMES], "--device", request.param)
-    assert "running on cuda:0: " in made.log()
-    yield f"http://{made.host}:{made.port}"
-    assert made.stop() == 0
+    service = Service([DEMO / name for name in NAMES], "--device", request.param)
+    assert "running on cuda:0: " in service.log()
+    yield f"http://{service.host}:{service.port}"
+    assert service.stop() == 0
 
 
 def test_mixed_knobs_are_served_from_the_gpu(served: str) -> None:
@@ -131,8 +131,8 @@ def test_mixed_knobs_are_served_from_the_gpu(served: str) -> None:
     ]
     with Client(served) as client, ThreadPoolExecutor(8) as pool:
         assert {info.device for info in client.models()} == {"cuda:0"}
-        asked = [(model, knobs) for _ in range(8) for model, knobs in settings]
-        answers = pool.map(lambda one: client.classify([praise, blame], model=one[0], **one[1]), asked)
-        for (model, knobs), answer in zip(asked, answers, strict=True):
+        requests = [(model, knobs) for _ in range(8) for model, knobs in settings]
+        answers = pool.map(lambda one: client.classify([praise, blame], model=one[0], **one[1]), requests)
+        for (model, knobs), answer in zip(requests, answers, strict=True):
             assert answer.device == "cuda:0"
             assert [prediction.label for prediction in answer.predictions] == ["positive", "negative"], (model, knobs)

@@ -42,20 +42,20 @@ def served(tmp_path_factory: pytest.TempPathFactory, checkpoints: dict[str, Path
     """Address of a server of bundles that `attenuator export` wrote, and the folder they lie in."""
     root = tmp_path_factory.mktemp("bundles")
     for way, (_, attention, *_) in WAYS.items():
-        words = ["export", str(checkpoints[way]), "--attention", attention, "--output", str(root / way)]
-        assert main(words) == 0
-    made = Service([root / way for way in WAYS])
-    yield f"http://{made.host}:{made.port}", root
-    assert made.stop() == 0, made.log()
+        arguments = ["export", str(checkpoints[way]), "--attention", attention, "--output", str(root / way)]
+        assert main(arguments) == 0
+    service = Service([root / way for way in WAYS])
+    yield f"http://{service.host}:{service.port}", root
+    assert service.stop() == 0, service.log()
 
 
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str]) -> Commands:
     """Runs `attenuator classify ... --json` and reads its lines."""
 
-    def run(*words: str) -> list[dict[str, Any]]:
+    def run(*arguments: str) -> list[dict[str, Any]]:
         capsys.readouterr()
-        assert main(["classify", *words, "--json"]) == 0
+        assert main(["classify", *arguments, "--json"]) == 0
         return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
     return run
@@ -74,8 +74,8 @@ def test_exact_answers_are_pytorchs(served: tuple[str, Path], checkpoints: dict[
     with Client(url) as client:
         inputs = [{"token_ids": ids.tolist()} for ids in rows]
         answer = client.classify(inputs, model=way, return_logits=True, **({knob: exact} if knob else {}))
-    found = np.array([prediction.logits for prediction in answer.predictions])
-    np.testing.assert_allclose(found, expected, atol=2e-5 * max(1.0, float(np.abs(expected).max())))
+    logits = np.array([prediction.logits for prediction in answer.predictions])
+    np.testing.assert_allclose(logits, expected, atol=2e-5 * max(1.0, float(np.abs(expected).max())))
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -93,9 +93,9 @@ def test_every_caller_gets_the_same_answer(served: tuple[str, Path], command: Co
             answers = await asyncio.gather(*each)
         return answers[0].model_copy(update={"predictions": tuple(answer.predictions[0] for answer in answers)})
 
-    words = ["--seed", "3", "--logits", *flags, *TEXTS]
-    served_lines = command("--url", url, "--model", way, *words)
-    local_lines = command("--bundle", str(root / way), *words)
+    arguments = ["--seed", "3", "--logits", *flags, *TEXTS]
+    served_lines = command("--url", url, "--model", way, *arguments)
+    local_lines = command("--bundle", str(root / way), *arguments)
     assert asyncio.run(ask()).predictions == answer.predictions
     assert served_lines == local_lines
     assert [tuple(line["logits"]) for line in served_lines] == [each.logits for each in answer.predictions]
@@ -134,9 +134,9 @@ def test_demo_bundles_are_there() -> None:
 @pytest.fixture(scope="module")
 def demo() -> Iterator[str]:
     """Address of a server of the demo bundles."""
-    made = Service([DEMO / name for name in sorted(DEMO_NAMES)])
-    yield f"http://{made.host}:{made.port}"
-    assert made.stop() == 0, made.log()
+    service = Service([DEMO / name for name in sorted(DEMO_NAMES)])
+    yield f"http://{service.host}:{service.port}"
+    assert service.stop() == 0, service.log()
 
 
 REVIEWS = {
@@ -158,8 +158,8 @@ def test_demo_models_tell_praise_from_blame(demo: str, model: str, knobs: list[d
         labels = next(info.labels for info in client.models() if info.name == model)
         for chosen in knobs:
             answer = client.classify(list(REVIEWS), model=model, **chosen)
-            found = [labels.index(prediction.label) for prediction in answer.predictions]
-            assert found == list(REVIEWS.values()), chosen
+            predicted = [labels.index(prediction.label) for prediction in answer.predictions]
+            assert predicted == list(REVIEWS.values()), chosen
 
 
 def test_demo_contracts_finds_clauses_in_a_long_document(demo: str) -> None:

@@ -28,10 +28,10 @@ def rounded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def rows(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> list[list[str]]:
+def rows(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> list[list[str]]:
     """The cells of the table that the program prints."""
     monkeypatch.setitem(evaluate.TASKS, "sst2", lambda folder: TASK)
-    monkeypatch.setattr(sys, "argv", ["evaluate.py", "--task", "sst2", "--data", ".", *words])
+    monkeypatch.setattr(sys, "argv", ["evaluate.py", "--task", "sst2", "--data", ".", *arguments])
     evaluate.main()
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
@@ -69,11 +69,11 @@ def test_a_bundle_agrees_with_itself(monkeypatch: pytest.MonkeyPatch, capsys: py
 def test_rounding_moves_logits_and_opposite_labels_do_not_agree(
     rounded: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("--bundle", str(rounded), "--against", str(BUNDLES / "sentiment"))
-    head, *found = rows(monkeypatch, capsys, *words)
+    arguments = ("--bundle", str(rounded), "--against", str(BUNDLES / "sentiment"))
+    head, *body = rows(monkeypatch, capsys, *arguments)
     assert head[1:3] == ["accuracy, sentiment (int8)", "accuracy, sentiment (fp32)"]
-    assert [row[0] for row in found] == ["alpha 0", "alpha 0.2"]  # the exact value and the default
-    assert all(0 < float(row[5]) < 0.5 for row in found)
+    assert [row[0] for row in body] == ["alpha 0", "alpha 0.2"]  # the exact value and the default
+    assert all(0 < float(row[5]) < 0.5 for row in body)
     model = load(BUNDLES / "sentiment")
     [logits] = [evaluate.run(model, [model.encode("a dull mess")], {"alpha": 0.0}, 0).logits]
     monkeypatch.setattr(
@@ -82,15 +82,15 @@ def test_rounding_moves_logits_and_opposite_labels_do_not_agree(
         lambda one, *rest: evaluate.Measured(logits if one.manifest.precision == "int8" else -logits, 1, 1),
     )
     monkeypatch.setattr(sys.modules[__name__], "TASK", replace(TASK, test=TASK.test[:1]))
-    assert [row[3:5] for row in rows(monkeypatch, capsys, *words)[1:]] == [["0.0000", "0.0000"]] * 2
+    assert [row[3:5] for row in rows(monkeypatch, capsys, *arguments)[1:]] == [["0.0000", "0.0000"]] * 2
 
 
-@pytest.mark.parametrize("words", [(), ("--bundle", "sentiment", "--against", "contracts")], ids=["alone", "another"])
+@pytest.mark.parametrize("pattern", [(), ("--bundle", "sentiment", "--against", "contracts")], ids=["alone", "another"])
 def test_what_cannot_be_compared_is_refused(
-    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    pattern: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = [word if word.startswith("--") else str(BUNDLES / word) for word in words] or ["--against", "x"]
+    arguments = [word if word.startswith("--") else str(BUNDLES / word) for word in pattern] or ["--against", "x"]
     with pytest.raises(SystemExit) as caught:
-        rows(monkeypatch, capsys, *given)
-    told = f"{caught.value}{capsys.readouterr().err}"
-    assert "their labels or knobs differ" in told if words else "--against needs --bundle" in told
+        rows(monkeypatch, capsys, *arguments)
+    message = f"{caught.value}{capsys.readouterr().err}"
+    assert "their labels or knobs differ" in message if pattern else "--against needs --bundle" in message

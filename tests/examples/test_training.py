@@ -58,8 +58,8 @@ def test_crops_are_disjoint_pieces_of_the_document() -> None:
     crops = draw_crops(ids, recipe, np.random.default_rng(0))
     assert 1 < len(crops) <= 8
     assert all(np.array_equal(crop, ids[start : start + len(crop)]) for crop, start in crops)
-    seen = np.concatenate([crop for crop, _ in crops])
-    assert len(set(seen)) == len(seen)
+    tokens = np.concatenate([crop for crop, _ in crops])
+    assert len(set(tokens)) == len(tokens)
 
 
 def test_batches_hold_every_document_once_and_respect_the_size() -> None:

@@ -13,12 +13,12 @@ from attenuator.export import export  # noqa: E402
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Folder of a checkpoint by its name in `CHECKPOINTS`."""
     root = tmp_path_factory.mktemp("checkpoints")
-    made: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
 
     def get(name: str) -> Path:
-        if name not in made:
-            made[name] = save(CHECKPOINTS[name], root / name)
-        return made[name]
+        if name not in folders:
+            folders[name] = save(CHECKPOINTS[name], root / name)
+        return folders[name]
 
     return get
 
@@ -27,14 +27,14 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
 def exported(tmp_path_factory: pytest.TempPathFactory, checkpoint: Callable[[str], Path]) -> Callable[..., Path]:
     """Folder of the bundle of a checkpoint with an attention operator, in fp32 unless told otherwise."""
     root = tmp_path_factory.mktemp("bundles")
-    made: dict[tuple[str, str, str], Path] = {}
+    folders: dict[tuple[str, str, str], Path] = {}
 
     def get(name: str, attention: str, precision: str = "fp32") -> Path:
         key = (name, attention, precision)
-        if key not in made:
+        if key not in folders:
             folder = root / precision / f"{name}-{attention}"
             export(str(checkpoint(name)), attention=attention, output=folder, precision=precision)
-            made[key] = folder
-        return made[key]
+            folders[key] = folder
+        return folders[key]
 
     return get

@@ -51,7 +51,7 @@ def test_manifest_of_an_mca_bundle(exported: Get) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "attention", "wanted"),
+    ("name", "attention", "expected"),
     [
         ("roberta", "mca", {"position_offset": 2, "max_tokens": 68}),
         ("yoso", "yoso", {"position_offset": 2, "max_tokens": 70}),
@@ -62,9 +62,9 @@ def test_manifest_of_an_mca_bundle(exported: Get) -> None:
         ("modernbert", "softmax", {"inputs": ["input_ids", "position_ids", "cu_seqlens"], "knobs": []}),
     ],
 )
-def test_manifest_fields(name: str, attention: str, wanted: dict[str, Any], exported: Get) -> None:
+def test_manifest_fields(name: str, attention: str, expected: dict[str, Any], exported: Get) -> None:
     manifest = read_manifest(exported(name, attention))
-    assert {field: getattr(manifest, field) for field in wanted} == wanted
+    assert {field: getattr(manifest, field) for field in expected} == expected
 
 
 def test_yoso_attributes_come_from_the_config(exported: Get) -> None:
@@ -91,11 +91,11 @@ def test_serving_loads_it_and_answers_texts_as_transformers_does(
     eager = reference(checkpoint("bert"))
     for pair in (("a film so bad",), ("the quick fox", "it is good, 42!")):
         encoded = model.encode(*pair)
-        given = own(*pair)
-        assert encoded.token_ids.tolist() == given["input_ids"]
-        types = np.array(given.get("token_type_ids", np.zeros(len(encoded.token_ids), np.int64)))
+        own_encoding = own(*pair)
+        assert encoded.token_ids.tolist() == own_encoding["input_ids"]
+        types = np.array(own_encoding.get("token_type_ids", np.zeros(len(encoded.token_ids), np.int64)))
         [result] = model.run([Row(encoded.token_ids, encoded.type_ids, model.knobs.exact())])
-        np.testing.assert_allclose(result.logits, eager(np.array(given["input_ids"]), types), atol=1e-4)
+        np.testing.assert_allclose(result.logits, eager(np.array(own_encoding["input_ids"]), types), atol=1e-4)
 
 
 def test_token_types_are_zero_where_transformers_gives_none() -> None:

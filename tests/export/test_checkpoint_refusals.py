@@ -20,13 +20,13 @@ Get = Callable[[str], Path]
 
 
 @pytest.mark.parametrize("family", [row.model_type for row in FAMILIES])
-@pytest.mark.parametrize("left", [[], ["tokenizer_config.json"], ["vocab.json"]], ids=["nothing", "config", "half"])
-def test_a_folder_without_a_tokenizer(family: str, left: list[str], checkpoint: Get, tmp_path: Path) -> None:
+@pytest.mark.parametrize("files", [[], ["tokenizer_config.json"], ["vocab.json"]], ids=["nothing", "config", "half"])
+def test_a_folder_without_a_tokenizer(family: str, files: list[str], checkpoint: Get, tmp_path: Path) -> None:
     name = next(name for name, row in CHECKPOINTS.items() if row.config.model_type == family)
     folder = tmp_path / "bare"
     folder.mkdir()
     shutil.copy(checkpoint(name) / "config.json", folder)  # weights are not looked at before
-    for file in left:
+    for file in files:
         (folder / file).write_text('{"a": 0}' if file == "vocab.json" else '{"model_max_length": 64}')
     sentence = refuse(folder, tmp_path)
     assert "has no tokenizer (none of tokenizer.json" in sentence

@@ -10,8 +10,8 @@ import pytest
 from attenuator.bundle import read_manifest
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "attenuator", "export", *words]
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "attenuator", "export", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
@@ -53,7 +53,7 @@ def test_tells_what_int8_costs_and_wins(checkpoint: Callable[[str], Path], tmp_p
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "sentence"),
+    ("arguments", "code", "sentence"),
     [
         (["--attention", "mca"], 2, "SOURCE"),
         (["x", "--attention", "mca"], 2, "--output is missing"),
@@ -63,8 +63,8 @@ def test_tells_what_int8_costs_and_wins(checkpoint: Callable[[str], Path], tmp_p
         (["nowhere", "--attention", "mca", "--output", "y"], 1, "'nowhere' is not a folder"),
     ],
 )
-def test_wrong_words(words: list[str], code: int, sentence: str) -> None:
-    done = run(*words)
+def test_usage_errors(arguments: list[str], code: int, sentence: str) -> None:
+    done = run(*arguments)
     assert done.returncode == code
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr

@@ -93,10 +93,10 @@ def test_layout_pads_and_packs_back() -> None:
 @pytest.mark.parametrize("hash_bits", [1, 5, 8, 12])
 def test_expected_collisions_follow_the_formula(hash_bits: int) -> None:
     query, key = unit(1, 2, 6, 8), unit(1, 2, 9, 8)
-    got = expected_collisions(query, key, hash_bits)
+    collisions = expected_collisions(query, key, hash_bits)
     for head, i, j in ((0, 0, 0), (1, 5, 8), (0, 3, 2)):
         angle = math.acos(float(query[0, head, i] @ key[0, head, j]))
-        assert float(got[0, head, i, j]) == pytest.approx((1 - angle / math.pi) ** hash_bits, rel=1e-9)
+        assert float(collisions[0, head, i, j]) == pytest.approx((1 - angle / math.pi) ** hash_bits, rel=1e-9)
 
 
 def test_expected_collisions_of_equal_rows_are_one_and_never_nan() -> None:
@@ -121,7 +121,7 @@ def test_gradient_is_that_of_the_lower_bound() -> None:
     bits, token = 8, torch.ones(1, 6, dtype=torch.bool)
     raw = [torch.randn(1, 2, 6, 4, dtype=torch.float64, requires_grad=True) for _ in range(3)]
     upstream = torch.randn(1, 2, 6, 4, dtype=torch.float64)
-    got = torch.autograd.grad((yoso_attention(*raw, token, bits) * upstream).sum(), raw)
+    gradients = torch.autograd.grad((yoso_attention(*raw, token, bits) * upstream).sum(), raw)
 
     query, key = (torch.nn.functional.normalize(rows, dim=-1) for rows in raw[:2])
     cosine = query @ key.transpose(-1, -2)
@@ -130,8 +130,8 @@ def test_gradient_is_that_of_the_lower_bound() -> None:
     weights = fixed * (1 + bits / 2 * (cosine - cosine.detach()))
     mixed = torch.nn.functional.normalize(weights @ raw[2], dim=-1)
     expected = torch.autograd.grad((mixed * upstream).sum(), raw)
-    for left, right in zip(got, expected, strict=True):
-        torch.testing.assert_close(left, right)
+    for gradient, reference in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(gradient, reference)
 
 
 def test_surrogate_weight_is_below_the_true_derivative() -> None:

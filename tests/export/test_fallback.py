@@ -101,9 +101,9 @@ def test_softmax(lengths: list[int], attributes: dict[str, Any], queries: str) -
     whole = {"num_heads": HEADS, "queries": queries, **attributes}
     inputs = pick(packed(lengths, queries == "first"), "softmax")
     [output] = run("softmax", inputs, whole)
-    wanted = softmax_attention(**inputs, **whole)
-    assert output.shape == wanted.shape
-    np.testing.assert_allclose(output, wanted, atol=2e-6)
+    expected = softmax_attention(**inputs, **whole)
+    assert output.shape == expected.shape
+    np.testing.assert_allclose(output, expected, atol=2e-6)
 
 
 @pytest.mark.parametrize("queries", ["all", "first"])
@@ -113,9 +113,9 @@ def test_mca_computes_alpha_0(lengths: list[int], attributes: dict[str, Any], qu
     whole = {"num_heads": HEADS, "queries": queries, **attributes}
     inputs = pick(packed(lengths, queries == "first"), "mca")
     output, value_flops = run("mca", inputs, whole)
-    wanted, wanted_flops = mca_attention(**inputs, **whole)
-    np.testing.assert_allclose(output, wanted, atol=2e-5)
-    np.testing.assert_array_equal(value_flops, wanted_flops.astype(np.float32))
+    expected, expected_flops = mca_attention(**inputs, **whole)
+    np.testing.assert_allclose(output, expected, atol=2e-5)
+    np.testing.assert_array_equal(value_flops, expected_flops.astype(np.float32))
 
 
 @pytest.mark.parametrize("queries", ["all", "first"])
@@ -153,5 +153,5 @@ def test_sequences_do_not_see_each_other() -> None:
 def test_every_operator_at_its_exact_value(case: Case) -> None:
     """The functions compute what the library's kernels compute."""
     inputs = at_exact_values(case, make_inputs(case, (3, 0, 33, 1)))
-    for found, expected in zip(run(case.operator.key, inputs, case.attributes), run_case(case, inputs), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * max(1.0, float(np.abs(expected).max())))
+    for actual, expected in zip(run(case.operator.key, inputs, case.attributes), run_case(case, inputs), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5 * max(1.0, float(np.abs(expected).max())))

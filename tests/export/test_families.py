@@ -28,10 +28,10 @@ def test_equals_eager_pytorch_on_ragged_batches(
     session = create(folder / "model.onnx", library=library)
     for lengths in (LENGTHS, [1], [68], [1, 1, 1]):
         batch = rows(manifest, lengths)
-        wanted = eager_logits(checkpoint(name), manifest, batch)
-        given = run(session, manifest, batch)["logits"]
-        assert np.ptp(wanted) > 0.1 or wanted.size == 1
-        np.testing.assert_allclose(given, wanted, rtol=0, atol=2e-5 * max(1, np.abs(wanted).max()))
+        expected = eager_logits(checkpoint(name), manifest, batch)
+        logits = run(session, manifest, batch)["logits"]
+        assert np.ptp(expected) > 0.1 or expected.size == 1
+        np.testing.assert_allclose(logits, expected, rtol=0, atol=2e-5 * max(1, np.abs(expected).max()))
 
 
 @pytest.mark.parametrize(("name", "attention"), CASES, ids=IDS)
@@ -105,9 +105,9 @@ def test_value_flops_is_1_where_nothing_is_sampled(name: str, library: bool, exp
     short = run(session, manifest, rows(manifest, [1, 5, 12], {"alpha": 1.0} if library else None))
     lengths = [1, 5, 20, 64]
     alpha = 1.0 if library and name == "bert-one-layer" else 0.0
-    found = run(session, manifest, rows(manifest, lengths, {"alpha": alpha}))
+    outputs = run(session, manifest, rows(manifest, lengths, {"alpha": alpha}))
     assert short["value_flops"].tolist() == [1.0] * 3
-    assert found["value_flops"].tolist() == [1.0] * len(lengths)
+    assert outputs["value_flops"].tolist() == [1.0] * len(lengths)
 
 
 def test_every_family_is_exported() -> None:

@@ -49,8 +49,8 @@ def test_data_is_half_as_wide_and_nothing_else_is(name: str, attention: str, pre
     for node in nodes:
         operator = next(row for row in OPERATOR_BY_KEY.values() if row.name == node.op_type)
         for item, value in zip(operator.inputs, node.input, strict=False):
-            wanted = {"float": TensorProto.FLOAT, "int32": TensorProto.INT32, "int64": TensorProto.INT64}[item.dtype]
-            assert types[value] == (TYPES[precision] if item.data else wanted), (node.op_type, item.name)
+            expected = {"float": TensorProto.FLOAT, "int32": TensorProto.INT32, "int64": TensorProto.INT64}[item.dtype]
+            assert types[value] == (TYPES[precision] if item.data else expected), (node.op_type, item.name)
     assert all(output.type.tensor_type.elem_type == TensorProto.FLOAT for output in model.graph.output)
     assert [output.name for output in model.graph.output] == manifest.outputs
     weights = [tensor for tensor in model.graph.initializer if len(tensor.dims) == 2]
@@ -70,10 +70,10 @@ def test_its_fp32_form_equals_pytorch_but_for_the_rounding_of_weights(
     stored.functions.clear()
     ir.save(half.widened(stored), tmp_path / "wide.onnx")
     batch = rows(manifest, LENGTHS)
-    wanted = eager_logits(checkpoint(name), manifest, batch)
-    given = run(create(tmp_path / "wide.onnx"), manifest, batch)["logits"]
+    expected = eager_logits(checkpoint(name), manifest, batch)
+    logits = run(create(tmp_path / "wide.onnx"), manifest, batch)["logits"]
     # Ten roundings deep, errors of a unit add up to no more than this.
-    assert 0 < np.abs(given - wanted).max() < 10 * UNIT[precision] * np.abs(wanted).max()
+    assert 0 < np.abs(logits - expected).max() < 10 * UNIT[precision] * np.abs(expected).max()
     parity = manifest.provenance.parity
     assert parity["library"] < 1e-4 * parity["largest_logit"]
     assert parity["packing"] == 0
@@ -88,10 +88,10 @@ def test_fp16_runs_on_the_cpu_without_the_operators(
     folder = exported(name, attention, "fp16")
     manifest = read_manifest(folder)
     batch = rows(manifest, LENGTHS)
-    wanted = eager_logits(checkpoint(name), manifest, batch)
-    given = run(create(folder / "model.onnx", library=False), manifest, batch)["logits"]
-    assert given.dtype == np.float32
-    assert np.abs(given - wanted).max() < 20 * UNIT["fp16"] * np.abs(wanted).max()
+    expected = eager_logits(checkpoint(name), manifest, batch)
+    logits = run(create(folder / "model.onnx", library=False), manifest, batch)["logits"]
+    assert logits.dtype == np.float32
+    assert np.abs(logits - expected).max() < 20 * UNIT["fp16"] * np.abs(expected).max()
 
 
 @every_precision
@@ -128,13 +128,13 @@ def test_functions_take_the_type_and_compute_in_fp32(dtype: int) -> None:
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     generator = np.random.default_rng(0)
     data = {name: generator.standard_normal((9, 16)) for name in names[:3]}
-    given = {name: values.astype(helper.tensor_dtype_to_np_dtype(dtype)) for name, values in data.items()}
+    narrow = {name: values.astype(helper.tensor_dtype_to_np_dtype(dtype)) for name, values in data.items()}
     starts = {"cu_seqlens": np.array([0, 4, 9], np.int32)}
-    [output] = session.run(None, given | starts)
+    [output] = session.run(None, narrow | starts)
     assert output.dtype == helper.tensor_dtype_to_np_dtype(dtype)
-    wide = {name: values.astype(np.float32) for name, values in given.items()}
-    wanted = softmax_attention(**wide, **starts, **attributes | {"num_heads": 2})
-    np.testing.assert_allclose(output, wanted, atol=2e-3 if dtype == TensorProto.FLOAT16 else 2e-6)
+    wide = {name: values.astype(np.float32) for name, values in narrow.items()}
+    expected = softmax_attention(**wide, **starts, **attributes | {"num_heads": 2})
+    np.testing.assert_allclose(output, expected, atol=2e-3 if dtype == TensorProto.FLOAT16 else 2e-6)
 
 
 @every_precision

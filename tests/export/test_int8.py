@@ -116,10 +116,10 @@ def test_channels_of_subnormal_weights_stay_within_seven_bits(size: float) -> No
 @pytest.mark.parametrize("shape", [(1, 1, 1), (7, 33, 5), (14, 64, 130), (40, 300, 17)])
 def test_a_layer_computes_what_its_integers_say(shape: tuple[int, int, int], transposed: bool) -> None:
     x, weight, bias = draw(*shape)
-    [given] = session_of(one_layer(weight, bias, transposed)).run(None, {"x": x})
-    wanted = emulated(x, weight, bias)
-    np.testing.assert_allclose(given, wanted, rtol=1e-5, atol=1e-5 * max(1.0, np.abs(wanted).max() * 1e-2))
-    assert np.array_equal(given[3:4], np.broadcast_to(bias, given[3:4].shape))
+    [output] = session_of(one_layer(weight, bias, transposed)).run(None, {"x": x})
+    expected = emulated(x, weight, bias)
+    np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-5 * max(1.0, np.abs(expected).max() * 1e-2))
+    assert np.array_equal(output[3:4], np.broadcast_to(bias, output[3:4].shape))
 
 
 def test_a_layer_without_bias() -> None:
@@ -136,8 +136,8 @@ def test_the_largest_products_do_not_saturate(inner: int, sign: int) -> None:
     stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
     assert (stored["w_int8"] == sign * WEIGHT_HIGH).all()
     for value in (1.0, -1.0):
-        [given] = session_of(proto).run(None, {"x": np.full((3, inner), value, np.float32)})
-        np.testing.assert_allclose(given, sign * value * inner, rtol=1e-6)
+        [output] = session_of(proto).run(None, {"x": np.full((3, inner), value, np.float32)})
+        np.testing.assert_allclose(output, sign * value * inner, rtol=1e-6)
     # What the int16 sums of AVX2 without VNNI hold.
     assert np.iinfo(np.int16).max >= 2 * (ZERO_POINT + ACTIVATION_HIGH) * WEIGHT_HIGH
 
@@ -214,13 +214,15 @@ def test_every_linear_layer_but_the_head_is_int8(name: str, attention: str, expo
     plain, small = (onnx.load(exported(name, attention, precision) / "model.onnx") for precision in ("fp32", "int8"))
     layers = [node for node in plain.graph.node if node.op_type in ("Gemm", "MatMul")]
     kept = [node for node in small.graph.node if node.op_type in ("Gemm", "MatMul")]
-    made = [node for node in small.graph.node if node.op_type == "MatMulInteger"]
+    products = [node for node in small.graph.node if node.op_type == "MatMulInteger"]
     assert len(kept) == 1
-    assert len(made) == len(layers) - 1
+    assert len(products) == len(layers) - 1
     # Layers that read the same rows share their rounding; layers with the same weight share that.
-    assert len({node.input[0] for node in made}) == len([n for n in small.graph.node if n.op_type == "QuantizeLinear"])
+    assert len({node.input[0] for node in products}) == len(
+        [n for n in small.graph.node if n.op_type == "QuantizeLinear"]
+    )
     weights = {node.input[1] for node in layers} - {kept[0].input[1]}
-    assert len({node.input[1] for node in made}) == len(weights)
+    assert len({node.input[1] for node in products}) == len(weights)
     used = {value for node in small.graph.node for value in node.input}
     assert {tensor.name for tensor in small.graph.initializer} <= used
     assert {function.name for function in small.functions} == {function.name for function in plain.functions}
@@ -238,10 +240,10 @@ def test_stays_close_to_pytorch(
     folder = exported(name, attention, "int8")
     manifest = read_manifest(folder)
     batch = rows(manifest, LENGTHS)
-    wanted = eager_logits(checkpoint(name), manifest, batch)
-    given = run(create(folder / "model.onnx", library=library), manifest, batch)["logits"]
-    difference = np.abs(given - wanted).max()
-    assert 0 < difference < 0.1 * np.abs(wanted).max()
+    expected = eager_logits(checkpoint(name), manifest, batch)
+    logits = run(create(folder / "model.onnx", library=library), manifest, batch)["logits"]
+    difference = np.abs(logits - expected).max()
+    assert 0 < difference < 0.1 * np.abs(expected).max()
 
 
 def test_bundle_says_what_rounding_cost_and_probes_its_own_logits(exported: Get) -> None:
@@ -276,11 +278,15 @@ def test_an_fp32_bundle_is_rounded_to_the_graph_that_export_makes(
     name: str, attention: str, exported: Get, tmp_path: Path
 ) -> None:
     write_int8(exported(name, attention), tmp_path / "copy")
-    made, wanted = (onnx.load(path / "model.onnx") for path in (tmp_path / "copy", exported(name, attention, "int8")))
-    assert [node.SerializeToString() for node in made.graph.node] == [
-        node.SerializeToString() for node in wanted.graph.node
+    rounded, expected = (
+        onnx.load(path / "model.onnx") for path in (tmp_path / "copy", exported(name, attention, "int8"))
+    )
+    assert [node.SerializeToString() for node in rounded.graph.node] == [
+        node.SerializeToString() for node in expected.graph.node
     ]
-    weights = [{one.name: numpy_helper.to_array(one) for one in model.graph.initializer} for model in (made, wanted)]
+    weights = [
+        {one.name: numpy_helper.to_array(one) for one in model.graph.initializer} for model in (rounded, expected)
+    ]
     assert weights[0].keys() == weights[1].keys()
     assert all(np.array_equal(weights[0][key], weights[1][key]) for key in weights[0])
 
@@ -299,12 +305,12 @@ def test_a_model_that_rounding_breaks_is_refused(
 
 
 def test_inspect_shows_the_precision_and_the_same_work(exported: Get, capsys: pytest.CaptureFixture[str]) -> None:
-    told = []
+    reports = []
     for precision in ("fp32", "int8"):
         assert inspect([str(exported("encoder-yoso", "yoso", precision))]) == 0
-        told.append(capsys.readouterr().out)
-    assert "linear layers: activations 8 bits a token" in told[1]
-    assert "linear layers: activations 8 bits a token" not in told[0]
+        reports.append(capsys.readouterr().out)
+    assert "linear layers: activations 8 bits a token" in reports[1]
+    assert "linear layers: activations 8 bits a token" not in reports[0]
     works = [count_work(read_graph(exported("bert", "mca", p) / "model.onnx")) for p in ("fp32", "int8")]
     assert works[0].attention == works[1].attention
     assert works[0].layer_macs == works[1].layer_macs > 0

@@ -20,7 +20,7 @@ Get = Callable[[str], Path]
 
 
 @pytest.mark.parametrize(
-    ("name", "attention", "words"),
+    ("name", "attention", "sentence"),
     [
         ("bert", "yoso", "the model was trained with softmax attention, which attention 'yoso' does not compute"),
         ("yoso", "mca", "the model was trained with yoso attention, which attention 'mca' does not compute; use yoso"),
@@ -34,13 +34,13 @@ Get = Callable[[str], Path]
     ],
 )
 def test_attention_that_the_model_was_not_trained_with(
-    name: str, attention: str, words: str, checkpoint: Get, tmp_path: Path
+    name: str, attention: str, sentence: str, checkpoint: Get, tmp_path: Path
 ) -> None:
-    assert words in refuse(checkpoint(name), tmp_path, attention)
+    assert sentence in refuse(checkpoint(name), tmp_path, attention)
 
 
 @pytest.mark.parametrize(
-    ("name", "attention", "options", "words"),
+    ("name", "attention", "options", "sentence"),
     [
         ("bert", "mca", {"max_tokens": 71}, "max_tokens is 71, must be from 1 to 70"),
         ("bert", "mca", {"max_tokens": 0}, "max_tokens is 0, must be from 1 to 70"),
@@ -61,9 +61,9 @@ def test_attention_that_the_model_was_not_trained_with(
     ],
 )
 def test_options(
-    name: str, attention: str, options: dict[str, Any], words: str, checkpoint: Get, tmp_path: Path
+    name: str, attention: str, options: dict[str, Any], sentence: str, checkpoint: Get, tmp_path: Path
 ) -> None:
-    assert words in refuse(checkpoint(name), tmp_path, attention, **options)
+    assert sentence in refuse(checkpoint(name), tmp_path, attention, **options)
 
 
 def test_unsupported_family_names_those_that_are(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_unsupported_family_names_those_that_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "sentence"),
     [
         ({"is_decoder": True}, "is a decoder"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
@@ -87,19 +87,19 @@ def test_unsupported_family_names_those_that_are(tmp_path: Path) -> None:
         ({"id2label": {"0": "same", "1": "same", "2": "other"}}, "labels must be 3 different names"),
     ],
 )
-def test_configs_that_do_not_fit(changes: dict[str, Any], words: str, checkpoint: Get, tmp_path: Path) -> None:
-    assert words in refuse(edit(checkpoint("bert"), tmp_path / "edited", **changes), tmp_path)
+def test_configs_that_do_not_fit(changes: dict[str, Any], sentence: str, checkpoint: Get, tmp_path: Path) -> None:
+    assert sentence in refuse(edit(checkpoint("bert"), tmp_path / "edited", **changes), tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "sentence"),
     [
         ({"hash_code_len": 17}, "hash_code_len is 17, must be in [1, 16]"),
         ({"conv_window": 4}, "conv_window is 4, must be odd"),
     ],
 )
-def test_yoso_configs_that_do_not_fit(changes: dict[str, Any], words: str, checkpoint: Get, tmp_path: Path) -> None:
-    assert words in refuse(edit(checkpoint("yoso"), tmp_path / "edited", **changes), tmp_path, "yoso")
+def test_yoso_configs_that_do_not_fit(changes: dict[str, Any], sentence: str, checkpoint: Get, tmp_path: Path) -> None:
+    assert sentence in refuse(edit(checkpoint("yoso"), tmp_path / "edited", **changes), tmp_path, "yoso")
 
 
 def test_rotary_positions_that_depend_on_the_batch(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_weights_without_a_trained_head(checkpoint: Get, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("damage", "words"),
+    ("damage", "sentence"),
     [
         (lambda folder: (folder / "config.json").unlink(), "config.json is missing"),
         (lambda folder: (folder / "config.json").write_text("{"), "config.json cannot be read"),
@@ -135,12 +135,12 @@ def test_weights_without_a_trained_head(checkpoint: Get, tmp_path: Path) -> None
 )
 @pytest.mark.parametrize("name", ["bert", "encoder-softmax"])
 def test_damaged_checkpoints(
-    name: str, damage: Callable[[Path], Any], words: str, checkpoint: Get, tmp_path: Path
+    name: str, damage: Callable[[Path], Any], sentence: str, checkpoint: Get, tmp_path: Path
 ) -> None:
     folder = tmp_path / "damaged"
     shutil.copytree(checkpoint(name), folder)
     damage(folder)
-    assert words in refuse(folder, tmp_path)
+    assert sentence in refuse(folder, tmp_path)
 
 
 def test_tokenizer_with_ids_outside_the_vocabulary(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_a_folder_that_is_not_a_bundle_is_left_alone(checkpoint: Get, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("text", "function", "words"),
+    ("text", "function", "sentence"),
     [
         ("def load(): return 1", "load", "must return (model, tokenizer, labels)"),
         ("def load(): return 1, 2, 3", "load", "gives a int, must be a transformers model"),
@@ -181,10 +181,10 @@ def test_a_folder_that_is_not_a_bundle_is_left_alone(checkpoint: Get, tmp_path: 
         ("x = 1", "load", "has no function 'load'"),
     ],
 )
-def test_functions_that_give_no_model(text: str, function: str, words: str, tmp_path: Path) -> None:
+def test_functions_that_give_no_model(text: str, function: str, sentence: str, tmp_path: Path) -> None:
     module = tmp_path / "mine.py"
     module.write_text(text)
-    assert words in refuse(f"{module}:{function}", tmp_path)
+    assert sentence in refuse(f"{module}:{function}", tmp_path)
 
 
 @pytest.mark.parametrize("source", ["bert-base-uncased", "nowhere/at/all", "nowhere.py:load"])

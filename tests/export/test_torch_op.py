@@ -24,26 +24,26 @@ STARTS = torch.tensor([0, 3, 3, 10], dtype=torch.int32)
 def tensors(operator: Operator) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     sizes = {"T": 10, "T or B": 10, "B": 3, "C": 12, "c": 3, "num_heads": HEADS}
-    made = {}
+    inputs = {}
     for item in operator.inputs:
         shape = [sizes.get(axis, HEADS * WIDTH) for axis in item.axes]
-        made[item.name] = torch.randn(shape, generator=generator)
+        inputs[item.name] = torch.randn(shape, generator=generator)
     more = {"cu_seqlens": STARTS, "seed": torch.arange(3), "alpha": torch.zeros(3), "keep": torch.ones(3)}
     more["kept_cu_seqlens"] = torch.tensor([0, 2, 2, 5], dtype=torch.int32)
     return (
-        made
-        | {name: value for name, value in more.items() if name in made}
-        | ({"num_hashes": torch.zeros(3, dtype=torch.int32)} if "num_hashes" in made else {})
+        inputs
+        | {name: value for name, value in more.items() if name in inputs}
+        | ({"num_hashes": torch.zeros(3, dtype=torch.int32)} if "num_hashes" in inputs else {})
     )
 
 
 def attributes(operator: Operator) -> dict[str, Any]:
-    wanted = {"num_heads": HEADS, "hash_bits": 6}
-    return {item.name: wanted[item.name] for item in operator.attributes if item.name in wanted}
+    values = {"num_heads": HEADS, "hash_bits": 6}
+    return {item.name: values[item.name] for item in operator.attributes if item.name in values}
 
 
 def call(operator: Operator) -> Callable[..., Any]:
-    return lambda inputs, given: overload(operator)(*inputs.values(), **given)
+    return lambda inputs, attributes: overload(operator)(*inputs.values(), **attributes)
 
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.name)
@@ -67,9 +67,9 @@ def test_passes_pytorchs_own_checks(operator: Operator) -> None:
 def test_eager_runs_the_kernels() -> None:
     softmax = next(operator for operator in OPERATORS if operator.key == "softmax")
     inputs = tensors(softmax)
-    wanted = softmax_attention(*(tensor.numpy() for tensor in inputs.values()), num_heads=HEADS, window=2)
-    given = overload(softmax)(*inputs.values(), num_heads=HEADS, window=2)
-    np.testing.assert_allclose(given.numpy(), wanted, atol=1e-5)
+    expected = softmax_attention(*(tensor.numpy() for tensor in inputs.values()), num_heads=HEADS, window=2)
+    output = overload(softmax)(*inputs.values(), num_heads=HEADS, window=2)
+    np.testing.assert_allclose(output.numpy(), expected, atol=1e-5)
 
 
 def test_eager_takes_tensors_that_are_not_contiguous() -> None:
@@ -77,9 +77,9 @@ def test_eager_takes_tensors_that_are_not_contiguous() -> None:
     inputs = tensors(yoso)
     wide = torch.randn(10, 3, HEADS * WIDTH)
     inputs |= {"query": wide[:, 0], "key": wide[:, 1], "value": wide[:, 2], "conv_weight": None}
-    given = overload(yoso)(*inputs.values(), num_heads=HEADS, hash_bits=6)
+    output = overload(yoso)(*inputs.values(), num_heads=HEADS, hash_bits=6)
     arrays = {name: tensor.numpy() for name, tensor in inputs.items() if tensor is not None}
-    np.testing.assert_allclose(given.numpy(), yoso_attention(**arrays, num_heads=HEADS, hash_bits=6), atol=1e-5)
+    np.testing.assert_allclose(output.numpy(), yoso_attention(**arrays, num_heads=HEADS, hash_bits=6), atol=1e-5)
 
 
 def test_errors_are_the_kernels_sentences() -> None:

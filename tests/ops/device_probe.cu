@@ -79,7 +79,7 @@ __global__ void Matrices(const std::uint16_t* in, std::uint32_t* out, bool trans
 // in [32] int32; out [10, 32] int32.
 __global__ void Exchanges(const int* in, int* out) {
   const int lane = static_cast<int>(threadIdx.x), mine = in[lane];
-  const int found[10] = {
+  const int results[10] = {
       __shfl_sync(kFullMask, mine, (lane * 7 + 3) & 31),
       __shfl_xor_sync(kFullMask, mine, 5),
       __shfl_down_sync(kFullMask, mine, 3u),
@@ -91,7 +91,7 @@ __global__ void Exchanges(const int* in, int* out) {
       static_cast<int>(WarpSum(static_cast<float>(mine))),
       static_cast<int>(WarpMax(static_cast<float>(mine))),
   };
-  for (int i = 0; i < 10; ++i) out[i * kWarp + lane] = found[i];
+  for (int i = 0; i < 10; ++i) out[i * kWarp + lane] = results[i];
 }
 
 // out [threads]: what the thread at the other end wrote; then a sum that all threads added to.

@@ -51,7 +51,7 @@ SASS = f"""arch = sm_90
 
 
 def test_what_the_tools_say_is_read(checks: ModuleType) -> None:
-    assert list(checks.told_by_ptxas(PTXAS.format(stack=16, spill=4))) == [(KERNEL, "sm_90", 4, 8)]
+    assert list(checks.read_spills(PTXAS.format(stack=16, spill=4))) == [(KERNEL, "sm_90", 4, 8)]
     assert list(checks.read_resources(RESOURCES)) == [(KERNEL, "sm_90", {"REG": 40, "STACK": 16, "SHARED": 128})]
     assert list(checks.read_atomics(SASS)) == [(KERNEL, "sm_90", 2, 1)]
 
@@ -64,7 +64,7 @@ FINE = {"registers": 64, "spill_stores": 0, "spill_loads": 0, "dynamic_shared": 
     [
         ({}, None),
         ({"spill_stores": 4}, "K on sm_86 spills registers: 4 bytes stored, 0 loaded"),
-        ({"spill_stores": None}, "K on sm_86: ptxas told nothing of it"),
+        ({"spill_stores": None}, "K on sm_86: ptxas reported no spills for it"),
         ({"stack": 72}, "K on sm_86 has a stack frame of 72 bytes"),
         ({"static_shared": 1}, "K on sm_86 asks for 101377 bytes of shared memory, a block has 101376"),
         ({"registers": 65}, "K on sm_86: 1024 threads need 73728 registers, a block has 65536"),

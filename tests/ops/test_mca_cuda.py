@@ -107,17 +107,17 @@ def questions(
     probe: Callable[[int, int], rule.Probe] = rule.probe_of,
 ) -> list[dict[str, Any]]:
     """The arguments of each call of `probe_pays` by the reference, in order of heads, with any probe."""
-    asked: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []
 
     def record(*arguments: object) -> bool:
-        asked.append(dict(inspect.signature(reference_plan.probe_pays).bind(*arguments).arguments))
-        return reference_plan.probe_pays(**asked[-1])
+        calls.append(dict(inspect.signature(reference_plan.probe_pays).bind(*arguments).arguments))
+        return reference_plan.probe_pays(**calls[-1])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reference, "probe_pays", record)
         patch.setattr(reference, "probe_of", probe)
         reference.mca_attention(**inputs, **attributes)  # type: ignore[arg-type]
-    return asked
+    return calls
 
 
 def answers(inputs: dict[str, Array], attributes: dict[str, AttributeValue]) -> list[bool]:
@@ -218,14 +218,14 @@ def test_all_maxima_may_take_back_what_the_probe_promised(estimator: str) -> Non
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize(
-    ("length", "window", "channels", "asked"),
+    ("length", "window", "channels", "expected_calls"),
     [(64, 0, 300, 0), (65, 0, 300, 1), (128, 64, 300, 0), (129, 64, 300, 1), (769, 0, 900, 0)],
 )
-def test_who_is_asked(estimator: str, length: int, window: int, channels: int, asked: int) -> None:
+def test_who_is_asked(estimator: str, length: int, window: int, channels: int, expected_calls: int) -> None:
     """Not a head whose rows are all the probe's, nor one that is exact from the start, nor `paper`."""
     inputs = alike(length, 1, 8, channels, 0.02)
     attributes: dict[str, AttributeValue] = {"num_heads": 1, "estimator": estimator, "window": window}
-    assert len(questions(inputs, attributes)) == (0 if estimator == "paper" else asked)
+    assert len(questions(inputs, attributes)) == (0 if estimator == "paper" else expected_calls)
     flops = check(inputs, attributes)
     assert (flops[0] < 1.0) == (length < 769 or estimator == "paper")
 

@@ -63,9 +63,12 @@ def test_windows(window: int, global_tokens: int, queries: str) -> None:
 
 
 def test_reference_window_is_longformers() -> None:
-    seen = visible(6, 6, window=1, global_tokens=1)
-    assert seen.sum() == 6 + 6 + sum(1 for i, j in itertools.product(range(1, 6), range(1, 6)) if abs(i - j) <= 1) - 1
-    assert seen[5].tolist() == [True, False, False, False, True, True]
+    visible_keys = visible(6, 6, window=1, global_tokens=1)
+    assert (
+        visible_keys.sum()
+        == 6 + 6 + sum(1 for i, j in itertools.product(range(1, 6), range(1, 6)) if abs(i - j) <= 1) - 1
+    )
+    assert visible_keys[5].tolist() == [True, False, False, False, True, True]
     assert visible(6, 6, window=0).all()
     np.testing.assert_allclose(probabilities(np.ones((3, 2)), np.ones((3, 2)), window=1)[0], [0.5, 0.5, 0])
 

@@ -86,15 +86,15 @@ def test_more_hashes_begin_with_the_same_ones(hash: Hash, length: int) -> None:
 def test_seed_layer_and_head_choose_the_planes(hash: Hash) -> None:
     inputs = make((60,), 1, 16, 16, 8)
     inputs = {name: np.hstack([x, x]) if x.ndim == 2 else x for name, x in inputs.items()}
-    seen = []
+    outputs = []
     for seed, layer in itertools.product((0, 1, 2**32, 2**53 - 1), (0, 1)):
         inputs["seed"] = np.array([seed])
         output = run("yoso", inputs, {"num_heads": 2, "hash_bits": 6, "layer": layer, "hash": hash})[0]
         assert np.array_equal(
             output, run("yoso", inputs, {"num_heads": 2, "hash_bits": 6, "layer": layer, "hash": hash})[0]
         )
-        seen += [output[:, :16], output[:, 16:]]
-    assert all(not np.array_equal(a, b) for a, b in itertools.combinations(seen, 2))
+        outputs += [output[:, :16], output[:, 16:]]
+    assert all(not np.array_equal(a, b) for a, b in itertools.combinations(outputs, 2))
 
 
 @pytest.mark.parametrize(("num_hashes", "length"), [(8, 100), (8, 900), (0, 300)], ids=["counts", "tables", "exact"])

@@ -209,11 +209,11 @@ def test_a_sequences_bits_do_not_depend_on_its_batch(queries: str) -> None:
 def test_the_order_of_threads_changes_nothing(hash: Hash, monkeypatch: pytest.MonkeyPatch) -> None:
     """A result that depends on it is a missing barrier."""
     case, inputs = mixed()
-    seen = set()
+    outputs = set()
     for order in ORDERS:
         monkeypatch.setenv(ORDER, order)
-        seen.add(run_on_device("yoso", inputs, case.attributes | {"hash": hash, "hash_bits": 9})[0].tobytes())
-    assert len(seen) == 1
+        outputs.add(run_on_device("yoso", inputs, case.attributes | {"hash": hash, "hash_bits": 9})[0].tobytes())
+    assert len(outputs) == 1
 
 
 @pytest.mark.parametrize("name", ["query", "key", "value"])

@@ -23,17 +23,17 @@ def test_fifty_rows_with_fifty_knobs_answer_as_alone(folder: Path) -> None:
     rows = []
     for index in range(50):
         encoded = model.encode(" ".join(draw.choices(WORDS, k=draw.choice([1, 4, 30, 200, 450]))), truncate=True)
-        given = {
+        knobs = {
             name: min(index, int(row.high)) if row.dtype == "int32" else row.low + (row.high - row.low) * index / 49
             for name, row in model.knobs.rows.items()
         }
-        rows.append(Row(encoded.token_ids, encoded.type_ids, model.knobs.check(given), draw.randrange(2**53)))
+        rows.append(Row(encoded.token_ids, encoded.type_ids, model.knobs.check(knobs), draw.randrange(2**53)))
     together = model.run(rows)
-    for row, found in zip(rows, together, strict=True):
+    for row, batched in zip(rows, together, strict=True):
         [alone] = model.run([row])
-        assert np.array_equal(alone.logits, found.logits)
-        assert alone.value_flops == found.value_flops
-    assert len({found.logits.tobytes() for found in together}) > 25
+        assert np.array_equal(alone.logits, batched.logits)
+        assert alone.value_flops == batched.value_flops
+    assert len({batched.logits.tobytes() for batched in together}) > 25
 
 
 @pytest.mark.parametrize("tokens", [40, 300])

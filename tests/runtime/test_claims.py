@@ -25,14 +25,14 @@ def copy(bundles: dict[str, Path], tmp_path: Path) -> Path:
     return Path(shutil.copytree(bundles["yoso"], tmp_path / "bundle"))
 
 
-def refused(folder: Path, *words: str) -> None:
+def refused(folder: Path, *phrases: str) -> None:
     with pytest.raises(BundleError) as caught:
         check_bundle(folder)
     sentence = str(caught.value)
     assert "\n" not in sentence
     assert len(sentence) < 600
-    for word in words:
-        assert word in sentence, sentence
+    for phrase in phrases:
+        assert phrase in sentence, sentence
 
 
 def claim(folder: Path, **attributes: int | float | str) -> None:

@@ -28,13 +28,13 @@ def copy(bundles: dict[str, Path], tmp_path: Path) -> Path:
     return Path(shutil.copytree(bundles["yoso"], tmp_path / "bundle"))
 
 
-def refused(folder: Path, *words: str, child: bool = False) -> None:
+def refused(folder: Path, *phrases: str, child: bool = False) -> None:
     """The check fails with one short sentence that holds the words; in a child process where it might do harm."""
     with pytest.raises(BundleError) as caught:
         (load if child else check_bundle)(folder)
     sentence = str(caught.value)
-    for word in words:
-        assert word in sentence, sentence
+    for phrase in phrases:
+        assert phrase in sentence, sentence
     assert "\n" not in sentence
     assert len(sentence) < 600
     assert "Traceback" not in sentence
@@ -316,13 +316,13 @@ HOSTILE: dict[str, tuple[Edit, str]] = {
 
 @pytest.mark.parametrize("case", HOSTILE.values(), ids=HOSTILE)
 def test_hostile_model(copy: Path, tmp_path: Path, case: tuple[Edit, str]) -> None:
-    edit, words = case
+    edit, phrase = case
     (tmp_path / "outside.bin").write_bytes(bytes(10_000))
     model = onnx.load(copy / bundle.MODEL)
     edit(model)
     (copy / bundle.MODEL).write_bytes(model.SerializeToString())
     tiny.sign(copy)
-    refused(copy, bundle.MODEL, words, child=True)
+    refused(copy, bundle.MODEL, phrase, child=True)
 
 
 def arrays(copy: Path, **changes: Any) -> None:

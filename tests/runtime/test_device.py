@@ -39,9 +39,9 @@ REASONS = {
 
 @pytest.mark.parametrize("case", REASONS.values(), ids=REASONS)
 def test_what_is_missing_is_named(case: tuple[str, str, str]) -> None:
-    error, told, words = case
-    reason = devices.explained(error, told)
-    assert words in reason
+    error, stderr, phrase = case
+    reason = devices.explained(error, stderr)
+    assert phrase in reason
     assert "\n" not in reason
     assert len(reason) < 320
 
@@ -52,19 +52,19 @@ def test_trial_imports_nothing_from_the_current_folder(tmp_path: Path, monkeypat
     assert devices.trial(Device("cuda", 255)) != "the process that tried an operator on it ended with code 3"
 
 
-@pytest.mark.parametrize("wanted", ["cpu", "cuda", "auto"])
+@pytest.mark.parametrize("setting", ["cpu", "cuda", "auto"])
 @pytest.mark.parametrize("reason", [None, "libcublasLt.so.13 is missing"])
-def test_choice(monkeypatch: pytest.MonkeyPatch, wanted: devices.DeviceSetting, reason: str | None) -> None:
+def test_choice(monkeypatch: pytest.MonkeyPatch, setting: devices.DeviceSetting, reason: str | None) -> None:
     tried: list[Device] = []
     monkeypatch.setattr(devices, "trial", lambda device: (tried.append(device), reason)[1])
-    if wanted == "cuda" and reason:
+    if setting == "cuda" and reason:
         with pytest.raises(DeviceUnavailable, match=r"^CUDA device 3 cannot be used: libcublasLt\.so\.13 is missing$"):
-            choose(wanted, 3)
+            choose(setting, 3)
         return
-    choice = choose(wanted, 3)
-    assert choice.device == (CPU if wanted == "cpu" or reason else Device("cuda", 3))
-    assert tried == ([] if wanted == "cpu" else [Device("cuda", 3)])
-    assert wanted != "auto" or (reason or "CUDA works") in choice.reason
+    choice = choose(setting, 3)
+    assert choice.device == (CPU if setting == "cpu" or reason else Device("cuda", 3))
+    assert tried == ([] if setting == "cpu" else [Device("cuda", 3)])
+    assert setting != "auto" or (reason or "CUDA works") in choice.reason
 
 
 @pytest.mark.parametrize("device", [CPU, Device("cuda", 0), Device("cuda", 11)])
@@ -122,10 +122,10 @@ def test_bound_run_gives_the_same_bits(models: dict[str, Model], bundles: dict[s
     draw = np.random.default_rng(2)
     ids = [draw.integers(0, len(tiny.VOCAB), length) for length in (5, 1, 60)]
     feeds = pack([Row(row, np.zeros_like(row), model.knobs.defaults(), 9) for row in ids], model.manifest)
-    made = session.create(bundles[kind] / MODEL)
+    ort_session = session.create(bundles[kind] / MODEL)
     outputs = model.manifest.outputs
-    plain = session.run(made, feeds, outputs)
-    bound = session.run_bound(made, feeds, outputs, None, device=CPU)
+    plain = session.run(ort_session, feeds, outputs)
+    bound = session.run_bound(ort_session, feeds, outputs, None, device=CPU)
     for one, other in zip(plain, bound, strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -142,11 +142,11 @@ def test_half_precision_wants_cuda(bundles: dict[str, Path], tmp_path: Path, pre
 def test_failing_run_writes_nothing_to_standard_error(
     models: dict[str, Model], bundles: dict[str, Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    made = session.create(bundles["yoso"] / MODEL)
+    ort_session = session.create(bundles["yoso"] / MODEL)
     ids = np.array([10**6])
     feeds = pack([Row(ids, ids * 0, {"num_hashes": 4})], models["yoso"].manifest)
     with pytest.raises(Exception, match="out of data bounds"):
-        session.run(made, feeds, ["logits"])
+        session.run(ort_session, feeds, ["logits"])
     assert capfd.readouterr().err == ""
 
 

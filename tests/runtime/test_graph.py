@@ -57,9 +57,9 @@ def constant(**value: object) -> onnx.NodeProto:
 
 
 def function(model: onnx.ModelProto, *nodes: onnx.NodeProto, default: AttributeProto | None = None) -> None:
-    made = helper.make_function("own", "Made", [], ["made"], nodes, [helper.make_opsetid("", 20)])
-    made.attribute_proto.extend([default] if default else [])
-    model.functions.append(made)
+    own = helper.make_function("own", "Made", [], ["made"], nodes, [helper.make_opsetid("", 20)])
+    own.attribute_proto.extend([default] if default else [])
+    model.functions.append(own)
 
 
 def nested() -> GraphProto:

@@ -86,10 +86,10 @@ def test_softmax_and_sigmoid_survive_any_logit() -> None:
 
 def test_labels_at_their_threshold_count_and_ties_go_to_the_first() -> None:
     logits = np.array([0.0, -1.0, 0.0], dtype=np.float32)
-    found = predict(logits, task="multi_label", labels=["a", "b", "c"], thresholds=[0.5, 0.1, 0.6])
-    assert found.labels == ["a", "b"]
-    assert (found.label, found.score) == ("a", 0.5)
-    assert [name for name, _ in found.ranking] == ["a", "c", "b"]
+    prediction = predict(logits, task="multi_label", labels=["a", "b", "c"], thresholds=[0.5, 0.1, 0.6])
+    assert prediction.labels == ["a", "b"]
+    assert (prediction.label, prediction.score) == ("a", 0.5)
+    assert [name for name, _ in prediction.ranking] == ["a", "c", "b"]
     single = predict(logits, task="single_label", labels=["a", "b", "c"], thresholds=[])
     assert single.labels is None
     assert single.logits == [0.0, -1.0, 0.0]

@@ -19,16 +19,16 @@ KINDS = ["yoso", "mca", "softmax", "multi"]
 
 def rows(model: Model, count: int, seed: int, longest: int = 90) -> list[Row]:
     draw = np.random.default_rng(seed)
-    made = []
+    drawn = []
     for _ in range(count):
         ids = draw.integers(0, len(tiny.VOCAB), draw.integers(1, longest))
-        given = {
+        knob_arrays = {
             name: draw.integers(0, 60) if row.dtype == "int32" else draw.random()
             for name, row in model.knobs.rows.items()
         }
-        knobs = {name: value.item() if hasattr(value, "item") else value for name, value in given.items()}
-        made.append(Row(ids, draw.integers(0, 2, len(ids)), knobs, int(draw.integers(0, 2**53))))
-    return made
+        knobs = {name: value.item() if hasattr(value, "item") else value for name, value in knob_arrays.items()}
+        drawn.append(Row(ids, draw.integers(0, 2, len(ids)), knobs, int(draw.integers(0, 2**53))))
+    return drawn
 
 
 def same(one: list, other: list) -> bool:
@@ -39,11 +39,11 @@ def same(one: list, other: list) -> bool:
 
 def test_pack_lays_rows_end_to_end(models: dict[str, Model]) -> None:
     manifest = models["yoso"].manifest.model_copy(update={"position_offset": 2})
-    made = [
+    packed_rows = [
         Row(np.array([5, 6, 7]), np.array([0, 0, 1]), {"num_hashes": 4}, 1),
         Row(np.array([8]), np.array([0]), {"num_hashes": 0}, 2**53 - 1),
     ]
-    feeds = pack(made, manifest)
+    feeds = pack(packed_rows, manifest)
     assert {name: array.tolist() for name, array in feeds.items()} == {
         "input_ids": [5, 6, 7, 8],
         "position_ids": [2, 3, 4, 2],
@@ -65,33 +65,33 @@ def test_pack_lays_rows_end_to_end(models: dict[str, Model]) -> None:
 @pytest.mark.parametrize("size", [2, 3, 7, 16, 48])
 def test_every_row_gets_the_bits_it_gets_alone(models: dict[str, Model], kind: str, size: int) -> None:
     model = models[kind]
-    made = rows(model, 48, seed=size)
-    alone = [model.run([row])[0] for row in made]
-    for start in range(0, len(made), size):
-        assert same(model.run(made[start : start + size]), alone[start : start + size])
-    turned = list(reversed(made))
+    batch = rows(model, 48, seed=size)
+    alone = [model.run([row])[0] for row in batch]
+    for start in range(0, len(batch), size):
+        assert same(model.run(batch[start : start + size]), alone[start : start + size])
+    turned = list(reversed(batch))
     assert same(model.run(turned), list(reversed(alone)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_bits_do_not_depend_on_threads(bundles: dict[str, Path], kind: str) -> None:
-    found = []
+    results = []
     for threads in (1, 2, 5):
         model = load(bundles[kind], threads=threads, check=False)
-        made = rows(model, 12, seed=3, longest=500)
-        found.append(model.run(made))
-    assert same(found[0], found[1])
-    assert same(found[0], found[2])
+        batch = rows(model, 12, seed=3, longest=500)
+        results.append(model.run(batch))
+    assert same(results[0], results[1])
+    assert same(results[0], results[2])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_model_runs_in_many_threads(models: dict[str, Model], kind: str) -> None:
     model = models[kind]
-    made = rows(model, 24, seed=8)
-    alone = [model.run([row])[0] for row in made]
+    batch = rows(model, 24, seed=8)
+    alone = [model.run([row])[0] for row in batch]
     with ThreadPoolExecutor(6) as pool:
-        for found in pool.map(lambda _: model.run(made), range(12)):
-            assert same(found, alone)
+        for concurrent in pool.map(lambda _: model.run(batch), range(12)):
+            assert same(concurrent, alone)
 
 
 def test_no_rows_give_no_results(models: dict[str, Model]) -> None:
@@ -102,8 +102,8 @@ def test_seed_and_knob_belong_to_their_row(models: dict[str, Model]) -> None:
     ids = np.random.default_rng(1).integers(0, len(tiny.VOCAB), 400)
     types = np.zeros_like(ids)
     settings = [(16, 0), (16, 1), (64, 0), (0, 0), (0, 1), (16, 0)]
-    found = models["yoso"].run([Row(ids, types, {"num_hashes": m}, seed) for m, seed in settings])
-    bits = [result.logits.tobytes() for result in found]
+    results = models["yoso"].run([Row(ids, types, {"num_hashes": m}, seed) for m, seed in settings])
+    bits = [result.logits.tobytes() for result in results]
     assert bits[0] == bits[5]
     assert bits[3] == bits[4]  # the exact value draws nothing
     assert len(set(bits)) == 4

@@ -66,7 +66,7 @@ HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("case", HOSTILE.values(), ids=HOSTILE)
 def test_hostile_tokenizer(bundles: dict[str, Path], tmp_path: Path, case: tuple[dict[str, Any], str]) -> None:
-    changes, words = case
+    changes, phrase = case
     folder = Path(shutil.copytree(bundles["softmax"], tmp_path / "bundle"))
     raw = json.loads((folder / bundle.TOKENIZER).read_text())
     if "max_input_chars_per_word" in changes.get("model", {}):
@@ -75,7 +75,7 @@ def test_hostile_tokenizer(bundles: dict[str, Path], tmp_path: Path, case: tuple
     tiny.sign(folder)
     with pytest.raises(BundleError) as caught:
         check_bundle(folder)
-    assert words in str(caught.value)
+    assert phrase in str(caught.value)
     assert len(str(caught.value)) < 600
 
 
@@ -98,20 +98,22 @@ def test_pattern_that_takes_linear_time(pattern: str) -> None:
 
 def unigram() -> Tokenizer:
     pieces = [("<unk>", 0.0), ("▁", -2.0), *((f"▁{word}", -3.0) for word in tiny.WORDS)]
-    made = Tokenizer(models.Unigram([*pieces, *((letter, -5.0) for letter in "abcdefghijklmnopqrstuvwxyz")], unk_id=0))
-    made.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")])
-    made.pre_tokenizer = pre_tokenizers.Metaspace()
-    return made
+    tokenizer = Tokenizer(
+        models.Unigram([*pieces, *((letter, -5.0) for letter in "abcdefghijklmnopqrstuvwxyz")], unk_id=0)
+    )
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")])
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    return tokenizer
 
 
 def byte_level() -> Tokenizer:
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocab = {letter: index for index, letter in enumerate([*letters, "th", "Ġa", "oo"])}
-    made = Tokenizer(models.BPE(vocab, [("t", "h"), ("Ġ", "a"), ("o", "o")]))
-    made.normalizer = normalizers.NFC()
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.add_special_tokens(["<mask> <mask>", "<pad>"])
-    return made
+    tokenizer = Tokenizer(models.BPE(vocab, [("t", "h"), ("Ġ", "a"), ("o", "o")]))
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.add_special_tokens(["<mask> <mask>", "<pad>"])
+    return tokenizer
 
 
 PIPELINES = {"wordpiece": tiny.tokenizer, "unigram": unigram, "byte level": byte_level}

@@ -86,12 +86,12 @@ def test_settings_saved_in_the_file_are_ignored(tmp_path: Path) -> None:
     saved.enable_truncation(4)
     saved.enable_padding(length=64)
     saved.save(str(tmp_path / bundle.TOKENIZER))
-    found = encoder(tmp_path / bundle.TOKENIZER, 100).encode("good " * 20, None, truncate=False, param="text")
-    assert len(found.token_ids) == 22
+    encoded = encoder(tmp_path / bundle.TOKENIZER, 100).encode("good " * 20, None, truncate=False, param="text")
+    assert len(encoded.token_ids) == 22
 
 
 @pytest.mark.parametrize(
-    ("text", "pair", "param", "words"),
+    ("text", "pair", "param", "sentence"),
     [
         ("", None, "inputs[1].text", "is empty"),
         (" \t\n", None, "inputs[1].text", "is empty"),
@@ -100,17 +100,19 @@ def test_settings_saved_in_the_file_are_ignored(tmp_path: Path) -> None:
         ("good", "\udfff", "inputs[1].text_pair", "surrogate"),
     ],
 )
-def test_text_that_is_none_is_refused_by_name(path: Path, text: str, pair: str | None, param: str, words: str) -> None:
-    with pytest.raises(InvalidRequest, match=words) as caught:
+def test_text_that_is_none_is_refused_by_name(
+    path: Path, text: str, pair: str | None, param: str, sentence: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=sentence) as caught:
         encoder(path, 10).encode(text, pair, truncate=True, param="inputs[1].text")
     assert caught.value.param == param
 
 
 def test_ids_are_used_as_given(path: Path) -> None:
-    found = encoder(path, 10).from_ids([0, 5, len(tiny.VOCAB) - 1], param="token_ids")
-    assert found.token_ids.tolist() == [0, 5, len(tiny.VOCAB) - 1]
-    assert found.type_ids.tolist() == [0, 0, 0]
-    assert found.truncated == 0
+    encoded = encoder(path, 10).from_ids([0, 5, len(tiny.VOCAB) - 1], param="token_ids")
+    assert encoded.token_ids.tolist() == [0, 5, len(tiny.VOCAB) - 1]
+    assert encoded.type_ids.tolist() == [0, 0, 0]
+    assert encoded.truncated == 0
 
 
 def test_any_unicode_is_taken(path: Path) -> None:

@@ -22,22 +22,22 @@ def models(bundles: dict[str, Path]) -> dict[str, Model]:
 
 @pytest.fixture(scope="session")
 def service(bundles: dict[str, Path]) -> Iterator[Service]:
-    made = Service(bundles.values())
-    yield made
-    assert made.stop() == 0, made.log()
+    started = Service(bundles.values())
+    yield started
+    assert started.stop() == 0, started.log()
 
 
 @pytest.fixture
 def start_with() -> Iterator[Callable[..., Service]]:
     """Starts a server with the given bundles and flags."""
-    made: list[Service] = []
+    services: list[Service] = []
 
     def run(folders: Sequence[Path], *flags: str) -> Service:
-        made.append(Service(folders, *flags))
-        return made[-1]
+        services.append(Service(folders, *flags))
+        return services[-1]
 
     yield run
-    for one in made:
+    for one in services:
         one.stop()
 
 

@@ -35,9 +35,9 @@ def test_every_request_has_one_line_with_what_it_cost(start: Callable[..., Servi
     stalled = request_bytes(dumped(), length=5000).replace(b"Host", b"Authorization: Bearer sesame-key\r\nHost")
     assert one.raw(stalled)[0] == 408
     one.wait_for_log('"status": 408')
-    found = access_lines(one)
-    assert [line["status"] for line in found] == [200, 401, 422, 400, 413, 415, 404, 405, 408]
-    served, *refused = found
+    lines = access_lines(one)
+    assert [line["status"] for line in lines] == [200, 401, 422, 400, 413, 415, 404, 405, 408]
+    served, *refused = lines
     assert (served["method"], served["route"], served["model"]) == ("POST", "/v1/classify", "yoso")
     assert (served["knobs"], served["inputs"], served["request_id"]) == ({"num_hashes": 8}, 1, "r-1")
     assert served["tokens"] > 0
@@ -53,7 +53,7 @@ def test_every_request_has_one_line_with_what_it_cost(start: Callable[..., Servi
         "method_not_allowed",
         "body_timeout",
     ]
-    assert {line["level"] for line in found} == {"info"}
+    assert {line["level"] for line in lines} == {"info"}
     assert not any(secret in one.log() for secret in SECRETS)
 
 

@@ -79,14 +79,14 @@ def test_pairs_ids_and_batches(service: Service, models: dict[str, Model]) -> No
     ids = model.encode("good film").token_ids.tolist()
     items = ["good film", {"text": "good", "text_pair": "bad plot"}, {"token_ids": ids}, {"text": "film"}]
     answer = ok(service, model="yoso", inputs=items, return_logits=True)
-    found = [np.float32(one["logits"]) for one in answer["predictions"]]
+    logits = [np.float32(one["logits"]) for one in answer["predictions"]]
     expected = [
         local(model, "good film"),
         local(model, "good", "bad plot"),
         local(model, "good film"),
         local(model, "film"),
     ]
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(logits, expected, strict=True):
         np.testing.assert_array_equal(one, other)
     assert answer["tokens"] == [4, 6, 4, 3]
 
@@ -95,10 +95,10 @@ def test_multi_label_gives_the_labels_above_their_threshold(service: Service, mo
     answer = ok(service, model="multi", inputs=TEXT, top_k=33)
     logits = local(models["multi"], TEXT).astype(np.float64)
     scores = 1 / (1 + np.exp(-logits))
-    [found] = answer["predictions"]
-    assert found["labels"] == [f"clause {i}" for i in range(33) if scores[i] >= 0.5]
-    assert found["label"] == f"clause {int(scores.argmax())}"
-    assert [one["score"] for one in found["scores"]] == pytest.approx(sorted(scores, reverse=True), rel=1e-12)
+    [prediction] = answer["predictions"]
+    assert prediction["labels"] == [f"clause {i}" for i in range(33) if scores[i] >= 0.5]
+    assert prediction["label"] == f"clause {int(scores.argmax())}"
+    assert [one["score"] for one in prediction["scores"]] == pytest.approx(sorted(scores, reverse=True), rel=1e-12)
 
 
 def test_truncate_keeps_the_special_tokens(service: Service) -> None:

@@ -134,11 +134,11 @@ FIELD_CASES: dict[str, tuple[int, str, str | None, str, bytes]] = {
 }  # fmt: skip
 
 
-def check(status: int, kind: str, param: str | None, words: str, found_status: int, body: bytes) -> None:
+def check(status: int, kind: str, param: str | None, phrase: str, actual_status: int, body: bytes) -> None:
     answer = json.loads(body)
-    assert (found_status, answer["error_type"], answer["param"]) == (status, kind, param), answer
+    assert (actual_status, answer["error_type"], answer["param"]) == (status, kind, param), answer
     assert set(answer) == FIELDS
-    assert words in answer["error"]
+    assert phrase in answer["error"]
     assert len(answer["error"]) < 500
     assert "Traceback" not in answer["error"]
 
@@ -147,9 +147,9 @@ def check(status: int, kind: str, param: str | None, words: str, found_status: i
 def test_bad_body_is_refused_and_the_next_request_served(
     service: Service, case: tuple[int, str, str | None, str, bytes]
 ) -> None:
-    status, kind, param, words, body = case
+    status, kind, param, phrase, body = case
     response = service.client.post("/v1/classify", content=body)
-    check(status, kind, param, words, response.status_code, response.content)
+    check(status, kind, param, phrase, response.status_code, response.content)
     service.good()
 
 
@@ -164,8 +164,8 @@ def test_compressed_body_is_refused_by_name(service: Service, encoding: str) -> 
     for content in (gzip.compress(dumped()), dumped()):
         headers = {"Content-Encoding": encoding}
         response = service.client.post("/v1/classify", content=content, headers=headers)
-        words = f"the body has Content-Encoding '{encoding[:40]}'"
-        check(400, "malformed_body", None, words, response.status_code, response.content)
+        phrase = f"the body has Content-Encoding '{encoding[:40]}'"
+        check(400, "malformed_body", None, phrase, response.status_code, response.content)
     response = service.client.post("/v1/classify", content=dumped(), headers={"Content-Encoding": "identity"})
     assert response.status_code == 200
     service.good()
@@ -175,8 +175,8 @@ def test_compressed_body_is_refused_by_name(service: Service, encoding: str) -> 
 def test_every_content_encoding_counts(service: Service, encodings: tuple[str, ...]) -> None:
     headers = [("Content-Encoding", encoding) for encoding in encodings]
     response = service.client.post("/v1/classify", content=dumped(), headers=headers)
-    words = f"the body has Content-Encoding '{', '.join(encodings)}'"
-    check(400, "malformed_body", None, words, response.status_code, response.content)
+    phrase = f"the body has Content-Encoding '{', '.join(encodings)}'"
+    check(400, "malformed_body", None, phrase, response.status_code, response.content)
 
 
 ROUTE_CASES = {
@@ -240,10 +240,10 @@ HUGE_CASES: dict[str, tuple[int, str, bytes]] = {
 
 @pytest.mark.parametrize("case", HUGE_CASES.values(), ids=HUGE_CASES)
 def test_huge_body_is_refused(service: Service, case: tuple[int, str, bytes]) -> None:
-    status, words, body = case
+    status, phrase, body = case
     response = service.client.post("/v1/classify", content=body)
     kind = {400: "malformed_body", 422: response.json()["error_type"]}[status]
-    check(status, kind, response.json()["param"], words, response.status_code, response.content)
+    check(status, kind, response.json()["param"], phrase, response.status_code, response.content)
     service.good()
 
 
@@ -276,10 +276,10 @@ RAW_CASES: dict[str, tuple[int, str, bool, bytes]] = {
 @pytest.mark.parametrize("case", RAW_CASES.values(), ids=RAW_CASES)
 def test_broken_http_is_refused_in_json_and_closed(service: Service, case: tuple[int, str, bool, bytes]) -> None:
     status, kind, half_close, data = case
-    found, headers, body = service.raw(data, half_close=half_close)
-    assert found == status
+    actual_status, headers, body = service.raw(data, half_close=half_close)
+    assert actual_status == status
     if status:
-        check(status, kind, None, "4194304 bytes" if status == 413 else "", found, body)
+        check(status, kind, None, "4194304 bytes" if status == 413 else "", actual_status, body)
         assert headers["connection"] == "close"
         assert headers["content-type"] == "application/json"
     service.good()

@@ -17,8 +17,8 @@ from attenuator.serve.__main__ import listen
 from attenuator.serve.settings import ServeSettings
 
 
-def command(*words: object) -> subprocess.CompletedProcess[str]:
-    program = [sys.executable, "-m", "attenuator", "serve", *map(str, words)]
+def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    program = [sys.executable, "-m", "attenuator", "serve", *map(str, arguments)]
     return subprocess.run(program, capture_output=True, text=True, timeout=120, check=False)
 
 
@@ -45,9 +45,9 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG.values(), ids=WRONG)
-def test_wrong_words_are_one_sentence(case: tuple[tuple[str, ...], int, str]) -> None:
-    words, code, sentence = case
-    done = command(*words)
+def test_usage_errors_are_one_sentence(case: tuple[tuple[str, ...], int, str]) -> None:
+    arguments, code, sentence = case
+    done = command(*arguments)
     assert done.returncode == code
     assert sentence in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

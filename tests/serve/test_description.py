@@ -108,12 +108,12 @@ def test_key_is_declared_where_there_is_one(start: Callable[..., Service]) -> No
 def test_example_of_the_page_works_on_a_server_of_several_models(service: Service) -> None:
     page = service.client.get("/docs").text
     assert "src=" not in page  # works offline
-    found = re.search(r"<pre>(.*?)</pre>", page, re.DOTALL)
-    assert found
-    words = shlex.split(unescape(found[1]).replace("\\\n", " "))
-    assert words[:3] == ["curl", "-s", f"http://127.0.0.1:{service.port}/v1/classify"]
-    assert words[3:6] == ["-H", "Content-Type: application/json", "-d"]
-    answer = service.client.post(words[2], content=words[6], headers={"Content-Type": "application/json"})
+    example = re.search(r"<pre>(.*?)</pre>", page, re.DOTALL)
+    assert example
+    command = shlex.split(unescape(example[1]).replace("\\\n", " "))
+    assert command[:3] == ["curl", "-s", f"http://127.0.0.1:{service.port}/v1/classify"]
+    assert command[3:6] == ["-H", "Content-Type: application/json", "-d"]
+    answer = service.client.post(command[2], content=command[6], headers={"Content-Type": "application/json"})
     assert answer.status_code == 200
     assert len(answer.json()["predictions"]) == 2
 

@@ -49,12 +49,12 @@ def test_a_run_is_cancelled_once_all_its_clients_have_left(
     async def scenario() -> None:
         async with started(bundles["yoso"]) as (engine, model):
             [row] = await rows_of(engine, model, LONG)
-            left, stays = (asyncio.create_task(engine.run(model, [row])) for _ in range(2))
+            cancelled, remaining = (asyncio.create_task(engine.run(model, [row])) for _ in range(2))
             await until(lambda: engine.running("heavy") == 1)
-            left.cancel()
+            cancelled.cancel()
             await until(lambda: "nobody waits" in caplog.text)
-            assert not stays.done(), "one row of the heavy lane runs at a time"
-            job = await stays
+            assert not remaining.done(), "one row of the heavy lane runs at a time"
+            job = await remaining
             assert job.results[0] is not None
 
     with caplog.at_level("INFO"):

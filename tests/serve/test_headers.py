@@ -20,25 +20,25 @@ from attenuator.errors import (
 from attenuator.serve.__main__ import address, listen
 from attenuator.serve.errors import BodyTimeout, BodyTooLarge, response_for
 
-MADE = re.compile(r"[0-9a-f]{32}")
+HEX_ID = re.compile(r"[0-9a-f]{32}")
 PATHS = ["/v1/models", "/health/live", "/health/ready", "/nowhere"]
 
 
-@pytest.mark.parametrize("given", ["7", "trace-1:a/b+c=d@e.f_g", "a" * 128])
-def test_request_id_is_given_back(service: Service, given: str) -> None:
-    headers = {"X-Request-Id": given}
+@pytest.mark.parametrize("request_id", ["7", "trace-1:a/b+c=d@e.f_g", "a" * 128])
+def test_request_id_is_given_back(service: Service, request_id: str) -> None:
+    headers = {"X-Request-Id": request_id}
     for path in PATHS:
-        assert service.client.get(path, headers=headers).headers["X-Request-Id"] == given
-    assert service.client.post("/v1/classify", json=GOOD, headers=headers).headers["X-Request-Id"] == given
-    assert service.client.post("/v1/classify", content=b"{", headers=headers).headers["X-Request-Id"] == given
+        assert service.client.get(path, headers=headers).headers["X-Request-Id"] == request_id
+    assert service.client.post("/v1/classify", json=GOOD, headers=headers).headers["X-Request-Id"] == request_id
+    assert service.client.post("/v1/classify", content=b"{", headers=headers).headers["X-Request-Id"] == request_id
 
 
-@pytest.mark.parametrize("given", [None, "", "a b", "a" * 129, "[31m", "<script>", "\xe9"])
-def test_request_id_is_made_where_none_is_fit(service: Service, given: str | None) -> None:
-    headers = {} if given is None else {"X-Request-Id": given.encode("latin-1")}
-    found = [service.client.get("/health/live", headers=headers).headers["X-Request-Id"] for _ in range(2)]
-    assert all(MADE.fullmatch(one) for one in found)
-    assert found[0] != found[1]
+@pytest.mark.parametrize("request_id", [None, "", "a b", "a" * 129, "[31m", "<script>", "\xe9"])
+def test_request_id_is_made_where_none_is_fit(service: Service, request_id: str | None) -> None:
+    headers = {} if request_id is None else {"X-Request-Id": request_id.encode("latin-1")}
+    generated = [service.client.get("/health/live", headers=headers).headers["X-Request-Id"] for _ in range(2)]
+    assert all(HEX_ID.fullmatch(one) for one in generated)
+    assert generated[0] != generated[1]
 
 
 @pytest.mark.parametrize("form", ["text", "json"])

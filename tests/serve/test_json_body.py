@@ -50,9 +50,9 @@ def test_documents_read_as_the_standard_library_reads_them(ascii_only: bool, ind
     for _ in range(300):
         expected = {"a": document(draw), "b": document(draw)}
         body = json.dumps(expected, ensure_ascii=ascii_only, indent=indent).encode()
-        found = parse_json(body)
-        assert found == expected
-        assert json.dumps(found) == json.dumps(expected)  # 1 is not 1.0
+        parsed = parse_json(body)
+        assert parsed == expected
+        assert json.dumps(parsed) == json.dumps(expected)  # 1 is not 1.0
 
 
 @pytest.mark.usefixtures("reader")

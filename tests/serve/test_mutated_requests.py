@@ -68,12 +68,12 @@ def mutated(draw: random.Random) -> bytes:
 @pytest.mark.parametrize("seed", range(4))
 def test_no_mutation_is_a_server_error(service: Service, seed: int) -> None:
     draw = random.Random(seed)
-    found = set()
+    statuses = set()
     for _ in range(400):
         data = mutated(draw)
         answer = service.client.post("/v1/classify", content=data)
-        found.add(answer.status_code)
+        statuses.add(answer.status_code)
         assert answer.status_code in (200, 400, 404, 422, 504), (data, answer.text)
         assert answer.status_code == 200 or set(answer.json()) == FIELDS
-    assert {200, 400, 422} <= found
+    assert {200, 400, 422} <= statuses
     service.good()

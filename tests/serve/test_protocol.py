@@ -50,9 +50,9 @@ def test_half_closed_client_gets_its_answers(service: Service) -> None:
 
 def test_half_closed_client_gets_the_answer_to_a_long_request(start: Callable[..., Service]) -> None:
     one = start()
-    found = statuses(one, request_bytes(SLOW), half_close=True)
-    assert found[-1] == 200  # an interim answer may come first: it asks whether the client is still there
-    assert set(found[:-1]) <= {100}
+    received = statuses(one, request_bytes(SLOW), half_close=True)
+    assert received[-1] == 200  # an interim answer may come first: it asks whether the client is still there
+    assert set(received[:-1]) <= {100}
     assert "the client disconnected" not in one.log()
 
 

@@ -32,7 +32,7 @@ def at_once(service: Service, bodies: list[dict[str, Any]]) -> list[dict[str, An
 def bodies(model: str, count: int, seed: int) -> list[dict[str, Any]]:
     """Requests of all lengths with a different knob each."""
     draw = random.Random(seed)
-    made = []
+    drawn = []
     for index in range(count):
         text = " ".join(draw.choices(tiny.WORDS, k=draw.choice([1, 3, 10, 60, 300, 900])))
         body = {"model": model, "inputs": text, "seed": draw.randrange(2**53), "return_logits": True}
@@ -40,26 +40,26 @@ def bodies(model: str, count: int, seed: int) -> list[dict[str, Any]]:
             body["num_hashes"] = index
         elif model == "mca":
             body["alpha"] = index / count
-        made.append(body)
-    return made
+        drawn.append(body)
+    return drawn
 
 
 @pytest.mark.parametrize("model", ["yoso", "mca", "multi", "softmax"])
 def test_fifty_requests_with_fifty_knobs_answer_as_alone(service: Service, model: str) -> None:
-    wanted = bodies(model, 50, seed=5)
-    alone = [core(service.classify(body).json()) for body in wanted]
+    requests = bodies(model, 50, seed=5)
+    alone = [core(service.classify(body).json()) for body in requests]
     for _ in range(3):
-        assert [core(answer) for answer in at_once(service, wanted)] == alone
+        assert [core(answer) for answer in at_once(service, requests)] == alone
 
 
 def test_models_and_batches_mix(service: Service) -> None:
-    wanted = [body for model in ("yoso", "mca", "multi", "softmax") for body in bodies(model, 12, seed=9)]
-    wanted.append(
-        {"model": "yoso", "inputs": [body["inputs"] for body in wanted], "num_hashes": 7, "return_logits": True}
+    requests = [body for model in ("yoso", "mca", "multi", "softmax") for body in bodies(model, 12, seed=9)]
+    requests.append(
+        {"model": "yoso", "inputs": [body["inputs"] for body in requests], "num_hashes": 7, "return_logits": True}
     )
-    random.Random(1).shuffle(wanted)
-    alone = [core(service.classify(body).json()) for body in wanted]
-    assert [core(answer) for answer in at_once(service, wanted)] == alone
+    random.Random(1).shuffle(requests)
+    alone = [core(service.classify(body).json()) for body in requests]
+    assert [core(answer) for answer in at_once(service, requests)] == alone
 
 
 def test_a_slow_request_does_not_hold_up_the_others(start: Callable[..., Service]) -> None:

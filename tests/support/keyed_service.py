@@ -25,14 +25,14 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="session")
 def url(bundles: dict[str, Path]) -> Iterator[str]:
     """Address of a server of all bundles."""
-    made = Service(bundles.values(), "--api-key", KEY)
-    yield f"http://{made.host}:{made.port}"
-    assert made.stop() == 0, made.log()
+    service = Service(bundles.values(), "--api-key", KEY)
+    yield f"http://{service.host}:{service.port}"
+    assert service.stop() == 0, service.log()
 
 
 @pytest.fixture
 def narrow_url(bundles: dict[str, Path]) -> Iterator[str]:
     """Address of a server of one bundle that takes one request at a time."""
-    made = Service([bundles["yoso"]], "--max-requests", "1")
-    yield f"http://{made.host}:{made.port}"
-    made.stop()
+    service = Service([bundles["yoso"]], "--max-requests", "1")
+    yield f"http://{service.host}:{service.port}"
+    service.stop()

@@ -108,12 +108,12 @@ __global__ __launch_bounds__(kThreads) void Gram(DeviceCall call, double* gram) 
   const int size = call.head_dim, head = static_cast<int>(blockIdx.y);
   const int entry = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
   if (entry >= size * size) return;
-  const T* left = static_cast<const T*>(call.weight) + head * size + entry / size;
-  const T* right = static_cast<const T*>(call.weight) + head * size + entry % size;
+  const T* column_i = static_cast<const T*>(call.weight) + head * size + entry / size;
+  const T* column_j = static_cast<const T*>(call.weight) + head * size + entry % size;
   double sum = 0;
   for (int k = 0; k < call.channels; ++k) {
-    const double w = cuda::ToFloat(left[k * call.width()]);
-    sum += w * cuda::ToFloat(right[k * call.width()]);
+    const double w = cuda::ToFloat(column_i[k * call.width()]);
+    sum += w * cuda::ToFloat(column_j[k * call.width()]);
   }
   gram[static_cast<std::int64_t>(head) * (size + 2) * size + entry] = sum;
 }

@@ -147,7 +147,7 @@ def progress_bar() -> Progress:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Classifies what the words, a file or standard input hold.
+    """Classifies the texts that the arguments, a file or standard input hold.
 
     Args:
         arguments: what follows `attenuator classify`.
@@ -159,12 +159,12 @@ def main(arguments: Sequence[str]) -> int:
         AttenuatorError: the bundle, the server or an input is at fault.
         SystemExit: 2 after a usage error.
     """
-    settings, words = parse(SETTINGS, COMMAND, arguments, POSITIONALS, usage=USAGE, examples=EXAMPLES)
+    settings, texts = parse(SETTINGS, COMMAND, arguments, POSITIONALS, usage=USAGE, examples=EXAMPLES)
     if (settings.bundle is None) == (settings.url is None):
         both = "both are" if settings.bundle is not None else "neither is"
         fail(COMMAND, f"give either --bundle BUNDLE to run here or --url URL to ask a server: {both} set")
     file = settings.file
-    if not words and file is None:
+    if not texts and file is None:
         if sys.stdin.isatty():
             fail(COMMAND, "there is no input: give a TEXT, give --file FILE, or pipe texts into the command")
         file = STDIN
@@ -175,7 +175,7 @@ def main(arguments: Sequence[str]) -> int:
         fail(COMMAND, str(error).replace(name, flag(name), 1))
     seed = None if settings.seed == "random" else UNSET if settings.seed is None else settings.seed
     options = ClassifyOptions(knobs, seed, settings.top_k, settings.truncate, settings.logits)
-    source = items(words, [file] if file is not None else [], jsonl=settings.jsonl)
+    source = items(texts, [file] if file is not None else [], jsonl=settings.jsonl)
     # A file is read to the end before anything runs: a wrong line is reported at once, and the total is known.
     everything = list(source) if file != STDIN else None
     output = output_for(json_lines=settings.json_lines)

@@ -85,12 +85,12 @@ def lengths_of(settings: InspectSettings, manifest: Manifest) -> list[int]:
 
 def knob_values_of(settings: InspectSettings, manifest: Manifest) -> dict[str, list[float]]:
     """The values to look at by knob of the bundle: those asked for, or the usual ones."""
-    asked = {name: getattr(settings, name) for name in KNOBS if getattr(settings, name) is not None}
-    for name, text in asked.items():
+    requested = {name: getattr(settings, name) for name in KNOBS if getattr(settings, name) is not None}
+    for name, text in requested.items():
         if name not in {knob.name for knob in manifest.knobs}:
             has = ", ".join(knob.name for knob in manifest.knobs) or "none"
             fail(COMMAND, f"{flag(name)} is '{text}', but the bundle has no knob {name}; its knobs: {has}")
-    return {knob.name: _values(knob, asked.get(knob.name)) for knob in manifest.knobs}
+    return {knob.name: _values(knob, requested.get(knob.name)) for knob in manifest.knobs}
 
 
 def _values(knob: BundleKnob, text: str | None) -> list[float]:
