@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from attenuator.bundle import MODEL, Manifest
-from attenuator.errors import AttenuatorError
+from attenuator.commandline import fail
+from attenuator.errors import AttenuatorError, ExportError
 from attenuator.export.settings import COMMAND, ExportSettings, parse
+from attenuator.export.thresholds import read
 
 __all__ = ["main"]
 
@@ -113,17 +115,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     source, settings = parse(sys.argv[1:] if arguments is None else arguments)
     console = Console(stderr=True)
+    notes: list[str] = []
+    try:
+        thresholds = None if settings.thresholds is None else read(settings.thresholds)
+    except ExportError as error:
+        fail(COMMAND, str(error))
     try:
         with Steps(console) as steps:
             steps("import PyTorch")
             from attenuator.export.pipeline import export  # seconds of imports, after --help was answered
 
-            manifest = export(source, progress=steps, **dict(settings))
+            options = {"progress": steps, "note": notes.append, "thresholds": thresholds}
+            manifest = export(source, **dict(settings) | options)
             steps("")
     except AttenuatorError as error:
         print(f"attenuator {COMMAND}: {error}", file=sys.stderr)
         return 1
-    print(summary(manifest, settings))
+    print("\n".join([summary(manifest, settings), *(f"  note: {sentence}" for sentence in notes)]))
     return 0
 
 

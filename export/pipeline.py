@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,10 +18,12 @@ import attenuator
 from attenuator import bundle
 from attenuator.bundle import Attention, BundleKnob, Manifest, Provenance
 from attenuator.errors import ExportError
+from attenuator.export import labelled
 from attenuator.export.lower import Progress, trace_forms, write_and_compare
 from attenuator.export.packed import OPERATOR_BY_KEY
 from attenuator.export.samples import draw, encoded_texts
 from attenuator.export.source import Source, load
+from attenuator.export.thresholds import Thresholds, chosen
 from attenuator.export.trace import PackedClassifier
 from attenuator.ops import library_path
 from attenuator.ops.knobs import describe as describe_bounds
@@ -62,9 +64,12 @@ def export(
     estimator: str | None = None,
     precision: str = "fp32",
     knob_default: float | Mapping[str, float] | None = None,
+    thresholds: Thresholds | None = None,
+    fit_thresholds: Path | str | None = None,
     data: str = "",
     licence: str = "",
     progress: Progress = lambda step: None,
+    note: Callable[[str], None] = lambda sentence: None,
 ) -> Manifest:
     """Turns a trained sequence classifier or regressor into a bundle, and checks that it computes the same.
 
@@ -80,15 +85,19 @@ def export(
         precision: what the model computes in: a row of `attenuator.precision`.
         knob_default: the knob's value where a request sets none, or values by knob; the checkpoint's or operator's own
             by default.
+        thresholds: of a multi-label model, in the order of its labels or by label; those not named stay 0.5.
+        fit_thresholds: JSON lines with `text` and `labels`, on which thresholds are fitted; see `export.thresholds`.
         data: what the model was trained on, for provenance.
         licence: licence of the weights, for provenance.
         progress: called with one phrase at the start of each step.
+        note: called with each sentence that the user should read afterwards.
 
     Returns:
         The bundle's manifest; `provenance.parity` holds the measured differences to the PyTorch model.
 
     Raises:
         ExportError: the model cannot be exported as asked, or the graph does not compute what the model computes.
+        InvalidRequest: the labelled texts cannot be read.
         BundleError: serving would refuse the result.
         OperatorLibraryMissing: the operators, with which the graph is checked, are not built.
     """
@@ -101,6 +110,7 @@ def export(
     loaded = load(source)
     check_fit(loaded, attention)
     fields = describe(loaded, operator, name or default_name(folder), max_tokens, knob_default)
+    fields["thresholds"] = chosen(loaded.task, loaded.labels, thresholds, fit_thresholds)
     attributes = {"estimator": estimator} if estimator else {}
     classifier = PackedClassifier(loaded.architecture, loaded.model, attention, attributes, loaded.has_token_types)
     fields |= {
@@ -110,6 +120,13 @@ def export(
         "outputs": classifier.outputs,
     }
     with staging_for(folder) as staging:
+        loaded.tokenizer.plain.save(str(staging / bundle.TOKENIZER))
+        if fit_thresholds is not None:
+            progress("fit the thresholds")
+            known = Manifest.model_construct(**fields)
+            fields["thresholds"] = labelled.fit_thresholds(
+                Path(fit_thresholds), loaded, known, staging / bundle.TOKENIZER, note
+            )
         fields["attention"], parity = write_files(
             loaded, classifier, Manifest.model_construct(**fields), staging, progress
         )
@@ -130,13 +147,13 @@ def export(
 def write_files(
     source: Source, classifier: PackedClassifier, manifest: Manifest, folder: Path, progress: Progress
 ) -> tuple[Attention, dict[str, float]]:
-    """Writes every file of the bundle but `bundle.json`, and compares the model's graph with the model.
+    """Writes the files of the bundle but tokenizer and `bundle.json`, and compares the model's graph with the model.
 
     Args:
         source: the loaded model; for half precision it is changed.
         classifier: the same model on packed batches.
         manifest: what the bundle will say, as far as that is known.
-        folder: where.
+        folder: where; holds the tokenizer.
         progress: called with one phrase at the start of each step.
 
     Returns:
@@ -147,7 +164,6 @@ def write_files(
         BundleError: serving would refuse the tokenizer.
     """
     progress("compare the tokenizer with the one that transformers loads")
-    source.tokenizer.plain.save(str(folder / bundle.TOKENIZER))
     texts = encoded_texts(source, manifest, folder / bundle.TOKENIZER)
     progress("run the PyTorch model")
     sample = draw(source, manifest, texts)
@@ -242,13 +258,11 @@ def describe(
     if max_tokens is not None and not 1 <= max_tokens <= limit:
         raise ExportError(f"max_tokens is {max_tokens}, must be from 1 to {limit} for this model")
     config = source.model.config
-    multi_label = source.task == "multi_label"
     return {
         "format_version": bundle.FORMAT_VERSION,
         "name": name,
         "task": source.task,
         "labels": source.labels,
-        "thresholds": [0.5] * len(source.labels) if multi_label else [],
         "max_tokens": max_tokens or limit,
         "position_offset": source.architecture.position_offset(config),
         "vocab_size": source.vocab_size,

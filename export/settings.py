@@ -105,6 +105,12 @@ class ExportSettings(CommandSettings):
     """Number format that the model computes in, listed below."""
     knob_default: float | None = None
     """The knob's value for requests that set none; by default that of the checkpoint or the operator."""
+    thresholds: str | None = None
+    """Multi-label models: the score from which a label is given, one for each label, between commas; or a file named
+    *.json with a list of them or an object of thresholds by label, which may leave labels out. Default: 0.5."""
+    fit_thresholds: Path | None = None
+    """Multi-label models: JSON lines with text and labels (a list of names) on which the threshold of each label is
+    chosen that has the largest F1; labels that fewer than 10 of the texts have, or lack, keep 0.5."""
     data: str = ""
     """Data that the model was trained on, recorded in bundle.json under provenance."""
     licence: str = ""

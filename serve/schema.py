@@ -15,8 +15,7 @@ from attenuator.errors import InvalidRequest, UnknownField
 from attenuator.ops import KNOBS
 from attenuator.ops.knobs import KnobValue, shown
 from attenuator.runtime import Input, KnobTable, Model
-
-MAX_FIELD_CHARACTERS = 60  # of a field's name in an error sentence
+from attenuator.runtime.inputs import MAX_FIELD_CHARACTERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,36 +120,9 @@ def parse_inputs(raw: Any) -> Iterator[Input]:
         if isinstance(value, str):
             yield Input(where, text=value)
         elif isinstance(value, dict):
-            yield _object(value, where)
+            yield Input.of(value, where)
         else:
             raise InvalidRequest(f"{where} is {shown(value)}, must be {INPUT_KINDS}", param=where, allowed=INPUT_KINDS)
-
-
-def _object(value: Mapping[str, Any], where: str) -> Input:
-    for name in value:
-        if name not in ("text", "text_pair", "token_ids"):
-            raise UnknownField(
-                f"{where} has an unknown field '{name[:MAX_FIELD_CHARACTERS]}', must be {INPUT_KINDS}",
-                param=f"{where}.{name[:MAX_FIELD_CHARACTERS]}",
-                allowed=INPUT_KINDS,
-            )
-    if ("token_ids" in value) == ("text" in value) or ("token_ids" in value and "text_pair" in value):
-        names = " and ".join(value) or "no field"
-        raise InvalidRequest(f"{where} has {names}, must be {INPUT_KINDS}", param=where, allowed=INPUT_KINDS)
-    for name in ("text", "text_pair"):
-        if name in value and not isinstance(value[name], str):
-            raise InvalidRequest(
-                f"{where}.{name} is {shown(value[name])}, must be a text", param=f"{where}.{name}", allowed="a text"
-            )
-    ids = value.get("token_ids")
-    if "token_ids" in value and not isinstance(ids, list):
-        raise InvalidRequest(
-            f"{where}.token_ids is {shown(ids)}, must be a list of whole numbers",
-            param=f"{where}.token_ids",
-            allowed="a list of whole numbers",
-        )
-    field = "token_ids" if ids is not None else "text"
-    return Input(f"{where}.{field}", value.get("text"), value.get("text_pair"), ids)
 
 
 def unknown_field(name: str, knobs: KnobTable) -> UnknownField:

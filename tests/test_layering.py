@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "bundle": {"errors", "precision"},
     "commandline": set(),
     "ops": {"errors"},
-    "texts": {"errors", "ops"},
+    "texts": {"errors", "api", "ops"},
     "runtime": {"errors", "api", "bundle", "precision", "ops"},
     "export": {"errors", "api", "bundle", "precision", "commandline", "ops", "runtime", "texts"},
     "serve": {"errors", "api", "bundle", "precision", "commandline", "ops", "runtime"},

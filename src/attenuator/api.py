@@ -49,6 +49,9 @@ class TokenInput(Body):
     token_ids: list[Annotated[int, Field(ge=0), WHOLE]] = Field(min_length=1)
 
 
+INPUT_FIELDS = (*TextInput.model_fields, *TokenInput.model_fields)
+
+
 class Options(Body):
     """The fields of a request besides inputs and knobs; each description is also what error sentences say."""
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from attenuator.api import INPUT_FIELDS, TextInput
 from attenuator.errors import InvalidRequest
 from attenuator.ops.knobs import shown
 
 STDIN = "-"
-FIELDS = ("text", "text_pair", "token_ids")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,8 @@ class Item:
         """The input on one line."""
         if "token_ids" in self.content:
             return " ".join(str(token) for token in self.content["token_ids"])
-        return " | ".join(" ".join(str(self.content[name]).split()) for name in FIELDS[:2] if name in self.content)
+        texts = (str(self.content[name]) for name in TextInput.model_fields if name in self.content)
+        return " | ".join(" ".join(text.split()) for text in texts)
 
 
 def _item(line: str, where: str) -> Item:
@@ -42,7 +43,7 @@ def _item(line: str, where: str) -> Item:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"{where} is not JSON: {error}") from None
-    content = {name: record[name] for name in FIELDS if name in record} if isinstance(record, dict) else {}
+    content = {name: record[name] for name in INPUT_FIELDS if name in record} if isinstance(record, dict) else {}
     if not content:
         actual = "has none of these fields" if isinstance(record, dict) else f"is {shown(record)}"
         raise InvalidRequest(

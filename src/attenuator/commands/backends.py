@@ -11,11 +11,11 @@ from attenuator.api import Classification, LabelScore, Prediction
 from attenuator.clients.calls import UNSET, Unset
 from attenuator.clients.client import Client
 from attenuator.errors import InvalidRequest
-from attenuator.ops.knobs import DEFAULT_SEED, check_seed, shown
+from attenuator.ops.knobs import DEFAULT_SEED, check_seed
 from attenuator.ops.spec import SEED_HIGH
 
 if TYPE_CHECKING:
-    from attenuator.runtime import Device, Encoded, Model
+    from attenuator.runtime import Device, Model
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class BundleBackend:
         Raises:
             InvalidRequest: an input or a knob is wrong.
         """
-        from attenuator.runtime import Row
+        from attenuator.runtime import Input, Row
         from attenuator.runtime.batch import by_output
 
         model, manifest = self._model, self._model.manifest
@@ -117,7 +117,8 @@ class BundleBackend:
         seed = DEFAULT_SEED if options.seed is UNSET else options.seed
         seed = secrets.randbelow(SEED_HIGH + 1) if seed is None else seed
         check_seed(seed)
-        encoded = [self._encode(item, f"inputs[{i}]", options.truncate) for i, item in enumerate(inputs)]
+        items = [Input.of(item, f"inputs[{index}]") for index, item in enumerate(inputs)]
+        encoded = [item.encode(model, options.truncate) for item in items]
         tokenized = time.perf_counter()
         results = model.run([Row(item.token_ids, item.type_ids, knobs, seed) for item in encoded])
         computed = time.perf_counter()
@@ -137,17 +138,6 @@ class BundleBackend:
 
     def close(self) -> None:
         """Does nothing: there are no connections."""
-
-    def _encode(self, item: dict[str, Any], param: str, truncate: bool) -> "Encoded":
-        if "token_ids" in item:
-            return self._model.from_ids(item["token_ids"], param=f"{param}.token_ids")
-        for name in ("text", "text_pair"):
-            if not isinstance(item.get(name, ""), str) or (name == "text" and name not in item):
-                actual = f"is {shown(item[name])}" if name in item else "is missing"
-                raise InvalidRequest(
-                    f"{param}.{name} {actual}, must be a text", param=f"{param}.{name}", allowed="a text"
-                )
-        return self._model.encode(item["text"], item.get("text_pair"), truncate=truncate, param=f"{param}.text")
 
     def _prediction(self, logits: Any, options: ClassifyOptions) -> Prediction:
         scored = self._model.predict(logits)

@@ -1,11 +1,16 @@
 """One input on its way to token ids: a text, a pair of texts, or ids used as given."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from attenuator.api import INPUT_FIELDS, INPUT_KINDS
+from attenuator.errors import InvalidRequest, UnknownField
+from attenuator.ops.knobs import shown
 from attenuator.runtime.model import Model
-from attenuator.runtime.tokens import Encoded
+from attenuator.runtime.tokens import Encoded, TextEncoder
+
+MAX_FIELD_CHARACTERS = 60  # of a field's name in an error sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +39,38 @@ class Input:
         """Characters or ids: what encoding it costs."""
         return self.characters + len(self.token_ids or ())
 
-    def encode(self, model: Model, truncate: bool) -> Encoded:
+    @classmethod
+    def of(cls, fields: Mapping[str, Any], where: str) -> "Input":
+        """An input as the HTTP API takes it: `{"text": ..}`, with a `text_pair`, or `{"token_ids": [..]}`.
+
+        Args:
+            fields: by name; values of any type.
+            where: what error sentences call it, such as `inputs[2]`.
+
+        Raises:
+            InvalidRequest: an unknown field, fields that do not go together, or one of another type. What the texts
+                and lists hold is checked when they are encoded.
+        """
+        for name in fields:
+            if name not in INPUT_FIELDS:
+                raise UnknownField(
+                    f"{where} has an unknown field '{name[:MAX_FIELD_CHARACTERS]}', must be {INPUT_KINDS}",
+                    param=f"{where}.{name[:MAX_FIELD_CHARACTERS]}",
+                    allowed=INPUT_KINDS,
+                )
+        if ("token_ids" in fields) == ("text" in fields) or ("token_ids" in fields and "text_pair" in fields):
+            names = " and ".join(fields) or "no field"
+            raise InvalidRequest(f"{where} has {names}, must be {INPUT_KINDS}", param=where, allowed=INPUT_KINDS)
+        for name, value in fields.items():
+            kind, allowed = (list, "a list of whole numbers") if name == "token_ids" else (str, "a text")
+            if not isinstance(value, kind):
+                raise InvalidRequest(
+                    f"{where}.{name} is {shown(value)}, must be {allowed}", param=f"{where}.{name}", allowed=allowed
+                )
+        first = "token_ids" if "token_ids" in fields else "text"
+        return cls(f"{where}.{first}", fields.get("text"), fields.get("text_pair"), fields.get("token_ids"))
+
+    def encode(self, model: Model | TextEncoder, truncate: bool) -> Encoded:
         """Tokenizes it.
 
         Args:
