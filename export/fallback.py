@@ -23,7 +23,7 @@ def function(key: str, inputs: list[str], opset: int, dtype: int = TensorProto.F
 
     Args:
         key: the operator's key.
-        inputs: names of the inputs that the model's nodes have: a function has no optional ones.
+        inputs: names of the inputs that the model's nodes have, empty for one that is left out before another.
         opset: the model's opset, which the body shares.
         dtype: ONNX type of the data tensors; the body computes in fp32 whatever it is.
 
@@ -31,10 +31,12 @@ def function(key: str, inputs: list[str], opset: int, dtype: int = TensorProto.F
         A function of the operator's domain, name and inputs.
     """
     body = Body(OPERATOR_BY_KEY[key], opset)
-    part(key, "fallback").build(body, inputs)
+    has = [name for name in inputs if name]
+    part(key, "fallback").build(body, has)
     if dtype != TensorProto.FLOAT:
-        compute_in_fp32(body, inputs, dtype)
-    return body.function(inputs)
+        compute_in_fp32(body, has, dtype)
+    # A function's inputs all have names; what a node leaves out, the body does not read.
+    return body.function([name or f"absent_{index}" for index, name in enumerate(inputs)])
 
 
 def compute_in_fp32(body: Body, inputs: list[str], dtype: int) -> None:
@@ -59,7 +61,8 @@ def attach(model: ir.Model) -> None:
         key = by_name.get(node.op_type) if node.domain == DOMAIN else None
         if key is None:
             continue
-        names = [item.name for item in OPERATOR_BY_KEY[key].inputs][: len(node.inputs)]
+        pairs = zip(OPERATOR_BY_KEY[key].inputs, node.inputs, strict=False)
+        names = ["" if value is None else item.name for item, value in pairs]
         dtype = int(node.outputs[0].dtype or ir.DataType.FLOAT)
         built = ir.serde.deserialize_function(function(key, names, model.opset_imports[""], dtype))
         model.functions[built.identifier()] = built

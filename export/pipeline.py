@@ -44,7 +44,7 @@ __all__ = [
     "staging_for",
 ]
 
-ATTENTIONS = tuple(key for key, operator in OPERATOR_BY_KEY.items() if operator.attention)
+ATTENTIONS = tuple(key for key, operator in OPERATOR_BY_KEY.items() if operator.attention and not operator.asked_as)
 ESTIMATORS = {
     key: item.choices
     for key, operator in OPERATOR_BY_KEY.items()

@@ -50,7 +50,7 @@ depends on the padding. Bundles have no padding; they give what transformers giv
 
 exit codes: 0 bundle written, 1 the model cannot be exported, 2 usage error; an error is one sentence on stderr"""
 
-ATTENTIONS = tuple(operator for operator in OPERATORS if operator.attention)
+ATTENTIONS = tuple(operator for operator in OPERATORS if operator.attention and not operator.asked_as)
 if TYPE_CHECKING:
     AttentionName = str
 else:

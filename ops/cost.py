@@ -8,7 +8,7 @@ The rates below, and those in an operator's own file, were fitted once to times 
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from attenuator.ops import has_part, part
@@ -35,6 +35,7 @@ class NodeShape:
             width of its first input's rows, 0 where it has no such rows.
         attributes: the node's attributes, the spec's defaults filled in.
         layer: attention nodes before it in the graph.
+        tables: shapes of its optional inputs that are weights, by the names of the spec.
     """
 
     operator: str
@@ -44,6 +45,7 @@ class NodeShape:
     channels: int
     attributes: Mapping[str, int | float | str]
     layer: int = 0
+    tables: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def window(self) -> int:

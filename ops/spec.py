@@ -110,6 +110,8 @@ class Operator:
         source: paper and section.
         attention: key of the operator whose attention this one computes at the exact values of its knobs, itself
             perhaps: models trained with that attention may be exported with either. Empty for what is no attention.
+        asked_as: key by which a user asks for this attention, where that is another operator's: the same one, with
+            terms that only some models have. Empty where it is its own.
         host: True where it computes on host memory alone, without a data tensor: it runs on the CPU in every session,
             since ONNX Runtime's custom operators cannot put an output into host memory on CUDA.
         version: opset version of the domain.
@@ -128,6 +130,7 @@ class Operator:
     doc: str
     source: str
     attention: str = ""
+    asked_as: str = ""
     host: bool = False
     version: int = 1
 

@@ -22,7 +22,7 @@ FILES = sorted(
 # Pooling is part of every model; what may be approximated is attention.
 ATTENTION = [operator for operator in OPERATORS if operator.attention]
 # Keys and knobs that are ordinary words: only a text that is the word and nothing else names the operator or the knob.
-ORDINARY = ({operator.key for operator in ATTENTION} | set(KNOBS)) & {"softmax", "linear", "keep"}
+ORDINARY = ({operator.key for operator in ATTENTION} | set(KNOBS)) & {"softmax", "linear", "relative", "keep"}
 DISTINCT = ({operator.key for operator in ATTENTION} | set(KNOBS)) - ORDINARY | {
     operator.name for operator in ATTENTION
 }

@@ -15,6 +15,7 @@ from attenuator.export.packed import OPERATOR_BY_KEY
 from attenuator.ops import DOMAIN
 from attenuator.ops.mca.reference import mca_attention
 from attenuator.ops.pool.reference import sequence_pool
+from attenuator.ops.relative.reference import relative_attention
 from attenuator.ops.softmax.reference import softmax_attention
 from attenuator.ops.yoso.reference import yoso_attention
 
@@ -34,7 +35,9 @@ HEADS, WIDTH, CHANNELS = 3, 10, 14
 def run(key: str, inputs: Mapping[str, np.ndarray], attributes: Mapping[str, Any]) -> list[np.ndarray]:
     """One node, its function and no library. Attributes are always all there, as export writes them."""
     operator = OPERATOR_BY_KEY[key]
-    names = [item.name for item in operator.inputs if item.name in inputs]
+    names = [item.name if item.name in inputs else "" for item in operator.inputs]
+    while not names[-1]:
+        names.pop()
     whole = {item.name: item.default for item in operator.attributes} | dict(attributes)
     node = helper.make_node(operator.name, names, [item.name for item in operator.outputs], domain=DOMAIN, **whole)
     graph = helper.make_graph(
@@ -83,6 +86,11 @@ def packed(lengths: list[int], first: bool, seed: int = 0) -> dict[str, np.ndarr
         "alpha": np.zeros(batch, np.float32),
         "num_hashes": np.zeros(batch, np.int32),
         "seed": np.zeros(batch, np.int64),
+        "buckets": np.array([0, 1, 2, 3, 5, 4, 4]),
+        "pos_key": rows(6, HEADS * WIDTH),
+        "pos_query": rows(6, HEADS * WIDTH),
+        "bias": rows(6, HEADS),
+        "positions": np.concatenate([np.arange(0), *(generator.integers(1, 3, n).cumsum() for n in lengths)]),
     }
 
 
@@ -129,6 +137,26 @@ def test_yoso_computes_the_expectation(lengths: list[int], normalize: int, conv:
         inputs["key"][0] = 0  # a zero row has no direction
     [output] = run("yoso", inputs, whole)
     np.testing.assert_allclose(output, yoso_attention(**inputs, **whole), atol=3e-6)
+
+
+TABLES = {
+    "key": ["pos_key"],
+    "query-places": ["pos_query", "positions"],
+    "bias": ["bias"],
+    "key-bias": ["pos_key", "bias"],
+}
+
+
+@pytest.mark.parametrize("queries", ["all", "first"])
+@pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES)
+@pytest.mark.parametrize("tables", TABLES.values(), ids=TABLES)
+def test_relative(lengths: list[int], tables: list[str], queries: str) -> None:
+    """Nodes leave optional inputs out before others that they have."""
+    everything = packed(lengths, queries == "first")
+    inputs = {name: everything[name] for name in ("query", "key", "value", "cu_seqlens", "buckets", *tables)}
+    whole = {"num_heads": HEADS, "queries": queries, "scale": 0.2}
+    [output] = run("relative", inputs, whole)
+    np.testing.assert_allclose(output, relative_attention(**inputs, **whole), atol=3e-6)
 
 
 @pytest.mark.parametrize("mode", ["first", "mean"])

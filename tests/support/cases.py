@@ -18,6 +18,8 @@ SIZES = {
     "num_heads": HEADS,
     "C": 150,
     "c": 5,
+    "R": 23,
+    "2 * reach + 1": 31,
 }
 HEAD_DIMS = (8, 9, 12, 15, 16, 17, 24, 31, 32, 33, 40, 48, 63, 64, 65, 80, 96, 100, 127, 128, 129, 200, 255, 256)
 REQUIRED: dict[str, AttributeValue] = {"num_heads": HEADS, "hash_bits": 5}
@@ -42,6 +44,11 @@ class Case:
     def constants(self) -> tuple[str, ...]:
         """Weights: inputs without a packed or batch axis."""
         return tuple(item.name for item in self.inputs if axis_of(self, item) is None)
+
+    @property
+    def float_constants(self) -> tuple[str, ...]:
+        """Those of the constants that may hold any number."""
+        return tuple(item.name for item in self.inputs if item.name in self.constants and item.dtype == "float")
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
@@ -115,8 +122,19 @@ def make_inputs(
             axis = axis_of(case, item)
             first = rows[axis] if axis else sizes[item.axes[0]]
             shape = (first, *(sizes[name] for name in item.axes[1:]))
-            inputs[item.name] = rng.standard_normal(shape).astype(np.float32)
+            if item.name == "buckets":
+                inputs[item.name] = rng.integers(0, sizes["R"], shape)
+            elif item.name == "positions":
+                inputs[item.name] = positions(lengths, rng)
+            else:
+                inputs[item.name] = rng.standard_normal(shape).astype(np.float32)
     return inputs
+
+
+def positions(lengths: Sequence[int], rng: np.random.Generator) -> Array:
+    """Ascending in each sequence, with gaps, as where tokens were left out."""
+    steps = [rng.integers(1, 4, length).cumsum() for length in lengths]
+    return np.concatenate([np.arange(0), *steps]).astype(np.int64)
 
 
 def at_exact_values(case: Case, inputs: dict[str, Array]) -> dict[str, Array]:
@@ -143,6 +161,8 @@ def random_shape(case: Case, rng: np.random.Generator) -> tuple[Case, dict[str, 
         "num_heads": heads,
         "C": int(rng.choice([1, 31, 150, 300, 500])),
         "c": int(rng.choice([1, 3, 9, 33])),
+        "R": int(rng.choice([1, 2, 23, 100])),
+        "2 * reach + 1": int(rng.choice([1, 3, 63, 255])),
     }
     attributes = {name: chosen.get(name, value) for name, value in case.attributes.items()}
     if "layer" in chosen:

@@ -36,6 +36,12 @@ def contract_broken(case: Case, inputs: dict[str, Array]) -> bool:
                 return True
     if sizes.get("num_heads", {heads}) != {heads} or any(size % 2 == 0 for size in sizes.get("c", {1})):
         return True
+    for name, rows in sizes.items():
+        if name == "2 * reach + 1" and any(size % 2 == 0 for size in rows):
+            return True
+    buckets = inputs.get("buckets", np.zeros(0, np.int64))
+    if not np.all((buckets >= 0) & (buckets < min(sizes.get("R", {1})))):
+        return True
     for knob in case.operator.knobs:
         values = inputs.get(knob.name, knob.exact)
         if not np.all((values >= knob.low) & (values <= knob.high)):

@@ -69,6 +69,7 @@ struct Simd {
   static Integers Sub(Integers a, Integers b) { return _mm256_sub_epi32(a, b); }
   static Integers Xor(Integers a, Integers b) { return _mm256_xor_si256(a, b); }
   static Integers Max(Integers a, Integers b) { return _mm256_max_epi32(a, b); }
+  static Integers Min(Integers a, Integers b) { return _mm256_min_epi32(a, b); }
   static std::int32_t Sum(Integers x) {
     __m128i s = _mm_add_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
     s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4E));
@@ -97,6 +98,11 @@ struct Simd {
     return _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7FFFFFFF));
   }
   static Vector FloatOfBits(Integers x) { return _mm256_castsi256_ps(x); }
+  // p[at], lane by lane.
+  static Vector Gather(const float* p, Integers at) { return _mm256_i32gather_ps(p, at, 4); }
+  static Integers Gather(const std::int32_t* p, Integers at) {
+    return _mm256_i32gather_epi32(p, at, 4);
+  }
 
   // x in lanes low to high, counted from 0 and possibly outside of the register; -inf elsewhere.
   static Vector Keep(Vector x, std::int64_t low, std::int64_t high) {

@@ -61,6 +61,7 @@ struct Simd {
   static Integers Sub(Integers a, Integers b) { return _mm512_sub_epi32(a, b); }
   static Integers Xor(Integers a, Integers b) { return _mm512_xor_si512(a, b); }
   static Integers Max(Integers a, Integers b) { return _mm512_max_epi32(a, b); }
+  static Integers Min(Integers a, Integers b) { return _mm512_min_epi32(a, b); }
   static std::int32_t Sum(Integers x) { return _mm512_reduce_add_epi32(x); }
   static std::int32_t Largest(Integers x) { return _mm512_reduce_max_epi32(x); }
   // 1 in the lanes where x is negative, else 0.
@@ -79,6 +80,11 @@ struct Simd {
     return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7FFFFFFF));
   }
   static Vector FloatOfBits(Integers x) { return _mm512_castsi512_ps(x); }
+  // p[at], lane by lane.
+  static Vector Gather(const float* p, Integers at) { return _mm512_i32gather_ps(at, p, 4); }
+  static Integers Gather(const std::int32_t* p, Integers at) {
+    return _mm512_i32gather_epi32(at, p, 4);
+  }
 
   // x in lanes low to high, counted from 0 and possibly outside of the register; -inf elsewhere.
   static Vector Keep(Vector x, std::int64_t low, std::int64_t high) {

@@ -81,7 +81,10 @@ template <Sixteen X>
 inline X Max(const X& x, const X& y) {
   return Each<X>([](auto a, auto b) { return Simd::Max(a, b); }, x, y);
 }
-inline Floats Min(const Floats& x, const Floats& y) { return Each<Floats>(Simd::Min, x, y); }
+template <Sixteen X>
+inline X Min(const X& x, const X& y) {
+  return Each<X>([](auto a, auto b) { return Simd::Min(a, b); }, x, y);
+}
 inline Floats Mul(const Floats& x, const Floats& y) { return Each<Floats>(Simd::Mul, x, y); }
 inline Floats Div(const Floats& x, const Floats& y) { return Each<Floats>(Simd::Div, x, y); }
 inline Floats Fma(const Floats& x, const Floats& y, const Floats& z) {

@@ -1,0 +1,269 @@
+// RelativeAttention: checks, the sequences' distances, then one task for some heads of a sequence.
+//
+// All rows of a head are one task, since they share the products of the keys with the position
+// queries.
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "ops/common/aligned.h"
+#include "ops/common/attention/attention.h"
+#include "ops/common/check.h"
+#include "ops/common/cpu.h"
+#include "ops/common/registry.h"
+#include "ops/relative/cpu/kernel.h"
+
+namespace attenuator {
+namespace {
+
+using Spec = spec::RelativeAttention;
+using relative::Distances;
+using relative::kLanes;
+using relative::Tables;
+
+// Multiply-adds under which handing a task to another thread costs more than it wins.
+constexpr double kTaskWork = 2e6;
+// Rows of the tables: places in products, 64 to a row, stay within 32 bits.
+constexpr std::int64_t kMostRows = std::int64_t{1} << 24;
+// Positions further than this from the first one count as this far: distances stay within 32 bits.
+constexpr std::int64_t kFarthest = std::int64_t{1} << 29;
+
+struct Inputs {
+  TensorView query;  // [T, H * D]; [B, H * D] where `first`
+  TensorView key;    // [T, H * D]
+  TensorView value;  // [T, H * Dv]
+  Sequences sequences;
+  TensorView buckets;                   // [2 * reach + 1]
+  TensorView pos_key, pos_query, bias;  // [R, H * D], [R, H * D], [R, H]
+  TensorView positions;                 // [T]
+  bool first;                           // row b of query stands at the first position of sequence b
+  std::int64_t head_dim, value_dim;
+  float scale;
+
+  bool has_tables() const { return pos_key.present() || pos_query.present() || bias.present(); }
+};
+
+void CheckBuckets(const TensorView& buckets, std::int64_t rows) {
+  if (!buckets.present()) Fail(Spec::kName, "buckets is missing, must be there with a table");
+  if (buckets.rows() % 2 == 0) {
+    Fail(Spec::kName, "buckets has size " + std::to_string(buckets.rows()) + ", must be odd");
+  }
+  for (std::int64_t i = 0; i < buckets.rows(); ++i) {
+    const std::int64_t row = buckets.int64s()[i];
+    if (row >= 0 && row < rows) continue;
+    Fail(Spec::kName, "buckets[" + std::to_string(i) + "] is " + std::to_string(row) +
+                          ", must be in [0, " + std::to_string(rows - 1) + "]");
+  }
+}
+
+void CheckTables(const Inputs& inputs, std::int64_t heads) {
+  std::int64_t rows = -1;
+  const struct {
+    const char* name;
+    const TensorView& view;
+    std::int64_t columns;
+  } tables[] = {{"pos_key", inputs.pos_key, inputs.key.columns()},
+                {"pos_query", inputs.pos_query, inputs.key.columns()},
+                {"bias", inputs.bias, heads}};
+  for (const auto& [name, view, columns] : tables) {
+    if (!view.present()) continue;
+    if (rows < 0) rows = view.rows();
+    CheckAxis(Spec::kName, name, view, 0, rows, "rows of the other tables");
+    CheckAxis(Spec::kName, name, view, 1, columns,
+              columns == heads ? "num_heads" : "columns of key");
+  }
+  if (rows > kMostRows) {
+    Fail(Spec::kName, "pos_key, pos_query or bias has " + std::to_string(rows) +
+                          " rows, must have at most " + std::to_string(kMostRows));
+  }
+  if (rows >= 0) CheckBuckets(inputs.buckets, rows);
+}
+
+Inputs CheckInputs(const TensorContext& context, const Spec::Attributes& attributes) {
+  Inputs inputs{};
+  inputs.query = context.Input(Spec::kQueryInput);
+  inputs.key = context.Input(Spec::kKeyInput);
+  inputs.value = context.Input(Spec::kValueInput);
+  inputs.buckets = context.Input(Spec::kBucketsInput);
+  inputs.pos_key = context.Input(Spec::kPosKeyInput);
+  inputs.pos_query = context.Input(Spec::kPosQueryInput);
+  inputs.bias = context.Input(Spec::kBiasInput);
+  inputs.positions = context.Input(Spec::kPositionsInput);
+  inputs.first = attributes.queries == Spec::Queries::kFirst;
+  const std::int64_t rows = inputs.key.rows(), heads = attributes.num_heads;
+  inputs.sequences = CheckSequences(Spec::kName, context.Input(Spec::kCuSeqlensInput), rows);
+  CheckQuery(Spec::kName, inputs.query, inputs.key, inputs.sequences.batch, inputs.first);
+  CheckAxis(Spec::kName, "value", inputs.value, 0, rows, "rows of key");
+  inputs.head_dim = CheckHeadDim(Spec::kName, "key", inputs.key, heads);
+  inputs.value_dim = CheckHeadDim(Spec::kName, "value", inputs.value, heads);
+  CheckTables(inputs, heads);
+  if (inputs.positions.present()) {
+    CheckAxis(Spec::kName, "positions", inputs.positions, 0, rows, "rows of key");
+  }
+  inputs.scale = attention::ScoreScale(attributes.scale, inputs.head_dim);
+  return inputs;
+}
+
+// The distances of one sequence, with the memory that they lie in.
+class SequenceDistances {
+ public:
+  SequenceDistances(const Inputs& inputs, std::int64_t b) {
+    if (!inputs.has_tables()) return;
+    const std::int64_t length = inputs.sequences.length(b), table = inputs.buckets.rows() / 2;
+    distances_.reach = length + kLanes;
+    if (inputs.positions.present()) {
+      const std::int64_t farthest =
+          CopyPositions(inputs.positions.int64s() + inputs.sequences.begin(b), length);
+      distances_.positions = positions_.data();
+      distances_.reach = std::min(farthest, table);
+    }
+    const std::int64_t reach = distances_.reach;
+    const std::int64_t* rows = inputs.buckets.int64s() + table;
+    const auto row = [&](std::int64_t d) { return rows[std::clamp(d, -table, table)]; };
+    std::int64_t low = row(0), high = row(0);
+    for (std::int64_t d = -std::min(reach, table); d <= std::min(reach, table); ++d) {
+      low = std::min(low, row(d));
+      high = std::max(high, row(d));
+    }
+    distances_.first = low;
+    distances_.rows = high - low + 1;
+    places_.resize(static_cast<std::size_t>(2 * reach + 1));
+    for (std::int64_t d = -reach; d <= reach; ++d) {
+      places_[d + reach] = static_cast<std::int32_t>((row(d) - low) * kLanes);
+    }
+    distances_.places = places_.data() + reach;
+  }
+  const Distances& get() const { return distances_; }
+
+ private:
+  // Returns the largest distance of two rows.
+  std::int64_t CopyPositions(const std::int64_t* positions, std::int64_t length) {
+    positions_.resize(static_cast<std::size_t>(length + kLanes));
+    std::int32_t low = 0, high = 0;
+    for (std::int64_t i = 0; i < length; ++i) {
+      // Unsigned: the difference of any two numbers wraps around instead of being undefined.
+      const auto from_first = static_cast<std::int64_t>(static_cast<std::uint64_t>(positions[i]) -
+                                                        static_cast<std::uint64_t>(positions[0]));
+      positions_[i] = static_cast<std::int32_t>(std::clamp(from_first, -kFarthest, kFarthest));
+      low = std::min(low, positions_[i]);
+      high = std::max(high, positions_[i]);
+    }
+    std::fill(positions_.begin() + length, positions_.end(), positions_[length - 1]);
+    return high - low;
+  }
+
+  Distances distances_;
+  std::vector<std::int32_t> places_, positions_;
+};
+
+// The thread's scratch memory, kept between calls: it is large, and fresh pages cost time.
+float* Scratch(std::int64_t size) {
+  thread_local AlignedArray<float> memory;
+  thread_local std::int64_t held = 0;
+  if (held < size) {
+    held = 0;
+    memory = MakeAligned<float>(size);
+    held = size;
+  }
+  return memory.get();
+}
+
+struct Task {
+  std::int64_t sequence;
+  std::int64_t head_begin;
+  std::int64_t head_end;
+};
+
+class RelativeAttentionKernel final : public Kernel {
+ public:
+  explicit RelativeAttentionKernel(const NodeReader& reader)
+      : attributes_(Spec::Read(reader)),
+        kernels_(CpuIsa() >= Isa::kAvx512 ? relative::KernelsAvx512() : relative::KernelsAvx2()) {
+    if (!std::isfinite(attributes_.scale)) Fail(Spec::kName, "attribute scale is not finite");
+  }
+
+  void Run(RunContext& context) const override {
+    const Inputs inputs = CheckInputs(context, attributes_);
+    const std::int64_t columns = inputs.value.columns();
+    float* output =
+        static_cast<float*>(context.Output(Spec::kOutputOutput, {inputs.query.rows(), columns}));
+    for (std::int64_t b = 0; inputs.first && b < inputs.sequences.batch; ++b) {
+      if (inputs.sequences.length(b) == 0) std::fill_n(output + b * columns, columns, 0.0f);
+    }
+    const std::vector<Task> tasks = Tasks(inputs);
+    context.threads().For(static_cast<std::int64_t>(tasks.size()),
+                          [&](std::int64_t index) { Attend(inputs, tasks[index], output); });
+  }
+
+ private:
+  // Heads of short sequences share a task.
+  std::vector<Task> Tasks(const Inputs& inputs) const {
+    const std::int64_t heads = attributes_.num_heads;
+    std::vector<Task> tasks;
+    for (std::int64_t b = 0; b < inputs.sequences.batch; ++b) {
+      const std::int64_t length = inputs.sequences.length(b);
+      if (length == 0) continue;
+      const double rows = inputs.first ? 1.0 : static_cast<double>(length);
+      const double work =
+          3.0 * rows * static_cast<double>(length * (inputs.head_dim + inputs.value_dim));
+      const auto together =
+          static_cast<std::int64_t>(std::clamp(kTaskWork / work, 1.0, static_cast<double>(heads)));
+      for (std::int64_t h = 0; h < heads; h += together) {
+        tasks.push_back({b, h, std::min(h + together, heads)});
+      }
+    }
+    return tasks;
+  }
+
+  void Attend(const Inputs& inputs, const Task& task, float* output) const {
+    const SequenceDistances distances(inputs, task.sequence);
+    const std::int64_t begin = inputs.sequences.begin(task.sequence);
+    const std::int64_t query_begin = inputs.first ? task.sequence : begin;
+    const TensorView &query = inputs.query, &key = inputs.key, &value = inputs.value;
+    for (std::int64_t h = task.head_begin; h < task.head_end; ++h) {
+      const attention::Head head{
+          .query = query.floats() + query_begin * query.columns() + h * inputs.head_dim,
+          .query_stride = query.columns(),
+          .key = key.floats() + begin * key.columns() + h * inputs.head_dim,
+          .key_stride = key.columns(),
+          .value = value.floats() + begin * value.columns() + h * inputs.value_dim,
+          .value_stride = value.columns(),
+          .length = inputs.sequences.length(task.sequence),
+          .head_dim = inputs.head_dim,
+          .value_dim = inputs.value_dim,
+          .scale = inputs.scale};
+      const Tables tables = TablesOf(inputs, h);
+      float* rows = output + query_begin * value.columns() + h * inputs.value_dim;
+      float* scratch =
+          Scratch(relative::ScratchFloats(head, tables, distances.get(), inputs.first));
+      if (inputs.first) {
+        kernels_.first_row(head, tables, distances.get(), rows, scratch);
+      } else {
+        kernels_.rows(head, tables, distances.get(), rows, value.columns(), scratch);
+      }
+    }
+  }
+
+  static Tables TablesOf(const Inputs& inputs, std::int64_t h) {
+    const auto of_head = [&](const TensorView& view, std::int64_t columns) {
+      return view.present() ? view.floats() + h * columns : nullptr;
+    };
+    return {.pos_key = of_head(inputs.pos_key, inputs.head_dim),
+            .pos_query = of_head(inputs.pos_query, inputs.head_dim),
+            .pos_stride = inputs.key.columns(),
+            .bias = of_head(inputs.bias, 1),
+            .bias_stride = inputs.bias.columns()};
+  }
+
+  Spec::Attributes attributes_;
+  const relative::Kernels& kernels_;
+};
+
+}  // namespace
+
+template <>
+std::unique_ptr<Kernel> MakeKernel<Spec>(const NodeReader& reader) {
+  return std::make_unique<RelativeAttentionKernel>(reader);
+}
+
+}  // namespace attenuator

@@ -1,0 +1,40 @@
+"""What RelativeAttention takes and gives."""
+
+from attenuator.ops.spec import CU_SEQLENS, NUM_HEADS, QUERIES, SCALE, Operator, Tensor
+
+SPEC = Operator(
+    name="RelativeAttention",
+    key="relative",
+    inputs=(
+        Tensor("query", ("T or B", "num_heads * head_dim"), "float", "projected queries"),
+        Tensor("key", ("T", "num_heads * head_dim"), "float", "projected keys"),
+        Tensor("value", ("T", "num_heads * value_dim"), "float", "projected values"),
+        CU_SEQLENS,
+        Tensor(
+            "buckets",
+            ("2 * reach + 1",),
+            "int64",
+            "row of the tables for each distance i - j from -reach to reach; those beyond have the row of the last",
+            optional=True,
+        ),
+        Tensor("pos_key", ("R", "num_heads * head_dim"), "float", "position keys, met by the queries", optional=True),
+        Tensor("pos_query", ("R", "num_heads * head_dim"), "float", "position queries, met by the keys", optional=True),
+        Tensor("bias", ("R", "num_heads"), "float", "added to the scaled scores", optional=True),
+        Tensor("positions", ("T",), "int64", "ascending in each sequence; row indices where left out", optional=True),
+    ),
+    outputs=(
+        Tensor(
+            "output",
+            ("T or B", "num_heads * value_dim"),
+            "float",
+            "attention output",
+            shape=(("query", 0), ("value", 1)),
+        ),
+    ),
+    attributes=(NUM_HEADS, SCALE, QUERIES),
+    knobs=(),
+    attention="relative",
+    asked_as="softmax",
+    doc="Exact softmax attention whose scores also depend on the distance of two tokens.",
+    source="He et al., 'DeBERTa', ICLR 2021, section 3.1; Shaw et al., NAACL 2018; Song et al., 'MPNet', NeurIPS 2020",
+)

@@ -1,0 +1,148 @@
+"""RelativeAttention against its NumPy reference; what every operator promises is in test_operator.py."""
+
+import itertools
+
+import numpy as np
+import pytest
+from harness import offsets, run
+from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
+
+from attenuator.ops.relative.reference import relative_attention
+
+LENGTHS = (3, 0, 1, 64, 65, 200, 0, 17)
+TABLES = ("pos_key", "pos_query", "bias")
+CHOICES = [tuple(names) for count in range(1, 4) for names in itertools.combinations(TABLES, count)]
+
+
+def attention_inputs(
+    lengths: tuple[int, ...],
+    heads: int,
+    head_dim: int,
+    value_dim: int,
+    tables: tuple[str, ...] = TABLES,
+    *,
+    first: bool = False,
+    rows: int = 40,
+    reach: int = 50,
+) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng([heads, head_dim, value_dim])
+
+    def normal(count: int, columns: int) -> np.ndarray:
+        return rng.standard_normal((count, columns)).astype(np.float32)
+
+    total = sum(lengths)
+    inputs = {
+        "query": normal(len(lengths) if first else total, heads * head_dim),
+        "key": normal(total, heads * head_dim),
+        "value": normal(total, heads * value_dim),
+        "cu_seqlens": offsets(lengths),
+        "buckets": np.clip(np.arange(-reach, reach + 1) * rows // (2 * reach) + rows // 2, 0, rows - 1),
+        "pos_key": normal(rows, heads * head_dim),
+        "pos_query": normal(rows, heads * head_dim),
+        "bias": normal(rows, heads),
+    }
+    return {name: value for name, value in inputs.items() if name not in TABLES or name in tables}
+
+
+def check(inputs: dict[str, np.ndarray], threads: int = 2, **attributes: object) -> np.ndarray:
+    [output] = run("relative", inputs, attributes, threads)
+    np.testing.assert_allclose(output, relative_attention(**inputs, **attributes), rtol=0, atol=6e-6)
+    return output
+
+
+@pytest.mark.parametrize("queries", ["all", "first"])
+@pytest.mark.parametrize(
+    ("heads", "head_dim", "value_dim"),
+    [(1, 8, 8), (3, 9, 15), (4, 31, 33), (12, 64, 64), (2, 100, 24), (1, 255, 127), (1, 256, 256)],
+)
+def test_equals_the_reference(heads: int, head_dim: int, value_dim: int, queries: str) -> None:
+    check(
+        attention_inputs(LENGTHS, heads, head_dim, value_dim, first=queries == "first"),
+        num_heads=heads,
+        queries=queries,
+    )
+
+
+@pytest.mark.parametrize("queries", ["all", "first"])
+@pytest.mark.parametrize("tables", CHOICES, ids="-".join)
+def test_any_tables(tables: tuple[str, ...], queries: str) -> None:
+    inputs = attention_inputs((70, 5, 1), 2, 16, 20, tables, first=queries == "first")
+    check(inputs, num_heads=2, queries=queries, scale=0.2)
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.0, 1 / 12, 1e-3, -0.5, 100.0])
+def test_any_scale(scale: float) -> None:
+    """Scales that exp takes, and those that multiply the queries instead."""
+    inputs = attention_inputs((33, 4), 2, 16, 16)
+    for name in ("query", "key", "pos_key", "pos_query"):
+        inputs[name] *= np.float32(0.3)
+    for queries in ("all", "first"):
+        query = inputs["query"] if queries == "all" else inputs["query"][[0, 33]]
+        [output] = run("relative", inputs | {"query": query}, {"num_heads": 2, "queries": queries, "scale": scale})
+        wanted = relative_attention(**inputs | {"query": query}, num_heads=2, queries=queries, scale=scale)
+        np.testing.assert_allclose(output, wanted, rtol=0, atol=3e-5)
+
+
+def test_without_tables_it_is_softmax_attention() -> None:
+    inputs = attention_inputs((100, 7, 64), 3, 24, 24, ())
+    [output] = run("relative", inputs, {"num_heads": 3, "scale": 0.3})
+    plain = {name: inputs[name] for name in ("query", "key", "value", "cu_seqlens")}
+    [softmax] = run("softmax", plain, {"num_heads": 3, "scale": 0.3})
+    np.testing.assert_allclose(output, softmax, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("queries", ["all", "first"])
+@pytest.mark.parametrize("reach", [0, 1, 7, 300])
+def test_distances_beyond_reach_count_as_reach(reach: int, queries: str) -> None:
+    inputs = attention_inputs((130, 2), 2, 8, 8, reach=max(reach, 1), first=queries == "first")
+    middle = len(inputs["buckets"]) // 2
+    inputs["buckets"] = inputs["buckets"][middle - reach : middle + reach + 1]
+    check(inputs, num_heads=2, queries=queries)
+
+
+@pytest.mark.parametrize("queries", ["all", "first"])
+def test_positions_of_every_row_are_row_indices(queries: str) -> None:
+    inputs = attention_inputs(LENGTHS, 2, 16, 24, first=queries == "first")
+    attributes = {"num_heads": 2, "queries": queries}
+    counted = np.concatenate([np.arange(length) + 5 for length in LENGTHS])
+    [without] = run("relative", inputs, attributes)
+    [output] = run("relative", inputs | {"positions": counted}, attributes)
+    assert output.tobytes() == without.tobytes()
+
+
+@pytest.mark.parametrize("queries", ["all", "first"])
+def test_positions_with_gaps(queries: str) -> None:
+    inputs = attention_inputs(LENGTHS, 2, 16, 24, first=queries == "first")
+    rng = np.random.default_rng(1)
+    inputs["positions"] = np.concatenate([rng.integers(1, 6, length).cumsum() for length in LENGTHS])
+    check(inputs, num_heads=2, queries=queries)
+
+
+@pytest.mark.parametrize("queries", ["all", "first"])
+def test_hostile_positions_read_nothing_else(queries: str) -> None:
+    inputs = attention_inputs((70, 9), 2, 8, 8, first=queries == "first")
+    limits = np.iinfo(np.int64)
+    rng = np.random.default_rng(2)
+    for values in ([0, limits.max, limits.min], [limits.min], [-5, 7, 0, 2**40, -(2**31)]):
+        positions = rng.choice(np.array(values, np.int64), 79)
+        [output] = run("relative", inputs | {"positions": positions}, {"num_heads": 2, "queries": queries})
+        assert np.isfinite(output).all()
+
+
+def test_what_does_not_fit_together_is_refused_by_name() -> None:
+    inputs = attention_inputs((5, 3), 2, 8, 8)
+
+    def refused(**changes: np.ndarray | None) -> str:
+        changed = {name: value for name, value in (inputs | changes).items() if value is not None}
+        with pytest.raises(InvalidArgument) as caught:
+            run("relative", changed, {"num_heads": 2})
+        return str(caught.value).split("RelativeAttention: ")[1]
+
+    buckets = inputs["buckets"]
+    assert refused(buckets=None).startswith("buckets is missing, must be there with a table")
+    assert refused(buckets=buckets[1:]).startswith("buckets has size 100, must be odd")
+    assert refused(buckets=buckets - 1).startswith("buckets[0] is -1, must be in [0, 39]")
+    assert refused(buckets=buckets + 1).startswith("buckets[98] is 40, must be in [0, 39]")
+    assert refused(bias=inputs["bias"][:, :1].copy()).startswith("bias has size 1 on axis 1, must be 2 (num_heads")
+    assert refused(pos_query=inputs["pos_query"][1:]).startswith("pos_query has size 39 on axis 0, must be 40")
+    assert refused(positions=np.arange(7)).startswith("positions has size 7 on axis 0, must be 8 (rows of key")
