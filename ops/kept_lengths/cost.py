@@ -8,8 +8,8 @@ from attenuator.ops.kept_lengths.spec import KEEP, SPEC
 
 # By the attribute of the attention nodes that give it.
 IMPORTANCE = {
-    "first": "the attention that the first token pays to it, summed over heads",
-    "maximum": "the most attention that any token pays to it, summed over heads",
+    "first": "the attention that the first token pays it, summed over heads",
+    "maximum": "the most attention that any token pays it, summed over heads",
 }
 
 
@@ -27,7 +27,7 @@ class KeptLengthsCost(NegligibleCost):
         own = [node for node in nodes if node.operator == SPEC.key]
         kinds = {str(node.attributes.get("importance", "none")): None for node in nodes if node.num_heads}
         chosen = [IMPORTANCE.get(kind, kind) for kind in kinds if kind != "none"]
-        return {"schedule": _schedule(own), "a token counts by": " or ".join(chosen)}
+        return {"schedule": _schedule(own), "chosen by": " or ".join(chosen)}
 
     def verdict(self, outlook: Outlook) -> list[str]:
         """What the default wins, from which length on, and the most that any value can."""
@@ -52,8 +52,8 @@ class KeptLengthsCost(NegligibleCost):
         if start is None or start > outlook.max_tokens:
             return [f"{outlook.setting} wins nothing at any length that this model takes: leave it at {knob.exact:g}."]
         gain = (
-            f"{outlook.setting} makes the whole model {last.speedup:.2f}x as fast at {last.tokens} tokens, and "
-            f"{first.speedup:.2f}x at {first.tokens}."
+            f"Modelled, {outlook.setting} makes the whole model {last.speedup:.2f}x as fast at {last.tokens} tokens, "
+            f"and {first.speedup:.2f}x at {first.tokens}."
         )
         short = f"Below about {start} tokens selecting costs more than it spares: {knob.name} {knob.exact:g} is faster."
         return [gain, *([short] if start > first.tokens else []), limit, unknown]
@@ -72,12 +72,12 @@ def _schedule(nodes: Sequence[NodeShape]) -> str:
     exponents = [float(node.attributes.get("exponent", 1.0)) for node in nodes]
     layers = [str(node.layer) for node in nodes]
     if len(nodes) == 1:
-        return f"{_power(exponents[0])} of the tokens go on after the attention of layer {layers[0]}, all at once"
+        return f"all at once: {_power(exponents[0])} of the tokens goes on from layer {layers[0]}'s attention"
     if max(exponents) - min(exponents) < 1e-3:
         several = f"{', '.join(layers[:-1])} and {layers[-1]}"
-        return f"{_power(exponents[0])} of the tokens go on after the attention of each of layers {several}"
-    steps = (f"{_power(each)} after layer {layer}" for each, layer in zip(exponents, layers, strict=True))
-    return f"of the tokens go on: {', '.join(steps)}"
+        return f"step by step: {_power(exponents[0])} of them goes on from the attention of each of layers {several}"
+    steps = (f"{_power(each)} from layer {layer}'s attention" for each, layer in zip(exponents, layers, strict=True))
+    return f"step by step, of the tokens goes on {', '.join(steps)}"
 
 
 def _power(exponent: float) -> str:

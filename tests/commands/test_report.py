@@ -1,16 +1,18 @@
 """What `inspect` says of a model with several knobs, and of operators without one."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from attenuator.bundle import Manifest, read_manifest
+from attenuator.bundle import BundleKnob, Manifest, read_manifest
 from attenuator.commands.report import Measured, Report, measured_verdict, report_on, values_of
 from attenuator.commands.show import show
+from attenuator.ops import KNOBS
 from attenuator.ops.cost import NodeShape
-from attenuator.runtime.work import Stage, Work
+from attenuator.runtime.work import COSTS, Stage, Work
 
 LENGTHS = [64, 1024]
 ATTRIBUTES: dict[str, int | float | str] = {"queries": "all", "window": 0, "hash_bits": 8, "estimator": "sampled"}
@@ -49,7 +51,7 @@ def test_each_knob_varies_alone(bundles: dict[str, Path], manifest: Manifest) ->
     assert report.crossover.keys() == {"num_hashes"}
     text = printed(report)
     assert "What each knob can win, modelled" in text
-    assert "free projection  num_hashes 8" in text
+    assert "alpha at most  num_hashes 8" in text
     assert "At the defaults (alpha 0.2, num_hashes 32) this model is modelled" in text
     assert "num_hashes can win most: turn it first." in text
     assert "overtakes exact softmax attention" in text
@@ -68,6 +70,55 @@ def test_times_of_several_knobs_are_shown_knob_by_knob(bundles: dict[str, Path],
     assert "Measured here over alpha, at num_hashes 32, ms (speed-up)" in text
     assert "1 (4.00x)" in text
     assert "value_flops over alpha: share of the exact value projection's multiply-adds spent" in text
+
+
+@pytest.mark.parametrize(
+    ("default", "said"),
+    [
+        (0.3, ["Modelled, keep 0.3 makes the whole model", "keep 0.1  keep 0.25  keep 0.3  keep 0.5  keep 0.75"]),
+        (1.0, ["At the default, keep 1, every token goes on and nothing is won.", "keep 0.1  keep 0.25  keep 0.5"]),
+    ],
+)
+def test_what_a_selection_can_win(
+    bundles: dict[str, Path], manifest: Manifest, default: float, said: list[str]
+) -> None:
+    """Two layers with alpha, the second of the kept rows: keep wins nearly half, whatever alpha does."""
+    keep = BundleKnob(**{field: getattr(KNOBS["keep"], field) for field in BundleKnob.model_fields})
+    keep = keep.model_copy(update={"default": default})
+    manifest = manifest.model_copy(update={"knobs": [manifest.knobs[0], keep]})
+    selection = NodeShape("kept_lengths", 0, 0, 0, 0, {"exponent": 1.0}, 1)
+    attention = replace(MCA, attributes={**ATTRIBUTES, "importance": "first"})
+    stages = [Stage((), [attention, selection], 10_000, 100), Stage((selection,), [attention], 10_000, 100)]
+    values = {knob.name: values_of(knob) for knob in manifest.knobs}
+    report = report_on(bundles["mca"], manifest, Work(stages, layer_macs=10_000), LENGTHS, values)
+    assert report.parts == {"alpha": "projection", "keep": "rows"}
+    for row in report.modelled:
+        speedups = list(row.knobs["keep"].speedups.values())
+        assert speedups == sorted(speedups, reverse=True)
+        assert 1.6 < speedups[0] < row.knobs["keep"].limit < 2
+    # What alpha can spare, it spares of the rows that are there.
+    alone = report_on(bundles["mca"], manifest, Work([Stage((), [MCA, MCA], 20_000, 200)]), LENGTHS, values)
+    limits = [each.modelled[0].knobs["alpha"].limit for each in (report, alone)]
+    assert limits[0] == pytest.approx(limits[1], rel=0.02)
+    text = printed(report)
+    assert "schedule      all at once: keep of the tokens goes on from layer 1's attention" in text
+    assert "chosen by     the attention that the first token pays it, summed over heads" in text
+    assert "keep can win most: turn it first." in text
+    assert report.verdict.index("keep can win most: turn it first.") == 1
+    assert all(sentence in text for sentence in said)
+
+
+def test_the_schedule_in_words() -> None:
+    def said(*exponents: float) -> str:
+        nodes = [NodeShape("kept_lengths", 0, 0, 0, 0, {"exponent": each}, 1 + at) for at, each in enumerate(exponents)]
+        return COSTS["kept_lengths"].summary(nodes)["schedule"]
+
+    assert said(1 / 3, 1 / 3, 1 / 3) == (
+        "step by step: keep^0.333 of them goes on from the attention of each of layers 1, 2 and 3"
+    )
+    assert said(0.25, 0.75) == (
+        "step by step, of the tokens goes on keep^0.25 from layer 1's attention, keep^0.75 from layer 2's attention"
+    )
 
 
 def test_a_bundle_without_knobs_says_so(bundles: dict[str, Path]) -> None:

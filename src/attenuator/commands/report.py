@@ -13,8 +13,8 @@ from attenuator.ops.spec import Operator
 from attenuator.runtime.work import COSTS, Work
 
 SHORTEST_LENGTH, LENGTHS_SHOWN = 32, 8
-# As multiples of the knob's default.
-VALUES_SHOWN = (0.25, 0.5, 1.0, 2.0)
+# As multiples of the knob's default, or, where the highest value is the exact one, of that.
+VALUES_SHOWN, SHARES_SHOWN = (0.25, 0.5, 1.0, 2.0), (0.1, 0.25, 0.5, 0.75)
 
 ByKnob = dict[str, dict[float, float]]  # knob name, then its value
 
@@ -119,7 +119,9 @@ def lengths_up_to(longest: int) -> list[int]:
 
 
 def values_of(knob: BundleKnob) -> list[float]:
-    """Values around the knob's default, within its bounds, without the exact one."""
+    """Values around the knob's default, or over its range, within its bounds, without the exact one."""
+    if knob.exact == knob.high:
+        return sorted({knob.default, *(max(knob.low, knob.high * share) for share in SHARES_SHOWN)} - {knob.exact})
     whole = knob.dtype == "int32"
     values = [round(knob.default * factor) if whole else knob.default * factor for factor in VALUES_SHOWN]
     return sorted({min(max(value, knob.low), knob.high) for value in values} - {knob.exact})
@@ -199,12 +201,20 @@ class _Modelled:
         return Outlook(operator, knobs, self.manifest.max_tokens, lengths, crossover)
 
     def verdict(self) -> list[str]:
-        """Sentences about every operator with a knob in this bundle, or else about the one that computes attention."""
-        attention = [self.manifest.attention.operator]
-        keys = {operator.key for operators in self.owners.values() for operator in operators} or set(attention)
-        operators = [operator for operator in OPERATORS if operator.key in keys]
+        """Sentences about every operator with a knob in this bundle, or else about the one that computes attention.
+
+        Those of the knob that can win most come first.
+        """
+        by_key = {operator.key: operator for name in self.by_limit() for operator in self.owners[name]}
+        attention = [each for each in OPERATORS if each.key == self.manifest.attention.operator]
+        operators = list(by_key.values()) or attention
         lines = [line for operator in operators for line in COSTS[operator.key].verdict(self.outlook(operator))]
         return [*self.together(), *lines]
+
+    def by_limit(self) -> list[str]:
+        """The knobs, the one that can win most first."""
+        limits = {name: max(self.limit(name, tokens) for tokens in self.lengths) for name in self.defaults}
+        return sorted(limits, key=lambda name: -limits[name])
 
     def together(self) -> list[str]:
         """What several knobs win together, and which of them most."""
@@ -213,11 +223,10 @@ class _Modelled:
         setting = ", ".join(f"{name} {value:g}" for name, value in self.defaults.items())
         first, last = self.lengths[0], self.lengths[-1]
         gains = [f"{self.model.speedup(tokens, self.defaults):.2f}x" for tokens in (first, last)]
-        limits = {name: max(self.limit(name, tokens) for tokens in self.lengths) for name in self.defaults}
         return [
             f"At the defaults ({setting}) this model is modelled {gains[0]} as fast at {first} tokens, and {gains[1]} "
             f"at {last}, as with exact softmax attention over every token.",
-            f"{max(limits, key=lambda name: limits[name])} can win most: turn it first.",
+            f"{self.by_limit()[0]} can win most: turn it first.",
         ]
 
 

@@ -124,13 +124,16 @@ def _modelled(console: Console, report: Report) -> None:
     what = {0: "a faster attention", 1: "".join(names)}.get(len(names), "each knob")
     _head(console, f"What {what} can win, modelled (whole model, one sequence, one core)")
     console.print(_modelled_table(report))
-    against = "the same model with exact softmax attention"
+    against, most = "the same model with exact softmax attention", "'free'"
     if len(names) > 1:
-        against = "the same model with that knob exact, the other knobs at their defaults"
+        against, most = "the same model with that knob exact, the other knobs at their defaults", "'at most'"
+    elif "rows" in report.parts.values():
+        against, most = "the same model with every token", ""
     console.print(
-        f"Speed-ups are against {against}. 'free' is the speed-up if that part cost nothing: no knob that spares it "
-        f"can exceed it. All are modelled from the model's shapes with rates measured on {report.modelled_on}; "
-        "--measure times this bundle here.",
+        f"Speed-ups are against {against}. "
+        + (f"{most} is the speed-up if what the knob can spare cost nothing. " if most else "")
+        + f"All are modelled from the model's shapes with rates measured on {report.modelled_on}; --measure times this "
+        "bundle here.",
         style="dim",
     )
 
@@ -146,7 +149,7 @@ class _Column(NamedTuple):
 def _modelled_table(report: Report) -> Table:
     """What the knobs can win, over lengths and their values: each knob varies alone."""
     columns = []
-    if set(report.parts.values()) != {"rows"}:
+    if "attention" in report.parts.values() or set(report.parts.values()) in (set(), {"projection"}):
         columns.append(_Column("attention's share", [f"{row.attention_share:.0%}" for row in report.modelled]))
         columns.append(_Column("free attention", [f"{row.free_attention:.2f}x" for row in report.modelled]))
     for name in report.parts:
@@ -154,7 +157,8 @@ def _modelled_table(report: Report) -> Table:
     table = _table("tokens", *(column.head for column in columns))
     for index, row in enumerate(report.modelled):
         table.add_row(str(row.tokens), *(column.cells[index] for column in columns))
-    if any(column.below for column in columns):
+    starts = [start for each in report.crossover.values() for start in each.values()]
+    if any(start is None or start > report.modelled[0].tokens for start in starts):
         table.add_row("faster from", *(column.below for column in columns))
     return table
 
@@ -167,10 +171,11 @@ def _knob_columns(report: Report, name: str) -> list[_Column]:
         if alone:
             shares = ["-" if row.layer_share is None else f"{row.layer_share:.1%}" for row in rows]
             columns.append(_Column(f"{part}, of a layer", shares))
-        columns.append(_Column(f"free {part}", [f"{row.limit:.3f}x" for row in rows]))
+        columns.append(_Column(f"free {part}" if alone else f"{name} at most", [f"{row.limit:.3f}x" for row in rows]))
     for value, start in report.crossover.get(name, {}).items():
         cells = [f"{row.speedups[value]:.2f}x" for row in rows]
-        columns.append(_Column(f"{'at' if alone else name} {value:g}", cells, "never" if start is None else str(start)))
+        below = "never" if start is None else str(start)
+        columns.append(_Column(f"{'at' if alone else name} {value:g}", cells, below))
     return columns
 
 
