@@ -167,6 +167,19 @@ def test_pool(lengths: list[int], mode: str) -> None:
     np.testing.assert_allclose(output, sequence_pool(**inputs, mode=mode), atol=1e-6)
 
 
+@pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES)
+def test_every_row_is_kept(lengths: list[int]) -> None:
+    """With any share asked for: functions ignore knobs."""
+    inputs = packed(lengths, False)
+    keep = {"cu_seqlens": inputs["cu_seqlens"], "keep": np.full(len(lengths), 0.3, np.float32)}
+    [kept_cu_seqlens] = run("kept_lengths", keep, {"exponent": 0.5})
+    np.testing.assert_array_equal(kept_cu_seqlens, inputs["cu_seqlens"])
+    rows = {"rows": inputs["hidden"], "importance": inputs["hidden"][:, 0], "cu_seqlens": inputs["cu_seqlens"]}
+    kept, places = run("select", rows | {"kept_cu_seqlens": kept_cu_seqlens}, {})
+    np.testing.assert_array_equal(kept, inputs["hidden"])
+    np.testing.assert_array_equal(places, np.arange(sum(lengths)))
+
+
 def test_sequences_do_not_see_each_other() -> None:
     inputs = pick(packed([4, 3], False), "softmax")
     [before] = run("softmax", inputs, {"num_heads": HEADS})
@@ -182,4 +195,5 @@ def test_every_operator_at_its_exact_value(case: Case) -> None:
     """The functions compute what the library's kernels compute."""
     inputs = at_exact_values(case, make_inputs(case, (3, 0, 33, 1)))
     for actual, expected in zip(run(case.operator.key, inputs, case.attributes), run_case(case, inputs), strict=True):
+        assert actual.dtype == expected.dtype
         np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5 * max(1.0, float(np.abs(expected).max())))

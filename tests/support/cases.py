@@ -138,11 +138,12 @@ def positions(lengths: Sequence[int], rng: np.random.Generator) -> Array:
 
 
 def at_exact_values(case: Case, inputs: dict[str, Array]) -> dict[str, Array]:
-    """The inputs with every knob that is there at its exact value."""
+    """The inputs with every knob that is there at its exact value; lengths that follow from one say so too."""
     knobs = {
         knob.name: np.full_like(inputs[knob.name], knob.exact) for knob in case.operator.knobs if knob.name in inputs
     }
-    return inputs | knobs
+    lengths = {"kept_cu_seqlens": inputs["cu_seqlens"]} if "kept_cu_seqlens" in inputs else {}
+    return inputs | knobs | lengths
 
 
 def random_shape(case: Case, rng: np.random.Generator) -> tuple[Case, dict[str, int]]:
