@@ -88,7 +88,10 @@ def test_what_a_selection_can_win(
     manifest = manifest.model_copy(update={"knobs": [manifest.knobs[0], keep]})
     selection = NodeShape("kept_lengths", 0, 0, 0, 0, {"exponent": 1.0}, 1)
     attention = replace(MCA, attributes={**ATTRIBUTES, "importance": "first"})
-    stages = [Stage((), [attention, selection], 10_000, 100), Stage((selection,), [attention], 10_000, 100)]
+    stages = [
+        Stage(operators=[attention, selection], token_macs=10_000, token_values=100),
+        Stage(selection, operators=[attention], token_macs=10_000, token_values=100),
+    ]
     values = {knob.name: values_of(knob) for knob in manifest.knobs}
     report = report_on(bundles["mca"], manifest, Work(stages, layer_macs=10_000), LENGTHS, values)
     assert report.parts == {"alpha": "projection", "keep": "rows"}
@@ -97,7 +100,13 @@ def test_what_a_selection_can_win(
         assert speedups == sorted(speedups, reverse=True)
         assert 1.6 < speedups[0] < row.knobs["keep"].limit < 2
     # What alpha can spare, it spares of the rows that are there.
-    alone = report_on(bundles["mca"], manifest, Work([Stage((), [MCA, MCA], 20_000, 200)]), LENGTHS, values)
+    alone = report_on(
+        bundles["mca"],
+        manifest,
+        Work([Stage(operators=[MCA, MCA], token_macs=20_000, token_values=200)]),
+        LENGTHS,
+        values,
+    )
     limits = [each.modelled[0].knobs["alpha"].limit for each in (report, alone)]
     assert limits[0] == pytest.approx(limits[1], rel=0.02)
     text = printed(report)

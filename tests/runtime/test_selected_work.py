@@ -1,6 +1,7 @@
 """Predicted work where tokens are selected: behind a selection only the kept rows count, also nested, also rejoined."""
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import onnx
@@ -10,7 +11,7 @@ from onnx import TensorProto, helper
 from attenuator.ops import DOMAIN
 from attenuator.ops.kept_lengths.rule import kept_length
 from attenuator.runtime.cost import CostModel
-from attenuator.runtime.graph import read_graph
+from attenuator.runtime.graph import Graph, Node, read_graph
 from attenuator.runtime.work import Work, count_work
 
 C, HEADS, LABELS = 64, 2, 3
@@ -99,7 +100,7 @@ def test_dropped_rows_cost_nothing_from_the_selection_on(first_token: Work, toke
     knobs = {"keep": keep}
     once = kept_length(tokens, keep, 0.25)
     twice = kept_length(once, keep, 0.75)
-    assert [stage.rows(tokens, knobs) for stage in first_token.stages] == [tokens, once, twice]
+    assert first_token.rows(tokens, knobs) == [tokens, once, twice]
     linear = C * C
     # Three projections of what attention takes, one linear layer of what goes on; the last queries are first rows.
     dense = (3 * tokens + once + 3 * once + twice + 2 * twice + 2) * linear + C * LABELS
@@ -133,6 +134,14 @@ def test_cost_rises_with_the_share(first_token: Work) -> None:
     costs = [CostModel(first_token).predict(50, {"keep": step / 100}) for step in range(5, 101)]
     assert costs == sorted(costs)
     assert len(set(costs)) > 40
+
+
+def test_a_hostile_chain_of_selections_is_counted_in_linear_time_and_memory() -> None:
+    names = [f"b{index}" for index in range(20_001)]
+    nodes = [Node(DOMAIN, "KeptLengths", [one, "keep"], [other], {}) for one, other in pairwise(names)]
+    work = count_work(Graph(nodes=nodes))
+    assert work.rows(100, {"keep": 0.05})[-1] == 1
+    assert work.rows(100)[-1] == 100
 
 
 @pytest.mark.parametrize("tokens", range(1, 60))

@@ -68,7 +68,9 @@ ATTRIBUTES: dict[str, int | float | str] = {"queries": "all", "window": 0, "esti
 MCA = NodeShape("mca", 2, 64, 64, 128, ATTRIBUTES)
 SELECTION = NodeShape("kept_lengths", 0, 0, 0, 0, {"exponent": 1.0}, 1)
 # A layer of every token, then one of those that are kept.
-TWO_KNOBS = CostModel(Work([Stage((), [MCA], 130_000), Stage((SELECTION,), [MCA], 130_000)]))
+TWO_KNOBS = CostModel(
+    Work([Stage(operators=[MCA], token_macs=130_000), Stage(SELECTION, operators=[MCA], token_macs=130_000)])
+)
 ROWS = [
     BundleKnob(**{field: getattr(KNOBS[name], field) for field in BundleKnob.model_fields})
     for name in ("alpha", "keep")

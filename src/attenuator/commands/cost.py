@@ -42,7 +42,8 @@ class TimeModel:
 
     def ns(self, tokens: int, setting: Setting) -> float:
         """The whole model in some setting."""
-        stages = sum(_stage_ns(stage, stage.rows(tokens, setting.knobs), setting) for stage in self.work.stages)
+        staged = zip(self.work.stages, self.work.rows(tokens, setting.knobs), strict=True)
+        stages = sum(_stage_ns(stage, rows, setting) for stage, rows in staged)
         return NS_PER_DENSE_MAC * self.work.sequence_macs + stages
 
     def exact_ns(self, tokens: int) -> float:
@@ -72,12 +73,14 @@ class TimeModel:
         """
         ns, cost = self.ns(tokens, than), COSTS[operator]
         spared = 0.0
-        for stage in self.work.stages:
-            rows = stage.rows(tokens, than.knobs)
-            if cost.part == "rows" and operator in {node.operator for node in stage.selections}:
-                spared += _stage_ns(stage, rows, than) - _stage_ns(stage, 1, than)
-            elif cost.part != "rows":
+        selected: list[bool] = []  # by stage, whether the operator is on the way to it
+        for stage, rows in zip(self.work.stages, self.work.rows(tokens, than.knobs), strict=True):
+            own = stage.selection is not None and stage.selection.operator == operator
+            selected.append(own or (bool(selected) and selected[stage.source]))
+            if cost.part != "rows":
                 spared += sum(cost.spared_ns(node, rows) for node in stage.operators if node.operator == operator)
+            elif selected[-1]:
+                spared += _stage_ns(stage, rows, than) - _stage_ns(stage, 1, than)
         return ns / (ns - spared)
 
     def layer_share(self, operator: str, tokens: int) -> float | None:

@@ -35,8 +35,7 @@ class CostModel:
             Multiply-adds, at least 1.
         """
         macs: float = self.work.sequence_macs
-        for stage in self.work.stages:
-            rows = stage.rows(tokens, knobs)
+        for stage, rows in zip(self.work.stages, self.work.rows(tokens, knobs), strict=True):
             macs += rows * stage.token_macs
             macs += sum(COSTS[node.operator].work(node, rows, knobs) for node in stage.operators)
         return max(1.0, macs)

@@ -33,27 +33,20 @@ class Stage:
     """What a model computes of the rows that the same selections leave of a sequence.
 
     Attributes:
-        selections: the nodes that select, in order; empty for what is computed of every token.
+        selection: the node that selects these rows, None for every token.
+        source: which stage of the model it selects from, by index; always an earlier one.
+        depth: selections on the way here.
         operators: nodes of the domain, in order.
         token_macs: multiply-adds of linear layers per row, value projections inside attention nodes apart.
         token_values: values that all other nodes write per row.
     """
 
-    selections: tuple[NodeShape, ...] = ()
+    selection: NodeShape | None = None
+    source: int = 0
+    depth: int = 0
     operators: list[NodeShape] = field(default_factory=list)
     token_macs: int = 0
     token_values: int = 0
-
-    def rows(self, tokens: int, knobs: Mapping[str, float] = EXACT) -> int:
-        """Rows of a sequence of that many tokens.
-
-        Args:
-            tokens: its length.
-            knobs: value by knob name; a knob that is absent has its exact value.
-        """
-        for node in self.selections:
-            tokens = COSTS[node.operator].rows(node, tokens, knobs)
-        return tokens
 
 
 @dataclass(slots=True)
@@ -95,9 +88,23 @@ class Work:
         """Values that nodes other than linear layers and operators write per token where every token goes on."""
         return sum(stage.token_values for stage in self.stages)
 
+    def rows(self, tokens: int, knobs: Mapping[str, float] = EXACT) -> list[int]:
+        """Rows of a sequence in each stage.
+
+        Args:
+            tokens: its length.
+            knobs: value by knob name; a knob that is absent has its exact value.
+        """
+        rows = [tokens]
+        for stage in self.stages[1:]:
+            node, before = stage.selection, rows[stage.source]
+            rows.append(COSTS[node.operator].rows(node, before, knobs) if node else before)
+        return rows
+
     def dense_macs(self, tokens: int, knobs: Mapping[str, float] = EXACT) -> int:
         """Multiply-adds outside attention for one sequence."""
-        return self.sequence_macs + sum(stage.rows(tokens, knobs) * stage.token_macs for stage in self.stages)
+        staged = zip(self.stages, self.rows(tokens, knobs), strict=True)
+        return self.sequence_macs + sum(rows * stage.token_macs for stage, rows in staged)
 
     def attention_macs(self, tokens: int) -> int:
         """Multiply-adds of all attention nodes, were they exact softmax attention over every token."""
@@ -121,7 +128,7 @@ BOUNDARIES = "B + 1"  # first axis, in a spec, of a tensor that says where each 
 
 def _order(rows: _Rows) -> tuple[int, int]:
     """Sorts kinds of rows by how many there are: selected rows that meet all tokens are put back among them."""
-    return (2, -len(rows.selections)) if isinstance(rows, Stage) else (rows.value, 0)
+    return (2, -rows.depth) if isinstance(rows, Stage) else (rows.value, 0)
 
 
 class _Counter:
@@ -135,8 +142,8 @@ class _Counter:
         self._between = self._layers = 0
         self.rows: dict[str, _Rows] = dict.fromkeys(graph.shapes, _Other.CONSTANT)
         self.rows |= dict.fromkeys(TOKEN_INPUTS, self._every)
-        # What a tensor of boundaries bounds; one that no operator writes is a graph input and bounds all tokens.
-        self._bounded: dict[str, Stage] = {}
+        # The stage, by index, whose rows a tensor of boundaries bounds; one that no operator writes bounds all tokens.
+        self._bounded: dict[str, int] = {}
         # A value that no node writes and that is not a weight is a graph input: per token, or else per sequence.
         written = {name for node in graph.nodes for name in node.outputs}
         for name in {name for node in graph.nodes for name in node.inputs} - written - set(self.rows) - {""}:
@@ -176,21 +183,22 @@ class _Counter:
         """Counts a node of the domain with the rows it takes, and says what rows it gives."""
         operator = _operator(node)
         bounded = [
-            self._bounded.get(name, self._every)
+            self._bounded.get(name, 0)
             for tensor, name in zip(operator.inputs, node.inputs, strict=False)
             if tensor.axes[0] == BOUNDARIES
-        ] or [self._every]
+        ] or [0]
+        stages = self.work.stages
         shape = self._shape(operator, node)
         self.work.nodes[node.op_type] = self.work.nodes.get(node.op_type, 0) + 1
-        bounded[0].operators.append(shape)
+        stages[bounded[0]].operators.append(shape)
         if shape.num_heads:
             self._layers += 1
             self.work.layer_macs = self._between
         for tensor, name in zip(operator.outputs, node.outputs, strict=False):
-            self.rows[name] = self._rows_given(tensor, node, bounded)
+            self.rows[name] = self._rows_given(tensor, node, [stages[index] for index in bounded])
             if tensor.axes[0] == BOUNDARIES:
-                self._bounded[name] = Stage((*bounded[0].selections, shape))
-                self.work.stages.append(self._bounded[name])
+                self._bounded[name] = len(stages)
+                stages.append(Stage(shape, bounded[0], stages[bounded[0]].depth + 1))
 
     def _rows_given(self, tensor: Tensor, node: Node, bounded: list[Stage]) -> _Rows:
         """Rows of an operator's output, by the first axis that its spec names.
