@@ -11,7 +11,7 @@ import promises
 import pytest
 from _pytest.mark.structures import ParameterSet
 from cases import CASES, Case, at_exact_values, defaults, make_inputs, same_bits
-from devices import CPU, CPU_OPERATORS, CUDA, CUDA_OPERATORS, ON_HOST, Device
+from devices import CPU, CPU_OPERATORS, CUDA, CUDA_OPERATORS, HOST_OPERATORS, ON_HOST, Device
 from harness import Array
 from harness_cuda import DATA_TYPES, device_name, run_on_device
 
@@ -137,3 +137,10 @@ def test_an_operator_on_cpu_only_says_so(operator: Operator, data: str) -> None:
     sentence = f"{operator.name}: runs on the CPU only: it has no CUDA kernel, so load the model on the CPU"
     with pytest.raises(EngineError, match=f"^{sentence}$"):
         run_on_device(operator.name, make_inputs(case, (3, 0)), case.attributes, data)
+
+
+@pytest.mark.parametrize("operator", HOST_OPERATORS, ids=lambda operator: operator.key)
+def test_a_host_operator_computes_on_the_host_whatever_the_device(operator: Operator) -> None:
+    case = defaults(operator)
+    inputs = make_inputs(case, (3, 0, 60))
+    assert same_bits(run_on_device(operator.name, inputs, case.attributes), CPU.run(case, inputs))
