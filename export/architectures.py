@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from attenuator.errors import ExportError
-from attenuator.export import layers, positions
+from attenuator.export import layers, positions, relative
 from attenuator.export.encoder import Encoder
 from attenuator.export.families import FAMILIES
 from attenuator.export.packed import OPERATOR_BY_KEY, PackedBatch
@@ -146,6 +146,13 @@ def embed_roberta(model: Any, inputs: dict[str, Tensor]) -> Tensor:
     return embed_ids(model, inputs | {"position_ids": counted})
 
 
+def embed_mpnet(model: Any, inputs: dict[str, Tensor]) -> Tensor:
+    """MPNet counts positions as RoBERTa does; its padding token has id 1 whatever the config says."""
+    padding = model.base_model.embeddings.padding_idx
+    counted = positions.padding_skipped(inputs["input_ids"], inputs["position_ids"], padding)
+    return embed_ids(model, inputs | {"position_ids": counted})
+
+
 def embed_albert(model: Any, inputs: dict[str, Tensor]) -> Tensor:
     """ALBERT widens its factorised embeddings in the encoder."""
     projected: Tensor = model.base_model.encoder.embedding_hidden_mapping_in(embed_ids(model, inputs))
@@ -203,6 +210,12 @@ def sequence_head(model: Any, pooled: Tensor) -> Tensor:
     return logits
 
 
+def deberta_head(model: Any, pooled: Tensor) -> Tensor:
+    """DeBERTa's pooler belongs to the classifier."""
+    logits: Tensor = model.classifier(model.pooler(pooled[:, None]))
+    return logits
+
+
 def modernbert_head(model: Any, pooled: Tensor) -> Tensor:
     """Dense, activation, norm, classifier."""
     logits: Tensor = model.classifier(model.head(pooled))
@@ -253,6 +266,31 @@ def check_modernbert(config: Any) -> None:
         raise ExportError(f"local_attention is {config.local_attention}, must be at least 2")
 
 
+def check_mpnet(config: Any) -> None:
+    """Refuses a config whose table of distances is shorter than what transformers reads of it."""
+    check_bert(config)
+    if config.relative_attention_num_buckets < MPNET_BUCKETS:
+        raise ExportError(
+            f"relative_attention_num_buckets is {config.relative_attention_num_buckets}, must be at least "
+            f"{MPNET_BUCKETS}: transformers reads that many whatever the config says"
+        )
+
+
+def check_deberta(config: Any) -> None:
+    """Refuses what no DeBERTa of transformers computes, and heads that see one another."""
+    check_bert(config)
+    if getattr(config, "talking_head", False):
+        raise ExportError("talking_head is true, must be false: its heads read one another's scores")
+    size = getattr(config, "conv_kernel_size", 0)
+    if size > 0 and size % 2 == 0:
+        raise ExportError(f"conv_kernel_size is {size}, must be odd")
+
+
+def deberta_operators(config: Any) -> tuple[str, ...]:
+    """Without terms for distances a DeBERTa's attention is softmax attention like any other."""
+    return computing("relative" if relative.has_terms(config) else BASELINE.key)
+
+
 def encoder_blocks(model: Any) -> list[Any]:
     """Layers under `base_model.encoder.layer`."""
     return list(model.base_model.encoder.layer)
@@ -263,7 +301,17 @@ def pad_offset(config: Any) -> int:
     return int(config.pad_token_id) + 1
 
 
+# Buckets of distances that MPNet's code has, and its first position id.
+MPNET_BUCKETS, MPNET_OFFSET = 32, 2
+
 _BERT = partial(Architecture, embed=embed_ids, blocks=encoder_blocks, layer=layers.bert, check=check_bert)
+_DEBERTA = _BERT(
+    layer=layers.deberta,
+    head=deberta_head,
+    check=check_deberta,
+    operators=deberta_operators,
+    prepare=relative.prepare_deberta_v2,
+)
 LAYOUTS: dict[str, Architecture] = {
     "bert": _BERT(head=bert_head),
     "roberta": _BERT(
@@ -280,6 +328,18 @@ LAYOUTS: dict[str, Architecture] = {
         layer=layers.distilbert,
         head=distilbert_head,
     ),
+    "mpnet": _BERT(
+        embed=embed_mpnet,
+        layer=layers.mpnet,
+        head=sequence_head,
+        check=check_mpnet,
+        operators=lambda _: computing("relative"),
+        prepare=relative.prepare_mpnet,
+        position_offset=lambda _: MPNET_OFFSET,
+        max_tokens=lambda config: config.max_position_embeddings - MPNET_OFFSET,
+    ),
+    "deberta": replace(_DEBERTA, prepare=relative.prepare_deberta),
+    "deberta-v2": _DEBERTA,
     "modernbert": Architecture(
         embed=embed_modernbert,
         blocks=lambda model: list(model.base_model.layers),

@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers.activations import ACT2FN
 
 from attenuator.export.packed import PackedBatch
 
-__all__ = ["Layer", "albert", "bert", "cosine_and_sine", "distilbert", "encoder", "modernbert"]
+__all__ = ["Layer", "albert", "bert", "cosine_and_sine", "deberta", "distilbert", "encoder", "modernbert", "mpnet"]
 
 # Floats in the widest SIMD register.
 SIMD_WIDTH = 16
@@ -86,6 +87,62 @@ def modernbert(layer: Any, hidden: Tensor, batch: PackedBatch) -> Tensor:
     )
     rows = rows + attention.Wo(mixed)
     return rows + layer.mlp(layer.mlp_norm(rows))
+
+
+def mpnet(layer: Any, hidden: Tensor, batch: PackedBatch) -> Tensor:
+    """MPNet: BERT's layer under other names, with a bias for the distance of two tokens."""
+    attention = layer.attention.attn
+    rows = batch.rows(hidden)
+    mixed = batch.attend(
+        attention.q(rows),
+        attention.k(hidden),
+        hidden,
+        attention.v,
+        num_heads=attention.num_attention_heads,
+        tables=dict(layer.tables.named_buffers()),
+    )
+    rows = layer.attention.LayerNorm(attention.o(mixed) + rows)
+    return layer.output(layer.intermediate(rows), rows)
+
+
+def deberta(layer: Any, hidden: Tensor, batch: PackedBatch) -> Tensor:
+    """DeBERTa of all versions: BERT's layer, scores with terms for the distance, maybe a convolution beside it."""
+    attention = layer.attention.self
+    rows = batch.rows(hidden)
+    neighbours = None if layer.convolution is None else batch.rows(convolved(layer.convolution, hidden, batch))
+    mixed = batch.attend(
+        attention.query_proj(rows),
+        attention.key_proj(hidden),
+        hidden,
+        attention.value_proj,
+        num_heads=attention.num_attention_heads,
+        scale=layer.score_scale,
+        tables=dict(layer.tables.named_buffers()),
+    )
+    rows = layer.attention.output(mixed, rows)
+    rows = layer.output(layer.intermediate(rows), rows)
+    return rows if neighbours is None else layer.convolution.LayerNorm(rows + neighbours)
+
+
+def convolved(convolution: Any, hidden: Tensor, batch: PackedBatch) -> Tensor:
+    """DeBERTa-v2's convolution along the tokens of each sequence, zeros beyond its ends, and its activation.
+
+    Args:
+        convolution: with its weights as one linear layer `side_by_side`.
+        hidden: `[T, C]`.
+        batch: has the positions: those of neighbours in a sequence follow one another.
+
+    Returns:
+        `[T, C]`.
+    """
+    reach = convolution.conv.kernel_size[0] // 2
+    positions, tokens = batch.inputs["position_ids"], hidden.shape[0]
+    rows = functional.pad(hidden, (0, 0, reach, reach))
+    places = functional.pad(positions, (reach, reach), value=-1 - reach)
+    shifts = range(2 * reach + 1)
+    inside = [places[shift : shift + tokens] == positions + (shift - reach) for shift in shifts]
+    neighbours = [rows[shift : shift + tokens] * inside[shift][:, None] for shift in shifts]
+    return ACT2FN[convolution.conv_act](convolution.side_by_side(torch.cat(neighbours, dim=1)))
 
 
 def encoder(layer: Any, hidden: Tensor, batch: PackedBatch) -> Tensor:

@@ -6,6 +6,7 @@ model family compute with it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,7 @@ __all__ = ["OPERATOR_BY_KEY", "PackedBatch"]
 
 OPERATOR_BY_KEY: dict[str, Operator] = {operator.key: operator for operator in OPERATORS}
 POOL = overload(OPERATOR_BY_KEY["pool"])
+NO_TABLES: Mapping[str, Tensor] = {}
 
 
 @dataclass
@@ -91,6 +93,7 @@ class PackedBatch:
         scale: float = 0.0,
         window: int = 0,
         conv_weight: Tensor | None = None,
+        tables: Mapping[str, Tensor] = NO_TABLES,
     ) -> Tensor:
         """Mixes the values of each sequence, then moves on to the next layer.
 
@@ -103,6 +106,7 @@ class PackedBatch:
             scale: factor on the scores, for operators that have one; 0 means 1/sqrt(head_dim).
             window: keys with |i - j| <= window, for operators that have one; 0 = all.
             conv_weight: kernel `[num_heads, c]` of a convolution of the values, for operators that have one.
+            tables: further inputs by name, what distances add to scores, for operators that have them.
 
         Returns:
             `[rows, num_heads * head_dim]`.
@@ -114,7 +118,13 @@ class PackedBatch:
             for name, value in {"scale": scale, "window": window, "layer": self.layer, "global_tokens": 0}.items()
             if name in known
         }
-        tensors: dict[str, Tensor | None] = {"query": query, "key": key, "conv_weight": conv_weight, **self.inputs}
+        tensors: dict[str, Tensor | None] = {
+            "query": query,
+            "key": key,
+            "conv_weight": conv_weight,
+            **self.inputs,
+            **tables,
+        }
         names = [item.name for item in self.operator.inputs]
         if "hidden" in names:
             weight = value.weight.t()
@@ -122,7 +132,7 @@ class PackedBatch:
             tensors |= {"hidden": hidden, "value_weight": weight, "value_bias": bias}
         else:
             tensors["value"] = value(hidden)
-        result = overload(self.operator)(*(tensors[name] for name in names), **attributes)
+        result = overload(self.operator)(*(tensors.get(name) for name in names), **attributes)
         if isinstance(result, tuple):
             result, flops = result
             self.has_value_flops = True

@@ -104,15 +104,16 @@ def export(
     folder = Path(output).resolve()
     refuse_output(folder)
     library_path()
-    operator = check_attention(attention, estimator)
+    check_attention(attention, estimator)
     check_precision(precision)
     progress("load the model")
     loaded = load(source)
-    check_fit(loaded, attention)
+    operator = OPERATOR_BY_KEY[fitting(loaded, attention)]
+    check_kernels(operator, precision)
     fields = describe(loaded, operator, name or default_name(folder), max_tokens, knob_default)
     fields["thresholds"] = chosen(loaded.task, loaded.labels, thresholds, fit_thresholds)
     attributes = {"estimator": estimator} if estimator else {}
-    classifier = PackedClassifier(loaded.architecture, loaded.model, attention, attributes, loaded.has_token_types)
+    classifier = PackedClassifier(loaded.architecture, loaded.model, operator.key, attributes, loaded.has_token_types)
     fields |= {
         "precision": precision,
         "pooling": classifier.pooling,
@@ -210,8 +211,8 @@ def refuse_output(folder: Path) -> None:
         raise ExportError(f"output '{folder}' is a folder that is not a bundle, must be a bundle, empty or new")
 
 
-def check_attention(attention: str, estimator: str | None) -> Operator:
-    """The attention operator, once it is known to exist and to have the estimator."""
+def check_attention(attention: str, estimator: str | None) -> None:
+    """Refuses an attention that does not exist, or that has no such estimator."""
     if attention not in ATTENTIONS:
         raise ExportError(f"attention is '{attention}', must be one of: {', '.join(ATTENTIONS)}")
     if estimator is not None and attention not in ESTIMATORS:
@@ -220,7 +221,6 @@ def check_attention(attention: str, estimator: str | None) -> Operator:
         )
     if estimator is not None and estimator not in ESTIMATORS[attention]:
         raise ExportError(f"estimator is '{estimator}', must be one of: {', '.join(ESTIMATORS[attention])}")
-    return OPERATOR_BY_KEY[attention]
 
 
 def check_precision(precision: str) -> None:
@@ -229,14 +229,29 @@ def check_precision(precision: str) -> None:
         raise ExportError(f"precision is '{precision}', must be one of: {', '.join(PRECISIONS)}")
 
 
-def check_fit(source: Source, attention: str) -> None:
-    """Refuses an operator that does not compute what the model was trained with."""
-    allowed = source.architecture.operators(source.model.config)
+def fitting(source: Source, attention: str) -> str:
+    """The key of the operator that computes what the model was trained with, as which the user asks for it.
+
+    Raises:
+        ExportError: the model was trained with another attention.
+    """
+    allowed = {OPERATOR_BY_KEY[key].asked_as or key: key for key in source.architecture.operators(source.model.config)}
     if attention not in allowed:
-        trained = OPERATOR_BY_KEY[allowed[0]].attention
+        trained = OPERATOR_BY_KEY[next(iter(allowed.values()))].attention
         raise ExportError(
             f"the model was trained with {trained} attention, which attention '{attention}' does not compute; "
             f"use {' or '.join(allowed)}"
+        )
+    return allowed[attention]
+
+
+def check_kernels(operator: Operator, precision: str) -> None:
+    """Refuses a precision that only CUDA runs where the operator does not."""
+    others = [name for name, row in PRECISIONS.items() if not row.half]
+    if operator.cpu_only and precision not in others:
+        raise ExportError(
+            f"precision is '{precision}', which runs on CUDA alone, where {operator.name} does not run; "
+            f"must be {' or '.join(others)}"
         )
 
 
@@ -282,7 +297,7 @@ def requested_defaults(operator: Operator, requested: float | Mapping[str, float
     names = [knob.name for knob in operator.knobs]
     if isinstance(requested, int | float):
         if not names:
-            raise ExportError(f"knob_default is set, but attention '{operator.key}' has no knob")
+            raise ExportError(f"knob_default is set, but attention '{operator.asked_as or operator.key}' has no knob")
         if len(names) > 1:
             raise ExportError(f"knob_default is one number, must name the knob it is for: {' or '.join(names)}")
         requested = {names[0]: requested}

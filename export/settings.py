@@ -61,6 +61,9 @@ def attention_help(operator: Operator) -> str:
     """What an operator computes, for which models, and its knobs."""
     knobs = [f"the knob {knob.name}, exact at {knob.exact:g}" for knob in operator.knobs]
     text = f"for models trained with {operator.attention} attention; {' and '.join(knobs) or 'no knob'}. {operator.doc}"
+    for other in OPERATORS:
+        if other.asked_as == operator.key:
+            text += f" For models trained with {other.attention} attention: {other.doc}"
     return textwrap.fill(text, 118, initial_indent=f"  {operator.key:8} ", subsequent_indent=" " * 11)
 
 

@@ -112,6 +112,8 @@ class Operator:
             perhaps: models trained with that attention may be exported with either. Empty for what is no attention.
         asked_as: key by which a user asks for this attention, where that is another operator's: the same one, with
             terms that only some models have. Empty where it is its own.
+        cpu_only: True where it has no CUDA kernels (no folder `cuda/`) and does not run on the host there either: on
+            CUDA it answers in one sentence, and export refuses precisions that only CUDA runs.
         host: True where it computes on host memory alone, without a data tensor: it runs on the CPU in every session,
             since ONNX Runtime's custom operators cannot put an output into host memory on CUDA.
         version: opset version of the domain.
@@ -131,6 +133,7 @@ class Operator:
     source: str
     attention: str = ""
     asked_as: str = ""
+    cpu_only: bool = False
     host: bool = False
     version: int = 1
 

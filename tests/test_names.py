@@ -32,7 +32,11 @@ PATTERN = re.compile("|".join(rf"(?<![a-z]){re.escape(name)}(?![a-z])" for name 
 FAMILY = "the family of this name in transformers"
 # File, then what it may say, with the reason.
 ALLOWED = {
-    "export/architectures.py": {"yoso": FAMILY, "num_hashes": "the knob that the family's config calls num_hash"},
+    "export/architectures.py": {
+        "yoso": FAMILY,
+        "num_hashes": "the knob that the family's config calls num_hash",
+        "'relative'": "what MPNet and DeBERTa were trained with",
+    },
     "export/families.py": {"yoso": FAMILY},
     "export/encoder.py": {"yoso": "config.json of older checkpoints does not say which attention they have"},
     "export/int8.py": {"alpha": "an attribute of ONNX's Gemm"},

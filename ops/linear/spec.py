@@ -23,6 +23,7 @@ SPEC = Operator(
     attributes=(NUM_HEADS, QUERIES),
     knobs=(),
     attention="linear",
+    cpu_only=True,
     doc="Attention with the feature map elu(x) + 1 in place of softmax, linear in length.",
     source="Katharopoulos et al., 'Transformers are RNNs', ICML 2020, equations 4 to 6",
 )

@@ -15,6 +15,7 @@ from attenuator.export.families import FAMILIES
 from attenuator.runtime import create
 
 LAYERS = {"albert": 3, "modernbert": 3, "modernbert-mean": 3, "bert-one-layer": 1, "albert-groups": 8}
+LAYERS |= {"mpnet-long": 1, "deberta-v2-plain": 1}
 Get = Callable[[str, str], Path]
 
 
@@ -42,6 +43,8 @@ def test_graph_has_one_node_a_layer_and_constant_weights(name: str, attention: s
     onnx.checker.check_model(model, full_check=True)
     nodes = Counter(node.op_type for node in model.graph.node if node.domain == "attenuator")
     operator = {"softmax": "SoftmaxAttention", "mca": "McaAttention", "yoso": "YosoAttention"}[attention]
+    if manifest.attention.operator == "relative":
+        operator = "RelativeAttention"
     assert nodes[operator] == manifest.attention.layers == LAYERS.get(name, 2)
     assert nodes["SequencePool"] == manifest.attention.other_nodes["pool"] >= 1
     assert nodes.total() == nodes[operator] + nodes["SequencePool"]
@@ -80,6 +83,16 @@ def test_batch_gives_every_sequence_the_bits_it_gets_alone(name: str, attention:
     assert np.array_equal(*together)
     for row, logits in zip(batch, together[0], strict=True):
         assert np.array_equal(run(sessions[0], manifest, [row])["logits"][0], logits)
+
+
+def test_distances_beyond_the_last_bucket(exported: Get, checkpoint: Callable[[str], Path]) -> None:
+    """MPNet's buckets end at 128."""
+    folder = exported("mpnet-long", "softmax")
+    manifest = read_manifest(folder)
+    batch = rows(manifest, [200, 3, 131])
+    expected = eager_logits(checkpoint("mpnet-long"), manifest, batch)
+    logits = run(create(folder / "model.onnx"), manifest, batch)["logits"]
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=2e-5 * max(1, np.abs(expected).max()))
 
 
 @pytest.mark.parametrize("name", ["bert", "modernbert", "encoder-softmax"])

@@ -29,6 +29,13 @@ Get = Callable[[str], Path]
         ("encoder-yoso", "softmax", "trained with yoso attention"),
         ("encoder-softmax", "yoso", "trained with softmax attention"),
         ("modernbert", "yoso", "use softmax or mca"),
+        (
+            "deberta-v2",
+            "mca",
+            "the model was trained with relative attention, which attention 'mca' does not compute; ",
+        ),
+        ("mpnet", "mca", "attention 'mca' does not compute; use softmax"),
+        ("mpnet", "relative", "attention is 'relative', must be one of: softmax, mca, yoso"),
         ("bert", "nonsense", "attention is 'nonsense', must be one of: softmax, mca, yoso"),
         ("bert", "pool", "attention is 'pool', must be one of"),
     ],
@@ -58,6 +65,12 @@ def test_attention_that_the_model_was_not_trained_with(
         ),
         ("bert", "mca", {"name": "a b"}, "name"),
         ("bert", "mca", {"precision": "int4"}, "precision is 'int4', must be one of: fp32, int8, fp16, bf16"),
+        (
+            "mpnet",
+            "softmax",
+            {"precision": "fp16"},
+            "on CUDA alone, where RelativeAttention does not run; must be fp32",
+        ),
     ],
 )
 def test_options(
@@ -67,10 +80,21 @@ def test_options(
 
 
 def test_unsupported_family_names_those_that_are(tmp_path: Path) -> None:
-    config = transformers.DebertaV2Config(**SMALL)
-    sentence = refuse(save(transformers.DebertaV2ForSequenceClassification(config), tmp_path / "deberta"), tmp_path)
-    assert "'deberta-v2'" in sentence
-    for family in ("bert", "roberta", "distilbert", "electra", "albert", "modernbert", "yoso", "attenuator-encoder"):
+    config = transformers.NystromformerConfig(**SMALL)
+    sentence = refuse(save(transformers.NystromformerForSequenceClassification(config), tmp_path / "other"), tmp_path)
+    assert "'nystromformer'" in sentence
+    for family in (
+        "mpnet",
+        "deberta-v2",
+        "bert",
+        "roberta",
+        "distilbert",
+        "electra",
+        "albert",
+        "modernbert",
+        "yoso",
+        "attenuator-encoder",
+    ):
         assert family in sentence
 
 
@@ -100,6 +124,20 @@ def test_configs_that_do_not_fit(changes: dict[str, Any], sentence: str, checkpo
 )
 def test_yoso_configs_that_do_not_fit(changes: dict[str, Any], sentence: str, checkpoint: Get, tmp_path: Path) -> None:
     assert sentence in refuse(edit(checkpoint("yoso"), tmp_path / "edited", **changes), tmp_path, "yoso")
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "sentence"),
+    [
+        ("mpnet", {"relative_attention_num_buckets": 31}, "relative_attention_num_buckets is 31, must be at least 32"),
+        ("deberta-v2", {"conv_kernel_size": 4}, "conv_kernel_size is 4, must be odd"),
+        ("deberta", {"talking_head": True}, "talking_head is true, must be false"),
+    ],
+)
+def test_configs_of_distances_that_do_not_fit(
+    name: str, changes: dict[str, Any], sentence: str, checkpoint: Get, tmp_path: Path
+) -> None:
+    assert sentence in refuse(edit(checkpoint(name), tmp_path / "edited", **changes), tmp_path, "softmax")
 
 
 def test_rotary_positions_that_depend_on_the_batch(tmp_path: Path) -> None:

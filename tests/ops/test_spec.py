@@ -1,6 +1,7 @@
 """What a spec may say, and what several specs may say of one knob."""
 
 from dataclasses import replace
+from importlib import resources
 
 import pytest
 
@@ -82,3 +83,9 @@ def test_an_operator_has_cuda_kernels_where_its_folder_has_them() -> None:
     [line] = [line for line in header().splitlines() if line.startswith("#define ATTENUATOR_CUDA_OPERATORS")]
     named = {operator.name for operator in OPERATORS if f"X({operator.name})" in line}
     assert {"YosoAttention", "McaAttention", "SoftmaxAttention", "SequencePool"} <= named
+
+
+def test_an_operator_says_whether_it_is_on_the_cpu_only() -> None:
+    for operator in OPERATORS:
+        has_kernels = resources.files(package(operator.key)).joinpath("cuda").is_dir()
+        assert operator.cpu_only == (not has_kernels and not operator.host)

@@ -44,6 +44,7 @@ DISTIL = {
     "max_position_embeddings": 70,
     "num_labels": 3,
 }
+DEBERTA = SMALL | {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_biased_input": False}
 ENCODER = {"vocab_size": VOCAB, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 37, "num_labels": 3}
 
 
@@ -75,6 +76,14 @@ CHECKPOINTS: dict[str, Checkpoint] = {
     "yoso": Checkpoint(
         transformers.YosoConfig(**SMALL | {"hash_code_len": 6, "conv_window": 5, "num_hash": 16}), ("yoso",)
     ),
+    "mpnet": Checkpoint(transformers.MPNetConfig(**SMALL), ("softmax",)),
+    "deberta-v2": Checkpoint(  # as v3 is
+        transformers.DebertaV2Config(
+            **DEBERTA, type_vocab_size=0, position_buckets=16, norm_rel_ebd="layer_norm", share_att_key=True
+        ),
+        ("softmax",),
+    ),
+    "deberta": Checkpoint(transformers.DebertaConfig(**DEBERTA, max_relative_positions=24), ("softmax",)),
     # Odd but legal configs.
     "bert-one-layer": Checkpoint(
         bert(num_hidden_layers=1, hidden_size=36, num_attention_heads=3, hidden_act="gelu_new", type_vocab_size=1),
@@ -122,6 +131,34 @@ CHECKPOINTS: dict[str, Checkpoint] = {
                 "hidden_size": 40,
                 "local_attention": 5,
             }
+        )
+    ),
+    "mpnet-long": Checkpoint(
+        transformers.MPNetConfig(
+            **SMALL | {"max_position_embeddings": 202, "relative_attention_num_buckets": 40, "num_hidden_layers": 1}
+        ),
+        ("softmax",),
+    ),
+    "deberta-v2-convolution": Checkpoint(  # as the first DeBERTa-v2 is
+        transformers.DebertaV2Config(
+            **DEBERTA
+            | {
+                "position_biased_input": True,
+                "type_vocab_size": 2,
+                "max_relative_positions": 20,
+                "conv_kernel_size": 3,
+                "conv_groups": 2,
+                "conv_act": "gelu",
+                "embedding_size": 16,
+                "attention_head_size": 8,
+                "pos_att_type": "c2p",
+            }
+        ),
+        ("softmax",),
+    ),
+    "deberta-v2-plain": Checkpoint(
+        transformers.DebertaV2Config(
+            **DEBERTA | {"relative_attention": False, "conv_kernel_size": 5, "num_hidden_layers": 1}
         )
     ),
     "yoso-dense": Checkpoint(
