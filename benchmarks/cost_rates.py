@@ -146,7 +146,7 @@ def samples(folder: Path) -> list[Sample]:
                 return lambda: session.run(["logits"], feeds)
 
             runs: dict[int, Any] = {0: runner(softmax, knobs.exact())}
-            runs |= {m: runner(own, {"num_hashes": m}) for m in NUM_HASHES if yoso}
+            runs |= {m: runner(own, knobs.exact() | {"num_hashes": m}) for m in NUM_HASHES if yoso}
             for num_hashes, ns in shortest_ns(runs).items():
                 samples.append(Sample(manifest.name, tokens, num_hashes, units_of(work, tokens, num_hashes), ns))
     return samples

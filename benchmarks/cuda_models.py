@@ -38,7 +38,11 @@ LENGTHS = (128, 512, 2048, 8192, 32768)
 BATCHES = (1, 32)
 MOST_TOKENS = 65536
 # Values of each knob, dealt out to the rows of a batch in turns.
-MIXED: dict[str, tuple[float, ...]] = {"num_hashes": (8, 16, 32, 64), "alpha": (0.1, 0.2, 0.4, 0.8)}
+MIXED: dict[str, tuple[float, ...]] = {
+    "num_hashes": (8, 16, 32, 64),
+    "alpha": (0.1, 0.2, 0.4, 0.8),
+    "keep": (0.25, 0.5, 0.75, 1.0),
+}
 # cuBLAS sums in another order than the CPU, and chooses it by the batch: relative to the largest logit, at least 1.
 TOLERANCE = 2e-2
 MODEL_SECONDS, CPU_PAIR_SECONDS = 5.0, 30e-9

@@ -44,7 +44,7 @@ def test_predicted_share_of_the_value_projection_is_near_the_one_computed(name: 
     folder = next(path.parent for path in BUNDLES if path.parent.name == name)
     model = load(folder, check=False)
     ids = model.encode(" ".join(WORDS * 20), truncate=True).token_ids[:tokens]
-    [result] = model.run([Row(ids, ids * 0, {"alpha": alpha})])
+    [result] = model.run([Row(ids, ids * 0, model.knobs.exact() | {"alpha": alpha})])
     assert result.value_flops is not None
     work = count_work(read_graph(folder / MODEL))
     exact, predicted = (model.predict_cost(tokens, {"alpha": value}) for value in (0.0, alpha))
