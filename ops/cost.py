@@ -18,6 +18,7 @@ RATES_MACHINE = "one core of an AMD EPYC (AVX-512, VNNI)"
 NS_PER_DENSE_MAC = 0.00981  # of a linear layer
 NS_PER_VALUE = 0.586  # that a node other than linear layers and operators writes
 NS_PER_ATTENTION_MAC = 0.00973  # of exact softmax attention
+NS_PER_NODE = 900.0  # of running a node of the graph, whatever its size: what a text of one token takes, by nodes
 
 Part = Literal["attention", "projection", "rows"]
 

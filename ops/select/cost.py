@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from attenuator.ops.cost import NegligibleCost, NodeShape
 
-NS_PER_NODE = 2500.0  # of running three more nodes, whatever their size
+NS_PER_SELECTION = 2500.0  # of running these three nodes, whatever their size
 NS_PER_ROW = 5.0  # finding the importance from which on rows are kept
 NS_PER_COPIED_VALUE = 0.1
 
@@ -17,7 +17,7 @@ class SelectCost(NegligibleCost):
 
     def ns(self, node: NodeShape, tokens: int, knobs: Mapping[str, float]) -> float:
         """Time as if every row were kept."""
-        return NS_PER_NODE + tokens * (NS_PER_ROW + NS_PER_COPIED_VALUE * node.channels)
+        return NS_PER_SELECTION + tokens * (NS_PER_ROW + NS_PER_COPIED_VALUE * node.channels)
 
 
 COST = SelectCost()

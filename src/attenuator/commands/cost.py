@@ -7,7 +7,7 @@ and always as modelled: `attenuator inspect --measure` asks the clock instead.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from attenuator.ops.cost import NS_PER_DENSE_MAC, NS_PER_VALUE
+from attenuator.ops.cost import NS_PER_DENSE_MAC, NS_PER_NODE, NS_PER_VALUE
 from attenuator.runtime.work import COSTS, Stage, Work
 
 LONGEST = 1 << 20
@@ -44,7 +44,7 @@ class TimeModel:
         """The whole model in some setting."""
         staged = zip(self.work.stages, self.work.rows(tokens, setting.knobs), strict=True)
         stages = sum(_stage_ns(stage, rows, setting) for stage, rows in staged)
-        return NS_PER_DENSE_MAC * self.work.sequence_macs + stages
+        return NS_PER_NODE * self.work.launches + NS_PER_DENSE_MAC * self.work.sequence_macs + stages
 
     def exact_ns(self, tokens: int) -> float:
         """The whole model with exact softmax attention over every token."""

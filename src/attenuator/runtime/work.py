@@ -58,6 +58,7 @@ class Work:
         sequence_macs: multiply-adds of linear layers per sequence.
         layer_macs: multiply-adds of one full layer's linear layers per token, a value projection inside its attention
             node apart; 0 where the model has but one layer.
+        launches: nodes of the graph that have rows to compute, those of the domain that are no attention aside.
         nodes: nodes of the domain by operator name.
         parameters: weights by element count.
     """
@@ -65,6 +66,7 @@ class Work:
     stages: list[Stage] = field(default_factory=lambda: [Stage()])
     sequence_macs: int = 0
     layer_macs: int = 0
+    launches: int = 0
     nodes: dict[str, int] = field(default_factory=dict)
     parameters: int = 0
 
@@ -156,6 +158,7 @@ class _Counter:
         if rows is _Other.CONSTANT and node.domain != DOMAIN:
             self._constant(node)
             return
+        self.work.launches += node.domain != DOMAIN
         width = self._width(node)
         if width and node.outputs:
             self.widths[node.outputs[0]] = width
@@ -193,6 +196,7 @@ class _Counter:
         stages[bounded[0]].operators.append(shape)
         if shape.num_heads:
             self._layers += 1
+            self.work.launches += 1
             self.work.layer_macs = self._between
         for tensor, name in zip(operator.outputs, node.outputs, strict=False):
             self.rows[name] = self._rows_given(tensor, node, [stages[index] for index in bounded])
