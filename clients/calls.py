@@ -127,7 +127,7 @@ def classify(
 
     Args:
         inputs: a text; or a list, array or generator of texts, of `{"text": .., "text_pair": ..}`, or of
-            `{"token_ids": [..]}`, whose ids may be an array too.
+            `{"token_ids": [..], "token_type_ids": [..]}`, which may be arrays too; without types, all are 0.
         model: name of the model; may be left out where the service has one.
         seed: fixes the random streams. `UNSET`: the server's default seed, so that equal requests give equal
             answers. None: the server draws one and returns it.

@@ -281,6 +281,7 @@ def describe(
         "max_tokens": max_tokens or limit,
         "position_offset": source.architecture.position_offset(config),
         "vocab_size": source.vocab_size,
+        "type_vocab_size": source.type_vocab_size,
         "truncation_side": source.tokenizer.truncation_side,
         "split_special_tokens": source.tokenizer.split_special_tokens,
         "knobs": knobs(operator, source.architecture.knob_defaults(config), requested_defaults(operator, knob_default)),

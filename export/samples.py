@@ -17,7 +17,6 @@ import torch
 
 from attenuator.bundle import Manifest
 from attenuator.errors import ExportError, InvalidRequest
-from attenuator.export.architectures import token_types
 from attenuator.export.sentences import one_line
 from attenuator.export.source import Source
 from attenuator.export.tokenizer import BundleTokenizer
@@ -150,7 +149,7 @@ def compare_tokens(tokenizer: BundleTokenizer, text: Text, encoded: Encoded, lim
 
 def check_types(source: Source, encoded: Encoded) -> None:
     """Refuses token types beyond the model's table; a table with one row is never read."""
-    rows = token_types(source.model)
+    rows = source.type_vocab_size
     high = int(encoded.type_ids.max(initial=0))
     if source.has_token_types and high >= rows:
         index = int(encoded.type_ids.argmax())
@@ -177,7 +176,7 @@ def draw(source: Source, manifest: Manifest, encoded: list[Encoded]) -> Sample:
     def random_rows(lengths: tuple[int, ...]) -> Iterator[Row]:
         for length in dict.fromkeys(min(length, manifest.max_tokens) for length in lengths):
             ids = generator.integers(0, manifest.vocab_size, length)
-            types = generator.integers(0, 2, length) if source.has_token_types else np.zeros(length, np.int64)
+            types = generator.integers(0, source.type_vocab_size, length)
             yield Row(ids, types, exact)
 
     rows = list(random_rows(LENGTHS))

@@ -31,7 +31,7 @@ class Source:
         model: fp32, in evaluation mode.
         architecture: how it is laid out.
         tokenizer: as the bundle will hold it.
-        has_token_types: whether the graph takes `token_type_ids`.
+        type_vocab_size: token types that it tells apart; 1 where it has none, or a table of one row.
         labels: in the order of the logits.
         task: as the bundle will say.
         activation: what the checkpoint asks sentence-transformers to apply to its score, such as `Sigmoid`, or empty.
@@ -43,12 +43,17 @@ class Source:
     model: nn.Module
     architecture: Architecture
     tokenizer: BundleTokenizer
-    has_token_types: bool
+    type_vocab_size: int
     labels: list[str]
     task: Task
     activation: str
     max_tokens: int
     vocab_size: int
+
+    @property
+    def has_token_types(self) -> bool:
+        """Whether the graph takes `token_type_ids`."""
+        return self.type_vocab_size > 1
 
 
 def load(source: str) -> Source:
@@ -139,7 +144,7 @@ def describe(name: str, loaded: Any, tokenizer: Any, labels: Any) -> Source:
         model=model.float().eval(),
         architecture=architecture,
         tokenizer=held,
-        has_token_types=token_types(model) > 1,
+        type_vocab_size=max(1, token_types(model)),
         labels=names,
         task=task,
         activation=score_activation(config) if task == "regression" else "",

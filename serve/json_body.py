@@ -18,7 +18,7 @@ from attenuator.errors import AttenuatorError, InvalidRequest
 from attenuator.ops.knobs import shown
 from attenuator.serve.errors import MalformedBody
 
-MAX_VALUES = 2048  # texts, lists, objects, single numbers: 256 inputs with all their fields have 1,024
+MAX_VALUES = 2048  # texts, lists, objects, single numbers: 256 inputs with all their fields have 1,290
 MAX_DEPTH = 32
 MAX_NUMBER_CHARACTERS = 4300  # as many digits as Python reads of an integer
 SMALL_BYTES = 4096  # no more, for then no number is too long and no more values than `MAX_VALUES` fit

@@ -16,7 +16,10 @@ from attenuator.ops.spec import SEED_HIGH
 
 MAX_INPUTS = 256
 MAX_TIMEOUT_MS = 3_600_000.0
-INPUT_KINDS = 'a text, {"text": ..}, {"text": .., "text_pair": ..} or {"token_ids": [..]}'
+INPUT_KINDS = (
+    'a text, {"text": ..}, {"text": .., "text_pair": ..}, {"token_ids": [..]} or '
+    '{"token_ids": [..], "token_type_ids": [..]}'
+)
 
 
 def _whole(value: Any) -> Any:
@@ -44,9 +47,14 @@ class TextInput(Body):
 
 
 class TokenInput(Body):
-    """Token ids, used as given, special tokens included."""
+    """Token ids, used as given, special tokens included, and their types."""
 
     token_ids: list[Annotated[int, Field(ge=0), WHOLE]] = Field(min_length=1)
+    token_type_ids: list[Annotated[int, Field(ge=0), WHOLE]] | SkipJsonSchema[None] = Field(
+        None,
+        description="one for each token id, such as 0 in the first text of a pair and 1 in the second; without them "
+        "all are 0, as they must be for a model without token types",
+    )
 
 
 INPUT_FIELDS = (*TextInput.model_fields, *TokenInput.model_fields)

@@ -101,6 +101,8 @@ class Manifest(Record):
         max_tokens: longest input, special tokens included.
         position_offset: first position id (2 for RoBERTa).
         vocab_size: token ids are 0 to vocab_size - 1.
+        type_vocab_size: rows of the model's token types, if the graph takes any; see `token_types`. Bundles from before
+            the field have at least 2.
         truncation_side: where `truncate` cuts a long text.
         split_special_tokens: whether special tokens written in a text are split like any other word.
         attention: the operator and its attributes.
@@ -120,6 +122,7 @@ class Manifest(Record):
     max_tokens: int = Field(ge=1, le=INT32_HIGH)
     position_offset: int = Field(ge=0, le=INT32_HIGH)
     vocab_size: int = Field(ge=1, le=INT32_HIGH)
+    type_vocab_size: int = Field(default=2, ge=1, le=INT32_HIGH)
     truncation_side: Literal["left", "right"] = "right"
     split_special_tokens: bool = False
     attention: Attention
@@ -130,6 +133,11 @@ class Manifest(Record):
     pooling: Literal["first", "mean"]
     provenance: Provenance
     files: dict[str, Sha256]
+
+    @property
+    def token_types(self) -> int:
+        """Token types are 0 to this number - 1; 1 for a model without token types, whose tokens are all of type 0."""
+        return self.type_vocab_size if "token_type_ids" in self.inputs else 1
 
     @field_validator("files")
     @classmethod

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from attenuator import errors
@@ -109,6 +110,16 @@ def test_texts_pairs_and_token_ids(ask: Ask) -> None:
     )
     assert many.predictions[0] == one.predictions[0]
     assert many.tokens[1] == 3
+    types = np.array([0, 1, 1])
+    typed = [
+        ask("classify", {"token_ids": [2, 5, 3], "token_type_ids": given}, model="mca", return_logits=True)
+        for given in (types, types.tolist(), types * 0)
+    ]
+    assert typed[0].predictions == typed[1].predictions
+    assert typed[0].predictions[0] != typed[2].predictions[0] == many.predictions[1]
+    with pytest.raises(errors.InvalidRequest, match="has 2, must have 3 token types") as caught:
+        ask("classify", {"token_ids": [2, 5, 3], "token_type_ids": [0, 1]}, model="mca")
+    assert caught.value.param == "inputs[0].token_type_ids"
     assert many.predictions[2] != many.predictions[0]
 
 

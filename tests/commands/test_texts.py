@@ -30,10 +30,12 @@ def test_lines_are_texts_and_blank_ones_are_passed_over(tmp_path: Path) -> None:
 
 def test_json_lines_hold_texts_pairs_and_token_ids(tmp_path: Path) -> None:
     records = [{"text": "a", "label": "x"}, {"text": "a", "text_pair": "b"}, {"token_ids": [1, 2]}]
+    records.append({"token_ids": [1, 2], "token_type_ids": [0, 1], "id": 7})
     path = tmp_path / "data.jsonl"
     path.write_text("\n".join(json.dumps(record) for record in records))
-    assert contents([], [str(path)]) == [{"text": "a"}, {"text": "a", "text_pair": "b"}, {"token_ids": [1, 2]}]
-    assert [item.excerpt for item in items([], [str(path)], jsonl=False)] == ["a", "a | b", "1 2"]
+    kept = [{"text": "a"}, *records[1:3], {"token_ids": [1, 2], "token_type_ids": [0, 1]}]
+    assert contents([], [str(path)]) == kept
+    assert [item.excerpt for item in items([], [str(path)], jsonl=False)] == ["a", "a | b", "1 2", "1 2"]
 
 
 def test_standard_input_is_text_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from service import Service
 from attenuator.__main__ import main
 from attenuator.bundle import read_manifest
 from attenuator.clients import AsyncClient, Classification, Client
+from attenuator.errors import InvalidRequest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DEMO = ROOT / "examples" / "bundles"
@@ -25,6 +26,7 @@ WAYS = {
     "encoder-yoso": ("encoder-yoso", "yoso", "num_hashes", 0, 16),
     "modernbert-softmax": ("modernbert", "softmax", None, None, None),
     "bert-multi-label-mca": ("bert-multi-label", "mca", "alpha", 0.0, 0.3),
+    "bert-regression-mca": ("bert-regression", "mca", "alpha", 0.0, 0.3),
 }
 
 Commands = Callable[..., list[dict[str, Any]]]
@@ -69,10 +71,13 @@ def test_exact_answers_are_pytorchs(served: tuple[str, Path], checkpoints: dict[
     random = np.random.default_rng(5)
     manifest = read_manifest(root / way)
     rows = [random.integers(5, manifest.vocab_size, length) for length in (1, 3, 17, 60)]
-    types = [np.zeros_like(ids) if "token_type_ids" in manifest.inputs else None for ids in rows]
+    types = [random.integers(0, 2, len(ids)) if "token_type_ids" in manifest.inputs else None for ids in rows]
     expected = np.stack([eager(ids, kinds) for ids, kinds in zip(rows, types, strict=True)])
     with Client(url) as client:
-        inputs = [{"token_ids": ids.tolist()} for ids in rows]
+        inputs = [
+            {"token_ids": ids} | ({} if kinds is None else {"token_type_ids": kinds})
+            for ids, kinds in zip(rows, types, strict=True)
+        ]
         answer = client.classify(inputs, model=way, return_logits=True, **({knob: exact} if knob else {}))
     logits = np.array([prediction.logits for prediction in answer.predictions])
     np.testing.assert_allclose(logits, expected, atol=2e-5 * max(1.0, float(np.abs(expected).max())))
@@ -100,6 +105,21 @@ def test_every_caller_gets_the_same_answer(served: tuple[str, Path], command: Co
     assert served_lines == local_lines
     assert [tuple(line["logits"]) for line in served_lines] == [each.logits for each in answer.predictions]
     assert answer.revision == read_manifest(root / way).revision == served_lines[0]["revision"]
+
+
+def test_a_regression_answers_plain_numbers(served: tuple[str, Path]) -> None:
+    url, _ = served
+    pairs = [{"text": text, "text_pair": TEXTS[0]} for text in TEXTS]
+    with Client(url) as client:
+        [info] = [info for info in client.models() if info.name == "bert-regression-mca"]
+        answer = client.classify(pairs, model=info.name, top_k=1, return_logits=True)
+        with pytest.raises(InvalidRequest, match="top_k is 2, must be a whole number from 1 to 1"):
+            client.classify(pairs, model=info.name, top_k=2)
+    assert (info.task, info.labels) == ("regression", ("similarity",))
+    for prediction in answer.predictions:
+        assert prediction.logits == (prediction.score,)
+        assert [(each.label, each.score) for each in prediction.scores or ()] == [("similarity", prediction.score)]
+        assert (prediction.label, prediction.labels) == ("similarity", None)
 
 
 def test_bundles_do_not_tell_where_they_were_made(served: tuple[str, Path]) -> None:

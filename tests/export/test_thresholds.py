@@ -233,7 +233,12 @@ def test_fitting_is_for_multi_label_models(checkpoint: Get, tmp_path: Path) -> N
 def test_labelled_texts_that_cannot_be_used(records: list[Any], sentence: str, checkpoint: Get, tmp_path: Path) -> None:
     source = load_source(str(checkpoint("bert-multi-label")))
     manifest = Manifest.model_construct(
-        labels=LABELS, max_tokens=70, vocab_size=source.vocab_size, truncation_side="right", split_special_tokens=False
+        labels=LABELS,
+        inputs=[],
+        max_tokens=70,
+        vocab_size=source.vocab_size,
+        truncation_side="right",
+        split_special_tokens=False,
     )
     tokenizer = checkpoint("bert-multi-label") / "tokenizer.json"
     path = write(tmp_path / "texts.jsonl", records)

@@ -45,6 +45,9 @@ VALUES += [
     [{"text": "b"}],
     [{"token_ids": [1, 2]}],
     [{"token_ids": [None]}],
+    [{"token_ids": [1, 2], "token_type_ids": [0, 1]}],
+    [{"token_ids": [1, 2], "token_type_ids": [0, 2**70]}],
+    [{"token_ids": [1], "token_type_ids": {}}],
     [{"text": "a", "x": 1}],
 ]
 FIELDS = {"error", "error_type", "param", "allowed"}

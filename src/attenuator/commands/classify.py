@@ -39,7 +39,8 @@ EXAMPLES = f"""  one answer without a server, at the bundle's defaults:
     attenuator classify --bundle examples/bundles/sentiment --file reviews.txt --top-k 2 --logits | sort -k 2
   the same, one JSON object per answer:
     attenuator classify --bundle examples/bundles/sentiment --file reviews.txt --json > answers.jsonl
-  pairs and token ids as JSON lines: {{"text": "..", "text_pair": ".."}} or {{"token_ids": [101, 7592, 102]}}
+  pairs and token ids as JSON lines: {{"text": "..", "text_pair": ".."}} or {{"token_ids": [101, 7592, 102]}}, which
+  may have token_type_ids
     producer | attenuator classify --url http://127.0.0.1:8000 --jsonl
 
 exit codes: 0 all inputs are classified, 1 something failed, 2 usage error; an error is one sentence on stderr"""
@@ -69,7 +70,8 @@ class ClassifySettings(CommandSettings):
     file: str | None = None
     """Read inputs from FILE, one text per line, or JSON lines where it ends in .jsonl; `-` is standard input."""
     jsonl: bool = False
-    """Every input line is a JSON object with text, with text and text_pair, or with token_ids."""
+    """Every input line is a JSON object with text, with text and text_pair, or with token_ids (and
+    token_type_ids)."""
     seed: int | Literal["random"] | None = None
     """Seed of the randomised operators; `random` draws one. Default: the server's own, or 0 with --bundle."""
     top_k: int | None = None

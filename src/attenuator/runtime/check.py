@@ -272,7 +272,7 @@ def check_signature(folder: Path, manifest: Manifest, session: Any) -> None:
 
 
 def check_tables(folder: Path, model: Model) -> None:
-    """Runs the last token id at the last position, and a tokenized text: all must lie inside the model's tables.
+    """Runs the last token id and type at the last position, and a tokenized text: all must lie inside the tables.
 
     Raises:
         BundleError: the model fails on them.
@@ -280,12 +280,13 @@ def check_tables(folder: Path, model: Model) -> None:
     manifest = model.manifest
     last = manifest.model_copy(update={"position_offset": manifest.position_offset + manifest.max_tokens - 1})
     ids = np.array([manifest.vocab_size - 1], dtype=np.int64)
-    row = Row(ids, np.zeros_like(ids), model.knobs.exact())
+    row = Row(ids, np.full_like(ids, manifest.token_types - 1), model.knobs.exact())
     try:
         model.with_manifest(last).run([row])
     except AttenuatorError as error:
         raise BundleError(
-            f"bundle {folder}: {MODEL} fails on its last token id at its last position: {first_line(error)}"
+            f"bundle {folder}: {MODEL} fails on its last token id at its last position, as token type "
+            f"{manifest.token_types - 1}: {first_line(error)}"
         ) from None
     encoded = model.encode(SAMPLE, truncate=True)
     if len(encoded.token_ids) > manifest.max_tokens:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attenuator.api import INPUT_FIELDS, INPUT_KINDS
+from attenuator.api import INPUT_FIELDS, INPUT_KINDS, TextInput, TokenInput
 from attenuator.errors import InvalidRequest, UnknownField
 from attenuator.ops.knobs import shown
 from attenuator.runtime.model import Model
@@ -22,12 +22,14 @@ class Input:
         text: the text, or None where token ids are given.
         text_pair: the second text of a pair.
         token_ids: ids used as given; checked when encoded.
+        token_type_ids: their types, checked likewise; None where they are all 0.
     """
 
     param: str
     text: str | None = None
     text_pair: str | None = None
     token_ids: Sequence[Any] | None = None
+    token_type_ids: Sequence[Any] | None = None
 
     @property
     def characters(self) -> int:
@@ -36,12 +38,12 @@ class Input:
 
     @property
     def size(self) -> int:
-        """Characters or ids: what encoding it costs."""
-        return self.characters + len(self.token_ids or ())
+        """Characters, ids and types: what encoding it costs."""
+        return self.characters + len(self.token_ids or ()) + len(self.token_type_ids or ())
 
     @classmethod
     def of(cls, fields: Mapping[str, Any], where: str) -> "Input":
-        """An input as the HTTP API takes it: `{"text": ..}`, with a `text_pair`, or `{"token_ids": [..]}`.
+        """An input as the HTTP API takes it, in the form of an object; see `api.INPUT_KINDS`.
 
         Args:
             fields: by name; values of any type.
@@ -58,17 +60,17 @@ class Input:
                     param=f"{where}.{name[:MAX_FIELD_CHARACTERS]}",
                     allowed=INPUT_KINDS,
                 )
-        if ("token_ids" in fields) == ("text" in fields) or ("token_ids" in fields and "text_pair" in fields):
+        model = TokenInput if "token_ids" in fields else TextInput
+        if not fields.keys() <= model.model_fields.keys() or next(iter(model.model_fields)) not in fields:
             names = " and ".join(fields) or "no field"
             raise InvalidRequest(f"{where} has {names}, must be {INPUT_KINDS}", param=where, allowed=INPUT_KINDS)
         for name, value in fields.items():
-            kind, allowed = (list, "a list of whole numbers") if name == "token_ids" else (str, "a text")
+            kind, allowed = (list, "a list of whole numbers") if model is TokenInput else (str, "a text")
             if not isinstance(value, kind):
                 raise InvalidRequest(
                     f"{where}.{name} is {shown(value)}, must be {allowed}", param=f"{where}.{name}", allowed=allowed
                 )
-        first = "token_ids" if "token_ids" in fields else "text"
-        return cls(f"{where}.{first}", fields.get("text"), fields.get("text_pair"), fields.get("token_ids"))
+        return cls(f"{where}.{next(iter(model.model_fields))}", **fields)
 
     def encode(self, model: Model | TextEncoder, truncate: bool) -> Encoded:
         """Tokenizes it.
@@ -81,10 +83,10 @@ class Input:
             Token ids and type ids, int64 `[tokens]`.
 
         Raises:
-            InvalidRequest: empty, not valid Unicode, or an id outside the vocabulary.
+            InvalidRequest: empty, not valid Unicode, an id outside the vocabulary, or types that do not fit.
             InputTooLong: over the model's `max_tokens`, and `truncate` is off.
             EngineError: the tokenizer failed.
         """
         if self.token_ids is not None:
-            return model.from_ids(self.token_ids, param=self.param)
+            return model.from_ids(self.token_ids, self.token_type_ids, param=self.param)
         return model.encode(self.text or "", self.text_pair, truncate=truncate, param=self.param)

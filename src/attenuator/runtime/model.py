@@ -80,21 +80,24 @@ class Model:
         """
         return self._encoder.encode(text, text_pair, truncate=truncate, param=param)
 
-    def from_ids(self, token_ids: Sequence[int], *, param: str = "token_ids") -> Encoded:
-        """Takes token ids as given, special tokens included; type ids are 0.
+    def from_ids(
+        self, token_ids: Sequence[int], token_type_ids: Sequence[int] | None = None, *, param: str = "token_ids"
+    ) -> Encoded:
+        """Takes token ids and their types as given, special tokens included.
 
         Args:
             token_ids: 1 to `max_tokens` ids.
-            param: what error sentences call them.
+            token_type_ids: as many, from 0 to `Manifest.token_types` - 1; all 0 by default.
+            param: what error sentences call the ids; the types are named after it.
 
         Returns:
             Token ids and type ids, int64 `[tokens]`.
 
         Raises:
-            InvalidRequest: there are none, or one is not a whole number inside the vocabulary.
+            InvalidRequest: there are none, one is not a whole number inside the vocabulary, or the types do not fit.
             InputTooLong: over `max_tokens`.
         """
-        return self._encoder.from_ids(token_ids, param=param)
+        return self._encoder.from_ids(token_ids, token_type_ids, param=param)
 
     def run(self, rows: Sequence[Row], cancellation: sessions.Cancellation | None = None) -> list[RowResult]:
         """Runs rows as one packed batch; on the CPU each answer is, bit for bit, the one that the row gets alone.

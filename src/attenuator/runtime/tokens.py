@@ -27,7 +27,7 @@ class Encoded:
 
     Attributes:
         token_ids: int64 `[tokens]`, special tokens included.
-        type_ids: int64 `[tokens]`: 1 where the tokenizer marks the second text of a pair, else 0.
+        type_ids: int64 `[tokens]`: 1 where the tokenizer marks the second text of a pair, else 0; or as given.
         truncated: tokens that were cut off; a lower bound where the text was too long to be tokenized whole.
     """
 
@@ -48,6 +48,7 @@ class TextEncoder:
         folder: Path | None = None,
         truncation_side: Literal["left", "right"] = "right",
         split_special_tokens: bool = False,
+        token_types: int = 1,
     ) -> None:
         """Reads `tokenizer.json`.
 
@@ -58,6 +59,7 @@ class TextEncoder:
             folder: what error sentences call the bundle; the file's folder by default.
             truncation_side: where `encode` cuts a long text.
             split_special_tokens: whether special tokens written in a text are split like any other word.
+            token_types: token types that come with token ids are 0 to token_types - 1.
 
         Raises:
             BundleError: the file is not a tokenizer, or knows ids outside the model's vocabulary.
@@ -72,6 +74,7 @@ class TextEncoder:
         self._tokenizer.encode_special_tokens = split_special_tokens
         self.max_tokens = max_tokens
         self.vocab_size = vocab_size
+        self.token_types = token_types
         self.truncation_side = truncation_side
         before = self._tokenizer.pre_tokenizer
         self._splits_at = () if before is None else splits_at(json.loads(before.__getstate__()))
@@ -91,6 +94,7 @@ class TextEncoder:
             folder=folder,
             truncation_side=manifest.truncation_side,
             split_special_tokens=manifest.split_special_tokens,
+            token_types=manifest.token_types,
         )
 
     def content(self) -> dict[str, Any]:
@@ -122,26 +126,23 @@ class TextEncoder:
         ids, types = np.array(whole.ids, dtype=np.int64), np.array(whole.type_ids, dtype=np.int64)
         return Encoded(ids, types, count - len(ids))
 
-    def from_ids(self, token_ids: Sequence[int], *, param: str) -> Encoded:
+    def from_ids(self, token_ids: Sequence[int], token_type_ids: Sequence[int] | None = None, *, param: str) -> Encoded:
         """See `Model.from_ids`."""
-        allowed = f"whole numbers from 0 to {self.vocab_size - 1}"
         if not token_ids:
-            number_allowed = f"1 to {self.max_tokens} token ids"
-            raise InvalidRequest(f"{param} is empty, must have {number_allowed}", param=param, allowed=number_allowed)
+            allowed = f"1 to {self.max_tokens} token ids"
+            raise InvalidRequest(f"{param} is empty, must have {allowed}", param=param, allowed=allowed)
         if len(token_ids) > self.max_tokens:
             raise self._too_long(param, len(token_ids), hint="")
-        # One pass in C for what is nearly always right; the slow one only to name the culprit.
-        if set(map(type, token_ids)) != {int} or min(token_ids) < 0 or max(token_ids) >= self.vocab_size:
-            for index, value in enumerate(token_ids):
-                number = whole_number(value)
-                if number is None or not 0 <= number < self.vocab_size:
-                    raise InvalidRequest(
-                        f"{param}[{index}] is {shown(value)}, must be {allowed}",
-                        param=f"{param}[{index}]",
-                        allowed=allowed,
-                    )
-        ids = np.array(token_ids, dtype=np.int64)
-        return Encoded(ids, np.zeros_like(ids))
+        ids = whole_numbers(token_ids, self.vocab_size, param)
+        if token_type_ids is None:
+            return Encoded(ids, np.zeros_like(ids))
+        types_param = param.removesuffix("token_ids") + "token_type_ids"
+        if len(token_type_ids) != len(token_ids):
+            allowed = f"{len(token_ids)} token types, one for each token id"
+            raise InvalidRequest(
+                f"{types_param} has {len(token_type_ids)}, must have {allowed}", param=types_param, allowed=allowed
+            )
+        return Encoded(ids, whole_numbers(token_type_ids, self.token_types, types_param))
 
     def _too_long(self, param: str, count: int | None, hint: str = ", or set truncate") -> InputTooLong:
         size = f"more than {self.max_tokens}" if count is None else count
@@ -180,6 +181,26 @@ class TextEncoder:
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                 raise
             raise EngineError("the tokenizer failed on this text", detail=str(error)) from error
+
+
+def whole_numbers(values: Sequence[int], size: int, param: str) -> Ids:
+    """Numbers from 0 to size - 1 as int64.
+
+    Raises:
+        InvalidRequest: names the first value that is not one.
+    """
+    # One pass in C for what is nearly always right; the slow one only to name the culprit.
+    if set(map(type, values)) != {int} or min(values) < 0 or max(values) >= size:
+        allowed = f"whole numbers from 0 to {size - 1}" if size > 1 else "0: this model has no token types"
+        for index, value in enumerate(values):
+            number = whole_number(value)
+            if number is None or not 0 <= number < size:
+                raise InvalidRequest(
+                    f"{param}[{index}] is {shown(value)}, must be {allowed}",
+                    param=f"{param}[{index}]",
+                    allowed=allowed,
+                )
+    return np.array(values, dtype=np.int64)
 
 
 def cut(first: Encoding, second: Encoding | None, room: int, side: Literal["left", "right"] = "right") -> None:
