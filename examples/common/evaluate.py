@@ -26,6 +26,7 @@ from sklearn.metrics import average_precision_score
 from tqdm import tqdm
 
 from attenuator.runtime import Encoded, Model, Row, load
+from attenuator.runtime.scores import agrees, sigmoid
 from common.baseline import baseline_scores
 from common.text import TASKS, Document, Task, target_matrix
 
@@ -101,8 +102,14 @@ def decisions(model: Model, logits: Floats) -> NDArray[np.bool_]:
     if model.manifest.task == "single_label":
         best: NDArray[np.bool_] = np.eye(logits.shape[1], dtype=bool)[logits.argmax(1)]
         return best
-    chosen: NDArray[np.bool_] = 1 / (1 + np.exp(-logits)) >= np.array(model.manifest.thresholds)
+    chosen: NDArray[np.bool_] = sigmoid(logits) >= np.array(model.manifest.thresholds)
     return chosen
+
+
+def agreement(model: Model, logits: Floats, exact: Floats) -> float:
+    """Share of the documents whose answers agree, as export counts them; both `[documents, labels]`."""
+    manifest = model.manifest
+    return float(agrees(logits, exact, task=manifest.task, thresholds=manifest.thresholds).mean())
 
 
 def main() -> None:
@@ -171,16 +178,15 @@ def described(knobs: dict[str, float | int]) -> str:
 def table(model: Model, task: Task, documents: list[Document], sweep: Sweep, seeds: int) -> None:
     """Print one row a knob value: quality, agreement with the exact value, value FLOPs, time a document."""
     texts = encoded(model, documents)
-    reference: NDArray[np.bool_] | None = None
+    exact: Floats | None = None
     print(f"| knob | {measure_of(task)} | agreement | per label | value FLOPs | ms a document |")
     print("|---|---|---|---|---|---|")
     for knobs in settings(model, sweep, exact_first=True):
         # No seed changes the exact value, which comes first.
-        runs = [run(model, texts, knobs, seed) for seed in range(seeds if reference is not None else 1)]
-        chosen = [decisions(model, one.logits) for one in runs]
-        reference = chosen[0] if reference is None else reference
-        whole = np.mean([(one == reference).all(1).mean() for one in chosen])
-        single = np.mean([(one == reference).mean() for one in chosen])
+        runs = [run(model, texts, knobs, seed) for seed in range(seeds if exact is not None else 1)]
+        exact = runs[0].logits if exact is None else exact
+        whole = np.mean([agreement(model, one.logits, exact) for one in runs])
+        single = np.mean([(decisions(model, one.logits) == decisions(model, exact)).mean() for one in runs])
         figure = np.mean([quality(task, documents, one.logits) for one in runs])
         flops = np.mean([one.value_flops for one in runs])
         duration = 1000 * np.mean([one.seconds for one in runs]) / len(documents)
@@ -198,11 +204,11 @@ def compare(model: Model, other: Model, task: Task, documents: list[Document], s
     for knobs in settings(model, sweep, exact_first=False):
         drawn = range(1 if knobs == model.knobs.exact() else seeds)
         pairs = [(run(model, texts, knobs, seed).logits, run(other, texts, knobs, seed).logits) for seed in drawn]
-        same = [decisions(model, ours) == decisions(other, theirs) for ours, theirs in pairs]
+        single = np.mean([(decisions(model, ours) == decisions(other, theirs)).mean() for ours, theirs in pairs])
         figures = [np.mean([quality(task, documents, logits) for logits in side]) for side in zip(*pairs, strict=True)]
-        agreement, single = np.mean([one.all(1).mean() for one in same]), np.mean([one.mean() for one in same])
+        whole = np.mean([agreement(model, ours, theirs) for ours, theirs in pairs])
         largest = max(float(np.abs(ours - theirs).max()) for ours, theirs in pairs)
-        cells = f"{figures[0]:.4f} | {figures[1]:.4f} | {agreement:.4f} | {single:.4f} | {largest:.2g}"
+        cells = f"{figures[0]:.4f} | {figures[1]:.4f} | {whole:.4f} | {single:.4f} | {largest:.2g}"
         print(f"| {described(knobs)} | {cells} |", flush=True)
 
 
