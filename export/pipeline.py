@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import shutil
@@ -323,12 +324,11 @@ def knobs(operator: Operator, suggested: Mapping[str, float], requested: Mapping
         suggested: the checkpoint's own defaults by knob, clipped to the bounds here; other operators' are ignored.
         requested: the caller's defaults by knob, checked.
     """
-    rows = []
-    for knob in operator.knobs:
-        value = {knob.name: knob.default, **suggested, **requested}[knob.name]
-        row = {item: getattr(knob, item) for item in BundleKnob.model_fields}
-        rows.append(BundleKnob(**row | {"default": min(max(value, knob.low), knob.high)}))
-    return rows
+    defaults = {knob.name: knob.default for knob in operator.knobs} | {**suggested} | {**requested}
+    rows = [
+        dataclasses.replace(knob, default=min(max(defaults[knob.name], knob.low), knob.high)) for knob in operator.knobs
+    ]
+    return [BundleKnob.model_validate(row, from_attributes=True) for row in rows]
 
 
 def tool_versions() -> dict[str, str]:

@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from attenuator.__main__ import COMMANDS
-from attenuator.commandline import COMMAND_SETTINGS, OTHER_VARIABLES, command_variables, unknown_variable
+from attenuator.commandline import (
+    COMMAND_SETTINGS,
+    OTHER_VARIABLES,
+    CommandSettings,
+    command_variables,
+    parse,
+    unknown_variable,
+)
 from attenuator.commands.inspect import InspectSettings
 from attenuator.ops import KNOBS
 from attenuator.serve.settings import ServeSettings
@@ -57,6 +64,28 @@ def test_every_command_has_settings_and_every_setting_is_read() -> None:
         fields = getattr(importlib.import_module(module), name).model_fields.keys() - KNOBS.keys()
         unread += [f"{path}: {field}" for field in fields if not re.search(rf"settings\.{field}\b", source)]
     assert unread == []
+
+
+class FlagsAlone(CommandSettings):
+    """Measures."""
+
+    rounds: int = 3
+    """How often."""
+
+
+def flags_alone(*arguments: str) -> tuple[FlagsAlone, list[str]]:
+    return parse(FlagsAlone, "measure", arguments, None, usage="[options]", examples="  none")
+
+
+def test_a_command_may_take_flags_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert flags_alone() == (FlagsAlone(rounds=3), [])
+    assert flags_alone("--rounds", "5") == (FlagsAlone(rounds=5), [])
+    with pytest.raises(SystemExit, match="0"):
+        flags_alone("--help")
+    assert "positional" not in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="2"):
+        flags_alone("bundle")
+    assert capsys.readouterr().err.startswith("attenuator measure: unrecognized arguments: bundle")
 
 
 def test_variables_that_kubernetes_sets_for_a_service_of_this_name_are_known() -> None:

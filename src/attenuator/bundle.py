@@ -55,7 +55,11 @@ class Attention(Record):
 
 
 class BundleKnob(Record):
-    """A knob as this bundle offers it: bounds may be narrower than the operator's."""
+    """A knob as this bundle offers it: an operator's `Knob` without its source; bounds may be narrower.
+
+    Made from one by `BundleKnob.model_validate(knob, from_attributes=True)`. Its fields are listed here all the same,
+    since a bundle of today must be readable when an operator's knob has other fields.
+    """
 
     name: str
     dtype: Literal["int32", "float"]

@@ -156,7 +156,13 @@ def _close_names(name: str, known: Iterable[str]) -> list[str]:
 
 
 def parse(
-    settings: type[S], command: str, arguments: Sequence[str], positionals: Positionals, *, usage: str, examples: str
+    settings: type[S],
+    command: str,
+    arguments: Sequence[str],
+    positionals: Positionals | None,
+    *,
+    usage: str,
+    examples: str,
 ) -> tuple[S, list[str]]:
     """Reads a command's arguments and environment.
 
@@ -164,12 +170,12 @@ def parse(
         settings: the command's settings; their docstring opens the help.
         command: its name after `attenuator`.
         arguments: what follows the name.
-        positionals: its positional arguments.
+        positionals: its positional arguments; None where it takes flags alone.
         usage: the command line in short.
         examples: closes the help.
 
     Returns:
-        The settings and the positional arguments.
+        The settings and the positional arguments, none where the command takes none.
 
     Raises:
         SystemExit: 0 after `--help`; 2 after one sentence on stderr where an argument or a variable is wrong.
@@ -182,12 +188,12 @@ def parse(
         formatter_class=HelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("positionals", nargs=positionals.nargs, metavar=positionals.metavar, help=positionals.help)
+    if positionals is not None:
+        parser.add_argument("positionals", nargs=positionals.nargs, metavar=positionals.metavar, help=positionals.help)
     source: CliSettingsSource[argparse.ArgumentParser] = CliSettingsSource(settings, root_parser=parser)
     # A flag between two positional arguments would otherwise end their list.
     parsed = parser.parse_intermixed_args(list(arguments))
-    values = list(parsed.positionals)
-    del parsed.positionals
+    values = list(vars(parsed).pop("positionals", []))  # the rest are settings
     unknown = unknown_variable(settings, os.environ)
     if unknown:
         fail(command, unknown)

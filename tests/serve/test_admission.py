@@ -71,10 +71,7 @@ SELECTION = NodeShape("kept_lengths", 0, 0, 0, 0, {"exponent": 1.0}, 1)
 TWO_KNOBS = CostModel(
     Work([Stage(operators=[MCA], token_macs=130_000), Stage(SELECTION, operators=[MCA], token_macs=130_000)])
 )
-ROWS = [
-    BundleKnob(**{field: getattr(KNOBS[name], field) for field in BundleKnob.model_fields})
-    for name in ("alpha", "keep")
-]
+ROWS = [BundleKnob.model_validate(KNOBS[name], from_attributes=True) for name in ("alpha", "keep")]
 DEAR: dict[str, KnobValue] = {"alpha": 0.1, "keep": 1.0}
 
 

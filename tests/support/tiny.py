@@ -161,10 +161,7 @@ def write(
     onnx.save(graph, folder / bundle.MODEL)
     tokenizer().save(str(folder / bundle.TOKENIZER))
     operator = next(operator for operator in ops.OPERATORS if operator.key == kind)
-    rows = [
-        bundle.BundleKnob(**{field: getattr(knob, field) for field in bundle.BundleKnob.model_fields})
-        for knob in operator.knobs
-    ]
+    rows = [bundle.BundleKnob.model_validate(knob, from_attributes=True) for knob in operator.knobs]
     manifest = bundle.Manifest.model_construct(
         format_version=bundle.FORMAT_VERSION,
         name=name or folder.name,

@@ -63,7 +63,7 @@ def write(folder: Path, later: bool = True) -> Path:
     inputs = [entry.name for entry in model.graph.input]
     operators = [operator for operator in ops.OPERATORS if operator.key in ("two_knobs", "yoso")]
     rows = [
-        BundleKnob(**{field: getattr(knob, field) for field in BundleKnob.model_fields})
+        BundleKnob.model_validate(knob, from_attributes=True)
         for operator in reversed(operators)
         for knob in operator.knobs
         if knob.name in inputs
