@@ -9,8 +9,9 @@ namespace {
 
 const OrtApi& Api() { return Ort::GetApi(); }
 
-// ONNX Runtime has no question "is the attribute there": a failed read is taken as absent, a
-// present attribute of the wrong type is refused when the model is loaded.
+// Whether a read failed because there is nothing to read. ONNX Runtime's API cannot ask whether an
+// attribute exists, so a failed read counts as absent; one of the wrong type never gets here, since
+// ONNX Runtime refuses it when the model is loaded.
 bool Absent(OrtStatus* status) {
   if (status == nullptr) return false;
   Api().ReleaseStatus(status);
@@ -97,14 +98,14 @@ OrtStatusPtr InferShapes(const OutputSpec* outputs, std::size_t num_outputs,
                          OrtShapeInferContext* context) noexcept {
   return Guard([&] {
     ONNXTensorElementDataType data = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
-    OrtTensorTypeAndShapeInfo* first = nullptr;  // borrowed, as are all infos of inputs
+    OrtTensorTypeAndShapeInfo* first = nullptr;  // not owned, like every input's info
     if (!Absent(Api().ShapeInferContext_GetInputTypeShape(context, 0, &first)) &&
         first != nullptr) {
       Ort::ThrowOnError(Api().GetTensorElementType(first, &data));
     }
-    // An axis of -1 without a name is taken as the size -1 and folded into constants; a name shared
-    // by two axes says that they are equal. So an unknown axis gets a name of its own, and all
-    // axes that are the last value of one input share one.
+    // ONNX Runtime takes an axis of -1 without a name for a size of -1 and folds it into constants,
+    // and takes two axes of one name for equal. So every unknown axis gets a new name; only axes
+    // that are the last value of the same input share one.
     static std::atomic<unsigned> unknown{0};
     const auto new_symbol = [] { return "attenuator_unknown_" + std::to_string(unknown++); };
     std::map<int, std::string> last_values;
@@ -120,7 +121,7 @@ OrtStatusPtr InferShapes(const OutputSpec* outputs, std::size_t num_outputs,
           symbols[axis] = symbol;
           continue;
         }
-        OrtTensorTypeAndShapeInfo* info = nullptr;  // releasing it would be a double free
+        OrtTensorTypeAndShapeInfo* info = nullptr;  // not owned: releasing it would free it twice
         if (rule.input < 0 ||
             Absent(Api().ShapeInferContext_GetInputTypeShape(
                 context, static_cast<std::size_t>(rule.input), &info)) ||

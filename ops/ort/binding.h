@@ -2,14 +2,15 @@
 // attributes. What differs between devices is in cpu.h and cuda.h.
 //
 // Facts that shape this file (onnxruntime 1.31, API 21):
-// * Only CustomOpBase<..., WithStatus = true> keeps the error code: a thrown exception would
-//   degrade to RUNTIME_EXCEPTION, a returned OrtStatus arrives in Python as InvalidArgument.
-// * InferOutputShapeFn is called without a try block, so nothing here may throw across it; the C++
-//   wrapper of this API level writes -2 for symbolic axes, which newer runtimes reject, so shapes
-//   are set through the C API.
-// * One name may have kernels for several devices and element types: inputs and outputs must agree
-//   in number and in being optional, ONNX Runtime picks by provider and types. Kernels of providers
-//   that it was built without are ignored.
+// * Only CustomOpBase<..., WithStatus = true> keeps the error code: a returned OrtStatus arrives in
+//   Python as InvalidArgument, a thrown exception as RUNTIME_EXCEPTION.
+// * ONNX Runtime calls InferOutputShapeFn without a try block, so no exception may leave it. The
+// C++
+//   wrapper of this API level writes -2 for symbolic axes, which newer versions reject: shapes are
+//   set through the C API.
+// * One operator may have kernels for several devices and element types; ONNX Runtime picks one by
+//   provider and types. All must have the same inputs and outputs, optional ones included. Kernels
+//   of a provider that it was built without are ignored.
 // * A kernel object is shared by concurrent runs of its session: it is immutable after
 //   construction.
 #pragma once
@@ -54,7 +55,8 @@ OrtStatusPtr Guard(const Body& body) noexcept {
 TensorView ViewOf(const char* op, const InputSpec& input, const void* data,
                   const std::vector<std::int64_t>& shape);
 
-// Reads attributes of one node and, where `inputs` is given, its constant inputs in host memory.
+// Reads the attributes of one node and, unless `inputs` is null, its constant inputs in host
+// memory.
 class OrtNodeReader final : public NodeReader {
  public:
   OrtNodeReader(const char* op, const OrtKernelInfo* info, const InputSpec* inputs)

@@ -10,7 +10,7 @@ const OrtApi& Api() { return Ort::GetApi(); }
 OrtDeviceContext::OrtDeviceContext(const char* op, OrtKernelContext* context,
                                    const InputSpec* inputs, std::size_t num_inputs)
     : op_(op), context_(context), tensors_(op, context, inputs, num_inputs) {
-  const OrtValue* first = nullptr;  // NodeTensors has seen that it is there
+  const OrtValue* first = nullptr;  // NodeTensors has checked that it exists
   Ort::ThrowOnError(Api().KernelContext_GetInput(context, 0, &first));
   Ort::ThrowOnError(Api().GetTensorMemoryInfo(first, &memory_));
 }

@@ -1,5 +1,5 @@
-// Kernels for ONNX Runtime's CUDAExecutionProvider: one set for each element type of the data.
-// Includes no CUDA header: a stream is a pointer, kernels are launched in ops/<operator>.
+// Kernels for ONNX Runtime's CUDAExecutionProvider, one for each element type of the data tensors.
+// Includes no CUDA header: a stream is a plain pointer here, and launches are in ops/<operator>.
 #pragma once
 
 #include "ops/common/cuda/context.h"
@@ -9,11 +9,12 @@ namespace attenuator::ort {
 
 // One run of a node on the session's device, which ONNX Runtime has made the thread's current one.
 //
-// Scratch memory is the arena's of the device on which the first input lies. It is allocated for
-// the run's stream and given back when the run has queued its work: the arena remembers the stream
-// and lends the memory to no other one before both have met. Memory from the allocator itself has
-// no stream and would be lent at once, to a concurrent run too; hence
-// KernelContext_GetScratchBuffer, whose memory the caller releases through the allocator.
+// Scratch memory comes from the arena of the device on which the first input lies. It is allocated
+// for the run's stream and freed once the run has queued its work, while the device may still use
+// it. That is safe because the arena remembers the stream: it gives the memory to another stream
+// only after the two have been synchronised. Memory from OrtAllocator::Alloc has no stream and
+// could go to a concurrent run at once. Hence KernelContext_GetScratchBuffer, whose memory the
+// caller frees through the allocator.
 class OrtDeviceContext final : public cuda::DeviceContext {
  public:
   OrtDeviceContext(const char* op, OrtKernelContext* context, const InputSpec* inputs,
@@ -33,8 +34,8 @@ class OrtDeviceContext final : public cuda::DeviceContext {
   const char* op_;
   OrtKernelContext* context_;
   NodeTensors tensors_;
-  const OrtMemoryInfo* memory_ = nullptr;  // borrowed
-  OrtAllocator* allocator_ = nullptr;      // made with the first scratch memory
+  const OrtMemoryInfo* memory_ = nullptr;  // not owned
+  OrtAllocator* allocator_ = nullptr;      // null before the first scratch memory
   std::vector<void*> scratch_;
 };
 

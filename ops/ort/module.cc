@@ -9,7 +9,7 @@
 
 namespace {
 
-// ONNX Runtime keeps pointers to it for as long as any session lives, hence static.
+// Static, since ONNX Runtime keeps a pointer to the operator for as long as any session lives.
 template <class Operator>
 void Add(const OrtApi& api, OrtCustomOpDomain* domain) {
   static const Operator op;

@@ -1,21 +1,21 @@
-// What .cu files are written in: the part of CUDA that they use, by names that exist
-// twice.
+// The part of CUDA that .cu files use, under names that have two implementations.
 //
-// nvcc compiles a kernel for the devices. A C++ compiler compiles the same file for the host
-// (ATTENUATOR_CUDA_ON_HOST, on_host.h): every CUDA thread becomes a fiber, barriers and warp
-// collectives switch between them. That is a test device: it proves index and integer arithmetic on
-// machines without a GPU, it says nothing of speed, and it cannot show a race that only real
-// concurrency has (it can run a block's threads in several orders, which shows missing barriers).
+// nvcc compiles a kernel for GPUs. A C++ compiler compiles the same file for the host
+// (ATTENUATOR_CUDA_ON_HOST, on_host.h), where every CUDA thread is a fiber, and barriers and warp
+// collectives switch between fibers. That is a test device: it checks a kernel's arithmetic on
+// machines without a GPU. It says nothing of speed and shows no race that needs real concurrency,
+// but it can run a block's threads in several orders, which shows missing barriers.
 //
-// So that both can read a kernel, it keeps to these rules:
+// A kernel that both compilers accept keeps to these rules:
 // * Shared memory is dynamic and taken once, SharedMemory<T>(); no __shared__ variables.
-// * Warp collectives name all 32 lanes, blocks are whole warps: 0xFFFFFFFF is the only mask.
+// * Blocks are whole warps and warp collectives have all 32 lanes: kFullMask is the only mask.
 // * Tensor cores, asynchronous copies and matrix loads go through the functions below, never
-// through inline PTX.
-// * A kernel's body calls its stages: functions __device__ __forceinline__ named in the file's
-// prose, which take registers by reference. They cost no call.
+//   through inline PTX.
+// * A kernel's body calls its stages, which the file's prose names: __device__ __forceinline__
+//   functions that take registers by reference, so that a stage costs no call.
 // * Kernels are launched by Launch(), which checks every launch. Parameters are passed by value.
-// * Code that must round alike on CPU and GPU says so: __fmul_rn, __fdiv_rn, __float2int_rn.
+// * Arithmetic that must round the same on CPU and GPU is written with __fmul_rn, __fdiv_rn,
+//   __float2int_rn, which the compiler may not fuse.
 #pragma once
 
 #include <cstdint>
@@ -76,15 +76,15 @@ __device__ inline void CopyAsync16(void* shared, const void* global, bool valid 
                "r"(valid ? 16 : 0));
 }
 __device__ inline void CopyCommit() { asm volatile("cp.async.commit_group;\n"); }
-// Until at most kPending of the calling thread's newest groups are under way.
+// Waits until at most kPending of the calling thread's newest groups are still under way.
 template <int kPending>
 __device__ inline void CopyWait() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending));
 }
 
-// Four 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8 and
-// gets, of matrix i in out[i], elements 2 (l % 4) and 2 (l % 4) + 1 of row l / 4 - or, transposed,
-// of column l / 4.
+// Loads four 8x8 matrices of 16-bit elements. Lane l passes the address of row l % 8 of matrix
+// l / 8. It receives in out[i] two elements of matrix i: 2 (l % 4) and 2 (l % 4) + 1 of row l / 4,
+// or, transposed, of column l / 4.
 __device__ inline void LoadMatrices(std::uint32_t (&out)[4], const void* shared_row) {
   const unsigned row = static_cast<unsigned>(__cvta_generic_to_shared(shared_row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
@@ -157,7 +157,7 @@ inline DeviceLimits Limits() {
   return limits;
 }
 
-// Queues a kernel; a grid without blocks is nothing to do. `what` names operator and kernel in
+// Queues a kernel; a grid without blocks queues nothing. `what` names operator and kernel in
 // errors.
 template <class... Parameters, class... Arguments>
 void Launch(const char* what, void (*kernel)(Parameters...), dim3 grid, unsigned threads,
@@ -172,8 +172,8 @@ void Launch(const char* what, void (*kernel)(Parameters...), dim3 grid, unsigned
         "would repeat the cu_seqlens and knobs of its capture");
   }
   if (shared_bytes > 48 * 1024) {
-    // More than 48 KiB must be allowed first. The limit belongs to the kernel, not to the launch:
-    // it is always set to the most there is, so that a concurrent run does not lower it.
+    // CUDA wants more than 48 KiB to be allowed first. The limit belongs to the kernel, not to the
+    // launch: it is always set to the device's largest, so that a concurrent run cannot lower it.
     Check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                Limits().shared_bytes),
           what);
@@ -203,7 +203,7 @@ __device__ inline std::uint32_t Pack(float first, float second) {
   return word;
 }
 
-// Sum, and largest, over the lanes of a warp, the same in every lane.
+// The sum and the largest of the lanes' values, the same bits in every lane.
 __device__ inline float WarpSum(float x) {
   for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) x += __shfl_xor_sync(kFullMask, x, lanes);
   return x;

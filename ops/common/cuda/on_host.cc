@@ -13,9 +13,10 @@
 #include <utility>
 #include <vector>
 
-// Keeps the stack pointer of the running fiber in *from and goes on where `to` was kept. What the
-// calling convention lets a callee change need not be kept, signal masks are the same everywhere:
-// swapcontext would spend most of a kernel's time in two system calls a switch.
+// Switches fibers: saves the running fiber's registers on its stack and its stack pointer in *from,
+// then restores those of the fiber whose stack pointer is `to`. Only the registers that a callee
+// must preserve are saved, and no signal mask: swapcontext saves that too, by a system call, which
+// would take most of a kernel's time.
 extern "C" void OnHostSwitch(void** from, void* to);
 asm(R"(
 .text
@@ -45,11 +46,11 @@ namespace on_host {
 namespace {
 
 constexpr std::size_t kStackBytes = 128 << 10;
-constexpr std::size_t kMostBytes = 64;  // of a value that lanes exchange
+constexpr std::size_t kMostBytes = 64;  // size of a value in a warp collective
 constexpr int kMaxThreads = 1024;
 constexpr std::size_t kSmallestShared = 99 * 1024;
 
-// Threads that meet: the last to arrive lets all go on.
+// A barrier of `expected` threads: the last to arrive releases all of them.
 struct Barrier {
   int expected = 0, arrived = 0;
   std::uint64_t generation = 0;
@@ -58,7 +59,7 @@ struct Barrier {
     arrived = 0;
     ++generation;
   }
-  // A thread that has ended is waited for no longer.
+  // The calling thread has ended: the others no longer wait for it.
   void Leave() {
     --expected;
     if (expected > 0 && arrived == expected) Release();
@@ -67,13 +68,14 @@ struct Barrier {
 
 struct Warp {
   Barrier barrier;
-  // Two generations: a lane may be one collective ahead of the slowest reader, never two.
+  // Two buffers, used in turns: a lane may have started the next collective while another still
+  // reads the values of this one, but not the one after.
   unsigned char values[2][32 * kMostBytes];
 };
 
 struct Copy {
   void* shared;
-  const void* global;  // null: zeros
+  const void* global;  // null: write zeros
 };
 
 struct Fiber {
@@ -100,7 +102,7 @@ thread_local Runner runner;
 
 void Yield() { OnHostSwitch(&runner.current->context, runner.scheduler); }
 
-// Counts the barrier's generations, so that the scheduler sees whether anything moved.
+// Yields until the barrier's generation changes, that is until all threads have arrived.
 void Wait(Barrier& barrier) {
   if (++barrier.arrived == barrier.expected) return barrier.Release();
   const std::uint64_t generation = barrier.generation;
@@ -109,6 +111,7 @@ void Wait(Barrier& barrier) {
 
 Warp& MyWarp() { return runner.warps[runner.current->place.thread.x / 32]; }
 
+// What a fiber runs.
 void Main() {
   try {
     (*runner.body)();
@@ -124,17 +127,18 @@ void Main() {
 std::vector<int> Order(int threads) {
   std::vector<int> order(threads);
   std::iota(order.begin(), order.end(), 0);
-  const char* wish = std::getenv("ATTENUATOR_ON_HOST_ORDER");
-  if (wish == nullptr || std::strcmp(wish, "forward") == 0) return order;
-  if (std::strcmp(wish, "backward") == 0) {
+  const char* requested = std::getenv("ATTENUATOR_ON_HOST_ORDER");
+  if (requested == nullptr || std::strcmp(requested, "forward") == 0) return order;
+  if (std::strcmp(requested, "backward") == 0) {
     std::reverse(order.begin(), order.end());
   } else {
-    std::mt19937 generator(static_cast<unsigned>(std::strtoul(wish, nullptr, 10)));
+    std::mt19937 generator(static_cast<unsigned>(std::strtoul(requested, nullptr, 10)));
     std::shuffle(order.begin(), order.end(), generator);
   }
   return order;
 }
 
+// A number that rises with every barrier that is passed and every thread that ends.
 std::uint64_t Progress(int ended) {
   std::uint64_t sum = runner.block.generation + static_cast<std::uint64_t>(ended);
   for (const Warp& warp : runner.warps) sum += warp.barrier.generation;
@@ -146,8 +150,8 @@ void Prepare(Fiber& fiber, const Place& place, int thread) {
   fiber.place.thread = dim3(static_cast<unsigned>(thread), 0, 0);
   fiber.ended = false;
   fiber.copies.assign(1, {});
-  // As if something had called Main (which never returns) and Main had called OnHostSwitch: six
-  // registers, Main's address, the address that Main would return to.
+  // The stack as OnHostSwitch leaves it: six saved registers, then the address to go on at, here
+  // Main's, then Main's own return address, which is never used since Main does not return.
   const auto top =
       reinterpret_cast<std::uintptr_t>(fiber.stack.get() + kStackBytes) & ~std::uintptr_t{15};
   void** frame = reinterpret_cast<void**>(top) - 8;
@@ -173,8 +177,9 @@ void RunBlock(const char* what, const Place& place, const std::vector<int>& orde
       ended += fiber.ended;
     }
     if (Progress(ended) == before) {
-      throw std::runtime_error(std::string(what) +
-                               ": some threads of a block wait for others that never come");
+      throw std::runtime_error(
+          std::string(what) +
+          ": some threads of a block wait at a barrier that the others never reach");
     }
   }
 }
@@ -189,7 +194,9 @@ void* SharedBytes() { return runner.shared_bytes; }
 const unsigned char* Collect(const void* value, std::size_t bytes) {
   Warp& warp = MyWarp();
   if (bytes > kMostBytes || warp.barrier.expected != 32) {
-    throw std::runtime_error("a warp collective needs all 32 lanes and at most 64 bytes of each");
+    throw std::runtime_error(
+        "a warp collective was called by part of a warp or with more than 64 bytes a lane, must be "
+        "called by all 32 lanes with at most 64 bytes each");
   }
   unsigned char* values = warp.values[warp.barrier.generation & 1];
   std::memcpy(values + static_cast<std::size_t>(Lane()) * bytes, value, bytes);
@@ -198,8 +205,8 @@ const unsigned char* Collect(const void* value, std::size_t bytes) {
 }
 
 std::size_t SharedLimit() {
-  const char* wish = std::getenv("ATTENUATOR_ON_HOST_SHARED");
-  return wish == nullptr ? kSmallestShared : std::strtoul(wish, nullptr, 10);
+  const char* requested = std::getenv("ATTENUATOR_ON_HOST_SHARED");
+  return requested == nullptr ? kSmallestShared : std::strtoul(requested, nullptr, 10);
 }
 
 namespace {
@@ -230,13 +237,18 @@ void FinishCopies(int pending) {
 
 void RunGrid(const char* what, const void* kernel, dim3 grid, unsigned threads,
              std::size_t shared_bytes, const std::function<void()>& body) {
-  const auto refuse = [&](const char* why) {
+  const auto refuse = [&](const std::string& why) {
     throw std::runtime_error(std::string(what) + ": " + why);
   };
   if (threads == 0 || threads > kMaxThreads || threads % 32 != 0)
-    refuse("blocks are 1 to 32 whole warps");
-  if (shared_bytes > SharedLimit()) refuse("more shared memory than a block of this device has");
-  if (grid.y > 65535 || grid.z > 65535) refuse("a grid has at most 65,535 blocks along y and z");
+    refuse("a block has " + std::to_string(threads) +
+           " threads, must have 1 to 32 whole warps of 32");
+  if (shared_bytes > SharedLimit())
+    refuse("a block asks for " + std::to_string(shared_bytes) +
+           " bytes of shared memory, may have " + std::to_string(SharedLimit()));
+  if (grid.y > 65535 || grid.z > 65535)
+    refuse("a grid has " + std::to_string(grid.y) + " x " + std::to_string(grid.z) +
+           " blocks along y and z, may have 65,535 along each");
   Record(kernel, threads, shared_bytes);
   while (runner.fibers.size() < threads) {
     runner.fibers.emplace_back().stack =
@@ -251,7 +263,7 @@ void RunGrid(const char* what, const void* kernel, dim3 grid, unsigned threads,
   for (unsigned z = 0; z < grid.z; ++z) {
     for (unsigned y = 0; y < grid.y; ++y) {
       for (unsigned x = 0; x < grid.x; ++x) {
-        // What the last block left must not pass for initialised.
+        // Shared memory starts uninitialised: a value from the block before must not look valid.
         std::memset(runner.shared_bytes, 0xCD, shared_bytes);
         RunBlock(what, {dim3(), dim3(x, y, z), dim3(threads, 1, 1), grid}, order);
       }
@@ -261,14 +273,17 @@ void RunGrid(const char* what, const void* kernel, dim3 grid, unsigned threads,
 
 namespace {
 
-// A GPU faults on such an address.
+// A GPU faults on an address that is not aligned.
 void RefuseMisaligned(const void* address) {
   if (reinterpret_cast<std::uintptr_t>(address) % 16 != 0) {
-    throw std::runtime_error("an address of a copy or a matrix load is not a multiple of 16 bytes");
+    throw std::runtime_error(
+        "an address of an asynchronous copy or a matrix load is not a multiple of 16 bytes, must "
+        "be one");
   }
 }
 
-// Both kinds of 8x8 loads: which element of which row a lane gets.
+// Four 8x8 loads. `pick` gives the row and column of the element that a lane gets, which differ
+// between the plain load and the transposed one.
 template <class Pick>
 void Load(std::uint32_t (&out)[4], const void* shared_row, const Pick& pick) {
   RefuseMisaligned(shared_row);
@@ -289,7 +304,7 @@ struct Operands {
   std::uint32_t a[4], b[2];
 };
 
-// c += a b, `kPer` elements to a register; `element` reads one of them.
+// c += a b. A register holds `kPer` elements, `element(register, e)` reads the e-th.
 template <int kPer, class Sum, class Element>
 void Multiply(Sum (&c)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2],
               const Element& element) {
@@ -338,7 +353,7 @@ Half FromFloat<Half>(float x) {
   std::frexp(magnitude, &exponent);  // magnitude = f 2^exponent, f in [1/2, 1)
   const int step = std::max(exponent - 11, -24);
   const auto units = static_cast<std::uint32_t>(std::nearbyint(std::ldexp(magnitude, -step)));
-  // A fraction that rounds up to 2^11 carries into the exponent by itself.
+  // Added, not or-ed: a fraction that rounds up to 2^11 carries into the exponent.
   const std::uint32_t biased =
       step == -24 ? units : (static_cast<std::uint32_t>(step + 24) << 10) + units;
   return {static_cast<std::uint16_t>(sign | biased)};

@@ -1,13 +1,13 @@
 // The part of CUDA that .cu files use, on the host: the test device `cuda_on_host`.
 //
-// device.h says what it is for and which rules kernels keep to. Every thread of a block is a fiber
-// with a stack of its own; blocks run one after another. A fiber runs until it waits at a barrier
-// or a warp collective, or ends. The order in which waiting fibers go on is that of
-// ATTENUATOR_ON_HOST_ORDER: `forward` (default), `backward` or a number that seeds a shuffle, so
-// that tests can look for a result that depends on it, that is for a missing barrier. A barrier
-// that some threads of a block never reach is an error here, where a GPU would hang.
+// device.h says what it is for and which rules kernels keep to. Blocks run one after another. Every
+// thread of a block is a fiber with a stack of its own, which runs until it ends or waits at a
+// barrier or a warp collective; then the next fiber runs. ATTENUATOR_ON_HOST_ORDER sets the order
+// of the fibers: `forward` (default), `backward`, or a number that seeds a shuffle. A result that
+// changes with the order shows a missing barrier: that is what the tests look for. A barrier that
+// only some threads of a block reach is reported as an error, where a GPU would hang.
 //
-// Names in the global namespace are CUDA's own, as kernels use them.
+// Names in the global namespace are CUDA's own, so that kernels need not be changed.
 #pragma once
 
 #include <algorithm>
@@ -66,21 +66,21 @@ struct Place {
 const Place& Here();
 
 void BlockBarrier();
-// Exchanges a value of each lane of a warp, all of one size of at most 64 bytes. Returns all 32 in
-// the order of the lanes, valid until the lane's next collective.
+// A warp collective: every lane gives a value of `bytes` bytes, at most 64. Returns the values of
+// all 32 lanes in their order, valid until the lane's next collective.
 const unsigned char* Collect(const void* value, std::size_t bytes);
 void WarpBarrier();
 void* SharedBytes();
 
-// Most dynamic shared memory of a block: ATTENUATOR_ON_HOST_SHARED, in bytes, or what the smallest
-// devices that are compiled for have (sm_86, sm_89, sm_120).
+// The most dynamic shared memory that a block may have, in bytes: ATTENUATOR_ON_HOST_SHARED, or by
+// default that of sm_86, sm_89 and sm_120, the least among the devices that are compiled for.
 std::size_t SharedLimit();
-// Carries out the running fiber's asynchronous copies, all but the newest `pending` groups.
+// Carries out the running fiber's asynchronous copies, except those of its newest `pending` groups.
 void FinishCopies(int pending);
 
-// Runs the blocks of a launch one after another. Adds a line to the file that the environment
-// variable ATTENUATOR_ON_HOST_LAUNCHES names, if it is set: the kernel's offset in the library,
-// threads, shared bytes, SharedLimit().
+// Runs the blocks of a launch one after another. Where the environment variable
+// ATTENUATOR_ON_HOST_LAUNCHES names a file, appends a line to it for scripts/cuda_launches.py: the
+// kernel's offset in the library, threads, shared bytes, SharedLimit().
 void RunGrid(const char* what, const void* kernel, dim3 grid, unsigned threads,
              std::size_t shared_bytes, const std::function<void()>& body);
 
@@ -135,7 +135,7 @@ inline unsigned __ballot_sync(unsigned, int predicate) {
   for (int lane = 0; lane < 32; ++lane) mask |= static_cast<unsigned>(all[lane]) << lane;
   return mask;
 }
-// The lanes that gave the same value.
+// A mask of the lanes that gave the same value as this one.
 template <class T>
 unsigned __match_any_sync(unsigned, T value) {
   T all[32];
@@ -193,7 +193,7 @@ inline int __ffs(int x) { return __builtin_ffs(x); }
 inline unsigned __umulhi(unsigned a, unsigned b) {
   return static_cast<unsigned>(static_cast<std::uint64_t>(a) * b >> 32);
 }
-// 0xFF in each byte that is equal.
+// Compares byte by byte: 0xFF where `a` and `b` are equal, 0 where not.
 inline unsigned __vcmpeq4(unsigned a, unsigned b) {
   unsigned mask = 0;
   for (int byte = 0; byte < 4; ++byte) {
@@ -238,7 +238,7 @@ T* SharedMemory() {
   return static_cast<T*>(on_host::SharedBytes());
 }
 
-// Carried out by CopyWait and not before, so that a missing wait is seen.
+// The copy happens in CopyWait and not before, so that a test sees a missing wait.
 void CopyAsync16(void* shared, const void* global, bool valid = true);
 void CopyCommit();
 template <int kPending>

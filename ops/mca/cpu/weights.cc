@@ -21,7 +21,7 @@ std::vector<double> RowSquares(const float* head, std::int64_t channels, std::in
   return squares;
 }
 
-// p of Poisson sampling; returns the smallest inverse.
+// Computes 1 / p of Poisson sampling; returns the smallest.
 float PoissonInverse(const std::vector<double>& squares, double total, float* inverse_p) {
   float smallest = std::numeric_limits<float>::infinity();
   for (std::size_t k = 0; k < squares.size(); ++k) {
@@ -32,8 +32,8 @@ float PoissonInverse(const std::vector<double>& squares, double total, float* in
   return smallest;
 }
 
-// p of sampling with replacement, cut to multiples of 1 / kDrawRange, so that an integer search
-// through the distribution function draws column k with exactly the probability it is weighted by.
+// p of sampling with replacement, cut to multiples of 1 / kDrawRange: a search among integers then
+// draws column k with exactly the probability that it is weighted by.
 void PaperInverse(const std::vector<double>& squares, double total, std::uint64_t* cdf,
                   float* inverse_p) {
   std::size_t last = 0;

@@ -1,5 +1,5 @@
-// W_v as the kernels want it, and what the estimators need to know about it: made once for each
-// node where the weight is a constant, else at each run.
+// W_v in the kernels' layout, and what the estimators need to know about it. Computed once per node
+// where the weight is a constant, else at every run.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ ATTENUATOR_HOST_DEVICE inline std::uint64_t DrawOf(const PhiloxWords& words, int
   return (high << 32 | low) >> (64 - kDrawBits);
 }
 
-// Entries of the guide table into a distribution function.
+// Entries of the table that tells where in a distribution function a search starts.
 inline constexpr std::int64_t kGuideSize = 1024;
 inline constexpr int kGuideShift = kDrawBits - 10;
 

@@ -1,20 +1,22 @@
-// McaAttention on CUDA: the values, by whatever the plan says of each token.
+// McaAttention on CUDA: the values of each token, sampled or exact as the plan says.
 //
-// Project: a block owns 48 tokens of a head, neighbours in the plan's order, that is eight groups
-// of six, and 64 columns of the value at a time. It lists the columns of `hidden` that its largest
-// r keeps (all of them where one of its tokens is exact) and multiplies those alone: the sampled
-// tokens' rows come into shared memory centred and weighted, with zeros where a token's own r keeps
-// less, in chunks of 32 columns of `hidden` beside the weight's. So a block reads what its first
-// group keeps; what `value_flops` counts, each group's own columns, is less than that by the spread
-// of r over eight groups. A thread has three tokens by four columns in registers. float32, a fixed
-// order of columns: a token's bits depend on its sequence alone.
+// Project: a block owns 48 tokens of a head that are neighbours in the plan's order, that is eight
+// groups of six, and computes 64 columns of the value at a time. It lists the columns of `hidden`
+// that the largest r among its tokens keeps (all columns where one of its tokens is exact) and
+// multiplies only those, 32 at a time: rows of sampled tokens come into shared memory centred and
+// weighted, with zeros in columns that the token's own r does not keep. So the whole block does the
+// work of its first group, the one with the largest r. `value_flops` counts each group's own
+// columns, which is less by the spread of r over the eight groups. A thread has three tokens by
+// four columns in registers. Sums are float32 over columns in a fixed order, so that a token's bits
+// depend on its sequence alone.
 //
-// Stages, for 64 columns of the value: StartSums; for a segment of columns of `hidden` ListColumns,
-// then LoadRows, LoadWeight and MultiplyChunk for each chunk of the list; StoreValues. CountColumns
-// once at the end.
+// Stages, for every 64 columns of the value: StartSums; for each segment of columns of `hidden`
+// ListColumns, then LoadRows, LoadWeight and MultiplyChunk for each chunk of the list; StoreValues.
+// At the end CountColumns, once.
 //
-// Paper: a warp a token; lanes draw 32 columns at once by binary search in the distribution
-// function, then own dimensions of the value. A list a token is slow, here as on the CPU.
+// Paper: one warp per token. Its lanes draw 32 columns at once by binary search in the distribution
+// function; then each lane computes some dimensions of the value. A column list of its own for
+// every token is slow, here as on the CPU.
 #include "ops/mca/cpu/kernel.h"
 #include "ops/mca/cuda/device.h"
 
@@ -25,9 +27,9 @@ using cuda::FromFloat;
 using cuda::ToFloat;
 
 constexpr int kTokens = 48, kGroups = kTokens / kSampleGroup;
-constexpr int kColumns = 64;    // of the value, at a time
-constexpr int kDepth = 32;      // columns of hidden, at a time
-constexpr int kSegment = 1024;  // columns of hidden, listed at a time
+constexpr int kColumns = 64;    // columns of the value computed at a time
+constexpr int kDepth = 32;      // columns of hidden multiplied at a time
+constexpr int kSegment = 1024;  // columns of hidden listed at a time
 constexpr int kTokenStride = kDepth + 1;
 
 struct ProjectShared {
@@ -39,8 +41,8 @@ struct ProjectShared {
   int r[kTokens];
 };
 
-// A block's tokens: `count` neighbours in the plan's order, the first `mine` of them approximated,
-// and what the columns of their head's rows are made of.
+// A block's tokens: `count` neighbours in the plan's order, of which the first `mine` are
+// approximated, and what their head's rows and columns are weighted by.
 template <class T>
 struct Tokens {
   int count, mine;
@@ -76,8 +78,9 @@ __device__ __forceinline__ void StartSums(const DeviceCall& call, const float* b
   }
 }
 
-// Lists the columns of [segment, end) that some token of the block needs, ascending; returns their
-// number. Where `counting`, adds to *kept of lane g what group g keeps, of those this warp sees.
+// Lists the columns of [segment, end) that some token of the block needs, ascending, and returns
+// their number. Where `counting`, lane g adds to its *kept how many of this warp's columns group g
+// keeps.
 template <class T>
 __device__ __forceinline__ int ListColumns(const Tokens<T>& tokens, int segment, int end,
                                            bool counting, ProjectShared& shared, int* kept) {
@@ -108,9 +111,9 @@ __device__ __forceinline__ int ListColumns(const Tokens<T>& tokens, int segment,
   return listed;
 }
 
-// The tokens' entries in `depth` listed columns from `chunk` on, weighted: an exact token's as they
-// are, a sampled one's centred and divided by their probability, 0 where its own r does not keep
-// the column. Zeros beyond.
+// Loads the tokens' entries in `depth` listed columns from `chunk` on, and zeros beyond. Entries of
+// an exact token are taken as they are; those of a sampled one are centred and divided by the
+// column's probability, or 0 where the token's own r does not keep the column.
 template <class T>
 __device__ __forceinline__ void LoadRows(const Tokens<T>& tokens, int channels, int chunk,
                                          int depth, ProjectShared& shared) {
@@ -134,7 +137,8 @@ __device__ __forceinline__ void LoadRows(const Tokens<T>& tokens, int channels, 
   }
 }
 
-// The weight's entries in the same columns of `hidden`, and value columns from `column` on.
+// Loads the weight's entries: rows are the same listed columns of `hidden`, columns are those of
+// the value from `column` on.
 template <class T>
 __device__ __forceinline__ void LoadWeight(const Tokens<T>& tokens, const DeviceCall& call,
                                            int chunk, int depth, int column,
@@ -244,7 +248,7 @@ __global__ __launch_bounds__(kThreads, 2) void Project(Items items, DeviceCall c
       const int listed = ListColumns(tokens, segment, end, column == 0, shared, &kept);
       for (int chunk = 0; chunk < listed; chunk += kDepth) {
         const int depth = min(kDepth, listed - chunk);
-        __syncthreads();  // the list is there, and the last chunk has been multiplied
+        __syncthreads();  // the list is complete, and the chunk before has been multiplied
         LoadRows(tokens, call.channels, chunk, depth, shared);
         LoadWeight(tokens, call, chunk, depth, column, shared);
         __syncthreads();
@@ -256,7 +260,7 @@ __global__ __launch_bounds__(kThreads, 2) void Project(Items items, DeviceCall c
   CountColumns(call, tokens.sampled, tokens.count, tokens.mine, kept, plan.columns + slot);
 }
 
-// Section 3.1 of the paper as written: r_j columns with replacement, each token its own.
+// Section 3.1 of the paper as written: every token draws its own r_j columns with replacement.
 template <class T>
 __global__ __launch_bounds__(kThreads, 4) void ProjectPaper(Items items, DeviceCall call,
                                                             DeviceWeights weights,

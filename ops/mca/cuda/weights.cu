@@ -1,14 +1,15 @@
-// McaAttention on CUDA: what the estimators need to know of the weight, found at every run, since a
-// weight may lie on the device where it cannot be read at session creation.
+// McaAttention on CUDA: what the estimators need to know about the weight. Computed at every run: a
+// weight may lie on the device, where it cannot be read when the session is created.
 //
 // Sums run in float64 and in the CPU's order (ops/mca/cpu/weights.cc), so that p, the distribution
-// function and norms are the CPU's bit for bit: one thread per row of a head for ||W_k||^2, and one
-// thread a head for the running sums over k, out of shared memory.
+// function and norms are the CPU's bit for bit. One thread per row of a head computes ||W_k||^2;
+// one thread per head adds them up over k, from shared memory.
 //
-// `deterministic` needs an upper bound of ||W_a||_2: the Gram matrix (a thread an entry),
-// Householder tridiagonalisation by one block per head, and a search on Sturm sequences as in
-// spectral.cc, with 256 candidates at a time in place of bisection: five rounds reach the slack of
-// 1e-10 of the trace that makes the result a bound by construction, as on the CPU.
+// `deterministic` needs an upper bound of ||W_a||_2. It takes the Gram matrix (one thread per
+// entry), a Householder tridiagonalisation (one block per head) and a search on Sturm sequences, as
+// in spectral.cc, but with 256 candidates at a time instead of bisection. Five rounds narrow the
+// bound to 1e-10 of the trace, the slack which is then added so that it surely is one, as on the
+// CPU.
 #include "ops/mca/cpu/weights.h"
 #include "ops/mca/cuda/device.h"
 
@@ -29,7 +30,7 @@ __global__ __launch_bounds__(kThreads) void RowSquares(DeviceCall call, double* 
   squares[static_cast<std::int64_t>(head) * call.channels + k] = sum;
 }
 
-// inverse_p, of `paper` the distribution function, and the norm of one head.
+// inverse_p and the norm of one head, and for `paper` its distribution function.
 __global__ __launch_bounds__(kThreads) void Probabilities(DeviceCall call, DeviceWeights weights) {
   double* sums = cuda::SharedMemory<double>();          // [kThreads]
   int* last = reinterpret_cast<int*>(sums + kThreads);  // [1]
@@ -38,7 +39,7 @@ __global__ __launch_bounds__(kThreads) void Probabilities(DeviceCall call, Devic
   double* prefix = weights.prefix + offset;
   float* inverse_p = weights.inverse_p + offset;
   if (t == 0) *last = 0;
-  double total = 0;  // of thread 0
+  double total = 0;  // used by thread 0
   for (int start = 0; start < call.channels; start += kThreads) {
     const int k = start + t;
     __syncthreads();
@@ -77,8 +78,8 @@ __global__ __launch_bounds__(kThreads) void Probabilities(DeviceCall call, Devic
   }
 }
 
-// inverse_p of Poisson sampling, from squares that are recomputed bit for bit; and whether W / p is
-// finite.
+// inverse_p of Poisson sampling, from the squared norms computed once more (the same bits), and
+// whether W / p is finite.
 template <class T>
 __global__ __launch_bounds__(kThreads) void ScaledWeights(DeviceCall call, DeviceWeights weights) {
   const int k = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
@@ -118,7 +119,7 @@ __global__ __launch_bounds__(kThreads) void Gram(DeviceCall call, double* gram) 
   gram[static_cast<std::int64_t>(head) * (size + 2) * size + entry] = sum;
 }
 
-// One block a head: see spectral.cc, whose steps these are.
+// One block per head, in the steps of spectral.cc.
 __global__ __launch_bounds__(kThreads) void Spectral(DeviceCall call, DeviceWeights weights) {
   double* u = cuda::SharedMemory<double>();  // [kHeadDimHigh]
   double* w = u + kHeadDimHigh;              // [kHeadDimHigh]
@@ -143,7 +144,7 @@ __global__ __launch_bounds__(kThreads) void Spectral(DeviceCall call, DeviceWeig
     const double target = first > 0 ? -norm : norm;
     const double element = t == k + 1 ? x - target : x;
     if (t < n) u[t] = element;
-    const double square = BlockSum(element * element, sums);  // and u is there
+    const double square = BlockSum(element * element, sums);  // also waits for u
     if (square == 0) continue;
     const double beta = 2 / square;
     double product = 0;
@@ -170,7 +171,7 @@ __global__ __launch_bounds__(kThreads) void Spectral(DeviceCall call, DeviceWeig
   double low = 0, high = trace + slack;
   for (int round = 0; round < 16 && high - low > slack; ++round) {
     const double width = (high - low) / kThreads, x = low + width * (t + 1);
-    bool above = true;  // no eigenvalue exceeds x: no pivot of T - x I is positive
+    bool above = true;  // x is above every eigenvalue: no pivot of T - x I is positive
     double pivot = diagonal[0] - x;
     for (int i = 0;; ++i) {
       if (pivot > 0) above = false;

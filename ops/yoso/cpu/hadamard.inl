@@ -1,19 +1,22 @@
-// The structured hash: H D3 H D2 U D1 in int32, sixteen rows side by side. H is the Walsh-Hadamard
-// transform; U is made like it, of steps (2a + b, a - 2b), so that a row with few nonzeros does not
-// keep few distinct values, which would bias its collisions. Included inside the anonymous
-// namespace of a kernel_*.cc file, after hash.inl.
+// The structured hash: H D3 H D2 U D1 in int32, for sixteen rows side by side. The D are diagonals
+// of random signs and H is the Walsh-Hadamard transform. U has the same structure with steps
+// (2a + b, a - 2b): under H alone a row with few nonzeros would take few distinct values, which
+// would bias its collisions. Included inside the anonymous namespace of a kernel_*.cc file, after
+// hash.inl.
 //
-// Interleaved layout: bit i of hash t is coordinate t mod d of block (t / d) * hash_bits + i, each
-// block with signs of its own, d = head_dim rounded up to a power of two. H stretches a row by
-// sqrt(d), U by sqrt(5)^log2(d) (625 at d = 256), so that values stay below 127 sqrt(d) d 625 <
-// 2^28.3 and four times as much fits int32. One-hot rows meet a coordinate of exactly 0 now and
-// then: the signs of the next two decide, since taking 0 as negative for query and key alike would
-// make them agree too often.
+// Interleaved layout: with d = head_dim rounded up to a power of two, bit i of hash t is coordinate
+// t mod d of block (t / d) * hash_bits + i, and each block has signs of its own.
+//
+// Range: H stretches a row by sqrt(d), U by sqrt(5)^log2(d), which is 625 at d = 256. So values
+// stay below 127 sqrt(d) d 625 < 2^28.3, and four times as much, as AddBits needs, fits int32.
+//
+// Ties: one-hot rows sometimes have a coordinate of exactly 0. The signs of the next two
+// coordinates then decide: if 0 always counted as negative, query and key would agree too often.
 
 using Coordinate = std::int32_t[kBlock];  // of sixteen rows
 
-// In place, over `size` (a power of two) coordinates. Not inlined, as Flip: GCC 12 then loses a
-// third.
+// In place, over `size` (a power of two) coordinates. Not inlined, like Flip: inlined, GCC 12's
+// code is a third slower.
 [[gnu::noinline]] void WalshHadamard(Coordinate* x, int size) {
   int half = 1;
   if (__builtin_ctz(static_cast<unsigned>(size)) % 2 == 1) {
@@ -45,7 +48,7 @@ using Coordinate = std::int32_t[kBlock];  // of sixteen rows
   }
 }
 
-// In place, as WalshHadamard, with other steps.
+// U, in place: the structure of WalshHadamard with steps (2a + b, a - 2b).
 [[gnu::noinline]] void Uneven(Coordinate* x, int size) {
   for (int half = 1; half < size; half *= 2) {
     for (int start = 0; start < size; start += 2 * half) {
@@ -59,7 +62,7 @@ using Coordinate = std::int32_t[kBlock];  // of sixteen rows
   }
 }
 
-// target = +-source, by bits [bit, bit + size) of `signs`; a set bit is a minus.
+// target = source with the signs of bits [bit, bit + size) of `signs`; a set bit is a minus.
 [[gnu::noinline]] void Flip(const Coordinate* source, int size, const std::uint32_t* signs, int bit,
                             Coordinate* target) {
   for (int i = 0; i < size; ++i, ++bit) {

@@ -20,7 +20,7 @@ constexpr std::uint16_t kThresholds[] = {
 #include "ops/yoso/gaussian_table.inc"
 };
 
-// p of the upper half's 15-bit magnitudes.
+// p by 15-bit magnitude, for half-words of the upper half.
 const std::array<std::uint8_t, 1 << 15>& Table() {
   static const auto table = [] {
     std::array<std::uint8_t, 1 << 15> values{};
@@ -34,7 +34,7 @@ const std::array<std::uint8_t, 1 << 15>& Table() {
   return table;
 }
 
-// The signs' bits in the order of the stream's words.
+// The signs, one bit each, in the order of the stream's words.
 Planes MakeSigns(const PlaneFamily& family, std::int32_t head, int num_hashes) {
   int size = kMinHadamardSize;
   while (size < family.head_dim) size *= 2;
@@ -66,7 +66,8 @@ Planes MakeGaussian(const PlaneFamily& family, std::int32_t head, int chunk, int
   return planes;
 }
 
-// Seed first: the entries of one request lie together. Head and chunk last.
+// Ordered by seed first, so that the entries of one request are neighbours, and by head and chunk
+// last.
 using CacheKey = std::tuple<std::int64_t, std::int32_t, std::int32_t, std::int32_t, bool,
                             std::int32_t, std::int32_t>;
 
@@ -84,7 +85,7 @@ class PlaneCache {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto entry = entries_.find(key);
     if (entry != entries_.end()) {
-      // Another thread made them at the same time, or these are more hashes of the same stream.
+      // Either another thread made them meanwhile, or these are more hashes of the same stream.
       if (entry->second.planes->num_hashes >= planes->num_hashes) return;
       Erase(entry);
     }
@@ -100,7 +101,9 @@ class PlaneCache {
     std::list<CacheKey>::iterator place;
   };
 
-  static std::int64_t Cost(const Planes& planes) { return planes.bytes + 256; }  // and its nodes
+  static std::int64_t Cost(const Planes& planes) {
+    return planes.bytes + 256;
+  }  // 256: its list and map nodes
 
   void Erase(std::map<CacheKey, Entry>::iterator entry) {
     bytes_ -= Cost(*entry->second.planes);
@@ -133,8 +136,8 @@ void GaussianPlanes(const PlaneFamily& family, std::int32_t head, std::int64_t f
     const std::int64_t low = std::max(begin, first), high = std::min(end, first + kHalfWords);
     for (std::int64_t i = low; i < high; ++i) {
       const std::uint32_t word = drawn[i - first];
-      // The lower half mirrors the upper one: p of w is -1 - p of 65,535 - w. Without a branch,
-      // which would be mispredicted every other time.
+      // The lower half mirrors the upper one: p of w is -1 - p of 65,535 - w. Computed without a
+      // branch, since a random one is mispredicted half the time.
       const std::uint32_t flip = (word >> 15) - 1;  // all ones in the lower half
       planes[i - begin] = static_cast<std::uint8_t>((128u + table[(word ^ flip) & 0x7FFFu]) ^ flip);
     }
@@ -147,8 +150,8 @@ std::shared_ptr<const Planes> GetPlanes(const PlaneFamily& family, std::int32_t 
   const CacheKey key{family.seed, family.layer, family.head_dim, family.hash_bits, family.hadamard,
                      head,        chunk};
   if (auto cached = cache.Find(key, num_hashes)) return cached;
-  // Made outside the lock, with a few hashes more than needed: a number of hashes that rises slowly
-  // then does not make them anew each time.
+  // Made outside the lock. A few hashes more than needed, so that requests whose number of hashes
+  // rises slowly do not make the planes anew each time.
   const auto planes = std::make_shared<const Planes>(
       family.hadamard
           ? MakeSigns(family, head, num_hashes)

@@ -1,5 +1,5 @@
-// Random hyperplanes from Philox, and the cache that keeps them: seeds come from callers, so the
-// cache holds the most recently used within a limit of bytes, one for the whole process.
+// Random hyperplanes from Philox, and the cache that keeps the most recently used of them, one for
+// the whole process. Seeds come from callers, so the cache has a limit in bytes.
 #pragma once
 
 #include <cstdint>
@@ -19,21 +19,21 @@ struct PlaneFamily {
   bool hadamard;
 };
 
-// What the kernels take as HashSpec::planes: for the first `num_hashes` hashes of a chunk of
-// kHashChunk (Gaussian), or the signs of the first `num_hashes` hashes of all (Hadamard).
+// What the kernels take as HashSpec::planes: the planes of the first `num_hashes` hashes of a chunk
+// of kHashChunk (Gaussian), or the signs of the first `num_hashes` of all hashes (Hadamard).
 struct Planes {
   int num_hashes = 0;
   std::int64_t bytes = 0;
   AlignedArray<std::uint8_t> data;
 };
 
-// int8 planes p + 128 of `num_planes` planes from plane `first_plane` on, [num_planes][head_dim];
-// plane (hash * hash_bits + bit), coordinate d is half-word plane * head_dim + d of the stream.
+// Writes `num_planes` planes from `first_plane` on as p + 128, [num_planes][head_dim]. Coordinate d
+// of plane hash * hash_bits + bit comes from half-word plane * head_dim + d of the stream.
 void GaussianPlanes(const PlaneFamily& family, std::int32_t head, std::int64_t first_plane,
                     int num_planes, std::uint8_t* planes);
 
-// At least `num_hashes` hashes of `chunk` of `head`, from the cache or made now. Thread-safe; the
-// result stays valid while held.
+// The planes of at least `num_hashes` hashes of a chunk of a head, from the cache or made now.
+// Thread-safe; what is returned stays valid while the caller holds it.
 std::shared_ptr<const Planes> GetPlanes(const PlaneFamily& family, std::int32_t head, int chunk,
                                         int num_hashes);
 

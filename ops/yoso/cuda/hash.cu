@@ -1,21 +1,21 @@
 // YosoAttention on CUDA: hash codes.
 //
 // Gaussian hashes: a block takes 64 rows by 32 hashes of one head. Each warp quantises 16 rows to
-// int8 in shared memory and multiplies them by 32 planes at a time, 16 x 32 signs of exact int32
-// sums. The two signs that a lane holds of a row and 8 planes move to their places in a word by two
-// shuffles; a word is 32 planes of a row, and 32 hashes are hash_bits whole words. Codes are cut
-// from the words and written along rows (table path) or along hashes (count path), both coalesced.
-// A plane is p + 1/2, so the sign is that of 2 sum p x + sum x.
+// int8 in shared memory and multiplies them by 32 planes at a time: 16 x 32 exact int32 sums, of
+// which the signs are kept. A product leaves each lane two signs of a row; two shuffles gather a
+// row's 32 signs into one word, and 32 hashes fill hash_bits whole words. Codes are cut from the
+// words and written along rows (table path) or along hashes (count path), both coalesced. A plane's
+// coordinates are p + 1/2, so the sign is that of 2 sum p x + sum x.
 //
 // Hadamard hashes: a block takes 64 rows and one part of `size` hashes. A lane holds up to 64
-// coordinates of a row in registers, all of them up to size 64, so that the transform needs no
-// shuffles there and one or two levels of them above; a warp is at one bit, so that signs are the
-// same for its lanes. Signs of coordinates become bit masks, on which the rule for ties
-// (hadamard.inl) is a few logical operations.
+// coordinates of a row in registers: up to size 64 the transform needs no shuffles, above it one or
+// two levels of them. All lanes of a warp work on the same bit of the code, so that they share the
+// random signs. Signs of coordinates become bit masks, on which the rule for ties (hadamard.inl)
+// takes a few logical operations.
 //
-// Model, a token (query and key), hash and head at head_dim 64, hash_bits 8: 2 x 512 multiply-adds
-// of int8, 16 sign extractions, 2 bytes of codes written; the planes' 512 bytes are shared by the
-// 64 rows of a block. Rows are read once for each 32 hashes.
+// Work per token (its query and its key), hash and head at head_dim 64, hash_bits 8: 2 x 512 int8
+// multiply-adds, 16 sign extractions, 2 bytes of codes written; the 64 rows of a block share the
+// planes' 512 bytes. Rows are read once for every 32 hashes.
 #include "ops/yoso/cuda/common.h"
 
 namespace attenuator::yoso {
@@ -24,7 +24,8 @@ namespace {
 constexpr int kHashThreads = 128;  // four warps of 16 rows
 constexpr int kWordPlanes = 32;
 constexpr int kMaxBits = 16;
-constexpr int kGapBytes = 16;  // between rows in shared memory: no two of eight share banks
+constexpr int kGapBytes =
+    16;  // between rows in shared memory, so that eight neighbouring rows lie in different banks
 
 // The rows that a block of a hash kernel owns.
 struct HashPlace {
@@ -58,8 +59,8 @@ __device__ inline HashPlace Locate(const Node& node, const Job& job, int local, 
   return place;
 }
 
-// Rows to int8, rint(x * (127 / max|x|)), zeros up to `padded` coordinates and kCudaRowTile rows;
-// the sum of each. A warp a row.
+// Quantises rows to int8, rint(x * (127 / max|x|)), with zeros up to `padded` coordinates and
+// kCudaRowTile rows, and sums each row. One warp per row.
 template <class T>
 __device__ inline void QuantiseRows(const Node& node, const HashPlace& place, int padded,
                                     signed char* data, int* sums) {
@@ -83,7 +84,7 @@ __device__ inline void QuantiseRows(const Node& node, const HashPlace& place, in
     for (int k = 0; k < 8; ++k) {
       const int d = lane + k * cuda::kWarp;
       if (d >= padded) break;
-      // Rows that are not finite give any codes: their sequence's output is NaN.
+      // The codes of a row that is not finite do not matter: its sequence's output is NaN.
       const float scaled = __fmul_rn(x[k], scale);
       const int rounded = fabsf(scaled) < 128.0f ? __float2int_rn(scaled) : 0;
       data[r * (padded + kGapBytes) + d] = static_cast<signed char>(rounded);
@@ -94,8 +95,8 @@ __device__ inline void QuantiseRows(const Node& node, const HashPlace& place, in
   }
 }
 
-// Writes the codes of hashes [first, first + count) of the place's rows, counted within the job:
-// cut(row, hash - first). By row, the hashes that pad a row get code 0.
+// Writes the codes cut(row, hash - first) of hashes [first, first + count), counted within the job,
+// for the place's rows. Where codes lie by row, the hashes that pad a row get code 0.
 template <class Cut>
 __device__ inline void WriteCodes(const Node& node, const Job& job, const HashPlace& place,
                                   int first, int count, bool by_row, const Cut& cut) {
@@ -135,7 +136,7 @@ __global__ void __launch_bounds__(kHashThreads) HashGaussian(Node node, Jobs job
   const int padded = PaddedDim(node.head_dim), pitch = padded + kGapBytes, steps = padded / 32;
   signed char* data = cuda::SharedMemory<signed char>();
   int* sums = reinterpret_cast<int*>(data + kCudaRowTile * pitch);
-  constexpr int kBitPitch = kMaxBits + 1;  // a word more than there is: a code is cut from two
+  constexpr int kBitPitch = kMaxBits + 1;  // one word more, since a code is cut from two words
   std::uint32_t* bits = reinterpret_cast<std::uint32_t*>(sums + kCudaRowTile);
   QuantiseRows<T>(node, place, padded, data, sums);
   __syncthreads();
@@ -146,7 +147,7 @@ __global__ void __launch_bounds__(kHashThreads) HashGaussian(Node node, Jobs job
   const int warp = threadIdx.x / cuda::kWarp, lane = threadIdx.x % cuda::kWarp;
   const int group = lane / 4, t = lane % 4;
   const int low = warp * 16 + group, high = low + 8;
-  // Of the chunk's first plane: 32 hashes are whole groups of 8 planes.
+  // The chunk's first group of 8 planes: 32 hashes are whole groups.
   const std::int64_t chunk =
       static_cast<std::int64_t>(first) * node.hash_bits / 8 * steps * cuda::kWarp;
   const uint2* planes =
@@ -195,8 +196,9 @@ __global__ void __launch_bounds__(kHashThreads) HashGaussian(Node node, Jobs job
 // Coordinates of a Hadamard block that one lane holds: up to 64, in registers.
 __host__ __device__ constexpr int LanesOf(int size) { return size <= 64 ? 1 : size / 64; }
 
-// Of coordinates lane + kLanes k of kLanes neighbouring lanes: the Walsh-Hadamard transform (weight
-// 1, steps a + b and a - b), or the uneven one (weight 2, 2a + b and a - 2b; hadamard.inl).
+// Transforms a row that kLanes neighbouring lanes hold, coordinate lane + kLanes k in x[k]: by
+// Walsh-Hadamard (weight 1, steps a + b and a - b), or unevenly (weight 2, steps 2a + b and a - 2b;
+// hadamard.inl).
 template <int kLanes, int kPer>
 __device__ inline void Transform(int (&x)[kPer], int lane, int weight) {
 #pragma unroll
@@ -221,7 +223,7 @@ __device__ inline void Transform(int (&x)[kPer], int lane, int weight) {
 
 using Mask = unsigned long long;  // bit k: coordinate lane + kLanes k
 
-// The same bits of the coordinates `ahead` (1 or 2) further on, cyclically.
+// Rotates the mask of a row: bit k becomes that of the coordinate `ahead` (1 or 2) further on.
 template <int kLanes, int kPer>
 __device__ inline Mask Ahead(Mask mask, int lane, int ahead) {
   const int target = lane + ahead;
@@ -237,7 +239,8 @@ __global__ void __launch_bounds__(kBlockThreads) HashHadamard(Node node, Jobs jo
   constexpr int kLanes = LanesOf(kSize), kPer = kSize / kLanes;
   constexpr int kPitch = kSize + kGapBytes;
   constexpr int kRowLanes = kCudaRowTile * kLanes;
-  constexpr int kGroups = kBlockThreads / kRowLanes;  // bits under way; one for all lanes of a warp
+  // Bits of the code computed at a time; all lanes of a warp have the same one.
+  constexpr int kGroups = kBlockThreads / kRowLanes;
   const Job job = jobs.items[FindItem(jobs, blockIdx.x)];
   const int first_part = job.first_hash / kSize;
   const int parts = Quotient(job.first_hash + job.num_hashes, kSize) - first_part;
@@ -278,7 +281,7 @@ __global__ void __launch_bounds__(kBlockThreads) HashHadamard(Node node, Jobs jo
       positive |= static_cast<Mask>(x[k] > 0) << k;
       negative |= static_cast<Mask>(x[k] < 0) << k;
     }
-    // A coordinate of 0 takes the sign of the next one, then of the one after.
+    // A coordinate of exactly 0 takes the sign of the next one, or else of the one after.
     const Mask next =
         Ahead<kLanes, kPer>(positive, lane, 1) |
         (~Ahead<kLanes, kPer>(negative, lane, 1) & Ahead<kLanes, kPer>(positive, lane, 2));

@@ -1,13 +1,14 @@
 // YosoAttention on CUDA: the scan for rows that are not finite, and planes.
 //
-// The scan reads query, key and value once and flags the sequences that hold infinity or NaN, so
-// that every kernel that writes knows it, whichever head it works on.
+// The scan reads query, key and value once and flags the sequences that hold an infinity or a NaN:
+// kernels that write output need to know it for the whole sequence, whichever head they work on.
 //
-// Planes are made once for each distinct (seed, head) of a wave, a thread a Philox block of 8
-// coordinates, p by binary search among the 127 thresholds of the inverse CDF. They are written in
-// the order in which tensor cores want them: for 8 planes and 32 coordinates the 256 bytes that the
-// 32 lanes of a warp read as one operand of m16n8k32. Coordinates beyond head_dim are not written:
-// they meet zeros. Signs of Hadamard hashes are the stream's words as they are.
+// Planes are made once for each distinct (seed, head) of a wave. One thread turns one Philox block
+// into 8 coordinates, each p by binary search among the 127 thresholds of the inverse CDF. Planes
+// are stored in the order in which tensor cores read them: 8 planes by 32 coordinates are the 256
+// bytes that the 32 lanes of a warp load as one operand of m16n8k32. Coordinates beyond head_dim
+// are not written, since rows are zero there. Signs of Hadamard hashes are the stream's words as
+// they are.
 #include "ops/yoso/cuda/common.h"
 
 namespace attenuator::yoso {
@@ -19,7 +20,7 @@ __constant__ std::uint16_t kThresholds[] = {
 constexpr int kNumThresholds = 127;
 static_assert(sizeof kThresholds == kNumThresholds * sizeof(std::uint16_t));
 
-constexpr int kSpanElements = 8192;  // of one block
+constexpr int kSpanElements = 8192;  // that one block scans
 
 template <class T>
 __global__ void Scan(Node node, Spans spans, int* broken) {
@@ -37,7 +38,8 @@ __global__ void Scan(Node node, Spans spans, int* broken) {
   if (largest >= 0x7F800000u) atomicMax(broken + span.sequence, 1);
 }
 
-// p of a half-word: the number of thresholds not above its magnitude, mirrored in the lower half.
+// p of a half-word: the number of thresholds that its magnitude reaches; the lower half of the
+// half-words mirrors the upper one.
 __device__ inline int PlaneValue(const std::uint16_t* thresholds, unsigned half) {
   const unsigned flip = (half >> 15) - 1;  // all ones in the lower half
   const unsigned magnitude = (half ^ flip) & 0x7FFFu;
@@ -82,7 +84,7 @@ __global__ void GaussianPlanes(Node node, PlaneJobs jobs) {
   }
 }
 
-// The stream's words as they are: bits of parts [0, parts of the last hash].
+// Writes the stream's words as they are, up to the part that the last hash needs.
 __global__ void HadamardSigns(Node node, PlaneJobs jobs, int size) {
   const PlaneJob job = jobs.items[FindItem(jobs, blockIdx.x)];
   const int groups =
@@ -123,7 +125,7 @@ std::int64_t PlaneBytes(const Node& node, int first_hash, int num_hashes) {
                size / 8 +
            16;
   }
-  // Whole chunks: the last word of a chunk reads 32 planes.
+  // Rounded up to whole chunks, since the last word of a chunk reads 32 planes.
   return static_cast<std::int64_t>(Quotient(num_hashes, kCudaHashChunk)) * kCudaHashChunk *
          node.hash_bits * PaddedDim(node.head_dim);
 }
@@ -147,8 +149,8 @@ void LaunchPlanes(const Node& node, const PlaneJobs& jobs, int blocks, cuda::Str
     cuda::Launch("YosoAttention signs", HadamardSigns, grid, kBlockThreads, 0, stream, node, jobs,
                  HadamardSize(node.head_dim));
   } else {
-    // Hashing reads whole operands: coordinates and planes beyond the last meet zeros or are cut
-    // off, but must have been written.
+    // Hashing reads whole operands. Coordinates and planes beyond the last do not count, but must
+    // not be uninitialised memory.
     for (int i = 0; i < jobs.count; ++i) {
       const PlaneJob& job = jobs.items[i];
       if (node.head_dim % 32 == 0 && job.num_hashes % kCudaHashChunk == 0) continue;

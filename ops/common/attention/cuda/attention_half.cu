@@ -1,29 +1,30 @@
 // SoftmaxAttention on CUDA in float16 and bfloat16, through tensor cores.
 //
 // The scheme is FlashAttention-2's (Dao, 2023). A block of four warps owns 64 kRowTiles query rows
-// of one head, a warp 16 kRowTiles of them, so that a key or value fragment, once in registers,
-// serves kRowTiles products. Keys come in blocks of kKeys; one buffer of keys and one of values,
-// filled by asynchronous copies: values arrive while scores are computed, the next keys while
-// probabilities meet the values. Scores never leave the registers: the layout of an accumulator is
-// that of the next product's left operand.
+// of one head, each warp 16 kRowTiles of them, so that a fragment of keys or values, once in
+// registers, serves kRowTiles products. Keys and values are processed kKeys rows at a time, with
+// one buffer for each, filled by asynchronous copies: values arrive while scores are computed, the
+// next keys while probabilities are multiplied by the values. Scores never leave the registers,
+// since an accumulator has the layout of the next product's left operand.
 //
 // Stages of a block: LoadRows brings queries once and each block of keys and of values; a warp then
 // goes from ScoreKeys through Normalize to AddValues, block after block; StageOutput and StoreRows
 // write its rows.
 //
-// Products are mma 16 x 8 x 16, operands of the type, float32 sums. Softmax is float32, in units of
-// log2, with a running maximum and sum; probabilities are rounded to the type for the second
-// product, their sum is taken before. Rows in shared memory lie kDim + 8 elements apart, which
-// keeps ldmatrix free of bank conflicts; queries, keys and values: 36 KiB at head_dim 64, 51 KiB at
-// 128, 66 KiB at 256. Output leaves through the queries' shared memory, each warp its own rows, in
-// whole 16 bytes.
+// Products are mma 16 x 8 x 16 with operands of the data's type and float32 sums. Softmax is
+// float32 with base 2 and a running maximum and sum. Probabilities are summed in float32, then
+// rounded to the data's type for the second product. Rows in shared memory lie kDim + 8 elements
+// apart, which keeps ldmatrix free of bank conflicts; queries, keys and values together take 36 KiB
+// at head_dim 64, 51 KiB at 128, 66 KiB at 256. Each warp stages its output where its queries were
+// in shared memory and writes it from there, 16 bytes at a time.
 //
-// head_dim = value_dim = 32, 64 or 128 have kernels of their own (kWhole); any other size up to
-// 128, and up to 256, takes the next larger one, pads with zeros and skips the fragments beyond it.
-// Reads that are not 16-byte aligned go element by element. Keys that no row of the block sees are
-// zeros here, so a NaN there cannot reach a row that is more than a tile away.
+// head_dim = value_dim = 32, 64 or 128 have kernels of their own (kWhole); any other size takes the
+// next larger of 128 and 256, pads with zeros and skips the fragments beyond its columns. Rows that
+// are not 16-byte aligned are read element by element. Keys that no row of the block sees are
+// loaded as zeros, so that a NaN among them cannot reach the block.
 //
-// Memory: a block reads its keys and values once, through L2: 64 kRowTiles rows share each read.
+// Memory traffic: a block reads its keys and values once, mostly from L2; 64 kRowTiles rows share
+// each read.
 #include "ops/common/attention/cuda/tile.h"
 
 namespace attenuator::attention {
@@ -34,31 +35,33 @@ using cuda::ToFloat;
 
 constexpr int kThreads = 128, kWarps = kThreads / cuda::kWarp;
 
-// Sizes of a kernel, S below: columns that registers and shared memory have room for, products of
-// 16 rows of a warp, keys of a block, and whether head_dim and value_dim are kDim itself.
+// Sizes of a kernel, S below. kDim: columns that registers and shared memory have room for;
+// kRowTiles: groups of 16 rows of a warp; kKeys: keys at a time; kWhole: head_dim and value_dim are
+// exactly kDim.
 template <int kDimension, int kTiles, int kBlock, bool kExact>
 struct Shape {
   static constexpr int kDim = kDimension, kRowTiles = kTiles, kKeys = kBlock;
   static constexpr bool kWhole = kExact;
   static constexpr int kRows = 16 * kRowTiles * kWarps, kStride = kDim + 8;
   static constexpr int kSteps = kDim / 16, kKeyTiles = kKeys / 8, kValueTiles = kDim / 8;
-  static constexpr bool kKeepQuery = kDim <= 32;  // registers do not suffice for more
+  static constexpr bool kKeepQuery = kDim <= 32;  // wider queries would not fit in registers
   static constexpr std::size_t kShared = sizeof(std::uint16_t) * (kRows + 2 * kKeys) * kStride;
 };
 
-// What a lane holds of its warp's rows: of row 16 m + 8 half + lane / 4 the largest score, its
-// share of the sum, and columns 8 n + lane % 4 * 2 + {0, 1} of the output.
+// What a lane holds of row 16 m + 8 half + lane / 4 of its warp: the largest score, the lane's part
+// of the sum, and columns 8 n + lane % 4 * 2 + {0, 1} of the output.
 template <class S>
 using Scores = float[S::kRowTiles][S::kKeyTiles][4];
 template <class S>
 using Output = float[S::kRowTiles][S::kValueTiles][4];
 template <class S>
 using RowValues = float[S::kRowTiles][2];
-// Fragments of the queries, where they stay in registers.
+// The queries' fragments, where they stay in registers (kKeepQuery).
 template <class S>
 using Queries = std::uint32_t[S::kKeepQuery ? S::kRowTiles : 1][S::kKeepQuery ? S::kSteps : 1][4];
 
-// Rows [begin, end) of `rows`, zeros elsewhere and from `columns` to a multiple of 16.
+// Loads `rows` rows of `source` into `tile`: zeros outside rows [begin, end), and from `columns` to
+// the next multiple of 16.
 template <class T, class S>
 __device__ __forceinline__ void LoadRows(T* tile, int rows, const T* source,
                                          std::int64_t source_stride, int begin, int end,
@@ -161,7 +164,7 @@ __device__ __forceinline__ void ScoreKeys(const T* own_rows, const Queries<S>& k
 }
 
 // Turns the scores of keys [start, end) into probabilities relative to the largest score so far,
-// and rescales what there is of sum and output. `warp_row` is the warp's first row in the tile.
+// and rescales the sum and output so far to that. `warp_row` is the warp's first row in the tile.
 template <class S>
 __device__ __forceinline__ void Normalize(const TileKeys& keys, int start, int end, int warp_row,
                                           float scale, Scores<S>& scores, RowValues<S>& largest,
@@ -242,7 +245,7 @@ __device__ __forceinline__ void AddValues(const Scores<S>& probabilities, const 
   }
 }
 
-// Divides by the sums and leaves the warp's rows in `own_rows`, where its queries were.
+// Divides by the sums and stages the warp's rows in `own_rows`, where its queries were.
 template <class T, class S>
 __device__ __forceinline__ void StageOutput(const Output<S>& output, const RowValues<S>& sum,
                                             T* own_rows) {
@@ -327,7 +330,7 @@ __global__ __launch_bounds__(kThreads) void HalfTiles(cuda::Batch<Item> batch, C
   for (int step = 0; step < keys.steps; ++step) {
     const int start = keys.start(step, kKeys), end = keys.end(start, kKeys);
     cuda::CopyWait<0>();
-    __syncthreads();  // keys are there, and the last values have been read
+    __syncthreads();  // the keys have arrived, and every warp has read the values before
     load(value, value_rows, call.value_stride, value_dim, step);
     Scores<S> scores;
     if (!idle) {
@@ -335,7 +338,7 @@ __global__ __launch_bounds__(kThreads) void HalfTiles(cuda::Batch<Item> batch, C
       ScoreKeys<T, S>(own_rows, kept, key, head_dim, scores);
     }
     cuda::CopyWait<0>();
-    __syncthreads();  // values are there, and the keys have been read
+    __syncthreads();  // the values have arrived, and every warp has read the keys
     if (step + 1 < keys.steps) load(key, key_rows, call.query_stride, head_dim, step + 1);
     if (idle) continue;
     Normalize<S>(keys, start, end, warp_row, call.scale, scores, largest, sum, output);
@@ -343,7 +346,7 @@ __global__ __launch_bounds__(kThreads) void HalfTiles(cuda::Batch<Item> batch, C
   }
   if (idle) return;
 
-  __syncwarp();  // every lane has read its queries: their place takes the output
+  __syncwarp();  // every lane has read its queries, whose place the output takes
   StageOutput<T, S>(output, sum, own_rows);
   __syncwarp();
   T* out = static_cast<T*>(call.output) +
@@ -353,7 +356,7 @@ __global__ __launch_bounds__(kThreads) void HalfTiles(cuda::Batch<Item> batch, C
   StoreRows<T, S>(own_rows, first, count, value_dim, call.vector, out, call.value_stride);
 }
 
-// Calls body(Shape<kDim, kRowTiles, kKeys, kWhole>{}) with what the call's sizes need.
+// Calls body(Shape<kDim, kRowTiles, kKeys, kWhole>{}) with the smallest shape that fits the call.
 template <class Body>
 void ForShape(const Call& call, const Body& body) {
   const int widest = max(call.head_dim, call.value_dim);
