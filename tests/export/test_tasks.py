@@ -81,3 +81,4 @@ def test_the_command_says_what_answers_hold(
     assert main(["inspect", str(tmp_path / "b")]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "regression; sentence-transformers applies Sigmoid to the score" in said
+    assert "score similarity" in said

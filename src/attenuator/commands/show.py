@@ -40,6 +40,8 @@ def _bytes(count: int) -> str:
 
 
 def _labels(manifest: Manifest) -> str:
+    if manifest.task == "regression":
+        return manifest.labels[0]
     shown = ", ".join(manifest.labels[:LABELS_SHOWN])
     rest = len(manifest.labels) - LABELS_SHOWN
     return f"{len(manifest.labels)}: {shown}" + (f", and {rest} more" if rest > 0 else "")
@@ -75,7 +77,7 @@ def show(console: Console, report: Report) -> None:
         {
             "revision": manifest.revision,
             "task": _task(manifest),
-            "labels": _labels(manifest),
+            "score" if manifest.task == "regression" else "labels": _labels(manifest),
             "thresholds": _thresholds(manifest),
             "longest input": f"{manifest.max_tokens} tokens",
             "vocabulary": f"{manifest.vocab_size} tokens",
