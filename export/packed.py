@@ -133,11 +133,12 @@ class PackedBatch:
         else:
             tensors["value"] = value(hidden)
         result = overload(self.operator)(*(tensors.get(name) for name in names), **attributes)
-        if isinstance(result, tuple):
-            result, flops = result
+        results = (result,) if isinstance(result, Tensor) else result
+        outputs = dict(zip((item.name for item in self.operator.outputs), results, strict=True))
+        if "value_flops" in outputs:
             self.has_value_flops = True
             if not self.narrows:
-                self.value_flops.append(flops)
+                self.value_flops.append(outputs["value_flops"])
         self.layer += 1
-        mixed: Tensor = result
+        mixed: Tensor = results[0]
         return mixed

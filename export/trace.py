@@ -19,7 +19,7 @@ from attenuator.errors import ExportError
 from attenuator.export import positions
 from attenuator.export.architectures import Architecture, token_types
 from attenuator.export.packed import OPERATOR_BY_KEY, PackedBatch
-from attenuator.ops import DOMAIN, OPERATORS
+from attenuator.ops import DOMAIN, OPERATORS, SEQUENCE_OUTPUTS
 from attenuator.ops.spec import Operator
 from attenuator.ops.spec import Tensor as TensorSpec
 from attenuator.ops.torch_op import PYTHON_TYPES, TORCH_DTYPES, overload
@@ -73,7 +73,7 @@ class PackedClassifier(nn.Module):
         runtime = [item.name for item in self.operator.inputs if item.host and item.name != "cu_seqlens"]
         types = ["token_type_ids"] if has_token_types else []
         self.inputs = ["input_ids", "position_ids", *types, "cu_seqlens", *runtime]
-        self.outputs = ["logits", *(item.name for item in self.operator.outputs[1:])]
+        self.outputs = ["logits", *(item.name for item in self.operator.outputs if item.name in SEQUENCE_OUTPUTS)]
         architecture.prepare(model)
 
     def forward(self, *tensors: Tensor) -> Tensor | tuple[Tensor, ...]:
@@ -123,7 +123,15 @@ def op_schema(operator: Operator) -> Any:
             )
             for item in operator.inputs
         ],
-        outputs=[parameter(item.name, type_of(item), item.doc) for item in operator.outputs],
+        outputs=[
+            parameter(
+                item.name,
+                type_of(item),
+                item.doc,
+                param_option=option.Optional if item.optional else option.Single,
+            )
+            for item in operator.outputs
+        ],
         type_constraints=[("T", DATA_TYPES, "the operator's data type")],
         attributes=[
             onnx.defs.OpSchema.Attribute(item.name, ATTRIBUTE_TYPES[item.kind], item.doc, required=False)
@@ -218,9 +226,28 @@ def trace(classifier: PackedClassifier) -> ir.Model:
     except Exception as error:  # the exporter wraps whatever the model's own code raises
         reason = " ".join(str(error.__cause__ or error).split())[:300]
         raise ExportError(f"the model cannot be traced: {reason}") from error
+    leave_out_unused(program.model.graph)
     positions.write_as_formula(program.model.graph, classifier.model)
     forget_origin(program.model)
     return program.model
+
+
+def leave_out_unused(graph: ir.Graph) -> None:
+    """Removes the operators' last outputs where they are optional and nothing reads them.
+
+    A PyTorch operator returns all outputs, those that its attributes leave out too.
+    """
+    by_name = {operator.name: operator for operator in OPERATORS}
+    for node in graph:
+        if node.domain != DOMAIN:
+            continue
+        optional = [item.optional for item in by_name[node.op_type].outputs]
+        count = len(node.outputs)
+        while (
+            optional[count - 1] and not node.outputs[count - 1].uses() and not node.outputs[count - 1].is_graph_output()
+        ):
+            count -= 1
+        node.resize_outputs(count)
 
 
 def forget_origin(model: ir.Model) -> None:

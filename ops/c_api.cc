@@ -101,9 +101,13 @@ class CNodeReader final : public NodeReader {
 class CTensors {
  public:
   CTensors(const char* op, const InputSpec* specs, std::size_t num_specs,
-           const attenuator_tensor* inputs, std::int32_t num_inputs,
+           const OutputSpec* output_specs, const attenuator_tensor* inputs, std::int32_t num_inputs,
            const attenuator_tensor* outputs, std::int32_t num_outputs, ElementType data)
-      : op_(op), outputs_(outputs), num_outputs_(num_outputs), views_(num_specs) {
+      : op_(op),
+        output_specs_(output_specs),
+        outputs_(outputs),
+        num_outputs_(num_outputs),
+        views_(num_specs) {
     for (std::size_t i = 0; i < num_specs; ++i) {
       if (static_cast<std::int32_t>(i) >= num_inputs || inputs[i].rank == 0) {
         if (!specs[i].optional) Fail(op, std::string("input ") + specs[i].name + " is missing");
@@ -126,9 +130,10 @@ class CTensors {
   TensorView Input(std::size_t index) const { return views_[index]; }
 
   void* Output(std::size_t index, std::initializer_list<std::int64_t> shape) const {
-    if (static_cast<std::int32_t>(index) >= num_outputs_) {
-      Fail(op_, "output " + std::to_string(index) + " is missing: the number of outputs is " +
-                    std::to_string(num_outputs_));
+    if (static_cast<std::int32_t>(index) >= num_outputs_ || outputs_[index].rank == 0) {
+      if (output_specs_[index].optional) return nullptr;
+      Fail(op_, std::string("output ") + output_specs_[index].name +
+                    " is missing: the number of outputs is " + std::to_string(num_outputs_));
     }
     const attenuator_tensor& output = outputs_[index];
     if (output.rank != static_cast<std::int32_t>(shape.size()) ||
@@ -142,6 +147,7 @@ class CTensors {
 
  private:
   const char* op_;
+  const OutputSpec* output_specs_;
   const attenuator_tensor* outputs_;
   std::int32_t num_outputs_;
   std::vector<TensorView> views_;
@@ -226,9 +232,15 @@ struct Call {
 
   template <class Spec>
   CTensors tensors(ElementType data) const {
-    return {
-        name, Spec::kInputs.data(), Spec::kInputs.size(), inputs, num_inputs, outputs, num_outputs,
-        data};
+    return {name,
+            Spec::kInputs.data(),
+            Spec::kInputs.size(),
+            Spec::kOutputs.data(),
+            inputs,
+            num_inputs,
+            outputs,
+            num_outputs,
+            data};
   }
 };
 

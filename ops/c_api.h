@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-/* A row-major tensor. `data` is null and `rank` 0 where an optional input is left out. */
+/* A row-major tensor. `data` is null and `rank` 0 where an optional input or output is left out. */
 typedef struct {
   void* data;
   int32_t rank;

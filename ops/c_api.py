@@ -67,13 +67,14 @@ class Call:
     Attributes:
         operator: which.
         inputs: in the node's order, None where an optional one is left out.
-        outputs: memory to be written, of the shapes the operator gives.
+        outputs: memory to be written, of the shapes the operator gives; None or nothing for an optional one that is not
+            to be computed.
         attributes: of the node; those left out have their defaults.
     """
 
     operator: Operator
     inputs: Sequence[Memory | None]
-    outputs: Sequence[Memory]
+    outputs: Sequence[Memory | None]
     attributes: dict[str, Any]
 
 

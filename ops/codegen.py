@@ -46,7 +46,10 @@ def output_row(operator: Operator, tensor: Tensor) -> str:
     """One `OutputSpec` with the rule for each of its axes."""
     names = [item.name for item in operator.inputs]
     rules = ", ".join("{-1, 0}" if rule is None else f"{{{names.index(rule[0])}, {rule[1]}}}" for rule in tensor.shape)
-    start = f'"{tensor.name}", {ELEMENT_TYPES[tensor.dtype]}, {len(tensor.axes)}, {boolean(tensor.data)}'
+    start = (
+        f'"{tensor.name}", {ELEMENT_TYPES[tensor.dtype]}, {len(tensor.axes)}, '
+        f"{boolean(tensor.optional)}, {boolean(tensor.data)}"
+    )
     return f"{{{start}, {{{{{rules}}}}}}}"
 
 

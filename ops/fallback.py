@@ -1,8 +1,9 @@
 """Helpers of `<operator>/fallback.py`: an operator at its exact knob value as an ONNX function, for export only.
 
 Each operator's file has `build(body, has)`: adds the nodes of its function to `body`; `has` names the inputs that the
-model's nodes have. The bodies are standard ONNX operators, take O(T^2) time and memory, and ignore knobs and seeds.
-They avoid `Sin`, `Cos`, `Elu`, `Log` and `Softplus`, which do not give a row the same bits in every batch.
+nodes it stands for have, `body.outputs` their outputs. The bodies are standard ONNX operators, take O(T^2) time and
+memory, and ignore knobs and seeds. They avoid `Sin`, `Cos`, `Elu`, `Log` and `Softplus`, which do not give a row the
+same bits in every batch.
 
 One zero row is appended to the packed rows as a sequence of its own, and removed at the end, because ONNX Runtime's
 fused MatMul divides by zero at T = 0.
@@ -21,8 +22,9 @@ __all__ = ["Body", "Rows"]
 class Body:
     """Collects the nodes of one function; every method returns the name of a value."""
 
-    def __init__(self, operator: Operator, opset: int) -> None:
+    def __init__(self, operator: Operator, opset: int, outputs: list[str]) -> None:
         self.operator = operator
+        self.outputs = outputs
         self.opset = opset
         self.nodes: list[onnx.NodeProto] = []
         self.attributes: list[str] = []
@@ -76,16 +78,17 @@ class Body:
         shape = self.op("Concat", self.const((0,)), num_heads, self.const((-1,)), axis=0)
         return self.op("Transpose", self.op("Reshape", tensor, shape), perm=[1, 0, 2])
 
-    def function(self, has: list[str]) -> onnx.FunctionProto:
+    def function(self, has: list[str], overload: str = "") -> onnx.FunctionProto:
         """The finished function."""
         return helper.make_function(
             DOMAIN,
             self.operator.name,
             has,
-            [item.name for item in self.operator.outputs],
+            self.outputs,
             self.nodes,
             [helper.make_opsetid("", self.opset)],
             self.attributes,
+            overload=overload,
         )
 
 
@@ -97,10 +100,11 @@ class Rows:
         position: int64 `[T + 1]`.
         start: int64 `[T + 1]`, first row of the key's sequence.
         query_sequence, query_position: the same for the queries, `[rows + 1]`.
+        place, query_place: what windows measure: `positions` where the nodes have that input, else the row's number.
         length: `[1]`, query rows without the appended one.
     """
 
-    def __init__(self, body: Body, packed: str, query: str | None = None) -> None:
+    def __init__(self, body: Body, packed: str, query: str | None = None, positions: str | None = None) -> None:
         zero, one = body.const(0), body.const(1)
         starts = body.op("Cast", "cu_seqlens", to=TensorProto.INT64)
         total = body.op("Squeeze", body.size(packed, 0), body.const((0,)))
@@ -124,6 +128,10 @@ class Rows:
         }
         self.query_sequence = body.op("Slice", both["query_sequence"], begin, end, body.const((0,)))
         self.query_position = body.op("Slice", both["query_position"], begin, end, body.const((0,)))
+        self.place, self.query_place = self.position, self.query_position
+        if positions is not None:
+            self.place = body.op("Pad", positions, body.const((0, 1)))
+            self.query_place = body.op("Gather", self.place, self.query_position)
 
     def same_sequence(self, body: Body) -> str:
         """Mask bool `[rows + 1, T + 1]`."""
@@ -131,8 +139,8 @@ class Rows:
         return body.op("Equal", column, self.sequence)
 
     def distance(self, body: Body) -> str:
-        """int64 `[rows + 1, T + 1]`: key position minus query position."""
-        return body.op("Sub", self.position, body.op("Unsqueeze", self.query_position, body.const((1,))))
+        """int64 `[rows + 1, T + 1]`: the key's place minus the query's."""
+        return body.op("Sub", self.place, body.op("Unsqueeze", self.query_place, body.const((1,))))
 
     def visible(self, body: Body) -> str:
         """Mask bool `[rows + 1, T + 1]`: same sequence, and inside the window or global."""

@@ -4,7 +4,7 @@ Each `<operator>/spec.py` holds one `Operator`. C++ bounds and checks (`codegen.
 error texts, README table and client checks are derived from it. Standard library only.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -21,8 +21,9 @@ class Tensor:
         dtype: element type on CPU.
         doc: one sentence.
         host: True where the tensor lives in host memory on every device.
-        optional: True where a trailing input may be left out. A knob that an operator gets later is optional: nodes
-            exported before have no input for it, and compute its exact value.
+        optional: True where a trailing input or output may be left out. A knob that an operator gets later is optional:
+            nodes exported before have no input for it, and compute its exact value. An optional output has an
+            attribute of its name whose default leaves it out, and where no node uses it it costs nothing.
         float32: True where the tensor is float even if the operator's data tensors are half as wide, as on CUDA.
         shape: outputs only, how shape inference finds each axis: `("query", 0)` takes axis 0 of input `query`;
             `("kept_cu_seqlens", LAST)` the last value of that host input, known at run time alone; None is the batch.
@@ -119,8 +120,8 @@ class Operator:
         version: opset version of the domain.
 
     Raises:
-        ValueError: a knob has no input that fits it, a required input follows an optional one, or a host operator has
-            a tensor that is not the host's.
+        ValueError: a knob has no input that fits it, an optional output has no attribute that leaves it out, a
+            required input or output follows an optional one, or a host operator has a tensor that is not the host's.
     """
 
     name: str
@@ -147,12 +148,37 @@ class Operator:
                     f"{self.name}: the knob {knob.name} needs an input of its name with axes ('B',), "
                     f"dtype {knob.dtype} and host=True"
                 )
-        optional = [item.optional for item in self.inputs]
-        if optional != sorted(optional):
-            raise ValueError(f"{self.name}: optional inputs must come last")
+        for kind, items in (("inputs", self.inputs), ("outputs", self.outputs)):
+            optional = [item.optional for item in items]
+            if optional != sorted(optional):
+                raise ValueError(f"{self.name}: optional {kind} must come last")
+        attributes = {item.name: item for item in self.attributes}
+        for output in self.outputs:
+            attribute = attributes.get(output.name)
+            if output.optional and (attribute is None or attribute.default is None):
+                raise ValueError(
+                    f"{self.name}: the optional output {output.name} needs an attribute of its name with a default, "
+                    "which leaves the output out"
+                )
         for item in (*self.inputs, *self.outputs):
             if self.host and not item.host:
                 raise ValueError(f"{self.name}: a host operator's tensors are the host's, {item.name} is not")
+
+    def outputs_with(self, attributes: Mapping[str, object]) -> tuple[Tensor, ...]:
+        """The outputs that a node with these attributes has.
+
+        Args:
+            attributes: by name; those left out have their defaults.
+
+        Returns:
+            All outputs, without the optional ones that their attributes leave out.
+        """
+        defaults = {item.name: item.default for item in self.attributes}
+        return tuple(
+            item
+            for item in self.outputs
+            if not item.optional or attributes.get(item.name, defaults[item.name]) != defaults[item.name]
+        )
 
 
 def merge_knobs(operators: Iterable[Operator]) -> dict[str, Knob]:
@@ -201,6 +227,29 @@ SCALE = Attribute("scale", "float", "factor on the scores; 0 means 1/sqrt(head_d
 WINDOW = Attribute("window", "int", "keys with |i - j| <= window; 0 = all", default=0, low=0, high=2**30)
 GLOBAL_TOKENS = Attribute(
     "global_tokens", "int", "1: the first token sees and is seen by all", default=0, low=0, high=1
+)
+POSITIONS = Tensor(
+    "positions",
+    ("T",),
+    "int64",
+    "where each row stands in its sequence, ascending: what a window measures; without it, row after row",
+    optional=True,
+)
+IMPORTANCE = Attribute(
+    "importance",
+    "string",
+    "what a key's importance is: its weight for the first row, or its largest weight for any row, summed over heads",
+    default="none",
+    choices=("none", "first", "maximum"),
+)
+IMPORTANCE_OUTPUT = Tensor(
+    "importance",
+    ("T",),
+    "float",
+    "importance of each key, as the attribute of this name says",
+    optional=True,
+    float32=True,
+    shape=(("key", 0),),
 )
 QUERIES = Attribute(
     "queries",

@@ -3,6 +3,8 @@
 Schema and shapes are derived from the specs. The fake implementation is what `torch.export` traces; the eager one runs
 the kernels of the operator library through its C ABI (`ops/c_api.py`), so that PyTorch computes what serving computes.
 No gradients: training has its own differentiable attention.
+
+A PyTorch operator returns all of its outputs; those that the attributes leave out have no elements.
 """
 
 import functools
@@ -71,19 +73,24 @@ def _output_shape(
 
 
 def _empty_outputs(
-    operator: Operator, inputs: dict[str, torch.Tensor], last_value: Callable[[torch.Tensor], Any]
+    operator: Operator,
+    inputs: dict[str, torch.Tensor],
+    attributes: dict[str, Any],
+    last_value: Callable[[torch.Tensor], Any],
 ) -> list[torch.Tensor]:
-    """Memory for the outputs.
+    """Memory for the outputs; without elements for those that the attributes leave out.
 
     Args:
         operator: which.
         inputs: by name.
+        attributes: by name, without those that have their defaults.
         last_value: the last value of a host input, for axes whose size is such a value.
     """
     first = next(iter(inputs.values()))
+    present = operator.outputs_with(attributes)
     return [
         torch.empty(
-            _output_shape(output, inputs, last_value),
+            _output_shape(output, inputs, last_value) if output in present else [0] * len(output.axes),
             dtype=first.dtype if output.data else TORCH_DTYPES[output.dtype],
             device=torch.device("cpu") if output.host else first.device,
         )
@@ -102,7 +109,7 @@ def _fake(operator: Operator) -> Callable[..., Any]:
             torch._check(inputs[knob.name].shape[0] == inputs["cu_seqlens"].shape[0] - 1)
         # One symbol for all axes of that size, which no earlier axis has.
         last_value = functools.cache(lambda _: torch.library.get_ctx().new_dynamic_size())
-        outputs = _empty_outputs(operator, inputs, last_value)
+        outputs = _empty_outputs(operator, inputs, attributes, last_value)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     return fake
@@ -148,9 +155,10 @@ def _eager(operator: Operator, device: str) -> Callable[..., Any]:
         # The list keeps copies alive until the call returns; PyTorch reuses their memory in stream order.
         dense = [_dense(inputs[item.name]) if item.name in inputs else None for item in operator.inputs]
         rows = next(iter(inputs.values())).shape[0]
-        outputs = _empty_outputs(operator, inputs, lambda sizes: _last_value(sizes, rows))
+        outputs = _empty_outputs(operator, inputs, attributes, lambda sizes: _last_value(sizes, rows))
         memories = [None if tensor is None else _memory(tensor) for tensor in dense]
-        call = Call(operator, memories, [_memory(tensor) for tensor in outputs], attributes)
+        present = len(operator.outputs_with(attributes))
+        call = Call(operator, memories, [_memory(tensor) for tensor in outputs[:present]], attributes)
         if device == "cpu":
             run(str(library_path()), call, torch.get_num_threads())
         else:

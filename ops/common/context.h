@@ -51,7 +51,7 @@ class TensorContext {
   virtual ~TensorContext() = default;
   virtual TensorView Input(std::size_t index) const = 0;
   // Memory for an output of this shape, to be written wholly. Call once for each output, in any
-  // order.
+  // order. Null where an optional output is left out.
   virtual void* Output(std::size_t index, std::initializer_list<std::int64_t> shape) = 0;
 };
 

@@ -37,7 +37,8 @@ struct OutputSpec {
   const char* name;
   ElementType type;
   int rank;
-  bool data;  // as of inputs
+  bool optional;  // trailing, may be left out
+  bool data;      // as of inputs
   std::array<AxisRule, 2> axes;
 };
 

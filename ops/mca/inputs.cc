@@ -21,6 +21,10 @@ Inputs CheckInputs(const TensorContext& context, const Spec::Attributes& attribu
   const std::int64_t batch = inputs.sequences.batch;
   CheckQuery(Spec::kName, inputs.query, inputs.key, batch, inputs.first);
   CheckAxis(Spec::kName, "hidden", inputs.hidden, 0, rows, "the number of rows of key");
+  inputs.positions = context.Input(Spec::kPositionsInput);
+  if (inputs.positions.present()) {
+    CheckAxis(Spec::kName, "positions", inputs.positions, 0, rows, "the number of rows of key");
+  }
   inputs.head_dim = CheckHeadDim(Spec::kName, "key", inputs.key, attributes.num_heads);
   if (inputs.channels() < 1) Fail(Spec::kName, "hidden has 0 columns, must have at least 1");
   CheckAxis(Spec::kName, "value_weight", inputs.weight, 0, inputs.channels(),

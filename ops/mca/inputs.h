@@ -16,6 +16,7 @@ struct Inputs {
   TensorView weight;  // [C, H * D]
   TensorView bias;    // [H * D]
   Sequences sequences;
+  TensorView positions;      // [T], perhaps absent
   const float* alpha;        // [B]
   const std::int64_t* seed;  // [B]
   std::int64_t head_dim;     // D

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ops/common/aligned.h"
+#include "ops/common/attention/importance.h"
 #include "ops/common/registry.h"
 #include "ops/mca/cpu/head.h"
 #include "ops/mca/inputs.h"
@@ -40,6 +41,12 @@ class McaAttentionKernel final : public Kernel {
         static_cast<float*>(context.Output(Spec::kOutputOutput, {query.rows(), key.columns()}));
     float* value_flops =
         static_cast<float*>(context.Output(Spec::kValueFlopsOutput, {sequences.batch}));
+    float* const importance =
+        attention::ImportanceOutput<Spec>(context, attributes_, sequences.total);
+    attention::CheckPositions(Spec::kName, inputs.positions, sequences);
+    const std::vector<attention::KeyRange> ranges =
+        attention::RangesOf(inputs.positions, sequences, attributes_.window);
+    std::vector<float> head_weights(importance == nullptr ? 0 : heads * sequences.total, 0.0f);
     if (inputs.first) std::fill_n(output, query.rows() * key.columns(), 0.0f);
 
     Weights packed_now{};
@@ -65,11 +72,14 @@ class McaAttentionKernel final : public Kernel {
               .alpha = inputs.alpha,
               .seed = inputs.seed,
               .output = output,
+              .ranges = ranges.empty() ? nullptr : ranges.data(),
+              .row_0 = inputs.first || attributes_.importance == Spec::Importance::kFirst,
+              .head_weights = importance == nullptr ? nullptr : head_weights.data(),
               .facts = std::vector<SequenceFacts>(sequences.batch),
               .heads = std::vector<HeadResult>(sequences.batch * heads)};
     Study(call, context.threads());
     RunHeads(call, context.threads());
-    for (std::int64_t b = 0; b < sequences.batch; ++b) value_flops[b] = Finish(call, b);
+    for (std::int64_t b = 0; b < sequences.batch; ++b) value_flops[b] = Finish(call, b, importance);
   }
 
  private:
@@ -88,8 +98,9 @@ class McaAttentionKernel final : public Kernel {
     });
   }
 
-  // Returns a sequence's value_flops. Where it is not finite, its rows become NaN.
-  static float Finish(const Call& call, std::int64_t b) {
+  // Returns a sequence's value_flops and writes its importance, where there is such an output.
+  // Where it is not finite, its rows and its importance become NaN.
+  static float Finish(const Call& call, std::int64_t b, float* importance) {
     const std::int64_t n = call.sequences.length(b), heads = call.weights.num_heads;
     if (n == 0) return 1.0f;
     bool finite = call.facts[b].finite;
@@ -98,12 +109,17 @@ class McaAttentionKernel final : public Kernel {
       finite = finite && call.heads[b * heads + h].finite;
       spent += call.heads[b * heads + h].columns;
     }
+    float* const keys = importance == nullptr ? nullptr : importance + call.sequences.begin(b);
     if (finite) {
+      if (keys != nullptr) {
+        attention::SumHeads(call.importance(b, 0), call.sequences.total, heads, n, keys);
+      }
       return static_cast<float>(spent / static_cast<double>(n * call.weights.channels * heads));
     }
+    constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
     const std::int64_t rows = call.first() ? 1 : n;
-    std::fill_n(call.output + call.query_row(b) * call.width(), rows * call.width(),
-                std::numeric_limits<float>::quiet_NaN());
+    std::fill_n(call.output + call.query_row(b) * call.width(), rows * call.width(), kNaN);
+    if (keys != nullptr) std::fill_n(keys, n, kNaN);
     return 1.0f;
   }
 

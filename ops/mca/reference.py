@@ -13,16 +13,19 @@ from numpy.typing import NDArray
 from attenuator.ops.mca.reference_plan import (
     Float64s,
     Floats,
+    centre_of,
     paper_distribution,
     paper_draws,
     probe_pays,
     replaced,
     required_samples,
     samples_of,
+    smallest_row_sum,
+    span_of,
     worth_sampling,
 )
 from attenuator.ops.mca.rule import SAMPLE_GROUP, SMALLEST_P, maxima_cost, probe_of, row_keys, worth_approximating
-from attenuator.ops.softmax.reference import probabilities
+from attenuator.ops.softmax.reference import Positions, probabilities
 
 Ints = NDArray[np.integer[Any]]
 
@@ -188,26 +191,6 @@ def project_paper(
     return values, float(np.minimum(r, channels).sum())
 
 
-def smallest_row_sum(values: Float64s, window: int, global_tokens: int) -> float:
-    """Smallest sum of `values` [n] over the keys that a row sees; row 0 of a global window aside."""
-    length = len(values)
-    keys, wide_first = row_keys(length, window, global_tokens)
-    if window == 0 or length - 1 <= window:
-        return float(values.sum())
-    sums = [
-        values[max(0, i - window) : i + window + 1].sum() + (values[0] if wide_first and i > window else 0.0)
-        for i in range(int(wide_first), length)
-    ]
-    return float(min(sums))
-
-
-def centre_of(hidden: Floats, window: int = 0, global_tokens: int = 0) -> Float64s:
-    """The mean row where the rows lie no further from it than from 0 (on average, for every row's keys), else zeros."""
-    mean = hidden.astype(np.float64).mean(axis=0).astype(np.float32).astype(np.float64)
-    gain = np.linalg.norm(hidden.astype(np.float64), axis=1) - np.linalg.norm(hidden - mean, axis=1)
-    return mean if smallest_row_sum(gain, window, global_tokens) >= 0 else np.zeros_like(mean)
-
-
 def mca_attention(
     query: Floats,
     key: Floats,
@@ -217,6 +200,7 @@ def mca_attention(
     cu_seqlens: Ints,
     alpha: Floats,
     seed: Ints,
+    positions: Positions | None = None,
     *,
     num_heads: int,
     scale: float = 0.0,
@@ -237,6 +221,7 @@ def mca_attention(
         cu_seqlens: [B + 1].
         alpha: [B], 0 = exact.
         seed: [B].
+        positions: [T], ascending in each sequence: what windows measure; None: the row's index.
         num_heads: heads.
         scale: factor on the scores; 0 means 1/sqrt(head_dim).
         layer: random stream of this node.
@@ -258,12 +243,15 @@ def mca_attention(
             continue
         first = queries == "first"
         rows = slice(b, b + 1) if first else slice(begin, end)
-        sequence = _study(hidden[begin:end], float(alpha[b]), int(seed[b]), layer, estimator, window, global_tokens)
+        places = None if positions is None else positions[begin:end]
+        sequence = _study(
+            hidden[begin:end], float(alpha[b]), int(seed[b]), layer, estimator, window, global_tokens, places
+        )
         columns = 0.0
         for head in range(num_heads):
             block = slice(head * head_dim, (head + 1) * head_dim)
             weight, bias = value_weight[:, block], value_bias[block].astype(np.float64)
-            a = probabilities(query[rows, block], key[begin:end, block], scale, window, global_tokens)
+            a = probabilities(query[rows, block], key[begin:end, block], scale, window, global_tokens, places)
             if first:
                 output[rows, block] = a @ (sequence.hidden.astype(np.float64) @ weight) + bias
                 columns += _first_row_columns(sequence, int(np.count_nonzero(a)), head_dim)
@@ -286,6 +274,8 @@ class _Sequence:
         estimator: "sampled", "deterministic" or "paper".
         window: keys with |i - j| <= window; 0 = all.
         global_tokens: 1: the first token is a key of every row and its row sees all keys.
+        positions: [n], or None: what windows measure.
+        span: last position less the first, or None.
         keys: n of the rule.
         wide_first: row 0 sees all keys though others do not.
         beta: (1/keys) sum ||x_j|| over a row's keys, the smallest over rows.
@@ -300,6 +290,8 @@ class _Sequence:
     estimator: str
     window: int
     global_tokens: int
+    positions: Positions | None
+    span: int | None
     keys: int
     wide_first: bool
     beta: float
@@ -308,10 +300,18 @@ class _Sequence:
 
 
 def _study(
-    hidden: Floats, alpha: float, seed: int, layer: int, estimator: str, window: int, global_tokens: int
+    hidden: Floats,
+    alpha: float,
+    seed: int,
+    layer: int,
+    estimator: str,
+    window: int,
+    global_tokens: int,
+    positions: Positions | None,
 ) -> _Sequence:
     """The facts of a sequence that is not empty."""
-    keys, wide_first = row_keys(len(hidden), window, global_tokens)
+    span = span_of(positions)
+    keys, wide_first = row_keys(len(hidden), window, global_tokens, span)
     norms = np.linalg.norm(hidden.astype(np.float64), axis=1)
     mean = hidden.astype(np.float64).mean(axis=0)
     return _Sequence(
@@ -322,9 +322,11 @@ def _study(
         estimator=estimator,
         window=window,
         global_tokens=global_tokens,
+        positions=positions,
+        span=span,
         keys=keys,
         wide_first=bool(wide_first),
-        beta=smallest_row_sum(norms, window, global_tokens) / keys,
+        beta=smallest_row_sum(norms, window, global_tokens, positions) / keys,
         mean=mean,
         distances=np.linalg.norm(hidden - mean, axis=1),
     )
@@ -343,7 +345,7 @@ def _attend(sequence: _Sequence, a: Float64s, weight: Floats, bias: Float64s, he
     length, channels = sequence.hidden.shape
     exact = sequence.hidden.astype(np.float64) @ weight
     if sequence.alpha == 0 or not worth_approximating(
-        length, channels, sequence.alpha, sequence.estimator, sequence.window, sequence.global_tokens
+        length, channels, sequence.alpha, sequence.estimator, sequence.window, sequence.global_tokens, sequence.span
     ):
         return a @ exact + bias, float(length * channels)
     overhead = channels * (1 + length / weight.shape[1]) if sequence.wide_first else 0.0
@@ -359,7 +361,7 @@ def _attend(sequence: _Sequence, a: Float64s, weight: Floats, bias: Float64s, he
 
 def _probe_pays(sequence: _Sequence, a: Float64s, weight: Floats, overhead: float) -> bool:
     """Whether the maxima of the probe's rows predict that approximating the head pays; true without a probe."""
-    probe = probe_of(len(sequence.hidden), sequence.window)
+    probe = probe_of(len(sequence.hidden), sequence.window, sequence.span)
     if probe.rows == 0 or sequence.estimator == "paper":
         return True
     return bool(
@@ -371,7 +373,7 @@ def _probe_pays(sequence: _Sequence, a: Float64s, weight: Floats, overhead: floa
             sequence.alpha,
             sequence.estimator,
             probe,
-            overhead + maxima_cost(len(sequence.hidden), sequence.window, weight.shape[1]),
+            overhead + maxima_cost(len(sequence.hidden), sequence.window, weight.shape[1], sequence.span),
             sequence.beta,
         )
     )
@@ -384,7 +386,7 @@ def _project(sequence: _Sequence, a: Float64s, weight: Floats, head: int, overhe
     required = required_samples(maxima, sequence.keys, sequence.alpha)
     if sequence.estimator == "sampled":
         u = uniforms(sequence.seed, sequence.layer, head, x.shape[1])
-        centre = centre_of(x, sequence.window, sequence.global_tokens)
+        centre = centre_of(x, sequence.window, sequence.global_tokens, sequence.positions)
         return project_sampled(x, weight, centre, required, u, overhead)
     if sequence.estimator == "paper":
         return project_paper(x, weight, required, sequence.seed, sequence.layer, head, overhead)

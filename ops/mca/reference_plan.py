@@ -17,7 +17,9 @@ from attenuator.ops.mca.rule import (
     TOKEN_GAIN,
     Probe,
     head_cost,
+    row_keys,
 )
+from attenuator.ops.softmax.reference import Positions, visible
 
 Floats = NDArray[np.floating[Any]]
 Float64s = NDArray[np.float64]
@@ -104,3 +106,23 @@ def probe_pays(
         return bool(channels * (tokens - 1) > overhead)
     r, sampled = samples_of(required_samples(maxima[looked_at], keys, alpha, growth), channels)
     return worth_sampling(share * sampled.sum(), share * r[sampled].sum(), channels, head_dim, overhead)
+
+
+def span_of(positions: Positions | None) -> int | None:
+    """Last position less the first, of a sequence that is not empty."""
+    return None if positions is None else int(positions[-1] - positions[0])
+
+
+def smallest_row_sum(values: Float64s, window: int, global_tokens: int, positions: Positions | None = None) -> float:
+    """Smallest sum of `values` [n] over the keys that a row sees; row 0 of a global window aside."""
+    length = len(values)
+    keys, wide_first = row_keys(length, window, global_tokens, span_of(positions))
+    seen = visible(length, length, window, global_tokens, positions)[int(wide_first) :]
+    return float(min(values[row].sum() for row in seen))
+
+
+def centre_of(hidden: Floats, window: int = 0, global_tokens: int = 0, positions: Positions | None = None) -> Float64s:
+    """The mean row where the rows lie no further from it than from 0 (on average, for every row's keys), else zeros."""
+    mean = hidden.astype(np.float64).mean(axis=0).astype(np.float32).astype(np.float64)
+    gain = np.linalg.norm(hidden.astype(np.float64), axis=1) - np.linalg.norm(hidden - mean, axis=1)
+    return mean if smallest_row_sum(gain, window, global_tokens, positions) >= 0 else np.zeros_like(mean)

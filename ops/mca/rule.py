@@ -56,21 +56,27 @@ def head_cost(head_dim: int) -> float:
     return HEAD_COST + HEAD_COST_LANES / padded(head_dim)
 
 
-def is_narrow(length: int, window: int) -> bool:
-    """Whether some row does not see all keys."""
-    return 0 < window < length - 1
+def is_narrow(length: int, window: int, span: int | None = None) -> bool:
+    """Whether some row does not see all keys.
+
+    Args:
+        length: tokens.
+        window: keys with |i - j| <= window; 0 = all.
+        span: last position less the first, where positions are given; here and in the functions below.
+    """
+    return 0 < window < (length - 1 if span is None else span)
 
 
-def row_keys(length: int, window: int, global_tokens: int) -> tuple[int, bool]:
-    """The most keys that a row sees (n in the formula for r), and whether only row 0 sees all (then it is exact)."""
-    if not is_narrow(length, window):
+def row_keys(length: int, window: int, global_tokens: int, span: int | None = None) -> tuple[int, bool]:
+    """The most keys a row can see (n in the formula for r), and whether only row 0 sees all (then it is exact)."""
+    if not is_narrow(length, window, span):
         return length, False
     return min(length, 2 * window + 1 + global_tokens), bool(global_tokens)
 
 
-def maxima_cost(length: int, window: int, head_dim: int) -> float:
+def maxima_cost(length: int, window: int, head_dim: int, span: int | None = None) -> float:
     """Extra cost for a head of finding its column maxima, in columns, on top of exact attention."""
-    narrow = is_narrow(length, window)
+    narrow = is_narrow(length, window, span)
     weights = float(length * min(length, PROBE_ROWS + 2 * window if narrow else length))
     if not narrow and length > STORED_LENGTH:
         return TWICE_COST * weights
@@ -80,14 +86,20 @@ def maxima_cost(length: int, window: int, head_dim: int) -> float:
 
 
 def worth_approximating(
-    length: int, channels: int, alpha: float, estimator: str, window: int = 0, global_tokens: int = 0
+    length: int,
+    channels: int,
+    alpha: float,
+    estimator: str,
+    window: int = 0,
+    global_tokens: int = 0,
+    span: int | None = None,
 ) -> bool:
     """Whether any token may be approximated, judged from shapes and alpha only.
 
     Since sum_j max_i A_ij >= 1, the mean of r_j is at least 1 / alpha^2.
     """
-    keys = row_keys(length, window, global_tokens)[0]
-    if is_narrow(length, window) and keys > STORED_LENGTH:
+    keys = row_keys(length, window, global_tokens, span)[0]
+    if is_narrow(length, window, span) and keys > STORED_LENGTH:
         return False
     if estimator == "paper":
         return True
@@ -116,9 +128,9 @@ class Probe:
     growth_exponent: float = 0.0
 
 
-def probe_of(length: int, window: int) -> Probe:
+def probe_of(length: int, window: int, span: int | None = None) -> Probe:
     """The first 64 rows and all tokens; with a window, the first block whose rows see `window` keys before them."""
-    if is_narrow(length, window):
+    if is_narrow(length, window, span):
         first = -(-window // PROBE_ROWS) * PROBE_ROWS
         probe = Probe(first, PROBE_ROWS, first, PROBE_ROWS, _growth_exponent(min(length, 2 * window + 1)))
     else:

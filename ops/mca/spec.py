@@ -3,8 +3,11 @@
 from attenuator.ops.spec import (
     CU_SEQLENS,
     GLOBAL_TOKENS,
+    IMPORTANCE,
+    IMPORTANCE_OUTPUT,
     LAYER,
     NUM_HEADS,
+    POSITIONS,
     QUERIES,
     SCALE,
     SEED,
@@ -41,6 +44,7 @@ SPEC = Operator(
         CU_SEQLENS,
         Tensor("alpha", ("B",), "float", "error coefficient per sequence; 0 = exact", host=True),
         SEED,
+        POSITIONS,
     ),
     outputs=(
         Tensor(
@@ -58,6 +62,7 @@ SPEC = Operator(
             float32=True,
             shape=(("alpha", 0),),
         ),
+        IMPORTANCE_OUTPUT,
     ),
     attributes=(
         NUM_HEADS,
@@ -73,6 +78,7 @@ SPEC = Operator(
         WINDOW,
         GLOBAL_TOKENS,
         QUERIES,
+        IMPORTANCE,
     ),
     knobs=(ALPHA,),
     attention="softmax",

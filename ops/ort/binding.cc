@@ -70,8 +70,8 @@ std::optional<TensorView> OrtNodeReader::ConstantInput(std::size_t index) const 
 }
 
 NodeTensors::NodeTensors(const char* op, OrtKernelContext* context, const InputSpec* inputs,
-                         std::size_t num_inputs)
-    : context_(context), views_(num_inputs) {
+                         std::size_t num_inputs, const OutputSpec* outputs)
+    : op_(op), outputs_(outputs), context_(context), views_(num_inputs) {
   std::size_t count = 0;
   Ort::ThrowOnError(Api().KernelContext_GetInputCount(context, &count));
   for (std::size_t i = 0; i < num_inputs; ++i) {
@@ -89,6 +89,10 @@ void* NodeTensors::Output(std::size_t index, std::initializer_list<std::int64_t>
   OrtValue* value = nullptr;
   Ort::ThrowOnError(
       Api().KernelContext_GetOutput(context_, index, shape.begin(), shape.size(), &value));
+  if (value == nullptr) {
+    if (outputs_[index].optional) return nullptr;
+    Fail(op_, std::string("output ") + outputs_[index].name + " is missing");
+  }
   void* data = nullptr;
   Ort::ThrowOnError(Api().GetTensorMutableData(value, &data));
   return data;
@@ -111,6 +115,9 @@ OrtStatusPtr InferShapes(const OutputSpec* outputs, std::size_t num_outputs,
     std::map<int, std::string> last_values;
     for (std::size_t o = 0; o < num_outputs; ++o) {
       const OutputSpec& output = outputs[o];
+      // The shape of an output that a node leaves out has no place, and whether it does cannot be
+      // asked here.
+      if (output.optional) break;
       std::array<std::int64_t, 2> sizes{-1, -1};
       std::array<std::string, 2> symbols;
       for (int axis = 0; axis < output.rank; ++axis) {

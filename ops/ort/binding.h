@@ -78,17 +78,19 @@ class OrtNodeReader final : public NodeReader {
 class NodeTensors {
  public:
   NodeTensors(const char* op, OrtKernelContext* context, const InputSpec* inputs,
-              std::size_t num_inputs);
+              std::size_t num_inputs, const OutputSpec* outputs);
   TensorView Input(std::size_t index) const { return views_[index]; }
   void* Output(std::size_t index, std::initializer_list<std::int64_t> shape);
 
  private:
+  const char* op_;
+  const OutputSpec* outputs_;
   OrtKernelContext* context_;
   std::vector<TensorView> views_;
 };
 
-// Infers every output's shape by its rules; the element type of a data output is that of the first
-// input, which is a data tensor in every operator.
+// Infers every output's shape by its rules, except of optional ones; the element type of a data
+// output is that of the first input, which is a data tensor in every operator.
 OrtStatusPtr InferShapes(const OutputSpec* outputs, std::size_t num_outputs,
                          OrtShapeInferContext* context) noexcept;
 
@@ -140,8 +142,8 @@ struct OperatorBase : Ort::CustomOpBase<Op, NodeKernel, /*WithStatus=*/true> {
   ONNXTensorElementDataType GetOutputType(std::size_t i) const {
     return OnnxType(Spec::kOutputs[i].data ? kData : Spec::kOutputs[i].type);
   }
-  OrtCustomOpInputOutputCharacteristic GetOutputCharacteristic(std::size_t) const {
-    return INPUT_OUTPUT_REQUIRED;
+  OrtCustomOpInputOutputCharacteristic GetOutputCharacteristic(std::size_t i) const {
+    return Spec::kOutputs[i].optional ? INPUT_OUTPUT_OPTIONAL : INPUT_OUTPUT_REQUIRED;
   }
 };
 

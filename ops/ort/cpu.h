@@ -9,8 +9,8 @@ namespace attenuator::ort {
 class OrtRunContext final : public RunContext, public ThreadPool {
  public:
   OrtRunContext(const char* op, OrtKernelContext* context, const InputSpec* inputs,
-                std::size_t num_inputs)
-      : context_(context), tensors_(op, context, inputs, num_inputs) {}
+                std::size_t num_inputs, const OutputSpec* outputs)
+      : context_(context), tensors_(op, context, inputs, num_inputs, outputs) {}
   TensorView Input(std::size_t index) const override { return tensors_.Input(index); }
   void* Output(std::size_t index, std::initializer_list<std::int64_t> shape) override {
     return tensors_.Output(index, shape);
@@ -34,7 +34,8 @@ struct CpuKernel {
 
   OrtStatusPtr ComputeV2(OrtKernelContext* context) const {
     return Guard([&] {
-      OrtRunContext run(Spec::kName, context, Spec::kInputs.data(), Spec::kInputs.size());
+      OrtRunContext run(Spec::kName, context, Spec::kInputs.data(), Spec::kInputs.size(),
+                        Spec::kOutputs.data());
       kernel->Run(run);
     });
   }

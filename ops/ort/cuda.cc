@@ -8,8 +8,9 @@ const OrtApi& Api() { return Ort::GetApi(); }
 }  // namespace
 
 OrtDeviceContext::OrtDeviceContext(const char* op, OrtKernelContext* context,
-                                   const InputSpec* inputs, std::size_t num_inputs)
-    : op_(op), context_(context), tensors_(op, context, inputs, num_inputs) {
+                                   const InputSpec* inputs, std::size_t num_inputs,
+                                   const OutputSpec* outputs)
+    : op_(op), context_(context), tensors_(op, context, inputs, num_inputs, outputs) {
   const OrtValue* first = nullptr;  // NodeTensors has checked that it exists
   Ort::ThrowOnError(Api().KernelContext_GetInput(context, 0, &first));
   Ort::ThrowOnError(Api().GetTensorMemoryInfo(first, &memory_));

@@ -18,7 +18,7 @@ namespace attenuator::ort {
 class OrtDeviceContext final : public cuda::DeviceContext {
  public:
   OrtDeviceContext(const char* op, OrtKernelContext* context, const InputSpec* inputs,
-                   std::size_t num_inputs);
+                   std::size_t num_inputs, const OutputSpec* outputs);
   ~OrtDeviceContext() override;
   OrtDeviceContext(const OrtDeviceContext&) = delete;
   OrtDeviceContext& operator=(const OrtDeviceContext&) = delete;
@@ -45,7 +45,8 @@ struct CudaKernel {
 
   OrtStatusPtr ComputeV2(OrtKernelContext* context) const {
     return Guard([&] {
-      OrtDeviceContext run(Spec::kName, context, Spec::kInputs.data(), Spec::kInputs.size());
+      OrtDeviceContext run(Spec::kName, context, Spec::kInputs.data(), Spec::kInputs.size(),
+                           Spec::kOutputs.data());
       cuda::CheckAlignment(Spec::kName, Spec::kInputs.data(), Spec::kInputs.size(), run);
       kernel->Run(run);
     });

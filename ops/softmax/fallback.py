@@ -11,9 +11,9 @@ __all__ = ["build", "softmax_rows"]
 MASKED = -1e30
 
 
-def softmax_rows(body: Body, value: str) -> None:
-    """Exact softmax attention over `value` `[T + 1, H * D]`, written to `output`."""
-    rows = Rows(body, "key", "query")
+def softmax_rows(body: Body, value: str, has: list[str]) -> None:
+    """Exact softmax attention over `value` `[T + 1, H * D]`, written to `output`, and `importance` where it is one."""
+    rows = Rows(body, "key", "query", "positions" if "positions" in has else None)
     query, key = body.heads(body.padded("query")), body.heads(body.padded("key"))
     width = body.op("Cast", body.size(query, 2), to=TensorProto.FLOAT)
     attribute_scale = body.attribute("scale")
@@ -25,8 +25,20 @@ def softmax_rows(body: Body, value: str) -> None:
     # A row that sees nothing (queries = first of an empty sequence) is zero.
     weights = body.op("Where", visible, weights, body.real(0.0))
     rows.cut(body, body.op("MatMul", weights, body.heads(value)), out="output")
+    if "importance" in body.outputs:
+        importance(body, rows, weights)
+
+
+def importance(body: Body, rows: Rows, weights: str) -> None:
+    """Of `weights` `[H, rows + 1, T + 1]`, each key's for the first row of its sequence, or the largest; over heads."""
+    last = body.const((-1,))
+    first_query = body.op("Equal", rows.query_position, body.op("Gather", rows.start, rows.query_position))
+    chosen = body.op("Or", body.op("Unsqueeze", first_query, body.const((1,))), body.is_choice("importance", "maximum"))
+    heads = body.op("ReduceMax", body.op("Where", chosen, weights, body.real(0.0)), body.const((1,)), keepdims=0)
+    keys = body.op("ReduceSum", heads, body.const((0,)), keepdims=0)
+    body.op("Slice", keys, body.const((0,)), last, body.const((0,)), out="importance")
 
 
 def build(body: Body, has: list[str]) -> None:
     """`SoftmaxAttention`."""
-    softmax_rows(body, body.padded("value"))
+    softmax_rows(body, body.padded("value"), has)

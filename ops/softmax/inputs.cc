@@ -20,6 +20,10 @@ Inputs CheckInputs(const TensorContext& context, const Spec::Attributes& attribu
   inputs.sequences = CheckSequences(Spec::kName, context.Input(Spec::kCuSeqlensInput), rows);
   CheckQuery(Spec::kName, inputs.query, inputs.key, inputs.sequences.batch, inputs.first);
   CheckAxis(Spec::kName, "value", inputs.value, 0, rows, "the number of rows of key");
+  inputs.positions = context.Input(Spec::kPositionsInput);
+  if (inputs.positions.present()) {
+    CheckAxis(Spec::kName, "positions", inputs.positions, 0, rows, "the number of rows of key");
+  }
   inputs.head_dim = CheckHeadDim(Spec::kName, "key", inputs.key, attributes.num_heads);
   inputs.value_dim = CheckHeadDim(Spec::kName, "value", inputs.value, attributes.num_heads);
   inputs.scale = attention::ScoreScale(attributes.scale, inputs.head_dim);

@@ -14,6 +14,7 @@ struct Inputs {
   TensorView key;    // [T, H * D]
   TensorView value;  // [T, H * Dv]
   Sequences sequences;
+  TensorView positions;    // [T], perhaps absent
   std::int64_t head_dim;   // D
   std::int64_t value_dim;  // Dv
   float scale;             // factor on the scores; the default, 0, is replaced by 1 / sqrt(D)

@@ -6,9 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.floating[Any]]
+Positions = NDArray[np.int64]
 
 
-def visible(rows: int, length: int, window: int = 0, global_tokens: int = 0) -> NDArray[np.bool_]:
+def visible(
+    rows: int, length: int, window: int = 0, global_tokens: int = 0, positions: Positions | None = None
+) -> NDArray[np.bool_]:
     """Which keys each row sees.
 
     Args:
@@ -16,13 +19,15 @@ def visible(rows: int, length: int, window: int = 0, global_tokens: int = 0) -> 
         length: n, the number of keys.
         window: keys with |i - j| <= window; 0 = all.
         global_tokens: 1: the first token is a key of every row, and its row sees all keys.
+        positions: [n], ascending: what i and j are; None: 0 to n - 1.
 
     Returns:
         [rows, n], as in Beltagy et al., "Longformer", 2020, section 3.1, without separate global weights.
     """
     if window == 0:
         return np.ones((rows, length), bool)
-    mask = np.abs(np.arange(rows)[:, None] - np.arange(length)[None, :]) <= window
+    places = np.arange(length) if positions is None else positions
+    mask = np.abs(places[:rows, None] - places[None, :]) <= window
     if global_tokens:
         mask[:, :1] = True
         mask[:1, :] = True
@@ -30,7 +35,12 @@ def visible(rows: int, length: int, window: int = 0, global_tokens: int = 0) -> 
 
 
 def probabilities(
-    query: Floats, key: Floats, scale: float = 0.0, window: int = 0, global_tokens: int = 0
+    query: Floats,
+    key: Floats,
+    scale: float = 0.0,
+    window: int = 0,
+    global_tokens: int = 0,
+    positions: Positions | None = None,
 ) -> NDArray[np.float64]:
     """softmax(scale * Q K^T) of one head of one sequence over the visible keys.
 
@@ -40,12 +50,13 @@ def probabilities(
         scale: factor on the scores; 0 means 1/sqrt(head_dim).
         window: see `visible`.
         global_tokens: see `visible`.
+        positions: see `visible`.
 
     Returns:
         [rows of query, n].
     """
     scores = query.astype(np.float64) @ key.astype(np.float64).T * (scale or key.shape[1] ** -0.5)
-    scores[~visible(len(query), len(key), window, global_tokens)] = -np.inf
+    scores[~visible(len(query), len(key), window, global_tokens, positions)] = -np.inf
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
@@ -55,6 +66,7 @@ def softmax_attention(
     key: Floats,
     value: Floats,
     cu_seqlens: NDArray[np.int32],
+    positions: Positions | None = None,
     *,
     num_heads: int,
     scale: float = 0.0,
@@ -69,6 +81,7 @@ def softmax_attention(
         key: [T, num_heads * head_dim].
         value: [T, num_heads * value_dim].
         cu_seqlens: [B + 1], offsets of the sequences.
+        positions: [T], ascending in each sequence: what windows measure; None: the row's index.
         num_heads: heads.
         scale: factor on the scores; 0 means 1/sqrt(head_dim).
         window: see `visible`.
@@ -87,6 +100,54 @@ def softmax_attention(
         for head in range(num_heads):
             columns = slice(head * head_dim, (head + 1) * head_dim)
             values = slice(head * value_dim, (head + 1) * value_dim)
-            weights = probabilities(query[rows, columns], key[begin:end, columns], scale, window, global_tokens)
+            places = None if positions is None else positions[begin:end]
+            weights = probabilities(query[rows, columns], key[begin:end, columns], scale, window, global_tokens, places)
             output[rows, values] = weights @ value[begin:end, values]
     return output
+
+
+def attention_importance(
+    query: Floats,
+    key: Floats,
+    cu_seqlens: NDArray[np.int32],
+    positions: Positions | None = None,
+    *,
+    num_heads: int,
+    importance: str,
+    scale: float = 0.0,
+    window: int = 0,
+    global_tokens: int = 0,
+    queries: str = "all",
+) -> NDArray[np.float64]:
+    """The output `importance` of every operator that computes softmax weights.
+
+    Kim et al., "Learned Token Pruning for Transformers", KDD 2022, equation 2, averages the weights over the rows;
+    here the first row alone counts, or the row with the largest weight.
+
+    Args:
+        query: as in `softmax_attention`.
+        key: as in `softmax_attention`.
+        cu_seqlens: as in `softmax_attention`.
+        positions: as in `softmax_attention`.
+        num_heads: heads.
+        importance: `first` or `maximum`.
+        scale: factor on the scores; 0 means 1/sqrt(head_dim).
+        window: see `visible`.
+        global_tokens: see `visible`.
+        queries: `all`, or `first`: the first row is the only one.
+
+    Returns:
+        [T]: sum over heads of the weight of key j for row 0 of its sequence, or of its largest weight for any row.
+    """
+    head_dim = key.shape[1] // num_heads
+    result = np.zeros(len(key))
+    for b, (begin, end) in enumerate(zip(cu_seqlens[:-1], cu_seqlens[1:], strict=True)):
+        if begin == end:
+            continue
+        rows = slice(begin, end) if queries == "all" else slice(b, b + 1)
+        places = None if positions is None else positions[begin:end]
+        for head in range(num_heads):
+            columns = slice(head * head_dim, (head + 1) * head_dim)
+            weights = probabilities(query[rows, columns], key[begin:end, columns], scale, window, global_tokens, places)
+            result[begin:end] += weights[0] if importance == "first" else weights.max(axis=0)
+    return result

@@ -1,6 +1,18 @@
 """What SoftmaxAttention takes and gives."""
 
-from attenuator.ops.spec import CU_SEQLENS, GLOBAL_TOKENS, NUM_HEADS, QUERIES, SCALE, WINDOW, Operator, Tensor
+from attenuator.ops.spec import (
+    CU_SEQLENS,
+    GLOBAL_TOKENS,
+    IMPORTANCE,
+    IMPORTANCE_OUTPUT,
+    NUM_HEADS,
+    POSITIONS,
+    QUERIES,
+    SCALE,
+    WINDOW,
+    Operator,
+    Tensor,
+)
 
 SPEC = Operator(
     name="SoftmaxAttention",
@@ -10,6 +22,7 @@ SPEC = Operator(
         Tensor("key", ("T", "num_heads * head_dim"), "float", "projected keys"),
         Tensor("value", ("T", "num_heads * value_dim"), "float", "projected values"),
         CU_SEQLENS,
+        POSITIONS,
     ),
     outputs=(
         Tensor(
@@ -19,8 +32,9 @@ SPEC = Operator(
             "attention output",
             shape=(("query", 0), ("value", 1)),
         ),
+        IMPORTANCE_OUTPUT,
     ),
-    attributes=(NUM_HEADS, SCALE, WINDOW, GLOBAL_TOKENS, QUERIES),
+    attributes=(NUM_HEADS, SCALE, WINDOW, GLOBAL_TOKENS, QUERIES, IMPORTANCE),
     knobs=(),
     attention="softmax",
     doc="Exact softmax attention on packed batches.",

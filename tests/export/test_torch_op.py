@@ -9,9 +9,9 @@ import torch
 from harness import open_session
 
 from attenuator.errors import EngineError
-from attenuator.export.trace import OPSET, quiet, translation
+from attenuator.export.trace import OPSET, leave_out_unused, quiet, translation
 from attenuator.ops import OPERATORS
-from attenuator.ops.softmax.reference import softmax_attention
+from attenuator.ops.softmax.reference import attention_importance, softmax_attention
 from attenuator.ops.spec import Operator
 from attenuator.ops.torch_op import op_name, overload
 from attenuator.ops.yoso.reference import yoso_attention
@@ -29,6 +29,7 @@ def tensors(operator: Operator) -> dict[str, torch.Tensor]:
         shape = [sizes.get(axis, HEADS * WIDTH) for axis in item.axes]
         inputs[item.name] = torch.randn(shape, generator=generator)
     more = {"cu_seqlens": STARTS, "seed": torch.arange(3), "alpha": torch.zeros(3), "keep": torch.ones(3)}
+    more["positions"] = torch.arange(10)
     more["kept_cu_seqlens"] = torch.tensor([0, 2, 2, 5], dtype=torch.int32)
     return (
         inputs
@@ -68,8 +69,20 @@ def test_eager_runs_the_kernels() -> None:
     softmax = next(operator for operator in OPERATORS if operator.key == "softmax")
     inputs = tensors(softmax)
     expected = softmax_attention(*(tensor.numpy() for tensor in inputs.values()), num_heads=HEADS, window=2)
-    output = overload(softmax)(*inputs.values(), num_heads=HEADS, window=2)
+    output, importance = overload(softmax)(*inputs.values(), num_heads=HEADS, window=2)
+    assert importance.shape == (0,)
     np.testing.assert_allclose(output.numpy(), expected, atol=1e-5)
+
+
+def test_an_optional_output_is_computed_where_its_attribute_says_so() -> None:
+    softmax = next(operator for operator in OPERATORS if operator.key == "softmax")
+    inputs = tensors(softmax)
+    arrays = {name: inputs[name].numpy() for name in ("query", "key", "cu_seqlens", "positions")}
+    output, importance = overload(softmax)(*inputs.values(), num_heads=HEADS, importance="maximum")
+    np.testing.assert_allclose(
+        importance.numpy(), attention_importance(**arrays, num_heads=HEADS, importance="maximum"), atol=1e-5
+    )
+    assert torch.equal(output, overload(softmax)(*inputs.values(), num_heads=HEADS)[0])
 
 
 def test_eager_takes_tensors_that_are_not_contiguous() -> None:
@@ -106,12 +119,13 @@ class Shorter(torch.nn.Module):
         self, rows: torch.Tensor, positions: torch.Tensor, cu_seqlens: torch.Tensor, keep: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         for _ in range(2):
-            mixed = overload(BY_KEY["softmax"])(rows, rows, rows, cu_seqlens, num_heads=HEADS)
+            attend = overload(BY_KEY["softmax"])
+            mixed, importance = attend(rows, rows, rows, cu_seqlens, num_heads=HEADS, importance="first")
             kept_cu_seqlens = overload(BY_KEY["kept_lengths"])(cu_seqlens, keep, exponent=0.5)
-            kept, places = overload(BY_KEY["select"])(mixed, rows[:, 0], cu_seqlens, kept_cu_seqlens)
+            kept, places = overload(BY_KEY["select"])(mixed, importance, cu_seqlens, kept_cu_seqlens)
             rows = self.norm(self.linear(kept) + torch.index_select(rows, 0, places))
             positions, cu_seqlens = torch.index_select(positions, 0, places), kept_cu_seqlens
-        return overload(BY_KEY["softmax"])(rows, rows, rows, cu_seqlens, num_heads=HEADS), positions
+        return overload(BY_KEY["softmax"])(rows, rows, rows, cu_seqlens, num_heads=HEADS)[0], positions
 
 
 def test_a_selection_is_traced_with_axes_known_at_run_time_alone() -> None:
@@ -133,6 +147,9 @@ def test_a_selection_is_traced_with_axes_known_at_run_time_alone() -> None:
             dynamic_shapes=axes,
             custom_translation_table={overload(operator): translation(operator) for operator in OPERATORS},
         )
+    leave_out_unused(program.model.graph)
+    attentions = [node for node in program.model.graph if node.op_type == BY_KEY["softmax"].name]
+    assert [len(node.outputs) for node in attentions] == [2, 2, 1]
     selected = [node for node in program.model.graph if node.op_type == BY_KEY["select"].name]
     sizes = [[str(output.shape[0]) for output in node.outputs] for node in selected]
     assert all(len(set(both)) == 1 for both in sizes), "both outputs have the same rows"

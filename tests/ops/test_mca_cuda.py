@@ -104,7 +104,7 @@ def test_windows(estimator: str, window: int, global_tokens: int) -> None:
 def questions(
     inputs: dict[str, Array],
     attributes: dict[str, AttributeValue],
-    probe: Callable[[int, int], rule.Probe] = rule.probe_of,
+    probe: Callable[[int, int, int | None], rule.Probe] = rule.probe_of,
 ) -> list[dict[str, Any]]:
     """The arguments of each call of `probe_pays` by the reference, in order of heads, with any probe."""
     calls: list[dict[str, Any]] = []

@@ -11,7 +11,7 @@ import pytest
 from harness import Array, AttributeValue, offsets, run
 from scipy import stats
 
-from attenuator.ops.mca import reference, reference_plan, rule
+from attenuator.ops.mca import reference_plan, rule
 from attenuator.ops.softmax.reference import probabilities, visible
 
 WEIGHT_KINDS = ("gaussian", "one heavy row", "rank one", "zero rows", "two rows", "decaying")
@@ -218,7 +218,7 @@ def test_lemma_1(estimator: str, weight_kind: str, hidden_kind: str) -> None:
     norms = np.linalg.norm(problem["hidden"].astype(np.float64), axis=1)
     rounding = 1e-5 * norms.max() * frobenius(problem)
     bound = norms[:, None] * frobenius(problem) / np.sqrt(r)
-    centred = estimator == "sampled" and np.any(reference.centre_of(problem["hidden"], WINDOW))
+    centred = estimator == "sampled" and np.any(reference_plan.centre_of(problem["hidden"], WINDOW))
     mean_error = np.sqrt(squares).mean(axis=0)
     root_mean_square = np.sqrt(squares.mean(axis=0))
     if centred:
@@ -238,7 +238,7 @@ def test_variance_is_that_of_poisson_sampling(weight_kind: str) -> None:
     assert flops.mean() < 0.5
     exact = heads_of(problem["hidden"].astype(np.float64) @ problem["value_weight"])
     weight = problem["value_weight"].reshape(-1, HEADS, HEAD_DIM).astype(np.float64)
-    x = problem["hidden"].astype(np.float64) - reference.centre_of(problem["hidden"], WINDOW)
+    x = problem["hidden"].astype(np.float64) - reference_plan.centre_of(problem["hidden"], WINDOW)
     for head in range(HEADS):
         squares = (weight[:, head] ** 2).sum(axis=1)
         p = np.maximum(squares / squares.sum(), rule.SMALLEST_P)
@@ -355,8 +355,8 @@ def test_a_rank_one_weight_has_equal_norms() -> None:
 
 def test_centring_is_refused_where_it_would_widen_the_bound() -> None:
     """A few long rows among zeros lie, on average, further from their mean than from zero."""
-    assert not np.any(reference.centre_of(make_hidden("mostly zero", np.random.default_rng(0))))
-    assert np.any(reference.centre_of(make_hidden("common mean", np.random.default_rng(0))))
+    assert not np.any(reference_plan.centre_of(make_hidden("mostly zero", np.random.default_rng(0))))
+    assert np.any(reference_plan.centre_of(make_hidden("common mean", np.random.default_rng(0))))
 
 
 def test_centring_takes_the_common_mean_out_of_the_error() -> None:

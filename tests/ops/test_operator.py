@@ -76,7 +76,7 @@ def test_every_element_of_the_outputs_is_written(case: Case) -> None:
         if name not in case.constants:
             binding.bind_cpu_input(name, value)
     bound = []
-    for item, y in zip(case.operator.outputs, outputs, strict=True):
+    for item, y in zip(case.outputs, outputs, strict=True):
         garbage = np.frombuffer(b"\xff" * y.nbytes, y.dtype).reshape(y.shape)  # NaN, or -1
         bound.append(onnxruntime.OrtValue.ortvalue_from_numpy(garbage))
         binding.bind_ortvalue_output(item.name, bound[-1])
@@ -89,7 +89,9 @@ def test_shapes_are_inferred(case: Case) -> None:
     inputs = make_inputs(case, (4, 2))
     fed = {name: value for name, value in inputs.items() if name not in case.constants}
     model = build_model(case.operator, list(inputs), case.attributes, {name: inputs[name] for name in case.constants})
-    for item, inferred in zip(case.operator.outputs, open_session(model).get_outputs(), strict=True):
+    for item, inferred in zip(case.outputs, open_session(model).get_outputs(), strict=True):
+        if item.optional:
+            continue  # its shape is not inferred
         assert len(inferred.shape) == len(item.axes)
         for rule, axis in zip(item.shape, inferred.shape, strict=True):
             if rule is None or rule[1] == LAST:

@@ -55,6 +55,10 @@ class Case:
         return tuple(item for item in self.operator.inputs if self.optional or not item.optional)
 
     @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        return self.operator.outputs_with(self.attributes)
+
+    @property
     def seeded(self) -> bool:
         return any(item.name == "seed" for item in self.operator.inputs)
 
@@ -73,9 +77,12 @@ def defaults(operator: Operator) -> Case:
 
 
 def variants(operator: Operator) -> Iterator[Case]:
-    """Every combination of choices, switches and a window, with the optional inputs left out and given."""
+    """Every combination of choices, switches and a window, without what is optional; then a few with it."""
     options: list[list[tuple[str, AttributeValue]]] = []
+    optional_outputs = {item.name for item in operator.outputs if item.optional}
     for item in operator.attributes:
+        if item.name in optional_outputs:
+            continue
         if item.kind == "string":
             options.append([(item.name, choice) for choice in item.choices])
         elif (item.low, item.high) == (0, 1):
@@ -85,8 +92,15 @@ def variants(operator: Operator) -> Iterator[Case]:
     required = defaults(operator).attributes
     for chosen in itertools.product(*options):
         yield Case(operator, required | dict(chosen))
+    banded = {item.name: WINDOWS[1] for item in operator.attributes if item.name == "window"}
     if any(item.optional for item in operator.inputs):
-        yield Case(operator, required, optional=True)
+        yield Case(operator, required | banded, optional=True)
+    for item in operator.attributes:
+        if item.name in optional_outputs:
+            for choice in item.choices:
+                if choice != item.default:
+                    yield Case(operator, required | {item.name: choice})
+                    yield Case(operator, required | banded | {item.name: choice, "global_tokens": 1}, optional=True)
 
 
 CASES = [case for operator in OPERATORS for case in variants(operator)]
@@ -118,6 +132,8 @@ def make_inputs(
             inputs[item.name] = knob_values(knobs[item.name], len(lengths))
         elif item.name == "seed":
             inputs[item.name] = np.resize(np.array([7, 0, SEED_HIGH, 12345678901]), len(lengths)).astype(np.int64)
+        elif item.name == "positions":
+            inputs[item.name] = np.cumsum(rng.integers(1, 4, sum(lengths)))
         else:
             axis = axis_of(case, item)
             first = rows[axis] if axis else sizes[item.axes[0]]
@@ -202,8 +218,7 @@ def split(case: Case, outputs: Sequence[Array], inputs: dict[str, Array]) -> lis
         return rows - cu_seqlens[b] if item.name == "places" else rows
 
     return [
-        [part(y, item, b) for y, item in zip(outputs, case.operator.outputs, strict=True)]
-        for b in range(len(cu_seqlens) - 1)
+        [part(y, item, b) for y, item in zip(outputs, case.outputs, strict=True)] for b in range(len(cu_seqlens) - 1)
     ]
 
 
@@ -214,7 +229,7 @@ def run_case(case: Case, inputs: dict[str, Array], threads: int = 1) -> list[Arr
 
 def output_shapes(case: Case, inputs: dict[str, Array]) -> list[tuple[int, ...]]:
     """The shapes that the spec promises."""
-    return [output_shape(item, inputs) for item in case.operator.outputs]
+    return [output_shape(item, inputs) for item in case.outputs]
 
 
 def output_shape(output: Tensor, inputs: Mapping[str, Array]) -> tuple[int, ...]:

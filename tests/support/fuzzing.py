@@ -46,6 +46,12 @@ def contract_broken(case: Case, inputs: dict[str, Array]) -> bool:
         values = inputs.get(knob.name, knob.exact)
         if not np.all((values >= knob.low) & (values <= knob.high)):
             return True
+    if "positions" in inputs:
+        rises = np.diff(inputs["positions"].astype(object)) > 0
+        inside = np.ones(len(rises), bool)
+        inside[cu_seqlens[1:-1][(cu_seqlens[1:-1] > 0) & (cu_seqlens[1:-1] < tokens)] - 1] = False
+        if not np.all(rises | ~inside):
+            return True
     return case.seeded and not ((inputs["seed"] >= 0) & (inputs["seed"] <= SEED_HIGH)).all()
 
 

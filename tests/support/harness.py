@@ -65,22 +65,21 @@ def build_model(
     names = [item.name if item.name in input_names else "" for item in operator.inputs]
     while names and not names[-1]:
         names.pop()
-    converted = {item.name for item in (*operator.inputs, *operator.outputs) if item.data and data != "float"}
-    inner = {
-        name: f"{name}_{data}" if name in converted else name for name in [*names, *(o.name for o in operator.outputs)]
-    }
+    results = operator.outputs_with(attributes)
+    converted = {item.name for item in (*operator.inputs, *results) if item.data and data != "float"}
+    inner = {name: f"{name}_{data}" if name in converted else name for name in [*names, *(o.name for o in results)]}
     nodes = [
         *(helper.make_node("Cast", [name], [inner[name]], to=ONNX_TYPES[data]) for name in names if name in converted),
         helper.make_node(
             operator.name,
             [inner[name] for name in names],
-            [inner[item.name] for item in operator.outputs],
+            [inner[item.name] for item in results],
             domain=DOMAIN,
             **dict(attributes),
         ),
         *(
             helper.make_node("Cast", [inner[item.name]], [item.name], to=TensorProto.FLOAT)
-            for item in operator.outputs
+            for item in results
             if item.name in converted
         ),
     ]
@@ -93,7 +92,7 @@ def build_model(
         for item in operator.inputs
         if item.name in input_names and item.name not in constants
     ]
-    outputs = [helper.make_tensor_value_info(item.name, ONNX_TYPES[item.dtype], None) for item in operator.outputs]
+    outputs = [helper.make_tensor_value_info(item.name, ONNX_TYPES[item.dtype], None) for item in results]
     initializers = [numpy_helper.from_array(np.ascontiguousarray(value), name) for name, value in constants.items()]
     graph = helper.make_graph(nodes, "one_node", feeds, outputs, initializers)
     opsets = [helper.make_opsetid("", 20), helper.make_opsetid(DOMAIN, operator.version)]
@@ -143,7 +142,7 @@ def run(
         constants: names of the inputs that are initializers of the graph (weights), the others are fed.
 
     Returns:
-        The outputs in the spec's order.
+        The outputs that the node has by its attributes, in the spec's order.
     """
     opened = session(op_name, inputs, attributes, threads, constants)
     feeds = {name: np.ascontiguousarray(value) for name, value in inputs.items() if name not in constants}

@@ -74,7 +74,7 @@ def run_on_device(
             array = np.ascontiguousarray(inputs[item.name]).astype(kind)
         memories.append(place(array, data if item.data else item.dtype)[0])
     results, outputs = [], []
-    for item in operator.outputs:
+    for item in operator.outputs_with(attributes):
         kind = DATA_TYPES[data] if item.data else np.dtype(NUMPY_TYPES[item.dtype])
         # Not a number, nor a row, wherever the kernel does not write.
         unwritten = np.full(output_shape(item, inputs), np.nan if kind.kind in "fV" else -1, kind)
@@ -156,5 +156,5 @@ def run_on_torch(
     results = [outputs] if torch.is_tensor(outputs) else outputs
     return [
         (tensor.float() if item.data else tensor).cpu().numpy()
-        for item, tensor in zip(operator.outputs, results, strict=True)
+        for item, tensor in zip(operator.outputs_with(attributes), results, strict=False)
     ]

@@ -53,27 +53,29 @@ def plans(
     length, channels, head_dim = rows.stop - rows.start, inputs["hidden"].shape[1], inputs["key"].shape[1] // heads
     block = slice(head * head_dim, (head + 1) * head_dim)
     weight, exact = inputs["value_weight"][:, block], np.zeros(length)
+    places = inputs["positions"][rows] if "positions" in inputs and length else None
+    span = reference_plan.span_of(places)
     if (
         length == 0
         or alpha == 0
         or attributes.get("queries") == "first"
         or not weight.any()
-        or not rule.worth_approximating(length, channels, alpha, estimator, window, global_tokens)
+        or not rule.worth_approximating(length, channels, alpha, estimator, window, global_tokens, span)
     ):
         return [exact for _ in factors]
-    keys, wide_first = rule.row_keys(length, window, global_tokens)
+    keys, wide_first = rule.row_keys(length, window, global_tokens, span)
     scale = float(attributes.get("scale", 0.0))
-    a = probabilities(inputs["query"][rows, block], inputs["key"][rows, block], scale, window, global_tokens)
+    a = probabilities(inputs["query"][rows, block], inputs["key"][rows, block], scale, window, global_tokens, places)
     x = inputs["hidden"][rows].astype(np.float64)
     distances = np.linalg.norm(x - x.mean(axis=0), axis=1)
-    beta = reference.smallest_row_sum(np.linalg.norm(x, axis=1), window, global_tokens) / keys
+    beta = reference_plan.smallest_row_sum(np.linalg.norm(x, axis=1), window, global_tokens, places) / keys
     overhead = channels * (1 + length / head_dim) if wide_first else 0.0
-    probe = rule.probe_of(length, window)
+    probe = rule.probe_of(length, window, span)
 
     def plan(factor: float) -> Array:
         if probe.rows and estimator != "paper":
             maxima = factor * a[probe.first_row : probe.first_row + probe.rows].max(axis=0)
-            to_save = overhead + rule.maxima_cost(length, window, head_dim)
+            to_save = overhead + rule.maxima_cost(length, window, head_dim, span)
             if not reference_plan.probe_pays(maxima, distances, weight, keys, alpha, estimator, probe, to_save, beta):
                 return exact
         maxima = factor * a[int(wide_first) :].max(axis=0)

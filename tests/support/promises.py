@@ -31,7 +31,7 @@ def ragged_batch_is_finite_and_empty_sequences_yield_nothing(device: Device, cas
     assert [y.shape for y in outputs] == output_shapes(case, inputs)
     assert all(np.isfinite(y).all() for y in outputs)
     for length, parts in zip(device.ragged, split(case, outputs, inputs), strict=True):
-        for item, part in zip(case.operator.outputs, parts, strict=True):
+        for item, part in zip(case.outputs, parts, strict=True):
             if length == 0 and item.name == "output":
                 assert not part.any(), "an empty sequence's row must be zeros"
 
@@ -87,7 +87,7 @@ def attributes_left_out_have_their_defaults(device: Device, operator: Operator) 
     inputs = make_inputs(case, (9, 4))
     outputs = device.run(case, inputs, constant=False)
     assert [y.shape for y in outputs] == output_shapes(case, inputs)
-    assert [y.dtype for y in outputs] == [NUMPY_TYPES[item.dtype] for item in operator.outputs]
+    assert [y.dtype for y in outputs] == [NUMPY_TYPES[item.dtype] for item in case.outputs]
     assert all(np.isfinite(y).all() for y in outputs)
     spelled_out = case.attributes | {
         item.name: item.default for item in operator.attributes if item.default is not None

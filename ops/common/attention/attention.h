@@ -10,6 +10,12 @@
 
 namespace attenuator::attention {
 
+// Keys [begin, end) of a sequence.
+struct KeyRange {
+  std::int32_t begin;
+  std::int32_t end;
+};
+
 // One head of one sequence. Pointers lead to the head's first float in the sequence's first row;
 // rows lie `*_stride` floats apart.
 struct Head {
@@ -25,6 +31,8 @@ struct Head {
   float scale = 0;             // factor on the scores, as is: 0 is not a default here
   std::int64_t window = 0;     // keys with |i - j| <= window; 0 = all
   bool global_token = false;   // key 0 is seen by every row and row 0 sees all keys
+  // [length]: the keys inside each row's window, at most 2 * window + 1; null: |i - j| <= window.
+  const KeyRange* ranges = nullptr;
 };
 
 // The `scale` attribute of an operator, or 1 / sqrt(head_dim) where it is 0.
@@ -36,6 +44,16 @@ inline constexpr std::int64_t kQueryBlock = 64;
 // Output rows [begin, end) of the sequence; `output` is where row `begin` goes.
 void AttendRows(const Head& head, std::int64_t begin, std::int64_t end, float* output,
                 std::int64_t output_stride);
+
+// The same bits, and maxima[j] = max(maxima[j], max over these rows i of the softmax probability
+// A_ij), for every key j; a row that is NaN gives no key a maximum. Maxima of several ranges may be
+// merged in any order.
+void AttendRows(const Head& head, std::int64_t begin, std::int64_t end, float* output,
+                std::int64_t output_stride, float* maxima);
+
+// weights[j] = softmax probability A_0j of row 0, 0 where it does not see key j. `weights` has
+// room for `length` floats up to a multiple of kQueryBlock.
+void FirstRowWeights(const Head& head, float* weights);
 
 // Output row 0 alone, by a path that is fast for one row: what `queries = first` computes. Differs
 // from AttendRows by rounding, except that the latter takes this path for row 0 where that row

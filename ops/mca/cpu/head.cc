@@ -101,20 +101,54 @@ double FirstRowExactly(const Call& call, std::int64_t b, std::int64_t h, float* 
   float* out = row.data();
   Projection().exact(&rows, 1, weights.channels, weights.head(h), call.head_bias(h), &out);
   std::memcpy(output, row.data(), sizeof(float) * weights.head_dim);
-  return call.FirstRowColumns(head.window > 0 && !head.global_token ? head.window + 1
+  return call.FirstRowColumns(head.window > 0 && !head.global_token ? call.window(b).seen(0).end
                                                                     : head.length);
 }
 
-// Rows [begin, end) of exact attention over a head's values.
+// Column maxima over `turns` blocks of rows. Each task computes its own maxima over every
+// tasks-th block by rows(task, tasks, maxima [length]); then they are joined.
+template <class Pool, class Rows>
+void GatherMaxima(std::int64_t turns, std::int64_t length, Pool& pool, float* maxima,
+                  const Rows& rows) {
+  const std::int64_t tasks = turns < Pool::kMaximaTasks ? turns : Pool::kMaximaTasks;
+  std::vector<float> others((tasks > 1 ? tasks - 1 : 0) * length, 0.0f);
+  pool.For(tasks, [&](std::int64_t task) {
+    rows(task, tasks, task == 0 ? maxima : others.data() + (task - 1) * length);
+  });
+  for (std::int64_t task = 1; task < tasks; ++task) {
+    for (std::int64_t j = 0; j < length; ++j) {
+      const float other = others[(task - 1) * length + j];
+      if (!(other <= maxima[j])) maxima[j] = other;
+    }
+  }
+}
+
+// Rows [begin, end) of exact attention over a head's values, and their maxima where asked for.
 template <class Pool>
 void AttendExactly(const Call& call, std::int64_t b, std::int64_t h, const attention::Head& head,
                    std::int64_t begin, std::int64_t end, Pool& pool) {
-  pool.For((end - begin + kTaskRows - 1) / kTaskRows, [&](std::int64_t task) {
-    const std::int64_t first = begin + task * kTaskRows;
+  const std::int64_t chunks = (end - begin + kTaskRows - 1) / kTaskRows;
+  const auto attend = [&](std::int64_t chunk, float* maxima) {
+    const std::int64_t first = begin + chunk * kTaskRows;
     const std::int64_t last = first + kTaskRows < end ? first + kTaskRows : end;
-    attention::AttendRows(head, first, last, call.head_output(b, h) + first * call.width(),
-                          call.width());
-  });
+    float* const output = call.head_output(b, h) + first * call.width();
+    if (maxima == nullptr) {
+      attention::AttendRows(head, first, last, output, call.width());
+    } else {
+      attention::AttendRows(head, first, last, output, call.width(), maxima);
+    }
+  };
+  float* const maxima = call.maxima(b, h);
+  if (maxima == nullptr) {
+    pool.For(chunks, [&](std::int64_t chunk) { attend(chunk, nullptr); });
+    return;
+  }
+  GatherMaxima(chunks, head.length, pool, maxima,
+               [&](std::int64_t task, std::int64_t tasks, float* mine) {
+                 for (std::int64_t chunk = task; chunk < chunks; chunk += tasks) {
+                   attend(chunk, mine);
+                 }
+               });
 }
 
 // One head of a sequence, all rows, exactly as SoftmaxAttention after a linear layer.
@@ -144,24 +178,6 @@ Projected Project(const Call& call, std::int64_t b, std::int64_t h, const float*
                             values);
   pool.For(projection.tasks(), [&](std::int64_t task) { projection.Run(task); });
   return {projection.approximates(), projection.columns()};
-}
-
-// Column maxima over `turns` blocks of rows. Each task computes its own maxima over every
-// tasks-th block by rows(task, tasks, maxima [length]); then they are joined.
-template <class Pool, class Rows>
-void GatherMaxima(std::int64_t turns, std::int64_t length, Pool& pool, float* maxima,
-                  const Rows& rows) {
-  const std::int64_t tasks = turns < Pool::kMaximaTasks ? turns : Pool::kMaximaTasks;
-  std::vector<float> others((tasks > 1 ? tasks - 1 : 0) * length, 0.0f);
-  pool.For(tasks, [&](std::int64_t task) {
-    rows(task, tasks, task == 0 ? maxima : others.data() + (task - 1) * length);
-  });
-  for (std::int64_t task = 1; task < tasks; ++task) {
-    for (std::int64_t j = 0; j < length; ++j) {
-      const float other = others[(task - 1) * length + j];
-      if (!(other <= maxima[j])) maxima[j] = other;
-    }
-  }
 }
 
 // The attention weights of a head that stay in memory, in blocks of rows.
@@ -234,7 +250,18 @@ void AttendBesideStored(const Call& call, std::int64_t b, std::int64_t h,
   stored.AddValues(from, to, head, pool, output, call.width());
   AttendExactly(call, b, h, head, 0, from * attention::kQueryBlock, pool);
   AttendExactly(call, b, h, head, to * attention::kQueryBlock, head.length, pool);
-  if (head.global_token && from == 0) attention::AttendRows(head, 0, 1, output, call.width());
+  if (head.global_token && from == 0) AttendExactly(call, b, h, head, 0, 1, pool);
+}
+
+// The weights of a head's row 0 as its importance, or its maxima raised by them.
+void TakeFirstRow(const Call& call, std::int64_t b, std::int64_t h) {
+  const attention::Head head = call.head(b, h);
+  const AlignedArray<float> weights = MakeAligned<float>(head.length + attention::kQueryBlock);
+  attention::FirstRowWeights(head, weights.get());
+  float* const importance = call.importance(b, h);
+  for (std::int64_t j = 0; j < head.length; ++j) {
+    if (call.row_0 || weights[j] > importance[j]) importance[j] = weights[j];
+  }
 }
 
 // A head whose attention weights are kept until the values are known: first for the probe's rows
@@ -252,6 +279,7 @@ double RunStoredHead(const Call& call, std::int64_t b, std::int64_t h, float* me
   stored.Store(from, to, pool, maxima.data());
   if (!ProbePays(call.weights, h, call.attributes.estimator, rows, maxima.data())) {
     ProjectExactly(call, b, h, values, pool);
+    if (float* importance = call.maxima(b, h)) std::copy_n(maxima.data(), head.length, importance);
     AttendBesideStored(call, b, h, head, stored, from, to, pool);
     return static_cast<double>(head.length * call.weights.channels);
   }
@@ -260,6 +288,10 @@ double RunStoredHead(const Call& call, std::int64_t b, std::int64_t h, float* me
   const Projected projected = Project(call, b, h, maxima.data(), values, pool);
   float* const output = call.head_output(b, h);
   stored.AddValues(0, stored.blocks(), head, pool, output, call.width());
+  if (float* importance = call.maxima(b, h)) {
+    std::copy_n(maxima.data(), head.length, importance);
+    if (head.global_token) TakeFirstRow(call, b, h);
+  }
   if (!head.global_token) return projected.columns;
   if (projected.approximately) return projected.columns + FirstRowExactly(call, b, h, output);
   attention::AttendRows(head, 0, 1, output, call.width());
@@ -286,6 +318,7 @@ double RunTwiceHead(const Call& call, std::int64_t b, std::int64_t h, float* val
                    }
                  });
     projected = Project(call, b, h, maxima.data(), values, pool);
+    if (float* importance = call.maxima(b, h)) std::copy_n(maxima.data(), n, importance);
   } else {
     ProjectExactly(call, b, h, values, pool);
   }
@@ -296,6 +329,7 @@ double RunTwiceHead(const Call& call, std::int64_t b, std::int64_t h, float* val
 
 template <class Pool>
 double RunHead(const Call& call, std::int64_t b, std::int64_t h, float* memory, Pool& pool) {
+  if (call.head_weights != nullptr && call.row_0) TakeFirstRow(call, b, h);
   if (!call.approximate(b)) return RunExactHead(call, b, h, memory, pool);
   return call.window(b).stored() ? RunStoredHead(call, b, h, memory, pool)
                                  : RunTwiceHead(call, b, h, memory, pool);
@@ -314,7 +348,8 @@ attention::Head Call::head(std::int64_t b, std::int64_t h) const {
           .value_dim = weights.head_dim,
           .scale = attention::ScoreScale(attributes.scale, weights.head_dim),
           .window = window(b).narrow() ? attributes.window : 0,
-          .global_token = window(b).wide_first()};
+          .global_token = window(b).wide_first(),
+          .ranges = window(b).narrow() ? window(b).ranges : nullptr};
 }
 
 SequenceRows Call::rows(std::int64_t b) const {
@@ -344,6 +379,7 @@ HeadResult RunShortHead(const Call& call, std::int64_t b, std::int64_t h) {
   Inline pool;
   const bool finite = IsFinite(call, b, h, pool);
   // With one token the output is its projected value.
+  if (call.first() && call.head_weights != nullptr) TakeFirstRow(call, b, h);
   if (call.first() && call.alpha[b] > 0 && call.sequences.length(b) > 1) {
     return {FirstRowExactly(call, b, h, call.head_output(b, h)), finite};
   }

@@ -29,17 +29,29 @@ struct Call {
   const float* alpha;
   const std::int64_t* seed;
   float* output;
+  const attention::KeyRange* ranges;  // [T]; null: windows measure row numbers
+  bool row_0;                         // `head_weights` are those of row 0, not of all rows
+  float* head_weights;                // [H, T], zeros: importance of each head; null: none
   std::vector<SequenceFacts> facts;
   std::vector<HeadResult> heads;  // [B, H]
 
   bool first() const { return attributes.queries == spec::McaAttention::Queries::kFirst; }
   std::int64_t width() const { return weights.num_heads * weights.head_dim; }
   Window window(std::int64_t b) const {
-    return {sequences.length(b), attributes.window, attributes.global_tokens == 1};
+    return {sequences.length(b), attributes.window, attributes.global_tokens == 1,
+            ranges == nullptr ? nullptr : ranges + sequences.begin(b)};
   }
   std::int64_t query_row(std::int64_t b) const { return first() ? b : sequences.begin(b); }
   float* head_output(std::int64_t b, std::int64_t h) const {
     return output + query_row(b) * width() + h * weights.head_dim;
+  }
+  // Where a head's importance goes: [length].
+  float* importance(std::int64_t b, std::int64_t h) const {
+    return head_weights + h * sequences.total + sequences.begin(b);
+  }
+  // Where the maxima of all rows go, null where they are not asked for.
+  float* maxima(std::int64_t b, std::int64_t h) const {
+    return head_weights == nullptr || row_0 ? nullptr : importance(b, h);
   }
   const float* hidden_rows(std::int64_t b) const {
     return hidden + sequences.begin(b) * weights.channels;

@@ -23,10 +23,9 @@ double SmallestRowSum(const std::vector<double>& values, const Window& window) {
   for (std::int64_t j = 0; j < n; ++j) before[j + 1] = before[j] + values[j];
   double smallest = INFINITY;
   for (std::int64_t i = window.global ? 1 : 0; i < n; ++i) {
-    const std::int64_t low = std::max<std::int64_t>(0, i - window.radius);
-    const std::int64_t high = std::min(n, i + window.radius + 1);
-    const double far = window.global && low > 0 ? values[0] : 0.0;
-    const double sum = before[high] - before[low] + far;
+    const attention::KeyRange seen = window.seen(i);
+    const double far = window.global && seen.begin > 0 ? values[0] : 0.0;
+    const double sum = before[seen.end] - before[seen.begin] + far;
     if (!(sum >= smallest)) smallest = sum;  // NaN stays
   }
   return smallest;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "mca_rule.gen.h"
+#include "ops/common/attention/attention.h"
 #include "ops/mca/cpu/projection.h"
 
 namespace attenuator::mca {
@@ -22,14 +23,24 @@ struct Window {
   std::int64_t length;
   std::int64_t radius;  // 0 = all
   bool global;
+  const attention::KeyRange* ranges = nullptr;  // as in attention::Head
 
   // Whether some row does not see all keys.
-  bool narrow() const { return radius > 0 && length - 1 > radius; }
-  // n in the formula for r: the most keys a row sees, row 0 of a global window aside (README.md).
+  bool narrow() const {
+    return radius > 0 && (ranges == nullptr ? length - 1 > radius : ranges[0].end < length);
+  }
+  attention::KeyRange seen(std::int64_t i) const {
+    if (ranges != nullptr) return ranges[i];
+    const std::int64_t low = i - radius, high = i + radius + 1;
+    return {static_cast<std::int32_t>(low > 0 ? low : 0),
+            static_cast<std::int32_t>(high < length ? high : length)};
+  }
+  // n in the formula for r: the most keys a row can see, row 0 of a global window aside
+  // (README.md).
   std::int64_t keys() const {
     if (!narrow()) return length;
-    const std::int64_t seen = 2 * radius + 1 + (global ? 1 : 0);
-    return seen < length ? seen : length;
+    const std::int64_t most = 2 * radius + 1 + (global ? 1 : 0);
+    return most < length ? most : length;
   }
   // Row 0 sees all keys though others do not.
   bool wide_first() const { return narrow() && global; }

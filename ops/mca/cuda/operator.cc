@@ -30,6 +30,10 @@ class McaAttentionDeviceKernel final : public DeviceKernel {
 
   void Run(DeviceContext& context) const override {
     const mca::Inputs inputs = mca::CheckInputs(context, attributes_);
+    if (inputs.positions.present() || attributes_.importance != Spec::Importance::kNone) {
+      Fail(Spec::kName,
+           "importance and positions are computed on the CPU only: load the model on the CPU");
+    }
     const Sequences& sequences = inputs.sequences;
     const std::int64_t batch = sequences.batch, heads = attributes_.num_heads;
     const DeviceCall call{

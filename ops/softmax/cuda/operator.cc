@@ -17,6 +17,10 @@ class SoftmaxAttentionDeviceKernel final : public DeviceKernel {
 
   void Run(DeviceContext& context) const override {
     const softmax::Inputs inputs = softmax::CheckInputs(context, attributes_);
+    if (inputs.positions.present() || attributes_.importance != Spec::Importance::kNone) {
+      Fail(Spec::kName,
+           "importance and positions are computed on the CPU only: load the model on the CPU");
+    }
     const attention::Call call{
         .query = inputs.query.data,
         .key = inputs.key.data,

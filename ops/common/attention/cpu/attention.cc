@@ -12,21 +12,25 @@ const Kernels& BestKernels() {
   return kernels;
 }
 
-// The thread's scratch memory for such a head: kept between calls, since short sequences take less
-// time than an allocation is worth.
-float* ScratchFor(const Head& head, std::int64_t slots = 1) {
-  struct Memory {
-    AlignedArray<float> floats;
-    std::int64_t size = 0;
-  };
-  thread_local Memory memory;
-  const std::int64_t size = ScratchFloats(head, slots);
-  if (memory.size < size) {
-    memory.size = 0;
-    memory.floats = MakeAligned<float>(size);
-    memory.size = size;
+// A thread's memory, kept between calls, since short sequences take less time than an allocation
+// is worth.
+struct Memory {
+  AlignedArray<float> floats;
+  std::int64_t size = 0;
+
+  float* Take(std::int64_t count) {
+    if (size < count) {
+      size = 0;
+      floats = MakeAligned<float>(count);
+      size = count;
+    }
+    return floats.get();
   }
-  return memory.floats.get();
+};
+
+float* ScratchFor(const Head& head, std::int64_t slots = 1) {
+  thread_local Memory memory;
+  return memory.Take(ScratchFloats(head, slots));
 }
 
 }  // namespace
@@ -40,6 +44,17 @@ void AttendRows(const Head& head, std::int64_t begin, std::int64_t end, float* o
                 std::int64_t output_stride) {
   BestKernels().attention(head, begin, end, output, output_stride,
                           ScratchFor(head, Slots(head, end - begin)));
+}
+
+void AttendRows(const Head& head, std::int64_t begin, std::int64_t end, float* output,
+                std::int64_t output_stride, float* maxima) {
+  thread_local Memory kept;
+  BestKernels().attention_maxima(head, begin, end, output, output_stride, maxima,
+                                 kept.Take(KeptFloats(head)), ScratchFor(head));
+}
+
+void FirstRowWeights(const Head& head, float* weights) {
+  BestKernels().first_row_weights(head, weights, ScratchFor(head));
 }
 
 void AttendFirstRow(const Head& head, float* output) {

@@ -61,24 +61,37 @@ inline void AttendBlocks(const Head& head, const RowBlock* blocks, std::int64_t 
           });
 }
 
+// Row 0 in whole vectors.
+inline void PackRow(const Head& head, float* query) {
+  const Exponent exponent(head);
+  for (std::int64_t k = 0; k < Padded(head.head_dim); ++k) {
+    query[k] = k < head.head_dim ? head.query[k] * exponent.query : 0.0f;
+  }
+}
+
+// How many keys row 0 sees.
+inline std::int64_t RowKeys(const Head& head) {
+  return head.window == 0 || head.global_token ? head.length
+                                               : Smaller(SeenEnd(head, 0), head.length);
+}
+
 // Scores of row 0 and keys [first, first + keys), dimensions across the lanes; -inf up to a whole
 // vector.
-inline void ScoreRow(const Head& head, std::int64_t first, std::int64_t keys,
-                     const Scratch& scratch) {
+inline void ScoreRow(const Head& head, std::int64_t first, std::int64_t keys, const float* query,
+                     float* scores) {
   for (std::int64_t j = 0; j < keys; ++j) {
     const float* key = head.key + (first + j) * head.key_stride;
     Vector dot = Simd::Zero();
     std::int64_t k = 0;
     for (; k + kWidth <= head.head_dim; k += kWidth) {
-      dot = Simd::Fma(Simd::Load(key + k), Simd::Load(scratch.query + k), dot);
+      dot = Simd::Fma(Simd::Load(key + k), Simd::Load(query + k), dot);
     }
     if (k < head.head_dim) {
-      dot = Simd::Fma(Simd::LoadFirst(key + k, head.head_dim - k), Simd::Load(scratch.query + k),
-                      dot);
+      dot = Simd::Fma(Simd::LoadFirst(key + k, head.head_dim - k), Simd::Load(query + k), dot);
     }
-    scratch.scores[j] = Simd::Sum(dot);
+    scores[j] = Simd::Sum(dot);
   }
-  for (std::int64_t j = keys; j < Padded(keys); ++j) scratch.scores[j] = -__builtin_inff();
+  for (std::int64_t j = keys; j < Padded(keys); ++j) scores[j] = -__builtin_inff();
 }
 
 // Turns the row's scores into weights relative to its largest score so far. Leaves in old_factor[0]
@@ -108,18 +121,14 @@ inline void NormalizeRow(const Exponent& exponent, std::int64_t keys, float& max
 void FirstRow(const Head& unchecked, float* output, float* memory) {
   const Head head = Normalized(unchecked);
   const Scratch scratch(head, memory);
-  const std::int64_t depth = Padded(head.head_dim);
   const Exponent exponent(head);
-  for (std::int64_t k = 0; k < depth; ++k) {
-    scratch.query[k] = k < head.head_dim ? head.query[k] * exponent.query : 0.0f;
-  }
-  const bool all = head.window == 0 || head.global_token;
-  const std::int64_t high = all ? head.length : head.window + 1;
+  PackRow(head, scratch.query);
+  const std::int64_t high = RowKeys(head);
   float maximum = kLowest;
   float sum = 0;
   for (std::int64_t first = 0; first < high; first += kRowKeys) {
     const std::int64_t keys = Smaller(high - first, kRowKeys);
-    ScoreRow(head, first, keys, scratch);
+    ScoreRow(head, first, keys, scratch.query, scratch.scores);
     NormalizeRow(exponent, keys, maximum, sum, scratch);
     const bool final = first + keys == high;
     for (std::int64_t j = 0; j < keys; j += kKeyBlock) {
@@ -136,6 +145,33 @@ void FirstRow(const Head& unchecked, float* output, float* memory) {
                 PackValues(head, first + j, first + j + some, false, scratch.value), some, sink);
     }
   }
+}
+
+// Weights of row 0.
+void FirstRowWeights(const Head& unchecked, float* weights, float* memory) {
+  const Head head = Normalized(unchecked);
+  const Scratch scratch(head, memory);
+  const Exponent exponent(head);
+  const Vector factor = Simd::Set(exponent.factor), least = Simd::Set(exponent.least);
+  PackRow(head, scratch.query);
+  const std::int64_t keys = RowKeys(head);
+  ScoreRow(head, 0, keys, scratch.query, weights);
+  Vector largest = Simd::Set(kLowest);
+  for (std::int64_t j = 0; j < keys; j += kWidth) {
+    largest = Simd::Max(Simd::Load(weights + j), largest);
+  }
+  const Vector maximum = Simd::Set(Simd::Largest(largest));
+  Vector sums = Simd::Zero();
+  for (std::int64_t j = 0; j < keys; j += kWidth) {
+    const Vector p = Simd::Exp2(Simd::Sub(Simd::Load(weights + j), maximum), factor, least);
+    Simd::Store(weights + j, p);
+    sums = Simd::Add(sums, p);
+  }
+  const Vector inverse = Simd::Set(1.0f / Simd::Sum(sums));
+  for (std::int64_t j = 0; j < keys; j += kWidth) {
+    Simd::Store(weights + j, Simd::Mul(Simd::Load(weights + j), inverse));
+  }
+  for (std::int64_t j = keys; j < head.length; ++j) weights[j] = 0.0f;
 }
 
 // Calls visit(begin, count) for blocks of at most 64 rows of whole vectors and nearly equal size.
@@ -314,9 +350,31 @@ void ProbabilityValues(const Head& unchecked, std::int64_t begin, std::int64_t e
   });
 }
 
+void AttentionMaxima(const Head& unchecked, std::int64_t begin, std::int64_t end, float* output,
+                     std::int64_t output_stride, float* maxima, float* kept, float* memory) {
+  const Head head = Normalized(unchecked);
+  float* const row_0 = output - begin * output_stride;
+  if (begin == 0 && end > 0 && head.window > 0 && head.global_token) {
+    FirstRow(head, row_0, memory);
+    FirstRowWeights(head, kept, memory);
+    for (std::int64_t j = 0; j < head.length; ++j) {
+      maxima[j] = kept[j] > maxima[j] ? kept[j] : maxima[j];
+    }
+    begin = 1;
+  }
+  float* const factors = kept + kQueryBlock * BlockKeys(head);
+  ForBlocks(begin, end, [&](std::int64_t first, std::int64_t count) {
+    Probabilities(head, first, first + count, kept, factors, maxima, memory);
+    ProbabilityValues(head, first, first + count, kept, factors, row_0 + first * output_stride,
+                      output_stride, memory);
+  });
+}
+
 constexpr Kernels kKernels{
     .attention = Attention,
+    .attention_maxima = AttentionMaxima,
     .first_row = FirstRow,
+    .first_row_weights = FirstRowWeights,
     .column_maxima = Maxima,
     .probabilities = Probabilities,
     .values = ProbabilityValues,

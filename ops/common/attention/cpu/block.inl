@@ -63,7 +63,12 @@ struct Exponent {
 
 // The head without its window where every row sees all keys anyway.
 inline Head Normalized(Head head) {
-  if (head.window >= head.length - 1) head.window = 0;
+  const bool all = head.ranges == nullptr ? head.window >= head.length - 1
+                                          : head.window > 0 && head.ranges[0].end == head.length;
+  if (all) {
+    head.window = 0;
+    head.ranges = nullptr;
+  }
   return head;
 }
 
@@ -133,14 +138,23 @@ inline void Score(const Head& head, const float* query, std::int64_t count, std:
   }
 }
 
+// Keys inside the window of row i, which are the rows inside the window of key i; both ends may lie
+// beyond the sequence.
+inline std::int64_t SeenBegin(const Head& head, std::int64_t i) {
+  return head.ranges == nullptr ? i - head.window : head.ranges[i].begin;
+}
+inline std::int64_t SeenEnd(const Head& head, std::int64_t i) {
+  return head.ranges == nullptr ? i + head.window + 1 : head.ranges[i].end;
+}
+
 // Puts -inf where a row does not see a key.
 inline void Mask(const Head& head, std::int64_t begin, std::int64_t count, std::int64_t first,
                  std::int64_t last, float* scores, std::int64_t pitch) {
   for (std::int64_t j = first; j < last; ++j) {
     for (std::int64_t lane = 0; lane < count; lane += kWidth) {
       float* line = scores + (j - first) * pitch + lane;
-      const std::int64_t low = Larger(j - head.window - begin - lane, 0);
-      const std::int64_t high = Smaller(j + head.window - begin - lane, kWidth);
+      const std::int64_t low = Larger(SeenBegin(head, j) - begin - lane, 0);
+      const std::int64_t high = Smaller(SeenEnd(head, j) - 1 - begin - lane, kWidth);
       Simd::Store(line, Simd::Keep(Simd::Load(line), low, high));
     }
   }
@@ -153,8 +167,8 @@ inline void ForKeys(const Head& head, std::int64_t begin, std::int64_t end, cons
   std::int64_t low = 0;
   std::int64_t high = head.length;
   if (head.window > 0) {
-    low = Larger(begin - head.window, 0);
-    high = Smaller(end + head.window, head.length);
+    low = Larger(SeenBegin(head, begin), 0);
+    high = Smaller(SeenEnd(head, end - 1), head.length);
     // Key 0 comes alone for every row: a row's sums must not depend on where its range begins.
     if (head.global_token) {
       low = Larger(low, 1);
@@ -164,7 +178,7 @@ inline void ForKeys(const Head& head, std::int64_t begin, std::int64_t end, cons
   for (std::int64_t first = low, last; first < high; first = last) {
     last = Smaller((first / kKeyBlock + 1) * kKeyBlock, high);
     const bool masked =
-        head.window > 0 && (first < end - 1 - head.window || last - 1 > begin + head.window);
+        head.window > 0 && (first < SeenBegin(head, end - 1) || last > SeenEnd(head, begin));
     visit(first, last, masked, last == high);
   }
 }

@@ -10,7 +10,11 @@ namespace attenuator::attention {
 struct Kernels {
   void (*attention)(const Head& head, std::int64_t begin, std::int64_t end, float* output,
                     std::int64_t output_stride, float* scratch);
+  // The same with column maxima; `kept` is 64-byte aligned and holds KeptFloats(head).
+  void (*attention_maxima)(const Head& head, std::int64_t begin, std::int64_t end, float* output,
+                           std::int64_t output_stride, float* maxima, float* kept, float* scratch);
   void (*first_row)(const Head& head, float* output, float* scratch);
+  void (*first_row_weights)(const Head& head, float* weights, float* scratch);
   void (*column_maxima)(const Head& head, std::int64_t begin, std::int64_t end, float* maxima,
                         float* scratch);
   void (*probabilities)(const Head& head, std::int64_t begin, std::int64_t end,
@@ -25,6 +29,13 @@ const Kernels& KernelsAvx512();
 // Keys that are scored before their values are added up. Boundaries lie at multiples of it from the
 // start of the sequence, whatever the rows, so that a row's sums do not depend on its neighbours.
 inline constexpr std::int64_t kKeyBlock = 64;
+
+// The probabilities and factors of one block of rows, or the weights of one row.
+constexpr std::int64_t KeptFloats(const Head& head) {
+  const std::int64_t block = kQueryBlock * (BlockKeys(head) + 1 + BlockPieces(head));
+  const std::int64_t row = head.length + kQueryBlock;
+  return block < row ? row : block;
+}
 
 inline constexpr std::int64_t kWidestVector = 16;
 
