@@ -19,6 +19,7 @@ __all__ = [
     "KNOBS",
     "OPERATORS",
     "SEQUENCE_OUTPUTS",
+    "attention_with",
     "has_part",
     "library_path",
     "package",
@@ -50,6 +51,21 @@ BASELINE = next(operator for operator in OPERATORS if operator.key == "softmax")
 SEQUENCE_OUTPUTS: dict[str, Tensor] = {
     tensor.name: tensor for operator in OPERATORS for tensor in operator.outputs[1:] if tensor.axes == ("B",)
 }
+
+
+def attention_with(knob: str) -> list[str]:
+    """Keys of the attention that bundles with a knob may have.
+
+    A knob of an operator that is no attention goes with every attention that has an output for such an operator, as a
+    selection of tokens goes with attention that says what each of them matters.
+    """
+    owners = [operator for operator in OPERATORS if knob in {own.name for own in operator.knobs}]
+    taken = {tensor.name for operator in OPERATORS if not operator.attention for tensor in operator.inputs}
+    gives = [
+        operator for operator in OPERATORS if operator.attention and taken & {own.name for own in operator.outputs[1:]}
+    ]
+    keys = [each.key for owner in owners for each in ([owner] if owner.attention else gives)]
+    return list(dict.fromkeys(keys))
 
 
 def package(key: str) -> str:

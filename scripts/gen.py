@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from attenuator.ops import OPERATORS
-from attenuator.ops.spec import Knob, Operator
+from attenuator.ops import KNOBS, attention_with
+from attenuator.ops.spec import Knob
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -21,11 +21,11 @@ WHAT_IT_IS = {"int32": "integer", "float": "number"}
 ACCURACY = {"rises": "rises with it", "falls": "falls with it"}
 
 
-def row(operator: Operator, knob: Knob) -> str:
+def row(knob: Knob) -> str:
     """One line of the table of knobs."""
     cells = (
         f"`{knob.name}`",
-        f"`{operator.key}`",
+        ", ".join(f"`{key}`" for key in attention_with(knob.name)),
         f"{WHAT_IT_IS[knob.dtype]}, {knob.low:g} to {knob.high:g}",
         f"{knob.default:g}",
         f"{knob.exact:g}",
@@ -39,7 +39,7 @@ def knob_table() -> str:
     """The table of knobs, in Markdown."""
     head = ("knob", "attention", "values", "default", "exact value", "accuracy", "what it does")
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    lines += [row(operator, knob) for operator in OPERATORS for knob in operator.knobs]
+    lines += [row(knob) for knob in KNOBS.values()]
     return "\n".join(lines)
 
 

@@ -20,8 +20,22 @@ VOCAB = {word: index for index, word in enumerate(dict.fromkeys([*SPECIAL, *WORD
 HIDDEN, HEADS, LAYERS, FFN, MAX_TOKENS = 64, 2, 2, 128, 8192
 
 KINDS = {"yoso": "num_hashes", "mca": "alpha", "softmax": ""}
-NODES = {"yoso": "YosoAttention", "mca": "McaAttention", "softmax": "SoftmaxAttention"}
-ATTRIBUTES = {"yoso": {"hash_bits": 8}, "mca": {}, "softmax": {}}
+NODES = {"yoso": "YosoAttention", "mca": "McaAttention", "softmax": "SoftmaxAttention", "keep": "McaAttention"}
+ATTRIBUTES = {"yoso": {"hash_bits": 8}, "mca": {}, "softmax": {}, "keep": {}}
+OPERATORS = {
+    "keep": ["mca", "kept_lengths", "select", "pool"]
+}  # that of attention first; others: the kind itself, pool
+
+
+def operators_of(kind: str) -> list[ops.Operator]:
+    """The operators of a kind of bundle."""
+    by_key = {operator.key: operator for operator in ops.OPERATORS}
+    return [by_key[key] for key in OPERATORS.get(kind, [kind, "pool"])]
+
+
+def knob_names(kind: str) -> list[str]:
+    """Its knobs."""
+    return [knob.name for operator in operators_of(kind) for knob in operator.knobs]
 
 
 def tokenizer() -> Tokenizer:
@@ -61,6 +75,15 @@ class Builder:
         product = self.node("MatMul", [value, self.weight(fan_in, fan_out)])
         return self.node("Add", [product, self.weight(fan_out, scale=0.1)])
 
+    def select(self, stored: list[tuple[str, str]], rows: str, importance: str, boundaries: str) -> tuple[str, str]:
+        """The rows that go on and their boundaries; what rejoins later is stored with the places of these rows."""
+        kept_boundaries = self.node("KeptLengths", [boundaries, "keep"], domain=ops.DOMAIN)
+        inputs = [rows, importance, boundaries, kept_boundaries]
+        kept = self.node("TokenSelect", inputs, outputs=2, domain=ops.DOMAIN)
+        self.weights.append(numpy_helper.from_array(np.array([1]), f"axes{len(stored)}"))
+        stored.append((rows, self.node("Unsqueeze", [kept.replace("_0", "_1"), f"axes{len(stored)}"])))
+        return kept, kept_boundaries
+
     def norm(self, value: str) -> str:
         return self.node("LayerNormalization", [value, self.weight(HIDDEN), self.weight(HIDDEN)], axis=-1)
 
@@ -69,7 +92,8 @@ def model(kind: str, num_labels: int, pooling: str, seed: int = 1) -> onnx.Model
     """A BERT-like encoder on packed batches.
 
     Args:
-        kind: `yoso`, `mca` or `softmax`.
+        kind: `yoso`, `mca`, `softmax`, or `keep`: MCA whose second layer sees only the tokens that the first one keeps,
+            the others rejoining before the pool.
         num_labels: width of the logits.
         pooling: `first` or `mean`.
         seed: of the weights.
@@ -78,7 +102,7 @@ def model(kind: str, num_labels: int, pooling: str, seed: int = 1) -> onnx.Model
     tables = {"input_ids": len(VOCAB), "position_ids": MAX_TOKENS, "token_type_ids": 2}
     rows = [build.node("Gather", [build.weight(size, HIDDEN, scale=1.0), name]) for name, size in tables.items()]
     hidden = build.norm(build.node("Add", [build.node("Add", rows[:2]), rows[2]]))
-    flops = []
+    flops, boundaries, stored = [], "cu_seqlens", []
     for layer in range(LAYERS):
         query, key = (build.dense(hidden, HIDDEN, HIDDEN) for _ in range(2))
         shared = {"num_heads": HEADS, "domain": ops.DOMAIN} | ATTRIBUTES[kind]
@@ -91,13 +115,18 @@ def model(kind: str, num_labels: int, pooling: str, seed: int = 1) -> onnx.Model
             )
         else:
             value = [hidden, build.weight(HIDDEN, HIDDEN), build.weight(HIDDEN)]
-            mixed = build.node(
-                NODES[kind], [query, key, *value, "cu_seqlens", "alpha", "seed"], outputs=2, layer=layer, **shared
-            )
+            inputs = [query, key, *value, boundaries, "alpha", "seed"]
+            selects = kind == "keep" and layer < LAYERS - 1
+            shared |= {"importance": "maximum"} if selects else {}
+            mixed = build.node(NODES[kind], inputs, outputs=2 + selects, layer=layer, **shared)
             flops.append(mixed.replace("_0", "_1"))
         hidden = build.norm(build.node("Add", [hidden, build.dense(mixed, HIDDEN, HIDDEN)]))
+        if kind == "keep" and layer < LAYERS - 1:
+            hidden, boundaries = build.select(stored, hidden, mixed.replace("_0", "_2"), boundaries)
         wide = build.node("Gelu", [build.dense(hidden, HIDDEN, FFN)])
         hidden = build.norm(build.node("Add", [hidden, build.dense(wide, FFN, HIDDEN)]))
+    for rows_before, places in reversed(stored):
+        hidden = build.node("ScatterND", [rows_before, places, hidden])
     pooled = build.node("SequencePool", [hidden, "cu_seqlens"], domain=ops.DOMAIN, mode=pooling)
     pooled = build.node("Tanh", [build.dense(pooled, HIDDEN, HIDDEN)])
     weights = [build.weight(HIDDEN, num_labels), build.weight(num_labels)]
@@ -110,7 +139,7 @@ def model(kind: str, num_labels: int, pooling: str, seed: int = 1) -> onnx.Model
     inputs.append(helper.make_tensor_value_info("cu_seqlens", TensorProto.INT32, ["B + 1"]))
     if kind != "softmax":
         dtype = TensorProto.INT32 if kind == "yoso" else TensorProto.FLOAT
-        inputs.append(helper.make_tensor_value_info(KINDS[kind], dtype, ["B"]))
+        inputs += [helper.make_tensor_value_info(name, dtype, ["B"]) for name in knob_names(kind)]
         inputs.append(helper.make_tensor_value_info("seed", TensorProto.INT64, ["B"]))
     graph = helper.make_graph(build.nodes, "tiny", inputs, outputs, build.weights)
     opsets = [helper.make_opsetid("", 20), helper.make_opsetid(ops.DOMAIN, 1)]
@@ -147,7 +176,7 @@ def write(
 
     Args:
         folder: made; must not exist.
-        kind: `yoso`, `mca` or `softmax`.
+        kind: `yoso`, `mca`, `softmax` or `keep`.
         name: what requests call it; the folder's name by default.
         labels: in the order of the logits.
         multi_label: sigmoid instead of softmax.
@@ -160,8 +189,12 @@ def write(
     graph = model(kind, len(labels), pooling)
     onnx.save(graph, folder / bundle.MODEL)
     tokenizer().save(str(folder / bundle.TOKENIZER))
-    operator = next(operator for operator in ops.OPERATORS if operator.key == kind)
-    rows = [bundle.BundleKnob.model_validate(knob, from_attributes=True) for knob in operator.knobs]
+    attention, *others = operators_of(kind)
+    rows = [
+        bundle.BundleKnob(**{field: getattr(knob, field) for field in bundle.BundleKnob.model_fields})
+        for operator in (attention, *others)
+        for knob in operator.knobs
+    ]
     manifest = bundle.Manifest.model_construct(
         format_version=bundle.FORMAT_VERSION,
         name=name or folder.name,
@@ -173,7 +206,10 @@ def write(
         position_offset=0,
         vocab_size=len(VOCAB),
         attention=bundle.Attention(
-            operator=kind, layers=LAYERS, attributes={"num_heads": HEADS}, other_nodes={"pool": 1}
+            operator=attention.key,
+            layers=LAYERS,
+            attributes={"num_heads": HEADS},
+            other_nodes={operator.key: 1 for operator in others},
         ),
         knobs=rows,
         inputs=[entry.name for entry in graph.graph.input],

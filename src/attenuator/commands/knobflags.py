@@ -6,10 +6,10 @@ from typing import Any, TypeVar
 from pydantic import Field, create_model
 
 from attenuator.commandline import CommandSettings
-from attenuator.ops import KNOBS, OPERATORS
+from attenuator.ops import KNOBS, attention_with
 from attenuator.ops.spec import Knob
 
-KNOBS_SHOWN = 2  # in examples
+KNOBS_SHOWN = 3  # in examples
 
 S = TypeVar("S", bound=CommandSettings)
 
@@ -21,22 +21,23 @@ def flag(knob: str) -> str:
 
 def describe_flag(knob: Knob) -> str:
     """What a knob's flag is, for the help."""
-    owners = " or ".join(each.key for each in OPERATORS if knob.name in {own.name for own in each.knobs})
-    return f"For {owners} bundles: {knob.low:g} to {knob.high:g}, exact value {knob.exact:g}. {knob.doc}"
+    attention = " or ".join(attention_with(knob.name))
+    return f"For {attention} bundles: {knob.low:g} to {knob.high:g}, exact value {knob.exact:g}. {knob.doc}"
 
 
 def examples(line: str) -> str:
     """Lines of a command's examples, one for each of the first knobs.
 
     Args:
-        line: in which `{flag}` is the knob's flag and `{low}`, `{default}`, `{exact}` are values of it.
+        line: in which `{flag}` is the knob's flag and `{low}`, `{default}`, `{exact}` are values of it; where its
+            default is exact, half of that stands for `{default}`.
     """
-    return "\n".join(
-        line.format(
-            flag=flag(knob.name), low=f"{knob.default / 2:g}", default=f"{knob.default:g}", exact=f"{knob.exact:g}"
-        )
-        for knob in list(KNOBS.values())[:KNOBS_SHOWN]
-    )
+    lines = []
+    for knob in list(KNOBS.values())[:KNOBS_SHOWN]:
+        default = knob.default if knob.default != knob.exact else knob.default / 2
+        values = {"low": default / 2, "default": default, "exact": knob.exact}
+        lines.append(line.format(flag=flag(knob.name), **{name: f"{value:g}" for name, value in values.items()}))
+    return "\n".join(lines)
 
 
 def with_knobs(settings: type[S], type_of: Callable[[Knob], Any], help_of: Callable[[Knob], str]) -> type[S]:
