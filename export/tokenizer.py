@@ -25,6 +25,7 @@ VOCABULARY_FILES = (
     ("vocab.txt",),
     ("vocab.json", "merges.txt"),
     ("spiece.model",),
+    ("spm.model",),
     ("sentencepiece.bpe.model",),
     ("tokenizer.model",),
 )

@@ -5,19 +5,18 @@ from __future__ import annotations
 from onnx import TensorProto
 
 from attenuator.ops.fallback import Body, Rows
+from attenuator.ops.softmax.fallback import MASKED, importance
 
 __all__ = ["build"]
-
-MASKED = -1e30
 
 
 def build(body: Body, has: list[str]) -> None:
     """`RelativeAttention`: products, their terms for the distance, softmax over the own sequence."""
-    rows = Rows(body, "key", "query")
+    rows = Rows(body, "key", "query", "positions" if "positions" in has else None)
     query, key = body.heads(body.padded("query")), body.heads(body.padded("key"))
     scores = body.op("MatMul", query, body.op("Transpose", key, perm=[0, 2, 1]))
     tables = [name for name in ("pos_key", "pos_query", "bias") if name in has]
-    places = table_rows(body, rows, "positions" in has) if tables else ""
+    places = table_rows(body, rows) if tables else ""
     if "pos_key" in has:
         scores = body.op("Add", scores, chosen(body, query, "pos_key", places))
     if "pos_query" in has:
@@ -37,15 +36,13 @@ def build(body: Body, has: list[str]) -> None:
     # A row that sees nothing (queries = first of an empty sequence) is zero.
     weights = body.op("Where", visible, weights, body.real(0.0))
     rows.cut(body, body.op("MatMul", weights, body.heads(body.padded("value"))), out="output")
+    if "importance" in body.outputs:
+        importance(body, rows, weights)
 
 
-def table_rows(body: Body, rows: Rows, has_positions: bool) -> str:
+def table_rows(body: Body, rows: Rows) -> str:
     """int64 `[rows + 1, T + 1]`: the row of the tables for the distance i - j, any row in other sequences."""
     distance = body.op("Neg", rows.distance(body))
-    if has_positions:
-        places = body.op("Pad", "positions", body.const((0, 1)))
-        of_queries = body.op("Unsqueeze", body.op("Gather", places, rows.query_position), body.const((1,)))
-        distance = body.op("Sub", of_queries, places)
     size = body.size("buckets", 0)
     reach = body.op("Div", size, body.const((2,)))
     near = body.op("Max", body.op("Min", distance, reach), body.op("Neg", reach))

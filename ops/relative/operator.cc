@@ -8,6 +8,7 @@
 
 #include "ops/common/aligned.h"
 #include "ops/common/attention/attention.h"
+#include "ops/common/attention/importance.h"
 #include "ops/common/check.h"
 #include "ops/common/cpu.h"
 #include "ops/common/registry.h"
@@ -25,7 +26,7 @@ using relative::Tables;
 constexpr double kTaskWork = 2e6;
 // Rows of the tables: places in products, 64 to a row, stay within 32 bits.
 constexpr std::int64_t kMostRows = std::int64_t{1} << 24;
-// Positions further than this from the first one count as this far: distances stay within 32 bits.
+// What the gaps between positions may add up to: distances stay within 32 bits.
 constexpr std::int64_t kFarthest = std::int64_t{1} << 29;
 
 struct Inputs {
@@ -99,6 +100,13 @@ Inputs CheckInputs(const TensorContext& context, const Spec::Attributes& attribu
   CheckTables(inputs, heads);
   if (inputs.positions.present()) {
     CheckAxis(Spec::kName, "positions", inputs.positions, 0, rows, "rows of key");
+    attention::CheckPositions(Spec::kName, inputs.positions, inputs.sequences);
+    const std::int64_t most = kFarthest / std::max<std::int64_t>(rows, 1);
+    if (inputs.buckets.present() && inputs.buckets.rows() > most) {
+      Fail(Spec::kName, "buckets has size " + std::to_string(inputs.buckets.rows()) +
+                            ", must be at most " + std::to_string(most) + " with positions of " +
+                            std::to_string(rows) + " rows");
+    }
   }
   inputs.scale = attention::ScoreScale(attributes.scale, inputs.head_dim);
   return inputs;
@@ -112,10 +120,9 @@ class SequenceDistances {
     const std::int64_t length = inputs.sequences.length(b), table = inputs.buckets.rows() / 2;
     distances_.reach = length + kLanes;
     if (inputs.positions.present()) {
-      const std::int64_t farthest =
-          CopyPositions(inputs.positions.int64s() + inputs.sequences.begin(b), length);
+      CopyPositions(inputs.positions.int64s() + inputs.sequences.begin(b), length, table);
       distances_.positions = positions_.data();
-      distances_.reach = std::min(farthest, table);
+      distances_.reach = std::min<std::int64_t>(positions_.back(), table);
     }
     const std::int64_t reach = distances_.reach;
     const std::int64_t* rows = inputs.buckets.int64s() + table;
@@ -136,20 +143,18 @@ class SequenceDistances {
   const Distances& get() const { return distances_; }
 
  private:
-  // Returns the largest distance of two rows.
-  std::int64_t CopyPositions(const std::int64_t* positions, std::int64_t length) {
+  void CopyPositions(const std::int64_t* positions, std::int64_t length, std::int64_t table) {
     positions_.resize(static_cast<std::size_t>(length + kLanes));
-    std::int32_t low = 0, high = 0;
     for (std::int64_t i = 0; i < length; ++i) {
-      // Unsigned: the difference of any two numbers wraps around instead of being undefined.
-      const auto from_first = static_cast<std::int64_t>(static_cast<std::uint64_t>(positions[i]) -
-                                                        static_cast<std::uint64_t>(positions[0]));
-      positions_[i] = static_cast<std::int32_t>(std::clamp(from_first, -kFarthest, kFarthest));
-      low = std::min(low, positions_[i]);
-      high = std::max(high, positions_[i]);
+      // Unsigned, since positions of any size are allowed and ascend. A gap beyond the table is as
+      // good as any other.
+      const std::uint64_t gap = i == 0 ? 0
+                                       : static_cast<std::uint64_t>(positions[i]) -
+                                             static_cast<std::uint64_t>(positions[i - 1]);
+      const std::uint64_t counted = std::min(gap, static_cast<std::uint64_t>(table) + 1);
+      positions_[i] = (i == 0 ? 0 : positions_[i - 1]) + static_cast<std::int32_t>(counted);
     }
     std::fill(positions_.begin() + length, positions_.end(), positions_[length - 1]);
-    return high - low;
   }
 
   Distances distances_;
@@ -184,15 +189,24 @@ class RelativeAttentionKernel final : public Kernel {
 
   void Run(RunContext& context) const override {
     const Inputs inputs = CheckInputs(context, attributes_);
-    const std::int64_t columns = inputs.value.columns();
+    const std::int64_t columns = inputs.value.columns(), total = inputs.sequences.total;
     float* output =
         static_cast<float*>(context.Output(Spec::kOutputOutput, {inputs.query.rows(), columns}));
     for (std::int64_t b = 0; inputs.first && b < inputs.sequences.batch; ++b) {
       if (inputs.sequences.length(b) == 0) std::fill_n(output + b * columns, columns, 0.0f);
     }
+    float* const importance = attention::ImportanceOutput<Spec>(context, attributes_, total);
+    std::vector<float> weights(importance == nullptr ? 0 : attributes_.num_heads * total);
     const std::vector<Task> tasks = Tasks(inputs);
-    context.threads().For(static_cast<std::int64_t>(tasks.size()),
-                          [&](std::int64_t index) { Attend(inputs, tasks[index], output); });
+    context.threads().For(static_cast<std::int64_t>(tasks.size()), [&](std::int64_t index) {
+      Attend(inputs, tasks[index], output, importance == nullptr ? nullptr : weights.data());
+    });
+    if (importance == nullptr) return;
+    context.threads().For(inputs.sequences.batch, [&](std::int64_t b) {
+      const std::int64_t begin = inputs.sequences.begin(b);
+      attention::SumHeads(weights.data() + begin, total, attributes_.num_heads,
+                          inputs.sequences.length(b), importance + begin);
+    });
   }
 
  private:
@@ -215,7 +229,8 @@ class RelativeAttentionKernel final : public Kernel {
     return tasks;
   }
 
-  void Attend(const Inputs& inputs, const Task& task, float* output) const {
+  // `weights` [H, T], or null.
+  void Attend(const Inputs& inputs, const Task& task, float* output, float* weights) const {
     const SequenceDistances distances(inputs, task.sequence);
     const std::int64_t begin = inputs.sequences.begin(task.sequence);
     const std::int64_t query_begin = inputs.first ? task.sequence : begin;
@@ -234,12 +249,16 @@ class RelativeAttentionKernel final : public Kernel {
           .scale = inputs.scale};
       const Tables tables = TablesOf(inputs, h);
       float* rows = output + query_begin * value.columns() + h * inputs.value_dim;
+      float* const row =
+          weights == nullptr ? nullptr : weights + h * inputs.sequences.total + begin;
       float* scratch =
           Scratch(relative::ScratchFloats(head, tables, distances.get(), inputs.first));
       if (inputs.first) {
-        kernels_.first_row(head, tables, distances.get(), rows, scratch);
+        kernels_.first_row(head, tables, distances.get(), rows, row, scratch);
       } else {
-        kernels_.rows(head, tables, distances.get(), rows, value.columns(), scratch);
+        const bool maximum = attributes_.importance == Spec::Importance::kMaximum;
+        kernels_.rows(head, tables, distances.get(), rows, value.columns(), {row, maximum},
+                      scratch);
       }
     }
   }

@@ -71,7 +71,8 @@ def relative_attention(
     num_heads: int,
     scale: float = 0.0,
     queries: str = "all",
-) -> NDArray[np.float64]:
+    importance: str = "none",
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """He et al., ICLR 2021, equation 4, with any factor and a bias, for each head of each sequence of a packed batch.
 
     Args:
@@ -87,11 +88,14 @@ def relative_attention(
         num_heads: heads.
         scale: factor on the products; 0 means 1/sqrt(head_dim).
         queries: `all`, or `first`: row b is the first row of sequence b; 0 for an empty sequence.
+        importance: `none`, `first` or `maximum`.
 
     Returns:
-        [rows of query, num_heads * value_dim].
+        The output [rows of query, num_heads * value_dim], and importance [T], summed over heads: the weight of key j
+        for row 0 of its sequence, or its largest weight for any row; 0 without importance.
     """
     head_dim, value_dim = key.shape[1] // num_heads, value.shape[1] // num_heads
+    of_keys = np.zeros(len(key))
     places = np.arange(len(key)) if positions is None else positions
     output = np.zeros((len(query), value.shape[1]))
     for b, (begin, end) in enumerate(zip(cu_seqlens[:-1], cu_seqlens[1:], strict=True)):
@@ -113,5 +117,8 @@ def relative_attention(
                 None if bias is None else bias[:, head],
             )
             weights = np.exp(of_head - of_head.max(axis=1, keepdims=True))
-            output[rows, values] = weights / weights.sum(axis=1, keepdims=True) @ value[begin:end, values]
-    return output
+            weights /= weights.sum(axis=1, keepdims=True)
+            output[rows, values] = weights @ value[begin:end, values]
+            if importance != "none":
+                of_keys[begin:end] += weights[0] if importance == "first" else weights.max(axis=0)
+    return output, of_keys

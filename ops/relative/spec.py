@@ -1,6 +1,18 @@
 """What RelativeAttention takes and gives."""
 
-from attenuator.ops.spec import CU_SEQLENS, NUM_HEADS, QUERIES, SCALE, Operator, Tensor
+from dataclasses import replace
+
+from attenuator.ops.spec import (
+    CU_SEQLENS,
+    IMPORTANCE,
+    IMPORTANCE_OUTPUT,
+    NUM_HEADS,
+    POSITIONS,
+    QUERIES,
+    SCALE,
+    Operator,
+    Tensor,
+)
 
 SPEC = Operator(
     name="RelativeAttention",
@@ -20,7 +32,7 @@ SPEC = Operator(
         Tensor("pos_key", ("R", "num_heads * head_dim"), "float", "position keys, met by the queries", optional=True),
         Tensor("pos_query", ("R", "num_heads * head_dim"), "float", "position queries, met by the keys", optional=True),
         Tensor("bias", ("R", "num_heads"), "float", "added to the scaled scores", optional=True),
-        Tensor("positions", ("T",), "int64", "ascending in each sequence; row indices where left out", optional=True),
+        replace(POSITIONS, doc="where each row stands in its sequence, ascending: i and j; without it, row after row"),
     ),
     outputs=(
         Tensor(
@@ -30,8 +42,9 @@ SPEC = Operator(
             "attention output",
             shape=(("query", 0), ("value", 1)),
         ),
+        IMPORTANCE_OUTPUT,
     ),
-    attributes=(NUM_HEADS, SCALE, QUERIES),
+    attributes=(NUM_HEADS, SCALE, QUERIES, IMPORTANCE),
     knobs=(),
     attention="relative",
     asked_as="softmax",

@@ -1,5 +1,6 @@
 """Texts through the bundle's tokenizer get what `model(**tokenizer(text))` gives in PyTorch."""
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ import pytest
 import torch
 import transformers
 from checkpoints import CHECKPOINTS, Checkpoint, fast_tokenizer, load, save
-from tokenizers import Tokenizer, processors
+from checkpoints import TEXTS as SENTENCES
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from attenuator.bundle import read_manifest
 from attenuator.errors import ExportError
@@ -22,6 +24,7 @@ TEXTS: list[tuple[str, str | None]] = [
     ("a film so bad", None),
     ("x [PAD] y[PAD]z", None),
     ("[PAD]", "[SEP] 42 [CLS] [UNK]"),
+    ("the  quick\n\tbrown <pad> fox </s> ", "<s>\u3000ﬁlm<mask>"),
     ("one ☃ unknown", "☃"),  # [UNK] has the id 1, which RoBERTa takes for padding
     (LONG, None),
     (LONG, "42 tokens"),
@@ -49,6 +52,58 @@ def test_special_tokens_spelled_out_in_a_text(
     folder = checkpoint(name)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     assert max(differences(folder, tokenizer, exported(name, "mca"))) < 1e-5
+
+
+WORDS = sorted({word for text in SENTENCES for word in text.split()})
+LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,!?"
+SPECIAL = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"]
+PIECES = [(f"\u2581{word}", -2.0 - index / 10) for index, word in enumerate(WORDS)]
+PIECES += [(letter, -7.0) for letter in f"\u2581{LETTERS}"]
+
+
+def mpnet_tokenizer() -> Any:
+    tokens = ["<s>", "<pad>", "</s>", "[UNK]", *WORDS, *(f"##{letter}" for letter in LETTERS), "<mask>"]
+    return transformers.MPNetTokenizer(vocab={token: index for index, token in enumerate(tokens)})
+
+
+def deberta_tokenizer() -> Any:
+    """SentencePiece's Unigram as the class of transformers rebuilds it."""
+    pieces = [(token, 0.0) for token in SPECIAL[:4]] + PIECES + [("[MASK]", 0.0)]
+    return transformers.DebertaV2Tokenizer(vocab=pieces, unk_id=3)
+
+
+def byte_tokenizer() -> Any:
+    """The same as converted from DeBERTa-v3's own file: unknown characters become bytes."""
+    pieces = [(token, 0.0) for token in SPECIAL] + PIECES + [(f"<0x{byte:02X}>", -9.0) for byte in range(256)]
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=3, byte_fallback=True))
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Strip(), normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement="\u2581", prepend_scheme="always")
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 1), ("[SEP]", 2)],
+    )
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, cls_token="[CLS]", sep_token="[SEP]", pad_token="[PAD]", unk_token="[UNK]"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [("mpnet", mpnet_tokenizer), ("deberta-v2", deberta_tokenizer), ("deberta-v2", byte_tokenizer)],
+    ids=["mpnet", "unigram", "unigram-bytes"],
+)
+def test_tokenizers_of_their_families(name: str, make: Callable[[], Any], tmp_path: Path) -> None:
+    config = copy.deepcopy(CHECKPOINTS[name].config)
+    config.vocab_size = len(make())
+    folder = save(Checkpoint(config), tmp_path / "checkpoint")
+    make().save_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    bundle = tmp_path / "bundle"
+    export(str(folder), attention="softmax", output=bundle)
+    assert max(differences(folder, tokenizer, bundle)) < 1e-5
 
 
 @pytest.mark.parametrize("settings", [{"truncation_side": "left"}, {"split_special_tokens": True}])

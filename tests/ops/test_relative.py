@@ -46,7 +46,7 @@ def attention_inputs(
 
 def check(inputs: dict[str, np.ndarray], threads: int = 2, **attributes: object) -> np.ndarray:
     [output] = run("relative", inputs, attributes, threads)
-    np.testing.assert_allclose(output, relative_attention(**inputs, **attributes), rtol=0, atol=6e-6)
+    np.testing.assert_allclose(output, relative_attention(**inputs, **attributes)[0], rtol=0, atol=6e-6)
     return output
 
 
@@ -79,8 +79,8 @@ def test_any_scale(scale: float) -> None:
     for queries in ("all", "first"):
         query = inputs["query"] if queries == "all" else inputs["query"][[0, 33]]
         [output] = run("relative", inputs | {"query": query}, {"num_heads": 2, "queries": queries, "scale": scale})
-        wanted = relative_attention(**inputs | {"query": query}, num_heads=2, queries=queries, scale=scale)
-        np.testing.assert_allclose(output, wanted, rtol=0, atol=3e-5)
+        expected, _ = relative_attention(**inputs | {"query": query}, num_heads=2, queries=queries, scale=scale)
+        np.testing.assert_allclose(output, expected, rtol=0, atol=3e-5)
 
 
 def test_without_tables_it_is_softmax_attention() -> None:
@@ -119,14 +119,28 @@ def test_positions_with_gaps(queries: str) -> None:
 
 
 @pytest.mark.parametrize("queries", ["all", "first"])
-def test_hostile_positions_read_nothing_else(queries: str) -> None:
-    inputs = attention_inputs((70, 9), 2, 8, 8, first=queries == "first")
+def test_positions_of_any_size(queries: str) -> None:
+    inputs = attention_inputs((70, 4), 2, 8, 8, first=queries == "first")
     limits = np.iinfo(np.int64)
-    rng = np.random.default_rng(2)
-    for values in ([0, limits.max, limits.min], [limits.min], [-5, 7, 0, 2**40, -(2**31)]):
-        positions = rng.choice(np.array(values, np.int64), 79)
-        [output] = run("relative", inputs | {"positions": positions}, {"num_heads": 2, "queries": queries})
-        assert np.isfinite(output).all()
+    far = np.concatenate([np.arange(70) * 2**40 - 2**45, [limits.min, -1, 0, limits.max]])
+    near = np.concatenate([np.arange(70) * 60, [0, 60, 120, 180]])  # beyond the reach as well
+    attributes = {"num_heads": 2, "queries": queries}
+    outputs = [run("relative", inputs | {"positions": positions}, attributes)[0] for positions in (far, near)]
+    rows = slice(0, 1) if queries == "first" else slice(0, 70)
+    assert outputs[0][rows].tobytes() == outputs[1][rows].tobytes()
+    assert np.isfinite(outputs[0]).all()
+
+
+@pytest.mark.parametrize("queries", ["all", "first"])
+@pytest.mark.parametrize("importance", ["first", "maximum"])
+def test_importance_is_what_the_reference_says(importance: str, queries: str) -> None:
+    inputs = attention_inputs(LENGTHS, 3, 16, 24, first=queries == "first")
+    attributes = {"num_heads": 3, "queries": queries, "importance": importance}
+    output, of_keys = run("relative", inputs, attributes, threads=2)
+    _, expected = relative_attention(**inputs, **attributes)
+    np.testing.assert_allclose(of_keys, expected, rtol=0, atol=3e-6)
+    [without] = run("relative", inputs, {"num_heads": 3, "queries": queries})
+    assert output.tobytes() == without.tobytes()
 
 
 def test_what_does_not_fit_together_is_refused_by_name() -> None:
@@ -146,3 +160,4 @@ def test_what_does_not_fit_together_is_refused_by_name() -> None:
     assert refused(bias=inputs["bias"][:, :1].copy()).startswith("bias has size 1 on axis 1, must be 2 (num_heads")
     assert refused(pos_query=inputs["pos_query"][1:]).startswith("pos_query has size 39 on axis 0, must be 40")
     assert refused(positions=np.arange(7)).startswith("positions has size 7 on axis 0, must be 8 (rows of key")
+    assert refused(positions=np.zeros(8, np.int64)).startswith("positions[1] is 0, must be above positions[0] = 0")

@@ -45,14 +45,20 @@ constexpr std::int64_t ScratchFloats(const attention::Head& head, const Tables& 
          (tables.pos_query != nullptr ? Blocks(head.length) * table : 0);
 }
 
+// Softmax weights of a head that the caller asks for beside its output.
+struct Importance {
+  float* weights = nullptr;  // [length]: of row 0, or the largest of all rows; null: none
+  bool maximum = false;
+};
+
 // The kernels of one instruction set. `head` has no window.
 struct Kernels {
   // Every row of the sequence.
   void (*rows)(const attention::Head& head, const Tables& tables, const Distances& distances,
-               float* output, std::int64_t output_stride, float* scratch);
-  // Row 0 alone, by a path that is fast for one row.
+               float* output, std::int64_t output_stride, Importance importance, float* scratch);
+  // Row 0 alone, by a path that is fast for one row; its weights are those of all rows.
   void (*first_row)(const attention::Head& head, const Tables& tables, const Distances& distances,
-                    float* output, float* scratch);
+                    float* output, float* weights, float* scratch);
 };
 
 const Kernels& KernelsAvx2();

@@ -57,13 +57,7 @@ struct Range {
 
 // The least and the largest position of rows [begin, end).
 inline Range Positions(const Work& work, std::int64_t begin, std::int64_t end) {
-  if (work.distances.positions == nullptr) return {begin, end - 1};
-  Range range{work.Position(begin), work.Position(begin)};
-  for (std::int64_t i = begin; i < end; ++i) {
-    range.low = Smaller(range.low, work.Position(i));
-    range.high = Larger(range.high, work.Position(i));
-  }
-  return range;
+  return {work.Position(begin), work.Position(end - 1)};
 }
 
 // Rows of the tables, from Distances::first on, that these queries need for these keys.
@@ -183,8 +177,33 @@ inline void Mix(const Work& work, const float* weights, std::int64_t pitch, std:
   }
 }
 
+// weights[j] = the largest softmax weight of key j so far, those of a block of rows included.
+inline void TakeWeights(const Work& work, std::int64_t count, float* weights) {
+  for (std::int64_t j = 0; j < work.head.length; ++j) {
+    const float* line = work.scores + j * kLanes;
+    Vector most = Simd::Set(weights[j]);
+    for (std::int64_t lane = 0; lane < count; lane += kWidth) {
+      const Vector p = Simd::Mul(Simd::Load(line + lane), Simd::Load(work.scratch.sum + lane));
+      // Lanes behind the last row hold other scores.
+      const Vector own = lane + kWidth <= count ? p : Simd::Keep(p, 0, count - lane - 1);
+      most = Simd::Max(own, most);
+    }
+    weights[j] = Simd::Largest(most);
+  }
+}
+
+inline void Weigh(const Work& work, std::int64_t begin, std::int64_t count, Importance importance) {
+  if (importance.weights == nullptr || (begin > 0 && !importance.maximum)) return;
+  if (begin == 0) {
+    for (std::int64_t j = 0; j < work.head.length; ++j) {
+      importance.weights[j] = work.scores[j * kLanes] * work.scratch.sum[0];
+    }
+  }
+  if (importance.maximum) TakeWeights(work, count, importance.weights);
+}
+
 void Rows(const Head& head, const Tables& tables, const Distances& distances, float* output,
-          std::int64_t output_stride, float* memory) {
+          std::int64_t output_stride, Importance importance, float* memory) {
   const Work work(head, tables, distances, memory);
   MultiplyKeys(work);
   for (std::int64_t begin = 0; begin < head.length; begin += kLanes) {
@@ -199,6 +218,7 @@ void Rows(const Head& head, const Tables& tables, const Distances& distances, fl
     Reset(count, work.scratch);
     Normalize<true>(head, count, head.length, work.scores, kLanes, work.scratch);
     Invert(count, work.scratch.sum);
+    Weigh(work, begin, count, importance);
     Mix(work, work.scores, kLanes, count, output + begin * output_stride, output_stride);
   }
 }
@@ -262,7 +282,7 @@ inline void ScoreFirstRow(const Work& work) {
 }
 
 void FirstRow(const Head& head, const Tables& tables, const Distances& distances, float* output,
-              float* memory) {
+              float* weights, float* memory) {
   const Work work(head, tables, distances, memory);
   ScoreFirstRow(work);
   Vector largest = Simd::Set(kLowest);
@@ -278,6 +298,9 @@ void FirstRow(const Head& head, const Tables& tables, const Distances& distances
     sum = Simd::Add(sum, p);
   }
   work.scratch.sum[0] = 1.0f / Simd::Sum(sum);
+  for (std::int64_t j = 0; weights != nullptr && j < head.length; ++j) {
+    weights[j] = work.scores[j] * work.scratch.sum[0];
+  }
   Mix(work, work.scores, 1, 1, output, 0);
 }
 

@@ -7,7 +7,8 @@ and always as modelled: `attenuator inspect --measure` asks the clock instead.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from attenuator.ops.cost import NS_PER_DENSE_MAC, NS_PER_NODE, NS_PER_VALUE
+from attenuator.ops import OPERATORS
+from attenuator.ops.cost import NS_PER_DENSE_MAC, NS_PER_NODE, NS_PER_VALUE, NodeShape
 from attenuator.runtime.work import COSTS, Stage, Work
 
 LONGEST = 1 << 20
@@ -27,7 +28,8 @@ class Setting:
     softmax: frozenset[str] = frozenset()
 
 
-EXACT = Setting({}, frozenset(COSTS))  # exact softmax attention over every token
+# Exact softmax attention over every token; what a user asks for as softmax attention is that already.
+EXACT = Setting({}, frozenset(operator.key for operator in OPERATORS if not operator.asked_as))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class TimeModel:
 
     def attention_ns(self, tokens: int) -> float:
         """All attention nodes, as exact softmax attention over every token, value projections not counted."""
-        nodes = sum(node.exact_ns(tokens) for node in self.work.operators)
+        nodes = sum(_node_ns(node, tokens, EXACT) for node in self.work.operators)
         return nodes - NS_PER_DENSE_MAC * self.work.projection_macs(tokens)
 
     def attention_share(self, tokens: int) -> float:
@@ -138,6 +140,11 @@ def _stage_ns(stage: Stage, rows: int, setting: Setting) -> float:
     """Everything that is computed of as many rows, linear layers of whole sequences aside."""
     ns = rows * (NS_PER_DENSE_MAC * stage.token_macs + NS_PER_VALUE * stage.token_values)
     for node in stage.operators:
-        exact = node.operator in setting.softmax
-        ns += node.exact_ns(rows) if exact else COSTS[node.operator].ns(node, rows, setting.knobs)
+        ns += _node_ns(node, rows, setting)
     return ns
+
+
+def _node_ns(node: NodeShape, rows: int, setting: Setting) -> float:
+    """One node of the domain."""
+    exact = node.operator in setting.softmax
+    return node.exact_ns(rows) if exact else COSTS[node.operator].ns(node, rows, setting.knobs)
