@@ -54,7 +54,7 @@ SEQUENCE_OUTPUTS: dict[str, Tensor] = {
 
 
 def attention_with(knob: str) -> list[str]:
-    """Keys of the attention that bundles with a knob may have.
+    """Keys of the attention that bundles with a knob may have, as users ask for it.
 
     A knob of an operator that is no attention goes with every attention that has an output for such an operator, as a
     selection of tokens goes with attention that says what each of them matters.
@@ -64,7 +64,7 @@ def attention_with(knob: str) -> list[str]:
     gives = [
         operator for operator in OPERATORS if operator.attention and taken & {own.name for own in operator.outputs[1:]}
     ]
-    keys = [each.key for owner in owners for each in ([owner] if owner.attention else gives)]
+    keys = [each.asked_as or each.key for owner in owners for each in ([owner] if owner.attention else gives)]
     return list(dict.fromkeys(keys))
 
 
