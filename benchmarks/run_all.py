@@ -79,7 +79,10 @@ def main(arguments: list[str] | None = None) -> int:
         if status:
             failed.append(what)
     print(f"measured for {(time.perf_counter() - started) / 60:.1f} minutes", file=sys.stderr)
-    for command in (["-m", "benchmarks.report.plots"], ["scripts/gen.py"]):
+    last = [["-m", "benchmarks.report.plots"], ["scripts/gen.py"]]
+    if options.device == "cpu":
+        last.insert(0, ["-m", "benchmarks.demo_request"])
+    for command in last:
         if subprocess.run([sys.executable, *command], cwd=root, check=False).returncode:
             failed.append(command[-1])
     if failed:

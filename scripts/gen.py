@@ -45,6 +45,7 @@ def knob_table() -> str:
 
 # File, then block, then what makes it.
 BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
+    "README.md": {"demo-request": documents.demo_request},
     "docs/knobs.md": {"knobs": knob_table},
     "docs/benchmarks.md": {"benchmarks": documents.summary, "benchmark-details": documents.details},
 }

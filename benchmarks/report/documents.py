@@ -1,5 +1,6 @@
-"""The measured parts of docs/benchmarks.md, from the result files. `make gen` writes them; standard library only."""
+"""The measured parts of README.md and docs/benchmarks.md, from the result files; `make gen` writes them."""
 
+import json
 from collections.abc import Iterator
 
 from benchmarks.report import cuda_tables, tables
@@ -27,6 +28,24 @@ def results() -> tuple[dict[str, Result], dict[str, Result]]:
     if not operators or not models:
         raise FileNotFoundError(f"{RESULTS} lacks result files: run `make bench`")
     return operators, models
+
+
+def demo_request() -> str:
+    """The README's table: score and time of its request at each setting, from `benchmarks.demo_request`."""
+    result = json.loads((RESULTS / "demo_request.json").read_text(encoding="utf-8"))
+    body = [
+        [
+            str(row["num_hashes"]) if row["num_hashes"] else "0, the exact value",
+            f"{row['score']:.3f}",
+            f"{row['cpu_us']['median'] / 1000:,.0f}",
+        ]
+        for row in result["settings"]
+    ]
+    head = ["`num_hashes`", f'score of the best label, "{result["label"]}"', "milliseconds of one core"]
+    return (
+        f"{tables.table(head, body)}\n\nMeasured on {result['machine']['processor']}, "
+        f"{ISA_NAMES[result['isa']]}; `python -m benchmarks.demo_request && make gen` measures it on yours."
+    )
 
 
 def first(results: dict[str, Result]) -> dict[str, Result]:
