@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from checkpoints import CHECKPOINTS, reference
-from refusals import edit
 
 from attenuator.__main__ import main
 from attenuator.bundle import read_manifest
+from attenuator.export.__main__ import summary
+from attenuator.export.settings import ExportSettings
 from attenuator.export.source import score_activation, task_of
 from attenuator.runtime import Row, load
 
@@ -68,17 +69,13 @@ def test_activation_of_sentence_transformers_is_recorded(fields: dict[str, objec
     assert score_activation(CHECKPOINTS["bert"].config.__class__(**fields)) == activation
 
 
-def test_the_command_says_what_answers_hold(
-    checkpoint: Get, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = edit(checkpoint("bert-regression"), tmp_path / "edited")
-    words = ["export", str(folder), "--attention", "softmax", "--output", str(tmp_path / "b"), "--precision", "int8"]
-    assert main(words) == 0
-    said = capsys.readouterr().out
-    assert "one score, 'similarity' (regression), up to 70 tokens" in said
-    assert "sentence-transformers applies Sigmoid to the score; answers hold the score before it" in said
-    assert "of the compared inputs keep their score within 0.1 standard deviations" in said
-    assert main(["inspect", str(tmp_path / "b")]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "regression; sentence-transformers applies Sigmoid to the score" in said
-    assert "score similarity" in said
+def test_export_and_inspect_say_what_answers_hold(exported: Get, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = exported("bert-regression", "mca", "int8")
+    text = summary(read_manifest(folder), ExportSettings(attention="mca", output=folder))
+    assert "one score, 'similarity' (regression), up to 70 tokens" in text
+    assert "sentence-transformers applies Sigmoid to the score; answers hold the score before it" in text
+    assert "of the compared inputs keep their score within 0.1 standard deviations" in text
+    assert main(["inspect", str(folder)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "regression; sentence-transformers applies Sigmoid to the score" in shown
+    assert "score similarity" in shown
