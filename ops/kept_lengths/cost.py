@@ -75,9 +75,9 @@ def _schedule(nodes: Sequence[NodeShape]) -> str:
         return f"all at once: {_power(exponents[0])} of the tokens goes on from layer {layers[0]}'s attention"
     if max(exponents) - min(exponents) < 1e-3:
         several = f"{', '.join(layers[:-1])} and {layers[-1]}"
-        return f"step by step: {_power(exponents[0])} of them goes on from the attention of each of layers {several}"
+        return f"step by step: {_power(exponents[0])} of the rows goes on from the attention of layers {several} each"
     steps = (f"{_power(each)} from layer {layer}'s attention" for each, layer in zip(exponents, layers, strict=True))
-    return f"step by step, of the tokens goes on {', '.join(steps)}"
+    return f"step by step: of the rows goes on {', '.join(steps)}"
 
 
 def _power(exponent: float) -> str:

@@ -123,10 +123,10 @@ def test_the_schedule_in_words() -> None:
         return COSTS["kept_lengths"].summary(nodes)["schedule"]
 
     assert said(1 / 3, 1 / 3, 1 / 3) == (
-        "step by step: keep^0.333 of them goes on from the attention of each of layers 1, 2 and 3"
+        "step by step: keep^0.333 of the rows goes on from the attention of layers 1, 2 and 3 each"
     )
     assert said(0.25, 0.75) == (
-        "step by step, of the tokens goes on keep^0.25 from layer 1's attention, keep^0.75 from layer 2's attention"
+        "step by step: of the rows goes on keep^0.25 from layer 1's attention, keep^0.75 from layer 2's attention"
     )
 
 
