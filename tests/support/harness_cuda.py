@@ -74,7 +74,8 @@ def run_on_device(
             array = np.ascontiguousarray(inputs[item.name]).astype(kind)
         memories.append(place(array, data if item.data else item.dtype)[0])
     results, outputs = [], []
-    for item in operator.outputs_with(attributes):
+    present = operator.outputs_with(attributes)
+    for item in present:
         kind = DATA_TYPES[data] if item.data else np.dtype(NUMPY_TYPES[item.dtype])
         # Not a number, nor a row, wherever the kernel does not write.
         unwritten = np.full(output_shape(item, inputs), np.nan if kind.kind in "fV" else -1, kind)
@@ -88,9 +89,7 @@ def run_on_device(
         return int(memory.ctypes.data)
 
     run_cuda(library_path(), Call(operator, memories, outputs, dict(attributes)), 0, allocate)
-    return [
-        array.astype(np.float32) if item.data else array for item, array in zip(operator.outputs, results, strict=True)
-    ]
+    return [array.astype(np.float32) if item.data else array for item, array in zip(present, results, strict=True)]
 
 
 def device_name() -> str | None:
