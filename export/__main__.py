@@ -8,9 +8,11 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from attenuator.bundle import MODEL, Manifest
+from attenuator.bundle import MODEL, ChosenSelection, Manifest
 from attenuator.commandline import fail
 from attenuator.errors import AttenuatorError, ExportError
+from attenuator.export.knobs import read_defaults
+from attenuator.export.selection import LENGTHS
 from attenuator.export.settings import COMMAND, ExportSettings, parse
 from attenuator.export.thresholds import read
 
@@ -56,6 +58,8 @@ def summary(manifest: Manifest, settings: ExportSettings) -> str:
         f"  largest difference to PyTorch: {parity['library']:.1e} with the operators, "
         f"{parity['fallback']:.1e} without (largest logit {parity['largest_logit']:.2g})",
     ]
+    if manifest.provenance.selection is not None:
+        lines.append(selected(manifest.provenance.selection))
     if manifest.precision != "fp32":
         lines += rounding(manifest, settings)
     activation = manifest.provenance.activation
@@ -68,6 +72,19 @@ def summary(manifest: Manifest, settings: ExportSettings) -> str:
             f"  note: a sequence's logits move by up to {parity['packing']:.1e} with its neighbours in a batch"
         )
     return "\n".join(lines)
+
+
+def selected(chosen: ChosenSelection) -> str:
+    """How tokens are selected where a request says nothing."""
+    [knob] = LENGTHS.knobs
+    setting = f"  selection: schedule {chosen.schedule}, {knob.name} {chosen.share:g}"
+    if chosen.agreement is None or chosen.cost is None:
+        return f"{setting}; --texts FILE would choose them"
+    ends = f"95 % interval {chosen.agreement_low:.1%} to {chosen.agreement_high:.1%}"
+    return (
+        f"{setting}, chosen by {chosen.texts} texts: at the defaults {chosen.agreement:.1%} of the answers agree with "
+        f"the exact ones ({ends}), for {chosen.cost:.0%} of the work"
+    )
 
 
 def answers(manifest: Manifest) -> str:
@@ -125,7 +142,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             steps("import PyTorch")
             from attenuator.export.pipeline import export  # seconds of imports, after --help was answered
 
-            options = {"progress": steps, "note": notes.append, "thresholds": thresholds}
+            defaults = None if settings.knob_default is None else read_defaults(settings.knob_default)
+            options = {"progress": steps, "note": notes.append, "thresholds": thresholds, "knob_default": defaults}
             manifest = export(source, **dict(settings) | options)
             steps("")
     except AttenuatorError as error:

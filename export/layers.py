@@ -38,6 +38,7 @@ def bert(layer: Any, hidden: Tensor, batch: PackedBatch) -> Tensor:
         # Conv2d's [heads, 1, c, 1]: one kernel per head, along the sequence.
         conv_weight=None if conv is None else conv.weight[:, 0, :, 0],
     )
+    mixed, rows = batch.drop(mixed, rows)
     return layer.feed_forward_chunk(layer.attention.output(mixed, rows))
 
 
@@ -48,6 +49,7 @@ def distilbert(layer: Any, hidden: Tensor, batch: PackedBatch) -> Tensor:
     mixed = batch.attend(
         attention.q_lin(rows), attention.k_lin(hidden), hidden, attention.v_lin, num_heads=attention.n_heads
     )
+    mixed, rows = batch.drop(mixed, rows)
     rows = layer.sa_layer_norm(attention.out_lin(mixed) + rows)
     return layer.output_layer_norm(layer.ffn.ff_chunk(rows) + rows)
 
@@ -63,6 +65,7 @@ def albert(layer: Any, hidden: Tensor, batch: PackedBatch) -> Tensor:
         attention.value,
         num_heads=attention.num_attention_heads,
     )
+    mixed, rows = batch.drop(mixed, rows)
     rows = attention.LayerNorm(rows + attention.dense(mixed))
     return layer.full_layer_layer_norm(layer.ff_chunk(rows) + rows)
 
@@ -73,9 +76,7 @@ def modernbert(layer: Any, hidden: Tensor, batch: PackedBatch) -> Tensor:
     normed = layer.attn_norm(hidden)
     rows = batch.rows(hidden)
     query, key, value = layer.projections
-    frequencies, scaling = layer.rotary
-    waves = cosine_and_sine(batch.inputs["position_ids"], frequencies)
-    cosine, sine = ((wave * scaling).to(hidden.dtype) for wave in waves)
+    cosine, sine = rotary_waves(layer, hidden.dtype, batch)
     mixed = batch.attend(
         rotate(query(layer.attn_norm(rows)), batch.rows(cosine), batch.rows(sine), attention.head_dim),
         rotate(key(normed), cosine, sine, attention.head_dim),
@@ -85,7 +86,8 @@ def modernbert(layer: Any, hidden: Tensor, batch: PackedBatch) -> Tensor:
         # The module holds the exclusive bound: |i - j| < sliding_window.
         window=attention.sliding_window - 1 if attention.sliding_window else 0,
     )
-    rows = rows + attention.Wo(mixed)
+    mixed, rows = batch.drop(mixed, rows)
+    rows = batch.freeze(rows + attention.Wo(mixed))
     return rows + layer.mlp(layer.mlp_norm(rows))
 
 
@@ -101,6 +103,7 @@ def mpnet(layer: Any, hidden: Tensor, batch: PackedBatch) -> Tensor:
         num_heads=attention.num_attention_heads,
         tables=dict(layer.tables.named_buffers()),
     )
+    mixed, rows = batch.drop(mixed, rows)
     rows = layer.attention.LayerNorm(attention.o(mixed) + rows)
     return layer.output(layer.intermediate(rows), rows)
 
@@ -119,6 +122,10 @@ def deberta(layer: Any, hidden: Tensor, batch: PackedBatch) -> Tensor:
         scale=layer.score_scale,
         tables=dict(layer.tables.named_buffers()),
     )
+    if neighbours is None:
+        mixed, rows = batch.drop(mixed, rows)
+    else:
+        mixed, rows, neighbours = batch.drop(mixed, rows, neighbours)
     rows = layer.attention.output(mixed, rows)
     rows = layer.output(layer.intermediate(rows), rows)
     return rows if neighbours is None else layer.convolution.LayerNorm(rows + neighbours)
@@ -136,7 +143,7 @@ def convolved(convolution: Any, hidden: Tensor, batch: PackedBatch) -> Tensor:
         `[T, C]`.
     """
     reach = convolution.conv.kernel_size[0] // 2
-    positions, tokens = batch.inputs["position_ids"], hidden.shape[0]
+    positions, tokens = batch.position_ids, hidden.shape[0]
     rows = functional.pad(hidden, (0, 0, reach, reach))
     places = functional.pad(positions, (reach, reach), value=-1 - reach)
     shifts = range(2 * reach + 1)
@@ -159,10 +166,12 @@ def encoder(layer: Any, hidden: Tensor, batch: PackedBatch) -> Tensor:
         num_heads=attention.num_heads,
         conv_weight=attention.conv_weight,
     )
+    mixed, rows = batch.drop(mixed, rows)
     rows = rows + attention.output(mixed)
     if pre:
+        rows = batch.freeze(rows)
         return rows + layer.feed_forward(layer.output_norm(rows))
-    rows = layer.attention_norm(rows)
+    rows = batch.freeze(layer.attention_norm(rows))
     return layer.output_norm(rows + layer.feed_forward(rows))
 
 
@@ -178,6 +187,28 @@ def split_linear(linear: nn.Linear, parts: int) -> list[nn.Linear]:
             piece.bias = nn.Parameter(bias, requires_grad=False)
         pieces.append(piece)
     return pieces
+
+
+def rotary_waves(layer: Any, dtype: torch.dtype, batch: PackedBatch) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of a ModernBERT layer's rotary positions, computed once for all layers of its kind.
+
+    Args:
+        layer: says its kind, frequencies and factor.
+        dtype: what rotation computes in; the waves are computed in fp32 and rounded once.
+        batch: has the positions.
+
+    Returns:
+        Two of `[T, F]`.
+    """
+    frequencies, scaling = layer.rotary
+
+    def wave(part: int) -> Tensor:
+        def compute(position_ids: Tensor) -> Tensor:
+            return (cosine_and_sine(position_ids, frequencies)[part] * scaling).to(dtype)
+
+        return batch.follow(f"{layer.attention_type} rotary {part}", compute)
+
+    return wave(0), wave(1)
 
 
 def cosine_and_sine(position_ids: Tensor, frequencies: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,18 +1,19 @@
-"""What a layer sees while a model runs on a packed batch: attention and pooling as operators of the domain.
+"""What a layer sees while a model runs on a packed batch: attention, selection and pooling as operators of the domain.
 
 Everything is `[T, channels]`: sequences end to end, no padding, no mask. `layers` says what the layers of each
-model family compute with it.
+model family compute with it. Where a layer selects rows, T is smaller from there on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from attenuator.export.selection import LENGTHS, SELECT, Selection
 from attenuator.ops import OPERATORS
 from attenuator.ops.spec import Operator
 from attenuator.ops.torch_op import overload
@@ -34,7 +35,12 @@ class PackedBatch:
         num_layers: layers of the model, repeated calls of a shared layer counted.
         only_first: whether the classifier uses the first token alone, so that the last layer computes those rows.
         inputs: graph inputs by name.
+        selection: which layers select rows.
         layer: index of the layer that runs now.
+        cu_seqlens: int32 `[B+1]`, of the rows that there are now.
+        following: tensors `[T, ...]` beside the hidden rows, by name; every selection gathers their rows too.
+        importance: of each row, `[T]`, from the current layer's attention where that layer selects, until it has.
+        frozen: of each selection whose other rows rejoin: all rows `[T, C]`, and int64 `[K]` which of them went on.
         value_flops: second outputs of the attention nodes so far that can sample, `[B]` each.
         has_value_flops: whether any node, sampling or not, has such an output.
     """
@@ -44,14 +50,19 @@ class PackedBatch:
     num_layers: int
     only_first: bool
     inputs: dict[str, Tensor]
+    selection: Selection = Selection()
     layer: int = 0
+    cu_seqlens: Tensor = field(init=False)
+    following: dict[str, Tensor] = field(init=False)
+    importance: Tensor | None = None
+    frozen: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     value_flops: list[Tensor] = field(default_factory=list)
     has_value_flops: bool = False
 
-    @property
-    def cu_seqlens(self) -> Tensor:
-        """int32 `[B+1]`."""
-        return self.inputs["cu_seqlens"]
+    def __post_init__(self) -> None:
+        """Begins with every row."""
+        self.cu_seqlens = self.inputs["cu_seqlens"]
+        self.following = {"position_ids": self.inputs["position_ids"]}
 
     @property
     def narrows(self) -> bool:
@@ -112,17 +123,25 @@ class PackedBatch:
             `[rows, num_heads * head_dim]`.
         """
         attributes = {**self.attributes, "num_heads": num_heads, "queries": "first" if self.narrows else "all"}
+        selects = self.selection.exponent(self.layer) > 0
         known = {item.name for item in self.operator.attributes}
-        attributes |= {
-            name: value
-            for name, value in {"scale": scale, "window": window, "layer": self.layer, "global_tokens": 0}.items()
-            if name in known
+        of_layer = {
+            "scale": scale,
+            "window": window,
+            "layer": self.layer,
+            "global_tokens": 0,
+            "importance": self.selection.importance if selects else "none",
         }
+        attributes |= {name: value for name, value in of_layer.items() if name in known}
+        # Where every row is there, distances between rows are those between positions.
+        some_are_out = self.cu_seqlens is not self.inputs["cu_seqlens"]
         tensors: dict[str, Tensor | None] = {
+            **self.inputs,
             "query": query,
             "key": key,
             "conv_weight": conv_weight,
-            **self.inputs,
+            "cu_seqlens": self.cu_seqlens,
+            "positions": self.position_ids if some_are_out and (window or tables) else None,
             **tables,
         }
         names = [item.name for item in self.operator.inputs]
@@ -133,12 +152,87 @@ class PackedBatch:
         else:
             tensors["value"] = value(hidden)
         result = overload(self.operator)(*(tensors.get(name) for name in names), **attributes)
-        results = (result,) if isinstance(result, Tensor) else result
+        results = result if isinstance(result, tuple) else (result,)
         outputs = dict(zip((item.name for item in self.operator.outputs), results, strict=True))
         if "value_flops" in outputs:
             self.has_value_flops = True
             if not self.narrows:
                 self.value_flops.append(outputs["value_flops"])
+        self.importance = outputs["importance"] if selects else None
         self.layer += 1
-        mixed: Tensor = results[0]
-        return mixed
+        return outputs["output"]
+
+    @property
+    def position_ids(self) -> Tensor:
+        """int64 `[T]`, of the rows that there are now."""
+        return self.following["position_ids"]
+
+    def follow(self, name: str, compute: Callable[[Tensor], Tensor]) -> Tensor:
+        """A tensor beside the hidden rows that follows from the positions, computed when it is first asked for.
+
+        Args:
+            name: what it is kept under.
+            compute: from position ids int64 `[T]` to `[T, ...]`.
+
+        Returns:
+            `[T, ...]`, of the rows that there are now.
+        """
+        if name not in self.following:
+            self.following[name] = compute(self.position_ids)
+        return self.following[name]
+
+    def select(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows that go on in every sequence, by the importance from the attention before.
+
+        Args:
+            rows: `[T, C]`.
+
+        Returns:
+            Of T rows the K that go on, in their order: `[K, C]`, and their places int64 `[K]`.
+        """
+        exponent = self.selection.exponent(self.layer - 1)
+        knobs = (self.inputs[knob.name] for knob in LENGTHS.knobs)
+        kept_cu_seqlens = overload(LENGTHS)(self.cu_seqlens, *knobs, exponent=exponent)
+        kept, places = overload(SELECT)(rows, self.importance, self.cu_seqlens, kept_cu_seqlens)
+        self.following = {name: tensor.index_select(0, places) for name, tensor in self.following.items()}
+        self.cu_seqlens = kept_cu_seqlens
+        self.importance = None
+        return kept, places
+
+    def drop(self, mixed: Tensor, *beside: Tensor) -> tuple[Tensor, ...]:
+        """Leaves out, behind attention, the rows that no later layer sees; where others rejoin, nothing is left out.
+
+        Args:
+            mixed: attention's output `[T, H * D]`.
+            beside: what is added to it later, such as the residual, `[T, C]` each.
+
+        Returns:
+            The rows of all that go on, `[K, H * D]` and `[K, C]`.
+        """
+        if self.importance is None or not self.only_first:
+            return mixed, *beside
+        mixed, places = self.select(mixed)
+        return mixed, *(rows.index_select(0, places) for rows in beside)
+
+    def freeze(self, rows: Tensor) -> Tensor:
+        """Leaves out, behind the attention's residual, the rows that stay as they are until they rejoin.
+
+        Args:
+            rows: `[T, C]`.
+
+        Returns:
+            The rows that go on, `[K, C]`; all of them where the model classifies by the first token.
+        """
+        if self.importance is None or self.only_first:
+            return rows
+        kept, places = self.select(rows)
+        self.frozen.append((rows, places))
+        return kept
+
+    def rejoin(self, hidden: Tensor) -> Tensor:
+        """Puts frozen rows back between those that went on: `[K, C]` to `[T, C]`."""
+        for rows, places in reversed(self.frozen):
+            hidden = rows.index_put((places,), hidden)
+        self.frozen = []
+        self.cu_seqlens = self.inputs["cu_seqlens"]
+        return hidden

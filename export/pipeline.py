@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import shutil
@@ -17,17 +16,19 @@ from pydantic import ValidationError
 
 import attenuator
 from attenuator import bundle
-from attenuator.bundle import Attention, BundleKnob, Manifest, Provenance
+from attenuator.bundle import Attention, Manifest, Provenance
 from attenuator.errors import ExportError
 from attenuator.export import labelled
+from attenuator.export.choose import KNOB, SelectionOptions, choose_selection
+from attenuator.export.knobs import bundle_knobs, requested_defaults
 from attenuator.export.lower import Progress, trace_forms, write_and_compare
 from attenuator.export.packed import OPERATOR_BY_KEY
 from attenuator.export.samples import draw, encoded_texts
+from attenuator.export.selection import DEFAULT, NONE, SCHEDULES
 from attenuator.export.source import Source, load
 from attenuator.export.thresholds import Thresholds, chosen
 from attenuator.export.trace import PackedClassifier
 from attenuator.ops import library_path
-from attenuator.ops.knobs import describe as describe_bounds
 from attenuator.ops.spec import Operator
 from attenuator.precision import PRECISIONS
 from attenuator.runtime.check import check_graph, check_knobs
@@ -64,6 +65,8 @@ def export(
     max_tokens: int | None = None,
     estimator: str | None = None,
     precision: str = "fp32",
+    schedule: str | None = None,
+    texts: Path | str | None = None,
     knob_default: float | Mapping[str, float] | None = None,
     thresholds: Thresholds | None = None,
     fit_thresholds: Path | str | None = None,
@@ -84,6 +87,10 @@ def export(
         max_tokens: longest input, special tokens included; what the model takes by default.
         estimator: for operators that have that attribute, one of its choices.
         precision: what the model computes in: a row of `attenuator.precision`.
+        schedule: how the selection of tokens spreads over the layers, a key of `selection.SCHEDULES`, by default
+            `selection.DEFAULT`; `NONE` exports without selection.
+        texts: a file of texts such as the model will get, by which the schedule and the default of the selection's knob
+            are chosen, unless the caller names them; see `choose`.
         knob_default: the knob's value where a request sets none, or values by knob; the checkpoint's or operator's own
             by default.
         thresholds: of a multi-label model, in the order of its labels or by label; those not named stay 0.5.
@@ -107,15 +114,20 @@ def export(
     library_path()
     check_attention(attention, estimator)
     check_precision(precision)
+    check_schedule(schedule)
     progress("load the model")
     loaded = load(source)
     operator = OPERATOR_BY_KEY[fitting(loaded, attention)]
     check_kernels(operator, precision)
-    fields = describe(loaded, operator, name or default_name(folder), max_tokens, knob_default)
+    fields = describe(loaded, name or default_name(folder), max_tokens)
     fields["thresholds"] = chosen(loaded.task, loaded.labels, thresholds, fit_thresholds)
     attributes = {"estimator": estimator} if estimator else {}
-    classifier = PackedClassifier(loaded.architecture, loaded.model, operator.key, attributes, loaded.has_token_types)
+    classifier = PackedClassifier(
+        loaded.architecture, loaded.model, operator.key, attributes, loaded.has_token_types, schedule or DEFAULT
+    )
+    defaults = requested_defaults(classifier.operators, knob_default)
     fields |= {
+        "knobs": bundle_knobs(classifier.operators, loaded.architecture.knob_defaults(loaded.model.config), defaults),
         "precision": precision,
         "pooling": classifier.pooling,
         "inputs": classifier.inputs,
@@ -129,6 +141,8 @@ def export(
             fields["thresholds"] = labelled.fit_thresholds(
                 Path(fit_thresholds), loaded, known, staging / bundle.TOKENIZER, note
             )
+        options = SelectionOptions(schedule, defaults.get(KNOB.name), None if texts is None else Path(texts))
+        selection = choose_selection(classifier, fields, options, staging, progress)
         fields["attention"], parity = write_files(
             loaded, classifier, Manifest.model_construct(**fields), staging, progress
         )
@@ -139,6 +153,7 @@ def export(
             activation=loaded.activation,
             tools=tool_versions(),
             parity=parity,
+            selection=selection,
         )
         progress("load the bundle as the server will")
         manifest = finish(staging, fields)
@@ -230,6 +245,12 @@ def check_precision(precision: str) -> None:
         raise ExportError(f"precision is '{precision}', must be one of: {', '.join(PRECISIONS)}")
 
 
+def check_schedule(schedule: str | None) -> None:
+    """Refuses a schedule that does not exist."""
+    if schedule not in (*SCHEDULES, NONE, None):
+        raise ExportError(f"schedule is '{schedule}', must be one of: {', '.join((*SCHEDULES, NONE))}")
+
+
 def fitting(source: Source, attention: str) -> str:
     """The key of the operator that computes what the model was trained with, as which the user asks for it.
 
@@ -262,13 +283,7 @@ def default_name(folder: Path) -> str:
     return cleaned[:128] or "model"
 
 
-def describe(
-    source: Source,
-    operator: Operator,
-    name: str,
-    max_tokens: int | None,
-    knob_default: float | Mapping[str, float] | None,
-) -> dict[str, Any]:
+def describe(source: Source, name: str, max_tokens: int | None) -> dict[str, Any]:
     """The manifest's fields that follow from the model and the options."""
     limit = source.max_tokens
     if max_tokens is not None and not 1 <= max_tokens <= limit:
@@ -285,50 +300,8 @@ def describe(
         "type_vocab_size": source.type_vocab_size,
         "truncation_side": source.tokenizer.truncation_side,
         "split_special_tokens": source.tokenizer.split_special_tokens,
-        "knobs": knobs(operator, source.architecture.knob_defaults(config), requested_defaults(operator, knob_default)),
         "precision": "fp32",
     }
-
-
-def requested_defaults(operator: Operator, requested: float | Mapping[str, float] | None) -> dict[str, float]:
-    """The caller's defaults by knob; a number without a name is that of an operator's only knob.
-
-    Raises:
-        ExportError: the operator has no such knob, or a value is outside its bounds.
-    """
-    names = [knob.name for knob in operator.knobs]
-    if isinstance(requested, int | float):
-        if not names:
-            raise ExportError(f"knob_default is set, but attention '{operator.asked_as or operator.key}' has no knob")
-        if len(names) > 1:
-            raise ExportError(f"knob_default is one number, must name the knob it is for: {' or '.join(names)}")
-        requested = {names[0]: requested}
-    for name in requested or {}:
-        if name not in names:
-            raise ExportError(
-                f"knob_default names the knob '{name}', must be a knob of attention '{operator.key}': "
-                f"{' or '.join(names) or 'it has none'}"
-            )
-    for knob in operator.knobs:
-        value = (requested or {}).get(knob.name, knob.default)
-        if not knob.low <= value <= knob.high or (knob.dtype == "int32" and value != int(value)):
-            raise ExportError(f"the default of {knob.name} is {value:g}, must be {describe_bounds(knob)}")
-    return dict(requested or {})
-
-
-def knobs(operator: Operator, suggested: Mapping[str, float], requested: Mapping[str, float]) -> list[BundleKnob]:
-    """The operator's knobs with the bundle's defaults.
-
-    Args:
-        operator: whose knobs.
-        suggested: the checkpoint's own defaults by knob, clipped to the bounds here; other operators' are ignored.
-        requested: the caller's defaults by knob, checked.
-    """
-    defaults = {knob.name: knob.default for knob in operator.knobs} | {**suggested} | {**requested}
-    rows = [
-        dataclasses.replace(knob, default=min(max(defaults[knob.name], knob.low), knob.high)) for knob in operator.knobs
-    ]
-    return [BundleKnob.model_validate(row, from_attributes=True) for row in rows]
 
 
 def tool_versions() -> dict[str, str]:

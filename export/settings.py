@@ -5,11 +5,15 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import AfterValidator
 
 from attenuator.commandline import CommandSettings, Positionals
 from attenuator.commandline import parse as parse_command
 from attenuator.export.families import titles
+from attenuator.export.knobs import read_defaults
+from attenuator.export.selection import DEFAULT, LENGTHS, NONE, SCHEDULES, can_select
 from attenuator.ops import BASELINE, OPERATORS
 from attenuator.ops.spec import Operator
 from attenuator.precision import PrecisionName
@@ -30,6 +34,9 @@ SOURCE is one of
 
 which --attention?
 {attentions}
+
+which --schedule?
+{schedules}
 
 which --precision?
   fp32  as trained, for CPU and CUDA
@@ -53,13 +60,25 @@ exit codes: 0 bundle written, 1 the model cannot be exported, 2 usage error; an 
 ATTENTIONS = tuple(operator for operator in OPERATORS if operator.attention and not operator.asked_as)
 if TYPE_CHECKING:
     AttentionName = str
+    ScheduleName = str
 else:
     AttentionName = Literal[tuple(operator.key for operator in ATTENTIONS)]
+    ScheduleName = Literal[(*SCHEDULES, NONE)]
+
+
+def checked_defaults(text: str) -> str:
+    """Refuses what `read_defaults` cannot read."""
+    read_defaults(text)
+    return text
+
+
+KnobDefaults = Annotated[str, AfterValidator(checked_defaults)]
 
 
 def attention_help(operator: Operator) -> str:
     """What an operator computes, for which models, and its knobs."""
-    knobs = [f"the knob {knob.name}, exact at {knob.exact:g}" for knob in operator.knobs]
+    owners = [LENGTHS, operator] if can_select(operator) else [operator]
+    knobs = [f"the knob {knob.name}, exact at {knob.exact:g}" for owner in owners for knob in owner.knobs]
     text = f"for models trained with {operator.attention} attention; {' and '.join(knobs) or 'no knob'}. {operator.doc}"
     for other in OPERATORS:
         if other.asked_as == operator.key:
@@ -76,6 +95,17 @@ def folder_help() -> str:
     return textwrap.fill(text, 118, initial_indent="  a folder      ", subsequent_indent=" " * 16)
 
 
+def schedule_help() -> str:
+    """What selects tokens, and how that may spread over the layers."""
+    [knob] = LENGTHS.knobs
+    keys = " or ".join(operator.key for operator in ATTENTIONS if can_select(operator))
+    text = f"With {keys} attention a bundle has the knob {knob.name}. {knob.doc} Where the others are left out:"
+    rows = [(name, schedule.doc) for name, schedule in SCHEDULES.items()]
+    rows += [(NONE, f"nowhere; the bundle has no knob {knob.name}")]
+    lines = [f"  {name:10} {doc}{' (default)' * (name == DEFAULT)}" for name, doc in rows]
+    return "\n".join([textwrap.fill(text, 118, initial_indent="  ", subsequent_indent="  "), *lines])
+
+
 def command_examples() -> str:
     """One command for each of the first attentions that have a knob."""
     keys = [operator.key for operator in ATTENTIONS if operator.knobs][:2]
@@ -84,6 +114,7 @@ def command_examples() -> str:
 
 EXAMPLES = (
     _EXAMPLES.replace("{attentions}", "\n".join(map(attention_help, ATTENTIONS)))
+    .replace("{schedules}", schedule_help())
     .replace("{folder}", folder_help())
     .replace("{commands}", command_examples())
     .replace("{baseline}", BASELINE.key)
@@ -106,8 +137,14 @@ class ExportSettings(CommandSettings):
     bound always holds) or `paper` (as published)."""
     precision: PrecisionName = "fp32"
     """Number format that the model computes in, listed below."""
-    knob_default: float | None = None
-    """The knob's value for requests that set none; by default that of the checkpoint or the operator."""
+    schedule: ScheduleName | None = None
+    """How the selection of tokens spreads over the layers, listed below; `none` leaves it out, and its knob."""
+    texts: Path | None = None
+    """File of a few hundred texts or more such as the model will get, one a line, or JSON lines with `text` (and
+    `text_pair`) where it ends in .jsonl: by them the schedule and the default of the selection's knob are chosen."""
+    knob_default: KnobDefaults | None = None
+    """A knob's value for requests that set none: a number where there is one knob, else by name, such as `keep=0.5`,
+    several separated by commas; by default that of the checkpoint or the operator."""
     thresholds: str | None = None
     """Multi-label models: the score from which a label is given, one for each label, between commas; or a file named
     *.json with a list of them or an object of thresholds by label, which may leave labels out. Default: 0.5."""

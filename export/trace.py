@@ -19,8 +19,9 @@ from attenuator.errors import ExportError
 from attenuator.export import positions
 from attenuator.export.architectures import Architecture, token_types
 from attenuator.export.packed import OPERATOR_BY_KEY, PackedBatch
+from attenuator.export.selection import DEFAULT, LENGTHS, Selection, selection_of
 from attenuator.ops import DOMAIN, OPERATORS, SEQUENCE_OUTPUTS
-from attenuator.ops.spec import Operator
+from attenuator.ops.spec import Operator, merge_knobs
 from attenuator.ops.spec import Tensor as TensorSpec
 from attenuator.ops.torch_op import PYTHON_TYPES, TORCH_DTYPES, overload
 
@@ -47,8 +48,11 @@ class PackedClassifier(nn.Module):
         operator: key of the attention operator.
         attributes: attributes of its nodes that the model does not fix, such as `estimator`.
         has_token_types: whether the graph takes `token_type_ids`.
+        schedule: how the selection of tokens spreads over the layers; see `selection`.
 
     Attributes:
+        selection: which layers select tokens; another schedule may be set before tracing, but not none or from none.
+        operators: that have the graph's knobs.
         inputs: graph inputs in order.
         outputs: graph outputs in order.
     """
@@ -60,6 +64,7 @@ class PackedClassifier(nn.Module):
         operator: str,
         attributes: dict[str, Any],
         has_token_types: bool | None = None,
+        schedule: str = DEFAULT,
     ) -> None:
         super().__init__()
         self.model = model
@@ -70,11 +75,19 @@ class PackedClassifier(nn.Module):
         self.pooling = architecture.pooling(model.config)
         if has_token_types is None:
             has_token_types = token_types(model) > 1
-        runtime = [item.name for item in self.operator.inputs if item.host and item.name != "cu_seqlens"]
+        self.selection = Selection()
+        self.choose(schedule)
+        self.operators = [*([LENGTHS] if self.selection.layers else []), self.operator]
+        host = [item.name for operator in self.operators for item in operator.inputs if item.host]
         types = ["token_type_ids"] if has_token_types else []
-        self.inputs = ["input_ids", "position_ids", *types, "cu_seqlens", *runtime]
+        self.inputs = ["input_ids", "position_ids", *types, *dict.fromkeys(["cu_seqlens", *host])]
         self.outputs = ["logits", *(item.name for item in self.operator.outputs if item.name in SEQUENCE_OUTPUTS)]
         architecture.prepare(model)
+
+    def choose(self, schedule: str) -> None:
+        """Sets which layers select, by the name of a schedule."""
+        windowed = self.architecture.windowed(self.model.config)
+        self.selection = selection_of(self.operator, schedule, self.num_layers, self.pooling, windowed=windowed)
 
     def forward(self, *tensors: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Graph inputs in the order of `inputs` to graph outputs in the order of `outputs`."""
@@ -84,6 +97,7 @@ class PackedClassifier(nn.Module):
             num_layers=self.num_layers,
             only_first=self.pooling == "first",
             inputs=dict(zip(self.inputs, tensors, strict=True)),
+            selection=self.selection,
         )
         logits = self.architecture.logits(self.model, batch).float()
         value_flops = batch.mean_value_flops()
@@ -100,7 +114,7 @@ class PackedClassifier(nn.Module):
             "cu_seqlens": torch.tensor([0, *EXAMPLE_LENGTHS], dtype=torch.int32).cumsum(0, dtype=torch.int32),
             "seed": torch.zeros(batch, dtype=torch.int64),
         }
-        for knob in self.operator.knobs:
+        for knob in merge_knobs(self.operators).values():
             values[knob.name] = torch.full((batch,), knob.exact, dtype=TORCH_DTYPES[knob.dtype])
         return tuple(values[name] for name in self.inputs)
 

@@ -13,6 +13,7 @@ import onnx
 
 from attenuator.errors import ExportError, OperatorLibraryMissing
 from attenuator.export.samples import Sample
+from attenuator.export.selection import LENGTHS, SELECT
 from attenuator.export.sentences import one_line
 from attenuator.ops import DOMAIN, OPERATORS
 from attenuator.precision import PRECISIONS, PrecisionName
@@ -54,16 +55,17 @@ def check(model_path: Path) -> None:
         raise ExportError(f"the exported graph is not valid ONNX: {error}") from error
 
 
-def count_nodes(model_path: Path, operator: str, layers: int) -> NodeCount:
+def count_nodes(model_path: Path, operator: str, layers: int, selections: int = 0) -> NodeCount:
     """Checks the written file and counts its nodes.
 
     Args:
         model_path: `model.onnx`.
         operator: key of the attention operator.
         layers: layers of the model.
+        selections: how many of them select tokens.
 
     Raises:
-        ExportError: the file is not valid ONNX, or a layer did not become one node.
+        ExportError: the file is not valid ONNX, a layer did not become one node, or one does not select as it should.
     """
     check(model_path)
     graph = onnx.load(str(model_path), load_external_data=False).graph
@@ -72,6 +74,10 @@ def count_nodes(model_path: Path, operator: str, layers: int) -> NodeCount:
     count = counts.pop(operator, 0)
     if count != layers:
         raise ExportError(f"the exported graph has {count} {operator} nodes, must have one for each of {layers} layers")
+    selecting = {row.key: counts[row.key] for row in (LENGTHS, SELECT)}
+    if set(selecting.values()) != {selections}:
+        shown = " and ".join(f"{number} {key}" for key, number in selecting.items())
+        raise ExportError(f"the exported graph has {shown} nodes, must have one of each for {selections} layers")
     nodes = [node for node in graph.node if node.domain == DOMAIN and keys[node.op_type] == operator]
     attributes = [{item.name: onnx.helper.get_attribute_value(item) for item in node.attribute} for node in nodes]
     shared = {name: value for name, value in attributes[0].items() if all(row[name] == value for row in attributes)}

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
+import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -46,7 +49,14 @@ def parse(description: str | None, recipe: Recipe, initial: bool = False) -> Arg
     return Arguments(values.data, values.output, values.initial if initial else None, values.bundle, recipe)
 
 
-def write_bundle(arguments: Arguments, attention: str, data: str, licence: str, knob_default: float) -> None:
+def write_bundle(
+    arguments: Arguments,
+    attention: str,
+    data: str,
+    licence: str,
+    knob_default: float | dict[str, float],
+    texts: Sequence[str] = (),
+) -> None:
     """Export the trained checkpoint to `--bundle`, where that was given.
 
     Args:
@@ -55,8 +65,13 @@ def write_bundle(arguments: Arguments, attention: str, data: str, licence: str, 
         data: the training data, for provenance.
         licence: licence of weights and data, for provenance.
         knob_default: the cheapest knob value measured with an agreement of 0.99, or the best compromise.
+        texts: held-out texts, by which export chooses how tokens are selected.
     """
-    if arguments.bundle is not None:
+    if arguments.bundle is None:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "held_out.jsonl"
+        file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
         export(
             str(arguments.output),
             attention=attention,
@@ -64,5 +79,6 @@ def write_bundle(arguments: Arguments, attention: str, data: str, licence: str, 
             data=data,
             licence=licence,
             knob_default=knob_default,
+            texts=file if texts else None,
             progress=print,
         )

@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from common.arguments import parse, write_bundle
 from common.reviews import DATA, LICENCE, train_reviews
+from common.text import imdb
 from common.training import Recipe
 
 RECIPE = Recipe(epochs=3, schedule_epochs=6, crop_lengths=(128, 256, 256, 512), word_dropout=0.15)
@@ -20,4 +21,5 @@ CONFIG: dict[str, float | int | str] = {"vocab_size": 10_000, "dropout": 0.2}
 if __name__ == "__main__":
     arguments = parse(__doc__, RECIPE)
     train_reviews(arguments, "softmax", CONFIG)
-    write_bundle(arguments, "mca", DATA, LICENCE, knob_default=0.5)
+    held_out = [document.text for document in imdb(arguments.data).held_out]
+    write_bundle(arguments, "mca", DATA, LICENCE, knob_default={"alpha": 0.5}, texts=held_out)

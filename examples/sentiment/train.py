@@ -54,4 +54,5 @@ def main(arguments: Arguments) -> None:
 if __name__ == "__main__":
     ARGUMENTS = parse(__doc__, RECIPE, initial=True)
     main(ARGUMENTS)
-    write_bundle(ARGUMENTS, "mca", DATA, LICENCE, knob_default=0.2)
+    HELD_OUT = [document.text for document in sst2(ARGUMENTS.data).held_out]
+    write_bundle(ARGUMENTS, "mca", DATA, LICENCE, knob_default={"alpha": 0.2}, texts=HELD_OUT)

@@ -72,6 +72,27 @@ class BundleKnob(Record):
     doc: str
 
 
+class ChosenSelection(Record):
+    """How the selection of tokens was chosen at export.
+
+    Attributes:
+        schedule: how it spreads over the layers.
+        texts: how many texts chose it; 0 where none were given.
+        share: the default of its knob.
+        agreement: share of the texts whose answers at the bundle's defaults agree with the exact ones, with the ends
+            of a 95 % interval; None without texts.
+        cost: predicted multiply-adds of the texts at the defaults, as a share of the exact values'; None without texts.
+    """
+
+    schedule: str
+    texts: int = Field(ge=0)
+    share: float
+    agreement: float | None = None
+    agreement_low: float | None = None
+    agreement_high: float | None = None
+    cost: float | None = None
+
+
 class Provenance(Record):
     """Where the weights come from; what a person needs before using them.
 
@@ -83,6 +104,7 @@ class Provenance(Record):
             score before it. Empty where it asks for nothing.
         tools: versions of the packages that wrote the bundle.
         parity: differences to the trained model by name, as export measured them.
+        selection: how the selection of tokens was chosen; None in a bundle without.
     """
 
     source: str
@@ -91,6 +113,7 @@ class Provenance(Record):
     activation: str = ""
     tools: dict[str, str] = {}
     parity: dict[str, float] = {}
+    selection: ChosenSelection | None = None
 
 
 class Manifest(Record):

@@ -147,13 +147,17 @@ def test_options_reach_the_bundle_and_an_old_one_is_replaced(
         name="demo",
         max_tokens=99,
         estimator="deterministic",
-        knob_default=0.4,
+        knob_default={"alpha": 0.4, "keep": 0.7},
         data="made up",
         licence="CC0",
         progress=steps.append,
     )
     assert read_manifest(tmp_path / "bundle") == manifest
-    assert (manifest.name, manifest.max_tokens, [knob.default for knob in manifest.knobs]) == ("demo", 99, [0.4])
+    assert (manifest.name, manifest.max_tokens, {knob.name: knob.default for knob in manifest.knobs}) == (
+        "demo",
+        99,
+        {"keep": 0.7, "alpha": 0.4},
+    )
     assert manifest.attention.attributes["estimator"] == "deterministic"
     assert (manifest.provenance.data, manifest.provenance.licence) == ("made up", "CC0")
     assert len(steps) >= 5

@@ -47,7 +47,8 @@ def test_graph_has_one_node_a_layer_and_constant_weights(name: str, attention: s
         operator = "RelativeAttention"
     assert nodes[operator] == manifest.attention.layers == LAYERS.get(name, 2)
     assert nodes["SequencePool"] == manifest.attention.other_nodes["pool"] >= 1
-    assert nodes.total() == nodes[operator] + nodes["SequencePool"]
+    assert nodes["KeptLengths"] == nodes["TokenSelect"]
+    assert nodes.total() == nodes[operator] + nodes["SequencePool"] + 2 * nodes["TokenSelect"]
     assert {function.name for function in model.functions} == set(nodes)
     assert "Transpose" not in {node.op_type for node in model.graph.node}
     # A GEMM that ONNX Runtime prepacks has a constant weight; others would not be batch-invariant.

@@ -1,0 +1,283 @@
+"""Chooses by a user's texts how token selection spreads over the layers, and its knob's default.
+
+The model is traced once, with selection wherever it can be; a schedule is then a row of exponents, 0 where a layer
+selects nothing. Of the settings whose answers agree with those of the exact values on `AGREEMENT` of the texts, the one
+of least predicted work is chosen. Shares are tried from the smallest, and a setting is given up as soon as too many
+answers have changed.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from attenuator import bundle
+from attenuator.bundle import ChosenSelection, Manifest
+from attenuator.errors import ExportError
+from attenuator.export.lower import Progress, write_model
+from attenuator.export.selection import DEFAULT, EVERYWHERE, LENGTHS, SCHEDULES, exponents
+from attenuator.export.trace import PackedClassifier, trace
+from attenuator.runtime import Input, Row, create
+from attenuator.runtime.batch import pack
+from attenuator.runtime.cost import CostModel, cost_model
+from attenuator.runtime.graph import read_graph
+from attenuator.runtime.knobs import KnobTable
+from attenuator.runtime.scores import agrees
+from attenuator.runtime.tokens import Encoded, TextEncoder
+from attenuator.texts import lines_of
+
+__all__ = ["AGREEMENT", "FEWEST_TEXTS", "KNOB", "SelectionOptions", "choose_selection"]
+
+# What a default must keep of the exact answers.
+AGREEMENT = 0.99
+CONFIDENCE = 0.95
+# With fewer texts, even if no answer changed, an agreement below `AGREEMENT` would not be unlikely enough.
+FEWEST_TEXTS = math.ceil(math.log(1 - CONFIDENCE) / math.log(AGREEMENT))
+# Of more texts, that many evenly spread: the interval is narrow enough.
+MOST_TEXTS = 2000
+SHARES = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+TOKENS_PER_BATCH = 4096
+[KNOB] = LENGTHS.knobs
+
+Logits = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One way to select.
+
+    Attributes:
+        schedule: its name.
+        share: value of the knob.
+        cost: predicted work of all texts, as a share of the exact model's.
+        agreement: share of the texts whose answers agree; an upper bound where too many had changed to go on.
+    """
+
+    schedule: str
+    share: float
+    cost: float
+    agreement: float
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionOptions:
+    """What the caller says about the selection.
+
+    Attributes:
+        schedule: its name, None to choose it.
+        share: the default of the knob, None to choose it.
+        texts: a file to choose by, None to take the defaults.
+    """
+
+    schedule: str | None
+    share: float | None
+    texts: Path | None
+
+
+def read_texts(path: Path, encoder: TextEncoder) -> list[Encoded]:
+    """Reads and tokenizes the texts of a file, long ones cut.
+
+    Args:
+        path: one text a line; JSON lines where it ends in `.jsonl`.
+        encoder: of the bundle.
+
+    Returns:
+        At most `MOST_TEXTS`, evenly spread over the file.
+
+    Raises:
+        ExportError: there are too few.
+        InvalidRequest: the file cannot be read, or a line is no input.
+    """
+    items = list(lines_of(str(path), jsonl=False))
+    if len(items) < FEWEST_TEXTS:
+        raise ExportError(
+            f"{path} has {len(items)} texts, must have at least {FEWEST_TEXTS}: with fewer, even if no answer changed, "
+            f"nothing could be said about an agreement of {AGREEMENT:g} with {CONFIDENCE:.0%} confidence"
+        )
+    if len(items) > MOST_TEXTS:
+        items = [items[len(items) * index // MOST_TEXTS] for index in range(MOST_TEXTS)]
+    return [Input.of(item.content, item.where).encode(encoder, truncate=True) for item in items]
+
+
+class Trial:
+    """The traced model on the texts, at any schedule and setting.
+
+    Args:
+        classifier: is traced, with selection wherever a layer can select.
+        manifest: what the bundle will say; its knobs have their defaults, but for the one that is chosen.
+        texts: at least one.
+        folder: for the graph; nothing else may be in it.
+    """
+
+    def __init__(
+        self, classifier: PackedClassifier, manifest: Manifest, texts: Sequence[Encoded], folder: Path
+    ) -> None:
+        self.manifest = manifest
+        self.texts = texts
+        self.layers, self.pooling = classifier.num_layers, classifier.pooling
+        self.file = folder / bundle.MODEL
+        self.knobs = KnobTable(manifest.name, manifest.knobs)
+        classifier.choose(EVERYWHERE)
+        write_model(trace(classifier), folder)
+        self.session: Any = None
+        self.cost: CostModel
+        self.open(EVERYWHERE)
+        self.exact = np.concatenate(list(self.logits(self.knobs.exact())))
+        self.exact_cost = self.work(self.knobs.exact())
+
+    def open(self, schedule: str) -> None:
+        """Goes on with another schedule; the weights' file stays as it is."""
+        model = onnx.load(str(self.file), load_external_data=False)
+        nodes = [node for node in model.graph.node if node.op_type == LENGTHS.name]
+        for node, exponent in zip(nodes, exponents(schedule, self.layers, self.pooling), strict=False):
+            [attribute] = node.attribute
+            attribute.f = exponent
+        onnx.save(model, str(self.file))
+        self.session = None  # frees the other one's weights first
+        self.session = create(self.file)
+        self.cost = cost_model(read_graph(self.file))
+
+    def logits(self, knobs: Mapping[str, float]) -> Iterator[Logits]:
+        """Logits `[B, labels]` of the texts, some at a time, in order."""
+        rows: list[Row] = []
+        tokens = 0
+        for index, text in enumerate(self.texts):
+            rows.append(Row(text.token_ids, text.type_ids, knobs, seed=index))
+            tokens += len(text.token_ids)
+            if tokens >= TOKENS_PER_BATCH or index == len(self.texts) - 1:
+                yield self.session.run(["logits"], pack(rows, self.manifest))[0]
+                rows, tokens = [], 0
+
+    def work(self, knobs: Mapping[str, float]) -> float:
+        """Predicted multiply-adds of all texts."""
+        return sum(self.cost.predict(len(text.token_ids), knobs) for text in self.texts)
+
+    def knobs_at(self, share: float) -> dict[str, Any]:
+        """The bundle's defaults, with that share of the tokens."""
+        return self.knobs.check({KNOB.name: share})
+
+    def cost_at(self, share: float) -> float:
+        """Predicted work as a share of the exact model's."""
+        return self.work(self.knobs_at(share)) / self.exact_cost
+
+    def agreement(self, share: float, least: float) -> float:
+        """Share of the texts whose answers agree with the exact ones, given up where it must be below `least`."""
+        logits, done, same = self.exact.copy(), 0, 1.0
+        for batch in self.logits(self.knobs_at(share)):
+            logits[done : done + len(batch)] = batch
+            done += len(batch)
+            # Texts that have not run count as unchanged.
+            task, thresholds = self.manifest.task, self.manifest.thresholds
+            same = float(agrees(logits, self.exact, task=task, thresholds=thresholds).mean())
+            if same < least:
+                break
+        return same
+
+
+def choose_setting(trial: Trial, options: SelectionOptions, progress: Progress) -> ChosenSelection:
+    """The cheapest setting that agrees on enough of the texts.
+
+    Args:
+        trial: the model on the texts.
+        options: where the caller names the schedule, the share alone is chosen; where the caller names the share, the
+            schedule alone, the cheapest that agrees on enough texts, or else the one that agrees on most.
+        progress: called with one phrase for each setting that is tried.
+
+    Returns:
+        The setting, with what was measured; the exact value where no cheaper setting agrees on enough texts.
+    """
+    schedule, share = options.schedule, options.share
+    least = AGREEMENT if share is None else 0.0
+    best = Setting(schedule or DEFAULT, KNOB.exact, 1.0, 1.0)
+    tried = []
+    for name in distinct(trial.layers, trial.pooling) if schedule is None else [schedule]:
+        trial.open(name)
+        for value in SHARES if share is None else [share]:
+            cost = trial.cost_at(value)
+            if share is None and cost >= best.cost:
+                break
+            progress(f"try {KNOB.name} {value:g}, schedule {name}, on {len(trial.texts)} texts")
+            setting = Setting(name, value, cost, trial.agreement(value, least))
+            tried.append(setting)
+            if share is None and setting.agreement >= AGREEMENT:
+                best = setting
+                break
+    if share is not None:
+        enough = [setting for setting in tried if setting.agreement >= AGREEMENT]
+        best = min(enough, key=lambda one: one.cost) if enough else max(tried, key=lambda one: one.agreement)
+    low, high = interval(best.agreement, len(trial.texts))
+    return ChosenSelection(
+        schedule=best.schedule,
+        texts=len(trial.texts),
+        share=best.share,
+        agreement=best.agreement,
+        agreement_low=low,
+        agreement_high=high,
+        cost=best.cost,
+    )
+
+
+def distinct(layers: int, pooling: str) -> list[str]:
+    """Names of schedules, without those that are another one's double in a model of few layers."""
+    rows = {exponents(name, layers, pooling): name for name in reversed(SCHEDULES)}
+    return list(reversed(rows.values()))
+
+
+def interval(share: float, count: int) -> tuple[float, float]:
+    """Wilson's score interval of a share of `count` trials, at `CONFIDENCE`."""
+    z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+    middle = share + z * z / (2 * count)
+    radius = z * math.sqrt(share * (1 - share) / count + (z / count) ** 2 / 4)
+    scale = 1 + z * z / count
+    return max(0.0, (middle - radius) / scale), min(1.0, (middle + radius) / scale)
+
+
+def choose_selection(
+    classifier: PackedClassifier,
+    fields: dict[str, Any],
+    options: SelectionOptions,
+    folder: Path,
+    progress: Progress,
+) -> ChosenSelection | None:
+    """Settles how tokens are selected: as the caller asks, by texts, or else by the defaults.
+
+    Args:
+        classifier: gets the schedule.
+        fields: of the manifest, as far as they are known; the knob among them gets its default.
+        options: what the caller says.
+        folder: where the bundle is written; holds the tokenizer. A trial graph is written beside it, and removed.
+        progress: called with one phrase at the start of each step.
+
+    Returns:
+        What was chosen; None where the graph selects nothing.
+
+    Raises:
+        ExportError: there are texts and nothing to choose by them, or they cannot be used.
+    """
+    if not classifier.selection.layers:
+        if options.texts is not None:
+            raise ExportError("texts is set, but this bundle selects no tokens, so there is nothing to choose by them")
+        return None
+    if options.texts is None:
+        share = next(knob.default for knob in fields["knobs"] if knob.name == KNOB.name)
+        return ChosenSelection(schedule=options.schedule or DEFAULT, texts=0, share=share)
+    manifest = Manifest.model_construct(**fields)
+    with tempfile.TemporaryDirectory(prefix=f"{folder.name}.", dir=folder.parent) as name:
+        progress("read the texts")
+        encoder = TextEncoder.of_bundle(folder / bundle.TOKENIZER, manifest)
+        texts = read_texts(options.texts, encoder)
+        progress(f"run {len(texts)} texts at the exact values")
+        chosen = choose_setting(Trial(classifier, manifest, texts, Path(name)), options, progress)
+    classifier.choose(chosen.schedule)
+    default = {"default": chosen.share}
+    fields["knobs"] = [row.model_copy(update=default if row.name == KNOB.name else {}) for row in manifest.knobs]
+    return chosen

@@ -1,0 +1,145 @@
+"""Token selection in exported models: its operators, and how one share of tokens spreads over the layers.
+
+Each selecting layer has two nodes. One turns the lengths of the sequences and the knob into how many rows of each go
+on, on the host, so that nothing on a GPU is waited for. The other copies the most important rows. A selecting layer
+leaves keep^exponent of its rows; a model's exponents sum to 1, so that the knob is the share that the last one leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from attenuator.ops import OPERATORS
+from attenuator.ops.spec import Operator
+
+__all__ = [
+    "DEFAULT",
+    "EVERYWHERE",
+    "LENGTHS",
+    "NONE",
+    "SCHEDULES",
+    "SELECT",
+    "Schedule",
+    "Selection",
+    "can_select",
+    "exponents",
+    "selection_of",
+]
+
+# What links the two operators of a selection: the one computes the lengths that the other takes.
+_KEPT_LENGTHS = "kept_cu_seqlens"
+LENGTHS = next(row for row in OPERATORS if any(item.name == _KEPT_LENGTHS for item in row.outputs))
+SELECT = next(row for row in OPERATORS if any(item.name == _KEPT_LENGTHS for item in row.inputs))
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which layers select rows, and by what.
+
+    Attributes:
+        exponents: one a layer, 0 where it selects nothing; they sum to 1, or all are 0.
+        importance: how attention weighs a row; a choice of the attention operators' attribute of that name.
+    """
+
+    exponents: tuple[float, ...] = ()
+    importance: str = "first"
+
+    @property
+    def layers(self) -> int:
+        """How many layers select."""
+        return sum(exponent > 0 for exponent in self.exponents)
+
+    def exponent(self, layer: int) -> float:
+        """Of one layer; 0 where it selects nothing."""
+        return self.exponents[layer] if layer < len(self.exponents) else 0.0
+
+
+def can_select(operator: Operator) -> bool:
+    """Whether an attention operator says how important each row is."""
+    return any(item.name == "importance" for item in operator.outputs)
+
+
+def _first(count: int) -> list[float]:
+    return [1.0] + [0.0] * (count - 1)
+
+
+def _geometric(count: int) -> list[float]:
+    return [1 / count] * count
+
+
+def _halving(count: int) -> list[float]:
+    return [2.0**-index for index in range(1, count)] + [2.0 ** (1 - count)]
+
+
+def _early(count: int) -> list[float]:
+    half = (count + 1) // 2
+    return _geometric(half) + [0.0] * (count - half)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """How one share of tokens spreads over the layers.
+
+    Attributes:
+        doc: for the help of the command.
+        exponents: of as many layers as can select; they sum to 1.
+    """
+
+    doc: str
+    exponents: Callable[[int], list[float]]
+
+
+SCHEDULES: dict[str, Schedule] = {
+    "geometric": Schedule("the same share of its rows after every layer", _geometric),
+    "first": Schedule("all at once after the first layer: the cheapest", _first),
+    "early": Schedule("the same share after each layer of the first half, nothing after the others", _early),
+    "halving": Schedule("most after the first layer, from layer to layer half as much (of the exponent)", _halving),
+}
+# The schedule by which every layer that can select does.
+EVERYWHERE = "geometric"
+# Where no texts were given to choose by.
+DEFAULT = EVERYWHERE
+# Exports without selection nodes.
+NONE = "none"
+
+
+def places(num_layers: int, pooling: str) -> int:
+    """Layers that can select: of models that classify by the first token the last layer computes that row alone."""
+    return num_layers - 1 if pooling == "first" else num_layers
+
+
+def exponents(schedule: str, num_layers: int, pooling: str) -> tuple[float, ...]:
+    """One exponent a layer.
+
+    Args:
+        schedule: a key of `SCHEDULES`, or `NONE`.
+        num_layers: layers of the model.
+        pooling: `first` or `mean`.
+
+    Returns:
+        Exponents that sum to 1; zeros where nothing is selected.
+    """
+    count = places(num_layers, pooling)
+    if schedule == NONE or count == 0:
+        return (0.0,) * num_layers
+    return (*SCHEDULES[schedule].exponents(count), *[0.0] * (num_layers - count))
+
+
+def selection_of(operator: Operator, schedule: str, num_layers: int, pooling: str, *, windowed: bool) -> Selection:
+    """Which layers of a model select, and by what.
+
+    Models that classify by the first token choose best by that token's own row of weights. Where rows are averaged, or
+    where windows hide most rows from the first, a row matters as much as the row that weighs it most.
+
+    Args:
+        operator: of attention; without an importance of rows nothing is selected.
+        schedule: a key of `SCHEDULES`, or `NONE`.
+        num_layers: layers of the model.
+        pooling: `first` or `mean`.
+        windowed: whether some layer attends within a window.
+    """
+    if not can_select(operator):
+        schedule = NONE
+    importance = "first" if pooling == "first" and not windowed else "maximum"
+    return Selection(exponents(schedule, num_layers, pooling), importance)

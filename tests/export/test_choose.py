@@ -1,0 +1,164 @@
+"""`export --texts`: the schedule and the default of `keep` are the cheapest that agree on enough of the texts."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoints import CHECKPOINTS, TEXTS, Checkpoint, load, save
+
+from attenuator.bundle import Manifest
+from attenuator.errors import AttenuatorError
+from attenuator.export import export
+from attenuator.export.__main__ import selected
+from attenuator.export.choose import AGREEMENT, FEWEST_TEXTS, SHARES, interval
+from attenuator.export.selection import SCHEDULES
+from attenuator.runtime import Row
+from attenuator.runtime import load as serve
+
+WORDS = " ".join(TEXTS).split()
+COUNT = FEWEST_TEXTS + 1
+
+
+@pytest.fixture(scope="module")
+def lines() -> list[str]:
+    draw = np.random.default_rng(0)
+    return [" ".join(draw.choice(WORDS, size=draw.integers(3, 20))) for _ in range(COUNT)]
+
+
+@pytest.fixture
+def texts(lines: list[str], tmp_path: Path) -> Path:
+    path = tmp_path / "texts.txt"
+    path.write_text("\n\n".join(lines))
+    return path
+
+
+@pytest.fixture(scope="module")
+def sure(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint that gives nearly every text the same label, whatever is selected."""
+    folder = save(Checkpoint(CHECKPOINTS["albert"].config), tmp_path_factory.mktemp("sure") / "albert")
+    model = load(folder)
+    model.classifier.bias.data[1] += 100
+    model.save_pretrained(folder)
+    return folder
+
+
+def agreement(bundle: Path, lines: list[str], **knobs: float) -> float:
+    """Of a served bundle, at these knobs and its defaults."""
+    model = serve(bundle, check=False)
+    encoded = [model.encode(line, truncate=True) for line in lines]
+
+    def labels(values: dict[str, Any]) -> np.ndarray:
+        rows = [Row(item.token_ids, item.type_ids, values, seed) for seed, item in enumerate(encoded)]
+        return np.array([result.logits.argmax() for result in model.run(rows)])
+
+    return float((labels(model.knobs.check(knobs)) == labels(model.knobs.exact())).mean())
+
+
+def defaults(manifest: Manifest) -> dict[str, float]:
+    return {knob.name: knob.default for knob in manifest.knobs}
+
+
+def test_answers_that_never_change_get_the_cheapest_setting(sure: Path, texts: Path, tmp_path: Path) -> None:
+    steps: list[str] = []
+    manifest = export(str(sure), attention="mca", output=tmp_path / "bundle", texts=texts, progress=steps.append)
+    chosen = manifest.provenance.selection
+    assert chosen is not None
+    assert (chosen.schedule, chosen.share, chosen.texts, chosen.agreement) == ("first", min(SHARES), COUNT, 1)
+    assert chosen.cost is not None
+    assert chosen.cost < 0.7
+    assert defaults(manifest) == {"keep": min(SHARES), "alpha": 0.2}
+    assert sum(step.startswith("try keep 0.05, schedule ") for step in steps) >= 2
+    said = selected(chosen)
+    assert f"schedule first, keep 0.05, chosen by {COUNT} texts" in said
+    assert "100.0% of the answers agree" in said
+
+
+def test_the_choice_agrees_and_the_next_smaller_share_does_not(
+    checkpoint: Callable[[str], Path], texts: Path, lines: list[str], tmp_path: Path
+) -> None:
+    source, output = str(checkpoint("modernbert-mean")), tmp_path / "bundle"
+    manifest = export(source, attention="softmax", output=output, texts=texts, schedule="geometric")
+    chosen = manifest.provenance.selection
+    assert chosen is not None
+    assert chosen.schedule == "geometric"
+    assert agreement(output, lines) == pytest.approx(chosen.agreement)
+    below = [share for share in SHARES if share < chosen.share]
+    assert agreement(output, lines) >= AGREEMENT
+    assert below
+    assert agreement(output, lines, keep=below[-1]) < AGREEMENT
+
+
+def test_a_share_of_the_caller_leaves_the_schedule_to_choose(
+    checkpoint: Callable[[str], Path], texts: Path, lines: list[str], tmp_path: Path
+) -> None:
+    source = str(checkpoint("albert-groups"))
+    chosen = {}
+    for name, schedule in {"free": None, **dict.fromkeys(SCHEDULES)}.items():
+        schedule = schedule or (None if name == "free" else name)
+        manifest = export(
+            source,
+            attention="softmax",
+            output=tmp_path / name,
+            texts=texts if name == "free" else None,
+            schedule=schedule,
+            knob_default=0.3,
+        )
+        assert defaults(manifest) == {"keep": 0.3}
+        chosen[name] = manifest.provenance.selection
+    assert chosen["free"] is not None
+    measured = {name: agreement(tmp_path / name, lines) for name in SCHEDULES}
+    assert chosen["free"].agreement == pytest.approx(measured[chosen["free"].schedule])
+    assert max(measured.values()) >= AGREEMENT or measured[chosen["free"].schedule] == max(measured.values())
+
+
+def test_without_texts_the_default_schedule_and_all_tokens(exported: Callable[[str, str], Path]) -> None:
+    manifest = serve(exported("bert", "softmax"), check=False).manifest
+    assert manifest.provenance.selection is not None
+    assert (manifest.provenance.selection.schedule, manifest.provenance.selection.texts) == ("geometric", 0)
+    assert defaults(manifest) == {"keep": 1}
+    assert "--texts FILE would choose them" in selected(manifest.provenance.selection)
+
+
+def test_json_lines_with_pairs(sure: Path, lines: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("\n".join(json.dumps({"text": line, "text_pair": line}) for line in lines))
+    manifest = export(str(sure), attention="softmax", output=tmp_path / "bundle", texts=path, schedule="first")
+    assert manifest.provenance.selection is not None
+    assert manifest.provenance.selection.texts == COUNT
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("few.txt", "one text\n" * (FEWEST_TEXTS - 1), f"has {FEWEST_TEXTS - 1} texts, must have at least 299"),
+        ("empty.txt", "", "has 0 texts"),
+        ("bad.jsonl", "{}\n" * COUNT, "bad.jsonl line 1 has none of these fields"),
+        ("latin.txt", b"\xff\n" * COUNT, "latin.txt is not UTF-8"),
+    ],
+)
+def test_files_that_say_nothing_are_refused(
+    name: str, content: str | bytes, words: str, sure: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(AttenuatorError) as error:
+        export(str(sure), attention="softmax", output=tmp_path / "bundle", texts=path)
+    assert words in str(error.value)
+    assert sorted(file.name for file in tmp_path.iterdir()) == [name], "nothing is left behind"
+
+
+def test_fewest_texts_are_those_of_which_none_may_change() -> None:
+    assert 0.99**FEWEST_TEXTS <= 0.05 < 0.99 ** (FEWEST_TEXTS - 1)
+
+
+def test_interval_is_wilsons() -> None:
+    low, high = interval(0.99, 1000)
+    z = 1.959964
+    for end in (low, high):
+        assert abs(0.99 - end) == pytest.approx(z * math.sqrt(end * (1 - end) / 1000), rel=1e-5)
+    assert low < 0.99 < high
+    assert interval(1.0, 400)[1] == 1

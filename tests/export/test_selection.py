@@ -1,0 +1,168 @@
+"""Token selection in graphs: against plain PyTorch per family, mixed in a batch, and bit for bit at keep = 1."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from checkpoints import CHECKPOINTS, load
+from exported import CASES, LENGTHS, rows, run
+from selecting import logits
+
+from attenuator.bundle import Manifest, read_manifest
+from attenuator.export import export
+from attenuator.export.selection import SCHEDULES, exponents
+from attenuator.runtime import Row, create
+
+Get = Callable[[str, str], Path]
+# Families whose own attention operator says no importance.
+NO_IMPORTANCE = {"mpnet", "deberta", "deberta-v2"}
+# Of every family, and of each way to pool and to norm; the exact attention of MCA is softmax attention.
+SELECTING = [
+    (name, attention)
+    for name, attention in CASES
+    if attention in ("softmax", "mca")
+    and name != "bert-one-layer"
+    and CHECKPOINTS[name].config.model_type not in NO_IMPORTANCE
+]
+IDS = [f"{name}-{attention}" for name, attention in SELECTING]
+KEEPS = (1.0, 0.5, 0.05, 0.8, 0.3, 0.25, 0.6)
+
+
+def mixed(manifest: Manifest, **knobs: float) -> list[Row]:
+    """Sequences of every length at several shares, one after the other."""
+    batch = []
+    for index, row in enumerate(rows(manifest, LENGTHS * 2, knobs)):
+        values = dict(row.knobs) | {"keep": KEEPS[index % len(KEEPS) - index // len(KEEPS)]}
+        batch.append(Row(row.token_ids, row.type_ids, values, seed=row.seed))
+    return batch
+
+
+def selection(folder: Path) -> tuple[tuple[float, ...], str]:
+    """One exponent a layer and the importance, as the graph's own nodes say."""
+    found: list[float] = []
+    importance = set()
+    for node in onnx.load(folder / "model.onnx").graph.node:
+        attributes = {item.name: onnx.helper.get_attribute_value(item) for item in node.attribute}
+        if node.op_type.endswith("Attention"):
+            found.append(0.0)
+            importance |= {attributes["importance"].decode()} - {"none"}
+        if node.op_type == "KeptLengths":
+            found[-1] = attributes["exponent"]
+    [kind] = importance
+    return tuple(found), kind
+
+
+@pytest.mark.parametrize(("name", "attention"), SELECTING, ids=IDS)
+def test_graph_computes_what_pytorch_computes_with_the_same_selection(
+    name: str, attention: str, exported: Get, checkpoint: Callable[[str], Path]
+) -> None:
+    folder = exported(name, attention)
+    manifest = read_manifest(folder)
+    session = create(folder / "model.onnx")
+    powers, importance = selection(folder)
+    assert sum(powers) == pytest.approx(1)
+    assert importance == ("first" if manifest.pooling == "first" and "modernbert" not in name else "maximum")
+    model = load(checkpoint(name))
+    typed = "token_type_ids" in manifest.inputs
+    batch = mixed(manifest)
+    expected = np.stack(
+        [
+            logits(model, row.token_ids, row.type_ids if typed else None, row.knobs["keep"], powers, importance)
+            for row in batch
+        ]
+    )
+    actual = run(session, manifest, batch)["logits"]
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=2e-5 * max(1, np.abs(expected).max()))
+    exact = run(session, manifest, [Row(row.token_ids, row.type_ids, row.knobs | {"keep": 1.0}) for row in batch])
+    assert not np.array_equal(actual, exact["logits"]), "a smaller share changes something"
+
+
+@pytest.mark.parametrize(("name", "attention"), SELECTING, ids=IDS)
+def test_batch_of_mixed_knobs_gives_every_sequence_the_bits_it_gets_alone(
+    name: str, attention: str, exported: Get
+) -> None:
+    folder = exported(name, attention)
+    manifest = read_manifest(folder)
+    batch = mixed(manifest) + (mixed(manifest, alpha=0.5) if attention == "mca" else [])
+    sessions = [create(folder / "model.onnx", threads=threads) for threads in (1, 2)]
+    together = [run(session, manifest, batch)["logits"] for session in sessions]
+    assert np.array_equal(*together)
+    for row, expected in zip(batch, together[0], strict=True):
+        assert np.array_equal(run(sessions[0], manifest, [row])["logits"][0], expected)
+
+
+@pytest.mark.parametrize(("name", "attention"), SELECTING, ids=IDS)
+def test_keep_1_gives_the_bits_of_a_graph_without_selection(
+    name: str, attention: str, exported: Get, checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = exported(name, attention)
+    export(str(checkpoint(name)), attention=attention, output=tmp_path / "without", schedule="none")
+    with_it, without = read_manifest(folder), read_manifest(tmp_path / "without")
+    assert {knob.name for knob in with_it.knobs} - {knob.name for knob in without.knobs} == {"keep"}
+    assert set(without.attention.other_nodes) == {"pool"}
+    knobs = {"alpha": 0.5} if attention == "mca" else {}
+    batch = rows(with_it, LENGTHS) + rows(with_it, LENGTHS[::-1], knobs)
+    ours = run(create(folder / "model.onnx"), with_it, batch)
+    theirs = run(create(tmp_path / "without" / "model.onnx"), without, batch)
+    for name_of_output in without.outputs:
+        assert np.array_equal(ours[name_of_output], theirs[name_of_output])
+
+
+@pytest.mark.parametrize(("name", "attention"), SELECTING, ids=IDS)
+def test_manifest_counts_the_selection_and_offers_its_knob(name: str, attention: str, exported: Get) -> None:
+    folder = exported(name, attention)
+    manifest = read_manifest(folder)
+    nodes = Counter(node.op_type for node in onnx.load(folder / "model.onnx").graph.node)
+    count = manifest.attention.layers - (manifest.pooling == "first")
+    assert nodes["KeptLengths"] == nodes["TokenSelect"] == nodes.get("ScatterND", count) == count
+    assert manifest.attention.other_nodes["kept_lengths"] == manifest.attention.other_nodes["select"] == count
+    [knob] = [knob for knob in manifest.knobs if knob.name == "keep"]
+    assert (knob.low, knob.high, knob.exact, knob.default) == (0.05, 1, 1, 1)
+    assert "keep" in manifest.inputs
+
+
+def test_one_layer_that_computes_the_first_token_alone_has_nothing_to_select(exported: Get) -> None:
+    manifest = read_manifest(exported("bert-one-layer", "mca"))
+    assert [knob.name for knob in manifest.knobs] == ["alpha"]
+    assert "keep" not in manifest.inputs
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_exponents_of_a_schedule_sum_to_1(schedule: str) -> None:
+    for layers in range(1, 30):
+        for pooling in ("first", "mean"):
+            powers = exponents(schedule, layers, pooling)
+            assert len(powers) == layers
+            assert sum(powers) == pytest.approx(0 if layers == 1 and pooling == "first" else 1)
+            assert pooling == "mean" or powers[-1] == 0
+            assert list(powers) == sorted(powers, reverse=True), "early layers leave out most"
+
+
+@pytest.mark.parametrize("schedule", [name for name in SCHEDULES if name != "geometric"])
+@pytest.mark.parametrize("name", ["albert-groups", "modernbert-mean"])
+def test_every_schedule_computes_what_pytorch_computes(
+    name: str, schedule: str, checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "bundle"
+    manifest = export(str(checkpoint(name)), attention="softmax", output=folder, schedule=schedule)
+    powers, importance = selection(folder)
+    assert powers == pytest.approx(exponents(schedule, manifest.attention.layers, manifest.pooling))
+    model = load(checkpoint(name))
+    typed = "token_type_ids" in manifest.inputs
+    batch = mixed(manifest)
+    expected = np.stack(
+        [
+            logits(model, row.token_ids, row.type_ids if typed else None, row.knobs["keep"], powers, importance)
+            for row in batch
+        ]
+    )
+    actual = run(create(folder / "model.onnx"), manifest, batch)["logits"]
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=2e-5 * max(1, np.abs(expected).max()))
+
+
+def test_every_family_with_softmax_attention_is_tried() -> None:
+    tried = {CHECKPOINTS[name].config.model_type for name, _ in SELECTING}
+    assert tried == {checkpoint.config.model_type for checkpoint in CHECKPOINTS.values()} - {"yoso"} - NO_IMPORTANCE
