@@ -1,60 +1,18 @@
 """The output `importance` and the input `positions` of softmax attention, against the NumPy references."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
 from cases import same_bits
-from harness import Array, AttributeValue, offsets, run
+from harness import AttributeValue, offsets, run
+from importance_cases import BANDS, KINDS, attention_inputs, band_attributes, consecutive, expected, gaps
 from mca_cases import ESTIMATORS, WEIGHTS, check, mca_inputs
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
-from attenuator.ops.softmax.reference import attention_importance, softmax_attention
+from attenuator.ops.softmax.reference import softmax_attention
 
 LENGTHS = (1, 2, 7, 0, 17, 33, 64, 65, 100, 129, 257)
-KINDS = ("first", "maximum")
-BANDS = {"all": (0, 0), "window": (6, 0), "wide": (70, 0), "global": (6, 1), "wide-global": (70, 1)}
 every_kind = pytest.mark.parametrize("kind", KINDS)
 every_band = pytest.mark.parametrize("band", BANDS.values(), ids=BANDS)
-
-
-def attention_inputs(
-    lengths: Sequence[int], heads: int = 2, head_dim: int = 20, value_dim: int = 12, first: bool = False
-) -> dict[str, Array]:
-    rng = np.random.default_rng([sum(lengths), heads, head_dim])
-    tokens = sum(lengths)
-
-    def normal(*shape: int) -> Array:
-        return rng.standard_normal(shape).astype(np.float32)
-
-    return {
-        "query": normal(len(lengths) if first else tokens, heads * head_dim),
-        "key": normal(tokens, heads * head_dim),
-        "value": normal(tokens, heads * value_dim),
-        "cu_seqlens": offsets(lengths),
-    }
-
-
-def gaps(lengths: Sequence[int], seed: int = 0) -> Array:
-    """Positions that ascend by 1 to 6, from any number on, negative ones too."""
-    rng = np.random.default_rng(seed)
-    starts = [rng.integers(-50, 50) + np.cumsum(rng.choice([1, 1, 2, 6], length)) for length in lengths]
-    return np.concatenate([np.arange(0), *starts]).astype(np.int64)
-
-
-def consecutive(lengths: Sequence[int]) -> Array:
-    return np.concatenate([np.arange(0), *(np.arange(length) + 3 for length in lengths)]).astype(np.int64)
-
-
-def expected(inputs: dict[str, Array], attributes: dict[str, AttributeValue]) -> Array:
-    names = ("num_heads", "importance", "scale", "window", "global_tokens", "queries")
-    chosen = {name: attributes[name] for name in names if name in attributes}
-    arrays = {name: inputs[name] for name in ("query", "key", "cu_seqlens", "positions") if name in inputs}
-    return attention_importance(**arrays, **chosen)  # type: ignore[arg-type]
-
-
-def band_attributes(band: tuple[int, int], **more: AttributeValue) -> dict[str, AttributeValue]:
-    return {"num_heads": 2, "window": band[0], "global_tokens": band[1], **more}
 
 
 @every_kind

@@ -18,7 +18,8 @@ from attenuator.errors import EngineError
 from attenuator.ops.mca import reference, reference_plan, rule
 from attenuator.ops.softmax.reference import softmax_attention
 
-CASES = list(variants(BY_NAME["mca"]))
+# Importance has tests of its own.
+CASES = [case for case in variants(BY_NAME["mca"]) if case.on_cuda and "importance" not in case.attributes]
 SHARED = ("cu_seqlens", "alpha", "seed")  # of the same type on every device
 TOLERANCE = {"float": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
 ORDERS = ("forward", "backward", "1")

@@ -12,7 +12,8 @@ from harness_cuda import DATA_TYPES, library_path, run_on_device
 from attenuator.errors import EngineError
 from attenuator.ops.softmax.reference import softmax_attention
 
-CASES = list(variants(BY_NAME["softmax"]))
+# Importance has tests of its own.
+CASES = [case for case in variants(BY_NAME["softmax"]) if case.on_cuda and "importance" not in case.attributes]
 # Rounding of the type: of the probabilities and of the output, for values of about 1.
 TOLERANCE = {"float": 5e-6, "float16": 2e-3, "bfloat16": 1.6e-2}
 ORDERS = ("forward", "backward", "1", "2")

@@ -59,6 +59,11 @@ class Case:
         return self.operator.outputs_with(self.attributes)
 
     @property
+    def on_cuda(self) -> bool:
+        """Whether CUDA has kernels for it, where it has any for the operator: windows measure row numbers there."""
+        return not (self.optional and self.attributes.get("window"))
+
+    @property
     def seeded(self) -> bool:
         return any(item.name == "seed" for item in self.operator.inputs)
 
@@ -92,15 +97,21 @@ def variants(operator: Operator) -> Iterator[Case]:
     required = defaults(operator).attributes
     for chosen in itertools.product(*options):
         yield Case(operator, required | dict(chosen))
-    banded = {item.name: WINDOWS[1] for item in operator.attributes if item.name == "window"}
+    standard = required | dict(choices[0] for choices in options)
     if any(item.optional for item in operator.inputs):
-        yield Case(operator, required | banded, optional=True)
+        yield Case(operator, standard | banded(operator, 0), optional=True)
     for item in operator.attributes:
         if item.name in optional_outputs:
-            for choice in item.choices:
-                if choice != item.default:
-                    yield Case(operator, required | {item.name: choice})
-                    yield Case(operator, required | banded | {item.name: choice, "global_tokens": 1}, optional=True)
+            for choice in item.choices[1:]:
+                yield Case(operator, standard | {item.name: choice})
+                yield Case(operator, standard | banded(operator, 1) | {item.name: choice}, optional=True)
+
+
+def banded(operator: Operator, global_tokens: int) -> dict[str, AttributeValue]:
+    """A window, of operators that have one."""
+    attributes: dict[str, AttributeValue] = {"window": WINDOWS[1], "global_tokens": global_tokens}
+    known = {item.name for item in operator.attributes}
+    return {name: value for name, value in attributes.items() if name in known}
 
 
 CASES = [case for operator in OPERATORS for case in variants(operator)]

@@ -6,7 +6,7 @@
 // and go in a fixed order, so a row's bits depend on its sequence alone.
 //
 // Finish: thread 0 of a sequence's first block adds up what its heads spent, in float64; all of its
-// blocks write NaN where something was not finite.
+// blocks write NaN, to its rows and its importance, where something was not finite.
 #include "ops/common/attention/cuda/tile.h"
 #include "ops/mca/cuda/device.h"
 
@@ -127,6 +127,11 @@ __global__ __launch_bounds__(kThreads) void Finish(Items items, DeviceCall call,
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
        i < rows * call.width(); i += stride) {
     out[i] = FromFloat<T>(NAN);
+  }
+  if (call.importance == nullptr) return;
+  for (std::int64_t j = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+       j < item.length; j += stride) {
+    call.importance[item.begin + j] = NAN;
   }
 }
 

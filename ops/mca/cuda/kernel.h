@@ -50,6 +50,7 @@ struct DeviceCall {
   const void* bias;     // [H * D]
   void* output;         // shaped as query
   float* value_flops;   // [B]
+  float* importance;    // [T], or null
   std::int64_t tokens;  // T
   int heads;
   int head_dim;

@@ -5,6 +5,7 @@
 
 #include "ops/common/attention/attention.h"
 #include "ops/common/attention/cuda/attention.h"
+#include "ops/common/attention/importance.h"
 #include "ops/mca/cpu/sequence.h"
 #include "ops/mca/cuda/kernel.h"
 #include "ops/mca/inputs.h"
@@ -30,10 +31,13 @@ class McaAttentionDeviceKernel final : public DeviceKernel {
 
   void Run(DeviceContext& context) const override {
     const mca::Inputs inputs = mca::CheckInputs(context, attributes_);
-    if (inputs.positions.present() || attributes_.importance != Spec::Importance::kNone) {
+    if (inputs.positions.present() && attributes_.window > 0) {
       Fail(Spec::kName,
-           "importance and positions are computed on the CPU only: load the model on the CPU");
+           "positions under a window are computed on the CPU only: load the model on the CPU");
     }
+    float* const importance =
+        attention::ImportanceOutput<Spec>(context, attributes_, inputs.sequences.total);
+    const bool row_0 = inputs.first || attributes_.importance == Spec::Importance::kFirst;
     const Sequences& sequences = inputs.sequences;
     const std::int64_t batch = sequences.batch, heads = attributes_.num_heads;
     const DeviceCall call{
@@ -44,6 +48,7 @@ class McaAttentionDeviceKernel final : public DeviceKernel {
         .bias = inputs.bias.data,
         .output = context.Output(Spec::kOutputOutput, {inputs.query.rows(), inputs.width()}),
         .value_flops = static_cast<float*>(context.Output(Spec::kValueFlopsOutput, {batch})),
+        .importance = importance,
         .tokens = sequences.total,
         .heads = static_cast<int>(heads),
         .head_dim = static_cast<int>(inputs.head_dim),
@@ -91,6 +96,10 @@ class McaAttentionDeviceKernel final : public DeviceKernel {
         .global_token = attributes_.global_tokens == 1,
     };
     attention::Attend(data_, core, std::move(attended), inputs.first, stream);
+    if (importance != nullptr) {
+      float* const head_weights = context.ScratchArray<float>(call.tokens * heads);
+      attention::Importance(data_, core, all, row_0, call.tokens, head_weights, importance, stream);
+    }
     ForBatches(items, [&](const mca::Items& some) {
       if (mixes) mca::LaunchMixedRows(data_, some, call, plan, stream);
       mca::LaunchFinish(data_, some, call, facts, plan, stream);

@@ -1,5 +1,6 @@
 // SoftmaxAttention on CUDA: checks, and the launches of the shared attention core.
 #include "ops/common/attention/cuda/attention.h"
+#include "ops/common/attention/importance.h"
 #include "ops/softmax/inputs.h"
 
 namespace attenuator {
@@ -17,10 +18,13 @@ class SoftmaxAttentionDeviceKernel final : public DeviceKernel {
 
   void Run(DeviceContext& context) const override {
     const softmax::Inputs inputs = softmax::CheckInputs(context, attributes_);
-    if (inputs.positions.present() || attributes_.importance != Spec::Importance::kNone) {
+    if (inputs.positions.present() && attributes_.window > 0) {
       Fail(Spec::kName,
-           "importance and positions are computed on the CPU only: load the model on the CPU");
+           "positions under a window are computed on the CPU only: load the model on the CPU");
     }
+    float* const importance =
+        attention::ImportanceOutput<Spec>(context, attributes_, inputs.sequences.total);
+    const bool row_0 = inputs.first || attributes_.importance == Spec::Importance::kFirst;
     const attention::Call call{
         .query = inputs.query.data,
         .key = inputs.key.data,
@@ -36,8 +40,12 @@ class SoftmaxAttentionDeviceKernel final : public DeviceKernel {
         .window = static_cast<int>(attributes_.window),
         .global_token = attributes_.global_tokens == 1,
     };
-    attention::Attend(data_, call, attention::ItemsOf(inputs.sequences, inputs.first), inputs.first,
-                      context.stream());
+    const std::vector<attention::Item> items = attention::ItemsOf(inputs.sequences, inputs.first);
+    attention::Attend(data_, call, items, inputs.first, context.stream());
+    if (importance == nullptr) return;
+    const std::int64_t tokens = inputs.sequences.total;
+    float* const weights = context.ScratchArray<float>(tokens * attributes_.num_heads);
+    attention::Importance(data_, call, items, row_0, tokens, weights, importance, context.stream());
   }
 
  private:

@@ -48,6 +48,11 @@ std::vector<Item> ItemsOf(const Sequences& sequences, bool first);
 // `queries = first` has it.
 void Attend(ElementType data, Call call, std::vector<Item> items, bool first, cuda::Stream stream);
 
+// Queues importance[j] = sum over heads of row 0's weight for key j or, where not `row_0`, of its
+// largest weight for any row: [tokens], both float32. `weights` is scratch memory [heads, tokens].
+void Importance(ElementType data, const Call& call, const std::vector<Item>& items, bool row_0,
+                std::int64_t tokens, float* weights, float* importance, cuda::Stream stream);
+
 // Rows of query that one block computes.
 int TileRows(ElementType data, const Call& call);
 
