@@ -219,6 +219,16 @@ DOMAIN = "attenuator"
 LAST = -1  # in `Tensor.shape`, in place of an axis
 SEED_HIGH = 2**53 - 1  # seeds travel as JSON numbers, which are exact up to here
 
+QUERY = Tensor("query", ("T or B", "num_heads * head_dim"), "float", "projected queries")
+KEY = Tensor("key", ("T", "num_heads * head_dim"), "float", "projected keys")
+VALUE = Tensor("value", ("T", "num_heads * value_dim"), "float", "projected values")
+ATTENTION_OUTPUT = Tensor(
+    "output",
+    ("T or B", "num_heads * value_dim"),
+    "float",
+    "attention output",
+    shape=(("query", 0), ("value", 1)),
+)
 CU_SEQLENS = Tensor("cu_seqlens", ("B + 1",), "int32", "first row of each sequence, then T", host=True)
 SEED = Tensor("seed", ("B",), "int64", f"one seed per sequence, 0 to 2^53 - 1 = {SEED_HIGH}", host=True)
 NUM_HEADS = Attribute("num_heads", "int", "attention heads", low=1, high=1024)

@@ -1,25 +1,28 @@
 """What LinearAttention takes and gives."""
 
-from attenuator.ops.spec import CU_SEQLENS, NUM_HEADS, QUERIES, Operator, Tensor
+from dataclasses import replace
+
+from attenuator.ops.spec import (
+    ATTENTION_OUTPUT,
+    CU_SEQLENS,
+    KEY,
+    NUM_HEADS,
+    QUERIES,
+    QUERY,
+    VALUE,
+    Operator,
+)
 
 SPEC = Operator(
     name="LinearAttention",
     key="linear",
     inputs=(
-        Tensor("query", ("T or B", "num_heads * head_dim"), "float", "projected queries, not scaled"),
-        Tensor("key", ("T", "num_heads * head_dim"), "float", "projected keys"),
-        Tensor("value", ("T", "num_heads * value_dim"), "float", "projected values"),
+        replace(QUERY, doc="projected queries, not scaled"),
+        KEY,
+        VALUE,
         CU_SEQLENS,
     ),
-    outputs=(
-        Tensor(
-            "output",
-            ("T or B", "num_heads * value_dim"),
-            "float",
-            "attention output",
-            shape=(("query", 0), ("value", 1)),
-        ),
-    ),
+    outputs=(ATTENTION_OUTPUT,),
     attributes=(NUM_HEADS, QUERIES),
     knobs=(),
     attention="linear",

@@ -3,13 +3,17 @@
 from dataclasses import replace
 
 from attenuator.ops.spec import (
+    ATTENTION_OUTPUT,
     CU_SEQLENS,
     IMPORTANCE,
     IMPORTANCE_OUTPUT,
+    KEY,
     NUM_HEADS,
     POSITIONS,
     QUERIES,
+    QUERY,
     SCALE,
+    VALUE,
     Operator,
     Tensor,
 )
@@ -18,9 +22,9 @@ SPEC = Operator(
     name="RelativeAttention",
     key="relative",
     inputs=(
-        Tensor("query", ("T or B", "num_heads * head_dim"), "float", "projected queries"),
-        Tensor("key", ("T", "num_heads * head_dim"), "float", "projected keys"),
-        Tensor("value", ("T", "num_heads * value_dim"), "float", "projected values"),
+        QUERY,
+        KEY,
+        VALUE,
         CU_SEQLENS,
         Tensor(
             "buckets",
@@ -35,13 +39,7 @@ SPEC = Operator(
         replace(POSITIONS, doc="where each row stands in its sequence, ascending: i and j; without it, row after row"),
     ),
     outputs=(
-        Tensor(
-            "output",
-            ("T or B", "num_heads * value_dim"),
-            "float",
-            "attention output",
-            shape=(("query", 0), ("value", 1)),
-        ),
+        ATTENTION_OUTPUT,
         IMPORTANCE_OUTPUT,
     ),
     attributes=(NUM_HEADS, SCALE, QUERIES, IMPORTANCE),

@@ -1,37 +1,34 @@
 """What SoftmaxAttention takes and gives."""
 
 from attenuator.ops.spec import (
+    ATTENTION_OUTPUT,
     CU_SEQLENS,
     GLOBAL_TOKENS,
     IMPORTANCE,
     IMPORTANCE_OUTPUT,
+    KEY,
     NUM_HEADS,
     POSITIONS,
     QUERIES,
+    QUERY,
     SCALE,
+    VALUE,
     WINDOW,
     Operator,
-    Tensor,
 )
 
 SPEC = Operator(
     name="SoftmaxAttention",
     key="softmax",
     inputs=(
-        Tensor("query", ("T or B", "num_heads * head_dim"), "float", "projected queries"),
-        Tensor("key", ("T", "num_heads * head_dim"), "float", "projected keys"),
-        Tensor("value", ("T", "num_heads * value_dim"), "float", "projected values"),
+        QUERY,
+        KEY,
+        VALUE,
         CU_SEQLENS,
         POSITIONS,
     ),
     outputs=(
-        Tensor(
-            "output",
-            ("T or B", "num_heads * value_dim"),
-            "float",
-            "attention output",
-            shape=(("query", 0), ("value", 1)),
-        ),
+        ATTENTION_OUTPUT,
         IMPORTANCE_OUTPUT,
     ),
     attributes=(NUM_HEADS, SCALE, WINDOW, GLOBAL_TOKENS, QUERIES, IMPORTANCE),

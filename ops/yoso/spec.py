@@ -1,6 +1,22 @@
 """What YosoAttention takes and gives."""
 
-from attenuator.ops.spec import CU_SEQLENS, LAYER, NUM_HEADS, QUERIES, SEED, Attribute, Knob, Operator, Tensor
+from dataclasses import replace
+
+from attenuator.ops.spec import (
+    ATTENTION_OUTPUT,
+    CU_SEQLENS,
+    KEY,
+    LAYER,
+    NUM_HEADS,
+    QUERIES,
+    QUERY,
+    SEED,
+    VALUE,
+    Attribute,
+    Knob,
+    Operator,
+    Tensor,
+)
 
 NUM_HASHES = Knob(
     name="num_hashes",
@@ -20,23 +36,15 @@ SPEC = Operator(
     name="YosoAttention",
     key="yoso",
     inputs=(
-        Tensor("query", ("T or B", "num_heads * head_dim"), "float", "projected queries, not scaled"),
-        Tensor("key", ("T", "num_heads * head_dim"), "float", "projected keys"),
-        Tensor("value", ("T", "num_heads * value_dim"), "float", "projected values"),
+        replace(QUERY, doc="projected queries, not scaled"),
+        KEY,
+        VALUE,
         CU_SEQLENS,
         Tensor("num_hashes", ("B",), "int32", "hash tables per sequence; 0 = the expectation", host=True),
         SEED,
         Tensor("conv_weight", ("num_heads", "c"), "float", "YOSO-C's depthwise kernel, c odd", optional=True),
     ),
-    outputs=(
-        Tensor(
-            "output",
-            ("T or B", "num_heads * value_dim"),
-            "float",
-            "attention output",
-            shape=(("query", 0), ("value", 1)),
-        ),
-    ),
+    outputs=(ATTENTION_OUTPUT,),
     attributes=(
         NUM_HEADS,
         Attribute("hash_bits", "int", "bits per hash, tau in the paper", low=1, high=16),
