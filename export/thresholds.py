@@ -57,24 +57,24 @@ def read(text: str) -> Thresholds:
 
 
 def chosen(
-    task: Task, labels: Sequence[str], asked: Thresholds | None, fitted_on: Path | str | None = None
+    task: Task, labels: Sequence[str], requested: Thresholds | None, fitted_on: Path | str | None = None
 ) -> list[float]:
     """The thresholds asked for, 0.5 for each label where none are; nothing for a model that is not multi-label.
 
     Args:
         task: of the model.
         labels: of the model.
-        asked: not checked yet.
+        requested: not checked yet.
         fitted_on: texts on which they are to be fitted instead.
 
     Raises:
         ExportError: the model has none, there are two ways to set them, or they do not fit its labels.
     """
-    if asked is not None and fitted_on is not None:
+    if requested is not None and fitted_on is not None:
         raise ExportError("thresholds and fit_thresholds are both set, must be one of them: given, or fitted on texts")
     if task == "multi_label":
-        return by_label({} if asked is None else asked, labels)
-    for field, value in (("thresholds", asked), ("fit_thresholds", fitted_on)):
+        return by_label({} if requested is None else requested, labels)
+    for field, value in (("thresholds", requested), ("fit_thresholds", fitted_on)):
         if value is not None:
             raise ExportError(
                 f"{field} is set, but the model's task is {task}: only multi-label models "

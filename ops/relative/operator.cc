@@ -45,7 +45,8 @@ struct Inputs {
 };
 
 void CheckBuckets(const TensorView& buckets, std::int64_t rows) {
-  if (!buckets.present()) Fail(Spec::kName, "buckets is missing, must be there with a table");
+  if (!buckets.present())
+    Fail(Spec::kName, "input buckets is missing, must be passed with pos_key, pos_query or bias");
   if (buckets.rows() % 2 == 0) {
     Fail(Spec::kName, "buckets has size " + std::to_string(buckets.rows()) + ", must be odd");
   }
@@ -69,9 +70,9 @@ void CheckTables(const Inputs& inputs, std::int64_t heads) {
   for (const auto& [name, view, columns] : tables) {
     if (!view.present()) continue;
     if (rows < 0) rows = view.rows();
-    CheckAxis(Spec::kName, name, view, 0, rows, "rows of the other tables");
+    CheckAxis(Spec::kName, name, view, 0, rows, "the number of rows of the other tables");
     CheckAxis(Spec::kName, name, view, 1, columns,
-              columns == heads ? "num_heads" : "columns of key");
+              columns == heads ? "num_heads" : "the number of columns of key");
   }
   if (rows > kMostRows) {
     Fail(Spec::kName, "pos_key, pos_query or bias has " + std::to_string(rows) +
@@ -94,12 +95,12 @@ Inputs CheckInputs(const TensorContext& context, const Spec::Attributes& attribu
   const std::int64_t rows = inputs.key.rows(), heads = attributes.num_heads;
   inputs.sequences = CheckSequences(Spec::kName, context.Input(Spec::kCuSeqlensInput), rows);
   CheckQuery(Spec::kName, inputs.query, inputs.key, inputs.sequences.batch, inputs.first);
-  CheckAxis(Spec::kName, "value", inputs.value, 0, rows, "rows of key");
+  CheckAxis(Spec::kName, "value", inputs.value, 0, rows, "the number of rows of key");
   inputs.head_dim = CheckHeadDim(Spec::kName, "key", inputs.key, heads);
   inputs.value_dim = CheckHeadDim(Spec::kName, "value", inputs.value, heads);
   CheckTables(inputs, heads);
   if (inputs.positions.present()) {
-    CheckAxis(Spec::kName, "positions", inputs.positions, 0, rows, "rows of key");
+    CheckAxis(Spec::kName, "positions", inputs.positions, 0, rows, "the number of rows of key");
     attention::CheckPositions(Spec::kName, inputs.positions, inputs.sequences);
     const std::int64_t most = kFarthest / std::max<std::int64_t>(rows, 1);
     if (inputs.buckets.present() && inputs.buckets.rows() > most) {

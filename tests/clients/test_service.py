@@ -112,8 +112,8 @@ def test_texts_pairs_and_token_ids(ask: Ask) -> None:
     assert many.tokens[1] == 3
     types = np.array([0, 1, 1])
     typed = [
-        ask("classify", {"token_ids": [2, 5, 3], "token_type_ids": given}, model="mca", return_logits=True)
-        for given in (types, types.tolist(), types * 0)
+        ask("classify", {"token_ids": [2, 5, 3], "token_type_ids": type_ids}, model="mca", return_logits=True)
+        for type_ids in (types, types.tolist(), types * 0)
     ]
     assert typed[0].predictions == typed[1].predictions
     assert typed[0].predictions[0] != typed[2].predictions[0] == many.predictions[1]

@@ -34,7 +34,7 @@ def write(path: Path, records: list[Any]) -> Path:
 def command(checkpoint: Get, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
     """Exports the multi-label checkpoint to `tmp_path / "bundle"`: exit code, standard output and error."""
 
-    def run(*words: str, name: str = "bert-multi-label") -> tuple[int, str, str]:
+    def run(*arguments: str, name: str = "bert-multi-label") -> tuple[int, str, str]:
         capsys.readouterr()
         try:
             code = main(
@@ -45,13 +45,13 @@ def command(checkpoint: Get, tmp_path: Path, capsys: pytest.CaptureFixture[str])
                     "softmax",
                     "--output",
                     str(tmp_path / "bundle"),
-                    *words,
+                    *arguments,
                 ]
             )
         except SystemExit as end:
             code = int(end.code or 0)
-        said = capsys.readouterr()
-        return code, said.out, said.err
+        output = capsys.readouterr()
+        return code, output.out, output.err
 
     return run
 
@@ -64,11 +64,11 @@ def test_no_threshold_has_a_larger_f1(seed: int) -> None:
     scores = np.clip(random.normal(0.3 + 0.2 * truth, 0.2), 0, 1)
     if seed % 2:
         scores = np.round(scores, 1)  # many equal ones
-    found = thresholds.best_threshold(scores, truth)
+    threshold = thresholds.best_threshold(scores, truth)
     best = max(f1_score(truth, scores >= low) for low in scores)
-    assert f1_score(truth, scores >= found) == pytest.approx(best)
-    assert thresholds.f1(scores >= found, truth) == pytest.approx(best)
-    assert 0 <= found <= 1
+    assert f1_score(truth, scores >= threshold) == pytest.approx(best)
+    assert thresholds.f1(scores >= threshold, truth) == pytest.approx(best)
+    assert 0 <= threshold <= 1
 
 
 def test_threshold_lies_between_scores_in_few_decimals_and_near_a_half() -> None:
@@ -93,10 +93,10 @@ def test_labels_with_few_texts_keep_a_half_and_are_named() -> None:
     truth[:, 3] = np.arange(40) < 10
     scores = np.clip(random.normal(0.2 + 0.1 * truth, 0.05), 0, 1)
     notes: list[str] = []
-    found = thresholds.fit(scores, truth, ["a", "b", "c", "d"], notes.append)
-    assert found[1:3] == [0.5, 0.5]
-    assert found[0] < 0.4
-    assert found[3] < 0.4
+    fitted = thresholds.fit(scores, truth, ["a", "b", "c", "d"], notes.append)
+    assert fitted[1:3] == [0.5, 0.5]
+    assert fitted[0] < 0.4
+    assert fitted[3] < 0.4
     assert "thresholds are fitted on 40 texts for 2 of 4 labels: their mean F1 there rises from 0.000 to" in notes[0]
     assert notes[1] == (
         "thresholds stay 0.5 for 2 of 4 labels, which fewer than 10 of 40 texts have, or lack: 'b' (9), 'c' (31)"
@@ -108,7 +108,7 @@ def test_labels_with_few_texts_keep_a_half_and_are_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "expected"),
+    ("flag_value", "expected"),
     [
         ([0.1, 0.2, 0.3], [0.1, 0.2, 0.3]),
         ((0, 1, 0.5), [0.0, 1.0, 0.5]),
@@ -116,12 +116,12 @@ def test_labels_with_few_texts_keep_a_half_and_are_named() -> None:
         ({}, [0.5] * 3),
     ],
 )
-def test_thresholds_by_order_and_by_label(asked: Any, expected: list[float]) -> None:
-    assert thresholds.by_label(asked, ["a", "b", "c"]) == expected
+def test_thresholds_by_order_and_by_label(flag_value: Any, expected: list[float]) -> None:
+    assert thresholds.by_label(flag_value, ["a", "b", "c"]) == expected
 
 
 @pytest.mark.parametrize(
-    ("asked", "sentence"),
+    ("flag_value", "sentence"),
     [
         ([0.1, 0.2], "thresholds has 2 values, must have 3, one for each label: a, b, c"),
         ([], "thresholds has 0 values, must have 3"),
@@ -135,9 +135,9 @@ def test_thresholds_by_order_and_by_label(asked: Any, expected: list[float]) -> 
     ],
     ids=["few", "none", "above", "below", "nan", "boolean", "text", "null", "unknown"],
 )
-def test_thresholds_that_do_not_fit(asked: Any, sentence: str) -> None:
+def test_thresholds_that_do_not_fit(flag_value: Any, sentence: str) -> None:
     with pytest.raises(ExportError) as caught:
-        thresholds.by_label(asked, ["a", "b", "c"])
+        thresholds.by_label(flag_value, ["a", "b", "c"])
     assert sentence in str(caught.value)
 
 
@@ -196,7 +196,7 @@ def test_given_thresholds_reach_the_bundle_and_decide_its_answers(
 
 
 @pytest.mark.parametrize(
-    ("name", "words", "code", "sentence"),
+    ("name", "arguments", "code", "sentence"),
     [
         ("bert-multi-label", ["--thresholds", "0.1,x"], 2, "thresholds is '0.1,x', must be numbers from 0 to 1"),
         ("bert-multi-label", ["--thresholds", "0.1,0.2"], 1, "thresholds has 2 values, must have 5"),
@@ -207,9 +207,14 @@ def test_given_thresholds_reach_the_bundle_and_decide_its_answers(
     ids=["word", "few", "regression", "both", "missing"],
 )
 def test_wrong_options(
-    name: str, words: list[str], code: int, sentence: str, command: Callable[..., tuple[int, str, str]], tmp_path: Path
+    name: str,
+    arguments: list[str],
+    code: int,
+    sentence: str,
+    command: Callable[..., tuple[int, str, str]],
+    tmp_path: Path,
 ) -> None:
-    ended, out, error = command(*words, name=name)
+    ended, out, error = command(*arguments, name=name)
     assert (ended, out) == (code, "")
     assert sentence in error
     assert not (tmp_path / "bundle").exists()

@@ -159,7 +159,7 @@ def test_a_selection_is_traced_with_axes_known_at_run_time_alone() -> None:
         inputs = example(*lengths)
         feeds = {item.name: value.numpy() for item, value in zip(session.get_inputs(), inputs, strict=True)}
         with torch.no_grad():
-            wanted_rows, wanted_positions = model(*inputs)
+            expected_rows, expected_positions = model(*inputs)
         rows, positions = session.run(None, feeds)
-        np.testing.assert_allclose(rows, wanted_rows.numpy(), atol=1e-5)
-        np.testing.assert_array_equal(positions, wanted_positions.numpy())
+        np.testing.assert_allclose(rows, expected_rows.numpy(), atol=1e-5)
+        np.testing.assert_array_equal(positions, expected_positions.numpy())

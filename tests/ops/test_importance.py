@@ -167,8 +167,10 @@ def test_positions_that_do_not_ascend_are_refused(operator: str) -> None:
     for index, value in ((1, 0), (2, -1), (5, 3)):
         bad = good.copy()
         bad[index] = value
-        wanted = rf"positions\[{index}\] is {value}, must be above positions\[{index - 1}\] = {good[index - 1]} of the "
-        with pytest.raises(InvalidArgument, match=wanted):
+        sentence = (
+            rf"positions\[{index}\] is {value}, must be above positions\[{index - 1}\] = {good[index - 1]} of the "
+        )
+        with pytest.raises(InvalidArgument, match=sentence):
             run(operator, inputs | {"positions": bad}, {"num_heads": 2, "window": 2})
     with pytest.raises(InvalidArgument, match="positions has size 6 on axis 0, must be 7"):
         run(operator, inputs | {"positions": good[:-1]}, {"num_heads": 2})

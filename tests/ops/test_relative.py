@@ -153,11 +153,11 @@ def test_what_does_not_fit_together_is_refused_by_name() -> None:
         return str(caught.value).split("RelativeAttention: ")[1]
 
     buckets = inputs["buckets"]
-    assert refused(buckets=None).startswith("buckets is missing, must be there with a table")
+    assert refused(buckets=None).startswith("input buckets is missing, must be passed with pos_key, pos_query or bias")
     assert refused(buckets=buckets[1:]).startswith("buckets has size 100, must be odd")
     assert refused(buckets=buckets - 1).startswith("buckets[0] is -1, must be in [0, 39]")
     assert refused(buckets=buckets + 1).startswith("buckets[98] is 40, must be in [0, 39]")
     assert refused(bias=inputs["bias"][:, :1].copy()).startswith("bias has size 1 on axis 1, must be 2 (num_heads")
     assert refused(pos_query=inputs["pos_query"][1:]).startswith("pos_query has size 39 on axis 0, must be 40")
-    assert refused(positions=np.arange(7)).startswith("positions has size 7 on axis 0, must be 8 (rows of key")
+    assert refused(positions=np.arange(7)).startswith("positions has size 7 on axis 0, must be 8 (the number of rows")
     assert refused(positions=np.zeros(8, np.int64)).startswith("positions[1] is 0, must be above positions[0] = 0")

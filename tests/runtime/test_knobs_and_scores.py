@@ -101,9 +101,9 @@ def test_labels_at_their_threshold_count_and_ties_go_to_the_first() -> None:
 @pytest.mark.parametrize("logit", [-3.5, 0.0, 17.25, 3e38])
 def test_a_regression_answers_the_logit_itself(logit: float) -> None:
     row = np.array([logit], dtype=np.float32)
-    found = predict(row, task="regression", labels=["similarity"], thresholds=[])
-    assert (found.label, found.score, found.labels) == ("similarity", float(row[0]), None)
-    assert (found.ranking, found.logits) == ([("similarity", float(row[0]))], [float(row[0])])
+    prediction = predict(row, task="regression", labels=["similarity"], thresholds=[])
+    assert (prediction.label, prediction.score, prediction.labels) == ("similarity", float(row[0]), None)
+    assert (prediction.ranking, prediction.logits) == ([("similarity", float(row[0]))], [float(row[0])])
 
 
 def test_agreement_compares_labels_sets_and_scores() -> None:

@@ -13,9 +13,9 @@ from attenuator.runtime import Row, load
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tiny.write(tmp_path_factory.mktemp("regression") / "rank", "mca", labels=("relevance",))
-    tiny.sign(made, task="regression")
-    return made
+    written = tiny.write(tmp_path_factory.mktemp("regression") / "rank", "mca", labels=("relevance",))
+    tiny.sign(written, task="regression")
+    return written
 
 
 def test_it_loads_and_answers_the_logit(folder: Path) -> None:
