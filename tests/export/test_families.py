@@ -15,7 +15,7 @@ from attenuator.export.families import FAMILIES
 from attenuator.runtime import create
 
 LAYERS = {"albert": 3, "modernbert": 3, "modernbert-mean": 3, "bert-one-layer": 1, "albert-groups": 8}
-LAYERS |= {"mpnet-long": 1, "deberta-v2-plain": 1}
+LAYERS |= {"mpnet-long": 1, "deberta-v2-plain": 1, "deberta-v2": 3}
 Get = Callable[[str, str], Path]
 
 

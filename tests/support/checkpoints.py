@@ -79,7 +79,11 @@ CHECKPOINTS: dict[str, Checkpoint] = {
     "mpnet": Checkpoint(transformers.MPNetConfig(**SMALL), ("softmax",)),
     "deberta-v2": Checkpoint(  # as v3 is
         transformers.DebertaV2Config(
-            **DEBERTA, type_vocab_size=0, position_buckets=16, norm_rel_ebd="layer_norm", share_att_key=True
+            **DEBERTA | {"num_hidden_layers": 3},
+            type_vocab_size=0,
+            position_buckets=16,
+            norm_rel_ebd="layer_norm",
+            share_att_key=True,
         ),
         ("softmax",),
     ),

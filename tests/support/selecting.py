@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from transformers.activations import ACT2FN
+from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
 from attenuator.export.architectures import architecture_of
 
@@ -29,6 +31,7 @@ class Parts:
         feed_forward: the rest of the layer.
         window: keys with |i - j| <= window, 0 for all.
         rotate: turns `[heads, n, D]` by the positions `[n]`.
+        score: scores `[heads, n, n]` of queries and keys `[heads, n, D]` at the positions `[n]`.
     """
 
     query: Callable[[Tensor], Tensor]
@@ -40,6 +43,11 @@ class Parts:
     before: Callable[[Tensor], Tensor] = lambda rows: rows
     window: int = 0
     rotate: Callable[[Tensor, Tensor], Tensor] = lambda heads, positions: heads
+    score: Callable[[Tensor, Tensor, Tensor], Tensor] = lambda query, key, positions: scaled(query, key)
+
+
+def scaled(query: Tensor, key: Tensor) -> Tensor:
+    return query @ key.transpose(1, 2) / math.sqrt(query.shape[-1])
 
 
 def bert(layer: Any) -> Parts:
@@ -117,7 +125,65 @@ def encoder(layer: Any) -> Parts:
     )
 
 
-PARTS = {"distilbert": distilbert, "albert": albert, "modernbert": modernbert, "attenuator-encoder": encoder}
+def mpnet(layer: Any) -> Parts:
+    own, tables = layer.attention.attn, layer.tables
+
+    def score(query: Tensor, key: Tensor, positions: Tensor) -> Tensor:
+        bucket = MPNetEncoder.relative_position_bucket(positions - positions[:, None])
+        return scaled(query, key) + tables.bias[bucket].permute(2, 0, 1)
+
+    return Parts(
+        own.q,
+        own.k,
+        own.v,
+        own.num_attention_heads,
+        lambda mixed, rows: layer.attention.LayerNorm(own.o(mixed) + rows),
+        lambda rows: layer.output(layer.intermediate(rows), rows),
+        score=score,
+    )
+
+
+def deberta(layer: Any) -> Parts:
+    """Of every version, the terms for distances by the tables that `attenuator.export.relative` made."""
+    own, tables = layer.attention.self, layer.tables
+
+    def score(query: Tensor, key: Tensor, positions: Tensor) -> Tensor:
+        reach = len(tables.buckets) // 2
+        rows = tables.buckets[positions[:, None] - positions + reach].expand(len(query), -1, -1)
+        total = query @ key.transpose(1, 2)
+        for name, source, places in (("pos_key", query, rows), ("pos_query", key, rows.transpose(1, 2))):
+            if hasattr(tables, name):
+                table = getattr(tables, name).unflatten(1, (len(query), -1)).transpose(0, 1)
+                term = (source @ table.transpose(1, 2)).gather(2, places)
+                total = total + (term if name == "pos_key" else term.transpose(1, 2))
+        return total * layer.score_scale
+
+    return Parts(
+        own.query_proj,
+        own.key_proj,
+        own.value_proj,
+        own.num_attention_heads,
+        layer.attention.output,
+        lambda rows: layer.output(layer.intermediate(rows), rows),
+        score=score,
+    )
+
+
+PARTS = {
+    "mpnet": mpnet,
+    "deberta": deberta,
+    "deberta-v2": deberta,
+    "distilbert": distilbert,
+    "albert": albert,
+    "modernbert": modernbert,
+    "attenuator-encoder": encoder,
+}
+
+
+def convolved(layer: Any, rows: Tensor) -> Tensor:
+    """What a DeBERTa-v2's convolution makes of the rows before its layer; the rows where it has none."""
+    beside = getattr(layer, "convolution", None)
+    return rows if beside is None else ACT2FN[beside.conv_act](beside.conv(rows.T[None])[0].T)
 
 
 def weights_of(parts: Parts, rows: Tensor, positions: Tensor) -> Tensor:
@@ -126,7 +192,7 @@ def weights_of(parts: Parts, rows: Tensor, positions: Tensor) -> Tensor:
         parts.rotate(project(rows).unflatten(1, (parts.heads, -1)).transpose(0, 1), positions)
         for project in (parts.query, parts.key)
     )
-    scores = query @ key.transpose(1, 2) / math.sqrt(query.shape[-1])
+    scores = parts.score(query, key, positions)
     if parts.window:
         far = (positions[:, None] - positions).abs() > parts.window
         scores = scores.masked_fill(far, -math.inf)
@@ -185,13 +251,16 @@ def logits(
         value = parts.value(source).unflatten(1, (parts.heads, -1)).transpose(0, 1)
         mixed = (weights @ value).transpose(0, 1).flatten(1)
         places = chosen(weights, kept(len(hidden), keep, exponent), importance) if exponent else None
+        beside = convolved(layer, source)
         if places is not None and drops:
-            mixed, hidden, positions = mixed[places], hidden[places], positions[places]
+            mixed, hidden, positions, beside = mixed[places], hidden[places], positions[places], beside[places]
         hidden = parts.after(mixed, hidden)
         if places is not None and not drops:
             frozen.append((hidden, places))
             hidden, positions = hidden[places], positions[places]
         hidden = parts.feed_forward(hidden)
+        if getattr(layer, "convolution", None) is not None:
+            hidden = layer.convolution.LayerNorm(hidden + beside)
     for rows, places in reversed(frozen):
         rows = rows.clone()
         rows[places] = hidden
