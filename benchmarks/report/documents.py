@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 
-from benchmarks.report import cuda_tables, tables
+from benchmarks.report import cuda_tables, end_to_end_tables, tables
 from benchmarks.report.results_files import ISA_NAMES, RESULTS, Result, load, load_cuda
 
 
@@ -142,6 +142,31 @@ def model_parts(models: dict[str, Result]) -> Iterator[str]:
         yield "int8 weights, times faster than the same model in fp32:"
         yield tables.int8_table(models)
     yield "![whole models](../benchmarks/results/models.svg)"
+
+
+def end_to_end_origin(result: Result) -> str:
+    """Where the end-to-end figures come from, in one sentence."""
+    machine = result["machine"]
+    changes = " with changes" if result["modified"] else ""
+    return (
+        f"{machine['processor']} ({ISA_NAMES[result['isa']]}), onnxruntime {result['versions']['onnxruntime']}, torch "
+        f"{result['versions']['torch']}, commit {result['commit'][:12]}{changes}, load average "
+        f"{result['load_average']:.0f} on {machine['cores']} cores before the run: CPU time on one thread, elapsed "
+        "time on several, contenders in turns in one process, medians."
+    )
+
+
+def served(*, whole: bool) -> str:
+    """One classifier served in every way that `end_to_end.py` compares.
+
+    Raises:
+        FileNotFoundError: there is no result.
+    """
+    results = load("end_to_end")
+    if not results:
+        raise FileNotFoundError(f"{RESULTS} lacks end_to_end: run `python -m benchmarks.end_to_end`")
+    result = next(iter(results.values()))
+    return "\n\n".join([*end_to_end_tables.parts(result, whole=whole), end_to_end_origin(result)])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,175 @@
+"""One classifier served in every way that is compared: see `end_to_end.py`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import BertWordPieceTokenizer
+from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
+
+from attenuator import runtime
+from attenuator.export import export
+from benchmarks.contenders import padded
+from benchmarks.contenders.documents import Documents
+from benchmarks.measure.cases import checked
+
+TORCH, PIPELINE = "PyTorch, eager", "transformers pipeline"
+ORT_FP32, ORT_FP32_SORTED = "ONNX Runtime fp32", "ONNX Runtime fp32, sorted"
+ORT_INT8, ORT_INT8_SORTED = "ONNX Runtime int8", "ONNX Runtime int8, sorted"
+EXACT = "exact"
+# They compute what another contender computes, bit for bit or but for rounding: its labels are theirs.
+SLOW_TWINS = (TORCH, PIPELINE, ORT_FP32_SORTED)
+EXACT_CONTENDERS = (TORCH, PIPELINE, ORT_FP32, ORT_FP32_SORTED, EXACT)
+PRECISIONS = ("fp32", "int8")
+KEEP = "keep"
+RANDOM_VOCABULARY, RANDOM_LABELS = 8192, 4
+
+Runs = dict[str, Callable[[], Any]]
+
+
+class Served:
+    """A classifier, its tokenizer, its ONNX files and its bundles.
+
+    Args:
+        name: in result files.
+        model: of transformers, in evaluation mode.
+        tokenizer: of transformers; None where documents are random tokens.
+        onnx: file by precision; see `padded.export_onnx`.
+        bundles: folder by precision.
+        keep: values of the knob that are compared, beside the bundle's default.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model: Any,
+        tokenizer: Any,
+        onnx: Mapping[str, Path],
+        bundles: Mapping[str, Path],
+        keep: Sequence[float],
+    ) -> None:
+        self.name = name
+        self.model = model
+        self.tokenizer = tokenizer
+        self.onnx = onnx
+        self.bundles = bundles
+        self.layers = int(model.config.num_hidden_layers)
+        self.hidden = int(model.config.hidden_size)
+        self._sessions: dict[Any, Any] = {}
+        manifest = runtime.load(bundles["fp32"], threads=1, check=False).manifest
+        defaults = [float(knob.default) for knob in manifest.knobs if knob.name == KEEP]
+        self.keep_values = sorted({*defaults, *keep} - {1.0}, reverse=True) if defaults else []
+
+    def session(self, precision: str, threads: int) -> Any:
+        """ONNX Runtime's session, created once."""
+        key = ("onnx", precision, threads)
+        if key not in self._sessions:
+            self._sessions[key] = padded.session(self.onnx[precision], threads)
+        return self._sessions[key]
+
+    def bundle(self, precision: str, threads: int) -> runtime.Model:
+        """The bundle's model, loaded once."""
+        key = ("bundle", precision, threads)
+        if key not in self._sessions:
+            self._sessions[key] = runtime.load(self.bundles[precision], threads=threads, check=False)
+        model: runtime.Model = self._sessions[key]
+        return model
+
+    def contenders(self, documents: Documents, threads: int) -> Runs:
+        """What classifies the documents, by name; each gives logits `[documents, labels]`."""
+        runs: Runs = {TORCH: partial(padded.eager, self.model, documents)}
+        if documents.texts:
+            pipe = padded.pipeline_of(self.model, self.tokenizer)
+            runs[PIPELINE] = partial(padded.through_pipeline, pipe, documents)
+        for precision, names in (("fp32", (ORT_FP32, ORT_FP32_SORTED)), ("int8", (ORT_INT8, ORT_INT8_SORTED))):
+            session = self.session(precision, threads)
+            for name, by_length in zip(names, (False, True), strict=True):
+                runs[name] = partial(padded.through_ort, session, documents, by_length=by_length)
+        for precision in PRECISIONS:
+            model = self.bundle(precision, threads)
+            prefix = "" if precision == "fp32" else f"{precision}, "
+            runs[f"{prefix}{EXACT}"] = partial(classify, model, documents, model.knobs.exact())
+            for value in self.keep_values:
+                knobs = model.knobs.exact() | {KEEP: value}
+                runs[f"{prefix}{KEEP} {value:g}"] = partial(classify, model, documents, knobs)
+        return runs
+
+    def checked(self, runs: Runs, tolerance: float) -> dict[str, float]:
+        """How far the exact contenders are from PyTorch, relative to the largest logit.
+
+        Raises:
+            SystemExit: one computes something else.
+        """
+        truth = runs[TORCH]()
+        names = [name for name in EXACT_CONTENDERS if name in runs and name != TORCH]
+        errors = {name: float(np.abs(runs[name]() - truth).max() / np.abs(truth).max()) for name in names}
+        return {name: checked(name, error, tolerance) for name, error in errors.items()}
+
+
+def classify(model: runtime.Model, documents: Documents, knobs: Mapping[str, float]) -> Any:
+    """Logits of the bundle through the runtime that serves, packed batches as they arrive."""
+    values = model.knobs.check(knobs)
+    rows = []
+    for ids in documents.ids:
+        tokens = np.asarray(ids, np.int64)
+        rows.append(runtime.Row(tokens, np.zeros_like(tokens), values))
+    results = [
+        result.logits
+        for start in range(0, len(rows), documents.batch_size)
+        for result in model.run(rows[start : start + documents.batch_size])
+    ]
+    return np.stack(results)
+
+
+def of_checkpoint(
+    checkpoint: Path, folder: Path, calibration: Path | None, keep: Sequence[float], name: str = ""
+) -> Served:
+    """Exports a checkpoint in every way.
+
+    Args:
+        checkpoint: a folder that transformers reads.
+        folder: where the exports go.
+        calibration: texts from which export chooses schedule and default of `keep`.
+        keep: further values of it.
+        name: in result files; the checkpoint's own by default.
+    """
+    folder.mkdir(parents=True)
+    model = BertForSequenceClassification.from_pretrained(checkpoint).eval()
+    bundles = {precision: folder / f"bundle-{precision}" for precision in PRECISIONS}
+    texts: dict[str, Any] = {"texts": calibration} if calibration else {}
+    for precision, path in bundles.items():
+        export(str(checkpoint), attention="softmax", output=path, precision=precision, **texts)
+    tokenizer = BertTokenizerFast.from_pretrained(checkpoint)
+    return Served(name or checkpoint.name, model, tokenizer, padded.export_onnx(model, folder), bundles, keep)
+
+
+def of_shape(name: str, folder: Path, longest: int, keep: Sequence[float], **size: int) -> Served:
+    """The same for a shape with random weights, large enough that attention is not flat.
+
+    Args:
+        name: in result files.
+        folder: where checkpoint and exports go.
+        longest: tokens that its position table has.
+        keep: values of the knob that are compared.
+        size: fields of BERT's configuration.
+    """
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=RANDOM_VOCABULARY,
+        intermediate_size=4 * size["hidden_size"],
+        max_position_embeddings=longest,
+        num_labels=RANDOM_LABELS,
+        initializer_range=size["hidden_size"] ** -0.5,
+        **size,
+    )
+    checkpoint = folder / "checkpoint"
+    BertForSequenceClassification(config).save_pretrained(checkpoint)
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    vocabulary = {
+        word: index for index, word in enumerate([*special, *(f"w{i}" for i in range(RANDOM_VOCABULARY - 5))])
+    }
+    BertTokenizerFast(tokenizer_object=BertWordPieceTokenizer(vocabulary)).save_pretrained(checkpoint)
+    return of_checkpoint(checkpoint, folder / "served", None, keep, name)

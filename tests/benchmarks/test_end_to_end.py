@@ -1,0 +1,102 @@
+"""The way from labelled texts to the end-to-end tables: training, exports, contenders, labels, report."""
+
+import gzip
+import json
+import random
+from pathlib import Path
+
+import pytest
+from benchmarks import end_to_end, mca_estimators, train_classifier
+from benchmarks.contenders import documents, served
+from benchmarks.measure import intervals
+from benchmarks.report import end_to_end_tables
+from transformers import BertForSequenceClassification
+
+WORDS = {"rec.autos": "engine wheel brake clutch", "sci.med": "dose pain nerve blood", "comp.graphics": "pixel shader"}
+
+
+def message(group: str, source: random.Random) -> str:
+    words = [*WORDS[group].split(), *(f"{a}{b}" for a in "bcdfgh" for b in ("at", "ine", "or"))]
+    lines = (" ".join(source.choices(words, k=12)) for _ in range(3))
+    return "From: someone\nSubject: secret\n\n> secret quotation\n" + "\n\n".join(lines)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Trained for a second on made-up messages."""
+    folder = tmp_path_factory.mktemp("training")
+    source = random.Random(0)
+    for split, count in (("train", 60), ("test", 400)):
+        groups = source.choices(list(WORDS), k=count)
+        rows = ({"group": group, "text": message(group, source)} for group in groups)
+        with gzip.open(folder / f"{split}.jsonl.gz", "wt", encoding="utf-8") as lines:
+            lines.writelines(json.dumps(row) + "\n" for row in rows)
+    output = folder / "checkpoint"
+    small = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 24}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train_classifier, "SHAPE", small)
+        common = ["--data", str(folder), "--task", "topics", "--length", "30", "--minutes", "0.01"]
+        assert train_classifier.main([*common, "--output", str(output)]) == 0
+    return output
+
+
+def test_a_checkpoint_is_trained_on_bodies_of_known_topics(checkpoint: Path) -> None:
+    rows = documents.read(checkpoint / "test.jsonl")
+    assert {row["label"] for row in rows} == {"vehicles", "computers"}  # no topic holds sci.med
+    assert not any("secret" in row["text"] for row in rows)
+    model = BertForSequenceClassification.from_pretrained(checkpoint)
+    assert model.config.label2id["vehicles"] == list(train_classifier.TOPICS).index("vehicles")
+
+
+def test_every_contender_classifies_the_same_documents(checkpoint: Path, tmp_path: Path) -> None:
+    output = tmp_path / "e.json"
+    done = end_to_end.main([str(checkpoint), "--shapes", "--quick", "--seconds", "0", "--output", str(output)])
+    assert done == 0
+    result = json.loads(output.read_text(encoding="utf-8"))
+    [whole] = result["texts"]
+    assert whole["cut"] == 30
+    assert whole["mean_tokens"] <= 30
+    ours = [name for name in whole["contenders"] if name.endswith(served.EXACT) or served.KEEP in name]
+    assert ours[0] == served.EXACT
+    assert f"int8, {served.EXACT}" in ours
+    others = [served.TORCH, served.PIPELINE, served.ORT_FP32, served.ORT_FP32_SORTED]
+    assert list(whole["contenders"]) == [*others, served.ORT_INT8, served.ORT_INT8_SORTED, *ours]
+    assert whole["over_exact"][served.EXACT]["median"] == 1
+    assert max(whole["errors"].values()) < 1e-4
+    exact = whole["labels"][served.EXACT]
+    assert exact["agreement"]["share"] == 1
+    assert exact["accuracy"] == whole["labels"][served.ORT_FP32]["accuracy"]
+    [table] = end_to_end_tables.parts(result, whole=False)
+    assert "100.0% (" in table
+    assert len(list(end_to_end_tables.parts(result, whole=True))) == 1
+
+
+def test_documents_keep_their_order_through_sorted_batches() -> None:
+    ids = tuple([5] * n for n in (9, 3, 7, 1, 4))
+    some = documents.Documents(ids, 9, batch_size=2)
+    assert [list(batch) for batch in some.batches()] == [[0, 1], [2, 3], [4]]
+    assert [list(batch) for batch in some.batches(by_length=True)] == [[3, 1], [4, 2], [0]]
+    assert len(some.first(13, 5).ids) == 2
+    assert len(some.first(100, 4).ids) == 4
+
+
+def test_an_interval_is_wilsons() -> None:
+    share = intervals.share([True] * 9 + [False])
+    assert share["share"] == 0.9
+    assert (share["low"], share["high"]) == pytest.approx((0.5958, 0.9821), abs=1e-4)
+
+
+def test_estimators_are_compared_on_the_same_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = tmp_path / "texts.jsonl"
+    documents.write(texts, [{"text": f"a fine film number {i} " * (1 + 20 * i)} for i in range(4)])
+    bundle = Path(__file__).resolve().parents[2] / "examples" / "bundles" / "reviews-mca"
+    sizes = ["--texts", str(texts), "--timed", "1", "--seconds", "0", "--cut", "100"]
+    assert mca_estimators.main([str(bundle), *sizes]) == 0
+    head, *lines = capsys.readouterr().out.strip().splitlines()
+    assert head.startswith("reviews-mca, 4 texts of ")
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[3:]]
+    assert [(row[0], row[1]) for row in rows] == [
+        (f"`{name}`", f"{alpha:g}") for alpha in mca_estimators.ALPHAS for name in mca_estimators.ESTIMATORS
+    ]
+    flops = {(row[0], row[1]): float(row[3]) for row in rows}
+    assert flops["`sampled`", "1"] < flops["`sampled`", "0.2"] <= 1  # the largest alpha spares some of the long texts
