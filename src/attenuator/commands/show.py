@@ -5,7 +5,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from attenuator.bundle import Manifest
+from attenuator.bundle import ChosenSelection, Manifest
 from attenuator.commands.report import Report
 from attenuator.ops import SEQUENCE_OUTPUTS
 from attenuator.precision import PRECISIONS
@@ -61,6 +61,18 @@ def _thresholds(manifest: Manifest) -> str:
     return ", ".join(shown[:LABELS_SHOWN]) + (", ..." if len(shown) > LABELS_SHOWN else "")
 
 
+def _selection(chosen: ChosenSelection | None) -> str:
+    if chosen is None:
+        return ""
+    if chosen.agreement is None or chosen.cost is None:
+        return f"schedule {chosen.schedule}; no texts were given at export to choose it by"
+    ends = "" if chosen.agreement_low is None else f" (95 % interval from {chosen.agreement_low:.1%})"
+    return (
+        f"schedule {chosen.schedule}, chosen by {chosen.texts} texts: at the defaults {chosen.agreement:.1%} of the "
+        f"answers agree with the exact ones{ends}, for {chosen.cost:.0%} of the work"
+    )
+
+
 def show(console: Console, report: Report) -> None:
     """Prints a report.
 
@@ -92,6 +104,7 @@ def show(console: Console, report: Report) -> None:
             "licence": source.licence,
             "tools": ", ".join(f"{name} {version}" for name, version in source.tools.items()),
             "parity": ", ".join(f"{name} {value:.2g}" for name, value in source.parity.items()),
+            "selection": _selection(source.selection),
         },
     )
     for knob in manifest.knobs:
