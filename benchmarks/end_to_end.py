@@ -17,7 +17,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -105,11 +105,11 @@ def random_weights(model: served.Served, length: int, tokens: int, threads: int,
     return timed(model, chosen, threads, options.seconds)
 
 
-def cuts(checkpoint: Path) -> list[int]:
+def cuts(checkpoint: Path, lengths: Sequence[int]) -> list[int]:
     """Lengths at which a checkpoint's texts are cut: those below what it was trained with, and that."""
     config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
     longest = min(BertTokenizerFast.from_pretrained(checkpoint).model_max_length, config["max_position_embeddings"])
-    return [*(length for length in LENGTHS if length < longest), longest]
+    return [*(length for length in lengths if length < longest), longest]
 
 
 def seconds_of(
@@ -130,7 +130,7 @@ def steps(options: argparse.Namespace, folder: Path) -> Iterator[Step]:
             documents.write(calibration, rows[:CALIBRATION_TEXTS])
         make = cache(partial(served.of_checkpoint, checkpoint, folder / checkpoint.name, calibration, options.keep))
         for threads in options.threads:
-            for cut in cuts(checkpoint):
+            for cut in cuts(checkpoint, options.lengths or LENGTHS):
                 work = partial(
                     lambda make, *more: trained(make(), *more), make, rows[CALIBRATION_TEXTS:], cut, threads, options
                 )
@@ -159,7 +159,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--texts", nargs="+", type=Path, metavar="FILE", help="one for each CHECKPOINT")
     parser.add_argument("--threads", nargs="+", type=int, default=(1,))
     parser.add_argument("--shapes", nargs="*", choices=list(SHAPES), default=list(SHAPES), help="with random weights")
-    parser.add_argument("--lengths", nargs="+", type=int, help="of the shapes; each one's own by default")
+    parser.add_argument("--lengths", nargs="+", type=int, help="at which texts are cut, and of the shapes")
     parser.add_argument("--keep", nargs="+", type=float, default=(0.5,), help="values beside the bundle's default")
     parser.add_argument("--compared-tokens", type=int, default=COMPARED_TOKENS, help="of texts whose labels count")
     parser.add_argument(
