@@ -3,7 +3,7 @@
     python3 .ci/pip_settings.py FOLDER MOUNTED_AT
 
 Writes FOLDER/pip.conf with the index settings of every pip.conf and PIP_* variable, and a copy of the certificates.
-Prints arguments for `buildah build`, one a line, that mount FOLDER and the local folders which the settings point to.
+Prints arguments for `buildah build`, one per line, that mount FOLDER and the local folders which the settings point to.
 """
 
 import ast

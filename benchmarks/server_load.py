@@ -15,6 +15,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import statistics
 import subprocess
 import sys
@@ -100,7 +101,7 @@ def serving(bundle: Path, flags: list[str]) -> Iterator[tuple[int, int]]:
                 if address:
                     yield server.pid, int(address[1])
                     return
-            raise SystemExit("the server did not start")
+            raise SystemExit(f"benchmarks: the server did not start; `{shlex.join(command)}` shows why")
         finally:
             server.terminate()
             server.stderr.read()

@@ -16,11 +16,11 @@ NUM_HASHES = (8, 16, 32, 64)
 THREADED = (64, 256, 1024, 4096, 16384)
 # YOSO-C: hashes, and the paper's size of its convolution (appendix, efficiency).
 CONV_HASHES, CONV_SIZE = 32, 33
-# ONNX's Attention keeps all scores: 12 GiB of them at 16384 tokens. Up to the scores of one sequence this long it runs.
+# ONNX's Attention stores all scores, 12 GiB of them at 16384 tokens: it runs up to a sequence of this length.
 ATTENTION23_LONGEST = 4096
-# NumPy's hashing takes seconds a case beyond this length; only the fewest hashes are checked there.
+# Beyond this length the NumPy reference takes seconds, so that only the fewest hashes are checked.
 ALL_CHECKED = 4096
-TORCH_LONGEST = 8192  # twice that takes minutes
+TORCH_LONGEST = 8192  # twice that length takes minutes
 TORCH_TOLERANCE = {"float32": 1e-4, "bfloat16": 3e-2}
 # Name: sequences, shortest, longest. Lengths are drawn log-uniformly: short texts are the most common.
 RAGGED = {"16 sequences of 16 to 512": (16, 16, 512), "8 sequences of 64 to 2048": (8, 64, 2048)}
@@ -30,7 +30,7 @@ PAIR_SECONDS, FEWEST_RUNS = 25e-9, 5
 
 
 def expected(pairs: int, contenders: int, threads: int) -> float:
-    """Seconds that a case takes beyond its budget: where runs are long, they run a few times all the same."""
+    """Seconds that a case takes beyond its budget: every contender runs a few times, however long a run is."""
     return 0.5 + FEWEST_RUNS * contenders * pairs * PAIR_SECONDS / threads
 
 

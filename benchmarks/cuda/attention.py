@@ -16,9 +16,9 @@ LENGTHS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 NUM_HASHES = (8, 16, 32, 64)
 # A large batch has this many tokens.
 LARGE_TOKENS = 65536
-# Beyond this length the reference is slow, and only the fewest hashes are checked.
+# Beyond this length the reference is slow, so that only the fewest hashes are checked.
 ALL_CHECKED = 4096
-# Inputs are rounded before both sides; what differs is rounding of weights and outputs.
+# Both sides get rounded inputs, so that only the rounding of weights and outputs differs.
 TOLERANCES = {"fp32": 1e-4, "fp16": 5e-3, "bf16": 3e-2}
 BATCHES = ("one", "large")
 

@@ -194,5 +194,7 @@ def attempt(make: Callable[[], Any]) -> tuple[Any, dict[str, Any] | None, str]:
     try:
         runner = make()
         return runner, runner.result(), ""
-    except Exception as error:  # whatever ONNX Runtime or torch raises: a baseline that cannot run is told, not fatal
+    except (
+        Exception
+    ) as error:  # whatever ONNX Runtime or torch raises: a baseline that cannot run is reported, not fatal
         return None, None, str(error).strip().splitlines()[0][:200]

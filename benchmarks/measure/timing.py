@@ -49,7 +49,7 @@ def statistics(values: Sequence[float]) -> Statistics:
 
 @dataclass(frozen=True)
 class Timing:
-    """What one contender took, one value a round: the mean of a sample's repeats.
+    """What one contender took, one value per round: the mean of a sample's repeats.
 
     Attributes:
         own_us: microseconds on the clock that contenders are compared by.
@@ -78,24 +78,25 @@ class Timing:
         }
 
     def times_faster_than(self, other: "Timing", *, wall: bool = False) -> Statistics:
-        """How many times the other's time this one's goes into, round by round."""
+        """How many times faster this one is than the other, round by round."""
         mine, theirs = (self.wall_us, other.wall_us) if wall else (self.own_us, other.own_us)
         return statistics([b / a for a, b in zip(mine, theirs, strict=True)])
 
 
 def remainder_ratio(whole: Timing, part: Timing, other: Timing) -> Statistics:
-    """What is left of a contender without one that does a part of its work, and the other's time over that.
+    """How many times faster the rest of a contender's work is than another contender that does the same.
 
-    Where the rest is small beside the part, rounds alone tell nothing; medians do. The spread is that of the ratio of
-    medians under resampling of the rounds.
+    The rest is timed as a difference: `whole` minus `part`. Where it is small, the difference of a single round is
+    mostly noise, so that medians over all rounds are subtracted. The spread is that of the ratio when rounds are
+    resampled.
 
     Args:
-        whole: does the work.
-        part: does the part.
-        other: does what the rest does.
+        whole: does all of the work.
+        part: does a part of it.
+        other: does what the rest of `whole` does.
 
     Returns:
-        How many times the rest's time goes into the other's; 0 where nothing is left.
+        The other's time over the rest's; 0 where the difference is not positive.
     """
     rows = np.array([whole.own_us, part.own_us, other.own_us])
     draws = np.random.default_rng(0).integers(0, rows.shape[1], (RESAMPLES, rows.shape[1]))

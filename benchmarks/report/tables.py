@@ -194,7 +194,7 @@ def model_tables(
 
 
 def ragged_model_table(results: dict[str, Result]) -> str:
-    """Whole models over ragged batches, against the same model on the padded batch, a line a contender."""
+    """Whole models over ragged batches, against the same model on the padded batch, one line per contender."""
     columns: dict[tuple[str, str], None] = {}
     lines: dict[str, dict[tuple[str, str], float]] = {}
     for isa, result in results.items():

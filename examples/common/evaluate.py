@@ -176,7 +176,7 @@ def described(knobs: dict[str, float | int]) -> str:
 
 
 def table(model: Model, task: Task, documents: list[Document], sweep: Sweep, seeds: int) -> None:
-    """Print one row a knob value: quality, agreement with the exact value, value FLOPs, time a document."""
+    """Print one row per knob value: quality, agreement with the exact value, value FLOPs, time per document."""
     texts = encoded(model, documents)
     exact: Floats | None = None
     print(f"| knob | {measure_of(task)} | agreement | per label | value FLOPs | ms a document |")
@@ -195,7 +195,7 @@ def table(model: Model, task: Task, documents: list[Document], sweep: Sweep, see
 
 
 def compare(model: Model, other: Model, task: Task, documents: list[Document], sweep: Sweep, seeds: int) -> None:
-    """Print one row a knob value: quality of both bundles, agreement of their labels, largest difference of a logit."""
+    """Print one row per knob value: quality of both bundles, agreement of labels, largest difference of a logit."""
     if other.manifest.labels != model.manifest.labels or other.manifest.knobs != model.manifest.knobs:
         raise SystemExit("the bundles are not of one model: their labels or knobs differ")
     texts = encoded(model, documents)

@@ -1,6 +1,6 @@
 // SequencePool: the first row, or the mean, of each sequence of a packed batch.
 //
-// One task a sequence; each output row is summed in token order by one thread, so a sequence's
+// One task per sequence; each output row is summed in token order by one thread, so a sequence's
 // result depends neither on the threads nor on its neighbours. Memory traffic is one read of the
 // input and one write of [B, C]; the sum runs in float64, since a float32 sum over 65,536 tokens
 // would lose five bits.

@@ -20,7 +20,7 @@
 
 HTTP status codes are given to them in `serve/errors.py` alone.
 
-What they say may quote a file or a request, so that each text goes through `printable` as the error is made.
+A sentence may quote a file or a request, so every error passes its text through `printable`.
 """
 
 import re

@@ -3,9 +3,9 @@
 //
 // Finiteness: a block looks at 32 rows of all three inputs. Mean row: a thread owns a channel and
 // adds 64 rows in float32, blocks of 64 in float64, which is the CPU's order, so the mean row is
-// the CPU's bit for bit. Norms: a warp a row, in float64. The smallest sum over a row's keys comes
-// from running sums in float64 by one block per sequence: each thread sums a run of rows, thread 0
-// joins the 256 runs. Traffic: query and key once, hidden three times.
+// the CPU's bit for bit. Norms: one warp per row, in float64. The smallest sum over a row's keys
+// comes from running sums in float64 by one block per sequence: each thread sums a run of rows,
+// thread 0 joins the 256 runs. Traffic: query and key once, hidden three times.
 #include "ops/mca/cuda/device.h"
 
 namespace attenuator::mca {

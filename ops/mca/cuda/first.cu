@@ -1,9 +1,10 @@
 // McaAttention on CUDA: row 0 alone, as (A X) W_a + b_a (`queries = first`, a global row), and what
 // a run ends with: value_flops, and NaN in the rows of sequences that are not finite.
 //
-// Row 0: attention weights by a block a head, in float32, two passes over the keys; then A X, a
-// thread a channel, which reads `hidden` once a head; then a thread a column of W_a. Its keys come
-// and go in a fixed order, so a row's bits depend on its sequence alone.
+// Row 0, in float32. Attention weights: one block per head, two passes over the keys. Then A X: one
+// thread per channel of `hidden`, which is read once per head. Then the product with W_a: one
+// thread per column. Keys are taken in a fixed order, so that a row's bits depend on its sequence
+// alone.
 //
 // Finish: thread 0 of a sequence's first block adds up what its heads spent, in float64; all of its
 // blocks write NaN, to its rows and its importance, where something was not finite.

@@ -43,7 +43,7 @@ __device__ inline Value WarpTotal(Value x) {
 }
 
 // Writes `count` rows of one head, their sums being in shared memory: times `scale`, l2-normalised
-// (in float64: squares of any finite float), plus the convolution. A warp a row.
+// (in float64: squares of any finite float), plus the convolution. One warp per row.
 template <class T>
 __device__ inline void FinishRows(const Node& node, const Job& job, int head, int first, int count,
                                   const float* sums, int stride, float scale) {

@@ -1,9 +1,9 @@
 // YosoAttention on CUDA for one query of a sequence (queries = first): every key is read once.
 //
-// A block takes 256 keys of one head: a warp a key weighs it, the lanes sharing its words, then
-// threads own columns, 256 / columns of them taking turns at the keys, and add their sums in order
-// through shared memory. The sums of each block go to scratch and one block per head adds them in
-// the order of the keys, which no other sequence changes, and finishes the row.
+// A block takes 256 keys of one head: each key is weighed by one warp, whose lanes share its words;
+// then threads own columns, 256 / columns of them taking turns at the keys, and add their sums in
+// order through shared memory. The sums of each block go to scratch and one block per head adds
+// them in the order of the keys, which no other sequence changes, and finishes the row.
 //
 // Memory: codes (or unit rows) and values once from L2, table_columns floats for each 256 keys.
 #include "ops/yoso/cuda/weights.h"

@@ -29,7 +29,7 @@ constexpr int kPitch =
     kTile + 4;  // keeps rows of shared memory at 16 bytes, off each other's banks
 static_assert(kTile * kChunk / 4 == kBlockThreads, "a thread loads 4 words of each side");
 
-// A warp a row: row / max(|row|, 1e-12), zeros up to UnitDim.
+// One warp per row: row / max(|row|, 1e-12), zeros up to UnitDim.
 template <class T>
 __global__ void UnitRows(Node node, Jobs jobs) {
   const Job job = jobs.items[FindItem(jobs, blockIdx.x)];

@@ -34,7 +34,7 @@ namespace {
 
 constexpr int kDigitBits = 8;
 constexpr int kDigits = 1 << kDigitBits;
-static_assert(kDigits == kBlockThreads, "a thread a digit");
+static_assert(kDigits == kBlockThreads, "one thread per digit");
 constexpr int kGatherUnits = 4;       // groups of 4 columns of a thread
 constexpr int kMaxTileQueries = 128;  // of a gather block
 constexpr int kMaxColumns = 256;

@@ -110,7 +110,7 @@ class Model:
             cancellation: stops the run from another thread.
 
         Returns:
-            One result a row, in order.
+            One result per row, in order.
 
         Raises:
             EngineError: ONNX Runtime failed, or the run was cancelled.
