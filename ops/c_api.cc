@@ -132,13 +132,12 @@ class CTensors {
   void* Output(std::size_t index, std::initializer_list<std::int64_t> shape) const {
     if (static_cast<std::int32_t>(index) >= num_outputs_ || outputs_[index].rank == 0) {
       if (output_specs_[index].optional) return nullptr;
-      Fail(op_, std::string("output ") + output_specs_[index].name +
-                    " is missing: the number of outputs is " + std::to_string(num_outputs_));
+      Fail(op_, std::string("output ") + output_specs_[index].name + " is missing");
     }
     const attenuator_tensor& output = outputs_[index];
     if (output.rank != static_cast<std::int32_t>(shape.size()) ||
         !std::equal(shape.begin(), shape.end(), output.shape)) {
-      Fail(op_, "output " + std::to_string(index) + " has shape " +
+      Fail(op_, std::string("output ") + output_specs_[index].name + " has shape " +
                     ShapeText(output.shape, std::clamp(output.rank, 0, 2)) + ", must have shape " +
                     ShapeText(shape.begin(), static_cast<std::int32_t>(shape.size())));
     }

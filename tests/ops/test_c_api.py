@@ -42,9 +42,9 @@ def test_a_call() -> None:
         ),
         (
             replace(GOOD, outputs=[memory(np.empty((3, 1), np.float32), "float")]),
-            "SequencePool: output 0 has shape [3, 1], must have shape [1, 4]",
+            "SequencePool: output output has shape [3, 1], must have shape [1, 4]",
         ),
-        (replace(GOOD, outputs=[]), "SequencePool: output 0 is missing: the number of outputs is 0"),
+        (replace(GOOD, outputs=[]), "SequencePool: output output is missing"),
         (
             replace(
                 GOOD,
