@@ -1,5 +1,6 @@
 """The ONNX functions, run by ONNX Runtime without the operator library, against the NumPy references."""
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,6 +9,7 @@ import onnx
 import onnxruntime
 import pytest
 from cases import CASES, Case, at_exact_values, make_inputs, run_case
+from harness import open_session
 from onnx import TensorProto, helper
 
 from attenuator.export.fallback import function
@@ -16,7 +18,7 @@ from attenuator.ops import DOMAIN
 from attenuator.ops.mca.reference import mca_attention
 from attenuator.ops.pool.reference import sequence_pool
 from attenuator.ops.relative.reference import relative_attention
-from attenuator.ops.softmax.reference import softmax_attention
+from attenuator.ops.softmax.reference import attention_importance, softmax_attention
 from attenuator.ops.yoso.reference import yoso_attention
 
 TYPES = {"float": TensorProto.FLOAT, "int32": TensorProto.INT32, "int64": TensorProto.INT64}
@@ -118,6 +120,23 @@ def test_softmax(lengths: list[int], attributes: dict[str, Any], queries: str) -
 
 @pytest.mark.parametrize("queries", ["all", "first"])
 @pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES)
+@pytest.mark.parametrize("kind", ["first", "maximum"])
+@pytest.mark.parametrize("window", [0, 2])
+def test_importance_and_positions(lengths: list[int], queries: str, kind: str, window: int) -> None:
+    whole = {"num_heads": HEADS, "queries": queries, "window": window, "global_tokens": 1, "importance": kind}
+    inputs = packed(lengths, queries == "first") | {"positions": np.cumsum(np.arange(sum(lengths)) % 3 + 1)}
+    weighed = {name: inputs[name] for name in ("query", "key", "cu_seqlens", "positions")}
+    for key, outputs in (("softmax", 2), ("mca", 3)):
+        results = run(key, pick(inputs, key), whole)
+        assert len(results) == outputs
+        np.testing.assert_allclose(results[-1], attention_importance(**weighed, **whole), atol=2e-6)
+    exact = {name: value for name, value in whole.items() if name != "importance"}
+    attended = softmax_attention(value=inputs["value"], **weighed, **exact)
+    np.testing.assert_allclose(run("softmax", pick(inputs, "softmax"), whole)[0], attended, atol=2e-6)
+
+
+@pytest.mark.parametrize("queries", ["all", "first"])
+@pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES)
 @pytest.mark.parametrize("attributes", [{}, {"window": 2, "global_tokens": 1}], ids=["full", "global"])
 def test_mca_computes_alpha_0(lengths: list[int], attributes: dict[str, Any], queries: str) -> None:
     whole = {"num_heads": HEADS, "queries": queries, **attributes}
@@ -199,3 +218,49 @@ def test_every_operator_at_its_exact_value(case: Case) -> None:
     for actual, expected in zip(run(case.operator.key, inputs, case.attributes), run_case(case, inputs), strict=True):
         assert actual.dtype == expected.dtype
         np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5 * max(1.0, float(np.abs(expected).max())))
+
+
+def test_nodes_that_differ_in_what_they_have_share_a_model() -> None:
+    """One model with all four: with and without `positions`, with and without `importance`."""
+    operator = OPERATOR_BY_KEY["softmax"]
+    lengths = [4, 1, 7]
+    inputs = pick(packed(lengths, False), "softmax") | {"positions": np.arange(12) * 3}
+    nodes, functions, results = [], {}, []
+    for places, importance in itertools.product((False, True), ("none", "maximum")):
+        attributes = {item.name: item.default for item in operator.attributes}
+        attributes |= {"num_heads": HEADS, "window": 4, "importance": importance}
+        names = ["query", "key", "value", "cu_seqlens", *(["positions"] if places else [])]
+        outputs = operator.outputs_with(attributes)
+        body = function("softmax", names, [item.name for item in outputs], 20)
+        functions[body.overload] = body
+        results.append([f"{item.name}_{len(nodes)}" for item in outputs])
+        nodes.append(
+            helper.make_node(operator.name, names, results[-1], domain=DOMAIN, overload=body.overload, **attributes)
+        )
+    assert len(functions) == 4
+    graph = helper.make_graph(
+        nodes,
+        "four_nodes",
+        [
+            helper.make_tensor_value_info(item.name, TYPES[item.dtype], [None] * len(item.axes))
+            for item in operator.inputs
+        ],
+        [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, [None] * axes)
+            for names in results
+            for name, axes in zip(names, (2, 1), strict=False)
+        ],
+    )
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid(DOMAIN, 1)]
+    model = helper.make_model(graph, functions=functions.values(), opset_imports=opsets, ir_version=10)
+    onnx.checker.check_model(model, full_check=True)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    plain = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    kernels = open_session(model.SerializeToString())
+    for without, with_library in zip(plain.run(None, inputs), kernels.run(None, inputs), strict=True):
+        np.testing.assert_allclose(without, with_library, atol=1e-5)
+    bands = [kernels.run([names[0]], inputs)[0] for names in results]
+    assert np.array_equal(bands[0], bands[1])
+    assert np.array_equal(bands[2], bands[3])
+    assert not np.allclose(bands[0], bands[2])

@@ -7,7 +7,7 @@ import pytest
 
 from attenuator.ops import FOLDERS, KNOBS, OPERATORS, package, part
 from attenuator.ops.codegen import header
-from attenuator.ops.spec import CU_SEQLENS, Knob, Operator, Tensor, merge_knobs
+from attenuator.ops.spec import CU_SEQLENS, Attribute, Knob, Operator, Tensor, merge_knobs
 
 KEEP = Knob(
     name="keep",
@@ -77,6 +77,23 @@ def test_a_knob_needs_an_input_that_fits(wrong: Tensor | None) -> None:
 def test_optional_inputs_come_last() -> None:
     with pytest.raises(ValueError, match="First: optional inputs must come last"):
         operator("First", KEEP, inputs=(ROWS, replace(KEEP_INPUT, optional=True), CU_SEQLENS))
+
+
+def with_output(*outputs: Tensor, attributes: tuple[Attribute, ...] = ()) -> Operator:
+    return replace(operator("First"), outputs=outputs, attributes=attributes)
+
+
+def test_an_optional_output_comes_last_and_has_an_attribute_that_leaves_it_out() -> None:
+    optional = replace(ROWS, name="extra", optional=True)
+    extra = Attribute("extra", "string", "which", default="none", choices=("none", "some"))
+    with pytest.raises(ValueError, match="First: optional outputs must come last"):
+        with_output(optional, ROWS, attributes=(extra,))
+    for attributes in ((), (replace(extra, default=None),)):
+        with pytest.raises(ValueError, match="First: the optional output extra needs an attribute of its name"):
+            with_output(ROWS, optional, attributes=attributes)
+    whole = with_output(ROWS, optional, attributes=(extra,))
+    assert whole.outputs_with({}) == whole.outputs_with({"extra": "none"}) == (ROWS,)
+    assert whole.outputs_with({"extra": "some"}) == (ROWS, optional)
 
 
 def test_an_operator_has_cuda_kernels_where_its_folder_has_them() -> None:
