@@ -8,6 +8,7 @@ Run it as `make gen`; it needs nothing but the package itself.
 import argparse
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from attenuator.ops import KNOBS, attention_with
@@ -45,9 +46,16 @@ def knob_table() -> str:
 
 # File, then block, then what makes it.
 BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
-    "README.md": {"demo-request": documents.demo_request},
     "docs/knobs.md": {"knobs": knob_table},
-    "docs/benchmarks.md": {"benchmarks": documents.summary, "benchmark-details": documents.details},
+    "README.md": {
+        "end-to-end": partial(documents.served, whole=False),
+        "demo-request": documents.demo_request,
+    },
+    "docs/benchmarks.md": {
+        "end-to-end": partial(documents.served, whole=True),
+        "benchmarks": documents.summary,
+        "benchmark-details": documents.details,
+    },
 }
 
 

@@ -34,6 +34,13 @@ def heading(row: Row) -> str:
     return f"{what}; texts cut at {row['cut']} tokens, {row['mean_tokens']:.0f} in the mean, {threads}:"
 
 
+def shortened(row: Row) -> Row:
+    """A row without sorted batches, and with the value of `keep` that is nearest to exact alone."""
+    beside = [f"keep {value:g}" for value in row["keep"][1:]]
+    names = [name for name in row["contenders"] if not name.endswith(("sorted", *beside))]
+    return row | {"contenders": {name: row["contenders"][name] for name in names}}
+
+
 def block(row: Row) -> str:
     """Heading and table of one row of the result file."""
     head = ["", "documents a second", f"beside {ORT}", "beside exact"]
@@ -46,11 +53,11 @@ def parts(result: Result, *, whole: bool) -> Iterator[str]:
 
     Args:
         result: of `end_to_end.py`.
-        whole: all of them; else each checkpoint's longest texts on the fewest threads.
+        whole: all of them; else that of the first checkpoint's longest texts on the fewest threads.
     """
     rows = result.get("texts", [])
     if whole:
         yield from map(block, [*rows, *result.get("shapes", [])])
         return
-    for name in dict.fromkeys(row["model"] for row in rows):
-        yield block(max((row for row in rows if row["model"] == name and "labels" in row), key=lambda row: row["cut"]))
+    labelled = [row for row in rows if row["model"] == rows[0]["model"] and "labels" in row]
+    yield block(shortened(max(labelled, key=lambda row: int(row["cut"]))))
