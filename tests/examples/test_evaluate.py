@@ -59,9 +59,11 @@ def test_only_an_fp32_bundle_is_rounded_and_only_a_bundle_is_replaced(rounded: P
 
 def test_a_bundle_agrees_with_itself(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     own = str(BUNDLES / "sentiment")
-    head, exact, sampled = rows(monkeypatch, capsys, "--bundle", own, "--against", own, "--values", "0", "0.5")
+    sweep = ("--knob", "alpha", "--values", "0", "0.5")
+    head, exact, sampled = rows(monkeypatch, capsys, "--bundle", own, "--against", own, *sweep)
     assert head[3:] == ["agreement", "per label", "largest difference"]
-    assert [exact[0], sampled[0]] == ["alpha 0", "alpha 0.5"]
+    knobs = load(BUNDLES / "sentiment").knobs.exact()  # those of which no values are asked for stay exact
+    assert [exact[0], sampled[0]] == [evaluate.described(knobs), evaluate.described(knobs | {"alpha": 0.5})]
     assert exact[3:] == sampled[3:] == ["1.0000", "1.0000", "0"]
     assert exact[1] == exact[2]
 
@@ -72,9 +74,12 @@ def test_rounding_moves_logits_and_opposite_labels_do_not_agree(
     arguments = ("--bundle", str(rounded), "--against", str(BUNDLES / "sentiment"))
     head, *body = rows(monkeypatch, capsys, *arguments)
     assert head[1:3] == ["accuracy, sentiment (int8)", "accuracy, sentiment (fp32)"]
-    assert [row[0] for row in body] == ["alpha 0", "alpha 0.2"]  # the exact value and the default
-    assert all(0 < float(row[5]) < 0.5 for row in body)
     model = load(BUNDLES / "sentiment")
+    assert [row[0] for row in body] == [
+        evaluate.described(model.knobs.exact()),
+        evaluate.described(model.knobs.defaults()),
+    ]
+    assert all(0 < float(row[5]) < 0.5 for row in body)
     [logits] = [evaluate.run(model, [model.encode("a dull mess")], {"alpha": 0.0}, 0).logits]
     monkeypatch.setattr(
         evaluate,

@@ -4,14 +4,17 @@ import random
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
-from attenuator.bundle import MANIFEST, MODEL
-from attenuator.runtime import Row, load
+from attenuator.bundle import MANIFEST, MODEL, read_manifest
+from attenuator.runtime import KnobTable, Row, create, load
+from attenuator.runtime.batch import pack
 from attenuator.runtime.graph import read_graph
 from attenuator.runtime.work import count_work
 
 BUNDLES = sorted((Path(__file__).resolve().parents[2] / "examples" / "bundles").glob(f"*/{MANIFEST}"))
+SELECTING = [path.parent for path in BUNDLES if "keep" in {knob.name for knob in read_manifest(path.parent).knobs}]
 TEXT = "the film was a quiet and moving one but the agreement may be terminated by either party at any time"
 WORDS = TEXT.split()
 
@@ -50,3 +53,22 @@ def test_predicted_share_of_the_value_projection_is_near_the_one_computed(name: 
     exact, predicted = (model.predict_cost(tokens, {"alpha": value}) for value in (0.0, alpha))
     share = 1 - (exact - predicted) / work.projection_macs(tokens)
     assert result.value_flops / 2 < share < result.value_flops * 2
+
+
+@pytest.mark.parametrize("folder", SELECTING, ids=lambda folder: folder.name)
+def test_predicted_rows_are_those_that_go_on(folder: Path, tmp_path: Path) -> None:
+    """Hence predicted multiply-adds of linear layers and attention are those of the run, layer by layer."""
+    graph = onnx.load(folder / MODEL)
+    boundaries = [node.output[0] for node in graph.graph.node if node.op_type == "KeptLengths"]
+    for output in boundaries:
+        graph.graph.output.append(onnx.helper.make_tensor_value_info(output, onnx.TensorProto.INT32, ["B + 1"]))
+    onnx.save(graph, tmp_path / MODEL)
+    session, work, manifest = create(tmp_path / MODEL), count_work(read_graph(folder / MODEL)), read_manifest(folder)
+    assert len(boundaries) == len(work.stages) - 1 > 0
+    lengths = (1, 2, 30, 300, 511)
+    knobs = KnobTable(folder.name, manifest.knobs)
+    for keep in (0.05, 0.25, 0.3, 0.5, 1.0):
+        values = knobs.check({"keep": keep})
+        rows = [Row(np.arange(tokens), np.zeros(tokens, np.int64), values) for tokens in lengths]
+        kept = [np.diff(each) for each in session.run(boundaries, pack(rows, manifest))]
+        assert [work.rows(tokens, values)[1:] for tokens in lengths] == np.transpose(kept).tolist()
