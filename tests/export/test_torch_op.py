@@ -23,13 +23,14 @@ STARTS = torch.tensor([0, 3, 3, 10], dtype=torch.int32)
 
 def tensors(operator: Operator) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
-    sizes = {"T": 10, "T or B": 10, "B": 3, "C": 12, "c": 3, "num_heads": HEADS}
+    sizes = {"T": 10, "T or B": 10, "B": 3, "C": 12, "c": 3, "num_heads": HEADS, "2 * reach + 1": 5, "R": 4}
     inputs = {}
     for item in operator.inputs:
         shape = [sizes.get(axis, HEADS * WIDTH) for axis in item.axes]
         inputs[item.name] = torch.randn(shape, generator=generator)
     more = {"cu_seqlens": STARTS, "seed": torch.arange(3), "alpha": torch.zeros(3), "keep": torch.ones(3)}
     more["positions"] = torch.arange(10)
+    more["buckets"] = torch.tensor([3, 2, 1, 0, 0])
     more["kept_cu_seqlens"] = torch.tensor([0, 2, 2, 5], dtype=torch.int32)
     return (
         inputs
