@@ -36,12 +36,13 @@ def test_manifest_of_an_mca_bundle(exported: Get) -> None:
     assert (manifest.task, manifest.labels, manifest.thresholds) == ("single_label", ["down", "level", "up"], [])
     assert (manifest.max_tokens, manifest.position_offset, manifest.vocab_size) == (70, 0, VOCAB)
     assert (manifest.pooling, manifest.precision) == ("first", "fp32")
-    assert manifest.inputs == ["input_ids", "position_ids", "token_type_ids", "cu_seqlens", "alpha", "seed"]
+    assert manifest.inputs == ["input_ids", "position_ids", "token_type_ids", "cu_seqlens", "keep", "alpha", "seed"]
     assert manifest.outputs == ["logits", "value_flops"]
     assert manifest.attention.attributes["estimator"] == "sampled"
     assert manifest.attention.attributes["num_heads"] == 4
-    [knob] = manifest.knobs
-    assert {name: getattr(KNOBS["alpha"], name) for name in type(knob).model_fields} == knob.model_dump()
+    assert [knob.name for knob in manifest.knobs] == ["keep", "alpha"]
+    for knob in manifest.knobs:
+        assert {name: getattr(KNOBS[knob.name], name) for name in type(knob).model_fields} == knob.model_dump()
     assert manifest.provenance.source == "bert"
     assert {"torch", "transformers", "onnxruntime"} <= set(manifest.provenance.tools)
     parity = manifest.provenance.parity
@@ -59,7 +60,7 @@ def test_manifest_of_an_mca_bundle(exported: Get) -> None:
         ("encoder-softmax", "mca", {"task": "multi_label", "pooling": "first", "max_tokens": 512}),
         ("encoder-yoso", "yoso", {"pooling": "mean", "max_tokens": 500, "position_offset": 0}),
         ("modernbert-mean", "mca", {"pooling": "mean"}),
-        ("modernbert", "softmax", {"inputs": ["input_ids", "position_ids", "cu_seqlens"], "knobs": []}),
+        ("modernbert", "softmax", {"inputs": ["input_ids", "position_ids", "cu_seqlens", "keep"], "pooling": "first"}),
     ],
 )
 def test_manifest_fields(name: str, attention: str, expected: dict[str, Any], exported: Get) -> None:

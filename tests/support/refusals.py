@@ -9,14 +9,14 @@ import pytest
 import transformers
 from checkpoints import fast_tokenizer
 
-from attenuator.errors import ExportError
+from attenuator.errors import AttenuatorError
 from attenuator.export import export
 
 
 def refuse(source: str | Path, tmp_path: Path, attention: str = "mca", **options: Any) -> str:
     """The sentence; nothing may lie in the output's parent afterwards."""
     output = tmp_path / "out" / "bundle"
-    with pytest.raises(ExportError) as caught:
+    with pytest.raises(AttenuatorError) as caught:
         export(str(source), attention=attention, output=output, **options)
     assert not output.parent.exists() or not list(output.parent.iterdir())
     sentence = str(caught.value)
