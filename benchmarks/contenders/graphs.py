@@ -15,6 +15,7 @@ from onnx import helper
 from attenuator.export.architectures import architecture_of
 from attenuator.export.encoder import Encoder, EncoderConfig
 from attenuator.export.families import OWN_ENCODER
+from attenuator.export.selection import NONE
 from attenuator.export.trace import PackedClassifier, trace
 from attenuator.ops import DOMAIN
 
@@ -78,7 +79,8 @@ def traced(model: Encoder, path: Path, attention: str = "yoso") -> onnx.ModelPro
         path: a file to write in between.
         attention: key of the operator that computes attention.
     """
-    classifier = PackedClassifier(architecture_of(OWN_ENCODER), model, attention, {})
+    # Attention is what is compared: every row goes through every layer.
+    classifier = PackedClassifier(architecture_of(OWN_ENCODER), model, attention, {}, schedule=NONE)
     ir.save(trace(classifier), path)
     return onnx.load(path)
 

@@ -49,7 +49,7 @@ class Projection:
 
     def mca(self, alpha: float) -> DeviceRunner:
         """`McaAttention` with its weight as an initializer."""
-        names = [tensor.name for tensor in BY_KEY["mca"].inputs]
+        names = [tensor.name for tensor in BY_KEY["mca"].inputs if not tensor.optional]
         query = self.data["query"]
         outputs = {"output": (query.shape, query.dtype), "value_flops": ((self.batch,), torch.float32)}
         host = {
