@@ -42,7 +42,10 @@ def runs(long: bool) -> Iterator[tuple[Case, str, dict[str, Array]]]:
     for data in DATA_TYPES:
         for case in CASES:
             if case.operator in CUDA_OPERATORS:
-                yield case, data, make_inputs(case, SHORT)
+                inputs = make_inputs(case, SHORT)
+                if case.attributes.get("window"):
+                    inputs.pop("positions", None)  # refused on CUDA; windows over row numbers launch the same kernels
+                yield case, data, inputs
         for case in map(defaults, CUDA_OPERATORS):
             for head_dim in HEAD_DIMS:
                 yield case, data, make_inputs(case, SHORT, sizes=sized(case, head_dim))
