@@ -44,9 +44,9 @@ CONFIDENCE = 0.95
 FEWEST_TEXTS = math.ceil(math.log(1 - CONFIDENCE) / math.log(AGREEMENT))
 # Of more texts, that many evenly spread: the interval is narrow enough.
 MOST_TEXTS = 2000
-SHARES = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-TOKENS_PER_BATCH = 4096
 [KNOB] = LENGTHS.knobs
+SHARES = (KNOB.low, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+TOKENS_PER_BATCH = 4096
 
 Logits = npt.NDArray[np.float32]
 
