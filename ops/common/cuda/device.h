@@ -214,6 +214,21 @@ __device__ inline float WarpMax(float x) {
   return x;
 }
 
+// x of all threads of a block of kWarps warps joined by `join`, the same in every thread and in a
+// fixed order. `shared` has room for kWarps values.
+template <int kWarps, class T, class Join>
+__device__ inline T BlockReduce(T x, T* shared, const Join& join) {
+  for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) {
+    x = join(x, __shfl_xor_sync(kFullMask, x, lanes));
+  }
+  __syncthreads();  // what was read from `shared` before
+  if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = x;
+  __syncthreads();
+  T all = shared[0];
+  for (int w = 1; w < kWarps; ++w) all = join(all, shared[w]);
+  return all;
+}
+
 // Calls body(T{}) with the C++ type of the data tensors.
 template <class Body>
 void ForType(ElementType data, const Body& body) {

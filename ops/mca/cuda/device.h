@@ -13,19 +13,10 @@ __device__ inline bool Finite(T x) {
   return x - x == 0;
 }
 
-// x of all 256 threads joined by `join`, the same in every thread and in a fixed order. `shared`
-// has room for kBlockWarps values.
+// x of all 256 threads joined by `join`; `shared` has room for kBlockWarps values.
 template <class T, class Join>
 __device__ inline T BlockReduce(T x, T* shared, const Join& join) {
-  for (int lanes = cuda::kWarp / 2; lanes > 0; lanes /= 2) {
-    x = join(x, __shfl_xor_sync(cuda::kFullMask, x, lanes));
-  }
-  __syncthreads();  // what was read from `shared` before
-  if (threadIdx.x % cuda::kWarp == 0) shared[threadIdx.x / cuda::kWarp] = x;
-  __syncthreads();
-  T all = shared[0];
-  for (int w = 1; w < kBlockWarps; ++w) all = join(all, shared[w]);
-  return all;
+  return cuda::BlockReduce<kBlockWarps>(x, shared, join);
 }
 
 template <class T>

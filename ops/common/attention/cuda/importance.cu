@@ -27,20 +27,6 @@ __device__ inline void Raise(float* maximum, float weight) {
   if (weight > 0) atomicMax(reinterpret_cast<unsigned*>(maximum), __float_as_uint(weight));
 }
 
-// x of all threads joined by `join`, the same in every thread; `shared` has room for kWarps.
-template <class Join>
-__device__ inline float JoinBlock(float x, float* shared, const Join& join) {
-  for (int lanes = cuda::kWarp / 2; lanes > 0; lanes /= 2) {
-    x = join(x, __shfl_xor_sync(cuda::kFullMask, x, lanes));
-  }
-  __syncthreads();  // what was read from `shared` before
-  if (threadIdx.x % cuda::kWarp == 0) shared[threadIdx.x / cuda::kWarp] = x;
-  __syncthreads();
-  float all = shared[0];
-  for (int w = 1; w < kWarps; ++w) all = join(all, shared[w]);
-  return all;
-}
-
 template <class T>
 __device__ inline float ScoreOf(const float* query, const T* key, int head_dim) {
   float dot = 0;
@@ -75,9 +61,10 @@ __global__ __launch_bounds__(kThreads) void RowWeights(cuda::Batch<Item> batch, 
     sum = __fmaf_rn(sum, Exp2(mine - most), Exp2(score - most));
     mine = most;
   }
-  const float largest = JoinBlock(mine, shared, [](float a, float b) { return fmaxf(a, b); });
-  const float all =
-      JoinBlock(sum * Exp2(mine - largest), shared, [](float a, float b) { return a + b; });
+  const float largest =
+      cuda::BlockReduce<kWarps>(mine, shared, [](float a, float b) { return fmaxf(a, b); });
+  const float all = cuda::BlockReduce<kWarps>(sum * Exp2(mine - largest), shared,
+                                              [](float a, float b) { return a + b; });
   const float inverse = 1.0f / all;
   for (int j = t; j < item.length; j += kThreads) {
     float weight = 0;
