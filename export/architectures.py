@@ -85,7 +85,6 @@ class Architecture:
         operators: attention operators that compute what the model was trained with.
         attributes: operator attributes from the config, by operator key.
         pooling: `first` or `mean`.
-        windowed: whether some layer attends within a window.
         max_tokens: positions the model has.
         position_offset: first position id.
         check: raises ExportError for configs that other code paths would compute.
@@ -103,7 +102,6 @@ class Architecture:
     operators: Callable[[Any], tuple[str, ...]] = lambda _: computing(BASELINE.key)
     attributes: Callable[[Any], dict[str, Any]] = lambda _: {}
     pooling: Callable[[Any], str] = lambda _: "first"
-    windowed: Callable[[Any], bool] = lambda _: False
     max_tokens: Callable[[Any], int] = lambda config: config.max_position_embeddings
     position_offset: Callable[[Any], int] = lambda _: 0
     check: Callable[[Any], None] = lambda _: None
@@ -350,7 +348,6 @@ LAYOUTS: dict[str, Architecture] = {
         head=modernbert_head,
         norm=lambda model, hidden: model.base_model.final_norm(hidden),
         pooling=lambda config: {"cls": "first", "mean": "mean"}[config.classifier_pooling],
-        windowed=lambda config: "sliding_attention" in config.layer_types,
         check=check_modernbert,
         prepare=prepare_modernbert,
     ),

@@ -33,6 +33,11 @@ LENGTHS = next(row for row in OPERATORS if any(item.name == _KEPT_LENGTHS for it
 SELECT = next(row for row in OPERATORS if any(item.name == _KEPT_LENGTHS for item in row.inputs))
 
 
+# A row matters as much as the row that weighs it most. The first token's own weights choose worse in pretrained models,
+# even where they classify by that token: its early layers look elsewhere (docs/lab/keep.md).
+IMPORTANCE = "maximum"
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Which layers select rows, and by what.
@@ -43,7 +48,7 @@ class Selection:
     """
 
     exponents: tuple[float, ...] = ()
-    importance: str = "first"
+    importance: str = IMPORTANCE
 
     @property
     def layers(self) -> int:
@@ -56,8 +61,8 @@ class Selection:
 
 
 def can_select(operator: Operator) -> bool:
-    """Whether an attention operator says how important each row is."""
-    return any(item.name == "importance" for item in operator.outputs)
+    """Whether an attention operator says how important each row is, in the way that exports ask for."""
+    return any(item.name == "importance" and IMPORTANCE in item.choices for item in operator.attributes)
 
 
 def _first(count: int) -> list[float]:
@@ -126,20 +131,15 @@ def exponents(schedule: str, num_layers: int, pooling: str) -> tuple[float, ...]
     return (*SCHEDULES[schedule].exponents(count), *[0.0] * (num_layers - count))
 
 
-def selection_of(operator: Operator, schedule: str, num_layers: int, pooling: str, *, windowed: bool) -> Selection:
+def selection_of(operator: Operator, schedule: str, num_layers: int, pooling: str) -> Selection:
     """Which layers of a model select, and by what.
-
-    Models that classify by the first token choose best by that token's own row of weights. Where rows are averaged, or
-    where windows hide most rows from the first, a row matters as much as the row that weighs it most.
 
     Args:
         operator: of attention; without an importance of rows nothing is selected.
         schedule: a key of `SCHEDULES`, or `NONE`.
         num_layers: layers of the model.
         pooling: `first` or `mean`.
-        windowed: whether some layer attends within a window.
     """
     if not can_select(operator):
         schedule = NONE
-    importance = "first" if pooling == "first" and not windowed else "maximum"
-    return Selection(exponents(schedule, num_layers, pooling), importance)
+    return Selection(exponents(schedule, num_layers, pooling))

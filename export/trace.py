@@ -86,8 +86,7 @@ class PackedClassifier(nn.Module):
 
     def choose(self, schedule: str) -> None:
         """Sets which layers select, by the name of a schedule."""
-        windowed = self.architecture.windowed(self.model.config)
-        self.selection = selection_of(self.operator, schedule, self.num_layers, self.pooling, windowed=windowed)
+        self.selection = selection_of(self.operator, schedule, self.num_layers, self.pooling)
 
     def forward(self, *tensors: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Graph inputs in the order of `inputs` to graph outputs in the order of `outputs`."""

@@ -60,7 +60,7 @@ def test_graph_computes_what_pytorch_computes_with_the_same_selection(
     session = create(folder / "model.onnx")
     powers, importance = selection(folder)
     assert sum(powers) == pytest.approx(1)
-    assert importance == ("first" if manifest.pooling == "first" and "modernbert" not in name else "maximum")
+    assert importance == "maximum"
     model = load(checkpoint(name))
     typed = "token_type_ids" in manifest.inputs
     batch = mixed(manifest)
