@@ -53,7 +53,7 @@ def mca(
     packed: Packed, hidden: Any, alpha: float, window: int, estimator: str = "sampled", threads: int = 1
 ) -> nodes.Runner:
     """`McaAttention` with its weight as an initializer."""
-    names = [tensor.name for tensor in nodes.BY_KEY["mca"].inputs]
+    names = [tensor.name for tensor in nodes.BY_KEY["mca"].inputs if not tensor.optional]
     outputs = {"output": (packed.query.shape, np.float32), "value_flops": ((1,), np.float32)}
     node = nodes.own("mca", names, list(outputs), num_heads=HEADS, estimator=estimator, window=window)
     constants = weights(hidden.shape[1])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from benchmarks import models, run_all
-from benchmarks.contenders import inputs, nodes
+from benchmarks.contenders import inputs, nodes, projection
 from benchmarks.contenders.model_sessions import Graphs, Models
 from benchmarks.measure import cases, program, record
 from benchmarks.report import plots, results_files
@@ -65,6 +65,14 @@ def test_operators_are_timed_beside_their_baselines(isa: str, tmp_path: Path) ->
     assert set(rows[16, 1]["speed_up"]) == {"softmax"}
     assert set(rows[64, 2]["speed_up"]) == ours
     assert result.get("memory", []) == []  # nothing that short
+
+
+def test_the_value_projection_is_timed_beside_a_dense_one() -> None:
+    row = projection.run(64, 0, 0.5, seconds=0.0)
+    exact, *others = row["settings"]
+    assert (exact["alpha"], exact["value_flops"]) == (0, 1)
+    assert min(setting["value_flops"] for setting in others) < 0.6
+    assert all({"projection", "whole", "whole_by_ort"} <= set(setting) for setting in row["settings"])
 
 
 def test_models_are_timed_beside_fused_attention(tmp_path: Path) -> None:
