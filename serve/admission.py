@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from attenuator.bundle import BundleKnob
@@ -14,7 +14,9 @@ BILLION = 1e9
 FLOAT_STEPS = 100  # at most, about
 
 
-def check_cost(model: Model, encoded: Sequence[Encoded], knobs: dict[str, KnobValue], max_cost: float | None) -> None:
+def check_cost(
+    model: Model, encoded: Sequence[Encoded], knobs: Mapping[str, KnobValue], max_cost: float | None
+) -> None:
     """Refuses a request whose predicted cost is too high.
 
     Args:
@@ -29,7 +31,7 @@ def check_cost(model: Model, encoded: Sequence[Encoded], knobs: dict[str, KnobVa
     if max_cost is None:
         return
 
-    def cost(setting: dict[str, KnobValue]) -> float:
+    def cost(setting: Mapping[str, KnobValue]) -> float:
         return sum(model.predict_cost(len(item.token_ids), setting) for item in encoded) / BILLION
 
     predicted = cost(knobs)
@@ -72,7 +74,10 @@ class Room:
 
 
 def room_of(
-    cost: Callable[[dict[str, KnobValue]], float], knobs: dict[str, KnobValue], rows: list[BundleKnob], max_cost: float
+    cost: Callable[[Mapping[str, KnobValue]], float],
+    knobs: Mapping[str, KnobValue],
+    rows: list[BundleKnob],
+    max_cost: float,
 ) -> Room | None:
     """The settings that fit, by the knob that saves most; others change only where that one alone does not do.
 

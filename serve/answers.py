@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from attenuator.api import Classification, KnobInfo, LabelScore, ModelInfo, Prediction
 from attenuator.runtime import Device, Model, RowResult
 from attenuator.runtime.batch import by_output
+from attenuator.serve.choosing import Chosen
 from attenuator.serve.schema import ParsedRequest
 
 
@@ -25,6 +26,7 @@ def model_info(model: Model) -> ModelInfo:
 def classification(
     model: Model,
     parsed: ParsedRequest,
+    chosen: Chosen,
     seed: int,
     results: Sequence[RowResult],
     tokens: Sequence[int],
@@ -35,6 +37,7 @@ def classification(
     Args:
         model: which ran.
         parsed: the request.
+        chosen: the knobs that it ran with.
         seed: of its random streams.
         results: one per input.
         tokens: per input.
@@ -48,9 +51,10 @@ def classification(
         revision=model.manifest.revision,
         device=str(model.device),
         predictions=tuple(_prediction(model, result, parsed) for result in results),
-        knobs=parsed.knobs,
+        knobs=dict(chosen.knobs),
         requested=parsed.requested,
-        chosen_by="caller" if parsed.requested else "default",
+        chosen_by=chosen.by,
+        expected_agreement=chosen.expected_agreement,
         seed=seed,
         tokens=tuple(tokens),
         timing_ms=dict(timing_ms),

@@ -23,6 +23,7 @@ from attenuator.serve.accesslog import CLIENT_LEFT
 from attenuator.serve.admission import check_cost
 from attenuator.serve.answers import classification, model_info, timing_headers
 from attenuator.serve.body import Bodies, client_disconnected
+from attenuator.serve.choosing import chosen_by_request
 from attenuator.serve.documentation import CLASSIFY, CLASSIFY_ANSWERS, MODELS_ANSWERS, READY_ANSWERS, page
 from attenuator.serve.engine import Engine
 from attenuator.serve.errors import JSON, MalformedBody
@@ -123,7 +124,7 @@ class Routes:
             model = self._engine.model(model_name(fields, self._engine.models))
             parsed = parse_request(fields, model)
             del fields
-            accesslog.note(model=model.manifest.name, knobs=parsed.knobs, inputs=len(parsed.items))
+            accesslog.note(model=model.manifest.name, inputs=len(parsed.items))
             return await unless_late(request, parsed, started_s, self._work(model, parsed, started_s))
 
     async def _parse(self, body: bytes) -> dict[str, Any]:
@@ -136,12 +137,14 @@ class Routes:
         encoded = await self._engine.encode(model, parsed.items, knobs=parsed.knobs, truncate=truncate)
         characters = sum(item.characters for item in parsed.items)
         parsed.items.clear()  # texts of megabytes are not kept while the request waits
-        check_cost(model, encoded, parsed.knobs, self._settings.max_cost)
+        chosen = chosen_by_request(parsed)
+        accesslog.note(knobs=dict(chosen.knobs))
+        check_cost(model, encoded, chosen.knobs, self._settings.max_cost)
         seed = parsed.options.seed if parsed.has_seed else self._settings.seed
         seed = secrets.randbelow(SEED_HIGH + 1) if seed is None else seed
         tokenized_s = time.perf_counter()
         job = await self._engine.run(
-            model, [Row(item.token_ids, item.type_ids, parsed.knobs, seed) for item in encoded]
+            model, [Row(item.token_ids, item.type_ids, chosen.knobs, seed) for item in encoded]
         )
         ended_s = time.perf_counter()
         queue_s = 0.0 if job.started_s is None else job.started_s - job.submitted_s
@@ -155,7 +158,7 @@ class Routes:
         tokens = [len(item.token_ids) for item in encoded]
         accesslog.note(tokens=sum(tokens), timing_ms=timing_ms)
         results = [result for result in job.results if result is not None]
-        answer = classification(model, parsed, seed, results, tokens, timing_ms)
+        answer = classification(model, parsed, chosen, seed, results, tokens, timing_ms)
         headers = timing_headers(timing_ms, model.device, characters, sum(tokens))
         return json_response(answer, headers=headers, exclude_none=True)
 

@@ -23,6 +23,7 @@ MAY_IMPORT = {
     "commandline": set(),
     "ops": {"errors"},
     "texts": {"errors", "api", "ops"},
+    "calibration": {"errors", "bundle"},
     "runtime": {"errors", "api", "bundle", "precision", "ops"},
     "export": {"errors", "api", "bundle", "precision", "commandline", "ops", "runtime", "texts"},
     "serve": {"errors", "api", "bundle", "precision", "commandline", "ops", "runtime"},

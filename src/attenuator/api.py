@@ -31,6 +31,7 @@ def _whole(value: Any) -> Any:
 Text = Annotated[str, Field(min_length=1, pattern=r"\S")]
 WHOLE = BeforeValidator(_whole)  # must come after the bounds, or they would be missing from the schema
 Number = int | float
+ChosenBy = Literal["caller", "goal", "brownout", "escalation", "default"]
 
 
 class Body(BaseModel):
@@ -139,9 +140,7 @@ class Classification(Answer):
     predictions: tuple[Prediction, ...] = Field(description="one per input, in the order sent")
     knobs: dict[str, Number] = Field(description="value of every knob that the model ran with")
     requested: dict[str, Number] = Field({}, description="the knobs that the caller set")
-    chosen_by: Literal["caller", "goal", "brownout", "escalation", "default"] = Field(
-        description="who chose the knobs; in this version always caller or default"
-    )
+    chosen_by: ChosenBy = Field(description="who chose the knobs; in this version always caller or default")
     expected_agreement: float | SkipJsonSchema[None] = Field(
         None, description="calibrated models only: share of inputs on which these knobs gave the exact value's label"
     )

@@ -1,0 +1,187 @@
+"""`calibration.json`: what a bundle's settings are worth, measured on texts that its training did not see.
+
+Read and checked here and nowhere else. The file carries the revision of the bundle that it was measured on; with any
+other bundle it is refused. A *setting* is one value for every knob of the bundle. Settings stand in order of falling
+predicted work; the first one is exact.
+"""
+
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from attenuator.bundle import CALIBRATION, Sha256
+from attenuator.errors import BundleError
+
+FORMAT_VERSION = 1
+MAX_BYTES = 16 * 2**20
+
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0)]
+
+
+class Record(BaseModel):
+    """Base of the file's parts: unknown fields are refused, instances do not change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Proportion(Record):
+    """How many of a number of texts have a property.
+
+    Attributes:
+        successes: texts that have it.
+        trials: texts.
+        low: lower end of a two-sided interval (Wilson 1927) at the file's `confidence`.
+        high: its upper end.
+        bound: one-sided lower bound (Wilson) at the file's `confidence`: what goals are compared with.
+    """
+
+    successes: Count
+    trials: Annotated[int, Field(ge=1)]
+    low: Annotated[float, Field(ge=0, le=1)]
+    high: Annotated[float, Field(ge=0, le=1)]
+    bound: Annotated[float, Field(ge=0, le=1)]
+
+    @property
+    def value(self) -> float:
+        """Share of the texts."""
+        return self.successes / self.trials
+
+
+class Bucket(Record):
+    """Texts of similar lengths.
+
+    Attributes:
+        low: tokens of the shortest.
+        high: tokens of the longest; the last bucket's is the bundle's `max_tokens`, the first bucket's low is 1.
+        texts: how many texts were measured.
+    """
+
+    low: Annotated[int, Field(ge=1)]
+    high: Annotated[int, Field(ge=1)]
+    texts: Annotated[int, Field(ge=1)]
+
+
+class Setting(Record):
+    """One value for every knob, and what it was worth.
+
+    Attributes:
+        knobs: value by knob name; all knobs of the bundle.
+        agreement: share of texts whose answer agrees with the exact one, one a bucket.
+        accuracy: share of texts whose answer is the label given, one a bucket; empty where no labels were given.
+    """
+
+    knobs: dict[str, Finite]
+    agreement: list[Proportion]
+    accuracy: list[Proportion] = []
+
+
+class Speed(Record):
+    """How long one text takes at one setting, by its length.
+
+    Attributes:
+        knobs: the setting.
+        seconds: of one run of one text, medians; one for each length in `Latency.tokens`.
+    """
+
+    knobs: dict[str, Finite]
+    seconds: list[Seconds]
+
+
+class Latency(Record):
+    """How long texts take on one device.
+
+    Attributes:
+        device: its name, as `attenuator.runtime` and the processor report it.
+        threads: inside one run.
+        tokens: lengths that were timed, ascending.
+        batch_share: time of a text in a full batch as a share of its time alone, one for each length, at the default.
+        speeds: one a setting.
+    """
+
+    device: str
+    threads: Annotated[int, Field(ge=1)]
+    tokens: list[Annotated[int, Field(ge=1)]]
+    batch_share: list[Seconds]
+    speeds: list[Speed]
+
+
+class Calibration(Record):
+    """`calibration.json`.
+
+    Attributes:
+        format_version: of this file.
+        revision: of the bundle that was measured.
+        confidence: of every interval and bound.
+        data: name of the file of texts, without its folder.
+        data_sha256: of its content.
+        texts: how many were measured.
+        buckets: in order of length, without gaps.
+        settings: in order of falling predicted work; the first is exact. Settings that another one beats in both
+            work and agreement are left out.
+        latency: one a device and number of threads.
+    """
+
+    format_version: int
+    revision: Sha256
+    confidence: Annotated[float, Field(gt=0.5, lt=1)]
+    data: str
+    data_sha256: Sha256
+    texts: Annotated[int, Field(ge=1)]
+    buckets: Annotated[list[Bucket], Field(min_length=1)]
+    settings: Annotated[list[Setting], Field(min_length=1)]
+    latency: list[Latency] = []
+
+    @model_validator(mode="after")
+    def fits_together(self) -> Self:
+        """Checks what one field says about another."""
+        if self.format_version != FORMAT_VERSION:
+            raise ValueError(f"format_version is {self.format_version}, must be {FORMAT_VERSION}")
+        if self.buckets[0].low != 1 or any(
+            after.low != before.high + 1 for before, after in zip(self.buckets, self.buckets[1:], strict=False)
+        ):
+            raise ValueError("buckets must begin at 1 token and follow each other without gaps")
+        for setting in self.settings:
+            if len(setting.agreement) != len(self.buckets) or len(setting.accuracy) not in (0, len(self.buckets)):
+                raise ValueError(f"a setting must have one agreement for each of {len(self.buckets)} buckets")
+        return self
+
+    def bucket(self, tokens: int) -> int:
+        """Index of the bucket that a length belongs to; of lengths beyond all, the last."""
+        return next((index for index, row in enumerate(self.buckets) if tokens <= row.high), len(self.buckets) - 1)
+
+
+def read_calibration(folder: Path, revision: str) -> Calibration | None:
+    """Reads and checks a bundle's `calibration.json`.
+
+    Args:
+        folder: the bundle.
+        revision: of the bundle.
+
+    Returns:
+        The calibration; None where the bundle has none.
+
+    Raises:
+        BundleError: the file is unreadable, too large, not as described here, or belongs to another revision.
+    """
+    path = folder / CALIBRATION
+    where = f"bundle {folder}: {CALIBRATION}"
+    if not path.exists():
+        return None
+    try:
+        if not path.is_file() or path.stat().st_size > MAX_BYTES:
+            raise BundleError(f"{where} must be a plain file of at most {MAX_BYTES} bytes")
+        calibration = Calibration.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise BundleError(f"{where} cannot be read: {error.strerror}") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise BundleError(f"{where} is damaged: {place}: {first['msg']}") from None
+    if calibration.revision != revision:
+        raise BundleError(
+            f"{where} belongs to revision {calibration.revision[:12]}, must belong to {revision[:12]}: calibrate again"
+        )
+    return calibration
