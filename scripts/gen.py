@@ -13,6 +13,8 @@ from pathlib import Path
 
 from attenuator.ops import KNOBS, attention_with
 from attenuator.ops.spec import Knob
+from attenuator.serve.holdings import HELD_BY_ENGINE, HELD_BY_SERVER
+from attenuator.serve.metrics import Metrics
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -44,9 +46,19 @@ def knob_table() -> str:
     return "\n".join(lines)
 
 
+def metric_table() -> str:
+    """The table of metrics, in Markdown."""
+    lines = ["| metric | type | labels | what it measures |", "|---|---|---|---|"]
+    for one in (*Metrics().described, *HELD_BY_ENGINE, *HELD_BY_SERVER):
+        labels = ", ".join(f"`{label}`" for label in one.labels)
+        lines.append(f"| `{one.name}` | {one.kind} | {labels} | {one.doc} |")
+    return "\n".join(lines)
+
+
 # File, then block, then what makes it.
 BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/knobs.md": {"knobs": knob_table},
+    "docs/operations.md": {"metrics": metric_table},
     "README.md": {
         "end-to-end": partial(documents.served, whole=False),
         "demo-request": documents.demo_request,

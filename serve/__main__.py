@@ -17,6 +17,8 @@ from attenuator.serve import logs
 from attenuator.serve.app import create_app
 from attenuator.serve.connections import Connections, connection_limit, raise_descriptor_limit
 from attenuator.serve.engine import Engine
+from attenuator.serve.holdings import ServerHoldings
+from attenuator.serve.keys import KeyRing
 from attenuator.serve.server import Server
 from attenuator.serve.settings import ServeSettings
 
@@ -60,10 +62,10 @@ def address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def warn_if_open(settings: ServeSettings, bound: socket.socket) -> None:
+def warn_if_open(keys: KeyRing, bound: socket.socket) -> None:
     """Warns where other machines may reach a service that requires no key."""
     host, port = bound.getsockname()[:2]
-    if settings.api_key is None and not ipaddress.ip_address(host.partition("%")[0]).is_loopback:
+    if not keys.required and not ipaddress.ip_address(host.partition("%")[0]).is_loopback:
         log.warning(
             "no API key is set: everyone who can reach %s can use the service; set ATTENUATOR_API_KEY",
             address(host, port),
@@ -79,28 +81,33 @@ async def serve(settings: ServeSettings, folders: Sequence[Path], bound: socket.
     Raises:
         AttenuatorError: a bundle cannot be served.
     """
+    keys = KeyRing(settings.api_key, settings.api_keys)
     engine = Engine(settings)
     connections = Connections(connection_limit(settings.max_connections, raise_descriptor_limit()))
-    server = Server(create_app(engine, settings), settings, connections)
+    connections.refused = engine.metrics.refused
+    engine.metrics.registry.register(ServerHoldings(connections))
+    server = Server(create_app(engine, settings, keys), settings, connections)
     running = asyncio.create_task(server.serve(sockets=[bound]))
-    warn_if_open(settings, bound)
+    warn_if_open(keys, bound)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, stop.set)
     stop_requested = asyncio.create_task(stop.wait())
     started = asyncio.create_task(engine.start(folders))
+    watched = asyncio.create_task(keys.watch())
     try:
         await asyncio.wait({stop_requested, started}, return_when=asyncio.FIRST_COMPLETED)
         if started.done():
             started.result()
             where = address(*bound.getsockname()[:2])
-            key = "no API key is required" if settings.api_key is None else "/v1 routes require the API key"
+            key = "/v1 routes require an API key" if keys.required else "no API key is required"
             start_log.info("ready on http://%s (%s), %s", where, ", ".join(engine.models), key)
             await stop_requested
         await drain(engine, server, stop)
     finally:
         stop_requested.cancel()
+        watched.cancel()
         started.cancel()
         busy = await engine.stop()
         server.should_exit = True

@@ -5,6 +5,7 @@ Whatever answers a request adds fields with `note`; they are in the line as `nam
 
 import logging
 import time
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
@@ -16,6 +17,9 @@ log = logging.getLogger("attenuator.access")
 
 CLIENT_LEFT = 499  # the status in the log of a request whose client disconnected; it is not sent
 PROTOCOL_ERROR_INTERVAL_S = 1.0
+QUIET_ROUTES = ("/health/", "/v2/health/", "/metrics")  # asked for every few seconds by machines
+
+Ended = Callable[[str, int, float, Mapping[str, Any]], None]
 
 _fields: ContextVar[dict[str, Any] | None] = ContextVar("access_fields", default=None)
 _protocol_errors = RateLimitedLog(log, logging.INFO, PROTOCOL_ERROR_INTERVAL_S)
@@ -36,8 +40,15 @@ def refused(status: int, kind: str) -> None:
 class AccessLog:
     """Wraps an application: logs one line at the end of every request."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, ended: Ended) -> None:
+        """Wraps it.
+
+        Args:
+            app: the application.
+            ended: told route, status, seconds and fields of every request.
+        """
         self._app = app
+        self._ended = ended
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -59,15 +70,17 @@ class AccessLog:
             await self._app(scope, receive, send_noting_status)
         finally:
             status = scope.get("state", {}).get("refused", status)
-            _log_request(scope, status, (time.perf_counter() - started_s) * 1e3, fields)
+            seconds = time.perf_counter() - started_s
+            route = getattr(scope.get("route"), "path", "(none)")  # the path asked for may hold a text or a key
+            self._ended(route, status, seconds, fields)
+            _log_request(scope["method"], route, status, seconds * 1e3, fields)
 
 
-def _log_request(scope: Scope, status: int, duration_ms: float, fields: dict[str, Any]) -> None:
-    route = getattr(scope.get("route"), "path", "(none)")  # the path that was asked for may hold a text or a key
-    level = logging.DEBUG if route.startswith("/health/") else logging.INFO
+def _log_request(method: str, route: str, status: int, duration_ms: float, fields: dict[str, Any]) -> None:
+    level = logging.DEBUG if route.startswith(QUIET_ROUTES) else logging.INFO
     if not log.isEnabledFor(level):
         return
-    record = {"method": scope["method"][:16], "route": route, "status": status, "duration_ms": round(duration_ms, 3)}
+    record = {"method": method[:16], "route": route, "status": status, "duration_ms": round(duration_ms, 3)}
     pairs = "".join(f" {name}={value}" for name, value in _flat(fields))
     message = f"{record['method']} {route} {status} {record['duration_ms']} ms{pairs}"
     log.log(level, "%s", message, extra={"fields": record | fields})

@@ -19,6 +19,7 @@ from attenuator.serve.accesslog import CLIENT_LEFT, AccessLog
 from attenuator.serve.documentation import CLASSIFY, description
 from attenuator.serve.engine import Engine
 from attenuator.serve.errors import JSON, dump, error_response, response_for
+from attenuator.serve.keys import KeyRing
 from attenuator.serve.requestid import RequestIds
 from attenuator.serve.routes import Routes
 from attenuator.serve.settings import ServeSettings
@@ -29,17 +30,18 @@ KINDS = {404: "not_found", 405: "method_not_allowed"}
 CORS_EXPOSED = ("X-Request-Id", "Retry-After", "Server-Timing")
 
 
-def create_app(engine: Engine, settings: ServeSettings) -> ASGIApp:
+def create_app(engine: Engine, settings: ServeSettings, keys: KeyRing) -> ASGIApp:
     """Makes the application over an engine.
 
     Args:
         engine: started or about to be.
         settings: of the service.
+        keys: its API keys.
 
     Returns:
         The ASGI application: FastAPI inside the layers that every request passes.
     """
-    routes = Routes(engine, settings)
+    routes = Routes(engine, settings, keys)
     app: ASGIApp = Guard(ClassifyDirectly(create_api(routes, engine), routes))
     if settings.cors_origins:
         app = CORSMiddleware(
@@ -49,7 +51,7 @@ def create_app(engine: Engine, settings: ServeSettings) -> ASGIApp:
             allow_headers=("Authorization", "Content-Type", "X-Request-Id"),
             expose_headers=CORS_EXPOSED,
         )
-    return RequestIds(AccessLog(app))
+    return RequestIds(AccessLog(app, engine.metrics.request_ended))
 
 
 def create_api(routes: Routes, engine: Engine) -> FastAPI:

@@ -39,15 +39,22 @@ class Connections:
     Attributes:
         limit: how many may be open.
         when_room: called when a connection closes or begins to wait for its client.
+        refused: told the error type of every answer to what is not a valid request.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._full_limit = limit
         self.when_room: Callable[[], None] = lambda: None
+        self.refused: Callable[[str], None] = lambda error_type: None
         self._open: set[Client] = set()
         self._waiting: dict[Client, None] = {}  # ordered: the longest wait first
         self._warn = RateLimitedLog(log, logging.WARNING, WARNING_INTERVAL_S)
+
+    @property
+    def open(self) -> int:
+        """How many are open."""
+        return len(self._open)
 
     def at_work(self) -> bool:
         """Whether any connection has a request that is worked on."""

@@ -15,6 +15,7 @@ STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem a
 table{border-collapse:collapse;width:100%}td,th{border:1px solid #ccc;padding:.3rem .6rem;text-align:left;
 vertical-align:top}code,pre{background:#f4f4f4;padding:.1rem .3rem}pre{padding:.8rem;overflow:auto}"""
 CLASSIFY = "/v1/classify"
+METRICS = "/metrics"
 EXAMPLE_INPUTS = ["A quiet, moving film.", "Two hours I want back."]
 
 Answers = dict[int | str, dict[str, Any]]
@@ -39,7 +40,7 @@ CLASSIFY_ANSWERS: Answers = {
     413: _error("the body is larger than the server allows"),
     415: _error("the Content-Type is not application/json in UTF-8"),
     422: _error("a field has a wrong value or is unknown; param names it, allowed says what it may be"),
-    429: _error("too many requests or tokens are waiting", Retry_After=RETRY),
+    429: _error("too many requests or tokens are waiting, or the API key was used too often", Retry_After=RETRY),
     500: _error("the model failed on this request; the service's log says why"),
     503: NOT_READY,
     504: _error("timeout_ms passed before the answer was ready; the work was cancelled"),
@@ -48,6 +49,10 @@ MODELS_ANSWERS: Answers = {
     200: {"model": ModelList, "description": "every served model"},
     401: NO_KEY,
     503: NOT_READY,
+}
+RATE_LIMITED = _error("the API key was used too often", Retry_After=RETRY)
+METRICS_ANSWERS: Answers = {
+    200: {"content": {"text/plain": {}}, "description": "every metric; docs/operations.md lists them"},
 }
 READY_ANSWERS: Answers = {
     200: {"model": Health, "description": "the service takes requests"},

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import gc
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -13,8 +13,10 @@ from typing import TypeVar
 from attenuator.errors import BundleError, InvalidRequest, NotReady, Overloaded, UnknownModel
 from attenuator.ops.knobs import KnobValue
 from attenuator.runtime import Encoded, Input, Model, Row, choose, load
-from attenuator.serve.jobs import LANES, Job, Lane, Pace, demand_of, lane_of
+from attenuator.serve.holdings import EngineHoldings
+from attenuator.serve.jobs import LANES, Entry, Job, Lane, Pace, demand_of, lane_of
 from attenuator.serve.lanes import Lanes
+from attenuator.serve.metrics import Metrics
 from attenuator.serve.scheduler import Queue
 from attenuator.serve.settings import ServeSettings
 from attenuator.serve.tokenizing import STOPPED, TokenEstimate, TokenizerThreads
@@ -34,12 +36,15 @@ class Engine:
         models: loaded models by name.
         state: `starting`, `ready`, `draining` or `stopped`.
         requests: requests in progress.
+        metrics: what is counted and held here.
     """
 
     def __init__(self, settings: ServeSettings) -> None:
         self.models: dict[str, Model] = {}
         self.state = "starting"
         self.requests = 0
+        self.metrics = Metrics()
+        self.metrics.registry.register(EngineHoldings(self))
         self._settings = settings
         self._queue = Queue(settings.max_batch_tokens)
         self._paces: dict[str, Pace] = {}
@@ -49,7 +54,7 @@ class Engine:
         self._compute = ThreadPoolExecutor(len(LANES), thread_name_prefix="compute")
         self._tokenizer = TokenizerThreads()
         wait_for_more = partial(self._tokenizer.wait_settled, settings.max_wait_ms / 1000)
-        self._lanes = Lanes(self._queue, self.models, self._paces, self._compute, wait_for_more)
+        self._lanes = Lanes(self._queue, self.models, self._paces, self._compute, wait_for_more, self.metrics)
 
     async def start(self, folders: Sequence[Path]) -> None:
         """Loads the bundles, runs each once, and opens for requests.
@@ -102,6 +107,11 @@ class Engine:
         if name not in self.models:
             raise UnknownModel(f"model '{name[:128]}' is not served, must be one of {served}")
         return self.models[name]
+
+    def waiting(self) -> Iterator[tuple[Lane, Entry]]:
+        """Rows that wait at this moment, by lane."""
+        for lane, queue in self._queue.lanes.items():
+            yield from ((lane, entry) for entry in queue.waiting())
 
     def running(self, lane: Lane) -> int:
         """Rows that run in a lane at this moment."""

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from attenuator.errors import AttenuatorError, EngineError
 from attenuator.runtime import Cancellation, Model
 from attenuator.serve.jobs import LANES, Entry, Job, Lane, Pace
+from attenuator.serve.metrics import BatchRun, Metrics
 from attenuator.serve.scheduler import Queue
 
 log = logging.getLogger(__name__)
@@ -27,6 +28,7 @@ class Lanes:
         paces: Mapping[str, Pace],
         threads: ThreadPoolExecutor,
         wait_for_more: Callable[[], Awaitable[None]],
+        metrics: Metrics,
     ) -> None:
         """Creates the lanes; `start` starts them.
 
@@ -36,12 +38,14 @@ class Lanes:
             paces: how fast each model runs; updated after every batch.
             threads: one per lane.
             wait_for_more: waits briefly for requests that could join a light batch.
+            metrics: count batches.
         """
         self._queue = queue
         self._models = models
         self._paces = paces
         self._threads = threads
         self._wait_for_more = wait_for_more
+        self._metrics = metrics
         self._wake = {lane: asyncio.Event() for lane in LANES}
         self._running: dict[Lane, tuple[list[Entry], Cancellation]] = {}
         self._jobs: set[Job] = set()
@@ -142,8 +146,20 @@ class Lanes:
             return
         finally:
             del self._running[lane]
+        seconds = time.monotonic() - started
         cost = sum(entry.job.costs[entry.index] for entry in batch)
-        self._paces[model.manifest.name].learn(cost, time.monotonic() - started)
+        self._paces[model.manifest.name].learn(cost, seconds)
+        self._metrics.batch_ended(
+            BatchRun(
+                model=model.manifest.name,
+                lane=lane,
+                settings=list({id(row.knobs): row.knobs for row in rows}.values()),
+                tokens=sum(entry.tokens for entry in batch),
+                sequences=len(batch),
+                predicted_s=sum(entry.seconds for entry in batch),
+                seconds=seconds,
+            )
+        )
         for entry, result in zip(batch, results, strict=True):
             entry.job.results[entry.index] = result
             if not entry.job.over and None not in entry.job.results:
@@ -152,6 +168,8 @@ class Lanes:
     async def _run_apart(self, lane: Lane, batch: Sequence[Entry], error: AttenuatorError) -> None:
         """Runs each request of a failed batch alone, so that only the request that caused the failure fails."""
         jobs = list(dict.fromkeys(entry.job for entry in batch if not entry.job.over))
+        if jobs and error.__cause__ is not None:
+            self._metrics.batch_failed(jobs[0].model, lane)
         if not jobs:
             log.info("a run in lane %s was cancelled: nobody waits for its results any more", lane)
         elif len(jobs) == 1:

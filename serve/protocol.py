@@ -280,6 +280,7 @@ class HttpProtocol(H11Protocol, Client):
                 output += self.conn.send(h11.EndOfMessage())
             self.transport.write(output)
             accesslog.refused(status, kind)
+            self._table.refused(kind)
         if cycle is not None and not cycle.response_complete:
             cycle.scope["state"]["refused"] = status
             cycle.disconnected = True

@@ -1,7 +1,6 @@
 """The routes: one path from a body to an answer."""
 
 import asyncio
-import hmac
 import logging
 import secrets
 import time
@@ -15,7 +14,7 @@ from pydantic import BaseModel
 from starlette.responses import HTMLResponse, Response
 
 from attenuator.api import Health, ModelList
-from attenuator.errors import DeadlineExceeded, Unauthorized, UnknownField
+from attenuator.errors import DeadlineExceeded, UnknownField
 from attenuator.ops.spec import SEED_HIGH
 from attenuator.runtime import Model, Row
 from attenuator.serve import accesslog
@@ -24,33 +23,45 @@ from attenuator.serve.admission import check_cost
 from attenuator.serve.answers import classification, model_info, timing_headers
 from attenuator.serve.body import Bodies, client_disconnected
 from attenuator.serve.choosing import chosen_by_request
-from attenuator.serve.documentation import CLASSIFY, CLASSIFY_ANSWERS, MODELS_ANSWERS, READY_ANSWERS, page
+from attenuator.serve.documentation import (
+    CLASSIFY,
+    CLASSIFY_ANSWERS,
+    METRICS,
+    METRICS_ANSWERS,
+    MODELS_ANSWERS,
+    RATE_LIMITED,
+    READY_ANSWERS,
+    page,
+)
 from attenuator.serve.engine import Engine
 from attenuator.serve.errors import JSON, MalformedBody
 from attenuator.serve.json_body import parse_json
+from attenuator.serve.keys import ApiKey, KeyRing
 from attenuator.serve.schema import ParsedRequest, model_name, parse_request
 from attenuator.serve.settings import ServeSettings
 
 log = logging.getLogger(__name__)
 
 INLINE_BYTES = 16_384  # of a body that the event loop parses itself: below 1 ms
-BEARER = HTTPBearer(auto_error=False, description="the API key with which the service was started")
+KEY = "api_key"  # where a request's scope holds its key
+BEARER = HTTPBearer(auto_error=False, description="an API key of the service")
+Credentials = Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]
 
 
 class Routes:
     """The service's routes over one engine."""
 
-    def __init__(self, engine: Engine, settings: ServeSettings) -> None:
+    def __init__(self, engine: Engine, settings: ServeSettings, keys: KeyRing) -> None:
         self._engine = engine
+        self._keys = keys
         self._settings = settings
         self._bodies = Bodies(settings)
-        self._key = settings.api_key.get_secret_value().encode() if settings.api_key else None
         self._parsing = ThreadPoolExecutor(1, thread_name_prefix="parse")
 
     def router(self) -> APIRouter:
         """Every route."""
         router = APIRouter()
-        keyed = [] if self._key is None else [Depends(self.check_key)]
+        keyed = [Depends(self.check_key)] if self._keys.required else []
 
         def add(path: str, method: str, endpoint: Callable[..., Awaitable[Response]], **extra: Any) -> None:
             router.add_api_route(path, endpoint, methods=[method], response_class=Response, **extra)
@@ -59,7 +70,7 @@ class Routes:
                 router.add_api_route(path, endpoint, methods=["HEAD"], include_in_schema=False, **extra)
 
         def answers(described: dict[int | str, Any]) -> dict[str, Any]:
-            needs_key = {401: described[401]} if keyed else {}
+            needs_key = {401: described[401], 429: described.get(429, RATE_LIMITED)} if keyed else {}
             rest = {status: row for status, row in described.items() if status != 401}
             return {"dependencies": keyed, "responses": dict(sorted((needs_key | rest).items()))}
 
@@ -69,28 +80,43 @@ class Routes:
         add("/health/live", "GET", self.live, summary="200 while the process answers", responses=live)
         ready = "200 while the service takes requests, else 503"
         add("/health/ready", "GET", self.ready, summary=ready, responses=READY_ANSWERS)
+        if self._settings.metrics != "off":
+            needs_key = [Depends(self.find_key)] if self._settings.metrics == "key" else []
+            summary = "Metrics for Prometheus, in its text format or OpenMetrics"
+            add(METRICS, "GET", self.metrics, summary=summary, dependencies=needs_key, responses=METRICS_ANSWERS)
         add("/docs", "GET", self.documentation, include_in_schema=False)
         return router
 
-    async def check_key(self, credentials: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]) -> None:
-        """Refuses requests without the key; the comparison takes the same time for every key.
+    async def find_key(self, request: Request, credentials: Credentials) -> ApiKey:
+        """The key that a request was sent with.
 
         Raises:
-            Unauthorized: no key, or another one.
+            Unauthorized: no key, or one that is not known.
         """
-        sent = credentials.credentials.strip() if credentials else ""
-        if self._key is None or not hmac.compare_digest(sent.encode(), self._key):
-            state = "wrong" if sent else "missing"
-            raise Unauthorized(f"the API key is {state}, must be sent in the header 'Authorization: Bearer KEY'")
+        key = self._keys.check(credentials.credentials.strip() if credentials else "")
+        request.scope[KEY] = key
+        accesslog.note(key=key.name)
+        return key
+
+    async def check_key(self, request: Request, credentials: Credentials) -> None:
+        """Refuses requests without a key, and those over its rate.
+
+        Raises:
+            Unauthorized: no key, or one that is not known.
+            RateLimited: the key was used more often than it may be.
+        """
+        key = await self.find_key(request, credentials)
+        key.take(time.monotonic())
 
     async def check_request_key(self, request: Request) -> None:
-        """Refuses a request without the key, where there is one.
+        """As `check_key`, where keys are required at all.
 
         Raises:
             Unauthorized: as `check_key`.
+            RateLimited: likewise.
         """
-        if self._key is not None:
-            await self.check_key(await BEARER(request))
+        if self._keys.required:
+            await self.check_key(request, await BEARER(request))
 
     async def live(self) -> Response:
         """Liveness."""
@@ -100,6 +126,11 @@ class Routes:
         """Readiness."""
         state = self._engine.state
         return json_response(Health.model_validate({"status": state}), 200 if state == "ready" else 503)
+
+    async def metrics(self, request: Request) -> Response:
+        """What the service counts and holds."""
+        content, content_type = self._engine.metrics.exposition(request.headers.get("accept", ""))
+        return Response(content, headers={"Content-Type": content_type})
 
     async def documentation(self, request: Request) -> Response:
         """The reference as one page that loads nothing from elsewhere."""
@@ -125,6 +156,8 @@ class Routes:
             parsed = parse_request(fields, model)
             del fields
             accesslog.note(model=model.manifest.name, inputs=len(parsed.items))
+            if KEY in request.scope:
+                request.scope[KEY].limit(parsed, model)
             return await unless_late(request, parsed, started_s, self._work(model, parsed, started_s))
 
     async def _parse(self, body: bytes) -> dict[str, Any]:
@@ -138,7 +171,7 @@ class Routes:
         characters = sum(item.characters for item in parsed.items)
         parsed.items.clear()  # texts of megabytes are not kept while the request waits
         chosen = chosen_by_request(parsed)
-        accesslog.note(knobs=dict(chosen.knobs))
+        accesslog.note(knobs=dict(chosen.knobs), chosen_by=chosen.by)
         check_cost(model, encoded, chosen.knobs, self._settings.max_cost)
         seed = parsed.options.seed if parsed.has_seed else self._settings.seed
         seed = secrets.randbelow(SEED_HIGH + 1) if seed is None else seed

@@ -95,6 +95,12 @@ class LaneQueue:
         self._owed_s = max(0.0, self._owed_s + OLDEST_SHARE * seconds - received)
         return batch
 
+    def waiting(self) -> Iterator[Entry]:
+        """The rows that wait, those of requests that have ended meanwhile aside."""
+        for job, entries in self._by_job.items():
+            if not job.over:
+                yield from entries
+
     def _oldest(self) -> Job | None:
         """The request that has waited longest; removes requests that have ended meanwhile."""
         while self._by_job:

@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import NoDecode
 
 from attenuator.commandline import CommandSettings
@@ -25,6 +25,8 @@ class ServeSettings(CommandSettings):
     """Port to listen on; 0 takes a free one."""
     api_key: SecretStr | None = None
     """Key that /v1 routes require as `Authorization: Bearer KEY`; safer as the variable ATTENUATOR_API_KEY."""
+    api_keys: SecretStr | None = None
+    """File of further API keys in JSON, each with a name, a rate and knob ceilings; or its content, as a variable."""
     device: Literal["cpu", "cuda", "auto"] = "cpu"
     """Where models run; auto uses the CUDA device if it works, else the CPU, and logs which and why."""
     device_id: int = Field(default=0, ge=0, le=255)
@@ -63,6 +65,8 @@ class ServeSettings(CommandSettings):
     """Longest wait for requests in progress when the service is asked to stop, in milliseconds; then they get 503."""
     cors_origins: Annotated[list[str], NoDecode] = Field(default_factory=list)
     """Origins whose web pages may call the service, separated by commas (https://a.example,https://b.example), or *."""
+    metrics: Literal["open", "key", "off"] = "open"
+    """Who may read GET /metrics: open to everyone, as scrapers expect; key requires an API key; off serves none."""
     log_format: Literal["text", "json"] = "text"
     """Form of the log lines on standard error; texts of requests are never logged."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -76,6 +80,14 @@ class ServeSettings(CommandSettings):
         if not text.isascii() or not text.isprintable() or " " in text or not text:
             raise ValueError("a key must have one or more printable ASCII characters and no spaces")
         return key
+
+    @field_validator("metrics")
+    @classmethod
+    def has_a_key(cls, metrics: str, info: ValidationInfo) -> str:
+        """Refuses metrics that require a key where there is none."""
+        if metrics == "key" and info.data.get("api_key") is None and info.data.get("api_keys") is None:
+            raise ValueError("there is no API key; set ATTENUATOR_API_KEY or --api-keys")
+        return metrics
 
     @field_validator("port", mode="before")
     @classmethod

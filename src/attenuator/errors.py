@@ -14,6 +14,7 @@
     ├── DeadlineExceeded
     ├── NotReady                    starting, draining or stopped
     ├── Overloaded                  too much is waiting; says when to come back
+    │   └── RateLimited
     ├── Unauthorized                the API key is missing or wrong
     ├── ServiceUnreachable          client side: no answer came
     └── UnexpectedAnswer            client side: the answer is not this API's
@@ -137,6 +138,10 @@ class Overloaded(AttenuatorError):
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class RateLimited(Overloaded):
+    """The API key was used more often than it may be."""
 
 
 class Unauthorized(AttenuatorError):

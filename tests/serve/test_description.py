@@ -15,6 +15,7 @@ from attenuator.api import Classification, ErrorBody, Health, ModelList
 from attenuator.ops import KNOBS
 from attenuator.serve.app import create_api
 from attenuator.serve.engine import Engine
+from attenuator.serve.keys import KeyRing
 from attenuator.serve.routes import Routes
 from attenuator.serve.settings import ServeSettings
 
@@ -66,6 +67,7 @@ def test_routes_list_their_statuses(described: dict[str, Any]) -> None:
         "/v1/models": {"200", "503"},
         "/health/live": {"200"},
         "/health/ready": {"200", "503"},
+        "/metrics": {"200"},
     }
     page = (ROOT / "docs/http.md").read_text(encoding="utf-8")
     assert [path for path in statuses if f" {path}`" not in page] == []
@@ -121,5 +123,5 @@ def test_example_of_the_page_works_on_a_server_of_several_models(service: Servic
 def test_description_is_made_once() -> None:
     settings = ServeSettings()
     engine = Engine(settings)
-    api = create_api(Routes(engine, settings), engine)
+    api = create_api(Routes(engine, settings, KeyRing(None, None)), engine)
     assert api.openapi() is api.openapi()

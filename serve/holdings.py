@@ -1,0 +1,93 @@
+"""What the service holds at the moment, read when its metrics are scraped: queues, lanes, models, connections."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from attenuator import __version__
+from attenuator.runtime import Model
+from attenuator.serve.jobs import LANES
+from attenuator.serve.knob_ranges import knob_ranges
+from attenuator.serve.metrics import PREFIX, Description
+
+if TYPE_CHECKING:
+    from attenuator.serve.connections import Connections
+    from attenuator.serve.engine import Engine
+
+STATES = ("starting", "ready", "draining", "stopped")
+
+
+def gauge(name: str, doc: str, *labels: str) -> Description:
+    """The description of a value that goes up and down."""
+    return Description(PREFIX + name, "gauge", labels, doc)
+
+
+QUEUE_TOKENS = gauge("queue_tokens", "Tokens that wait for a batch.", "model", "knobs", "lane")
+QUEUE_PREDICTED = gauge(
+    "queue_predicted_seconds", "Predicted time of the sequences that wait for a batch.", "model", "knobs", "lane"
+)
+RUNNING = gauge("running_sequences", "Sequences of the batch that runs.", "lane")
+IN_PROGRESS = gauge("requests_in_progress", "Requests whose body has arrived and whose answer is not made yet.")
+STATE = gauge("service_state", "1 for the state that the service is in, 0 for the others.", "state")
+READY = gauge("ready", "1 while GET /health/ready answers 200.")
+MODELS = gauge("models", "Always 1, for every model served.", "model", "revision", "device")
+BUILD = gauge("build_info", "Always 1; the label names the version.", "version")
+HELD_BY_ENGINE = (QUEUE_TOKENS, QUEUE_PREDICTED, RUNNING, IN_PROGRESS, STATE, READY, MODELS, BUILD)
+CONNECTIONS = gauge("connections", "Open connections.")
+CONNECTION_LIMIT = gauge("connection_limit", "Connections that may be open.")
+HELD_BY_SERVER = (CONNECTIONS, CONNECTION_LIMIT)
+
+
+def family(description: Description, values: Iterable[tuple[tuple[str, ...], float]]) -> Metric:
+    """A gauge's values by its labels' values."""
+    metric = GaugeMetricFamily(description.name, description.doc, labels=description.labels)
+    for labels, value in values:
+        metric.add_metric(labels, value)
+    return metric
+
+
+def model_labels(model: Model) -> tuple[str, ...]:
+    """The labels of a loaded model."""
+    return (model.manifest.name, model.manifest.revision[:12], str(model.device))
+
+
+class EngineHoldings(Collector):
+    """What an engine holds; to be read on its event loop."""
+
+    def __init__(self, engine: "Engine") -> None:
+        self._engine = engine
+        self._known: set[tuple[str, str, str]] = set()  # a queue that is empty again is 0, not absent
+
+    def collect(self) -> Iterator[Metric]:
+        """One family a metric."""
+        engine = self._engine
+        tokens: dict[tuple[str, str, str], float] = defaultdict(float)
+        seconds: dict[tuple[str, str, str], float] = defaultdict(float)
+        for lane, entry in engine.waiting():
+            labels = (entry.job.model, knob_ranges(entry.job.rows[entry.index].knobs), lane)
+            tokens[labels] += entry.tokens
+            seconds[labels] += entry.seconds
+        self._known |= set(tokens)
+        yield family(QUEUE_TOKENS, [(labels, tokens[labels]) for labels in sorted(self._known)])
+        yield family(QUEUE_PREDICTED, [(labels, seconds[labels]) for labels in sorted(self._known)])
+        yield family(RUNNING, [((lane,), engine.running(lane)) for lane in LANES])
+        yield family(IN_PROGRESS, [((), engine.requests)])
+        yield family(STATE, [((state,), state == engine.state) for state in STATES])
+        yield family(READY, [((), engine.state == "ready")])
+        yield family(MODELS, [(model_labels(model), 1) for model in engine.models.values()])
+        yield family(BUILD, [((__version__,), 1)])
+
+
+class ServerHoldings(Collector):
+    """The connections of a server."""
+
+    def __init__(self, connections: "Connections") -> None:
+        self._connections = connections
+
+    def collect(self) -> Iterator[Metric]:
+        """One family a metric."""
+        yield family(CONNECTIONS, [((), self._connections.open)])
+        yield family(CONNECTION_LIMIT, [((), self._connections.limit)])

@@ -1,0 +1,220 @@
+"""API keys: who may ask, how often, and up to which knob values; their file is read again when it changes.
+
+Keys are kept as their SHA-256 alone. Only their names appear in logs, metrics and errors.
+"""
+
+import asyncio
+import hmac
+import logging
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import SecretStr
+
+from attenuator.errors import AttenuatorError, KnobOutOfRange, RateLimited, Unauthorized
+from attenuator.ops import KNOBS
+from attenuator.ops.knobs import KnobValue, check_knob
+from attenuator.runtime import Model
+from attenuator.serve.keyfile import KeyEntry, digest_of, parse_keys
+from attenuator.serve.schema import ParsedRequest
+
+log = logging.getLogger(__name__)
+CHECK_INTERVAL_S = 1.0
+MAX_FILE_BYTES = 2**20
+SINGLE_KEY = "default"  # the name of the key in the setting `api_key`
+ABSENT: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class ApiKey:
+    """A key that may be used.
+
+    Attributes:
+        name: what logs and metrics call it.
+        digest: SHA-256 of the key.
+        requests_per_s: how often it may be used in the long run; None without a limit.
+        burst: requests it may make at once after a pause.
+        ceilings: the most accurate value that its requests may have, by knob.
+        spare: requests that it may make at once.
+        counted_s: clock at which `spare` was counted.
+    """
+
+    name: str
+    digest: bytes
+    requests_per_s: float | None = None
+    burst: int = 1
+    ceilings: Mapping[str, KnobValue] = field(default_factory=dict)
+    spare: float = 0.0
+    counted_s: float = 0.0
+
+    @classmethod
+    def of(cls, entry: KeyEntry, before: "ApiKey | None") -> "ApiKey":
+        """A key of a file.
+
+        Args:
+            entry: of the file.
+            before: the key of this name when the file was last read; with the same limit, its count goes on.
+        """
+        burst = entry.burst or max(1, math.ceil(entry.requests_per_s or 1))
+        ceilings = {name: check_knob(KNOBS[name], value) for name, value in entry.ceilings.items()}
+        key = cls(entry.name, entry.digest, entry.requests_per_s, burst, ceilings, burst, time.monotonic())
+        if before is not None and (before.requests_per_s, before.burst) == (key.requests_per_s, key.burst):
+            key.spare, key.counted_s = before.spare, before.counted_s
+        return key
+
+    def take(self, now_s: float) -> None:
+        """Counts a request, by a token bucket.
+
+        Args:
+            now_s: a clock that never goes back.
+
+        Raises:
+            RateLimited: too many requests; says when the next one is taken.
+        """
+        if self.requests_per_s is None:
+            return
+        self.spare = min(self.burst, self.spare + (now_s - self.counted_s) * self.requests_per_s)
+        self.counted_s = now_s
+        if self.spare < 1:
+            wait_s = (1 - self.spare) / self.requests_per_s
+            raise RateLimited(
+                f"the API key '{self.name}' may make {self.requests_per_s:g} requests per second; try again in "
+                f"{math.ceil(wait_s)} s",
+                retry_after_s=wait_s,
+            )
+        self.spare -= 1
+
+    def limit(self, parsed: ParsedRequest, model: Model) -> None:
+        """Keeps a request within the key's ceilings: defaults above them are lowered to them.
+
+        Args:
+            parsed: the request; its `knobs` may change.
+            model: which it asks.
+
+        Raises:
+            KnobOutOfRange: the caller set a knob above its ceiling.
+        """
+        for name, ceiling in self.ceilings.items():
+            row = model.knobs.rows.get(name)
+            if row is None or not is_above(name, parsed.knobs[name], ceiling):
+                continue
+            if name in parsed.requested:
+                allowed = allowed_by(name, ceiling)
+                raise KnobOutOfRange(
+                    f"{name} is {parsed.knobs[name]:g}, must be {allowed} for the API key '{self.name}'",
+                    param=name,
+                    allowed=allowed,
+                )
+            parsed.knobs[name] = check_knob(row, min(max(ceiling, row.low), row.high))
+
+
+def is_above(name: str, value: KnobValue, ceiling: KnobValue) -> bool:
+    """Whether a knob's value is more accurate than a ceiling; its exact value is more accurate than any other."""
+    knob = KNOBS[name]
+    if knob.exact in (value, ceiling):
+        return value == knob.exact != ceiling
+    return value > ceiling if knob.accuracy == "rises" else value < ceiling
+
+
+def allowed_by(name: str, ceiling: KnobValue) -> str:
+    """The values of a knob that a ceiling allows, in words."""
+    knob = KNOBS[name]
+    within = f"at most {ceiling:g}" if knob.accuracy == "rises" else f"at least {ceiling:g}"
+    exact_is_within = knob.exact < ceiling if knob.accuracy == "rises" else knob.exact > ceiling
+    return f"{within} and not {knob.exact:g}, its exact value," if exact_is_within else within
+
+
+class KeyRing:
+    """The keys of a service.
+
+    Attributes:
+        required: whether requests must have one.
+    """
+
+    def __init__(self, api_key: SecretStr | None, api_keys: SecretStr | None) -> None:
+        """Reads the keys.
+
+        Args:
+            api_key: a key without limits.
+            api_keys: path of a file of keys, or its content.
+
+        Raises:
+            AttenuatorError: the file cannot be read, or is not a list of keys.
+        """
+        source = "" if api_keys is None else api_keys.get_secret_value()
+        self.required = api_key is not None or api_keys is not None
+        self._single = [] if api_key is None else [ApiKey(SINGLE_KEY, digest_of(api_key.get_secret_value()))]
+        self._keys = self._single
+        inline = source.lstrip().startswith("[")
+        self._file = Path(source) if api_keys is not None and not inline else None
+        self._version = ABSENT
+        if inline:
+            self._take_over(parse_keys(source, "the setting api_keys"))
+        elif self._file is not None:
+            self._version = version_of(self._file)
+            self._take_over(read_keys(self._file))
+
+    def check(self, sent: str) -> ApiKey:
+        """The key that a request was sent with; the comparison takes the same time for every key.
+
+        Raises:
+            Unauthorized: it is none of the keys.
+        """
+        digest, match = digest_of(sent), None
+        for key in self._keys:
+            if hmac.compare_digest(digest, key.digest):
+                match = key
+        if match is None:
+            state = "wrong" if sent else "missing"
+            raise Unauthorized(f"the API key is {state}, must be sent in the header 'Authorization: Bearer KEY'")
+        return match
+
+    async def watch(self) -> None:
+        """Reads the file again whenever it has changed, until cancelled; while it is broken, the keys stay."""
+        while self._file is not None:
+            await asyncio.sleep(CHECK_INTERVAL_S)
+            version = version_of(self._file)
+            if version == self._version:
+                continue
+            self._version = version
+            try:
+                self._take_over(await asyncio.to_thread(read_keys, self._file))
+            except AttenuatorError as error:
+                log.error("the API keys stay as they were: %s", error)
+            else:
+                log.info("read the API keys again: %s", ", ".join(key.name for key in self._keys))
+
+    def _take_over(self, entries: list[KeyEntry]) -> None:
+        if self._single and any(entry.name == SINGLE_KEY for entry in entries):
+            raise AttenuatorError(f"the API keys have the name '{SINGLE_KEY}', which is that of the setting api_key")
+        before = {key.name: key for key in self._keys}
+        self._keys = [*self._single, *(ApiKey.of(entry, before.get(entry.name)) for entry in entries)]
+
+
+def version_of(file: Path) -> tuple[int, ...]:
+    """What changes when a file is written or replaced; the same for every file that cannot be found."""
+    try:
+        status = file.stat()
+    except OSError:
+        return ABSENT
+    return (status.st_mtime_ns, status.st_size, status.st_ino)
+
+
+def read_keys(file: Path) -> list[KeyEntry]:
+    """Reads a file of keys.
+
+    Raises:
+        AttenuatorError: it cannot be read, or is not a list of keys.
+    """
+    where = f"the file of API keys {file}"
+    try:
+        with file.open("rb") as opened:
+            content = opened.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise AttenuatorError(f"{where} cannot be read: {error.strerror or error}") from None
+    if len(content) > MAX_FILE_BYTES:
+        raise AttenuatorError(f"{where} has more than {MAX_FILE_BYTES} bytes")
+    return parse_keys(content.decode("utf-8", "replace"), where)

@@ -1,0 +1,227 @@
+"""What the service counts for Prometheus, with base units and few label values: never a text or a caller's own word.
+
+Requests are counted from the fields of their line in the access log, batches by the lanes; what the service holds at
+the moment is read when the metrics are scraped (`holdings.py`).
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client.exposition import choose_encoder
+
+from attenuator.ops.knobs import KnobValue
+from attenuator.serve.jobs import Lane
+from attenuator.serve.knob_ranges import knob_ranges
+
+PREFIX = "attenuator_"
+SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+TOKENS = (16, 64, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
+SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+RATIOS = (0.25, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2, 4, 8)
+CANCELLED = {499: "client_left", 504: "deadline"}
+MIXED = "mixed"
+
+
+class Description(NamedTuple):
+    """A metric as `docs/operations.md` lists it.
+
+    Attributes:
+        name: as it is scraped, without the suffixes of a histogram's series.
+        kind: its type.
+        labels: names of its labels.
+        doc: what it measures.
+    """
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    labels: tuple[str, ...]
+    doc: str
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRun:
+    """A batch that ran.
+
+    Attributes:
+        model: name of its model.
+        lane: where it ran.
+        settings: the knobs of its requests.
+        tokens: of all its sequences.
+        sequences: how many.
+        predicted_s: seconds it was predicted to take.
+        seconds: what it took.
+    """
+
+    model: str
+    lane: Lane
+    settings: list[Mapping[str, KnobValue]]
+    tokens: int
+    sequences: int
+    predicted_s: float
+    seconds: float
+
+
+class Metrics:
+    """The metrics of one service, in a registry of their own.
+
+    Attributes:
+        registry: all collectors.
+        described: the metrics that are counted here.
+    """
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry(auto_describe=False)
+        self.described: list[Description] = []
+        ProcessCollector(registry=self.registry)
+        self._count_http = self._http_counts()
+        self._count_answer = self._answer_counts()
+        self._count_batch = self._batch_counts()
+        self._refusals = self._counter(
+            "refusals", "Error answers by kind, also those to what is not valid HTTP.", "error_type"
+        )
+        self._keyed = self._counter("key_requests", "Requests by the name of their API key.", "key", "status")
+        self._cancelled = self._counter(
+            "cancelled_requests", "Requests whose work was cancelled: client_left or deadline.", "model", "reason"
+        )
+        self._failures = self._counter("batch_failures", "Batches on which ONNX Runtime failed.", "model", "lane")
+        self._restarts = self._counter("lane_restarts", "Times that a lane had died and was started again.", "lane")
+        self._sessions = self._counter(
+            "session_restarts", "Times that a model's session was made again after a failure.", "model"
+        )
+
+    def request_ended(self, route: str, status: int, seconds: float, fields: Mapping[str, Any]) -> None:
+        """Counts a request.
+
+        Args:
+            route: the route's pattern, not the path that was asked for.
+            status: of its answer.
+            seconds: from its header to its answer's end.
+            fields: of its line in the access log.
+        """
+        self._count_http(route, status)(seconds)
+        if "error_type" in fields:
+            self.refused(fields["error_type"])
+        if "key" in fields:
+            self._keyed.labels(fields["key"], status).inc()
+        if status in CANCELLED:
+            self._cancelled.labels(fields.get("model", ""), CANCELLED[status]).inc()
+        if status == 200 and "timing_ms" in fields:
+            count = self._count_answer(fields["model"], knob_ranges(fields["knobs"]), fields["chosen_by"])
+            count(fields["inputs"], fields["tokens"], fields["timing_ms"])
+
+    def refused(self, error_type: str) -> None:
+        """Counts an error answer."""
+        self._refusals.labels(error_type).inc()
+
+    def batch_ended(self, run: BatchRun) -> None:
+        """Counts a batch that ran; its knobs are `mixed` where its requests have different ranges."""
+        ranges = {knob_ranges(knobs) for knobs in run.settings}
+        self._count_batch(run.model, ranges.pop() if len(ranges) == 1 else MIXED, run.lane)(run)
+
+    def batch_failed(self, model: str, lane: Lane) -> None:
+        """Counts a batch on which ONNX Runtime failed."""
+        self._failures.labels(model, lane).inc()
+
+    def lane_restarted(self, lane: Lane) -> None:
+        """Counts a lane that was started again."""
+        self._restarts.labels(lane).inc()
+
+    def session_restarted(self, model: str) -> None:
+        """Counts a session that was made again."""
+        self._sessions.labels(model).inc()
+
+    def exposition(self, accept: str) -> tuple[bytes, str]:
+        """The metrics as they are scraped.
+
+        Args:
+            accept: the request's `Accept` header.
+
+        Returns:
+            Body and Content-Type: Prometheus' text format, or OpenMetrics where it is accepted.
+        """
+        encode, content_type = choose_encoder(accept)
+        return encode(self.registry), content_type
+
+    def _http_counts(self) -> Callable[[str, int], Callable[[float], None]]:
+        total = self._counter(
+            "http_requests", "Requests by route and status; 499 where the client left.", "route", "status"
+        )
+        seconds = self._histogram("http_request_seconds", "Time from header to answer.", SECONDS, "route")
+
+        @functools.cache  # finding a series by its labels takes longer than counting
+        def of_series(route: str, status: int) -> Callable[[float], None]:
+            one, took = total.labels(route, status), seconds.labels(route)
+
+            def count(request_s: float) -> None:
+                one.inc()
+                took.observe(request_s)
+
+            return count
+
+        return of_series
+
+    def _answer_counts(self) -> Callable[[str, str, str], Callable[[int, int, Mapping[str, float]], None]]:
+        labels = ("model", "knobs")
+        total = self._counter("requests", "Requests answered, by who chose their knobs.", *labels, "chosen_by")
+        inputs = self._counter("sequences", "Inputs of the requests answered.", *labels)
+        tokens = self._counter("tokens", "Tokens of the requests answered.", *labels)
+        docs = {
+            "tokenize": "Time of an answered request from header to tokens.",
+            "queue": "Time that an answered request waited for its first batch.",
+            "compute": "Time of an answered request from its first batch to its last result.",
+        }
+        phases = {name: self._histogram(f"{name}_seconds", doc, SECONDS, *labels) for name, doc in docs.items()}
+
+        @functools.cache
+        def of_series(model: str, knobs: str, chosen_by: str) -> Callable[[int, int, Mapping[str, float]], None]:
+            one = total.labels(model, knobs, chosen_by)
+            all_inputs, all_tokens = inputs.labels(model, knobs), tokens.labels(model, knobs)
+            took = [(name, phase.labels(model, knobs)) for name, phase in phases.items()]
+
+            def count(request_inputs: int, request_tokens: int, timing_ms: Mapping[str, float]) -> None:
+                one.inc()
+                all_inputs.inc(request_inputs)
+                all_tokens.inc(request_tokens)
+                for name, phase in took:
+                    phase.observe(timing_ms[name] / 1e3)
+
+            return count
+
+        return of_series
+
+    def _batch_counts(self) -> Callable[[str, str, Lane], Callable[[BatchRun], None]]:
+        labels = ("model", "knobs", "lane")
+        tokens = self._histogram("batch_tokens", "Tokens of a batch.", TOKENS, *labels)
+        sequences = self._histogram("batch_sequences", "Sequences of a batch.", SEQUENCES, *labels)
+        seconds = self._histogram("batch_seconds", "Time that a batch took.", SECONDS, *labels)
+        ratio = self._histogram(
+            "batch_prediction_ratio", "Time that a batch took, divided by its predicted time.", RATIOS, *labels
+        )
+        predicted = self._counter("batch_predicted_seconds", "Predicted time of the batches that ran.", *labels)
+
+        @functools.cache
+        def of_series(model: str, knobs: str, lane: Lane) -> Callable[[BatchRun], None]:
+            own = (model, knobs, lane)
+            all_predicted = predicted.labels(*own)
+            observed = [one.labels(*own) for one in (tokens, sequences, seconds, ratio)]
+
+            def count(run: BatchRun) -> None:
+                all_predicted.inc(run.predicted_s)
+                values = (run.tokens, run.sequences, run.seconds, run.seconds / run.predicted_s)
+                for one, value in zip(observed, values, strict=True):
+                    one.observe(value)
+
+            return count
+
+        return of_series
+
+    def _counter(self, name: str, doc: str, *labels: str) -> Counter:
+        self.described.append(Description(f"{PREFIX}{name}_total", "counter", labels, doc))
+        return Counter(f"{PREFIX}{name}", doc, labels, registry=self.registry)
+
+    def _histogram(self, name: str, doc: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+        self.described.append(Description(PREFIX + name, "histogram", labels, doc))
+        return Histogram(PREFIX + name, doc, labels, buckets=buckets, registry=self.registry)

@@ -1,0 +1,181 @@
+"""Several API keys: who may ask, how often, up to which knob values; a file that changes under the service."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from service import GOOD, Service
+
+from attenuator.errors import AttenuatorError, KnobOutOfRange, RateLimited
+from attenuator.runtime import Model
+from attenuator.serve.keyfile import digest_of, parse_keys
+from attenuator.serve.keys import ApiKey
+from attenuator.serve.schema import parse_request
+
+PLAIN, HASHED, SLOW = "plain-key-3141", "hashed-key-2718", "slow-key-1414"
+KEYS: list[dict[str, Any]] = [
+    {"name": "plain", "key": PLAIN, "ceilings": {"num_hashes": 16, "alpha": 0.3}},
+    {"name": "hashed", "sha256": hashlib.sha256(HASHED.encode()).hexdigest()},
+    {"name": "slow", "key": SLOW, "requests_per_s": 0.001, "burst": 2},
+]
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "keys.json"
+    path.write_text(json.dumps(KEYS))
+    return path
+
+
+def test_keys_of_a_file_and_the_single_one_are_taken(start: Callable[..., Service], file: Path) -> None:
+    one = start("--api-keys", str(file), "--api-key", "the-single-one")
+    for key, status in {PLAIN: 200, HASHED: 200, "the-single-one": 200, KEYS[1]["sha256"]: 401, "": 401}.items():
+        assert one.client.post("/v1/classify", json=GOOD, headers=bearer(key)).status_code == status
+    assert one.client.get("/v1/models").status_code == 401
+    log = one.wait_for_log("/v1/classify 200", "key=default")
+    assert "key=plain" in log
+    assert "key=hashed" in log
+    metrics = one.client.get("/metrics").text
+    assert 'attenuator_key_requests_total{key="plain",status="200"} 1.0' in metrics
+    for secret in (PLAIN, HASHED, "the-single-one"):
+        assert secret not in log + metrics
+
+
+def test_a_key_over_its_rate_gets_429_and_others_do_not(start: Callable[..., Service], file: Path) -> None:
+    one = start("--api-keys", str(file))
+    answers = [one.client.post("/v1/classify", json=GOOD, headers=bearer(SLOW)) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [200, 200, 429]
+    assert answers[2].json()["error_type"] == "rate_limited"
+    assert "'slow' may make 0.001 requests per second" in answers[2].json()["error"]
+    assert 990 <= int(answers[2].headers["Retry-After"]) <= 1000
+    assert one.client.get("/v1/models", headers=bearer(SLOW)).status_code == 429
+    assert one.client.post("/v1/classify", json=GOOD, headers=bearer(HASHED)).status_code == 200
+
+
+def test_a_ceiling_refuses_what_is_set_and_lowers_what_is_not(start: Callable[..., Service], file: Path) -> None:
+    one = start("--api-keys", str(file))
+
+    def ask(key: str, **fields: Any) -> Any:
+        body = {"model": "yoso", "inputs": "good film", **fields}
+        return one.client.post("/v1/classify", json=body, headers=bearer(key))
+
+    for value in (17, 0):
+        refused = ask(PLAIN, num_hashes=value)
+        assert refused.status_code == 422
+        assert refused.json()["param"] == "num_hashes"
+        assert refused.json()["error"] == (
+            f"num_hashes is {value}, must be at most 16 and not 0, its exact value, for the API key 'plain'"
+        )
+    lowered = ask(PLAIN).json()
+    assert (lowered["knobs"], lowered["chosen_by"], lowered["requested"]) == ({"num_hashes": 16}, "default", {})
+    assert ask(PLAIN, num_hashes=8).json()["knobs"] == {"num_hashes": 8}
+    assert ask(HASHED, num_hashes=0).status_code == 200
+
+
+def test_a_ceiling_of_a_knob_that_falls_is_its_lowest_value(models: dict[str, Model]) -> None:
+    key = ApiKey("k", b"", ceilings={"alpha": 0.3})
+    for alpha, allowed in ((0.0, False), (0.29, False), (0.3, True), (1.0, True)):
+        parsed = parse_request({"inputs": "good", "alpha": alpha}, models["mca"])
+        if allowed:
+            key.limit(parsed, models["mca"])
+            assert parsed.knobs["alpha"] == alpha
+        else:
+            with pytest.raises(KnobOutOfRange, match=r"must be at least 0\.3 for the API key 'k'"):
+                key.limit(parsed, models["mca"])
+    parsed = parse_request({"inputs": "good"}, models["mca"])
+    key.limit(parsed, models["mca"])
+    assert parsed.knobs["alpha"] == 0.3
+    exact = ApiKey("all", b"", ceilings={"alpha": 0.0})
+    exact.limit(parse_request({"inputs": "good", "alpha": 0.0}, models["mca"]), models["mca"])
+
+
+def test_a_changed_file_is_read_and_a_broken_one_is_not(start: Callable[..., Service], file: Path) -> None:
+    one = start("--api-keys", str(file))
+
+    def status(key: str) -> int:
+        return one.client.get("/v1/models", headers=bearer(key)).status_code
+
+    file.write_text(json.dumps([*KEYS[1:], {"name": "new", "key": "new-key"}]))
+    one.wait_for_log("read the API keys again: hashed, slow, new")
+    assert (status(PLAIN), status("new-key")) == (401, 200)
+    file.write_text('[{"name": "new", "key": "half-a-secr')
+    one.wait_for_log("the API keys stay as they were", "keys.json")
+    assert status("new-key") == 200
+    file.unlink()
+    log = one.wait_for_log("the API keys stay as they were", "cannot be read")
+    assert status("new-key") == 200
+    assert log.count("stay as they were") == 2
+    assert "half-a-secr" not in log
+
+
+def test_keys_in_the_environment(start: Callable[..., Service], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTENUATOR_API_KEYS", json.dumps(KEYS))
+    one = start()
+    assert one.client.get("/v1/models", headers=bearer(HASHED)).status_code == 200
+    assert one.client.get("/v1/models").status_code == 401
+
+
+def test_rate_is_kept_and_goes_on_where_the_file_is_read_again() -> None:
+    [entry] = parse_keys('[{"name": "k", "key": "x", "requests_per_s": 10}]', "here")
+    key = ApiKey.of(entry, None)
+    start_s = key.counted_s
+    for _ in range(10):
+        key.take(start_s)
+    with pytest.raises(RateLimited) as refused:
+        key.take(start_s)
+    assert refused.value.retry_after_s == pytest.approx(0.1)
+    for index in range(20):
+        key.take(start_s + 0.101 * (index + 1))
+    with pytest.raises(RateLimited):
+        key.take(start_s + 0.101 * 20)
+    for _ in range(10):
+        key.take(start_s + 100)
+    with pytest.raises(RateLimited):
+        key.take(start_s + 100)
+    assert ApiKey.of(entry, key).spare == key.spare
+    [faster] = parse_keys('[{"name": "k", "key": "x", "requests_per_s": 20}]', "here")
+    assert ApiKey.of(faster, key).spare == 20
+
+
+WRONG = {
+    "no JSON": ("{", "invalid JSON"),
+    "no list": ('{"name": "a"}', "valid array"),
+    "empty": ("[]", "must have at least one"),
+    "no key": ('[{"name": "a"}]', "[0]: must have one of key and sha256"),
+    "both": (json.dumps([{"name": "a", "key": "s3cret", "sha256": "0" * 64}]), "must have one of key and sha256"),
+    "a hash that is none": ('[{"name": "a", "sha256": "s3cret"}]', "[0].sha256"),
+    "a name with spaces": ('[{"name": "a b", "key": "s3cret"}]', "[0].name"),
+    "unknown field": ('[{"name": "a", "key": "s3cret", "rate": 1}]', "[0].rate"),
+    "burst alone": ('[{"name": "a", "key": "s3cret", "burst": 1}]', "requires requests_per_s"),
+    "no rate": ('[{"name": "a", "key": "s3cret", "requests_per_s": 0}]', "[0].requests_per_s"),
+    "no knob": ('[{"name": "a", "key": "s3cret", "ceilings": {"colour": 1}}]', "must be a knob: "),
+    "no value of the knob": ('[{"name": "a", "key": "s3cret", "ceilings": {"alpha": 2}}]', "alpha is 2, must be"),
+    "same name": ('[{"name": "a", "key": "s3cret"}, {"name": "a", "key": "t"}]', "two keys of the same name"),
+    "same key": ('[{"name": "a", "key": "s3cret"}, {"name": "b", "key": "s3cret"}]', "two keys of the same key"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG.values(), ids=WRONG)
+def test_what_is_wrong_with_a_file_is_said_without_its_keys(case: tuple[str, str]) -> None:
+    content, sentence = case
+    with pytest.raises(AttenuatorError) as caught:
+        parse_keys(content, "the file of API keys k.json")
+    assert str(caught.value).startswith("the file of API keys k.json")
+    assert sentence in str(caught.value).replace("Invalid", "invalid")
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there_stops_the_start(start: Callable[..., Service], tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="cannot be read: No such file"):
+        start("--api-keys", str(tmp_path / "none.json"))
+
+
+def test_digest_takes_any_text() -> None:
+    assert len({digest_of(text) for text in ("", "a", "é", "\ud800")}) == 4
