@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
 from prometheus_client.exposition import choose_encoder
 
 from attenuator.ops.knobs import KnobValue
@@ -73,6 +73,7 @@ class Metrics:
     """
 
     def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call] # a series that doubles every counter, and that hardly anyone reads
         self.registry = CollectorRegistry(auto_describe=False)
         self.described: list[Description] = []
         ProcessCollector(registry=self.registry)
