@@ -29,7 +29,7 @@ READ = re.compile(r'(?:environ(?:\.get\(|\[)|getenv\()"(ATTENUATOR_\w+)"|REQUIRE
     ("name", "hint"),
     [
         ("ATTENUATOR_APIKEY", "did you mean ATTENUATOR_API_KEY"),
-        ("ATTENUATOR_API_KEYS", "did you mean ATTENUATOR_API_KEY"),
+        ("ATTENUATOR_API_KEYY", "did you mean ATTENUATOR_API_KEY"),
         ("attenuator_api_kay", "did you mean ATTENUATOR_API_KEY"),
         ("ATTENUATOR_QQQQQQQQQ", "no setting has that name"),
         ("ATTENUATOR_", "no setting has that name"),

@@ -185,7 +185,7 @@ ROUTE_CASES = {
     "peer route predict": ("POST", "/predict", 404, "not_found"),
     "peer route classify": ("POST", "/classify", 404, "not_found"),
     "peer route infer": ("POST", "/v2/models/yoso/infer", 404, "not_found"),
-    "metrics": ("GET", "/metrics", 404, "not_found"),
+    "admin route": ("PUT", "/v1/models/yoso", 404, "not_found"),
     "trailing slash": ("POST", "/v1/classify/", 404, "not_found"),
     "wrong method get": ("GET", "/v1/classify", 405, "method_not_allowed"),
     "wrong method put": ("PUT", "/v1/classify", 405, "method_not_allowed"),
