@@ -1,5 +1,6 @@
 """What a bundle's settings are worth: measured by `attenuator calibrate`, read by the service to serve goals."""
 
-from attenuator.calibration.schema import Calibration, read_calibration
+from attenuator.calibration.goals import cheapest
+from attenuator.calibration.schema import Calibration, Setting, read_calibration
 
-__all__ = ["Calibration", "read_calibration"]
+__all__ = ["Calibration", "Setting", "cheapest", "read_calibration"]

@@ -1,8 +1,8 @@
 """`calibration.json`: what a bundle's settings are worth, measured on texts that its training did not see.
 
 Read and checked here and nowhere else. The file carries the revision of the bundle that it was measured on; with any
-other bundle it is refused. A *setting* is one value for every knob of the bundle. Settings stand in order of falling
-predicted work; the first one is exact.
+other bundle it is refused. A *setting* is one value for every knob of the bundle; the first one is exact. Which setting is
+cheaper depends on the length of the text, so each bucket of lengths has an order of its own, its frontier.
 """
 
 from pathlib import Path
@@ -35,7 +35,8 @@ class Proportion(Record):
         trials: texts.
         low: lower end of a two-sided interval (Wilson 1927) at the file's `confidence`.
         high: its upper end.
-        bound: one-sided lower bound (Wilson) at the file's `confidence`: what goals are compared with.
+        bound: one-sided lower bound (Clopper and Pearson 1934) at the file's `confidence`: what goals are compared with.
+            It is exact; near 1, where goals lie, Wilson's covers less than it says.
     """
 
     successes: Count
@@ -57,11 +58,15 @@ class Bucket(Record):
         low: tokens of the shortest.
         high: tokens of the longest; the last bucket's is the bundle's `max_tokens`, the first bucket's low is 1.
         texts: how many texts were measured.
+        frontier: places in `Calibration.settings`, in order of falling predicted time at these lengths; the first is 0,
+            the exact setting. Settings that another one beats in both time and agreement are left out. Without any, all
+            settings are in the order of the file.
     """
 
     low: Annotated[int, Field(ge=1)]
     high: Annotated[int, Field(ge=1)]
     texts: Annotated[int, Field(ge=1)]
+    frontier: list[Count] = []
 
 
 class Setting(Record):
@@ -71,11 +76,14 @@ class Setting(Record):
         knobs: value by knob name; all knobs of the bundle.
         agreement: share of texts whose answer agrees with the exact one, one a bucket.
         accuracy: share of texts whose answer is the label given, one a bucket; empty where no labels were given.
+        time: predicted time as a share of the exact setting's, one a bucket, at the median length of its texts; empty
+            where nothing was predicted.
     """
 
     knobs: dict[str, Finite]
     agreement: list[Proportion]
     accuracy: list[Proportion] = []
+    time: list[Seconds] = []
 
 
 class Speed(Record):
@@ -119,8 +127,7 @@ class Calibration(Record):
         data_sha256: of its content.
         texts: how many were measured.
         buckets: in order of length, without gaps.
-        settings: in order of falling predicted work; the first is exact. Settings that another one beats in both
-            work and agreement are left out.
+        settings: the exact one, then every other that is on the frontier of a bucket.
         latency: one a device and number of threads.
     """
 
@@ -144,9 +151,21 @@ class Calibration(Record):
         ):
             raise ValueError("buckets must begin at 1 token and follow each other without gaps")
         for setting in self.settings:
-            if len(setting.agreement) != len(self.buckets) or len(setting.accuracy) not in (0, len(self.buckets)):
+            if len(setting.agreement) != len(self.buckets) or any(
+                len(row) not in (0, len(self.buckets)) for row in (setting.accuracy, setting.time)
+            ):
                 raise ValueError(f"a setting must have one agreement for each of {len(self.buckets)} buckets")
+            if setting.knobs.keys() != self.settings[0].knobs.keys():
+                raise ValueError("settings must all have the same knobs")
+        for row in self.buckets:
+            if row.frontier and (row.frontier[0] != 0 or max(row.frontier) >= len(self.settings)):
+                raise ValueError("a frontier must begin with 0, the exact setting, and name settings of the file")
         return self
+
+    def frontier(self, bucket: int) -> list[Setting]:
+        """A bucket's settings, from the exact one to the cheapest."""
+        places = self.buckets[bucket].frontier
+        return [self.settings[place] for place in places] if places else self.settings
 
     def bucket(self, tokens: int) -> int:
         """Index of the bucket that a length belongs to; of lengths beyond all, the last."""
