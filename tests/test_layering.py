@@ -28,7 +28,18 @@ MAY_IMPORT = {
     "export": {"errors", "api", "bundle", "precision", "commandline", "ops", "runtime", "texts"},
     "serve": {"errors", "api", "bundle", "precision", "commandline", "ops", "runtime"},
     "clients": {"errors", "api", "bundle", "ops"},
-    "commands": {"errors", "api", "bundle", "precision", "commandline", "ops", "runtime", "texts", "clients"},
+    "commands": {
+        "errors",
+        "api",
+        "bundle",
+        "precision",
+        "commandline",
+        "ops",
+        "runtime",
+        "texts",
+        "clients",
+        "calibration",
+    },
 }
 TRAINING = {"torch", "transformers", "onnx", "onnxscript", "onnx_ir", "safetensors", "sklearn"}
 SOURCES = {".py", ".cc", ".h", ".inl", ".sh"}
@@ -118,11 +129,15 @@ def test_only_the_runtime_creates_sessions(part: str) -> None:
     [
         (["attenuator.ops"], ["numpy", "torch", "onnx", "onnxruntime", "pydantic"]),
         (["attenuator.clients"], ["numpy", "torch", "onnxruntime", "transformers", "onnx", "fastapi"]),
-        (["attenuator.commands.classify", "attenuator.commands.inspect"], ["torch", "transformers", "onnx", "fastapi"]),
+        (
+            ["attenuator.commands.classify", "attenuator.commands.inspect", "attenuator.commands.calibrate.__main__"],
+            ["torch", "transformers", "onnx", "fastapi"],
+        ),
+        (["attenuator.calibration"], ["numpy", "rich", "onnxruntime"]),
         (["attenuator.runtime"], ["torch", "transformers", "onnx", "fastapi", "httpx"]),
         (["attenuator.serve.__main__", "attenuator.serve.app"], ["torch", "transformers", "onnx", "onnxscript"]),
     ],
-    ids=["ops", "clients", "commands", "runtime", "serve"],
+    ids=["ops", "clients", "commands", "calibration", "runtime", "serve"],
 )
 def test_importing_stays_light(modules: list[str], unwanted: list[str]) -> None:
     program = f"import sys, {', '.join(modules)}\nprint(*sorted(set({unwanted!r}) & set(sys.modules)))"

@@ -15,11 +15,13 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from attenuator.bundle import CALIBRATION, MANIFEST, MODEL, PROBE, Manifest, read_manifest
+from attenuator.bundle import MANIFEST, MODEL, PROBE, Manifest, read_manifest
 from attenuator.export.int8 import quantise
 from attenuator.export.lower import write_model
 from attenuator.export.pipeline import finish, refuse_output, replace, staging_for
 from attenuator.runtime import create
+
+CALIBRATIONS = "calibration.*"  # what belongs to the source alone
 
 
 def write_int8(source: Path, output: Path) -> Manifest:
@@ -40,7 +42,7 @@ def write_int8(source: Path, output: Path) -> Manifest:
     if manifest.precision != "fp32":
         raise SystemExit(f"{source} has precision {manifest.precision}, must be fp32")
     with staging_for(output) as staging:
-        shutil.copytree(source, staging, ignore=shutil.ignore_patterns(MANIFEST, CALIBRATION), dirs_exist_ok=True)
+        shutil.copytree(source, staging, ignore=shutil.ignore_patterns(MANIFEST, CALIBRATIONS), dirs_exist_ok=True)
         graph = ir.load(source / MODEL)
         quantise(graph)
         write_model(graph, staging)

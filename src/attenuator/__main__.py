@@ -9,6 +9,7 @@ from attenuator.errors import AttenuatorError, EngineError
 
 COMMANDS = {
     "export": ("attenuator.export.__main__", "turn a trained model into a bundle (needs the extra 'export')"),
+    "calibrate": ("attenuator.commands.calibrate.__main__", "measure what a bundle's settings are worth on your texts"),
     "serve": ("attenuator.serve.__main__", "answer classification requests over HTTP"),
     "classify": ("attenuator.commands.classify", "classify texts with a bundle or through a server"),
     "inspect": ("attenuator.commands.inspect", "show a bundle's labels and knobs, and what the knobs can win"),

@@ -23,6 +23,7 @@ ENV_PREFIX = "ATTENUATOR_"
 # Settings of every command, imported by name and only where a variable has to be judged.
 COMMAND_SETTINGS = (
     "attenuator.export.settings:ExportSettings",
+    "attenuator.commands.calibrate.settings:SETTINGS",
     "attenuator.serve.settings:ServeSettings",
     "attenuator.commands.classify:SETTINGS",
     "attenuator.commands.inspect:SETTINGS",

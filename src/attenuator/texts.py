@@ -23,11 +23,13 @@ class Item:
         where: its place, for error sentences: `text 1`, or `notes.txt line 12`.
         content: as the HTTP API takes it: `{"text": ..}`, with a `text_pair`, or `{"token_ids": ..}`.
         labels: the field of that name of a JSON line, unchecked; None where it has none.
+        label: likewise.
     """
 
     where: str
     content: dict[str, Any]
     labels: Any = None
+    label: Any = None
 
     @property
     def excerpt(self) -> str:
@@ -49,7 +51,7 @@ def _item(line: str, where: str) -> Item:
         raise InvalidRequest(
             f"{where} {actual}, must be an object with text, with text and text_pair, or with token_ids"
         )
-    return Item(where, content, record.get("labels"))
+    return Item(where, content, record.get("labels"), record.get("label"))
 
 
 def lines_of(path: str, *, jsonl: bool) -> Iterator[Item]:

@@ -226,7 +226,7 @@ def test_a_closed_pipe_ends_the_command_quietly(bundles: dict[str, Path], tmp_pa
     assert "Traceback" not in errors
 
 
-@pytest.mark.parametrize("command", ["classify", "inspect"])
+@pytest.mark.parametrize("command", ["calibrate", "classify", "inspect"])
 def test_help_teaches(run: Run, command: str) -> None:
     code, output, errors = run(command, "--help")
     assert (code, errors) == (0, "")

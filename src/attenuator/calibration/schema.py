@@ -1,8 +1,8 @@
 """`calibration.json`: what a bundle's settings are worth, measured on texts that its training did not see.
 
 Read and checked here and nowhere else. The file carries the revision of the bundle that it was measured on; with any
-other bundle it is refused. A *setting* is one value for every knob of the bundle; the first one is exact. Which setting is
-cheaper depends on the length of the text, so each bucket of lengths has an order of its own, its frontier.
+other bundle it is refused. A *setting* is one value for every knob of the bundle; the first one is exact. Which setting
+is cheaper depends on the length of the text, so each bucket of lengths has an order of its own, its frontier.
 """
 
 from pathlib import Path
@@ -35,8 +35,8 @@ class Proportion(Record):
         trials: texts.
         low: lower end of a two-sided interval (Wilson 1927) at the file's `confidence`.
         high: its upper end.
-        bound: one-sided lower bound (Clopper and Pearson 1934) at the file's `confidence`: what goals are compared with.
-            It is exact; near 1, where goals lie, Wilson's covers less than it says.
+        bound: one-sided lower bound (Clopper and Pearson 1934) at the file's `confidence`, which goals are compared
+            with. It is exact; near 1, where goals lie, Wilson's covers less than it says.
     """
 
     successes: Count

@@ -6,6 +6,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from attenuator.bundle import MANIFEST, BundleKnob, Manifest
+from attenuator.calibration import Calibration, read_calibration
 from attenuator.commands.cost import Setting, TimeModel
 from attenuator.ops import OPERATORS
 from attenuator.ops.cost import RATES_MACHINE, LengthFacts, Outlook
@@ -91,6 +92,7 @@ class Report(BaseModel):
         crossover: by knob and its value, tokens from which the model is faster than what `KnobRow.speedups` are over;
             nothing for a knob whose work depends on the text.
         measured: one row per length, where timing was asked for.
+        calibration: what settings are worth; None where the bundle was not calibrated.
         verdict: what follows, in sentences.
     """
 
@@ -107,6 +109,7 @@ class Report(BaseModel):
     parts: dict[str, str] = {}
     crossover: dict[str, dict[float, int | None]] = {}
     measured: list[Measured] = []
+    calibration: Calibration | None = None
     verdict: list[str] = []
 
 
@@ -241,6 +244,9 @@ def report_on(
         work: its model's work.
         lengths: to model, in tokens.
         values: by knob name, one knob at a time while the others have their defaults; the exact value is not modelled.
+
+    Raises:
+        BundleError: the calibration is damaged, or of another revision.
     """
     modelled = _Modelled(manifest, work, lengths)
     shown = {knob.name: modelled.values(knob, values[knob.name]) for knob in manifest.knobs}
@@ -264,6 +270,7 @@ def report_on(
             for name, each in shown.items()
             if each
         },
+        calibration=read_calibration(folder, manifest.revision),
         verdict=modelled.verdict(),
     )
 

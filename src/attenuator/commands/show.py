@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from attenuator.bundle import ChosenSelection, Manifest
+from attenuator.commands.calibrated import show_calibration
 from attenuator.commands.report import Report
 from attenuator.ops import SEQUENCE_OUTPUTS
 from attenuator.precision import PRECISIONS
@@ -122,6 +123,8 @@ def show(console: Console, report: Report) -> None:
     _modelled(console, report)
     if report.measured:
         _measured(console, report)
+    if report.calibration:
+        show_calibration(console, report.calibration)
     _head(console, "In short")
     for sentence in report.verdict:
         console.print(f"- {sentence}")

@@ -1,11 +1,13 @@
 """Where sessions run: the CPU or one CUDA device, and whether that device works."""
 
 import json
+import platform
 import re
 import signal
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from attenuator.errors import DeviceUnavailable, OperatorLibraryMissing
@@ -174,3 +176,17 @@ def check_assignment(placed: dict[str, str], device: Device, library: str) -> No
             raise OperatorLibraryMissing(
                 f"the operator library {library} has no kernel of {name} for {device.kind}: {INSTALLED_BY}"
             )
+
+
+def hardware(device: Device) -> str:
+    """The device with the name of the processor, such as `cpu Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz`.
+
+    What was timed on one piece of hardware says little about another; of a CUDA device only the index is known here.
+    """
+    if device.kind == "cuda":
+        return str(device)
+    try:
+        name = re.search(r"^model name\s*: *(.+)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+    except OSError:
+        name = None
+    return f"{device} {name[1] if name else platform.machine()}".strip()

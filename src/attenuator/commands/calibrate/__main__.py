@@ -1,0 +1,95 @@
+"""The command `attenuator calibrate`."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from attenuator.bundle import CALIBRATION, read_manifest
+from attenuator.calibration.schema import Calibration, read_calibration
+from attenuator.commandline import parse
+from attenuator.commands.calibrate.pipeline import calibrate
+from attenuator.commands.calibrate.settings import (
+    COMMAND,
+    EXAMPLES,
+    POSITIONALS,
+    SETTINGS,
+    USAGE,
+    CalibrateSettings,
+)
+from attenuator.commands.calibrate.texts import Texts, read_texts
+from attenuator.commands.calibrated import show_calibration
+from attenuator.errors import BundleError
+from attenuator.runtime import choose, load
+
+INTERRUPTED = 130
+
+
+def note(sentence: str) -> None:
+    """Says something on stderr."""
+    print(f"attenuator {COMMAND}: {sentence}", file=sys.stderr)
+
+
+def forget_outdated(folder: Path, revision: str) -> None:
+    """Removes a calibration that does not belong to the bundle: no service would load the bundle with it."""
+    try:
+        read_calibration(folder, revision)
+    except BundleError as error:
+        (folder / CALIBRATION).unlink()
+        note(f"{error}; that file is removed")
+
+
+def run(settings: CalibrateSettings, folder: Path) -> Calibration:
+    """Calibrates a bundle; raises an AttenuatorError where that cannot be done."""
+    manifest = read_manifest(folder)
+    if not manifest.knobs:
+        raise BundleError(f"bundle {folder} has no knob, must have one to be calibrated: its answers are always exact")
+    forget_outdated(folder, manifest.revision)
+    choice = choose(settings.device, settings.device_id)
+    if settings.device == "auto" and choice.device.kind == "cpu":
+        note(f"running on {choice.device}: {choice.reason}")
+    model = load(folder, device=choice.device, threads=settings.threads)
+    texts = read_texts(
+        settings.data,
+        model,
+        min_agreement=settings.min_agreement,
+        confidence=settings.confidence,
+        truncate=settings.truncate,
+    )
+    calibration = calibrate(model, folder, settings, texts)
+    note_unseen_lengths(texts, manifest.max_tokens)
+    return calibration
+
+
+def note_unseen_lengths(texts: Texts, max_tokens: int) -> None:
+    """Says which lengths the bundle takes and the data does not have."""
+    longest = int(texts.tokens.max())
+    if 2 * longest < max_tokens:
+        note(
+            f"the longest text has {longest} tokens, the bundle takes {max_tokens}: for texts between, goals rely on "
+            "what was measured on shorter ones"
+        )
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Calibrates a bundle.
+
+    Args:
+        arguments: what follows `attenuator calibrate`.
+
+    Returns:
+        0, or 130 where it was interrupted; a failure is raised, and `attenuator.__main__` prints it.
+
+    Raises:
+        AttenuatorError: the bundle or the data is at fault.
+        SystemExit: 2 after a usage error.
+    """
+    settings, [word] = parse(SETTINGS, COMMAND, arguments, POSITIONALS, usage=USAGE, examples=EXAMPLES)
+    try:
+        calibration = run(settings, Path(word))
+    except KeyboardInterrupt:
+        note("interrupted; the same command goes on where it ended")
+        return INTERRUPTED
+    show_calibration(Console(markup=False, highlight=False), calibration)
+    return 0

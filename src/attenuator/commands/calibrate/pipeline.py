@@ -1,0 +1,151 @@
+"""From a bundle and texts to `calibration.json` and its plot."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from attenuator import __version__
+from attenuator.bundle import CALIBRATION, MODEL
+from attenuator.calibration.frontier import Answers, PredictedTime, summarise
+from attenuator.calibration.grid import grid
+from attenuator.calibration.plot import frontier_svg
+from attenuator.calibration.schema import FORMAT_VERSION, Calibration, Latency
+from attenuator.calibration.schema import Setting as CalibratedSetting
+from attenuator.commands.calibrate.partial import PartialResults
+from attenuator.commands.calibrate.runs import Logits, batches_of, run_all
+from attenuator.commands.calibrate.settings import CalibrateSettings
+from attenuator.commands.calibrate.texts import Texts, correct
+from attenuator.commands.calibrate.timing import lengths_to_time, time_settings
+from attenuator.commands.calibrated import shown
+from attenuator.commands.cost import Setting, TimeModel
+from attenuator.errors import InvalidRequest
+from attenuator.ops.knobs import KnobValue
+from attenuator.runtime import Model
+from attenuator.runtime.graph import read_graph
+from attenuator.runtime.scores import agrees
+from attenuator.runtime.session import cpu_count
+from attenuator.runtime.work import count_work
+
+PLOT = "calibration.svg"
+
+Knobs = Mapping[str, KnobValue]
+
+
+@contextmanager
+def progress_bar() -> Iterator[Progress]:
+    """A bar on stderr; silent where stderr is not a terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        yield progress
+
+
+def write_whole(path: Path, content: str) -> None:
+    """Writes a file so that nobody ever sees a part of it.
+
+    Raises:
+        InvalidRequest: it cannot be written.
+    """
+    part = path.with_name(f".{path.name}.part")
+    try:
+        part.write_text(content, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise InvalidRequest(f"{path} cannot be written: {error.strerror}") from None
+
+
+def predicted_time(folder: Path) -> PredictedTime:
+    """Predicted time of a text on one core, in ns, by its length and setting."""
+    model = TimeModel(count_work(read_graph(folder / MODEL)))
+    return lambda tokens, knobs: model.ns(tokens, Setting(knobs))
+
+
+def measured(
+    model: Model, texts: Texts, settings: Sequence[Knobs], results: PartialResults, predicted: PredictedTime
+) -> list[Logits]:
+    """Logits `[texts, labels]` of each setting, with a bar.
+
+    Predicted times let the bar move evenly: the exact setting may take as long as all others together.
+    """
+    groups = [[len(texts.encoded[place].token_ids) for place in places] for places in batches_of(texts.encoded)]
+
+    def work(knobs: Mapping[str, float], lengths: Sequence[int]) -> float:
+        return sum(predicted(tokens, knobs) for tokens in lengths)
+
+    with progress_bar() as progress:
+        task = progress.add_task("", total=sum(work(knobs, lengths) for knobs in settings for lengths in groups))
+
+        def step(knobs: Mapping[str, float], batch: int) -> None:
+            what = f"{len(texts.encoded)} texts at {shown(knobs)}"
+            progress.update(task, description=what, advance=work(knobs, groups[batch]))
+
+        return run_all(model, texts.encoded, settings, results, step)
+
+
+def answers_of(model: Model, texts: Texts, settings: Sequence[Knobs], logits: Sequence[Logits]) -> Answers:
+    """Which answers agree with the exact ones, and which are the labels given."""
+    manifest = model.manifest
+    agree = [agrees(each, logits[0], task=manifest.task, thresholds=manifest.thresholds) for each in logits]
+    right = None if texts.truth is None else np.stack([correct(each, texts.truth, manifest) for each in logits])
+    return Answers(settings, texts.tokens, np.stack(agree), right)
+
+
+def timed(model: Model, texts: Texts, settings: Sequence[CalibratedSetting], threads: int) -> Latency:
+    """The latency table, with a bar."""
+    with progress_bar() as progress:
+        task = progress.add_task("", total=len(lengths_to_time(model.manifest.max_tokens)))
+        return time_settings(
+            model,
+            texts.encoded,
+            [model.knobs.check(each.knobs) for each in settings],
+            threads=threads,
+            progress=lambda tokens: progress.update(task, description=f"timing {tokens} tokens", advance=1),
+        )
+
+
+def calibrate(model: Model, folder: Path, settings: CalibrateSettings, texts: Texts) -> Calibration:
+    """Measures everything, and writes the calibration and its plot.
+
+    Raises:
+        InvalidRequest: a file cannot be written, or is of another run.
+        EngineError: ONNX Runtime failed.
+    """
+    manifest, predicted = model.manifest, predicted_time(folder)
+    knobs = [model.knobs.check(each) for each in grid(manifest.knobs)]
+    about = {
+        "attenuator": __version__,
+        "revision": manifest.revision,
+        "data_sha256": texts.sha256,
+        "truncate": settings.truncate,
+        "device": str(model.device),
+        "settings": knobs,
+    }
+    with PartialResults(folder, about, len(manifest.labels), restart=settings.restart) as results:
+        logits = measured(model, texts, knobs, results, predicted)
+        buckets, kept = summarise(
+            answers_of(model, texts, knobs, logits),
+            predicted,
+            min_agreement=settings.min_agreement,
+            confidence=settings.confidence,
+            max_tokens=manifest.max_tokens,
+        )
+        calibration = Calibration(
+            format_version=FORMAT_VERSION,
+            revision=manifest.revision,
+            confidence=settings.confidence,
+            data=texts.name,
+            data_sha256=texts.sha256,
+            texts=len(texts.encoded),
+            buckets=buckets,
+            settings=kept,
+            latency=[timed(model, texts, kept, settings.threads or cpu_count())],
+        )
+        write_whole(settings.plot or folder / PLOT, frontier_svg(calibration, f"{manifest.name} on {texts.name}"))
+        write_whole(folder / CALIBRATION, calibration.model_dump_json(indent=1) + "\n")
+        results.remove()
+    return calibration

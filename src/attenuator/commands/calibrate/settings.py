@@ -1,0 +1,57 @@
+"""The settings of `attenuator calibrate`."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from attenuator.commandline import CommandSettings, Positionals
+
+COMMAND = "calibrate"
+POSITIONALS = Positionals("BUNDLE", 1, "folder of the bundle; calibration.json is written there")
+USAGE = "BUNDLE --data FILE.jsonl [options]"
+EXAMPLES = """  what the settings of a bundle are worth on your texts; writes BUNDLE/calibration.json and a plot of it:
+    attenuator calibrate BUNDLE --data held-out.jsonl
+  a line of the file: a text, or a pair, with its label if accuracy is to be measured as well
+    {"text": "A quiet, moving film.", "label": "positive"}
+    {"text": "..", "text_pair": "..", "labels": ["Non-Compete", "Audit Rights"]}
+  few texts show a low agreement only: 59 do for 0.95, 299 for 0.99, 2,995 for 0.999 in each range of lengths
+    attenuator calibrate BUNDLE --data few.jsonl --min-agreement 0.95
+  interrupted? The same command goes on where it ended; --restart begins anew.
+
+Use texts that the model was not trained on and that resemble what callers will send, in length as well.
+
+exit codes: 0 calibration.json is written, 1 something failed, 2 usage error, 130 interrupted; an error is one sentence
+on stderr"""
+
+
+class CalibrateSettings(CommandSettings):
+    """Measure what each setting of a bundle's knobs is worth: agreement with the exact setting, accuracy, time.
+
+    The service needs it to serve goals (min_agreement, max_latency_ms). Every text runs at every setting of a grid,
+    each with a seed of its own; agreement is measured for each range of lengths, with intervals, and time on this
+    device. Times are taken at the end: let the machine do nothing else then.
+    """
+
+    data: Path
+    """File of JSON lines, each with text, with text and text_pair, or with token_ids; label or labels on all lines or
+    on none."""
+    min_agreement: Annotated[float, Field(gt=0, lt=1)] = 0.99
+    """Agreement that the data must be able to show: decides how many texts are needed, and how lengths are divided."""
+    confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
+    """Confidence of intervals, and of the bounds that callers' min_agreement is compared with."""
+    truncate: bool = False
+    """Cut texts that are longer than the model takes, instead of refusing the file."""
+    plot: Path | None = None
+    """Where to write the plot of the frontier, an SVG file. Default: calibration.svg in the bundle."""
+    restart: bool = False
+    """Forget what an interrupted run has measured."""
+    device: Literal["cpu", "cuda", "auto"] = "cpu"
+    """Where to run; auto uses the CUDA device if it works, else the CPU, and says why."""
+    device_id: Annotated[int, Field(ge=0, le=255)] = 0
+    """Which CUDA device, as the driver counts."""
+    threads: Annotated[int | None, Field(ge=1)] = None
+    """Threads; as many as there are cores by default."""
+
+
+SETTINGS = CalibrateSettings

@@ -1,0 +1,157 @@
+"""The texts of a calibration, with their labels where the file has them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from attenuator.bundle import Manifest, file_sha256
+from attenuator.calibration.frontier import texts_needed
+from attenuator.calibration.proportions import fewest_texts
+from attenuator.errors import InvalidRequest
+from attenuator.ops.knobs import shown
+from attenuator.runtime import Encoded, Input, Model
+from attenuator.runtime.scores import SCORES
+from attenuator.texts import Item, lines_of
+
+LABELS_SHOWN = 8
+LOWER_GOALS = (0.95, 0.9, 0.8)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Texts:
+    """Encoded texts.
+
+    Attributes:
+        name: of the file, without its folder.
+        sha256: of its content.
+        encoded: the texts, in the order of the file.
+        truth: bool `[texts, labels]`, which labels a text has; None where the file has no labels.
+    """
+
+    name: str
+    sha256: str
+    encoded: list[Encoded]
+    truth: npt.NDArray[np.bool_] | None
+
+    @property
+    def tokens(self) -> npt.NDArray[np.int64]:
+        """Their lengths, int64 `[texts]`."""
+        return np.array([len(one.token_ids) for one in self.encoded], dtype=np.int64)
+
+
+def read_texts(path: Path, model: Model, *, min_agreement: float, confidence: float, truncate: bool) -> Texts:
+    """Reads, checks and tokenizes a file of JSON lines.
+
+    Args:
+        path: each line an input as the HTTP API takes it and, on every line or on none, `label` or `labels`.
+        model: the bundle.
+        min_agreement: the goal that the texts must be able to show.
+        confidence: at which they must show it.
+        truncate: cuts texts that are too long instead of refusing the file.
+
+    Raises:
+        InvalidRequest: the file cannot be read, has too few texts, or a line is not as described.
+    """
+    items = list(lines_of(str(path), jsonl=True))
+    refuse_too_few(path, len(items), min_agreement, confidence, len(model.manifest.knobs))
+    truth = truth_of(items, model.manifest)
+    try:
+        encoded = [Input.of(item.content, item.where).encode(model, truncate=truncate) for item in items]
+    except InvalidRequest as error:
+        sentence = str(error).replace("set truncate", "give --truncate")
+        raise type(error)(sentence, param=error.param, allowed=error.allowed) from None
+    return Texts(path.name, file_sha256(path), encoded, truth)
+
+
+def refuse_too_few(path: Path, texts: int, min_agreement: float, confidence: float, knobs: int) -> None:
+    """Refuses data that can say nothing about the goal, and says how much is needed.
+
+    Raises:
+        InvalidRequest: there are too few texts.
+    """
+    needed = texts_needed(min_agreement, confidence, knobs)
+    if texts >= needed:
+        return
+    lower = [goal for goal in LOWER_GOALS if goal < min_agreement]
+    fewer = ", ".join(f"{goal:g} takes {texts_needed(goal, confidence, knobs)}" for goal in lower)
+    chosen = f" ({needed - fewest_texts(min_agreement, confidence)} of them to choose settings by)" if knobs > 1 else ""
+    raise InvalidRequest(
+        f"{path} has {texts} texts, must have at least {needed}{chosen}: with fewer, even if no answer changed, an "
+        f"agreement of {min_agreement:g} could not be shown with {confidence:.0%} confidence"
+        + (f"; a lower --min-agreement needs fewer: {fewer}" if fewer else "")
+    )
+
+
+def truth_of(items: Sequence[Item], manifest: Manifest) -> npt.NDArray[np.bool_] | None:
+    """Which text has which label.
+
+    Args:
+        items: the lines.
+        manifest: of the bundle.
+
+    Returns:
+        bool `[texts, labels]`; None where no line has labels.
+
+    Raises:
+        InvalidRequest: only some lines have labels, or one has labels that the bundle cannot give.
+    """
+    fields = [(item, *_field_of(item)) for item in items]
+    with_labels = next((item for item, field, _ in fields if field), None)
+    if with_labels is None:
+        return None
+    without = next((item for item, field, _ in fields if not field), None)
+    if without is not None:
+        raise InvalidRequest(
+            f"{without.where} has no label, but {with_labels.where} has one: every line must have one, or none"
+        )
+    if manifest.task == "regression":
+        raise InvalidRequest(
+            f"{with_labels.where} has a label, must have none: the bundle's task is regression, whose scores are "
+            "compared with the exact ones alone"
+        )
+    truth = np.zeros((len(items), len(manifest.labels)), dtype=bool)
+    for row, (item, field, value) in enumerate(fields):
+        for name in _names(item, field, value, manifest):
+            truth[row, manifest.labels.index(name)] = True
+    return truth
+
+
+def _field_of(item: Item) -> tuple[str, Any]:
+    """The field with a line's labels, and its value; an empty name where it has none."""
+    if item.label is not None and item.labels is not None:
+        raise InvalidRequest(f"{item.where} has both label and labels, must have one of them")
+    if item.label is not None:
+        return "label", item.label
+    return ("labels", item.labels) if item.labels is not None else ("", None)
+
+
+def _names(item: Item, field: str, value: Any, manifest: Manifest) -> list[str]:
+    """The labels of one line."""
+    names = value if isinstance(value, list) else [value]
+    single = manifest.task != "multi_label"
+    if not isinstance(value, list if field == "labels" else str) or (single and len(names) != 1):
+        allowed = "one label" if single else "a label" if field == "label" else "a list, which may be empty, of labels"
+        raise InvalidRequest(f"{item.where}: {field} is {shown(value)}, must be {allowed} of the bundle")
+    for name in names:
+        if name not in manifest.labels:
+            known = ", ".join(manifest.labels[:LABELS_SHOWN]) + (", ..." if len(manifest.labels) > LABELS_SHOWN else "")
+            raise InvalidRequest(f"{item.where} has the label {ascii(name)[:80]}, must be one of: {known}")
+    return names
+
+
+def correct(logits: npt.NDArray[np.float32], truth: npt.NDArray[np.bool_], manifest: Manifest) -> npt.NDArray[np.bool_]:
+    """Which answers are the labels given: the first of the highest scores, or all labels at or above their threshold.
+
+    Args:
+        logits: `[texts, labels]`.
+        truth: bool `[texts, labels]`.
+        manifest: of the bundle.
+    """
+    if manifest.task == "single_label":
+        return np.asarray(truth[np.arange(len(truth)), logits.argmax(axis=1)])
+    scores = SCORES[manifest.task](logits)
+    return np.asarray(((scores >= np.asarray(manifest.thresholds)) == truth).all(axis=1))

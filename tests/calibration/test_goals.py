@@ -1,0 +1,62 @@
+"""The walk from the exact setting to the cheapest that keeps a goal."""
+
+import pytest
+
+from attenuator.calibration import Calibration, cheapest
+from attenuator.calibration.proportions import proportion
+
+TEXTS = 10_000
+
+
+def calibration(*agreements: list[int], ends: list[int], frontiers: list[list[int]] | None = None) -> Calibration:
+    """Settings `knob` 0 (exact), 1, 2, .. with so many of 10,000 texts that agree, for each bucket."""
+    rows = [[TEXTS] * len(ends), *agreements]
+    starts = [1, *(end + 1 for end in ends)]
+    return Calibration.model_validate(
+        {
+            "format_version": 1,
+            "revision": "0" * 64,
+            "confidence": 0.95,
+            "data": "texts.jsonl",
+            "data_sha256": "0" * 64,
+            "texts": TEXTS,
+            "buckets": [
+                {"low": low, "high": high, "texts": TEXTS, "frontier": frontiers[index] if frontiers else []}
+                for index, (low, high) in enumerate(zip(starts, ends, strict=False))
+            ],
+            "settings": [
+                {"knobs": {"knob": float(place)}, "agreement": [proportion(count, TEXTS, 0.95) for count in counts]}
+                for place, counts in enumerate(rows)
+            ],
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("goal", "chosen"),
+    [(0.0, 4), (0.5, 4), (0.90, 3), (0.97, 2), (0.99, 1), (0.9985, 1), (0.999, 0), (1.0, 0)],
+)
+def test_the_cheapest_setting_that_is_sure_to_keep_the_goal(goal: float, chosen: int) -> None:
+    rows = calibration([9992], [9800], [9100], [8000], ends=[512])
+    assert cheapest(rows, 100, goal).knobs == {"knob": chosen}
+
+
+def test_a_share_that_only_touches_the_goal_is_not_sure() -> None:
+    assert cheapest(calibration([9900], ends=[512]), 100, 0.99).knobs == {"knob": 0}
+
+
+def test_the_walk_does_not_jump_over_a_setting_that_fails() -> None:
+    """A cheaper one behind it may pass by luck alone."""
+    assert cheapest(calibration([9990], [9000], [9990], ends=[512]), 100, 0.99).knobs == {"knob": 1}
+
+
+def test_every_length_has_its_own_order() -> None:
+    rows = calibration([9990, 10], [10, 9990], ends=[64, 512], frontiers=[[0, 1], [0, 2, 1]])
+    assert cheapest(rows, 64, 0.99).knobs == {"knob": 1}
+    assert cheapest(rows, 65, 0.99).knobs == {"knob": 2}
+    assert cheapest(rows, 100_000, 0.99).knobs == {"knob": 2}
+
+
+def test_where_the_exact_setting_is_the_fastest_every_goal_gets_it() -> None:
+    rows = calibration([9990], ends=[512], frontiers=[[0]])
+    assert cheapest(rows, 100, 0.0).knobs == {"knob": 0}

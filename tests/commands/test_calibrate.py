@@ -1,0 +1,249 @@
+"""The command `calibrate` on small bundles with the real operators: what it writes, resumes and refuses."""
+
+import io
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import tiny
+
+from attenuator.__main__ import main
+from attenuator.bundle import CALIBRATION, read_manifest
+from attenuator.calibration import Calibration, read_calibration
+from attenuator.commands.calibrate.partial import NAME as PARTIAL
+from attenuator.commands.calibrate.partial import PartialResults
+from attenuator.commands.calibrate.pipeline import PLOT
+from attenuator.commands.calibrate.texts import correct, read_texts
+from attenuator.errors import InvalidRequest
+from attenuator.runtime import Model, Row, load
+
+TEXTS = 70
+
+
+GOAL = ["--min-agreement", "0.8"]
+
+
+def calibrate(*arguments: str | Path) -> tuple[int, str, str]:
+    """Runs `attenuator calibrate WORDS`; exit code, standard output, standard error."""
+    goal = [] if "--min-agreement" in arguments else GOAL
+    with redirect_stdout(io.StringIO()) as output, redirect_stderr(io.StringIO()) as errors:
+        try:
+            code = main(["calibrate", *map(str, arguments), *goal])
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+    return code, output.getvalue(), errors.getvalue()
+
+
+def lines(labels: list[str]) -> list[dict[str, Any]]:
+    draw = random.Random(5)
+    return [
+        {"text": " ".join(draw.choices(tiny.WORDS, k=draw.randint(3, 50))), "label": draw.choice(labels)}
+        for _ in range(TEXTS)
+    ]
+
+
+def written(path: Path, records: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+@pytest.fixture(scope="module")
+def fresh(bundles: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle with one knob, for short texts."""
+    folder = tmp_path_factory.mktemp("calibrate") / "bundle"
+    shutil.copytree(bundles["yoso"], folder)
+    tiny.sign(folder, max_tokens=64)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(fresh: Path) -> Model:
+    return load(fresh, check=False)
+
+
+@pytest.fixture(scope="module")
+def data(fresh: Path) -> Path:
+    return written(fresh.parent / "held-out.jsonl", lines(read_manifest(fresh).labels))
+
+
+@pytest.fixture(scope="module")
+def calibrated(fresh: Path, data: Path) -> Path:
+    """The bundle after a calibration."""
+    folder = fresh.parent / "calibrated"
+    shutil.copytree(fresh, folder)
+    code, output, errors = calibrate(folder, "--data", data)
+    assert (code, errors) == (0, "")
+    assert "the cheapest num_hashes for a min_agreement" in output
+    return folder
+
+
+@pytest.fixture
+def folder(fresh: Path, tmp_path: Path) -> Path:
+    """The bundle, for one test."""
+    return Path(shutil.copytree(fresh, tmp_path / "bundle"))
+
+
+def calibration_of(folder: Path) -> Calibration:
+    calibration = read_calibration(folder, read_manifest(folder).revision)
+    assert calibration is not None
+    return calibration
+
+
+def measured(calibration: Calibration) -> dict[str, Any]:
+    """All but the times, which differ from run to run."""
+    return calibration.model_dump(exclude={"latency"})
+
+
+def test_figures_are_those_of_the_runtime(calibrated: Path, data: Path, model: Model) -> None:
+    calibration = calibration_of(calibrated)
+    assert (calibration.data, calibration.texts, calibration.confidence) == ("held-out.jsonl", TEXTS, 0.95)
+    records = [json.loads(line) for line in data.read_text().splitlines()]
+    encoded = [model.encode(record["text"]) for record in records]
+    exact = [model.run([Row(one.token_ids, one.type_ids, model.knobs.exact())])[0].logits.argmax() for one in encoded]
+    for setting in calibration.settings:
+        knobs = model.knobs.check(setting.knobs)
+        rows = [Row(one.token_ids, one.type_ids, knobs, seed=place) for place, one in enumerate(encoded)]
+        labels = [model.run([row])[0].logits.argmax() for row in rows]
+        for index, bucket in enumerate(calibration.buckets):
+            inside = [bucket.low <= len(one.token_ids) <= bucket.high for one in encoded]
+            answers = [(labels[place], exact[place], records[place]["label"]) for place in np.flatnonzero(inside)]
+            assert setting.agreement[index].successes == sum(label == right for label, right, _ in answers)
+            assert setting.agreement[index].trials == bucket.texts == len(answers)
+            named = [model.manifest.labels[label] == name for label, _, name in answers]
+            assert setting.accuracy[index].successes == sum(named)
+    [latency] = calibration.latency
+    assert [speed.knobs for speed in latency.speeds] == [setting.knobs for setting in calibration.settings]
+    assert latency.tokens == [16, 32, 64]
+
+
+def test_the_bundle_loads_with_both_files_and_inspect_shows_them(
+    calibrated: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert not (calibrated / PARTIAL).exists()
+    circles = ElementTree.parse(calibrated / PLOT).findall(".//{http://www.w3.org/2000/svg}circle")
+    assert len(circles) == sum(len(bucket.frontier) for bucket in calibration_of(calibrated).buckets)
+    load(calibrated)
+    assert main(["inspect", str(calibrated)]) == 0
+    assert f"Measured on {TEXTS} texts of held-out.jsonl" in capsys.readouterr().out
+
+
+def test_several_knobs_get_a_frontier_and_the_plot_goes_where_it_is_asked_for(tmp_path: Path) -> None:
+    folder = tiny.write(tmp_path / "bundle", "keep", labels=["negative", "positive"])
+    tiny.sign(folder, max_tokens=64)
+    texts = [{"text": record["text"]} for record in lines(["any"])]
+    data = written(tmp_path / "held-out.jsonl", texts)
+    assert calibrate(folder, "--data", data, "--plot", tmp_path / "frontier.svg")[::2] == (0, "")
+    assert (tmp_path / "frontier.svg").exists()
+    assert not (folder / PLOT).exists()
+    calibration = calibration_of(folder)
+    assert len(calibration.settings) > 1
+    assert all(setting.accuracy == [] for setting in calibration.settings)
+    for index, bucket in enumerate(calibration.buckets):
+        times = [setting.time[index] for setting in calibration.frontier(index)]
+        assert times == sorted(times, reverse=True)
+        assert bucket.texts == calibration.settings[0].agreement[index].trials < TEXTS
+
+
+def test_an_interrupted_run_goes_on_where_it_ended(calibrated: Path, folder: Path, data: Path) -> None:
+    """And a calibration of another revision is replaced."""
+    old = json.loads((calibrated / CALIBRATION).read_text()) | {"revision": "0" * 64}
+    (folder / CALIBRATION).write_text(json.dumps(old))
+    command = [sys.executable, "-m", "attenuator", "calibrate", str(folder), "--data", str(data), *GOAL]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    partial = folder / PARTIAL
+    while process.poll() is None and not (partial.exists() and partial.read_bytes().count(b"\n") > 2):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    outdated, interrupted = process.communicate(timeout=120)[1].splitlines()
+    assert "belongs to revision" in outdated
+    assert interrupted == "attenuator calibrate: interrupted; the same command goes on where it ended"
+    assert process.returncode == 130
+    assert not (folder / CALIBRATION).exists()
+    with partial.open("ab") as stream:
+        stream.write(b'{"setting": 3, "ba')  # a line that was cut off
+    assert calibrate(folder, "--data", data)[::2] == (0, "")
+    assert measured(calibration_of(folder)) == measured(calibration_of(calibrated))
+    assert not partial.exists()
+
+
+def test_partial_results_are_kept_and_those_of_another_run_are_refused(tmp_path: Path) -> None:
+    logits = np.array([[1.5, -2.0], [0.25, 3.0]], dtype=np.float32)
+    with PartialResults(tmp_path, {"revision": "a"}, 2, restart=False) as results:
+        assert results.get(1, 2) is None
+        results.put(1, 2, logits)
+    with PartialResults(tmp_path, {"revision": "a"}, 2, restart=False) as results:
+        again = results.get(1, 2)
+        assert again is not None
+        assert np.array_equal(again, logits)
+    with pytest.raises(InvalidRequest, match="of an interrupted run with another bundle revision.*--restart"):
+        PartialResults(tmp_path, {"revision": "b"}, 2, restart=False)
+    with PartialResults(tmp_path, {"revision": "b"}, 2, restart=True) as results:
+        assert results.get(1, 2) is None
+    (tmp_path / PARTIAL).write_text("[\n")
+    with pytest.raises(InvalidRequest, match="is damaged: give --restart"):
+        PartialResults(tmp_path, {"revision": "a"}, 2, restart=False)
+
+
+def test_too_little_data_is_refused_and_says_how_much_is_needed(folder: Path, data: Path) -> None:
+    code, _, errors = calibrate(folder, "--data", data, "--min-agreement", "0.99")
+    assert code == 1
+    assert f"has {TEXTS} texts, must have at least 299" in errors
+    assert "0.95 takes 59, 0.9 takes 29" in errors
+    assert errors.count("\n") == 1
+    assert not (folder / PARTIAL).exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"label": "lukewarm"}, "line 3 has the label 'lukewarm', must be one of: negative, neutral, positive"),
+        ({"label": 1}, "line 3: label is 1, must be one label of the bundle"),
+        ({"label": None}, "line 3 has no label, but .* has one: every line must have one, or none"),
+        ({"labels": ["positive"]}, "line 3 has both label and labels, must have one of them"),
+        ({"label": None, "labels": ["positive", "neutral"]}, "line 3: labels is a list, must be one label"),
+        ({"text": ""}, "line 3"),
+        ({"text": "good " * 100}, "line 3.*give --truncate"),
+    ],
+    ids=["unknown", "number", "missing", "both", "two", "empty", "long"],
+)
+def test_a_wrong_line_is_refused_by_its_number(
+    model: Model, tmp_path: Path, change: dict[str, Any], sentence: str
+) -> None:
+    records = lines(model.manifest.labels)
+    records[2] |= change
+    path = written(tmp_path / "data.jsonl", records)
+    with pytest.raises(InvalidRequest, match=sentence):
+        read_texts(path, model, min_agreement=0.8, confidence=0.95, truncate=False)
+
+
+def test_labels_of_several_are_compared_as_sets(bundles: dict[str, Path], tmp_path: Path) -> None:
+    model = load(bundles["multi"], check=False)
+    first, second, *_ = model.manifest.labels
+    named = [[], [first], [second, first], second]
+    texts = [{"text": "good", "label" if isinstance(one, str) else "labels": one} for one in named]
+    read = read_texts(written(tmp_path / "data.jsonl", texts), model, min_agreement=0.1, confidence=0.9, truncate=False)
+    assert read.truth is not None
+    logits = np.where(read.truth, 9, -9).astype(np.float32)
+    assert correct(logits, read.truth, model.manifest).all()
+    assert correct(-logits, read.truth, model.manifest).sum() == 0
+
+
+def test_a_bundle_without_knobs_is_refused(bundles: dict[str, Path], data: Path) -> None:
+    code, _, errors = calibrate(bundles["softmax"], "--data", data)
+    assert code == 1
+    assert "has no knob, must have one to be calibrated" in errors
+
+
+def test_usage_errors_have_code_2(folder: Path) -> None:
+    assert calibrate(folder)[0] == 2
+    assert calibrate(folder, "--data", "x.jsonl", "--confidence", "1.5")[0] == 2
