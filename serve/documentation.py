@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from attenuator.api import Classification, ClassifyRequest, ErrorBody, Health, ModelList
+from attenuator.api import Classification, ClassifyRequest, ErrorBody, ModelList
 
 STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
 table{border-collapse:collapse;width:100%}td,th{border:1px solid #ccc;padding:.3rem .6rem;text-align:left;
@@ -53,10 +53,6 @@ MODELS_ANSWERS: Answers = {
 RATE_LIMITED = _error("the API key was used too often", Retry_After=RETRY)
 METRICS_ANSWERS: Answers = {
     200: {"content": {"text/plain": {}}, "description": "every metric; docs/operations.md lists them"},
-}
-READY_ANSWERS: Answers = {
-    200: {"model": Health, "description": "the service takes requests"},
-    503: {"model": Health, "description": "the service is starting, draining or stopped"},
 }
 
 

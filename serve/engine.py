@@ -13,11 +13,13 @@ from typing import TypeVar
 from attenuator.errors import BundleError, InvalidRequest, NotReady, Overloaded, UnknownModel
 from attenuator.ops.knobs import KnobValue
 from attenuator.runtime import Encoded, Input, Model, Row, choose, load
+from attenuator.serve.health import fault
 from attenuator.serve.holdings import EngineHoldings
 from attenuator.serve.jobs import LANES, Entry, Job, Lane, Pace, demand_of, lane_of
 from attenuator.serve.lanes import Lanes
 from attenuator.serve.metrics import Metrics
 from attenuator.serve.scheduler import Queue
+from attenuator.serve.sessions import SessionKeeper
 from attenuator.serve.settings import ServeSettings
 from attenuator.serve.tokenizing import STOPPED, TokenEstimate, TokenizerThreads
 from attenuator.serve.warmup import warm_up
@@ -52,9 +54,12 @@ class Engine:
         self._idle = asyncio.Event()
         self._idle.set()
         self._compute = ThreadPoolExecutor(len(LANES), thread_name_prefix="compute")
+        self._sessions = SessionKeeper(self.metrics)
         self._tokenizer = TokenizerThreads()
         wait_for_more = partial(self._tokenizer.wait_settled, settings.max_wait_ms / 1000)
-        self._lanes = Lanes(self._queue, self.models, self._paces, self._compute, wait_for_more, self.metrics)
+        self._lanes = Lanes(
+            self._queue, self.models, self._paces, self._compute, wait_for_more, self.metrics, self._sessions.failed
+        )
 
     async def start(self, folders: Sequence[Path]) -> None:
         """Loads the bundles, runs each once, and opens for requests.
@@ -116,6 +121,12 @@ class Engine:
     def running(self, lane: Lane) -> int:
         """Rows that run in a lane at this moment."""
         return self._lanes.running(lane)
+
+    def fault(self) -> str | None:
+        """Why requests are not answered as they should be, in one sentence; None where nothing is wrong."""
+        if self.state != "ready":
+            return str(self._not_ready())
+        return fault(self._lanes.dead(), self._lanes.batches(), self._settings.hang_ms / 1000)
 
     def check_started(self) -> None:
         """Refuses until all models are loaded.
@@ -234,6 +245,7 @@ class Engine:
         self.state = "stopped"
         busy |= self._tokenizer.stop()
         busy |= await self._lanes.stop(NotReady(STOPPED))
+        busy |= self._sessions.stop()
         self._compute.shutdown(wait=False, cancel_futures=True)
         return busy
 

@@ -76,7 +76,7 @@ class EngineHoldings(Collector):
         yield family(RUNNING, [((lane,), engine.running(lane)) for lane in LANES])
         yield family(IN_PROGRESS, [((), engine.requests)])
         yield family(STATE, [((state,), state == engine.state) for state in STATES])
-        yield family(READY, [((), engine.state == "ready")])
+        yield family(READY, [((), engine.fault() is None)])
         yield family(MODELS, [(model_labels(model), 1) for model in engine.models.values()])
         yield family(BUILD, [((__version__,), 1)])
 

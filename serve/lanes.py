@@ -5,14 +5,18 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from attenuator.errors import AttenuatorError, EngineError
 from attenuator.runtime import Cancellation, Model
+from attenuator.serve.health import RunningBatch
 from attenuator.serve.jobs import LANES, Entry, Job, Lane, Pace
 from attenuator.serve.metrics import BatchRun, Metrics
 from attenuator.serve.scheduler import Queue
 
 log = logging.getLogger(__name__)
+RESTART_S = 1.0
+FAILED = "the service failed to run this request"
 
 
 class Lanes:
@@ -29,6 +33,7 @@ class Lanes:
         threads: ThreadPoolExecutor,
         wait_for_more: Callable[[], Awaitable[None]],
         metrics: Metrics,
+        model_failed: Callable[[Model], None],
     ) -> None:
         """Creates the lanes; `start` starts them.
 
@@ -39,6 +44,7 @@ class Lanes:
             threads: one per lane.
             wait_for_more: waits briefly for requests that could join a light batch.
             metrics: count batches.
+            model_failed: called when ONNX Runtime has failed on a batch of a model.
         """
         self._queue = queue
         self._models = models
@@ -46,14 +52,48 @@ class Lanes:
         self._threads = threads
         self._wait_for_more = wait_for_more
         self._metrics = metrics
+        self._model_failed = model_failed
         self._wake = {lane: asyncio.Event() for lane in LANES}
         self._running: dict[Lane, tuple[list[Entry], Cancellation]] = {}
+        self._began: dict[Lane, float] = {}  # clock at which the running batch began
         self._jobs: set[Job] = set()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: dict[Lane, asyncio.Task[None]] = {}
+        self._stopping = False
 
     def start(self) -> None:
         """Begins to run batches."""
-        self._tasks = [asyncio.create_task(self._serve(lane)) for lane in LANES]
+        for lane in LANES:
+            self._start(lane)
+
+    def _start(self, lane: Lane) -> None:
+        """Starts a lane's task, with what waits in the lane."""
+        if not self._stopping:
+            self._wake[lane].set()
+            self._tasks[lane] = asyncio.create_task(self._serve(lane))
+            self._tasks[lane].add_done_callback(partial(self._ended, lane))
+
+    def _ended(self, lane: Lane, task: asyncio.Task[None]) -> None:
+        """Starts a lane again whose task has ended; a little later, since the cause may last."""
+        if self._stopping:
+            return
+        error = None if task.cancelled() else task.exception()
+        log.error(
+            "lane %s stopped (%s) and starts again in %g s", lane, error or "cancelled", RESTART_S, exc_info=error
+        )
+        self._metrics.lane_restarted(lane)
+        asyncio.get_running_loop().call_later(RESTART_S, self._start, lane)
+
+    def dead(self) -> list[Lane]:
+        """Lanes whose task has ended."""
+        return [lane for lane, task in self._tasks.items() if task.done()]
+
+    def batches(self) -> list[RunningBatch]:
+        """What is running."""
+        now = time.monotonic()
+        return [
+            RunningBatch(batch[0].job.model, lane, sum(entry.seconds for entry in batch), now - self._began[lane])
+            for lane, (batch, _) in self._running.items()
+        ]
 
     async def finish(self, job: Job, seconds: Sequence[float]) -> None:
         """Queues a request and waits for its results; cancelling the call cancels the work.
@@ -95,13 +135,14 @@ class Lanes:
             Whether a thread is still working: inside a node it cannot be interrupted.
         """
         busy = bool(self._running)
+        self._stopping = True
         for job in self._jobs:
             _fail(job, error)
         for _, cancellation in self._running.values():
             cancellation.cancel()
-        for task in self._tasks:
+        for task in self._tasks.values():
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         return busy
 
     def _drop(self, job: Job) -> None:
@@ -125,7 +166,11 @@ class Lanes:
             except Exception:  # an error in one batch must not end the lane
                 log.exception("lane %s failed on a batch", lane)
                 for entry in batch:
-                    _fail(entry.job, EngineError("the service failed to run this request"))
+                    _fail(entry.job, EngineError(FAILED))
+            except BaseException:  # the lane ends; nobody else would ever answer these requests
+                for entry in batch:
+                    _fail(entry.job, EngineError(FAILED))
+                raise
 
     async def _run(self, lane: Lane, batch: Sequence[Entry]) -> None:
         batch = [entry for entry in batch if not entry.job.over]
@@ -139,13 +184,20 @@ class Lanes:
                 entry.job.started_s = started
         cancellation = Cancellation()
         self._running[lane] = (batch, cancellation)
+        self._began[lane] = started
+        failure: AttenuatorError | None = None
         try:
             results = await asyncio.get_running_loop().run_in_executor(self._threads, model.run, rows, cancellation)
         except AttenuatorError as error:
-            await self._run_apart(lane, batch, error)
-            return
+            failure = error
+        except asyncio.CancelledError:
+            cancellation.cancel()  # the next batch wants the thread
+            raise
         finally:
             del self._running[lane]
+        if failure is not None:
+            await self._run_apart(lane, batch, failure)
+            return
         seconds = time.monotonic() - started
         cost = sum(entry.job.costs[entry.index] for entry in batch)
         self._paces[model.manifest.name].learn(cost, seconds)
@@ -170,6 +222,7 @@ class Lanes:
         jobs = list(dict.fromkeys(entry.job for entry in batch if not entry.job.over))
         if jobs and error.__cause__ is not None:
             self._metrics.batch_failed(jobs[0].model, lane)
+            self._model_failed(self._models[jobs[0].model])
         if not jobs:
             log.info("a run in lane %s was cancelled: nobody waits for its results any more", lane)
         elif len(jobs) == 1:

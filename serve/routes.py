@@ -13,7 +13,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel
 from starlette.responses import HTMLResponse, Response
 
-from attenuator.api import Health, ModelList
+from attenuator.api import ModelList
 from attenuator.errors import DeadlineExceeded, UnknownField
 from attenuator.ops.spec import SEED_HIGH
 from attenuator.runtime import Model, Row
@@ -30,13 +30,13 @@ from attenuator.serve.documentation import (
     METRICS_ANSWERS,
     MODELS_ANSWERS,
     RATE_LIMITED,
-    READY_ANSWERS,
     page,
 )
 from attenuator.serve.engine import Engine
 from attenuator.serve.errors import JSON, MalformedBody
 from attenuator.serve.json_body import parse_json
 from attenuator.serve.keys import ApiKey, KeyRing
+from attenuator.serve.probes import Probes
 from attenuator.serve.schema import ParsedRequest, model_name, parse_request
 from attenuator.serve.settings import ServeSettings
 
@@ -56,6 +56,7 @@ class Routes:
         self._keys = keys
         self._settings = settings
         self._bodies = Bodies(settings)
+        self._probes = Probes(engine)
         self._parsing = ThreadPoolExecutor(1, thread_name_prefix="parse")
 
     def router(self) -> APIRouter:
@@ -76,10 +77,8 @@ class Routes:
 
         add(CLASSIFY, "POST", self.classify, summary="Classify texts", **answers(CLASSIFY_ANSWERS))
         add("/v1/models", "GET", self.models, summary="Models, labels and knobs", **answers(MODELS_ANSWERS))
-        live = {200: {"model": Health, "description": "the process answers"}}
-        add("/health/live", "GET", self.live, summary="200 while the process answers", responses=live)
-        ready = "200 while the service takes requests, else 503"
-        add("/health/ready", "GET", self.ready, summary=ready, responses=READY_ANSWERS)
+        for path, (endpoint, summary, described) in self._probes.routes().items():
+            add(path, "GET", endpoint, summary=summary, responses=described)
         if self._settings.metrics != "off":
             needs_key = [Depends(self.find_key)] if self._settings.metrics == "key" else []
             summary = "Metrics for Prometheus, in its text format or OpenMetrics"
@@ -117,15 +116,6 @@ class Routes:
         """
         if self._keys.required:
             await self.check_key(request, await BEARER(request))
-
-    async def live(self) -> Response:
-        """Liveness."""
-        return json_response(Health(status="live"))
-
-    async def ready(self) -> Response:
-        """Readiness."""
-        state = self._engine.state
-        return json_response(Health.model_validate({"status": state}), 200 if state == "ready" else 503)
 
     async def metrics(self, request: Request) -> Response:
         """What the service counts and holds."""

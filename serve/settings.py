@@ -63,6 +63,8 @@ class ServeSettings(CommandSettings):
     """Bytes of all bodies that are arriving; over it, the one that began first gets 408."""
     drain_timeout_ms: float = Field(default=25_000, ge=0)
     """Longest wait for requests in progress when the service is asked to stop, in milliseconds; then they get 503."""
+    hang_ms: float = Field(default=10_000, gt=0)
+    """A batch that runs for this time and ten times its predicted one makes the service not ready, in milliseconds."""
     cors_origins: Annotated[list[str], NoDecode] = Field(default_factory=list)
     """Origins whose web pages may call the service, separated by commas (https://a.example,https://b.example), or *."""
     metrics: Literal["open", "key", "off"] = "open"

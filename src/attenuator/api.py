@@ -216,7 +216,21 @@ class ModelList(Answer):
 class Health(Answer):
     """Answer of the health routes."""
 
-    status: Literal["live", "starting", "ready", "draining", "stopped"]
+    status: Literal["live", "starting", "ready", "draining", "stopped", "failing"]
+    reason: str | SkipJsonSchema[None] = Field(None, description="only where the service is not ready: why")
+
+
+class ServerLive(Answer):
+    """Answer of GET /v2/health/live, in the form of the Open Inference Protocol."""
+
+    live: bool
+
+
+class ServerReady(Answer):
+    """Answer of GET /v2/health/ready, in the form of the Open Inference Protocol."""
+
+    ready: bool
+    reason: str | SkipJsonSchema[None] = Field(None, description="only where the service is not ready: why")
 
 
 class ErrorBody(Answer):

@@ -171,6 +171,7 @@ def write(
     labels: Sequence[str] = ("negative", "neutral", "positive"),
     multi_label: bool = False,
     pooling: str = "first",
+    seed: int = 1,
 ) -> Path:
     """Writes a bundle.
 
@@ -181,12 +182,13 @@ def write(
         labels: in the order of the logits.
         multi_label: sigmoid instead of softmax.
         pooling: `first` or `mean`.
+        seed: of the weights.
 
     Returns:
         The folder.
     """
     folder.mkdir(parents=True)
-    graph = model(kind, len(labels), pooling)
+    graph = model(kind, len(labels), pooling, seed)
     onnx.save(graph, folder / bundle.MODEL)
     tokenizer().save(str(folder / bundle.TOKENIZER))
     attention, *others = operators_of(kind)

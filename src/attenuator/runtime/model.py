@@ -57,6 +57,7 @@ class Model:
         self.knobs = KnobTable(manifest.name, manifest.knobs)
         self._encoder = encoder
         self._session = session
+        self._origin: tuple[Path, int | None] | None = None
         self._cost = cost
 
     def encode(
@@ -157,6 +158,24 @@ class Model:
         """The same session under another manifest; for checks at load."""
         return Model(manifest, self._encoder, self._session, self._cost, self.device)
 
+    def reopen(self) -> None:
+        """Makes the session again, from the bundle's folder; runs that are under way end on the one they began with.
+
+        Raises:
+            BundleError: the folder holds another revision by now, or cannot be read.
+            OperatorLibraryMissing: as `load`.
+            DeviceUnavailable: likewise.
+        """
+        assert self._origin is not None, "only a model that `load` made has a folder"
+        folder, threads = self._origin
+        again = load(folder, device=self.device, threads=threads, check=False)  # this revision was checked before
+        if again.manifest.revision != self.manifest.revision:
+            raise BundleError(
+                f"bundle {folder} holds revision {again.manifest.revision[:12]} by now, must hold "
+                f"{self.manifest.revision[:12]}, the one that is served"
+            )
+        self._session = again._session
+
     def predict_cost(self, tokens: int, knobs: Mapping[str, float]) -> float:
         """Predicted work of one row, in multiply-adds; see `runtime.cost`."""
         return self._cost.predict(tokens, knobs)
@@ -193,7 +212,9 @@ def load(folder: Path | str, *, device: Device = CPU, threads: int | None = None
         except ValueError as error:
             raise BundleError(f"bundle {folder}: {MODEL} cannot be read: {error}") from None
         session = open_model(copy, folder, device=device, threads=threads)
-    return Model(manifest, encoder, session, cost, device)
+    model = Model(manifest, encoder, session, cost, device)
+    model._origin = (folder, threads)
+    return model
 
 
 def open_model(files: Path, folder: Path, *, device: Device = CPU, threads: int | None = None) -> ort.InferenceSession:
