@@ -46,7 +46,9 @@ class Engine:
         self.state = "starting"
         self.requests = 0
         self.metrics = Metrics()
-        self.metrics.registry.register(EngineHoldings(self))
+        holdings = EngineHoldings(self)
+        self.metrics.registry.register(holdings)
+        self.metrics.before_scrape.append(holdings.read)
         self._settings = settings
         self._queue = Queue(settings.max_batch_tokens)
         self._paces: dict[str, Pace] = {}

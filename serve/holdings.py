@@ -1,7 +1,7 @@
 """What the service holds at the moment, read when its metrics are scraped: queues, lanes, models, connections."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -55,14 +55,22 @@ def model_labels(model: Model) -> tuple[str, ...]:
 
 
 class EngineHoldings(Collector):
-    """What an engine holds; to be read on its event loop."""
+    """What an engine holds: `read` on its event loop, collected anywhere."""
 
     def __init__(self, engine: "Engine") -> None:
         self._engine = engine
+        self._families: Sequence[Metric] = ()
         self._known: set[tuple[str, str, str]] = set()  # a queue that is empty again is 0, not absent
 
-    def collect(self) -> Iterator[Metric]:
-        """One family a metric."""
+    def collect(self) -> Sequence[Metric]:
+        """One family a metric, as they were read last."""
+        return self._families
+
+    def read(self) -> None:
+        """Reads what the engine holds now."""
+        self._families = list(self._held())
+
+    def _held(self) -> Iterator[Metric]:
         engine = self._engine
         tokens: dict[tuple[str, str, str], float] = defaultdict(float)
         seconds: dict[tuple[str, str, str], float] = defaultdict(float)

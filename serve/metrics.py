@@ -4,6 +4,7 @@ Requests are counted from the fields of their line in the access log, batches by
 the moment is read when the metrics are scraped (`holdings.py`).
 """
 
+import asyncio
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -70,12 +71,14 @@ class Metrics:
     Attributes:
         registry: all collectors.
         described: the metrics that are counted here.
+        before_scrape: called on the event loop before a thread writes the metrics.
     """
 
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call] # a series that doubles every counter, and that hardly anyone reads
         self.registry = CollectorRegistry(auto_describe=False)
         self.described: list[Description] = []
+        self.before_scrape: list[Callable[[], None]] = []
         ProcessCollector(registry=self.registry)
         self._count_http = self._http_counts()
         self._count_answer = self._answer_counts()
@@ -134,8 +137,8 @@ class Metrics:
         """Counts a session that was made again."""
         self._sessions.labels(model).inc()
 
-    def exposition(self, accept: str) -> tuple[bytes, str]:
-        """The metrics as they are scraped.
+    async def exposition(self, accept: str) -> tuple[bytes, str]:
+        """The metrics as they are scraped; thousands of series take tens of milliseconds, so a thread writes them.
 
         Args:
             accept: the request's `Accept` header.
@@ -144,7 +147,9 @@ class Metrics:
             Body and Content-Type: Prometheus' text format, or OpenMetrics where it is accepted.
         """
         encode, content_type = choose_encoder(accept)
-        return encode(self.registry), content_type
+        for read in self.before_scrape:
+            read()
+        return await asyncio.to_thread(encode, self.registry), content_type
 
     def _http_counts(self) -> Callable[[str, int], Callable[[float], None]]:
         total = self._counter(

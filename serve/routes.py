@@ -119,7 +119,7 @@ class Routes:
 
     async def metrics(self, request: Request) -> Response:
         """What the service counts and holds."""
-        content, content_type = self._engine.metrics.exposition(request.headers.get("accept", ""))
+        content, content_type = await self._engine.metrics.exposition(request.headers.get("accept", ""))
         return Response(content, headers={"Content-Type": content_type})
 
     async def documentation(self, request: Request) -> Response:

@@ -1,5 +1,6 @@
 """The metrics of a service under load are those that are documented, and they add up."""
 
+import asyncio
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -137,7 +138,7 @@ def test_a_failed_request_counts_as_nothing_answered() -> None:
     metrics = Metrics()
     metrics.request_ended("/v1/classify", 500, 0.1, {"model": "m", "knobs": {}, "error_type": "engine_error"})
     assert metrics.registry.get_sample_value("attenuator_refusals_total", {"error_type": "engine_error"}) == 1
-    assert "attenuator_requests_total{" not in metrics.exposition("")[0].decode()
+    assert "attenuator_requests_total{" not in asyncio.run(metrics.exposition(""))[0].decode()
 
 
 @pytest.mark.parametrize("name", sorted(KNOBS))
