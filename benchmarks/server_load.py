@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 READY = re.compile(r"http://127\.0\.0\.1:(\d+)")
 LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
@@ -50,6 +51,11 @@ class Client:
             Status and seconds.
         """
         started = time.perf_counter()
+        status, _ = await self.exchange(request)
+        return status, time.perf_counter() - started
+
+    async def exchange(self, request: bytes) -> tuple[int, bytes]:
+        """One request; gives status and body."""
         for attempt in range(2):
             reused = bool(self.idle) and not attempt
             reader, writer = self.idle.pop() if reused else await asyncio.open_connection("127.0.0.1", self.port)
@@ -62,12 +68,12 @@ class Client:
                 if not reused:
                     raise
         length = LENGTH.search(head)
-        await reader.readexactly(int(length[1]) if length else 0)
+        body = await reader.readexactly(int(length[1]) if length else 0)
         if b"connection: close" in head.lower():
             writer.close()
         else:
             self.idle.append((reader, writer))
-        return int(head[9:12]), time.perf_counter() - started
+        return int(head[9:12]), body
 
     def close(self) -> None:
         """Closes the idle connections."""
@@ -76,9 +82,9 @@ class Client:
         self.idle.clear()
 
 
-def request_of(inputs: str | list[str]) -> bytes:
+def request_of(inputs: str | list[str], **fields: Any) -> bytes:
     """The bytes of one classification request."""
-    body = json.dumps({"inputs": inputs}).encode()
+    body = json.dumps({"inputs": inputs} | fields).encode()
     head = "POST /v1/classify HTTP/1.1\r\nHost: load\r\nContent-Type: application/json\r\n"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 

@@ -112,12 +112,27 @@ def check_knobs(knobs: Mapping[str, object]) -> dict[str, KnobValue]:
     return checked
 
 
+def check_floors(floors: Mapping[str, object]) -> dict[str, KnobValue]:
+    """Checks `degradable_to` by the bounds in the operators' specs.
+
+    Raises:
+        UnknownField: no operator has a knob of that name.
+        KnobOutOfRange: wrong type, not finite, or outside the bounds.
+    """
+    try:
+        return check_knobs(floors)
+    except InvalidRequest as error:
+        param = f"degradable_to.{error.param}"
+        raise type(error)(f"degradable_to: {error}", param=param, allowed=error.allowed) from None
+
+
 def classify(
     inputs: Inputs,
     *,
     model: str | None = None,
     seed: int | None | Unset = UNSET,
     timeout_ms: float | None = None,
+    degradable_to: Mapping[str, int | float] | None = None,
     top_k: int | None = None,
     truncate: bool = False,
     return_logits: bool = False,
@@ -132,6 +147,9 @@ def classify(
         seed: fixes the random streams. `UNSET`: the server's default seed, so that equal requests give equal
             answers. None: the server draws one and returns it.
         timeout_ms: deadline; past it the server cancels the work and `DeadlineExceeded` is raised.
+        degradable_to: the least accurate value by knob that a busy server may lower them to, so that it need not
+            refuse; `chosen_by` of the answer is then `brownout`. An empty one forbids what the server may do by
+            default to calls that set no knob.
         top_k: also return the scores of that many labels.
         truncate: cut inputs that are longer than the model takes, instead of refusing them.
         return_logits: also return the logits.
@@ -156,6 +174,8 @@ def classify(
         body["seed"] = None if seed is None else check_seed(scalar(seed))
     options = {"model": model, "timeout_ms": scalar(timeout_ms), "top_k": scalar(top_k)}
     body |= {name: value for name, value in options.items() if value is not None}
+    if degradable_to is not None:
+        body["degradable_to"] = check_floors(degradable_to)
     if truncate:
         body["truncate"] = True
     if return_logits:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -13,11 +14,15 @@ from typing import TypeVar
 from attenuator.errors import BundleError, InvalidRequest, NotReady, Overloaded, UnknownModel
 from attenuator.ops.knobs import KnobValue
 from attenuator.runtime import Encoded, Input, Model, Row, choose, load
+from attenuator.serve.brownout import LEAST_SHARE, Brownout, knobs_at, room_share
+from attenuator.serve.choosing import Chosen
+from attenuator.serve.floors import Floors
 from attenuator.serve.health import fault
 from attenuator.serve.holdings import EngineHoldings
 from attenuator.serve.jobs import LANES, Entry, Job, Lane, Pace, demand_of, lane_of
 from attenuator.serve.lanes import Lanes
 from attenuator.serve.metrics import Metrics
+from attenuator.serve.policy import read_policy
 from attenuator.serve.scheduler import Queue
 from attenuator.serve.sessions import SessionKeeper
 from attenuator.serve.settings import ServeSettings
@@ -28,6 +33,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FREE_QUEUE_SHARE = 0.5
+NO_FLOORS: Floors = {}
 BODY_MARGIN = 2.0  # a body may have this many times fewer or more tokens than its size suggests
 
 
@@ -39,6 +45,7 @@ class Engine:
         state: `starting`, `ready`, `draining` or `stopped`.
         requests: requests in progress.
         metrics: what is counted and held here.
+        brownout: which requests run with cheaper knobs under load, and how far.
     """
 
     def __init__(self, settings: ServeSettings) -> None:
@@ -49,6 +56,7 @@ class Engine:
         holdings = EngineHoldings(self)
         self.metrics.registry.register(holdings)
         self.metrics.before_scrape.append(holdings.read)
+        self.brownout = Brownout(settings.brownout_target_ms / 1000, read_policy(settings.brownout_to))
         self._settings = settings
         self._queue = Queue(settings.max_batch_tokens)
         self._paces: dict[str, Pace] = {}
@@ -154,6 +162,8 @@ class Engine:
         if self.requests >= self._settings.max_requests:
             raise self._overloaded(f"{self.requests} requests are in progress", "light")
         least = int(body_bytes * min(item.tokens_per_byte for item in self._estimates.values()) / BODY_MARGIN)
+        if self.brownout.level.at(time.monotonic()):  # it may be lowered, which only the body tells
+            least = int(least * LEAST_SHARE)
         full = [lane for lane in LANES if self._queue.full({lane: least}, self._settings.max_queue_tokens)]
         if "light" in full and ("heavy" in full or not self._may_be_heavy(body_bytes)):
             self._check_room({"light": least})
@@ -180,7 +190,13 @@ class Engine:
                 self._idle.set()
 
     async def encode(
-        self, model: Model, items: Sequence[Input], *, knobs: Mapping[str, KnobValue], truncate: bool
+        self,
+        model: Model,
+        items: Sequence[Input],
+        *,
+        knobs: Mapping[str, KnobValue],
+        truncate: bool,
+        floors: Floors = NO_FLOORS,
     ) -> list[Encoded]:
         """Tokenizes inputs, long ones off the event loop.
 
@@ -189,6 +205,7 @@ class Engine:
             items: the inputs.
             knobs: a value for every knob of the model; with the inputs' size they predict the cost.
             truncate: cuts texts that are too long instead of refusing them.
+            floors: how far the knobs may fall; it is refused only if it finds no room even so.
 
         Raises:
             InvalidRequest: names the input.
@@ -198,19 +215,41 @@ class Engine:
         estimate = self._estimates[model.manifest.name]
         # A refusal must be cheap, or refusals would use up the time for answers. So tokens are estimated, not counted.
         tokens = [estimate.tokens(item, model.manifest.max_tokens) for item in items]
-        demand = demand_of(tokens, self._seconds(model, self._costs(model, tokens, knobs)))
+        demand = self._demand(model, tokens, knobs_at(model, knobs, floors, 1.0, tokens), knobs)
         self._check_room(demand)
         with self._queue.reserved(demand):
             encoded = await self._tokenizer.encode(model, items, truncate)
         estimate.learn(items, encoded)
         return encoded
 
-    async def run(self, model: Model, rows: list[Row]) -> Job:
+    def lowered(self, model: Model, chosen: Chosen, floors: Floors, tokens: Sequence[int]) -> Chosen:
+        """Lowers a request's knobs as far as the load demands and its floors allow.
+
+        Args:
+            model: the model.
+            chosen: the knobs that it would run with.
+            floors: how far they may fall; empty leaves them as they are.
+            tokens: of its inputs.
+        """
+        if not floors:
+            return chosen
+        now_s, room = time.monotonic(), self._settings.max_queue_tokens
+        fullness = max(self._queue.occupied(lane) for lane in LANES) / room
+        fullness = max(fullness, (self.requests - 1) / self._settings.max_requests)
+        level = self.brownout.level.observe(self._lanes.wait_s(now_s), fullness, now_s)
+        demand = self._demand(model, tokens, chosen.knobs, chosen.knobs)
+        if self._queue.full(demand, room):
+            level = 1.0
+        knobs = knobs_at(model, chosen.knobs, floors, level, tokens)
+        return chosen if knobs == chosen.knobs else Chosen(knobs, "brownout")
+
+    async def run(self, model: Model, rows: list[Row], asked: Mapping[str, KnobValue] | None = None) -> Job:
         """Queues a request's rows and waits for their results; cancelling the call cancels the work.
 
         Args:
             model: the model.
             rows: one per input, all with the same knobs.
+            asked: the knobs before they were lowered; None where they were not.
 
         Returns:
             The finished job.
@@ -221,10 +260,13 @@ class Engine:
             NotReady: the service was stopped meanwhile.
         """
         tokens = [len(row.token_ids) for row in rows]
-        costs = self._costs(model, tokens, rows[0].knobs)
+        knobs = rows[0].knobs
+        costs = self._costs(model, tokens, knobs)
         seconds = self._seconds(model, costs)
-        self._check_room(demand_of(tokens, seconds))
-        job = Job(model.manifest.name, rows, costs, asyncio.get_running_loop().create_future())
+        share = 1.0 if asked in (None, knobs) else room_share(costs, self._costs(model, tokens, asked))
+        self._check_room(demand_of(tokens, seconds, share))
+        done = asyncio.get_running_loop().create_future()
+        job = Job(model.manifest.name, rows, costs, done, room_share=share)
         await self._lanes.finish(job, seconds)
         return job
 
@@ -267,6 +309,14 @@ class Engine:
     def _seconds(self, model: Model, costs: Sequence[float]) -> list[float]:
         pace = self._paces[model.manifest.name]
         return [pace.seconds(cost) for cost in costs]
+
+    def _demand(
+        self, model: Model, tokens: Sequence[int], knobs: Mapping[str, KnobValue], asked: Mapping[str, KnobValue]
+    ) -> dict[Lane, int]:
+        """Room by lane that a request takes with some knobs in place of those asked for."""
+        costs = self._costs(model, tokens, knobs)
+        share = 1.0 if knobs == asked else room_share(costs, self._costs(model, tokens, asked))
+        return demand_of(tokens, self._seconds(model, costs), share)
 
     def _check_room(self, demand: Mapping[Lane, int]) -> None:
         """Refuses tokens for which a lane's queue has no room.

@@ -1,6 +1,7 @@
 """The data of the scheduler: requests, their rows, and how long a row is predicted to take."""
 
 import asyncio
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -26,6 +27,7 @@ class Job:
         submitted_s: clock at submission.
         started_s: clock when its first row began to run.
         dropped: whether nobody waits for it any more.
+        room_share: what one of its tokens counts in the queue; less than 1 where its knobs were lowered.
     """
 
     model: str
@@ -36,6 +38,7 @@ class Job:
     submitted_s: float = 0.0
     started_s: float | None = None
     dropped: bool = False
+    room_share: float = 1.0
 
     @property
     def over(self) -> bool:
@@ -55,6 +58,7 @@ class Entry:
         index: its row.
         tokens: its length.
         seconds: its predicted time.
+        room: what it counts in the queue, in tokens.
         taken: whether it has left the queue.
     """
 
@@ -65,6 +69,7 @@ class Entry:
     index: int = field(compare=False)
     tokens: int = field(compare=False)
     seconds: float = field(compare=False)
+    room: int = field(compare=False)
     taken: bool = field(default=False, compare=False)
 
 
@@ -93,7 +98,7 @@ class Load:
     """What waits in a lane.
 
     Attributes:
-        tokens: of all rows.
+        tokens: of all rows; of requests that were lowered, by their `room_share`.
         seconds: their predicted time.
     """
 
@@ -111,15 +116,21 @@ def lane_of(seconds: float) -> Lane:
     return "heavy" if seconds > HEAVY_S else "light"
 
 
-def demand_of(tokens: Sequence[int], seconds: Sequence[float]) -> dict[Lane, int]:
-    """Tokens by lane.
+def room_of(tokens: int, share: float) -> int:
+    """What a row counts in the queue, in tokens."""
+    return math.ceil(tokens * share)
+
+
+def demand_of(tokens: Sequence[int], seconds: Sequence[float], room_share: float = 1.0) -> dict[Lane, int]:
+    """Room that a request takes in the queue, in tokens by lane.
 
     Args:
         tokens: of each row.
         seconds: predicted time of each row.
+        room_share: what one of its tokens counts.
     """
     demand: dict[Lane, int] = {}
     for count, value in zip(tokens, seconds, strict=True):
         lane = lane_of(value)
-        demand[lane] = demand.get(lane, 0) + count
+        demand[lane] = demand.get(lane, 0) + room_of(count, room_share)
     return demand

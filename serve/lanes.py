@@ -125,6 +125,18 @@ class Lanes:
         batch, _ = self._running.get(lane, ((), None))
         return self._queue.lanes[lane].load.seconds + sum(entry.seconds for entry in batch)
 
+    def wait_s(self, now_s: float) -> float:
+        """Predicted time until a row that arrives now would run, in the lane where that is longer.
+
+        Both count, since they share the cores. Rows of large requests that fair order puts behind a newcomer do not.
+        """
+        waits = []
+        for lane in LANES:
+            batch, _ = self._running.get(lane, ((), None))
+            running_s = sum(entry.seconds for entry in batch) - (now_s - self._began.get(lane, now_s))
+            waits.append(max(0.0, running_s) + self._queue.lanes[lane].wait_s())
+        return max(waits)
+
     async def stop(self, error: AttenuatorError) -> bool:
         """Stops the lanes; a batch that is running stops at its next node.
 

@@ -157,18 +157,20 @@ class Routes:
 
     async def _work(self, model: Model, parsed: ParsedRequest, started_s: float) -> Response:
         truncate = parsed.options.truncate
-        encoded = await self._engine.encode(model, parsed.items, knobs=parsed.knobs, truncate=truncate)
+        floors = self._engine.brownout.floors(model, parsed)
+        encoded = await self._engine.encode(model, parsed.items, knobs=parsed.knobs, truncate=truncate, floors=floors)
         characters = sum(item.characters for item in parsed.items)
         parsed.items.clear()  # texts of megabytes are not kept while the request waits
-        chosen = chosen_by_request(parsed)
-        accesslog.note(knobs=dict(chosen.knobs), chosen_by=chosen.by)
-        check_cost(model, encoded, chosen.knobs, self._settings.max_cost)
+        asked = chosen_by_request(parsed)
+        check_cost(model, encoded, asked.knobs, self._settings.max_cost)
+        tokens = [len(item.token_ids) for item in encoded]
         seed = parsed.options.seed if parsed.has_seed else self._settings.seed
         seed = secrets.randbelow(SEED_HIGH + 1) if seed is None else seed
         tokenized_s = time.perf_counter()
-        job = await self._engine.run(
-            model, [Row(item.token_ids, item.type_ids, chosen.knobs, seed) for item in encoded]
-        )
+        chosen = self._engine.lowered(model, asked, floors, tokens)
+        accesslog.note(knobs=dict(chosen.knobs), chosen_by=chosen.by)
+        rows = [Row(item.token_ids, item.type_ids, chosen.knobs, seed) for item in encoded]
+        job = await self._engine.run(model, rows, asked.knobs)
         ended_s = time.perf_counter()
         queue_s = 0.0 if job.started_s is None else job.started_s - job.submitted_s
         stages_s = {
@@ -178,7 +180,6 @@ class Routes:
             "total": ended_s - started_s,
         }
         timing_ms = {name: round(seconds * 1e3, 3) for name, seconds in stages_s.items()}
-        tokens = [len(item.token_ids) for item in encoded]
         accesslog.note(tokens=sum(tokens), timing_ms=timing_ms)
         results = [result for result in job.results if result is not None]
         answer = classification(model, parsed, chosen, seed, results, tokens, timing_ms)

@@ -10,7 +10,7 @@ in virtual seconds. A request's first row starts at the lane's virtual time on a
 one before it would end, by predicted seconds. The lane's virtual time is the start of the row that last led a batch.
 The row with the lowest start runs first. Rows with equal starts run by size class (powers of four of their predicted
 seconds), then by arrival. So a short request runs next, however many rows others have queued, and large requests take
-turns.
+turns. A row whose knobs were lowered keeps the size class of what was asked for: it is cheaper, but does not overtake.
 
 *The oldest request.* New requests could hold a large one back for ever. So `OLDEST_SHARE` of a lane's running time is
 owed to the request that has waited longest: when it has got less, its next row leads a batch. A request that
@@ -28,7 +28,7 @@ import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
-from attenuator.serve.jobs import LANES, Entry, Job, Lane, Load, lane_of
+from attenuator.serve.jobs import LANES, Entry, Job, Lane, Load, lane_of, room_of
 
 BATCH_S = 0.05
 OLDEST_SHARE = 0.25
@@ -64,9 +64,10 @@ class LaneQueue:
         entries = self._by_job[job] = deque[Entry]()
         heap = self._heaps.setdefault(job.model, [])
         for offset, (index, seconds) in enumerate(rows):
-            size_class = math.floor(math.log(seconds, 4))
+            size_class = math.floor(math.log(seconds / job.room_share, 4))
             tokens = len(job.rows[index].token_ids)
-            entry = Entry(start, size_class, number + offset, job, index, tokens, seconds)
+            room = room_of(tokens, job.room_share)
+            entry = Entry(start, size_class, number + offset, job, index, tokens, seconds, room)
             start += seconds
             entries.append(entry)
             heapq.heappush(heap, entry)
@@ -100,6 +101,17 @@ class LaneQueue:
         for job, entries in self._by_job.items():
             if not job.over:
                 yield from entries
+
+    def wait_s(self) -> float:
+        """Predicted seconds of the rows that run before a row that arrives now; the batch that runs is not counted."""
+        seconds = 0.0
+        for job, entries in self._by_job.items():
+            if not job.over:
+                for entry in entries:
+                    if entry.start > self._virtual_s:
+                        break
+                    seconds += entry.seconds
+        return seconds
 
     def _oldest(self) -> Job | None:
         """The request that has waited longest; removes requests that have ended meanwhile."""
@@ -146,7 +158,7 @@ class LaneQueue:
         return entry
 
     def _count(self, entry: Entry, sign: int) -> None:
-        self.load.add(sign * entry.tokens, sign * entry.seconds)
+        self.load.add(sign * entry.room, sign * entry.seconds)
 
 
 class Queue:
@@ -159,11 +171,14 @@ class Queue:
     def full(self, demand: Mapping[Lane, int], max_tokens: int) -> Lane | None:
         """The first lane without room for a request's tokens, or None; an empty lane takes any number."""
         for lane, tokens in demand.items():
-            queue = self.lanes[lane]
-            occupied = queue.load.tokens + queue.reserved_tokens
+            occupied = self.occupied(lane)
             if tokens and occupied and occupied + tokens > max_tokens:
                 return lane
         return None
+
+    def occupied(self, lane: Lane) -> int:
+        """Tokens that wait in a lane or have room reserved there."""
+        return self.lanes[lane].load.tokens + self.lanes[lane].reserved_tokens
 
     @contextlib.contextmanager
     def reserved(self, demand: Mapping[Lane, int]) -> Iterator[None]:

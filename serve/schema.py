@@ -16,6 +16,7 @@ from attenuator.ops import KNOBS
 from attenuator.ops.knobs import KnobValue, shown
 from attenuator.runtime import Input, KnobTable, Model
 from attenuator.runtime.inputs import MAX_FIELD_CHARACTERS
+from attenuator.serve.floors import check_floors
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class ParsedRequest:
         options: fields besides inputs and knobs.
         knobs: a value for every knob of the model.
         requested: those that the caller set.
+        floors: how far a brownout may lower the knobs; None where the caller does not say.
         has_seed: whether the caller set `seed`: null draws one, and without the field the server's own applies.
     """
 
@@ -34,6 +36,7 @@ class ParsedRequest:
     options: Options
     knobs: dict[str, KnobValue]
     requested: dict[str, KnobValue]
+    floors: dict[str, KnobValue] | None
     has_seed: bool
 
 
@@ -77,7 +80,8 @@ def parse_request(raw: Mapping[str, Any], model: Model) -> ParsedRequest:
     if "inputs" not in raw:
         raise InvalidRequest("inputs is missing", param="inputs", allowed=_inputs_allowed())
     items = list(parse_inputs(raw["inputs"]))
-    return ParsedRequest(items, options, knobs, {name: knobs[name] for name in requested}, "seed" in raw)
+    floors = None if options.degradable_to is None else check_floors(options.degradable_to, model.knobs, knobs)
+    return ParsedRequest(items, options, knobs, {name: knobs[name] for name in requested}, floors, "seed" in raw)
 
 
 def parse_options(raw: Mapping[str, Any]) -> Options:

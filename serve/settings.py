@@ -9,6 +9,7 @@ from pydantic_settings import NoDecode
 from attenuator.commandline import CommandSettings
 from attenuator.ops.knobs import DEFAULT_SEED
 from attenuator.ops.spec import SEED_HIGH
+from attenuator.serve.policy import read_policy
 
 ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s?#*]+")
 
@@ -43,6 +44,10 @@ class ServeSettings(CommandSettings):
     """Longest wait of a batch for requests that are already being tokenized, in milliseconds."""
     max_queue_tokens: int = Field(default=262_144, ge=1)
     """Tokens that may wait, light and heavy inputs counted apart; a request over it gets 429 and Retry-After."""
+    brownout_to: str = ""
+    """Under load, requests that set no knob run with less accurate ones, down to these: KNOB=VALUE, between commas."""
+    brownout_target_ms: float = Field(default=500, gt=0)
+    """Predicted wait that brownouts hold, in milliseconds; knobs that may be lowered begin to fall at half of it."""
     max_requests: int = Field(default=512, ge=1)
     """Requests in progress at a time, each counted once its body has arrived; a request over it gets 429."""
     max_body_bytes: int = Field(default=4 * 2**20, ge=1)
@@ -101,6 +106,13 @@ class ServeSettings(CommandSettings):
                 "set enableServiceLinks to false in the pod, or use --port"
             )
         return port
+
+    @field_validator("brownout_to")
+    @classmethod
+    def are_floors(cls, floors: str) -> str:
+        """Refuses what is no list of knobs and values."""
+        read_policy(floors)
+        return floors
 
     @field_validator("cors_origins", mode="before")
     @classmethod

@@ -12,7 +12,7 @@ from pydantic.json_schema import SkipJsonSchema
 from attenuator.bundle import BundleKnob, Task
 from attenuator.ops import KNOBS, SEQUENCE_OUTPUTS
 from attenuator.ops.knobs import whole_number
-from attenuator.ops.spec import SEED_HIGH
+from attenuator.ops.spec import SEED_HIGH, Knob
 
 MAX_INPUTS = 256
 MAX_TIMEOUT_MS = 3_600_000.0
@@ -76,6 +76,9 @@ class Options(Body):
     top_k: Annotated[int, Field(ge=1), WHOLE] | SkipJsonSchema[None] = Field(
         None, description="a whole number from 1 to the number of labels"
     )
+    degradable_to: dict[str, Any] | SkipJsonSchema[None] = Field(
+        None, description="an object of knobs and the least accurate values that a busy service may lower them to"
+    )
     truncate: bool = Field(False, description="true or false")
     return_logits: bool = Field(False, description="true or false")
 
@@ -87,14 +90,24 @@ def _request() -> type[Options]:
             Field(..., description=f"a text, or 1 to {MAX_INPUTS} of: {INPUT_KINDS}"),
         )
     }
-    for knob in KNOBS.values():
+    values = {name: _value_type(knob) for name, knob in KNOBS.items()}
+    for name, knob in KNOBS.items():
         note = f"{knob.doc} The model's own bounds and default are in GET /v1/models."
-        if knob.dtype == "int32":
-            value: Any = Annotated[int, Field(ge=int(knob.low), le=int(knob.high)), WHOLE]
-        else:
-            value = Annotated[float, Field(ge=knob.low, le=knob.high)]
-        fields[knob.name] = (value, Field(None, description=note))
+        fields[name] = (values[name], Field(None, description=note))
+    floor_fields: dict[str, Any] = {name: (value, None) for name, value in values.items()}
+    floors: Any = create_model(
+        "Floors", __base__=Body, __doc__="The least accurate value by knob; others stay.", **floor_fields
+    )
+    degradable_to = Options.model_fields["degradable_to"]
+    fields["degradable_to"] = (floors, Field(None, description=degradable_to.description))
     return create_model("ClassifyRequest", __base__=Options, __doc__="Body of POST /v1/classify.", **fields)
+
+
+def _value_type(knob: Knob) -> Any:
+    """The type of a knob's values, with their bounds."""
+    if knob.dtype == "int32":
+        return Annotated[int, Field(ge=int(knob.low), le=int(knob.high)), WHOLE]
+    return Annotated[float, Field(ge=knob.low, le=knob.high)]
 
 
 ClassifyRequest = _request()
@@ -140,7 +153,7 @@ class Classification(Answer):
     predictions: tuple[Prediction, ...] = Field(description="one per input, in the order sent")
     knobs: dict[str, Number] = Field(description="value of every knob that the model ran with")
     requested: dict[str, Number] = Field({}, description="the knobs that the caller set")
-    chosen_by: ChosenBy = Field(description="who chose the knobs; in this version always caller or default")
+    chosen_by: ChosenBy = Field(description="who chose the knobs: caller, default, or brownout where load lowered them")
     expected_agreement: float | SkipJsonSchema[None] = Field(
         None, description="calibrated models only: share of inputs on which these knobs gave the exact value's label"
     )

@@ -116,6 +116,8 @@ def test_answer_is_typed_and_newer_fields_are_passed_over(ask: Ask) -> None:
         ({"alpha": 1}, {"alpha": 1}),
         ({"top_k": 2, "truncate": True, "return_logits": True}, {"top_k": 2, "truncate": True, "return_logits": True}),
         ({"timeout_ms": 50.0}, {"timeout_ms": 50.0}),
+        ({"degradable_to": {"num_hashes": 8, "keep": None}}, {"degradable_to": {"num_hashes": 8}}),
+        ({"degradable_to": {}}, {"degradable_to": {}}),
     ],
     ids=str,
 )
@@ -151,6 +153,8 @@ def test_key_travels_as_bearer_token(ask: Ask) -> None:
         ({"alpha": float("nan")}, errors.KnobOutOfRange, "alpha"),
         ({"nmu_hashes": 8}, errors.UnknownField, "nmu_hashes"),
         ({"max_latency_ms": 8}, errors.UnknownField, "max_latency_ms"),
+        ({"degradable_to": {"num_hashes": 513}}, errors.KnobOutOfRange, "degradable_to.num_hashes"),
+        ({"degradable_to": {"hashes": 8}}, errors.UnknownField, "degradable_to.hashes"),
         ({"seed": -1}, errors.InvalidRequest, "seed"),
         ({"seed": SEED_HIGH + 1}, errors.InvalidRequest, "seed"),
         ({"seed": 1.5}, errors.InvalidRequest, "seed"),

@@ -39,6 +39,8 @@ WRONG = {
     "device a word": (("b", "--device", "gpu"), 2, "--device"),
     "negative device": (("b", "--device-id", "-1"), 2, "--device-id"),
     "negative cost": (("b", "--max-cost", "-1"), 2, "--max-cost"),
+    "no knob in the policy": (("b", "--brownout-to", "colour=1"), 2, "--brownout-to"),
+    "policy out of range": (("b", "--brownout-to", "keep=2"), 2, "keep is 2.0, must be a number from 0.05 to 1"),
     "no such folder": (("nowhere", "--port", "0"), 1, "bundle nowhere is not a folder"),
     "no such host": (("b", "--host", "300.1.1.1"), 1, "cannot listen on 300.1.1.1"),
 }

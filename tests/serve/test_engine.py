@@ -10,6 +10,7 @@ import pytest
 
 from attenuator.errors import EngineError, NotReady, Overloaded
 from attenuator.runtime import Cancellation, Input, Model, Row, RowResult
+from attenuator.serve.choosing import Chosen
 from attenuator.serve.engine import Engine
 from attenuator.serve.jobs import Job
 from attenuator.serve.settings import ServeSettings
@@ -131,6 +132,36 @@ def test_a_full_queue_refuses_before_it_tokenizes(bundles: dict[str, Path]) -> N
                 await engine.encode(model, [Input("inputs", "good film " * 20_000)], knobs=knobs, truncate=False)
             await engine.encode(model, [SHORT], knobs=knobs, truncate=False)
             await first
+
+    asyncio.run(scenario())
+
+
+def test_what_would_be_refused_for_room_is_lowered_to_its_floor_instead(bundles: dict[str, Path]) -> None:
+    """And takes as much less room as it takes time."""
+
+    async def scenario() -> None:
+        async with started(bundles["yoso"], max_queue_tokens=3000) as (engine, model):
+            asked = Chosen({"num_hashes": 512}, "caller")
+            floors = {"num_hashes": 8}
+            [encoded] = await engine.encode(
+                model, [Input("inputs", "good film " * 500)], knobs=asked.knobs, truncate=False
+            )
+            tokens = [len(encoded.token_ids)]
+
+            async def run(chosen: Chosen) -> Job:
+                rows = [Row(encoded.token_ids, encoded.type_ids, chosen.knobs)]
+                return await engine.run(model, rows, asked.knobs)
+
+            waiting = [asyncio.create_task(run(asked)) for _ in range(2)]
+            await asyncio.sleep(0)
+            with pytest.raises(Overloaded):
+                await run(asked)
+            assert engine.lowered(model, asked, {}, tokens) is asked
+            chosen = engine.lowered(model, asked, floors, tokens)
+            assert (chosen.knobs, chosen.by) == ({"num_hashes": 8}, "brownout")
+            waiting += [asyncio.create_task(run(chosen)) for _ in range(5)]
+            await asyncio.gather(*waiting)
+            assert engine.lowered(model, asked, floors, tokens).knobs != {"num_hashes": 8}, "there is room again"
 
     asyncio.run(scenario())
 

@@ -61,6 +61,7 @@ class ServerBackend:
 
     def classify(self, inputs: Sequence[dict[str, Any]], options: ClassifyOptions) -> Classification:
         """See `Client.classify`."""
+        knobs: dict[str, Any] = dict(options.knobs)
         return self._client.classify(
             list(inputs),
             model=self._model,
@@ -69,7 +70,7 @@ class ServerBackend:
             top_k=options.top_k,
             truncate=options.truncate,
             return_logits=options.return_logits,
-            **options.knobs,
+            **knobs,
         )
 
     def close(self) -> None:
