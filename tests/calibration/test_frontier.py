@@ -9,7 +9,7 @@ from scipy.stats import binom
 from attenuator.calibration import Calibration, cheapest
 from attenuator.calibration.frontier import Answers, bucket_ends, summarise, texts_needed, undominated
 
-CALIBRATIONS = 300
+CALIBRATIONS = 500
 # So many errors or fewer are seen with probability 0.999 where each calibration errs with probability 0.05.
 MOST_ERRORS = int(binom.ppf(0.999, CALIBRATIONS, 0.05))
 

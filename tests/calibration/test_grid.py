@@ -38,6 +38,6 @@ def test_numbers_are_spread_evenly_to_the_end_that_is_not_exact() -> None:
 def test_several_knobs_have_every_combination_of_fewer_values() -> None:
     rows = grid([knob("one", **SHARE), knob("two", default=0.2)])
     assert rows[0] == {"one": 1, "two": 0}
-    assert {"one": 0.05, "two": 0.2} in rows
-    assert len({tuple(row.items()) for row in rows}) == len(rows) == 6 * 6
+    assert {"one": 0.05, "two": 0.2} in rows  # the defaults
+    assert len({tuple(row.items()) for row in rows}) == len(rows) == 5 * 6
     assert len(grid([knob(name) for name in ("one", "two", "three")])) == 3**3

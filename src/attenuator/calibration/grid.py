@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from attenuator.bundle import BundleKnob
 
 # Values of a knob besides the exact one and the default, by how many knobs there are; all combinations are measured.
-VALUES = {1: 8, 2: 5}
+VALUES = {1: 8, 2: 4}
 FEWEST_VALUES = 2
 # Values of a whole number, whose exact value stands apart, are spread from this share of its range on.
 SMALLEST_SHARE = 1 / 128

@@ -15,7 +15,7 @@ EXAMPLES = """  what the settings of a bundle are worth on your texts; writes BU
   a line of the file: a text, or a pair, with its label if accuracy is to be measured as well
     {"text": "A quiet, moving film.", "label": "positive"}
     {"text": "..", "text_pair": "..", "labels": ["Non-Compete", "Audit Rights"]}
-  few texts show a low agreement only: 59 do for 0.95, 299 for 0.99, 2,995 for 0.999 in each range of lengths
+  few texts show a low agreement only: 72 do for 0.95, 368 for 0.99, 3,688 for 0.999 in each range of lengths
     attenuator calibrate BUNDLE --data few.jsonl --min-agreement 0.95
   interrupted? The same command goes on where it ended; --restart begins anew.
 
@@ -38,7 +38,7 @@ class CalibrateSettings(CommandSettings):
     on none."""
     min_agreement: Annotated[float, Field(gt=0, lt=1)] = 0.99
     """Agreement that the data must be able to show: decides how many texts are needed, and how lengths are divided."""
-    confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
+    confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.975
     """Confidence of intervals, and of the bounds that callers' min_agreement is compared with."""
     truncate: bool = False
     """Cut texts that are longer than the model takes, instead of refusing the file."""
