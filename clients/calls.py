@@ -132,6 +132,8 @@ def classify(
     model: str | None = None,
     seed: int | None | Unset = UNSET,
     timeout_ms: float | None = None,
+    min_agreement: float | None = None,
+    max_latency_ms: float | None = None,
     degradable_to: Mapping[str, int | float] | None = None,
     top_k: int | None = None,
     truncate: bool = False,
@@ -147,6 +149,10 @@ def classify(
         seed: fixes the random streams. `UNSET`: the server's default seed, so that equal requests give equal
             answers. None: the server draws one and returns it.
         timeout_ms: deadline; past it the server cancels the work and `DeadlineExceeded` is raised.
+        min_agreement: a goal in place of knobs: the cheapest ones are chosen whose answers agree with the exact ones on
+            at least this share of inputs.
+        max_latency_ms: a goal in place of knobs: the most accurate ones are chosen that are predicted to answer in this
+            time. It is no deadline; with `min_agreement` beside it, knobs that do not reach that are refused.
         degradable_to: the least accurate value by knob that a busy server may lower them to, so that it need not
             refuse; `chosen_by` of the answer is then `brownout`. An empty one forbids what the server may do by
             default to calls that set no knob.
@@ -161,9 +167,11 @@ def classify(
 
     Raises:
         InvalidRequest: an argument is wrong (`UnknownField`, `KnobOutOfRange` and `InputTooLong` are kinds of it).
+        NotCalibrated: a goal for a model that was not calibrated.
+        GoalOutOfReach: no knobs keep both goals, even on an idle service.
         UnknownModel: no such model is served.
         DeadlineExceeded: `timeout_ms` passed.
-        Overloaded: the service is overloaded; `retry_after_s` says when to try again.
+        Overloaded: the service is overloaded, or too busy for both goals; `retry_after_s` says when to try again.
         NotReady: the service is starting or stopping.
         Unauthorized: the API key is missing or wrong.
         ServiceUnreachable: no answer came.
@@ -172,7 +180,9 @@ def classify(
     body: dict[str, Any] = {"inputs": [inputs] if isinstance(inputs, Mapping) else inputs, **check_knobs(knobs)}
     if seed is not UNSET:
         body["seed"] = None if seed is None else check_seed(scalar(seed))
-    options = {"model": model, "timeout_ms": scalar(timeout_ms), "top_k": scalar(top_k)}
+    numbers = {"timeout_ms": timeout_ms, "top_k": top_k}
+    numbers |= {"min_agreement": min_agreement, "max_latency_ms": max_latency_ms}
+    options = {"model": model} | {name: scalar(value) for name, value in numbers.items()}
     body |= {name: value for name, value in options.items() if value is not None}
     if degradable_to is not None:
         body["degradable_to"] = check_floors(degradable_to)

@@ -31,8 +31,10 @@ def check_cost(
     if max_cost is None:
         return
 
+    tokens = [len(item.token_ids) for item in encoded]
+
     def cost(setting: Mapping[str, KnobValue]) -> float:
-        return sum(model.predict_cost(len(item.token_ids), setting) for item in encoded) / BILLION
+        return cost_of(model, tokens, setting)
 
     predicted = cost(knobs)
     if predicted <= max_cost:
@@ -54,6 +56,11 @@ def check_cost(
         allowed=f"{name} from {min(cheapest, best):g} to {max(cheapest, best):g}"
         + (f" with{others.removeprefix(' and')}" if others else ""),
     )
+
+
+def cost_of(model: Model, tokens: Sequence[int], knobs: Mapping[str, KnobValue]) -> float:
+    """Predicted cost of inputs of these lengths, in billions of multiply-adds."""
+    return sum(model.predict_cost(length, knobs) for length in tokens) / BILLION
 
 
 @dataclass(frozen=True, slots=True)

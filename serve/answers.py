@@ -2,7 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 
-from attenuator.api import Classification, KnobInfo, LabelScore, ModelInfo, Prediction
+from attenuator.api import (
+    CalibrationInfo,
+    Classification,
+    KnobInfo,
+    LabelScore,
+    LengthBucket,
+    MeasuredAgreement,
+    MeasuredSetting,
+    ModelInfo,
+    Prediction,
+)
 from attenuator.runtime import Device, Model, RowResult
 from attenuator.runtime.batch import by_output
 from attenuator.serve.choosing import Chosen
@@ -20,6 +30,31 @@ def model_info(model: Model) -> ModelInfo:
         labels=tuple(manifest.labels),
         max_tokens=manifest.max_tokens,
         knobs=tuple(KnobInfo.of(knob) for knob in manifest.knobs),
+        calibration=_calibration_info(model),
+    )
+
+
+def _calibration_info(model: Model) -> CalibrationInfo | None:
+    calibration = model.calibration
+    if calibration is None:
+        return None
+    buckets = (
+        LengthBucket(low=row.low, high=row.high, texts=row.texts, settings=tuple(calibration.places(index)))
+        for index, row in enumerate(calibration.buckets)
+    )
+    settings = (
+        MeasuredSetting(
+            knobs=model.knobs.check(setting.knobs),
+            agreement=tuple(MeasuredAgreement(value=each.value, bound=each.bound) for each in setting.agreement),
+        )
+        for setting in calibration.settings
+    )
+    return CalibrationInfo(
+        confidence=calibration.confidence,
+        data=calibration.data,
+        texts=calibration.texts,
+        buckets=tuple(buckets),
+        settings=tuple(settings),
     )
 
 
@@ -46,6 +81,7 @@ def classification(
     Returns:
         The body of the answer.
     """
+    calibration = model.calibration
     return Classification(
         model=model.manifest.name,
         revision=model.manifest.revision,
@@ -54,7 +90,7 @@ def classification(
         knobs=dict(chosen.knobs),
         requested=parsed.requested,
         chosen_by=chosen.by,
-        expected_agreement=chosen.expected_agreement,
+        expected_agreement=calibration and calibration.expected_agreement(chosen.knobs, max(tokens)),
         seed=seed,
         tokens=tuple(tokens),
         timing_ms=dict(timing_ms),

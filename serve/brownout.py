@@ -11,9 +11,9 @@ So it does not flap: the queue, which grows while the level is too low, holds th
 requests that may be lowered move it.
 
 *Who may be lowered.* A request with `degradable_to`, down to its floors; a request without, to which the operator's
-policy applies if it sets no knob itself. A caller who sets a knob has decided, and `"degradable_to": {}` says no to the
-policy. A request is lowered as it enters the queue and never again. Work that waits was then predicted to start within
-the target, and knobs that do not change keep the answer reproducible.
+policy applies if it sets no knob itself. A caller who sets a knob or states a goal has decided, and
+`"degradable_to": {}` says no to the policy. A request is lowered as it enters the queue and never again. Work that
+waits was then predicted to start within the target, and knobs that do not change keep the answer reproducible.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from attenuator.ops.knobs import KnobValue
 from attenuator.runtime import Model
 from attenuator.serve.floors import Floors, lowered, policy_floors
+from attenuator.serve.goals import GOALS
 from attenuator.serve.schema import ParsedRequest
 
 RECOVERY_TARGETS = 10
@@ -85,7 +86,7 @@ class Brownout:
         """How far a request's knobs may fall; empty where it may not be lowered."""
         if parsed.floors is not None:
             return parsed.floors
-        if not self._policy or parsed.requested:
+        if not self._policy or parsed.requested or parsed.options.model_fields_set.intersection(GOALS):
             return {}
         return policy_floors(self._policy, model.knobs)
 

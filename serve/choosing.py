@@ -1,10 +1,12 @@
-"""Chooses the knobs of a request: as its caller set them, or by default."""
+"""Chooses the knobs of a request: as its caller set them, by its goals, or by default."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from attenuator.api import ChosenBy
 from attenuator.ops.knobs import KnobValue
+from attenuator.runtime import Model
+from attenuator.serve.goals import GOALS, Circumstances, knobs_for
 from attenuator.serve.schema import ParsedRequest
 
 
@@ -15,14 +17,24 @@ class Chosen:
     Attributes:
         knobs: a value for every knob of the model.
         by: who chose them.
-        expected_agreement: calibrated share of texts on which these knobs give the exact answer; None where unknown.
     """
 
     knobs: Mapping[str, KnobValue]
     by: ChosenBy
-    expected_agreement: float | None = None
 
 
-def chosen_by_request(parsed: ParsedRequest) -> Chosen:
-    """The knobs as the caller set them, others by default."""
+def choose_knobs(model: Model, parsed: ParsedRequest, now: Circumstances) -> Chosen:
+    """Chooses the knobs.
+
+    Args:
+        model: the model.
+        parsed: the request.
+        now: under which circumstances a goal chooses.
+
+    Raises:
+        GoalOutOfReach: its goals contradict each other here, or take a setting that is not permitted.
+        Overloaded: its goals can be reached together once less is waiting.
+    """
+    if parsed.options.model_fields_set.intersection(GOALS):
+        return Chosen(knobs_for(model, parsed.options, now), "goal")
     return Chosen(parsed.knobs, "caller" if parsed.requested else "default")

@@ -40,7 +40,10 @@ CLASSIFY_ANSWERS: Answers = {
     413: _error("the body is larger than the server allows"),
     415: _error("the Content-Type is not application/json in UTF-8"),
     422: _error("a field has a wrong value or is unknown; param names it, allowed says what it may be"),
-    429: _error("too many requests or tokens are waiting, or the API key was used too often", Retry_After=RETRY),
+    429: _error(
+        "too many requests or tokens are waiting, or too many for both goals, or the API key was used too often",
+        Retry_After=RETRY,
+    ),
     500: _error("the model failed on this request; the service's log says why"),
     503: NOT_READY,
     504: _error("timeout_ms passed before the answer was ready; the work was cancelled"),

@@ -17,10 +17,12 @@ from attenuator.runtime import Encoded, Input, Model, Row, choose, load
 from attenuator.serve.brownout import LEAST_SHARE, Brownout, knobs_at, room_share
 from attenuator.serve.choosing import Chosen
 from attenuator.serve.floors import Floors
+from attenuator.serve.goals import Forecast
 from attenuator.serve.health import fault
 from attenuator.serve.holdings import EngineHoldings
-from attenuator.serve.jobs import LANES, Entry, Job, Lane, Pace, demand_of, lane_of
+from attenuator.serve.jobs import LANES, Entry, Job, Lane, demand_of, lane_of
 from attenuator.serve.lanes import Lanes
+from attenuator.serve.latency import LatencyModel, RowTime
 from attenuator.serve.metrics import Metrics
 from attenuator.serve.policy import read_policy
 from attenuator.serve.scheduler import Queue
@@ -44,6 +46,7 @@ class Engine:
         models: loaded models by name.
         state: `starting`, `ready`, `draining` or `stopped`.
         requests: requests in progress.
+        latencies: predicted times by model, and how they compared with measured ones.
         metrics: what is counted and held here.
         brownout: which requests run with cheaper knobs under load, and how far.
     """
@@ -52,6 +55,7 @@ class Engine:
         self.models: dict[str, Model] = {}
         self.state = "starting"
         self.requests = 0
+        self.latencies: dict[str, LatencyModel] = {}
         self.metrics = Metrics()
         holdings = EngineHoldings(self)
         self.metrics.registry.register(holdings)
@@ -59,7 +63,6 @@ class Engine:
         self.brownout = Brownout(settings.brownout_target_ms / 1000, read_policy(settings.brownout_to))
         self._settings = settings
         self._queue = Queue(settings.max_batch_tokens)
-        self._paces: dict[str, Pace] = {}
         self._estimates: dict[str, TokenEstimate] = {}
         self._idle = asyncio.Event()
         self._idle.set()
@@ -68,7 +71,7 @@ class Engine:
         self._tokenizer = TokenizerThreads()
         wait_for_more = partial(self._tokenizer.wait_settled, settings.max_wait_ms / 1000)
         self._lanes = Lanes(
-            self._queue, self.models, self._paces, self._compute, wait_for_more, self.metrics, self._sessions.failed
+            self._queue, self.models, self.latencies, self._compute, wait_for_more, self.metrics, self._sessions.failed
         )
 
     async def start(self, folders: Sequence[Path]) -> None:
@@ -102,7 +105,8 @@ class Engine:
             raise BundleError(
                 f"bundle {folder}: bundle.json: name is '{manifest.name}', must differ from that of the other bundles"
             )
-        self._paces[manifest.name] = await self._off_loop(partial(warm_up, model, self._settings.max_batch_tokens))
+        warming = partial(warm_up, model, self._settings.max_batch_tokens, self._settings.threads)
+        self.latencies[manifest.name] = await self._off_loop(warming)
         self._estimates[manifest.name] = TokenEstimate()
         self.models[manifest.name] = model
         log.info("loaded %s (%s, revision %.12s)", manifest.name, manifest.attention.operator, manifest.revision)
@@ -260,15 +264,30 @@ class Engine:
             NotReady: the service was stopped meanwhile.
         """
         tokens = [len(row.token_ids) for row in rows]
-        knobs = rows[0].knobs
-        costs = self._costs(model, tokens, knobs)
-        seconds = self._seconds(model, costs)
-        share = 1.0 if asked in (None, knobs) else room_share(costs, self._costs(model, tokens, asked))
+        knobs, latency = rows[0].knobs, self.latencies[model.manifest.name]
+        times = latency.row_times(tokens, knobs)
+        seconds = [latency.added_s(time) for time in times]
+        share = self._room_share(model, tokens, knobs, knobs if asked is None else asked)
         self._check_room(demand_of(tokens, seconds, share))
         done = asyncio.get_running_loop().create_future()
-        job = Job(model.manifest.name, rows, costs, done, room_share=share)
+        job = Job(model.manifest.name, rows, times, done, room_share=share)
         await self._lanes.finish(job, seconds)
         return job
+
+    def forecast(self, model: Model, tokens: Sequence[int], knobs: Mapping[str, KnobValue]) -> Forecast:
+        """When a request that comes now would be done.
+
+        Args:
+            model: the model.
+            tokens: length of each input.
+            knobs: a value for every knob.
+        """
+        latency = self.latencies[model.manifest.name]
+        by_lane: dict[Lane, list[RowTime]] = {}
+        for row_time in latency.row_times(tokens, knobs):
+            by_lane.setdefault(lane_of(latency.added_s(row_time)), []).append(row_time)
+        forecasts = [self._lanes.forecast(lane, latency, times) for lane, times in by_lane.items()]
+        return max(forecasts, key=lambda each: each.total_s)
 
     async def drain(self) -> None:
         """Refuses new requests and waits for those in progress, up to the time limit."""
@@ -299,24 +318,31 @@ class Engine:
             tokens = min(
                 int(body_bytes * self._estimates[name].tokens_per_byte * BODY_MARGIN), model.manifest.max_tokens
             )
-            if lane_of(self._paces[name].seconds(model.predict_cost(tokens, model.knobs.exact()))) == "heavy":
+            [seconds] = self._seconds(model, [tokens], model.knobs.exact())
+            if lane_of(seconds) == "heavy":
                 return True
         return False
 
-    def _costs(self, model: Model, tokens: Sequence[int], knobs: Mapping[str, KnobValue]) -> list[float]:
-        return [model.predict_cost(count, knobs) for count in tokens]
-
-    def _seconds(self, model: Model, costs: Sequence[float]) -> list[float]:
-        pace = self._paces[model.manifest.name]
-        return [pace.seconds(cost) for cost in costs]
+    def _seconds(self, model: Model, tokens: Sequence[int], knobs: Mapping[str, KnobValue]) -> list[float]:
+        """What each row is predicted to add to a batch."""
+        latency = self.latencies[model.manifest.name]
+        return [latency.added_s(time) for time in latency.row_times(tokens, knobs)]
 
     def _demand(
         self, model: Model, tokens: Sequence[int], knobs: Mapping[str, KnobValue], asked: Mapping[str, KnobValue]
     ) -> dict[Lane, int]:
         """Room by lane that a request takes with some knobs in place of those asked for."""
-        costs = self._costs(model, tokens, knobs)
-        share = 1.0 if knobs == asked else room_share(costs, self._costs(model, tokens, asked))
-        return demand_of(tokens, self._seconds(model, costs), share)
+        share = self._room_share(model, tokens, knobs, asked)
+        return demand_of(tokens, self._seconds(model, tokens, knobs), share)
+
+    def _room_share(
+        self, model: Model, tokens: Sequence[int], knobs: Mapping[str, KnobValue], asked: Mapping[str, KnobValue]
+    ) -> float:
+        """What a token counts in the queue with some knobs in place of those asked for."""
+        if knobs == asked:
+            return 1.0
+        costs, asked_costs = ([model.predict_cost(count, each) for count in tokens] for each in (knobs, asked))
+        return room_share(costs, asked_costs)
 
     def _check_room(self, demand: Mapping[Lane, int]) -> None:
         """Refuses tokens for which a lane's queue has no room.

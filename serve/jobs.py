@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from attenuator.runtime import Row, RowResult
+from attenuator.serve.latency import RowTime
 
 Lane = Literal["light", "heavy"]
 LANES: tuple[Lane, Lane] = ("light", "heavy")
 HEAVY_S = 0.1
-RUN_OVERHEAD_S = 2e-4
 
 
 @dataclass(slots=True, eq=False)
@@ -21,7 +21,7 @@ class Job:
     Attributes:
         model: name of the model.
         rows: one per input; emptied when the job is dropped.
-        costs: predicted multiply-adds of each row.
+        times: of each row, as predicted beforehand.
         done: set to True, or to an exception, when every row has its result or one failed.
         results: by row.
         submitted_s: clock at submission.
@@ -32,7 +32,7 @@ class Job:
 
     model: str
     rows: list[Row]
-    costs: Sequence[float]
+    times: Sequence[RowTime]
     done: asyncio.Future[bool]
     results: list[RowResult | None] = field(default_factory=list)
     submitted_s: float = 0.0
@@ -71,26 +71,6 @@ class Entry:
     seconds: float = field(compare=False)
     room: int = field(compare=False)
     taken: bool = field(default=False, compare=False)
-
-
-@dataclass(slots=True)
-class Pace:
-    """How fast a model runs here: a moving average over the batches that ran.
-
-    Attributes:
-        cost_per_s: predicted multiply-adds per second.
-    """
-
-    cost_per_s: float = 5e9
-
-    def seconds(self, cost: float) -> float:
-        """Predicted time of a cost."""
-        return RUN_OVERHEAD_S + cost / self.cost_per_s
-
-    def learn(self, cost: float, seconds: float) -> None:
-        """Learns from a batch."""
-        measured = cost / max(seconds - RUN_OVERHEAD_S, 1e-5)
-        self.cost_per_s += 0.1 * (min(max(measured, 1e8), 1e13) - self.cost_per_s)
 
 
 @dataclass(slots=True)

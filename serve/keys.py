@@ -110,6 +110,10 @@ class ApiKey:
                 )
             parsed.knobs[name] = check_knob(row, min(max(ceiling, row.low), row.high))
 
+    def permits(self, knobs: Mapping[str, KnobValue]) -> bool:
+        """Whether knobs are within the key's ceilings."""
+        return not any(is_above(name, knobs[name], value) for name, value in self.ceilings.items() if name in knobs)
+
 
 def is_above(name: str, value: KnobValue, ceiling: KnobValue) -> bool:
     """Whether a knob's value is more accurate than a ceiling; its exact value is more accurate than any other."""

@@ -5,18 +5,41 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 
 from attenuator.errors import AttenuatorError, EngineError
 from attenuator.runtime import Cancellation, Model
+from attenuator.serve.goals import Forecast
 from attenuator.serve.health import RunningBatch
-from attenuator.serve.jobs import LANES, Entry, Job, Lane, Pace
+from attenuator.serve.jobs import LANES, Entry, Job, Lane
+from attenuator.serve.latency import LatencyModel, RowTime
 from attenuator.serve.metrics import BatchRun, Metrics
 from attenuator.serve.scheduler import Queue
 
 log = logging.getLogger(__name__)
 RESTART_S = 1.0
 FAILED = "the service failed to run this request"
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A batch that is running.
+
+    Attributes:
+        batch: its rows.
+        cancellation: stops it.
+        started_s: clock when it began.
+    """
+
+    batch: Sequence[Entry]
+    cancellation: Cancellation
+    started_s: float
+
+    @property
+    def predicted_s(self) -> float:
+        """Seconds that it was predicted to take."""
+        return sum(entry.seconds for entry in self.batch)
 
 
 class Lanes:
@@ -29,7 +52,7 @@ class Lanes:
         self,
         queue: Queue,
         models: Mapping[str, Model],
-        paces: Mapping[str, Pace],
+        latencies: Mapping[str, LatencyModel],
         threads: ThreadPoolExecutor,
         wait_for_more: Callable[[], Awaitable[None]],
         metrics: Metrics,
@@ -40,7 +63,7 @@ class Lanes:
         Args:
             queue: where rows wait.
             models: loaded models by name.
-            paces: how fast each model runs; updated after every batch.
+            latencies: how long each model's rows take; learn from every batch.
             threads: one per lane.
             wait_for_more: waits briefly for requests that could join a light batch.
             metrics: count batches.
@@ -48,14 +71,13 @@ class Lanes:
         """
         self._queue = queue
         self._models = models
-        self._paces = paces
+        self._latencies = latencies
         self._threads = threads
         self._wait_for_more = wait_for_more
         self._metrics = metrics
         self._model_failed = model_failed
         self._wake = {lane: asyncio.Event() for lane in LANES}
-        self._running: dict[Lane, tuple[list[Entry], Cancellation]] = {}
-        self._began: dict[Lane, float] = {}  # clock at which the running batch began
+        self._running: dict[Lane, Running] = {}
         self._jobs: set[Job] = set()
         self._tasks: dict[Lane, asyncio.Task[None]] = {}
         self._stopping = False
@@ -91,8 +113,8 @@ class Lanes:
         """What is running."""
         now = time.monotonic()
         return [
-            RunningBatch(batch[0].job.model, lane, sum(entry.seconds for entry in batch), now - self._began[lane])
-            for lane, (batch, _) in self._running.items()
+            RunningBatch(each.batch[0].job.model, lane, each.predicted_s, now - each.started_s)
+            for lane, each in self._running.items()
         ]
 
     async def finish(self, job: Job, seconds: Sequence[float]) -> None:
@@ -118,24 +140,38 @@ class Lanes:
 
     def running(self, lane: Lane) -> int:
         """Number of rows that are running in a lane."""
-        return len(self._running[lane][0]) if lane in self._running else 0
+        return len(self._running[lane].batch) if lane in self._running else 0
 
     def remaining_s(self, lane: Lane) -> float:
-        """Predicted time of a lane's running batch and of the rows that wait for it, in seconds."""
-        batch, _ = self._running.get(lane, ((), None))
-        return self._queue.lanes[lane].load.seconds + sum(entry.seconds for entry in batch)
+        """Predicted time of what is left of a lane's running batch and of the rows that wait for it, in seconds."""
+        return self._queue.lanes[lane].load.seconds + self._running_s(lane, time.monotonic())
+
+    def forecast(self, lane: Lane, latency: LatencyModel, times: Sequence[RowTime]) -> Forecast:
+        """When a request that comes now would be done with its rows in a lane.
+
+        Args:
+            lane: where they would run.
+            latency: of the request's model.
+            times: of the rows, at least one, in order.
+        """
+        added_s = [latency.added_s(each) for each in times]
+        run_s = latency.batch_s(times) if lane == "light" else sum(latency.batch_s([each]) for each in times)
+        ahead_s = self._queue.lanes[lane].ahead_s(sum(added_s), added_s[-1])
+        return Forecast(self._running_s(lane, time.monotonic()) + ahead_s, latency.upper_s(run_s))
+
+    def _running_s(self, lane: Lane, now_s: float) -> float:
+        """Predicted time until a lane's running batch ends."""
+        running = self._running.get(lane)
+        if running is None:
+            return 0.0
+        return max(0.0, running.predicted_s - (now_s - running.started_s))
 
     def wait_s(self, now_s: float) -> float:
         """Predicted time until a row that arrives now would run, in the lane where that is longer.
 
         Both count, since they share the cores. Rows of large requests that fair order puts behind a newcomer do not.
         """
-        waits = []
-        for lane in LANES:
-            batch, _ = self._running.get(lane, ((), None))
-            running_s = sum(entry.seconds for entry in batch) - (now_s - self._began.get(lane, now_s))
-            waits.append(max(0.0, running_s) + self._queue.lanes[lane].wait_s())
-        return max(waits)
+        return max(self._running_s(lane, now_s) + self._queue.lanes[lane].wait_s() for lane in LANES)
 
     async def stop(self, error: AttenuatorError) -> bool:
         """Stops the lanes; a batch that is running stops at its next node.
@@ -150,8 +186,8 @@ class Lanes:
         self._stopping = True
         for job in self._jobs:
             _fail(job, error)
-        for _, cancellation in self._running.values():
-            cancellation.cancel()
+        for running in self._running.values():
+            running.cancellation.cancel()
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
@@ -159,9 +195,9 @@ class Lanes:
 
     def _drop(self, job: Job) -> None:
         self._queue.drop(job)
-        for batch, cancellation in self._running.values():
-            if all(entry.job.over for entry in batch):
-                cancellation.cancel()
+        for running in self._running.values():
+            if all(entry.job.over for entry in running.batch):
+                running.cancellation.cancel()
 
     async def _serve(self, lane: Lane) -> None:
         wake = self._wake[lane]
@@ -195,8 +231,7 @@ class Lanes:
             if entry.job.started_s is None:
                 entry.job.started_s = started
         cancellation = Cancellation()
-        self._running[lane] = (batch, cancellation)
-        self._began[lane] = started
+        self._running[lane] = Running(batch, cancellation, started)
         failure: AttenuatorError | None = None
         try:
             results = await asyncio.get_running_loop().run_in_executor(self._threads, model.run, rows, cancellation)
@@ -211,8 +246,8 @@ class Lanes:
             await self._run_apart(lane, batch, failure)
             return
         seconds = time.monotonic() - started
-        cost = sum(entry.job.costs[entry.index] for entry in batch)
-        self._paces[model.manifest.name].learn(cost, seconds)
+        times = [entry.job.times[entry.index] for entry in batch]
+        predicted_s = self._latencies[model.manifest.name].learn(times, seconds)
         self._metrics.batch_ended(
             BatchRun(
                 model=model.manifest.name,
@@ -220,7 +255,7 @@ class Lanes:
                 settings=list({id(row.knobs): row.knobs for row in rows}.values()),
                 tokens=sum(entry.tokens for entry in batch),
                 sequences=len(batch),
-                predicted_s=sum(entry.seconds for entry in batch),
+                predicted_s=predicted_s,
                 seconds=seconds,
             )
         )

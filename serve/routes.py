@@ -4,8 +4,9 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Security
@@ -15,14 +16,15 @@ from starlette.responses import HTMLResponse, Response
 
 from attenuator.api import ModelList
 from attenuator.errors import DeadlineExceeded, UnknownField
+from attenuator.ops.knobs import KnobValue
 from attenuator.ops.spec import SEED_HIGH
 from attenuator.runtime import Model, Row
 from attenuator.serve import accesslog
 from attenuator.serve.accesslog import CLIENT_LEFT
-from attenuator.serve.admission import check_cost
+from attenuator.serve.admission import check_cost, cost_of
 from attenuator.serve.answers import classification, model_info, timing_headers
 from attenuator.serve.body import Bodies, client_disconnected
-from attenuator.serve.choosing import chosen_by_request
+from attenuator.serve.choosing import choose_knobs
 from attenuator.serve.documentation import (
     CLASSIFY,
     CLASSIFY_ANSWERS,
@@ -34,6 +36,7 @@ from attenuator.serve.documentation import (
 )
 from attenuator.serve.engine import Engine
 from attenuator.serve.errors import JSON, MalformedBody
+from attenuator.serve.goals import Circumstances
 from attenuator.serve.json_body import parse_json
 from attenuator.serve.keys import ApiKey, KeyRing
 from attenuator.serve.probes import Probes
@@ -146,24 +149,32 @@ class Routes:
             parsed = parse_request(fields, model)
             del fields
             accesslog.note(model=model.manifest.name, inputs=len(parsed.items))
-            if KEY in request.scope:
-                request.scope[KEY].limit(parsed, model)
-            return await unless_late(request, parsed, started_s, self._work(model, parsed, started_s))
+            key: ApiKey | None = request.scope.get(KEY)
+            if key is not None:
+                key.limit(parsed, model)
+            return await unless_late(request, parsed, started_s, self._work(model, parsed, key, started_s))
 
     async def _parse(self, body: bytes) -> dict[str, Any]:
         if len(body) <= INLINE_BYTES:
             return parse_json(body)
         return await asyncio.get_running_loop().run_in_executor(self._parsing, parse_json, body)
 
-    async def _work(self, model: Model, parsed: ParsedRequest, started_s: float) -> Response:
+    async def _work(self, model: Model, parsed: ParsedRequest, key: ApiKey | None, started_s: float) -> Response:
         truncate = parsed.options.truncate
         floors = self._engine.brownout.floors(model, parsed)
         encoded = await self._engine.encode(model, parsed.items, knobs=parsed.knobs, truncate=truncate, floors=floors)
         characters = sum(item.characters for item in parsed.items)
         parsed.items.clear()  # texts of megabytes are not kept while the request waits
-        asked = chosen_by_request(parsed)
-        check_cost(model, encoded, asked.knobs, self._settings.max_cost)
         tokens = [len(item.token_ids) for item in encoded]
+        max_cost = self._settings.max_cost
+
+        def permits(knobs: Mapping[str, KnobValue]) -> bool:
+            affordable = max_cost is None or cost_of(model, tokens, knobs) <= max_cost
+            return affordable and (key is None or key.permits(knobs))
+
+        elapsed_s, forecast = time.perf_counter() - started_s, partial(self._engine.forecast, model, tokens)
+        asked = choose_knobs(model, parsed, Circumstances(max(tokens), elapsed_s, forecast, permits))
+        check_cost(model, encoded, asked.knobs, max_cost)
         seed = parsed.options.seed if parsed.has_seed else self._settings.seed
         seed = secrets.randbelow(SEED_HIGH + 1) if seed is None else seed
         tokenized_s = time.perf_counter()

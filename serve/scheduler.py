@@ -34,6 +34,11 @@ BATCH_S = 0.05
 OLDEST_SHARE = 0.25
 
 
+def size_class(seconds: float) -> int:
+    """The size class of a row, from its predicted seconds."""
+    return math.floor(math.log(seconds, 4))
+
+
 class LaneQueue:
     """Rows that wait in one lane.
 
@@ -64,10 +69,10 @@ class LaneQueue:
         entries = self._by_job[job] = deque[Entry]()
         heap = self._heaps.setdefault(job.model, [])
         for offset, (index, seconds) in enumerate(rows):
-            size_class = math.floor(math.log(seconds / job.room_share, 4))
+            size = size_class(seconds / job.room_share)
             tokens = len(job.rows[index].token_ids)
             room = room_of(tokens, job.room_share)
-            entry = Entry(start, size_class, number + offset, job, index, tokens, seconds, room)
+            entry = Entry(start, size, number + offset, job, index, tokens, seconds, room)
             start += seconds
             entries.append(entry)
             heapq.heappush(heap, entry)
@@ -104,11 +109,28 @@ class LaneQueue:
 
     def wait_s(self) -> float:
         """Predicted seconds of the rows that run before a row that arrives now; the batch that runs is not counted."""
+        return self._before_s(self._virtual_s, math.inf)
+
+    def ahead_s(self, own_s: float, last_s: float) -> float:
+        """Predicted time of the waiting rows that run before a request that comes now is done.
+
+        Args:
+            own_s: predicted time of its rows in this lane.
+            last_s: of the last one of them.
+        """
+        ahead_s = self._before_s(self._virtual_s + own_s - last_s, size_class(last_s))
+        others_s = max(0.0, self.load.seconds - ahead_s)
+        joining_s = BATCH_S if self._lane == "light" else 0.0  # rows behind its last one that run in the same batch
+        owed_s = (ahead_s + own_s) * OLDEST_SHARE / (1 - OLDEST_SHARE)
+        return ahead_s + min(others_s, joining_s + owed_s)
+
+    def _before_s(self, start: float, size: float) -> float:
+        """Predicted seconds of the waiting rows that come before one of this start and size class, or with it."""
         seconds = 0.0
         for job, entries in self._by_job.items():
             if not job.over:
                 for entry in entries:
-                    if entry.start > self._virtual_s:
+                    if (entry.start, entry.size_class) > (start, size):
                         break
                     seconds += entry.seconds
         return seconds

@@ -17,6 +17,7 @@ from attenuator.ops.knobs import KnobValue, shown
 from attenuator.runtime import Input, KnobTable, Model
 from attenuator.runtime.inputs import MAX_FIELD_CHARACTERS
 from attenuator.serve.floors import check_floors
+from attenuator.serve.goals import GOALS, check_goals
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,7 @@ def parse_request(raw: Mapping[str, Any], model: Model) -> ParsedRequest:
     requested = {name: raw[name] for name in raw if name in KNOBS}
     knobs = model.knobs.check(requested)
     options = parse_options({name: value for name, value in raw.items() if name in Options.model_fields})
+    check_goals(model, options.model_fields_set, list(requested))
     labels = len(model.manifest.labels)
     if options.top_k is not None and options.top_k > labels:
         allowed = f"a whole number from 1 to {labels}"
@@ -80,7 +82,8 @@ def parse_request(raw: Mapping[str, Any], model: Model) -> ParsedRequest:
     if "inputs" not in raw:
         raise InvalidRequest("inputs is missing", param="inputs", allowed=_inputs_allowed())
     items = list(parse_inputs(raw["inputs"]))
-    floors = None if options.degradable_to is None else check_floors(options.degradable_to, model.knobs, knobs)
+    asked = None if options.model_fields_set.intersection(GOALS) else knobs  # a goal chooses knobs later
+    floors = None if options.degradable_to is None else check_floors(options.degradable_to, model.knobs, asked)
     return ParsedRequest(items, options, knobs, {name: knobs[name] for name in requested}, floors, "seed" in raw)
 
 

@@ -6,8 +6,10 @@ import time
 import numpy as np
 
 from attenuator.runtime import Model, Row
+from attenuator.runtime.device import hardware
+from attenuator.runtime.session import cpu_count
 from attenuator.runtime.work import ROW_KNOBS
-from attenuator.serve.jobs import Pace
+from attenuator.serve.latency import LatencyModel, LatencyTable
 
 log = logging.getLogger(__name__)
 SHORT_TOKENS = (16, 256)
@@ -15,7 +17,7 @@ CPU_LIMIT_S = 0.1
 SILENT_S = 3.0
 
 
-def warm_up(model: Model, max_batch_tokens: int) -> Pace:
+def warm_up(model: Model, max_batch_tokens: int, threads: int | None = None) -> LatencyModel:
     """Runs short inputs twice, then the largest batch.
 
     A CUDA device loads kernels and takes memory at first use, so it runs the largest batch whatever that takes. On the
@@ -25,28 +27,47 @@ def warm_up(model: Model, max_batch_tokens: int) -> Pace:
     Args:
         model: just loaded.
         max_batch_tokens: tokens of the largest batch; an input longer than that runs alone.
+        threads: inside one run; every core this process may use by default.
 
     Returns:
-        How fast it runs here.
+        How long its rows take here.
     """
     began = time.monotonic()
-    pace = Pace()
     for tokens in SHORT_TOKENS:
         batch = rows_of(model, min(tokens, model.manifest.max_tokens))
         for _ in range(2):
-            pace = run_timed(model, batch)
+            seconds = run_timed(model, batch)
+    cost_per_s = cost_of(model, batch) / seconds
     largest = max(max_batch_tokens, model.manifest.max_tokens)
     if model.device.kind == "cpu":
-        while pace.seconds(cost_of(model, rows_of(model, largest))) > CPU_LIMIT_S:
+        while cost_of(model, rows_of(model, largest)) / cost_per_s > CPU_LIMIT_S:
             largest //= 2
     if largest > SHORT_TOKENS[-1]:
         if time.monotonic() - began > SILENT_S:
             log.info("warming up %s: short inputs done, now %d tokens", model.manifest.name, largest)
-        pace = run_timed(model, rows_of(model, largest))
-    seconds = time.monotonic() - began
+        batch = rows_of(model, largest)
+        seconds = run_timed(model, batch)
+        cost_per_s = cost_of(model, batch) / seconds
+    log_end(model, largest, time.monotonic() - began)
+    table = table_of(model, threads or cpu_count())
+    latency = LatencyModel(model.predict_cost, cost_per_s=max(1e8, cost_per_s), table=table)
+    latency.learn(latency.row_times([len(row.token_ids) for row in batch], batch[0].knobs), seconds)
+    return latency
+
+
+def table_of(model: Model, threads: int) -> LatencyTable | None:
+    """The times of the model's calibration that were taken on this device with as many threads; None without any."""
+    here = hardware(model.device)
+    for measured in model.calibration.latency if model.calibration else ():
+        if measured.device == here and measured.threads == threads and measured.speeds:
+            return LatencyTable(measured, model.predict_cost)
+    return None
+
+
+def log_end(model: Model, tokens: int, seconds: float) -> None:
+    """Says what was done, at a level that rises with the time that it took."""
     level = logging.INFO if seconds > SILENT_S else logging.DEBUG
-    log.log(level, "warmed up %s with up to %d tokens in %.1f s", model.manifest.name, largest, seconds)
-    return pace
+    log.log(level, "warmed up %s with up to %d tokens in %.1f s", model.manifest.name, tokens, seconds)
 
 
 def rows_of(model: Model, tokens: int) -> list[Row]:
@@ -65,8 +86,8 @@ def cost_of(model: Model, rows: list[Row]) -> float:
     return sum(model.predict_cost(len(row.token_ids), row.knobs) for row in rows)
 
 
-def run_timed(model: Model, rows: list[Row]) -> Pace:
-    """Runs a batch and says how fast it went."""
+def run_timed(model: Model, rows: list[Row]) -> float:
+    """Runs a batch and returns the seconds that it took."""
     started = time.monotonic()
     model.run(rows)
-    return Pace(max(1e8, cost_of(model, rows) / max(time.monotonic() - started, 1e-5)))
+    return max(time.monotonic() - started, 1e-5)

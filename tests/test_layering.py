@@ -24,9 +24,9 @@ MAY_IMPORT = {
     "ops": {"errors"},
     "texts": {"errors", "api", "ops"},
     "calibration": {"errors", "bundle"},
-    "runtime": {"errors", "api", "bundle", "precision", "ops"},
+    "runtime": {"errors", "api", "bundle", "calibration", "precision", "ops"},
     "export": {"errors", "api", "bundle", "precision", "commandline", "ops", "runtime", "texts"},
-    "serve": {"errors", "api", "bundle", "precision", "commandline", "ops", "runtime"},
+    "serve": {"errors", "api", "bundle", "calibration", "precision", "commandline", "ops", "runtime"},
     "clients": {"errors", "api", "bundle", "ops"},
     "commands": {
         "errors",

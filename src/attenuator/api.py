@@ -73,6 +73,16 @@ class Options(Body):
     timeout_ms: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_MS)] | SkipJsonSchema[None] = Field(
         None, description=f"a number of milliseconds above 0, at most {MAX_TIMEOUT_MS:g}"
     )
+    min_agreement: Annotated[float, Field(gt=0, le=1)] | SkipJsonSchema[None] = Field(
+        None,
+        description="a number above 0, at most 1: the cheapest knobs are chosen whose answers agree with the exact "
+        "ones on at least this share of inputs",
+    )
+    max_latency_ms: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_MS)] | SkipJsonSchema[None] = Field(
+        None,
+        description=f"a number of milliseconds above 0, at most {MAX_TIMEOUT_MS:g}: the most accurate knobs are chosen "
+        "that are predicted to answer in this time",
+    )
     top_k: Annotated[int, Field(ge=1), WHOLE] | SkipJsonSchema[None] = Field(
         None, description="a whole number from 1 to the number of labels"
     )
@@ -153,9 +163,13 @@ class Classification(Answer):
     predictions: tuple[Prediction, ...] = Field(description="one per input, in the order sent")
     knobs: dict[str, Number] = Field(description="value of every knob that the model ran with")
     requested: dict[str, Number] = Field({}, description="the knobs that the caller set")
-    chosen_by: ChosenBy = Field(description="who chose the knobs: caller, default, or brownout where load lowered them")
+    chosen_by: ChosenBy = Field(
+        description="who chose the knobs: caller, goal, default, or brownout where load lowered them"
+    )
     expected_agreement: float | SkipJsonSchema[None] = Field(
-        None, description="calibrated models only: share of inputs on which these knobs gave the exact value's label"
+        None,
+        description="share of inputs as long as the longest one here on which these knobs gave the exact answer when "
+        "the model was calibrated; only where that was measured",
     )
     seed: int = Field(description="seed of the random streams; the same request with this seed gives the same answer")
     tokens: tuple[int, ...] = Field(description="number of tokens of each input, special tokens included")
@@ -201,6 +215,44 @@ class KnobInfo(BundleKnob):
         return cls.model_validate(row)
 
 
+class MeasuredAgreement(Answer):
+    """How often a setting gave the exact answer, on texts of one bucket of lengths."""
+
+    value: float = Field(description="share of the texts")
+    bound: float = Field(
+        description="lower bound at the calibration's confidence, which min_agreement is compared with"
+    )
+
+
+class MeasuredSetting(Answer):
+    """One value for every knob, and how often it gave the exact answer."""
+
+    knobs: dict[str, Number] = Field(description="value by knob name")
+    agreement: tuple[MeasuredAgreement, ...] = Field(description="one for each bucket of lengths")
+
+
+class LengthBucket(Answer):
+    """Texts of similar lengths."""
+
+    low: int = Field(description="tokens of the shortest")
+    high: int = Field(description="tokens of the longest")
+    texts: int = Field(description="texts that were measured")
+    settings: tuple[int, ...] = Field(
+        description="the settings that goals choose from at these lengths, as places in the list of settings, from the "
+        "exact one to the cheapest"
+    )
+
+
+class CalibrationInfo(Answer):
+    """What a model's settings are worth, as goals are chosen by it."""
+
+    confidence: float = Field(description="of every bound")
+    data: str = Field(description="name of the file of texts that were measured")
+    texts: int = Field(description="texts in it")
+    buckets: tuple[LengthBucket, ...] = Field(description="in order of length")
+    settings: tuple[MeasuredSetting, ...] = Field(description="the exact one first")
+
+
 class ModelInfo(Answer):
     """A served model."""
 
@@ -215,8 +267,8 @@ class ModelInfo(Answer):
     )
     max_tokens: int = Field(description="tokens of the longest input, special tokens included")
     knobs: tuple[KnobInfo, ...] = Field(description="the knobs that a request may set")
-    calibration: dict[str, Any] | None = Field(
-        None, description="what was measured per knob value; null where the model was not calibrated"
+    calibration: CalibrationInfo | None = Field(
+        None, description="what was measured per setting; null where the model was not calibrated and takes no goals"
     )
 
 

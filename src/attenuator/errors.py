@@ -4,7 +4,9 @@
     ├── InvalidRequest              a caller's input is wrong; names the field and what is allowed
     │   ├── UnknownField
     │   ├── KnobOutOfRange
-    │   └── InputTooLong
+    │   ├── InputTooLong
+    │   ├── NotCalibrated           a goal for a model without a calibration
+    │   └── GoalOutOfReach          no setting keeps all of the goals, however idle the service
     ├── UnknownModel
     ├── BundleError                 a bundle is missing, damaged, of another version, or hostile
     ├── ExportError                 a model cannot be exported as asked
@@ -86,6 +88,14 @@ class KnobOutOfRange(InvalidRequest):
 
 class InputTooLong(InvalidRequest):
     """An input has more tokens than the model takes."""
+
+
+class NotCalibrated(InvalidRequest):
+    """A goal was stated for a model whose settings nobody has measured."""
+
+
+class GoalOutOfReach(InvalidRequest):
+    """No setting keeps all goals of a request, even where nothing else runs."""
 
 
 class UnknownModel(AttenuatorError):

@@ -152,7 +152,7 @@ def test_key_travels_as_bearer_token(ask: Ask) -> None:
         ({"alpha": KNOBS["alpha"].high + 0.1}, errors.KnobOutOfRange, "alpha"),
         ({"alpha": float("nan")}, errors.KnobOutOfRange, "alpha"),
         ({"nmu_hashes": 8}, errors.UnknownField, "nmu_hashes"),
-        ({"max_latency_ms": 8}, errors.UnknownField, "max_latency_ms"),
+        ({"max_steps": 8}, errors.UnknownField, "max_steps"),
         ({"degradable_to": {"num_hashes": 513}}, errors.KnobOutOfRange, "degradable_to.num_hashes"),
         ({"degradable_to": {"hashes": 8}}, errors.UnknownField, "degradable_to.hashes"),
         ({"seed": -1}, errors.InvalidRequest, "seed"),

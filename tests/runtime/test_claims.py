@@ -1,7 +1,6 @@
-"""What a bundle says beside its graph, against the graph; its calibration; graphs that cannot be counted; outputs."""
+"""What a bundle says beside its graph, against the graph; graphs that cannot be counted; outputs."""
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -63,34 +62,6 @@ def test_float_attribute_is_read_from_the_graph(bundles: dict[str, Path], tmp_pa
     check_bundle(folder)
     claim(folder, scale=0.2)
     refused(folder, "node with scale 0.1767", "bundle.json says 0.2")
-
-
-CALIBRATIONS = {
-    "garbage": b"\x00\xff garbage",
-    "empty": b"",
-    "a list": b"[]",
-    "no revision": b"{}",
-    "other revision": json.dumps({"revision": "0" * 64}).encode(),
-    "revision a number": b'{"revision": 1}',
-    "nested": b"[" * 200_000,
-}
-
-
-@pytest.mark.parametrize("content", CALIBRATIONS.values(), ids=CALIBRATIONS)
-def test_calibration_that_cannot_be_meant(copy: Path, content: bytes) -> None:
-    (copy / bundle.CALIBRATION).write_bytes(content)
-    refused(copy, "calibration.json", "calibrate again, or delete it")
-
-
-def test_calibration_of_this_revision_is_let_be(copy: Path) -> None:
-    revision = json.loads((copy / bundle.MANIFEST).read_text())["revision"]
-    (copy / bundle.CALIBRATION).write_text(json.dumps({"revision": revision, "values": []}))
-    check_bundle(copy)
-
-
-def test_calibration_that_is_no_file(copy: Path) -> None:
-    os.mkfifo(copy / bundle.CALIBRATION)
-    refused(copy, "calibration.json is not a file")
 
 
 def no_heads(model: onnx.ModelProto) -> None:

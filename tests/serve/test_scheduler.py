@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attenuator.runtime import Row
-from attenuator.serve.jobs import HEAVY_S, Job, Pace
+from attenuator.serve.jobs import HEAVY_S, Job
 from attenuator.serve.scheduler import BATCH_S, Queue
 
 
@@ -29,7 +29,7 @@ class Waiting:
 
     def add(self, name: str, *seconds: float, at_s: float = 0.0, tokens: int = 10, model: str = "m") -> Job:
         rows = [Row(np.zeros(tokens, np.int64), np.zeros(tokens, np.int64), {}) for _ in seconds]
-        job = Job(model, rows, seconds, self.loop.create_future())
+        job = Job(model, rows, [], self.loop.create_future())
         self.queue.push(job, seconds, at_s)
         self.names[id(job)] = name
         return job
@@ -146,12 +146,3 @@ def test_counts_stay_right_whatever_happens(loop: asyncio.AbstractEventLoop, see
         load = waiting.queue.lanes[lane].load
         assert load.tokens == 0
         assert load.seconds == pytest.approx(0, abs=1e-9)
-
-
-def test_pace_follows_what_it_sees() -> None:
-    pace = Pace(cost_per_s=1e9)
-    for _ in range(100):
-        pace.learn(1e9, 0.5)
-    assert pace.seconds(2e9) == pytest.approx(1.0, rel=0.01)
-    pace.learn(1.0, 10.0)  # an outlier cannot make it absurd
-    assert pace.cost_per_s > 1e9

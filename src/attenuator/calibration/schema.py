@@ -5,20 +5,35 @@ other bundle it is refused. A *setting* is one value for every knob of the bundl
 is cheaper depends on the length of the text, so each bucket of lengths has an order of its own, its frontier.
 """
 
+from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from attenuator.bundle import CALIBRATION, Sha256
-from attenuator.errors import BundleError
+from attenuator.errors import CONTROL, BundleError
 
 FORMAT_VERSION = 1
 MAX_BYTES = 16 * 2**20
+MAX_BUCKETS = 64
+MAX_SETTINGS = 1024
+MAX_LINE = 256  # characters
+REMEDY = "calibrate again, or delete it"
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
+
+
+def _printable(text: str) -> str:
+    if CONTROL.search(text):
+        raise ValueError("must have no control character")
+    return text
+
+
+Line = Annotated[str, Field(max_length=MAX_LINE), AfterValidator(_printable)]
 
 
 class Record(BaseModel):
@@ -36,14 +51,23 @@ class Proportion(Record):
         low: lower end of a two-sided interval (Wilson 1927) at the file's `confidence`.
         high: its upper end.
         bound: one-sided lower bound (Clopper and Pearson 1934) at the file's `confidence`, which goals are compared
-            with. It is exact; near 1, where goals lie, Wilson's covers less than it says.
+            with. It is exact, and always below 1; near 1, where goals lie, Wilson's covers less than it says.
     """
 
     successes: Count
     trials: Annotated[int, Field(ge=1)]
     low: Annotated[float, Field(ge=0, le=1)]
     high: Annotated[float, Field(ge=0, le=1)]
-    bound: Annotated[float, Field(ge=0, le=1)]
+    bound: Annotated[float, Field(ge=0, lt=1)]
+
+    @model_validator(mode="after")
+    def fits_together(self) -> Self:
+        """Refuses what no count of texts gives: answers would promise it."""
+        if self.successes > self.trials:
+            raise ValueError(f"successes is {self.successes}, must be at most trials, {self.trials}")
+        if not (self.low <= self.value <= self.high and self.bound <= self.value):
+            raise ValueError(f"the interval and the bound must fit {self.successes} of {self.trials}")
+        return self
 
     @property
     def value(self) -> float:
@@ -109,11 +133,21 @@ class Latency(Record):
         speeds: one a setting.
     """
 
-    device: str
+    device: Line
     threads: Annotated[int, Field(ge=1)]
     tokens: list[Annotated[int, Field(ge=1)]]
     batch_share: list[Seconds]
     speeds: list[Speed]
+
+    @model_validator(mode="after")
+    def fits_together(self) -> Self:
+        """Checks what one field says about another."""
+        if not self.tokens or any(after <= before for before, after in pairwise(self.tokens)):
+            raise ValueError("tokens must be one or more lengths that rise")
+        for row in (self.batch_share, *(speed.seconds for speed in self.speeds)):
+            if len(row) != len(self.tokens):
+                raise ValueError(f"there are {len(row)} times, must be one for each of {len(self.tokens)} lengths")
+        return self
 
 
 class Calibration(Record):
@@ -134,11 +168,11 @@ class Calibration(Record):
     format_version: int
     revision: Sha256
     confidence: Annotated[float, Field(gt=0.5, lt=1)]
-    data: str
+    data: Line
     data_sha256: Sha256
     texts: Annotated[int, Field(ge=1)]
-    buckets: Annotated[list[Bucket], Field(min_length=1)]
-    settings: Annotated[list[Setting], Field(min_length=1)]
+    buckets: Annotated[list[Bucket], Field(min_length=1, max_length=MAX_BUCKETS)]
+    settings: Annotated[list[Setting], Field(min_length=1, max_length=MAX_SETTINGS)]
     latency: list[Latency] = []
 
     @model_validator(mode="after")
@@ -146,9 +180,8 @@ class Calibration(Record):
         """Checks what one field says about another."""
         if self.format_version != FORMAT_VERSION:
             raise ValueError(f"format_version is {self.format_version}, must be {FORMAT_VERSION}")
-        if self.buckets[0].low != 1 or any(
-            after.low != before.high + 1 for before, after in zip(self.buckets, self.buckets[1:], strict=False)
-        ):
+        gaps = any(after.low != before.high + 1 for before, after in pairwise(self.buckets))
+        if self.buckets[0].low != 1 or gaps or any(row.low > row.high for row in self.buckets):
             raise ValueError("buckets must begin at 1 token and follow each other without gaps")
         for setting in self.settings:
             if len(setting.agreement) != len(self.buckets) or any(
@@ -162,14 +195,73 @@ class Calibration(Record):
                 raise ValueError("a frontier must begin with 0, the exact setting, and name settings of the file")
         return self
 
+    def places(self, bucket: int) -> list[int]:
+        """Places in `settings` of a bucket's settings, from the exact one to the cheapest."""
+        return self.buckets[bucket].frontier or list(range(len(self.settings)))
+
     def frontier(self, bucket: int) -> list[Setting]:
         """A bucket's settings, from the exact one to the cheapest."""
-        places = self.buckets[bucket].frontier
-        return [self.settings[place] for place in places] if places else self.settings
+        return [self.settings[place] for place in self.places(bucket)]
+
+    def expected_agreement(self, knobs: Mapping[str, float], tokens: int) -> float | None:
+        """Share of the texts in a length's bucket on which a setting gave the exact answer; None where unknown."""
+        bucket = self.bucket(tokens)
+        return next((setting.agreement[bucket].value for setting in self.settings if setting.knobs == knobs), None)
 
     def bucket(self, tokens: int) -> int:
         """Index of the bucket that a length belongs to; of lengths beyond all, the last."""
         return next((index for index, row in enumerate(self.buckets) if tokens <= row.high), len(self.buckets) - 1)
+
+
+def calibration_content(files: Path, folder: Path) -> bytes | None:
+    """The bytes of a bundle's `calibration.json`; None where the bundle has none.
+
+    Args:
+        files: where the bundle's files are.
+        folder: what error sentences call the bundle.
+
+    Raises:
+        BundleError: it is no plain file, too large or unreadable.
+    """
+    path = files / CALIBRATION
+    where = f"bundle {folder}: {CALIBRATION}"
+    if not path.exists() and not path.is_symlink():
+        return None
+    if not path.is_file():  # a pipe or a device never ends
+        raise BundleError(f"{where} is not a file")
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise BundleError(f"{where} has {path.stat().st_size} bytes, must have at most {MAX_BYTES}; {REMEDY}")
+        return path.read_bytes()
+    except OSError as error:
+        raise BundleError(f"{where} cannot be read: {error.strerror}") from None
+
+
+def parse_calibration(content: bytes, folder: Path, revision: str) -> Calibration:
+    """Checks what `calibration.json` says.
+
+    Args:
+        content: of the file.
+        folder: what error sentences call the bundle.
+        revision: of the bundle.
+
+    Raises:
+        BundleError: one sentence that names the field and what is wrong with it, or the other revision.
+    """
+    where = f"bundle {folder}: {CALIBRATION}"
+    try:
+        calibration = Calibration.model_validate_json(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"]) or "content"
+        reason = first["msg"].removeprefix("Value error, ")
+        raise BundleError(f"{where}: {place}: {reason}; {REMEDY}") from None
+    if calibration.revision != revision:
+        raise BundleError(
+            f"{where} belongs to revision {calibration.revision[:12]!r}, but the bundle is revision "
+            f"{revision[:12]!r}: {REMEDY}"
+        )
+    return calibration
 
 
 def read_calibration(folder: Path, revision: str) -> Calibration | None:
@@ -185,22 +277,5 @@ def read_calibration(folder: Path, revision: str) -> Calibration | None:
     Raises:
         BundleError: the file is unreadable, too large, not as described here, or belongs to another revision.
     """
-    path = folder / CALIBRATION
-    where = f"bundle {folder}: {CALIBRATION}"
-    if not path.exists():
-        return None
-    try:
-        if not path.is_file() or path.stat().st_size > MAX_BYTES:
-            raise BundleError(f"{where} must be a plain file of at most {MAX_BYTES} bytes")
-        calibration = Calibration.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise BundleError(f"{where} cannot be read: {error.strerror}") from None
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise BundleError(f"{where} is damaged: {place}: {first['msg']}") from None
-    if calibration.revision != revision:
-        raise BundleError(
-            f"{where} belongs to revision {calibration.revision[:12]}, must belong to {revision[:12]}: calibrate again"
-        )
-    return calibration
+    content = calibration_content(folder, folder)
+    return None if content is None else parse_calibration(content, folder, revision)

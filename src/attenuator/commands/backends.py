@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from attenuator.api import Classification, LabelScore, Prediction
+from attenuator.api import ChosenBy, Classification, LabelScore, Prediction
+from attenuator.calibration import cheapest
 from attenuator.clients.calls import UNSET, Unset
 from attenuator.clients.client import Client
-from attenuator.errors import InvalidRequest
-from attenuator.ops.knobs import DEFAULT_SEED, check_seed
+from attenuator.errors import InvalidRequest, NotCalibrated
+from attenuator.ops.knobs import DEFAULT_SEED, KnobValue, check_seed
 from attenuator.ops.spec import SEED_HIGH
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ class ClassifyOptions:
 
     Attributes:
         knobs: value by name, those that the caller set.
+        min_agreement: goal that chooses the knobs, or None.
+        max_latency_ms: likewise; a server only.
         seed: `UNSET` for the default one, None for a fresh draw per call.
         top_k: scores to return, or None.
         truncate: cut inputs that are too long.
@@ -31,6 +34,8 @@ class ClassifyOptions:
     """
 
     knobs: dict[str, int | float]
+    min_agreement: float | None = None
+    max_latency_ms: float | None = None
     seed: int | None | Unset = UNSET
     top_k: int | None = None
     truncate: bool = False
@@ -67,6 +72,8 @@ class ServerBackend:
             model=self._model,
             seed=options.seed,
             timeout_ms=self._timeout_ms,
+            min_agreement=options.min_agreement,
+            max_latency_ms=options.max_latency_ms,
             top_k=options.top_k,
             truncate=options.truncate,
             return_logits=options.return_logits,
@@ -114,12 +121,13 @@ class BundleBackend:
         if options.top_k is not None and not 1 <= options.top_k <= len(manifest.labels):
             allowed = f"a whole number from 1 to {len(manifest.labels)}"
             raise InvalidRequest(f"top_k is {options.top_k}, must be {allowed}", param="top_k", allowed=allowed)
-        knobs = model.knobs.check(options.knobs)
         seed = DEFAULT_SEED if options.seed is UNSET else options.seed
         seed = secrets.randbelow(SEED_HIGH + 1) if seed is None else seed
         check_seed(seed)
         items = [Input.of(item, f"inputs[{index}]") for index, item in enumerate(inputs)]
         encoded = [item.encode(model, options.truncate) for item in items]
+        tokens = [len(item.token_ids) for item in encoded]
+        knobs, chosen_by = self._knobs(options, max(tokens))
         tokenized = time.perf_counter()
         results = model.run([Row(item.token_ids, item.type_ids, knobs, seed) for item in encoded])
         computed = time.perf_counter()
@@ -130,15 +138,29 @@ class BundleBackend:
             predictions=tuple(self._prediction(result.logits, options) for result in results),
             knobs=knobs,
             requested=options.knobs,
-            chosen_by="caller" if options.knobs else "default",
+            chosen_by=chosen_by,
+            expected_agreement=model.calibration and model.calibration.expected_agreement(knobs, max(tokens)),
             seed=seed,
-            tokens=tuple(len(item.token_ids) for item in encoded),
+            tokens=tuple(tokens),
             timing_ms={"tokenize": (tokenized - started) * 1e3, "compute": (computed - tokenized) * 1e3},
             **by_output(results),
         )
 
     def close(self) -> None:
         """Does nothing: there are no connections."""
+
+    def _knobs(self, options: ClassifyOptions, longest: int) -> tuple[dict[str, KnobValue], ChosenBy]:
+        """A value for every knob, and who chose them."""
+        model = self._model
+        if options.min_agreement is None:
+            return model.knobs.check(options.knobs), "caller" if options.knobs else "default"
+        if model.calibration is None:
+            raise NotCalibrated(
+                f"min_agreement needs a calibration, and bundle '{model.manifest.name}' has none: run 'attenuator "
+                "calibrate' on it, or set knobs",
+                param="min_agreement",
+            )
+        return model.knobs.check(cheapest(model.calibration, longest, options.min_agreement).knobs), "goal"
 
     def _prediction(self, logits: Any, options: ClassifyOptions) -> Prediction:
         scored = self._model.predict(logits)

@@ -2,10 +2,10 @@
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
@@ -33,6 +33,8 @@ EXAMPLES = f"""  one answer without a server, at the bundle's defaults:
   at a value of the bundle's knob, and at its exact value:
 {examples('    attenuator classify --bundle BUNDLE {flag} {default} "A quiet, moving film."')}
 {examples('    attenuator classify --bundle BUNDLE {flag} {exact} "A quiet, moving film."')}
+  the cheapest knobs that keep 99 % of a calibrated bundle's answers:
+    attenuator classify --bundle examples/bundles/reviews --min-agreement 0.99 "A quiet, moving film."
   ask a server; how much does the answer depend on the seed?
     attenuator classify --url http://127.0.0.1:8000 --model reviews --seed random "A quiet, moving film."
   a file with one text per line; written to a pipe, answers are tab-separated (label, score, best labels, logits, text):
@@ -72,6 +74,12 @@ class ClassifySettings(CommandSettings):
     jsonl: bool = False
     """Every input line is a JSON object with text, with text and text_pair, or with token_ids (and
     token_type_ids)."""
+    min_agreement: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Goal in place of knobs, for calibrated models: the cheapest ones whose answers agree with the exact ones on at
+    least this share of inputs; 1 is exact."""
+    max_latency_ms: Annotated[float, Field(gt=0)] | None = None
+    """Goal in place of knobs, with --url: the most accurate ones that are predicted to answer within this time, in
+    milliseconds."""
     seed: int | Literal["random"] | None = None
     """Seed of the randomised operators; `random` draws one. Default: the server's own, or 0 with --bundle."""
     top_k: int | None = None
@@ -148,6 +156,16 @@ def progress_bar() -> Progress:
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
+def check_goals(settings: ClassifySettings, knobs: Mapping[str, object]) -> None:
+    """Ends the command with a usage error where goals stand beside knobs, or one needs a server."""
+    goals = {"--min-agreement": settings.min_agreement, "--max-latency-ms": settings.max_latency_ms}
+    goal = next((name for name, value in goals.items() if value is not None), None)
+    if goal and knobs:
+        fail(COMMAND, f"{goal} stands beside {flag(next(iter(knobs)))}, but a goal chooses every knob: give only one")
+    if settings.max_latency_ms is not None and settings.bundle is not None:
+        fail(COMMAND, "--max-latency-ms needs a server (--url): only that knows how long its queue is")
+
+
 def main(arguments: Sequence[str]) -> int:
     """Classifies the texts that the arguments, a file or standard input hold.
 
@@ -175,8 +193,10 @@ def main(arguments: Sequence[str]) -> int:
     except KnobOutOfRange as error:
         name = str(error.param)
         fail(COMMAND, str(error).replace(name, flag(name), 1))
+    check_goals(settings, knobs)
     seed = None if settings.seed == "random" else UNSET if settings.seed is None else settings.seed
-    options = ClassifyOptions(knobs, seed, settings.top_k, settings.truncate, settings.logits)
+    goals = (settings.min_agreement, settings.max_latency_ms)
+    options = ClassifyOptions(knobs, *goals, seed, settings.top_k, settings.truncate, settings.logits)
     source = items(texts, [file] if file is not None else [], jsonl=settings.jsonl)
     # A file is read to the end before anything runs: a wrong line is reported at once, and the total is known.
     everything = list(source) if file != STDIN else None

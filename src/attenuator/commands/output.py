@@ -64,6 +64,8 @@ class JsonLines:
             record["tokens"] = answer.tokens[index]
             record |= {name: values[index] for name, values in outputs_of(answer).items()}
             record |= {"knobs": answer.knobs, "chosen_by": answer.chosen_by, "seed": answer.seed}
+            if answer.expected_agreement is not None:
+                record["expected_agreement"] = answer.expected_agreement
             record |= {"model": answer.model, "revision": answer.revision, "device": answer.device}
             print(json.dumps(record, ensure_ascii=False))
         sys.stdout.flush()
@@ -122,8 +124,10 @@ class TextTable:
         self._console.print(table)
         last = self._last
         knobs = ", ".join(f"{name} {value:g}" for name, value in last.knobs.items()) or "no knob"
+        expected = last.expected_agreement
+        agreement = "" if expected is None else f", expected agreement {expected:.3f}"
         self._console.print(
-            f"{last.model} on {last.device}: {knobs} (chosen by {last.chosen_by}), seed {last.seed}, "
+            f"{last.model} on {last.device}: {knobs} (chosen by {last.chosen_by}{agreement}), seed {last.seed}, "
             f"{self._compute_ms:.1f} ms computing",
             style="dim",
         )

@@ -24,6 +24,7 @@ from attenuator.ops import SEQUENCE_OUTPUTS
 from attenuator.ops.spec import DOMAIN, merge_knobs
 from attenuator.precision import PRECISIONS
 from attenuator.runtime.batch import Row
+from attenuator.runtime.calibrated import open_calibration
 from attenuator.runtime.cost import cost_model
 from attenuator.runtime.device import CPU, Device, parse_device
 from attenuator.runtime.graph import Graph, read_graph
@@ -38,7 +39,6 @@ DOMAINS = {"", "ai.onnx", "com.microsoft", DOMAIN}
 CONTROL_FLOW = {"Loop", "Scan", "If", "SequenceMap"}
 INPUT_TYPES = {"int32": "tensor(int32)", "int64": "tensor(int64)", "float": "tensor(float)"}
 MEMORY_BYTES = 16 * 2**30
-MAX_CALIBRATION_BYTES = 16 * 2**20
 CPU_SECONDS = 300
 # Usual text, then long runs that make a hostile pattern backtrack or a hostile replacement grow without end.
 SAMPLE = "The quick (brown) fox's 1,234.5 jumps: na\u00efve \u6f22\u5b57. " + "a" * 64 + "! " + "0" * 64 + " x" * 64
@@ -63,7 +63,7 @@ def check_bundle(folder: Path, device: Device = CPU, *, copy_to: Path | None = N
     check_device(folder, manifest, device)
     check_knobs(folder, manifest)
     _write_message(stage=CALIBRATION)
-    check_calibration(folder, manifest)
+    open_calibration(folder, manifest, folder, copy_to=copy_to)
     _write_message(stage=TOKENIZER)
     encoder = TextEncoder.of_bundle(files / TOKENIZER, manifest, folder)
     check_tokenizer(folder, encoder)
@@ -209,33 +209,6 @@ def check_attributes(folder: Path, manifest: Manifest, graph: Graph) -> None:
                     f"bundle {folder}: {MODEL} has a {operator.name} node with {name} {actual!r}, "
                     f"but {MANIFEST} says {claimed!r}"
                 )
-
-
-def check_calibration(folder: Path, manifest: Manifest) -> None:
-    """Reads `calibration.json`, where there is one. Nothing uses it yet, but a damaged or outdated one is refused.
-
-    Raises:
-        BundleError: it is not a JSON object, or belongs to another revision of the bundle.
-    """
-    path = folder / CALIBRATION
-    where = f"bundle {folder}: {CALIBRATION}"
-    if not path.exists() and not path.is_symlink():
-        return
-    if not path.is_file():
-        raise BundleError(f"{where} is not a file")
-    try:
-        if path.stat().st_size > MAX_CALIBRATION_BYTES:
-            raise ValueError(f"it has {path.stat().st_size} bytes, must have at most {MAX_CALIBRATION_BYTES}")
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise BundleError(f"{where} cannot be read: {first_line(error)}; calibrate again, or delete it") from None
-    revision = raw.get("revision") if isinstance(raw, dict) else None
-    if revision != manifest.revision:
-        measured = f"revision {revision[:12]!r}" if isinstance(revision, str) else "no revision"
-        raise BundleError(
-            f"{where} has {measured}, but the bundle is revision {manifest.revision[:12]!r}: calibrate again, or "
-            "delete it"
-        )
 
 
 def check_signature(folder: Path, manifest: Manifest, session: Any) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import onnxruntime as ort
 
 from attenuator.bundle import MANIFEST, MODEL, TOKENIZER, Manifest, parse_manifest, read_manifest
+from attenuator.calibration import Calibration
 from attenuator.errors import (
     AttenuatorError,
     BundleError,
@@ -23,6 +24,7 @@ from attenuator.precision import PRECISIONS
 from attenuator.runtime import scores
 from attenuator.runtime import session as sessions
 from attenuator.runtime.batch import Row, RowResult, pack
+from attenuator.runtime.calibrated import open_calibration
 from attenuator.runtime.cost import CostModel, cost_model
 from attenuator.runtime.device import CPU, SAFE_PATH, Device
 from attenuator.runtime.graph import read_graph
@@ -42,6 +44,7 @@ class Model:
         manifest: what `bundle.json` says.
         knobs: checks of what a caller may set.
         device: where it runs.
+        calibration: what its settings are worth; None where it was not calibrated.
     """
 
     def __init__(
@@ -51,9 +54,11 @@ class Model:
         session: ort.InferenceSession,
         cost: CostModel,
         device: Device = CPU,
+        calibration: Calibration | None = None,
     ) -> None:
         self.manifest = manifest
         self.device = device
+        self.calibration = calibration
         self.knobs = KnobTable(manifest.name, manifest.knobs)
         self._encoder = encoder
         self._session = session
@@ -156,7 +161,7 @@ class Model:
 
     def with_manifest(self, manifest: Manifest) -> "Model":
         """The same session under another manifest; for checks at load."""
-        return Model(manifest, self._encoder, self._session, self._cost, self.device)
+        return Model(manifest, self._encoder, self._session, self._cost, self.device, self.calibration)
 
     def reopen(self) -> None:
         """Makes the session again, from the bundle's folder; runs that are under way end on the one they began with.
@@ -206,13 +211,14 @@ def load(folder: Path | str, *, device: Device = CPU, threads: int | None = None
         else:
             manifest = read_manifest(folder, copy_to=copy)
         check_device(folder, manifest, device)
+        calibration = open_calibration(copy if check else folder, manifest, folder)
         encoder = TextEncoder.of_bundle(copy / TOKENIZER, manifest, folder)
         try:
             cost = cost_model(read_graph(copy / MODEL))
         except ValueError as error:
             raise BundleError(f"bundle {folder}: {MODEL} cannot be read: {error}") from None
         session = open_model(copy, folder, device=device, threads=threads)
-    model = Model(manifest, encoder, session, cost, device)
+    model = Model(manifest, encoder, session, cost, device, calibration)
     model._origin = (folder, threads)
     return model
 

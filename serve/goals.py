@@ -1,0 +1,170 @@
+"""Goals: the caller says how sure or how fast, and calibration chooses the knobs.
+
+One setting per request, for its longest input, from the settings on the frontier of that length (`calibration`):
+
+* `min_agreement`: the cheapest setting whose lower bound reaches it; 1 is the exact setting.
+* `max_latency_ms`: the most accurate setting that is predicted to be answered in time. Counted are the time since the
+  request began, which includes tokenizing, what runs and waits before it, and its own rows. Where none is fast enough
+  the fastest runs: this goal chooses, the limit that is kept is `timeout_ms`.
+* Both: `max_latency_ms` chooses, and if what it chooses does not reach `min_agreement`, the request is refused: as one
+  that asks too much if an idle service could not do it either, else as one that comes at a bad time.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from attenuator.api import Options
+from attenuator.calibration import Calibration, cheapest
+from attenuator.errors import GoalOutOfReach, InvalidRequest, NotCalibrated, Overloaded
+from attenuator.ops.knobs import KnobValue
+from attenuator.runtime import Model
+
+AGREEMENT, LATENCY = "min_agreement", "max_latency_ms"
+GOALS = (AGREEMENT, LATENCY)
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """When a request that comes now would be done.
+
+    Attributes:
+        queue_s: predicted seconds of what runs before it.
+        run_s: predicted seconds of its own rows, with a usual error on top.
+    """
+
+    queue_s: float
+    run_s: float
+
+    @property
+    def total_s(self) -> float:
+        """Until its last row is done."""
+        return self.queue_s + self.run_s
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What a choice depends on besides the request.
+
+    Attributes:
+        tokens: length of the longest input.
+        elapsed_s: since the request began.
+        forecast: when the request would be done at a setting.
+        permits: whether the caller may have a setting: API keys have ceilings, the service a limit on cost.
+    """
+
+    tokens: int
+    elapsed_s: float
+    forecast: Callable[[Mapping[str, KnobValue]], Forecast]
+    permits: Callable[[Mapping[str, KnobValue]], bool] = lambda knobs: True
+
+
+def check_goals(model: Model, fields: Collection[str], requested: Sequence[str]) -> None:
+    """Refuses goals beside knobs, and of a model that was not calibrated.
+
+    Args:
+        model: the model.
+        fields: of the request that are neither inputs nor knobs.
+        requested: knobs that the caller set.
+
+    Raises:
+        InvalidRequest: a goal stands beside a knob.
+        NotCalibrated: the bundle has no calibration.
+    """
+    goal = next((name for name in GOALS if name in fields), None)
+    if goal is None:
+        return
+    if requested:
+        raise InvalidRequest(
+            f"{goal} stands beside {requested[0]}, but a goal chooses every knob: send either goals or knobs",
+            param=goal,
+            allowed="no goal beside a knob",
+        )
+    if model.calibration is None:
+        raise NotCalibrated(
+            f"{goal} needs a calibration, and model '{model.manifest.name}' has none: run 'attenuator calibrate' on "
+            "its bundle, or set knobs",
+            param=goal,
+            allowed="models whose calibration in GET /v1/models is not null",
+        )
+
+
+def knobs_for(model: Model, options: Options, now: Circumstances) -> dict[str, KnobValue]:
+    """The knobs that a request's goals choose.
+
+    Args:
+        model: calibrated.
+        options: of the request, with a goal.
+        now: under which circumstances.
+
+    Returns:
+        A value for every knob.
+
+    Raises:
+        GoalOutOfReach: the goals contradict each other for this model here, or take a setting that is not permitted.
+        Overloaded: they can be reached together once less is waiting.
+    """
+    assert model.calibration is not None
+    frontier, reaching = _settings(model, model.calibration, now.tokens, options.min_agreement)
+    last = reaching[-1]
+    usable = [knobs for knobs in frontier if now.permits(knobs)]
+    reaching = [knobs for knobs in usable if knobs in reaching]
+    if not reaching:
+        name = LATENCY if options.min_agreement is None else AGREEMENT
+        raise GoalOutOfReach(
+            f"{name} {getattr(options, name):g} takes {_named(last)} or more accurate knobs here, which the ceilings "
+            "of the API key or the service's limit on cost do not permit",
+            param=name,
+            allowed="goals that permitted knobs reach",
+        )
+    if options.max_latency_ms is None:
+        return reaching[-1]
+    place, in_time = _most_accurate(usable, options.max_latency_ms / 1000 - now.elapsed_s, now)
+    if options.min_agreement is not None and not (in_time and place < len(reaching)):
+        raise _refusal(reaching, options.min_agreement, options.max_latency_ms, now)
+    return usable[place]
+
+
+def _settings(
+    model: Model, calibration: Calibration, tokens: int, min_agreement: float | None
+) -> tuple[list[dict[str, KnobValue]], list[dict[str, KnobValue]]]:
+    """The settings of a length, from the exact one to the cheapest, and the first ones of them, which keep the goal."""
+    settings = calibration.frontier(calibration.bucket(tokens))
+    last = settings[-1] if min_agreement is None else cheapest(calibration, tokens, min_agreement)
+    count = next(index for index, setting in enumerate(settings) if setting is last) + 1
+    frontier = [model.knobs.check(setting.knobs) for setting in settings]
+    return frontier, frontier[:count]
+
+
+def _most_accurate(settings: Sequence[Mapping[str, KnobValue]], limit_s: float, now: Circumstances) -> tuple[int, bool]:
+    """The place of the first setting that is done in time, else of the fastest; and whether it is in time."""
+    times: list[float] = []
+    for index, knobs in enumerate(settings):
+        times.append(now.forecast(knobs).total_s)
+        if times[index] <= limit_s:
+            return index, True
+    return times.index(min(times)), False
+
+
+def _refusal(
+    reaching: Sequence[Mapping[str, KnobValue]], min_agreement: float, max_latency_ms: float, now: Circumstances
+) -> GoalOutOfReach | Overloaded:
+    """Why no setting keeps both goals: the goals, or the load."""
+    forecast, knobs = min(((now.forecast(knobs), knobs) for knobs in reaching), key=lambda pair: pair[0].run_s)
+    idle_ms = (now.elapsed_s + forecast.run_s) * 1000
+    needs = f"{AGREEMENT} {min_agreement:g} takes about {idle_ms:.3g} ms here at these lengths ({_named(knobs)})"
+    if idle_ms > max_latency_ms:
+        return GoalOutOfReach(
+            f"{needs}, and {LATENCY} is {max_latency_ms:g}: raise {LATENCY} or lower {AGREEMENT}",
+            param=LATENCY,
+            allowed=f"about {idle_ms:.3g} or more with {AGREEMENT} {min_agreement:g}",
+        )
+    wait_s = now.elapsed_s + forecast.total_s - max_latency_ms / 1000
+    return Overloaded(
+        f"the service is overloaded: {needs} and waits {forecast.queue_s * 1000:.3g} ms, and {LATENCY} is "
+        f"{max_latency_ms:g}; try again in {max(1.0, wait_s):.0f} s",
+        retry_after_s=wait_s,
+    )
+
+
+def _named(knobs: Mapping[str, KnobValue]) -> str:
+    return ", ".join(f"{name} {value:g}" for name, value in knobs.items())

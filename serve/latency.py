@@ -1,0 +1,179 @@
+"""How long rows will take: what was measured or predicted beforehand, corrected by the batches that run.
+
+*Beforehand.* Where the bundle's calibration was timed on this device with as many threads, its times, between which
+lengths are interpolated; else the predicted cost over the speed of the warm-up. A row has two times: that of a run of
+its own, and what it adds to a batch that runs anyway.
+
+*Correction.* After each batch the logarithm of measured over predicted time moves two terms a little: one for the
+model, which follows what slows all of it (other processes, a lower clock), and one for the size of the rows, powers of
+four of their seconds, which follows where the prediction itself is wrong for short or long ones. Sizes that have not
+run yet take the model's term alone. One batch counts as off by `MAX_STEP` at most and the terms are bounded, so that a
+process that was stopped for a minute does not spoil the prediction. Errors are measured against the prediction at the
+end of the batch, not that at its arrival: a long queue would otherwise teach the same error many times over.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from attenuator.calibration.schema import Latency, Speed
+
+RUN_OVERHEAD_S = 2e-4
+SIZE_BASE = 4
+MODEL_RATE, SIZE_RATE, SPREAD_RATE = 0.1, 0.025, 0.05
+MAX_STEP = math.log(4)  # of one batch's error
+MODEL_BOUND, SIZE_BOUND = math.log(32), math.log(4)
+FIRST_SPREAD = 0.2
+
+PredictCost = Callable[[int, Mapping[str, float]], float]
+
+
+@dataclass(frozen=True, slots=True)
+class RowTime:
+    """Time of one row as predicted beforehand.
+
+    Attributes:
+        alone_s: of a run of its own.
+        added_s: what it adds to a batch, above 0 and at most `alone_s`.
+    """
+
+    alone_s: float
+    added_s: float
+
+    @property
+    def size(self) -> int:
+        """Its size class, by the time of a run of its own."""
+        return round(math.log(self.alone_s, SIZE_BASE))
+
+
+class LatencyTable:
+    """The times of a calibration, for the device and the number of threads that it was timed with."""
+
+    def __init__(self, measured: Latency, predict_cost: PredictCost) -> None:
+        """Takes the times.
+
+        Args:
+            measured: at least one speed.
+            predict_cost: of the model; what was not measured is scaled by it.
+        """
+        self._tokens = measured.tokens
+        self._log_tokens = np.log(measured.tokens)
+        self._log_shares = np.log(np.minimum(1.0, measured.batch_share))
+        self._by_setting = {_key(speed.knobs): speed for speed in measured.speeds}
+        self._predict_cost = predict_cost
+
+    def row_times(self, tokens: Sequence[int], knobs: Mapping[str, float]) -> list[RowTime]:
+        """Times of rows of these lengths at one setting; lengths beyond those that were timed are scaled by cost."""
+        speed = self._by_setting.get(_key(knobs)) or self._nearest(knobs)
+        log_lengths = np.log(tokens)
+        alone_s = np.exp(np.interp(log_lengths, self._log_tokens, np.log(speed.seconds)))
+        shares = np.exp(np.interp(log_lengths, self._log_tokens, self._log_shares))
+        scaled = speed.knobs.items() != knobs.items()
+        for index, length in enumerate(tokens):
+            if scaled or length > self._tokens[-1]:
+                timed = min(length, self._tokens[-1])
+                alone_s[index] *= self._predict_cost(length, knobs) / self._predict_cost(timed, speed.knobs)
+        return [RowTime(float(alone), float(alone * share)) for alone, share in zip(alone_s, shares, strict=True)]
+
+    def _nearest(self, knobs: Mapping[str, float]) -> Speed:
+        """The setting whose cost is closest to that of one that was not timed."""
+        middle = self._tokens[len(self._tokens) // 2]
+        cost = math.log(self._predict_cost(middle, knobs))
+        return min(
+            self._by_setting.values(), key=lambda speed: abs(math.log(self._predict_cost(middle, speed.knobs)) - cost)
+        )
+
+
+class LatencyModel:
+    """Predicts how long a model's rows take here, and learns from the batches that run.
+
+    Attributes:
+        batches: that it has learned from.
+        predicted_s: what it predicted for them, just before it learned from each.
+        measured_s: what they took.
+        spread: moving mean of the error's size, as the logarithm of measured over predicted.
+    """
+
+    def __init__(
+        self, predict_cost: PredictCost, *, cost_per_s: float = 5e9, table: LatencyTable | None = None
+    ) -> None:
+        """Starts without a correction.
+
+        Args:
+            predict_cost: of the model, multiply-adds by length and knobs.
+            cost_per_s: multiply-adds per second.
+            table: measured times, which go before the cost.
+        """
+        self.batches = 0
+        self.predicted_s = 0.0
+        self.measured_s = 0.0
+        self.spread = FIRST_SPREAD
+        self._predict_cost = predict_cost
+        self._cost_per_s = cost_per_s
+        self._table = table
+        self._model_term = 0.0
+        self._size_terms: dict[int, float] = {}
+
+    def row_times(self, tokens: Sequence[int], knobs: Mapping[str, float]) -> list[RowTime]:
+        """Times of rows at one setting, as predicted beforehand.
+
+        Args:
+            tokens: length of each row.
+            knobs: a value for every knob.
+        """
+        if self._table is not None:
+            return self._table.row_times(tokens, knobs)
+        added_s = [self._predict_cost(length, knobs) / self._cost_per_s for length in tokens]
+        return [RowTime(RUN_OVERHEAD_S + seconds, seconds) for seconds in added_s]
+
+    def correction(self, time: RowTime) -> float:
+        """Measured over predicted time, as learned, for rows of this size."""
+        return math.exp(self._model_term + self._size_terms.get(time.size, 0.0))
+
+    def added_s(self, time: RowTime) -> float:
+        """Predicted seconds that a row adds to a batch."""
+        return time.added_s * self.correction(time)
+
+    def batch_s(self, times: Sequence[RowTime]) -> float:
+        """Predicted seconds of rows that run together, at least one."""
+        corrections = [self.correction(time) for time in times]
+        start_s = max((time.alone_s - time.added_s) * each for time, each in zip(times, corrections, strict=True))
+        return start_s + sum(time.added_s * each for time, each in zip(times, corrections, strict=True))
+
+    def upper_s(self, seconds: float) -> float:
+        """A predicted time with a usual error on top."""
+        return seconds * math.exp(self.spread)
+
+    def learn(self, times: Sequence[RowTime], seconds: float) -> float:
+        """Learns from a batch.
+
+        Args:
+            times: of its rows.
+            seconds: what it took.
+
+        Returns:
+            What was predicted for it, in seconds.
+        """
+        predicted_s = self.batch_s(times)
+        added_s = [self.added_s(time) for time in times]
+        error = math.log(max(seconds, 1e-6) / predicted_s)
+        error = min(max(error, -MAX_STEP), MAX_STEP)
+        self.batches += 1
+        self.predicted_s += predicted_s
+        self.measured_s += seconds
+        self.spread += SPREAD_RATE * (abs(error) - self.spread)
+        self._model_term = _bounded(self._model_term + MODEL_RATE * error, MODEL_BOUND)
+        for time, part_s in zip(times, added_s, strict=True):
+            step = SIZE_RATE * error * part_s / sum(added_s)
+            self._size_terms[time.size] = _bounded(self._size_terms.get(time.size, 0.0) + step, SIZE_BOUND)
+        return predicted_s
+
+
+def _bounded(value: float, bound: float) -> float:
+    return min(max(value, -bound), bound)
+
+
+def _key(knobs: Mapping[str, float]) -> frozenset[tuple[str, float]]:
+    return frozenset(knobs.items())

@@ -1,0 +1,70 @@
+"""A bundle's calibration, checked against the bundle: its settings must be ones that the model can run."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from attenuator.bundle import CALIBRATION, Manifest
+from attenuator.calibration import Calibration
+from attenuator.calibration.schema import REMEDY, calibration_content, parse_calibration
+from attenuator.errors import BundleError, InvalidRequest
+from attenuator.runtime.knobs import KnobTable
+
+
+def open_calibration(
+    files: Path, manifest: Manifest, folder: Path, *, copy_to: Path | None = None
+) -> Calibration | None:
+    """Reads a bundle's `calibration.json`.
+
+    Args:
+        files: where the bundle's files are.
+        manifest: of the bundle.
+        folder: what error sentences call the bundle.
+        copy_to: a folder that gets the file, exactly as it was read and checked.
+
+    Returns:
+        The calibration; None where the bundle has none.
+
+    Raises:
+        BundleError: it is damaged, belongs to another revision, or has settings that the model cannot run.
+    """
+    content = calibration_content(files, folder)
+    if content is None:
+        return None
+    calibration = parse_calibration(content, folder, manifest.revision)
+    check_settings(calibration, KnobTable(manifest.name, manifest.knobs), f"bundle {folder}: {CALIBRATION}")
+    if copy_to is not None:
+        (copy_to / CALIBRATION).write_bytes(content)
+    return calibration
+
+
+def check_settings(calibration: Calibration, knobs: KnobTable, where: str) -> None:
+    """Compares a calibration's settings with the bundle's knobs.
+
+    Args:
+        calibration: as read.
+        knobs: of the bundle.
+        where: what error sentences call the file.
+
+    Raises:
+        BundleError: a setting lacks a knob, has one that the bundle lacks, or a value outside its bounds; or the first
+            setting is not exact.
+    """
+    for place, setting in _settings(calibration):
+        missing = [name for name in knobs.names if name not in setting]
+        if missing:
+            raise BundleError(f"{where}: {place} lacks {missing[0]}, must have every knob of the bundle; {REMEDY}")
+        try:
+            knobs.check(setting)
+        except InvalidRequest as error:
+            raise BundleError(f"{where}: {place}: {error}; {REMEDY}") from None
+    if calibration.settings[0].knobs != knobs.exact():
+        raise BundleError(f"{where}: settings.0 is not the exact setting, which must be the first; {REMEDY}")
+
+
+def _settings(calibration: Calibration) -> Iterator[tuple[str, Mapping[str, float]]]:
+    """Every setting of the file, with its place."""
+    for index, setting in enumerate(calibration.settings):
+        yield f"settings.{index}.knobs", setting.knobs
+    for index, device in enumerate(calibration.latency):
+        for number, speed in enumerate(device.speeds):
+            yield f"latency.{index}.speeds.{number}.knobs", speed.knobs

@@ -1,0 +1,250 @@
+"""Goals through a real server with a calibrated bundle: answers, batches, refusals, what the server says about it."""
+
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import calibrations
+import pytest
+import tiny
+from service import Service
+
+from attenuator import errors
+from attenuator.__main__ import main
+from attenuator.clients import AsyncClient, Client
+from attenuator.runtime import Model, Row, load
+from attenuator.serve.engine import Engine
+from attenuator.serve.settings import ServeSettings
+
+SETTINGS = [{"num_hashes": value} for value in (0, 512, 256, 64, 16, 4)]
+SHORT, LONG = "a good film", " ".join(tiny.WORDS * 25)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tiny.write(tmp_path_factory.mktemp("calibrated") / "yoso", "yoso")
+    uncalibrated = load(folder, check=False)
+    calibrations.write(folder, calibrations.measured(uncalibrated, [24, 240], SETTINGS))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> Model:
+    return load(folder, check=False)
+
+
+@pytest.fixture(scope="module")
+def calibrated(folder: Path, bundles: dict[str, Path]) -> Iterator[Service]:
+    started = Service([folder, bundles["mca"]])
+    yield started
+    assert started.stop() == 0, started.log()
+
+
+def ok(service: Service, **fields: Any) -> dict[str, Any]:
+    response = service.classify({"model": "yoso", "return_logits": True, **fields})
+    assert response.status_code == 200, response.text
+    return dict(response.json())
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two answers differ in who chose the knobs and in the time alone."""
+    skipped = ("timing_ms", "chosen_by", "requested")
+    return {k: v for k, v in one.items() if k not in skipped} == {k: v for k, v in other.items() if k not in skipped}
+
+
+@pytest.mark.parametrize("text", [SHORT, LONG], ids=["short", "long"])
+def test_an_agreement_is_kept_by_what_calibration_says(calibrated: Service, model: Model, text: str) -> None:
+    calibration = model.calibration
+    assert calibration
+    knobs = set()
+    for min_agreement in (0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1):
+        answer = ok(calibrated, inputs=text, min_agreement=min_agreement, seed=5)
+        assert (answer["chosen_by"], answer["requested"]) == ("goal", {})
+        bucket = calibration.bucket(answer["tokens"][0])
+        [setting] = [each for each in calibration.settings if each.knobs == answer["knobs"]]
+        assert setting.agreement[bucket].bound >= min_agreement or answer["knobs"] == {"num_hashes": 0}
+        assert answer["expected_agreement"] == setting.agreement[bucket].value
+        assert same(answer, ok(calibrated, inputs=text, **answer["knobs"], seed=5))
+        knobs.add(answer["knobs"]["num_hashes"])
+    assert 0 in knobs
+    assert len(knobs) > 1, "the goals of this test choose between settings"
+
+
+def test_the_longest_input_chooses_for_all(calibrated: Service) -> None:
+    for min_agreement in (0.5, 0.7, 0.9):
+        together = ok(calibrated, inputs=[SHORT, LONG, SHORT], min_agreement=min_agreement)
+        alone = ok(calibrated, inputs=LONG, min_agreement=min_agreement)
+        for name in ("knobs", "expected_agreement"):
+            assert together[name] == alone[name]
+
+
+def test_what_is_expected_is_said_wherever_it_is_known(calibrated: Service, model: Model) -> None:
+    assert model.calibration
+    answer = ok(calibrated, inputs=SHORT, num_hashes=64)
+    assert (answer["chosen_by"], answer["expected_agreement"]) == (
+        "caller",
+        model.calibration.settings[3].agreement[0].value,
+    )
+    assert ok(calibrated, inputs=SHORT, num_hashes=0)["expected_agreement"] == 1.0
+    assert "expected_agreement" not in ok(calibrated, inputs=SHORT, num_hashes=65)
+    assert "expected_agreement" not in ok(calibrated, inputs=SHORT), "the default is not among the settings measured"
+    assert "expected_agreement" not in ok(calibrated, model="mca", inputs=SHORT)
+
+
+def test_a_latency_chooses_by_time(calibrated: Service) -> None:
+    most, least = ok(calibrated, inputs=LONG, max_latency_ms=60_000), ok(calibrated, inputs=LONG, max_latency_ms=1e-3)
+    assert (most["knobs"], most["expected_agreement"]) == ({"num_hashes": 0}, 1.0)
+    assert least["knobs"]["num_hashes"] > 0
+    assert most["chosen_by"] == least["chosen_by"] == "goal"
+
+
+def test_goals_run_in_batches_with_others_and_answer_as_alone(calibrated: Service) -> None:
+    """Forty at once: goals, knobs and defaults of two models; each equals the one whose knob the caller sets."""
+    choices: list[dict[str, Any]] = [
+        {"min_agreement": 0.5},
+        {"min_agreement": 0.9},
+        {"min_agreement": 1},
+        {"max_latency_ms": 60_000},
+        {"max_latency_ms": 3},
+        {"num_hashes": 9},
+        {},
+        {"model": "mca"},
+    ]
+    bodies = [
+        {"model": "yoso", "inputs": text, "seed": seed, "return_logits": True, **fields}
+        for seed, text in enumerate([SHORT, LONG, [SHORT, LONG], SHORT, LONG])
+        for fields in choices
+    ]
+    with ThreadPoolExecutor(len(bodies)) as pool:
+        answers = list(pool.map(calibrated.classify, bodies))
+    assert {answer.status_code for answer in answers} == {200}, [answer.text for answer in answers]
+    for body, answer in zip(bodies, (answer.json() for answer in answers), strict=True):
+        goal = {"min_agreement", "max_latency_ms"} & body.keys()
+        assert (answer["chosen_by"] == "goal") == bool(goal)
+        plain = {name: value for name, value in body.items() if name not in goal}
+        assert same(answer, ok(calibrated, **plain | answer["knobs"]))
+
+
+def test_both_goals_and_what_contradicts_them(calibrated: Service) -> None:
+    body = {"model": "yoso", "inputs": LONG, "min_agreement": 0.5}
+    answer = ok(calibrated, **body, max_latency_ms=60_000)
+    assert answer["knobs"] == {"num_hashes": 0}
+    refusal = calibrated.classify({**body, "min_agreement": 1, "max_latency_ms": 1e-3})
+    assert (refusal.status_code, refusal.json()["error_type"]) == (422, "goal_out_of_reach")
+    assert refusal.json()["param"] == "max_latency_ms"
+    assert "num_hashes 0" in refusal.json()["error"]
+
+
+def test_goals_are_for_calibrated_models_and_not_beside_knobs(calibrated: Service) -> None:
+    for name, value in (("min_agreement", 0.9), ("max_latency_ms", 50)):
+        refusal = calibrated.classify({"model": "mca", "inputs": SHORT, name: value})
+        assert (refusal.status_code, refusal.json()["error_type"]) == (422, "not_calibrated")
+        assert "model 'mca' has none" in refusal.json()["error"]
+        refusal = calibrated.classify({"model": "yoso", "inputs": SHORT, name: value, "num_hashes": 4})
+        assert (refusal.status_code, refusal.json()["param"]) == (422, name)
+
+
+def test_models_show_their_calibration(calibrated: Service, model: Model) -> None:
+    with Client(f"http://127.0.0.1:{calibrated.port}") as client:
+        listed = {each.name: each.calibration for each in client.models()}
+    assert listed["mca"] is None
+    shown, calibration = listed["yoso"], model.calibration
+    assert shown
+    assert calibration
+    assert [(row.low, row.high, row.texts) for row in shown.buckets] == [(1, 24, 64), (25, 8192, 64)]
+    assert shown.buckets[0].settings == tuple(range(len(SETTINGS)))
+    assert [setting.knobs for setting in shown.settings] == SETTINGS
+    for setting, expected in zip(shown.settings, calibration.settings, strict=True):
+        assert [each.value for each in setting.agreement] == [each.value for each in expected.agreement]
+        assert [each.bound for each in setting.agreement] == [each.bound for each in expected.agreement]
+
+
+def test_clients_and_the_command_state_goals(
+    calibrated: Service, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"http://127.0.0.1:{calibrated.port}"
+
+    async def awaited() -> Any:
+        async with AsyncClient(url) as client:
+            return await client.classify(LONG, model="yoso", min_agreement=0.5)
+
+    with Client(url) as client:
+        answer = client.classify(LONG, model="yoso", min_agreement=0.5)
+        assert client.classify(LONG, model="yoso", max_latency_ms=60_000).knobs == {"num_hashes": 0}
+        with pytest.raises(errors.GoalOutOfReach):
+            client.classify(LONG, model="yoso", min_agreement=1, max_latency_ms=1e-3)
+        with pytest.raises(errors.NotCalibrated):
+            client.classify(LONG, model="mca", max_latency_ms=50)
+    assert answer.chosen_by == asyncio.run(awaited()).chosen_by == "goal"
+    assert answer.knobs == asyncio.run(awaited()).knobs
+    for where in (["--url", url, "--model", "yoso"], ["--bundle", str(folder)]):
+        assert main(["classify", *where, "--min-agreement", "0.5", "--json", LONG]) == 0
+        record = json.loads(capsys.readouterr().out)
+        assert (record["knobs"], record["chosen_by"]) == (answer.knobs, "goal")
+        assert record["expected_agreement"] == answer.expected_agreement
+
+
+USAGE = {
+    "beside a knob": (["--min-agreement", "0.9", "--num-hashes", "4"], "stands beside --num-hashes"),
+    "out of range": (["--min-agreement", "1.5"], "--min-agreement"),
+    "without a server": (["--max-latency-ms", "50"], "needs a server"),
+}
+
+
+@pytest.mark.parametrize("name", USAGE)
+def test_wrong_goals_of_the_command_are_usage_errors(
+    folder: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    flags, part = USAGE[name]
+    with pytest.raises(SystemExit) as ended:
+        main(["classify", "--bundle", str(folder), *flags, "text"])
+    assert ended.value.code == 2
+    assert part in capsys.readouterr().err
+
+
+def test_a_damaged_calibration_ends_the_start_with_one_sentence(folder: Path, tmp_path: Path) -> None:
+    copied = Path(shutil.copytree(folder, tmp_path / "yoso"))
+    calibrations.write(copied, json.loads((copied / "calibration.json").read_text()) | {"revision": "0" * 64})
+    command = [sys.executable, "-m", "attenuator", "serve", str(copied), "--port", "0"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    [line] = ended.stderr.splitlines()
+    assert "belongs to revision '000000000000'" in line
+    assert line.endswith("calibrate again, or delete it")
+
+
+def test_a_queue_lowers_what_a_latency_chooses_and_the_prediction_is_kept(folder: Path) -> None:
+    """The same request with nothing waiting and with seconds of work waiting; and the statistics of the prediction."""
+
+    async def scenario() -> None:
+        engine = Engine(ServeSettings.model_validate({"threads": 1, "max_queue_tokens": 10**7}))
+        await engine.start([folder])
+        try:
+            model = engine.model(None)
+            latency = engine.latencies["yoso"]
+            exact, tokens = model.knobs.exact(), [4000]
+            idle = engine.forecast(model, tokens, exact)
+            assert idle.queue_s == 0
+            encoded = model.from_ids([5] * 4000)
+            rows = [Row(encoded.token_ids, encoded.type_ids, exact)]
+            before = latency.batches
+            waiting = [asyncio.create_task(engine.run(model, rows)) for _ in range(3)]
+            await asyncio.sleep(0)
+            busy = engine.forecast(model, tokens, exact)
+            assert busy.queue_s > idle.run_s, "a heavy request waits for a row of each of the others at least"
+            cheap = engine.forecast(model, tokens, model.knobs.check({"num_hashes": 4}))
+            assert cheap.queue_s < busy.queue_s, "it runs in the light lane, where nothing waits"
+            await asyncio.gather(*waiting)
+            assert latency.batches - before == 3
+            assert latency.measured_s > 0
+            assert latency.predicted_s > 0
+        finally:
+            await engine.stop()
+
+    asyncio.run(scenario())

@@ -1,0 +1,145 @@
+"""The latency model, on a machine that exists only as a formula: no clock, no runs."""
+
+import math
+import random
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pytest
+
+from attenuator.calibration.schema import Latency, Speed
+from attenuator.serve.latency import MAX_STEP, MODEL_BOUND, SIZE_BOUND, LatencyModel, LatencyTable, RowTime
+
+Machine = Callable[[list[RowTime]], float]
+
+
+def cost(tokens: int, knobs: Mapping[str, float]) -> float:
+    """Linear work and a knob that multiplies the quadratic part."""
+    return 1e6 * tokens + 100.0 * tokens * tokens * knobs.get("share", 1.0)
+
+
+def times_of(latency: LatencyModel, *tokens: int, share: float = 1.0) -> list[RowTime]:
+    return latency.row_times(tokens, {"share": share})
+
+
+def learn(latency: LatencyModel, machine: Machine, *tokens: int, batches: int = 60) -> None:
+    for _ in range(batches):
+        times = times_of(latency, *tokens)
+        latency.learn(times, machine(times))
+
+
+def slower(factor: float) -> Machine:
+    """A machine that takes so many times what is predicted beforehand."""
+    return lambda times: factor * sum(time.added_s for time in times)
+
+
+@pytest.mark.parametrize("factor", [0.25, 1.0, 3.0, 20.0])
+def test_predictions_follow_what_batches_take(factor: float) -> None:
+    latency = LatencyModel(cost)
+    learn(latency, slower(factor), 100, 200, 400, batches=120)
+    for tokens, tolerance in (([100, 200, 400], 0.03), ([100, 100, 400], 0.2), ([400], 0.25), ([100], 0.4)):
+        times = times_of(latency, *tokens)
+        assert latency.batch_s(times) == pytest.approx(slower(factor)(times), rel=tolerance)
+    assert latency.upper_s(1.0) < 1.1, "it has become sure"
+
+
+def test_what_slows_one_size_is_learned_for_that_size_and_partly_for_others() -> None:
+    """Long rows take three times what is predicted, short ones as much as is predicted."""
+    latency = LatencyModel(cost)
+    for _ in range(300):
+        learn(latency, slower(1.0), 50, batches=1)
+        learn(latency, slower(3.0), 8000, batches=1)
+    [short], [long] = times_of(latency, 50), times_of(latency, 8000)
+    assert latency.batch_s([long]) == pytest.approx(3 * long.added_s, rel=0.25)
+    assert latency.batch_s([short]) == pytest.approx(short.added_s, rel=0.25)
+    unseen = latency.correction(*times_of(latency, 1_000_000))
+    assert 1 < unseen < 3
+
+
+def test_a_machine_that_gets_faster_again_is_noticed_by_sizes_that_do_not_run() -> None:
+    """Else a goal would never choose a slow setting again, which then would never run and be learned from."""
+    latency = LatencyModel(cost)
+    learn(latency, slower(8.0), 8000, batches=100)
+    learn(latency, slower(1.0), 50, batches=100)
+    assert latency.correction(*times_of(latency, 8000)) < 4
+
+
+def test_one_outlier_moves_the_prediction_little_and_many_cannot_make_it_absurd() -> None:
+    latency = LatencyModel(cost)
+    times = times_of(latency, 100)
+    before = latency.batch_s(times)
+    latency.learn(times, 3600.0)
+    assert latency.batch_s(times) < before * math.exp(MAX_STEP) ** 0.2
+    for seconds in (1e9, 0.0):
+        for _ in range(500):
+            latency.learn(times, seconds)
+        assert abs(math.log(latency.correction(times[0]))) <= MODEL_BOUND + SIZE_BOUND + 1e-9
+        assert math.isfinite(latency.upper_s(latency.batch_s(times)))
+
+
+def test_a_long_queue_does_not_teach_the_same_error_many_times() -> None:
+    """All rows were predicted on arrival, before the first of them ran: no overshoot."""
+    latency = LatencyModel(cost)
+    waiting = [times_of(latency, 500) for _ in range(400)]
+    corrections = []
+    for times in waiting:
+        latency.learn(times, slower(2.0)(times))
+        corrections.append(latency.correction(times[0]))
+    assert max(corrections) < 2.05
+    assert corrections[-1] == pytest.approx(2.0, rel=0.02)
+
+
+def test_noise_widens_the_limit_and_most_batches_stay_below_it() -> None:
+    draw = random.Random(3)
+    latency = LatencyModel(cost)
+    within = []
+    for batch in range(2000):
+        times = times_of(latency, draw.randint(20, 2000))
+        seconds = slower(1.5 * math.exp(draw.gauss(0, 0.3)))(times)
+        if batch > 200:
+            within.append(seconds <= latency.upper_s(latency.batch_s(times)))
+        latency.learn(times, seconds)
+    assert 0.18 < latency.spread < 0.4, "the mean size of the error is 0.24"
+    assert np.mean(within) > 0.7
+
+
+def test_statistics_of_the_prediction_are_kept() -> None:
+    latency = LatencyModel(cost)
+    times = times_of(latency, 100, 300)
+    predicted_s = latency.batch_s(times)
+    latency.learn(times, 0.5)
+    latency.learn(times, 0.25)
+    assert latency.batches == 2
+    assert latency.measured_s == 0.75
+    assert latency.predicted_s > 2 * predicted_s
+
+
+def table(**fields: object) -> LatencyTable:
+    lengths, shares = [16, 256, 4096], [0.25, 0.5, 1.2]
+    speeds = [
+        Speed(knobs={"share": 1.0}, seconds=[0.001, 0.01, 0.5]),
+        Speed(knobs={"share": 0.1}, seconds=[0.001, 0.008, 0.2]),
+    ]
+    measured = Latency(device="cpu", threads=1, tokens=lengths, batch_share=shares, speeds=speeds)
+    return LatencyTable(measured.model_copy(update=fields), cost)
+
+
+def test_times_of_a_calibration_go_before_the_cost_and_are_interpolated() -> None:
+    latency = LatencyModel(cost, table=table())
+    short, middle, between, long = times_of(latency, 4, 256, 1024, 4096)
+    assert short.alone_s == pytest.approx(0.001), "no time is known of shorter texts"
+    assert (middle.alone_s, middle.added_s) == (pytest.approx(0.01), pytest.approx(0.005))
+    assert between.alone_s == pytest.approx(math.sqrt(0.01 * 0.5))
+    assert long.added_s == long.alone_s, "a batch never costs more than its rows one by one"
+    assert times_of(latency, 256, share=0.1)[0].alone_s == pytest.approx(0.008)
+    assert latency.batch_s([middle]) == pytest.approx(0.01)
+    assert latency.batch_s([middle] * 10) == pytest.approx(0.055)
+
+
+def test_lengths_and_settings_that_were_not_timed_are_scaled_by_cost() -> None:
+    latency = LatencyModel(cost, table=table())
+    [beyond] = times_of(latency, 8192)
+    ratio = cost(8192, {"share": 1.0}) / cost(4096, {"share": 1.0})
+    assert beyond.alone_s == pytest.approx(0.5 * ratio)
+    [other] = times_of(latency, 256, share=0.2)
+    assert other.alone_s == pytest.approx(0.008 * cost(256, {"share": 0.2}) / cost(256, {"share": 0.1}))
