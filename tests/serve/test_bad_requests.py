@@ -11,13 +11,7 @@ from service import Service, dumped, request_bytes
 
 from attenuator.errors import printable
 
-
-def goal(**fields: object) -> bytes:
-    return dumped(num_hashes=..., **fields)
-
-
 LONG = "good " * 9000
-ENDLESS = b'{"model": "yoso", "inputs": "a", "max_latency_ms": 1e999}'
 PAIR_LIST = dumped(inputs=[{"text": "a", "text_pair": []}])
 PAIR_LONG = dumped(inputs=[{"text": "good", "text_pair": LONG}])
 PAIR_EMPTY = dumped(inputs=[{"text": "a", "text_pair": ""}])
@@ -97,23 +91,6 @@ FIELD_CASES: dict[str, tuple[int, str, str | None, str, bytes]] = {
     "alpha below": (422, "knob_out_of_range", "alpha", "-0.1", dumped(model="mca", num_hashes=..., alpha=-0.1)),
     "alpha a boolean": (422, "knob_out_of_range", "alpha", "false", dumped(model="mca", num_hashes=..., alpha=False)),
     "alpha overflows": (422, "knob_out_of_range", "alpha", "inf", b'{"model": "mca", "inputs": "a", "alpha": 1e999}'),
-    # goals
-    "latency beside knob": (422, "invalid_request", "max_latency_ms", "num_hashes", dumped(max_latency_ms=50)),
-    "agreement beside knob": (422, "invalid_request", "min_agreement", "num_hashes", dumped(min_agreement=0.9)),
-    "no calibration": (422, "not_calibrated", "min_agreement", "calibrate", dumped(num_hashes=..., min_agreement=0.9)),
-    "agreement of no knob": (422, "not_calibrated", "min_agreement", "none", goal(model="softmax", min_agreement=1)),
-    "agreement 0": (422, "invalid_request", "min_agreement", "is 0, must be", goal(min_agreement=0)),
-    "agreement above 1": (422, "invalid_request", "min_agreement", "1.01", goal(min_agreement=1.01)),
-    "agreement a text": (422, "invalid_request", "min_agreement", "a text", goal(min_agreement="0.9")),
-    "agreement true": (422, "invalid_request", "min_agreement", "true", goal(min_agreement=True)),
-    "agreement null": (422, "invalid_request", "min_agreement", "null", goal(min_agreement=None)),
-    "latency 0": (422, "invalid_request", "max_latency_ms", "is 0, must be", goal(max_latency_ms=0)),
-    "latency below 0": (422, "invalid_request", "max_latency_ms", "-1", goal(max_latency_ms=-1)),
-    "latency too large": (422, "invalid_request", "max_latency_ms", "3.6e+06", goal(max_latency_ms=3_600_001)),
-    "latency a text": (422, "invalid_request", "max_latency_ms", "a text", goal(max_latency_ms="50")),
-    "latency true": (422, "invalid_request", "max_latency_ms", "true", goal(max_latency_ms=True)),
-    "latency null": (422, "invalid_request", "max_latency_ms", "null", goal(max_latency_ms=None)),
-    "latency overflows": (422, "invalid_request", "max_latency_ms", "inf", ENDLESS),
     # seed
     "seed negative": (422, "invalid_request", "seed", "-1", dumped(seed=-1)),
     "seed above": (422, "invalid_request", "seed", "9007199254740991", dumped(seed=2**53)),

@@ -13,7 +13,7 @@ from typing import Any
 import calibrations
 import pytest
 import tiny
-from service import Service
+from service import Service, dumped
 
 from attenuator import errors
 from attenuator.__main__ import main
@@ -248,3 +248,39 @@ def test_a_queue_lowers_what_a_latency_chooses_and_the_prediction_is_kept(folder
             await engine.stop()
 
     asyncio.run(scenario())
+
+
+def goal(**fields: Any) -> bytes:
+    return dumped(num_hashes=..., **fields)
+
+
+ENDLESS = b'{"model": "yoso", "inputs": "a", "max_latency_ms": 1e999}'
+# id: (status, error_type, param, part of the sentence, body), of a server without calibrated models
+BAD: dict[str, tuple[int, str, str, str, bytes]] = {
+    "latency beside knob": (422, "invalid_request", "max_latency_ms", "num_hashes", dumped(max_latency_ms=50)),
+    "agreement beside knob": (422, "invalid_request", "min_agreement", "num_hashes", dumped(min_agreement=0.9)),
+    "no calibration": (422, "not_calibrated", "min_agreement", "calibrate", dumped(num_hashes=..., min_agreement=0.9)),
+    "agreement of no knob": (422, "not_calibrated", "min_agreement", "none", goal(model="softmax", min_agreement=1)),
+    "agreement 0": (422, "invalid_request", "min_agreement", "is 0, must be", goal(min_agreement=0)),
+    "agreement above 1": (422, "invalid_request", "min_agreement", "1.01", goal(min_agreement=1.01)),
+    "agreement a text": (422, "invalid_request", "min_agreement", "a text", goal(min_agreement="0.9")),
+    "agreement true": (422, "invalid_request", "min_agreement", "true", goal(min_agreement=True)),
+    "agreement null": (422, "invalid_request", "min_agreement", "null", goal(min_agreement=None)),
+    "latency 0": (422, "invalid_request", "max_latency_ms", "is 0, must be", goal(max_latency_ms=0)),
+    "latency below 0": (422, "invalid_request", "max_latency_ms", "-1", goal(max_latency_ms=-1)),
+    "latency too large": (422, "invalid_request", "max_latency_ms", "3.6e+06", goal(max_latency_ms=3_600_001)),
+    "latency a text": (422, "invalid_request", "max_latency_ms", "a text", goal(max_latency_ms="50")),
+    "latency true": (422, "invalid_request", "max_latency_ms", "true", goal(max_latency_ms=True)),
+    "latency null": (422, "invalid_request", "max_latency_ms", "null", goal(max_latency_ms=None)),
+    "latency overflows": (422, "invalid_request", "max_latency_ms", "inf", ENDLESS),
+}
+
+
+@pytest.mark.parametrize("case", BAD.values(), ids=BAD)
+def test_bad_goals_are_refused(service: Service, case: tuple[int, str, str, str, bytes]) -> None:
+    status, kind, param, part, body = case
+    response = service.client.post("/v1/classify", content=body)
+    answer = response.json()
+    assert (response.status_code, answer["error_type"], answer["param"]) == (status, kind, param)
+    assert part in answer["error"]
+    assert answer["allowed"]
