@@ -9,7 +9,7 @@ from attenuator.calibration.schema import Bucket, Calibration, Setting
 WIDTH, HEIGHT = 720, 440
 LEFT, RIGHT, TOP, BOTTOM = 70, 20, 50, 60
 COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f")
-TIME_TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+TIME_TICKS = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 AGREEMENT_STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 MOST_STEPS = 8
 LEGEND_LINE = 16
@@ -23,16 +23,17 @@ def frontier_svg(calibration: Calibration, title: str) -> str:
         title: stands above the plot.
     """
     axes = _Axes(calibration)
+    heading = escape(f"{title}: {', '.join(calibration.settings[0].knobs)}")
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" '
         'font-size="12">',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-        f'<text x="{LEFT}" y="24" font-size="15">{escape(title)}</text>',
+        f'<text x="{LEFT}" y="24" font-size="15">{heading}</text>',
         *axes.grid(),
     ]
     for index, bucket in enumerate(calibration.buckets):
         colour = COLOURS[index % len(COLOURS)]
-        parts += _line(axes, calibration.frontier(index), index, colour)
+        parts += _line(axes, calibration.frontier(index), index, colour, last=index == len(calibration.buckets) - 1)
         height = HEIGHT - BOTTOM - 12 - LEGEND_LINE * (len(calibration.buckets) - 1 - index)
         parts.append(f'<text x="{WIDTH - RIGHT - 8}" y="{height}" fill="{colour}" text-anchor="end">')
         parts.append(f"{_lengths(bucket)}, {bucket.texts} texts</text>")
@@ -91,8 +92,11 @@ class _Axes:
         )
 
 
-def _line(axes: _Axes, settings: list[Setting], bucket: int, colour: str) -> Iterator[str]:
-    """One bucket: its settings with their intervals; what a setting is stands in the tooltip."""
+def _line(axes: _Axes, settings: list[Setting], bucket: int, colour: str, *, last: bool) -> Iterator[str]:
+    """One bucket: its settings with their intervals.
+
+    What a setting is stands in the tooltip; of the last bucket, the knobs' values stand beside the points as well.
+    """
     places = [(axes.x(each.time[bucket]), axes.y(each.agreement[bucket].value)) for each in settings]
     path = "L".join(f"{x} {y}" for x, y in places)
     yield f'<path d="M{path}" fill="none" stroke="{colour}"/>'
@@ -101,3 +105,6 @@ def _line(axes: _Axes, settings: list[Setting], bucket: int, colour: str) -> Ite
         yield f'<path d="M{x} {axes.y(row.low)}V{axes.y(row.high)}" stroke="{colour}" stroke-opacity="0.5"/>'
         yield f'<circle cx="{x}" cy="{y}" r="3.5" fill="{colour}"><title>{escape(_shown(setting))}: '
         yield f"{row.value:.4f}, {row.low:.4f} to {row.high:.4f}</title></circle>"
+        if last:
+            values = ", ".join(f"{value:g}" for value in setting.knobs.values())
+            yield f'<text x="{x - 6}" y="{y - 6}" font-size="9" text-anchor="end">{values}</text>'

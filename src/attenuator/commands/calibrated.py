@@ -37,7 +37,7 @@ def show_calibration(console: Console, calibration: Calibration) -> None:
     console.print(table)
     accuracy = ", ".join(f"{row.value:.3f}" for row in exact.accuracy)
     console.print(
-        f"Measured on {calibration.texts} texts of {calibration.data}, at {calibration.confidence:.0%} confidence"
+        f"Measured on {calibration.texts} texts of {calibration.data}, at {100 * calibration.confidence:g} % confidence"
         + (f"; accuracy of the exact setting by length: {accuracy}" if accuracy else "")
         + "".join(f"; timed on {row.device}, threads: {row.threads}" for row in calibration.latency)
         + ".",
@@ -48,4 +48,4 @@ def show_calibration(console: Console, calibration: Calibration) -> None:
 def _cell(setting: Setting, bucket: int) -> str:
     """The values of a setting with its speed-up, where that was predicted."""
     values = ", ".join(f"{value:g}" for value in setting.knobs.values())
-    return f"{values} ({1 / setting.time[bucket]:.1f}x)" if setting.time else values
+    return f"{values} ({1 / setting.time[bucket]:.2f}x)" if setting.time else values

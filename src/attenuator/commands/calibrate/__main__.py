@@ -36,7 +36,10 @@ def forget_outdated(folder: Path, revision: str) -> None:
     try:
         read_calibration(folder, revision)
     except BundleError as error:
-        (folder / CALIBRATION).unlink()
+        path = folder / CALIBRATION
+        if not path.is_file():
+            raise
+        path.unlink()
         note(f"{error}; that file is removed")
 
 

@@ -81,7 +81,7 @@ def refuse_too_few(path: Path, texts: int, min_agreement: float, confidence: flo
     chosen = f" ({needed - fewest_texts(min_agreement, confidence)} of them to choose settings by)" if knobs > 1 else ""
     raise InvalidRequest(
         f"{path} has {texts} texts, must have at least {needed}{chosen}: with fewer, even if no answer changed, an "
-        f"agreement of {min_agreement:g} could not be shown with {confidence:.0%} confidence"
+        f"agreement of {min_agreement:g} could not be shown with {100 * confidence:g} % confidence"
         + (f"; a lower --min-agreement needs fewer: {fewer}" if fewer else "")
     )
 
