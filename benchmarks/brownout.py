@@ -224,7 +224,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--words", type=int, default=500, help="length of each text; shorter ones are left out")
     parser.add_argument("--count", type=int, default=200, help="texts that are used, from the first on")
     parser.add_argument("--floor", type=read_policy, required=True, help="degradable_to, such as num_hashes=8")
-    parser.add_argument("--target-ms", type=float, default=500.0, help="the server's --brownout-target-ms")
+    parser.add_argument("--target-ms", type=float, default=1000.0, help="latency to hold; half of it may be waiting")
     parser.add_argument("--load", type=float, default=2.0, help="arrivals as a multiple of the exact capacity")
     parser.add_argument("--seconds", type=float, default=30.0, help="length of what is reported of each run")
     parser.add_argument("--settle", type=float, default=20.0, help="seconds before that")
@@ -237,7 +237,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     head = {"benchmark": "brownout", **record.origin(command_line), **record.cpu(), "bundle": manifest.name}
     head |= {"target_ms": options.target_ms, "load": options.load, "floor": options.floor}
     head |= {"settle_s": options.settle, "server_flags": flags}
-    with serving(options.bundle, ["--brownout-target-ms", str(options.target_ms), *flags]) as (pid, port):
+    with serving(options.bundle, ["--brownout-target-ms", str(options.target_ms / 2), *flags]) as (pid, port):
         result = asyncio.run(measure(pid, port, options, manifest))
     record.write(options.output or RESULTS / f"brownout-{manifest.name}.json", head | result)
     return 0

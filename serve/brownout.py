@@ -6,9 +6,9 @@ Plain data: no clock, no threads, no event loop.
 and how many requests are in progress, count in the same way against `FULL` of their limits; the largest of the three is
 taken. So knobs are at their floors before anyone is refused.
 
-*The level* follows the pressure upwards at once and falls slowly, from 1 to 0 in `RECOVERY_TARGETS` times the target.
-So it does not flap: the queue, which grows while the level is too low, holds the level where the server keeps up. Only
-requests that may be lowered move it.
+*The level* follows the pressure upwards at once and falls slowly, from 1 to 0 in about 20 times the target, and the
+slower the lower it is. So it does not flap: the queue, which grows while the level is too low, holds the level where
+the server keeps up. Only requests that may be lowered move it.
 
 *Who may be lowered.* A request with `degradable_to`, down to its floors; a request without, to which the operator's
 policy applies if it sets no knob itself. A caller who sets a knob or states a goal has decided, and
@@ -16,6 +16,7 @@ policy applies if it sets no knob itself. A caller who sets a knob or states a g
 waits was then predicted to start within the target, and knobs that do not change keep the answer reproducible.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -25,7 +26,7 @@ from attenuator.serve.floors import Floors, lowered, policy_floors
 from attenuator.serve.goals import GOALS
 from attenuator.serve.schema import ParsedRequest
 
-RECOVERY_TARGETS = 10
+FALL_TARGETS, FALL_TO = 8, -0.1  # e-folding time in targets, and what is approached, so that 0 is reached
 FULL = 0.75  # the level is 1 from here on, so that bursts still find room
 LEAST_SHARE = 1 / 16
 
@@ -46,8 +47,8 @@ class Level:
 
     def at(self, now_s: float) -> float:
         """The level, fallen since it was last observed."""
-        fallen = (now_s - self.observed_s) / (RECOVERY_TARGETS * self.target_s)
-        return max(0.0, self.value - max(0.0, fallen))
+        passed = max(0.0, now_s - self.observed_s) / (FALL_TARGETS * self.target_s)
+        return max(0.0, FALL_TO + (self.value - FALL_TO) * math.exp(-passed))
 
     def observe(self, wait_s: float, fullness: float, now_s: float) -> float:
         """Follows the load.

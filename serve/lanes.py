@@ -167,11 +167,14 @@ class Lanes:
         return max(0.0, running.predicted_s - (now_s - running.started_s))
 
     def wait_s(self, now_s: float) -> float:
-        """Predicted time until a row that arrives now would run, in the lane where that is longer.
+        """How long a row that arrives now would wait, in the lane where that is longer.
 
         Both count, since they share the cores. Rows of large requests that fair order puts behind a newcomer do not.
+        Where predictions are too short, what others have waited already counts in their place.
         """
-        return max(self._running_s(lane, now_s) + self._queue.lanes[lane].wait_s() for lane in LANES)
+        queues = self._queue.lanes
+        predicted_s = max(self._running_s(lane, now_s) + queues[lane].wait_s() for lane in LANES)
+        return max(predicted_s, *(queue.waited_s(now_s) for queue in queues.values()))
 
     async def stop(self, error: AttenuatorError) -> bool:
         """Stops the lanes; a batch that is running stops at its next node.

@@ -124,6 +124,10 @@ class LaneQueue:
         owed_s = (ahead_s + own_s) * OLDEST_SHARE / (1 - OLDEST_SHARE)
         return ahead_s + min(others_s, joining_s + owed_s)
 
+    def waited_s(self, now_s: float) -> float:
+        """How long the oldest request has waited of which no row has begun."""
+        return next((now_s - job.submitted_s for job in self._by_job if job.started_s is None and not job.over), 0.0)
+
     def _before_s(self, start: float, size: float) -> float:
         """Predicted seconds of the waiting rows that come before one of this start and size class, or with it."""
         seconds = 0.0
