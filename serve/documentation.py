@@ -9,13 +9,14 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from attenuator.api import Classification, ClassifyRequest, ErrorBody, ModelList
+from attenuator.api import Classification, ClassifyRequest, ErrorBody, ModelInfo, ModelList
 
 STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
 table{border-collapse:collapse;width:100%}td,th{border:1px solid #ccc;padding:.3rem .6rem;text-align:left;
 vertical-align:top}code,pre{background:#f4f4f4;padding:.1rem .3rem}pre{padding:.8rem;overflow:auto}"""
 CLASSIFY = "/v1/classify"
 METRICS = "/metrics"
+MODEL = "/v1/models/{name}"
 EXAMPLE_INPUTS = ["A quiet, moving film.", "Two hours I want back."]
 
 Answers = dict[int | str, dict[str, Any]]
@@ -54,6 +55,21 @@ MODELS_ANSWERS: Answers = {
     503: NOT_READY,
 }
 RATE_LIMITED = _error("the API key was used too often", Retry_After=RETRY)
+NO_ADMIN_KEY = _error("the admin key is missing or wrong", WWW_Authenticate="Bearer")
+PUT_ANSWERS: Answers = {
+    200: {"model": ModelInfo, "description": "the model, which has replaced another revision for new requests"},
+    201: {"model": ModelInfo, "description": "the model, which is new"},
+    401: NO_ADMIN_KEY,
+    **{status: CLASSIFY_ANSWERS[status] for status in (400, 408, 413, 415)},
+    422: _error("the bundle cannot be served; the model stays as it was"),
+    503: NOT_READY,
+}
+DELETE_ANSWERS: Answers = {
+    204: {"description": "new requests do not get the model any more"},
+    401: NO_ADMIN_KEY,
+    404: CLASSIFY_ANSWERS[404],
+    503: NOT_READY,
+}
 METRICS_ANSWERS: Answers = {
     200: {"content": {"text/plain": {}}, "description": "every metric; docs/operations.md lists them"},
 }

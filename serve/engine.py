@@ -5,16 +5,17 @@ import contextlib
 import gc
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from attenuator.errors import BundleError, InvalidRequest, NotReady, Overloaded, UnknownModel
+from attenuator.errors import InvalidRequest, NotReady, Overloaded, UnknownModel
 from attenuator.ops.knobs import KnobValue
-from attenuator.runtime import Encoded, Input, Model, Row, choose, load
+from attenuator.runtime import Encoded, Input, Model, Row
 from attenuator.serve.brownout import LEAST_SHARE, Brownout, knobs_at, room_share
+from attenuator.serve.catalog import Catalog
 from attenuator.serve.choosing import Chosen
 from attenuator.serve.floors import Floors
 from attenuator.serve.goals import Forecast
@@ -22,14 +23,13 @@ from attenuator.serve.health import fault
 from attenuator.serve.holdings import EngineHoldings
 from attenuator.serve.jobs import LANES, Entry, Job, Lane, demand_of, lane_of
 from attenuator.serve.lanes import Lanes
-from attenuator.serve.latency import LatencyModel, RowTime
+from attenuator.serve.latency import RowTime
 from attenuator.serve.metrics import Metrics
 from attenuator.serve.policy import read_policy
 from attenuator.serve.scheduler import Queue
 from attenuator.serve.sessions import SessionKeeper
 from attenuator.serve.settings import ServeSettings
-from attenuator.serve.tokenizing import STOPPED, TokenEstimate, TokenizerThreads
-from attenuator.serve.warmup import warm_up
+from attenuator.serve.tokenizing import STOPPED, TokenizerThreads
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -43,19 +43,19 @@ class Engine:
     """Models, queue and lanes of one service.
 
     Attributes:
-        models: loaded models by name.
+        models: those that new requests get, by name.
         state: `starting`, `ready`, `draining` or `stopped`.
         requests: requests in progress.
-        latencies: predicted times by model, and how they compared with measured ones.
+        catalog: loads, replaces and unloads them.
         metrics: what is counted and held here.
         brownout: which requests run with cheaper knobs under load, and how far.
     """
 
     def __init__(self, settings: ServeSettings) -> None:
-        self.models: dict[str, Model] = {}
+        self.catalog = Catalog(settings)
+        self.models = self.catalog.models
         self.state = "starting"
         self.requests = 0
-        self.latencies: dict[str, LatencyModel] = {}
         self.metrics = Metrics()
         holdings = EngineHoldings(self)
         self.metrics.registry.register(holdings)
@@ -63,16 +63,14 @@ class Engine:
         self.brownout = Brownout(settings.brownout_target_ms / 1000, read_policy(settings.brownout_to))
         self._settings = settings
         self._queue = Queue(settings.max_batch_tokens)
-        self._estimates: dict[str, TokenEstimate] = {}
         self._idle = asyncio.Event()
         self._idle.set()
         self._compute = ThreadPoolExecutor(len(LANES), thread_name_prefix="compute")
         self._sessions = SessionKeeper(self.metrics)
         self._tokenizer = TokenizerThreads()
         wait_for_more = partial(self._tokenizer.wait_settled, settings.max_wait_ms / 1000)
-        self._lanes = Lanes(
-            self._queue, self.models, self.latencies, self._compute, wait_for_more, self.metrics, self._sessions.failed
-        )
+        latencies, failed = self.catalog.latencies, self._sessions.failed
+        self._lanes = Lanes(self._queue, latencies, self._compute, wait_for_more, self.metrics, failed)
 
     async def start(self, folders: Sequence[Path]) -> None:
         """Loads the bundles, runs each once, and opens for requests.
@@ -85,31 +83,11 @@ class Engine:
             OperatorLibraryMissing: the operators are not built, or not for the device.
             DeviceUnavailable: the device in the settings cannot be used.
         """
-        settings = self._settings
-        choice = await self._off_loop(partial(choose, settings.device, settings.device_id))
-        if settings.device != "cpu":
-            level = logging.WARNING if choice.device.kind == "cpu" else logging.INFO
-            log.log(level, "running on %s: %s", choice.device, choice.reason)
-        calls = [partial(load, folder, device=choice.device, threads=settings.threads) for folder in folders]
-        models = await asyncio.gather(*(self._off_loop(call) for call in calls))
-        for folder, model in zip(folders, models, strict=True):
-            await self._add(folder, model)
+        await self.catalog.start(folders)
         self._lanes.start()
-        gc.freeze()  # models are never freed, so the garbage collector need not examine them again
+        gc.freeze()  # what is loaded by now stays, as a rule, so the garbage collector need not examine it again
         if self.state == "starting":
             self.state = "ready"
-
-    async def _add(self, folder: Path, model: Model) -> None:
-        manifest = model.manifest
-        if manifest.name in self.models:
-            raise BundleError(
-                f"bundle {folder}: bundle.json: name is '{manifest.name}', must differ from that of the other bundles"
-            )
-        warming = partial(warm_up, model, self._settings.max_batch_tokens, self._settings.threads)
-        self.latencies[manifest.name] = await self._off_loop(warming)
-        self._estimates[manifest.name] = TokenEstimate()
-        self.models[manifest.name] = model
-        log.info("loaded %s (%s, revision %.12s)", manifest.name, manifest.attention.operator, manifest.revision)
 
     def model(self, name: str | None) -> Model:
         """The model that a request names, or the only one served if it names none.
@@ -118,7 +96,7 @@ class Engine:
             UnknownModel: no served model has that name.
             InvalidRequest: none is named, and several are served.
         """
-        served = ", ".join(self.models)
+        served = ", ".join(self.models) or "none: no model is loaded"
         if name is None:
             if len(self.models) != 1:
                 raise InvalidRequest(f"model is missing, must be one of {served}", param="model", allowed=served)
@@ -140,6 +118,8 @@ class Engine:
         """Why requests are not answered as they should be, in one sentence; None where nothing is wrong."""
         if self.state != "ready":
             return str(self._not_ready())
+        if not self.models:
+            return "no model is loaded"
         return fault(self._lanes.dead(), self._lanes.batches(), self._settings.hang_ms / 1000)
 
     def check_started(self) -> None:
@@ -149,6 +129,15 @@ class Engine:
             NotReady: starting.
         """
         if self.state == "starting":
+            raise self._not_ready()
+
+    def check_running(self) -> None:
+        """Refuses while the service starts, drains or is stopped.
+
+        Raises:
+            NotReady: as described.
+        """
+        if self.state != "ready":
             raise self._not_ready()
 
     def check_open(self, body_bytes: int = 0) -> None:
@@ -161,11 +150,11 @@ class Engine:
             NotReady: starting, draining or stopped.
             Overloaded: too many requests are in progress, or the queue has no room for a body of this size.
         """
-        if self.state != "ready":
-            raise self._not_ready()
+        self.check_running()
         if self.requests >= self._settings.max_requests:
             raise self._overloaded(f"{self.requests} requests are in progress", "light")
-        least = int(body_bytes * min(item.tokens_per_byte for item in self._estimates.values()) / BODY_MARGIN)
+        estimates = [self.catalog.estimates[model] for model in self.models.values()]
+        least = int(body_bytes * min((each.tokens_per_byte for each in estimates), default=0.0) / BODY_MARGIN)
         if self.brownout.level.at(time.monotonic()):  # it may be lowered, which only the body tells
             least = int(least * LEAST_SHARE)
         full = [lane for lane in LANES if self._queue.full({lane: least}, self._settings.max_queue_tokens)]
@@ -216,7 +205,7 @@ class Engine:
             Overloaded: too many tokens are waiting, estimated from the inputs' size.
             NotReady: the service was stopped meanwhile.
         """
-        estimate = self._estimates[model.manifest.name]
+        estimate = self.catalog.estimates[model]
         # A refusal must be cheap, or refusals would use up the time for answers. So tokens are estimated, not counted.
         tokens = [estimate.tokens(item, model.manifest.max_tokens) for item in items]
         demand = self._demand(model, tokens, knobs_at(model, knobs, floors, 1.0, tokens), knobs)
@@ -264,13 +253,13 @@ class Engine:
             NotReady: the service was stopped meanwhile.
         """
         tokens = [len(row.token_ids) for row in rows]
-        knobs, latency = rows[0].knobs, self.latencies[model.manifest.name]
+        knobs, latency = rows[0].knobs, self.catalog.latencies[model]
         times = latency.row_times(tokens, knobs)
         seconds = [latency.added_s(time) for time in times]
         share = self._room_share(model, tokens, knobs, knobs if asked is None else asked)
         self._check_room(demand_of(tokens, seconds, share))
         done = asyncio.get_running_loop().create_future()
-        job = Job(model.manifest.name, rows, times, done, room_share=share)
+        job = Job(model, rows, times, done, room_share=share)
         await self._lanes.finish(job, seconds)
         return job
 
@@ -282,7 +271,7 @@ class Engine:
             tokens: length of each input.
             knobs: a value for every knob.
         """
-        latency = self.latencies[model.manifest.name]
+        latency = self.catalog.latencies[model]
         by_lane: dict[Lane, list[RowTime]] = {}
         for row_time in latency.row_times(tokens, knobs):
             by_lane.setdefault(lane_of(latency.added_s(row_time)), []).append(row_time)
@@ -304,7 +293,7 @@ class Engine:
         Returns:
             Whether a thread is still working: inside a node or while loading it cannot be interrupted.
         """
-        busy = self.state == "starting"
+        busy = self.catalog.stop()
         self.state = "stopped"
         busy |= self._tokenizer.stop()
         busy |= await self._lanes.stop(NotReady(STOPPED))
@@ -314,10 +303,9 @@ class Engine:
 
     def _may_be_heavy(self, body_bytes: int) -> bool:
         """Whether a body could hold a row for the heavy lane, at the knobs' exact values."""
-        for name, model in self.models.items():
-            tokens = min(
-                int(body_bytes * self._estimates[name].tokens_per_byte * BODY_MARGIN), model.manifest.max_tokens
-            )
+        for model in self.models.values():
+            tokens_per_byte = self.catalog.estimates[model].tokens_per_byte
+            tokens = min(int(body_bytes * tokens_per_byte * BODY_MARGIN), model.manifest.max_tokens)
             [seconds] = self._seconds(model, [tokens], model.knobs.exact())
             if lane_of(seconds) == "heavy":
                 return True
@@ -325,7 +313,7 @@ class Engine:
 
     def _seconds(self, model: Model, tokens: Sequence[int], knobs: Mapping[str, KnobValue]) -> list[float]:
         """What each row is predicted to add to a batch."""
-        latency = self.latencies[model.manifest.name]
+        latency = self.catalog.latencies[model]
         return [latency.added_s(time) for time in latency.row_times(tokens, knobs)]
 
     def _demand(
@@ -361,6 +349,3 @@ class Engine:
         # After this time part of the queue is done, and a new request finds room.
         wait_s = max(1.0, self._lanes.remaining_s(lane) * FREE_QUEUE_SHARE)
         return Overloaded(f"the service is overloaded: {what}; try again in {wait_s:.0f} s", retry_after_s=wait_s)
-
-    async def _off_loop(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._compute, call)

@@ -33,7 +33,14 @@ RUNNING = gauge("running_sequences", "Sequences of the batch that runs.", "lane"
 IN_PROGRESS = gauge("requests_in_progress", "Requests whose body has arrived and whose answer is not made yet.")
 STATE = gauge("service_state", "1 for the state that the service is in, 0 for the others.", "state")
 READY = gauge("ready", "1 while GET /health/ready answers 200.")
-MODELS = gauge("models", "Always 1, for every model served.", "model", "revision", "device")
+MODELS = gauge(
+    "models",
+    "1 for every loaded model: serving, or draining where it only answers what has begun.",
+    "model",
+    "revision",
+    "device",
+    "state",
+)
 BUILD = gauge("build_info", "Always 1; the label names the version.", "version")
 HELD_BY_ENGINE = (QUEUE_TOKENS, QUEUE_PREDICTED, RUNNING, IN_PROGRESS, STATE, READY, MODELS, BUILD)
 CONNECTIONS = gauge("connections", "Open connections.")
@@ -75,7 +82,7 @@ class EngineHoldings(Collector):
         tokens: dict[tuple[str, str, str], float] = defaultdict(float)
         seconds: dict[tuple[str, str, str], float] = defaultdict(float)
         for lane, entry in engine.waiting():
-            labels = (entry.job.model, knob_ranges(entry.job.rows[entry.index].knobs), lane)
+            labels = (entry.job.model.manifest.name, knob_ranges(entry.job.rows[entry.index].knobs), lane)
             tokens[labels] += entry.tokens
             seconds[labels] += entry.seconds
         self._known |= set(tokens)
@@ -85,7 +92,9 @@ class EngineHoldings(Collector):
         yield family(IN_PROGRESS, [((), engine.requests)])
         yield family(STATE, [((state,), state == engine.state) for state in STATES])
         yield family(READY, [((), engine.fault() is None)])
-        yield family(MODELS, [(model_labels(model), 1) for model in engine.models.values()])
+        serving = set(engine.models.values())
+        states = {model: "serving" if model in serving else "draining" for model in engine.catalog.latencies}
+        yield family(MODELS, [((*model_labels(model), state), 1) for model, state in states.items()])
         yield family(BUILD, [((__version__,), 1)])
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from attenuator.runtime import Row, RowResult
+from attenuator.runtime import Model, Row, RowResult
 from attenuator.serve.latency import RowTime
 
 Lane = Literal["light", "heavy"]
@@ -19,7 +19,7 @@ class Job:
     """One request's rows, from the queue to their results.
 
     Attributes:
-        model: name of the model.
+        model: that runs it.
         rows: one per input; emptied when the job is dropped.
         times: of each row, as predicted beforehand.
         done: set to True, or to an exception, when every row has its result or one failed.
@@ -30,7 +30,7 @@ class Job:
         room_share: what one of its tokens counts in the queue; less than 1 where its knobs were lowered.
     """
 
-    model: str
+    model: Model
     rows: list[Row]
     times: Sequence[RowTime]
     done: asyncio.Future[bool]

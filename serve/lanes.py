@@ -51,8 +51,7 @@ class Lanes:
     def __init__(
         self,
         queue: Queue,
-        models: Mapping[str, Model],
-        latencies: Mapping[str, LatencyModel],
+        latencies: Mapping[Model, LatencyModel],
         threads: ThreadPoolExecutor,
         wait_for_more: Callable[[], Awaitable[None]],
         metrics: Metrics,
@@ -62,7 +61,6 @@ class Lanes:
 
         Args:
             queue: where rows wait.
-            models: loaded models by name.
             latencies: how long each model's rows take; learn from every batch.
             threads: one per lane.
             wait_for_more: waits briefly for requests that could join a light batch.
@@ -70,7 +68,6 @@ class Lanes:
             model_failed: called when ONNX Runtime has failed on a batch of a model.
         """
         self._queue = queue
-        self._models = models
         self._latencies = latencies
         self._threads = threads
         self._wait_for_more = wait_for_more
@@ -113,7 +110,7 @@ class Lanes:
         """What is running."""
         now = time.monotonic()
         return [
-            RunningBatch(each.batch[0].job.model, lane, each.predicted_s, now - each.started_s)
+            RunningBatch(each.batch[0].job.model.manifest.name, lane, each.predicted_s, now - each.started_s)
             for lane, each in self._running.items()
         ]
 
@@ -227,7 +224,7 @@ class Lanes:
         batch = [entry for entry in batch if not entry.job.over]
         if not batch:
             return
-        model = self._models[batch[0].job.model]
+        model = batch[0].job.model
         rows = [entry.job.rows[entry.index] for entry in batch]
         started = time.monotonic()
         for entry in batch:
@@ -250,7 +247,7 @@ class Lanes:
             return
         seconds = time.monotonic() - started
         times = [entry.job.times[entry.index] for entry in batch]
-        predicted_s = self._latencies[model.manifest.name].learn(times, seconds)
+        predicted_s = self._latencies[model].learn(times, seconds)
         self._metrics.batch_ended(
             BatchRun(
                 model=model.manifest.name,
@@ -271,8 +268,8 @@ class Lanes:
         """Runs each request of a failed batch alone, so that only the request that caused the failure fails."""
         jobs = list(dict.fromkeys(entry.job for entry in batch if not entry.job.over))
         if jobs and error.__cause__ is not None:
-            self._metrics.batch_failed(jobs[0].model, lane)
-            self._model_failed(self._models[jobs[0].model])
+            self._metrics.batch_failed(jobs[0].model.manifest.name, lane)
+            self._model_failed(jobs[0].model)
         if not jobs:
             log.info("a run in lane %s was cancelled: nobody waits for its results any more", lane)
         elif len(jobs) == 1:

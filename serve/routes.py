@@ -21,6 +21,7 @@ from attenuator.ops.spec import SEED_HIGH
 from attenuator.runtime import Model, Row
 from attenuator.serve import accesslog
 from attenuator.serve.accesslog import CLIENT_LEFT
+from attenuator.serve.admin import Admin
 from attenuator.serve.admission import check_cost, cost_of
 from attenuator.serve.answers import classification, model_info, timing_headers
 from attenuator.serve.body import Bodies, client_disconnected
@@ -86,6 +87,8 @@ class Routes:
             needs_key = [Depends(self.find_key)] if self._settings.metrics == "key" else []
             summary = "Metrics for Prometheus, in its text format or OpenMetrics"
             add(METRICS, "GET", self.metrics, summary=summary, dependencies=needs_key, responses=METRICS_ANSWERS)
+        if self._settings.admin_key is not None:
+            Admin(self._engine, self._settings, self._bodies, self._settings.admin_key).add_to(router)
         add("/docs", "GET", self.documentation, include_in_schema=False)
         return router
 

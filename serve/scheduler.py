@@ -28,6 +28,7 @@ import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
+from attenuator.runtime import Model
 from attenuator.serve.jobs import LANES, Entry, Job, Lane, Load, lane_of, room_of
 
 BATCH_S = 0.05
@@ -54,7 +55,7 @@ class LaneQueue:
         self._max_batch_tokens = max_batch_tokens
         self._virtual_s = 0.0
         self._owed_s = 0.0
-        self._heaps: dict[str, list[Entry]] = {}  # by model; entries already taken or dropped are skipped later
+        self._heaps: dict[Model, list[Entry]] = {}  # by model; entries already taken or dropped are skipped later
         self._by_job: dict[Job, deque[Entry]] = {}  # jobs by arrival, rows in order
 
     def push(self, job: Job, rows: Sequence[tuple[int, float]], number: int) -> None:

@@ -1,6 +1,7 @@
 """The settings of `attenuator serve`; each field is a flag, an `ATTENUATOR_*` variable and its help."""
 
 import re
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, SecretStr, ValidationInfo, field_validator
@@ -28,6 +29,10 @@ class ServeSettings(CommandSettings):
     """Key that /v1 routes require as `Authorization: Bearer KEY`; safer as the variable ATTENUATOR_API_KEY."""
     api_keys: SecretStr | None = None
     """File of further API keys in JSON, each with a name, a rate and knob ceilings; or its content, as a variable."""
+    admin_key: SecretStr | None = None
+    """Key of PUT and DELETE /v1/models/{name}, as the variable ATTENUATOR_ADMIN_KEY; without one there are none."""
+    bundle_root: Annotated[list[Path], NoDecode] = Field(default_factory=list)
+    """Folders from which those routes may load bundles, separated by commas."""
     device: Literal["cpu", "cuda", "auto"] = "cpu"
     """Where models run; auto uses the CUDA device if it works, else the CPU, and logs which and why."""
     device_id: int = Field(default=0, ge=0, le=255)
@@ -79,13 +84,21 @@ class ServeSettings(CommandSettings):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least severe log line that is written."""
 
-    @field_validator("api_key")
+    @field_validator("api_key", "admin_key")
     @classmethod
     def can_be_sent(cls, key: SecretStr | None) -> SecretStr | None:
         """Refuses keys that no header can carry, and an empty one, which an unset variable may give."""
         text = "x" if key is None else key.get_secret_value()
         if not text.isascii() or not text.isprintable() or " " in text or not text:
             raise ValueError("a key must have one or more printable ASCII characters and no spaces")
+        return key
+
+    @field_validator("admin_key")
+    @classmethod
+    def is_a_key_of_its_own(cls, key: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        """Refuses the API key as admin key: whoever may ask could then unload every model."""
+        if key is not None and key == info.data.get("api_key"):
+            raise ValueError("it must differ from the API key")
         return key
 
     @field_validator("metrics")
@@ -114,12 +127,12 @@ class ServeSettings(CommandSettings):
         read_policy(floors)
         return floors
 
-    @field_validator("cors_origins", mode="before")
+    @field_validator("cors_origins", "bundle_root", mode="before")
     @classmethod
-    def split_origins(cls, origins: Any) -> Any:
+    def split_at_commas(cls, values: Any) -> Any:
         """Splits one text at its commas."""
-        texts = [origins] if isinstance(origins, str) else origins
-        return [part.strip() for text in texts for part in text.split(",") if part.strip()]
+        texts = [values] if isinstance(values, str) else values
+        return [part.strip() for text in texts for part in str(text).split(",") if part.strip()]
 
     @field_validator("cors_origins")
     @classmethod

@@ -50,7 +50,7 @@ def warm_up(model: Model, max_batch_tokens: int, threads: int | None = None) -> 
         cost_per_s = cost_of(model, batch) / seconds
     log_end(model, largest, time.monotonic() - began)
     table = table_of(model, threads or cpu_count())
-    latency = LatencyModel(model.predict_cost, cost_per_s=max(1e8, cost_per_s), table=table)
+    latency = LatencyModel(model.cost.predict, cost_per_s=max(1e8, cost_per_s), table=table)
     latency.learn(latency.row_times([len(row.token_ids) for row in batch], batch[0].knobs), seconds)
     return latency
 
@@ -60,7 +60,7 @@ def table_of(model: Model, threads: int) -> LatencyTable | None:
     here = hardware(model.device)
     for measured in model.calibration.latency if model.calibration else ():
         if measured.device == here and measured.threads == threads and measured.speeds:
-            return LatencyTable(measured, model.predict_cost)
+            return LatencyTable(measured, model.cost.predict)
     return None
 
 

@@ -227,7 +227,7 @@ def test_a_queue_lowers_what_a_latency_chooses_and_the_prediction_is_kept(folder
         await engine.start([folder])
         try:
             model = engine.model(None)
-            latency = engine.latencies["yoso"]
+            latency = engine.catalog.latencies[model]
             exact, tokens = model.knobs.exact(), [4000]
             idle = engine.forecast(model, tokens, exact)
             assert idle.queue_s == 0

@@ -45,6 +45,7 @@ class Model:
         knobs: checks of what a caller may set.
         device: where it runs.
         calibration: what its settings are worth; None where it was not calibrated.
+        cost: predicts the work of its rows.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Model:
         self._encoder = encoder
         self._session = session
         self._origin: tuple[Path, int | None] | None = None
-        self._cost = cost
+        self.cost = cost
 
     def encode(
         self, text: str, text_pair: str | None = None, *, truncate: bool = False, param: str = "text"
@@ -161,7 +162,7 @@ class Model:
 
     def with_manifest(self, manifest: Manifest) -> "Model":
         """The same session under another manifest; for checks at load."""
-        return Model(manifest, self._encoder, self._session, self._cost, self.device, self.calibration)
+        return Model(manifest, self._encoder, self._session, self.cost, self.device, self.calibration)
 
     def reopen(self) -> None:
         """Makes the session again, from the bundle's folder; runs that are under way end on the one they began with.
@@ -183,7 +184,7 @@ class Model:
 
     def predict_cost(self, tokens: int, knobs: Mapping[str, float]) -> float:
         """Predicted work of one row, in multiply-adds; see `runtime.cost`."""
-        return self._cost.predict(tokens, knobs)
+        return self.cost.predict(tokens, knobs)
 
 
 def load(folder: Path | str, *, device: Device = CPU, threads: int | None = None, check: bool = True) -> Model:

@@ -1,0 +1,150 @@
+"""The models that a service serves: loads them at the start, and replaces and unloads them while it runs.
+
+A loaded model is one revision of a bundle. Requests hold the one that they began with, so that a replaced model answers
+them to their end; with the last of them its session is freed. What was learned about a revision goes with it.
+"""
+
+import asyncio
+import logging
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from attenuator.errors import BundleError, InvalidRequest, NotReady, UnknownModel
+from attenuator.runtime import Device, Model, choose, load
+from attenuator.serve.latency import LatencyModel
+from attenuator.serve.settings import ServeSettings
+from attenuator.serve.tokenizing import STOPPED, TokenEstimate
+from attenuator.serve.warmup import warm_up
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+LOADING_THREADS = 2
+
+
+class Catalog:
+    """The models of one service.
+
+    Attributes:
+        models: those that new requests get, by name.
+        latencies: predicted times, also of models that are replaced and still answer requests.
+        estimates: tokens to expect of a text, likewise.
+    """
+
+    def __init__(self, settings: ServeSettings) -> None:
+        self.models: dict[str, Model] = {}
+        self.latencies: WeakKeyDictionary[Model, LatencyModel] = WeakKeyDictionary()
+        self.estimates: WeakKeyDictionary[Model, TokenEstimate] = WeakKeyDictionary()
+        self._settings = settings
+        self._device: Device | None = None
+        self._threads = ThreadPoolExecutor(LOADING_THREADS, thread_name_prefix="load")
+        self._changing = asyncio.Lock()
+        self._under_way: set[Future[Any]] = set()
+        self._stopped = False
+
+    async def start(self, folders: Sequence[Path]) -> None:
+        """Loads the bundles of the start.
+
+        Args:
+            folders: the bundles.
+
+        Raises:
+            BundleError: a bundle is damaged, or two have the same name.
+            OperatorLibraryMissing: the operators are not built, or not for the device.
+            DeviceUnavailable: the device in the settings cannot be used.
+        """
+        settings = self._settings
+        choice = await self._in_thread(partial(choose, settings.device, settings.device_id))
+        if settings.device != "cpu":
+            level = logging.WARNING if choice.device.kind == "cpu" else logging.INFO
+            log.log(level, "running on %s: %s", choice.device, choice.reason)
+        self._device = choice.device
+        models = await asyncio.gather(*(self._in_thread(partial(self._load, folder)) for folder in folders))
+        for folder, model in zip(folders, models, strict=True):
+            name = model.manifest.name
+            if name in self.models:
+                raise BundleError(
+                    f"bundle {folder}: bundle.json: name is '{name}', must differ from that of the other bundles"
+                )
+            self._serve(model, await self._in_thread(partial(self._warm_up, model)))
+
+    async def put(self, name: str, folder: Path) -> tuple[Model, bool]:
+        """Loads a bundle and gives it to new requests; one at a time, in a thread, and checked as at the start.
+
+        Args:
+            name: must be the bundle's.
+            folder: the bundle.
+
+        Returns:
+            The model, and whether it replaces another.
+
+        Raises:
+            BundleError: the bundle cannot be served.
+            OperatorLibraryMissing: as `start`.
+            DeviceUnavailable: likewise.
+            InvalidRequest: the bundle has another name.
+            NotReady: the service was stopped meanwhile.
+        """
+        async with self._changing:
+            model = await self._in_thread(partial(self._load, folder))
+            if model.manifest.name != name:
+                raise InvalidRequest(
+                    f"bundle holds a model called '{model.manifest.name}', must be called '{name}' as in the path",
+                    param="bundle",
+                    allowed=f"a bundle whose name is '{name}'",
+                )
+            latency = await self._in_thread(partial(self._warm_up, model))
+            if self._stopped:
+                raise NotReady(STOPPED)
+            replaces = name in self.models
+            self._serve(model, latency)
+            return model, replaces
+
+    async def remove(self, name: str) -> None:
+        """Gives a model to no new request any more.
+
+        Raises:
+            UnknownModel: none has that name.
+        """
+        async with self._changing:
+            if name not in self.models:
+                served = ", ".join(self.models) or "none: no model is loaded"
+                raise UnknownModel(f"model '{name[:128]}' is not served, must be one of {served}")
+            del self.models[name]
+            log.info("unloaded %s: it answers the requests that have begun", name)
+
+    def stop(self) -> bool:
+        """Loads nothing more.
+
+        Returns:
+            Whether a thread is still loading.
+        """
+        self._stopped = True
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        return any(not work.done() for work in list(self._under_way))
+
+    def _load(self, folder: Path) -> Model:
+        assert self._device is not None
+        return load(folder, device=self._device, threads=self._settings.threads)
+
+    def _warm_up(self, model: Model) -> LatencyModel:
+        return warm_up(model, self._settings.max_batch_tokens, self._settings.threads)
+
+    def _serve(self, model: Model, latency: LatencyModel) -> None:
+        manifest = model.manifest
+        self.latencies[model] = latency
+        self.estimates[model] = TokenEstimate()
+        self.models[manifest.name] = model
+        log.info("loaded %s (%s, revision %.12s)", manifest.name, manifest.attention.operator, manifest.revision)
+        freed = weakref.finalize(model, log.info, "freed %s, revision %.12s", manifest.name, manifest.revision)
+        freed.atexit = False
+
+    async def _in_thread(self, call: Callable[[], T]) -> T:
+        work = self._threads.submit(call)
+        self._under_way.add(work)
+        work.add_done_callback(self._under_way.discard)
+        return await asyncio.wrap_future(work)
