@@ -12,8 +12,11 @@ the server keeps up. Only requests that may be lowered move it.
 
 *Who may be lowered.* A request with `degradable_to`, down to its floors; a request without, to which the operator's
 policy applies if it sets no knob itself. A caller who sets a knob or states a goal has decided, and
-`"degradable_to": {}` says no to the policy. A request is lowered as it enters the queue and never again. Work that
-waits was then predicted to start within the target, and knobs that do not change keep the answer reproducible.
+`"degradable_to": {}` says no to the policy. A request with `min_agreement` is never lowered: that goal is a floor of
+its own, and chose the cheapest knobs that keep it.
+
+A request is lowered as it enters the queue and never again. Work that waits was then predicted to start within the
+target, and knobs that do not change keep the answer reproducible.
 """
 
 import math
@@ -23,7 +26,7 @@ from dataclasses import dataclass
 from attenuator.ops.knobs import KnobValue
 from attenuator.runtime import Model
 from attenuator.serve.floors import Floors, lowered, policy_floors
-from attenuator.serve.goals import GOALS
+from attenuator.serve.goals import AGREEMENT, GOALS
 from attenuator.serve.schema import ParsedRequest
 
 FALL_TARGETS, FALL_TO = 8, -0.1  # e-folding time in targets, and what is approached, so that 0 is reached
@@ -85,9 +88,12 @@ class Brownout:
 
     def floors(self, model: Model, parsed: ParsedRequest) -> Floors:
         """How far a request's knobs may fall; empty where it may not be lowered."""
+        goals = parsed.options.model_fields_set.intersection(GOALS)
+        if AGREEMENT in goals:
+            return {}
         if parsed.floors is not None:
             return parsed.floors
-        if not self._policy or parsed.requested or parsed.options.model_fields_set.intersection(GOALS):
+        if not self._policy or parsed.requested or goals:
             return {}
         return policy_floors(self._policy, model.knobs)
 

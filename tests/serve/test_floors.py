@@ -1,14 +1,20 @@
 """Floors of a brownout: their checks, and the knobs between what was asked and the floor."""
 
+import copy
+from typing import Any
+
 import pytest
+from calibrations import calibration, parsed
 
 from attenuator.bundle import BundleKnob
 from attenuator.errors import InvalidRequest, KnobOutOfRange, UnknownField
 from attenuator.ops import KNOBS
 from attenuator.ops.knobs import KnobValue
-from attenuator.runtime import KnobTable
+from attenuator.runtime import KnobTable, Model
+from attenuator.serve.brownout import Brownout
 from attenuator.serve.floors import accuracy_rank, check_floors, lowered, policy_floors
 from attenuator.serve.policy import read_policy
+from attenuator.serve.schema import parse_request
 
 ROWS = {name: BundleKnob.model_validate(knob, from_attributes=True) for name, knob in KNOBS.items()}
 TABLE = KnobTable("m", list(ROWS.values()))
@@ -100,6 +106,29 @@ def test_a_policy_is_read_and_fitted_to_a_model() -> None:
     assert policy_floors(policy, KnobTable("m", [narrow])) == {"num_hashes": 16}
     assert policy_floors(policy, KnobTable("m", [ROWS["alpha"]])) == {}
     assert read_policy("") == {}
+
+
+@pytest.mark.parametrize(
+    ("fields", "floors"),
+    [
+        ({}, {"num_hashes": 8}),
+        ({"num_hashes": 64}, {}),
+        ({"degradable_to": {}}, {}),
+        ({"num_hashes": 64, "degradable_to": {"num_hashes": 16}}, {"num_hashes": 16}),
+        ({"max_latency_ms": 50}, {}),
+        ({"max_latency_ms": 50, "degradable_to": {"num_hashes": 4}}, {"num_hashes": 4}),
+        ({"min_agreement": 0.9}, {}),
+        ({"min_agreement": 0.9, "max_latency_ms": 50, "degradable_to": {"num_hashes": 4}}, {}),
+    ],
+)
+def test_policy_and_request_say_who_is_lowered(
+    models: dict[str, Model], fields: dict[str, Any], floors: dict[str, KnobValue]
+) -> None:
+    """A policy is for those who leave everything to the service; nobody goes below the agreement that was asked for."""
+    model = copy.copy(models["yoso"])
+    model.calibration = parsed(calibration(model.manifest.revision, [8192], [({"num_hashes": 0}, (1000,))]))
+    request = parse_request({"inputs": "good film", **fields}, model)
+    assert Brownout(0.5, {"num_hashes": 8, "keep": 0.5}).floors(model, request) == floors
 
 
 @pytest.mark.parametrize(
