@@ -5,6 +5,7 @@ import contextlib
 import gc
 import logging
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -23,7 +24,7 @@ from attenuator.serve.health import fault
 from attenuator.serve.holdings import EngineHoldings
 from attenuator.serve.jobs import LANES, Entry, Job, Lane, demand_of, lane_of
 from attenuator.serve.lanes import Lanes
-from attenuator.serve.latency import RowTime
+from attenuator.serve.latency import RowTime, coarse_lengths
 from attenuator.serve.metrics import Metrics
 from attenuator.serve.policy import read_policy
 from attenuator.serve.scheduler import Queue
@@ -272,9 +273,10 @@ class Engine:
             knobs: a value for every knob.
         """
         latency = self.catalog.latencies[model]
-        by_lane: dict[Lane, list[RowTime]] = {}
-        for row_time in latency.row_times(tokens, knobs):
-            by_lane.setdefault(lane_of(latency.added_s(row_time)), []).append(row_time)
+        lengths = coarse_lengths(tokens)
+        by_lane: dict[Lane, Counter[RowTime]] = {}
+        for row_time, count in zip(latency.row_times(list(lengths), knobs), lengths.values(), strict=True):
+            by_lane.setdefault(lane_of(latency.added_s(row_time)), Counter())[row_time] += count
         forecasts = [self._lanes.forecast(lane, latency, times) for lane, times in by_lane.items()]
         return max(forecasts, key=lambda each: each.total_s)
 

@@ -143,17 +143,21 @@ class Lanes:
         """Predicted time of what is left of a lane's running batch and of the rows that wait for it, in seconds."""
         return self._queue.lanes[lane].load.seconds + self._running_s(lane, time.monotonic())
 
-    def forecast(self, lane: Lane, latency: LatencyModel, times: Sequence[RowTime]) -> Forecast:
+    def forecast(self, lane: Lane, latency: LatencyModel, times: Mapping[RowTime, int]) -> Forecast:
         """When a request that comes now would be done with its rows in a lane.
 
         Args:
             lane: where they would run.
             latency: of the request's model.
-            times: of the rows, at least one, in order.
+            times: of the rows, at least one, by how many there are of each.
         """
         added_s = [latency.added_s(each) for each in times]
-        run_s = latency.batch_s(times) if lane == "light" else sum(latency.batch_s([each]) for each in times)
-        ahead_s = self._queue.lanes[lane].ahead_s(sum(added_s), added_s[-1])
+        own_s = sum(seconds * count for seconds, count in zip(added_s, times.values(), strict=True))
+        if lane == "light":
+            run_s = latency.batch_s(times)
+        else:
+            run_s = sum(count * latency.batch_s({each: 1}) for each, count in times.items())
+        ahead_s = self._queue.lanes[lane].ahead_s(own_s, min(added_s))
         return Forecast(self._running_s(lane, time.monotonic()) + ahead_s, latency.upper_s(run_s))
 
     def _running_s(self, lane: Lane, now_s: float) -> float:

@@ -13,8 +13,10 @@ end of the batch, not that at its arrival: a long queue would otherwise teach th
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -26,11 +28,13 @@ MODEL_RATE, SIZE_RATE, SPREAD_RATE = 0.1, 0.025, 0.05
 MAX_STEP = math.log(4)  # of one batch's error
 MODEL_BOUND, SIZE_BOUND = math.log(32), math.log(4)
 FIRST_SPREAD = 0.2
+MAX_REMEMBERED = 16_384  # times of lengths at settings: predicting one takes 20 us
+STEPS_PER_OCTAVE, FEW_ROWS = 8, 8
 
 PredictCost = Callable[[int, Mapping[str, float]], float]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RowTime:
     """Time of one row as predicted beforehand.
 
@@ -42,7 +46,7 @@ class RowTime:
     alone_s: float
     added_s: float
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Its size class, by the time of a run of its own."""
         return round(math.log(self.alone_s, SIZE_BASE))
@@ -115,6 +119,7 @@ class LatencyModel:
         self._table = table
         self._model_term = 0.0
         self._size_terms: dict[int, float] = {}
+        self._beforehand: dict[frozenset[tuple[str, float]], dict[int, RowTime]] = {}
 
     def row_times(self, tokens: Sequence[int], knobs: Mapping[str, float]) -> list[RowTime]:
         """Times of rows at one setting, as predicted beforehand.
@@ -123,6 +128,15 @@ class LatencyModel:
             tokens: length of each row.
             knobs: a value for every knob.
         """
+        if sum(map(len, self._beforehand.values())) > MAX_REMEMBERED:
+            self._beforehand.clear()
+        remembered = self._beforehand.setdefault(_key(knobs), {})
+        missing = [length for length in dict.fromkeys(tokens) if length not in remembered]
+        if missing:
+            remembered.update(zip(missing, self._predicted(missing, knobs), strict=True))
+        return [remembered[length] for length in tokens]
+
+    def _predicted(self, tokens: Sequence[int], knobs: Mapping[str, float]) -> list[RowTime]:
         if self._table is not None:
             return self._table.row_times(tokens, knobs)
         added_s = [self._predict_cost(length, knobs) / self._cost_per_s for length in tokens]
@@ -136,11 +150,11 @@ class LatencyModel:
         """Predicted seconds that a row adds to a batch."""
         return time.added_s * self.correction(time)
 
-    def batch_s(self, times: Sequence[RowTime]) -> float:
-        """Predicted seconds of rows that run together, at least one."""
-        corrections = [self.correction(time) for time in times]
-        start_s = max((time.alone_s - time.added_s) * each for time, each in zip(times, corrections, strict=True))
-        return start_s + sum(time.added_s * each for time, each in zip(times, corrections, strict=True))
+    def batch_s(self, times: Mapping[RowTime, int]) -> float:
+        """Predicted seconds of rows that run together, at least one, by how many there are of each time."""
+        corrections = {time: self.correction(time) for time in times}
+        start_s = max((time.alone_s - time.added_s) * each for time, each in corrections.items())
+        return start_s + sum(count * time.added_s * corrections[time] for time, count in times.items())
 
     def upper_s(self, seconds: float) -> float:
         """A predicted time with a usual error on top."""
@@ -156,8 +170,9 @@ class LatencyModel:
         Returns:
             What was predicted for it, in seconds.
         """
-        predicted_s = self.batch_s(times)
+        predicted_s = self.batch_s(Counter(times))
         added_s = [self.added_s(time) for time in times]
+        whole_s = sum(added_s)
         error = math.log(max(seconds, 1e-6) / predicted_s)
         error = min(max(error, -MAX_STEP), MAX_STEP)
         self.batches += 1
@@ -166,9 +181,17 @@ class LatencyModel:
         self.spread += SPREAD_RATE * (abs(error) - self.spread)
         self._model_term = _bounded(self._model_term + MODEL_RATE * error, MODEL_BOUND)
         for time, part_s in zip(times, added_s, strict=True):
-            step = SIZE_RATE * error * part_s / sum(added_s)
+            step = SIZE_RATE * error * part_s / whole_s
             self._size_terms[time.size] = _bounded(self._size_terms.get(time.size, 0.0) + step, SIZE_BOUND)
         return predicted_s
+
+
+def coarse_lengths(tokens: Sequence[int]) -> dict[int, int]:
+    """Lengths and how many there are of each; many are rounded up, by a tenth at most, so that few are predicted."""
+    if len(tokens) <= FEW_ROWS:
+        return Counter(tokens)
+    steps = Counter(math.ceil(STEPS_PER_OCTAVE * math.log2(length)) for length in tokens)
+    return {math.ceil(2 ** (step / STEPS_PER_OCTAVE)): count for step, count in steps.items()}
 
 
 def _bounded(value: float, bound: float) -> float:

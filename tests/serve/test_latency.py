@@ -2,13 +2,22 @@
 
 import math
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
 
 from attenuator.calibration.schema import Latency, Speed
-from attenuator.serve.latency import MAX_STEP, MODEL_BOUND, SIZE_BOUND, LatencyModel, LatencyTable, RowTime
+from attenuator.serve.latency import (
+    MAX_STEP,
+    MODEL_BOUND,
+    SIZE_BOUND,
+    LatencyModel,
+    LatencyTable,
+    RowTime,
+    coarse_lengths,
+)
 
 Machine = Callable[[list[RowTime]], float]
 
@@ -39,7 +48,7 @@ def test_predictions_follow_what_batches_take(factor: float) -> None:
     learn(latency, slower(factor), 100, 200, 400, batches=120)
     for tokens, tolerance in (([100, 200, 400], 0.03), ([100, 100, 400], 0.2), ([400], 0.25), ([100], 0.4)):
         times = times_of(latency, *tokens)
-        assert latency.batch_s(times) == pytest.approx(slower(factor)(times), rel=tolerance)
+        assert latency.batch_s(Counter(times)) == pytest.approx(slower(factor)(times), rel=tolerance)
     assert latency.upper_s(1.0) < 1.1, "it has become sure"
 
 
@@ -50,8 +59,8 @@ def test_what_slows_one_size_is_learned_for_that_size_and_partly_for_others() ->
         learn(latency, slower(1.0), 50, batches=1)
         learn(latency, slower(3.0), 8000, batches=1)
     [short], [long] = times_of(latency, 50), times_of(latency, 8000)
-    assert latency.batch_s([long]) == pytest.approx(3 * long.added_s, rel=0.25)
-    assert latency.batch_s([short]) == pytest.approx(short.added_s, rel=0.25)
+    assert latency.batch_s(Counter([long])) == pytest.approx(3 * long.added_s, rel=0.25)
+    assert latency.batch_s(Counter([short])) == pytest.approx(short.added_s, rel=0.25)
     unseen = latency.correction(*times_of(latency, 1_000_000))
     assert 1 < unseen < 3
 
@@ -67,14 +76,14 @@ def test_a_machine_that_gets_faster_again_is_noticed_by_sizes_that_do_not_run() 
 def test_one_outlier_moves_the_prediction_little_and_many_cannot_make_it_absurd() -> None:
     latency = LatencyModel(cost)
     times = times_of(latency, 100)
-    before = latency.batch_s(times)
+    before = latency.batch_s(Counter(times))
     latency.learn(times, 3600.0)
-    assert latency.batch_s(times) < before * math.exp(MAX_STEP) ** 0.2
+    assert latency.batch_s(Counter(times)) < before * math.exp(MAX_STEP) ** 0.2
     for seconds in (1e9, 0.0):
         for _ in range(500):
             latency.learn(times, seconds)
         assert abs(math.log(latency.correction(times[0]))) <= MODEL_BOUND + SIZE_BOUND + 1e-9
-        assert math.isfinite(latency.upper_s(latency.batch_s(times)))
+        assert math.isfinite(latency.upper_s(latency.batch_s(Counter(times))))
 
 
 def test_a_long_queue_does_not_teach_the_same_error_many_times() -> None:
@@ -97,7 +106,7 @@ def test_noise_widens_the_limit_and_most_batches_stay_below_it() -> None:
         times = times_of(latency, draw.randint(20, 2000))
         seconds = slower(1.5 * math.exp(draw.gauss(0, 0.3)))(times)
         if batch > 200:
-            within.append(seconds <= latency.upper_s(latency.batch_s(times)))
+            within.append(seconds <= latency.upper_s(latency.batch_s(Counter(times))))
         latency.learn(times, seconds)
     assert 0.18 < latency.spread < 0.4, "the mean size of the error is 0.24"
     assert np.mean(within) > 0.7
@@ -106,7 +115,7 @@ def test_noise_widens_the_limit_and_most_batches_stay_below_it() -> None:
 def test_statistics_of_the_prediction_are_kept() -> None:
     latency = LatencyModel(cost)
     times = times_of(latency, 100, 300)
-    predicted_s = latency.batch_s(times)
+    predicted_s = latency.batch_s(Counter(times))
     latency.learn(times, 0.5)
     latency.learn(times, 0.25)
     assert latency.batches == 2
@@ -132,8 +141,8 @@ def test_times_of_a_calibration_go_before_the_cost_and_are_interpolated() -> Non
     assert between.alone_s == pytest.approx(math.sqrt(0.01 * 0.5))
     assert long.added_s == long.alone_s, "a batch never costs more than its rows one by one"
     assert times_of(latency, 256, share=0.1)[0].alone_s == pytest.approx(0.008)
-    assert latency.batch_s([middle]) == pytest.approx(0.01)
-    assert latency.batch_s([middle] * 10) == pytest.approx(0.055)
+    assert latency.batch_s(Counter([middle])) == pytest.approx(0.01)
+    assert latency.batch_s(Counter([middle] * 10)) == pytest.approx(0.055)
 
 
 def test_lengths_and_settings_that_were_not_timed_are_scaled_by_cost() -> None:
@@ -143,3 +152,12 @@ def test_lengths_and_settings_that_were_not_timed_are_scaled_by_cost() -> None:
     assert beyond.alone_s == pytest.approx(0.5 * ratio)
     [other] = times_of(latency, 256, share=0.2)
     assert other.alone_s == pytest.approx(0.008 * cost(256, {"share": 0.2}) / cost(256, {"share": 0.1}))
+
+
+def test_many_lengths_are_predicted_as_few() -> None:
+    lengths = [random.Random(5).randint(1, 20_000) for _ in range(5000)]
+    coarse = coarse_lengths(lengths)
+    assert sum(coarse.values()) == 5000
+    assert len(coarse) < 8 * math.log2(20_000)
+    assert sum(lengths) <= sum(length * count for length, count in coarse.items()) < 1.1 * sum(lengths)
+    assert coarse_lengths([301, 19_999, 301]) == {301: 2, 19_999: 1}
