@@ -11,7 +11,9 @@ from attenuator.api import Options
 from attenuator.errors import GoalOutOfReach, InvalidRequest, NotCalibrated, Overloaded
 from attenuator.ops.knobs import KnobValue
 from attenuator.runtime import Model
+from attenuator.serve.brownout import Brownout
 from attenuator.serve.goals import Circumstances, Forecast, check_goals, knobs_for
+from attenuator.serve.schema import parse_request
 
 SHORT, LONG = 100, 4000
 # Agreeing texts of 1,000, up to 512 tokens and above.
@@ -167,3 +169,16 @@ def test_goals_beside_knobs_or_without_calibration_are_refused(
     assert "attenuator calibrate" in str(missing)
     check_goals(calibrated, {"seed", name}, [])
     check_goals(models["yoso"], {"seed"}, ["num_hashes"])
+
+
+def test_a_brownout_leaves_a_goal_alone_unless_its_caller_allows_it(calibrated: Model) -> None:
+    brownout = Brownout(1.0, {"num_hashes": 4})
+
+    def floors(**fields: Any) -> Mapping[str, KnobValue]:
+        return brownout.floors(calibrated, parse_request({"inputs": "text", **fields}, calibrated))
+
+    assert floors() == {"num_hashes": 4}
+    for goal in ({"min_agreement": 0.9}, {"max_latency_ms": 9}):
+        assert floors(**goal) == {}
+        assert floors(**goal, degradable_to={"num_hashes": 8}) == {"num_hashes": 8}
+        assert floors(**goal, degradable_to={"num_hashes": 400}) == {"num_hashes": 400}, "knobs are chosen later"
