@@ -1,5 +1,6 @@
 """What the service holds at the moment, read when its metrics are scraped: queues, lanes, models, connections."""
 
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -31,6 +32,7 @@ QUEUE_PREDICTED = gauge(
 )
 RUNNING = gauge("running_sequences", "Sequences of the batch that runs.", "lane")
 IN_PROGRESS = gauge("requests_in_progress", "Requests whose body has arrived and whose answer is not made yet.")
+BROWNOUT = gauge("brownout_level", "How far load lowers knobs that may be lowered: 0 not at all, 1 to their floors.")
 STATE = gauge("service_state", "1 for the state that the service is in, 0 for the others.", "state")
 READY = gauge("ready", "1 while GET /health/ready answers 200.")
 MODELS = gauge(
@@ -42,7 +44,7 @@ MODELS = gauge(
     "state",
 )
 BUILD = gauge("build_info", "Always 1; the label names the version.", "version")
-HELD_BY_ENGINE = (QUEUE_TOKENS, QUEUE_PREDICTED, RUNNING, IN_PROGRESS, STATE, READY, MODELS, BUILD)
+HELD_BY_ENGINE = (QUEUE_TOKENS, QUEUE_PREDICTED, RUNNING, IN_PROGRESS, BROWNOUT, STATE, READY, MODELS, BUILD)
 CONNECTIONS = gauge("connections", "Open connections.")
 CONNECTION_LIMIT = gauge("connection_limit", "Connections that may be open.")
 HELD_BY_SERVER = (CONNECTIONS, CONNECTION_LIMIT)
@@ -90,6 +92,7 @@ class EngineHoldings(Collector):
         yield family(QUEUE_PREDICTED, [(labels, seconds[labels]) for labels in sorted(self._known)])
         yield family(RUNNING, [((lane,), engine.running(lane)) for lane in LANES])
         yield family(IN_PROGRESS, [((), engine.requests)])
+        yield family(BROWNOUT, [((), engine.brownout.level.at(time.monotonic()))])
         yield family(STATE, [((state,), state == engine.state) for state in STATES])
         yield family(READY, [((), engine.fault() is None)])
         serving = set(engine.models.values())

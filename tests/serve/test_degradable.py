@@ -1,6 +1,7 @@
 """Brownout over HTTP: who is lowered, what the answer says, and that it is the answer of those knobs."""
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -57,6 +58,8 @@ def test_a_busy_service_lowers_those_that_allow_it_and_nobody_else(bundles: dict
             assert 8 < lowered["knobs"]["num_hashes"] < 64
             assert (lowered["chosen_by"], lowered["requested"]) == ("brownout", {"num_hashes": 64})
             load(engine, 1.5)
+            metrics = (await client.get("/metrics")).text
+            assert float(re.search(r"^attenuator_brownout_level ([\d.]+)$", metrics, re.MULTILINE)[1]) > 0.99
             floor = await answered(ASKED, degradable_to=FLOOR)
             assert (floor["knobs"], floor["chosen_by"]) == (FLOOR, "brownout")
             plain = await answered(ASKED)
