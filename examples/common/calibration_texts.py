@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from common.text import TASKS, Task
 
-PIECE_WORDS = (300, 1500)
+PIECE_WORDS = (300, 1000)
 SEED = 0
 
 

@@ -176,6 +176,20 @@ def test_an_interrupted_run_goes_on_where_it_ended(calibrated: Path, folder: Pat
     assert not partial.exists()
 
 
+def test_times_of_this_device_are_taken_again_and_others_stay(calibrated: Path, folder: Path, data: Path) -> None:
+    code, _, errors = calibrate(folder, "--data", data, "--only-times")
+    assert code == 1
+    assert "has no calibration" in errors
+    shutil.copy(calibrated / CALIBRATION, folder)
+    assert calibrate(folder, "--data", data, "--only-times", "--threads", "1")[::2] == (0, "")
+    before, after = calibration_of(calibrated), calibration_of(folder)
+    assert measured(after) == measured(before)
+    elsewhere = [row for row in before.latency if row.threads != 1]
+    assert after.latency[:-1] == elsewhere
+    assert (after.latency[-1].threads, after.latency[-1].device) == (1, before.latency[0].device)
+    assert after.latency[-1].speeds != before.latency[0].speeds
+
+
 def test_partial_results_are_kept_and_those_of_another_run_are_refused(tmp_path: Path) -> None:
     logits = np.array([[1.5, -2.0], [0.25, 3.0]], dtype=np.float32)
     with PartialResults(tmp_path, {"revision": "a"}, 2, restart=False) as results:

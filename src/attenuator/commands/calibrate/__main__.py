@@ -9,7 +9,7 @@ from rich.console import Console
 from attenuator.bundle import CALIBRATION, read_manifest
 from attenuator.calibration.schema import Calibration, read_calibration
 from attenuator.commandline import parse
-from attenuator.commands.calibrate.pipeline import calibrate
+from attenuator.commands.calibrate.pipeline import calibrate, time_again
 from attenuator.commands.calibrate.settings import (
     COMMAND,
     EXAMPLES,
@@ -20,7 +20,7 @@ from attenuator.commands.calibrate.settings import (
 )
 from attenuator.commands.calibrate.texts import Texts, read_texts
 from attenuator.commands.calibrated import show_calibration
-from attenuator.errors import BundleError
+from attenuator.errors import BundleError, InvalidRequest
 from attenuator.runtime import choose, load
 
 INTERRUPTED = 130
@@ -31,16 +31,20 @@ def note(sentence: str) -> None:
     print(f"attenuator {COMMAND}: {sentence}", file=sys.stderr)
 
 
-def forget_outdated(folder: Path, revision: str) -> None:
-    """Removes a calibration that does not belong to the bundle: no service would load the bundle with it."""
+def existing(folder: Path, revision: str) -> Calibration | None:
+    """The calibration that the bundle has.
+
+    One that does not belong to the bundle is removed: no service would load the bundle with it.
+    """
     try:
-        read_calibration(folder, revision)
+        return read_calibration(folder, revision)
     except BundleError as error:
         path = folder / CALIBRATION
         if not path.is_file():
             raise
         path.unlink()
         note(f"{error}; that file is removed")
+        return None
 
 
 def run(settings: CalibrateSettings, folder: Path) -> Calibration:
@@ -48,7 +52,9 @@ def run(settings: CalibrateSettings, folder: Path) -> Calibration:
     manifest = read_manifest(folder)
     if not manifest.knobs:
         raise BundleError(f"bundle {folder} has no knob, must have one to be calibrated: its answers are always exact")
-    forget_outdated(folder, manifest.revision)
+    before = existing(folder, manifest.revision)
+    if settings.only_times and before is None:
+        raise InvalidRequest(f"bundle {folder} has no calibration, must have one for --only-times: leave that flag out")
     choice = choose(settings.device, settings.device_id)
     if settings.device == "auto" and choice.device.kind == "cpu":
         note(f"running on {choice.device}: {choice.reason}")
@@ -60,6 +66,8 @@ def run(settings: CalibrateSettings, folder: Path) -> Calibration:
         confidence=settings.confidence,
         truncate=settings.truncate,
     )
+    if settings.only_times and before is not None:
+        return time_again(model, folder, settings, texts, before)
     calibration = calibrate(model, folder, settings, texts)
     note_unseen_lengths(texts, manifest.max_tokens)
     return calibration

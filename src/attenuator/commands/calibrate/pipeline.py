@@ -108,6 +108,32 @@ def timed(model: Model, texts: Texts, settings: Sequence[CalibratedSetting], thr
         )
 
 
+def write(folder: Path, calibration: Calibration, plot: Path, name: str) -> None:
+    """Writes `calibration.json` and the plot.
+
+    Raises:
+        InvalidRequest: one of them cannot be written.
+    """
+    write_whole(plot, frontier_svg(calibration, f"{name} on {calibration.data}"))
+    write_whole(folder / CALIBRATION, calibration.model_dump_json(indent=1) + "\n")
+
+
+def time_again(
+    model: Model, folder: Path, settings: CalibrateSettings, texts: Texts, calibration: Calibration
+) -> Calibration:
+    """Puts the times of this device in the place of those that the calibration has of it, or adds them.
+
+    Raises:
+        InvalidRequest: a file cannot be written.
+        EngineError: ONNX Runtime failed.
+    """
+    here = timed(model, texts, calibration.settings, settings.threads or cpu_count())
+    others = [row for row in calibration.latency if (row.device, row.threads) != (here.device, here.threads)]
+    calibration = calibration.model_copy(update={"latency": [*others, here]})
+    write(folder, calibration, settings.plot or folder / PLOT, model.manifest.name)
+    return calibration
+
+
 def calibrate(model: Model, folder: Path, settings: CalibrateSettings, texts: Texts) -> Calibration:
     """Measures everything, and writes the calibration and its plot.
 
@@ -145,7 +171,6 @@ def calibrate(model: Model, folder: Path, settings: CalibrateSettings, texts: Te
             settings=kept,
             latency=[timed(model, texts, kept, settings.threads or cpu_count())],
         )
-        write_whole(settings.plot or folder / PLOT, frontier_svg(calibration, f"{manifest.name} on {texts.name}"))
-        write_whole(folder / CALIBRATION, calibration.model_dump_json(indent=1) + "\n")
+        write(folder, calibration, settings.plot or folder / PLOT, manifest.name)
         results.remove()
     return calibration

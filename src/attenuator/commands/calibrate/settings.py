@@ -17,6 +17,8 @@ EXAMPLES = """  what the settings of a bundle are worth on your texts; writes BU
     {"text": "..", "text_pair": "..", "labels": ["Non-Compete", "Audit Rights"]}
   few texts show a low agreement only: 72 do for 0.95, 368 for 0.99, 3,688 for 0.999 in each range of lengths
     attenuator calibrate BUNDLE --data few.jsonl --min-agreement 0.95
+  measured elsewhere, served here? Add the times of this device to what calibration.json says:
+    attenuator calibrate BUNDLE --data held-out.jsonl --only-times
   interrupted? The same command goes on where it ended; --restart begins anew.
 
 Use texts that the model was not trained on and that resemble what callers will send, in length as well.
@@ -44,6 +46,9 @@ class CalibrateSettings(CommandSettings):
     """Cut texts that are longer than the model takes, instead of refusing the file."""
     plot: Path | None = None
     """Where to write the plot of the frontier, an SVG file. Default: calibration.svg in the bundle."""
+    only_times: bool = False
+    """Only time the settings of the bundle's calibration.json, here and now; its other figures stay, and so do times of
+    other devices."""
     restart: bool = False
     """Forget what an interrupted run has measured."""
     device: Literal["cpu", "cuda", "auto"] = "cpu"
