@@ -11,13 +11,17 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
-from prometheus_client.exposition import choose_encoder
+from prometheus_client import exposition as text
+from prometheus_client.openmetrics import exposition as openmetrics
 
 from attenuator.ops.knobs import KnobValue
 from attenuator.serve.jobs import Lane
 from attenuator.serve.knob_ranges import knob_ranges
 
 PREFIX = "attenuator_"
+TEXT = (text.generate_latest, text.CONTENT_TYPE_PLAIN_0_0_4)
+OPEN_METRICS = (openmetrics.generate_latest, openmetrics.CONTENT_TYPE_LATEST)
+OPEN_METRICS_TYPE = "application/openmetrics-text"
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 TOKENS = (16, 64, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -79,6 +83,7 @@ class Metrics:
         self.registry = CollectorRegistry(auto_describe=False)
         self.described: list[Description] = []
         self.before_scrape: list[Callable[[], None]] = []
+        self._writing: dict[str, asyncio.Task[bytes]] = {}
         ProcessCollector(registry=self.registry)
         self._count_http = self._http_counts()
         self._count_answer = self._answer_counts()
@@ -140,16 +145,23 @@ class Metrics:
     async def exposition(self, accept: str) -> tuple[bytes, str]:
         """The metrics as they are scraped; thousands of series take tens of milliseconds, so a thread writes them.
 
+        Scrapes at the same time get the same text.
+
         Args:
             accept: the request's `Accept` header.
 
         Returns:
             Body and Content-Type: Prometheus' text format, or OpenMetrics where it is accepted.
         """
-        encode, content_type = choose_encoder(accept)
-        for read in self.before_scrape:
-            read()
-        return await asyncio.to_thread(encode, self.registry), content_type
+        # The library's own choice fails on versions that are no numbers.
+        encode, content_type = OPEN_METRICS if OPEN_METRICS_TYPE in accept.lower() else TEXT
+        if content_type not in self._writing:
+            for read in self.before_scrape:
+                read()
+            writing = asyncio.create_task(asyncio.to_thread(encode, self.registry))
+            writing.add_done_callback(lambda _: self._writing.pop(content_type))
+            self._writing[content_type] = writing
+        return await asyncio.shield(self._writing[content_type]), content_type
 
     def _http_counts(self) -> Callable[[str, int], Callable[[float], None]]:
         total = self._counter(

@@ -115,6 +115,28 @@ def test_openmetrics_is_served_to_who_accepts_it(loaded: Service) -> None:
     assert loaded.client.head("/metrics").status_code == 200
 
 
+@pytest.mark.parametrize("accept", ["application/openmetrics-text; version=x", "text/plain;version=y.z", "*/*;q=z", ""])
+def test_any_accept_header_is_answered(loaded: Service, accept: str) -> None:
+    answer = loaded.client.get("/metrics", headers={"Accept": accept})
+    assert answer.status_code == 200
+    assert "attenuator_ready 1.0" in answer.text
+
+
+def test_scrapes_at_the_same_time_are_written_once() -> None:
+    metrics = Metrics()
+    reads: list[int] = []
+    metrics.before_scrape.append(lambda: reads.append(1))
+
+    async def scenario() -> None:
+        scrapes = await asyncio.gather(*(metrics.exposition("text/plain") for _ in range(5)))
+        assert len({text for text, _ in scrapes}) == 1
+        assert len(reads) == 1
+        await metrics.exposition("text/plain")
+        assert len(reads) == 2
+
+    asyncio.run(scenario())
+
+
 def test_metrics_may_need_a_key_or_be_off(start: Callable[..., Service]) -> None:
     one = start("--metrics", "key", "--api-key", "sesame")
     assert one.client.get("/metrics").status_code == 401
