@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 from attenuator.errors import BundleError, InvalidRequest, NotReady, UnknownModel
 from attenuator.runtime import Device, Model, choose, load
 from attenuator.serve.latency import LatencyModel
+from attenuator.serve.memory import MemoryReturn
 from attenuator.serve.settings import ServeSettings
 from attenuator.serve.tokenizing import STOPPED, TokenEstimate
 from attenuator.serve.warmup import warm_up
@@ -42,6 +43,7 @@ class Catalog:
         self._settings = settings
         self._device: Device | None = None
         self._threads = ThreadPoolExecutor(LOADING_THREADS, thread_name_prefix="load")
+        self._memory = MemoryReturn(self._threads)
         self._changing = asyncio.Lock()
         self._under_way: set[Future[Any]] = set()
         self._stopped = False
@@ -124,6 +126,7 @@ class Catalog:
             Whether a thread is still loading.
         """
         self._stopped = True
+        self._memory.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
         return any(not work.done() for work in list(self._under_way))
 
@@ -140,8 +143,16 @@ class Catalog:
         self.estimates[model] = TokenEstimate()
         self.models[manifest.name] = model
         log.info("loaded %s (%s, revision %.12s)", manifest.name, manifest.attention.operator, manifest.revision)
-        freed = weakref.finalize(model, log.info, "freed %s, revision %.12s", manifest.name, manifest.revision)
+        loop = asyncio.get_running_loop()
+        freed = weakref.finalize(model, self._freed, loop, manifest.name, manifest.revision)
         freed.atexit = False
+
+    def _freed(self, loop: asyncio.AbstractEventLoop, name: str, revision: str) -> None:
+        """Gives a freed model's memory back to the system; called in whichever thread held it last."""
+        if self._stopped or loop.is_closed():
+            return
+        log.info("freed %s, revision %.12s", name, revision)
+        loop.call_soon_threadsafe(self._memory.soon)
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
         work = self._threads.submit(call)
