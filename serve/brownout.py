@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from attenuator.ops.knobs import KnobValue
 from attenuator.runtime import Model
 from attenuator.serve.floors import Floors, lowered, policy_floors
-from attenuator.serve.goals import AGREEMENT, GOALS
+from attenuator.serve.goals import AGREEMENT, stated_goals
 from attenuator.serve.schema import ParsedRequest
 
 FALL_TARGETS, FALL_TO = 8, -0.1  # e-folding time in targets, and what is approached, so that 0 is reached
@@ -88,7 +88,7 @@ class Brownout:
 
     def floors(self, model: Model, parsed: ParsedRequest) -> Floors:
         """How far a request's knobs may fall; empty where it may not be lowered."""
-        goals = parsed.options.model_fields_set.intersection(GOALS)
+        goals = stated_goals(parsed.options)
         if AGREEMENT in goals:
             return {}
         if parsed.floors is not None:

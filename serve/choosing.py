@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from attenuator.api import ChosenBy
 from attenuator.ops.knobs import KnobValue
 from attenuator.runtime import Model
-from attenuator.serve.goals import GOALS, Circumstances, knobs_for
+from attenuator.serve.goals import Circumstances, knobs_for, stated_goals
 from attenuator.serve.schema import ParsedRequest
 
 
@@ -35,6 +35,6 @@ def choose_knobs(model: Model, parsed: ParsedRequest, now: Circumstances) -> Cho
         GoalOutOfReach: its goals contradict each other here, or take a setting that is not permitted.
         Overloaded: its goals can be reached together once less is waiting.
     """
-    if parsed.options.model_fields_set.intersection(GOALS):
+    if stated_goals(parsed.options):
         return Chosen(knobs_for(model, parsed.options, now), "goal")
     return Chosen(parsed.knobs, "caller" if parsed.requested else "default")

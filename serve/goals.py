@@ -88,6 +88,11 @@ def check_goals(model: Model, fields: Collection[str], requested: Sequence[str])
         )
 
 
+def stated_goals(options: Options) -> dict[str, float]:
+    """The goals of a request, by name."""
+    return {name: getattr(options, name) for name in GOALS if name in options.model_fields_set}
+
+
 def knobs_for(model: Model, options: Options, now: Circumstances) -> dict[str, KnobValue]:
     """The knobs that a request's goals choose.
 

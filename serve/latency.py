@@ -179,7 +179,8 @@ class LatencyModel:
         self.predicted_s += predicted_s
         self.measured_s += seconds
         self.spread += SPREAD_RATE * (abs(error) - self.spread)
-        self._model_term = _bounded(self._model_term + MODEL_RATE * error, MODEL_BOUND)
+        rate = max(MODEL_RATE, 1 / (self.batches + 1))  # the first batches say more than what was predicted beforehand
+        self._model_term = _bounded(self._model_term + rate * error, MODEL_BOUND)
         for time, part_s in zip(times, added_s, strict=True):
             step = SIZE_RATE * error * part_s / whole_s
             self._size_terms[time.size] = _bounded(self._size_terms.get(time.size, 0.0) + step, SIZE_BOUND)

@@ -37,7 +37,7 @@ from attenuator.serve.documentation import (
 )
 from attenuator.serve.engine import Engine
 from attenuator.serve.errors import JSON, MalformedBody
-from attenuator.serve.goals import Circumstances
+from attenuator.serve.goals import Circumstances, stated_goals
 from attenuator.serve.json_body import parse_json
 from attenuator.serve.keys import ApiKey, KeyRing
 from attenuator.serve.probes import Probes
@@ -151,7 +151,7 @@ class Routes:
             model = self._engine.model(model_name(fields, self._engine.models))
             parsed = parse_request(fields, model)
             del fields
-            accesslog.note(model=model.manifest.name, inputs=len(parsed.items))
+            accesslog.note(model=model.manifest.name, inputs=len(parsed.items), **stated_goals(parsed.options))
             key: ApiKey | None = request.scope.get(KEY)
             if key is not None:
                 key.limit(parsed, model)

@@ -17,7 +17,7 @@ from attenuator.ops.knobs import KnobValue, shown
 from attenuator.runtime import Input, KnobTable, Model
 from attenuator.runtime.inputs import MAX_FIELD_CHARACTERS
 from attenuator.serve.floors import check_floors
-from attenuator.serve.goals import GOALS, check_goals
+from attenuator.serve.goals import check_goals, stated_goals
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def parse_request(raw: Mapping[str, Any], model: Model) -> ParsedRequest:
     if "inputs" not in raw:
         raise InvalidRequest("inputs is missing", param="inputs", allowed=_inputs_allowed())
     items = list(parse_inputs(raw["inputs"]))
-    asked = None if options.model_fields_set.intersection(GOALS) else knobs  # a goal chooses knobs later
+    asked = None if stated_goals(options) else knobs  # a goal chooses knobs later
     floors = None if options.degradable_to is None else check_floors(options.degradable_to, model.knobs, asked)
     return ParsedRequest(items, options, knobs, {name: knobs[name] for name in requested}, floors, "seed" in raw)
 

@@ -60,6 +60,14 @@ def test_what_is_loaded_is_what_was_checked(folder: Path, content: dict[str, Any
     assert load(folder).calibration == calibrations.parsed(content)
 
 
+def test_a_session_is_made_again_whatever_became_of_the_calibration(folder: Path, content: dict[str, Any]) -> None:
+    calibrations.write(folder, content)
+    model = load(folder, check=False)
+    (folder / bundle.CALIBRATION).write_text("garbage")
+    model.reopen()
+    assert model.calibration == calibrations.parsed(content)
+
+
 def change(*path: str | int, value: Any) -> Callable[[dict[str, Any]], None]:
     def apply(content: dict[str, Any]) -> None:
         place: Any = content

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ from service import Service, dumped
 
 from attenuator import errors
 from attenuator.__main__ import main
+from attenuator.api import Options
 from attenuator.clients import AsyncClient, Client
 from attenuator.runtime import Model, Row, load
 from attenuator.serve.engine import Engine
+from attenuator.serve.goals import Circumstances, knobs_for
 from attenuator.serve.settings import ServeSettings
 
 SETTINGS = [{"num_hashes": value} for value in (0, 512, 256, 64, 16, 4)]
@@ -101,6 +104,7 @@ def test_a_latency_chooses_by_time(calibrated: Service) -> None:
     most, least = ok(calibrated, inputs=LONG, max_latency_ms=60_000), ok(calibrated, inputs=LONG, max_latency_ms=1e-3)
     assert (most["knobs"], most["expected_agreement"]) == ({"num_hashes": 0}, 1.0)
     assert least["knobs"]["num_hashes"] > 0
+    calibrated.wait_for_log("chosen_by=goal", "max_latency_ms=0.001")
     assert most["chosen_by"] == least["chosen_by"] == "goal"
 
 
@@ -231,12 +235,20 @@ def test_a_queue_lowers_what_a_latency_chooses_and_the_prediction_is_kept(folder
             exact, tokens = model.knobs.exact(), [4000]
             idle = engine.forecast(model, tokens, exact)
             assert idle.queue_s == 0
+            options = Options(max_latency_ms=1300 * idle.run_s)
+            now = Circumstances(tokens[0], 0.0, partial(engine.forecast, model, tokens))
+
+            def chosen() -> dict[str, Any]:
+                return knobs_for(model, options, now)
+
+            assert chosen() == exact
             encoded = model.from_ids([5] * 4000)
             rows = [Row(encoded.token_ids, encoded.type_ids, exact)]
             before = latency.batches
             waiting = [asyncio.create_task(engine.run(model, rows)) for _ in range(3)]
             await asyncio.sleep(0)
             busy = engine.forecast(model, tokens, exact)
+            assert chosen()["num_hashes"] > 0
             assert busy.queue_s > idle.run_s, "a heavy request waits for a row of each of the others at least"
             cheap = engine.forecast(model, tokens, model.knobs.check({"num_hashes": 4}))
             assert cheap.queue_s < busy.queue_s, "it runs in the light lane, where nothing waits"

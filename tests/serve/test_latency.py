@@ -52,6 +52,13 @@ def test_predictions_follow_what_batches_take(factor: float) -> None:
     assert latency.upper_s(1.0) < 1.1, "it has become sure"
 
 
+def test_the_first_batches_count_most() -> None:
+    """Times that were taken on an idle machine are soon corrected on a busy one."""
+    latency = LatencyModel(cost)
+    learn(latency, slower(3.0), 300, batches=4)
+    assert 2.4 < latency.correction(*times_of(latency, 300)) < 3.6
+
+
 def test_what_slows_one_size_is_learned_for_that_size_and_partly_for_others() -> None:
     """Long rows take three times what is predicted, short ones as much as is predicted."""
     latency = LatencyModel(cost)
@@ -75,6 +82,7 @@ def test_a_machine_that_gets_faster_again_is_noticed_by_sizes_that_do_not_run() 
 
 def test_one_outlier_moves_the_prediction_little_and_many_cannot_make_it_absurd() -> None:
     latency = LatencyModel(cost)
+    learn(latency, slower(1.0), 100, batches=20)
     times = times_of(latency, 100)
     before = latency.batch_s(Counter(times))
     latency.learn(times, 3600.0)

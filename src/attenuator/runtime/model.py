@@ -174,7 +174,8 @@ class Model:
         """
         assert self._origin is not None, "only a model that `load` made has a folder"
         folder, threads = self._origin
-        again = load(folder, device=self.device, threads=threads, check=False)  # this revision was checked before
+        # This revision was checked before, and its calibration stays as it was read.
+        again = load(folder, device=self.device, threads=threads, check=False, calibrated=False)
         if again.manifest.revision != self.manifest.revision:
             raise BundleError(
                 f"bundle {folder} holds revision {again.manifest.revision[:12]} by now, must hold "
@@ -187,7 +188,14 @@ class Model:
         return self.cost.predict(tokens, knobs)
 
 
-def load(folder: Path | str, *, device: Device = CPU, threads: int | None = None, check: bool = True) -> Model:
+def load(
+    folder: Path | str,
+    *,
+    device: Device = CPU,
+    threads: int | None = None,
+    check: bool = True,
+    calibrated: bool = True,
+) -> Model:
     """Loads a bundle.
 
     Args:
@@ -195,6 +203,7 @@ def load(folder: Path | str, *, device: Device = CPU, threads: int | None = None
         device: where it runs; `device.choose` finds one that works.
         threads: threads inside one run; every core this process may use by default.
         check: first loads and probes it in a child process, so that a hostile bundle harms only the child.
+        calibrated: also reads its calibration, where it has one.
 
     Returns:
         The model, ready to run.
@@ -212,7 +221,7 @@ def load(folder: Path | str, *, device: Device = CPU, threads: int | None = None
         else:
             manifest = read_manifest(folder, copy_to=copy)
         check_device(folder, manifest, device)
-        calibration = open_calibration(copy if check else folder, manifest, folder)
+        calibration = open_calibration(copy if check else folder, manifest, folder) if calibrated else None
         encoder = TextEncoder.of_bundle(copy / TOKENIZER, manifest, folder)
         try:
             cost = cost_model(read_graph(copy / MODEL))
