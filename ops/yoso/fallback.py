@@ -7,6 +7,7 @@ import math
 from onnx import TensorProto
 
 from attenuator.ops.fallback import Body, Rows
+from attenuator.ops.softmax.fallback import importance
 
 __all__ = ["build"]
 
@@ -30,6 +31,8 @@ def build(body: Body, has: list[str]) -> None:
     power = body.op("Cast", body.attribute("hash_bits"), to=TensorProto.FLOAT)
     same = rows.same_sequence(body)
     weights = body.op("Where", same, body.op("Pow", closeness, power), body.real(0.0))
+    if "importance" in body.outputs:
+        importance(body, rows, weights)
     mixed = body.op("MatMul", weights, value)
     scaled = body.op("Equal", body.attribute("normalize"), body.const(1))
     mixed = body.op("Where", scaled, unit_rows(body, mixed), mixed)

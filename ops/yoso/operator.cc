@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "ops/common/attention/importance.h"
 #include "ops/common/registry.h"
 #include "ops/yoso/cpu/kernel.h"
 #include "ops/yoso/cpu/paths.h"
@@ -45,6 +46,10 @@ class YosoAttentionKernel final : public Kernel {
     const std::int64_t columns = attributes_.num_heads * inputs.value_dim;
     float* output =
         static_cast<float*>(context.Output(Spec::kOutputOutput, {inputs.query.rows(), columns}));
+    float* importance = attention::ImportanceOutput<Spec>(context, attributes_, inputs.key.rows());
+    // Of each head: collisions are counted, from none on.
+    std::vector<float> collisions(importance != nullptr ? attributes_.num_heads * inputs.key.rows()
+                                                        : 0);
     const std::vector<Task> tasks = Split(inputs, output, columns);
     const std::int64_t batch = inputs.sequences.batch;
     const auto broken = std::make_unique<std::atomic<bool>[]>(static_cast<std::size_t>(batch));
@@ -55,10 +60,14 @@ class YosoAttentionKernel final : public Kernel {
     context.threads().For(Workers(tasks.size(), shares), [&](std::int64_t) {
       crew.Work([&](std::int64_t i, Scratch& scratch) {
         const Task& task = tasks[static_cast<std::size_t>(i)];
-        if (!RunTask(inputs, task, output, columns, crew, scratch)) broken[task.sequence] = true;
+        float* heads = collisions.empty() ? nullptr : collisions.data();
+        if (!RunTask(inputs, task, output, columns, heads, crew, scratch)) {
+          broken[task.sequence] = true;
+        }
       });
     });
     for (std::int64_t b = 0; b < batch; ++b) {
+      if (!collisions.empty()) WriteImportance(inputs, b, broken[b], collisions.data(), importance);
       if (!broken[b]) continue;
       const auto [begin, count] = inputs.QueryRows(b);
       std::fill_n(output + begin * columns, count * columns,
@@ -113,8 +122,22 @@ class YosoAttentionKernel final : public Kernel {
     return shares ? std::max(count, processors) : count;
   }
 
-  bool RunTask(const Inputs& in, const Task& task, float* output, std::int64_t columns, Crew& crew,
-               Scratch& scratch) const {
+  // Sums are of whole numbers, or of shares in the order of heads; then one division.
+  void WriteImportance(const Inputs& in, std::int64_t b, bool broken, const float* collisions,
+                       float* importance) const {
+    const std::int64_t begin = in.sequences.begin(b), length = in.sequences.length(b);
+    float* own = importance + begin;
+    if (broken) {
+      std::fill_n(own, length, std::numeric_limits<float>::quiet_NaN());
+      return;
+    }
+    attention::SumHeads(collisions + begin, in.key.rows(), attributes_.num_heads, length, own);
+    const auto hashes = static_cast<float>(std::max(in.num_hashes[b], 1));
+    for (std::int64_t j = 0; j < length; ++j) own[j] /= hashes;
+  }
+
+  bool RunTask(const Inputs& in, const Task& task, float* output, std::int64_t columns,
+               float* collisions, Crew& crew, Scratch& scratch) const {
     const std::int64_t b = task.sequence;
     const std::int64_t begin = in.sequences.begin(b);
     const std::int64_t keys = in.sequences.length(b);
@@ -146,7 +169,9 @@ class YosoAttentionKernel final : public Kernel {
         .output_stride = columns,
         .normalize = attributes_.normalize != 0,
         .conv_weight = conv_weight != nullptr ? conv_weight + task.head * taps : nullptr,
-        .conv_taps = taps};
+        .conv_taps = taps,
+        .first_collisions =
+            collisions != nullptr ? collisions + task.head * in.key.rows() + begin : nullptr};
     switch (task.path) {
       case Path::kTables:
         return RunTablePath(kernels_, job, crew, scratch);

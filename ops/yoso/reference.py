@@ -300,3 +300,52 @@ def yoso_attention(
                 rows = rows + convolution(v, conv_weight[head])[: len(rows)]
             output[target, valued] = rows
     return output
+
+
+def yoso_importance(
+    query: NDArray[np.float32],
+    key: NDArray[np.float32],
+    cu_seqlens: NDArray[np.int32],
+    num_hashes: NDArray[np.int32],
+    seed: NDArray[np.int64],
+    *,
+    num_heads: int,
+    hash_bits: int,
+    layer: int = 0,
+    hash: Hash = "gaussian",
+    queries: Literal["all", "first"] = "all",
+) -> Array:
+    """The output `importance`: the weights of the first row before normalisation, summed over heads.
+
+    Args:
+        query: as in `yoso_attention`.
+        key: as in `yoso_attention`.
+        cu_seqlens: as in `yoso_attention`.
+        num_hashes: as in `yoso_attention`.
+        seed: as in `yoso_attention`.
+        num_heads: attention heads.
+        hash_bits: tau in the paper.
+        layer: random stream of the node.
+        hash: family of hyperplanes.
+        queries: `all`, or `first` token of each sequence.
+
+    Returns:
+        `[T]`: the share of hashes in which the key's code is that of its sequence's first query, or its expectation
+        where num_hashes is 0, summed over heads. NaN where query or key of the sequence are not finite.
+    """
+    head_dim = key.shape[1] // num_heads
+    output = np.zeros(len(key))
+    for b, (start, end) in enumerate(zip(cu_seqlens[:-1], cu_seqlens[1:], strict=True)):
+        row = slice(b, b + 1) if queries == "first" else slice(start, start + 1)
+        if not (np.isfinite(query[row]).all() and np.isfinite(key[start:end]).all()):
+            output[start:end] = np.nan
+            continue
+        for head in range(num_heads if end > start else 0):
+            columns = slice(head * head_dim, (head + 1) * head_dim)
+            first, keys, hashes = query[row, columns], key[start:end, columns], int(num_hashes[b])
+            if hashes == 0:
+                output[start:end] += collision_probability(first, keys, hash_bits)[0]
+            else:
+                settings = (int(seed[b]), layer, head, hashes, hash_bits, hash)
+                output[start:end] += (codes(keys, *settings) == codes(first, *settings)).mean(axis=1)
+    return output

@@ -5,6 +5,7 @@ from dataclasses import replace
 from attenuator.ops.spec import (
     ATTENTION_OUTPUT,
     CU_SEQLENS,
+    IMPORTANCE_OUTPUT,
     KEY,
     LAYER,
     NUM_HEADS,
@@ -44,7 +45,7 @@ SPEC = Operator(
         SEED,
         Tensor("conv_weight", ("num_heads", "c"), "float", "YOSO-C's depthwise kernel, c odd", optional=True),
     ),
-    outputs=(ATTENTION_OUTPUT,),
+    outputs=(ATTENTION_OUTPUT, IMPORTANCE_OUTPUT),
     attributes=(
         NUM_HEADS,
         Attribute("hash_bits", "int", "bits per hash, tau in the paper", low=1, high=16),
@@ -52,6 +53,13 @@ SPEC = Operator(
         Attribute("hash", "string", "family of hyperplanes", default="gaussian", choices=("gaussian", "hadamard")),
         Attribute("normalize", "int", "1: l2-normalise each head's output (N-YOSO)", default=1, low=0, high=1),
         QUERIES,
+        Attribute(
+            "importance",
+            "string",
+            "what a key's importance is: the share of hashes in which its code is the first row's, summed over heads",
+            default="none",
+            choices=("none", "first"),
+        ),
     ),
     knobs=(NUM_HASHES,),
     attention="yoso",

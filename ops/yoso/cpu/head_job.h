@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <memory>
 
 #include "ops/yoso/cpu/kernel.h"
@@ -23,6 +24,9 @@ struct HeadJob {
   bool normalize;
   const float* conv_weight;  // this head's taps, or null
   std::int64_t conv_taps;
+  // Of each key: in how many hashes its code is that of query 0, or its expected share where
+  // num_hashes is 0. Null where nobody asks.
+  float* first_collisions;
 };
 
 inline std::int64_t Blocks(std::int64_t columns) { return (columns + kBlock - 1) / kBlock; }
@@ -52,6 +56,54 @@ struct Chunk {
   int first_hash;
   HashSpec spec;
 };
+
+// Adds for each of `count` keys in how many of `num_hashes` hashes its code is the query's. A Word
+// is a group of codes, the highest bit of each in kHighs; groups lie so many rows apart. Plain
+// integers, whole groups at once: any compiler makes vectors of them. Counts are exact in float.
+template <class Word, Word kHighs>
+void AddCollisions(const unsigned char* keys, std::int64_t key_rows, const unsigned char* query,
+                   std::int64_t query_rows, int num_hashes, std::int64_t count, float* collisions) {
+  constexpr int kCodeBits = 8 * sizeof(Word) / kGroup;
+  constexpr Word kCode = (Word{1} << kCodeBits) - 1;
+  constexpr std::int64_t kKeys = 256;
+  for (std::int64_t begin = 0; begin < count; begin += kKeys) {
+    const std::int64_t size = count - begin < kKeys ? count - begin : kKeys;
+    Word sums[kKeys] = {};  // of each hash of a group, side by side: at most 512 / 4 in a byte
+    for (int first = 0; first < num_hashes; first += kGroup) {
+      const int missing = num_hashes - first < kGroup ? kGroup - (num_hashes - first) : 0;
+      const Word compared = kHighs >> (missing * kCodeBits);
+      const std::int64_t group = first / kGroup;
+      const unsigned char* rows = keys + (group * key_rows + begin) * sizeof(Word);
+      Word own;
+      std::memcpy(&own, query + group * query_rows * sizeof(Word), sizeof own);
+      for (std::int64_t j = 0; j < size; ++j) {
+        Word x;
+        std::memcpy(&x, rows + j * sizeof(Word), sizeof x);
+        x ^= own;
+        // The highest bit of a code of `differ` is set where the codes differ: no carry leaves one.
+        const Word differ = ((x & ~kHighs) + ~kHighs) | x;
+        sums[j] += (~differ & compared) >> (kCodeBits - 1);
+      }
+    }
+    for (std::int64_t j = 0; j < size; ++j) {
+      Word sum = 0;
+      for (int t = 0; t < kGroup; ++t) sum += sums[j] >> (t * kCodeBits) & kCode;
+      collisions[begin + j] += static_cast<float>(static_cast<std::int32_t>(sum));
+    }
+  }
+}
+
+// The same for codes of one or two bytes. `first` is the first key's number.
+inline void AddFirstCollisions(const HeadJob& job, const void* key_codes, std::int64_t key_rows,
+                               const void* query_codes, std::int64_t query_rows, int num_hashes,
+                               std::int64_t first, std::int64_t count) {
+  if (job.first_collisions == nullptr) return;
+  const auto add = job.family.hash_bits > 8 ? AddCollisions<std::uint64_t, 0x8000800080008000u>
+                                            : AddCollisions<std::uint32_t, 0x80808080u>;
+  add(static_cast<const unsigned char*>(key_codes), key_rows,
+      static_cast<const unsigned char*>(query_codes), query_rows, num_hashes, count,
+      job.first_collisions + first);
+}
 
 inline int ChunkSize(const HeadJob& job) {
   return job.family.hadamard ? kMaxHadamardChunk : kHashChunk;

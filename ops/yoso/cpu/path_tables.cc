@@ -41,6 +41,8 @@ class TablePath {
       const Chunk chunk(job_, first, std::min(step, job_.num_hashes - first));
       Hash(chunk);
       if (!finite_) break;
+      AddFirstCollisions(job_, key_codes_, keys_, query_codes_, queries_, chunk.spec.num_hashes, 0,
+                         keys_);
       crew_.Share(blocks_, scratch_, [&](std::int64_t block, Scratch& own) {
         RunBlock(chunk, block, first > 0, own);
       });

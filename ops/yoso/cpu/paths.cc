@@ -52,6 +52,8 @@ bool RunCountPath(const Kernels& kernels, const HeadJob& job, Scratch& scratch) 
   for (std::int64_t first = 0; first < job.key.count; first += kKeyBlock) {
     const std::int64_t count = std::min<std::int64_t>(kKeyBlock, job.key.count - first);
     if (!hash(job.key.slice(first, count), key_codes, key_rows)) return false;
+    AddFirstCollisions(job, key_codes, key_rows, query_codes, num_queries, job.num_hashes, first,
+                       count);
     if (!kernels.pack_values(job.value.slice(first, count), job.value_dim, values,
                              key_rows * kBlock)) {
       return false;
@@ -106,6 +108,9 @@ bool RunExpectationPath(const Kernels& kernels, const HeadJob& job, std::int64_t
       for (std::int64_t i = 0; i < rows; ++i) {
         kernels.expected_collisions(units + (q + i) * head_dim, keys, static_cast<int>(head_dim),
                                     job.family.hash_bits, padded, weights + i * key_rows);
+      }
+      if (first + q == 0 && job.first_collisions != nullptr) {
+        std::copy_n(weights, width, job.first_collisions + k);
       }
       kernels.multiply(weights, key_rows, rows, width, values, key_rows * kBlock, job.value_dim,
                        output + q * job.output_stride, job.output_stride, k > 0);

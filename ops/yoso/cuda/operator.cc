@@ -229,6 +229,9 @@ class YosoAttentionDeviceKernel final : public DeviceKernel {
 
   void Run(DeviceContext& context) const override {
     const Inputs in = yoso::CheckInputs(context, attributes_);
+    if (attributes_.importance != Spec::Importance::kNone) {
+      Fail(Spec::kName, "importance is computed on the CPU only: load the model on the CPU");
+    }
     const std::int64_t columns = attributes_.num_heads * in.value_dim;
     void* output = context.Output(Spec::kOutputOutput, {in.query.rows(), columns});
     const std::int64_t batch = in.sequences.batch;
