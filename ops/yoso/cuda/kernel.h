@@ -23,6 +23,7 @@ inline constexpr int kSharedKeys = 4096;   // longer sequences are sorted in glo
 struct Node {
   const void *query, *key, *value, *conv_weight;  // conv_weight null where it is left out
   void* output;
+  float* importance;       // [T], or null where nobody asks
   const int* broken;       // [B]: not 0 where a row of the sequence is not finite
   unsigned char* scratch;  // what a Job's offsets count from
   std::int32_t num_heads, head_dim, value_dim, hash_bits, layer, taps;
@@ -109,5 +110,13 @@ void LaunchFirst(ElementType data, const Node& node, const Jobs& jobs, int block
                  cuda::Stream stream);
 void LaunchFinishFirst(ElementType data, const Node& node, const Jobs& jobs, int blocks,
                        cuda::Stream stream);
+
+// Adds the first query's weights of the jobs' heads to node.importance, from codes by hash where
+// `tables`; after all of them Finish makes shares of them.
+int ImportanceBlocks(const Node& node, const Job& job);
+void LaunchImportance(const Node& node, const Jobs& jobs, int blocks, bool tables, bool expectation,
+                      cuda::Stream stream);
+int FinishImportanceBlocks(const Node& node, const Job& job);
+void LaunchFinishImportance(const Node& node, const Jobs& jobs, int blocks, cuda::Stream stream);
 
 }  // namespace attenuator::yoso

@@ -7,6 +7,7 @@
 #include <map>
 #include <vector>
 
+#include "ops/common/attention/importance.h"
 #include "ops/yoso/cuda/kernel.h"
 #include "ops/yoso/inputs.h"
 
@@ -229,11 +230,9 @@ class YosoAttentionDeviceKernel final : public DeviceKernel {
 
   void Run(DeviceContext& context) const override {
     const Inputs in = yoso::CheckInputs(context, attributes_);
-    if (attributes_.importance != Spec::Importance::kNone) {
-      Fail(Spec::kName, "importance is computed on the CPU only: load the model on the CPU");
-    }
     const std::int64_t columns = attributes_.num_heads * in.value_dim;
     void* output = context.Output(Spec::kOutputOutput, {in.query.rows(), columns});
+    float* importance = attention::ImportanceOutput<Spec>(context, attributes_, in.key.rows());
     const std::int64_t batch = in.sequences.batch;
     if (in.query.rows() == 0) return;
     int* broken = context.ScratchArray<int>(batch);
@@ -243,6 +242,7 @@ class YosoAttentionDeviceKernel final : public DeviceKernel {
         .value = in.value.data,
         .conv_weight = in.conv_weight.data,
         .output = output,
+        .importance = importance,
         .broken = broken,
         .scratch = nullptr,
         .num_heads = static_cast<std::int32_t>(attributes_.num_heads),
@@ -255,9 +255,11 @@ class YosoAttentionDeviceKernel final : public DeviceKernel {
         .normalize = attributes_.normalize != 0};
     yoso::Clear(broken, batch * static_cast<std::int64_t>(sizeof(int)), context.stream());
     ClearEmpty(in, output, columns, context.stream());
+    if (importance != nullptr) yoso::Clear(importance, in.key.rows() * 4, context.stream());
     Scan(in, node, broken, context.stream());
 
     Planner planner(node);
+    std::vector<Job> sequences;
     for (std::int64_t b = 0; b < batch; ++b) {
       const std::int64_t length = in.sequences.length(b);
       if (length == 0) continue;
@@ -273,12 +275,17 @@ class YosoAttentionDeviceKernel final : public DeviceKernel {
           static_cast<std::int32_t>(std::min(length, std::int64_t{1} << attributes_.hash_bits));
       job.seed = in.seed[b];
       planner.Add(job);
+      if (importance != nullptr) sequences.push_back(job);
     }
     const std::vector<Wave>& waves = planner.Finish();
     std::int64_t most = 0;
     for (const Wave& wave : waves) most = std::max(most, wave.bytes);
     node.scratch = context.ScratchArray<unsigned char>(most);
     for (const Wave& wave : waves) RunWave(node, wave, context.stream());
+    const auto blocks = [&](const Job& job) { return yoso::FinishImportanceBlocks(node, job); };
+    ForBlocks(sequences, blocks, [&](const yoso::Jobs& jobs, int count) {
+      yoso::LaunchFinishImportance(node, jobs, count, context.stream());
+    });
   }
 
  private:
@@ -355,6 +362,12 @@ class YosoAttentionDeviceKernel final : public DeviceKernel {
     over(expectations, yoso::UnitBlocks, [&](const yoso::Jobs& batch, int blocks) {
       yoso::LaunchUnits(data_, node, batch, blocks, stream);
     });
+    for (int path = 0; path < 3 && node.importance != nullptr; ++path) {
+      over(wave.jobs[path], yoso::ImportanceBlocks, [&](const yoso::Jobs& batch, int blocks) {
+        yoso::LaunchImportance(node, batch, blocks, path == static_cast<int>(Path::kTables),
+                               path == static_cast<int>(Path::kExpectation), stream);
+      });
+    }
     for (const bool expectation : {false, true}) {
       std::vector<Job> tiles, single;
       for (const Job& job : expectation ? expectations : counts) {
