@@ -33,9 +33,10 @@ LENGTHS = next(row for row in OPERATORS if any(item.name == _KEPT_LENGTHS for it
 SELECT = next(row for row in OPERATORS if any(item.name == _KEPT_LENGTHS for item in row.inputs))
 
 
-# A row matters as much as the row that weighs it most. The first token's own weights choose worse in pretrained models,
-# even where they classify by that token: its early layers look elsewhere (docs/lab/keep.md).
-IMPORTANCE = "maximum"
+# What exports ask an attention operator for, best first. A row matters as much as the row that weighs it most. The first
+# token's own weights choose worse in pretrained models, even where they classify by that token: its early layers look
+# elsewhere (docs/lab/keep.md). An operator that never has all weights may offer nothing else.
+IMPORTANCES = ("maximum", "first")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Selection:
     """
 
     exponents: tuple[float, ...] = ()
-    importance: str = IMPORTANCE
+    importance: str = IMPORTANCES[0]
 
     @property
     def layers(self) -> int:
@@ -60,9 +61,15 @@ class Selection:
         return self.exponents[layer] if layer < len(self.exponents) else 0.0
 
 
+def importance_of(operator: Operator) -> str | None:
+    """The best way in which an attention operator says how important each row is; None where it has no way."""
+    choices = {choice for item in operator.attributes if item.name == "importance" for choice in item.choices}
+    return next((name for name in IMPORTANCES if name in choices), None)
+
+
 def can_select(operator: Operator) -> bool:
-    """Whether an attention operator says how important each row is, in the way that exports ask for."""
-    return any(item.name == "importance" and IMPORTANCE in item.choices for item in operator.attributes)
+    """Whether an attention operator says how important each row is."""
+    return importance_of(operator) is not None
 
 
 def _first(count: int) -> list[float]:
@@ -140,6 +147,7 @@ def selection_of(operator: Operator, schedule: str, num_layers: int, pooling: st
         num_layers: layers of the model.
         pooling: `first` or `mean`.
     """
-    if not can_select(operator):
-        schedule = NONE
-    return Selection(exponents(schedule, num_layers, pooling))
+    importance = importance_of(operator)
+    if importance is None:
+        return Selection(exponents(NONE, num_layers, pooling))
+    return Selection(exponents(schedule, num_layers, pooling), importance)
