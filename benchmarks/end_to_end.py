@@ -84,8 +84,8 @@ def compared(model: served.Served, chosen: Documents, threads: int) -> Row:
     contenders = model.contenders(chosen, threads)
     labels = {name: contenders[name]().argmax(1) for name in contenders if name not in served.SLOW_TWINS}
     return {
-        name: {"agreement": share(found == labels[served.EXACT]), "accuracy": share(found == chosen.labels)}
-        for name, found in labels.items()
+        name: {"agreement": share(answers == labels[served.EXACT]), "accuracy": share(answers == chosen.labels)}
+        for name, answers in labels.items()
     }
 
 

@@ -33,9 +33,9 @@ LENGTHS = next(row for row in OPERATORS if any(item.name == _KEPT_LENGTHS for it
 SELECT = next(row for row in OPERATORS if any(item.name == _KEPT_LENGTHS for item in row.inputs))
 
 
-# What exports ask an attention operator for, best first. A row matters as much as the row that weighs it most. The first
-# token's own weights choose worse in pretrained models, even where they classify by that token: its early layers look
-# elsewhere (docs/lab/keep.md). An operator that never has all weights may offer nothing else.
+# What exports ask an attention operator for, best first. A row matters as much as the row that weighs it most. The
+# first token's own weights choose worse in pretrained models, even where they classify by that token: its early layers
+# look elsewhere (docs/lab/keep.md). An operator that never has all weights may offer nothing else.
 IMPORTANCES = ("maximum", "first")
 
 

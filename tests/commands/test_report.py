@@ -73,14 +73,14 @@ def test_times_of_several_knobs_are_shown_knob_by_knob(bundles: dict[str, Path],
 
 
 @pytest.mark.parametrize(
-    ("default", "said"),
+    ("default", "sentences"),
     [
         (0.3, ["Modelled, keep 0.3 makes the whole model", "keep 0.1  keep 0.25  keep 0.3  keep 0.5  keep 0.75"]),
         (1.0, ["At the default, keep 1, every token goes on and nothing is won.", "keep 0.1  keep 0.25  keep 0.5"]),
     ],
 )
 def test_what_a_selection_can_win(
-    bundles: dict[str, Path], manifest: Manifest, default: float, said: list[str]
+    bundles: dict[str, Path], manifest: Manifest, default: float, sentences: list[str]
 ) -> None:
     """Two layers with alpha, the second of the kept rows: keep wins nearly half, whatever alpha does."""
     keep = BundleKnob(**{field: getattr(KNOBS["keep"], field) for field in BundleKnob.model_fields})
@@ -114,7 +114,7 @@ def test_what_a_selection_can_win(
     assert "chosen by     the attention that the first token pays it, summed over heads" in text
     assert "keep can win most: turn it first." in text
     assert report.verdict.index("keep can win most: turn it first.") == 1
-    assert all(sentence in text for sentence in said)
+    assert all(sentence in text for sentence in sentences)
 
 
 def test_what_texts_chose_is_shown(bundles: dict[str, Path]) -> None:
@@ -138,14 +138,14 @@ def test_what_texts_chose_is_shown(bundles: dict[str, Path]) -> None:
 
 
 def test_the_schedule_in_words() -> None:
-    def said(*exponents: float) -> str:
+    def advice(*exponents: float) -> str:
         nodes = [NodeShape("kept_lengths", 0, 0, 0, 0, {"exponent": each}, 1 + at) for at, each in enumerate(exponents)]
         return COSTS["kept_lengths"].summary(nodes)["schedule"]
 
-    assert said(1 / 3, 1 / 3, 1 / 3) == (
+    assert advice(1 / 3, 1 / 3, 1 / 3) == (
         "step by step: keep^0.333 of the rows goes on from the attention of layers 1, 2 and 3 each"
     )
-    assert said(0.25, 0.75) == (
+    assert advice(0.25, 0.75) == (
         "step by step: of the rows goes on keep^0.25 from layer 1's attention, keep^0.75 from layer 2's attention"
     )
 

@@ -72,9 +72,9 @@ def test_answers_that_never_change_get_the_cheapest_setting(sure: Path, texts: P
     assert chosen.cost < 0.7
     assert defaults(manifest) == {"keep": min(SHARES), "alpha": 0.2}
     assert "try keep 0.05, schedule first, on 300 texts" in steps
-    said = selected(chosen)
-    assert f"schedule first, keep 0.05, chosen by {COUNT} texts" in said
-    assert "100.0% of the answers agree" in said
+    summary = selected(chosen)
+    assert f"schedule first, keep 0.05, chosen by {COUNT} texts" in summary
+    assert "100.0% of the answers agree" in summary
 
 
 def test_the_choice_agrees_and_the_next_smaller_share_does_not(

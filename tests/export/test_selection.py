@@ -38,17 +38,17 @@ def mixed(manifest: Manifest, **knobs: float) -> list[Row]:
 
 def selection(folder: Path) -> tuple[tuple[float, ...], str]:
     """One exponent a layer and the importance, as the graph's own nodes say."""
-    found: list[float] = []
+    powers: list[float] = []
     importance = set()
     for node in onnx.load(folder / "model.onnx").graph.node:
         attributes = {item.name: onnx.helper.get_attribute_value(item) for item in node.attribute}
         if node.op_type.endswith("Attention"):
-            found.append(0.0)
+            powers.append(0.0)
             importance |= {attributes["importance"].decode()} - {"none"}
         if node.op_type == "KeptLengths":
-            found[-1] = attributes["exponent"]
+            powers[-1] = attributes["exponent"]
     [kind] = importance
-    return tuple(found), kind
+    return tuple(powers), kind
 
 
 @pytest.mark.parametrize(("name", "attention"), SELECTING, ids=IDS)

@@ -31,8 +31,8 @@ def test_softmax(kind: str, band: tuple[int, int], queries: str, data: str) -> N
     inputs = attention_inputs(LENGTHS, first=queries == "first")
     attributes = band_attributes(band, queries=queries)
     output, importance = run_on_device("softmax", inputs, attributes | {"importance": kind}, data)
-    wanted = expected(rounded(inputs, data), attributes | {"importance": kind})
-    np.testing.assert_allclose(importance, wanted, rtol=TOLERANCE["softmax"], atol=1e-7)
+    reference = expected(rounded(inputs, data), attributes | {"importance": kind})
+    np.testing.assert_allclose(importance, reference, rtol=TOLERANCE["softmax"], atol=1e-7)
     assert same_bits([output], run_on_device("softmax", inputs, attributes, data))
 
 
@@ -52,8 +52,8 @@ def test_mca(kind: str, estimator: str, band: tuple[int, int]) -> None:
     inputs = mca_inputs((90, 1, 0, 40), 2, 24, 260)
     attributes = band_attributes(band, estimator=estimator)
     *outputs, importance = run_on_device("mca", inputs, attributes | {"importance": kind})
-    wanted = expected(inputs, attributes | {"importance": kind})
-    np.testing.assert_allclose(importance, wanted, rtol=TOLERANCE["mca"], atol=1e-6)
+    reference = expected(inputs, attributes | {"importance": kind})
+    np.testing.assert_allclose(importance, reference, rtol=TOLERANCE["mca"], atol=1e-6)
     assert same_bits(outputs, run_on_device("mca", inputs, attributes))
 
 

@@ -131,8 +131,8 @@ def test_collisions_in_tables_on_cuda_are_the_cpus(hashing: str, hash_bits: int)
 @pytest.mark.parametrize("queries", ["all", "first"])
 def test_expected_collisions_on_cuda(queries: str, data: str) -> None:
     inputs = yoso_inputs((1, 0, 9, 40), (0, 0, 0, 0), queries == "first", data=data)
-    actual, wanted = on_both(inputs, {"num_heads": HEADS, "hash_bits": 6, "queries": queries}, data)
-    np.testing.assert_allclose(actual, wanted, rtol=2e-5, atol=1e-6)
+    actual, reference = on_both(inputs, {"num_heads": HEADS, "hash_bits": 6, "queries": queries}, data)
+    np.testing.assert_allclose(actual, reference, rtol=2e-5, atol=1e-6)
 
 
 def test_a_sequence_that_is_not_finite_has_no_importance_on_cuda() -> None:
