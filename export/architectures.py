@@ -89,6 +89,7 @@ class Architecture:
         position_offset: first position id.
         check: raises ExportError for configs that other code paths would compute.
         prepare: changes to the modules before tracing.
+        convolves: whether attention adds a convolution over neighbouring rows; then no rows are selected.
         knob_defaults: values by knob that the checkpoint suggests; the others have the operator's default.
         eager: the family's own forward pass at the exact value, for one sequence: model, token ids and token types
             int64 `[T]` -> logits `[labels]`.
@@ -106,6 +107,7 @@ class Architecture:
     position_offset: Callable[[Any], int] = lambda _: 0
     check: Callable[[Any], None] = lambda _: None
     prepare: Callable[[Any], None] = no_preparation
+    convolves: Callable[[Any], bool] = lambda _: False
     knob_defaults: Callable[[Any], dict[str, float]] = lambda _: {}
     eager: Callable[[Any, Tensor, Tensor], Tensor] = eager_transformers
 
@@ -360,6 +362,7 @@ LAYOUTS: dict[str, Architecture] = {
         },
         position_offset=lambda _: 2,
         check=check_yoso,
+        convolves=lambda config: config.conv_window is not None,
         knob_defaults=lambda config: {"num_hashes": config.num_hash},
         eager=eager_yoso,
     ),
@@ -374,6 +377,7 @@ LAYOUTS: dict[str, Architecture] = {
         pooling=lambda config: config.pooling,
         max_tokens=lambda config: config.max_tokens,
         prepare=positions.add_table,
+        convolves=lambda config: config.conv_size > 0,
         eager=eager_encoder,
     ),
 }

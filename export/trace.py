@@ -19,7 +19,7 @@ from attenuator.errors import ExportError
 from attenuator.export import positions
 from attenuator.export.architectures import Architecture, token_types
 from attenuator.export.packed import OPERATOR_BY_KEY, PackedBatch
-from attenuator.export.selection import DEFAULT, LENGTHS, Selection, selection_of
+from attenuator.export.selection import DEFAULT, LENGTHS, NONE, Selection, selection_of
 from attenuator.ops import DOMAIN, OPERATORS, SEQUENCE_OUTPUTS
 from attenuator.ops.spec import Operator, merge_knobs
 from attenuator.ops.spec import Tensor as TensorSpec
@@ -85,7 +85,9 @@ class PackedClassifier(nn.Module):
         architecture.prepare(model)
 
     def choose(self, schedule: str) -> None:
-        """Sets which layers select, by the name of a schedule."""
+        """Sets which layers select, by the name of a schedule; none where a convolution needs every row."""
+        if self.architecture.convolves(self.model.config):
+            schedule = NONE
         self.selection = selection_of(self.operator, schedule, self.num_layers, self.pooling)
 
     def forward(self, *tensors: Tensor) -> Tensor | tuple[Tensor, ...]:

@@ -1,40 +1,55 @@
-"""Small random checkpoints of every family, saved by the own code of the libraries, and their exports."""
+"""Small random checkpoints of every family, saved by the own code of the libraries, and their exports.
 
+Each is made once for all processes that `make test` runs.
+"""
+
+import os
+import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 from checkpoints import CHECKPOINTS, save
+from filelock import FileLock
 
-from attenuator.export import export  # noqa: E402
+from attenuator.export import export
 
 
 @pytest.fixture(scope="session")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of all processes of this run."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+def once(folder: Path, make: Callable[[Path], object]) -> Path:
+    """A folder that the first caller of all processes makes, and the others wait for."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            with tempfile.TemporaryDirectory(dir=folder.parent) as unfinished:
+                make(Path(unfinished) / folder.name)
+                (Path(unfinished) / folder.name).rename(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def checkpoint(shared: Path) -> Callable[[str], Path]:
     """Folder of a checkpoint by its name in `CHECKPOINTS`."""
-    root = tmp_path_factory.mktemp("checkpoints")
-    folders: dict[str, Path] = {}
-
-    def get(name: str) -> Path:
-        if name not in folders:
-            folders[name] = save(CHECKPOINTS[name], root / name)
-        return folders[name]
-
-    return get
+    return lambda name: once(shared / "checkpoints" / name, partial(save, CHECKPOINTS[name]))
 
 
 @pytest.fixture(scope="session")
-def exported(tmp_path_factory: pytest.TempPathFactory, checkpoint: Callable[[str], Path]) -> Callable[..., Path]:
+def exported(shared: Path, checkpoint: Callable[[str], Path]) -> Callable[..., Path]:
     """Folder of the bundle of a checkpoint with an attention operator, in fp32 unless told otherwise."""
-    root = tmp_path_factory.mktemp("bundles")
-    folders: dict[tuple[str, str, str], Path] = {}
 
     def get(name: str, attention: str, precision: str = "fp32") -> Path:
-        key = (name, attention, precision)
-        if key not in folders:
-            folder = root / precision / f"{name}-{attention}"
-            export(str(checkpoint(name)), attention=attention, output=folder, precision=precision)
-            folders[key] = folder
-        return folders[key]
+        source = str(checkpoint(name))
+
+        def make(folder: Path) -> None:
+            export(source, attention=attention, output=folder, precision=precision)
+
+        return once(shared / "bundles" / precision / f"{name}-{attention}", make)
 
     return get
