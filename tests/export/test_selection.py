@@ -19,10 +19,12 @@ from attenuator.runtime import Row, create
 Get = Callable[[str, str], Path]
 # Models of one layer, which computes the first token alone.
 ONE_LAYER = {"bert-one-layer", "mpnet-long", "deberta-v2-plain"}
+# Whose attention has a convolution: a selection would give rows other neighbours.
+CONVOLVING = {"yoso", "encoder-yoso"}
 # Of every family, and of each way to pool and to norm; the exact attention of MCA is softmax attention.
-SELECTING = [
-    (name, attention) for name, attention in CASES if attention in ("softmax", "mca") and name not in ONE_LAYER
-]
+SELECTING = [(name, attention) for name, attention in CASES if name not in ONE_LAYER | CONVOLVING]
+# Of the knob that an attention has besides.
+SAMPLED: dict[str, dict[str, float]] = {"softmax": {}, "mca": {"alpha": 0.5}, "yoso": {"num_hashes": 8}}
 IDS = [f"{name}-{attention}" for name, attention in SELECTING]
 KEEPS = (1.0, 0.5, 0.05, 0.8, 0.3, 0.25, 0.6)
 
@@ -60,7 +62,7 @@ def test_graph_computes_what_pytorch_computes_with_the_same_selection(
     session = create(folder / "model.onnx")
     powers, importance = selection(folder)
     assert sum(powers) == pytest.approx(1)
-    assert importance == "maximum"
+    assert importance == ("first" if attention == "yoso" else "maximum")
     model = load(checkpoint(name))
     typed = "token_type_ids" in manifest.inputs
     batch = mixed(manifest)
@@ -82,7 +84,7 @@ def test_batch_of_mixed_knobs_gives_every_sequence_the_bits_it_gets_alone(
 ) -> None:
     folder = exported(name, attention)
     manifest = read_manifest(folder)
-    batch = mixed(manifest) + (mixed(manifest, alpha=0.5) if attention == "mca" else [])
+    batch = mixed(manifest) + (mixed(manifest, **SAMPLED[attention]) if SAMPLED[attention] else [])
     sessions = [create(folder / "model.onnx", threads=threads) for threads in (1, 2)]
     together = [run(session, manifest, batch)["logits"] for session in sessions]
     assert np.array_equal(*together)
@@ -99,8 +101,7 @@ def test_keep_1_gives_the_bits_of_a_graph_without_selection(
     with_it, without = read_manifest(folder), read_manifest(tmp_path / "without")
     assert {knob.name for knob in with_it.knobs} - {knob.name for knob in without.knobs} == {"keep"}
     assert set(without.attention.other_nodes) == {"pool"}
-    knobs = {"alpha": 0.5} if attention == "mca" else {}
-    batch = rows(with_it, LENGTHS) + rows(with_it, LENGTHS[::-1], knobs)
+    batch = rows(with_it, LENGTHS) + rows(with_it, LENGTHS[::-1], SAMPLED[attention])
     ours = run(create(folder / "model.onnx"), with_it, batch)
     theirs = run(create(tmp_path / "without" / "model.onnx"), without, batch)
     for name_of_output in without.outputs:
@@ -123,6 +124,13 @@ def test_manifest_counts_the_selection_and_offers_its_knob(name: str, attention:
 def test_one_layer_that_computes_the_first_token_alone_has_nothing_to_select(exported: Get) -> None:
     manifest = read_manifest(exported("bert-one-layer", "mca"))
     assert [knob.name for knob in manifest.knobs] == ["alpha"]
+    assert "keep" not in manifest.inputs
+
+
+@pytest.mark.parametrize("name", sorted(CONVOLVING))
+def test_attention_with_a_convolution_selects_nothing(name: str, exported: Get) -> None:
+    manifest = read_manifest(exported(name, "yoso"))
+    assert [knob.name for knob in manifest.knobs] == ["num_hashes"]
     assert "keep" not in manifest.inputs
 
 

@@ -176,6 +176,7 @@ CHECKPOINTS: dict[str, Checkpoint] = {
         EncoderConfig(**ENCODER, attention="yoso", norm="post", pooling="first", type_vocab_size=2, hash_bits=7),
         ("yoso",),
     ),
+    "encoder-yoso-mean": Checkpoint(EncoderConfig(**ENCODER, attention="yoso", pooling="mean"), ("yoso",)),
     "encoder-softmax": Checkpoint(
         EncoderConfig(**ENCODER, attention="softmax", pooling="first", problem_type="multi_label_classification"),
         ("softmax", "mca"),

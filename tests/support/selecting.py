@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import cosine_similarity, normalize
 from transformers.activations import ACT2FN
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
@@ -32,6 +33,7 @@ class Parts:
         window: keys with |i - j| <= window, 0 for all.
         rotate: turns `[heads, n, D]` by the positions `[n]`.
         score: scores `[heads, n, n]` of queries and keys `[heads, n, D]` at the positions `[n]`.
+        hash_bits: of YOSO, whose weights are expected collisions and whose output has norm 1 in each head; 0: softmax.
     """
 
     query: Callable[[Tensor], Tensor]
@@ -44,6 +46,7 @@ class Parts:
     window: int = 0
     rotate: Callable[[Tensor, Tensor], Tensor] = lambda heads, positions: heads
     score: Callable[[Tensor, Tensor, Tensor], Tensor] = lambda query, key, positions: scaled(query, key)
+    hash_bits: int = 0
 
 
 def scaled(query: Tensor, key: Tensor) -> Tensor:
@@ -53,7 +56,13 @@ def scaled(query: Tensor, key: Tensor) -> Tensor:
 def bert(layer: Any) -> Parts:
     own, attention = layer.attention.self, layer.attention
     return Parts(
-        own.query, own.key, own.value, own.num_attention_heads, attention.output, lambda x: layer.feed_forward_chunk(x)
+        own.query,
+        own.key,
+        own.value,
+        own.num_attention_heads,
+        attention.output,
+        lambda rows: layer.feed_forward_chunk(rows),
+        hash_bits=getattr(own, "hash_code_len", 0),
     )
 
 
@@ -122,6 +131,7 @@ def encoder(layer: Any) -> Parts:
             else layer.output_norm(rows + layer.feed_forward(rows))
         ),
         before=layer.attention_norm if pre else lambda rows: rows,
+        hash_bits=own.hash_bits if own.kind == "yoso" else 0,
     )
 
 
@@ -187,11 +197,14 @@ def convolved(layer: Any, rows: Tensor) -> Tensor:
 
 
 def weights_of(parts: Parts, rows: Tensor, positions: Tensor) -> Tensor:
-    """Attention weights `[heads, n, n]`."""
+    """Attention weights `[heads, n, n]`; of YOSO the expected share of hashes in which a key collides."""
     query, key = (
         parts.rotate(project(rows).unflatten(1, (parts.heads, -1)).transpose(0, 1), positions)
         for project in (parts.query, parts.key)
     )
+    if parts.hash_bits:
+        cosine = cosine_similarity(query[:, :, None].double(), key[:, None].double(), dim=-1).clamp(-1, 1)
+        return ((1 - cosine.arccos() / math.pi) ** parts.hash_bits).float()
     scores = parts.score(query, key, positions)
     if parts.window:
         far = (positions[:, None] - positions).abs() > parts.window
@@ -249,7 +262,8 @@ def logits(
         source = parts.before(hidden)
         weights = weights_of(parts, source, positions)
         value = parts.value(source).unflatten(1, (parts.heads, -1)).transpose(0, 1)
-        mixed = (weights @ value).transpose(0, 1).flatten(1)
+        mixed = weights @ value
+        mixed = (normalize(mixed, dim=-1) if parts.hash_bits else mixed).transpose(0, 1).flatten(1)
         places = chosen(weights, kept(len(hidden), keep, exponent), importance) if exponent else None
         beside = convolved(layer, source)
         if places is not None and drops:
