@@ -99,6 +99,11 @@ def fresh(texts: list[Text], names: tuple[str, ...], folder: Path) -> tuple[Any,
     )
     model = BertForSequenceClassification(config)
     start_embeddings(model.bert.embeddings.word_embeddings.weight, texts, tokenizer)
+    for layer in model.bert.encoder.layer:
+        # At BERT's usual start attention's output is a hundredth of the residual beside it, and the first token, which
+        # classifies, would for long see next to nothing of the others.
+        for dense in (layer.attention.self.value, layer.attention.output.dense):
+            torch.nn.init.orthogonal_(dense.weight)
     return model, tokenizer
 
 
