@@ -1,6 +1,7 @@
 """Goals through a real server with a calibrated bundle: answers, batches, refusals, what the server says about it."""
 
 import asyncio
+import hashlib
 import json
 import shutil
 import subprocess
@@ -296,3 +297,34 @@ def test_bad_goals_are_refused(service: Service, case: tuple[int, str, str, str,
     assert (response.status_code, answer["error_type"], answer["param"]) == (status, kind, param)
     assert part in answer["error"]
     assert answer["allowed"]
+
+
+def test_goals_keep_to_a_keys_ceilings_and_to_the_limit_on_cost(folder: Path, model: Model, tmp_path: Path) -> None:
+    keys = tmp_path / "keys.json"
+    ceilings: dict[str, dict[str, int]] = {"free": {}, "limited": {"num_hashes": 64}}
+    keys.write_text(
+        json.dumps(
+            [
+                {"name": name, "sha256": hashlib.sha256(name.encode()).hexdigest(), "ceilings": ceiling}
+                for name, ceiling in ceilings.items()
+            ]
+        )
+    )
+    tokens = len(model.encode(LONG).token_ids)
+    costs = {each["num_hashes"]: model.predict_cost(tokens, each) / 1e9 for each in SETTINGS}
+    assert max(costs, key=lambda value: costs[value]) == 512
+    one = Service([folder], "--threads", "1", "--api-keys", str(keys), "--max-cost", str((costs[256] + costs[512]) / 2))
+    try:
+
+        def ask(key: str, **goals: float) -> dict[str, Any]:
+            headers = {"Authorization": f"Bearer {key}"}
+            return dict(one.client.post("/v1/classify", json={"inputs": LONG, **goals}, headers=headers).json())
+
+        for key, best in (("free", {0, 256}), ("limited", {64})):
+            assert ask(key, max_latency_ms=60_000)["knobs"]["num_hashes"] in best
+        refusal = ask("limited", min_agreement=1)
+        assert (refusal["error_type"], refusal["param"]) == ("goal_out_of_reach", "min_agreement")
+        assert "ceilings of the API key" in refusal["error"]
+        assert ask("limited", num_hashes=512)["error_type"] == "knob_out_of_range"
+    finally:
+        one.stop()
