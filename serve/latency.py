@@ -34,9 +34,9 @@ STEPS_PER_OCTAVE, FEW_ROWS = 8, 8
 PredictCost = Callable[[int, Mapping[str, float]], float]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RowTime:
-    """Time of one row as predicted beforehand.
+    """Time of a row as predicted beforehand; rows of one length and setting share it.
 
     Attributes:
         alone_s: of a run of its own.
@@ -119,7 +119,7 @@ class LatencyModel:
         self._table = table
         self._model_term = 0.0
         self._size_terms: dict[int, float] = {}
-        self._beforehand: dict[frozenset[tuple[str, float]], dict[int, RowTime]] = {}
+        self._beforehand: dict[tuple[frozenset[tuple[str, float]], int], RowTime] = {}
 
     def row_times(self, tokens: Sequence[int], knobs: Mapping[str, float]) -> list[RowTime]:
         """Times of rows at one setting, as predicted beforehand.
@@ -128,13 +128,15 @@ class LatencyModel:
             tokens: length of each row.
             knobs: a value for every knob.
         """
-        if sum(map(len, self._beforehand.values())) > MAX_REMEMBERED:
-            self._beforehand.clear()
-        remembered = self._beforehand.setdefault(_key(knobs), {})
-        missing = [length for length in dict.fromkeys(tokens) if length not in remembered]
+        setting = _key(knobs)
+        remembered = self._beforehand
+        if len(remembered) > MAX_REMEMBERED:
+            remembered.clear()
+        missing = [length for length in dict.fromkeys(tokens) if (setting, length) not in remembered]
         if missing:
-            remembered.update(zip(missing, self._predicted(missing, knobs), strict=True))
-        return [remembered[length] for length in tokens]
+            times = self._predicted(missing, knobs)
+            remembered.update({(setting, length): time for length, time in zip(missing, times, strict=True)})
+        return [remembered[setting, length] for length in tokens]
 
     def _predicted(self, tokens: Sequence[int], knobs: Mapping[str, float]) -> list[RowTime]:
         if self._table is not None:
@@ -170,18 +172,18 @@ class LatencyModel:
         Returns:
             What was predicted for it, in seconds.
         """
-        predicted_s = self.batch_s(Counter(times))
-        added_s = [self.added_s(time) for time in times]
-        whole_s = sum(added_s)
-        error = math.log(max(seconds, 1e-6) / predicted_s)
-        error = min(max(error, -MAX_STEP), MAX_STEP)
+        counts = Counter(times)
+        predicted_s = self.batch_s(counts)
+        added_s = {time: count * self.added_s(time) for time, count in counts.items()}
+        whole_s = sum(added_s.values())
+        error = min(max(math.log(max(seconds, 1e-6) / predicted_s), -MAX_STEP), MAX_STEP)
         self.batches += 1
         self.predicted_s += predicted_s
         self.measured_s += seconds
         self.spread += SPREAD_RATE * (abs(error) - self.spread)
         rate = max(MODEL_RATE, 1 / (self.batches + 1))  # the first batches say more than what was predicted beforehand
         self._model_term = _bounded(self._model_term + rate * error, MODEL_BOUND)
-        for time, part_s in zip(times, added_s, strict=True):
+        for time, part_s in added_s.items():
             step = SIZE_RATE * error * part_s / whole_s
             self._size_terms[time.size] = _bounded(self._size_terms.get(time.size, 0.0) + step, SIZE_BOUND)
         return predicted_s

@@ -250,6 +250,10 @@ def test_a_queue_lowers_what_a_latency_chooses_and_the_prediction_is_kept(folder
             await asyncio.sleep(0)
             busy = engine.forecast(model, tokens, exact)
             assert chosen()["num_hashes"] > 0
+            both = options.model_copy(update={"min_agreement": 1.0})
+            with pytest.raises(errors.Overloaded) as caught:
+                knobs_for(model, both, now)
+            assert caught.value.retry_after_s == pytest.approx(busy.queue_s - 0.3 * idle.run_s, abs=0.5 * idle.run_s)
             assert busy.queue_s > idle.run_s, "a heavy request waits for a row of each of the others at least"
             cheap = engine.forecast(model, tokens, model.knobs.check({"num_hashes": 4}))
             assert cheap.queue_s < busy.queue_s, "it runs in the light lane, where nothing waits"
