@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +28,17 @@ def bearer(key: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"}
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "keys.json"
-    path.write_text(json.dumps(KEYS))
-    return path
+@pytest.fixture(scope="module")
+def one(bundles: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A server with a file of keys and a single one."""
+    file = tmp_path_factory.mktemp("keys") / "keys.json"
+    file.write_text(json.dumps(KEYS))
+    started = Service([bundles["yoso"]], "--threads", "1", "--api-keys", str(file), "--api-key", "the-single-one")
+    yield started
+    assert started.stop() == 0
 
 
-def test_keys_of_a_file_and_the_single_one_are_taken(start: Callable[..., Service], file: Path) -> None:
-    one = start("--api-keys", str(file), "--api-key", "the-single-one")
+def test_keys_of_a_file_and_the_single_one_are_taken(one: Service) -> None:
     for key, status in {PLAIN: 200, HASHED: 200, "the-single-one": 200, KEYS[1]["sha256"]: 401, "x": 401}.items():
         assert one.client.post("/v1/classify", json=GOOD, headers=bearer(key)).status_code == status
     assert one.client.get("/v1/models").status_code == 401
@@ -49,8 +51,7 @@ def test_keys_of_a_file_and_the_single_one_are_taken(start: Callable[..., Servic
         assert secret not in log + metrics
 
 
-def test_a_key_over_its_rate_gets_429_and_others_do_not(start: Callable[..., Service], file: Path) -> None:
-    one = start("--api-keys", str(file))
+def test_a_key_over_its_rate_gets_429_and_others_do_not(one: Service) -> None:
     answers = [one.client.post("/v1/classify", json=GOOD, headers=bearer(SLOW)) for _ in range(3)]
     assert [answer.status_code for answer in answers] == [200, 200, 429]
     assert answers[2].json()["error_type"] == "rate_limited"
@@ -60,9 +61,7 @@ def test_a_key_over_its_rate_gets_429_and_others_do_not(start: Callable[..., Ser
     assert one.client.post("/v1/classify", json=GOOD, headers=bearer(HASHED)).status_code == 200
 
 
-def test_a_ceiling_refuses_what_is_set_and_lowers_what_is_not(start: Callable[..., Service], file: Path) -> None:
-    one = start("--api-keys", str(file))
-
+def test_a_ceiling_refuses_what_is_set_and_lowers_what_is_not(one: Service) -> None:
     def ask(key: str, **fields: Any) -> Any:
         body = {"model": "yoso", "inputs": "good film", **fields}
         return one.client.post("/v1/classify", json=body, headers=bearer(key))
@@ -97,13 +96,19 @@ def test_a_ceiling_of_a_knob_that_falls_is_its_lowest_value(models: dict[str, Mo
     exact.limit(parse_request({"inputs": "good", "alpha": 0.0}, models["mca"]), models["mca"])
 
 
-def test_a_changed_file_is_read_and_a_broken_one_is_not(start: Callable[..., Service], file: Path) -> None:
-    one = start("--api-keys", str(file))
+def test_a_changed_file_is_read_and_a_broken_one_is_not(start: Callable[..., Service], tmp_path: Path) -> None:
+    """The path is a link that changes its target, as in a Kubernetes secret."""
+    file, first, link = tmp_path / "second.json", tmp_path / "first.json", tmp_path / "keys.json"
+    first.write_text(json.dumps(KEYS))
+    link.symlink_to(first)
+    one = start("--api-keys", str(link))
 
     def status(key: str) -> int:
         return one.client.get("/v1/models", headers=bearer(key)).status_code
 
     file.write_text(json.dumps([*KEYS[1:], {"name": "new", "key": "new-key"}]))
+    (tmp_path / "next").symlink_to(file)
+    (tmp_path / "next").replace(link)
     one.wait_for_log("read the API keys again: hashed, slow, new")
     assert (status(PLAIN), status("new-key")) == (401, 200)
     file.write_text('[{"name": "new", "key": "half-a-secr')
