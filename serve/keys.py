@@ -128,7 +128,7 @@ def allowed_by(name: str, ceiling: KnobValue) -> str:
     knob = KNOBS[name]
     within = f"at most {ceiling:g}" if knob.accuracy == "rises" else f"at least {ceiling:g}"
     exact_is_within = knob.exact < ceiling if knob.accuracy == "rises" else knob.exact > ceiling
-    return f"{within} and not {knob.exact:g}, its exact value," if exact_is_within else within
+    return f"{within} and not {knob.exact:g} (its exact value)" if exact_is_within else within
 
 
 class KeyRing:

@@ -71,7 +71,7 @@ def test_a_ceiling_refuses_what_is_set_and_lowers_what_is_not(one: Service) -> N
         assert refused.status_code == 422
         assert refused.json()["param"] == "num_hashes"
         assert refused.json()["error"] == (
-            f"num_hashes is {value}, must be at most 16 and not 0, its exact value, for the API key 'plain'"
+            f"num_hashes is {value}, must be at most 16 and not 0 (its exact value) for the API key 'plain'"
         )
     lowered = ask(PLAIN).json()
     assert (lowered["knobs"], lowered["chosen_by"], lowered["requested"]) == ({"num_hashes": 16}, "default", {})
