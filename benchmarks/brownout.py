@@ -3,7 +3,8 @@
     python -m benchmarks.brownout examples/bundles/reviews --texts FILE.jsonl --floor num_hashes=8
 
 Starts `attenuator serve` on a free port. First every text is asked for at the knobs' exact values, by clients that each
-send their next request when the last one is answered: that gives the exact answers, and the capacity. Then requests for
+send their next request when the last one is answered: that gives the exact answers, and the capacity. The same at the
+floors gives the most that a brownout could reach. Then requests for
 these exact values leave at the times of a Poisson process, at `--load` times the capacity, whatever the server does:
 once as they are, once with `degradable_to`, at the same times. Latency counts from the time at which a request was to
 leave, so a load generator that falls behind makes it longer, not shorter. What is reported leaves out the first
@@ -64,9 +65,7 @@ def label_set(answer: dict[str, Any]) -> tuple[str, ...]:
     return tuple(sorted(prediction.get("labels", [prediction["label"]])))
 
 
-async def exact_answers(
-    client: Client, requests: Sequence[bytes], seconds: float
-) -> tuple[list[dict[str, Any]], float]:
+async def closed_loop(client: Client, requests: Sequence[bytes], seconds: float) -> tuple[list[dict[str, Any]], float]:
     """Asks for each text, again and again until the time is over, and at least once.
 
     Returns:
@@ -188,14 +187,17 @@ async def measure(pid: int, port: int, options: argparse.Namespace, manifest: Ma
     texts = texts_of(options.texts, options.words, options.count)
     plain = [request_of(text, truncate=True, **exact_knobs) for text in texts]
     degradable = [request_of(text, truncate=True, **exact_knobs, degradable_to=options.floor) for text in texts]
-    await exact_answers(client, plain[:8], 2.0)
-    exact, capacity = await exact_answers(client, plain, options.capacity_seconds)
+    at_floor = [request_of(text, truncate=True, **exact_knobs | options.floor) for text in texts]
+    await closed_loop(client, plain[:8], 2.0)
+    exact, capacity = await closed_loop(client, plain, options.capacity_seconds)
+    _, floor_capacity = await closed_loop(client, at_floor, options.capacity_seconds)
     tokens = [answer["tokens"][0] for answer in exact]
     result: dict[str, Any] = {
         "texts": len(texts),
         "tokens": {"least": min(tokens), "median": float(np.median(tokens)), "most": max(tokens)},
         "exact_knobs": exact_knobs,
         "capacity_per_s": capacity,
+        "floor_capacity_per_s": floor_capacity,
         "rate_per_s": options.load * capacity,
     }
     arrivals = poisson(options.load * capacity, options.settle + options.seconds, options.seed)

@@ -1,19 +1,19 @@
 """Draws what a server does at twice its capacity, with brownout and without, from the results of `brownout.py`."""
 
-import json
 from pathlib import Path
 
 from matplotlib import pyplot
 
+from benchmarks.report.brownout_tables import committed
 from benchmarks.report.drawing import COLOURS, save
-from benchmarks.report.results_files import RESULTS, Result
+from benchmarks.report.results_files import Result
 
 RUNS = {"without": COLOURS[3], "with": COLOURS[0]}
 
 
 def draw(folder: Path) -> None:
     """Draws the committed results, where there are any."""
-    results = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("brownout-*.json"))]
+    results = committed()
     if results:
         brownout(results, folder / "brownout.svg")
 
