@@ -188,7 +188,7 @@ async def measure(pid: int, port: int, options: argparse.Namespace, manifest: Ma
     plain = [request_of(text, truncate=True, **exact_knobs) for text in texts]
     degradable = [request_of(text, truncate=True, **exact_knobs, degradable_to=options.floor) for text in texts]
     at_floor = [request_of(text, truncate=True, **exact_knobs | options.floor) for text in texts]
-    await closed_loop(client, plain[:8], 2.0)
+    await closed_loop(client, plain[:8], options.capacity_seconds / 5)
     exact, capacity = await closed_loop(client, plain, options.capacity_seconds)
     _, floor_capacity = await closed_loop(client, at_floor, options.capacity_seconds)
     tokens = [answer["tokens"][0] for answer in exact]

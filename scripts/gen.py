@@ -18,7 +18,7 @@ from attenuator.serve.metrics import Metrics
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-from benchmarks.report import documents  # noqa: E402
+from benchmarks.report import brownout_tables, documents  # noqa: E402
 
 WHAT_IT_IS = {"int32": "integer", "float": "number"}
 ACCURACY = {"rises": "rises with it", "falls": "falls with it"}
@@ -57,7 +57,7 @@ def metric_table() -> str:
 
 # File, then block, then what makes it.
 BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
-    "docs/knobs.md": {"knobs": knob_table},
+    "docs/knobs.md": {"knobs": knob_table, "brownout": brownout_tables.brownout},
     "docs/operations.md": {"metrics": metric_table},
     "README.md": {
         "end-to-end": partial(documents.served, whole=False),

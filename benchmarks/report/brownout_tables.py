@@ -7,7 +7,7 @@ from benchmarks.report.tables import table
 
 HEAD = (
     "model, tokens",
-    "exact capacity, offered",
+    "a second: exactly, at the floors, offered",
     "brownout",
     "refused",
     "answered within the target",
@@ -29,13 +29,14 @@ def brownout() -> str:
     body = [line for result in results for line in _lines(result)]
     first = results[0]
     loads = ", ".join(f"{result['load_average']:.1f}" for result in results)
+    texts = " · ".join(str(result["texts"]) for result in results)
     origin = (
         f"Measured on {first['machine']['cores']} cores of an {first['machine']['processor']} "
         f"({ISA_NAMES[first['isa']]}), which the load generator shares, load average before the runs {loads}, commit "
         f"{first['commit'][:12]}{' with changes' if first['modified'] else ''}; Poisson arrivals, latency from the "
-        "moment at which a request was to leave, exact values asked for. An answer is as the exact one where its label "
-        "is the same, with several labels all of them; in brackets the share of single labels that are the same, where "
-        "there are several."
+        f"moment at which a request was to leave, exact values asked for, {texts} texts. An answer is as the exact one "
+        "where its label is the same, with several labels all of them; in brackets the share of single labels that are "
+        "the same. Other work on the machine came and went during the runs: the figures are rough."
     )
     return f"{table(HEAD, body)}\n\n{origin}"
 
@@ -52,12 +53,12 @@ def _lines(result: Result) -> list[list[str]]:
         lines.append(
             [
                 f"`{result['bundle']}`, {result['tokens']['median']:.0f}",
-                f"{result['capacity_per_s']:.1f} / s, {result['rate_per_s']:.1f} / s",
+                f"{result['capacity_per_s']:.1f}, {result['floor_capacity_per_s']:.1f}, {result['rate_per_s']:.1f}",
                 name,
                 f"{100 * row['refused']['share']:.1f} %",
                 f"{100 * row['within_target']['share']:.1f} % of {result['target_ms'] / 1000:g} s",
                 " · ".join(f"{row['latency_s'][q]:.2f}" for q in ("0.5", "0.95", "0.99")) + " s",
-                f"{agreement['share']:.3f}, {agreement['low']:.3f} to {agreement['high']:.3f}{single}",
+                f"{agreement['share']:.3f}{single}",
             ]
         )
     return lines
