@@ -10,6 +10,7 @@ import pytest
 
 from attenuator.calibration.schema import Latency, Speed
 from attenuator.serve.latency import (
+    MAX_REMEMBERED,
     MAX_STEP,
     MODEL_BOUND,
     SIZE_BOUND,
@@ -160,6 +161,15 @@ def test_lengths_and_settings_that_were_not_timed_are_scaled_by_cost() -> None:
     assert beyond.alone_s == pytest.approx(0.5 * ratio)
     [other] = times_of(latency, 256, share=0.2)
     assert other.alone_s == pytest.approx(0.008 * cost(256, {"share": 0.2}) / cost(256, {"share": 0.1}))
+
+
+def test_what_is_remembered_is_bounded_though_callers_may_set_any_knob() -> None:
+    latency = LatencyModel(cost)
+    for step in range(MAX_REMEMBERED + 1000):
+        share = step / MAX_REMEMBERED
+        [time] = times_of(latency, 10, share=share)
+        assert time.added_s == pytest.approx(cost(10, {"share": share}) / 5e9)
+    assert len(latency._beforehand) <= 1000
 
 
 def test_many_lengths_are_predicted_as_few() -> None:
