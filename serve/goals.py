@@ -156,16 +156,16 @@ def _refusal(
     """Why no setting keeps both goals: the goals, or the load."""
     forecast, knobs = min(((now.forecast(knobs), knobs) for knobs in reaching), key=lambda pair: pair[0].run_s)
     idle_ms = (now.elapsed_s + forecast.run_s) * 1000
-    needs = f"{AGREEMENT} {min_agreement:g} takes about {idle_ms:.3g} ms here at these lengths ({_named(knobs)})"
+    needs = f"{AGREEMENT} {min_agreement:g} takes about {_shown(idle_ms)} ms here at these lengths ({_named(knobs)})"
     if idle_ms > max_latency_ms:
         return GoalOutOfReach(
             f"{needs}, and {LATENCY} is {max_latency_ms:g}: raise {LATENCY} or lower {AGREEMENT}",
             param=LATENCY,
-            allowed=f"about {idle_ms:.3g} or more with {AGREEMENT} {min_agreement:g}",
+            allowed=f"about {_shown(idle_ms)} or more with {AGREEMENT} {min_agreement:g}",
         )
     wait_s = now.elapsed_s + forecast.total_s - max_latency_ms / 1000
     return Overloaded(
-        f"the service is overloaded: {needs} and waits {forecast.queue_s * 1000:.3g} ms, and {LATENCY} is "
+        f"the service is overloaded: {needs} and waits {_shown(forecast.queue_s * 1000)} ms, and {LATENCY} is "
         f"{max_latency_ms:g}; try again in {max(1.0, wait_s):.0f} s",
         retry_after_s=wait_s,
     )
@@ -173,3 +173,7 @@ def _refusal(
 
 def _named(knobs: Mapping[str, KnobValue]) -> str:
     return ", ".join(f"{name} {value:g}" for name, value in knobs.items())
+
+
+def _shown(milliseconds: float) -> str:
+    return f"{milliseconds:.0f}" if milliseconds >= 100 else f"{milliseconds:.2g}"

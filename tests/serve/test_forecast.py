@@ -63,6 +63,15 @@ def test_a_short_request_does_not_wait_for_all_rows_of_a_large_one(loop: asyncio
     assert simulation.wait_for(simulation.add(0.001)) < 0.15
 
 
+def test_rows_that_join_its_batch_are_waited_for(loop: asyncio.AbstractEventLoop) -> None:
+    simulation = Simulation(loop, "light")
+    simulation.add(*[0.02] * 10)
+    simulation.run_batch()
+    forecast_s = simulation.ahead_s(0.001) + 0.001
+    actual_s = simulation.wait_for(simulation.add(0.001))
+    assert 0.04 < actual_s <= forecast_s
+
+
 @pytest.mark.parametrize("lane", ["light", "heavy"])
 @pytest.mark.parametrize("seed", range(40))
 def test_requests_are_done_within_the_forecast(loop: asyncio.AbstractEventLoop, lane: Lane, seed: int) -> None:
