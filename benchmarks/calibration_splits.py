@@ -94,7 +94,13 @@ def main() -> None:
     for _ in range(options.splits):
         drawn = generator.permutation(len(texts.encoded))
         half, other = np.sort(drawn[: len(drawn) // 2]), np.sort(drawn[len(drawn) // 2 :])
-        buckets, settings = summarise(part_of(answers, half), predicted, max_tokens=manifest.max_tokens, **about)
+        buckets, settings = summarise(
+            part_of(answers, half),
+            predicted,
+            defaults=model.knobs.defaults(),
+            max_tokens=manifest.max_tokens,
+            **about,
+        )
         calibration = Calibration(
             format_version=FORMAT_VERSION,
             revision=manifest.revision,

@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from common.text import TASKS, Task
 
 PIECE_WORDS = (300, 1000)
+LONG_WORDS = 420  # about 512 tokens
 SEED = 0
 
 
@@ -55,11 +56,18 @@ def main() -> None:
     parser.add_argument("--task", choices=sorted(TASKS), required=True)
     parser.add_argument("--data", type=Path, required=True, help="folder of the data set")
     parser.add_argument("--limit", type=int, help="write only that many texts, evenly spread")
+    parser.add_argument(
+        "--add-long", type=int, default=0, help=f"so many more of those left out that have {LONG_WORDS} words or more"
+    )
     parser.add_argument("--output", type=Path, required=True, help="file of JSON lines to write")
     options = parser.parse_args()
     rows = list(records(options.task, TASKS[options.task](options.data), options.data))
     if options.limit and options.limit < len(rows):
-        rows = [rows[len(rows) * index // options.limit] for index in range(options.limit)]
+        chosen = [len(rows) * index // options.limit for index in range(options.limit)]
+        rest = sorted(set(range(len(rows))) - set(chosen))
+        long = [place for place in rest if len(rows[place]["text"].split()) >= LONG_WORDS]
+        step = max(1, len(long) // max(1, options.add_long))
+        rows = [rows[place] for place in [*chosen, *long[::step][: options.add_long]]]
     options.output.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     print(f"{len(rows)} texts in {options.output}")
 

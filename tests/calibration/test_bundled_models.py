@@ -48,6 +48,7 @@ def test_goals_are_kept_by_texts_that_the_calibration_has_not_seen(name: str) ->
         buckets, rows = summarise(
             Answers(settings, tokens[half], agree[:, half]),
             lambda length, knobs: time.ns(length, Setting(knobs)),
+            defaults=settings[1],
             min_agreement=0.9,
             confidence=CONFIDENCE,
             max_tokens=model.manifest.max_tokens,

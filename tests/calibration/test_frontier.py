@@ -44,7 +44,9 @@ def calibrated(rows: Answers, times: list[float]) -> Calibration:
     def predicted(tokens: int, knobs: Mapping[str, float]) -> float:
         return times[list(rows.settings).index(knobs)]
 
-    buckets, settings = summarise(rows, predicted, min_agreement=0.99, confidence=0.95, max_tokens=512)
+    buckets, settings = summarise(
+        rows, predicted, defaults=rows.settings[-1], min_agreement=0.99, confidence=0.95, max_tokens=512
+    )
     head = {"format_version": 1, "revision": "0" * 64, "confidence": 0.95, "data": "texts", "data_sha256": "0" * 64}
     return Calibration(**head, texts=rows.agree.shape[1], buckets=buckets, settings=settings)
 
@@ -59,6 +61,13 @@ def test_figures_come_from_the_texts_that_did_not_choose() -> None:
     one_knob = [{"one": float(place)} for place in range(4)]
     row = calibrated(answers(one_knob, agree), [1.0, 0.8, 0.6, 0.4])
     assert [setting.agreement[0].successes for setting in row.settings] == agree.sum(axis=1).tolist()
+
+
+def test_the_defaults_are_told_even_where_no_goal_chooses_them() -> None:
+    settings = [{"one": float(place)} for place in range(3)]
+    row = calibrated(answers(settings, np.ones((3, 400), dtype=bool)), [1.0, 0.5, 2.0])
+    assert [setting.knobs["one"] for setting in row.settings] == [0, 1, 2]
+    assert row.buckets[0].frontier == [0, 1]
 
 
 @pytest.mark.parametrize("goal", [0.95, 0.99])

@@ -91,19 +91,27 @@ def undominated(times: Sequence[float], quality: Sequence[float]) -> list[int]:
 
 
 def summarise(
-    answers: Answers, predicted: PredictedTime, *, min_agreement: float, confidence: float, max_tokens: int
+    answers: Answers,
+    predicted: PredictedTime,
+    *,
+    defaults: Mapping[str, float],
+    min_agreement: float,
+    confidence: float,
+    max_tokens: int,
 ) -> tuple[list[Bucket], list[Setting]]:
     """The buckets and the settings of `calibration.json`.
 
     Args:
         answers: of all texts.
         predicted: time of a text by its length and setting; only ratios count.
+        defaults: the bundle's default of each knob, a setting that was measured.
         min_agreement: the goal that a bucket must have texts enough for.
         confidence: of intervals and bounds.
         max_tokens: of the bundle.
 
     Returns:
-        The buckets with their frontiers, and the settings on any of them.
+        The buckets with their frontiers, and the settings on any of them; the defaults are always among them, since
+        most answers are given at them.
     """
     fewest = AMPLE * texts_needed(min_agreement, confidence, len(answers.settings[0]))
     ends = bucket_ends(answers.tokens, fewest, max_tokens)
@@ -113,7 +121,7 @@ def summarise(
         _bucket(answers, np.flatnonzero((answers.tokens > low) & (answers.tokens <= high)), predicted, generator)
         for low, high in zip(starts, ends, strict=False)
     ]
-    kept = sorted({place for each in measured for place in each.frontier})
+    kept = sorted({list(answers.settings).index(defaults), *(place for each in measured for place in each.frontier)})
     buckets = [
         Bucket(low=low + 1, high=high, texts=len(each.texts), frontier=[kept.index(place) for place in each.frontier])
         for low, high, each in zip(starts, ends, measured, strict=False)

@@ -161,7 +161,7 @@ class Calibration(Record):
         data_sha256: of its content.
         texts: how many were measured.
         buckets: in order of length, without gaps.
-        settings: the exact one, then every other that is on the frontier of a bucket.
+        settings: the exact one, then every other that is on the frontier of a bucket, and the bundle's defaults.
         latency: one a device and number of threads.
     """
 

@@ -156,6 +156,7 @@ def calibrate(model: Model, folder: Path, settings: CalibrateSettings, texts: Te
         buckets, kept = summarise(
             answers_of(model, texts, knobs, logits),
             predicted,
+            defaults=model.knobs.defaults(),
             min_agreement=settings.min_agreement,
             confidence=settings.confidence,
             max_tokens=manifest.max_tokens,
