@@ -143,7 +143,7 @@ def unknown_field(name: str, knobs: KnobTable) -> UnknownField:
 
 
 def _wrong(name: str, value: Any) -> InvalidRequest:
-    allowed = str(Options.model_fields[name].description)
+    allowed = str(Options.model_fields[name].description).partition(": ")[0]  # what follows says what it is for
     return InvalidRequest(f"{name} is {shown(value)}, must be {allowed}", param=name, allowed=allowed)
 
 

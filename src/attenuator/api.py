@@ -62,7 +62,7 @@ INPUT_FIELDS = (*TextInput.model_fields, *TokenInput.model_fields)
 
 
 class Options(Body):
-    """The fields of a request besides inputs and knobs; each description is also what error sentences say."""
+    """The fields of a request besides inputs and knobs; error sentences say each description, up to a colon."""
 
     model: str | SkipJsonSchema[None] = Field(
         None, description="the name of a served model; may be left out if only one is served"

@@ -301,6 +301,7 @@ def test_bad_goals_are_refused(service: Service, case: tuple[int, str, str, str,
     assert (response.status_code, answer["error_type"], answer["param"]) == (status, kind, param)
     assert part in answer["error"]
     assert answer["allowed"]
+    assert ": " not in answer["allowed"], "what a field may be, without what it is for"
 
 
 def test_goals_keep_to_a_keys_ceilings_and_to_the_limit_on_cost(folder: Path, model: Model, tmp_path: Path) -> None:
