@@ -16,7 +16,7 @@ from service import Service
 
 from attenuator.errors import BundleError, EngineError
 from attenuator.runtime import Cancellation, Input, Model, Row, RowResult, load
-from attenuator.serve import lanes, sessions
+from attenuator.serve import sessions
 from attenuator.serve.app import create_app
 from attenuator.serve.engine import Engine
 from attenuator.serve.health import HANG_FACTOR, RunningBatch, fault
@@ -60,11 +60,7 @@ def test_probes_of_a_service_that_works(service: Service) -> None:
 
 
 @pytest.mark.parametrize("lane", ["light", "heavy"])
-def test_a_lane_that_died_is_not_ready_and_starts_again(
-    bundles: dict[str, Path], lane: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lanes, "RESTART_S", 0.05)
-
+def test_a_lane_that_died_is_not_ready_and_starts_again(bundles: dict[str, Path], lane: str) -> None:
     async def scenario() -> None:
         async with started(bundles["yoso"]) as (engine, model, client):
             assert (await client.get("/health/ready")).status_code == 200

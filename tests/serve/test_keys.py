@@ -56,7 +56,7 @@ def test_a_key_over_its_rate_gets_429_and_others_do_not(one: Service) -> None:
     assert [answer.status_code for answer in answers] == [200, 200, 429]
     assert answers[2].json()["error_type"] == "rate_limited"
     assert "'slow' may make 0.001 requests per second" in answers[2].json()["error"]
-    assert 990 <= int(answers[2].headers["Retry-After"]) <= 1000
+    assert 900 <= int(answers[2].headers["Retry-After"]) <= 1000
     assert one.client.get("/v1/models", headers=bearer(SLOW)).status_code == 429
     assert one.client.post("/v1/classify", json=GOOD, headers=bearer(HASHED)).status_code == 200
 
