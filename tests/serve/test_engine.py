@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -180,6 +181,23 @@ def test_a_body_that_finds_no_room_is_refused_unread(bundles: dict[str, Path]) -
                 engine.check_open()  # of a size that is not known
             await waiting
             engine.check_open(300)
+
+    asyncio.run(scenario())
+
+
+def test_a_body_that_might_be_lowered_is_read_during_a_brownout(bundles: dict[str, Path]) -> None:
+    """Only the body tells whether its request may be lowered, and so how much room it needs."""
+
+    async def scenario() -> None:
+        async with started(bundles["yoso"], max_queue_tokens=500, brownout_target_ms=1e6) as (engine, model):
+            rows = await rows_of(engine, model, *[Input("inputs", "good film " * 20)] * 11)
+            waiting = asyncio.create_task(engine.run(model, rows))
+            await asyncio.sleep(0)
+            with pytest.raises(Overloaded):
+                engine.check_open(1000)
+            engine.brownout.level.observe(1e6, 0.0, time.monotonic())
+            engine.check_open(1000)
+            await waiting
 
     asyncio.run(scenario())
 
