@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from attenuator.calibration.schema import Latency, Speed
 
@@ -30,6 +31,7 @@ MODEL_BOUND, SIZE_BOUND = math.log(32), math.log(4)
 FIRST_SPREAD = 0.2
 MAX_REMEMBERED = 16_384  # times of lengths at settings: predicting one takes 20 us
 STEPS_PER_OCTAVE, FEW_ROWS = 8, 8
+OUTLIER, POLISH_ROUNDS = 1.5, 10
 
 PredictCost = Callable[[int, Mapping[str, float]], float]
 
@@ -53,7 +55,15 @@ class RowTime:
 
 
 class LatencyTable:
-    """The times of a calibration, for the device and the number of threads that it was timed with."""
+    """The times of a calibration, for the device and the number of threads that it was timed with.
+
+    A time that was taken while the machine did something else stands out. Times are compared with the predicted cost,
+    times a factor of the length, times one of the setting, fitted by medians (Tukey's median polish, 1977), and kept
+    within a factor of `OUTLIER` of the fit.
+
+    Attributes:
+        noise: mean factor between the times and the fit, 1 or more.
+    """
 
     def __init__(self, measured: Latency, predict_cost: PredictCost) -> None:
         """Takes the times.
@@ -65,8 +75,16 @@ class LatencyTable:
         self._tokens = measured.tokens
         self._log_tokens = np.log(measured.tokens)
         self._log_shares = np.log(np.minimum(1.0, measured.batch_share))
-        self._by_setting = {_key(speed.knobs): speed for speed in measured.speeds}
         self._predict_cost = predict_cost
+        costs = [[predict_cost(length, speed.knobs) for length in measured.tokens] for speed in measured.speeds]
+        times = np.log([speed.seconds for speed in measured.speeds])
+        residuals = _unexplained(times - np.log(costs))
+        self.noise = float(np.exp(np.mean(np.abs(residuals))))
+        times -= residuals - np.clip(residuals, -math.log(OUTLIER), math.log(OUTLIER))
+        self._by_setting = {
+            _key(speed.knobs): Speed(knobs=speed.knobs, seconds=np.exp(row).tolist())
+            for speed, row in zip(measured.speeds, times, strict=True)
+        }
 
     def row_times(self, tokens: Sequence[int], knobs: Mapping[str, float]) -> list[RowTime]:
         """Times of rows of these lengths at one setting; lengths beyond those that were timed are scaled by cost."""
@@ -187,6 +205,19 @@ class LatencyModel:
             step = SIZE_RATE * error * part_s / whole_s
             self._size_terms[time.size] = _bounded(self._size_terms.get(time.size, 0.0) + step, SIZE_BOUND)
         return predicted_s
+
+
+def _unexplained(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """What is left of a table once a term of each row and one of each column are taken off, fitted by medians.
+
+    Args:
+        values: float64 `[rows, columns]`.
+    """
+    left = values.copy()
+    for _ in range(POLISH_ROUNDS):
+        left -= np.median(left, axis=1, keepdims=True)
+        left -= np.median(left, axis=0, keepdims=True)
+    return left
 
 
 def coarse_lengths(tokens: Sequence[int]) -> dict[int, int]:

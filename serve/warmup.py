@@ -15,6 +15,7 @@ log = logging.getLogger(__name__)
 SHORT_TOKENS = (16, 256)
 CPU_LIMIT_S = 0.1
 SILENT_S = 3.0
+NOISY = 1.3  # factor between times and their fit from which on they are not used
 
 
 def warm_up(model: Model, max_batch_tokens: int, threads: int | None = None) -> LatencyModel:
@@ -56,11 +57,22 @@ def warm_up(model: Model, max_batch_tokens: int, threads: int | None = None) -> 
 
 
 def table_of(model: Model, threads: int) -> LatencyTable | None:
-    """The times of the model's calibration that were taken on this device with as many threads; None without any."""
+    """The times of the model's calibration that were taken on this device with as many threads.
+
+    None without such, or where they are noise.
+    """
     here = hardware(model.device)
     for measured in model.calibration.latency if model.calibration else ():
         if measured.device == here and measured.threads == threads and measured.speeds:
-            return LatencyTable(measured, model.cost.predict)
+            table = LatencyTable(measured, model.cost.predict)
+            if table.noise <= NOISY:
+                return table
+            log.info(
+                "%s: the times of its calibration contradict each other by a factor of %.1f, so they are not used; "
+                "they should be taken on an idle machine",
+                model.manifest.name,
+                table.noise,
+            )
     return None
 
 

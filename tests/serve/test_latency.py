@@ -1,5 +1,6 @@
 """The latency model, on a machine that exists only as a formula: no clock, no runs."""
 
+import copy
 import math
 import random
 from collections import Counter
@@ -7,8 +8,11 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
+from calibrations import calibration, parsed
 
 from attenuator.calibration.schema import Latency, Speed
+from attenuator.runtime import Model
+from attenuator.runtime.device import hardware
 from attenuator.serve.latency import (
     MAX_REMEMBERED,
     MAX_STEP,
@@ -19,6 +23,7 @@ from attenuator.serve.latency import (
     RowTime,
     coarse_lengths,
 )
+from attenuator.serve.warmup import table_of
 
 Machine = Callable[[list[RowTime]], float]
 
@@ -161,6 +166,68 @@ def test_lengths_and_settings_that_were_not_timed_are_scaled_by_cost() -> None:
     assert beyond.alone_s == pytest.approx(0.5 * ratio)
     [other] = times_of(latency, 256, share=0.2)
     assert other.alone_s == pytest.approx(0.008 * cost(256, {"share": 0.2}) / cost(256, {"share": 0.1}))
+
+
+def timed(noise: Callable[[int, int], float]) -> LatencyTable:
+    """Eight settings at nine lengths, each time off by a factor."""
+    lengths, shares = [16 << step for step in range(9)], [step / 8 for step in range(1, 9)]
+    speeds = [
+        Speed(
+            knobs={"share": share},
+            seconds=[
+                cost(length, {"share": share}) / 5e9 * noise(row, column) for column, length in enumerate(lengths)
+            ],
+        )
+        for row, share in enumerate(shares)
+    ]
+    return LatencyTable(Latency(device="cpu", threads=1, tokens=lengths, batch_share=[1.0] * 9, speeds=speeds), cost)
+
+
+def test_a_time_that_stands_out_is_drawn_to_the_others() -> None:
+    """One that was taken while the machine did something else; what a setting or a length has in common stays."""
+    busy = {(0, 3): 40.0, (2, 7): 8.0, (5, 3): 0.1}
+    clean = LatencyModel(cost, table=timed(lambda row, column: 1.0 + row / 8 + column / 4))
+    table = timed(lambda row, column: (1.0 + row / 8 + column / 4) * busy.get((row, column), 1.0))
+    assert table.noise < 1.15
+    latency = LatencyModel(cost, table=table)
+    for row in range(8):
+        share = (row + 1) / 8
+        for column in range(9):
+            [time], [expected] = (times_of(each, 16 << column, share=share) for each in (latency, clean))
+            tolerance = 0.6 if (row, column) in busy else 1e-3
+            assert time.alone_s == pytest.approx(expected.alone_s, rel=tolerance)
+
+
+def test_the_noise_of_a_table_is_measured() -> None:
+    draw = random.Random(1)
+    assert timed(lambda row, column: math.exp(draw.gauss(0, 0.05))).noise < 1.1
+    assert timed(lambda row, column: math.exp(draw.gauss(0, 1.0))).noise > 1.5
+
+
+@pytest.mark.parametrize(("threads", "noise", "used"), [(1, 0.05, True), (2, 0.05, False), (1, 1.0, False)])
+def test_times_of_this_device_and_thread_count_are_used_unless_they_are_noise(
+    models: dict[str, Model], threads: int, noise: float, used: bool
+) -> None:
+    draw = random.Random(2)
+    model = copy.copy(models["yoso"])
+    lengths, settings = [16, 128, 1024, 8192], [{"num_hashes": value} for value in (0, 64, 16, 4)]
+    latency = {
+        "device": hardware(model.device),
+        "threads": 1,
+        "tokens": lengths,
+        "batch_share": [1.0] * 4,
+        "speeds": [
+            {
+                "knobs": knobs,
+                "seconds": [model.predict_cost(n, knobs) / 5e9 * math.exp(draw.gauss(0, noise)) for n in lengths],
+            }
+            for knobs in settings
+        ],
+    }
+    counts: list[tuple[dict[str, int], list[int]]] = [(knobs, [9]) for knobs in settings]
+    content = calibration(model.manifest.revision, [8192], counts, trials=9, latency=[latency])
+    model.calibration = parsed(content)
+    assert (table_of(model, threads) is not None) == used
 
 
 def test_what_is_remembered_is_bounded_though_callers_may_set_any_knob() -> None:
