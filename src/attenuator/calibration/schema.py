@@ -115,7 +115,7 @@ class Speed(Record):
 
     Attributes:
         knobs: the setting.
-        seconds: of one run of one text, medians; one for each length in `Latency.tokens`.
+        seconds: of one run of one text, the shortest of several; one for each length in `Latency.tokens`.
     """
 
     knobs: dict[str, Finite]

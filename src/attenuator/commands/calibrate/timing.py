@@ -1,9 +1,9 @@
 """Times a bundle on this device: tokens by settings, one text a run, and what a full batch saves."""
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from statistics import median
 
 import numpy as np
 
@@ -33,22 +33,22 @@ def row_of(texts: Sequence[Encoded], tokens: int, knobs: Mapping[str, KnobValue]
     return Row(np.resize(nearest.token_ids, tokens), np.resize(nearest.type_ids, tokens), knobs)
 
 
-def medians(runs: Sequence[Run]) -> list[float]:
-    """Median seconds of each run.
+def shortest(runs: Sequence[Run]) -> list[float]:
+    """Shortest seconds of each run: what else the machine does only adds to a time.
 
     They are taken in turns, so that a change of the machine's speed meets all of them; the first turn only warms up.
     """
-    seconds: list[list[float]] = [[] for _ in runs]
+    seconds = [math.inf for _ in runs]
     end = time.perf_counter() + SECONDS_PER_RUN * len(runs)
     for turn in range(MAX_ROUNDS + 1):
-        for run, each in zip(runs, seconds, strict=True):
+        for place, run in enumerate(runs):
             started = time.perf_counter()
             run()
-            if turn:
-                each.append(time.perf_counter() - started)
+            elapsed = time.perf_counter() - started
+            seconds[place] = min(seconds[place], elapsed) if turn else math.inf
         if turn >= MIN_ROUNDS and time.perf_counter() > end:
             break
-    return [median(each) for each in seconds]
+    return seconds
 
 
 def time_settings(
@@ -81,7 +81,7 @@ def time_settings(
         progress(tokens)
         count = max(1, min(BATCH_TEXTS, BATCH_TOKENS // tokens))
         alone = [[row_of(texts, tokens, knobs)] for knobs in [*settings, defaults]]
-        *seconds, single, batch = medians([partial(model.run, rows) for rows in [*alone, alone[-1] * count]])
+        *seconds, single, batch = shortest([partial(model.run, rows) for rows in [*alone, alone[-1] * count]])
         by_length.append(seconds)
         shares.append(batch / count / single)
     return Latency(
