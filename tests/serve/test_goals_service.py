@@ -333,3 +333,30 @@ def test_goals_keep_to_a_keys_ceilings_and_to_the_limit_on_cost(folder: Path, mo
         assert ask("limited", num_hashes=512)["error_type"] == "knob_out_of_range"
     finally:
         one.stop()
+
+
+def test_a_running_service_takes_a_new_calibration_and_keeps_the_old_one_from_a_damaged_file(
+    folder: Path, tmp_path: Path
+) -> None:
+    copied = Path(shutil.copytree(folder, tmp_path / "yoso"))
+    content = json.loads((copied / "calibration.json").read_text())
+    (copied / "calibration.json").unlink()
+    one = Service([copied], "--admin-key", "admin-admin-7", "--bundle-root", str(tmp_path))
+    headers = {"Authorization": "Bearer admin-admin-7"}
+
+    def load_again() -> int:
+        return one.client.put("/v1/models/yoso", json={"bundle": "yoso"}, headers=headers).status_code
+
+    def ask() -> dict[str, Any]:
+        return dict(one.classify({"inputs": SHORT, "min_agreement": 1}).json())
+
+    try:
+        assert ask()["error_type"] == "not_calibrated"
+        calibrations.write(copied, content)
+        assert load_again() == 200
+        assert ask()["chosen_by"] == "goal"
+        calibrations.write(copied, content | {"settings": []})
+        assert load_again() == 422
+        assert ask()["chosen_by"] == "goal"
+    finally:
+        one.stop()
