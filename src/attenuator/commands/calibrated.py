@@ -8,7 +8,7 @@ from rich.table import Table
 from attenuator.calibration.goals import cheapest
 from attenuator.calibration.schema import Calibration, Setting
 
-GOALS = (0.8, 0.9, 0.95, 0.99)
+GOALS = (0.7, 0.8, 0.9, 0.95, 0.99)
 
 
 def shown(knobs: Mapping[str, float]) -> str:
