@@ -21,7 +21,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from attenuator.calibration.schema import Latency, Speed
+from attenuator.calibration.schema import Latency
 
 RUN_OVERHEAD_S = 2e-4
 SIZE_BASE = 4
@@ -81,31 +81,39 @@ class LatencyTable:
         residuals = _unexplained(times - np.log(costs))
         self.noise = float(np.exp(np.mean(np.abs(residuals))))
         times -= residuals - np.clip(residuals, -math.log(OUTLIER), math.log(OUTLIER))
-        self._by_setting = {
-            _key(speed.knobs): Speed(knobs=speed.knobs, seconds=np.exp(row).tolist())
-            for speed, row in zip(measured.speeds, times, strict=True)
-        }
+        self._log_seconds = times
+        self._log_costs = np.log(costs)
+        self._rows = {_key(speed.knobs): row for row, speed in enumerate(measured.speeds)}
 
     def row_times(self, tokens: Sequence[int], knobs: Mapping[str, float]) -> list[RowTime]:
         """Times of rows of these lengths at one setting; lengths beyond those that were timed are scaled by cost."""
-        speed = self._by_setting.get(_key(knobs)) or self._nearest(knobs)
         log_lengths = np.log(tokens)
-        alone_s = np.exp(np.interp(log_lengths, self._log_tokens, np.log(speed.seconds)))
+        row = self._rows.get(_key(knobs))
+        if row is None:
+            timed = np.clip(tokens, self._tokens[0], self._tokens[-1]).tolist()
+            alone_s = np.exp([self._between(length, knobs) for length in timed])
+        else:
+            alone_s = np.exp(np.interp(log_lengths, self._log_tokens, self._log_seconds[row]))
         shares = np.exp(np.interp(log_lengths, self._log_tokens, self._log_shares))
-        scaled = speed.knobs.items() != knobs.items()
         for index, length in enumerate(tokens):
-            if scaled or length > self._tokens[-1]:
-                timed = min(length, self._tokens[-1])
-                alone_s[index] *= self._predict_cost(length, knobs) / self._predict_cost(timed, speed.knobs)
+            if length > self._tokens[-1]:
+                alone_s[index] *= self._predict_cost(length, knobs) / self._predict_cost(self._tokens[-1], knobs)
         return [RowTime(float(alone), float(alone * share)) for alone, share in zip(alone_s, shares, strict=True)]
 
-    def _nearest(self, knobs: Mapping[str, float]) -> Speed:
-        """The setting whose cost is closest to that of one that was not timed."""
-        middle = self._tokens[len(self._tokens) // 2]
-        cost = math.log(self._predict_cost(middle, knobs))
-        return min(
-            self._by_setting.values(), key=lambda speed: abs(math.log(self._predict_cost(middle, speed.knobs)) - cost)
+    def _between(self, length: int, knobs: Mapping[str, float]) -> float:
+        """Logarithm of the seconds at a setting that was not timed.
+
+        It lies between those of the settings whose costs at this length are next to its own, above and below; beyond
+        all of them it is that of the nearest, scaled by cost.
+        """
+        cost = math.log(self._predict_cost(length, knobs))
+        costs, seconds = (
+            np.array([np.interp(math.log(length), self._log_tokens, row) for row in rows])
+            for rows in (self._log_costs, self._log_seconds)
         )
+        order = np.argsort(costs, kind="stable")
+        inside = min(max(cost, costs.min()), costs.max())
+        return float(np.interp(inside, costs[order], seconds[order]) + cost - inside)
 
 
 class LatencyModel:
@@ -225,7 +233,7 @@ def coarse_lengths(tokens: Sequence[int]) -> dict[int, int]:
     if len(tokens) <= FEW_ROWS:
         return Counter(tokens)
     steps = Counter(math.ceil(STEPS_PER_OCTAVE * math.log2(length)) for length in tokens)
-    return {math.ceil(2 ** (step / STEPS_PER_OCTAVE)): count for step, count in steps.items()}
+    return {math.floor(2 ** (step / STEPS_PER_OCTAVE)): count for step, count in steps.items()}
 
 
 def _bounded(value: float, bound: float) -> float:

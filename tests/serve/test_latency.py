@@ -5,6 +5,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -164,8 +165,30 @@ def test_lengths_and_settings_that_were_not_timed_are_scaled_by_cost() -> None:
     [beyond] = times_of(latency, 8192)
     ratio = cost(8192, {"share": 1.0}) / cost(4096, {"share": 1.0})
     assert beyond.alone_s == pytest.approx(0.5 * ratio)
-    [other] = times_of(latency, 256, share=0.2)
-    assert other.alone_s == pytest.approx(0.008 * cost(256, {"share": 0.2}) / cost(256, {"share": 0.1}))
+    [other] = times_of(latency, 256, share=0.05)
+    assert other.alone_s == pytest.approx(0.008 * cost(256, {"share": 0.05}) / cost(256, {"share": 0.1}))
+    [both] = times_of(latency, 8192, share=0.05)
+    assert both.alone_s == pytest.approx(0.2 * cost(8192, {"share": 0.05}) / cost(4096, {"share": 0.1}))
+
+
+@pytest.mark.parametrize("tokens", [1, 16, 64, 700, 4096, 100_000])
+def test_more_hashes_never_take_less_time_between_those_that_were_timed(tokens: int) -> None:
+    """Which timed setting costs about as much depends on the length: the expectation, 0, is quadratic."""
+
+    def hashing(length: int, knobs: Mapping[str, float]) -> float:
+        return 1e6 * length + (knobs["hashes"] * 1e5 * length if knobs["hashes"] else 2e4 * length * length)
+
+    lengths, speeds = [16 << step for step in range(9)], []
+    for hashes in (0.0, 64.0, 32.0, 16.0, 8.0):
+        seconds = [3e-4 + hashing(length, {"hashes": hashes}) / 5e9 for length in lengths]
+        speeds.append(Speed(knobs={"hashes": hashes}, seconds=seconds))
+    measured = Latency(device="cpu", threads=1, tokens=lengths, batch_share=[1.0] * 9, speeds=speeds)
+    table = LatencyTable(measured, hashing)
+    times = [table.row_times([tokens], {"hashes": float(hashes)})[0].alone_s for hashes in range(8, 65)]
+    assert all(after >= before * 0.98 for before, after in pairwise(times))
+    timed_length = max(tokens, lengths[0])  # no time is known of shorter texts
+    expected = [3e-4 + hashing(timed_length, {"hashes": hashes}) / 5e9 for hashes in range(8, 65)]
+    assert times == pytest.approx(expected, rel=0.25)
 
 
 def timed(noise: Callable[[int, int], float]) -> LatencyTable:
@@ -246,3 +269,4 @@ def test_many_lengths_are_predicted_as_few() -> None:
     assert len(coarse) < 8 * math.log2(20_000)
     assert sum(lengths) <= sum(length * count for length, count in coarse.items()) < 1.1 * sum(lengths)
     assert coarse_lengths([301, 19_999, 301]) == {301: 2, 19_999: 1}
+    assert coarse_lengths([3] * 5 + [5] * 4) == {3: 5, 5: 4}, "by a tenth at most"
