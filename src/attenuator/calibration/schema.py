@@ -18,12 +18,16 @@ from attenuator.errors import CONTROL, BundleError
 FORMAT_VERSION = 1
 MAX_BYTES = 16 * 2**20
 MAX_BUCKETS = 64
-MAX_SETTINGS = 1024
+MAX_SETTINGS = 128  # a goal may predict the time of each, on the event loop; three knobs have 64 at most
+MAX_DEVICES = 64
+MAX_TOKENS = 2**31 - 1
+SHORTEST, LONGEST = 1e-9, 1e6  # seconds, or shares: logarithms and sums stay within floating point
 MAX_LINE = 256  # characters
 REMEDY = "calibrate again, or delete it"
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=SHORTEST, le=LONGEST, allow_inf_nan=False)]
+Length = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
 Count = Annotated[int, Field(ge=0)]
 
 
@@ -90,7 +94,7 @@ class Bucket(Record):
     low: Annotated[int, Field(ge=1)]
     high: Annotated[int, Field(ge=1)]
     texts: Annotated[int, Field(ge=1)]
-    frontier: list[Count] = []
+    frontier: Annotated[list[Count], Field(max_length=MAX_SETTINGS)] = []
 
 
 class Setting(Record):
@@ -135,9 +139,9 @@ class Latency(Record):
 
     device: Line
     threads: Annotated[int, Field(ge=1)]
-    tokens: list[Annotated[int, Field(ge=1)]]
+    tokens: list[Length]
     batch_share: list[Seconds]
-    speeds: list[Speed]
+    speeds: Annotated[list[Speed], Field(max_length=MAX_SETTINGS)]
 
     @model_validator(mode="after")
     def fits_together(self) -> Self:
@@ -173,7 +177,7 @@ class Calibration(Record):
     texts: Annotated[int, Field(ge=1)]
     buckets: Annotated[list[Bucket], Field(min_length=1, max_length=MAX_BUCKETS)]
     settings: Annotated[list[Setting], Field(min_length=1, max_length=MAX_SETTINGS)]
-    latency: list[Latency] = []
+    latency: Annotated[list[Latency], Field(max_length=MAX_DEVICES)] = []
 
     @model_validator(mode="after")
     def fits_together(self) -> Self:
@@ -193,6 +197,8 @@ class Calibration(Record):
         for row in self.buckets:
             if row.frontier and (row.frontier[0] != 0 or max(row.frontier) >= len(self.settings)):
                 raise ValueError("a frontier must begin with 0, the exact setting, and name settings of the file")
+            if len(set(row.frontier)) < len(row.frontier):
+                raise ValueError("a frontier must name each setting once")
         return self
 
     def places(self, bucket: int) -> list[int]:
