@@ -81,7 +81,7 @@ async def serve(settings: ServeSettings, folders: Sequence[Path], bound: socket.
     Raises:
         AttenuatorError: a bundle cannot be served.
     """
-    keys = KeyRing(settings.api_key, settings.api_keys)
+    keys = KeyRing(settings.api_key, settings.api_keys, settings.admin_key)
     engine = Engine(settings)
     connections = Connections(connection_limit(settings.max_connections, raise_descriptor_limit()))
     connections.refused = engine.metrics.refused

@@ -12,6 +12,8 @@ from attenuator.errors import AttenuatorError, KnobOutOfRange
 from attenuator.ops import KNOBS
 from attenuator.ops.knobs import KnobValue, check_knob
 
+LOWEST_RATE, HIGHEST_RATE = 1e-6, 1e9  # beyond them waits and counts overflow
+
 
 class KeyEntry(BaseModel):
     """A key as its file has it.
@@ -30,8 +32,8 @@ class KeyEntry(BaseModel):
     name: str = Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")
     key: Annotated[SecretStr, Field(min_length=1)] | None = None
     sha256: Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$")] | None = None
-    requests_per_s: Annotated[float, Field(gt=0)] | None = None
-    burst: Annotated[int, Field(ge=1)] | None = None
+    requests_per_s: Annotated[float, Field(ge=LOWEST_RATE, le=HIGHEST_RATE)] | None = None
+    burst: Annotated[int, Field(ge=1, le=int(HIGHEST_RATE))] | None = None
     ceilings: dict[str, KnobValue] = {}
 
     @model_validator(mode="after")

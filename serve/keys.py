@@ -138,18 +138,22 @@ class KeyRing:
         required: whether requests must have one.
     """
 
-    def __init__(self, api_key: SecretStr | None, api_keys: SecretStr | None) -> None:
+    def __init__(
+        self, api_key: SecretStr | None, api_keys: SecretStr | None, admin_key: SecretStr | None = None
+    ) -> None:
         """Reads the keys.
 
         Args:
             api_key: a key without limits.
             api_keys: path of a file of keys, or its content.
+            admin_key: of the admin routes, which the file must not have.
 
         Raises:
-            AttenuatorError: the file cannot be read, or is not a list of keys.
+            AttenuatorError: the file cannot be read, is not a list of keys, or has one of the other two.
         """
         source = "" if api_keys is None else api_keys.get_secret_value()
         self.required = api_key is not None or api_keys is not None
+        self._admin = None if admin_key is None else digest_of(admin_key.get_secret_value())
         self._single = [] if api_key is None else [ApiKey(SINGLE_KEY, digest_of(api_key.get_secret_value()))]
         self._keys = self._single
         inline = source.lstrip().startswith("[")
@@ -194,6 +198,12 @@ class KeyRing:
     def _take_over(self, entries: list[KeyEntry]) -> None:
         if self._single and any(entry.name == SINGLE_KEY for entry in entries):
             raise AttenuatorError(f"the API keys have the name '{SINGLE_KEY}', which is that of the setting api_key")
+        others = {key.digest: "setting api_key" for key in self._single}
+        if self._admin is not None:  # whoever may ask could unload every model
+            others[self._admin] = "admin key"
+        for entry in entries:
+            if entry.digest in others:
+                raise AttenuatorError(f"the API key '{entry.name}' must differ from the {others[entry.digest]}")
         before = {key.name: key for key in self._keys}
         self._keys = [*self._single, *(ApiKey.of(entry, before.get(entry.name)) for entry in entries)]
 

@@ -161,6 +161,12 @@ WRONG = {
     "unknown field": ('[{"name": "a", "key": "s3cret", "rate": 1}]', "[0].rate"),
     "burst alone": ('[{"name": "a", "key": "s3cret", "burst": 1}]', "requires requests_per_s"),
     "no rate": ('[{"name": "a", "key": "s3cret", "requests_per_s": 0}]', "[0].requests_per_s"),
+    "a rate without end": ('[{"name": "a", "key": "s3cret", "requests_per_s": 1e999}]', "[0].requests_per_s"),
+    "a rate of never": ('[{"name": "a", "key": "s3cret", "requests_per_s": 5e-324}]', "[0].requests_per_s"),
+    "a burst beyond floating point": (
+        f'[{{"name": "a", "key": "s3cret", "requests_per_s": 1, "burst": 1{"0" * 400}}}]',
+        "[0].burst",
+    ),
     "no knob": ('[{"name": "a", "key": "s3cret", "ceilings": {"colour": 1}}]', "must be a knob: "),
     "no value of the knob": ('[{"name": "a", "key": "s3cret", "ceilings": {"alpha": 2}}]', "alpha is 2, must be"),
     "same name": ('[{"name": "a", "key": "s3cret"}, {"name": "a", "key": "t"}]', "two keys of the same name"),
@@ -176,6 +182,16 @@ def test_what_is_wrong_with_a_file_is_said_without_its_keys(case: tuple[str, str
     assert str(caught.value).startswith("the file of API keys k.json")
     assert sentence in str(caught.value).replace("Invalid", "invalid")
     assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("other", ["setting api_key", "admin key"])
+def test_a_file_may_have_neither_the_single_key_nor_the_admin_key(tmp_path: Path, other: str) -> None:
+    file = tmp_path / "keys.json"
+    file.write_text('[{"name": "twin", "key": "s3cret"}]')
+    same, another = SecretStr("s3cret"), SecretStr("another")
+    single, admin = (same, another) if other == "setting api_key" else (another, same)
+    with pytest.raises(AttenuatorError, match=f"the API key 'twin' must differ from the {other}"):
+        KeyRing(single, SecretStr(str(file)), admin)
 
 
 def test_a_file_that_is_not_there_is_an_error_at_the_start(tmp_path: Path) -> None:
