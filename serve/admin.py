@@ -107,7 +107,7 @@ def bundle_folder(body: dict[str, Any], roots: Sequence[Path]) -> Path:
         inside = root.resolve()
         try:
             folder = (inside / path).resolve(strict=True)
-        except (OSError, RuntimeError):  # RuntimeError: links in a circle
+        except (OSError, RuntimeError, UnicodeEncodeError):  # RuntimeError: links in a circle; a lone surrogate
             continue
         if folder.is_dir() and folder.is_relative_to(inside):
             return folder

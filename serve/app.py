@@ -63,6 +63,7 @@ def create_api(routes: Routes, engine: Engine) -> FastAPI:
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(AttenuatorError, _refused)
     app.add_exception_handler(ClientDisconnect, _client_left)
+    app.add_exception_handler(Exception, _failed)
 
     @functools.cache  # whoever asks for it again and again would keep the event loop busy
     def described(models: tuple[str, ...]) -> dict[str, Any]:
@@ -122,7 +123,7 @@ class Guard:
             answer.headers["Connection"] = "close"
         except Exception:
             log.exception("the service failed on a request")
-            answer = error_response(500, "the service failed on this request; its log says why", "internal_error")
+            answer = _failure()
         else:
             return
         if not begun:
@@ -136,6 +137,10 @@ async def _root(request: Request) -> Response:
     return Response(dump(content), 307, headers={"Location": "docs"}, media_type=JSON)
 
 
+def _failure() -> Response:
+    return error_response(500, "the service failed on this request; its log says why", "internal_error")
+
+
 # Handlers are coroutines: others would be run in a thread each.
 async def _http_error(request: Request, error: Exception) -> Response:
     """Unknown routes and wrong methods, in the same form as every other error."""
@@ -144,6 +149,8 @@ async def _http_error(request: Request, error: Exception) -> Response:
     headers = dict(error.headers or {})
     if error.status_code == 405:
         methods = set(headers.get("Allow", "").split(", "))
+        if "PUT" in methods:  # the route of a model; DELETE is a second one on the same path
+            methods.add("DELETE")
         if "GET" in methods:  # every GET route also takes HEAD, through a second route that is not in this list
             methods.add("HEAD")
         allowed = headers["Allow"] = ", ".join(sorted(methods))
@@ -161,6 +168,11 @@ async def _refused(request: Request, error: Exception) -> Response:
         detail = error.detail if isinstance(error, EngineError) else None
         log.error("request failed: %s", f"{error}: {detail}" if detail else error)
     return answer
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    """As `Guard`, which gets the error afterwards and logs it: the framework would answer in plain text first."""
+    return _failure()
 
 
 async def _client_left(request: Request, error: Exception) -> Response:

@@ -94,10 +94,11 @@ class Catalog:
         async with self._changing:
             model = await self._in_thread(partial(self._load, folder))
             if model.manifest.name != name:
+                asked = name[:128]
                 raise InvalidRequest(
-                    f"bundle holds a model called '{model.manifest.name}', must be called '{name}' as in the path",
+                    f"bundle holds a model called '{model.manifest.name}', must be called '{asked}' as in the path",
                     param="bundle",
-                    allowed=f"a bundle whose name is '{name}'",
+                    allowed=f"a bundle whose name is '{asked}'",
                 )
             latency = await self._in_thread(partial(self._warm_up, model))
             if self._stopped:

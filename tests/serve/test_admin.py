@@ -176,6 +176,28 @@ def test_wrong_bodies_are_refused(one: Service) -> None:
         refused = one.client.put("/v1/models/yoso", json=body, headers=ADMIN)
         assert refused.status_code == 422, body
     assert one.client.put("/v1/models/yoso", content=b"{", headers=ADMIN).status_code == 400
+    surrogate = one.client.put("/v1/models/yoso", content=b'{"bundle": "\\ud800"}', headers=ADMIN)
+    assert surrogate.status_code == 422
+    assert len(put(one, "x" * 8000, "first").content) < 1000
+
+
+def test_other_methods_are_told_both_that_there_are(one: Service) -> None:
+    refused = one.client.get("/v1/models/yoso")
+    assert (refused.status_code, refused.headers["Allow"]) == (405, "DELETE, PUT")
+
+
+def test_a_failure_of_any_route_is_answered_in_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = ServeSettings()
+    engine = Engine(settings)
+    transport = httpx.ASGITransport(create_app(engine, settings, KeyRing(None, None)))
+    monkeypatch.setattr(engine, "check_started", lambda: 1 / 0)
+
+    async def scenario() -> None:
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            answer = await client.get("/v1/models")
+            assert (answer.status_code, answer.json()["error_type"]) == (500, "internal_error")
+
+    asyncio.run(scenario())
 
 
 def test_routes_are_described(one: Service) -> None:
@@ -210,7 +232,18 @@ def test_no_path_leads_out_of_the_roots(root: Path, tmp_path: Path) -> None:
     (inside / "within").symlink_to(inside / "bundle")
     for path in ("bundle", str(inside / "bundle"), "../inside/bundle", "within"):
         assert bundle_folder({"bundle": path}, [empty, inside]) == (inside / "bundle").resolve()
-    for path in (str(root / "first"), "../../etc", "/etc", "link", "circle", "file", "../inside-too", "no\0ne", "~"):
+    for path in (
+        str(root / "first"),
+        "../../etc",
+        "/etc",
+        "link",
+        "circle",
+        "file",
+        "../inside-too",
+        "no\0ne",
+        "~",
+        "\ud800",
+    ):
         with pytest.raises(InvalidRequest) as refused:
             bundle_folder({"bundle": path}, [empty, inside])
         assert refused.value.param == "bundle"
