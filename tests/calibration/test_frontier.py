@@ -34,6 +34,7 @@ def test_several_knobs_take_a_third_more_texts() -> None:
     assert texts_needed(0.99, 0.95, 1) == 299
     needed = texts_needed(0.99, 0.95, 2)
     assert needed - round(needed / 3) == 299
+    assert [texts_needed(0.02, 0.975, knobs) for knobs in (1, 2)] == [1, 2], "one to choose by, one to judge by"
 
 
 def answers(settings: list[dict[str, float]], agree: np.ndarray) -> Answers:

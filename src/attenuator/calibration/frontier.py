@@ -51,6 +51,8 @@ class Answers:
 def texts_needed(min_agreement: float, confidence: float, knobs: int) -> int:
     """Texts of a bucket that can show an agreement if no answer changes, those that choose the frontier included."""
     needed = fewest_texts(min_agreement, confidence)
+    if knobs > 1:
+        needed = max(needed, 2)  # of one text no third chooses
     while knobs > 1 and needed - round(CHOOSING_SHARE * needed) < fewest_texts(min_agreement, confidence):
         needed += 1
     return needed
