@@ -44,7 +44,8 @@ def demo_request() -> str:
     head = ["`num_hashes`", f'score of the best label, "{result["label"]}"', "milliseconds of one core"]
     return (
         f"{tables.table(head, body)}\n\nMeasured on {result['machine']['processor']}, "
-        f"{ISA_NAMES[result['isa']]}; `python -m benchmarks.demo_request && make gen` measures it on yours."
+        f"{ISA_NAMES[result['isa']]}: CPU time of the model on one thread; an answer's `timing_ms` has tokenizing too. "
+        "`python -m benchmarks.demo_request && make gen` measures it on yours."
     )
 
 
@@ -152,7 +153,8 @@ def end_to_end_origin(result: Result) -> str:
         f"{machine['processor']} ({ISA_NAMES[result['isa']]}), onnxruntime {result['versions']['onnxruntime']}, torch "
         f"{result['versions']['torch']}, commit {result['commit'][:12]}{changes}, load average "
         f"{result['load_average']:.0f} on {machine['cores']} cores before the run: CPU time on one thread, elapsed "
-        "time on several, contenders in turns in one process, medians."
+        "time on several, contenders in turns in one process, medians. A factor is the median over "
+        "the turns, which may differ a little from the quotient of two lines."
     )
 
 

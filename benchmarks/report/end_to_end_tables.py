@@ -43,7 +43,7 @@ def shortened(row: Row) -> Row:
 
 def block(row: Row) -> str:
     """Heading and table of one row of the result file."""
-    head = ["", "documents a second", f"beside {ORT}", "beside exact"]
+    head = ["", "documents a second", f"times as fast as {ORT}", "times as fast as exact"]
     head += ["agreement", "accuracy"] if "labels" in row else []
     return f"{heading(row)}\n\n{table(head, list(body(row)))}"
 
