@@ -8,17 +8,19 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from attenuator.commandline import Positionals, parse
 from attenuator.errors import AttenuatorError
+from attenuator.runtime.model import Model
 from attenuator.serve import logs
 from attenuator.serve.app import create_app
 from attenuator.serve.connections import Connections, connection_limit, raise_descriptor_limit
 from attenuator.serve.engine import Engine
 from attenuator.serve.holdings import ServerHoldings
 from attenuator.serve.keys import KeyRing
+from attenuator.serve.policy import read_policy
 from attenuator.serve.server import Server
 from attenuator.serve.settings import ServeSettings
 
@@ -72,6 +74,15 @@ def warn_if_open(keys: KeyRing, bound: socket.socket) -> None:
         )
 
 
+def warn_of_idle_floors(floors: Iterable[str], models: Mapping[str, Model]) -> None:
+    """Warns of knobs that brownouts may lower, but that no model has."""
+    had = {name for model in models.values() for name in model.knobs.rows}
+    for name in floors:
+        if name not in had:
+            has = ", ".join(sorted(had)) or "none"
+            log.warning("--brownout-to names %s, a knob of no served model; their knobs: %s", name, has)
+
+
 async def serve(settings: ServeSettings, folders: Sequence[Path], bound: socket.socket) -> bool:
     """Serves until a signal; answers health routes from the start, requests once the bundles are loaded.
 
@@ -100,6 +111,7 @@ async def serve(settings: ServeSettings, folders: Sequence[Path], bound: socket.
         await asyncio.wait({stop_requested, started}, return_when=asyncio.FIRST_COMPLETED)
         if started.done():
             started.result()
+            warn_of_idle_floors(read_policy(settings.brownout_to), engine.models)
             where = address(*bound.getsockname()[:2])
             key = "/v1 routes require an API key" if keys.required else "no API key is required"
             start_log.info("ready on http://%s (%s), %s", where, ", ".join(engine.models), key)

@@ -154,7 +154,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
         if "GET" in methods:  # every GET route also takes HEAD, through a second route that is not in this list
             methods.add("HEAD")
         allowed = headers["Allow"] = ", ".join(sorted(methods))
-        sentence = f"{where} is not served, the method must be one of {allowed}"
+        sentence = f"{where} is not served, the method must be {' or '.join(sorted(methods))}"
         return error_response(405, sentence, KINDS[405], allowed=allowed, headers=headers)
     if error.status_code == 404:
         return error_response(404, f"{where} is not served; GET /docs lists the routes", KINDS[404])

@@ -69,7 +69,7 @@ def table_of(model: Model, threads: int) -> LatencyTable | None:
                 return table
             log.info(
                 "%s: the times of its calibration contradict each other by a factor of %.1f, so they are not used; "
-                "they should be taken on an idle machine",
+                "take them again on an idle machine, with attenuator calibrate's --only-times",
                 model.manifest.name,
                 table.noise,
             )

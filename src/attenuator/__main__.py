@@ -68,7 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         extra = "cpu" if root == "onnxruntime" else "export"
         print(
-            f"attenuator {argv[0]}: the Python package '{root}' is missing: pip install 'attenuator[{extra}]'",
+            f"attenuator {argv[0]}: the Python package '{root}' is missing: `make setup` in a checkout, "
+            f"else pip install 'attenuator[{extra}]'",
             file=sys.stderr,
         )
         return 1

@@ -84,7 +84,7 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         text = super()._get_help_string(action)
-        return text and re.sub(r" \((default: (None|False|)|required)\)$", "", text)
+        return text and re.sub(r" \((default: (None|False|)|default factory: list|required)\)$", "", text)
 
     def _metavar_formatter(self, action: argparse.Action, default_metavar: str) -> Callable[[int], tuple[str, ...]]:
         if action.option_strings and "{" not in str(action.metavar):

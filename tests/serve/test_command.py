@@ -13,7 +13,8 @@ import pytest
 from service import Service
 
 from attenuator import bundle
-from attenuator.serve.__main__ import listen
+from attenuator.runtime.model import Model
+from attenuator.serve.__main__ import listen, warn_of_idle_floors
 from attenuator.serve.settings import ServeSettings
 
 
@@ -162,3 +163,13 @@ def test_variable_that_kubernetes_sets_is_explained(monkeypatch: pytest.MonkeyPa
     done = command("b")
     assert done.returncode == 2
     assert "set enableServiceLinks to false" in done.stderr
+
+
+def test_floors_of_knobs_that_no_model_has_are_named_in_the_log(
+    models: dict[str, Model], caplog: pytest.LogCaptureFixture
+) -> None:
+    warn_of_idle_floors(["num_hashes"], models)
+    assert not caplog.text
+    warn_of_idle_floors(["num_hashes", "alpha"], {"yoso": models["yoso"]})
+    assert "--brownout-to names alpha, a knob of no served model; their knobs: " in caplog.text
+    assert "num_hashes" not in caplog.text.partition("; their knobs")[0]
