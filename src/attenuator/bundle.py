@@ -23,6 +23,7 @@ PROBE = "probe.npz"
 CALIBRATION = "calibration.json"
 REQUIRED_FILES = (MODEL, TOKENIZER, PROBE)
 MAX_MANIFEST_BYTES = 4 * 2**20
+MAX_BYTES = 256 * 2**20  # of a file besides the weights, for which alone room is looked for before they are copied
 BLOCK_BYTES = 2**20
 INT32_HIGH = 2**31 - 1
 
@@ -263,6 +264,9 @@ def read_manifest(folder: Path, *, copy_to: Path | None = None) -> Manifest:
         if not file.resolve().is_relative_to(folder.resolve()):
             raise BundleError(f"bundle {folder}: {name} is a link that leaves the folder")
         try:
+            size = file.stat().st_size
+            if size > MAX_BYTES and name not in (MODEL, MODEL_DATA):
+                raise BundleError(f"bundle {folder}: {name} has {size} bytes, must have at most {MAX_BYTES}")
             actual = file_sha256(file) if copy_to is None else copied_sha256(file, copy_to / name)
         except OSError as error:
             raise BundleError(f"bundle {folder}: {name} cannot be read: {error.strerror}") from None

@@ -169,6 +169,11 @@ def test_files_that_are_too_large_or_no_files_are_not_read(folder: Path) -> None
     path.symlink_to("missing")
     with pytest.raises(BundleError, match="is not a file"):
         load(folder, check=False)
+    path.unlink()
+    (folder.parent / "elsewhere.json").write_text("{}")
+    path.symlink_to(folder.parent / "elsewhere.json")
+    with pytest.raises(BundleError, match="calibration.json is a link that leaves the folder"):
+        load(folder, check=False)
 
 
 def test_the_process_that_checks_refuses_it_before_anything_else_is_read(folder: Path) -> None:

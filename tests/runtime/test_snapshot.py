@@ -130,3 +130,12 @@ def test_the_child_that_dies_has_the_last_word(checked: tuple[Path, bytes], monk
         load(checked[0])
     assert "the process that checks it ended with code 1 (" in str(caught.value)
     assert "\x1b" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [bundle.TOKENIZER, bundle.PROBE])
+def test_a_file_as_large_as_weights_is_not_copied(bundles: dict[str, Path], tmp_path: Path, name: str) -> None:
+    folder = Path(shutil.copytree(bundles["yoso"], tmp_path / "yoso"))
+    with (folder / name).open("r+b") as file:
+        file.truncate(bundle.MAX_BYTES + 1)  # without content, so it takes no room here; its copy would
+    with pytest.raises(BundleError, match=f"{name} has {bundle.MAX_BYTES + 1} bytes, must have at most"):
+        load(folder, check=False)

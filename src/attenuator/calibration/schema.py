@@ -227,7 +227,7 @@ def calibration_content(files: Path, folder: Path) -> bytes | None:
         folder: what error sentences call the bundle.
 
     Raises:
-        BundleError: it is no plain file, too large or unreadable.
+        BundleError: it is no plain file of the bundle's folder, too large or unreadable.
     """
     path = files / CALIBRATION
     where = f"bundle {folder}: {CALIBRATION}"
@@ -235,6 +235,8 @@ def calibration_content(files: Path, folder: Path) -> bytes | None:
         return None
     if not path.is_file():  # a pipe or a device never ends
         raise BundleError(f"{where} is not a file")
+    if not path.resolve().is_relative_to(files.resolve()):
+        raise BundleError(f"{where} is a link that leaves the folder")
     try:
         if path.stat().st_size > MAX_BYTES:
             raise BundleError(f"{where} has {path.stat().st_size} bytes, must have at most {MAX_BYTES}; {REMEDY}")
