@@ -1,5 +1,6 @@
 """The command `calibrate` on small bundles with the real operators: what it writes, resumes and refuses."""
 
+import functools
 import io
 import json
 import random
@@ -159,7 +160,9 @@ def test_an_interrupted_run_goes_on_where_it_ended(calibrated: Path, folder: Pat
     old = json.loads((calibrated / CALIBRATION).read_text()) | {"revision": "0" * 64}
     (folder / CALIBRATION).write_text(json.dumps(old))
     command = [sys.executable, "-m", "attenuator", "calibrate", str(folder), "--data", str(data), *GOAL]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # Tests that a shell runs in the background ignore the signal, and so would what they start.
+    heeds = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heeds)
     partial = folder / PARTIAL
     while process.poll() is None and not (partial.exists() and partial.read_bytes().count(b"\n") > 2):
         time.sleep(0.01)

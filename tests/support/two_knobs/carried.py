@@ -164,8 +164,11 @@ def test_the_documentation_and_the_list_of_models_have_both(client: Client) -> N
     listed = {model.name: [knob.name for knob in model.knobs] for model in client.models()}
     assert listed == {"new": ["reach", "alpha", "num_hashes"], "old": ["reach", "num_hashes"]}
     schemas = client._http.get(f"{client.base_url}/openapi.json").json()["components"]["schemas"]
-    [fields] = [schema["properties"] for schema in schemas.values() if "reach" in schema.get("properties", {})]
-    assert {"reach", "alpha", "num_hashes"} < set(fields)
+    with_reach = {
+        name: schema["properties"] for name, schema in schemas.items() if "reach" in schema.get("properties", {})
+    }
+    assert set(with_reach) == {"ClassifyRequest", "Floors"}
+    assert all({"reach", "alpha", "num_hashes"} < set(fields) for fields in with_reach.values())
 
 
 def test_inspect_shows_each(folders: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
