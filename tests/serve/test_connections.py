@@ -119,9 +119,8 @@ def test_body_that_trickles_is_cut_off_by_its_rate(start: Callable[..., Service]
 def test_stalled_body_gives_way_to_new_connections(start: Callable[..., Service]) -> None:
     one = start("--max-connections", "20")
     with crowd(one, 20, STALLED) as stalled:
-        time.sleep(
-            0.5
-        )  # until all is read that they sent: a connection that is closed before is reset, without an answer
+        # Until all is read that they sent: a connection that is closed before is reset, without an answer.
+        time.sleep(0.5)
         assert answers(one) == [200, 200]
         answer = read_answer(stalled[0])
         assert answer.startswith(b"HTTP/1.1 503")
