@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from attenuator.bundle import BundleKnob
 from attenuator.errors import ExportError
-from attenuator.ops.knobs import describe
+from attenuator.ops.knobs import describe, read_knob_values
 from attenuator.ops.spec import Operator, merge_knobs
 
 __all__ = ["requested_defaults", "bundle_knobs", "read_defaults"]
@@ -23,17 +23,7 @@ def read_defaults(text: str) -> float | dict[str, float]:
         return float(text)
     except ValueError:
         pass
-    values: dict[str, float] = {}
-    for part in text.split(","):
-        name, _, value = (piece.strip() for piece in part.partition("="))
-        try:
-            number = float(value)
-        except ValueError:
-            raise ValueError(f"'{part}' must be a number, or a knob's name and a number such as keep=0.5") from None
-        if name in values:
-            raise ValueError(f"'{name}' is there twice, must be different knobs")
-        values[name] = number
-    return values
+    return read_knob_values(text)
 
 
 def requested_defaults(

@@ -1,5 +1,6 @@
 """Checks of what a caller sets: knob values and seeds, the same in a client before sending and in the service after."""
 
+import math
 from collections.abc import Mapping
 from typing import Literal, Protocol
 
@@ -31,6 +32,18 @@ class Bounded(Protocol):
         """Largest value."""
 
 
+class Ordered(Bounded, Protocol):
+    """What it takes to order a knob's values by accuracy."""
+
+    @property
+    def exact(self) -> float:
+        """The value without approximation."""
+
+    @property
+    def accuracy(self) -> Literal["rises", "falls"]:
+        """Which way accuracy moves as the value grows, the exact value aside."""
+
+
 def describe(knob: Bounded) -> str:
     """What values the knob takes, in words, such as `a whole number from 0 to 512`."""
     kind = "a whole number" if knob.dtype == "int32" else "a number"
@@ -57,6 +70,36 @@ def check_knob(knob: Bounded, value: object) -> KnobValue:
     if number is None or not knob.low <= number <= knob.high:  # NaN is not in any range
         raise KnobOutOfRange(f"{knob.name} is {shown(value)}, must be {allowed}", param=knob.name, allowed=allowed)
     return int(number) if knob.dtype == "int32" else float(number)
+
+
+def read_knob_values(text: str) -> dict[str, float]:
+    """Reads what a command line says about several knobs: `name=0.5,other=0.2`; nothing at all for none.
+
+    Raises:
+        ValueError: a part is no such pair, or a name is there twice; names and values are not checked against a knob.
+    """
+    values: dict[str, float] = {}
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        name, _, value = (piece.strip() for piece in part.partition("="))
+        if name in values:
+            raise ValueError(f"'{name[:80]}' is there twice, must be different knobs")
+        try:
+            values[name] = float(value)
+        except ValueError:
+            raise ValueError(f"'{part[:80]}' must be a knob's name and a number, such as keep=0.5") from None
+    return values
+
+
+def clamped(knob: Bounded, value: float) -> KnobValue:
+    """The nearest value within a knob's bounds; `value` is one of a knob of that name with wider ones."""
+    return check_knob(knob, min(max(value, knob.low), knob.high))
+
+
+def accuracy_rank(knob: Ordered, value: float) -> float:
+    """Orders a knob's values: the more accurate one has the higher rank, the exact one the highest."""
+    if value == knob.exact:
+        return math.inf
+    return value if knob.accuracy == "rises" else -value
 
 
 def whole_number(value: object) -> int | None:

@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from attenuator.bundle import BundleKnob
 from attenuator.errors import KnobOutOfRange, UnknownField
-from attenuator.ops.knobs import KnobValue, check_knob, describe
+from attenuator.ops.knobs import KnobValue, accuracy_rank, check_knob, clamped, describe
 from attenuator.runtime import KnobTable
 from attenuator.runtime.inputs import MAX_FIELD_CHARACTERS
 from attenuator.serve.admission import cheapest_first
@@ -67,18 +67,7 @@ def check_floors(
 
 def policy_floors(policy: Mapping[str, float], knobs: KnobTable) -> dict[str, KnobValue]:
     """An operator's floors for one model: those of knobs that it has, within its bounds."""
-    return {
-        name: check_knob(row, min(max(policy[name], row.low), row.high))
-        for name, row in knobs.rows.items()
-        if name in policy
-    }
-
-
-def accuracy_rank(row: BundleKnob, value: float) -> float:
-    """Orders a knob's values: the more accurate one has the higher rank, the exact one the highest."""
-    if value == row.exact:
-        return float("inf")
-    return value if row.accuracy == "rises" else -value
+    return {name: clamped(row, policy[name]) for name, row in knobs.rows.items() if name in policy}
 
 
 def lowered(

@@ -16,7 +16,7 @@ from pydantic import SecretStr
 
 from attenuator.errors import AttenuatorError, KnobOutOfRange, RateLimited, Unauthorized
 from attenuator.ops import KNOBS
-from attenuator.ops.knobs import KnobValue, check_knob
+from attenuator.ops.knobs import KnobValue, accuracy_rank, check_knob, clamped
 from attenuator.runtime import Model
 from attenuator.serve.keyfile import KeyEntry, digest_of, parse_keys
 from attenuator.serve.schema import ParsedRequest
@@ -108,7 +108,7 @@ class ApiKey:
                     param=name,
                     allowed=allowed,
                 )
-            parsed.knobs[name] = check_knob(row, min(max(ceiling, row.low), row.high))
+            parsed.knobs[name] = clamped(row, ceiling)
 
     def permits(self, knobs: Mapping[str, KnobValue]) -> bool:
         """Whether knobs are within the key's ceilings."""
@@ -116,11 +116,8 @@ class ApiKey:
 
 
 def is_above(name: str, value: KnobValue, ceiling: KnobValue) -> bool:
-    """Whether a knob's value is more accurate than a ceiling; its exact value is more accurate than any other."""
-    knob = KNOBS[name]
-    if knob.exact in (value, ceiling):
-        return value == knob.exact != ceiling
-    return value > ceiling if knob.accuracy == "rises" else value < ceiling
+    """Whether a knob's value is more accurate than a ceiling."""
+    return accuracy_rank(KNOBS[name], value) > accuracy_rank(KNOBS[name], ceiling)
 
 
 def allowed_by(name: str, ceiling: KnobValue) -> str:

@@ -2,7 +2,7 @@
 
 from attenuator.errors import KnobOutOfRange
 from attenuator.ops import KNOBS
-from attenuator.ops.knobs import KnobValue, check_knob
+from attenuator.ops.knobs import KnobValue, check_knob, read_knob_values
 
 
 def read_policy(text: str) -> dict[str, KnobValue]:
@@ -18,14 +18,11 @@ def read_policy(text: str) -> dict[str, KnobValue]:
         ValueError: a part is no such pair, a knob is unknown or there twice, or a value is out of range.
     """
     floors: dict[str, KnobValue] = {}
-    for part in filter(None, (piece.strip() for piece in text.split(","))):
-        name, _, value = (piece.strip() for piece in part.partition("="))
-        if name not in KNOBS or name in floors:
-            raise ValueError(f"'{part[:80]}' must be KNOB=VALUE, each knob once; the knobs are {', '.join(KNOBS)}")
+    for name, value in read_knob_values(text).items():
+        if name not in KNOBS:
+            raise ValueError(f"'{name[:80]}' is no knob, must be one of: {', '.join(KNOBS)}")
         try:
-            floors[name] = check_knob(KNOBS[name], float(value))
+            floors[name] = check_knob(KNOBS[name], value)
         except KnobOutOfRange as error:
             raise ValueError(str(error)) from None
-        except ValueError:
-            raise ValueError(f"'{part[:80]}' must have a number after the knob's name") from None
     return floors

@@ -9,10 +9,10 @@ from calibrations import calibration, parsed
 from attenuator.bundle import BundleKnob
 from attenuator.errors import InvalidRequest, KnobOutOfRange, UnknownField
 from attenuator.ops import KNOBS
-from attenuator.ops.knobs import KnobValue
+from attenuator.ops.knobs import KnobValue, accuracy_rank
 from attenuator.runtime import KnobTable, Model
 from attenuator.serve.brownout import Brownout
-from attenuator.serve.floors import accuracy_rank, check_floors, lowered, policy_floors
+from attenuator.serve.floors import check_floors, lowered, policy_floors
 from attenuator.serve.policy import read_policy
 from attenuator.serve.schema import parse_request
 
@@ -134,12 +134,12 @@ def test_policy_and_request_say_who_is_lowered(
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("keep", "must have a number after the knob's name"),
-        ("keep=x", "must have a number"),
+        ("keep", "must be a knob's name and a number"),
+        ("keep=x", "must be a knob's name and a number"),
         ("keep=0.01", "keep is 0.01, must be a number from 0.05 to 1"),
         ("num_hashes=8.5", "num_hashes is 8.5, must be a whole number"),
-        ("hashes=8", "the knobs are alpha, num_hashes, keep"),
-        ("keep=0.5,keep=0.6", "each knob once"),
+        ("hashes=8", "'hashes' is no knob, must be one of: alpha, num_hashes, keep"),
+        ("keep=0.5,keep=0.6", "'keep' is there twice"),
     ],
 )
 def test_a_policy_that_is_none_says_why(text: str, says: str) -> None:
