@@ -8,12 +8,10 @@ answers have changed.
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -22,6 +20,7 @@ import onnx
 
 from attenuator import bundle
 from attenuator.bundle import ChosenSelection, Manifest
+from attenuator.calibration.proportions import fewest_texts, wilson
 from attenuator.errors import ExportError
 from attenuator.export.lower import Progress, write_model
 from attenuator.export.selection import DEFAULT, EVERYWHERE, LENGTHS, SCHEDULES, exponents
@@ -41,7 +40,7 @@ __all__ = ["AGREEMENT", "FEWEST_TEXTS", "KNOB", "SelectionOptions", "choose_sele
 AGREEMENT = 0.99
 CONFIDENCE = 0.95
 # With fewer texts, even if no answer changed, an agreement below `AGREEMENT` would not be unlikely enough.
-FEWEST_TEXTS = math.ceil(math.log(1 - CONFIDENCE) / math.log(AGREEMENT))
+FEWEST_TEXTS = fewest_texts(AGREEMENT, CONFIDENCE)
 # Of more texts, that many evenly spread: the interval is narrow enough.
 MOST_TEXTS = 2000
 [KNOB] = LENGTHS.knobs
@@ -214,7 +213,7 @@ def choose_setting(trial: Trial, options: SelectionOptions, progress: Progress) 
     if share is not None:
         enough = [setting for setting in tried if setting.agreement >= AGREEMENT]
         best = min(enough, key=lambda one: one.cost) if enough else max(tried, key=lambda one: one.agreement)
-    low, high = interval(best.agreement, len(trial.texts))
+    low, high = wilson(best.agreement * len(trial.texts), len(trial.texts), CONFIDENCE)
     return ChosenSelection(
         schedule=best.schedule,
         texts=len(trial.texts),
@@ -230,15 +229,6 @@ def distinct(layers: int, pooling: str) -> list[str]:
     """Names of schedules, without those that are another one's double in a model of few layers."""
     rows = {exponents(name, layers, pooling): name for name in reversed(SCHEDULES)}
     return list(reversed(rows.values()))
-
-
-def interval(share: float, count: int) -> tuple[float, float]:
-    """Wilson's score interval of a share of `count` trials, at `CONFIDENCE`."""
-    z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
-    middle = share + z * z / (2 * count)
-    radius = z * math.sqrt(share * (1 - share) / count + (z / count) ** 2 / 4)
-    scale = 1 + z * z / count
-    return max(0.0, (middle - radius) / scale), min(1.0, (middle + radius) / scale)
 
 
 def choose_selection(

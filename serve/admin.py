@@ -20,11 +20,10 @@ from attenuator.errors import (
 )
 from attenuator.ops.knobs import shown
 from attenuator.serve import accesslog
-from attenuator.serve.answers import model_info
+from attenuator.serve.answers import json_response, model_info
 from attenuator.serve.body import Bodies
 from attenuator.serve.documentation import DELETE_ANSWERS, MODEL, PUT_ANSWERS
 from attenuator.serve.engine import Engine
-from attenuator.serve.errors import JSON
 from attenuator.serve.json_body import parse_json
 from attenuator.serve.settings import ServeSettings
 
@@ -72,7 +71,7 @@ class Admin:
         except (BundleError, OperatorLibraryMissing, DeviceUnavailable) as error:
             raise InvalidRequest(str(error), param="bundle", allowed=ALLOWED) from None
         accesslog.note(model=model.manifest.name, revision=model.manifest.revision[:12])
-        return Response(model_info(model).model_dump_json(), 200 if replaces else 201, media_type=JSON)
+        return json_response(model_info(model), 200 if replaces else 201)
 
     async def delete(self, name: str) -> Response:
         """Unloads a model; requests that have begun are answered."""

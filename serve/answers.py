@@ -2,6 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
+from pydantic import BaseModel
+from starlette.responses import Response
+
 from attenuator.api import (
     CalibrationInfo,
     Classification,
@@ -16,6 +19,7 @@ from attenuator.api import (
 from attenuator.runtime import Device, Model, RowResult
 from attenuator.runtime.batch import by_output
 from attenuator.serve.choosing import Chosen
+from attenuator.serve.errors import JSON
 from attenuator.serve.schema import ParsedRequest
 
 
@@ -123,3 +127,10 @@ def timing_headers(timing_ms: dict[str, float], device: Device, characters: int,
         "x-queue-time": str(round(timing_ms["queue"])),
         "x-inference-time": str(round(timing_ms["compute"])),
     }
+
+
+def json_response(
+    content: BaseModel, status: int = 200, headers: dict[str, str] | None = None, *, exclude_none: bool = False
+) -> Response:
+    """An answer; `exclude_none` leaves fields out that are None."""
+    return Response(content.model_dump_json(exclude_none=exclude_none), status, headers, JSON)

@@ -7,8 +7,8 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from attenuator.api import Health, ServerLive, ServerReady
+from attenuator.serve.answers import json_response
 from attenuator.serve.engine import Engine
-from attenuator.serve.errors import JSON
 
 Probe = tuple[Callable[[], Awaitable[Response]], str, dict[int | str, Any]]
 
@@ -52,33 +52,34 @@ class Probes:
     async def startup(self) -> Response:
         """Whether the service has started; it stays so until the process ends."""
         state = self._engine.state
-        return answer(Health.model_validate({"status": state}), 503 if state == "starting" else 200)
+        return json_response(
+            Health.model_validate({"status": state}), 503 if state == "starting" else 200, exclude_none=True
+        )
 
     async def live(self) -> Response:
         """Liveness."""
-        return answer(Health(status="live"), 200)
+        return json_response(Health(status="live"), 200, exclude_none=True)
 
     async def ready(self) -> Response:
         """Readiness."""
         state, reason = self._engine.state, self._engine.fault()
         status = "failing" if reason is not None and state == "ready" else state
-        return answer(Health.model_validate({"status": status, "reason": reason}), 503 if reason else 200)
+        return json_response(
+            Health.model_validate({"status": status, "reason": reason}), 503 if reason else 200, exclude_none=True
+        )
 
     async def live_v2(self) -> Response:
         """Liveness, as another protocol has it."""
-        return answer(ServerLive(live=True), 200)
+        return json_response(ServerLive(live=True), 200, exclude_none=True)
 
     async def ready_v2(self) -> Response:
         """Readiness, as another protocol has it."""
         reason = self._engine.fault()
-        return answer(ServerReady(ready=reason is None, reason=reason), 503 if reason else 200)
+        return json_response(
+            ServerReady(ready=reason is None, reason=reason), 503 if reason else 200, exclude_none=True
+        )
 
 
 def both(model: type[BaseModel], yes: str, no: str) -> dict[int | str, Any]:
     """The answers of a probe, as the description has them."""
     return {200: {"model": model, "description": yes}, 503: {"model": model, "description": no}}
-
-
-def answer(content: BaseModel, status: int) -> Response:
-    """An answer without the fields that are None."""
-    return Response(content.model_dump_json(exclude_none=True), status, media_type=JSON)

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from pydantic import BaseModel
 from starlette.responses import HTMLResponse, Response
 
 from attenuator.api import ModelList
@@ -23,7 +22,7 @@ from attenuator.serve import accesslog
 from attenuator.serve.accesslog import CLIENT_LEFT
 from attenuator.serve.admin import Admin
 from attenuator.serve.admission import check_cost, cost_of
-from attenuator.serve.answers import classification, model_info, timing_headers
+from attenuator.serve.answers import classification, json_response, model_info, timing_headers
 from attenuator.serve.body import Bodies, client_disconnected
 from attenuator.serve.choosing import choose_knobs
 from attenuator.serve.documentation import (
@@ -36,7 +35,7 @@ from attenuator.serve.documentation import (
     page,
 )
 from attenuator.serve.engine import Engine
-from attenuator.serve.errors import JSON, MalformedBody
+from attenuator.serve.errors import MalformedBody
 from attenuator.serve.goals import Circumstances, stated_goals
 from attenuator.serve.json_body import parse_json
 from attenuator.serve.keys import ApiKey, KeyRing
@@ -239,13 +238,6 @@ async def unless_late(
     finally:
         ended = True
         leaving.cancel()
-
-
-def json_response(
-    content: BaseModel, status: int = 200, headers: dict[str, str] | None = None, *, exclude_none: bool = False
-) -> Response:
-    """An answer; `exclude_none` leaves fields out that are None."""
-    return Response(content.model_dump_json(exclude_none=exclude_none), status, headers, JSON)
 
 
 def refuse_query(request: Request) -> None:

@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "texts": {"errors", "api", "ops"},
     "calibration": {"errors", "bundle"},
     "runtime": {"errors", "api", "bundle", "calibration", "precision", "ops"},
-    "export": {"errors", "api", "bundle", "precision", "commandline", "ops", "runtime", "texts"},
+    "export": {"errors", "api", "bundle", "calibration", "precision", "commandline", "ops", "runtime", "texts"},
     "serve": {"errors", "api", "bundle", "calibration", "precision", "commandline", "ops", "runtime"},
     "clients": {"errors", "api", "bundle", "ops"},
     "commands": {

@@ -1,7 +1,6 @@
 """`export --texts`: the schedule and the default of `keep` are the cheapest that agree on enough of the texts."""
 
 import json
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from attenuator.bundle import Manifest
 from attenuator.errors import AttenuatorError
 from attenuator.export import export
 from attenuator.export.__main__ import selected
-from attenuator.export.choose import AGREEMENT, FEWEST_TEXTS, SHARES, interval
+from attenuator.export.choose import AGREEMENT, FEWEST_TEXTS, SHARES
 from attenuator.export.selection import SCHEDULES
 from attenuator.runtime import Row
 from attenuator.runtime import load as serve
@@ -152,12 +151,3 @@ def test_files_that_say_nothing_are_refused(
 
 def test_fewest_texts_are_those_of_which_none_may_change() -> None:
     assert 0.99**FEWEST_TEXTS <= 0.05 < 0.99 ** (FEWEST_TEXTS - 1)
-
-
-def test_interval_is_wilsons() -> None:
-    low, high = interval(0.99, 1000)
-    z = 1.959964
-    for end in (low, high):
-        assert abs(0.99 - end) == pytest.approx(z * math.sqrt(end * (1 - end) / 1000), rel=1e-5)
-    assert low < 0.99 < high
-    assert interval(1.0, 400)[1] == pytest.approx(1)

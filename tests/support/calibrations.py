@@ -1,7 +1,6 @@
 """Calibrations for tests: written down, or measured on a bundle in a few seconds."""
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,19 +9,10 @@ import numpy as np
 
 from attenuator.bundle import CALIBRATION
 from attenuator.calibration import Calibration
+from attenuator.calibration.proportions import proportion
 from attenuator.runtime import Encoded, Model, Row
 
 CONFIDENCE = 0.95
-Z = 1.6448536269514722  # of a normal distribution, one-sided at that confidence
-
-
-def proportion(successes: int, trials: int) -> dict[str, Any]:
-    """Counts with an interval and a bound (Wilson's)."""
-    share = successes / trials
-    middle = (share + Z * Z / (2 * trials)) / (1 + Z * Z / trials)
-    radius = Z * math.sqrt(share * (1 - share) / trials + (Z / (2 * trials)) ** 2) / (1 + Z * Z / trials)
-    low, high = max(0.0, min(share, middle - radius)), min(1.0, max(share, middle + radius))
-    return {"successes": successes, "trials": trials, "low": low, "high": high, "bound": low}
 
 
 def calibration(
@@ -51,7 +41,10 @@ def calibration(
         "texts": trials * len(ends),
         "buckets": [{"low": low + 1, "high": high, "texts": trials} for low, high in zip(starts, ends, strict=False)],
         "settings": [
-            {"knobs": dict(knobs), "agreement": [proportion(count, trials) for count in counts]}
+            {
+                "knobs": dict(knobs),
+                "agreement": [proportion(count, trials, CONFIDENCE).model_dump() for count in counts],
+            }
             for knobs, counts in settings
         ],
     } | fields

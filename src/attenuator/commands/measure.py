@@ -5,7 +5,6 @@ Settings are timed in turns, so that a change of the machine's speed hits all of
 
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy.typing as npt
 from attenuator.bundle import MODEL, MODEL_DATA
 from attenuator.commands.baseline import has_replaced, write_baseline
 from attenuator.commands.report import ByKnob, Measured
+from attenuator.commands.turns import shortest_s
 from attenuator.errors import InvalidRequest
 from attenuator.ops import OPERATORS, SEQUENCE_OUTPUTS
 from attenuator.ops.knobs import KnobValue
@@ -25,7 +25,6 @@ from attenuator.runtime import Model, Row, create, load
 from attenuator.runtime.batch import pack
 
 SEED = 0
-MIN_ROUNDS = 3
 
 Ids = npt.NDArray[np.int64]
 Run = Callable[[], Mapping[str, npt.NDArray[Any]]]
@@ -60,21 +59,6 @@ def _token_source(model: Model, sample: Path | None) -> Callable[[int], Ids]:
         raise InvalidRequest(f"--sample {sample} cannot be read: {error}") from None
     ids = model.encode(text, truncate=True, param=str(sample)).token_ids
     return lambda tokens: np.resize(ids, tokens)
-
-
-def _shortest_ms(runs: Mapping[Setting, Run], budget_s: float) -> dict[Setting, float]:
-    """Shortest time of each run, taken in turns until the time is spent; the first turn only warms up."""
-    best = dict.fromkeys(runs, float("inf"))
-    end = time.perf_counter() + budget_s
-    for turn in range(1_000_000):
-        for setting, run in runs.items():
-            started = time.perf_counter()
-            run()
-            elapsed_ms = (time.perf_counter() - started) * 1e3
-            best[setting] = min(best[setting], elapsed_ms) if turn else best[setting]
-        if turn >= MIN_ROUNDS and time.perf_counter() > end:
-            break
-    return best
 
 
 def _by_knob(values: Mapping[str, Sequence[float]], of: Callable[[Setting], float]) -> ByKnob:
@@ -157,7 +141,8 @@ def measure(
         for tokens in lengths:
             progress(tokens)
             runs = timer.runs(tokens_of(tokens), values)
-            best = _shortest_ms(runs, budget_s)
+            seconds = shortest_s(list(runs.values()), budget_s)
+            best = {setting: shortest * 1e3 for setting, shortest in zip(runs, seconds, strict=True)}
             results = {setting: run() for setting, run in runs.items()} if outputs else {}
             timings.append(
                 Measured(

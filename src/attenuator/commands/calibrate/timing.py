@@ -1,24 +1,20 @@
 """Times a bundle on this device: tokens by settings, one text a run, and what a full batch saves."""
 
-import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
 
 from attenuator.calibration.schema import Latency, Speed
+from attenuator.commands.turns import shortest_s
 from attenuator.ops.knobs import KnobValue
 from attenuator.runtime import Encoded, Model, Row
 from attenuator.runtime.device import hardware
 
 SHORTEST_LENGTH = 16
-MIN_ROUNDS = 3
 MAX_ROUNDS = 100
 SECONDS_PER_RUN = 0.1  # to spend on one setting at one length
 BATCH_TOKENS, BATCH_TEXTS = 8192, 32
-
-Run = Callable[[], object]
 
 
 def lengths_to_time(max_tokens: int) -> list[int]:
@@ -31,24 +27,6 @@ def row_of(texts: Sequence[Encoded], tokens: int, knobs: Mapping[str, KnobValue]
     """A row of some length, from the text that is nearest in length: repeated, or cut at its end."""
     nearest = min(texts, key=lambda each: abs(len(each.token_ids) - tokens))
     return Row(np.resize(nearest.token_ids, tokens), np.resize(nearest.type_ids, tokens), knobs)
-
-
-def shortest(runs: Sequence[Run]) -> list[float]:
-    """Shortest seconds of each run: what else the machine does only adds to a time.
-
-    They are taken in turns, so that a change of the machine's speed meets all of them; the first turn only warms up.
-    """
-    seconds = [math.inf for _ in runs]
-    end = time.perf_counter() + SECONDS_PER_RUN * len(runs)
-    for turn in range(MAX_ROUNDS + 1):
-        for place, run in enumerate(runs):
-            started = time.perf_counter()
-            run()
-            elapsed = time.perf_counter() - started
-            seconds[place] = min(seconds[place], elapsed) if turn else math.inf
-        if turn >= MIN_ROUNDS and time.perf_counter() > end:
-            break
-    return seconds
 
 
 def time_settings(
@@ -81,7 +59,8 @@ def time_settings(
         progress(tokens)
         count = max(1, min(BATCH_TEXTS, BATCH_TOKENS // tokens))
         alone = [[row_of(texts, tokens, knobs)] for knobs in [*settings, defaults]]
-        *seconds, single, batch = shortest([partial(model.run, rows) for rows in [*alone, alone[-1] * count]])
+        runs = [partial(model.run, rows) for rows in [*alone, alone[-1] * count]]
+        *seconds, single, batch = shortest_s(runs, SECONDS_PER_RUN * len(runs), max_rounds=MAX_ROUNDS)
         by_length.append(seconds)
         shares.append(batch / count / single)
     return Latency(
