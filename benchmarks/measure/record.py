@@ -73,6 +73,8 @@ def origin(arguments: Sequence[str]) -> dict[str, Any]:
         machine, versions, commit and command. `modified` tells whether the measured sources differed from the commit;
         `load_average` is that of the last minute before the run.
     """
+    # Results are committed: what a file is called may stand there, where it lies on this machine may not.
+    named = [Path(each).name if Path(each).is_absolute() else each for each in arguments]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "format_version": FORMAT_VERSION,
@@ -80,7 +82,7 @@ def origin(arguments: Sequence[str]) -> dict[str, Any]:
         "versions": versions(),
         "commit": git("rev-parse", "HEAD"),
         "modified": bool(git("status", "--porcelain", "--", *MEASURED)),
-        "command": shlex.join(["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *arguments]),
+        "command": shlex.join(["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *named]),
         "load_average": os.getloadavg()[0],
     }
 

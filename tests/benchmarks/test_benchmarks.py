@@ -163,6 +163,11 @@ def test_a_wrong_result_stops_the_program() -> None:
             cases.checked("yoso", inputs.error_of_yoso(packed, wrong, 8, 8))
 
 
+def test_a_result_does_not_say_where_files_lie_on_the_machine(tmp_path: Path) -> None:
+    command = record.origin([str(tmp_path / "checkpoint"), "--texts", "texts/test.jsonl", "--threads", "1"])["command"]
+    assert command.endswith(" checkpoint --texts texts/test.jsonl --threads 1")
+
+
 def test_peak_memory_is_that_of_the_call() -> None:
     # Attention of opset 23 keeps the scores: 12 heads, 1024 * 1024 floats, 48 MiB.
     done = python("-m", "benchmarks.peak_memory", "attention23", "--length", "1024")
