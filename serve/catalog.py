@@ -107,6 +107,21 @@ class Catalog:
             self._serve(model, latency)
             return model, replaces
 
+    @property
+    def served(self) -> str:
+        """The models that new requests get, in words."""
+        return ", ".join(self.models) or "none: no model is loaded"
+
+    def named(self, name: str) -> Model:
+        """The model that new requests get by a name.
+
+        Raises:
+            UnknownModel: none has it.
+        """
+        if name not in self.models:
+            raise UnknownModel(f"model '{name[:128]}' is not served, must be one of {self.served}")
+        return self.models[name]
+
     async def remove(self, name: str) -> None:
         """Gives a model to no new request any more.
 
@@ -114,9 +129,7 @@ class Catalog:
             UnknownModel: none has that name.
         """
         async with self._changing:
-            if name not in self.models:
-                served = ", ".join(self.models) or "none: no model is loaded"
-                raise UnknownModel(f"model '{name[:128]}' is not served, must be one of {served}")
+            self.named(name)
             log.info("unloaded %s: requests that have begun are still answered", name)
             del self.models[name]
 

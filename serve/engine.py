@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from attenuator.errors import InvalidRequest, NotReady, Overloaded, UnknownModel
+from attenuator.errors import InvalidRequest, NotReady, Overloaded
 from attenuator.ops.knobs import KnobValue
 from attenuator.runtime import Encoded, Input, Model, Row
 from attenuator.serve.brownout import LEAST_SHARE, Brownout, knobs_at, room_share
@@ -97,14 +97,12 @@ class Engine:
             UnknownModel: no served model has that name.
             InvalidRequest: none is named, and several are served.
         """
-        served = ", ".join(self.models) or "none: no model is loaded"
-        if name is None:
-            if len(self.models) != 1:
-                raise InvalidRequest(f"model is missing, must be one of {served}", param="model", allowed=served)
-            return next(iter(self.models.values()))
-        if name not in self.models:
-            raise UnknownModel(f"model '{name[:128]}' is not served, must be one of {served}")
-        return self.models[name]
+        if name is not None:
+            return self.catalog.named(name)
+        if len(self.models) != 1:
+            served = self.catalog.served
+            raise InvalidRequest(f"model is missing, must be one of {served}", param="model", allowed=served)
+        return next(iter(self.models.values()))
 
     def waiting(self) -> Iterator[tuple[Lane, Entry]]:
         """Rows that wait at this moment, by lane."""
