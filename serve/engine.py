@@ -22,7 +22,7 @@ from attenuator.serve.floors import Floors
 from attenuator.serve.goals import Forecast
 from attenuator.serve.health import fault
 from attenuator.serve.holdings import EngineHoldings
-from attenuator.serve.jobs import LANES, Entry, Job, Lane, demand_of, lane_of
+from attenuator.serve.jobs import ANYONE, IDLE, LANES, Entry, Flow, Job, Lane, demand_of, lane_of
 from attenuator.serve.lanes import Lanes
 from attenuator.serve.latency import RowTime, coarse_lengths
 from attenuator.serve.metrics import Metrics
@@ -235,19 +235,23 @@ class Engine:
         knobs = knobs_at(model, chosen.knobs, floors, level, tokens)
         return chosen if knobs == chosen.knobs else Chosen(knobs, "brownout")
 
-    async def run(self, model: Model, rows: list[Row], asked: Mapping[str, KnobValue] | None = None) -> Job:
+    async def run(
+        self, model: Model, rows: list[Row], asked: Mapping[str, KnobValue] | None = None, flow: Flow = ANYONE
+    ) -> Job:
         """Queues a request's rows and waits for their results; cancelling the call cancels the work.
 
         Args:
             model: the model.
             rows: one per input, all with the same knobs.
             asked: the knobs before they were lowered; None where they were not.
+            flow: whose work it is; `IDLE` finds room always, so its caller bounds how much of it waits.
 
         Returns:
             The finished job.
 
         Raises:
             Overloaded: too many tokens are waiting.
+            Displaced: it was idle work, and a request came.
             EngineError: a row failed.
             NotReady: the service was stopped meanwhile.
         """
@@ -256,9 +260,10 @@ class Engine:
         times = latency.row_times(tokens, knobs)
         seconds = [latency.added_s(time) for time in times]
         share = self._room_share(model, tokens, knobs, knobs if asked is None else asked)
-        self._check_room(demand_of(tokens, seconds, share))
+        if flow != IDLE:
+            self._check_room(demand_of(tokens, seconds, share))
         done = asyncio.get_running_loop().create_future()
-        job = Job(model, rows, times, done, room_share=share)
+        job = Job(model, rows, times, done, room_share=share, flow=flow)
         await self._lanes.finish(job, seconds)
         return job
 

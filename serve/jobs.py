@@ -6,12 +6,33 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from attenuator.errors import AttenuatorError
 from attenuator.runtime import Model, Row, RowResult
 from attenuator.serve.latency import RowTime
 
 Lane = Literal["light", "heavy"]
 LANES: tuple[Lane, Lane] = ("light", "heavy")
 HEAVY_S = 0.1
+Class = Literal["interactive", "batch", "idle"]
+
+
+class Displaced(AttenuatorError):
+    """Idle work had to make way for a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Whose work a request is.
+
+    Attributes:
+        priority: `idle` is the service's own work: it runs while no request waits or runs, and ends with `Displaced`
+            when one comes.
+    """
+
+    priority: Class = "interactive"
+
+
+ANYONE, IDLE = Flow(), Flow("idle")
 
 
 @dataclass(slots=True, eq=False)
@@ -28,6 +49,7 @@ class Job:
         started_s: clock when its first row began to run.
         dropped: whether nobody waits for it any more.
         room_share: what one of its tokens counts in the queue; less than 1 where its knobs were lowered.
+        flow: whose work it is.
     """
 
     model: Model
@@ -39,6 +61,7 @@ class Job:
     started_s: float | None = None
     dropped: bool = False
     room_share: float = 1.0
+    flow: Flow = ANYONE
 
     @property
     def over(self) -> bool:

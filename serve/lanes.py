@@ -12,7 +12,7 @@ from attenuator.errors import AttenuatorError, EngineError
 from attenuator.runtime import Cancellation, Model
 from attenuator.serve.goals import Forecast
 from attenuator.serve.health import RunningBatch
-from attenuator.serve.jobs import LANES, Entry, Job, Lane
+from attenuator.serve.jobs import IDLE, LANES, Displaced, Entry, Job, Lane
 from attenuator.serve.latency import LatencyModel, RowTime
 from attenuator.serve.metrics import BatchRun, Metrics
 from attenuator.serve.scheduler import Queue
@@ -35,6 +35,11 @@ class Running:
     batch: Sequence[Entry]
     cancellation: Cancellation
     started_s: float
+
+    @property
+    def idle(self) -> bool:
+        """Whether it is idle work, which makes way for requests."""
+        return self.batch[0].job.flow == IDLE
 
     @property
     def predicted_s(self) -> float:
@@ -124,8 +129,11 @@ class Lanes:
         Raises:
             EngineError: a row failed.
             NotReady: the lanes were stopped.
+            Displaced: it was idle work, and a request came.
         """
         self._jobs.add(job)
+        if job.flow != IDLE:
+            self._displace()
         for lane in self._queue.push(job, seconds, time.monotonic()):
             self._wake[lane].set()
         try:
@@ -163,7 +171,7 @@ class Lanes:
     def _running_s(self, lane: Lane, now_s: float) -> float:
         """Predicted time until a lane's running batch ends."""
         running = self._running.get(lane)
-        if running is None:
+        if running is None or running.idle:
             return 0.0
         return max(0.0, running.predicted_s - (now_s - running.started_s))
 
@@ -197,6 +205,14 @@ class Lanes:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         return busy
 
+    def _displace(self) -> None:
+        """Stops idle work that runs."""
+        for running in self._running.values():
+            if running.idle:
+                for entry in running.batch:
+                    _fail(entry.job, Displaced("idle work was stopped: a request came"))
+                running.cancellation.cancel()
+
     def _drop(self, job: Job) -> None:
         self._queue.drop(job)
         for running in self._running.values():
@@ -210,6 +226,8 @@ class Lanes:
             if lane == "light":
                 await self._wait_for_more()
             batch = self._queue.take(lane)
+            if not batch and not self._running:
+                batch = self._queue.take_idle(lane)
             if not batch:
                 wake.clear()
                 continue
@@ -246,6 +264,9 @@ class Lanes:
             raise
         finally:
             del self._running[lane]
+            if self._queue.idle_waits:  # in either lane, for this batch to end
+                for wake in self._wake.values():
+                    wake.set()
         if failure is not None:
             await self._run_apart(lane, batch, failure)
             return
@@ -275,7 +296,8 @@ class Lanes:
             self._metrics.batch_failed(jobs[0].model.manifest.name, lane)
             self._model_failed(jobs[0].model)
         if not jobs:
-            log.info("a run in lane %s was cancelled: nobody waits for its results any more", lane)
+            level = logging.DEBUG if batch[0].job.flow == IDLE else logging.INFO
+            log.log(level, "a run in lane %s was cancelled: nobody waits for its results any more", lane)
         elif len(jobs) == 1:
             _fail(jobs[0], error)
         else:

@@ -16,6 +16,8 @@ turns. A row whose knobs were lowered keeps the size class of what was asked for
 owed to the request that has waited longest: when it has got less, its next row leads a batch. A request that
 first-come, first-served would finish after w seconds is thus finished after (w + one row) / OLDEST_SHARE seconds.
 
+*Idle work*, the service's own, waits apart. It runs only while no request waits or runs, in either lane.
+
 *Batches.* Rows of one model join a batch in fair order, whatever their knobs, while its tokens stay within the budget
 and its predicted time within `BATCH_S`. The first row always runs; heavy rows run alone. So a short request waits for
 the batch that is running, and sometimes for one that the oldest request leads. Each takes at most `HEAVY_S`, mostly
@@ -29,7 +31,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
 from attenuator.runtime import Model
-from attenuator.serve.jobs import LANES, Entry, Job, Lane, Load, lane_of, room_of
+from attenuator.serve.jobs import IDLE, LANES, Entry, Job, Lane, Load, lane_of, room_of
 
 BATCH_S = 0.05
 OLDEST_SHARE = 0.25
@@ -189,10 +191,15 @@ class LaneQueue:
 
 
 class Queue:
-    """Rows that wait, in both lanes."""
+    """Rows that wait, in both lanes.
+
+    Attributes:
+        lanes: rows of requests.
+    """
 
     def __init__(self, max_batch_tokens: int) -> None:
         self.lanes = {lane: LaneQueue(lane, max_batch_tokens) for lane in LANES}
+        self._idle = {lane: LaneQueue(lane, max_batch_tokens) for lane in LANES}  # takes no room from requests
         self._count = 0
 
     def full(self, demand: Mapping[Lane, int], max_tokens: int) -> Lane | None:
@@ -234,8 +241,9 @@ class Queue:
         by_lane: dict[Lane, list[tuple[int, float]]] = {}
         for index, value in enumerate(seconds):
             by_lane.setdefault(lane_of(value), []).append((index, value))
+        queues = self._idle if job.flow == IDLE else self.lanes
         for lane, rows in by_lane.items():
-            self.lanes[lane].push(job, rows, self._count)
+            queues[lane].push(job, rows, self._count)
             self._count += len(rows)
         return set(by_lane)
 
@@ -243,9 +251,18 @@ class Queue:
         """Removes a request: its waiting rows never start."""
         job.dropped = True
         job.rows = []
-        for queue in self.lanes.values():
+        for queue in (*self.lanes.values(), *self._idle.values()):
             queue.drop(job)
 
     def take(self, lane: Lane) -> list[Entry]:
         """The next batch of a lane: rows of one model, none where nothing waits."""
         return self.lanes[lane].take()
+
+    @property
+    def idle_waits(self) -> bool:
+        """Whether idle work waits."""
+        return any(queue.load.tokens for queue in self._idle.values())
+
+    def take_idle(self, lane: Lane) -> list[Entry]:
+        """The next batch of idle work of a lane, none while a request waits in either lane."""
+        return [] if any(queue.load.tokens for queue in self.lanes.values()) else self._idle[lane].take()
