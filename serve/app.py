@@ -14,11 +14,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from attenuator import __version__
-from attenuator.errors import AttenuatorError, EngineError, NotReady
+from attenuator.errors import AttenuatorError
 from attenuator.serve.accesslog import CLIENT_LEFT, AccessLog
 from attenuator.serve.documentation import CLASSIFY, description
 from attenuator.serve.engine import Engine
-from attenuator.serve.errors import JSON, dump, error_response, response_for
+from attenuator.serve.errors import JSON, Refusal, dump, error_response, failed, response_for, stopped
 from attenuator.serve.keys import KeyRing
 from attenuator.serve.requestid import RequestIds
 from attenuator.serve.routes import Routes
@@ -119,11 +119,10 @@ class Guard:
         try:
             await self._app(scope, receive, send_noting_begin)
         except asyncio.CancelledError:  # the service stops; nobody else cancels a request's task
-            answer = response_for(NotReady("the service was stopped before this request was finished"))
-            answer.headers["Connection"] = "close"
+            answer = stopped()
         except Exception:
             log.exception("the service failed on a request")
-            answer = _failure()
+            answer = failed()
         else:
             return
         if not begun:
@@ -135,10 +134,6 @@ async def _root(request: Request) -> Response:
     content = {"service": "attenuator", "version": __version__, "docs": "/docs", "classify": f"POST {CLASSIFY}"}
     content |= {"models": "/v1/models", "ready": "/health/ready", "openapi": "/openapi.json"}
     return Response(dump(content), 307, headers={"Location": "docs"}, media_type=JSON)
-
-
-def _failure() -> Response:
-    return error_response(500, "the service failed on this request; its log says why", "internal_error")
 
 
 # Handlers are coroutines: others would be run in a thread each.
@@ -155,24 +150,20 @@ async def _http_error(request: Request, error: Exception) -> Response:
             methods.add("HEAD")
         allowed = headers["Allow"] = ", ".join(sorted(methods))
         sentence = f"{where} is not served, the method must be {' or '.join(sorted(methods))}"
-        return error_response(405, sentence, KINDS[405], allowed=allowed, headers=headers)
+        return error_response(Refusal(405, sentence, KINDS[405], allowed=allowed), headers=headers)
     if error.status_code == 404:
-        return error_response(404, f"{where} is not served; GET /docs lists the routes", KINDS[404])
-    return error_response(error.status_code, str(error.detail), "http_error", headers=headers)
+        return error_response(Refusal(404, f"{where} is not served; GET /docs lists the routes", KINDS[404]))
+    return error_response(Refusal(error.status_code, str(error.detail), "http_error"), headers=headers)
 
 
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, AttenuatorError)
-    answer = response_for(error)
-    if answer.status_code == 500:
-        detail = error.detail if isinstance(error, EngineError) else None
-        log.error("request failed: %s", f"{error}: {detail}" if detail else error)
-    return answer
+    return response_for(error)
 
 
 async def _failed(request: Request, error: Exception) -> Response:
     """As `Guard`, which gets the error afterwards and logs it: the framework would answer in plain text first."""
-    return _failure()
+    return failed()
 
 
 async def _client_left(request: Request, error: Exception) -> Response:

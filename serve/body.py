@@ -16,6 +16,7 @@ from attenuator.serve.settings import ServeSettings
 
 RATE_GRACE_S = 5.0
 JSON_TYPE = re.compile(r"application/([\w.+-]+\+)?json\s*(;.*)?", re.IGNORECASE)
+BINARY_TYPE = "application/octet-stream"
 CHARSET = re.compile(r";\s*charset\s*=\s*\"?([^\s;\"]*)", re.IGNORECASE)
 
 
@@ -44,8 +45,12 @@ class Bodies:
         self._arriving: dict[Arriving, None] = {}  # ordered: the first to begin comes first
         self._bytes = 0
 
-    async def read(self, request: Request) -> bytes:
+    async def read(self, request: Request, binary: bool = False) -> bytes:
         """Reads a request's body.
+
+        Args:
+            request: the request.
+            binary: whether bytes that are not JSON may follow, so that the body as a whole is of no type.
 
         Returns:
             The body.
@@ -56,7 +61,7 @@ class Bodies:
             BodyTimeout: it did not arrive in time or at the least rate, or was given up in favour of others.
             ClientDisconnect: the client left before the end.
         """
-        check_content_type(request)
+        check_content_type(request, BINARY_TYPE if binary else None)
         limit = self._settings.max_body_bytes
         announced = request.headers.get("content-length", "0")
         if announced.isdecimal() and int(announced) > limit:
@@ -108,14 +113,20 @@ class Bodies:
                 oldest.timeout.reschedule(asyncio.get_running_loop().time())
 
 
-def check_content_type(request: Request) -> None:
+def check_content_type(request: Request, other: str | None = None) -> None:
     """Refuses a Content-Type other than JSON in UTF-8; a body without a Content-Type is accepted.
+
+    Args:
+        request: the request.
+        other: a type that is accepted too.
 
     Raises:
         UnsupportedMediaType: names the header and how to send it.
     """
     for value in request.headers.getlist("content-type"):
         charset = CHARSET.search(value)
+        if other is not None and value.strip().lower() == other:
+            continue
         if not JSON_TYPE.fullmatch(value.strip()) or (charset and charset[1].lower() not in ("utf-8", "utf8")):
             raise UnsupportedMediaType(
                 f"the Content-Type is '{value[:80]}', must be application/json in UTF-8: "

@@ -1,13 +1,16 @@
 """Errors to HTTP answers: the only place that knows status codes.
 
-Every error answer of the service has the body `{"error", "error_type", "param", "allowed"}`.
+Every error answer of the service has the body `{"error", "error_type", "param", "allowed"}`; on the routes that other
+servers have too, the form and the status that their clients expect.
 """
 
 import functools
 import json
+import logging
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from starlette.responses import Response
 
@@ -15,6 +18,8 @@ from attenuator import errors
 from attenuator.api import ErrorBody
 from attenuator.errors import printable
 from attenuator.serve import accesslog, requestid
+
+log = logging.getLogger(__name__)
 
 
 class MalformedBody(errors.AttenuatorError):
@@ -55,8 +60,30 @@ def error_type(class_name: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", class_name).lower()
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What an error answer says.
+
+    Attributes:
+        status: HTTP status.
+        sentence: names the field, its value and what is allowed.
+        kind: `error_type`.
+        param: the field that is wrong.
+        allowed: what is allowed there.
+    """
+
+    status: int
+    sentence: str
+    kind: str
+    param: str | None = None
+    allowed: str | None = None
+
+
+ErrorForm = Callable[[Refusal], tuple[int, bytes]]  # status and body
+
+
 def error_body(sentence: str, kind: str, *, param: str | None = None, allowed: str | None = None) -> bytes:
-    """The JSON that every error answer has."""
+    """The JSON of the service's own error answers."""
     body = ErrorBody(
         error=printable(sentence),
         error_type=kind,
@@ -66,35 +93,31 @@ def error_body(sentence: str, kind: str, *, param: str | None = None, allowed: s
     return body.model_dump_json().encode()
 
 
+def own_form(refusal: Refusal) -> tuple[int, bytes]:
+    """The service's own form."""
+    return refusal.status, error_body(refusal.sentence, refusal.kind, param=refusal.param, allowed=refusal.allowed)
+
+
 def error_response(
-    status: int,
-    sentence: str,
-    kind: str,
-    *,
-    param: str | None = None,
-    allowed: str | None = None,
-    headers: Mapping[str, str] | None = None,
+    refusal: Refusal, *, headers: Mapping[str, str] | None = None, form: ErrorForm = own_form
 ) -> Response:
     """An error answer.
 
     Args:
-        status: HTTP status.
-        sentence: names the field, its value and what is allowed.
-        kind: `error_type`.
-        param: the field that is wrong.
-        allowed: what is allowed there.
+        refusal: what it says.
         headers: further headers.
+        form: of the body.
 
     Returns:
         The response.
     """
-    accesslog.note(error_type=kind)
-    content = error_body(sentence, kind, param=param, allowed=allowed)
+    accesslog.note(error_type=refusal.kind)
+    status, content = form(refusal)
     return Response(content, status, headers=dict(headers or {}), media_type=JSON)
 
 
-def response_for(error: errors.AttenuatorError) -> Response:
-    """The answer for an error raised on purpose."""
+def response_for(error: errors.AttenuatorError, form: ErrorForm = own_form) -> Response:
+    """The answer for an error raised on purpose; one of the service itself is logged."""
     status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
     headers: dict[str, str] = {}
     param = allowed = None
@@ -112,10 +135,24 @@ def response_for(error: errors.AttenuatorError) -> Response:
         headers["Connection"] = "close"
     sentence = str(error)
     if status == 500:  # what ONNX Runtime said is for the log
+        detail = error.detail if isinstance(error, errors.EngineError) else None
+        log.error("request failed: %s", f"{error}: {detail}" if detail else error)
         sentence = f"{sentence}; the service's log says more, under id {requestid.current.get()}"
-    return error_response(
-        status, sentence, error_type(type(error).__name__), param=param, allowed=allowed, headers=headers
-    )
+    refusal = Refusal(status, sentence, error_type(type(error).__name__), param, allowed)
+    return error_response(refusal, headers=headers, form=form)
+
+
+def failed(form: ErrorForm = own_form) -> Response:
+    """The answer where the service itself failed."""
+    refusal = Refusal(500, "the service failed on this request; its log says why", "internal_error")
+    return error_response(refusal, form=form)
+
+
+def stopped(form: ErrorForm = own_form) -> Response:
+    """The answer to a request that was in progress when the service stopped."""
+    answer = response_for(errors.NotReady("the service was stopped before this request was finished"), form)
+    answer.headers["Connection"] = "close"
+    return answer
 
 
 def dump(content: object) -> bytes:

@@ -36,11 +36,11 @@ from attenuator.serve.documentation import (
 )
 from attenuator.serve.engine import Engine
 from attenuator.serve.errors import MalformedBody
+from attenuator.serve.exchange import OWN, Exchange
 from attenuator.serve.goals import Circumstances, stated_goals
-from attenuator.serve.json_body import parse_json
 from attenuator.serve.keys import ApiKey, KeyRing
 from attenuator.serve.probes import Probes
-from attenuator.serve.schema import ParsedRequest, model_name, parse_request
+from attenuator.serve.schema import ParsedRequest
 from attenuator.serve.settings import ServeSettings
 
 log = logging.getLogger(__name__)
@@ -138,30 +138,37 @@ class Routes:
 
     async def classify(self, request: Request) -> Response:
         """Classifies the inputs, all with the same knobs and seed."""
+        return await self.answer(request, OWN)
+
+    async def answer(self, request: Request, exchange: Exchange) -> Response:
+        """The path that every classification takes, whatever the form of its request."""
         started_s = time.perf_counter()
         refuse_query(request)
         announced = request.headers.get("content-length", "")
         self._engine.check_open(int(announced) if announced.isdecimal() else 0)
-        body = await self._bodies.read(request)
+        body = await self._bodies.read(request, exchange.binary)
         async with self._engine.admitted(len(body)):
             refuse_encoding(request)
-            fields = await self._parse(body)
+            fields = await self._parse(body, exchange.parse)
             del body
-            model = self._engine.model(model_name(fields, self._engine.models))
-            parsed = parse_request(fields, model)
+            model = self._engine.model(exchange.model_name(fields, self._engine.models))
+            parsed = exchange.request(fields, model)
             del fields
             accesslog.note(model=model.manifest.name, inputs=len(parsed.items), **stated_goals(parsed.options))
             key: ApiKey | None = request.scope.get(KEY)
             if key is not None:
                 key.limit(parsed, model)
-            return await unless_late(request, parsed, started_s, self._work(model, parsed, key, started_s))
+            work = self._work(model, parsed, key, started_s, exchange)
+            return await unless_late(request, parsed, started_s, work)
 
-    async def _parse(self, body: bytes) -> dict[str, Any]:
+    async def _parse(self, body: bytes, parse: Callable[[bytes], dict[str, Any]]) -> dict[str, Any]:
         if len(body) <= INLINE_BYTES:
-            return parse_json(body)
-        return await asyncio.get_running_loop().run_in_executor(self._parsing, parse_json, body)
+            return parse(body)
+        return await asyncio.get_running_loop().run_in_executor(self._parsing, parse, body)
 
-    async def _work(self, model: Model, parsed: ParsedRequest, key: ApiKey | None, started_s: float) -> Response:
+    async def _work(
+        self, model: Model, parsed: ParsedRequest, key: ApiKey | None, started_s: float, exchange: Exchange
+    ) -> Response:
         truncate = parsed.options.truncate
         floors = self._engine.brownout.floors(model, parsed)
         encoded = await self._engine.encode(model, parsed.items, knobs=parsed.knobs, truncate=truncate, floors=floors)
@@ -197,7 +204,7 @@ class Routes:
         results = [result for result in job.results if result is not None]
         answer = classification(model, parsed, chosen, seed, results, tokens, timing_ms)
         headers = timing_headers(timing_ms, model.device, characters, sum(tokens))
-        return json_response(answer, headers=headers, exclude_none=True)
+        return exchange.response(model, answer, headers)
 
 
 async def unless_late(

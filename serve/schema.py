@@ -3,21 +3,23 @@
 What a request may have stands in `attenuator.api`; knob values are checked against the model's own bounds.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from attenuator.api import INPUT_KINDS, MAX_INPUTS, Options
 from attenuator.errors import InvalidRequest, UnknownField
 from attenuator.ops import KNOBS
 from attenuator.ops.knobs import KnobValue, shown
-from attenuator.runtime import Input, KnobTable, Model
+from attenuator.runtime import Input, Model
 from attenuator.runtime.inputs import MAX_FIELD_CHARACTERS
 from attenuator.serve.floors import check_floors
 from attenuator.serve.goals import check_goals, stated_goals
+
+Fields = TypeVar("Fields", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,23 +70,39 @@ def parse_request(raw: Mapping[str, Any], model: Model) -> ParsedRequest:
     Raises:
         InvalidRequest: names the field, what was given and what is allowed.
     """
+    known = ["inputs", *Options.model_fields, *model.knobs.names]
     for name in raw:
         if name not in Options.model_fields and name not in KNOBS and name != "inputs":
-            raise unknown_field(name, model.knobs)
-    requested = {name: raw[name] for name in raw if name in KNOBS}
+            raise unknown_field(name, known)
+    return assemble({name: value for name, value in raw.items() if name != "inputs"}, model, _inputs_of(raw))
+
+
+def assemble(fields: Mapping[str, Any], model: Model, inputs: Iterable[Input]) -> ParsedRequest:
+    """Checks the values of a request's fields, whose names are known, and puts it together.
+
+    Args:
+        fields: knobs and options.
+        model: the model that it asks.
+        inputs: checked as they are read.
+
+    Returns:
+        The checked request.
+
+    Raises:
+        InvalidRequest: names the field, what was given and what is allowed.
+    """
+    requested = {name: fields[name] for name in fields if name in KNOBS}
     knobs = model.knobs.check(requested)
-    options = parse_options({name: value for name, value in raw.items() if name in Options.model_fields})
+    options = parse_options({name: value for name, value in fields.items() if name not in KNOBS})
     check_goals(model, options.model_fields_set, list(requested))
     labels = len(model.manifest.labels)
     if options.top_k is not None and options.top_k > labels:
         allowed = f"a whole number from 1 to {labels}"
         raise InvalidRequest(f"top_k is {shown(options.top_k)}, must be {allowed}", param="top_k", allowed=allowed)
-    if "inputs" not in raw:
-        raise InvalidRequest("inputs is missing", param="inputs", allowed=_inputs_allowed())
-    items = list(parse_inputs(raw["inputs"]))
+    items = list(inputs)
     asked = None if stated_goals(options) else knobs  # a goal chooses knobs later
     floors = None if options.degradable_to is None else check_floors(options.degradable_to, model.knobs, asked)
-    return ParsedRequest(items, options, knobs, {name: knobs[name] for name in requested}, floors, "seed" in raw)
+    return ParsedRequest(items, options, knobs, {name: knobs[name] for name in requested}, floors, "seed" in fields)
 
 
 def parse_options(raw: Mapping[str, Any]) -> Options:
@@ -93,14 +111,37 @@ def parse_options(raw: Mapping[str, Any]) -> Options:
     Raises:
         InvalidRequest: names the field.
     """
+    return check_values(Options, raw, nullable=("seed",))
+
+
+def check_values(kind: type[Fields], raw: Mapping[str, Any], nullable: Collection[str] = ()) -> Fields:
+    """Checks the values of fields by their types and bounds.
+
+    Args:
+        kind: has the fields; their descriptions say, up to a colon, what is allowed.
+        raw: values by name.
+        nullable: fields that may be null.
+
+    Raises:
+        InvalidRequest: names the field.
+    """
     for name, value in raw.items():
-        if value is None and name != "seed":
-            raise _wrong(name, value)
+        if value is None and name not in nullable:
+            raise _wrong(kind, name, value)
     try:
-        return Options.model_validate(raw)
+        return kind.model_validate(raw)
     except ValidationError as error:
         name = str(error.errors(include_url=False)[0]["loc"][0])
-        raise _wrong(name, raw[name]) from None
+        if name not in raw:
+            allowed = _allowed(kind, name)
+            raise InvalidRequest(f"{name} is missing, must be {allowed}", param=name, allowed=allowed) from None
+        raise _wrong(kind, name, raw[name]) from None
+
+
+def _inputs_of(raw: Mapping[str, Any]) -> Iterator[Input]:
+    if "inputs" not in raw:
+        raise InvalidRequest("inputs is missing", param="inputs", allowed=_inputs_allowed())
+    yield from parse_inputs(raw["inputs"])
 
 
 def parse_inputs(raw: Any) -> Iterator[Input]:
@@ -116,12 +157,7 @@ def parse_inputs(raw: Any) -> Iterator[Input]:
         raise InvalidRequest(
             f"inputs is {shown(raw)}, must be {_inputs_allowed()}", param="inputs", allowed=_inputs_allowed()
         )
-    if not 1 <= len(raw) <= MAX_INPUTS:
-        raise InvalidRequest(
-            f"inputs has {len(raw)} items, must have 1 to {MAX_INPUTS}",
-            param="inputs",
-            allowed=f"1 to {MAX_INPUTS} items",
-        )
+    check_count(len(raw), "inputs")
     for index, value in enumerate(raw):
         where = f"inputs[{index}]"
         if isinstance(value, str):
@@ -132,19 +168,39 @@ def parse_inputs(raw: Any) -> Iterator[Input]:
             raise InvalidRequest(f"{where} is {shown(value)}, must be {INPUT_KINDS}", param=where, allowed=INPUT_KINDS)
 
 
-def unknown_field(name: str, knobs: KnobTable) -> UnknownField:
-    """The error for a field that a request cannot have, with the field of the closest name."""
-    known = ["inputs", *Options.model_fields, *knobs.names]
+def check_count(count: int, param: str) -> None:
+    """Refuses a request without inputs, or with too many.
+
+    Raises:
+        InvalidRequest: names the field that holds them.
+    """
+    if not 1 <= count <= MAX_INPUTS:
+        allowed = f"1 to {MAX_INPUTS} items"
+        raise InvalidRequest(f"{param} has {count} items, must have 1 to {MAX_INPUTS}", param=param, allowed=allowed)
+
+
+def unknown_field(name: str, known: Sequence[str], prefix: str = "") -> UnknownField:
+    """The error for a field that a request cannot have, with the field of the closest name.
+
+    Args:
+        name: of the field.
+        known: names that there may be.
+        prefix: of the object that holds it, with a dot at its end.
+    """
     # The search takes a microsecond a character, and a name may have millions.
     close = get_close_matches(name, known, n=1) if len(name) <= MAX_FIELD_CHARACTERS else []
     hint = f"; did you mean {close[0]}?" if close else f", must be one of {', '.join(known)}"
-    short = name[:MAX_FIELD_CHARACTERS]
+    short = prefix + name[:MAX_FIELD_CHARACTERS]
     return UnknownField(f"the field '{short}' is unknown{hint}", param=short, allowed=", ".join(known))
 
 
-def _wrong(name: str, value: Any) -> InvalidRequest:
-    allowed = str(Options.model_fields[name].description).partition(": ")[0]  # what follows says what it is for
+def _wrong(kind: type[BaseModel], name: str, value: Any) -> InvalidRequest:
+    allowed = _allowed(kind, name)
     return InvalidRequest(f"{name} is {shown(value)}, must be {allowed}", param=name, allowed=allowed)
+
+
+def _allowed(kind: type[BaseModel], name: str) -> str:
+    return str(kind.model_fields[name].description).partition(": ")[0]  # what follows says what it is for
 
 
 def _inputs_allowed() -> str:
