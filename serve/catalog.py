@@ -122,6 +122,10 @@ class Catalog:
             raise UnknownModel(f"model '{name[:128]}' is not served, must be one of {self.served}")
         return self.models[name]
 
+    def serving(self, model: Model) -> bool:
+        """Whether new requests get a model."""
+        return self.models.get(model.manifest.name) is model
+
     async def remove(self, name: str) -> None:
         """Gives a model to no new request any more.
 

@@ -30,6 +30,7 @@ from attenuator.serve.policy import read_policy
 from attenuator.serve.scheduler import Queue
 from attenuator.serve.sessions import SessionKeeper
 from attenuator.serve.settings import ServeSettings
+from attenuator.serve.shadow import Shadow
 from attenuator.serve.tokenizing import STOPPED, TokenizerThreads
 
 log = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ class Engine:
         catalog: loads, replaces and unloads them.
         metrics: what is counted and held here.
         brownout: which requests run with cheaper knobs under load, and how far.
+        shadow: compares some answers with the exact ones while no request is in progress.
     """
 
     def __init__(self, settings: ServeSettings) -> None:
@@ -66,6 +68,7 @@ class Engine:
         self._queue = Queue(settings.max_batch_tokens)
         self._idle = asyncio.Event()
         self._idle.set()
+        self.shadow = Shadow(settings.shadow_share, self._idle, self.metrics, self.catalog.serving)
         self._compute = ThreadPoolExecutor(len(LANES), thread_name_prefix="compute")
         self._sessions = SessionKeeper(self.metrics)
         self._tokenizer = TokenizerThreads()
@@ -86,6 +89,7 @@ class Engine:
         """
         await self.catalog.start(folders)
         self._lanes.start()
+        self.shadow.start()
         gc.freeze()  # what is loaded by now stays, as a rule, so the garbage collector need not examine it again
         if self.state == "starting":
             self.state = "ready"
@@ -174,6 +178,7 @@ class Engine:
         self.check_open(body_bytes)
         self.requests += 1
         self._idle.clear()
+        self.shadow.pause()
         try:
             yield
         finally:
@@ -303,6 +308,7 @@ class Engine:
         busy |= self._tokenizer.stop()
         busy |= await self._lanes.stop(NotReady(STOPPED))
         busy |= self._sessions.stop()
+        busy |= await self.shadow.stop()
         self._compute.shutdown(wait=False, cancel_futures=True)
         return busy
 

@@ -44,7 +44,28 @@ MODELS = gauge(
     "state",
 )
 BUILD = gauge("build_info", "Always 1; the label names the version.", "version")
-HELD_BY_ENGINE = (QUEUE_TOKENS, QUEUE_PREDICTED, RUNNING, IN_PROGRESS, BROWNOUT, STATE, READY, MODELS, BUILD)
+SHADOW_WAITING = gauge("shadow_waiting_texts", "Texts that wait to run again at the exact value.")
+AGREEMENT_LOW = gauge(
+    "agreement_low",
+    "1 where live answers agree with the exact ones less often than calibration measured, 0 where they do not; "
+    "absent where too few were compared.",
+    "model",
+    "knobs",
+    "tokens",
+)
+HELD_BY_ENGINE = (
+    QUEUE_TOKENS,
+    QUEUE_PREDICTED,
+    RUNNING,
+    IN_PROGRESS,
+    BROWNOUT,
+    STATE,
+    READY,
+    MODELS,
+    BUILD,
+    SHADOW_WAITING,
+    AGREEMENT_LOW,
+)
 CONNECTIONS = gauge("connections", "Open connections.")
 CONNECTION_LIMIT = gauge("connection_limit", "Connections that may be open.")
 HELD_BY_SERVER = (CONNECTIONS, CONNECTION_LIMIT)
@@ -99,6 +120,8 @@ class EngineHoldings(Collector):
         states = {model: "serving" if model in serving else "draining" for model in engine.catalog.latencies}
         yield family(MODELS, [((*model_labels(model), state), 1) for model, state in states.items()])
         yield family(BUILD, [((__version__,), 1)])
+        yield family(SHADOW_WAITING, [((), engine.shadow.waiting)])
+        yield family(AGREEMENT_LOW, engine.shadow.low())
 
 
 class ServerHoldings(Collector):

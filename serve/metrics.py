@@ -100,6 +100,20 @@ class Metrics:
         self._sessions = self._counter(
             "session_restarts", "Times that a model's session was made again after a failure.", "model"
         )
+        self._shadowed = self._counter(
+            "shadow_texts",
+            "Texts that ran again at the exact value, by whether the answer was the same or other.",
+            "model",
+            "knobs",
+            "tokens",
+            "answer",
+        )
+        self._shadow_dropped = self._counter(
+            "shadow_dropped_texts",
+            "Texts drawn to run again that did not: full, interrupted, unloaded or failed.",
+            "model",
+            "reason",
+        )
 
     def request_ended(self, route: str, status: int, seconds: float, fields: Mapping[str, Any]) -> None:
         """Counts a request.
@@ -141,6 +155,14 @@ class Metrics:
     def session_restarted(self, model: str) -> None:
         """Counts a session that was made again."""
         self._sessions.labels(model).inc()
+
+    def shadow_compared(self, model: str, knobs: str, tokens: str, *, agreed: bool) -> None:
+        """Counts a live answer that was compared with the exact one."""
+        self._shadowed.labels(model, knobs, tokens, "same" if agreed else "other").inc()
+
+    def shadow_dropped(self, model: str, reason: str) -> None:
+        """Counts a text that was drawn for comparison and not compared."""
+        self._shadow_dropped.labels(model, reason).inc()
 
     async def exposition(self, accept: str) -> tuple[bytes, str]:
         """The metrics as they are scraped; thousands of series take tens of milliseconds, so a thread writes them.

@@ -202,6 +202,7 @@ class Routes:
         timing_ms = {name: round(seconds * 1e3, 3) for name, seconds in stages_s.items()}
         accesslog.note(tokens=sum(tokens), timing_ms=timing_ms)
         results = [result for result in job.results if result is not None]
+        self._engine.shadow.consider(model, rows, results)
         answer = classification(model, parsed, chosen, seed, results, tokens, timing_ms)
         headers = timing_headers(timing_ms, model.device, characters, sum(tokens))
         return exchange.response(model, answer, headers)

@@ -3,7 +3,7 @@
 import pytest
 from scipy.stats import binomtest
 
-from attenuator.calibration.proportions import fewest_texts, lower_bound, proportion, wilson
+from attenuator.calibration.proportions import fewest_texts, lower_bound, proportion, upper_bound, wilson
 
 
 @pytest.mark.parametrize("confidence", [0.9, 0.95, 0.999])
@@ -15,6 +15,8 @@ def test_intervals_and_bounds_are_those_of_scipy(successes: int, trials: int, co
     assert wilson(successes, trials, confidence) == pytest.approx((two_sided.low, two_sided.high), abs=1e-12)
     one_sided = binomtest(successes, trials, alternative="greater").proportion_ci(confidence, method="exact")
     assert lower_bound(successes, trials, confidence) == pytest.approx(one_sided.low, abs=1e-9)
+    other_side = binomtest(successes, trials, alternative="less").proportion_ci(confidence, method="exact")
+    assert upper_bound(successes, trials, confidence) == pytest.approx(other_side.high, abs=1e-9)
 
 
 @pytest.mark.parametrize("trials", [1, 2, 3, 59, 299, 872, 2995])

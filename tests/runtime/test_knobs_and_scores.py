@@ -123,6 +123,7 @@ def test_scores_agree_within_a_tenth_of_their_standard_deviation() -> None:
     alone = np.array([[0.3]], dtype=np.float32)
     assert agrees(alone, alone, task="regression", thresholds=[]).tolist() == [True]
     assert agrees(alone + 1e-3, alone, task="regression", thresholds=[]).tolist() == [False]
+    assert agrees(alone + 1e-3, alone, task="regression", thresholds=[], deviation=0.02).tolist() == [True]
 
 
 def test_an_answer_that_is_not_a_number_agrees_with_nothing() -> None:

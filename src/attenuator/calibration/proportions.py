@@ -55,6 +55,11 @@ def lower_bound(successes: int, trials: int, confidence: float) -> float:
     return low
 
 
+def upper_bound(successes: int, trials: int, confidence: float) -> float:
+    """Clopper and Pearson's one-sided upper bound: the lower bound of the failures, seen from the other side."""
+    return 1 - lower_bound(trials - successes, trials, confidence)
+
+
 def fewest_texts(agreement: float, confidence: float) -> int:
     """How many texts it takes to show an agreement: with fewer the bound stays below it even if no answer changes.
 

@@ -103,18 +103,19 @@ def agrees(
     *,
     task: Task,
     thresholds: Sequence[float],
+    deviation: float | None = None,
 ) -> npt.NDArray[np.bool_]:
     """Which answers agree with the exact ones.
 
     They do where the label is the same (`single_label`), all labels at or above their threshold are the same
-    (`multi_label`), or the score lies within `AGREEING_DEVIATIONS` standard deviations, taken over the exact scores
-    given here (`regression`).
+    (`multi_label`), or the score lies within `AGREEING_DEVIATIONS` standard deviations (`regression`).
 
     Args:
         logits: `[B, num_labels]`.
         exact: `[B, num_labels]`, at the exact value of every knob or from the trained model.
         task: the bundle's.
         thresholds: multi-label only, one a label.
+        deviation: standard deviation of a regression's exact scores; that of the scores here by default.
 
     Returns:
         bool `[B]`; their mean is the agreement. Logits that are not finite agree with nothing.
@@ -126,6 +127,6 @@ def agrees(
         lowest = np.asarray(thresholds)
         same = ((sigmoid(logits) >= lowest) == (sigmoid(exact) >= lowest)).all(axis=-1)
     else:
-        deviation = unchanged(exact).std(axis=0)
-        same = (np.abs(unchanged(logits) - exact) <= AGREEING_DEVIATIONS * deviation).all(axis=-1)
+        spread = unchanged(exact).std(axis=0) if deviation is None else deviation
+        same = (np.abs(unchanged(logits) - exact) <= AGREEING_DEVIATIONS * spread).all(axis=-1)
     return np.asarray(finite & same)

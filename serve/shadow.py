@@ -1,0 +1,227 @@
+"""Live quality: a share of the answered texts runs again at the exact value while the service is idle.
+
+Each text is drawn by lot with the operator's probability, whatever its request, so that neither a caller nor the load
+chooses which. What is drawn waits in memory as token ids, with the logits of its answer; nothing of it is logged.
+
+*Nobody waits for it.* A text runs once no request has been in progress for `SETTLE_S`, alone and in a thread of its own
+beside the lanes. A request that arrives meanwhile stops it at the next node of the graph; the text waits again, behind
+the others, and is dropped after `MAX_RUNS`. What finds no room is dropped too. Dropped texts are counted by reason: a
+busy service compares fewer texts than it draws, and of long texts fewer than of short ones. Agreement is therefore
+kept apart by length.
+
+A text does not keep a model that is replaced: it is dropped with the model.
+"""
+
+import asyncio
+import logging
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from random import Random
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+
+from attenuator.errors import AttenuatorError
+from attenuator.runtime import Cancellation, Model, Row, RowResult
+from attenuator.serve.knob_ranges import knob_ranges
+from attenuator.serve.live_agreement import Comparison, LiveAgreement
+from attenuator.serve.logs import RateLimitedLog
+from attenuator.serve.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+SETTLE_S = 0.02
+MAX_RUNS = 5
+MAX_TEXTS, MAX_TOKENS = 1024, 2**20  # 16 MiB of ids
+LOG_INTERVAL_S = 60.0
+
+QUALITY = "the agreement of model '%s' (revision %.12s) at %s, %s tokens, "
+
+
+@dataclass(slots=True)
+class Waiting:
+    """An answered text that waits for its exact run.
+
+    Attributes:
+        model: which answered.
+        name: the model's name.
+        row: the text, with the knobs of its answer.
+        logits: of the answer, float32 `[num_labels]`.
+        runs: how often it was begun.
+    """
+
+    model: weakref.ref[Model]
+    name: str
+    row: Row
+    logits: npt.NDArray[np.float32]
+    runs: int = 0
+
+
+class Shadow:
+    """Draws answered texts, runs them again while the service is idle, and keeps account of their agreement."""
+
+    def __init__(
+        self,
+        share: float,
+        idle: asyncio.Event,
+        metrics: Metrics,
+        serving: Callable[[Model], bool],
+        random: Random | None = None,
+    ) -> None:
+        """Makes it; `start` begins to run texts.
+
+        Args:
+            share: probability of a text to be drawn; 0 draws none.
+            idle: set while no request is in progress.
+            metrics: count comparisons and dropped texts.
+            serving: whether new requests still get a model.
+            random: draws the texts.
+        """
+        self._share = share
+        self._idle = idle
+        self._metrics = metrics
+        self._serving = serving
+        self._random = random or Random()
+        self._waiting: deque[Waiting] = deque()
+        self._tokens = 0
+        self._drawn = asyncio.Event()
+        self._agreement: WeakKeyDictionary[Model, LiveAgreement] = WeakKeyDictionary()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="shadow")
+        self._running: Cancellation | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._low = RateLimitedLog(log, logging.WARNING, LOG_INTERVAL_S)
+        self._high = RateLimitedLog(log, logging.INFO, LOG_INTERVAL_S)
+        self._failure = RateLimitedLog(log, logging.ERROR, LOG_INTERVAL_S)
+
+    @property
+    def waiting(self) -> int:
+        """Texts that wait for their exact run."""
+        return len(self._waiting)
+
+    def start(self) -> None:
+        """Begins to run texts."""
+        if self._share:
+            self._task = asyncio.create_task(self._run_all())
+
+    async def stop(self) -> bool:
+        """Ends, with the text that runs at its next node.
+
+        Returns:
+            Whether the thread is still working.
+        """
+        busy = self._running is not None
+        self.pause()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        return busy
+
+    def consider(self, model: Model, rows: Sequence[Row], results: Sequence[RowResult]) -> None:
+        """Draws from the texts of an answered request; answers at the exact value have nothing to compare.
+
+        Args:
+            model: which answered.
+            rows: one a text, as they ran.
+            results: one a row.
+        """
+        if not self._share:
+            return
+        exact = model.knobs.exact()
+        for row, result in zip(rows, results, strict=True):
+            if row.knobs == exact or self._random.random() >= self._share:
+                continue
+            text = Waiting(weakref.ref(model), model.manifest.name, row, result.logits.copy())
+            if len(self._waiting) >= MAX_TEXTS or self._tokens + len(row.token_ids) > MAX_TOKENS:
+                self._drop(text, "full")
+            else:
+                self._push(text)
+
+    def pause(self) -> None:
+        """A request has arrived: the text that runs stops."""
+        if self._running is not None:
+            self._running.cancel()
+
+    def low(self) -> Iterator[tuple[tuple[str, str, str], bool]]:
+        """Model, knob ranges and lengths, and whether the agreement there is low, wherever enough was compared."""
+        low: dict[tuple[str, str, str], bool] = {}
+        for model, agreement in self._agreement.items():
+            if self._serving(model):
+                for knobs, lengths, is_low in agreement.judged():
+                    labels = (model.manifest.name, knob_ranges(knobs), lengths)
+                    low[labels] = low.get(labels, False) or is_low
+        yield from low.items()
+
+    def _push(self, text: Waiting) -> None:
+        self._waiting.append(text)
+        self._tokens += len(text.row.token_ids)
+        self._drawn.set()
+
+    def _drop(self, text: Waiting, reason: str) -> None:
+        self._metrics.shadow_dropped(text.name, reason)
+
+    async def _run_all(self) -> None:
+        while True:
+            await self._drawn.wait()
+            await self._idle.wait()
+            await asyncio.sleep(SETTLE_S)
+            if not self._idle.is_set():
+                continue
+            if not self._waiting:
+                self._drawn.clear()
+                continue
+            text = self._waiting.popleft()
+            self._tokens -= len(text.row.token_ids)
+            try:
+                await self._run(text)
+            except Exception:  # a text on which it fails must not end it
+                log.exception("an answer could not be compared with the exact one")
+
+    async def _run(self, text: Waiting) -> None:
+        model = text.model()
+        if model is None or not self._serving(model):
+            self._drop(text, "unloaded")
+            return
+        text.runs += 1
+        row = Row(text.row.token_ids, text.row.type_ids, model.knobs.exact(), text.row.seed)
+        self._running = Cancellation()
+        try:
+            loop = asyncio.get_running_loop()
+            [result] = await loop.run_in_executor(self._thread, model.run, [row], self._running)
+        except AttenuatorError as error:
+            if not self._running.cancelled:
+                self._drop(text, "failed")
+                self._failure("model '%s' failed on a text that ran again at the exact value: %s", text.name, error)
+            elif text.runs < MAX_RUNS:
+                self._push(text)
+            else:
+                self._drop(text, "interrupted")
+        else:
+            agreement = self._agreement.get(model)
+            if agreement is None:
+                agreement = self._agreement[model] = LiveAgreement(model)
+            tokens = len(row.token_ids)
+            comparison = agreement.compare(text.row.knobs, tokens, text.logits, result.logits)
+            self._report(model, text, agreement.lengths(tokens), comparison)
+        finally:
+            self._running = None
+
+    def _report(self, model: Model, text: Waiting, lengths: str, comparison: Comparison) -> None:
+        """Counts a comparison, and says so where it changes what is known."""
+        name, knobs = text.name, text.row.knobs
+        if comparison.agreed is not None:
+            self._metrics.shadow_compared(name, knob_ranges(knobs), lengths, agreed=comparison.agreed)
+        window = comparison.changed
+        if window is None:
+            return
+        setting = ", ".join(f"{knob} {value:g}" for knob, value in knobs.items())
+        place = (name, model.manifest.revision, setting, lengths)
+        measured = (window.agreed, len(window.outcomes), window.bound)
+        if window.low:
+            self._low(f"{QUALITY}is low: %d of %d answers, calibration promised at least %.4f", *place, *measured)
+        else:
+            self._high(f"{QUALITY}is as calibrated again: %d of %d answers, at least %.4f", *place, *measured)
