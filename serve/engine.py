@@ -68,7 +68,8 @@ class Engine:
         self._queue = Queue(settings.max_batch_tokens)
         self._idle = asyncio.Event()
         self._idle.set()
-        self.shadow = Shadow(settings.shadow_share, self._idle, self.metrics, self.catalog.serving)
+        run_idle = partial(self.run, flow=IDLE)
+        self.shadow = Shadow(settings.shadow_share, self._idle, self.metrics, self.catalog.serving, run_idle)
         self._compute = ThreadPoolExecutor(len(LANES), thread_name_prefix="compute")
         self._sessions = SessionKeeper(self.metrics)
         self._tokenizer = TokenizerThreads()
@@ -305,10 +306,10 @@ class Engine:
         """
         busy = self.catalog.stop()
         self.state = "stopped"
+        self.shadow.stop()
         busy |= self._tokenizer.stop()
         busy |= await self._lanes.stop(NotReady(STOPPED))
         busy |= self._sessions.stop()
-        busy |= await self.shadow.stop()
         self._compute.shutdown(wait=False, cancel_futures=True)
         return busy
 

@@ -3,11 +3,11 @@
 Each text is drawn by lot with the operator's probability, whatever its request, so that neither a caller nor the load
 chooses which. What is drawn waits in memory as token ids, with the logits of its answer; nothing of it is logged.
 
-*Nobody waits for it.* A text runs once no request has been in progress for `SETTLE_S`, alone and in a thread of its own
-beside the lanes. A request that arrives meanwhile stops it at the next node of the graph; the text waits again, behind
-the others, and is dropped after `MAX_RUNS`. What finds no room is dropped too. Dropped texts are counted by reason: a
-busy service compares fewer texts than it draws, and of long texts fewer than of short ones. Agreement is therefore
-kept apart by length.
+*Nobody waits for it.* A text runs alone, as idle work, once no request has been in progress for `SETTLE_S`. A request
+whose body arrives meanwhile stops it, at the next node of the graph and before the request itself reaches a lane. The
+text waits again, behind the others, and is dropped after `MAX_RUNS`. What finds no room is dropped too. Dropped texts
+are counted by reason: a busy service compares fewer texts than it draws, and of long texts fewer than of short ones.
+Agreement is therefore kept apart by length.
 
 A text does not keep a model that is replaced: it is dropped with the model.
 """
@@ -16,8 +16,7 @@ import asyncio
 import logging
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 from weakref import WeakKeyDictionary
@@ -25,8 +24,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-from attenuator.errors import AttenuatorError
-from attenuator.runtime import Cancellation, Model, Row, RowResult
+from attenuator.runtime import Model, Row, RowResult
+from attenuator.serve.jobs import Displaced, Job
 from attenuator.serve.knob_ranges import knob_ranges
 from attenuator.serve.live_agreement import Comparison, LiveAgreement
 from attenuator.serve.logs import RateLimitedLog
@@ -70,6 +69,7 @@ class Shadow:
         idle: asyncio.Event,
         metrics: Metrics,
         serving: Callable[[Model], bool],
+        run: Callable[[Model, list[Row]], Awaitable[Job]],
         random: Random | None = None,
     ) -> None:
         """Makes it; `start` begins to run texts.
@@ -79,19 +79,20 @@ class Shadow:
             idle: set while no request is in progress.
             metrics: count comparisons and dropped texts.
             serving: whether new requests still get a model.
+            run: runs rows as idle work.
             random: draws the texts.
         """
         self._share = share
         self._idle = idle
         self._metrics = metrics
         self._serving = serving
+        self._run_idle = run
         self._random = random or Random()
         self._waiting: deque[Waiting] = deque()
         self._tokens = 0
         self._drawn = asyncio.Event()
         self._agreement: WeakKeyDictionary[Model, LiveAgreement] = WeakKeyDictionary()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="shadow")
-        self._running: Cancellation | None = None
+        self._running: asyncio.Task[RowResult] | None = None
         self._task: asyncio.Task[None] | None = None
         self._low = RateLimitedLog(log, logging.WARNING, LOG_INTERVAL_S)
         self._high = RateLimitedLog(log, logging.INFO, LOG_INTERVAL_S)
@@ -107,19 +108,11 @@ class Shadow:
         if self._share:
             self._task = asyncio.create_task(self._run_all())
 
-    async def stop(self) -> bool:
-        """Ends, with the text that runs at its next node.
-
-        Returns:
-            Whether the thread is still working.
-        """
-        busy = self._running is not None
+    def stop(self) -> None:
+        """Ends, with the text that runs."""
         self.pause()
         if self._task is not None:
             self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        self._thread.shutdown(wait=False, cancel_futures=True)
-        return busy
 
     def consider(self, model: Model, rows: Sequence[Row], results: Sequence[RowResult]) -> None:
         """Draws from the texts of an answered request; answers at the exact value have nothing to compare.
@@ -188,27 +181,29 @@ class Shadow:
             return
         text.runs += 1
         row = Row(text.row.token_ids, text.row.type_ids, model.knobs.exact(), text.row.seed)
-        self._running = Cancellation()
-        try:
-            loop = asyncio.get_running_loop()
-            [result] = await loop.run_in_executor(self._thread, model.run, [row], self._running)
-        except AttenuatorError as error:
-            if not self._running.cancelled:
-                self._drop(text, "failed")
-                self._failure("model '%s' failed on a text that ran again at the exact value: %s", text.name, error)
-            elif text.runs < MAX_RUNS:
-                self._push(text)
-            else:
-                self._drop(text, "interrupted")
-        else:
+        self._running = asyncio.create_task(self._exact(model, row))
+        await asyncio.wait({self._running})
+        running, self._running = self._running, None
+        error = Displaced() if running.cancelled() else running.exception()
+        if error is None:
             agreement = self._agreement.get(model)
             if agreement is None:
                 agreement = self._agreement[model] = LiveAgreement(model)
             tokens = len(row.token_ids)
-            comparison = agreement.compare(text.row.knobs, tokens, text.logits, result.logits)
+            comparison = agreement.compare(text.row.knobs, tokens, text.logits, running.result().logits)
             self._report(model, text, agreement.lengths(tokens), comparison)
-        finally:
-            self._running = None
+        elif not isinstance(error, Displaced):
+            self._drop(text, "failed")
+            self._failure("model '%s' failed on a text that ran again at the exact value: %s", text.name, error)
+        elif text.runs < MAX_RUNS:
+            self._push(text)
+        else:
+            self._drop(text, "interrupted")
+
+    async def _exact(self, model: Model, row: Row) -> RowResult:
+        [result] = (await self._run_idle(model, [row])).results
+        assert result is not None
+        return result
 
     def _report(self, model: Model, text: Waiting, lengths: str, comparison: Comparison) -> None:
         """Counts a comparison, and says so where it changes what is known."""

@@ -16,6 +16,7 @@ from service import Service
 from attenuator.runtime import Input, Model, Row, RowResult, load
 from attenuator.serve import shadow as module
 from attenuator.serve.engine import Engine
+from attenuator.serve.jobs import Job
 from attenuator.serve.metrics import Metrics
 from attenuator.serve.settings import ServeSettings
 from attenuator.serve.shadow import Shadow
@@ -33,7 +34,11 @@ RESULT = RowResult(np.array([1.0, 0.0], np.float32))
 
 def shadow(share: float, **random: Random) -> tuple[Shadow, Metrics]:
     metrics = Metrics()
-    return Shadow(share, asyncio.Event(), metrics, lambda model: True, **random), metrics
+    return Shadow(share, asyncio.Event(), metrics, lambda model: True, run_never, **random), metrics
+
+
+async def run_never(model: Model, rows: list[Row]) -> Job:
+    raise AssertionError
 
 
 def dropped(metrics: Metrics, reason: str, model: str = "yoso") -> float:

@@ -31,11 +31,6 @@ class Cancellation:
         self.options = ort.RunOptions()
         self.options.log_severity_level = SILENT
 
-    @property
-    def cancelled(self) -> bool:
-        """Whether the run was told to stop."""
-        return bool(self.options.terminate)
-
     def cancel(self) -> None:
         """Makes the run that was given this object raise soon."""
         self.options.terminate = True
