@@ -23,6 +23,7 @@ from attenuator.serve.keys import KeyRing
 from attenuator.serve.policy import read_policy
 from attenuator.serve.server import Server
 from attenuator.serve.settings import ServeSettings
+from attenuator.serve.tracing import open_traces
 
 log = logging.getLogger("attenuator.serve")
 start_log = logging.getLogger("attenuator.serve.start")
@@ -93,7 +94,8 @@ async def serve(settings: ServeSettings, folders: Sequence[Path], bound: socket.
         AttenuatorError: a bundle cannot be served.
     """
     keys = KeyRing(settings.api_key, settings.api_keys, settings.admin_key)
-    engine = Engine(settings)
+    traces = open_traces(settings.otel)
+    engine = Engine(settings, traces)
     connections = Connections(connection_limit(settings.max_connections, raise_descriptor_limit()))
     connections.refused = engine.metrics.refused
     engine.metrics.registry.register(ServerHoldings(connections))
@@ -124,6 +126,8 @@ async def serve(settings: ServeSettings, folders: Sequence[Path], bound: socket.
         busy = await engine.stop()
         server.should_exit = True
         await running
+        if traces is not None:
+            await traces.stop()
     return busy
 
 

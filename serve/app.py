@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI
@@ -51,7 +52,15 @@ def create_app(engine: Engine, settings: ServeSettings, keys: KeyRing) -> ASGIAp
             allow_headers=("Authorization", "Content-Type", "X-Request-Id"),
             expose_headers=CORS_EXPOSED,
         )
-    return RequestIds(AccessLog(app, engine.metrics.request_ended))
+    counted, traces = engine.metrics.request_ended, engine.traces
+    if traces is None:
+        return RequestIds(AccessLog(app, counted))
+
+    def ended(route: str, status: int, seconds: float, fields: Mapping[str, Any]) -> None:
+        counted(route, status, seconds, fields)
+        traces.request_ended(route, status, seconds, fields)
+
+    return RequestIds(traces.wrap(AccessLog(app, ended)))
 
 
 def create_api(routes: Routes, engine: Engine) -> FastAPI:

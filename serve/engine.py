@@ -10,11 +10,12 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from attenuator.errors import InvalidRequest, NotReady, Overloaded
 from attenuator.ops.knobs import KnobValue
 from attenuator.runtime import Encoded, Input, Model, Row
+from attenuator.serve import tracing
 from attenuator.serve.brownout import LEAST_SHARE, Brownout, knobs_at, room_share
 from attenuator.serve.catalog import Catalog
 from attenuator.serve.choosing import Chosen
@@ -32,6 +33,9 @@ from attenuator.serve.sessions import SessionKeeper
 from attenuator.serve.settings import ServeSettings
 from attenuator.serve.shadow import Shadow
 from attenuator.serve.tokenizing import STOPPED, TokenizerThreads
+
+if TYPE_CHECKING:
+    from attenuator.serve.otel import Traces
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -51,10 +55,11 @@ class Engine:
         catalog: loads, replaces and unloads them.
         metrics: what is counted and held here.
         brownout: which requests run with cheaper knobs under load, and how far.
+        traces: spans of requests and batches; None where no traces are made.
         shadow: compares some answers with the exact ones while no request is in progress.
     """
 
-    def __init__(self, settings: ServeSettings) -> None:
+    def __init__(self, settings: ServeSettings, traces: "Traces | None" = None) -> None:
         self.catalog = Catalog(settings)
         self.models = self.catalog.models
         self.state = "starting"
@@ -64,6 +69,7 @@ class Engine:
         self.metrics.registry.register(holdings)
         self.metrics.before_scrape.append(holdings.read)
         self.brownout = Brownout(settings.brownout_target_ms / 1000, read_policy(settings.brownout_to))
+        self.traces = traces
         self._settings = settings
         self._queue = Queue(settings.max_batch_tokens)
         self._idle = asyncio.Event()
@@ -75,7 +81,7 @@ class Engine:
         self._tokenizer = TokenizerThreads()
         wait_for_more = partial(self._tokenizer.wait_settled, settings.max_wait_ms / 1000)
         latencies, failed = self.catalog.latencies, self._sessions.failed
-        self._lanes = Lanes(self._queue, latencies, self._compute, wait_for_more, self.metrics, failed)
+        self._lanes = Lanes(self._queue, latencies, self._compute, wait_for_more, self.metrics, failed, traces)
 
     async def start(self, folders: Sequence[Path]) -> None:
         """Loads the bundles, runs each once, and opens for requests.
@@ -269,7 +275,7 @@ class Engine:
         if flow != IDLE:
             self._check_room(demand_of(tokens, seconds, share))
         done = asyncio.get_running_loop().create_future()
-        job = Job(model, rows, times, done, room_share=share, flow=flow)
+        job = Job(model, rows, times, done, room_share=share, flow=flow, trace=tracing.current.get())
         await self._lanes.finish(job, seconds)
         return job
 

@@ -9,6 +9,7 @@ from typing import Literal
 from attenuator.errors import AttenuatorError
 from attenuator.runtime import Model, Row, RowResult
 from attenuator.serve.latency import RowTime
+from attenuator.serve.tracing import RequestTrace
 
 Lane = Literal["light", "heavy"]
 LANES: tuple[Lane, Lane] = ("light", "heavy")
@@ -50,6 +51,7 @@ class Job:
         dropped: whether nobody waits for it any more.
         room_share: what one of its tokens counts in the queue; less than 1 where its knobs were lowered.
         flow: whose work it is.
+        trace: of the request, where traces are made.
     """
 
     model: Model
@@ -62,6 +64,7 @@ class Job:
     dropped: bool = False
     room_share: float = 1.0
     flow: Flow = ANYONE
+    trace: RequestTrace | None = None
 
     @property
     def over(self) -> bool:

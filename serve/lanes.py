@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from attenuator.errors import AttenuatorError, EngineError
 from attenuator.runtime import Cancellation, Model
@@ -16,6 +17,9 @@ from attenuator.serve.jobs import IDLE, LANES, Displaced, Entry, Job, Lane
 from attenuator.serve.latency import LatencyModel, RowTime
 from attenuator.serve.metrics import BatchRun, Metrics
 from attenuator.serve.scheduler import Queue
+
+if TYPE_CHECKING:
+    from attenuator.serve.otel import Traces
 
 log = logging.getLogger(__name__)
 RESTART_S = 1.0
@@ -61,6 +65,7 @@ class Lanes:
         wait_for_more: Callable[[], Awaitable[None]],
         metrics: Metrics,
         model_failed: Callable[[Model], None],
+        traces: "Traces | None" = None,
     ) -> None:
         """Creates the lanes; `start` starts them.
 
@@ -71,6 +76,7 @@ class Lanes:
             wait_for_more: waits briefly for requests that could join a light batch.
             metrics: count batches.
             model_failed: called when ONNX Runtime has failed on a batch of a model.
+            traces: get a span for every batch; None makes none.
         """
         self._queue = queue
         self._latencies = latencies
@@ -78,6 +84,7 @@ class Lanes:
         self._wait_for_more = wait_for_more
         self._metrics = metrics
         self._model_failed = model_failed
+        self._traces = traces
         self._wake = {lane: asyncio.Event() for lane in LANES}
         self._running: dict[Lane, Running] = {}
         self._jobs: set[Job] = set()
@@ -273,17 +280,18 @@ class Lanes:
         seconds = time.monotonic() - started
         times = [entry.job.times[entry.index] for entry in batch]
         predicted_s = self._latencies[model].learn(times, seconds)
-        self._metrics.batch_ended(
-            BatchRun(
-                model=model.manifest.name,
-                lane=lane,
-                settings=list({id(row.knobs): row.knobs for row in rows}.values()),
-                tokens=sum(entry.tokens for entry in batch),
-                sequences=len(batch),
-                predicted_s=predicted_s,
-                seconds=seconds,
-            )
+        run = BatchRun(
+            model=model.manifest.name,
+            lane=lane,
+            settings=list({id(row.knobs): row.knobs for row in rows}.values()),
+            tokens=sum(entry.tokens for entry in batch),
+            sequences=len(batch),
+            predicted_s=predicted_s,
+            seconds=seconds,
         )
+        self._metrics.batch_ended(run)
+        if self._traces is not None:
+            self._traces.batch_ended(run, model, (entry.job.trace for entry in batch))
         for entry, result in zip(batch, results, strict=True):
             entry.job.results[entry.index] = result
             if not entry.job.over and None not in entry.job.results:

@@ -65,7 +65,8 @@ def set_up(form: str, level: str) -> None:
     handler.setFormatter(JsonFormatter() if form == "json" else logging.Formatter(TEXT))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     # Uvicorn warns of every malformed request, with less than the access log says.
-    for name, least in {"uvicorn": logging.ERROR, "asyncio": logging.WARNING}.items():
+    # OpenTelemetry warns of every span that it drops while nobody receives traces.
+    for name, least in {"uvicorn": logging.ERROR, "opentelemetry": logging.ERROR, "asyncio": logging.WARNING}.items():
         logging.getLogger(name).setLevel(max(least, logging.getLevelName(level.upper())))
     # Where the service listens and whether it is open is said whatever the level.
     logging.getLogger("attenuator.serve.start").setLevel(min(logging.INFO, logging.getLevelName(level.upper())))

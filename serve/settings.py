@@ -79,6 +79,8 @@ class ServeSettings(CommandSettings):
     """A batch that runs for this time and ten times its predicted one makes the service not ready, in milliseconds."""
     cors_origins: Annotated[list[str], NoDecode] = Field(default_factory=list)
     """Origins whose web pages may call the service, separated by commas (https://a.example,https://b.example), or *."""
+    otel: bool = False
+    """Sends OpenTelemetry traces over OTLP/HTTP, to where the OTEL_* variables say; needs the extra otel."""
     metrics: Literal["open", "key", "off"] = "open"
     """Who may read GET /metrics: open to everyone, as scrapers expect; key requires an API key; off serves none."""
     log_format: Literal["text", "json"] = "text"
