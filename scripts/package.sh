@@ -18,6 +18,9 @@ import sys
 import attenuator.ops
 print("operators:", attenuator.ops.library_path().name)
 import attenuator.serve.app
+from attenuator.serve.page import INDEX, read_assets
+assets = read_assets()
+assert {INDEX, "main.js", "style.css", "examples/contract.json"} <= assets.keys(), "the wheel has the playground"
 assert "torch" not in sys.modules
 '
 "$work/venv/bin/attenuator" classify --bundle "$bundle" "A warm, funny and deeply moving film."

@@ -50,6 +50,7 @@ def _calibration_info(model: Model) -> CalibrationInfo | None:
         MeasuredSetting(
             knobs=model.knobs.check(setting.knobs),
             agreement=tuple(MeasuredAgreement(value=each.value, bound=each.bound) for each in setting.agreement),
+            time=tuple(setting.time),
         )
         for setting in calibration.settings
     )

@@ -68,6 +68,7 @@ def create_api(routes: Routes, engine: Engine) -> FastAPI:
     app = FastAPI(title="Attenuator", version=__version__, description=DESCRIPTION, docs_url=None, redoc_url=None)
     app.router.redirect_slashes = False
     app.include_router(routes.router())
+    # After the routes, so that the page comes first where it is served.
     app.add_api_route("/", _root, methods=["GET", "HEAD"], include_in_schema=False, response_class=Response)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(AttenuatorError, _refused)

@@ -39,6 +39,7 @@ from attenuator.serve.errors import MalformedBody
 from attenuator.serve.exchange import OWN, Exchange
 from attenuator.serve.goals import Circumstances, stated_goals
 from attenuator.serve.keys import ApiKey, KeyRing
+from attenuator.serve.page import Page
 from attenuator.serve.probes import Probes
 from attenuator.serve.schema import ParsedRequest
 from attenuator.serve.settings import ServeSettings
@@ -89,6 +90,10 @@ class Routes:
         if self._settings.admin_key is not None:
             Admin(self._engine, self._settings, self._bodies, self._settings.admin_key).add_to(router)
         add("/docs", "GET", self.documentation, include_in_schema=False)
+        if not self._settings.no_page:
+            assets = Page()
+            add("/", "GET", assets.index, include_in_schema=False)
+            add("/page/{path:path}", "GET", assets.asset, include_in_schema=False)
         return router
 
     async def find_key(self, request: Request, credentials: Credentials) -> ApiKey:

@@ -81,6 +81,8 @@ class ServeSettings(CommandSettings):
     """Origins whose web pages may call the service, separated by commas (https://a.example,https://b.example), or *."""
     otel: bool = False
     """Sends OpenTelemetry traces over OTLP/HTTP, to where the OTEL_* variables say; needs the extra otel."""
+    no_page: bool = False
+    """Serve no playground, the page at / on which one turns the knob; / then leads to /docs."""
     metrics: Literal["open", "key", "off"] = "open"
     """Who may read GET /metrics: open to everyone, as scrapers expect; key requires an API key; off serves none."""
     log_format: Literal["text", "json"] = "text"

@@ -229,6 +229,11 @@ class MeasuredSetting(Answer):
 
     knobs: dict[str, Number] = Field(description="value by knob name")
     agreement: tuple[MeasuredAgreement, ...] = Field(description="one for each bucket of lengths")
+    time: tuple[float, ...] = Field(
+        (),
+        description="predicted time as a share of the exact setting's, one for each bucket; empty where times were not "
+        "predicted",
+    )
 
 
 class LengthBucket(Answer):

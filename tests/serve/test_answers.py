@@ -1,6 +1,7 @@
 """What the service answers to good requests."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,8 @@ import pytest
 import tiny
 from service import Service
 
-from attenuator.runtime import Model, Row
+from attenuator.runtime import Model, Row, load
+from attenuator.serve.answers import model_info
 
 TEXT = "a very good film was not bad"
 LONGER = " ".join(tiny.WORDS * 8)
@@ -147,6 +149,19 @@ def test_models_health_and_description(service: Service, models: dict[str, Model
     assert (knob["name"], knob["low"], knob["high"], knob["exact"]) == ("num_hashes", 0, 512, 0)
     assert service.client.get("/health/live").json() == {"status": "live"}
     assert service.client.get("/health/ready").json() == {"status": "ready"}
+
+
+def test_a_calibration_is_listed_with_its_agreement_and_times() -> None:
+    model = load(Path(__file__).resolve().parents[2] / "examples/bundles/sentiment", check=False)
+    listed = model_info(model).calibration
+    assert listed
+    assert model.calibration
+    for shown, setting in zip(listed.settings, model.calibration.settings, strict=True):
+        assert shown.knobs == setting.knobs
+        assert [each.value for each in shown.agreement] == [each.value for each in setting.agreement]
+        assert shown.time == tuple(setting.time)
+        assert len(shown.time) == len(listed.buckets)
+    assert min(share for setting in listed.settings for share in setting.time) < 1
 
 
 @pytest.mark.parametrize("size", [1, 256])

@@ -54,11 +54,3 @@ def test_any_origin_may_with_an_asterisk(start: Callable[..., Service]) -> None:
     one = start("--cors-origins", "*")
     assert one.client.post("/v1/classify", json={"inputs": "a"}, headers={"Origin": ORIGIN}).status_code == 200
     assert one.client.get("/v1/models", headers={"Origin": ORIGIN}).headers["Access-Control-Allow-Origin"] == "*"
-
-
-def test_root_leads_to_the_reference(service: Service) -> None:
-    answer = service.client.get("/")
-    assert (answer.status_code, answer.headers["Location"]) == (307, "docs")
-    assert answer.json()["classify"] == "POST /v1/classify"
-    assert "<html" in service.client.get("/", follow_redirects=True).text
-    assert service.client.head("/").status_code == 307

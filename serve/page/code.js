@@ -1,0 +1,72 @@
+/** The request of this moment as a command and as a program, to copy. */
+
+import { byId, html } from "./dom.js";
+
+const LONG = 600; // characters of a text that are shown; all of them are copied
+const ONE_LINE = 4000; // a longer body goes through standard input: a shell's argument has a limit
+
+const shell = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
+
+export function curl(service, request) {
+  const body = JSON.stringify(request);
+  const key = service.key ? ' \\\n  -H "Authorization: Bearer $ATTENUATOR_API_KEY"' : "";
+  const head = `curl -s ${service.url("v1/classify")} -H 'Content-Type: application/json'${key} \\\n  -d `;
+  return body.length > ONE_LINE ? `${head}@- <<'REQUEST'\n${body}\nREQUEST` : head + shell(body);
+}
+
+function literal(value) {
+  if (typeof value === "boolean") return value ? "True" : "False";
+  return JSON.stringify(value); // strings and numbers of JSON are strings and numbers of Python
+}
+
+export function python(service, { inputs, ...options }) {
+  const url = service.base.replace(/\/$/, "");
+  const key = service.key ? ', api_key=os.environ["ATTENUATOR_API_KEY"]' : "";
+  const settings = Object.entries(options).map(([name, value]) => `        ${name}=${literal(value)},\n`);
+  return (
+    `${service.key ? "import os\n\n" : ""}from attenuator.clients import Client\n\n` +
+    `with Client(${literal(url)}${key}) as client:\n` +
+    `    answer = client.classify(\n        ${literal(inputs)},\n${settings.join("")}    )\n` +
+    "    for prediction in answer.predictions:\n        print(prediction.label, prediction.score)\n"
+  );
+}
+
+export class Snippets {
+  #texts = { curl: "", python: "" };
+
+  constructor() {
+    for (const kind of ["curl", "python"])
+      byId(`copy-${kind}`).addEventListener("click", (event) => this.#copy(kind, event.currentTarget));
+  }
+
+  draw({ service, model, text }, request) {
+    byId("code-card").hidden = !model || !text.trim();
+    if (!model) return;
+    const short = text.length > LONG ? `${text.slice(0, LONG)} … ${text.length - LONG} more characters` : text;
+    for (const [kind, write] of Object.entries({ curl, python })) {
+      this.#texts[kind] = write(service, request);
+      byId(`code-${kind}`).textContent = write(service, { ...request, inputs: [short] });
+    }
+    byId("code-cut").hidden = short === text;
+  }
+
+  async #copy(kind, button) {
+    const label = button.textContent;
+    button.textContent = (await copied(this.#texts[kind])) ? "Copied" : "The browser did not allow it";
+    setTimeout(() => (button.textContent = label), 1600);
+  }
+}
+
+/** Copies a text; without the clipboard's interface, which pages over plain HTTP do not have, by a selected field. */
+async function copied(text) {
+  if (navigator.clipboard) {
+    return navigator.clipboard.writeText(text).then(() => true, () => false);
+  }
+  const field = html("textarea", { class: "hidden", "aria-hidden": "true" });
+  field.value = text;
+  document.body.append(field);
+  field.select();
+  const done = document.execCommand("copy");
+  field.remove();
+  return done;
+}

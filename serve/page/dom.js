@@ -1,0 +1,29 @@
+/** Elements made by hand: no text ever becomes markup. */
+
+const SVG = "http://www.w3.org/2000/svg";
+
+export const byId = (id) => document.getElementById(id);
+
+function fill(node, attributes, children) {
+  for (const [name, value] of Object.entries(attributes ?? {})) {
+    if (value === true) node.setAttribute(name, "");
+    else if (value !== false && value != null) node.setAttribute(name, value);
+  }
+  node.append(...children.filter((child) => child != null));
+  return node;
+}
+
+/** An HTML element; attributes that are null or false are left out. */
+export const html = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
+
+/** An SVG element. */
+export const svg = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
+
+/** A drawing as wide as its container, in pixels, so that its text keeps its size on narrow screens. */
+export function drawing(container, height, label) {
+  const width = Math.max(240, container.clientWidth);
+  const view = { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label };
+  const canvas = svg("svg", view);
+  container.replaceChildren(canvas);
+  return { canvas, width };
+}

@@ -1,0 +1,44 @@
+/** Numbers as people read them, and the little statistics that the pictures need. */
+
+export const whole = (number) => Math.round(number).toLocaleString("en");
+
+export const score = (number) => (Math.abs(number) >= 100 ? whole(number) : number.toFixed(3));
+
+/** A knob's value: no more digits than it has. */
+export const plain = (number) => (Number.isInteger(number) ? whole(number) : String(Number(number.toPrecision(4))));
+
+export function duration(ms) {
+  if (ms >= 10_000) return `${(ms / 1000).toFixed(1)} s`;
+  if (ms >= 100) return `${whole(ms)} ms`;
+  return `${ms.toFixed(ms >= 10 ? 0 : 1)} ms`;
+}
+
+export function percent(share) {
+  const value = share * 100;
+  if (value >= 10) return `${whole(value)} %`;
+  return `${Number(value.toPrecision(2))} %`;
+}
+
+export function median(numbers) {
+  const sorted = [...numbers].sort((a, b) => a - b);
+  const middle = sorted.length >> 1;
+  return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+}
+
+/** The smallest of 1, 2 and 5 times a power of ten that is at least this. */
+export function roundStep(atLeast) {
+  const power = 10 ** Math.floor(Math.log10(atLeast));
+  return [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= atLeast * 0.999999);
+}
+
+/** A scale around some values: its ends are ticks, and it is never narrower than `least`. */
+export function axis(values, least, low = -Infinity, high = Infinity) {
+  const [first, last] = [Math.min(...values), Math.max(...values)];
+  const step = roundStep(Math.max(last - first, least) / 4);
+  let [from, to] = [Math.floor(first / step - 0.2) * step, Math.ceil(last / step + 0.2) * step];
+  [from, to] = [Math.max(low, from), Math.min(high, to)];
+  if (to - from < least) from = Math.max(low, to - Math.ceil(least / step) * step);
+  const ticks = [];
+  for (let index = Math.round(from / step); index * step <= to + step / 1e6; index += 1) ticks.push(index * step);
+  return { from, to, ticks, place: (value) => (value - from) / (to - from) };
+}

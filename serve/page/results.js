@@ -1,0 +1,142 @@
+/** The answer in words and bars: label, time, agreement, and every label beside its exact score. */
+
+import { byId, html } from "./dom.js";
+import { exactKnobs } from "./knobs.js";
+import { duration, percent, plain, score } from "./numbers.js";
+
+const ROWS = 6; // labels that are compared
+const LEAST_BAR = 0.4; // percent of the width: a bar is seen however short the time
+
+/** Milliseconds of the exact run on this text; null while it is not known. */
+export function exactTime({ subject, model }) {
+  return subject?.exact ? subject.setting(exactKnobs(model)).computeMs || subject.exact.computeMs : null;
+}
+
+const shown = (one) => (one.labels ? `${one.labels.length} of ${one.scores.size} labels` : one.label);
+
+export function drawAnswer(session) {
+  const { setting, subject, isExact } = session;
+  const one = isExact ? subject.exact ?? setting.readings[0] : setting.readings[0];
+  byId("answer").textContent = one ? one.label : "…";
+  byId("answer-score").textContent = one ? score(one.score) : "";
+  byId("answer-more").textContent = one?.labels ? `${shown(one)} apply` : "";
+  byId("knob-card").classList.toggle("asking", session.asking);
+}
+
+export function drawTime(session) {
+  const { setting, subject, isExact } = session;
+  const exactMs = exactTime(session);
+  const own = isExact ? exactMs : setting.readings.length ? setting.computeMs : null;
+  const running = session.exactIsRunning ? performance.now() - session.exactSinceMs : 0;
+  const longest = Math.max(own ?? 0, exactMs ?? running, 1e-9);
+  bar("time-own", own, longest);
+  bar("time-exact", exactMs ?? running, longest);
+  byId("time-own-text").textContent = own === null ? "…" : duration(own);
+  byId("time-exact-text").textContent = exactText(exactMs, running, subject.refusal);
+  byId("time-exact").parentElement.classList.toggle("running", session.exactIsRunning);
+  byId("time").textContent = own === null ? "…" : duration(own);
+  byId("time-share").textContent = own === null || isExact ? (isExact ? "exact" : "") : shareText(own, exactMs, subject);
+  byId("time-more").textContent = timeMore(session);
+}
+
+function exactText(exactMs, running, refusal) {
+  if (exactMs !== null) return duration(exactMs);
+  if (refusal) return "not allowed here";
+  return running ? `running, ${(running / 1000).toFixed(1)} s` : "…";
+}
+
+function shareText(own, exactMs, subject) {
+  if (exactMs === null) return subject.refusal ? "" : "exact time still running";
+  return `${percent(own / exactMs)} of the exact time`;
+}
+
+function timeMore({ answer, setting, subject }) {
+  if (subject.refusal) return `The exact answer is not to be had here: ${subject.refusal}.`;
+  if (!answer) return "";
+  const { total, compute, queue, tokenize } = answer.timing_ms;
+  const parts = `${duration(tokenize)} to split the text into tokens, ${duration(queue)} in the queue`;
+  const seeds = setting.readings.length > 1 ? ` Median of ${setting.readings.length} runs.` : "";
+  return total > compute * 1.05 ? `Time of the model alone; ${parts} come on top.${seeds}` : `Time of the model.${seeds}`;
+}
+
+function bar(id, ms, longest) {
+  byId(id).style.width = ms ? `${Math.max(LEAST_BAR, (100 * ms) / longest)}%` : "0";
+}
+
+export function drawAgreement(session) {
+  const { setting, subject, isExact, answer, model } = session;
+  const count = setting.readings.length;
+  const [main, more] = [byId("agreement"), byId("agreement-more")];
+  main.className = "value";
+  if (isExact) [main.textContent, more.textContent] = ["exact", "nothing is left out"];
+  else if (!subject.exact || !count) [main.textContent, more.textContent] = ["…", subject.refusal ? "no exact answer" : "waits for the exact answer"];
+  else if (setting.isFixed) {
+    const same = setting.agreeing(subject.exact) > 0;
+    main.textContent = same ? "yes" : "no";
+    more.textContent = "the same with every seed";
+  } else {
+    main.textContent = `${setting.agreeing(subject.exact)} of ${count}`;
+    const same = model.task === "multi_label" ? `all ${model.labels.length} decisions as the exact ones` : "the exact answer";
+    more.textContent = count === 1 ? `seed gives ${same}` : `seeds give ${same}`;
+  }
+  const expected = answer?.expected_agreement;
+  byId("expected").textContent =
+    expected == null || isExact ? "" : `On texts of this length, ${percent(expected)} of answers were as the exact ones.`;
+}
+
+function rank(labels, one, exact) {
+  const best = (label) => Math.max(one.scores.get(label) ?? 0, exact?.scores.get(label) ?? 0);
+  return [...labels].sort((a, b) => best(b) - best(a)).slice(0, ROWS);
+}
+
+const applies = (model, label, one) => model.task === "multi_label" && one.labels?.includes(label);
+
+export function drawLabels(session) {
+  const { setting, subject, model, isExact } = session;
+  const one = isExact ? subject.exact ?? setting.readings[0] : setting.readings[0];
+  byId("compare-card").hidden = !one;
+  if (!one) return;
+  const { exact } = subject;
+  const rows = rank(model.labels, one, exact).map((label) => {
+    const [own, other] = [one.scores.get(label), exact?.scores.get(label)];
+    const meter = html("div", { class: "meter", "aria-hidden": "true" });
+    if (model.task !== "regression") meter.append(scale("fill", own, "width"), ...(other == null ? [] : [scale("needle", other, "left")]));
+    return html(
+      "tr",
+      { class: applies(model, label, one) ? "applies" : null },
+      html("th", { scope: "row" }, label),
+      html("td", { class: "number" }, own == null ? "–" : score(own)),
+      html("td", { class: "wide" }, meter),
+      html("td", { class: "number exact" }, other == null ? "…" : score(other)),
+    );
+  });
+  byId("compare-rows").replaceChildren(...rows);
+  byId("compare-note").textContent = differences(one, exact, model);
+}
+
+function scale(kind, value, property) {
+  const part = html("span", { class: kind });
+  part.style[property] = `${100 * Math.min(1, Math.max(0, value))}%`;
+  return part;
+}
+
+function differences(one, exact, model) {
+  const more = model.labels.length > ROWS ? `The ${ROWS} highest of ${model.labels.length} labels. ` : "";
+  if (!exact) return more;
+  if (!one.labels) return more;
+  const changed = model.labels.filter((label) => one.labels.includes(label) !== exact.labels.includes(label));
+  if (!changed.length) return `${more}All ${model.labels.length} decisions are as the exact ones.`;
+  return `${more}${changed.length} of ${model.labels.length} decisions differ: ${changed.join(", ")}.`;
+}
+
+/** What a screen reader says once the knob rests. */
+export function summary(session) {
+  const { setting, subject, isExact, knobs } = session;
+  const one = setting?.readings[0];
+  if (!one) return "";
+  const knob = Object.entries(knobs).map(([name, value]) => `${name} ${plain(value)}`);
+  const exactMs = exactTime(session);
+  const share = exactMs && !isExact ? `, ${percent(setting.computeMs / exactMs)} of the exact time` : "";
+  const agree = subject.exact && !isExact ? ` ${setting.agreeing(subject.exact)} of ${setting.readings.length} seeds agree.` : "";
+  return `${knob.join(", ")}: ${one.label}, ${score(one.score)}, ${duration(setting.computeMs)}${share}.${agree}`;
+}

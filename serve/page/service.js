@@ -1,0 +1,62 @@
+/** The service that this page came from: its models and its answers, its refusals as errors. */
+
+const KEY = "attenuator-api-key"; // in sessionStorage, so that it is gone with the tab
+
+/** An answer that is not a success, or none at all: then the status is 0. */
+export class Refused extends Error {
+  constructor(status, sentence, kind, retryAfterS) {
+    super(sentence);
+    Object.assign(this, { status, kind, retryAfterS });
+  }
+
+  /** Whether the same request may be taken later: too busy, or still loading its models. */
+  get passes() {
+    return this.status === 429 || this.status === 503;
+  }
+}
+
+async function refusal(response) {
+  const body = await response.json().catch(() => ({}));
+  const seconds = Number(response.headers.get("Retry-After"));
+  const sentence = body.error ?? `the service answered with status ${response.status} and no reason`;
+  return new Refused(response.status, sentence, body.error_type ?? "", seconds > 0 ? seconds : 1);
+}
+
+export class Service {
+  constructor() {
+    this.base = new URL(".", document.baseURI).href;
+    this.key = sessionStorage.getItem(KEY) ?? "";
+  }
+
+  useKey(key) {
+    this.key = key;
+    if (key) sessionStorage.setItem(KEY, key);
+    else sessionStorage.removeItem(KEY);
+  }
+
+  url(path) {
+    return this.base + path;
+  }
+
+  async models(signal) {
+    return (await this.#fetch("v1/models", { signal })).models;
+  }
+
+  classify(body, signal) {
+    const headers = { "Content-Type": "application/json" };
+    return this.#fetch("v1/classify", { method: "POST", headers, body: JSON.stringify(body), signal });
+  }
+
+  async #fetch(path, options) {
+    const headers = { ...options.headers, ...(this.key && { Authorization: `Bearer ${this.key}` }) };
+    let response;
+    try {
+      response = await fetch(this.url(path), { ...options, headers });
+    } catch (error) {
+      if (error.name === "AbortError") throw error;
+      throw new Refused(0, "The service cannot be reached. Is it still running?", "unreachable", 2);
+    }
+    if (!response.ok) throw await refusal(response);
+    return response.json();
+  }
+}

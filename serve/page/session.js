@@ -1,0 +1,182 @@
+/** What is asked and what was answered: one session of one visitor. Draws nothing; fires `change`. */
+
+import { areExact, exactKnobs } from "./knobs.js";
+import { Latest, pause } from "./latest.js";
+import { Memory, reading } from "./memory.js";
+
+export const SEEDS = 16;
+const REST_MS = 450; // a knob that was not moved for this long rests
+const LIVE_PATIENCE_MS = 400;
+const EXACT_HEAD_START_MS = 5000; // other work at the same time would lengthen the exact time that it is compared with
+const BRIEF_MS = 150; // an exact run below this is timed again in turns with the others, so that both see the same load
+const FIXED_RUNS = 6; // a setting that does not sample is timed this often
+
+export class Session extends EventTarget {
+  #live = new Latest((signal) => this.#askLive(signal), (error) => this.#liveFailed(error), LIVE_PATIENCE_MS);
+  #exact = new Latest((signal) => this.#askExact(signal), (error) => this.#exactFailed(error));
+  #spread = new Latest((signal) => this.#askSpread(signal), (error) => this.#spreadFailed(error));
+  #memory = new Memory();
+
+  constructor(service) {
+    super();
+    this.service = service;
+    this.model = null;
+    this.text = "";
+    this.knobs = {};
+    this.goal = null; // {min_agreement, max_latency_ms}: the service chooses the knobs
+    this.answer = null; // the latest one, whatever the setting
+    this.error = null; // a Refused that stands until something changes
+    this.busyUntilMs = 0; // as the service asked with Retry-After
+    this.exactSinceMs = 0;
+  }
+
+  get subject() {
+    return this.model && this.#memory.subject(this.model, this.text);
+  }
+
+  /** The readings at the knobs as they stand. */
+  get setting() {
+    return this.subject?.setting(this.knobs);
+  }
+
+  get asking() {
+    return this.#live.running;
+  }
+
+  get exactIsRunning() {
+    return this.#exact.running && !this.subject?.exact;
+  }
+
+  get spreadIsRunning() {
+    return this.#spread.running;
+  }
+
+  get isExact() {
+    return this.model !== null && areExact(this.model, this.knobs);
+  }
+
+  /** The request as it is sent, but for its seed. */
+  request(knobs = this.goal ?? this.knobs) {
+    const { name, labels } = this.model;
+    return { model: name, inputs: [this.text], ...knobs, seed: 0, top_k: labels.length, truncate: true };
+  }
+
+  use({ model = this.model, text = this.text, knobs = this.knobs }, afterMs = 0) {
+    Object.assign(this, { model, text, knobs, answer: null });
+    this.#exact.stop();
+    this.#ask(afterMs);
+  }
+
+  turn(name, value) {
+    this.knobs = { ...this.knobs, [name]: value };
+    this.#ask();
+  }
+
+  aim(goal, afterMs = 0) {
+    this.goal = goal;
+    this.#ask(afterMs);
+  }
+
+  again() {
+    this.#ask();
+  }
+
+  #ask(afterMs = 0) {
+    this.error = null;
+    this.#spread.stop();
+    this.#live.poke(afterMs);
+    this.#changed();
+  }
+
+  #changed() {
+    this.dispatchEvent(new Event("change"));
+  }
+
+  async #whenFree(signal) {
+    while (this.busyUntilMs > performance.now()) await pause(this.busyUntilMs - performance.now(), signal);
+    this.busyUntilMs = 0;
+  }
+
+  async #askLive(signal) {
+    if (!this.model || !this.text.trim()) return;
+    await this.#whenFree(signal);
+    this.#changed();
+    const { subject, setting, goal } = this;
+    if (goal || !setting.answer) {
+      const answer = await this.service.classify(this.request(), signal);
+      const reached = subject.setting(answer.knobs);
+      reached.answer = answer;
+      reached.add(reading(answer));
+      if (areExact(this.model, answer.knobs)) subject.exact ??= reading(answer);
+      if (goal) this.knobs = answer.knobs;
+      this.answer = answer;
+    } else {
+      this.answer = setting.answer;
+    }
+    this.error = null;
+    this.#exact.poke();
+    this.#spread.poke(REST_MS);
+    queueMicrotask(() => this.#changed());
+  }
+
+  async #askExact(signal) {
+    const { subject, model } = this;
+    const knobs = exactKnobs(model);
+    const setting = subject.setting(knobs);
+    this.exactSinceMs = performance.now();
+    if (!subject.exact && !subject.refusal) {
+      this.#changed();
+      await this.#whenFree(signal);
+      const one = reading(await this.service.classify(this.request(knobs), signal));
+      setting.add(one);
+      subject.exact = one;
+    }
+    queueMicrotask(() => this.#changed());
+  }
+
+  async #askSpread(signal) {
+    const { subject, setting } = this;
+    const alreadyMs = performance.now() - this.exactSinceMs;
+    if (this.exactIsRunning && alreadyMs < EXACT_HEAD_START_MS) {
+      this.#spread.poke(200);
+      return;
+    }
+    const exact = exactKnobs(this.model);
+    const isBrief = subject.exact && subject.setting(exact).computeMs < BRIEF_MS;
+    for (let seed = 0; seed < (setting.isFixed ? FIXED_RUNS : SEEDS); seed += 1) {
+      if (!this.isExact) await this.#sample(subject, setting.knobs, seed, signal);
+      if (isBrief && seed % 3 === 2) await this.#sample(subject, exact, seed, signal);
+    }
+    queueMicrotask(() => this.#changed());
+  }
+
+  async #sample(subject, knobs, seed, signal) {
+    if (subject.setting(knobs).has(seed)) return;
+    await this.#whenFree(signal);
+    subject.setting(knobs).add(reading(await this.service.classify({ ...this.request(knobs), seed }, signal)));
+    this.#changed();
+  }
+
+  #liveFailed(error) {
+    this.error = error;
+    return this.#waits(error);
+  }
+
+  #exactFailed(error) {
+    if (error.status === 422) this.subject.refusal = error.message;
+    else if (!error.passes) this.error = error;
+    return this.#waits(error);
+  }
+
+  #spreadFailed(error) {
+    if (!error.passes) this.error = error;
+    return this.#waits(error);
+  }
+
+  /** Notes how long the service wants to be left alone; whether the same request may come again after that. */
+  #waits(error) {
+    if (error.passes) this.busyUntilMs = performance.now() + error.retryAfterS * 1000;
+    this.#changed();
+    return error.passes === true;
+  }
+}

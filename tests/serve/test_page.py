@@ -1,0 +1,109 @@
+"""The playground's files: what is served at `/`, how, how large, and that nothing comes from elsewhere."""
+
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import PurePosixPath
+
+import pytest
+from service import Service
+
+from attenuator.ops import KNOBS, OPERATORS
+from attenuator.serve.page import FOLDER, INDEX, TYPES, read_assets
+
+ASSETS = read_assets()
+PARTS = {path: asset.content.decode() for path, asset in ASSETS.items() if not path.startswith("examples/")}
+SVG = "http://www.w3.org/2000/svg"  # a name, never loaded
+ROUTES = {path: "/" if path == INDEX else f"/page/{path}" for path in ASSETS}
+
+
+class Tags(HTMLParser):
+    """Every start tag of a document, with its attributes."""
+
+    def __init__(self, document: str) -> None:
+        super().__init__()
+        self.rows: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(document)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.rows.append((tag, dict(attrs)))
+
+
+@pytest.mark.parametrize("path", sorted(ASSETS))
+def test_a_file_is_served_with_its_type_and_not_again_while_it_is_current(service: Service, path: str) -> None:
+    answer = service.client.get(ROUTES[path])
+    assert (answer.status_code, answer.content) == (200, (FOLDER / path).read_bytes())
+    assert answer.headers["Content-Type"] == TYPES[PurePosixPath(path).suffix]
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert answer.headers["Cache-Control"] == "no-cache"
+    policy = answer.headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'self';")
+    assert "unsafe" not in policy
+    assert "data:" not in policy
+    for known in (answer.headers["ETag"], f'"other", W/{answer.headers["ETag"]}', "*"):
+        current = service.client.get(ROUTES[path], headers={"If-None-Match": known})
+        assert (current.status_code, current.content) == (304, b"")
+    assert service.client.get(ROUTES[path], headers={"If-None-Match": '"other"'}).status_code == 200
+    head = service.client.head(ROUTES[path])
+    assert (head.status_code, head.content, head.headers["ETag"]) == (200, b"", answer.headers["ETag"])
+
+
+@pytest.mark.parametrize("path", ["nothing.js", "", "__init__.py", "../settings.py", "..%2fsettings.py", "examples"])
+def test_nothing_else_is_served(service: Service, path: str) -> None:
+    answer = service.client.get(f"/page/{path}")
+    assert (answer.status_code, answer.json()["error_type"]) == (404, "not_found")
+
+
+def test_the_page_is_open_where_models_need_a_key_and_can_be_left_out(start: Callable[..., Service]) -> None:
+    one = start("--api-key", "sesame-sesame", "--no-page")
+    answer = one.client.get("/")
+    assert (answer.status_code, answer.headers["Location"]) == (307, "docs")
+    assert answer.json()["classify"] == "POST /v1/classify"
+    assert one.client.head("/").status_code == 307
+    assert one.client.get("/page/main.js").status_code == 404
+    other = start("--api-key", "sesame-sesame")
+    assert other.client.get("/v1/models").status_code == 401
+    assert {other.client.get(route).status_code for route in ROUTES.values()} == {200}
+
+
+def test_the_page_is_small() -> None:
+    assert sum(len(text.encode()) for text in PARTS.values()) < 100 * 1024
+    assert max(len(text.splitlines()) for text in PARTS.values()) <= 400
+
+
+def test_nothing_is_loaded_from_elsewhere_and_nothing_is_inline() -> None:
+    for path, text in PARTS.items():
+        assert "//" not in re.sub(r"(?m)^\s*//.*|\s// .*", "", text.replace(SVG, "")), f"{path} has an address"
+    for tag, attributes in Tags(PARTS[INDEX]).rows:
+        assert tag not in ("style", "iframe", "base")
+        assert not [name for name in attributes if name.startswith("on") or name == "style"]
+        assert tag != "script" or attributes.get("src")
+    markup = r"innerHTML|outerHTML|insertAdjacentHTML|\beval\(|setAttribute\(.style"
+    assert not re.search(markup, "".join(PARTS.values()))
+
+
+def test_every_file_that_is_named_is_there() -> None:
+    names = ("src", "href", "data-example")
+    named = [row[name] or "" for _, row in Tags(PARTS[INDEX]).rows for name in names if name in row]
+    files = {name.removeprefix("page/") for name in named if name.startswith("page/")}
+    files |= {name for text in PARTS.values() for name in re.findall(r'from "\./(.*?)"', text)}
+    assert files | {INDEX} == set(ASSETS)
+
+
+def test_every_element_that_a_script_asks_for_is_in_the_page() -> None:
+    ids = [row["id"] for _, row in Tags(PARTS[INDEX]).rows if "id" in row]
+    assert len(ids) == len(set(ids))
+    wanted = {name for text in PARTS.values() for name in re.findall(r'byId\("([\w-]+)"\)', text)}
+    assert wanted <= set(ids)
+
+
+def test_the_page_names_no_operator_and_no_knob() -> None:
+    """It is made of what `GET /v1/models` says."""
+    names = {operator.key for operator in OPERATORS if operator.attention} | set(KNOBS)
+    wrong = [
+        (path, name)
+        for path, text in PARTS.items()
+        for name in names
+        if re.search(rf"[\"'`.]{name}[\"'`]|\.{name}\b" if name.isalpha() else rf"\b{name}\b", text)
+    ]
+    assert not wrong
