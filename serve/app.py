@@ -17,10 +17,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from attenuator import __version__
 from attenuator.errors import AttenuatorError
 from attenuator.serve.accesslog import CLIENT_LEFT, AccessLog
-from attenuator.serve.documentation import CLASSIFY, description
+from attenuator.serve.documentation import CLASSIFY, classify_body, description
 from attenuator.serve.engine import Engine
 from attenuator.serve.errors import JSON, Refusal, dump, error_response, failed, response_for, stopped
 from attenuator.serve.keys import KeyRing
+from attenuator.serve.peers.description import request_bodies
+from attenuator.serve.peers.parameters import HEADER, RESULT_HEADER
 from attenuator.serve.requestid import RequestIds
 from attenuator.serve.routes import Routes
 from attenuator.serve.settings import ServeSettings
@@ -28,7 +30,7 @@ from attenuator.serve.settings import ServeSettings
 log = logging.getLogger(__name__)
 DESCRIPTION = "Transformer text classifiers whose attention has an accuracy knob, set per request."
 KINDS = {404: "not_found", 405: "method_not_allowed"}
-CORS_EXPOSED = ("X-Request-Id", "Retry-After", "Server-Timing")
+CORS_EXPOSED = ("X-Request-Id", "Retry-After", "Server-Timing", RESULT_HEADER)
 
 
 def create_app(engine: Engine, settings: ServeSettings, keys: KeyRing) -> ASGIApp:
@@ -49,7 +51,7 @@ def create_app(engine: Engine, settings: ServeSettings, keys: KeyRing) -> ASGIAp
             app,
             allow_origins=settings.cors_origins,
             allow_methods=("GET", "POST"),
-            allow_headers=("Authorization", "Content-Type", "X-Request-Id"),
+            allow_headers=("Authorization", "Content-Type", "X-Request-Id", HEADER),
             expose_headers=CORS_EXPOSED,
         )
     counted, traces = engine.metrics.request_ended, engine.traces
@@ -77,7 +79,8 @@ def create_api(routes: Routes, engine: Engine) -> FastAPI:
 
     @functools.cache  # whoever asks for it again and again would keep the event loop busy
     def described(models: tuple[str, ...]) -> dict[str, Any]:
-        return description(app, models)
+        model = models[0] if models else None
+        return description(app, {CLASSIFY: classify_body(model), **request_bodies(model)})
 
     app.openapi = lambda: described(tuple(engine.models))  # type: ignore[method-assign]
     return app

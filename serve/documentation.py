@@ -2,12 +2,14 @@
 
 import json
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
 
 from attenuator.api import Classification, ClassifyRequest, ErrorBody, ModelInfo, ModelList
 
@@ -75,31 +77,62 @@ METRICS_ANSWERS: Answers = {
 }
 
 
-def description(app: FastAPI, models: Sequence[str]) -> dict[str, Any]:
-    """FastAPI's description, completed with the request body, which the route reads without FastAPI.
+@dataclass(frozen=True, slots=True)
+class RequestBody:
+    """A body that a route reads without FastAPI.
+
+    Attributes:
+        kind: its type; the name stands in the description.
+        example: one that works.
+        header: a request header besides, as OpenAPI has it.
+    """
+
+    kind: type[BaseModel]
+    example: dict[str, Any]
+    header: dict[str, Any] | None = None
+
+
+def classify_body(model: str | None) -> RequestBody:
+    """The body of `POST /v1/classify`.
+
+    Args:
+        model: a served one, for the example; None where none is loaded.
+    """
+    named = {} if model is None else {"model": model}
+    return RequestBody(ClassifyRequest, named | {"inputs": EXAMPLE_INPUTS, "top_k": 2})
+
+
+def description(app: FastAPI, bodies: Mapping[str, RequestBody]) -> dict[str, Any]:
+    """FastAPI's description, completed with the request bodies, which the routes read without FastAPI.
 
     Args:
         app: the application.
-        models: names of the served models; empty until they are loaded.
+        bodies: by path.
 
     Returns:
         OpenAPI, as JSON has it.
     """
     described = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-    request = ClassifyRequest.model_json_schema(ref_template="#/components/schemas/{model}")
-    parts = request.pop("$defs", {}) | {"ClassifyRequest": request}
-    for part in parts.values():
-        for field in part["properties"].values():
-            if field.get("default", 0) is None:  # leaving a field out is not the same as sending null
-                del field["default"]
-    described["components"]["schemas"] |= parts
-    example = {"model": models[0]} if models else {}
-    content = {
-        "schema": {"$ref": "#/components/schemas/ClassifyRequest"},
-        "example": example | {"inputs": EXAMPLE_INPUTS, "top_k": 2},
-    }
-    body = {"required": True, "content": {"application/json": content}}
-    described["paths"][CLASSIFY]["post"]["requestBody"] = body
+    for methods in described["paths"].values():
+        for operation in methods.values():  # FastAPI adds its own 422 where a path has a parameter; a text always fits
+            if "HTTPValidationError" in json.dumps(operation["responses"].get("422")):
+                del operation["responses"]["422"]
+    for name in ("HTTPValidationError", "ValidationError"):
+        described["components"]["schemas"].pop(name, None)
+    for path, body in bodies.items():
+        name = body.kind.__name__
+        request = body.kind.model_json_schema(ref_template="#/components/schemas/{model}")
+        parts = request.pop("$defs", {}) | {name: request}
+        for part in parts.values():
+            for field in part.get("properties", {}).values():
+                if field.get("default", 0) is None:  # leaving a field out is not the same as sending null
+                    del field["default"]
+        described["components"]["schemas"] |= parts
+        content = {"schema": {"$ref": f"#/components/schemas/{name}"}, "example": body.example}
+        operation = described["paths"][path]["post"]
+        operation["requestBody"] = {"required": True, "content": {"application/json": content}}
+        if body.header is not None:
+            operation.setdefault("parameters", []).append(body.header)
     return described
 
 

@@ -150,6 +150,16 @@ class Engine:
         if self.state != "ready":
             raise self._not_ready()
 
+    def check_healthy(self) -> None:
+        """Refuses while requests are not answered as they should be.
+
+        Raises:
+            NotReady: says why.
+        """
+        reason = self.fault()
+        if reason is not None:
+            raise NotReady(reason)
+
     def check_open(self, body_bytes: int = 0) -> None:
         """Refuses a request that could not be served, before its body is read; does not count it as in progress.
 

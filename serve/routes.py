@@ -14,7 +14,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.responses import HTMLResponse, Response
 
 from attenuator.api import ModelList
-from attenuator.errors import DeadlineExceeded, UnknownField
+from attenuator.errors import DeadlineExceeded
 from attenuator.ops.knobs import KnobValue
 from attenuator.ops.spec import SEED_HIGH
 from attenuator.runtime import Model, Row
@@ -32,15 +32,19 @@ from attenuator.serve.documentation import (
     METRICS_ANSWERS,
     MODELS_ANSWERS,
     RATE_LIMITED,
+    Answers,
     page,
 )
 from attenuator.serve.engine import Engine
-from attenuator.serve.errors import MalformedBody
 from attenuator.serve.exchange import OWN, Exchange
 from attenuator.serve.goals import Circumstances, stated_goals
 from attenuator.serve.keys import ApiKey, KeyRing
 from attenuator.serve.page import Page
+from attenuator.serve.peers.parameters import refuse_parameters
+from attenuator.serve.peers.route import route_class
+from attenuator.serve.peers.routes import Peers
 from attenuator.serve.probes import Probes
+from attenuator.serve.refusals import refuse_encoding, refuse_query
 from attenuator.serve.schema import ParsedRequest
 from attenuator.serve.settings import ServeSettings
 
@@ -71,11 +75,11 @@ class Routes:
         def add(path: str, method: str, endpoint: Callable[..., Awaitable[Response]], **extra: Any) -> None:
             router.add_api_route(path, endpoint, methods=[method], response_class=Response, **extra)
             if method == "GET":  # load balancers ask so; the server sends no body
-                extra = {"dependencies": extra.get("dependencies")}
+                extra = {name: extra.get(name) for name in ("dependencies", "route_class_override")}
                 router.add_api_route(path, endpoint, methods=["HEAD"], include_in_schema=False, **extra)
 
-        def answers(described: dict[int | str, Any]) -> dict[str, Any]:
-            needs_key = {401: described[401], 429: described.get(429, RATE_LIMITED)} if keyed else {}
+        def answers(described: Answers, rate_limited: dict[str, Any] = RATE_LIMITED) -> dict[str, Any]:
+            needs_key = {401: described[401], 429: described.get(429, rate_limited)} if keyed else {}
             rest = {status: row for status, row in described.items() if status != 401}
             return {"dependencies": keyed, "responses": dict(sorted((needs_key | rest).items()))}
 
@@ -89,6 +93,12 @@ class Routes:
             add(METRICS, "GET", self.metrics, summary=summary, dependencies=needs_key, responses=METRICS_ANSWERS)
         if self._settings.admin_key is not None:
             Admin(self._engine, self._settings, self._bodies, self._settings.admin_key).add_to(router)
+        for row in Peers(self._engine, self._settings, self.answer).routes():
+            extra: dict[str, Any] = {"responses": row.answers}
+            if 401 in row.answers:
+                extra = answers(row.answers, RATE_LIMITED | {"model": row.answers[401]["model"]})
+            extra |= {"summary": row.summary, "route_class_override": route_class(row.form)}
+            add(row.path, row.method, row.endpoint, **extra)
         add("/docs", "GET", self.documentation, include_in_schema=False)
         if not self._settings.no_page:
             assets = Page()
@@ -143,6 +153,7 @@ class Routes:
 
     async def classify(self, request: Request) -> Response:
         """Classifies the inputs, all with the same knobs and seed."""
+        refuse_parameters(request)
         return await self.answer(request, OWN)
 
     async def answer(self, request: Request, exchange: Exchange) -> Response:
@@ -251,27 +262,3 @@ async def unless_late(
     finally:
         ended = True
         leaving.cancel()
-
-
-def refuse_query(request: Request) -> None:
-    """Refuses query parameters: if they were ignored, a knob would seem to be set.
-
-    Raises:
-        UnknownField: names the first.
-    """
-    for name in request.query_params:
-        short = name[:64]
-        raise UnknownField(
-            f"query parameters are not accepted: put '{short}' in the JSON body", param=short, allowed="no query string"
-        )
-
-
-def refuse_encoding(request: Request) -> None:
-    """Refuses a compressed body and says so; otherwise the error would only be that it is not JSON.
-
-    Raises:
-        MalformedBody: names the header and its value, or all values if it occurs more than once.
-    """
-    encoding = ", ".join(request.headers.getlist("content-encoding")).strip()
-    if encoding.lower() not in ("", "identity"):
-        raise MalformedBody(f"the body has Content-Encoding '{encoding[:40]}', must be sent without one")

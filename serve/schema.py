@@ -114,28 +114,31 @@ def parse_options(raw: Mapping[str, Any]) -> Options:
     return check_values(Options, raw, nullable=("seed",))
 
 
-def check_values(kind: type[Fields], raw: Mapping[str, Any], nullable: Collection[str] = ()) -> Fields:
+def check_values(
+    kind: type[Fields], raw: Mapping[str, Any], nullable: Collection[str] = (), prefix: str = ""
+) -> Fields:
     """Checks the values of fields by their types and bounds.
 
     Args:
         kind: has the fields; their descriptions say, up to a colon, what is allowed.
         raw: values by name.
         nullable: fields that may be null.
+        prefix: of the object that holds them, with a dot at its end.
 
     Raises:
         InvalidRequest: names the field.
     """
     for name, value in raw.items():
         if value is None and name not in nullable:
-            raise _wrong(kind, name, value)
+            raise _wrong(kind, name, value, prefix)
     try:
         return kind.model_validate(raw)
     except ValidationError as error:
         name = str(error.errors(include_url=False)[0]["loc"][0])
         if name not in raw:
-            allowed = _allowed(kind, name)
-            raise InvalidRequest(f"{name} is missing, must be {allowed}", param=name, allowed=allowed) from None
-        raise _wrong(kind, name, raw[name]) from None
+            allowed, param = _allowed(kind, name), prefix + name
+            raise InvalidRequest(f"{param} is missing, must be {allowed}", param=param, allowed=allowed) from None
+        raise _wrong(kind, name, raw[name], prefix) from None
 
 
 def _inputs_of(raw: Mapping[str, Any]) -> Iterator[Input]:
@@ -194,9 +197,9 @@ def unknown_field(name: str, known: Sequence[str], prefix: str = "") -> UnknownF
     return UnknownField(f"the field '{short}' is unknown{hint}", param=short, allowed=", ".join(known))
 
 
-def _wrong(kind: type[BaseModel], name: str, value: Any) -> InvalidRequest:
-    allowed = _allowed(kind, name)
-    return InvalidRequest(f"{name} is {shown(value)}, must be {allowed}", param=name, allowed=allowed)
+def _wrong(kind: type[BaseModel], name: str, value: Any, prefix: str) -> InvalidRequest:
+    allowed, param = _allowed(kind, name), prefix + name
+    return InvalidRequest(f"{param} is {shown(value)}, must be {allowed}", param=param, allowed=allowed)
 
 
 def _allowed(kind: type[BaseModel], name: str) -> str:

@@ -62,6 +62,7 @@ def test_every_schema_that_is_named_is_there(described: dict[str, Any]) -> None:
 def test_routes_list_their_statuses(described: dict[str, Any]) -> None:
     statuses = {path: set(next(iter(methods.values()))["responses"]) for path, methods in described["paths"].items()}
     errors = {"400", "404", "408", "413", "415", "422", "429", "500", "503", "504"}
+    model, version = "/v2/models/{model}", "/v2/models/{model}/versions/{version}"
     assert statuses == {
         "/v1/classify": {"200", *errors},
         "/v1/models": {"200", "503"},
@@ -71,9 +72,16 @@ def test_routes_list_their_statuses(described: dict[str, Any]) -> None:
         "/v2/health/live": {"200"},
         "/v2/health/ready": {"200", "503"},
         "/metrics": {"200"},
+        "/predict": {"200", "424", *errors} - {"500"},
+        "/info": {"200", "400", "404", "422", "503"},
+        "/classify": {"200", *errors} - {"422"},
+        "/v2": {"200"},
+        **{path: {"200", "404", "503"} for base in (model, version) for path in (base, f"{base}/ready")},
+        **{f"{base}/infer": {"200", *errors} - {"422"} for base in (model, version)},
     }
     page = (ROOT / "docs/http.md").read_text(encoding="utf-8")
-    assert [path for path in statuses if f" {path}`" not in page] == []
+    named = {path.replace(version, model) for path in statuses}
+    assert [path for path in sorted(named) if f" {path}`" not in page] == []
     post = described["paths"]["/v1/classify"]["post"]
     assert "security" not in post
     assert "Retry-After" in post["responses"]["429"]["headers"]

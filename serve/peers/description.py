@@ -1,0 +1,101 @@
+"""How OpenAPI describes the peers' routes: bodies with knobs among their fields, statuses in each protocol's form."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, Field, create_model
+
+from attenuator.api import ClassifyRequest, ErrorBody
+from attenuator.serve.body import BINARY_TYPE
+from attenuator.serve.documentation import CLASSIFY_ANSWERS, EXAMPLE_INPUTS, Answers, RequestBody
+from attenuator.serve.peers import openinference, tei, vllm
+from attenuator.serve.peers.parameters import HEADER, shared_names
+
+PREDICT, INFO, CLASSIFY_PEER, SERVER = "/predict", "/info", "/classify", "/v2"
+MODEL = f"{SERVER}/models/{{model}}"
+VERSION = f"{MODEL}/versions/{{version}}"
+HEADER_NOTE = (
+    "a JSON object of knobs, goals and further fields of POST /v1/classify, for clients whose requests have no room"
+)
+
+
+def _with_shared(name: str, base: type[BaseModel], **fields: Any) -> type[BaseModel]:
+    """A type with the fields that every protocol takes."""
+    described = ClassifyRequest.model_fields
+    shared: dict[str, Any] = {each: (described[each].annotation, described[each]) for each in shared_names()}
+    return create_model(name, __base__=base, __doc__=base.__doc__, **{**shared, **fields})
+
+
+_hub = _with_shared("HubParameters", tei.Parameters)
+_inference = _with_shared("InferenceParameters", openinference.InferParameters)
+_predict = _with_shared(
+    "PredictRequest",
+    tei.PredictOptions,
+    inputs=(tei.INPUTS, Field(description=tei.SHAPES)),
+    parameters=(_hub, Field(None, description="as clients of Hugging Face's inference API send it")),
+)
+_classify = _with_shared("PeerRequest", vllm.PeerOptions, input=(vllm.INPUT, Field(description=vllm.SHAPES)))
+_infer = create_model(
+    "InferenceRequest",
+    __base__=openinference.InferOptions,
+    __doc__="Body of infer.",
+    inputs=(list[openinference.InputTensor], Field(min_length=1, max_length=2)),
+    outputs=(list[openinference.OutputTensor], Field(None)),
+    parameters=(_inference, Field(None)),
+)
+_tensor = {"name": "text", "shape": [len(EXAMPLE_INPUTS)], "datatype": "BYTES", "data": EXAMPLE_INPUTS}
+
+
+def request_bodies(model: str | None) -> dict[str, RequestBody]:
+    """Body by path.
+
+    Args:
+        model: a served one, for the examples; None where none is loaded.
+    """
+    named = {} if model is None else {"model": model}
+    header = _parameters_header()
+    infer = RequestBody(_infer, {"inputs": [_tensor]}, header)
+    return {
+        PREDICT: RequestBody(_predict, named | {"inputs": [[text] for text in EXAMPLE_INPUTS]}, header),
+        CLASSIFY_PEER: RequestBody(_classify, named | {"input": EXAMPLE_INPUTS}, header),
+        f"{MODEL}/infer": infer,
+        f"{VERSION}/infer": infer,
+    }
+
+
+def _parameters_header() -> dict[str, Any]:
+    """The request header, as OpenAPI has it."""
+    return {"name": HEADER, "in": "header", "required": False, "description": HEADER_NOTE, "schema": {"type": "string"}}
+
+
+def answers_of(error: type[BaseModel], moved: Mapping[int, int], success: Any, meaning: str) -> Answers:
+    """The answers of a route that classifies.
+
+    Args:
+        error: form of an error's body.
+        moved: the service's own statuses that are others in the protocol.
+        success: form of the answer.
+        meaning: of it.
+    """
+    answers: Answers = {200: {"model": success, "description": meaning}}
+    for status, row in CLASSIFY_ANSWERS.items():
+        if status == 200:
+            continue
+        place = moved.get(int(status), status)
+        before = f"{answers[place]['description']}; or " if place in answers else ""
+        answers[place] = row | {"model": error, "description": before + row["description"]}
+    return dict(sorted(answers.items(), key=lambda pair: int(pair[0])))
+
+
+def only(answers: Answers, success: type[BaseModel], meaning: str, *statuses: int) -> Answers:
+    """The answers of a route that says something of a model: some of another's errors."""
+    selected: Answers = {200: {"model": success, "description": meaning}}
+    return selected | {status: answers[status] for status in (401, *statuses)}
+
+
+PREDICT_ANSWERS = answers_of(
+    tei.PredictError, {500: 424}, tei.Scores | tei.ScoresOfAll, "labels with scores, highest first"
+)
+CLASSIFY_PEER_ANSWERS = answers_of(vllm.ClassifyError, {422: 400}, vllm.Classes, "one entry per input")
+INFER_ANSWERS = answers_of(ErrorBody, {422: 400}, openinference.Inference, "the outputs")
+INFER_ANSWERS[200]["content"] = {BINARY_TYPE: {"schema": {"type": "string", "format": "binary"}}}

@@ -1,0 +1,391 @@
+"""The Open Inference Protocol (KServe's V2, Triton): `POST /v2/models/{model}/infer` and what describes a model.
+
+https://github.com/kserve/open-inference-protocol, with Triton's extensions for binary tensors and classification.
+Knobs, goals and options are in the request's `parameters`.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar
+
+from fastapi import Request
+from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
+from starlette.responses import Response
+
+from attenuator.api import WHOLE, Answer, Body, Classification
+from attenuator.errors import InvalidRequest, UnknownModel
+from attenuator.ops.knobs import shown
+from attenuator.runtime import Input, Model
+from attenuator.serve.answers import json_response
+from attenuator.serve.body import BINARY_TYPE
+from attenuator.serve.errors import Refusal, error_body
+from attenuator.serve.json_body import parse_json
+from attenuator.serve.peers.outputs import OUTPUTS, output_tensors
+from attenuator.serve.peers.parameters import HEADER, check_names, header_fields, merged, result_header, shared_names
+from attenuator.serve.peers.tensors import INTEGERS, SIZE_PARAMETER, Tail, read_tensor, split_body
+from attenuator.serve.schema import ParsedRequest, assemble, check_count, check_values
+
+JSON_BYTES = "Inference-Header-Content-Length"
+VERSION_DIGITS = 12
+TEXTS = ("text", "text_pair")
+NUMBERS = ("token_ids", "token_type_ids")
+MICROSECONDS = 1e-3  # in milliseconds
+MAX_TIMEOUT_US = 3_600_000_000
+
+Described = TypeVar("Described", bound=Body)
+
+
+class TensorParameters(Body):
+    """Parameters of an input."""
+
+    binary_data_size: Annotated[int, Field(ge=0), WHOLE] | SkipJsonSchema[None] = Field(
+        None, description="a number of bytes: the tensor's, after the JSON"
+    )
+    content_type: Literal["str"] | SkipJsonSchema[None] = Field(None, description="str")
+
+
+class InputTensor(Body):
+    """An input: texts, pairs' second texts, or token ids."""
+
+    name: Literal["text", "text_pair", "token_ids", "token_type_ids"] = Field(
+        description="text, text_pair, token_ids or token_type_ids"
+    )
+    shape: list[Annotated[int, Field(ge=1), WHOLE]] = Field(
+        min_length=1,
+        max_length=2,
+        description="one or two whole numbers above 0: [inputs] or [inputs, 1] for texts, [inputs, tokens] for token "
+        "ids, all of one length",
+    )
+    datatype: Literal["BYTES", "INT32", "INT64", "UINT32", "UINT64"] = Field(
+        description="BYTES for texts, INT64, INT32, UINT64 or UINT32 for token ids"
+    )
+    data: list[Any] | SkipJsonSchema[None] = Field(
+        None, description="a list of the values, flat or nested: without it they follow the JSON as bytes"
+    )
+    parameters: TensorParameters | SkipJsonSchema[None] = Field(None, description="an object")
+
+
+class OutputParameters(Body):
+    """Parameters of an output."""
+
+    binary_data: bool | SkipJsonSchema[None] = Field(None, description="true or false: as bytes after the JSON")
+    classification: Annotated[int, Field(ge=1), WHOLE] | SkipJsonSchema[None] = Field(
+        None, description="a whole number above 0: the best so many as texts 'value:index:label'"
+    )
+
+
+class OutputTensor(Body):
+    """An output that is asked for."""
+
+    name: Literal["label", "score", "probs", "logits", "predicted"] = Field(
+        description="label, score, probs or logits: or predicted, of a multi-label model"
+    )
+    parameters: OutputParameters | SkipJsonSchema[None] = Field(None, description="an object")
+
+
+class InferParameters(Body):
+    """Parameters of a request besides knobs, goals and other fields of `POST /v1/classify`."""
+
+    truncate: bool = Field(False, description="true or false: cut inputs that are too long")
+    timeout: Annotated[int, Field(ge=0, le=MAX_TIMEOUT_US), WHOLE] | SkipJsonSchema[None] = Field(
+        None, description=f"a whole number of microseconds up to {MAX_TIMEOUT_US}: 0 for no deadline"
+    )
+    binary_data_output: bool = Field(False, description="true or false: every output as bytes after the JSON")
+
+
+class InferOptions(Body):
+    """The fields of a request."""
+
+    id: str | SkipJsonSchema[None] = Field(None, description="a text: comes back in the answer")
+    parameters: dict[str, Any] | SkipJsonSchema[None] = Field(None, description="an object")
+    inputs: list[Any] = Field(description="a list of tensors")
+    outputs: list[Any] | SkipJsonSchema[None] = Field(
+        None, description="a list of the outputs that are wanted: without it all of them"
+    )
+
+
+class Tensor(Answer):
+    """A tensor of an answer, its values in row-major order, or as bytes after the JSON."""
+
+    name: str
+    shape: tuple[int, ...]
+    datatype: str
+    parameters: dict[str, int] | SkipJsonSchema[None] = None
+    data: tuple[str | bool | float, ...] | SkipJsonSchema[None] = None
+
+
+class Inference(Answer):
+    """Answer of `infer`."""
+
+    model_name: str
+    model_version: str
+    id: str | SkipJsonSchema[None] = None
+    parameters: dict[str, str | int | float] = Field(
+        description="every knob with its value, seed, chosen_by, and expected_agreement where it is known"
+    )
+    outputs: tuple[Tensor, ...]
+
+
+class ServerMetadata(Answer):
+    """Answer of `GET /v2`."""
+
+    name: str
+    version: str
+    extensions: tuple[str, ...] = ("binary_tensor_data", "classification")
+
+
+class TensorMetadata(Answer):
+    """What a tensor must be or will be; -1 for any number."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+
+class ModelMetadata(Answer):
+    """Answer of `GET /v2/models/{model}`."""
+
+    name: str
+    versions: tuple[str, ...] = Field(description="the served revision")
+    platform: str = "onnxruntime_onnx"
+    inputs: tuple[TensorMetadata, ...] = Field(description="text and, for pairs, text_pair; or token_ids")
+    outputs: tuple[TensorMetadata, ...]
+
+
+class ModelReady(Answer):
+    """Answer of `GET /v2/models/{model}/ready`."""
+
+    name: str
+    ready: bool
+
+
+def form(refusal: Refusal) -> tuple[int, bytes]:
+    """Errors as this protocol has them: what is wrong with a request is 400."""
+    status = 400 if refusal.status == 422 else refusal.status
+    return status, error_body(refusal.sentence, refusal.kind, param=refusal.param, allowed=refusal.allowed)
+
+
+def version_of(model: Model) -> str:
+    """The version of a model: the beginning of its revision."""
+    return model.manifest.revision[:VERSION_DIGITS]
+
+
+def check_version(model: Model, version: str | None) -> None:
+    """Refuses another version than the one that is served.
+
+    Raises:
+        UnknownModel: as described.
+    """
+    if version not in (None, version_of(model), model.manifest.revision):
+        raise UnknownModel(
+            f"version '{str(version)[:80]}' of model '{model.manifest.name}' is not served, must be {version_of(model)}"
+        )
+
+
+def metadata(model: Model) -> ModelMetadata:
+    """What the protocol says about a model."""
+    labels = len(model.manifest.labels)
+    return ModelMetadata(
+        name=model.manifest.name,
+        versions=(version_of(model),),
+        inputs=(
+            *(TensorMetadata(name=name, datatype="BYTES", shape=(-1,)) for name in TEXTS),
+            *(TensorMetadata(name=name, datatype="INT64", shape=(-1, -1)) for name in NUMBERS),
+        ),
+        outputs=tuple(
+            TensorMetadata(name=name, datatype=output.datatype, shape=(-1, labels) if output.wide else (-1,))
+            for name, output in OUTPUTS.items()
+            if output.task in (None, model.manifest.task)
+        ),
+    )
+
+
+class Infer:
+    """One `infer` of a model."""
+
+    def __init__(self, request: Request, model: str, version: str | None = None) -> None:
+        self._request = request
+        self._model = model
+        self._version = version
+        self._tail = b""
+        self._options = InferOptions(inputs=[])
+        self._outputs: list[OutputTensor] | None = None
+        self._binary_output = False
+        self.binary = JSON_BYTES in request.headers
+
+    def parse(self, body: bytes) -> dict[str, Any]:
+        """The JSON; what follows it is kept for its tensors."""
+        content, self._tail = split_body(body, self._request.headers.get(JSON_BYTES))
+        fields = parse_json(content)
+        check_names(fields, list(InferOptions.model_fields))
+        return fields
+
+    def model_name(self, fields: Mapping[str, Any], served: Iterable[str]) -> str | None:
+        """The model of the path."""
+        return self._model
+
+    def request(self, fields: Mapping[str, Any], model: Model) -> ParsedRequest:
+        """To the request that the service answers: every label with its score, and the logits."""
+        check_version(model, self._version)
+        self._options = check_values(InferOptions, fields)
+        header = header_fields(self._request)
+        check_names(header, shared_names())
+        sent = self._options.parameters or {}
+        check_names(sent, [*InferParameters.model_fields, *shared_names()], "parameters.")
+        given = {name: value for name, value in sent.items() if name in InferParameters.model_fields}
+        options = check_values(InferParameters, given)
+        own = merged(
+            {
+                "parameters": {name: value for name, value in sent.items() if name not in given},
+                "the parameter timeout": {"timeout_ms": options.timeout * MICROSECONDS} if options.timeout else {},
+                f"the header {HEADER}": header,
+            }
+        )
+        self._binary_output = options.binary_data_output
+        self._outputs = wanted(self._options.outputs, model)
+        own |= {"truncate": options.truncate, "return_logits": True, "top_k": len(model.manifest.labels)}
+        return assemble(own, model, self._inputs(self._options.inputs))
+
+    def response(self, model: Model, answer: Classification, headers: dict[str, str]) -> Response:
+        """Tensors as JSON, or as bytes where they are asked for so."""
+        names = [name for name, output in OUTPUTS.items() if output.task in (None, model.manifest.task)]
+        asked = [OutputTensor.model_validate({"name": name}) for name in names]
+        tensors, tail = [], b""
+        for output in asked if self._outputs is None else self._outputs:
+            options = output.parameters or OutputParameters()
+            binary = self._binary_output if options.binary_data is None else options.binary_data
+            tensor = output_tensors(output.name, model, answer, options.classification)
+            row: dict[str, Any] = {"name": output.name, "shape": tensor.shape, "datatype": tensor.datatype}
+            if binary:
+                data = tensor.packed()
+                tail += data
+                row["parameters"] = {SIZE_PARAMETER: len(data)}
+            else:
+                row["data"] = tuple(tensor.values)
+            tensors.append(Tensor.model_validate(row))
+        content = Inference(
+            model_name=answer.model,
+            model_version=version_of(model),
+            id=self._options.id,
+            parameters=_said(answer),
+            outputs=tuple(tensors),
+        )
+        headers = headers | result_header(answer)
+        if not tail:
+            return json_response(content, headers=headers, exclude_none=True)
+        json = content.model_dump_json(exclude_none=True).encode()
+        return Response(json + tail, headers=headers | {JSON_BYTES: str(len(json))}, media_type=BINARY_TYPE)
+
+    def _inputs(self, raw: Sequence[Any]) -> Iterator[Input]:
+        """Inputs of the tensors: row i of each."""
+        tail, tensors = Tail(self._tail), dict[str, list[Any]]()
+        for place, fields in enumerate(raw):
+            name, rows = read_input(fields, f"inputs[{place}]", tail)
+            if name in tensors:
+                raise InvalidRequest(f"inputs has {name} twice, must have it once", param="inputs", allowed="each once")
+            tensors[name] = rows
+        tail.check_empty()
+        if not any(set(tensors) in ({group[0]}, set(group)) for group in (TEXTS, NUMBERS)):
+            allowed = "text, text and text_pair, token_ids, or token_ids and token_type_ids"
+            has = " and ".join(tensors) or "no tensor"
+            raise InvalidRequest(f"inputs has {has}, must have {allowed}", param="inputs", allowed=allowed)
+        first, *others = tensors
+        for name in others:
+            if len(tensors[name]) != len(tensors[first]):
+                raise InvalidRequest(
+                    f"{name} has {len(tensors[name])} rows, must have {len(tensors[first])}, as {first} has",
+                    param=name,
+                    allowed=f"{len(tensors[first])} rows",
+                )
+        main = TEXTS[0] if TEXTS[0] in tensors else NUMBERS[0]
+        for row in range(len(tensors[first])):
+            yield Input(f"inputs[{row}].{main}", **{name: rows[row] for name, rows in tensors.items()})
+
+
+def read_input(raw: Any, where: str, tail: Tail) -> tuple[str, list[Any]]:
+    """An input tensor.
+
+    Returns:
+        Its name and its rows.
+
+    Raises:
+        InvalidRequest: names what is wrong.
+    """
+    tensor = read_object(raw, InputTensor, TensorParameters, where)
+    is_text = tensor.name in TEXTS
+    if (tensor.datatype == "BYTES") != is_text:
+        allowed = "BYTES" if is_text else " or ".join(INTEGERS)
+        raise InvalidRequest(
+            f"{where}.datatype is {tensor.datatype}, must be {allowed} for {tensor.name}",
+            param=f"{where}.datatype",
+            allowed=allowed,
+        )
+    if is_text and tensor.shape[1:] not in ([], [1]) or not is_text and len(tensor.shape) != 2:
+        allowed = "[inputs] or [inputs, 1]" if is_text else "[inputs, tokens]"
+        raise InvalidRequest(
+            f"{where}.shape is {tensor.shape}, must be {allowed} for {tensor.name}",
+            param=f"{where}.shape",
+            allowed=allowed,
+        )
+    check_count(tensor.shape[0], f"{where}.shape")
+    return tensor.name, read_tensor(raw, tensor.shape, tensor.datatype, tail, where)
+
+
+def wanted(raw: Sequence[Any] | None, model: Model) -> list[OutputTensor] | None:
+    """The outputs that a request asks for; None where it leaves that open.
+
+    Raises:
+        InvalidRequest: names what is wrong.
+    """
+    if raw is None:
+        return None
+    outputs: list[OutputTensor] = []
+    names = [name for name, output in OUTPUTS.items() if output.task in (None, model.manifest.task)]
+    for place, fields in enumerate(raw):
+        where = f"outputs[{place}]"
+        output = read_object(fields, OutputTensor, OutputParameters, where)
+        if output.name not in names or output.name in [other.name for other in outputs]:
+            allowed = ", ".join(names)
+            raise InvalidRequest(
+                f"{where}.name is {output.name}, must be another of: {allowed}", param=f"{where}.name", allowed=allowed
+            )
+        ranked = output.parameters is not None and output.parameters.classification is not None
+        if ranked and not OUTPUTS[output.name].ranked:
+            allowed = " or ".join(name for name in names if OUTPUTS[name].ranked)
+            raise InvalidRequest(
+                f"{where}.parameters.classification is set for {output.name}, must be for {allowed}",
+                param=f"{where}.parameters.classification",
+                allowed=allowed,
+            )
+        outputs.append(output)
+    return outputs or None
+
+
+def read_object(raw: Any, kind: type[Described], parameters: type[Body], where: str) -> Described:
+    """Checks a tensor's description.
+
+    Args:
+        raw: what the request has there.
+        kind: what it must be.
+        parameters: what its parameters must be.
+        where: what error sentences call it.
+
+    Raises:
+        InvalidRequest: it is no object, has another field, or a field has a wrong value.
+    """
+    if not isinstance(raw, dict):
+        raise InvalidRequest(f"{where} is {shown(raw)}, must be an object", param=where, allowed="an object")
+    check_names(raw, list(kind.model_fields), f"{where}.")
+    if isinstance(raw.get("parameters"), dict):
+        inner = f"{where}.parameters."
+        check_names(raw["parameters"], list(parameters.model_fields), inner)
+        check_values(parameters, raw["parameters"], prefix=inner)
+    return check_values(kind, raw, prefix=f"{where}.")
+
+
+def _said(answer: Classification) -> dict[str, str | int | float]:
+    """How a request was answered, as the protocol's flat parameters."""
+    said: dict[str, str | int | float] = {**answer.knobs, "seed": answer.seed, "chosen_by": answer.chosen_by}
+    if answer.expected_agreement is not None:
+        said["expected_agreement"] = answer.expected_agreement
+    return said

@@ -1,0 +1,101 @@
+"""Knobs and options where another server's protocol has no room for them: the header `Attenuator-Parameters`.
+
+The header holds one JSON object of the fields of `POST /v1/classify`. The answers of these routes have the header
+`Attenuator-Result`: which model answered, with which knobs, and who chose them.
+"""
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from fastapi import Request
+
+from attenuator.api import Classification, Options
+from attenuator.errors import AttenuatorError, InvalidRequest, UnknownField
+from attenuator.ops import KNOBS
+from attenuator.serve.errors import MalformedBody
+from attenuator.serve.json_body import parse_json
+from attenuator.serve.schema import unknown_field
+
+HEADER = "Attenuator-Parameters"
+RESULT_HEADER = "Attenuator-Result"
+# Fields of POST /v1/classify that the other protocols spell their own way, or whose results their answers cannot hold.
+ELSEWHERE = frozenset({"model", "top_k", "truncate", "return_logits", "explain"})
+RESULT = frozenset({"model", "revision", "knobs", "chosen_by", "expected_agreement", "seed"})
+
+Fields = dict[str, Any]
+
+
+def shared_names() -> list[str]:
+    """Fields of `POST /v1/classify` that every protocol takes: knobs, goals, seed, time limits."""
+    return [name for name in Options.model_fields if name not in ELSEWHERE] + list(KNOBS)
+
+
+def header_fields(request: Request) -> Fields:
+    """The fields in a request's header; none where it has no such header.
+
+    Raises:
+        MalformedBody: the header is not JSON, or there are two.
+        InvalidRequest: it is not an object, or has a field twice.
+    """
+    values = request.headers.getlist(HEADER)
+    if not values:
+        return {}
+    if len(values) > 1:
+        raise MalformedBody(f"the header {HEADER} is there {len(values)} times, must be there once")
+    try:
+        return parse_json(values[0].encode("latin-1"))
+    except AttenuatorError as error:
+        reason = str(error).replace("the body", "it", 1)
+        raise type(error)(f'the header {HEADER} must be a JSON object such as {{"seed": 7}}: {reason}') from None
+
+
+def refuse_parameters(request: Request) -> None:
+    """Refuses the header where the body has room: if it were ignored, a knob would seem to be set.
+
+    Raises:
+        UnknownField: the request has the header.
+    """
+    if HEADER in request.headers:
+        raise UnknownField(
+            f"the header {HEADER} is not accepted here: put its fields in the JSON body",
+            param=HEADER,
+            allowed="no such header",
+        )
+
+
+def check_names(fields: Mapping[str, Any], known: Collection[str], prefix: str = "") -> None:
+    """Refuses fields that a request cannot have.
+
+    Raises:
+        UnknownField: names the first.
+    """
+    for name in fields:
+        if name not in known:
+            raise unknown_field(name, list(known), prefix)
+
+
+def merged(places: Mapping[str, Fields]) -> Fields:
+    """Fields from several places of a request, by what sentences call the place.
+
+    Raises:
+        InvalidRequest: a field is in two places.
+    """
+    fields: Fields = {}
+    origin: dict[str, str] = {}
+    for place, some in places.items():
+        for name in some:
+            if name in origin:
+                raise InvalidRequest(
+                    f"{name} is set in {origin[name]} and in {place}, must be set once",
+                    param=name,
+                    allowed="each field once",
+                )
+            origin[name] = place
+        fields |= some
+    return fields
+
+
+def result_header(answer: Classification) -> dict[str, str]:
+    """The header that says how a request was answered."""
+    return {RESULT_HEADER: json.dumps(answer.model_dump(include=set(RESULT), exclude_none=True))}

@@ -1,0 +1,151 @@
+"""The peers' routes: what each is called, what it answers, and in which form its errors are."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from fastapi import Request
+from starlette.responses import Response
+
+from attenuator import __version__
+from attenuator.runtime import Model
+from attenuator.serve.answers import json_response
+from attenuator.serve.documentation import Answers
+from attenuator.serve.engine import Engine
+from attenuator.serve.errors import ErrorForm
+from attenuator.serve.exchange import Exchange
+from attenuator.serve.peers import description as described
+from attenuator.serve.peers import openinference, tei, vllm
+from attenuator.serve.peers.parameters import check_names, header_fields
+from attenuator.serve.refusals import refuse_query
+from attenuator.serve.schema import model_name
+from attenuator.serve.settings import ServeSettings
+
+Endpoint = Callable[..., Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class PeerRoute:
+    """A route.
+
+    Attributes:
+        path: as FastAPI writes it.
+        method: GET or POST.
+        endpoint: answers it.
+        summary: one line.
+        answers: by status; with 401 where it wants a key.
+        form: of its errors.
+    """
+
+    path: str
+    method: str
+    endpoint: Endpoint
+    summary: str
+    answers: Answers
+    form: ErrorForm
+
+
+class Peers:
+    """The routes of one service in the forms of other servers."""
+
+    def __init__(
+        self, engine: Engine, settings: ServeSettings, answer: Callable[[Request, Exchange], Awaitable[Response]]
+    ) -> None:
+        """Prepares them.
+
+        Args:
+            engine: of the service.
+            settings: likewise.
+            answer: the path that every classification takes.
+        """
+        self._engine = engine
+        self._settings = settings
+        self._answer = answer
+
+    def routes(self) -> list[PeerRoute]:
+        """Every route."""
+        infer, about = described.INFER_ANSWERS, partial(described.only, described.INFER_ANSWERS)
+        metadata = about(openinference.ModelMetadata, "its tensors and version", 404, 503)
+        ready = about(openinference.ModelReady, "it answers requests", 404, 503)
+        server = {200: {"model": openinference.ServerMetadata, "description": "name, version, extensions"}}
+        info = described.only(described.PREDICT_ANSWERS, tei.Info, "labels and limits", 400, 404, 422, 503)
+        by_protocol: dict[ErrorForm, list[tuple[str, str, Endpoint, str, Any]]] = {
+            tei.form: [
+                (
+                    described.PREDICT,
+                    "POST",
+                    self.predict,
+                    "Classify, in the form of text-embeddings-inference",
+                    described.PREDICT_ANSWERS,
+                ),
+                (described.INFO, "GET", self.info, "The model, in the form of text-embeddings-inference", info),
+            ],
+            vllm.form: [
+                (
+                    described.CLASSIFY_PEER,
+                    "POST",
+                    self.classify,
+                    "Classify, in the form of vLLM",
+                    described.CLASSIFY_PEER_ANSWERS,
+                )
+            ],
+            openinference.form: [
+                (described.SERVER, "GET", self.server, "The server, in the Open Inference Protocol", server),
+                *(
+                    row
+                    for base in (described.MODEL, described.VERSION)
+                    for row in (
+                        (base, "GET", self.metadata, "A model, in the Open Inference Protocol", metadata),
+                        (f"{base}/ready", "GET", self.ready, "Whether a model answers requests", ready),
+                        (f"{base}/infer", "POST", self.infer, "Classify, in the Open Inference Protocol", infer),
+                    )
+                ),
+            ],
+        }
+        return [PeerRoute(*row, form) for form, rows in by_protocol.items() for row in rows]
+
+    async def predict(self, request: Request) -> Response:
+        """Classifies, as text-embeddings-inference does."""
+        return await self._answer(request, tei.Predict(request))
+
+    async def classify(self, request: Request) -> Response:
+        """Classifies, as vLLM does."""
+        return await self._answer(request, vllm.Classify(request))
+
+    async def infer(self, request: Request, model: str, version: str | None = None) -> Response:
+        """Classifies, as the Open Inference Protocol has it."""
+        return await self._answer(request, openinference.Infer(request, model, version))
+
+    async def info(self, request: Request) -> Response:
+        """The model that the header names, or the only one."""
+        refuse_query(request)
+        self._engine.check_started()
+        fields = header_fields(request)
+        check_names(fields, ["model"])
+        return json_response(tei.info(self._engine.model(model_name(fields, self._engine.models)), self._settings))
+
+    async def server(self) -> Response:
+        """Name and version."""
+        return json_response(openinference.ServerMetadata(name="attenuator", version=__version__))
+
+    async def metadata(self, model: str, version: str | None = None) -> Response:
+        """Tensors of a model."""
+        return json_response(openinference.metadata(self._served(model, version)))
+
+    async def ready(self, model: str, version: str | None = None) -> Response:
+        """Whether a model answers requests."""
+        self._engine.check_healthy()
+        return json_response(openinference.ModelReady(name=self._served(model, version).manifest.name, ready=True))
+
+    def _served(self, name: str, version: str | None) -> Model:
+        """A model of a path.
+
+        Raises:
+            UnknownModel: the model or the version is not served.
+            NotReady: the service has not started.
+        """
+        self._engine.check_started()
+        model = self._engine.model(name)
+        openinference.check_version(model, version)
+        return model

@@ -1,0 +1,256 @@
+"""text-embeddings-inference: `POST /predict` and `GET /info`.
+
+https://huggingface.github.io/text-embeddings-inference (version 1.8). The field `parameters`, which that server
+ignores, is what clients of Hugging Face's inference API send; its answers hold a list for every input.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from fastapi import Request
+from pydantic import Field, RootModel
+from pydantic.json_schema import SkipJsonSchema
+from starlette.responses import Response
+
+from attenuator import __version__
+from attenuator.api import MAX_INPUTS, WHOLE, Answer, Body, Classification, LabelScore, Prediction, Text
+from attenuator.errors import InvalidRequest
+from attenuator.ops.knobs import shown
+from attenuator.runtime import Input, Model
+from attenuator.serve.answers import json_response
+from attenuator.serve.errors import Refusal, dump
+from attenuator.serve.json_body import parse_json
+from attenuator.serve.peers.parameters import HEADER, check_names, header_fields, merged, result_header, shared_names
+from attenuator.serve.schema import ParsedRequest, assemble, check_count, check_values, model_name
+from attenuator.serve.settings import ServeSettings
+
+SHAPES = "a text, a list of one text, a pair of texts, or a list of such lists"
+ACTIVATIONS = {"single_label": "softmax", "multi_label": "sigmoid", "regression": "none"}
+ERROR_TYPES = {424: "Backend", 429: "Overloaded", 503: "Unhealthy", 504: "Backend"}
+
+
+class Parameters(Body):
+    """The fields that Hugging Face's clients send in `parameters`."""
+
+    function_to_apply: Literal["none", "sigmoid", "softmax"] | SkipJsonSchema[None] = Field(
+        None, description="none, sigmoid or softmax: none gives logits, the others are that of the model's task"
+    )
+    top_k: Annotated[int, Field(ge=1), WHOLE] | SkipJsonSchema[None] = Field(
+        None, description="a whole number from 1 to the number of labels"
+    )
+
+
+class PredictOptions(Body):
+    """The fields of `POST /predict` besides inputs, knobs, goals and parameters."""
+
+    raw_scores: bool = Field(False, description="true or false: logits in place of scores")
+    truncate: bool | None = Field(False, description="true or false: cut inputs that are too long")
+    truncation_direction: Literal["left", "right", "Left", "Right"] | SkipJsonSchema[None] = Field(
+        None, description="left or right: must be the side on which the model's inputs are cut"
+    )
+    model: str | SkipJsonSchema[None] = Field(
+        None, description="the name of a served model: may be left out if only one is served"
+    )
+
+
+class Scores(RootModel[tuple[LabelScore, ...]]):
+    """Every label of one input, highest score first."""
+
+
+class ScoresOfAll(RootModel[tuple[tuple[LabelScore, ...], ...]]):
+    """The same for each input of a batch, or with the field `parameters`."""
+
+
+class PredictError(Answer):
+    """Body of an error of these routes."""
+
+    error: str = Field(description="what is wrong, in one sentence")
+    error_type: Literal["Unhealthy", "Backend", "Overloaded", "Validation"]
+    param: str | None
+    allowed: str | None
+
+
+class Labels(Answer):
+    """The labels of a classifier by their place, and the other way round."""
+
+    id2label: dict[str, str]
+    label2id: dict[str, int]
+
+
+class Classifier(Answer):
+    """What kind of model it is."""
+
+    classifier: Labels
+
+
+class Info(Answer):
+    """Answer of `GET /info`."""
+
+    model_id: str = Field(description="name of the model")
+    model_sha: str = Field(description="SHA-256 that names the bundle's exact content")
+    model_dtype: str
+    model_type: Classifier
+    max_concurrent_requests: int
+    max_input_length: int = Field(description="tokens of the longest input, special tokens included")
+    max_batch_tokens: int
+    max_client_batch_size: int
+    auto_truncate: bool
+    version: str
+
+
+PairOrText = Annotated[list[Text], Field(min_length=1, max_length=2)]
+INPUTS = Text | PairOrText | Annotated[list[PairOrText], Field(min_length=1, max_length=MAX_INPUTS)]
+
+
+def form(refusal: Refusal) -> tuple[int, bytes]:
+    """Errors as this protocol has them; the engine's own are 424 there."""
+    status = 424 if refusal.status == 500 else refusal.status
+    kind = ERROR_TYPES.get(status, "Validation")
+    body = PredictError(error=refusal.sentence, error_type=kind, param=refusal.param, allowed=refusal.allowed)
+    return status, dump(body.model_dump())
+
+
+class Predict:
+    """One `POST /predict`."""
+
+    binary = False
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._options = PredictOptions()
+        self._top_k: int | None = None
+        self._nested = False
+
+    def parse(self, body: bytes) -> dict[str, Any]:
+        """The fields of body and header; `parameters` stay apart."""
+        header = header_fields(self._request)
+        check_names(header, ["model", *shared_names()])
+        fields = parse_json(body)
+        parameters = fields.pop("parameters", None)
+        check_names(fields, ["inputs", "parameters", *PredictOptions.model_fields, *shared_names()])
+        if parameters is not None:
+            self._nested = True
+            if not isinstance(parameters, dict):
+                raise InvalidRequest(
+                    f"parameters is {shown(parameters)}, must be an object", param="parameters", allowed="an object"
+                )
+            check_names(parameters, [*Parameters.model_fields, *shared_names()], "parameters.")
+        return merged({"the body": fields, "parameters": parameters or {}, f"the header {HEADER}": header})
+
+    @staticmethod
+    def model_name(fields: Mapping[str, Any], served: Iterable[str]) -> str | None:
+        """As everywhere; the body may name it, and the header."""
+        return model_name(fields, served)
+
+    def request(self, fields: Mapping[str, Any], model: Model) -> ParsedRequest:
+        """To the request that the service answers: every label with its score, or the logits."""
+        self._options = check_values(
+            PredictOptions, {name: fields[name] for name in fields if name in PredictOptions.model_fields}, ["truncate"]
+        )
+        hub = check_values(Parameters, {name: fields[name] for name in fields if name in Parameters.model_fields})
+        self._raw = self._options.raw_scores or hub.function_to_apply == "none"
+        check_activation(hub.function_to_apply, model)
+        check_side("truncation_direction", self._options.truncation_direction, model)
+        own = {name: fields[name] for name in fields if name in shared_names()}
+        own |= {"truncate": bool(self._options.truncate), "return_logits": self._raw}
+        own["top_k"] = len(model.manifest.labels) if hub.top_k is None else hub.top_k
+        return assemble(own, model, self._inputs(fields))
+
+    def response(self, model: Model, answer: Classification, headers: dict[str, str]) -> Response:
+        """Labels with scores, highest first: a list, or one for each input of a batch."""
+        rows = tuple(self._scores(model, prediction) for prediction in answer.predictions)
+        content = ScoresOfAll(rows) if self._nested else Scores(rows[0])
+        return json_response(content, headers=headers | result_header(answer))
+
+    def _scores(self, model: Model, prediction: Prediction) -> tuple[LabelScore, ...]:
+        best = prediction.scores or ()
+        if not self._raw:
+            return best
+        logits = dict(zip(model.manifest.labels, prediction.logits or (), strict=True))
+        return tuple(LabelScore(label=each.label, score=logits[each.label]) for each in best)
+
+    def _inputs(self, fields: Mapping[str, Any]) -> Iterator[Input]:
+        """Inputs in any of the shapes; a list of lists is a batch."""
+        if "inputs" not in fields:
+            raise InvalidRequest(f"inputs is missing, must be {SHAPES}", param="inputs", allowed=SHAPES)
+        inputs = fields["inputs"]
+        if isinstance(inputs, list) and all(isinstance(item, list) for item in inputs):
+            self._nested = True
+            check_count(len(inputs), "inputs")
+            for index, item in enumerate(inputs):
+                yield input_of(item, f"inputs[{index}]")
+        else:
+            yield input_of(inputs, "inputs")
+
+
+def input_of(value: Any, where: str) -> Input:
+    """An input: a text, or a list of one or two.
+
+    Raises:
+        InvalidRequest: it is something else.
+    """
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list):
+        raise InvalidRequest(f"{where} is {shown(value)}, must be {SHAPES}", param=where, allowed=SHAPES)
+    for index, text in enumerate(texts):
+        if not isinstance(text, str):
+            param = f"{where}[{index}]"
+            raise InvalidRequest(f"{param} is {shown(text)}, must be a text", param=param, allowed="a text")
+    if not 1 <= len(texts) <= 2:
+        raise InvalidRequest(
+            f"{where} has {len(texts)} texts, must be {SHAPES}: texts of a batch are in a list each",
+            param=where,
+            allowed=SHAPES,
+        )
+    return Input(where if len(texts) == 1 else f"{where}.text", *texts)
+
+
+def check_activation(name: str | None, model: Model) -> None:
+    """Refuses an activation that is not that of the model.
+
+    Raises:
+        InvalidRequest: names the field.
+    """
+    own = ACTIVATIONS[model.manifest.task]
+    if name not in (None, "none", own):
+        allowed = " or ".join(sorted({own, "none"}))
+        raise InvalidRequest(
+            f"function_to_apply is {name}, must be {allowed}: model '{model.manifest.name}' was trained with {own}",
+            param="function_to_apply",
+            allowed=allowed,
+        )
+
+
+def check_side(param: str, side: str | None, model: Model) -> None:
+    """Refuses to cut an input on another side than the model's.
+
+    Raises:
+        InvalidRequest: names the field.
+    """
+    own = model.manifest.truncation_side
+    if side is not None and side.lower() != own:
+        raise InvalidRequest(
+            f"{param} is {side}, must be {own}: inputs of model '{model.manifest.name}' are cut on that side",
+            param=param,
+            allowed=own,
+        )
+
+
+def info(model: Model, settings: ServeSettings) -> Info:
+    """What the protocol says about a model."""
+    labels = model.manifest.labels
+    numbered = {str(place): label for place, label in enumerate(labels)}
+    return Info(
+        model_id=model.manifest.name,
+        model_sha=model.manifest.revision,
+        model_dtype=model.manifest.precision,
+        model_type=Classifier(
+            classifier=Labels(id2label=numbered, label2id={label: place for place, label in enumerate(labels)})
+        ),
+        max_concurrent_requests=settings.max_requests,
+        max_input_length=model.manifest.max_tokens,
+        max_batch_tokens=settings.max_batch_tokens,
+        max_client_batch_size=MAX_INPUTS,
+        auto_truncate=False,
+        version=__version__,
+    )

@@ -1,0 +1,223 @@
+"""vLLM: `POST /classify`, whose form SGLang shares.
+
+https://docs.vllm.ai, "Classification API". Knobs and goals are further fields of the body, as `extra_body` of OpenAI's
+client sends them.
+"""
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from fastapi import Request
+from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
+from starlette.responses import Response
+
+from attenuator.api import MAX_INPUTS, WHOLE, Answer, Body, Classification, Prediction, Text
+from attenuator.errors import InvalidRequest
+from attenuator.ops.knobs import shown
+from attenuator.runtime import Input, Model
+from attenuator.serve import requestid
+from attenuator.serve.answers import json_response
+from attenuator.serve.errors import Refusal, dump
+from attenuator.serve.json_body import parse_json
+from attenuator.serve.peers.parameters import HEADER, check_names, header_fields, merged, result_header, shared_names
+from attenuator.serve.peers.tei import check_side
+from attenuator.serve.schema import ParsedRequest, assemble, check_count, check_values, model_name
+
+SHAPES = "a text, a list of texts, a list of token ids, or a list of such lists"
+WHOLE_LENGTH = -1
+TYPES = {
+    400: "BadRequestError",
+    401: "AuthenticationError",
+    404: "NotFoundError",
+    408: "RequestTimeoutError",
+    413: "RequestTooLargeError",
+    415: "UnsupportedMediaTypeError",
+    429: "RateLimitError",
+    500: "InternalServerError",
+    503: "ServiceUnavailableError",
+    504: "TimeoutError",
+}
+
+TokenIds = Annotated[list[Annotated[int, Field(ge=0), WHOLE]], Field(min_length=1)]
+INPUT = (
+    Text
+    | Annotated[list[Text], Field(min_length=1, max_length=MAX_INPUTS)]
+    | TokenIds
+    | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_INPUTS)]
+)
+
+
+class PeerOptions(Body):
+    """The fields of `POST /classify` besides inputs, knobs and goals."""
+
+    model: str | SkipJsonSchema[None] = Field(
+        None, description="the name of a served model: may be left out if only one is served"
+    )
+    truncate_prompt_tokens: Annotated[int, Field(ge=WHOLE_LENGTH), WHOLE] | None = Field(
+        None, description="-1 or the model's length: longer texts are cut to it"
+    )
+    truncation_side: Literal["left", "right"] | None = Field(
+        None, description="left or right: must be the side on which the model's inputs are cut"
+    )
+    use_activation: bool | None = Field(None, description="true or false: false gives logits in place of probabilities")
+    add_special_tokens: bool = Field(
+        True, description="true or false: false with token ids alone, which are used as given"
+    )
+    request_id: Annotated[str, Field(pattern=r"^[\x21-\x7e]{1,128}$")] | SkipJsonSchema[None] = Field(
+        None, description="a text of at most 128 visible ASCII characters: ends the id of the answer"
+    )
+    user: str | SkipJsonSchema[None] = Field(None, description="a text: taken and not used, as there")
+
+
+NULLABLE = ("truncate_prompt_tokens", "truncation_side", "use_activation")
+
+
+class ClassLabel(Answer):
+    """What the model says about one input."""
+
+    index: int
+    label: str
+    probs: tuple[float, ...] = Field(description="score of every label, in the model's order")
+    num_classes: int
+
+
+class Usage(Answer):
+    """Tokens of the request."""
+
+    prompt_tokens: int
+    total_tokens: int
+    completion_tokens: int = 0
+    prompt_tokens_details: None = None
+
+
+class Classes(Answer):
+    """Answer of `POST /classify`."""
+
+    id: str
+    object: Literal["list"] = "list"
+    created: int = Field(description="seconds since 1970")
+    model: str
+    data: tuple[ClassLabel, ...]
+    usage: Usage
+
+
+class ErrorDetail(Answer):
+    """What is wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    code: int = Field(description="the HTTP status")
+    allowed: str | None = Field(description="what is allowed in the field; null where that does not apply")
+
+
+class ClassifyError(Answer):
+    """Body of an error of this route."""
+
+    error: ErrorDetail
+
+
+def form(refusal: Refusal) -> tuple[int, bytes]:
+    """Errors as this protocol has them: what is wrong with a field is 400."""
+    status = 400 if refusal.status == 422 else refusal.status
+    detail = ErrorDetail(
+        message=refusal.sentence,
+        type=TYPES.get(status, "APIError"),
+        param=refusal.param,
+        code=status,
+        allowed=refusal.allowed,
+    )
+    return status, dump(ClassifyError(error=detail).model_dump())
+
+
+class Classify:
+    """One `POST /classify`."""
+
+    binary = False
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._options = PeerOptions()
+
+    def parse(self, body: bytes) -> dict[str, Any]:
+        """The fields of body and header."""
+        header = header_fields(self._request)
+        check_names(header, ["model", *shared_names()])
+        fields = parse_json(body)
+        check_names(fields, ["input", *PeerOptions.model_fields, *shared_names()])
+        return merged({"the body": fields, f"the header {HEADER}": header})
+
+    @staticmethod
+    def model_name(fields: Mapping[str, Any], served: Iterable[str]) -> str | None:
+        """As everywhere."""
+        return model_name(fields, served)
+
+    def request(self, fields: Mapping[str, Any], model: Model) -> ParsedRequest:
+        """To the request that the service answers: every label with its score, or the logits."""
+        options = {name: fields[name] for name in fields if name in PeerOptions.model_fields}
+        self._options = check_values(PeerOptions, options, NULLABLE)
+        check_side("truncation_side", self._options.truncation_side, model)
+        own = {name: fields[name] for name in fields if name in shared_names()}
+        own |= {"truncate": truncates(self._options.truncate_prompt_tokens, model)}
+        own |= {"return_logits": self._options.use_activation is False, "top_k": len(model.manifest.labels)}
+        return assemble(own, model, self._inputs(fields))
+
+    def response(self, model: Model, answer: Classification, headers: dict[str, str]) -> Response:
+        """One entry for each input."""
+        tokens = sum(answer.tokens)
+        content = Classes(
+            id=f"classify-{self._options.request_id or requestid.current.get()}",
+            created=int(time.time()),
+            model=answer.model,
+            data=tuple(self._entry(model, *each) for each in enumerate(answer.predictions)),
+            usage=Usage(prompt_tokens=tokens, total_tokens=tokens),
+        )
+        return json_response(content, headers=headers | result_header(answer))
+
+    def _entry(self, model: Model, index: int, prediction: Prediction) -> ClassLabel:
+        labels = model.manifest.labels
+        scores = {each.label: each.score for each in prediction.scores or ()}
+        probs = prediction.logits or tuple(scores[label] for label in labels)
+        return ClassLabel(index=index, label=prediction.label, probs=probs, num_classes=len(labels))
+
+    def _inputs(self, fields: Mapping[str, Any]) -> Iterator[Input]:
+        """Inputs in any of the shapes; a list of numbers is one input."""
+        if "input" not in fields:
+            raise InvalidRequest(f"input is missing, must be {SHAPES}", param="input", allowed=SHAPES)
+        value = fields["input"]
+        several = isinstance(value, list) and not (value and type(value[0]) in (int, float))
+        items = value if several else [value]
+        check_count(len(items), "input")
+        for index, item in enumerate(items):
+            where = f"input[{index}]" if several else "input"
+            if isinstance(item, list):
+                yield Input(where, token_ids=item)
+            elif not isinstance(item, str):
+                raise InvalidRequest(f"{where} is {shown(item)}, must be {SHAPES}", param=where, allowed=SHAPES)
+            elif not self._options.add_special_tokens:
+                raise InvalidRequest(
+                    "add_special_tokens is false, must be true for texts; token ids are used as given",
+                    param="add_special_tokens",
+                    allowed="true for texts",
+                )
+            else:
+                yield Input(where, text=item)
+
+
+def truncates(tokens: int | None, model: Model) -> bool:
+    """Whether texts that are too long are cut.
+
+    Raises:
+        InvalidRequest: they would be cut to another length than the model's.
+    """
+    most = model.manifest.max_tokens
+    if tokens not in (None, WHOLE_LENGTH, most):
+        allowed = f"{WHOLE_LENGTH} or {most}"
+        raise InvalidRequest(
+            f"truncate_prompt_tokens is {tokens}, must be {allowed}, the length of model '{model.manifest.name}'",
+            param="truncate_prompt_tokens",
+            allowed=allowed,
+        )
+    return tokens is not None
