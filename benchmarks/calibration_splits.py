@@ -14,19 +14,84 @@ import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from attenuator.calibration import cheapest
-from attenuator.calibration.frontier import Answers, summarise
+from attenuator.calibration.frontier import Answers, PredictedTime, summarise
 from attenuator.calibration.grid import grid
 from attenuator.calibration.schema import FORMAT_VERSION, Calibration
 from attenuator.commands.calibrate.partial import PartialResults
 from attenuator.commands.calibrate.pipeline import answers_of, measured, predicted_time
+from attenuator.commands.calibrate.runs import Logits
 from attenuator.commands.calibrate.texts import read_texts
-from attenuator.runtime import load
+from attenuator.runtime import Model, load
 
 GOALS = (0.8, 0.9, 0.95, 0.96, 0.97, 0.975, 0.98, 0.985, 0.99)
+
+
+def measured_on(
+    bundle: Path, data: Path, partial: Path | None, *, min_agreement: float, confidence: float
+) -> tuple[Model, Answers, list[Logits], PredictedTime]:
+    """Runs a bundle's texts at every setting of the grid.
+
+    Args:
+        bundle: its folder.
+        data: file of JSON lines.
+        partial: folder that keeps what ran, for another call; None keeps nothing.
+        min_agreement: as for attenuator calibrate.
+        confidence: likewise.
+
+    Returns:
+        The bundle, its answers, their logits `[texts, labels]` by setting, and predicted times.
+    """
+    model = load(bundle)
+    predicted = predicted_time(bundle)
+    texts = read_texts(data, model, min_agreement=min_agreement, confidence=confidence, truncate=True)
+    knobs = [model.knobs.check(each) for each in grid(model.manifest.knobs)]
+    what = {"revision": model.manifest.revision, "data_sha256": texts.sha256, "settings": knobs}
+    labels = len(model.manifest.labels)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        PartialResults(partial or Path(folder), what, labels, restart=False) as results,
+    ):
+        logits = measured(model, texts, knobs, results, predicted)
+    return model, answers_of(model, texts, knobs, logits), logits, predicted
+
+
+def calibration_of(
+    model: Model, answers: Answers, predicted: PredictedTime, *, min_agreement: float, confidence: float, **fields: Any
+) -> Calibration:
+    """A calibration made of some texts.
+
+    Args:
+        model: the bundle.
+        answers: to these texts.
+        predicted: times.
+        min_agreement: as for attenuator calibrate.
+        confidence: likewise.
+        fields: of the calibration, besides.
+    """
+    buckets, settings = summarise(
+        answers,
+        predicted,
+        defaults=model.knobs.defaults(),
+        max_tokens=model.manifest.max_tokens,
+        min_agreement=min_agreement,
+        confidence=confidence,
+    )
+    return Calibration(
+        format_version=FORMAT_VERSION,
+        revision=model.manifest.revision,
+        confidence=confidence,
+        data="half",
+        data_sha256="0" * 64,
+        texts=len(answers.tokens),
+        buckets=buckets,
+        settings=settings,
+        **fields,
+    )
 
 
 def part_of(answers: Answers, texts: np.ndarray) -> Answers:
@@ -78,39 +143,14 @@ def main() -> None:
     parser.add_argument("--partial", type=Path, help="folder that keeps what ran, for another call")
     parser.add_argument("--output", type=Path, help="result file of JSON; none by default")
     options = parser.parse_args()
-    model = load(options.bundle)
-    manifest, predicted = model.manifest, predicted_time(options.bundle)
     about = {"min_agreement": options.min_agreement, "confidence": options.confidence}
-    texts = read_texts(options.data, model, truncate=True, **about)
-    knobs = [model.knobs.check(each) for each in grid(manifest.knobs)]
-    what = {"revision": manifest.revision, "data_sha256": texts.sha256, "settings": knobs}
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        PartialResults(options.partial or Path(folder), what, len(manifest.labels), restart=False) as results,
-    ):
-        answers = answers_of(model, texts, knobs, measured(model, texts, knobs, results, predicted))
+    model, answers, _, predicted = measured_on(options.bundle, options.data, options.partial, **about)
     generator = np.random.default_rng(0)
     counts: Counter[tuple[float, str]] = Counter()
     for _ in range(options.splits):
-        drawn = generator.permutation(len(texts.encoded))
+        drawn = generator.permutation(len(answers.tokens))
         half, other = np.sort(drawn[: len(drawn) // 2]), np.sort(drawn[len(drawn) // 2 :])
-        buckets, settings = summarise(
-            part_of(answers, half),
-            predicted,
-            defaults=model.knobs.defaults(),
-            max_tokens=manifest.max_tokens,
-            **about,
-        )
-        calibration = Calibration(
-            format_version=FORMAT_VERSION,
-            revision=manifest.revision,
-            confidence=options.confidence,
-            data=texts.name,
-            data_sha256=texts.sha256,
-            texts=len(half),
-            buckets=buckets,
-            settings=settings,
-        )
+        calibration = calibration_of(model, part_of(answers, half), predicted, **about)
         judge(answers, calibration, half, other, list(GOALS), counts)
     rows = []
     for goal in GOALS:
@@ -121,8 +161,9 @@ def main() -> None:
         time = (exact + counts[goal, "time"]) / (exact + cheaper)
         rows.append({"goal": goal, "exact": exact / (exact + cheaper), "time": time, "kept": kept})
     if options.output:
-        options.output.write_text(json.dumps({"bundle": manifest.name, "rows": rows}, indent=1) + "\n")
-    print(f"{manifest.name}, {len(texts.encoded)} texts, {options.splits} splits, confidence {options.confidence:g}")
+        options.output.write_text(json.dumps({"bundle": model.manifest.name, "rows": rows}, indent=1) + "\n")
+    what = f"{model.manifest.name}, {len(answers.tokens)} texts"
+    print(f"{what}, {options.splits} splits, confidence {options.confidence:g}")
     print("| min_agreement | exact setting | predicted time | kept, by all texts | kept, by the other half |")
     print("|---|---|---|---|---|")
     for row in rows:

@@ -193,6 +193,24 @@ def test_times_of_this_device_are_taken_again_and_others_stay(calibrated: Path, 
     assert after.latency[-1].speeds != before.latency[0].speeds
 
 
+def test_times_stay_where_the_machine_is_busy_and_all_else_is_measured(
+    calibrated: Path, folder: Path, data: Path
+) -> None:
+    assert calibrate(folder, "--data", data, "--keep-times")[0] == 1, "there are none"
+    old = json.loads((calibrated / CALIBRATION).read_text())
+    times = old["latency"]
+    del old["certainty"]
+    (folder / CALIBRATION).write_text(json.dumps(old))
+    assert calibrate(folder, "--data", data, "--keep-times", "--only-times")[0] == 1
+    assert calibrate(folder, "--data", data, "--keep-times")[::2] == (0, "")
+    again = calibration_of(folder)
+    assert [row.model_dump() for row in again.latency] == times
+    assert measured(again) == measured(calibration_of(calibrated))
+    assert again.certainty is not None
+    assert again.certainty.texts == TEXTS
+    assert len(again.certainty.settings) >= len(again.settings) - 1
+
+
 def test_partial_results_are_kept_and_those_of_another_run_are_refused(tmp_path: Path) -> None:
     logits = np.array([[1.5, -2.0], [0.25, 3.0]], dtype=np.float32)
     with PartialResults(tmp_path, {"revision": "a"}, 2, restart=False) as results:

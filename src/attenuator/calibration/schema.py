@@ -20,6 +20,7 @@ MAX_BYTES = 16 * 2**20
 MAX_BUCKETS = 64
 MAX_SETTINGS = 128  # a goal may predict the time of each, on the event loop; three knobs have 64 at most
 MAX_DEVICES = 64
+MAX_GOALS = 64
 MAX_TOKENS = 2**31 - 1
 SHORTEST, LONGEST = 1e-9, 1e6  # seconds, or shares: logarithms and sums stay within floating point
 MAX_LINE = 256  # characters
@@ -114,6 +115,49 @@ class Setting(Record):
     time: list[Seconds] = []
 
 
+class SettingCertainty(Record):
+    """How far one setting's answers lie from the exact ones; see `certainty`.
+
+    Attributes:
+        knobs: the setting.
+        scale: typical distance of a margin from the exact one, in logits, one a bucket; 0 where none moved.
+        intercept: of the log-odds that an answer agrees.
+        slope: of the same, by how many scales the answer's margins are wide.
+        sure: share of the texts of each bucket whose probability reaches each of `Certainty.goals`, `[buckets][goals]`.
+    """
+
+    knobs: dict[str, Finite]
+    scale: list[Annotated[float, Field(ge=0, allow_inf_nan=False)]]
+    intercept: Finite
+    slope: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    sure: list[list[Annotated[float, Field(ge=0, le=1)]]]
+
+
+class Certainty(Record):
+    """From an answer's margins to the probability that it agrees with the exact one.
+
+    Attributes:
+        texts: how many it was fitted to; no answer but an exact one is said to be surer than they can show.
+        tolerance: in a regression, the distance within which scores agree, in its unit; else None.
+        goals: probabilities, ascending.
+        settings: every setting that was measured, the exact one aside.
+    """
+
+    texts: Annotated[int, Field(ge=1)]
+    goals: Annotated[list[Annotated[float, Field(gt=0, lt=1)]], Field(max_length=MAX_GOALS)]
+    tolerance: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    settings: Annotated[list[SettingCertainty], Field(max_length=MAX_SETTINGS)]
+
+    @model_validator(mode="after")
+    def fits_together(self) -> Self:
+        """Checks what one field says about another."""
+        if any(after <= before for before, after in pairwise(self.goals)):
+            raise ValueError("goals must rise")
+        if any(len(shares) != len(self.goals) for row in self.settings for shares in row.sure):
+            raise ValueError(f"a setting must have one share for each of {len(self.goals)} goals")
+        return self
+
+
 class Speed(Record):
     """How long one text takes at one setting, by its length.
 
@@ -166,6 +210,7 @@ class Calibration(Record):
         texts: how many were measured.
         buckets: in order of length, without gaps.
         settings: the exact one, then every other that is on the frontier of a bucket, and the bundle's defaults.
+        certainty: how sure single answers are; None in files from before it was measured.
         latency: one a device and number of threads.
     """
 
@@ -177,6 +222,7 @@ class Calibration(Record):
     texts: Annotated[int, Field(ge=1)]
     buckets: Annotated[list[Bucket], Field(min_length=1, max_length=MAX_BUCKETS)]
     settings: Annotated[list[Setting], Field(min_length=1, max_length=MAX_SETTINGS)]
+    certainty: Certainty | None = None
     latency: Annotated[list[Latency], Field(max_length=MAX_DEVICES)] = []
 
     @model_validator(mode="after")
@@ -194,6 +240,9 @@ class Calibration(Record):
                 raise ValueError(f"a setting must have one agreement for each of {len(self.buckets)} buckets")
             if setting.knobs.keys() != self.settings[0].knobs.keys():
                 raise ValueError("settings must all have the same knobs")
+        for one in self.certainty.settings if self.certainty else ():
+            if {len(one.scale), len(one.sure)} != {len(self.buckets)}:
+                raise ValueError(f"certainty must have one scale and shares for each of {len(self.buckets)} buckets")
         for row in self.buckets:
             if row.frontier and (row.frontier[0] != 0 or max(row.frontier) >= len(self.settings)):
                 raise ValueError("a frontier must begin with 0, the exact setting, and name settings of the file")

@@ -65,6 +65,8 @@ def _settings(calibration: Calibration) -> Iterator[tuple[str, Mapping[str, floa
     """Every setting of the file, with its place."""
     for index, setting in enumerate(calibration.settings):
         yield f"settings.{index}.knobs", setting.knobs
+    for index, row in enumerate(calibration.certainty.settings if calibration.certainty else ()):
+        yield f"certainty.settings.{index}.knobs", row.knobs
     for index, device in enumerate(calibration.latency):
         for number, speed in enumerate(device.speeds):
             yield f"latency.{index}.speeds.{number}.knobs", speed.knobs

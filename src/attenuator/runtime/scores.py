@@ -11,6 +11,7 @@ from attenuator.bundle import Task
 # Scores of a regression agree within this many standard deviations. Where 99 % of normal deviations stay below it, two
 # texts change their order in about 1.2 % of all pairs: as an agreement of 0.99 says of a balanced two-class model.
 AGREEING_DEVIATIONS = 0.1
+EDGE = 1e-9  # the logits of thresholds 0 and 1, which no score crosses, are infinite
 
 Floats = npt.NDArray[np.float64]
 
@@ -97,6 +98,38 @@ def predict(
     return RowScores(ranking[0][0], ranking[0][1], chosen, ranking, [float(value) for value in logits])
 
 
+def margins(
+    logits: npt.ArrayLike, exact: npt.ArrayLike, *, task: Task, thresholds: Sequence[float]
+) -> tuple[Floats, Floats]:
+    """How far answers are from others, and what the exact ones have in the same places.
+
+    An answer agrees with the exact one where all its margins have the sign that the exact ones have; in a regression
+    they are the scores.
+
+    Args:
+        logits: `[..., num_labels]`.
+        exact: of the same shape.
+        task: the bundle's.
+        thresholds: multi-label only, one a label.
+
+    Returns:
+        float64 `[..., M]` twice. Single-label: the label's logit less each of the M = num_labels - 1 others.
+        Multi-label: each logit less the one of its threshold, M = num_labels.
+    """
+    ours, theirs = unchanged(logits), unchanged(exact)
+    if task == "single_label":
+        top = ours.argmax(axis=-1)[..., np.newaxis]
+        others = np.arange(ours.shape[-1]) != top
+        shape = (*ours.shape[:-1], ours.shape[-1] - 1)
+        differences = (np.take_along_axis(each, top, axis=-1) - each for each in (ours, theirs))
+        ours, theirs = (each[others].reshape(shape) for each in differences)
+    elif task == "multi_label":
+        lowest = np.clip(np.asarray(thresholds, dtype=np.float64), EDGE, 1 - EDGE)
+        edges = np.log(lowest / (1 - lowest))
+        ours, theirs = ours - edges, theirs - edges
+    return ours, theirs
+
+
 def agrees(
     logits: npt.NDArray[np.float32],
     exact: npt.NDArray[np.float32],
@@ -127,6 +160,15 @@ def agrees(
         lowest = np.asarray(thresholds)
         same = ((sigmoid(logits) >= lowest) == (sigmoid(exact) >= lowest)).all(axis=-1)
     else:
-        spread = unchanged(exact).std(axis=0) if deviation is None else deviation
-        same = (np.abs(unchanged(logits) - exact) <= AGREEING_DEVIATIONS * spread).all(axis=-1)
+        within = tolerance(exact) if deviation is None else AGREEING_DEVIATIONS * deviation
+        same = (np.abs(unchanged(logits) - exact) <= within).all(axis=-1)
     return np.asarray(finite & same)
+
+
+def tolerance(exact: npt.ArrayLike) -> float:
+    """The distance within which scores of a regression agree.
+
+    Args:
+        exact: `[B, 1]`, the exact scores.
+    """
+    return float(AGREEING_DEVIATIONS * unchanged(exact).std())

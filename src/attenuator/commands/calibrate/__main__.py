@@ -53,8 +53,11 @@ def run(settings: CalibrateSettings, folder: Path) -> Calibration:
     if not manifest.knobs:
         raise BundleError(f"bundle {folder} has no knob, must have one to be calibrated: its answers are always exact")
     before = existing(folder, manifest.revision)
-    if settings.only_times and before is None:
-        raise InvalidRequest(f"bundle {folder} has no calibration, must have one for --only-times: leave that flag out")
+    if settings.only_times and settings.keep_times:
+        raise InvalidRequest("--only-times and --keep-times are both given, must be one of them")
+    for flag, given in (("--only-times", settings.only_times), ("--keep-times", settings.keep_times)):
+        if given and before is None:
+            raise InvalidRequest(f"bundle {folder} has no calibration, must have one for {flag}: leave that flag out")
     choice = choose(settings.device, settings.device_id)
     if settings.device == "auto" and choice.device.kind == "cpu":
         note(f"running on {choice.device}: {choice.reason}")
@@ -68,7 +71,8 @@ def run(settings: CalibrateSettings, folder: Path) -> Calibration:
     )
     if settings.only_times and before is not None:
         return time_again(model, folder, settings, texts, before)
-    calibration = calibrate(model, folder, settings, texts)
+    times = before.latency if settings.keep_times and before is not None else None
+    calibration = calibrate(model, folder, settings, texts, times)
     note_unseen_lengths(texts, manifest.max_tokens)
     return calibration
 

@@ -9,11 +9,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from attenuator import __version__
-from attenuator.bundle import CALIBRATION, MODEL
+from attenuator.bundle import CALIBRATION, MODEL, Manifest
+from attenuator.calibration import certainty
 from attenuator.calibration.frontier import Answers, PredictedTime, summarise
 from attenuator.calibration.grid import grid
 from attenuator.calibration.plot import frontier_svg
-from attenuator.calibration.schema import FORMAT_VERSION, Calibration, Latency
+from attenuator.calibration.schema import FORMAT_VERSION, Bucket, Calibration, Certainty, Latency
 from attenuator.calibration.schema import Setting as CalibratedSetting
 from attenuator.commands.calibrate.partial import PartialResults
 from attenuator.commands.calibrate.runs import Logits, batches_of, run_all
@@ -26,7 +27,7 @@ from attenuator.errors import InvalidRequest
 from attenuator.ops.knobs import KnobValue
 from attenuator.runtime import Model
 from attenuator.runtime.graph import read_graph
-from attenuator.runtime.scores import agrees
+from attenuator.runtime.scores import agrees, margins, tolerance
 from attenuator.runtime.session import cpu_count
 from attenuator.runtime.work import count_work
 
@@ -95,6 +96,26 @@ def answers_of(model: Model, texts: Texts, settings: Sequence[Knobs], logits: Se
     return Answers(settings, texts.tokens, np.stack(agree), right)
 
 
+def certainty_of(
+    manifest: Manifest, answers: Answers, logits: Sequence[Logits], buckets: Sequence[Bucket]
+) -> Certainty:
+    """How sure single answers are, from all texts at all settings.
+
+    Args:
+        manifest: of the bundle.
+        answers: of all texts.
+        logits: `[texts, labels]` of each setting, the exact one first.
+        buckets: of the calibration.
+    """
+    task = manifest.task
+    deviations = [
+        certainty.Deviations(knobs, *margins(each, logits[0], task=task, thresholds=manifest.thresholds), agree)
+        for knobs, each, agree in zip(answers.settings, logits, answers.agree, strict=True)
+    ]
+    within = tolerance(logits[0]) if task == "regression" else None
+    return certainty.fit(deviations[1:], answers.tokens, buckets, within)
+
+
 def timed(model: Model, texts: Texts, settings: Sequence[CalibratedSetting], threads: int) -> Latency:
     """The latency table, with a bar."""
     with progress_bar() as progress:
@@ -134,8 +155,17 @@ def time_again(
     return calibration
 
 
-def calibrate(model: Model, folder: Path, settings: CalibrateSettings, texts: Texts) -> Calibration:
+def calibrate(
+    model: Model, folder: Path, settings: CalibrateSettings, texts: Texts, times: list[Latency] | None = None
+) -> Calibration:
     """Measures everything, and writes the calibration and its plot.
+
+    Args:
+        model: the bundle.
+        folder: where it lies.
+        settings: of the command.
+        texts: to run.
+        times: taken before, which stay; None takes them.
 
     Raises:
         InvalidRequest: a file cannot be written, or is of another run.
@@ -153,8 +183,9 @@ def calibrate(model: Model, folder: Path, settings: CalibrateSettings, texts: Te
     }
     with PartialResults(folder, about, len(manifest.labels), restart=settings.restart) as results:
         logits = measured(model, texts, knobs, results, predicted)
+        answers = answers_of(model, texts, knobs, logits)
         buckets, kept = summarise(
-            answers_of(model, texts, knobs, logits),
+            answers,
             predicted,
             defaults=model.knobs.defaults(),
             min_agreement=settings.min_agreement,
@@ -170,7 +201,8 @@ def calibrate(model: Model, folder: Path, settings: CalibrateSettings, texts: Te
             texts=len(texts.encoded),
             buckets=buckets,
             settings=kept,
-            latency=[timed(model, texts, kept, settings.threads or cpu_count())],
+            certainty=certainty_of(manifest, answers, logits, buckets),
+            latency=[timed(model, texts, kept, settings.threads or cpu_count())] if times is None else times,
         )
         write(folder, calibration, settings.plot or folder / PLOT, manifest.name)
         results.remove()

@@ -49,6 +49,8 @@ class CalibrateSettings(CommandSettings):
     only_times: bool = False
     """Only time the settings of the bundle's calibration.json, here and now; its other figures stay, and so do times of
     other devices."""
+    keep_times: bool = False
+    """Measure everything but times, which stay as the bundle's calibration.json has them: for a busy machine."""
     restart: bool = False
     """Forget what an interrupted run has measured."""
     device: Literal["cpu", "cuda", "auto"] = "cpu"
