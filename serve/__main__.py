@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from attenuator.commandline import Positionals, parse
+from attenuator.commandline import Positionals, fail, parse
 from attenuator.errors import AttenuatorError
 from attenuator.runtime.model import Model
 from attenuator.serve import logs
@@ -29,9 +29,9 @@ log = logging.getLogger("attenuator.serve")
 start_log = logging.getLogger("attenuator.serve.start")
 COMMAND = "serve"
 POSITIONALS = Positionals(
-    "BUNDLE", "+", "folder of a bundle, as `attenuator export` writes it; requests name it by its name"
+    "BUNDLE", "*", "folder of a bundle, as `attenuator export` writes it; requests name it by its name"
 )
-USAGE = "BUNDLE [BUNDLE ...] [options]"
+USAGE = "[BUNDLE ...] [options]"
 EXAMPLES = """  serve two models, then ask one of them:
     attenuator serve examples/bundles/reviews examples/bundles/sentiment --port 8000
     curl -s http://127.0.0.1:8000/v1/classify -H 'Content-Type: application/json' \\
@@ -116,7 +116,7 @@ async def serve(settings: ServeSettings, folders: Sequence[Path], bound: socket.
             warn_of_idle_floors(read_policy(settings.brownout_to), engine.models)
             where = address(*bound.getsockname()[:2])
             key = "/v1 routes require an API key" if keys.required else "no API key is required"
-            start_log.info("ready on http://%s (%s), %s", where, ", ".join(engine.models), key)
+            start_log.info("ready on http://%s (%s), %s", where, ", ".join(engine.models) or "no model yet", key)
             await stop_requested
         await drain(engine, server, stop)
     finally:
@@ -157,6 +157,8 @@ def main(arguments: Sequence[str]) -> int:
         AttenuatorError: a bundle cannot be served, or the address is taken.
     """
     settings, folders = parse(ServeSettings, COMMAND, arguments, POSITIONALS, usage=USAGE, examples=EXAMPLES)
+    if not folders and settings.watch is None:
+        fail(COMMAND, "the following arguments are required: BUNDLE, or --watch; `attenuator serve --help` explains")
     logs.set_up(settings.log_format, settings.log_level)
     bound = listen(settings.host, settings.port)
     with contextlib.closing(bound):

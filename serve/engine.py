@@ -33,6 +33,7 @@ from attenuator.serve.sessions import SessionKeeper
 from attenuator.serve.settings import ServeSettings
 from attenuator.serve.shadow import Shadow
 from attenuator.serve.tokenizing import STOPPED, TokenizerThreads
+from attenuator.serve.watching import Watch
 
 if TYPE_CHECKING:
     from attenuator.serve.otel import Traces
@@ -56,6 +57,7 @@ class Engine:
         metrics: what is counted and held here.
         brownout: which requests run with cheaper knobs under load, and how far.
         traces: spans of requests and batches; None where no traces are made.
+        watch: keeps the models as a folder is.
         shadow: compares some answers with the exact ones while no request is in progress.
     """
 
@@ -70,6 +72,7 @@ class Engine:
         self.metrics.before_scrape.append(holdings.read)
         self.brownout = Brownout(settings.brownout_target_ms / 1000, read_policy(settings.brownout_to))
         self.traces = traces
+        self.watch = Watch(settings.watch, self.catalog)
         self._settings = settings
         self._queue = Queue(settings.max_batch_tokens)
         self._idle = asyncio.Event()
@@ -95,6 +98,7 @@ class Engine:
             DeviceUnavailable: the device in the settings cannot be used.
         """
         await self.catalog.start(folders)
+        await self.watch.start()
         self._lanes.start()
         self.shadow.start()
         gc.freeze()  # what is loaded by now stays, as a rule, so the garbage collector need not examine it again
@@ -306,7 +310,8 @@ class Engine:
         return max(forecasts, key=lambda each: each.total_s)
 
     async def drain(self) -> None:
-        """Refuses new requests and waits for those in progress, up to the time limit."""
+        """Refuses new requests and waits for those in progress, up to the time limit; watches no more."""
+        self.watch.stop()
         self.state = "draining"
         log.info("draining: %d requests in progress", self.requests)
         try:
@@ -322,6 +327,7 @@ class Engine:
         """
         busy = self.catalog.stop()
         self.state = "stopped"
+        self.watch.stop()
         self.shadow.stop()
         busy |= self._tokenizer.stop()
         busy |= await self._lanes.stop(NotReady(STOPPED))

@@ -53,6 +53,11 @@ AGREEMENT_LOW = gauge(
     "knobs",
     "tokens",
 )
+WATCHED = gauge(
+    "watched_bundles",
+    "Bundles in the watched folder: serving, incomplete while files are missing, or refused, which the log explains.",
+    "state",
+)
 HELD_BY_ENGINE = (
     QUEUE_TOKENS,
     QUEUE_PREDICTED,
@@ -65,6 +70,7 @@ HELD_BY_ENGINE = (
     BUILD,
     SHADOW_WAITING,
     AGREEMENT_LOW,
+    WATCHED,
 )
 CONNECTIONS = gauge("connections", "Open connections.")
 CONNECTION_LIMIT = gauge("connection_limit", "Connections that may be open.")
@@ -122,6 +128,7 @@ class EngineHoldings(Collector):
         yield family(BUILD, [((__version__,), 1)])
         yield family(SHADOW_WAITING, [((), engine.shadow.waiting)])
         yield family(AGREEMENT_LOW, engine.shadow.low())
+        yield family(WATCHED, [((state,), count) for state, count in engine.watch.states().items()])
 
 
 class ServerHoldings(Collector):
