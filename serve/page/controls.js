@@ -18,7 +18,7 @@ export class Sliders {
   build(model) {
     this.#rows = model.knobs.map((knob) => this.#row(knob));
     byId("sliders").replaceChildren(...this.#rows.map((row) => row.element));
-    const doc = (knob) => html("p", { class: "doc", id: `knob-${knob.name}-doc` }, html("code", null, knob.name), ` ${knob.doc}`);
+    const doc = (knob) => html("p", { class: "doc", id: `knob-${knob.name}-doc` }, html("code", null, knob.name), `: ${knob.doc}`);
     byId("knob-docs").replaceChildren(...model.knobs.map(doc));
     byId("no-knobs").hidden = model.knobs.length > 0;
   }

@@ -25,8 +25,8 @@ let speaking = 0;
 
 function draw() {
   frame = 0;
+  if (!session.model) return; // until then `models` shows what stands in the way
   notices.show(session.error, session.busyUntilMs);
-  if (!session.model) return;
   byId("playground").hidden = false;
   sliders.draw(session);
   asked.draw(session);

@@ -27,7 +27,7 @@ export class Notices {
     });
     byId("forget").addEventListener("click", () => {
       service.useKey("");
-      again();
+      location.reload(); // with everything that was answered to that key
     });
   }
 

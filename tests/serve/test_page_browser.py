@@ -1,0 +1,312 @@
+"""The playground as a visitor uses it: in a real browser, on the bundled models."""
+
+import json
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import launched, needs_browser, overflow, violations
+from service import Service
+
+expect = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install '.[test]'").expect
+pytestmark = needs_browser
+BUNDLES = Path(__file__).resolve().parents[2] / "examples/bundles"
+SEEDS = 16
+OPEN, SLOW, LIMITED = "open-key-3141", "slow-key-2718", "limited-key-1414"
+KEYS: list[dict[str, Any]] = [
+    {"name": "open", "key": OPEN},
+    {"name": "slow", "key": SLOW, "requests_per_s": 1, "burst": 2},
+    {"name": "limited", "key": LIMITED, "ceilings": {"num_hashes": 16}},
+]
+
+
+@pytest.fixture(scope="module")
+def shown() -> Iterator[Service]:
+    """A server of two bundled models: one with one knob, one with two."""
+    one = Service([BUNDLES / "reviews", BUNDLES / "reviews-mca"])
+    yield one
+    assert one.stop() == 0, one.log()
+
+
+@pytest.fixture(scope="module")
+def keyed(bundles: dict[str, Path]) -> Iterator[Service]:
+    one = Service([bundles["yoso"]], "--api-keys", json.dumps(KEYS))
+    yield one
+    assert one.stop() == 0, one.log()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with launched() as one:
+        yield one
+
+
+@pytest.fixture
+def visit(browser: Any) -> Iterator[Callable[..., Any]]:
+    """Opens a server's page; fails at the end if the page threw an error or was refused something by its policy."""
+    contexts, errors = [], []
+
+    def run(service: Service, *, before: Callable[[Any], None] | None = None) -> Any:
+        context = browser.new_context(viewport={"width": 1280, "height": 760}, reduced_motion="reduce")
+        contexts.append(context)
+        context.set_default_timeout(10_000)
+        context.grant_permissions(["clipboard-read", "clipboard-write"])
+        page = context.new_page()
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda line: "Security Policy" in line.text and errors.append(line.text))
+        if before:
+            before(page)
+        page.goto(f"http://127.0.0.1:{service.port}/")
+        return page
+
+    yield run
+    for context in contexts:
+        context.close()
+    assert errors == []
+
+
+def dots(page: Any, count: int = SEEDS) -> Any:
+    """Waits for a picture of so many answers, and gives it."""
+    circles = page.locator("#spread circle")
+    expect(circles).to_have_count(count)
+    return circles
+
+
+def text(page: Any, name: str) -> str:
+    return str(page.locator(f"#{name}").inner_text())
+
+
+def turn(page: Any, knob: str, key: str, value: str) -> None:
+    """Turns a knob by the keyboard, and waits until it shows a value and the answer to it."""
+    page.locator(f"#knob-{knob}").press(key)
+    expect(page.locator(f"#knob-{knob}")).to_have_attribute("aria-valuetext", value)
+    page.wait_for_selector("#knob-card:not(.asking)")
+
+
+def test_the_picture_shows_what_the_service_answers_from_the_cheapest_value_to_the_exact_one(
+    shown: Service, visit: Callable[..., Any]
+) -> None:
+    page = visit(shown)
+    circles = dots(page)
+    expect(page.locator("#spread .exact-line")).to_have_count(1)
+    sent = page.locator("#text").input_value()
+    request = {"model": "reviews", "inputs": sent, "num_hashes": 64, "seed": 0}
+    [own] = shown.classify(request).json()["predictions"]
+    [exact] = shown.classify(request | {"num_hashes": 0}).json()["predictions"]
+    assert (text(page, "answer"), text(page, "answer-score")) == (own["label"], f"{own['score']:.3f}")
+    assert [*page.locator("#compare-rows td.exact").all_inner_texts()][0] == f"{exact['score']:.3f}"
+    assert text(page, "agreement") == f"{SEEDS} of {SEEDS}"
+    assert circles.and_(page.locator(".differs")).count() == 0
+    assert re.fullmatch(r"[\d.,]+ % of the exact time", text(page, "time-share"))
+    [listed, _] = shown.client.get("/v1/models").json()["models"]
+    assert page.locator("#plot .calibrated").count() == 2 * len(listed["calibration"]["settings"])
+    assert page.locator("#plot .own").count() == 4, "two settings, each with its agreement and its time"
+
+    turn(page, "num_hashes", "Home", "1 hash tables")
+    dots(page)
+    request |= {"num_hashes": 1}
+    labels = [shown.classify(request | {"seed": seed}).json()["predictions"][0]["label"] for seed in range(SEEDS)]
+    [exact] = shown.classify(request | {"num_hashes": 0}).json()["predictions"]
+    agreeing = labels.count(exact["label"])
+    assert text(page, "agreement") == f"{agreeing} of {SEEDS}"
+    assert page.locator("#spread .differs").count() == SEEDS - agreeing
+    assert '"num_hashes":1,' in text(page, "code-curl")
+    turn(page, "num_hashes", "End", "exact")
+    assert (text(page, "agreement"), text(page, "time-share")) == ("exact", "exact")
+    assert '"num_hashes":0,' in text(page, "code-curl")
+    expect(page.locator("#spoken")).to_contain_text("num_hashes 0")
+
+
+def test_a_model_of_two_knobs_has_two_sliders(shown: Service, visit: Callable[..., Any]) -> None:
+    page = visit(shown)
+    dots(page)
+    page.select_option("#model", "reviews-mca")
+    expect(page.locator("#sliders input")).to_have_count(2)
+    turn(page, "alpha", "End", "exact")  # nothing samples any more
+    dots(page, 6)
+    assert text(page, "agreement-more") == "the same with every seed"
+    turn(page, "keep", "End", "exact")
+    assert text(page, "agreement") == "exact"
+    turn(page, "keep", "Home", "0.05 share of tokens")
+    assert '"keep":0.05,"alpha":0,' in text(page, "code-curl")
+    assert page.locator("#plot-title").is_visible()
+
+
+def test_the_commands_that_are_copied_give_this_answer(shown: Service, visit: Callable[..., Any]) -> None:
+    page = visit(shown)
+    dots(page)
+    page.fill("#text", "It's \"fine\" – 100 % \\ 'n' $HOME `id` 好 😀\nsecond line")
+    expect(page.locator("#length")).to_contain_text("tokens")
+    dots(page)
+    copied = {}
+    for kind in ("curl", "python"):
+        page.click(f"#copy-{kind}")
+        expect(page.locator(f"#copy-{kind}")).to_have_text("Copied")
+        copied[kind] = page.evaluate("navigator.clipboard.readText()")
+    answer = json.loads(subprocess.run(["bash", "-c", copied["curl"]], capture_output=True, check=True).stdout)
+    [prediction] = answer["predictions"]
+    assert (prediction["label"], f"{prediction['score']:.3f}") == (text(page, "answer"), text(page, "answer-score"))
+    python = subprocess.run([sys.executable, "-c", copied["python"]], capture_output=True, check=True, text=True)
+    assert python.stdout == f"{prediction['label']} {prediction['score']}\n"
+
+
+def test_a_long_text_is_read_from_a_file_cut_and_copied_whole(
+    shown: Service, visit: Callable[..., Any], tmp_path: Path
+) -> None:
+    page = visit(shown)
+    dots(page)
+    file = tmp_path / "long.txt"
+    file.write_text("a film that does not end, " * 900)
+    page.set_input_files("#file", file)
+    expect(page.locator("#length")).to_contain_text("the rest is cut off")
+    assert "more characters" in text(page, "code-curl")
+    page.click("#copy-curl")
+    expect(page.locator("#copy-curl")).to_have_text("Copied")
+    command = page.evaluate("navigator.clipboard.readText()")
+    answer = json.loads(subprocess.run(["bash", "-c", command], capture_output=True, check=True).stdout)
+    assert answer["tokens"] == [4096]
+
+
+def test_a_goal_chooses_the_knob(shown: Service, visit: Callable[..., Any]) -> None:
+    page = visit(shown)
+    dots(page)
+    page.check("#goal-on")
+    page.fill("#goal-agreement", "97")
+    sent = page.locator("#text").input_value()
+    answer = shown.classify({"model": "reviews", "inputs": sent, "min_agreement": 0.97}).json()
+    chosen = f"The service chose num_hashes {answer['knobs']['num_hashes']}."
+    expect(page.locator("#goal-reached")).to_have_text(chosen)
+    assert page.locator("#knob-num_hashes").is_disabled()
+    page.fill("#goal-latency", "0.001")
+    page.fill("#goal-agreement", "100")
+    page.wait_for_selector("#notice:not([hidden])")
+    assert "min_agreement" in text(page, "notice-text")
+    page.uncheck("#goal-on")
+    page.wait_for_selector("#notice", state="hidden")
+    assert page.locator("#knob-num_hashes").is_enabled()
+
+
+def test_dragging_never_has_more_than_one_request_in_flight_for_each_purpose(
+    shown: Service, visit: Callable[..., Any]
+) -> None:
+    page = visit(shown)
+    dots(page)
+    lock, open_now, most, count = threading.Lock(), 0, 0, 0
+
+    def change(step: int) -> Callable[[Any], None]:
+        def note(request: Any) -> None:
+            nonlocal open_now, most, count
+            with lock:
+                open_now, count = open_now + step, count + (step > 0)
+                most = max(most, open_now)
+
+        return note
+
+    page.on("request", change(1))
+    page.on("requestfinished", change(-1))
+    page.on("requestfailed", change(-1))
+    box = page.locator("#knob-num_hashes").bounding_box()
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + box["width"] / 2, middle)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 20, middle, steps=50)
+    page.mouse.up()
+    dots(page)
+    value = page.locator("#knob-num_hashes").get_attribute("aria-valuetext").split()[0]
+    assert f'"num_hashes":{value},' in text(page, "code-curl"), "the last position wins"
+    assert 1 <= most <= 2, "one for the knob, one for the seeds of where it rested"
+    assert count <= 50 + 2 * SEEDS
+
+
+def test_a_key_is_asked_for_kept_in_the_tab_and_forgotten(keyed: Service, visit: Callable[..., Any]) -> None:
+    page = visit(keyed)
+    page.wait_for_selector("#key-form:not([hidden])")
+    assert violations(page) == []
+    page.keyboard.type("wrong")
+    page.keyboard.press("Enter")
+    expect(page.locator("#notice-text")).to_contain_text("not one of")
+    page.fill("#key", OPEN)
+    page.keyboard.press("Enter")
+    dots(page)
+    assert OPEN not in page.content()
+    assert "Authorization: Bearer $ATTENUATOR_API_KEY" in text(page, "code-curl")
+    assert page.evaluate("[localStorage.length, document.cookie]") == [0, ""]
+    page.reload()
+    dots(page)
+    page.click("#forget")
+    page.wait_for_selector("#key-form:not([hidden])")
+    assert page.evaluate("sessionStorage.length") == 0
+
+
+def test_a_busy_service_is_waited_for(keyed: Service, visit: Callable[..., Any]) -> None:
+    page = visit(keyed, before=lambda page: page.add_init_script(f"sessionStorage['attenuator-api-key'] = '{SLOW}'"))
+    expect(page.locator("#answer")).not_to_have_text("…")  # models and one answer
+    page.locator("#knob-num_hashes").press("Home")
+    page.wait_for_selector("#notice.busy:not([hidden])")
+    assert "'slow' may make 1 requests per second" in text(page, "notice-text")
+    assert re.fullmatch(r"Asks again( in \d s\.|…)", text(page, "notice-wait"))
+    page.wait_for_selector("#notice", state="hidden")
+    assert '"num_hashes":1,' in text(page, "code-curl")
+
+
+def test_a_refused_setting_and_a_refused_exact_answer_are_said(keyed: Service, visit: Callable[..., Any]) -> None:
+    page = visit(keyed, before=lambda page: page.add_init_script(f"sessionStorage['attenuator-api-key'] = '{LIMITED}'"))
+    page.wait_for_selector("#notice:not([hidden])")
+    assert "must be at most 16" in text(page, "notice-text")
+    page.locator("#knob-num_hashes").press("Home")
+    dots(page)
+    expect(page.locator("#time-exact-text")).to_have_text("not allowed here")
+    assert not page.locator("#notice").is_visible()
+    assert page.locator("#spread .exact-line").count() == 0
+
+
+def test_loading_and_a_service_that_is_gone_are_said(shown: Service, visit: Callable[..., Any]) -> None:
+    held: list[Any] = []
+    page = visit(shown, before=lambda page: page.route("**/v1/models", lambda route: held.append(route)))
+    expect(page.locator("#loading")).to_be_visible()
+    expect(page.locator("#playground")).to_be_hidden()
+    held[0].continue_()
+    dots(page)
+    expect(page.locator("#loading")).to_be_hidden()
+    page.context.set_offline(True)
+    page.locator("#knob-num_hashes").press("Home")
+    expect(page.locator("#notice-title")).to_have_text("No connection")
+    page.context.set_offline(False)
+    page.click("#retry")
+    dots(page)
+    expect(page.locator("#notice")).to_be_hidden()
+
+
+def test_nothing_keeps_anyone_out(shown: Service, visit: Callable[..., Any]) -> None:
+    """By axe, in light and dark; on a narrow screen the knob and its picture are seen without scrolling."""
+    page = visit(shown)
+    dots(page)
+    page.click("summary")
+    assert violations(page) == []
+    page.set_viewport_size({"width": 360, "height": 760})
+    page.emulate_media(color_scheme="dark")
+    assert violations(page) == []
+    assert overflow(page) <= 0
+    for name in ("sliders", "spread"):
+        box = page.locator(f"#{name}").bounding_box()
+        assert box["y"] + box["height"] / 2 < 760
+
+
+def test_the_keyboard_reaches_everything(shown: Service, visit: Callable[..., Any]) -> None:
+    page = visit(shown)
+    dots(page)
+    reached = []
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        reached.append(page.evaluate("document.activeElement.id || document.activeElement.textContent.trim()"))
+        if reached[-1] == "copy-python":
+            break
+    wanted = ["knob-num_hashes", "A short review", "file", "text", "model", "goal-on", "As a table", "copy-curl"]
+    assert [name for name in reached if name in wanted] == wanted
+    page.keyboard.press("Enter")
+    expect(page.locator("#copy-python")).to_have_text("Copied")
