@@ -135,6 +135,7 @@ def classify(
     min_agreement: float | None = None,
     max_latency_ms: float | None = None,
     degradable_to: Mapping[str, int | float] | None = None,
+    priority: str | None = None,
     top_k: int | None = None,
     truncate: bool = False,
     return_logits: bool = False,
@@ -156,6 +157,7 @@ def classify(
         degradable_to: the least accurate value by knob that a busy server may lower them to, so that it need not
             refuse; `chosen_by` of the answer is then `brownout`. An empty one forbids what the server may do by
             default to calls that set no knob.
+        priority: `"batch"` for work that can wait; `"interactive"`, or what the API key says, by default.
         top_k: also return the scores of that many labels.
         truncate: cut inputs that are longer than the model takes, instead of refusing them.
         return_logits: also return the logits.
@@ -182,7 +184,7 @@ def classify(
         body["seed"] = None if seed is None else check_seed(scalar(seed))
     numbers = {"timeout_ms": timeout_ms, "top_k": top_k}
     numbers |= {"min_agreement": min_agreement, "max_latency_ms": max_latency_ms}
-    options = {"model": model} | {name: scalar(value) for name, value in numbers.items()}
+    options = {"model": model, "priority": priority} | {name: scalar(value) for name, value in numbers.items()}
     body |= {name: value for name, value in options.items() if value is not None}
     if degradable_to is not None:
         body["degradable_to"] = check_floors(degradable_to)

@@ -4,7 +4,9 @@ Plain data: no clock, no threads, no event loop.
 
 *Pressure* is 0 while the predicted wait is at most half of the target, and 1 from the target on. How full the queue is,
 and how many requests are in progress, count in the same way against `FULL` of their limits; the largest of the three is
-taken. So knobs are at their floors before anyone is refused.
+taken. So knobs are at their floors before anyone is refused. Each API key and class has a pressure of its own: the wait
+of its own requests, and what it holds of its own room. So a key that floods lowers nobody else. Of the class `batch`
+the wait does not count.
 
 *The level* follows the pressure upwards at once and falls slowly, from 1 to 0 in about 20 times the target, and the
 slower the lower it is. So it does not flap: the queue, which grows while the level is too low, holds the level where
@@ -27,6 +29,7 @@ from attenuator.ops.knobs import KnobValue
 from attenuator.runtime import Model
 from attenuator.serve.floors import Floors, lowered, policy_floors
 from attenuator.serve.goals import AGREEMENT, stated_goals
+from attenuator.serve.jobs import Class, Flow
 from attenuator.serve.schema import ParsedRequest
 
 FALL_TARGETS, FALL_TO = 8, -0.1  # e-folding time in targets, and what is approached, so that 0 is reached
@@ -73,7 +76,7 @@ class Brownout:
     """Decides which requests are lowered, and how far.
 
     Attributes:
-        level: the same for all models and requests.
+        target_s: predicted wait to hold.
     """
 
     def __init__(self, target_s: float, policy: Mapping[str, float]) -> None:
@@ -83,8 +86,17 @@ class Brownout:
             target_s: predicted wait to hold.
             policy: the operator's floors by knob; empty lowers only requests that say so themselves.
         """
-        self.level = Level(target_s)
+        self.target_s = target_s
         self._policy = policy
+        self._levels: dict[tuple[str, Class], Level] = {}
+
+    def level(self, flow: Flow) -> Level:
+        """The level of an API key and class, for all models."""
+        return self._levels.setdefault((flow.key, flow.priority), Level(self.target_s))
+
+    def highest(self, now_s: float, key: str | None = None) -> float:
+        """The highest level, of one API key or of all."""
+        return max((each.at(now_s) for (name, _), each in self._levels.items() if key in (None, name)), default=0.0)
 
     def floors(self, model: Model, parsed: ParsedRequest) -> Floors:
         """How far a request's knobs may fall; empty where it may not be lowered."""

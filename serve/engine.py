@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from attenuator.errors import InvalidRequest, NotReady, Overloaded
+from attenuator.errors import InvalidRequest, NotReady
 from attenuator.ops.knobs import KnobValue
 from attenuator.runtime import Encoded, Input, Model, Row
 from attenuator.serve import tracing
@@ -28,6 +28,7 @@ from attenuator.serve.lanes import Lanes
 from attenuator.serve.latency import RowTime, coarse_lengths
 from attenuator.serve.metrics import Metrics
 from attenuator.serve.policy import read_policy
+from attenuator.serve.room import Room
 from attenuator.serve.scheduler import Queue
 from attenuator.serve.sessions import SessionKeeper
 from attenuator.serve.settings import ServeSettings
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-FREE_QUEUE_SHARE = 0.5
 NO_FLOORS: Floors = {}
 BODY_MARGIN = 2.0  # a body may have this many times fewer or more tokens than its size suggests
 
@@ -52,7 +52,6 @@ class Engine:
     Attributes:
         models: those that new requests get, by name.
         state: `starting`, `ready`, `draining` or `stopped`.
-        requests: requests in progress.
         catalog: loads, replaces and unloads them.
         metrics: what is counted and held here.
         brownout: which requests run with cheaper knobs under load, and how far.
@@ -65,7 +64,6 @@ class Engine:
         self.catalog = Catalog(settings)
         self.models = self.catalog.models
         self.state = "starting"
-        self.requests = 0
         self.metrics = Metrics()
         holdings = EngineHoldings(self)
         self.metrics.registry.register(holdings)
@@ -85,6 +83,12 @@ class Engine:
         wait_for_more = partial(self._tokenizer.wait_settled, settings.max_wait_ms / 1000)
         latencies, failed = self.catalog.latencies, self._sessions.failed
         self._lanes = Lanes(self._queue, latencies, self._compute, wait_for_more, self.metrics, failed, traces)
+        self._room = Room(self._queue, settings.max_requests, settings.max_queue_tokens, self._lanes.remaining_s)
+
+    @property
+    def requests(self) -> int:
+        """Requests in progress."""
+        return self._room.requests
 
     async def start(self, folders: Sequence[Path]) -> None:
         """Loads the bundles, runs each once, and opens for requests.
@@ -164,46 +168,47 @@ class Engine:
         if reason is not None:
             raise NotReady(reason)
 
-    def check_open(self, body_bytes: int = 0) -> None:
+    def check_open(self, body_bytes: int = 0, key: str = "") -> None:
         """Refuses a request that could not be served, before its body is read; does not count it as in progress.
 
         Args:
             body_bytes: size of the body as far as it is known.
+            key: its API key's share; empty where there are not several.
 
         Raises:
             NotReady: starting, draining or stopped.
             Overloaded: too many requests are in progress, or the queue has no room for a body of this size.
         """
         self.check_running()
-        if self.requests >= self._settings.max_requests:
-            raise self._overloaded(f"{self.requests} requests are in progress", "light")
+        self._room.check_requests(key)
         estimates = [self.catalog.estimates[model] for model in self.models.values()]
         least = int(body_bytes * min((each.tokens_per_byte for each in estimates), default=0.0) / BODY_MARGIN)
-        if self.brownout.level.at(time.monotonic()):  # it may be lowered, which only the body tells
+        if self.brownout.highest(time.monotonic(), key):  # it may be lowered, which only the body tells
             least = int(least * LEAST_SHARE)
-        full = [lane for lane in LANES if self._queue.full({lane: least}, self._settings.max_queue_tokens)]
+        full = [lane for lane in LANES if self._room.full({lane: least}, key)]
         if "light" in full and ("heavy" in full or not self._may_be_heavy(body_bytes)):
-            self._check_room({"light": least})
+            self._room.check_tokens({"light": least}, key)
 
     @contextlib.asynccontextmanager
-    async def admitted(self, body_bytes: int = 0) -> AsyncIterator[None]:
+    async def admitted(self, body_bytes: int = 0, key: str = "") -> AsyncIterator[None]:
         """Counts a request as in progress; entered once its body has arrived.
 
         Args:
             body_bytes: size of the body.
+            key: as `check_open`.
 
         Raises:
             NotReady: starting, draining or stopped.
             Overloaded: as `check_open`.
         """
-        self.check_open(body_bytes)
-        self.requests += 1
+        self.check_open(body_bytes, key)
+        self._room.enter(key)
         self._idle.clear()
         self.shadow.pause()
         try:
             yield
         finally:
-            self.requests -= 1
+            self._room.leave(key)
             if not self.requests:
                 self._idle.set()
 
@@ -215,6 +220,7 @@ class Engine:
         knobs: Mapping[str, KnobValue],
         truncate: bool,
         floors: Floors = NO_FLOORS,
+        flow: Flow = ANYONE,
     ) -> list[Encoded]:
         """Tokenizes inputs, long ones off the event loop.
 
@@ -224,6 +230,7 @@ class Engine:
             knobs: a value for every knob of the model; with the inputs' size they predict the cost.
             truncate: cuts texts that are too long instead of refusing them.
             floors: how far the knobs may fall; it is refused only if it finds no room even so.
+            flow: whose they are.
 
         Raises:
             InvalidRequest: names the input.
@@ -234,13 +241,15 @@ class Engine:
         # A refusal must be cheap, or refusals would use up the time for answers. So tokens are estimated, not counted.
         tokens = [estimate.tokens(item, model.manifest.max_tokens) for item in items]
         demand = self._demand(model, tokens, knobs_at(model, knobs, floors, 1.0, tokens), knobs)
-        self._check_room(demand)
-        with self._queue.reserved(demand):
+        self._room.check_tokens(demand, flow.key)
+        with self._queue.reserved(demand, flow.key):
             encoded = await self._tokenizer.encode(model, items, truncate)
         estimate.learn(items, encoded)
         return encoded
 
-    def lowered(self, model: Model, chosen: Chosen, floors: Floors, tokens: Sequence[int]) -> Chosen:
+    def lowered(
+        self, model: Model, chosen: Chosen, floors: Floors, tokens: Sequence[int], flow: Flow = ANYONE
+    ) -> Chosen:
         """Lowers a request's knobs as far as the load demands and its floors allow.
 
         Args:
@@ -248,15 +257,14 @@ class Engine:
             chosen: the knobs that it would run with.
             floors: how far they may fall; empty leaves them as they are.
             tokens: of its inputs.
+            flow: whose it is.
         """
         if not floors:
             return chosen
-        now_s, room = time.monotonic(), self._settings.max_queue_tokens
-        fullness = max(self._queue.occupied(lane) for lane in LANES) / room
-        fullness = max(fullness, (self.requests - 1) / self._settings.max_requests)
-        level = self.brownout.level.observe(self._lanes.wait_s(now_s), fullness, now_s)
-        demand = self._demand(model, tokens, chosen.knobs, chosen.knobs)
-        if self._queue.full(demand, room):
+        now_s = time.monotonic()
+        wait_s = self._lanes.wait_s(now_s, flow) if flow.priority == "interactive" else 0.0
+        level = self.brownout.level(flow).observe(wait_s, self._room.fullness(flow.key), now_s)
+        if self._room.full(self._demand(model, tokens, chosen.knobs, chosen.knobs), flow.key):
             level = 1.0
         knobs = knobs_at(model, chosen.knobs, floors, level, tokens)
         return chosen if knobs == chosen.knobs else Chosen(knobs, "brownout")
@@ -287,26 +295,29 @@ class Engine:
         seconds = [latency.added_s(time) for time in times]
         share = self._room_share(model, tokens, knobs, knobs if asked is None else asked)
         if flow != IDLE:
-            self._check_room(demand_of(tokens, seconds, share))
+            self._room.check_tokens(demand_of(tokens, seconds, share), flow.key)
         done = asyncio.get_running_loop().create_future()
         job = Job(model, rows, times, done, room_share=share, flow=flow, trace=tracing.current.get())
         await self._lanes.finish(job, seconds)
         return job
 
-    def forecast(self, model: Model, tokens: Sequence[int], knobs: Mapping[str, KnobValue]) -> Forecast:
+    def forecast(
+        self, model: Model, tokens: Sequence[int], knobs: Mapping[str, KnobValue], flow: Flow = ANYONE
+    ) -> Forecast:
         """When a request that comes now would be done.
 
         Args:
             model: the model.
             tokens: length of each input.
             knobs: a value for every knob.
+            flow: whose it is.
         """
         latency = self.catalog.latencies[model]
         lengths = coarse_lengths(tokens)
         by_lane: dict[Lane, Counter[RowTime]] = {}
         for row_time, count in zip(latency.row_times(list(lengths), knobs), lengths.values(), strict=True):
             by_lane.setdefault(lane_of(latency.added_s(row_time)), Counter())[row_time] += count
-        forecasts = [self._lanes.forecast(lane, latency, times) for lane, times in by_lane.items()]
+        forecasts = [self._lanes.forecast(lane, latency, times, flow) for lane, times in by_lane.items()]
         return max(forecasts, key=lambda each: each.total_s)
 
     async def drain(self) -> None:
@@ -366,20 +377,5 @@ class Engine:
         costs, asked_costs = ([model.predict_cost(count, each) for count in tokens] for each in (knobs, asked))
         return room_share(costs, asked_costs)
 
-    def _check_room(self, demand: Mapping[Lane, int]) -> None:
-        """Refuses tokens for which a lane's queue has no room.
-
-        Raises:
-            Overloaded: too many are waiting.
-        """
-        lane = self._queue.full(demand, self._settings.max_queue_tokens)
-        if lane:
-            raise self._overloaded(f"{self._queue.lanes[lane].load.tokens} tokens are waiting", lane)
-
     def _not_ready(self) -> NotReady:
         return NotReady(f"the service is {self.state} and takes no requests")
-
-    def _overloaded(self, what: str, lane: Lane) -> Overloaded:
-        # After this time part of the queue is done, and a new request finds room.
-        wait_s = max(1.0, self._lanes.remaining_s(lane) * FREE_QUEUE_SHARE)
-        return Overloaded(f"the service is overloaded: {what}; try again in {wait_s:.0f} s", retry_after_s=wait_s)

@@ -30,9 +30,19 @@ QUEUE_TOKENS = gauge("queue_tokens", "Tokens that wait for a batch.", "model", "
 QUEUE_PREDICTED = gauge(
     "queue_predicted_seconds", "Predicted time of the sequences that wait for a batch.", "model", "knobs", "lane"
 )
+KEY_QUEUE_PREDICTED = gauge(
+    "key_queue_predicted_seconds",
+    "Predicted time of the sequences that wait; key is empty where there are not several.",
+    "key",
+    "priority",
+    "lane",
+)
 RUNNING = gauge("running_sequences", "Sequences of the batch that runs.", "lane")
 IN_PROGRESS = gauge("requests_in_progress", "Requests whose body has arrived and whose answer is not made yet.")
-BROWNOUT = gauge("brownout_level", "How far load lowers knobs that may be lowered: 0 not at all, 1 to their floors.")
+BROWNOUT = gauge(
+    "brownout_level",
+    "How far load lowers knobs that may be lowered: 0 not at all, 1 to their floors; the highest of all API keys.",
+)
 STATE = gauge("service_state", "1 for the state that the service is in, 0 for the others.", "state")
 READY = gauge("ready", "1 while GET /health/ready answers 200.")
 MODELS = gauge(
@@ -61,6 +71,7 @@ WATCHED = gauge(
 HELD_BY_ENGINE = (
     QUEUE_TOKENS,
     QUEUE_PREDICTED,
+    KEY_QUEUE_PREDICTED,
     RUNNING,
     IN_PROGRESS,
     BROWNOUT,
@@ -97,6 +108,7 @@ class EngineHoldings(Collector):
         self._engine = engine
         self._families: Sequence[Metric] = ()
         self._known: set[tuple[str, str, str]] = set()  # a queue that is empty again is 0, not absent
+        self._known_keys: set[tuple[str, str, str]] = set()
 
     def collect(self) -> Sequence[Metric]:
         """One family a metric, as they were read last."""
@@ -110,16 +122,20 @@ class EngineHoldings(Collector):
         engine = self._engine
         tokens: dict[tuple[str, str, str], float] = defaultdict(float)
         seconds: dict[tuple[str, str, str], float] = defaultdict(float)
+        of_keys: dict[tuple[str, str, str], float] = defaultdict(float)
         for lane, entry in engine.waiting():
             labels = (entry.job.model.manifest.name, knob_ranges(entry.job.rows[entry.index].knobs), lane)
             tokens[labels] += entry.tokens
             seconds[labels] += entry.seconds
+            of_keys[entry.job.flow.key, entry.job.flow.priority, lane] += entry.seconds
         self._known |= set(tokens)
+        self._known_keys |= set(of_keys)
         yield family(QUEUE_TOKENS, [(labels, tokens[labels]) for labels in sorted(self._known)])
         yield family(QUEUE_PREDICTED, [(labels, seconds[labels]) for labels in sorted(self._known)])
+        yield family(KEY_QUEUE_PREDICTED, [(labels, of_keys[labels]) for labels in sorted(self._known_keys)])
         yield family(RUNNING, [((lane,), engine.running(lane)) for lane in LANES])
         yield family(IN_PROGRESS, [((), engine.requests)])
-        yield family(BROWNOUT, [((), engine.brownout.level.at(time.monotonic()))])
+        yield family(BROWNOUT, [((), engine.brownout.highest(time.monotonic()))])
         yield family(STATE, [((state,), state == engine.state) for state in STATES])
         yield family(READY, [((), engine.fault() is None)])
         serving = set(engine.models.values())

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from attenuator.api import Priority
 from attenuator.errors import AttenuatorError
 from attenuator.runtime import Model, Row, RowResult
 from attenuator.serve.latency import RowTime
@@ -14,7 +15,9 @@ from attenuator.serve.tracing import RequestTrace
 Lane = Literal["light", "heavy"]
 LANES: tuple[Lane, Lane] = ("light", "heavy")
 HEAVY_S = 0.1
-Class = Literal["interactive", "batch", "idle"]
+
+
+Class = Priority | Literal["idle"]
 
 
 class Displaced(AttenuatorError):
@@ -23,17 +26,21 @@ class Displaced(AttenuatorError):
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Whose work a request is.
+    """Whose work a request is: the scheduler is fair between flows, then between the requests of each.
 
     Attributes:
-        priority: `idle` is the service's own work: it runs while no request waits or runs, and ends with `Displaced`
-            when one comes.
+        key: name of its API key; empty where there are not several.
+        priority: its class. `idle` is the service's own work: it runs while no request waits or runs, and ends with
+            `Displaced` when one comes.
+        weight: of the key's share.
     """
 
+    key: str = ""
     priority: Class = "interactive"
+    weight: float = 1.0
 
 
-ANYONE, IDLE = Flow(), Flow("idle")
+ANYONE, IDLE = Flow(), Flow(priority="idle")
 
 
 @dataclass(slots=True, eq=False)

@@ -1,6 +1,7 @@
 """A file of API keys: JSON, a list with one object a key.
 
-[{"name": "search", "sha256": "9f86..", "requests_per_s": 50, "burst": 100, "ceilings": {"a knob": 0.5}}]
+[{"name": "search", "sha256": "9f86..", "requests_per_s": 50, "burst": 100, "tokens_per_s": 20000, "weight": 2,
+  "priority": "batch", "ceilings": {"a knob": 0.5}}]
 """
 
 import hashlib
@@ -8,11 +9,13 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter, ValidationError, model_validator
 
+from attenuator.api import Priority
 from attenuator.errors import AttenuatorError, KnobOutOfRange
 from attenuator.ops import KNOBS
 from attenuator.ops.knobs import KnobValue, check_knob
 
 LOWEST_RATE, HIGHEST_RATE = 1e-6, 1e9  # beyond them waits and counts overflow
+LOWEST_WEIGHT, HIGHEST_WEIGHT = 0.01, 100.0
 
 
 class KeyEntry(BaseModel):
@@ -24,6 +27,10 @@ class KeyEntry(BaseModel):
         sha256: its SHA-256, in hexadecimal.
         requests_per_s: how often it may be used in the long run; None without a limit.
         burst: requests that it may make at once after a pause; by default those of one second.
+        tokens_per_s: how many tokens its requests may have in the long run; None without a limit.
+        burst_tokens: those that they may have at once after a pause; by default those of one second.
+        weight: of its share of a busy service, beside the other keys of its class.
+        priority: the class of its requests that name none; with `batch`, of all of them.
         ceilings: the most accurate value that its requests may have, by knob.
     """
 
@@ -34,6 +41,10 @@ class KeyEntry(BaseModel):
     sha256: Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$")] | None = None
     requests_per_s: Annotated[float, Field(ge=LOWEST_RATE, le=HIGHEST_RATE)] | None = None
     burst: Annotated[int, Field(ge=1, le=int(HIGHEST_RATE))] | None = None
+    tokens_per_s: Annotated[float, Field(ge=LOWEST_RATE, le=HIGHEST_RATE)] | None = None
+    burst_tokens: Annotated[int, Field(ge=1, le=int(HIGHEST_RATE))] | None = None
+    weight: Annotated[float, Field(ge=LOWEST_WEIGHT, le=HIGHEST_WEIGHT)] = 1.0
+    priority: Priority = "interactive"
     ceilings: dict[str, KnobValue] = {}
 
     @model_validator(mode="after")
@@ -43,6 +54,8 @@ class KeyEntry(BaseModel):
             raise ValueError("must have one of key and sha256")
         if self.burst is not None and self.requests_per_s is None:
             raise ValueError("has burst, which requires requests_per_s")
+        if self.burst_tokens is not None and self.tokens_per_s is None:
+            raise ValueError("has burst_tokens, which requires tokens_per_s")
         for name, value in self.ceilings.items():
             if name not in KNOBS:
                 raise ValueError(f"ceilings has '{name[:40]}', must be a knob: {', '.join(KNOBS)}")

@@ -14,11 +14,14 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from attenuator.errors import AttenuatorError, KnobOutOfRange, RateLimited, Unauthorized
+from attenuator.api import Priority
+from attenuator.errors import AttenuatorError, InvalidRequest, KnobOutOfRange, RateLimited, Unauthorized
 from attenuator.ops import KNOBS
 from attenuator.ops.knobs import KnobValue, accuracy_rank, check_knob, clamped
 from attenuator.runtime import Model
+from attenuator.serve.jobs import Flow
 from attenuator.serve.keyfile import KeyEntry, digest_of, parse_keys
+from attenuator.serve.ratelimit import Bucket
 from attenuator.serve.schema import ParsedRequest
 
 log = logging.getLogger(__name__)
@@ -35,20 +38,20 @@ class ApiKey:
     Attributes:
         name: what logs and metrics call it.
         digest: SHA-256 of the key.
-        requests_per_s: how often it may be used in the long run; None without a limit.
-        burst: requests it may make at once after a pause.
+        requests: how often it may be used; None without a limit.
+        tokens: how many tokens its requests may have; None without a limit.
+        weight: of its share of a busy service.
+        priority: the class of its requests that name none; with `batch`, of all of them.
         ceilings: the most accurate value that its requests may have, by knob.
-        spare: requests that it may make at once.
-        counted_s: clock at which `spare` was counted.
     """
 
     name: str
     digest: bytes
-    requests_per_s: float | None = None
-    burst: int = 1
+    requests: Bucket | None = None
+    tokens: Bucket | None = None
+    weight: float = 1.0
+    priority: Priority = "interactive"
     ceilings: Mapping[str, KnobValue] = field(default_factory=dict)
-    spare: float = 0.0
-    counted_s: float = 0.0
 
     @classmethod
     def of(cls, entry: KeyEntry, before: "ApiKey | None") -> "ApiKey":
@@ -56,36 +59,60 @@ class ApiKey:
 
         Args:
             entry: of the file.
-            before: the key of this name when the file was last read; with the same limit, its count goes on.
+            before: the key of this name when the file was last read; with the same limits, its counts go on.
         """
-        burst = entry.burst or max(1, math.ceil(entry.requests_per_s or 1))
         ceilings = {name: check_knob(KNOBS[name], value) for name, value in entry.ceilings.items()}
-        key = cls(entry.name, entry.digest, entry.requests_per_s, burst, ceilings, burst, time.monotonic())
-        if before is not None and (before.requests_per_s, before.burst) == (key.requests_per_s, key.burst):
-            key.spare, key.counted_s = before.spare, before.counted_s
-        return key
+        return cls(
+            entry.name,
+            entry.digest,
+            _bucket(entry.requests_per_s, entry.burst, None if before is None else before.requests),
+            _bucket(entry.tokens_per_s, entry.burst_tokens, None if before is None else before.tokens),
+            entry.weight,
+            entry.priority,
+            ceilings,
+        )
 
     def take(self, now_s: float) -> None:
-        """Counts a request, by a token bucket.
+        """Counts a request.
 
         Args:
             now_s: a clock that never goes back.
 
         Raises:
-            RateLimited: too many requests; says when the next one is taken.
+            RateLimited: too many requests, or tokens in those before; says when the next one is taken.
         """
-        if self.requests_per_s is None:
-            return
-        self.spare = min(self.burst, self.spare + (now_s - self.counted_s) * self.requests_per_s)
-        self.counted_s = now_s
-        if self.spare < 1:
-            wait_s = (1 - self.spare) / self.requests_per_s
-            raise RateLimited(
-                f"the API key '{self.name}' may make {self.requests_per_s:g} requests per second; try again in "
-                f"{math.ceil(wait_s)} s",
-                retry_after_s=wait_s,
+        if self.tokens is not None and (wait_s := self.tokens.wait_s(1, now_s)):
+            raise self._limited(f"may use {self.tokens.rate:g} tokens per second", wait_s)
+        if self.requests is not None:
+            if wait_s := self.requests.wait_s(1, now_s):
+                raise self._limited(f"may make {self.requests.rate:g} requests per second", wait_s)
+            self.requests.use(1)
+
+    def spend(self, tokens: int) -> None:
+        """Counts the tokens of a request that `take` has let through: those that come later wait for it."""
+        if self.tokens is not None:
+            self.tokens.use(tokens)
+
+    def check_priority(self, priority: Priority | None) -> None:
+        """Refuses a class above the key's.
+
+        Args:
+            priority: that the request names.
+
+        Raises:
+            InvalidRequest: it is `interactive`, and the key's is `batch`.
+        """
+        if priority is not None and priority != self.priority == "batch":
+            raise InvalidRequest(
+                f'priority is "{priority}", must be "batch" for the API key \'{self.name}\'',
+                param="priority",
+                allowed='"batch"',
             )
-        self.spare -= 1
+
+    def _limited(self, limit: str, wait_s: float) -> RateLimited:
+        return RateLimited(
+            f"the API key '{self.name}' {limit}; try again in {math.ceil(wait_s)} s", retry_after_s=wait_s
+        )
 
     def limit(self, parsed: ParsedRequest, model: Model) -> None:
         """Keeps a request within the key's ceilings: defaults above them are lowered to them.
@@ -113,6 +140,14 @@ class ApiKey:
     def permits(self, knobs: Mapping[str, KnobValue]) -> bool:
         """Whether knobs are within the key's ceilings."""
         return not any(is_above(name, knobs[name], value) for name, value in self.ceilings.items() if name in knobs)
+
+
+def _bucket(rate: float | None, burst: int | None, before: Bucket | None) -> Bucket | None:
+    """A bucket, full or as before; by default what one second brings may be used at once."""
+    if rate is None:
+        return None
+    most = burst or max(1, math.ceil(rate))
+    return Bucket(rate, most, most, time.monotonic()).continued(before)
 
 
 def is_above(name: str, value: KnobValue, ceiling: KnobValue) -> bool:
@@ -176,6 +211,17 @@ class KeyRing:
             state = "wrong" if sent else "missing"
             raise Unauthorized(f"the API key is {state}, must be sent in the header 'Authorization: Bearer KEY'")
         return match
+
+    def flow(self, key: ApiKey | None, priority: Priority | None = None) -> Flow:
+        """Whose work a request is; where there is one key alone, all requests are of the same.
+
+        Args:
+            key: that it was sent with; None where none is required.
+            priority: the class that it names, which the key allows.
+        """
+        if key is None:
+            return Flow(priority=priority or "interactive")
+        return Flow(key.name if len(self._keys) > 1 else "", priority or key.priority, key.weight)
 
     async def watch(self) -> None:
         """Reads the file again whenever it has changed, until cancelled; while it is broken, the keys stay."""

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from attenuator.errors import AttenuatorError, EngineError
 from attenuator.runtime import Cancellation, Model
 from attenuator.serve.goals import Forecast
 from attenuator.serve.health import RunningBatch
-from attenuator.serve.jobs import IDLE, LANES, Displaced, Entry, Job, Lane
+from attenuator.serve.jobs import ANYONE, IDLE, LANES, Displaced, Entry, Flow, Job, Lane
 from attenuator.serve.latency import LatencyModel, RowTime
 from attenuator.serve.metrics import BatchRun, Metrics
 from attenuator.serve.scheduler import Queue
@@ -158,13 +159,16 @@ class Lanes:
         """Predicted time of what is left of a lane's running batch and of the rows that wait for it, in seconds."""
         return self._queue.lanes[lane].load.seconds + self._running_s(lane, time.monotonic())
 
-    def forecast(self, lane: Lane, latency: LatencyModel, times: Mapping[RowTime, int]) -> Forecast:
+    def forecast(
+        self, lane: Lane, latency: LatencyModel, times: Mapping[RowTime, int], flow: Flow = ANYONE
+    ) -> Forecast:
         """When a request that comes now would be done with its rows in a lane.
 
         Args:
             lane: where they would run.
             latency: of the request's model.
             times: of the rows, at least one, by how many there are of each.
+            flow: whose they are.
         """
         added_s = [latency.added_s(each) for each in times]
         own_s = sum(seconds * count for seconds, count in zip(added_s, times.values(), strict=True))
@@ -172,7 +176,7 @@ class Lanes:
             run_s = latency.batch_s(times)
         else:
             run_s = sum(count * latency.batch_s({each: 1}) for each, count in times.items())
-        ahead_s = self._queue.lanes[lane].ahead_s(own_s, min(added_s))
+        ahead_s = self._queue.lanes[lane].ahead_s(own_s, min(added_s), flow)
         return Forecast(self._running_s(lane, time.monotonic()) + ahead_s, latency.upper_s(run_s))
 
     def _running_s(self, lane: Lane, now_s: float) -> float:
@@ -182,15 +186,15 @@ class Lanes:
             return 0.0
         return max(0.0, running.predicted_s - (now_s - running.started_s))
 
-    def wait_s(self, now_s: float) -> float:
-        """How long a row that arrives now would wait, in the lane where that is longer.
+    def wait_s(self, now_s: float, flow: Flow = ANYONE) -> float:
+        """How long a row of a flow that arrives now would wait, in the lane where that is longer.
 
         Both count, since they share the cores. Rows of large requests that fair order puts behind a newcomer do not.
-        Where predictions are too short, what others have waited already counts in their place.
+        Where predictions are too short, what others of the flow have waited already counts in their place.
         """
         queues = self._queue.lanes
-        predicted_s = max(self._running_s(lane, now_s) + queues[lane].wait_s() for lane in LANES)
-        return max(predicted_s, *(queue.waited_s(now_s) for queue in queues.values()))
+        predicted_s = max(self._running_s(lane, now_s) + queues[lane].wait_s(flow) for lane in LANES)
+        return max(predicted_s, *(queue.waited_s(now_s, flow) for queue in queues.values()))
 
     async def stop(self, error: AttenuatorError) -> bool:
         """Stops the lanes; a batch that is running stops at its next node.
@@ -288,6 +292,7 @@ class Lanes:
             sequences=len(batch),
             predicted_s=predicted_s,
             seconds=seconds,
+            shares=_shares(batch),
         )
         self._metrics.batch_ended(run)
         if self._traces is not None:
@@ -311,6 +316,14 @@ class Lanes:
         else:
             for job in jobs:
                 await self._run(lane, [entry for entry in batch if entry.job is job])
+
+
+def _shares(batch: Sequence[Entry]) -> dict[tuple[str, str], float]:
+    """Predicted seconds of a batch by API key and class."""
+    shares: dict[tuple[str, str], float] = defaultdict(float)
+    for entry in batch:
+        shares[entry.job.flow.key, entry.job.flow.priority] += entry.seconds
+    return shares
 
 
 def _fail(job: Job, error: Exception) -> None:

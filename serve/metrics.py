@@ -58,6 +58,7 @@ class BatchRun:
         sequences: how many.
         predicted_s: seconds it was predicted to take.
         seconds: what it took.
+        shares: predicted seconds by API key and class; the key is empty where there are not several.
     """
 
     model: str
@@ -67,6 +68,7 @@ class BatchRun:
     sequences: int
     predicted_s: float
     seconds: float
+    shares: Mapping[tuple[str, str], float]
 
 
 class Metrics:
@@ -90,6 +92,12 @@ class Metrics:
         self._count_batch = self._batch_counts()
         self._refusals = self._counter(
             "refusals", "Error answers by kind, also those to what is not valid HTTP.", "error_type"
+        )
+        self._computed = self._counter(
+            "key_compute_seconds",
+            "Time that batches took, shared out by predicted time; key is empty where there are not several.",
+            "key",
+            "priority",
         )
         self._keyed = self._counter("key_requests", "Requests by the name of their API key.", "key", "status")
         self._cancelled = self._counter(
@@ -143,6 +151,9 @@ class Metrics:
         """Counts a batch that ran; its knobs are `mixed` where its requests have different ranges."""
         ranges = {knob_ranges(knobs) for knobs in run.settings}
         self._count_batch(run.model, ranges.pop() if len(ranges) == 1 else MIXED, run.lane)(run)
+        predicted_s = sum(run.shares.values())
+        for place, share_s in run.shares.items():
+            self._computed.labels(*place).inc(run.seconds * share_s / predicted_s)
 
     def batch_failed(self, model: str, lane: Lane) -> None:
         """Counts a batch on which ONNX Runtime failed."""

@@ -161,9 +161,11 @@ class Routes:
         started_s = time.perf_counter()
         refuse_query(request)
         announced = request.headers.get("content-length", "")
-        self._engine.check_open(int(announced) if announced.isdecimal() else 0)
+        key: ApiKey | None = request.scope.get(KEY)
+        share = self._keys.flow(key).key
+        self._engine.check_open(int(announced) if announced.isdecimal() else 0, share)
         body = await self._bodies.read(request, exchange.binary)
-        async with self._engine.admitted(len(body)):
+        async with self._engine.admitted(len(body), share):
             refuse_encoding(request)
             fields = await self._parse(body, exchange.parse)
             del body
@@ -171,8 +173,8 @@ class Routes:
             parsed = exchange.request(fields, model)
             del fields
             accesslog.note(model=model.manifest.name, inputs=len(parsed.items), **stated_goals(parsed.options))
-            key: ApiKey | None = request.scope.get(KEY)
             if key is not None:
+                key.check_priority(parsed.options.priority)
                 key.limit(parsed, model)
             work = self._work(model, parsed, key, started_s, exchange)
             return await unless_late(request, parsed, started_s, work)
@@ -187,26 +189,31 @@ class Routes:
     ) -> Response:
         truncate = parsed.options.truncate
         floors = self._engine.brownout.floors(model, parsed)
-        encoded = await self._engine.encode(model, parsed.items, knobs=parsed.knobs, truncate=truncate, floors=floors)
+        flow = self._keys.flow(key, parsed.options.priority)
+        encoded = await self._engine.encode(
+            model, parsed.items, knobs=parsed.knobs, truncate=truncate, floors=floors, flow=flow
+        )
         characters = sum(item.characters for item in parsed.items)
         parsed.items.clear()  # texts of megabytes are not kept while the request waits
         tokens = [len(item.token_ids) for item in encoded]
+        if key is not None:
+            key.spend(sum(tokens))
         max_cost = self._settings.max_cost
 
         def permits(knobs: Mapping[str, KnobValue]) -> bool:
             affordable = max_cost is None or cost_of(model, tokens, knobs) <= max_cost
             return affordable and (key is None or key.permits(knobs))
 
-        elapsed_s, forecast = time.perf_counter() - started_s, partial(self._engine.forecast, model, tokens)
+        elapsed_s, forecast = time.perf_counter() - started_s, partial(self._engine.forecast, model, tokens, flow=flow)
         asked = choose_knobs(model, parsed, Circumstances(max(tokens), elapsed_s, forecast, permits))
         check_cost(model, encoded, asked.knobs, max_cost)
         seed = parsed.options.seed if parsed.has_seed else self._settings.seed
         seed = secrets.randbelow(SEED_HIGH + 1) if seed is None else seed
         tokenized_s = time.perf_counter()
-        chosen = self._engine.lowered(model, asked, floors, tokens)
+        chosen = self._engine.lowered(model, asked, floors, tokens, flow)
         accesslog.note(knobs=dict(chosen.knobs), chosen_by=chosen.by)
         rows = [Row(item.token_ids, item.type_ids, chosen.knobs, seed) for item in encoded]
-        job = await self._engine.run(model, rows, asked.knobs)
+        job = await self._engine.run(model, rows, asked.knobs, flow)
         ended_s = time.perf_counter()
         queue_s = 0.0 if job.started_s is None else job.started_s - job.submitted_s
         stages_s = {

@@ -1,64 +1,77 @@
 """Decides which rows run next, and which of them run together as one packed batch.
 
-Plain data: no clock, no threads, no event loop. Rows wait by model and lane.
+Plain data: no clock, no threads, no event loop. Rows wait by lane, class, API key and model.
 
 *Lanes.* A run cannot be interrupted. So rows that are predicted to take longer than `HEAVY_S` have a lane and a thread
 of their own. Both lanes share the cores, but a light row never waits for a heavy one to end.
 
-*Order.* Start-time fair queueing (Goyal, Vin and Cheng, 1996), in which each request is a flow. Every row has a start,
-in virtual seconds. A request's first row starts at the lane's virtual time on arrival; each further row starts when the
-one before it would end, by predicted seconds. The lane's virtual time is the start of the row that last led a batch.
+*Priorityes and keys.* The classes share a lane's running time, and in each class its API keys do, by start-time fair
+queueing (`shares.py`) of predicted seconds. While both classes wait, `batch` gets `BATCH_CLASS_SHARE` of the time, the
+rest is `interactive`'s. While several keys of a class wait, each gets its weight's share of the class's time. A key of
+which nothing waits takes nothing, and comes next when it comes. Without keys all requests are of one.
+
+*Requests of a key and class.* The same queueing, in which each request is a flow. Every row has a start, in virtual
+seconds. A request's first row starts at the queue's virtual time on arrival; each further row starts when the
+one before it would end, by predicted seconds. The virtual time is the start of the row that last led a batch.
 The row with the lowest start runs first. Rows with equal starts run by size class (powers of four of their predicted
 seconds), then by arrival. So a short request runs next, however many rows others have queued, and large requests take
 turns. A row whose knobs were lowered keeps the size class of what was asked for: it is cheaper, but does not overtake.
 
-*The oldest request.* New requests could hold a large one back for ever. So `OLDEST_SHARE` of a lane's running time is
-owed to the request that has waited longest: when it has got less, its next row leads a batch. A request that
-first-come, first-served would finish after w seconds is thus finished after (w + one row) / OLDEST_SHARE seconds.
+*The oldest request.* New requests could hold a large one back for ever. So `OLDEST_SHARE` of the running time of a
+key and class is owed to its request that has waited longest: when that has got less, its next row leads a batch. A
+request that first-come, first-served among its key's and class's would finish after w seconds of their running time is
+thus finished after (w + one row) / OLDEST_SHARE seconds of it. Of n keys with equal weights each gets at least 1 / n of
+its class's time, and `batch` at least `BATCH_CLASS_SHARE` of all: nothing starves.
 
 *Idle work*, the service's own, waits apart. It runs only while no request waits or runs, in either lane.
 
 *Batches.* Rows of one model join a batch in fair order, whatever their knobs, while its tokens stay within the budget
-and its predicted time within `BATCH_S`. The first row always runs; heavy rows run alone. So a short request waits for
-the batch that is running, and sometimes for one that the oldest request leads. Each takes at most `HEAVY_S`, mostly
-`BATCH_S`.
+and its predicted time within `BATCH_S`; rows of the class `batch` do not join one that `interactive` leads. The first
+row always runs; heavy rows run alone. So a short request waits for the batch that is running, and sometimes for one
+that the oldest request or the other class leads. Each takes at most `HEAVY_S`, mostly `BATCH_S`.
+
+*Room.* A lane takes a bounded number of tokens. A key may hold at most as many as then stay free: a key that floods
+fills half of the queue, two fill a third each, and whoever comes finds room. Its first request may take all that is
+free.
 """
 
 import contextlib
-import heapq
-import math
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from attenuator.runtime import Model
-from attenuator.serve.jobs import IDLE, LANES, Entry, Job, Lane, Load, lane_of, room_of
+from attenuator.serve.flows import FlowQueue
+from attenuator.serve.jobs import ANYONE, IDLE, LANES, Class, Entry, Flow, Job, Lane, Load, lane_of
+from attenuator.serve.shares import Shares
 
 BATCH_S = 0.05
-OLDEST_SHARE = 0.25
-
-
-def size_class(seconds: float) -> int:
-    """The size class of a row, from its predicted seconds."""
-    return math.floor(math.log(seconds, 4))
+BATCH_CLASS_SHARE = 0.1
+CLASS_WEIGHTS: dict[Class, float] = {"interactive": 1 - BATCH_CLASS_SHARE, "batch": BATCH_CLASS_SHARE, "idle": 1.0}
 
 
 class LaneQueue:
     """Rows that wait in one lane.
 
     Attributes:
-        load: what waits.
-        reserved_tokens: estimated tokens of requests that are being tokenized.
+        reserved: estimated tokens of requests that are being tokenized, by API key.
     """
 
     def __init__(self, lane: Lane, max_batch_tokens: int) -> None:
-        self.load = Load()
-        self.reserved_tokens = 0
+        self.reserved = Counter[str]()
         self._lane = lane
         self._max_batch_tokens = max_batch_tokens
-        self._virtual_s = 0.0
-        self._owed_s = 0.0
-        self._heaps: dict[Model, list[Entry]] = {}  # by model; entries already taken or dropped are skipped later
-        self._by_job: dict[Job, deque[Entry]] = {}  # jobs by arrival, rows in order
+        self._classes = Shares[Class]()
+        self._keys: dict[Class, Shares[str]] = {each: Shares() for each in CLASS_WEIGHTS}
+        self._flows: dict[tuple[Class, str], FlowQueue] = {}
+
+    @property
+    def load(self) -> Load:
+        """What waits."""
+        return _sum_of(self._flows.values())
+
+    def load_of(self, key: str) -> Load:
+        """What waits of an API key."""
+        return _sum_of(queue for (_, name), queue in self._flows.items() if name == key)
 
     def push(self, job: Job, rows: Sequence[tuple[int, float]], number: int) -> None:
         """Adds rows of a request.
@@ -68,126 +81,146 @@ class LaneQueue:
             rows: index and predicted seconds of those that belong to this lane, at least one.
             number: arrival order of the first row; the others follow by one each.
         """
-        start = self._virtual_s
-        entries = self._by_job[job] = deque[Entry]()
-        heap = self._heaps.setdefault(job.model, [])
-        for offset, (index, seconds) in enumerate(rows):
-            size = size_class(seconds / job.room_share)
-            tokens = len(job.rows[index].token_ids)
-            room = room_of(tokens, job.room_share)
-            entry = Entry(start, size, number + offset, job, index, tokens, seconds, room)
-            start += seconds
-            entries.append(entry)
-            heapq.heappush(heap, entry)
-            self._count(entry, 1)
+        flow = job.flow
+        queue = self._flows.setdefault((flow.priority, flow.key), FlowQueue())
+        queue.weight = flow.weight
+        self._classes.join(flow.priority)
+        self._keys[flow.priority].join(flow.key)
+        queue.push(job, rows, number)
 
     def drop(self, job: Job) -> None:
         """Removes a request's waiting rows."""
-        for entry in self._by_job.pop(job, ()):
-            entry.taken = True
-            self._count(entry, -1)
+        queue = self._flows.get((job.flow.priority, job.flow.key))
+        if queue is not None:
+            queue.drop(job)
 
     def take(self) -> list[Entry]:
         """The next batch: rows of one model, none where nothing waits."""
-        oldest = self._oldest()
-        if oldest is None:
+        self._forget_empty()
+        place = self._next(None, tuple(self._keys))
+        if place is None:
             return []
-        first = self._by_job[oldest][0]
-        if self._owed_s < first.seconds:
-            first = min(heap[0] for heap in self._clean_heaps())
-            self._virtual_s = first.start
-        batch = [self._remove(first)]
-        if self._lane == "light":
-            batch += self._companions(first)
-        seconds = sum(entry.seconds for entry in batch)
-        received = sum(entry.seconds for entry in batch if entry.job is oldest)
-        self._owed_s = max(0.0, self._owed_s + OLDEST_SHARE * seconds - received)
+        priority, key = place
+        self._classes.lead(priority)
+        self._keys[priority].lead(key)
+        oldest: dict[FlowQueue, Job | None] = {}
+        taken: dict[FlowQueue, list[Entry]] = {}
+
+        def remove(place: tuple[Class, str], entry: Entry) -> Entry:
+            queue = self._flows[place]
+            oldest.setdefault(queue, queue.oldest())
+            taken.setdefault(queue, []).append(entry)
+            queue.remove(entry)
+            self._charge(place, entry.seconds)
+            return entry
+
+        batch = [remove(place, self._flows[place].lead())]
+        tokens, seconds = batch[0].tokens, batch[0].seconds
+        joining: tuple[Class, ...] = ("interactive",) if priority == "interactive" else tuple(self._keys)
+        while self._lane == "light" and (place := self._next(batch[0].job.model, joining)) is not None:
+            entry = self._flows[place].head(batch[0].job.model)
+            assert entry is not None
+            tokens += entry.tokens
+            seconds += entry.seconds
+            if tokens > self._max_batch_tokens or seconds > BATCH_S:
+                break
+            batch.append(remove(place, entry))
+        for queue, entries in taken.items():
+            queue.settle(oldest[queue], entries)
         return batch
 
     def waiting(self) -> Iterator[Entry]:
         """The rows that wait, those of requests that have ended meanwhile aside."""
-        for job, entries in self._by_job.items():
-            if not job.over:
-                yield from entries
+        for queue in self._flows.values():
+            yield from queue.waiting()
 
-    def wait_s(self) -> float:
-        """Predicted seconds of the rows that run before a row that arrives now; the batch that runs is not counted."""
-        return self._before_s(self._virtual_s, math.inf)
+    def wait_s(self, flow: Flow = ANYONE) -> float:
+        """Predicted seconds of the rows that run before one of a flow that arrives now; without the batch that runs."""
+        queue = self._flows.get((flow.priority, flow.key), FlowQueue())
+        return self._until_received_s(flow, queue.wait_s(), 0.0)
 
-    def ahead_s(self, own_s: float, last_s: float) -> float:
+    def ahead_s(self, own_s: float, last_s: float, flow: Flow = ANYONE) -> float:
         """Predicted time of the waiting rows that run before a request that comes now is done.
 
         Args:
             own_s: predicted time of its rows in this lane.
             last_s: of the last one of them.
+            flow: whose it is.
         """
-        ahead_s = self._before_s(self._virtual_s + own_s - last_s, size_class(last_s))
-        others_s = max(0.0, self.load.seconds - ahead_s)
+        queue = self._flows.get((flow.priority, flow.key), FlowQueue())
+        ahead_s = self._until_received_s(flow, queue.ahead_s(own_s, last_s) + own_s, last_s) - own_s
         joining_s = BATCH_S if self._lane == "light" else 0.0  # rows behind its last one that run in the same batch
-        owed_s = (ahead_s + own_s) * OLDEST_SHARE / (1 - OLDEST_SHARE)
-        return ahead_s + min(others_s, joining_s + owed_s)
+        return ahead_s + min(max(0.0, self.load.seconds - ahead_s), joining_s)
 
-    def waited_s(self, now_s: float) -> float:
-        """How long the oldest request has waited of which no row has begun."""
-        return next((now_s - job.submitted_s for job in self._by_job if job.started_s is None and not job.over), 0.0)
+    def waited_s(self, now_s: float, flow: Flow = ANYONE) -> float:
+        """How long the oldest request of a flow has waited of which no row has begun."""
+        return self._flows.get((flow.priority, flow.key), FlowQueue()).waited_s(now_s)
 
-    def _before_s(self, start: float, size: float) -> float:
-        """Predicted seconds of the waiting rows that come before one of this start and size class, or with it."""
-        seconds = 0.0
-        for job, entries in self._by_job.items():
-            if not job.over:
-                for entry in entries:
-                    if (entry.start, entry.size_class) > (start, size):
-                        break
-                    seconds += entry.seconds
+    def _until_received_s(self, flow: Flow, seconds: float, last_s: float) -> float:
+        """Predicted seconds that run in all until a flow has received some, of which the last row takes `last_s`.
+
+        Others run until their start has reached where the flow's is before that row, as long as they have rows, and
+        about one row longer.
+        """
+        keys = self._keys[flow.priority]
+        end = keys.start(flow.key) + (seconds - last_s) / flow.weight
+        for (priority, key), queue in self._flows.items():
+            if priority == flow.priority and key != flow.key:
+                seconds += _received_s(queue.load, queue.head(), (end - keys.start(key)) * queue.weight)
+        end = self._classes.start(flow.priority) + (seconds - last_s) / CLASS_WEIGHTS[flow.priority]
+        for other, weight in CLASS_WEIGHTS.items():
+            queues = [queue for (priority, _), queue in self._flows.items() if priority == other]
+            if other != flow.priority and queues:
+                heads = [head for queue in queues if (head := queue.head()) is not None]
+                head = max(heads, key=lambda entry: entry.seconds, default=None)
+                seconds += _received_s(_sum_of(queues), head, (end - self._classes.start(other)) * weight)
         return seconds
 
-    def _oldest(self) -> Job | None:
-        """The request that has waited longest; removes requests that have ended meanwhile."""
-        while self._by_job:
-            job = next(iter(self._by_job))
-            if not job.over:
-                return job
-            self.drop(job)
-        self._owed_s = 0.0
-        self._heaps.clear()
-        return None
+    def _next(self, model: Model | None, classes: Sequence[Class]) -> tuple[Class, str] | None:
+        """The flow whose row comes next, among those of some classes with a row of one model, or of any."""
+        best: tuple[float, int, float, int, int] | None = None
+        chosen = None
+        for place, queue in self._flows.items():
+            priority, key = place
+            head = queue.head(model) if priority in classes else None
+            if head is not None:
+                order = (
+                    self._classes.start(priority),
+                    classes.index(priority),
+                    self._keys[priority].start(key),
+                    head.size_class,
+                    head.number,
+                )
+                if best is None or order < best:
+                    best, chosen = order, place
+        return chosen
 
-    def _companions(self, first: Entry) -> list[Entry]:
-        """Takes the rows that run beside a batch's first one."""
-        companions: list[Entry] = []
-        tokens, seconds = first.tokens, first.seconds
-        heap = self._heaps.get(first.job.model, [])
-        while self._clean(heap):
-            tokens += heap[0].tokens
-            seconds += heap[0].seconds
-            if tokens > self._max_batch_tokens or seconds > BATCH_S:
-                break
-            companions.append(self._remove(heap[0]))
-        return companions
+    def _charge(self, place: tuple[Class, str], seconds: float) -> None:
+        priority, key = place
+        self._classes.charge(priority, seconds / CLASS_WEIGHTS[priority])
+        self._keys[priority].charge(key, seconds / self._flows[place].weight)
 
-    def _clean_heaps(self) -> list[list[Entry]]:
-        self._heaps = {model: heap for model, heap in self._heaps.items() if self._clean(heap)}
-        return list(self._heaps.values())
+    def _forget_empty(self) -> None:
+        """Forgets flows of which nothing waits, and what they have received once nobody else waits."""
+        self._flows = {place: queue for place, queue in self._flows.items() if queue.oldest() is not None}
+        classes = {priority for priority, _ in self._flows}
+        for priority, keys in self._keys.items():
+            if priority not in classes:
+                keys.clear()
+        if not classes:
+            self._classes.clear()
 
-    def _clean(self, heap: list[Entry]) -> bool:
-        """Removes rows from the top that no longer wait; returns whether a waiting one is left."""
-        while heap and (heap[0].taken or heap[0].job.over):
-            heapq.heappop(heap)
-        return bool(heap)
 
-    def _remove(self, entry: Entry) -> Entry:
-        """Takes a row, which must be the first one waiting of its request."""
-        entries = self._by_job[entry.job]
-        entries.popleft()
-        if not entries:
-            del self._by_job[entry.job]
-        entry.taken = True
-        self._count(entry, -1)
-        return entry
+def _sum_of(queues: Iterable[FlowQueue]) -> Load:
+    load = Load()
+    for queue in queues:
+        load.add(queue.load.tokens, queue.load.seconds)
+    return load
 
-    def _count(self, entry: Entry, sign: int) -> None:
-        self.load.add(sign * entry.room, sign * entry.seconds)
+
+def _received_s(load: Load, head: Entry | None, seconds: float) -> float:
+    """What someone else receives who is this much behind: whole rows, as far as they wait."""
+    return 0.0 if head is None or seconds <= 0 else min(load.seconds, seconds + head.seconds)
 
 
 class Queue:
@@ -202,28 +235,50 @@ class Queue:
         self._idle = {lane: LaneQueue(lane, max_batch_tokens) for lane in LANES}  # takes no room from requests
         self._count = 0
 
-    def full(self, demand: Mapping[Lane, int], max_tokens: int) -> Lane | None:
-        """The first lane without room for a request's tokens, or None; an empty lane takes any number."""
+    def full(self, demand: Mapping[Lane, int], max_tokens: int, key: str = "") -> Lane | None:
+        """The first lane without room for a request's tokens, or None; an empty lane takes any number.
+
+        Args:
+            demand: its tokens by lane.
+            max_tokens: that a lane may hold.
+            key: its API key, which may hold at most as many as then stay free; without one all of them.
+        """
         for lane, tokens in demand.items():
             occupied = self.occupied(lane)
-            if tokens and occupied and occupied + tokens > max_tokens:
+            if not tokens or not occupied:
+                continue
+            free = max_tokens - occupied - tokens
+            own = self.occupied_by(lane, key) if key else 0
+            if free < 0 or (own and own + tokens > free):
                 return lane
         return None
 
     def occupied(self, lane: Lane) -> int:
         """Tokens that wait in a lane or have room reserved there."""
-        return self.lanes[lane].load.tokens + self.lanes[lane].reserved_tokens
+        return self.lanes[lane].load.tokens + self.lanes[lane].reserved.total()
+
+    def occupied_by(self, lane: Lane, key: str) -> int:
+        """Those of one API key."""
+        return self.lanes[lane].load_of(key).tokens + self.lanes[lane].reserved[key]
+
+    def fullness(self, lane: Lane, key: str, max_tokens: int) -> float:
+        """What a lane holds, of an API key or of all, as a share of what it may hold."""
+        occupied = self.occupied(lane)
+        if not key:
+            return occupied / max_tokens
+        own = self.occupied_by(lane, key)
+        return 2 * own / max(1, max_tokens - (occupied - own))
 
     @contextlib.contextmanager
-    def reserved(self, demand: Mapping[Lane, int]) -> Iterator[None]:
-        """Keeps room for a request that is being tokenized."""
+    def reserved(self, demand: Mapping[Lane, int], key: str = "") -> Iterator[None]:
+        """Keeps room for a request of an API key that is being tokenized."""
         for lane, tokens in demand.items():
-            self.lanes[lane].reserved_tokens += tokens
+            self.lanes[lane].reserved[key] += tokens
         try:
             yield
         finally:
             for lane, tokens in demand.items():
-                self.lanes[lane].reserved_tokens -= tokens
+                self.lanes[lane].reserved[key] -= tokens
 
     def push(self, job: Job, seconds: Sequence[float], now_s: float) -> set[Lane]:
         """Adds a request.

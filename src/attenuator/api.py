@@ -31,6 +31,7 @@ def _whole(value: Any) -> Any:
 Text = Annotated[str, Field(min_length=1, pattern=r"\S")]
 WHOLE = BeforeValidator(_whole)  # must come after the bounds, or they would be missing from the schema
 Number = int | float
+Priority = Literal["interactive", "batch"]
 ChosenBy = Literal["caller", "goal", "brownout", "escalation", "default"]
 
 
@@ -82,6 +83,10 @@ class Options(Body):
         None,
         description=f"a number of milliseconds above 0, at most {MAX_TIMEOUT_MS:g}: the most accurate knobs are chosen "
         "that are predicted to answer in this time",
+    )
+    priority: Priority | SkipJsonSchema[None] = Field(
+        None,
+        description='"interactive", or "batch" for work that can wait',
     )
     top_k: Annotated[int, Field(ge=1), WHOLE] | SkipJsonSchema[None] = Field(
         None, description="a whole number from 1 to the number of labels"

@@ -13,6 +13,7 @@ import httpx
 from attenuator.clients import AsyncClient
 from attenuator.serve.app import create_app
 from attenuator.serve.engine import Engine
+from attenuator.serve.jobs import ANYONE
 from attenuator.serve.keys import KeyRing
 from attenuator.serve.settings import ServeSettings
 
@@ -36,7 +37,7 @@ async def service(bundle: Path, **settings: object) -> AsyncIterator[tuple[Engin
 
 def load(engine: Engine, share: float) -> None:
     """As if newcomers had to wait for a share of the target."""
-    engine.brownout.level.observe(share * 1e3, 0.0, time.monotonic())
+    engine.brownout.level(ANYONE).observe(share * 1e3, 0.0, time.monotonic())
 
 
 def test_a_busy_service_lowers_those_that_allow_it_and_nobody_else(bundles: dict[str, Path]) -> None:

@@ -13,7 +13,7 @@ from attenuator.errors import EngineError, NotReady, Overloaded
 from attenuator.runtime import Cancellation, Input, Model, Row, RowResult
 from attenuator.serve.choosing import Chosen
 from attenuator.serve.engine import Engine
-from attenuator.serve.jobs import Job
+from attenuator.serve.jobs import ANYONE, Job
 from attenuator.serve.settings import ServeSettings
 from attenuator.serve.tokenizing import LARGE_SIZE, SLICE_SIZE, TokenEstimate, TokenizerThreads, slices
 
@@ -195,7 +195,7 @@ def test_a_body_that_might_be_lowered_is_read_during_a_brownout(bundles: dict[st
             await asyncio.sleep(0)
             with pytest.raises(Overloaded):
                 engine.check_open(1000)
-            engine.brownout.level.observe(1e6, 0.0, time.monotonic())
+            engine.brownout.level(ANYONE).observe(1e6, 0.0, time.monotonic())
             engine.check_open(1000)
             await waiting
 

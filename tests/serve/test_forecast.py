@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attenuator.runtime import Row
-from attenuator.serve.jobs import Job, Lane
+from attenuator.serve.jobs import ANYONE, Flow, Job, Lane
 from attenuator.serve.scheduler import BATCH_S, Queue
 
 
@@ -28,9 +28,9 @@ class Simulation:
         self.lane = lane
         self.now_s = 0.0
 
-    def add(self, *seconds: float) -> Job:
+    def add(self, *seconds: float, flow: Flow = ANYONE) -> Job:
         ids = np.zeros(10, np.int64)
-        job = Job("m", [Row(ids, ids, {})] * len(seconds), [], self.loop.create_future())
+        job = Job("m", [Row(ids, ids, {})] * len(seconds), [], self.loop.create_future(), flow=flow)
         self.queue.push(job, seconds, self.now_s)
         return job
 
@@ -39,8 +39,8 @@ class Simulation:
         self.now_s += sum(entry.seconds for entry in batch)
         return [entry.job for entry in batch]
 
-    def ahead_s(self, *seconds: float) -> float:
-        return self.queue.lanes[self.lane].ahead_s(sum(seconds), seconds[-1])
+    def ahead_s(self, *seconds: float, flow: Flow = ANYONE) -> float:
+        return self.queue.lanes[self.lane].ahead_s(sum(seconds), seconds[-1], flow)
 
     def wait_for(self, job: Job) -> float:
         """Seconds until a request's last row is done, if nothing else arrives."""
@@ -89,3 +89,25 @@ def test_requests_are_done_within_the_forecast(loop: asyncio.AbstractEventLoop, 
     actual_s = simulation.wait_for(simulation.add(*own))
     assert actual_s <= forecast_s + largest_s + BATCH_S, "one row of the oldest request, and one batch"
     assert forecast_s <= 2.5 * actual_s + 3 * BATCH_S
+
+
+SHARES = {Flow("a"): 0.18, Flow("b", weight=4.0): 0.72, Flow("c", "batch"): 0.05, Flow("a", "batch"): 0.05}
+
+
+@pytest.mark.parametrize("lane", ["light", "heavy"])
+@pytest.mark.parametrize("seed", range(40))
+def test_the_forecast_follows_keys_and_classes(loop: asyncio.AbstractEventLoop, lane: Lane, seed: int) -> None:
+    draw = random.Random(seed)
+    choices = [0.0005, 0.002, 0.02, 0.09] if lane == "light" else [0.2, 1.0, 3.0]
+    simulation = Simulation(loop, lane)
+    for _ in range(draw.randint(5, 40)):
+        simulation.add(*draw.choices(choices, k=draw.choice([1, 1, 3, 20])), flow=draw.choice(list(SHARES)))
+        for _ in range(draw.randint(0, 2)):
+            simulation.run_batch()
+    flow = draw.choice(list(SHARES))
+    own = draw.choices(choices, k=draw.choice([1, 1, 2, 10]))
+    forecast_s = simulation.ahead_s(*own, flow=flow) + sum(own)
+    actual_s = simulation.wait_for(simulation.add(*own, flow=flow))
+    row_s = (max(choices) + BATCH_S) / SHARES[flow]  # one row more of its own flow, or a batch, and what others get
+    assert actual_s <= forecast_s + row_s
+    assert forecast_s <= 2.5 * actual_s + row_s

@@ -131,7 +131,8 @@ def test_keys_in_the_environment(start: Callable[..., Service], monkeypatch: pyt
 def test_rate_is_kept_and_goes_on_where_the_file_is_read_again() -> None:
     [entry] = parse_keys('[{"name": "k", "key": "x", "requests_per_s": 10}]', "here")
     key = ApiKey.of(entry, None)
-    start_s = key.counted_s
+    assert key.requests is not None
+    start_s = key.requests.counted_s
     for _ in range(10):
         key.take(start_s)
     with pytest.raises(RateLimited) as refused:
@@ -145,9 +146,25 @@ def test_rate_is_kept_and_goes_on_where_the_file_is_read_again() -> None:
         key.take(start_s + 100)
     with pytest.raises(RateLimited):
         key.take(start_s + 100)
-    assert ApiKey.of(entry, key).spare == key.spare
+    assert ApiKey.of(entry, key).requests == key.requests
     [faster] = parse_keys('[{"name": "k", "key": "x", "requests_per_s": 20}]', "here")
-    assert ApiKey.of(faster, key).spare == 20
+    assert ApiKey.of(faster, key).requests.spare == 20
+
+
+def test_tokens_over_the_rate_are_waited_for() -> None:
+    """What one request has is known once it was let through, so it is the next that waits."""
+    [entry] = parse_keys('[{"name": "k", "key": "x", "tokens_per_s": 100, "burst_tokens": 300}]', "here")
+    key = ApiKey.of(entry, None)
+    assert key.tokens is not None
+    start_s = key.tokens.counted_s
+    for tokens in (200, 600):
+        key.take(start_s)
+        key.spend(tokens)
+    with pytest.raises(RateLimited, match=r"'k' may use 100 tokens per second; try again in 6 s") as refused:
+        key.take(start_s)
+    assert refused.value.retry_after_s == pytest.approx(5.01)
+    key.take(start_s + 5.02)
+    assert ApiKey.of(entry, key).tokens == key.tokens
 
 
 WRONG = {
