@@ -31,11 +31,14 @@ export function python(service, { inputs, ...options }) {
   );
 }
 
+const WRITERS = { curl, python };
+
 export class Snippets {
-  #texts = { curl: "", python: "" };
+  #service = null;
+  #request = null;
 
   constructor() {
-    for (const kind of ["curl", "python"])
+    for (const kind of Object.keys(WRITERS))
       byId(`copy-${kind}`).addEventListener("click", (event) => this.#copy(kind, event.currentTarget));
   }
 
@@ -43,16 +46,17 @@ export class Snippets {
     byId("code-card").hidden = !model || !text.trim();
     if (!model) return;
     const short = text.length > LONG ? `${text.slice(0, LONG)} … ${text.length - LONG} more characters` : text;
-    for (const [kind, write] of Object.entries({ curl, python })) {
-      this.#texts[kind] = write(service, request);
-      byId(`code-${kind}`).textContent = write(service, { ...request, inputs: [short] });
+    [this.#service, this.#request] = [service, request];
+    for (const [kind, write] of Object.entries(WRITERS)) {
+      const [code, shown] = [byId(`code-${kind}`), write(service, { ...request, inputs: [short] })];
+      if (code.textContent !== shown) code.textContent = shown; // or a selection in it would be lost
     }
     byId("code-cut").hidden = short === text;
   }
 
   async #copy(kind, button) {
     const label = button.textContent;
-    button.textContent = (await copied(this.#texts[kind])) ? "Copied" : "The browser did not allow it";
+    button.textContent = (await copied(WRITERS[kind](this.#service, this.#request))) ? "Copied" : "The browser did not allow it";
     setTimeout(() => (button.textContent = label), 1600);
   }
 }

@@ -136,6 +136,8 @@ export class Asked {
     byId("length").textContent = text.trim()
       ? `${whole(text.length)} characters${tokens ? `, ${whole(tokens)} tokens${cut}` : ""}`
       : "Paste a text, or drop a file here.";
+    const labels = model.task === "regression" ? "a score" : `${whole(model.labels.length)} labels`;
+    byId("model-about").textContent = `${labels}, at most ${whole(model.max_tokens)} tokens, on ${model.device}`;
   }
 }
 

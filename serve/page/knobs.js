@@ -13,9 +13,9 @@ function inequal(low, high, integers) {
 }
 
 function equal(low, high, integers) {
-  let step = integers ? 1 : 10 ** Math.floor(Math.log10((high - low) / 10));
-  const factors = [1, 2, 5, 10, 20, 50, 100, 1000, 10_000];
-  step *= factors.find((factor) => (high - low) / (step * factor) <= MOST_STOPS) ?? 1e6;
+  let step = integers ? 1 : 10 ** Math.floor(Math.log10((high - low) / MOST_STOPS));
+  const factors = [1, 2, 5, 10, 20, 50, 100, 1000, 10_000, 100_000];
+  step *= factors.find((factor) => (high - low) / (step * factor) <= MOST_STOPS) ?? (high - low) / MOST_STOPS / step;
   const values = [low];
   for (let index = Math.floor(low / step) + 1; index * step < high - step / 1e6; index += 1)
     values.push(Number((index * step).toPrecision(6)));

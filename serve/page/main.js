@@ -22,6 +22,7 @@ let plotted = null; // the knob over which the plot is drawn: the one that was t
 let asked = null;
 let frame = 0;
 let speaking = 0;
+let counting = 0;
 
 function draw() {
   frame = 0;
@@ -40,7 +41,8 @@ function draw() {
   snippets.draw(session, session.request());
   clearTimeout(speaking);
   speaking = setTimeout(() => (byId("spoken").textContent = summary(session)), SPOKEN_AFTER_MS);
-  if (session.exactIsRunning) setTimeout(redraw, 100); // its time is counted up
+  clearInterval(counting);
+  if (session.exactIsRunning) counting = setInterval(() => drawTime(session), 100); // its time is counted up
 }
 
 function redraw() {

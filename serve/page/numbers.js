@@ -7,6 +7,8 @@ export const score = (number) => (Math.abs(number) >= 100 ? whole(number) : numb
 /** A knob's value: no more digits than it has. */
 export const plain = (number) => (Number.isInteger(number) ? whole(number) : String(Number(number.toPrecision(4))));
 
+export const shortened = (text, length) => (text.length > length ? `${text.slice(0, length - 1)}…` : text);
+
 export function duration(ms) {
   if (ms >= 10_000) return `${(ms / 1000).toFixed(1)} s`;
   if (ms >= 100) return `${whole(ms)} ms`;

@@ -91,7 +91,7 @@ export function drawPlot({ session, knob, exactMs }) {
   caption(model, answer, knob);
   if (!all.length) return;
   const label = `Agreement and time over ${knob.name}; the table below has the numbers.`;
-  const { canvas, width } = drawing(byId("plot"), 2 * PANEL + 8, label);
+  const { canvas, width } = drawing(byId("plot"), 2 * PANEL + 14, label);
   const times = all.map((point) => point.time).filter(Boolean);
   const panels = [
     [new Panel(canvas, 0, width, "agreement with the exact answer", shares(all.map((each) => each.agreement))), "agreement"],
@@ -111,9 +111,13 @@ export function drawPlot({ session, knob, exactMs }) {
     for (const [share, value, other] of points(own)) panel.mark(share, value, "own", other);
   }
   const bottom = panels[1][0].bottom + 17;
-  for (const [share, text, anchor] of [[0, plain(knob.stops[0]), "start"], [1, "exact", "end"]])
-    canvas.append(svg("text", { class: "tick", x: panels[0][0].x(share), y: bottom, "text-anchor": anchor }, text));
-  canvas.append(svg("text", { class: "tick", x: width / 2 + LEFT / 2, y: bottom, "text-anchor": "middle" }, knob.name));
+  const x = (share) => panels[0][0].x(share);
+  for (const share of [0, 0.25, 0.5, 0.75, 1]) {
+    const text = share === 1 ? "exact" : plain(knob.stops[Math.round(share * knob.last)]);
+    const anchor = { 0: "start", 1: "end" }[share] ?? "middle";
+    canvas.append(svg("text", { class: "tick", x: x(share), y: bottom, "text-anchor": anchor }, text));
+  }
+  canvas.append(svg("text", { class: "tick", x: x(0.5), y: bottom + 17, "text-anchor": "middle" }, `${knob.name}, ${knob.unit}`));
   table(knob, [...measured.map((each) => [each, "calibration"]), ...own.map((each) => [each, "this page"])]);
 }
 

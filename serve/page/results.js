@@ -32,16 +32,17 @@ export function drawTime(session) {
   bar("time-own", own, longest);
   bar("time-exact", exactMs ?? running, longest);
   byId("time-own-text").textContent = own === null ? "…" : duration(own);
-  byId("time-exact-text").textContent = exactText(exactMs, running, subject.refusal);
+  byId("time-exact-text").textContent = exactText(exactMs, running, session);
   byId("time-exact").parentElement.classList.toggle("running", session.exactIsRunning);
   byId("time").textContent = own === null ? "…" : duration(own);
   byId("time-share").textContent = own === null || isExact ? (isExact ? "exact" : "") : shareText(own, exactMs, subject);
   byId("time-more").textContent = timeMore(session);
 }
 
-function exactText(exactMs, running, refusal) {
+function exactText(exactMs, running, { subject, isBusy }) {
   if (exactMs !== null) return duration(exactMs);
-  if (refusal) return "not allowed here";
+  if (subject.refusal) return "not allowed here";
+  if (isBusy) return "waiting";
   return running ? `running, ${(running / 1000).toFixed(1)} s` : "…";
 }
 
@@ -70,7 +71,11 @@ export function drawAgreement(session) {
   main.className = "value";
   if (isExact) [main.textContent, more.textContent] = ["exact", "nothing is left out"];
   else if (!subject.exact || !count) [main.textContent, more.textContent] = ["…", subject.refusal ? "no exact answer" : "waits for the exact answer"];
-  else if (setting.isFixed) {
+  else if (model.task === "regression") {
+    const distance = (one) => Math.abs(one.score - subject.exact.score);
+    main.textContent = `± ${score(Math.max(...setting.readings.map(distance)))}`;
+    more.textContent = "the largest distance from the exact score";
+  } else if (setting.isFixed) {
     const same = setting.agreeing(subject.exact) > 0;
     main.textContent = same ? "yes" : "no";
     more.textContent = "the same with every seed";

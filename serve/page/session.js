@@ -47,8 +47,9 @@ export class Session extends EventTarget {
     return this.#exact.running && !this.subject?.exact;
   }
 
-  get spreadIsRunning() {
-    return this.#spread.running;
+  /** Whether the service has asked to be left alone for a while. */
+  get isBusy() {
+    return this.busyUntilMs > performance.now();
   }
 
   get isExact() {
@@ -63,6 +64,7 @@ export class Session extends EventTarget {
 
   use({ model = this.model, text = this.text, knobs = this.knobs }, afterMs = 0) {
     Object.assign(this, { model, text, knobs, answer: null });
+    this.#live.stop();
     this.#exact.stop();
     this.#ask(afterMs);
   }

@@ -1,7 +1,7 @@
 /** The picture: one dot for each seed's score, the exact value as a line. */
 
 import { byId, drawing, svg } from "./dom.js";
-import { axis, score } from "./numbers.js";
+import { axis, score, shortened } from "./numbers.js";
 
 const [HEIGHT, BASE, RADIUS, MARGIN] = [150, 112, 6, 14];
 
@@ -36,7 +36,7 @@ export function drawSpread({ subject, setting, answer, model }) {
       svg("text", { class: "tick", x: x(tick), y: BASE + 19, "text-anchor": "middle" }, String(Number(tick.toFixed(6)))),
     );
   }
-  canvas.append(svg("text", { class: "tick", x: width / 2, y: HEIGHT - 3, "text-anchor": "middle" }, `score of “${label}”`));
+  canvas.append(svg("text", { class: "tick", x: width / 2, y: HEIGHT - 3, "text-anchor": "middle" }, `score of “${shortened(label, 36)}”`));
   if (subject.exact) drawExact(canvas, x(subject.exact.scores.get(label)), width);
 
   const heights = new Map();

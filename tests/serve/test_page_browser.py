@@ -162,6 +162,11 @@ def test_a_long_text_is_read_from_a_file_cut_and_copied_whole(
     dots(page)
     file = tmp_path / "long.txt"
     file.write_text("a film that does not end, " * 900)
+    dropped = page.evaluate_handle(
+        "() => { const data = new DataTransfer(); data.items.add(new File(['a good film'], 'a.txt')); return data; }"
+    )
+    page.dispatch_event("#ask-card", "drop", {"dataTransfer": dropped})
+    expect(page.locator("#text")).to_have_value("a good film")
     page.set_input_files("#file", file)
     expect(page.locator("#length")).to_contain_text("the rest is cut off")
     assert "more characters" in text(page, "code-curl")
