@@ -2,7 +2,7 @@
 
 import { byId, html } from "./dom.js";
 import { exactKnobs } from "./knobs.js";
-import { duration, percent, plain, score } from "./numbers.js";
+import { duration, percent, plain, score, shortened } from "./numbers.js";
 
 const ROWS = 6; // labels that are compared
 const LEAST_BAR = 0.4; // percent of the width: a bar is seen however short the time
@@ -17,7 +17,7 @@ const shown = (one) => (one.labels ? `${one.labels.length} of ${one.scores.size}
 export function drawAnswer(session) {
   const { setting, subject, isExact } = session;
   const one = isExact ? subject.exact ?? setting.readings[0] : setting.readings[0];
-  byId("answer").textContent = one ? one.label : "…";
+  byId("answer").textContent = one ? shortened(one.label, 60) : "…";
   byId("answer-score").textContent = one ? score(one.score) : "";
   byId("answer-more").textContent = one?.labels ? `${shown(one)} apply` : "";
   byId("knob-card").classList.toggle("asking", session.asking);
@@ -68,7 +68,7 @@ export function drawAgreement(session) {
   const { setting, subject, isExact, answer, model } = session;
   const count = setting.readings.length;
   const [main, more] = [byId("agreement"), byId("agreement-more")];
-  main.className = "value";
+  byId("agreement-name").textContent = model.task === "regression" ? "Distance from exact" : "Same as exact";
   if (isExact) [main.textContent, more.textContent] = ["exact", "nothing is left out"];
   else if (!subject.exact || !count) [main.textContent, more.textContent] = ["…", subject.refusal ? "no exact answer" : "waits for the exact answer"];
   else if (model.task === "regression") {

@@ -3,7 +3,7 @@
 import { byId, drawing, svg } from "./dom.js";
 import { axis, score, shortened } from "./numbers.js";
 
-const [HEIGHT, BASE, RADIUS, MARGIN] = [150, 112, 6, 14];
+const [HEIGHT, BASE, RADIUS, MARGIN] = [150, 112, 6, 20];
 
 /** Every score of the followed label that was seen on this text: so the axis stays while the knob is dragged. */
 function scoresSeen(subject, label) {
