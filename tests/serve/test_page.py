@@ -1,15 +1,22 @@
 """The playground's files: what is served at `/`, how, how large, and that nothing comes from elsewhere."""
 
 import re
-from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import PurePosixPath
+from typing import Any
 
 import pytest
+from pydantic import SecretStr
 from service import Service
+from starlette.testclient import TestClient
 
 from attenuator.ops import KNOBS, OPERATORS
+from attenuator.serve.app import create_api
+from attenuator.serve.engine import Engine
+from attenuator.serve.keys import KeyRing
 from attenuator.serve.page import FOLDER, INDEX, TYPES, read_assets
+from attenuator.serve.routes import Routes
+from attenuator.serve.settings import ServeSettings
 
 ASSETS = read_assets()
 PARTS = {path: asset.content.decode() for path, asset in ASSETS.items() if not path.startswith("examples/")}
@@ -54,16 +61,27 @@ def test_nothing_else_is_served(service: Service, path: str) -> None:
     assert (answer.status_code, answer.json()["error_type"]) == (404, "not_found")
 
 
-def test_the_page_is_open_where_models_need_a_key_and_can_be_left_out(start: Callable[..., Service]) -> None:
-    one = start("--api-key", "sesame-sesame", "--no-page")
-    answer = one.client.get("/")
+def client(**settings: Any) -> TestClient:
+    """A client of a service that is not started, with an API key."""
+    chosen = ServeSettings(api_key=SecretStr("sesame"), **settings)
+    engine = Engine(chosen)
+    return TestClient(create_api(Routes(engine, chosen, KeyRing(chosen.api_key, None)), engine), follow_redirects=False)
+
+
+def test_the_page_is_open_where_models_need_a_key() -> None:
+    one = client()
+    assert one.get("/v1/models").status_code == 401
+    assert {one.get(route).status_code for route in ROUTES.values()} == {200}
+
+
+def test_without_the_page_browsers_are_led_to_the_reference() -> None:
+    one = client(no_page=True)
+    answer = one.get("/")
     assert (answer.status_code, answer.headers["Location"]) == (307, "docs")
     assert answer.json()["classify"] == "POST /v1/classify"
-    assert one.client.head("/").status_code == 307
-    assert one.client.get("/page/main.js").status_code == 404
-    other = start("--api-key", "sesame-sesame")
-    assert other.client.get("/v1/models").status_code == 401
-    assert {other.client.get(route).status_code for route in ROUTES.values()} == {200}
+    assert one.head("/").status_code == 307
+    assert one.get("/page/main.js").status_code == 404
+    assert "<html" in one.get("/docs").text
 
 
 def test_the_page_is_small() -> None:
