@@ -159,13 +159,13 @@ async def idle(soak: Soak, client: Client, pid: int, before: int, limit_s: float
     """Waits until the server holds nothing any more; notes what is left after a time."""
     end_s = time.perf_counter() + limit_s
     while True:
-        left = await held(client)
+        remaining = await held(client)
         client.close()
         await asyncio.sleep(0.2)
-        if not left and descriptors(pid) <= before:
+        if not remaining and descriptors(pid) <= before:
             return
         if time.perf_counter() > end_s:
-            soak.wrong[f"afterwards: {left}, {descriptors(pid)} descriptors, before: {before}"] += 1
+            soak.wrong[f"afterwards: {remaining}, {descriptors(pid)} descriptors, before: {before}"] += 1
             return
 
 
@@ -237,13 +237,13 @@ def soaked(bundles: Sequence[Path], arguments: argparse.Namespace) -> dict[str, 
 
 def parser() -> argparse.ArgumentParser:
     """The program's arguments."""
-    made = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__.splitlines()[0])
-    made.add_argument("bundles", nargs="+", type=Path)
-    made.add_argument("--seconds", type=float, default=240.0)
-    made.add_argument("--clients", type=int, default=8)
-    made.add_argument("--reload-every", type=float, default=5.0, help="seconds between two reloads")
-    made.add_argument("--seed", type=int, default=0)
-    return made
+    arguments = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__.splitlines()[0])
+    arguments.add_argument("bundles", nargs="+", type=Path)
+    arguments.add_argument("--seconds", type=float, default=240.0)
+    arguments.add_argument("--clients", type=int, default=8)
+    arguments.add_argument("--reload-every", type=float, default=5.0, help="seconds between two reloads")
+    arguments.add_argument("--seed", type=int, default=0)
+    return arguments
 
 
 def main(arguments: Sequence[str]) -> int:

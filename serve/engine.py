@@ -323,6 +323,7 @@ class Engine:
     async def drain(self) -> None:
         """Refuses new requests and waits for those in progress, up to the time limit; watches no more."""
         self.watch.stop()
+        self.shadow.stop()
         self.state = "draining"
         log.info("draining: %d requests in progress", self.requests)
         try:
