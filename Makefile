@@ -10,7 +10,7 @@ SOURCES := pyproject.toml CMakeLists.txt ops/CMakeLists.txt ops/__init__.py $(sh
 CPP := $(shell find ops tests -name '*.cc' -o -name '*.h' -o -name '*.inl' -o -name '*.cu')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench check format build gen sanitize package container clean cuda cuda-on-host test-cuda bench-cuda sanitize-cuda
+.PHONY: help setup demo test fuzz-http bench check format build gen sanitize package container clean cuda cuda-on-host test-cuda bench-cuda sanitize-cuda
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -39,6 +39,9 @@ demo: $(VENV)/.demo ## serve the bundled models on http://127.0.0.1:8000 (PORT=.
 
 test: $(VENV)/.setup cuda-on-host ## every test
 	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile
+
+fuzz-http: $(VENV)/.setup ## send the service 10,000 requests generated from its own OpenAPI description
+	SCHEMA_REQUESTS=10000 $(BIN)/python -m pytest --timeout 3600 tests/serve/test_schema_requests.py
 
 bench: $(VENV)/.setup ## measure operators and whole models beside ONNX Runtime's attention: results, plots, README
 	$(BIN)/python -m benchmarks.run_all

@@ -78,18 +78,54 @@ METRICS_ANSWERS: Answers = {
 
 
 @dataclass(frozen=True, slots=True)
+class JsonHeader:
+    """A request header that holds JSON.
+
+    Attributes:
+        name: of the header.
+        kind: type of its content.
+        note: what it is for.
+    """
+
+    name: str
+    kind: type[BaseModel]
+    note: str
+
+    def described(self) -> dict[str, Any]:
+        """The header as OpenAPI has a parameter."""
+        content = {"application/json": {"schema": reference(self.kind)}}
+        return {"name": self.name, "in": "header", "required": False, "description": self.note, "content": content}
+
+
+@dataclass(frozen=True, slots=True)
 class RequestBody:
     """A body that a route reads without FastAPI.
 
     Attributes:
         kind: its type; the name stands in the description.
         example: one that works.
-        header: a request header besides, as OpenAPI has it.
+        header: a request header besides.
     """
 
     kind: type[BaseModel]
     example: dict[str, Any]
-    header: dict[str, Any] | None = None
+    header: JsonHeader | None = None
+
+
+def reference(kind: type[BaseModel]) -> dict[str, str]:
+    """Where the description has a type."""
+    return {"$ref": f"#/components/schemas/{kind.__name__}"}
+
+
+def schemas_of(kind: type[BaseModel]) -> dict[str, Any]:
+    """A type and those that it consists of, by name."""
+    schema = kind.model_json_schema(ref_template="#/components/schemas/{model}")
+    parts: dict[str, Any] = schema.pop("$defs", {}) | {kind.__name__: schema}
+    for part in parts.values():
+        for field in part.get("properties", {}).values():
+            if field.get("default", 0) is None:  # leaving a field out is not the same as sending null
+                del field["default"]
+    return parts
 
 
 def classify_body(model: str | None) -> RequestBody:
@@ -117,22 +153,17 @@ def description(app: FastAPI, bodies: Mapping[str, RequestBody]) -> dict[str, An
         for operation in methods.values():  # FastAPI adds its own 422 where a path has a parameter; a text always fits
             if "HTTPValidationError" in json.dumps(operation["responses"].get("422")):
                 del operation["responses"]["422"]
+    schemas = described["components"]["schemas"]
     for name in ("HTTPValidationError", "ValidationError"):
-        described["components"]["schemas"].pop(name, None)
+        schemas.pop(name, None)
     for path, body in bodies.items():
-        name = body.kind.__name__
-        request = body.kind.model_json_schema(ref_template="#/components/schemas/{model}")
-        parts = request.pop("$defs", {}) | {name: request}
-        for part in parts.values():
-            for field in part.get("properties", {}).values():
-                if field.get("default", 0) is None:  # leaving a field out is not the same as sending null
-                    del field["default"]
-        described["components"]["schemas"] |= parts
-        content = {"schema": {"$ref": f"#/components/schemas/{name}"}, "example": body.example}
         operation = described["paths"][path]["post"]
+        schemas |= schemas_of(body.kind)
+        content = {"schema": reference(body.kind), "example": body.example}
         operation["requestBody"] = {"required": True, "content": {"application/json": content}}
         if body.header is not None:
-            operation.setdefault("parameters", []).append(body.header)
+            schemas |= schemas_of(body.header.kind)
+            operation.setdefault("parameters", []).append(body.header.described())
     return described
 
 

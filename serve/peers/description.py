@@ -4,19 +4,28 @@ from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, Field, create_model
+from pydantic.json_schema import SkipJsonSchema
 
-from attenuator.api import ClassifyRequest, ErrorBody
+from attenuator.api import Body, ClassifyRequest, ErrorBody
 from attenuator.serve.body import BINARY_TYPE
-from attenuator.serve.documentation import CLASSIFY_ANSWERS, EXAMPLE_INPUTS, Answers, RequestBody
+from attenuator.serve.documentation import CLASSIFY_ANSWERS, EXAMPLE_INPUTS, Answers, JsonHeader, RequestBody
 from attenuator.serve.peers import openinference, tei, vllm
 from attenuator.serve.peers.parameters import HEADER, shared_names
 
 PREDICT, INFO, CLASSIFY_PEER, SERVER = "/predict", "/info", "/classify", "/v2"
 MODEL = f"{SERVER}/models/{{model}}"
 VERSION = f"{MODEL}/versions/{{version}}"
-HEADER_NOTE = (
-    "a JSON object of knobs, goals and further fields of POST /v1/classify, for clients whose requests have no room"
-)
+HEADER_NOTE = "knobs, goals and further fields of POST /v1/classify, for clients whose requests have no room for them"
+
+
+class Shared(Body):
+    """Knobs, goals and options that every protocol takes, as the header has them."""
+
+
+class ModelName(Body):
+    """The same and the model, where the path does not name it."""
+
+    model: str | SkipJsonSchema[None] = Field(None, description="the name of a served model")
 
 
 def _with_shared(name: str, base: type[BaseModel], **fields: Any) -> type[BaseModel]:
@@ -26,6 +35,8 @@ def _with_shared(name: str, base: type[BaseModel], **fields: Any) -> type[BaseMo
     return create_model(name, __base__=base, __doc__=base.__doc__, **{**shared, **fields})
 
 
+_header = _with_shared("SharedParameters", Shared)
+_header_with_model = _with_shared("ParametersAndModel", ModelName)
 _hub = _with_shared("HubParameters", tei.Parameters)
 _inference = _with_shared("InferenceParameters", openinference.InferParameters)
 _predict = _with_shared(
@@ -53,19 +64,14 @@ def request_bodies(model: str | None) -> dict[str, RequestBody]:
         model: a served one, for the examples; None where none is loaded.
     """
     named = {} if model is None else {"model": model}
-    header = _parameters_header()
-    infer = RequestBody(_infer, {"inputs": [_tensor]}, header)
+    header = JsonHeader(HEADER, _header_with_model, HEADER_NOTE)
+    infer = RequestBody(_infer, {"inputs": [_tensor]}, JsonHeader(HEADER, _header, HEADER_NOTE))
     return {
         PREDICT: RequestBody(_predict, named | {"inputs": [[text] for text in EXAMPLE_INPUTS]}, header),
         CLASSIFY_PEER: RequestBody(_classify, named | {"input": EXAMPLE_INPUTS}, header),
         f"{MODEL}/infer": infer,
         f"{VERSION}/infer": infer,
     }
-
-
-def _parameters_header() -> dict[str, Any]:
-    """The request header, as OpenAPI has it."""
-    return {"name": HEADER, "in": "header", "required": False, "description": HEADER_NOTE, "schema": {"type": "string"}}
 
 
 def answers_of(error: type[BaseModel], moved: Mapping[int, int], success: Any, meaning: str) -> Answers:

@@ -3,9 +3,9 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import Request
+from fastapi import Header, Request
 from starlette.responses import Response
 
 from attenuator import __version__
@@ -17,12 +17,13 @@ from attenuator.serve.errors import ErrorForm
 from attenuator.serve.exchange import Exchange
 from attenuator.serve.peers import description as described
 from attenuator.serve.peers import openinference, tei, vllm
-from attenuator.serve.peers.parameters import check_names, header_fields
+from attenuator.serve.peers.parameters import HEADER, check_names, header_fields
 from attenuator.serve.refusals import refuse_query
 from attenuator.serve.schema import model_name
 from attenuator.serve.settings import ServeSettings
 
 Endpoint = Callable[..., Awaitable[Response]]
+NamedModel = Annotated[str | None, Header(alias=HEADER, description='which model: {"model": ".."}')]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +95,14 @@ class Peers:
                 (described.SERVER, "GET", self.server, "The server, in the Open Inference Protocol", server),
                 *(
                     row
-                    for base in (described.MODEL, described.VERSION)
+                    for base, endpoints in (
+                        (described.MODEL, (self.metadata, self.ready, self.infer)),
+                        (described.VERSION, (self.metadata_of, self.ready_of, self.infer_of)),
+                    )
                     for row in (
-                        (base, "GET", self.metadata, "A model, in the Open Inference Protocol", metadata),
-                        (f"{base}/ready", "GET", self.ready, "Whether a model answers requests", ready),
-                        (f"{base}/infer", "POST", self.infer, "Classify, in the Open Inference Protocol", infer),
+                        (base, "GET", endpoints[0], "A model, in the Open Inference Protocol", metadata),
+                        (f"{base}/ready", "GET", endpoints[1], "Whether a model answers requests", ready),
+                        (f"{base}/infer", "POST", endpoints[2], "Classify, in the Open Inference Protocol", infer),
                     )
                 ),
             ],
@@ -113,11 +117,15 @@ class Peers:
         """Classifies, as vLLM does."""
         return await self._answer(request, vllm.Classify(request))
 
-    async def infer(self, request: Request, model: str, version: str | None = None) -> Response:
+    async def infer(self, request: Request, model: str) -> Response:
         """Classifies, as the Open Inference Protocol has it."""
+        return await self._answer(request, openinference.Infer(request, model))
+
+    async def infer_of(self, request: Request, model: str, version: str) -> Response:
+        """As `infer`, of a version; a default in one method would be a query parameter to FastAPI."""
         return await self._answer(request, openinference.Infer(request, model, version))
 
-    async def info(self, request: Request) -> Response:
+    async def info(self, request: Request, named: NamedModel = None) -> Response:
         """The model that the header names, or the only one."""
         refuse_query(request)
         self._engine.check_started()
@@ -129,16 +137,27 @@ class Peers:
         """Name and version."""
         return json_response(openinference.ServerMetadata(name="attenuator", version=__version__))
 
-    async def metadata(self, model: str, version: str | None = None) -> Response:
+    async def metadata(self, model: str) -> Response:
         """Tensors of a model."""
+        return json_response(openinference.metadata(self._served(model)))
+
+    async def metadata_of(self, model: str, version: str) -> Response:
+        """Tensors of a version."""
         return json_response(openinference.metadata(self._served(model, version)))
 
-    async def ready(self, model: str, version: str | None = None) -> Response:
+    async def ready(self, model: str) -> Response:
         """Whether a model answers requests."""
-        self._engine.check_healthy()
-        return json_response(openinference.ModelReady(name=self._served(model, version).manifest.name, ready=True))
+        return self._readiness(self._served(model))
 
-    def _served(self, name: str, version: str | None) -> Model:
+    async def ready_of(self, model: str, version: str) -> Response:
+        """Whether a version answers requests."""
+        return self._readiness(self._served(model, version))
+
+    def _readiness(self, model: Model) -> Response:
+        self._engine.check_healthy()
+        return json_response(openinference.ModelReady(name=model.manifest.name, ready=True))
+
+    def _served(self, name: str, version: str | None = None) -> Model:
         """A model of a path.
 
         Raises:
