@@ -25,6 +25,7 @@ from attenuator.serve.body import Bodies
 from attenuator.serve.documentation import DELETE_ANSWERS, MODEL, PUT_ANSWERS
 from attenuator.serve.engine import Engine
 from attenuator.serve.json_body import parse_json
+from attenuator.serve.refusals import refuse_encoding, refuse_query
 from attenuator.serve.settings import ServeSettings
 
 ADMIN_BEARER = HTTPBearer(auto_error=False, scheme_name="AdminKey", description="the admin key of the service")
@@ -64,8 +65,11 @@ class Admin:
 
     async def put(self, request: Request, name: str) -> Response:
         """Loads a bundle; new requests get it once it has passed every check, and the old one answers those before."""
+        refuse_query(request)
         self._engine.check_running()
-        folder = bundle_folder(parse_json(await self._bodies.read(request)), self._roots)
+        body = await self._bodies.read(request)
+        refuse_encoding(request)
+        folder = bundle_folder(parse_json(body), self._roots)
         try:
             model, replaces = await self._engine.catalog.put(name, folder)
         except (BundleError, OperatorLibraryMissing, DeviceUnavailable) as error:
@@ -73,8 +77,9 @@ class Admin:
         accesslog.note(model=model.manifest.name, revision=model.manifest.revision[:12])
         return json_response(model_info(model), 200 if replaces else 201)
 
-    async def delete(self, name: str) -> Response:
+    async def delete(self, request: Request, name: str) -> Response:
         """Unloads a model; requests that have begun are answered."""
+        refuse_query(request, None)
         self._engine.check_running()
         await self._engine.catalog.remove(name)
         accesslog.note(model=name)

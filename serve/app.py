@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from attenuator import __version__
 from attenuator.errors import AttenuatorError
 from attenuator.serve.accesslog import CLIENT_LEFT, AccessLog
-from attenuator.serve.documentation import CLASSIFY, classify_body, description
+from attenuator.serve.documentation import CLASSIFY, LOAD_BODY, MODEL, classify_body, description
 from attenuator.serve.engine import Engine
 from attenuator.serve.errors import JSON, Refusal, dump, error_response, failed, response_for, stopped
 from attenuator.serve.keys import KeyRing
@@ -80,7 +80,7 @@ def create_api(routes: Routes, engine: Engine) -> FastAPI:
     @functools.cache  # whoever asks for it again and again would keep the event loop busy
     def described(models: tuple[str, ...]) -> dict[str, Any]:
         model = models[0] if models else None
-        return description(app, {CLASSIFY: classify_body(model), **request_bodies(model)})
+        return description(app, {CLASSIFY: classify_body(model), MODEL: LOAD_BODY, **request_bodies(model)})
 
     app.openapi = lambda: described(tuple(engine.models))  # type: ignore[method-assign]
     return app

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -25,6 +26,7 @@ from attenuator.serve.warmup import warm_up
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 LOADING_THREADS = 2
+MAX_NAMED = 16  # models in an error sentence
 
 
 class Catalog:
@@ -110,7 +112,9 @@ class Catalog:
     @property
     def served(self) -> str:
         """The models that new requests get, in words."""
-        return ", ".join(self.models) or "none: no model is loaded"
+        others = len(self.models) - MAX_NAMED
+        names = ", ".join(islice(self.models, MAX_NAMED)) + (f" and {others} more" if others > 0 else "")
+        return names or "none: no model is loaded"
 
     def named(self, name: str) -> Model:
         """The model that new requests get by a name.
@@ -119,7 +123,8 @@ class Catalog:
             UnknownModel: none has it.
         """
         if name not in self.models:
-            raise UnknownModel(f"model '{name[:128]}' is not served, must be one of {self.served}")
+            served = self.served
+            raise UnknownModel(f"model '{name[:128]}' is not served, must be one of {served}", allowed=served)
         return self.models[name]
 
     def serving(self, model: Model) -> bool:

@@ -9,9 +9,9 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
-from attenuator.api import Classification, ClassifyRequest, ErrorBody, ModelInfo, ModelList
+from attenuator.api import Body, Classification, ClassifyRequest, ErrorBody, ModelInfo, ModelList
 
 STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
 table{border-collapse:collapse;width:100%}td,th{border:1px solid #ccc;padding:.3rem .6rem;text-align:left;
@@ -70,6 +70,7 @@ DELETE_ANSWERS: Answers = {
     204: {"description": "new requests do not get the model any more"},
     401: NO_ADMIN_KEY,
     404: CLASSIFY_ANSWERS[404],
+    422: _error("the request has query parameters"),
     503: NOT_READY,
 }
 METRICS_ANSWERS: Answers = {
@@ -105,11 +106,22 @@ class RequestBody:
         kind: its type; the name stands in the description.
         example: one that works.
         header: a request header besides.
+        method: of the route.
     """
 
     kind: type[BaseModel]
     example: dict[str, Any]
     header: JsonHeader | None = None
+    method: str = "post"
+
+
+class LoadRequest(Body):
+    """Body of PUT /v1/models/{name}."""
+
+    bundle: str = Field(min_length=1, description="the path of a bundle inside a folder of --bundle-root")
+
+
+LOAD_BODY = RequestBody(LoadRequest, {"bundle": "bundles/reviews"}, method="put")
 
 
 def reference(kind: type[BaseModel]) -> dict[str, str]:
@@ -157,7 +169,9 @@ def description(app: FastAPI, bodies: Mapping[str, RequestBody]) -> dict[str, An
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
     for path, body in bodies.items():
-        operation = described["paths"][path]["post"]
+        operation = described["paths"].get(path, {}).get(body.method)
+        if operation is None:  # the settings leave the route out
+            continue
         schemas |= schemas_of(body.kind)
         content = {"schema": reference(body.kind), "example": body.example}
         operation["requestBody"] = {"required": True, "content": {"application/json": content}}

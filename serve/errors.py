@@ -121,10 +121,8 @@ def response_for(error: errors.AttenuatorError, form: ErrorForm = own_form) -> R
     status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
     headers: dict[str, str] = {}
     param = allowed = None
-    if isinstance(error, errors.InvalidRequest):
+    if isinstance(error, errors.InvalidRequest | errors.UnknownModel):
         param, allowed = error.param, error.allowed
-    if isinstance(error, errors.UnknownModel):
-        param = "model"
     if isinstance(error, errors.Overloaded):
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s or 1)))
     if status == 401:

@@ -4,15 +4,18 @@
   "priority": "batch", "ceilings": {"a knob": 0.5}}]
 """
 
+import contextlib
 import hashlib
+import json
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter, ValidationError, model_validator
 
 from attenuator.api import Priority
-from attenuator.errors import AttenuatorError, KnobOutOfRange
+from attenuator.errors import AttenuatorError, InvalidRequest, KnobOutOfRange
 from attenuator.ops import KNOBS
 from attenuator.ops.knobs import KnobValue, check_knob
+from attenuator.serve.json_body import refuse_repeated
 
 LOWEST_RATE, HIGHEST_RATE = 1e-6, 1e9  # beyond them waits and counts overflow
 LOWEST_WEIGHT, HIGHEST_WEIGHT = 0.01, 100.0
@@ -89,6 +92,11 @@ def parse_keys(content: str, where: str) -> list[KeyEntry]:
     Raises:
         AttenuatorError: says what is wrong, and quotes no key.
     """
+    with contextlib.suppress(ValueError, RecursionError):  # what is no JSON at all is told below
+        try:
+            json.loads(content, object_pairs_hook=refuse_repeated)  # pydantic would take the last of them
+        except InvalidRequest as error:
+            raise AttenuatorError(f"{where}: {error}") from None
     try:
         entries = TypeAdapter(list[KeyEntry]).validate_json(content)
     except ValidationError as error:

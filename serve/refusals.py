@@ -6,17 +6,20 @@ from attenuator.errors import UnknownField
 from attenuator.serve.errors import MalformedBody
 
 
-def refuse_query(request: Request) -> None:
+def refuse_query(request: Request, place: str | None = "the JSON body") -> None:
     """Refuses query parameters: if they were ignored, a knob would seem to be set.
+
+    Args:
+        request: the request.
+        place: where such fields stand; None where the route takes none.
 
     Raises:
         UnknownField: names the first.
     """
     for name in request.query_params:
         short = name[:64]
-        raise UnknownField(
-            f"query parameters are not accepted: put '{short}' in the JSON body", param=short, allowed="no query string"
-        )
+        hint = f"put '{short}' in {place}" if place else f"leave '{short}' out"
+        raise UnknownField(f"query parameters are not accepted: {hint}", param=short, allowed="no query string")
 
 
 def refuse_encoding(request: Request) -> None:

@@ -4,6 +4,7 @@ import importlib
 import re
 import subprocess
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -71,6 +72,10 @@ class FlagsAlone(CommandSettings):
 
     rounds: int = 3
     """How often."""
+    seed: int | Literal["random"] = 0
+    """Of the draws."""
+    pace: Literal["fast", "slow"] = "fast"
+    """How fast."""
 
 
 def flags_alone(*arguments: str) -> tuple[FlagsAlone, list[str]]:
@@ -82,7 +87,10 @@ def test_a_command_may_take_flags_alone(capsys: pytest.CaptureFixture[str]) -> N
     assert flags_alone("--rounds", "5") == (FlagsAlone(rounds=5), [])
     with pytest.raises(SystemExit, match="0"):
         flags_alone("--help")
-    assert "positional" not in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "positional" not in shown
+    assert "--seed SEED" in shown, "a type is no value to choose"
+    assert "--pace {fast,slow}" in shown
     with pytest.raises(SystemExit, match="2"):
         flags_alone("bundle")
     assert capsys.readouterr().err.startswith("attenuator measure: unrecognized arguments: bundle")

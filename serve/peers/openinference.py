@@ -176,9 +176,12 @@ def check_version(model: Model, version: str | None) -> None:
     Raises:
         UnknownModel: as described.
     """
-    if version not in (None, version_of(model), model.manifest.revision):
+    own = version_of(model)
+    if version not in (None, own, model.manifest.revision):
         raise UnknownModel(
-            f"version '{str(version)[:80]}' of model '{model.manifest.name}' is not served, must be {version_of(model)}"
+            f"version '{str(version)[:80]}' of model '{model.manifest.name}' is not served, must be {own}",
+            param="version",
+            allowed=own,
         )
 
 

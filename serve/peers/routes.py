@@ -127,7 +127,7 @@ class Peers:
 
     async def info(self, request: Request, named: NamedModel = None) -> Response:
         """The model that the header names, or the only one."""
-        refuse_query(request)
+        refuse_query(request, f"the header {HEADER}")
         self._engine.check_started()
         fields = header_fields(request)
         check_names(fields, ["model"])

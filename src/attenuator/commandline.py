@@ -48,6 +48,9 @@ OTHER_VARIABLES = frozenset(
 KUBERNETES_LINKS = re.compile(rf"{ENV_PREFIX}(SERVICE_(HOST|PORT(_\w+)?)|PORT_\d+_(TCP|UDP)(_(ADDR|PORT|PROTO))?)")
 
 
+TYPE_NAME = re.compile(r"\b(int|float|str)\b")
+
+
 class CommandSettings(BaseSettings):
     """Base of a command's settings: every field is a flag and an `ATTENUATOR_*` variable, its docstring the help."""
 
@@ -87,7 +90,8 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
         return text and re.sub(r" \((default: (None|False|)|default factory: list|required)\)$", "", text)
 
     def _metavar_formatter(self, action: argparse.Action, default_metavar: str) -> Callable[[int], tuple[str, ...]]:
-        if action.option_strings and "{" not in str(action.metavar):
+        choices = str(action.metavar)
+        if action.option_strings and ("{" not in choices or TYPE_NAME.search(choices)):  # a type is no value
             return lambda size: (action.dest.upper(),) * size
         return super()._metavar_formatter(action, default_metavar)
 

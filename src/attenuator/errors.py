@@ -99,7 +99,17 @@ class GoalOutOfReach(InvalidRequest):
 
 
 class UnknownModel(AttenuatorError):
-    """No served model has that name."""
+    """No served model has that name, or its version is another.
+
+    Attributes:
+        param: what names the model.
+        allowed: the served ones, in words, or None.
+    """
+
+    def __init__(self, message: str, *, param: str = "model", allowed: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+        self.allowed = allowed
 
 
 class BundleError(AttenuatorError):

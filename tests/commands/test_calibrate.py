@@ -238,6 +238,12 @@ def test_too_little_data_is_refused_and_says_how_much_is_needed(folder: Path, da
     assert not (folder / PARTIAL).exists()
 
 
+def test_a_single_text_is_one_text(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "one.jsonl").write_text('{"text": "good film"}\n')
+    _, _, errors = calibrate(folder, "--data", tmp_path / "one.jsonl")
+    assert "has 1 text, must have at least" in errors
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [

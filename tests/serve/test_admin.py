@@ -1,6 +1,7 @@
 """Models are loaded, replaced and unloaded while the service answers: every answer is bit for bit its revision's."""
 
 import asyncio
+import json
 import re
 import shutil
 import time
@@ -17,11 +18,12 @@ import tiny
 from service import Service
 
 from attenuator import bundle
-from attenuator.errors import InvalidRequest
+from attenuator.errors import InvalidRequest, UnknownModel
 from attenuator.runtime import Input, Row, load
 from attenuator.serve.admin import bundle_folder
 from attenuator.serve.app import create_app
 from attenuator.serve.engine import Engine
+from attenuator.serve.errors import response_for
 from attenuator.serve.keys import KeyRing
 from attenuator.serve.settings import ServeSettings
 
@@ -210,6 +212,17 @@ def test_wrong_bodies_are_refused(one: Service) -> None:
     assert len(put(one, "x" * 8000, "first").content) < 1000
 
 
+def test_queries_and_compressed_bodies_are_refused_as_everywhere(one: Service) -> None:
+    path = "/v1/models/yoso?force=true"
+    for refused in (
+        one.client.put(path, json={"bundle": "second"}, headers=ADMIN),
+        one.client.delete(path, headers=ADMIN),
+    ):
+        assert (refused.status_code, refused.json()["param"]) == (422, "force")
+    zipped = one.client.put("/v1/models/yoso", json={"bundle": "second"}, headers=ADMIN | {"Content-Encoding": "gzip"})
+    assert (zipped.status_code, zipped.json()["error_type"]) == (400, "malformed_body")
+
+
 def test_other_methods_are_told_both_that_there_are(one: Service) -> None:
     refused = one.client.get("/v1/models/yoso")
     assert (refused.status_code, refused.headers["Allow"]) == (405, "DELETE, PUT")
@@ -234,6 +247,9 @@ def test_routes_are_described(one: Service) -> None:
     routes = described["paths"]["/v1/models/{name}"]
     assert set(routes) == {"put", "delete"}
     assert routes["put"]["security"] == [{"AdminKey": []}]
+    body = routes["put"]["requestBody"]["content"]["application/json"]
+    assert body["schema"]["$ref"].endswith("/LoadRequest")
+    assert set(body["example"]) == set(described["components"]["schemas"]["LoadRequest"]["required"])
 
 
 def test_without_an_admin_key_there_are_no_such_routes() -> None:
@@ -247,6 +263,17 @@ def test_without_an_admin_key_there_are_no_such_routes() -> None:
                 assert (answer.status_code, answer.json()["error_type"]) == (404, "not_found")
 
     asyncio.run(scenario())
+
+
+def test_a_refusal_lists_the_models_and_not_thousands_of_them() -> None:
+    catalog = Engine(ServeSettings()).catalog
+    catalog.models.update(dict.fromkeys((f"model-{index}" for index in range(2000)), object()))  # type: ignore[arg-type]
+    with pytest.raises(UnknownModel) as refused:
+        catalog.named("nobody")
+    assert refused.value.allowed is not None
+    assert refused.value.allowed.startswith("model-0, model-1")
+    assert refused.value.allowed.endswith("and 1984 more")
+    assert json.loads(response_for(refused.value).body)["allowed"] == refused.value.allowed
 
 
 def test_no_path_leads_out_of_the_roots(root: Path, tmp_path: Path) -> None:

@@ -186,6 +186,7 @@ WRONG = {
     ),
     "no knob": ('[{"name": "a", "key": "s3cret", "ceilings": {"colour": 1}}]', "must be a knob: "),
     "no value of the knob": ('[{"name": "a", "key": "s3cret", "ceilings": {"alpha": 2}}]', "alpha is 2, must be"),
+    "a field twice": ('[{"name": "a", "key": "s3cret", "key": "t"}]', "the field 'key' occurs more than once"),
     "same name": ('[{"name": "a", "key": "s3cret"}, {"name": "a", "key": "t"}]', "two keys of the same name"),
     "same key": ('[{"name": "a", "key": "s3cret"}, {"name": "b", "key": "s3cret"}]', "two keys of the same key"),
 }

@@ -79,8 +79,9 @@ def refuse_too_few(path: Path, texts: int, min_agreement: float, confidence: flo
     lower = [goal for goal in LOWER_GOALS if goal < min_agreement]
     fewer = ", ".join(f"{goal:g} takes {texts_needed(goal, confidence, knobs)}" for goal in lower)
     chosen = f" ({needed - fewest_texts(min_agreement, confidence)} of them to choose settings by)" if knobs > 1 else ""
+    has = f"{texts} text" if texts == 1 else f"{texts} texts"
     raise InvalidRequest(
-        f"{path} has {texts} texts, must have at least {needed}{chosen}: with fewer, even if no answer changed, an "
+        f"{path} has {has}, must have at least {needed}{chosen}: with fewer, even if no answer changed, an "
         f"agreement of {min_agreement:g} could not be shown with {100 * confidence:g} % confidence"
         + (f"; a lower --min-agreement needs fewer: {fewer}" if fewer else "")
     )
