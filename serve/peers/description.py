@@ -9,7 +9,7 @@ from pydantic.json_schema import SkipJsonSchema
 from attenuator.api import Body, ClassifyRequest, ErrorBody
 from attenuator.serve.body import BINARY_TYPE
 from attenuator.serve.documentation import CLASSIFY_ANSWERS, EXAMPLE_INPUTS, Answers, JsonHeader, RequestBody
-from attenuator.serve.peers import openinference, tei, vllm
+from attenuator.serve.peers import openinference_types, tei, vllm
 from attenuator.serve.peers.parameters import HEADER, shared_names
 
 PREDICT, INFO, CLASSIFY_PEER, SERVER = "/predict", "/info", "/classify", "/v2"
@@ -31,14 +31,15 @@ class ModelName(Body):
 def _with_shared(name: str, base: type[BaseModel], **fields: Any) -> type[BaseModel]:
     """A type with the fields that every protocol takes."""
     described = ClassifyRequest.model_fields
-    shared: dict[str, Any] = {each: (described[each].annotation, described[each]) for each in shared_names()}
+    names = [each for each in shared_names() if each not in base.model_fields]
+    shared: dict[str, Any] = {each: (described[each].annotation, described[each]) for each in names}
     return create_model(name, __base__=base, __doc__=base.__doc__, **{**shared, **fields})
 
 
 _header = _with_shared("SharedParameters", Shared)
 _header_with_model = _with_shared("ParametersAndModel", ModelName)
 _hub = _with_shared("HubParameters", tei.Parameters)
-_inference = _with_shared("InferenceParameters", openinference.InferParameters)
+_inference = _with_shared("InferenceParameters", openinference_types.InferParameters)
 _predict = _with_shared(
     "PredictRequest",
     tei.PredictOptions,
@@ -48,10 +49,10 @@ _predict = _with_shared(
 _classify = _with_shared("PeerRequest", vllm.PeerOptions, input=(vllm.INPUT, Field(description=vllm.SHAPES)))
 _infer = create_model(
     "InferenceRequest",
-    __base__=openinference.InferOptions,
+    __base__=openinference_types.InferOptions,
     __doc__="Body of infer.",
-    inputs=(list[openinference.InputTensor], Field(min_length=1, max_length=2)),
-    outputs=(list[openinference.OutputTensor], Field(None)),
+    inputs=(list[openinference_types.InputTensor], Field(min_length=1, max_length=2)),
+    outputs=(list[openinference_types.OutputTensor], Field(None)),
     parameters=(_inference, Field(None)),
 )
 _tensor = {"name": "text", "shape": [len(EXAMPLE_INPUTS)], "datatype": "BYTES", "data": EXAMPLE_INPUTS}
@@ -74,12 +75,12 @@ def request_bodies(model: str | None) -> dict[str, RequestBody]:
     }
 
 
-def answers_of(error: type[BaseModel], moved: Mapping[int, int], success: Any, meaning: str) -> Answers:
+def answers_of(error: type[BaseModel], other: Mapping[int, int], success: Any, meaning: str) -> Answers:
     """The answers of a route that classifies.
 
     Args:
         error: form of an error's body.
-        moved: the service's own statuses that are others in the protocol.
+        other: the service's own statuses that are others in the protocol.
         success: form of the answer.
         meaning: of it.
     """
@@ -87,7 +88,7 @@ def answers_of(error: type[BaseModel], moved: Mapping[int, int], success: Any, m
     for status, row in CLASSIFY_ANSWERS.items():
         if status == 200:
             continue
-        place = moved.get(int(status), status)
+        place = other.get(int(status), status)
         before = f"{answers[place]['description']}; or " if place in answers else ""
         answers[place] = row | {"model": error, "description": before + row["description"]}
     return dict(sorted(answers.items(), key=lambda pair: int(pair[0])))
@@ -103,5 +104,5 @@ PREDICT_ANSWERS = answers_of(
     tei.PredictError, {500: 424}, tei.Scores | tei.ScoresOfAll, "labels with scores, highest first"
 )
 CLASSIFY_PEER_ANSWERS = answers_of(vllm.ClassifyError, {422: 400}, vllm.Classes, "one entry per input")
-INFER_ANSWERS = answers_of(ErrorBody, {422: 400}, openinference.Inference, "the outputs")
+INFER_ANSWERS = answers_of(ErrorBody, {422: 400}, openinference_types.Inference, "the outputs")
 INFER_ANSWERS[200]["content"] = {BINARY_TYPE: {"schema": {"type": "string", "format": "binary"}}}

@@ -5,14 +5,12 @@ Knobs, goals and options are in the request's `parameters`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from fastapi import Request
-from pydantic import Field
-from pydantic.json_schema import SkipJsonSchema
 from starlette.responses import Response
 
-from attenuator.api import WHOLE, Answer, Body, Classification
+from attenuator.api import Body, Classification
 from attenuator.errors import InvalidRequest, UnknownModel
 from attenuator.ops.knobs import shown
 from attenuator.runtime import Input, Model
@@ -20,8 +18,28 @@ from attenuator.serve.answers import json_response
 from attenuator.serve.body import BINARY_TYPE
 from attenuator.serve.errors import Refusal, error_body
 from attenuator.serve.json_body import parse_json
+from attenuator.serve.peers.openinference_types import (
+    Inference,
+    InferOptions,
+    InferParameters,
+    InputTensor,
+    ModelMetadata,
+    OutputParameters,
+    OutputTensor,
+    Tensor,
+    TensorMetadata,
+    TensorParameters,
+)
 from attenuator.serve.peers.outputs import OUTPUTS, output_tensors
-from attenuator.serve.peers.parameters import HEADER, check_names, header_fields, merged, result_header, shared_names
+from attenuator.serve.peers.parameters import (
+    HEADER,
+    check_names,
+    class_of,
+    header_fields,
+    merged,
+    result_header,
+    shared_names,
+)
 from attenuator.serve.peers.tensors import INTEGERS, SIZE_PARAMETER, Tail, read_tensor, split_body
 from attenuator.serve.schema import ParsedRequest, assemble, check_count, check_values
 
@@ -30,133 +48,9 @@ VERSION_DIGITS = 12
 TEXTS = ("text", "text_pair")
 NUMBERS = ("token_ids", "token_type_ids")
 MICROSECONDS = 1e-3  # in milliseconds
-MAX_TIMEOUT_US = 3_600_000_000
+FIRST_BATCH_PRIORITY = 2  # Triton's highest priority is 1
 
 Described = TypeVar("Described", bound=Body)
-
-
-class TensorParameters(Body):
-    """Parameters of an input."""
-
-    binary_data_size: Annotated[int, Field(ge=0), WHOLE] | SkipJsonSchema[None] = Field(
-        None, description="a number of bytes: the tensor's, after the JSON"
-    )
-    content_type: Literal["str"] | SkipJsonSchema[None] = Field(None, description="str")
-
-
-class InputTensor(Body):
-    """An input: texts, pairs' second texts, or token ids."""
-
-    name: Literal["text", "text_pair", "token_ids", "token_type_ids"] = Field(
-        description="text, text_pair, token_ids or token_type_ids"
-    )
-    shape: list[Annotated[int, Field(ge=1), WHOLE]] = Field(
-        min_length=1,
-        max_length=2,
-        description="one or two whole numbers above 0: [inputs] or [inputs, 1] for texts, [inputs, tokens] for token "
-        "ids, all of one length",
-    )
-    datatype: Literal["BYTES", "INT32", "INT64", "UINT32", "UINT64"] = Field(
-        description="BYTES for texts, INT64, INT32, UINT64 or UINT32 for token ids"
-    )
-    data: list[Any] | SkipJsonSchema[None] = Field(
-        None, description="a list of the values, flat or nested: without it they follow the JSON as bytes"
-    )
-    parameters: TensorParameters | SkipJsonSchema[None] = Field(None, description="an object")
-
-
-class OutputParameters(Body):
-    """Parameters of an output."""
-
-    binary_data: bool | SkipJsonSchema[None] = Field(None, description="true or false: as bytes after the JSON")
-    classification: Annotated[int, Field(ge=1), WHOLE] | SkipJsonSchema[None] = Field(
-        None, description="a whole number above 0: the best so many as texts 'value:index:label'"
-    )
-
-
-class OutputTensor(Body):
-    """An output that is asked for."""
-
-    name: Literal["label", "score", "probs", "logits", "predicted"] = Field(
-        description="label, score, probs or logits: or predicted, of a multi-label model"
-    )
-    parameters: OutputParameters | SkipJsonSchema[None] = Field(None, description="an object")
-
-
-class InferParameters(Body):
-    """Parameters of a request besides knobs, goals and other fields of `POST /v1/classify`."""
-
-    truncate: bool = Field(False, description="true or false: cut inputs that are too long")
-    timeout: Annotated[int, Field(ge=0, le=MAX_TIMEOUT_US), WHOLE] | SkipJsonSchema[None] = Field(
-        None, description=f"a whole number of microseconds up to {MAX_TIMEOUT_US}: 0 for no deadline"
-    )
-    binary_data_output: bool = Field(False, description="true or false: every output as bytes after the JSON")
-
-
-class InferOptions(Body):
-    """The fields of a request."""
-
-    id: str | SkipJsonSchema[None] = Field(None, description="a text: comes back in the answer")
-    parameters: dict[str, Any] | SkipJsonSchema[None] = Field(None, description="an object")
-    inputs: list[Any] = Field(description="a list of tensors")
-    outputs: list[Any] | SkipJsonSchema[None] = Field(
-        None, description="a list of the outputs that are wanted: without it all of them"
-    )
-
-
-class Tensor(Answer):
-    """A tensor of an answer, its values in row-major order, or as bytes after the JSON."""
-
-    name: str
-    shape: tuple[int, ...]
-    datatype: str
-    parameters: dict[str, int] | SkipJsonSchema[None] = None
-    data: tuple[str | bool | float, ...] | SkipJsonSchema[None] = None
-
-
-class Inference(Answer):
-    """Answer of `infer`."""
-
-    model_name: str
-    model_version: str
-    id: str | SkipJsonSchema[None] = None
-    parameters: dict[str, str | int | float] = Field(
-        description="every knob with its value, seed, chosen_by, and expected_agreement where it is known"
-    )
-    outputs: tuple[Tensor, ...]
-
-
-class ServerMetadata(Answer):
-    """Answer of `GET /v2`."""
-
-    name: str
-    version: str
-    extensions: tuple[str, ...] = ("binary_tensor_data", "classification")
-
-
-class TensorMetadata(Answer):
-    """What a tensor must be or will be; -1 for any number."""
-
-    name: str
-    datatype: str
-    shape: tuple[int, ...]
-
-
-class ModelMetadata(Answer):
-    """Answer of `GET /v2/models/{model}`."""
-
-    name: str
-    versions: tuple[str, ...] = Field(description="the served revision")
-    platform: str = "onnxruntime_onnx"
-    inputs: tuple[TensorMetadata, ...] = Field(description="text and, for pairs, text_pair; or token_ids")
-    outputs: tuple[TensorMetadata, ...]
-
-
-class ModelReady(Answer):
-    """Answer of `GET /v2/models/{model}/ready`."""
-
-    name: str
-    ready: bool
 
 
 def form(refusal: Refusal) -> tuple[int, bytes]:
@@ -233,19 +127,20 @@ class Infer:
         self._options = check_values(InferOptions, fields)
         header = header_fields(self._request)
         check_names(header, shared_names())
-        sent = self._options.parameters or {}
-        check_names(sent, [*InferParameters.model_fields, *shared_names()], "parameters.")
-        given = {name: value for name, value in sent.items() if name in InferParameters.model_fields}
-        options = check_values(InferParameters, given)
+        parameters = self._options.parameters or {}
+        check_names(parameters, [*InferParameters.model_fields, *shared_names()], "parameters.")
+        of_protocol = {name: value for name, value in parameters.items() if name in InferParameters.model_fields}
+        options = check_values(InferParameters, of_protocol)
         own = merged(
             {
-                "parameters": {name: value for name, value in sent.items() if name not in given},
+                "parameters": {name: value for name, value in parameters.items() if name not in of_protocol}
+                | class_of(options.priority, FIRST_BATCH_PRIORITY),
                 "the parameter timeout": {"timeout_ms": options.timeout * MICROSECONDS} if options.timeout else {},
                 f"the header {HEADER}": header,
             }
         )
         self._binary_output = options.binary_data_output
-        self._outputs = wanted(self._options.outputs, model)
+        self._outputs = requested_outputs(self._options.outputs, model)
         own |= {"truncate": options.truncate, "return_logits": True, "top_k": len(model.manifest.labels)}
         return assemble(own, model, self._inputs(self._options.inputs))
 
@@ -270,7 +165,7 @@ class Infer:
             model_name=answer.model,
             model_version=version_of(model),
             id=self._options.id,
-            parameters=_said(answer),
+            parameters=_parameters_of(answer),
             outputs=tuple(tensors),
         )
         headers = headers | result_header(answer)
@@ -334,7 +229,7 @@ def read_input(raw: Any, where: str, tail: Tail) -> tuple[str, list[Any]]:
     return tensor.name, read_tensor(raw, tensor.shape, tensor.datatype, tail, where)
 
 
-def wanted(raw: Sequence[Any] | None, model: Model) -> list[OutputTensor] | None:
+def requested_outputs(raw: Sequence[Any] | None, model: Model) -> list[OutputTensor] | None:
     """The outputs that a request asks for; None where it leaves that open.
 
     Raises:
@@ -386,9 +281,9 @@ def read_object(raw: Any, kind: type[Described], parameters: type[Body], where: 
     return check_values(kind, raw, prefix=f"{where}.")
 
 
-def _said(answer: Classification) -> dict[str, str | int | float]:
+def _parameters_of(answer: Classification) -> dict[str, str | int | float]:
     """How a request was answered, as the protocol's flat parameters."""
-    said: dict[str, str | int | float] = {**answer.knobs, "seed": answer.seed, "chosen_by": answer.chosen_by}
+    parameters: dict[str, str | int | float] = {**answer.knobs, "seed": answer.seed, "chosen_by": answer.chosen_by}
     if answer.expected_agreement is not None:
-        said["expected_agreement"] = answer.expected_agreement
-    return said
+        parameters["expected_agreement"] = answer.expected_agreement
+    return parameters

@@ -72,7 +72,7 @@ def check_names(fields: Mapping[str, Any], known: Collection[str], prefix: str =
     """
     for name in fields:
         if name not in known:
-            raise unknown_field(name, list(known), prefix)
+            raise unknown_field(name, list(dict.fromkeys(known)), prefix)
 
 
 def merged(places: Mapping[str, Fields]) -> Fields:
@@ -94,6 +94,18 @@ def merged(places: Mapping[str, Fields]) -> Fields:
             origin[name] = place
         fields |= some
     return fields
+
+
+def class_of(priority: str | int | None, first_batch: int) -> Fields:
+    """The field `priority` of a request whose protocol counts priorities.
+
+    Args:
+        priority: a class by its name or, as the protocol has it, a number: 0 leaves it open.
+        first_batch: from which number on a request can wait.
+    """
+    if isinstance(priority, str):
+        return {"priority": priority}
+    return {"priority": "batch" if priority >= first_batch else "interactive"} if priority else {}
 
 
 def result_header(answer: Classification) -> dict[str, str]:

@@ -16,7 +16,7 @@ from attenuator.serve.engine import Engine
 from attenuator.serve.errors import ErrorForm
 from attenuator.serve.exchange import Exchange
 from attenuator.serve.peers import description as described
-from attenuator.serve.peers import openinference, tei, vllm
+from attenuator.serve.peers import openinference, openinference_types, tei, vllm
 from attenuator.serve.peers.parameters import HEADER, check_names, header_fields
 from attenuator.serve.refusals import refuse_query
 from attenuator.serve.schema import model_name
@@ -67,9 +67,9 @@ class Peers:
     def routes(self) -> list[PeerRoute]:
         """Every route."""
         infer, about = described.INFER_ANSWERS, partial(described.only, described.INFER_ANSWERS)
-        metadata = about(openinference.ModelMetadata, "its tensors and version", 404, 503)
-        ready = about(openinference.ModelReady, "it answers requests", 404, 503)
-        server = {200: {"model": openinference.ServerMetadata, "description": "name, version, extensions"}}
+        metadata = about(openinference_types.ModelMetadata, "its tensors and version", 404, 503)
+        ready = about(openinference_types.ModelReady, "it answers requests", 404, 503)
+        server = {200: {"model": openinference_types.ServerMetadata, "description": "name, version, extensions"}}
         info = described.only(described.PREDICT_ANSWERS, tei.Info, "labels and limits", 400, 404, 422, 503)
         by_protocol: dict[ErrorForm, list[tuple[str, str, Endpoint, str, Any]]] = {
             tei.form: [
@@ -135,7 +135,7 @@ class Peers:
 
     async def server(self) -> Response:
         """Name and version."""
-        return json_response(openinference.ServerMetadata(name="attenuator", version=__version__))
+        return json_response(openinference_types.ServerMetadata(name="attenuator", version=__version__))
 
     async def metadata(self, model: str) -> Response:
         """Tensors of a model."""
@@ -155,7 +155,7 @@ class Peers:
 
     def _readiness(self, model: Model) -> Response:
         self._engine.check_healthy()
-        return json_response(openinference.ModelReady(name=model.manifest.name, ready=True))
+        return json_response(openinference_types.ModelReady(name=model.manifest.name, ready=True))
 
     def _served(self, name: str, version: str | None = None) -> Model:
         """A model of a path.

@@ -118,7 +118,7 @@ class Predict:
     def __init__(self, request: Request) -> None:
         self._request = request
         self._options = PredictOptions()
-        self._top_k: int | None = None
+        self._raw = False
         self._nested = False
 
     def parse(self, body: bytes) -> dict[str, Any]:

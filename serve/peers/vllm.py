@@ -13,7 +13,7 @@ from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 from starlette.responses import Response
 
-from attenuator.api import MAX_INPUTS, WHOLE, Answer, Body, Classification, Prediction, Text
+from attenuator.api import MAX_INPUTS, WHOLE, Answer, Body, Classification, Prediction, Priority, Text
 from attenuator.errors import InvalidRequest
 from attenuator.ops.knobs import shown
 from attenuator.runtime import Input, Model
@@ -21,12 +21,21 @@ from attenuator.serve import requestid
 from attenuator.serve.answers import json_response
 from attenuator.serve.errors import Refusal, dump
 from attenuator.serve.json_body import parse_json
-from attenuator.serve.peers.parameters import HEADER, check_names, header_fields, merged, result_header, shared_names
+from attenuator.serve.peers.parameters import (
+    HEADER,
+    check_names,
+    class_of,
+    header_fields,
+    merged,
+    result_header,
+    shared_names,
+)
 from attenuator.serve.peers.tei import check_side
 from attenuator.serve.schema import ParsedRequest, assemble, check_count, check_values, model_name
 
 SHAPES = "a text, a list of texts, a list of token ids, or a list of such lists"
 WHOLE_LENGTH = -1
+FIRST_BATCH_PRIORITY = 1  # lower numbers are sooner
 TYPES = {
     400: "BadRequestError",
     401: "AuthenticationError",
@@ -64,6 +73,9 @@ class PeerOptions(Body):
     use_activation: bool | None = Field(None, description="true or false: false gives logits in place of probabilities")
     add_special_tokens: bool = Field(
         True, description="true or false: false with token ids alone, which are used as given"
+    )
+    priority: Priority | Annotated[int, WHOLE] | SkipJsonSchema[None] = Field(
+        None, description="interactive or batch, or a whole number: 0 leaves it open, below is interactive, above batch"
     )
     request_id: Annotated[str, Field(pattern=r"^[\x21-\x7e]{1,128}$")] | SkipJsonSchema[None] = Field(
         None, description="a text of at most 128 visible ASCII characters: ends the id of the answer"
@@ -159,7 +171,8 @@ class Classify:
         options = {name: fields[name] for name in fields if name in PeerOptions.model_fields}
         self._options = check_values(PeerOptions, options, NULLABLE)
         check_side("truncation_side", self._options.truncation_side, model)
-        own = {name: fields[name] for name in fields if name in shared_names()}
+        own = {name: fields[name] for name in fields if name in shared_names() and name not in options}
+        own |= class_of(self._options.priority, FIRST_BATCH_PRIORITY)
         own |= {"truncate": truncates(self._options.truncate_prompt_tokens, model)}
         own |= {"return_logits": self._options.use_activation is False, "top_k": len(model.manifest.labels)}
         return assemble(own, model, self._inputs(fields))

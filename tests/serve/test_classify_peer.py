@@ -4,9 +4,12 @@ import json
 from typing import Any
 
 import pytest
+from fastapi import Request
 from service import Service
 
+from attenuator.runtime import Model
 from attenuator.serve.peers.parameters import HEADER, RESULT_HEADER
+from attenuator.serve.peers.vllm import Classify
 
 TEXTS = ["good film", "the plot was not very good"]
 MULTI = {"model": "multi", "num_hashes": 8, "seed": 5}
@@ -79,6 +82,15 @@ def test_long_texts_are_cut_to_the_models_length(service: Service) -> None:
         }
 
 
+@pytest.mark.parametrize(
+    ("priority", "expected"), [(0, None), (-1, "interactive"), (1, "batch"), ("interactive", "interactive")]
+)
+def test_priorities_are_classes(models: dict[str, Model], priority: Any, expected: str | None) -> None:
+    request = Request({"type": "http", "headers": []})
+    parsed = Classify(request).request({"input": TEXTS[0], "priority": priority}, models["multi"])
+    assert parsed.options.priority == expected
+
+
 REFUSED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "missing": ("input", "is missing", {"input": ...}),
     "own name": ("inputs", "did you mean input?", {"inputs": "a"}),
@@ -96,6 +108,7 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "side's value": ("truncation_side", "left or right", {"truncation_side": "both"}),
     "special tokens": ("add_special_tokens", "must be true for texts", {"add_special_tokens": False}),
     "request id": ("request_id", "visible ASCII", {"request_id": "a b"}),
+    "priority": ("priority", "or a whole number", {"priority": True}),
     "no room": ("top_k", "is unknown", {"top_k": 1}),
     "knob": ("num_hashes", "from 0 to 512", {"num_hashes": True}),
     "timeout": ("timeout_ms", "above 0", {"timeout_ms": 0}),

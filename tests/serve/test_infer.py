@@ -7,10 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fastapi import Request
 from service import Service
 from tritonclient import http as triton
 from tritonclient.utils import InferenceServerException
 
+from attenuator.runtime import Model
+from attenuator.serve.peers.openinference import Infer
 from attenuator.serve.peers.parameters import HEADER
 
 TEXTS = ["good film", "the plot was not very good"]
@@ -52,9 +55,10 @@ def test_tritons_client_with_nothing_but_its_defaults(service: Service, client: 
     np.testing.assert_array_equal(logits, np.float32([each["logits"] for each in predictions]))
     np.testing.assert_allclose(answer.as_numpy("probs"), 1 / (1 + np.exp(-logits)), rtol=1e-6)
     metadata = client.get_model_metadata("multi")
-    said = answer.get_response()
-    assert (said["model_name"], said["model_version"], said["id"]) == ("multi", metadata["versions"][0], "42")
-    assert said["parameters"] == {**KNOBS, "chosen_by": "caller"}
+    response = answer.get_response()
+    assert response["model_name"] == "multi"
+    assert (response["model_version"], response["id"]) == (metadata["versions"][0], "42")
+    assert response["parameters"] == {**KNOBS, "chosen_by": "caller"}
     predicted = answer.as_numpy("predicted")
     assert predicted.shape == (2, 33)
     assert [int(row.sum()) for row in predicted] == [len(each["labels"]) for each in predictions]
@@ -86,12 +90,12 @@ def test_token_ids_and_pairs(
     inputs = [tensor("token_ids", ids, datatype, binary), tensor("token_type_ids", types, datatype, binary)]
     answer = client.infer("multi", inputs, parameters=KNOBS)
     rows = [{"token_ids": one, "token_type_ids": other} for one, other in zip(ids, types, strict=True)]
-    wanted = np.float32([each["logits"] for each in own(service, rows)])
-    np.testing.assert_array_equal(answer.as_numpy("logits"), wanted)
+    logits = np.float32([each["logits"] for each in own(service, rows)])
+    np.testing.assert_array_equal(answer.as_numpy("logits"), logits)
     pair = [tensor("text_pair", TEXTS[::-1], "BYTES", binary), tensor("text", TEXTS, "BYTES", binary)]
     pairs = [{"text": one, "text_pair": other} for one, other in zip(TEXTS, TEXTS[::-1], strict=True)]
-    wanted = np.float32([each["logits"] for each in own(service, pairs)])
-    np.testing.assert_array_equal(client.infer("multi", pair, parameters=KNOBS).as_numpy("logits"), wanted)
+    logits = np.float32([each["logits"] for each in own(service, pairs)])
+    np.testing.assert_array_equal(client.infer("multi", pair, parameters=KNOBS).as_numpy("logits"), logits)
 
 
 def test_what_its_client_asks_besides(client: triton.InferenceServerClient) -> None:
@@ -108,12 +112,22 @@ def test_what_its_client_asks_besides(client: triton.InferenceServerClient) -> N
     with pytest.raises(InferenceServerException, match="version '3' of model 'multi' is not served") as refused:
         client.infer("multi", [tensor("text", TEXTS, "BYTES")], "3")
     assert refused.value.status() == "404"
-    for extra in ({"priority": 1}, {"sequence_id": 3}, {"request_compression_algorithm": "gzip"}):
+    assert client.infer("multi", [tensor("text", TEXTS, "BYTES")], priority=1).as_numpy("label").shape == (2,)
+    for extra in ({"priority": -1}, {"sequence_id": 3}, {"request_compression_algorithm": "gzip"}):
         with pytest.raises(InferenceServerException) as refused:
             client.infer("multi", [tensor("text", TEXTS, "BYTES")], **extra)
         assert refused.value.status() == "400"
     with pytest.raises(InferenceServerException, match="no answer within 0.001 ms"):
         client.infer("multi", [tensor("text", TEXTS, "BYTES")], timeout=1)
+
+
+@pytest.mark.parametrize(
+    ("priority", "expected"), [(0, None), (1, "interactive"), (2, "batch"), (9.0, "batch"), ("batch", "batch")]
+)
+def test_priorities_are_classes(models: dict[str, Model], priority: Any, expected: str | None) -> None:
+    request = Request({"type": "http", "headers": []})
+    parsed = Infer(request, "multi").request({"inputs": [TEXT], "parameters": {"priority": priority}}, models["multi"])
+    assert parsed.options.priority == expected
 
 
 def changed(**fields: Any) -> dict[str, Any]:

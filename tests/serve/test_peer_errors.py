@@ -101,11 +101,8 @@ def test_rate_of_a_key_counts_for_all_of_them(keyed: Service) -> None:
     assert keyed.client.get("/v2", headers={"Authorization": ""}).status_code == 200
 
 
-def in_process(change: Callable[[Engine], None], ask: Callable[[httpx.AsyncClient], Any]) -> None:
-    """Asks an application whose engine has not started."""
-    settings = ServeSettings(max_requests=1)
-    engine = Engine(settings)
-    change(engine)
+def in_process(engine: Engine, settings: ServeSettings, ask: Callable[[httpx.AsyncClient], Any]) -> None:
+    """Asks an application whose engine has loaded nothing."""
     transport = httpx.ASGITransport(create_app(engine, settings, KeyRing(None, None)))
 
     async def scenario() -> None:
@@ -125,7 +122,9 @@ def test_starting_overloaded_and_failing(monkeypatch: pytest.MonkeyPatch, path: 
             assert (await client.get(other)).status_code == 503
 
     async def overloaded(client: httpx.AsyncClient) -> None:
-        answer = await client.post(path, json=GOOD[path])
+        engine.state = "ready"
+        async with engine.admitted():
+            answer = await client.post(path, json=GOOD[path])
         check(path, answer, 429, "overloaded", "1 requests are in progress")
         assert answer.headers["Retry-After"]
 
@@ -133,9 +132,9 @@ def test_starting_overloaded_and_failing(monkeypatch: pytest.MonkeyPatch, path: 
         answer = await client.post(path, json=GOOD[path])
         check(path, answer, 424 if path == PREDICT else 500, "internal_error", "its log says why")
 
-    def busy(engine: Engine) -> None:
-        engine.state, engine.requests = "ready", 1
-
-    in_process(lambda engine: None, starting)
-    in_process(busy, overloaded)
-    in_process(lambda engine: monkeypatch.setattr(engine, "check_open", lambda size: 1 / 0), failing)
+    settings = ServeSettings(max_requests=1)
+    engine = Engine(settings)
+    in_process(engine, settings, starting)
+    in_process(engine, settings, overloaded)
+    monkeypatch.setattr(engine, "check_open", lambda *of: 1 / 0)
+    in_process(engine, settings, failing)
