@@ -21,7 +21,6 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,93 +31,29 @@ from attenuator.runtime import KnobTable
 from attenuator.serve.policy import read_policy
 from benchmarks.measure import record
 from benchmarks.measure.intervals import share
+from benchmarks.measure.load import (
+    ANSWERED,
+    REFUSED,
+    Client,
+    Exchange,
+    closed_loop,
+    open_loop,
+    poisson,
+    quantiles,
+    request_of,
+)
+from benchmarks.measure.processes import cpu_s
 from benchmarks.report.results_files import RESULTS
-from benchmarks.server_load import Client, cpu_s, request_of, serving
+from benchmarks.server_load import serving
 
 CAPACITY_CLIENTS = 4
-ANSWERED, REFUSED = 200, 429
 QUANTILES = ("0.05", "0.5", "0.95", "0.99")
-
-
-@dataclass(slots=True)
-class Exchange:
-    """One request and what came of it.
-
-    Attributes:
-        at_s: when it was to leave, in seconds since the first one might.
-        text: which one it asks about.
-        status: of the answer; 0 while there is none.
-        latency_s: from `at_s` to the answer.
-        answer: its body.
-    """
-
-    at_s: float
-    text: int
-    status: int = 0
-    latency_s: float = 0.0
-    answer: dict[str, Any] = field(default_factory=dict)
 
 
 def label_set(answer: dict[str, Any]) -> tuple[str, ...]:
     """What agreement compares: the label, or the set of them."""
     [prediction] = answer["predictions"]
     return tuple(sorted(prediction.get("labels", [prediction["label"]])))
-
-
-async def closed_loop(client: Client, requests: Sequence[bytes], seconds: float) -> tuple[list[dict[str, Any]], float]:
-    """Asks for each text, again and again until the time is over, and at least once.
-
-    Returns:
-        The answers by text, and how many came per second.
-    """
-    answers: list[dict[str, Any]] = [{}] * len(requests)
-    numbers = itertools.count()
-    started = time.perf_counter()
-    done = 0
-
-    async def one() -> None:
-        nonlocal done
-        while (number := next(numbers)) < len(requests) or time.perf_counter() < started + seconds:
-            status, body = await client.exchange(requests[number % len(requests)])
-            if status != ANSWERED:
-                raise SystemExit(f"benchmarks: the server answered {status}: {body.decode(errors='replace')}")
-            answers[number % len(requests)] = json.loads(body)
-            done += 1
-
-    await asyncio.gather(*(one() for _ in range(CAPACITY_CLIENTS)))
-    return answers, done / (time.perf_counter() - started)
-
-
-async def open_loop(client: Client, requests: Sequence[bytes], arrivals: Sequence[float], seed: int) -> list[Exchange]:
-    """Sends each request at its time and waits for all answers."""
-    draw = np.random.default_rng(seed)
-    exchanges = [Exchange(at_s, int(draw.integers(len(requests)))) for at_s in arrivals]
-    bodies: list[bytes] = [b""] * len(exchanges)
-    started = time.perf_counter()
-
-    async def one(index: int) -> None:
-        exchange = exchanges[index]
-        exchange.status, bodies[index] = await client.exchange(requests[exchange.text])
-        exchange.latency_s = time.perf_counter() - started - exchange.at_s
-
-    tasks = []
-    for index, exchange in enumerate(exchanges):
-        delay_s = started + exchange.at_s - time.perf_counter()
-        if delay_s > 0:
-            await asyncio.sleep(delay_s)
-        tasks.append(asyncio.create_task(one(index)))
-    await asyncio.gather(*tasks)
-    for exchange, body in zip(exchanges, bodies, strict=True):  # afterwards, so that reading them delays no request
-        if exchange.status == ANSWERED:
-            exchange.answer = json.loads(body)
-    return exchanges
-
-
-def poisson(rate: float, seconds: float, seed: int) -> list[float]:
-    """Times of arrival."""
-    gaps = np.random.default_rng(seed).exponential(1 / rate, size=round(2 * rate * seconds) + 100)
-    times = np.cumsum(gaps)
-    return [float(each) for each in times[times < seconds]]
 
 
 def summary(
@@ -137,7 +72,7 @@ def summary(
     pairs = [(label_set(each.answer), label_set(exact[each.text])) for each in answered]
     differing = sum(len(set(one) ^ set(other)) for one, other in pairs)
     by_knob = {
-        name: {q: float(np.quantile([each.answer["knobs"][name] for each in answered], float(q))) for q in QUANTILES}
+        name: quantiles([each.answer["knobs"][name] for each in answered], QUANTILES)
         for name in answered[0].answer["knobs"]
     }
     return {
@@ -145,7 +80,7 @@ def summary(
         "answered": len(answered),
         "refused": share([each.status == REFUSED for each in exchanges]),
         "other": sum(each.status not in (ANSWERED, REFUSED) for each in exchanges),
-        "latency_s": {q: float(np.quantile(latencies, float(q))) for q in QUANTILES},
+        "latency_s": quantiles(latencies, QUANTILES),
         "within_target": share([latency <= target_s for latency in latencies]),
         "agreement": share([one == other for one, other in pairs]),
         "labels_differing": differing / (len(pairs) * labels),
@@ -188,9 +123,9 @@ async def measure(pid: int, port: int, options: argparse.Namespace, manifest: Ma
     plain = [request_of(text, truncate=True, **exact_knobs) for text in texts]
     degradable = [request_of(text, truncate=True, **exact_knobs, degradable_to=options.floor) for text in texts]
     at_floor = [request_of(text, truncate=True, **exact_knobs | options.floor) for text in texts]
-    await closed_loop(client, plain[:8], options.capacity_seconds / 5)
-    exact, capacity = await closed_loop(client, plain, options.capacity_seconds)
-    _, floor_capacity = await closed_loop(client, at_floor, options.capacity_seconds)
+    await closed_loop(client, plain[:8], CAPACITY_CLIENTS, options.capacity_seconds / 5)
+    exact, capacity = await closed_loop(client, plain, CAPACITY_CLIENTS, options.capacity_seconds)
+    _, floor_capacity = await closed_loop(client, at_floor, CAPACITY_CLIENTS, options.capacity_seconds)
     tokens = [answer["tokens"][0] for answer in exact]
     result: dict[str, Any] = {
         "texts": len(texts),

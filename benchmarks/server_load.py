@@ -13,7 +13,6 @@ import argparse
 import asyncio
 import contextlib
 import json
-import os
 import re
 import shlex
 import statistics
@@ -22,77 +21,13 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+
+from benchmarks.measure.load import Client, request_of
+from benchmarks.measure.processes import cpu_s
 
 READY = re.compile(r"http://127\.0\.0\.1:(\d+)")
-LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 FACTORS = (1.0, 2.0, 4.0)
-TICKS = os.sysconf("SC_CLK_TCK")
-
-
-@dataclass
-class Client:
-    """Sends requests over as many connections as are needed at a time.
-
-    Attributes:
-        port: of the server on 127.0.0.1.
-        idle: open connections without a request.
-    """
-
-    port: int
-    idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = field(default_factory=list)
-
-    async def post(self, request: bytes) -> tuple[int, float]:
-        """One request.
-
-        Returns:
-            Status and seconds.
-        """
-        started = time.perf_counter()
-        status, _ = await self.exchange(request)
-        return status, time.perf_counter() - started
-
-    async def exchange(self, request: bytes) -> tuple[int, bytes]:
-        """One request; gives status and body."""
-        for attempt in range(2):
-            reused = bool(self.idle) and not attempt
-            reader, writer = self.idle.pop() if reused else await asyncio.open_connection("127.0.0.1", self.port)
-            try:
-                writer.write(request)
-                head = await reader.readuntil(b"\r\n\r\n")
-                break
-            except (ConnectionError, asyncio.IncompleteReadError):  # it was closed for being idle
-                writer.close()
-                if not reused:
-                    raise
-        length = LENGTH.search(head)
-        body = await reader.readexactly(int(length[1]) if length else 0)
-        if b"connection: close" in head.lower():
-            writer.close()
-        else:
-            self.idle.append((reader, writer))
-        return int(head[9:12]), body
-
-    def close(self) -> None:
-        """Closes the idle connections."""
-        for _, writer in self.idle:
-            writer.close()
-        self.idle.clear()
-
-
-def request_of(inputs: str | list[str], **fields: Any) -> bytes:
-    """The bytes of one classification request."""
-    body = json.dumps({"inputs": inputs} | fields).encode()
-    head = "POST /v1/classify HTTP/1.1\r\nHost: load\r\nContent-Type: application/json\r\n"
-    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
-
-
-def cpu_s(pid: int) -> float:
-    """CPU time of a process, all threads."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 @contextlib.contextmanager

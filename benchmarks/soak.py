@@ -33,9 +33,10 @@ import numpy as np
 
 from attenuator.bundle import manifest_content, parse_manifest
 from benchmarks.measure import record
+from benchmarks.measure.load import Client, request_of
 from benchmarks.measure.traffic import Ask, Traffic, sized
 from benchmarks.report.results_files import RESULTS
-from benchmarks.server_load import Client, request_of, serving
+from benchmarks.server_load import serving
 
 ADMIN_KEY = "the-admin-key-of-the-soak"
 FLAGS = ("--admin-key", ADMIN_KEY, "--shadow-share", "0.02", "--header-timeout-ms", "1000", "--body-timeout-ms", "2000")

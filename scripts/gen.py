@@ -18,7 +18,7 @@ from attenuator.serve.metrics import Metrics
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-from benchmarks.report import brownout_tables, documents  # noqa: E402
+from benchmarks.report import added_time_tables, brownout_tables, documents, server_tables  # noqa: E402
 
 WHAT_IT_IS = {"int32": "integer", "float": "number"}
 ACCURACY = {"rises": "rises with it", "falls": "falls with it"}
@@ -65,6 +65,8 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     },
     "docs/benchmarks.md": {
         "end-to-end": partial(documents.served, whole=True),
+        "servers": server_tables.servers,
+        "added-time": added_time_tables.added_time,
         "benchmarks": documents.summary,
         "benchmark-details": documents.details,
     },

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attenuator.bundle import Manifest
-from benchmarks.server_load import request_of
+from benchmarks.measure.load import request_of
 
 FIXED = 24  # texts that are asked again and again
 TEXT = (

@@ -1,0 +1,32 @@
+"""The table of `added_time.py` in docs/benchmarks.md; standard library only."""
+
+import json
+
+from benchmarks.report.results_files import ISA_NAMES, RESULTS
+from benchmarks.report.tables import table
+
+HEAD = ("milliseconds", "median", "95 %", "99 %")
+ROWS = {
+    "request_ms": "a request, until its answer is there",
+    "bare_ms": "a bare run of the model",
+    "added_ms": "a request, less the median bare run",
+}
+
+
+def added_time() -> str:
+    """What the service adds to a request, and where that was measured."""
+    path = RESULTS / "added_time.json"
+    if not path.is_file():
+        return "No result is committed; `python -m benchmarks.added_time` measures it."
+    result = json.loads(path.read_text(encoding="utf-8"))
+    body = [[name, *(f"{result[field][q]:.2f}" for q in ("0.5", "0.95", "0.99"))] for field, name in ROWS.items()]
+    targets = result["targets_ms"]
+    body.append(["target of what is added", f"{targets['0.5']:.2f}", "", f"{targets['0.99']:.2f}"])
+    machine = result["machine"]
+    return (
+        f"{table(HEAD, body)}\n\nCPU time of the service's process: {result['server_cpu_ms']:.2f} ms a request, "
+        f"{result['added_cpu_ms']:.2f} ms more than a bare run. `{result['bundle']}`, a text of {result['tokens']} "
+        f"tokens, {result['requests']} requests one at a time with pauses of {result['pause_ms']:g} ms, "
+        f"{machine['processor']} ({ISA_NAMES[result['isa']]}), {machine['cores']} cores, load average before the run "
+        f"{result['load_average']:.1f}, commit {result['commit'][:12]}{' with changes' if result['modified'] else ''}."
+    )
