@@ -4,7 +4,7 @@ import json
 import logging
 import time
 
-from attenuator.serve import requestid
+from attenuator.serve import requestid, tracing
 
 TEXT = "%(asctime)s %(levelname)s %(name)s%(request)s: %(message)s"
 
@@ -23,6 +23,9 @@ class JsonFormatter(logging.Formatter):
         request_id = getattr(record, "request_id", "")
         if request_id:
             line["request_id"] = request_id
+        trace = tracing.current.get()
+        if trace is not None:
+            line["trace_id"] = trace.trace_id
         line |= getattr(record, "fields", {})
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)

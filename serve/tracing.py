@@ -40,6 +40,11 @@ class RequestTrace:
     started_ns: int
     batches: list["SpanContext"] = field(default_factory=list)
 
+    @property
+    def trace_id(self) -> str:
+        """Of the trace that the request belongs to, as log lines have it."""
+        return f"{self.span.get_span_context().trace_id:032x}"
+
 
 current: ContextVar[RequestTrace | None] = ContextVar("request_trace", default=None)
 

@@ -4,8 +4,9 @@ import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
+from attenuator.api import Priority
 from attenuator.bundle import Manifest
 from benchmarks.measure.load import request_of
 
@@ -53,6 +54,7 @@ class Traffic:
             (10, self._fixed),
             (10, self._floors),
             (6, self._other_route),
+            (5, self._deadline),
             (6, self._look),
             (15, self._mistake),
         ]
@@ -94,7 +96,8 @@ class Traffic:
 
     def _batch(self) -> Ask:
         inputs = [self.text() for _ in range(self.random.randint(2, 12))]
-        return self._ask("batch", self.model(), inputs, truncate=True, return_logits=True)
+        priority = self.random.choice(get_args(Priority))
+        return self._ask("batch", self.model(), inputs, truncate=True, return_logits=True, priority=priority)
 
     def _fixed(self) -> Ask:
         number = self.random.randrange(FIXED)
@@ -110,6 +113,12 @@ class Traffic:
         exact = {knob.name: int(knob.exact) if knob.dtype == "int32" else knob.exact for knob in model.knobs}
         floors = {name: type(exact[name])(value) for name, value in floors.items()}
         return self._ask("floors", model, self.text(), truncate=True, degradable_to=floors, **exact)
+
+    def _deadline(self) -> Ask:
+        timeout_ms = self.random.choice([1, 10, 100])
+        return self._ask(
+            "deadline", self.model(), self.text(), allowed=(200, 504), truncate=True, timeout_ms=timeout_ms
+        )
 
     def _goal(self) -> Ask:
         model = self.random.choice(self._with_goals)

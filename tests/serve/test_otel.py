@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import json
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -205,14 +206,17 @@ def test_spans_reach_a_receiver(
     address, received = receiver
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"{address}/own/path")
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=test")
-    one = start("--otel")
+    one = start("--otel", "--log-format", "json")
+    one.client.headers.update(TRACEPARENT)
     one.good()
+    assert json.loads(one.wait_for_log('"route"').splitlines()[-1])["trace_id"] == TRACE
     assert one.stop() == 0
     assert {path for path, _ in received} == {"/own/path"}
     resources = [each for _, message in received for each in message.resource_spans]
     named = {pair.key: pair.value.string_value for each in resources for pair in each.resource.attributes}
     assert (named["service.name"], named["deployment.environment"]) == ("attenuator", "test")
-    spans = [span.name for each in resources for scope in each.scope_spans for span in scope.spans]
+    spans = {span.name: span for each in resources for scope in each.scope_spans for span in scope.spans}
+    assert spans["POST /v1/classify"].trace_id.hex() == TRACE
     assert sorted(spans) == ["POST /v1/classify", "batch", "compute", "queue", "tokenize"]
 
 
