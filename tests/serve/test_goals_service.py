@@ -101,6 +101,27 @@ def test_what_is_expected_is_said_wherever_it_is_known(calibrated: Service, mode
     assert "expected_agreement" not in ok(calibrated, model="mca", inputs=SHORT)
 
 
+PEERS: dict[str, dict[str, Any]] = {
+    "/predict": {"model": "yoso", "inputs": SHORT, "min_agreement": 0.7},
+    "/classify": {"model": "yoso", "input": SHORT, "min_agreement": 0.7},
+    "/v2/models/yoso/infer": {
+        "inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": [SHORT]}],
+        "parameters": {"min_agreement": 0.7},
+    },
+}
+
+
+@pytest.mark.parametrize("path", PEERS)
+def test_goals_choose_on_the_routes_of_other_servers_too(calibrated: Service, path: str) -> None:
+    own = ok(calibrated, inputs=SHORT, min_agreement=0.7)
+    answer = calibrated.client.post(path, json=PEERS[path])
+    assert answer.status_code == 200, answer.text
+    result = json.loads(answer.headers["Attenuator-Result"])
+    for name in ("model", "revision", "knobs", "chosen_by", "expected_agreement", "seed"):
+        assert result[name] == own[name]
+    calibrated.wait_for_log(f"POST {path.replace('/yoso/', '/{model}/')} 200", "chosen_by=goal", "min_agreement=0.7")
+
+
 def test_a_latency_chooses_by_time(calibrated: Service) -> None:
     most, least = ok(calibrated, inputs=LONG, max_latency_ms=60_000), ok(calibrated, inputs=LONG, max_latency_ms=1e-3)
     assert (most["knobs"], most["expected_agreement"]) == ({"num_hashes": 0}, 1.0)

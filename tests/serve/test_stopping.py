@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import signal
 import socket
 import time
@@ -14,6 +15,15 @@ from attenuator.serve.settings import ServeSettings
 
 SLOW = request_bytes(dumped(model=..., inputs=["good film " * 4000] * 4, num_hashes=0))
 
+LONG = "good film " * 4000
+TENSOR = {"name": "text", "shape": [4], "datatype": "BYTES", "data": [LONG] * 4}
+PEERS = {
+    "/predict": {"inputs": [[LONG]] * 4, "num_hashes": 0},
+    "/classify": {"input": [LONG] * 4, "num_hashes": 0},
+    "/v2/models/yoso/infer": {"inputs": [TENSOR], "parameters": {"num_hashes": 0}},
+}
+REQUESTS = [SLOW] * 3 + [request_bytes(json.dumps(body).encode(), path=path) for path, body in PEERS.items()]
+
 
 def read_all(connection: socket.socket) -> bytes:
     """Everything until the server closes."""
@@ -25,29 +35,35 @@ def test_unfinished_requests_get_503_in_json_and_one_line(start: Callable[..., S
     one = start(*(("--drain-timeout-ms", "300") if hurry == "time limit" else ()))
     with contextlib.ExitStack() as stack:
         connections = [
-            stack.enter_context(socket.create_connection((one.host, one.port), timeout=30)) for _ in range(6)
+            stack.enter_context(socket.create_connection((one.host, one.port), timeout=30)) for _ in REQUESTS
         ]
-        for connection in connections:
-            connection.sendall(SLOW)
+        for connection, request in zip(connections, REQUESTS, strict=True):
+            connection.sendall(request)
         time.sleep(0.5)
         one.process.send_signal(signal.SIGTERM)
         if hurry == "second signal":
             time.sleep(0.2)
             one.process.send_signal(signal.SIGTERM)
         answers = [read_all(connection) for connection in connections]
+    bodies = []
     for answer in answers:
         head, _, body = answer.partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 503"), head
         assert b"application/json" in head.lower()
-        assert set(json.loads(body)) == {"error", "error_type", "param", "allowed"}
-        assert json.loads(body)["error_type"] == "not_ready"
+        bodies.append(json.loads(body))
+    *own, predict, classify, infer = bodies
+    for body in (*own, predict, infer):
+        assert set(body) == {"error", "error_type", "param", "allowed"}
+    assert {body["error_type"] for body in (*own, infer)} == {"not_ready"}
+    assert (predict["error_type"], classify["error"]["code"]) == ("Unhealthy", 503)
     assert one.process.wait(timeout=30) == 0
     one._reader.join(timeout=10)
     log = one.log()
     assert "Traceback" not in log
     assert "ERROR" not in log
     assert log.count("answered with 503") == 1
-    assert log.count("POST /v1/classify 503") == 6
+    assert log.count("POST /v1/classify 503") == 3
+    assert len(re.findall(r"POST /\S+ 503 ", log)) == 6
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
