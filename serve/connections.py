@@ -29,7 +29,7 @@ class Client(asyncio.Protocol):
     """What the table needs of a connection."""
 
     def give_way(self) -> bool:
-        """Closes the connection at once; False where it is not set up yet."""
+        """Closes the connection at once; False where it is not set up yet, or does not wait for its client any more."""
         raise NotImplementedError
 
 
@@ -100,12 +100,14 @@ class Connections:
         self.shrink()
 
     def close_longest_wait(self) -> bool:
-        """Closes the connection that has waited longest for its client; False where none waits."""
-        oldest = next(iter(self._waiting), None)
-        if oldest is None or not oldest.give_way():
-            return False
-        self.remove(oldest)
-        return True
+        """Closes the connection that has waited longest for its client; False where none can be closed."""
+        while (oldest := next(iter(self._waiting), None)) is not None:
+            if oldest.give_way():
+                self.remove(oldest)
+                return True
+            if oldest in self._waiting:  # it is not set up yet
+                return False
+        return False
 
 
 class Listener:

@@ -1,7 +1,9 @@
 """HTTP/1.1 on one connection: uvicorn's h11 protocol with time limits, half-closed clients and errors in JSON."""
 
 import asyncio
+import contextlib
 import enum
+import os
 import socket
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +23,7 @@ LINGER_BYTES = 32 * 2**20
 WRITE_TIMEOUT_S = 30.0
 HALF_CLOSE_CHECK_S = 0.5
 MAX_HELD_BYTES = 64 * 2**10
+ARRIVED_BYTES, ARRIVED_READS = 64 * 2**10, 16  # read of a connection that gives way: at a time, and how often
 MAX_SMALL_CHUNKS = 1024  # h11 takes about 15 us for each, however little it holds
 SMALL_CHUNK_BYTES = 256
 RESET_CHECK_S = 0.05  # first check after the interim answer; the next ones take HALF_CLOSE_CHECK_S
@@ -258,13 +261,30 @@ class HttpProtocol(H11Protocol, Client):
             self._real.close()
 
     def give_way(self) -> bool:
-        """Closes at once, in favour of a new connection."""
+        """Closes at once, in favour of a new connection, but for one whose request has arrived meanwhile.
+
+        What has arrived is read first: the kernel resets a connection that is closed before, and the client loses its
+        answer.
+        """
         if self.transport is None:
+            return False
+        if not self.transport.is_closing() and (arrived := self._read_arrived()):
+            self.data_received(arrived)
+        if self.phase is Phase.WORK:
             return False
         if self.phase is Phase.BODY:
             self.refuse(503, "too many connections are open, and this request's body had made no progress for longest")
+            for _ in range(ARRIVED_READS):
+                if not self._read_arrived():
+                    break
         self.transport.abort()
         return True
+
+    def _read_arrived(self) -> bytes:
+        """Bytes that the kernel holds; none where there are none or the connection is gone."""
+        with contextlib.suppress(OSError):
+            return os.read(self.transport.get_extra_info("socket").fileno(), ARRIVED_BYTES)
+        return b""
 
     def refuse(self, status: int, reason: str) -> None:
         """Answers with an error of the protocol, if an answer can still be sent, and closes."""
