@@ -27,6 +27,7 @@ export class Session extends EventTarget {
     this.answer = null; // the latest one, whatever the setting
     this.error = null; // a Refused that stands until something changes
     this.busyUntilMs = 0; // as the service asked with Retry-After
+    this.busy = null; // the Refused that asked so
     this.exactSinceMs = 0;
   }
 
@@ -101,8 +102,9 @@ export class Session extends EventTarget {
 
   async #askLive(signal) {
     if (!this.model || !this.text.trim()) return;
-    await this.#whenFree(signal);
+    if (this.isBusy) this.error = this.busy;
     this.#changed();
+    await this.#whenFree(signal);
     const { subject, setting, goal } = this;
     if (goal || !setting.answer) {
       const answer = await this.service.classify(this.request(), signal);
@@ -177,7 +179,7 @@ export class Session extends EventTarget {
 
   /** Notes how long the service wants to be left alone; whether the same request may come again after that. */
   #waits(error) {
-    if (error.passes) this.busyUntilMs = performance.now() + error.retryAfterS * 1000;
+    if (error.passes) [this.busy, this.busyUntilMs] = [error, performance.now() + error.retryAfterS * 1000];
     this.#changed();
     return error.passes === true;
   }
