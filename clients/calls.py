@@ -136,6 +136,8 @@ def classify(
     max_latency_ms: float | None = None,
     degradable_to: Mapping[str, int | float] | None = None,
     priority: str | None = None,
+    explain: bool = False,
+    escalate: bool = False,
     top_k: int | None = None,
     truncate: bool = False,
     return_logits: bool = False,
@@ -158,6 +160,10 @@ def classify(
             refuse; `chosen_by` of the answer is then `brownout`. An empty one forbids what the server may do by
             default to calls that set no knob.
         priority: `"batch"` for work that can wait; `"interactive"`, or what the API key says, by default.
+        explain: also estimate how sure each answer is: `standard_error` of its score, which takes about four more
+            runs, and `agreement_probability`, that it is the exact one.
+        escalate: run again, at surer knobs, each input whose answer is the exact one with less probability than
+            `min_agreement`, up to exact and as long as `timeout_ms` allows. Knobs beside it say where to begin.
         top_k: also return the scores of that many labels.
         truncate: cut inputs that are longer than the model takes, instead of refusing them.
         return_logits: also return the logits.
@@ -169,7 +175,7 @@ def classify(
 
     Raises:
         InvalidRequest: an argument is wrong (`UnknownField`, `KnobOutOfRange` and `InputTooLong` are kinds of it).
-        NotCalibrated: a goal for a model that was not calibrated.
+        NotCalibrated: a goal, `explain` or `escalate` for a model whose calibration does not tell.
         GoalOutOfReach: no knobs keep both goals, even on an idle service.
         UnknownModel: no such model is served.
         DeadlineExceeded: `timeout_ms` passed.
@@ -188,10 +194,8 @@ def classify(
     body |= {name: value for name, value in options.items() if value is not None}
     if degradable_to is not None:
         body["degradable_to"] = check_floors(degradable_to)
-    if truncate:
-        body["truncate"] = True
-    if return_logits:
-        body["return_logits"] = True
+    switches = {"explain": explain, "escalate": escalate, "truncate": truncate, "return_logits": return_logits}
+    body |= {name: True for name, value in switches.items() if value}
     patience_ms = body.get("timeout_ms")
     return Call("POST", "/v1/classify", Classification.model_validate, to_json(body), patience_ms)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import accumulate
 
 from attenuator.ops import OPERATORS
 from attenuator.ops.spec import Operator
@@ -45,7 +44,7 @@ class Selection:
     """Which layers select rows, and by what.
 
     Attributes:
-        exponents: one a layer, 0 where it selects nothing.
+        exponents: one a layer, 0 where it selects nothing; they sum to 1, or all are 0.
         importance: how attention weighs a row; a choice of the attention operators' attribute of that name.
     """
 
@@ -77,8 +76,8 @@ def _first(count: int) -> list[float]:
     return [1.0] + [0.0] * (count - 1)
 
 
-def _even(count: int) -> list[float]:
-    return [1.0] * count
+def _geometric(count: int) -> list[float]:
+    return [1 / count] * count
 
 
 def _halving(count: int) -> list[float]:
@@ -87,11 +86,7 @@ def _halving(count: int) -> list[float]:
 
 def _early(count: int) -> list[float]:
     half = (count + 1) // 2
-    return [1.0] * half + [0.0] * (count - half)
-
-
-def _rising(count: int) -> list[float]:
-    return [1.0 + index for index in range(count)]
+    return _geometric(half) + [0.0] * (count - half)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,32 +95,22 @@ class Schedule:
 
     Attributes:
         doc: for the help of the command.
-        weights: exponents of as many layers as can select, in proportion to one another.
+        exponents: of as many layers as can select; they sum to 1.
     """
 
     doc: str
-    weights: Callable[[int], list[float]]
-
-    def exponents(self, count: int) -> list[float]:
-        """The exponents of as many layers as can select.
-
-        From layer i on keep^(e_1 + ... + e_i) of the text's tokens go on; the mean of those sums is 1.
-        """
-        weights = self.weights(count)
-        factor = count / sum(accumulate(weights))
-        return [weight * factor for weight in weights]
+    exponents: Callable[[int], list[float]]
 
 
 SCHEDULES: dict[str, Schedule] = {
-    "rising": Schedule("little at first, from layer to layer more (exponents as 1 : 2 : 3 ...)", _rising),
-    "geometric": Schedule("the same share of its rows after every layer", _even),
-    "first": Schedule("all at once after the first layer", _first),
+    "geometric": Schedule("the same share of its rows after every layer", _geometric),
+    "first": Schedule("all at once after the first layer: the cheapest", _first),
     "early": Schedule("the same share after each layer of the first half, nothing after the others", _early),
     "halving": Schedule("most after the first layer, from layer to layer half as much (of the exponent)", _halving),
 }
 # The schedule by which every layer that can select does.
-EVERYWHERE = "rising"
-# Where no texts were given to choose by: of equal work it keeps most labels (docs/lab/keep.md).
+EVERYWHERE = "geometric"
+# Where no texts were given to choose by.
 DEFAULT = EVERYWHERE
 # Exports without selection nodes.
 NONE = "none"
@@ -145,7 +130,7 @@ def exponents(schedule: str, num_layers: int, pooling: str) -> tuple[float, ...]
         pooling: `first` or `mean`.
 
     Returns:
-        Exponents; zeros where nothing is selected.
+        Exponents that sum to 1; zeros where nothing is selected.
     """
     count = places(num_layers, pooling)
     if schedule == NONE or count == 0:

@@ -82,6 +82,9 @@ class Knob:
         unit: what is counted.
         doc: one sentence: what more of it buys and costs.
         source: paper and section.
+        sampling: what is random about an answer at other values than the exact one. `none`: nothing; `counted`: the
+            value is the number of independent samples, so that its variance is proportional to 1/value; `bounded`: it
+            is random, and the value does not say how many samples it takes.
     """
 
     name: str
@@ -94,6 +97,7 @@ class Knob:
     unit: str
     doc: str
     source: str
+    sampling: Literal["none", "counted", "bounded"] = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,7 @@ class Operator:
             CUDA it answers in one sentence, and export refuses precisions that only CUDA runs.
         host: True where it computes on host memory alone, without a data tensor: it runs on the CPU in every session,
             since ONNX Runtime's custom operators cannot put an output into host memory on CUDA.
+        draws_unless: an attribute and its value with which nothing is drawn at random, whatever the knobs say.
         version: opset version of the domain.
 
     Raises:
@@ -136,6 +141,7 @@ class Operator:
     asked_as: str = ""
     cpu_only: bool = False
     host: bool = False
+    draws_unless: tuple[str, str] | None = None
     version: int = 1
 
     def __post_init__(self) -> None:
@@ -200,7 +206,7 @@ def merge_knobs(operators: Iterable[Operator]) -> dict[str, Knob]:
         for knob in operator.knobs:
             known = knobs.setdefault(knob.name, knob)
             owner = owners.setdefault(knob.name, operator.name)
-            for field in ("dtype", "low", "high", "exact", "accuracy"):
+            for field in ("dtype", "low", "high", "exact", "accuracy", "sampling"):
                 ours, theirs = getattr(knob, field), getattr(known, field)
                 if ours != theirs:
                     raise ValueError(

@@ -15,7 +15,11 @@ FLOAT_STEPS = 100  # at most, about
 
 
 def check_cost(
-    model: Model, encoded: Sequence[Encoded], knobs: Mapping[str, KnobValue], max_cost: float | None
+    model: Model,
+    encoded: Sequence[Encoded],
+    knobs: Mapping[str, KnobValue],
+    max_cost: float | None,
+    extra: Callable[[Mapping[str, KnobValue]], float] = lambda knobs: 0.0,
 ) -> None:
     """Refuses a request whose predicted cost is too high.
 
@@ -24,6 +28,7 @@ def check_cost(
         encoded: the request's inputs.
         knobs: a value for every knob.
         max_cost: billions of multiply-adds for the whole request; None has no limit.
+        extra: of what runs beside the inputs at a setting, in multiply-adds.
 
     Raises:
         InvalidRequest: names the cost, the limit, and the cheapest and the most accurate setting that fit.
@@ -34,7 +39,7 @@ def check_cost(
     tokens = [len(item.token_ids) for item in encoded]
 
     def cost(setting: Mapping[str, KnobValue]) -> float:
-        return cost_of(model, tokens, setting)
+        return cost_of(model, tokens, setting) + extra(setting) / BILLION
 
     predicted = cost(knobs)
     if predicted <= max_cost:

@@ -1,6 +1,7 @@
 """From results to what the service answers, in the types of `attenuator.api`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import Any
 
 from pydantic import BaseModel
 from starlette.responses import Response
@@ -18,6 +19,7 @@ from attenuator.api import (
 )
 from attenuator.runtime import Device, Model, RowResult
 from attenuator.runtime.batch import by_output
+from attenuator.runtime.explaining import Answered
 from attenuator.serve.choosing import Chosen
 from attenuator.serve.errors import JSON
 from attenuator.serve.schema import ParsedRequest
@@ -58,6 +60,7 @@ def _calibration_info(model: Model) -> CalibrationInfo | None:
         confidence=calibration.confidence,
         data=calibration.data,
         texts=calibration.texts,
+        explains=calibration.certainty is not None,
         buckets=tuple(buckets),
         settings=tuple(settings),
     )
@@ -68,8 +71,7 @@ def classification(
     parsed: ParsedRequest,
     chosen: Chosen,
     seed: int,
-    results: Sequence[RowResult],
-    tokens: Sequence[int],
+    answered: Answered,
     timing_ms: Mapping[str, float],
 ) -> Classification:
     """The answer to a request.
@@ -77,33 +79,37 @@ def classification(
     Args:
         model: which ran.
         parsed: the request.
-        chosen: the knobs that it ran with.
+        chosen: by whom its knobs were.
         seed: of its random streams.
-        results: one per input.
-        tokens: per input.
+        answered: what was answered.
         timing_ms: milliseconds by stage.
 
     Returns:
         The body of the answer.
     """
-    calibration = model.calibration
+    knobs, expected_agreement = answered.setting(model)
     return Classification(
         model=model.manifest.name,
         revision=model.manifest.revision,
         device=str(model.device),
-        predictions=tuple(_prediction(model, result, parsed) for result in results),
-        knobs=dict(chosen.knobs),
+        predictions=tuple(
+            _prediction(model, result, parsed, fields)
+            for result, fields in zip(answered.results, answered.fields(), strict=True)
+        ),
+        knobs=dict(knobs),
         requested=parsed.requested,
         chosen_by=chosen.by,
-        expected_agreement=calibration and calibration.expected_agreement(chosen.knobs, max(tokens)),
+        expected_agreement=expected_agreement,
         seed=seed,
-        tokens=tuple(tokens),
+        tokens=tuple(len(row.token_ids) for row in answered.rows),
+        steps=answered.steps,
+        relative_cost=answered.relative_cost,
         timing_ms=dict(timing_ms),
-        **by_output(results),
+        **by_output(answered.results),
     )
 
 
-def _prediction(model: Model, result: RowResult, parsed: ParsedRequest) -> Prediction:
+def _prediction(model: Model, result: RowResult, parsed: ParsedRequest, more: Mapping[str, Any]) -> Prediction:
     scored, top_k = model.predict(result.logits), parsed.options.top_k
     best = None if top_k is None else scored.ranking[:top_k]
     return Prediction(
@@ -112,6 +118,7 @@ def _prediction(model: Model, result: RowResult, parsed: ParsedRequest) -> Predi
         labels=None if scored.labels is None else tuple(scored.labels),
         scores=None if best is None else tuple(LabelScore(label=label, score=score) for label, score in best),
         logits=tuple(scored.logits) if parsed.options.return_logits else None,
+        **more,
     )
 
 

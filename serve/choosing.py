@@ -1,4 +1,4 @@
-"""Chooses the knobs of a request: as its caller set them, by its goals, or by default."""
+"""Chooses the knobs of a request: as its caller set them, by its goals, to begin an escalation, or by default."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from attenuator.api import ChosenBy
 from attenuator.ops.knobs import KnobValue
 from attenuator.runtime import Model
+from attenuator.runtime.explaining import judge_of
 from attenuator.serve.goals import Circumstances, knobs_for, stated_goals
 from attenuator.serve.schema import ParsedRequest
 
@@ -35,6 +36,10 @@ def choose_knobs(model: Model, parsed: ParsedRequest, now: Circumstances) -> Cho
         GoalOutOfReach: its goals contradict each other here, or take a setting that is not permitted.
         Overloaded: its goals can be reached together once less is waiting.
     """
+    goal = parsed.options.min_agreement
+    if parsed.options.escalate and goal is not None:
+        start = None if parsed.requested else judge_of(model).start(now.tokens, goal, now.permits)
+        return Chosen(start or parsed.knobs, "escalation")
     if stated_goals(parsed.options):
         return Chosen(knobs_for(model, parsed.options, now), "goal")
     return Chosen(parsed.knobs, "caller" if parsed.requested else "default")

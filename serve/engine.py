@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -20,7 +21,7 @@ from attenuator.serve.brownout import LEAST_SHARE, Brownout, knobs_at, room_shar
 from attenuator.serve.catalog import Catalog
 from attenuator.serve.choosing import Chosen
 from attenuator.serve.floors import Floors
-from attenuator.serve.goals import Forecast
+from attenuator.serve.goals import Forecast, Parts
 from attenuator.serve.health import fault
 from attenuator.serve.holdings import EngineHoldings
 from attenuator.serve.jobs import ANYONE, IDLE, LANES, Entry, Flow, Job, Lane, demand_of, lane_of
@@ -276,7 +277,7 @@ class Engine:
 
         Args:
             model: the model.
-            rows: one per input, all with the same knobs.
+            rows: one per input, and what explains the answers; the first has the request's knobs.
             asked: the knobs before they were lowered; None where they were not.
             flow: whose work it is; `IDLE` finds room always, so its caller bounds how much of it waits.
 
@@ -291,7 +292,11 @@ class Engine:
         """
         tokens = [len(row.token_ids) for row in rows]
         knobs, latency = rows[0].knobs, self.catalog.latencies[model]
-        times = latency.row_times(tokens, knobs)
+        times = [
+            time
+            for setting, same in groupby(rows, key=lambda row: row.knobs)
+            for time in latency.row_times([len(row.token_ids) for row in same], setting)
+        ]
         seconds = [latency.added_s(time) for time in times]
         share = self._room_share(model, tokens, knobs, knobs if asked is None else asked)
         if flow != IDLE:
@@ -302,7 +307,12 @@ class Engine:
         return job
 
     def forecast(
-        self, model: Model, tokens: Sequence[int], knobs: Mapping[str, KnobValue], flow: Flow = ANYONE
+        self,
+        model: Model,
+        tokens: Sequence[int],
+        knobs: Mapping[str, KnobValue],
+        flow: Flow = ANYONE,
+        others: Parts = (),
     ) -> Forecast:
         """When a request that comes now would be done.
 
@@ -311,12 +321,13 @@ class Engine:
             tokens: length of each input.
             knobs: a value for every knob.
             flow: whose it is.
+            others: further rows, by setting.
         """
         latency = self.catalog.latencies[model]
-        lengths = coarse_lengths(tokens)
         by_lane: dict[Lane, Counter[RowTime]] = {}
-        for row_time, count in zip(latency.row_times(list(lengths), knobs), lengths.values(), strict=True):
-            by_lane.setdefault(lane_of(latency.added_s(row_time)), Counter())[row_time] += count
+        for lengths, setting in ((coarse_lengths(some), each) for some, each in ((tokens, knobs), *others)):
+            for row_time, count in zip(latency.row_times(list(lengths), setting), lengths.values(), strict=True):
+                by_lane.setdefault(lane_of(latency.added_s(row_time)), Counter())[row_time] += count
         forecasts = [self._lanes.forecast(lane, latency, times, flow) for lane, times in by_lane.items()]
         return max(forecasts, key=lambda each: each.total_s)
 

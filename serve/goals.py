@@ -22,6 +22,8 @@ from attenuator.runtime import Model
 AGREEMENT, LATENCY = "min_agreement", "max_latency_ms"
 GOALS = (AGREEMENT, LATENCY)
 
+Parts = Sequence[tuple[Sequence[int], Mapping[str, KnobValue]]]  # lengths of the rows that run at a setting
+
 
 @dataclass(frozen=True, slots=True)
 class Forecast:

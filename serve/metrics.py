@@ -28,6 +28,7 @@ SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 RATIOS = (0.25, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2, 4, 8)
 CANCELLED = {499: "client_left", 504: "deadline"}
 MIXED = "mixed"
+MOST_STEPS = 8  # of a label; more count as so many
 
 
 class Description(NamedTuple):
@@ -108,6 +109,9 @@ class Metrics:
         self._sessions = self._counter(
             "session_restarts", "Times that a model's session was made again after a failure.", "model"
         )
+        self._escalated = self._counter(
+            "escalated_requests", "Requests with escalate, by how many settings ran.", "model", "steps"
+        )
         self._shadowed = self._counter(
             "shadow_texts",
             "Texts that ran again at the exact value, by whether the answer was the same or other.",
@@ -139,6 +143,8 @@ class Metrics:
             self._keyed.labels(fields["key"], status).inc()
         if status in CANCELLED:
             self._cancelled.labels(fields.get("model", ""), CANCELLED[status]).inc()
+        if status == 200 and "steps" in fields:
+            self._escalated.labels(fields["model"], min(fields["steps"], MOST_STEPS)).inc()
         if status == 200 and "timing_ms" in fields:
             count = self._count_answer(fields["model"], knob_ranges(fields["knobs"]), fields["chosen_by"])
             count(fields["inputs"], fields["tokens"], fields["timing_ms"])

@@ -4,9 +4,8 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Security
@@ -15,13 +14,12 @@ from starlette.responses import HTMLResponse, Response
 
 from attenuator.api import ModelList
 from attenuator.errors import DeadlineExceeded
-from attenuator.ops.knobs import KnobValue
 from attenuator.ops.spec import SEED_HIGH
 from attenuator.runtime import Model, Row
+from attenuator.runtime.explaining import answer
 from attenuator.serve import accesslog
 from attenuator.serve.accesslog import CLIENT_LEFT
 from attenuator.serve.admin import Admin
-from attenuator.serve.admission import check_cost, cost_of
 from attenuator.serve.answers import classification, json_response, model_info, timing_headers
 from attenuator.serve.body import Bodies, client_disconnected
 from attenuator.serve.choosing import choose_knobs
@@ -47,6 +45,7 @@ from attenuator.serve.probes import Probes
 from attenuator.serve.refusals import refuse_encoding, refuse_query
 from attenuator.serve.schema import ParsedRequest
 from attenuator.serve.settings import ServeSettings
+from attenuator.serve.terms import Terms
 
 log = logging.getLogger(__name__)
 
@@ -198,37 +197,32 @@ class Routes:
         tokens = [len(item.token_ids) for item in encoded]
         if key is not None:
             key.spend(sum(tokens))
-        max_cost = self._settings.max_cost
-
-        def permits(knobs: Mapping[str, KnobValue]) -> bool:
-            affordable = max_cost is None or cost_of(model, tokens, knobs) <= max_cost
-            return affordable and (key is None or key.permits(knobs))
-
-        elapsed_s, forecast = time.perf_counter() - started_s, partial(self._engine.forecast, model, tokens, flow=flow)
-        asked = choose_knobs(model, parsed, Circumstances(max(tokens), elapsed_s, forecast, permits))
-        check_cost(model, encoded, asked.knobs, max_cost)
+        terms = Terms(self._engine, model, parsed.options, encoded, key, flow, self._settings.max_cost, started_s)
+        elapsed_s = time.perf_counter() - started_s
+        asked = choose_knobs(model, parsed, Circumstances(max(tokens), elapsed_s, terms.forecast, terms.permits))
+        terms.check_cost(asked.knobs)
         seed = parsed.options.seed if parsed.has_seed else self._settings.seed
         seed = secrets.randbelow(SEED_HIGH + 1) if seed is None else seed
         tokenized_s = time.perf_counter()
         chosen = self._engine.lowered(model, asked, floors, tokens, flow)
         accesslog.note(knobs=dict(chosen.knobs), chosen_by=chosen.by)
         rows = [Row(item.token_ids, item.type_ids, chosen.knobs, seed) for item in encoded]
-        job = await self._engine.run(model, rows, asked.knobs, flow)
+        answered = await answer(model, parsed.options, rows, terms.means(asked.knobs))
         ended_s = time.perf_counter()
-        queue_s = 0.0 if job.started_s is None else job.started_s - job.submitted_s
         stages_s = {
             "tokenize": tokenized_s - started_s,
-            "queue": queue_s,
-            "compute": ended_s - tokenized_s - queue_s,
+            "queue": answered.queue_s,
+            "compute": ended_s - tokenized_s - answered.queue_s,
             "total": ended_s - started_s,
         }
         timing_ms = {name: round(seconds * 1e3, 3) for name, seconds in stages_s.items()}
         accesslog.note(tokens=sum(tokens), timing_ms=timing_ms)
-        results = [result for result in job.results if result is not None]
-        self._engine.shadow.consider(model, rows, results)
-        answer = classification(model, parsed, chosen, seed, results, tokens, timing_ms)
+        if answered.steps is not None:
+            accesslog.note(steps=answered.steps)
+        self._engine.shadow.consider(model, answered.rows, answered.results)
+        body = classification(model, parsed, chosen, seed, answered, timing_ms)
         headers = timing_headers(timing_ms, model.device, characters, sum(tokens))
-        return exchange.response(model, answer, headers)
+        return exchange.response(model, body, headers)
 
 
 async def unless_late(

@@ -15,6 +15,7 @@ from attenuator.errors import InvalidRequest, UnknownField
 from attenuator.ops import KNOBS
 from attenuator.ops.knobs import KnobValue, shown
 from attenuator.runtime import Input, Model
+from attenuator.runtime.explaining import check_certainty
 from attenuator.runtime.inputs import MAX_FIELD_CHARACTERS
 from attenuator.serve.floors import check_floors
 from attenuator.serve.goals import check_goals, stated_goals
@@ -94,7 +95,8 @@ def assemble(fields: Mapping[str, Any], model: Model, inputs: Iterable[Input]) -
     requested = {name: fields[name] for name in fields if name in KNOBS}
     knobs = model.knobs.check(requested)
     options = parse_options({name: value for name, value in fields.items() if name not in KNOBS})
-    check_goals(model, options.model_fields_set, list(requested))
+    check_goals(model, options.model_fields_set, [] if options.escalate else list(requested))
+    check_certainty(model, options)
     labels = len(model.manifest.labels)
     if options.top_k is not None and options.top_k > labels:
         allowed = f"a whole number from 1 to {labels}"

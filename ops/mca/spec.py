@@ -32,6 +32,7 @@ ALPHA = Knob(
     doc="Bounds the expected error of each output row by alpha * mean token norm * ||W_v||_F; a larger alpha spends "
     "fewer multiply-adds on the value projection, 0 computes it exactly.",
     source="Kim and Ko, AAAI 2022, Theorem 2",
+    sampling="bounded",
 )
 
 SPEC = Operator(
@@ -84,6 +85,7 @@ SPEC = Operator(
     ),
     knobs=(ALPHA,),
     attention="softmax",
+    draws_unless=("estimator", "deterministic"),
     doc="Exact softmax attention over values whose projection is sampled to a stated error.",
     source="Kim and Ko, 'Fast Monte-Carlo Approximation of the Attention Mechanism', AAAI 2022",
 )

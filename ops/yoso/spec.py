@@ -31,6 +31,7 @@ NUM_HASHES = Knob(
     doc="More hashes cost proportionally more time and shrink the sampling error as 1/sqrt(num_hashes); "
     "0 computes the expectation, quadratic in length.",
     source="Zeng et al., ICML 2021, section 3.2",
+    sampling="counted",
 )
 
 SPEC = Operator(

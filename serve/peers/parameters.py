@@ -21,7 +21,7 @@ HEADER = "Attenuator-Parameters"
 RESULT_HEADER = "Attenuator-Result"
 # Fields of POST /v1/classify that the other protocols spell their own way, or whose results their answers cannot hold.
 ELSEWHERE = frozenset({"model", "top_k", "truncate", "return_logits", "explain"})
-RESULT = frozenset({"model", "revision", "knobs", "chosen_by", "expected_agreement", "seed"})
+RESULT = frozenset({"model", "revision", "knobs", "chosen_by", "expected_agreement", "seed", "steps", "relative_cost"})
 
 Fields = dict[str, Any]
 

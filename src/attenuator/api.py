@@ -88,6 +88,16 @@ class Options(Body):
         None,
         description='"interactive", or "batch" for work that can wait',
     )
+    explain: bool = Field(
+        False,
+        description="true or false: true adds the standard error of each score, which takes about four more runs, and "
+        "the probability that each answer agrees with the exact one",
+    )
+    escalate: bool = Field(
+        False,
+        description="true or false: true runs again, at surer knobs, what agrees with the exact answer with less "
+        "probability than min_agreement, until timeout_ms",
+    )
     top_k: Annotated[int, Field(ge=1), WHOLE] | SkipJsonSchema[None] = Field(
         None, description="a whole number from 1 to the number of labels"
     )
@@ -157,6 +167,19 @@ class Prediction(Answer):
     logits: tuple[float, ...] | SkipJsonSchema[None] = Field(
         None, description="with return_logits only: the logits, in the order of the model's labels"
     )
+    standard_error: float | SkipJsonSchema[None] = Field(
+        None,
+        description="with explain only: standard error of the score from the knobs' sampling; 0 where nothing is drawn "
+        "at random, left out where escalate left no time for it",
+    )
+    agreement_probability: float | SkipJsonSchema[None] = Field(
+        None,
+        description="with explain or escalate only: the estimated probability that the label, or the set of labels, is "
+        "the exact one; left out at knobs less accurate than all that were measured",
+    )
+    knobs: dict[str, Number] | SkipJsonSchema[None] = Field(
+        None, description="with escalate only: the knobs of this answer"
+    )
 
 
 class Classification(Answer):
@@ -166,10 +189,12 @@ class Classification(Answer):
     revision: str = Field(description="SHA-256 that names the bundle's exact content")
     device: str = Field(description="where it ran: cpu, or cuda:0 with the number of the device")
     predictions: tuple[Prediction, ...] = Field(description="one per input, in the order sent")
-    knobs: dict[str, Number] = Field(description="value of every knob that the model ran with")
+    knobs: dict[str, Number] = Field(
+        description="value of every knob that the model ran with; with escalate, those of the answer that cost most"
+    )
     requested: dict[str, Number] = Field({}, description="the knobs that the caller set")
     chosen_by: ChosenBy = Field(
-        description="who chose the knobs: caller, goal, default, or brownout where load lowered them"
+        description="who chose the knobs: caller, goal, default, escalation, or brownout where load lowered them"
     )
     expected_agreement: float | SkipJsonSchema[None] = Field(
         None,
@@ -180,6 +205,13 @@ class Classification(Answer):
     tokens: tuple[int, ...] = Field(description="number of tokens of each input, special tokens included")
     value_flops: tuple[float, ...] | SkipJsonSchema[None] = Field(
         None, description=f"{SEQUENCE_OUTPUTS['value_flops'].doc}, per input; only of models that report it"
+    )
+    steps: int | SkipJsonSchema[None] = Field(
+        None, description="with escalate only: how many settings ran, one after the other"
+    )
+    relative_cost: float | SkipJsonSchema[None] = Field(
+        None,
+        description="with explain or escalate only: predicted work of all that ran, as a share of the exact knobs'",
     )
     timing_ms: dict[str, float] = Field(description="milliseconds by stage: tokenize, queue, compute, total")
 
@@ -259,6 +291,7 @@ class CalibrationInfo(Answer):
     confidence: float = Field(description="of every bound")
     data: str = Field(description="name of the file of texts that were measured")
     texts: int = Field(description="texts in it")
+    explains: bool = Field(False, description="whether it says how sure single answers are: explain, escalate")
     buckets: tuple[LengthBucket, ...] = Field(description="in order of length")
     settings: tuple[MeasuredSetting, ...] = Field(description="the exact one first")
 

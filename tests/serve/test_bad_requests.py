@@ -73,8 +73,8 @@ FIELD_CASES: dict[str, tuple[int, str, str | None, str, bytes]] = {
         "is 9, must be at most as accurate as num_hashes 8",
         dumped(num_hashes=8, degradable_to={"num_hashes": 9}),
     ),
-    "explain": (422, "unknown_field", "explain", "is unknown", dumped(explain=False)),
-    "escalate": (422, "unknown_field", "escalate", "is unknown", dumped(escalate=False)),
+    "explain": (422, "not_calibrated", "explain", "has none", dumped(explain=True)),
+    "escalate": (422, "invalid_request", "escalate", "min_agreement", dumped(escalate=True)),
     # knobs
     "knob of another model": (422, "unknown_field", "alpha", "it has num_hashes", dumped(num_hashes=..., alpha=0.2)),
     "both knobs": (422, "unknown_field", "alpha", "no knob alpha", dumped(alpha=0.2)),

@@ -1,13 +1,14 @@
 """What answers `attenuator classify`: a server, or a bundle in this process. Both answer in the client's types."""
 
+import asyncio
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from attenuator.api import ChosenBy, Classification, LabelScore, Prediction
+from attenuator.api import ChosenBy, Classification, LabelScore, Options, Prediction
 from attenuator.calibration import cheapest
 from attenuator.clients.calls import UNSET, Unset
 from attenuator.clients.client import Client
@@ -31,6 +32,8 @@ class ClassifyOptions:
         top_k: scores to return, or None.
         truncate: cut inputs that are too long.
         return_logits: return the logits.
+        explain: say how sure each answer is.
+        escalate: run again what is not sure enough for `min_agreement`.
     """
 
     knobs: dict[str, int | float]
@@ -40,6 +43,8 @@ class ClassifyOptions:
     top_k: int | None = None
     truncate: bool = False
     return_logits: bool = False
+    explain: bool = False
+    escalate: bool = False
 
 
 class Backend(Protocol):
@@ -77,6 +82,8 @@ class ServerBackend:
             top_k=options.top_k,
             truncate=options.truncate,
             return_logits=options.return_logits,
+            explain=options.explain,
+            escalate=options.escalate,
             **knobs,
         )
 
@@ -115,6 +122,7 @@ class BundleBackend:
         """
         from attenuator.runtime import Input, Row
         from attenuator.runtime.batch import by_output
+        from attenuator.runtime.explaining import Means, Ran, answer, check_certainty
 
         model, manifest = self._model, self._model.manifest
         started = time.perf_counter()
@@ -124,26 +132,40 @@ class BundleBackend:
         seed = DEFAULT_SEED if options.seed is UNSET else options.seed
         seed = secrets.randbelow(SEED_HIGH + 1) if seed is None else seed
         check_seed(seed)
+        certainty = {"explain": options.explain, "escalate": options.escalate, "min_agreement": options.min_agreement}
+        asked = Options.model_validate(certainty)
+        check_certainty(model, asked)
         items = [Input.of(item, f"inputs[{index}]") for index, item in enumerate(inputs)]
         encoded = [item.encode(model, options.truncate) for item in items]
         tokens = [len(item.token_ids) for item in encoded]
         knobs, chosen_by = self._knobs(options, max(tokens))
         tokenized = time.perf_counter()
-        results = model.run([Row(item.token_ids, item.type_ids, knobs, seed) for item in encoded])
+
+        async def run(rows: list[Row]) -> Ran:
+            return Ran(model.run(rows))
+
+        rows = [Row(item.token_ids, item.type_ids, knobs, seed) for item in encoded]
+        answered = asyncio.run(answer(model, asked, rows, Means(run)))
         computed = time.perf_counter()
+        ran_with, expected_agreement = answered.setting(model)
         return Classification(
             model=manifest.name,
             revision=manifest.revision,
             device=str(model.device),
-            predictions=tuple(self._prediction(result.logits, options) for result in results),
-            knobs=knobs,
+            predictions=tuple(
+                self._prediction(result.logits, options, more)
+                for result, more in zip(answered.results, answered.fields(), strict=True)
+            ),
+            knobs=dict(ran_with),
             requested=options.knobs,
             chosen_by=chosen_by,
-            expected_agreement=model.calibration and model.calibration.expected_agreement(knobs, max(tokens)),
+            expected_agreement=expected_agreement,
             seed=seed,
             tokens=tuple(tokens),
+            steps=answered.steps,
+            relative_cost=answered.relative_cost,
             timing_ms={"tokenize": (tokenized - started) * 1e3, "compute": (computed - tokenized) * 1e3},
-            **by_output(results),
+            **by_output(answered.results),
         )
 
     def close(self) -> None:
@@ -152,6 +174,9 @@ class BundleBackend:
     def _knobs(self, options: ClassifyOptions, longest: int) -> tuple[dict[str, KnobValue], ChosenBy]:
         """A value for every knob, and who chose them."""
         model = self._model
+        if options.escalate and options.min_agreement is not None:
+            start = None if options.knobs else self._start(longest, options.min_agreement)
+            return start or model.knobs.check(options.knobs), "escalation"
         if options.min_agreement is None:
             return model.knobs.check(options.knobs), "caller" if options.knobs else "default"
         if model.calibration is None:
@@ -162,7 +187,12 @@ class BundleBackend:
             )
         return model.knobs.check(cheapest(model.calibration, longest, options.min_agreement).knobs), "goal"
 
-    def _prediction(self, logits: Any, options: ClassifyOptions) -> Prediction:
+    def _start(self, longest: int, goal: float) -> dict[str, KnobValue] | None:
+        from attenuator.runtime.explaining import judge_of
+
+        return judge_of(self._model).start(longest, goal, lambda knobs: True)
+
+    def _prediction(self, logits: Any, options: ClassifyOptions, more: Mapping[str, Any]) -> Prediction:
         scored = self._model.predict(logits)
         ranking = scored.ranking[: options.top_k] if options.top_k else None
         return Prediction(
@@ -171,4 +201,5 @@ class BundleBackend:
             labels=None if scored.labels is None else tuple(scored.labels),
             scores=ranking and tuple(LabelScore(label=label, score=score) for label, score in ranking),
             logits=tuple(scored.logits) if options.return_logits else None,
+            **more,
         )

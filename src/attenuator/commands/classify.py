@@ -35,6 +35,9 @@ EXAMPLES = f"""  one answer without a server, at the bundle's defaults:
 {examples('    attenuator classify --bundle BUNDLE {flag} {exact} "A quiet, moving film."')}
   the cheapest knobs that keep 99 % of a calibrated bundle's answers:
     attenuator classify --bundle examples/bundles/reviews --min-agreement 0.99 "A quiet, moving film."
+  how sure is each answer? And with what is not sure enough answered again at surer knobs:
+    attenuator classify --bundle examples/bundles/reviews --explain "A quiet, moving film."
+    attenuator classify --bundle examples/bundles/reviews --escalate --min-agreement 0.99 "A quiet, moving film."
   ask a server; how much does the answer depend on the seed?
     attenuator classify --url http://127.0.0.1:8000 --model reviews --seed random "A quiet, moving film."
   a file with one text per line; written to a pipe, answers are tab-separated (label, score, best labels, logits, text):
@@ -80,6 +83,11 @@ class ClassifySettings(CommandSettings):
     max_latency_ms: Annotated[float, Field(gt=0)] | None = None
     """Goal in place of knobs, with --url: the most accurate ones that are predicted to answer within this time, in
     milliseconds."""
+    explain: bool = False
+    """Say how sure each answer is: the standard error of its score, and the probability that it is the exact one."""
+    escalate: bool = False
+    """Run again, at surer knobs, what is the exact answer with less probability than --min-agreement; knobs beside it
+    say where to begin."""
     seed: int | Literal["random"] | None = None
     """Seed of the randomised operators; `random` draws one. Default: the server's own, or 0 with --bundle."""
     top_k: int | None = None
@@ -160,7 +168,11 @@ def check_goals(settings: ClassifySettings, knobs: Mapping[str, object]) -> None
     """Ends the command with a usage error where goals stand beside knobs, or one needs a server."""
     goals = {"--min-agreement": settings.min_agreement, "--max-latency-ms": settings.max_latency_ms}
     goal = next((name for name, value in goals.items() if value is not None), None)
-    if goal and knobs:
+    if settings.escalate and settings.min_agreement is None:
+        fail(COMMAND, "--escalate needs --min-agreement, the probability to reach: give both")
+    if settings.escalate and settings.max_latency_ms is not None:
+        fail(COMMAND, "--max-latency-ms stands beside --escalate, which ends at a deadline: give --timeout-ms instead")
+    if goal and knobs and not settings.escalate:
         fail(COMMAND, f"{goal} stands beside {flag(next(iter(knobs)))}, but a goal chooses every knob: give only one")
     if settings.max_latency_ms is not None and settings.bundle is not None:
         fail(COMMAND, "--max-latency-ms needs a server (--url): only that knows how long its queue is")
@@ -195,8 +207,17 @@ def main(arguments: Sequence[str]) -> int:
         fail(COMMAND, str(error).replace(name, flag(name), 1))
     check_goals(settings, knobs)
     seed = None if settings.seed == "random" else UNSET if settings.seed is None else settings.seed
-    goals = (settings.min_agreement, settings.max_latency_ms)
-    options = ClassifyOptions(knobs, *goals, seed, settings.top_k, settings.truncate, settings.logits)
+    options = ClassifyOptions(
+        knobs,
+        settings.min_agreement,
+        settings.max_latency_ms,
+        seed,
+        settings.top_k,
+        settings.truncate,
+        settings.logits,
+        settings.explain,
+        settings.escalate,
+    )
     source = items(texts, [file] if file is not None else [], jsonl=settings.jsonl)
     # A file is read to the end before anything runs: a wrong line is reported at once, and the total is known.
     everything = list(source) if file != STDIN else None

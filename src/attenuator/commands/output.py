@@ -48,6 +48,12 @@ def logits_of(prediction: Prediction) -> str:
     return " ".join(f"{value:.4f}" for value in prediction.logits or ())
 
 
+def sureness_of(prediction: Prediction) -> tuple[str, str]:
+    """Standard error and probability of agreement; empty where they were not asked for or are unknown."""
+    error, probability = prediction.standard_error, prediction.agreement_probability
+    return "" if error is None else f"{error:.2g}", "" if probability is None else f"{probability:.4f}"
+
+
 def outputs_of(answer: Classification) -> dict[str, tuple[float, ...]]:
     """The graph's further outputs in an answer, by name: one value per input."""
     values = {name: getattr(answer, name, None) for name in SEQUENCE_OUTPUTS}
@@ -63,9 +69,9 @@ class JsonLines:
             record: dict[str, Any] = {"input": item.where, **prediction.model_dump(mode="json", exclude_none=True)}
             record["tokens"] = answer.tokens[index]
             record |= {name: values[index] for name, values in outputs_of(answer).items()}
-            record |= {"knobs": answer.knobs, "chosen_by": answer.chosen_by, "seed": answer.seed}
-            if answer.expected_agreement is not None:
-                record["expected_agreement"] = answer.expected_agreement
+            record |= {"knobs": prediction.knobs or answer.knobs, "chosen_by": answer.chosen_by, "seed": answer.seed}
+            optional = ("expected_agreement", "steps", "relative_cost")
+            record |= {name: value for name in optional if (value := getattr(answer, name)) is not None}
             record |= {"model": answer.model, "revision": answer.revision, "device": answer.device}
             print(json.dumps(record, ensure_ascii=False))
         sys.stdout.flush()
@@ -80,7 +86,8 @@ class TabSeparated:
     def show(self, items: Sequence[Item], answer: Classification) -> None:
         """Writes one line per input."""
         for item, prediction in zip(items, answer.predictions, strict=True):
-            optional = [cell for cell in (best_of(prediction), logits_of(prediction)) if cell]
+            further = (best_of(prediction), logits_of(prediction), *sureness_of(prediction))
+            optional = [cell for cell in further if cell]
             cells = [labels_of(prediction), f"{prediction.score:.4f}", *optional, cut(item.excerpt, LINE_CHARACTERS)]
             print("\t".join(cells))
         sys.stdout.flush()
@@ -116,7 +123,7 @@ class TextTable:
         room = max(SHORTEST_EXCERPT, self._console.width - used)
         table = Table(box=None, pad_edge=False)
         for name in header:
-            number = name in ("score", "tokens", *self._outputs)
+            number = name in ("score", "tokens", "error", "sure", *self._outputs)
             table.add_column(name, justify="right" if number else "left", no_wrap=number)
         table.add_column("input", no_wrap=True, min_width=SHORTEST_EXCERPT)
         for (item, _, _), cells in zip(self._rows, rows, strict=True):
@@ -137,6 +144,8 @@ class TextTable:
         columns: dict[str, list[str]] = {
             "label": [labels_of(prediction) for _, prediction, _ in self._rows],
             "score": [f"{prediction.score:.4f}" for _, prediction, _ in self._rows],
+            "error": [sureness_of(prediction)[0] for _, prediction, _ in self._rows],
+            "sure": [sureness_of(prediction)[1] for _, prediction, _ in self._rows],
             "best": [best_of(prediction) for _, prediction, _ in self._rows],
             "logits": [logits_of(prediction) for _, prediction, _ in self._rows],
             "tokens": [str(tokens) for _, _, tokens in self._rows],

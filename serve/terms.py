@@ -1,0 +1,108 @@
+"""Under which terms a request is answered: which settings it may have, what it costs, when it would be done."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from attenuator.api import Options
+from attenuator.ops.knobs import KnobValue
+from attenuator.runtime import Encoded, Model, Row
+from attenuator.runtime.explaining import Means, Ran
+from attenuator.runtime.sampling import DRAWS, draws_for
+from attenuator.serve.admission import BILLION, check_cost, cost_of
+from attenuator.serve.engine import Engine
+from attenuator.serve.goals import Forecast, Parts
+from attenuator.serve.jobs import Flow
+from attenuator.serve.keys import ApiKey
+
+Knobs = Mapping[str, KnobValue]
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Of one request.
+
+    What explains its answers counts: the draws for their standard errors (`runtime.sampling`) are further rows of the
+    same job. Where it escalates, they run at the end, and each step has to find room (`means`).
+
+    Attributes:
+        engine: which runs it.
+        model: which answers.
+        options: of the request.
+        encoded: its inputs.
+        key: its API key; None where there are no keys.
+        flow: whose it is.
+        max_cost: billions of multiply-adds for the whole request; None has no limit.
+        started_s: clock (`time.perf_counter`) when it began.
+    """
+
+    engine: Engine
+    model: Model
+    options: Options
+    encoded: Sequence[Encoded]
+    key: ApiKey | None
+    flow: Flow
+    max_cost: float | None
+    started_s: float
+
+    @property
+    def tokens(self) -> list[int]:
+        """Length of each input."""
+        return [len(item.token_ids) for item in self.encoded]
+
+    def permits(self, knobs: Knobs) -> bool:
+        """Whether the request may have a setting: API keys have ceilings, the service a limit on cost."""
+        if self.max_cost is not None:
+            cost = cost_of(self.model, self.tokens, knobs) + self._draw_cost(knobs) / BILLION
+            if cost > self.max_cost:
+                return False
+        return self.key is None or self.key.permits(knobs)
+
+    def check_cost(self, knobs: Knobs) -> None:
+        """Refuses the request where its predicted cost at a setting is too high.
+
+        Raises:
+            InvalidRequest: as `admission.check_cost`.
+        """
+        check_cost(self.model, self.encoded, knobs, self.max_cost, self._draw_cost)
+
+    def forecast(self, knobs: Knobs) -> Forecast:
+        """When the request would be done at a setting."""
+        return self.engine.forecast(self.model, self.tokens, knobs, self.flow, self._draws(knobs))
+
+    def means(self, asked: Knobs) -> Means:
+        """What it takes to answer it.
+
+        Args:
+            asked: the knobs before a brownout lowered them.
+        """
+
+        async def run(rows: list[Row]) -> Ran:
+            job = await self.engine.run(self.model, rows, asked, self.flow)
+            results = [result for result in job.results if result is not None]
+            return Ran(results, 0.0 if job.started_s is None else job.started_s - job.submitted_s)
+
+        return Means(run, self._has_room, self.permits)
+
+    def _has_room(self, rows: Sequence[Row], spent: float) -> bool:
+        """Whether the limit on cost and the deadline leave room for further rows."""
+        parts = [([len(row.token_ids)], row.knobs) for row in rows]
+        cost = sum(self.model.predict_cost(length, knobs) for [length], knobs in parts)
+        if self.max_cost is not None and (spent + cost) / BILLION > self.max_cost:
+            return False
+        if self.options.timeout_ms is None:
+            return True
+        (tokens, knobs), *others = parts
+        forecast = self.engine.forecast(self.model, tokens, knobs, self.flow, others)
+        return time.perf_counter() + forecast.total_s <= self.started_s + self.options.timeout_ms / 1000
+
+    def _draws(self, knobs: Knobs) -> Parts:
+        """The draws that run with the inputs at a setting."""
+        explained = self.options.explain and not self.options.escalate
+        draws = draws_for(self.model.manifest, self.model.knobs, knobs) if explained else None
+        return [] if draws is None else [(self.tokens * DRAWS, draws.knobs)]
+
+    def _draw_cost(self, knobs: Knobs) -> float:
+        """Their predicted cost, in multiply-adds."""
+        parts = self._draws(knobs)
+        return sum(self.model.predict_cost(length, setting) for lengths, setting in parts for length in lengths)

@@ -1,0 +1,115 @@
+"""The standard error of a score, from the sampling itself: from further draws of the same text with other seeds.
+
+Where a knob counts independent samples, a draw has a fourth of them: four draws take about the work of the answer's
+own sampling once more, and the variance of their mean estimates that of the answer. Elsewhere a draw is the answer's
+own setting with another seed, and the answer is one of the draws. Draws are rows of the same packed batch as the
+answer; its own row, and so its bits, are what they are without them.
+
+Scores are taken as linear in the logits around the answer's own (delta method): scores of a draw with few samples may
+be saturated where the answer's is not.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from attenuator.bundle import Manifest, Task
+from attenuator.ops import KNOBS, OPERATORS
+from attenuator.ops.knobs import KnobValue
+from attenuator.ops.spec import SEED, SEED_HIGH
+from attenuator.runtime.batch import Row
+from attenuator.runtime.knobs import KnobTable
+from attenuator.runtime.scores import SCORES
+
+DRAWS = 4
+FEWEST_SAMPLES = 8  # of a draw; the noise of fewer is smaller than in proportion
+SEED_STEP = 0x1E3779B97F4A7C  # 2^53 over the golden ratio, odd: seeds of draws lie far from those that callers choose
+
+Knobs = Mapping[str, KnobValue]
+Logits = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """What is run besides an answer.
+
+    Attributes:
+        knobs: of every draw.
+        share: samples of a draw as a share of the answer's; 1 where the answer is a draw as well.
+    """
+
+    knobs: Knobs
+    share: float
+
+    def rows(self, row: Row) -> list[Row]:
+        """The draws of an answer's row."""
+        seeds = ((row.seed + number * SEED_STEP) % (SEED_HIGH + 1) for number in range(1, DRAWS + 1))
+        return [replace(row, knobs=self.knobs, seed=seed) for seed in seeds]
+
+
+def draws_for(manifest: Manifest, table: KnobTable, knobs: Knobs) -> Draws | None:
+    """The draws from which an answer's standard error is estimated.
+
+    Args:
+        manifest: of the bundle.
+        table: its knobs.
+        knobs: at which the answer is given, a value for every knob.
+
+    Returns:
+        None where nothing is random about the answer, so that its standard error from sampling is 0.
+    """
+    random = [name for name in _random_knobs(manifest) if name in knobs and knobs[name] != table.rows[name].exact]
+    if not random:
+        return None
+    changed: dict[str, KnobValue] = {}
+    for name in random:
+        value, row = int(knobs[name]), table.rows[name]
+        if KNOBS[name].sampling != "counted" or value // DRAWS < max(FEWEST_SAMPLES, row.low):
+            return Draws(knobs, 1.0)
+        changed[name] = value // DRAWS
+    return Draws({**knobs, **changed}, max(value / knobs[name] for name, value in changed.items()))
+
+
+def _random_knobs(manifest: Manifest) -> list[str]:
+    """The knobs of a bundle at whose values answers depend on the seed."""
+    attention = manifest.attention
+    names = []
+    for operator in OPERATORS:
+        if operator.key != attention.operator and operator.key not in attention.other_nodes:
+            continue
+        draws = SEED in operator.inputs
+        if operator.draws_unless is not None and operator.key == attention.operator:
+            name, value = operator.draws_unless
+            draws = draws and attention.attributes.get(name) != value
+        names += [knob.name for knob in operator.knobs if draws and knob.sampling != "none"]
+    return names
+
+
+def standard_error(task: Task, logits: Logits, drawn: Sequence[Logits], share: float) -> float:
+    """The standard error of an answer's score.
+
+    Args:
+        task: the bundle's.
+        logits: float32 `[num_labels]`, of the answer.
+        drawn: the same of its draws, two or more.
+        share: `Draws.share`.
+
+    Returns:
+        In the unit of the score; from so few draws it is known to about 40 % of itself.
+    """
+    draws = [*drawn, logits] if share == 1.0 else drawn
+    moved = np.asarray(draws, dtype=np.float64) - logits  # 0 and not nearly so where nothing is random
+    return float(np.sqrt(share * (moved @ _slope(task, logits)).var(ddof=1)))
+
+
+def _slope(task: Task, logits: Logits) -> npt.NDArray[np.float64]:
+    """Derivative of the answer's score by the logits, float64 `[num_labels]`."""
+    scores = SCORES[task](logits)
+    top = int(scores.argmax())
+    slope = np.zeros(len(scores))
+    if task == "single_label":
+        slope -= scores[top] * scores
+    slope[top] += 1.0 if task == "regression" else scores[top] * (1.0 if task == "single_label" else 1 - scores[top])
+    return slope
