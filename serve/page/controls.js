@@ -7,6 +7,8 @@ import { plain, whole } from "./numbers.js";
 const TYPING_MS = 350;
 const MOST_CHARACTERS = 3_000_000; // the service takes bodies of 4 MiB unless it is set otherwise
 
+const valueText = (knob, value) => (knob.isExact(value) ? "exact" : plain(value));
+
 /** The sliders of a model, one for each knob. */
 export class Sliders {
   #rows = [];
@@ -49,7 +51,7 @@ export class Sliders {
       input.value = knob.stopOf(at);
       input.disabled = goal !== null;
       const exact = knob.isExact(at);
-      value.textContent = exact ? "exact" : plain(at);
+      value.textContent = valueText(knob, at);
       unit.hidden = exact;
       input.setAttribute("aria-valuetext", exact ? "exact" : `${plain(at)} ${knob.unit}`);
     }
@@ -168,7 +170,7 @@ export class Goals {
     }
     byId("goal-reached").textContent =
       goal && answer?.chosen_by === "goal"
-        ? `The service chose ${Object.entries(answer.knobs).map(([name, value]) => `${name} ${plain(value)}`).join(", ")}.`
+        ? `The service chose ${model.knobs.map((knob) => `${knob.name} ${valueText(knob, answer.knobs[knob.name])}`).join(", ")}.`
         : "";
   }
 }

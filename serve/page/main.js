@@ -27,7 +27,7 @@ let counting = 0;
 function draw() {
   frame = 0;
   if (!session.model) return; // until then `models` shows what stands in the way
-  notices.show(session.error, session.busyUntilMs);
+  notices.show(session.error, session.busyUntilMs, true);
   byId("playground").hidden = false;
   sliders.draw(session);
   asked.draw(session);

@@ -31,8 +31,8 @@ export class Notices {
     });
   }
 
-  /** Shows an error, or hides the notice where there is none. */
-  show(error, busyUntilMs = 0) {
+  /** Shows an error, or hides the notice where there is none; once there is a playground it floats and moves nothing. */
+  show(error, busyUntilMs = 0, floats = false) {
     clearInterval(this.#timer);
     const box = byId("notice");
     if (!error) {
@@ -44,17 +44,18 @@ export class Notices {
     byId("notice-title").textContent = TITLES[error.status] ?? "Something failed";
     byId("notice-text").textContent = this.#sentence(error);
     byId("key-form").hidden = !needsKey;
-    byId("retry").hidden = needsKey || error.passes;
+    byId("retry").hidden = needsKey || error.passes || error.status === 422;
     byId("forget").hidden = !this.service.key || needsKey;
     const wasHidden = box.hidden;
     box.hidden = false;
-    box.className = error.passes ? "card notice busy" : "card notice";
+    box.className = `card notice${error.passes ? " busy" : ""}${floats ? " floating" : ""}`;
     if (needsKey && wasHidden) byId("key").focus();
     this.#count(error, busyUntilMs);
   }
 
-  #sentence({ status, message }) {
-    if (status !== 401) return message.replace(/^[a-z]/, (letter) => letter.toUpperCase());
+  #sentence({ status, message, field }) {
+    const isName = field && message.startsWith(field); // which is written as it must be sent
+    if (status !== 401) return `${isName ? message[0] : message[0].toUpperCase()}${message.slice(1)}.`;
     return this.service.key
       ? "This key is not one of the service's keys."
       : "The service answers requests with an API key only. It stays in this tab until you close it.";

@@ -48,7 +48,8 @@ function exactText(exactMs, running, { subject, isBusy }) {
 
 function shareText(own, exactMs, subject) {
   if (exactMs === null) return subject.refusal ? "" : "exact time still running";
-  return `${percent(own / exactMs)} of the exact time`;
+  const share = own / exactMs;
+  return share > 1 ? `${share.toFixed(1)} times the exact time: nothing to gain on this text` : `${percent(share)} of the exact time`;
 }
 
 function timeMore({ answer, setting, subject }) {

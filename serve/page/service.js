@@ -4,9 +4,9 @@ const KEY = "attenuator-api-key"; // in sessionStorage, so that it is gone with 
 
 /** An answer that is not a success, or none at all: then the status is 0. */
 export class Refused extends Error {
-  constructor(status, sentence, kind, retryAfterS) {
+  constructor(status, sentence, field, retryAfterS) {
     super(sentence);
-    Object.assign(this, { status, kind, retryAfterS });
+    Object.assign(this, { status, field, retryAfterS });
   }
 
   /** Whether the same request may be taken later: too busy, or still loading its models. */
@@ -19,7 +19,7 @@ async function refusal(response) {
   const body = await response.json().catch(() => ({}));
   const seconds = Number(response.headers.get("Retry-After"));
   const sentence = body.error ?? `the service answered with status ${response.status} and no reason`;
-  return new Refused(response.status, sentence, body.error_type ?? "", seconds > 0 ? seconds : 1);
+  return new Refused(response.status, sentence, body.param ?? "", seconds > 0 ? seconds : 1);
 }
 
 export class Service {
@@ -54,7 +54,7 @@ export class Service {
       response = await fetch(this.url(path), { ...options, headers });
     } catch (error) {
       if (error.name === "AbortError") throw error;
-      throw new Refused(0, "The service cannot be reached. Is it still running?", "unreachable", 2);
+      throw new Refused(0, "the service cannot be reached: it may have been stopped", "", 2);
     }
     if (!response.ok) throw await refusal(response);
     return response.json();
