@@ -17,7 +17,7 @@ log = logging.getLogger("attenuator.access")
 
 CLIENT_LEFT = 499  # the status in the log of a request whose client disconnected; it is not sent
 PROTOCOL_ERROR_INTERVAL_S = 1.0
-QUIET_ROUTES = ("/health/", "/v2/health/", "/metrics")  # asked for every few seconds by machines
+QUIET_ROUTES = ("/health", "/v2/health/", "/metrics")  # asked for every few seconds by machines
 
 Ended = Callable[[str, int, float, Mapping[str, Any]], None]
 

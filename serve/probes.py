@@ -37,6 +37,11 @@ class Probes:
                 "200 while requests are answered, else 503",
                 both(Health, "requests are answered", "they are not; reason says why"),
             ),
+            "/health": (
+                self.ready,
+                "As /health/ready, where text-embeddings-inference and vLLM have it",
+                both(Health, "requests are answered", "they are not; reason says why"),
+            ),
             "/v2/health/live": (
                 self.live_v2,
                 "As /health/live, in the form of the Open Inference Protocol",

@@ -69,6 +69,7 @@ def test_routes_list_their_statuses(described: dict[str, Any]) -> None:
         "/health/live": {"200"},
         "/health/startup": {"200", "503"},
         "/health/ready": {"200", "503"},
+        "/health": {"200", "503"},
         "/v2/health/live": {"200"},
         "/v2/health/ready": {"200", "503"},
         "/metrics": {"200"},

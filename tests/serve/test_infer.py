@@ -1,6 +1,7 @@
 """The Open Inference Protocol: Triton's client against the service, and what it does not send."""
 
 import json
+import random
 import struct
 from collections.abc import Iterator
 from typing import Any
@@ -249,3 +250,24 @@ def test_goals_and_knobs_by_the_header(service: Service) -> None:
     assert answer.json()["parameters"]["seed"] == 9
     answer = service.client.post("/v2/models/yoso/infer", json={"inputs": [TEXT], "parameters": {"min_agreement": 0.9}})
     assert (answer.status_code, answer.json()["error_type"]) == (400, "not_calibrated")
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_no_mutation_of_a_binary_body_is_a_server_error(service: Service, seed: int) -> None:
+    draw = random.Random(seed)
+    statuses = set()
+    for _ in range(100):
+        count = draw.randint(1, 3)
+        texts = [draw.randbytes(draw.randint(0, 6)) if draw.random() < 0.2 else b"good film" for _ in range(count)]
+        tail = b"".join(struct.pack("<I", len(text)) + text for text in texts)
+        body = changed(shape=[count], data=..., parameters={"binary_data_size": len(tail)})
+        content = json.dumps(body).encode()
+        data = bytearray(content + tail)
+        for _ in range(draw.choice([0, 0, 1, 3])):
+            at = draw.randrange(len(data))
+            data[at : at + draw.randint(0, 4)] = draw.randbytes(draw.randint(0, 4))
+        headers = {"Inference-Header-Content-Length": str(len(content) + draw.choice([0, 0, 0, -1, 2]))}
+        answer = service.client.post(PATH, content=bytes(data), headers=headers)
+        statuses.add(answer.status_code)
+        assert answer.status_code in (200, 400), (bytes(data), answer.text)
+    assert statuses == {200, 400}

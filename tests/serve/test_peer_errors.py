@@ -98,7 +98,8 @@ def test_rate_of_a_key_counts_for_all_of_them(keyed: Service) -> None:
         assert keyed.client.get(path, headers={"Authorization": ""}).status_code == 401
         assert keyed.client.get(path).status_code == 200
         assert keyed.client.head(path).status_code == 200
-    assert keyed.client.get("/v2", headers={"Authorization": ""}).status_code == 200
+    for path in ("/v2", "/health"):
+        assert keyed.client.get(path, headers={"Authorization": ""}).status_code == 200
 
 
 def in_process(engine: Engine, settings: ServeSettings, ask: Callable[[httpx.AsyncClient], Any]) -> None:
@@ -118,7 +119,7 @@ def test_starting_overloaded_and_failing(monkeypatch: pytest.MonkeyPatch, path: 
         answer = await client.post(path, json=GOOD[path])
         check(path, answer, 503, "not_ready", "the service is starting")
         assert answer.headers["Retry-After"] == "1"
-        for other in ("/info", "/v2/models/yoso", "/v2/models/yoso/ready"):
+        for other in ("/info", "/health", "/v2/models/yoso", "/v2/models/yoso/ready"):
             assert (await client.get(other)).status_code == 503
 
     async def overloaded(client: httpx.AsyncClient) -> None:
