@@ -77,7 +77,9 @@ class Engine:
         self._idle = asyncio.Event()
         self._idle.set()
         run_idle = partial(self.run, flow=IDLE)
-        self.shadow = Shadow(settings.shadow_share, self._idle, self.metrics, self.catalog.serving, run_idle)
+        self.shadow = Shadow(
+            settings.shadow_share, self._idle, self.metrics, self.catalog.serving, run_idle, self._exact_s
+        )
         self._compute = ThreadPoolExecutor(len(LANES), thread_name_prefix="compute")
         self._sessions = SessionKeeper(self.metrics)
         self._tokenizer = TokenizerThreads()
@@ -367,6 +369,11 @@ class Engine:
             if lane_of(seconds) == "heavy":
                 return True
         return False
+
+    def _exact_s(self, model: Model, tokens: int) -> float:
+        """What a row is predicted to take alone at the knobs' exact values."""
+        latency = self.catalog.latencies[model]
+        return latency.batch_s(Counter(latency.row_times([tokens], model.knobs.exact())))
 
     def _seconds(self, model: Model, tokens: Sequence[int], knobs: Mapping[str, KnobValue]) -> list[float]:
         """What each row is predicted to add to a batch."""

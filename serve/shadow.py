@@ -3,17 +3,21 @@
 Each text is drawn by lot with the operator's probability, whatever its request, so that neither a caller nor the load
 chooses which. What is drawn waits in memory as token ids, with the logits of its answer; nothing of it is logged.
 
-*Nobody waits for it.* A text runs alone, as idle work, once no request has been in progress for `SETTLE_S`. A request
-whose body arrives meanwhile stops it, at the next node of the graph and before the request itself reaches a lane. The
-text waits again, behind the others, and is dropped after `MAX_RUNS`. What finds no room is dropped too. Dropped texts
-are counted by reason: a busy service compares fewer texts than it draws, and of long texts fewer than of short ones.
-Agreement is therefore kept apart by length.
+*Nobody waits for it.* A text runs alone, as idle work, once no request has been in progress for `SETTLE_S` and for
+`IDLE_FACTOR` times as long as it is predicted to take. A request whose body arrives meanwhile stops it, before the
+request itself reaches a lane; but only at the next node of the graph, and of a long text one node may take a second. So
+a long text has to wait for a long pause, which begins anew after every text. Of requests that come at random, one in 15
+at most meets a text where every text is drawn, and one in 200 where one of a hundred is. A text that was stopped waits
+again, behind the others, and is dropped after `MAX_RUNS`. Where room is short, the text that needs the longest pause
+goes. Dropped texts are counted by reason: a busy service compares
+fewer texts than it draws, and of long texts fewer than of short ones. Agreement is therefore kept apart by length.
 
 A text does not keep a model that is replaced: it is dropped with the model.
 """
 
 import asyncio
 import logging
+import time
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -33,7 +37,8 @@ from attenuator.serve.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-SETTLE_S = 0.02
+SETTLE_S, IDLE_FACTOR = 0.02, 10
+LOOK_S = 0.25  # between two looks at how long the pause has lasted
 MAX_RUNS = 5
 MAX_TEXTS, MAX_TOKENS = 1024, 2**20  # 16 MiB of ids
 LOG_INTERVAL_S = 60.0
@@ -41,7 +46,7 @@ LOG_INTERVAL_S = 60.0
 QUALITY = "the agreement of model '%s' (revision %.12s) at %s, %s tokens, "
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Waiting:
     """An answered text that waits for its exact run.
 
@@ -50,6 +55,7 @@ class Waiting:
         name: the model's name.
         row: the text, with the knobs of its answer.
         logits: of the answer, float32 `[num_labels]`.
+        pause_s: how long no request must have been in progress before it runs.
         runs: how often it was begun.
     """
 
@@ -57,6 +63,7 @@ class Waiting:
     name: str
     row: Row
     logits: npt.NDArray[np.float32]
+    pause_s: float
     runs: int = 0
 
 
@@ -70,6 +77,7 @@ class Shadow:
         metrics: Metrics,
         serving: Callable[[Model], bool],
         run: Callable[[Model, list[Row]], Awaitable[Job]],
+        exact_s: Callable[[Model, int], float],
         random: Random | None = None,
     ) -> None:
         """Makes it; `start` begins to run texts.
@@ -80,6 +88,7 @@ class Shadow:
             metrics: count comparisons and dropped texts.
             serving: whether new requests still get a model.
             run: runs rows as idle work.
+            exact_s: predicted seconds of a text of a length at the exact value.
             random: draws the texts.
         """
         self._share = share
@@ -87,12 +96,15 @@ class Shadow:
         self._metrics = metrics
         self._serving = serving
         self._run_idle = run
+        self._exact_s = exact_s
         self._random = random or Random()
         self._waiting: deque[Waiting] = deque()
         self._tokens = 0
         self._drawn = asyncio.Event()
         self._agreement: WeakKeyDictionary[Model, LiveAgreement] = WeakKeyDictionary()
         self._running: asyncio.Task[RowResult] | None = None
+        self._pause_anew = True
+        self._idle_since_s = 0.0
         self._task: asyncio.Task[None] | None = None
         self._low = RateLimitedLog(log, logging.WARNING, LOG_INTERVAL_S)
         self._high = RateLimitedLog(log, logging.INFO, LOG_INTERVAL_S)
@@ -128,14 +140,16 @@ class Shadow:
         for row, result in zip(rows, results, strict=True):
             if row.knobs == exact or self._random.random() >= self._share:
                 continue
-            text = Waiting(weakref.ref(model), model.manifest.name, row, result.logits.copy())
-            if len(self._waiting) >= MAX_TEXTS or self._tokens + len(row.token_ids) > MAX_TOKENS:
-                self._drop(text, "full")
-            else:
-                self._push(text)
+            pause_s = max(SETTLE_S, IDLE_FACTOR * self._exact_s(model, len(row.token_ids)))
+            self._push(Waiting(weakref.ref(model), model.manifest.name, row, result.logits.copy(), pause_s))
+            while len(self._waiting) > MAX_TEXTS or self._tokens > MAX_TOKENS:
+                longest = max(self._waiting, key=lambda each: each.pause_s)
+                self._remove(longest)
+                self._drop(longest, "full")
 
     def pause(self) -> None:
         """A request has arrived: the text that runs stops."""
+        self._pause_anew = True
         if self._running is not None:
             self._running.cancel()
 
@@ -154,6 +168,20 @@ class Shadow:
         self._tokens += len(text.row.token_ids)
         self._drawn.set()
 
+    def _remove(self, text: Waiting) -> None:
+        self._waiting.remove(text)
+        self._tokens -= len(text.row.token_ids)
+
+    def _next(self) -> Waiting | None:
+        """The first text for which the pause has been long enough, no longer waiting."""
+        now_s = time.monotonic()
+        if self._pause_anew:
+            self._pause_anew, self._idle_since_s = False, now_s
+        ready = next((each for each in self._waiting if each.pause_s <= now_s - self._idle_since_s), None)
+        if ready is not None:
+            self._remove(ready)
+        return ready
+
     def _drop(self, text: Waiting, reason: str) -> None:
         self._metrics.shadow_dropped(text.name, reason)
 
@@ -161,18 +189,18 @@ class Shadow:
         while True:
             await self._drawn.wait()
             await self._idle.wait()
-            await asyncio.sleep(SETTLE_S)
-            if not self._idle.is_set():
-                continue
             if not self._waiting:
                 self._drawn.clear()
                 continue
-            text = self._waiting.popleft()
-            self._tokens -= len(text.row.token_ids)
+            text = self._next()
+            if text is None:
+                await asyncio.sleep(min(LOOK_S, min(each.pause_s for each in self._waiting)))
+                continue
             try:
                 await self._run(text)
             except Exception:  # a text on which it fails must not end it
                 log.exception("an answer could not be compared with the exact one")
+            self._pause_anew = True
 
     async def _run(self, text: Waiting) -> None:
         model = text.model()

@@ -34,7 +34,11 @@ RESULT = RowResult(np.array([1.0, 0.0], np.float32))
 
 def shadow(share: float, **random: Random) -> tuple[Shadow, Metrics]:
     metrics = Metrics()
-    return Shadow(share, asyncio.Event(), metrics, lambda model: True, run_never, **random), metrics
+    return Shadow(share, asyncio.Event(), metrics, lambda model: True, run_never, exact_s, **random), metrics
+
+
+def exact_s(model: Model, tokens: int) -> float:
+    return tokens / 1000
 
 
 async def run_never(model: Model, rows: list[Row]) -> Job:
@@ -67,6 +71,8 @@ def test_what_waits_is_bounded_in_texts_and_tokens(models: dict[str, Model]) -> 
     count = module.MAX_TOKENS // 8000
     long.consider(models["yoso"], [row(8000)] * (count + 2), [RESULT] * (count + 2))
     assert (long.waiting, dropped(metrics, "full")) == (count, 2)
+    long.consider(models["yoso"], [row()] * 500, [RESULT] * 500)
+    assert (long.waiting, dropped(metrics, "full")) == (count + 499, 3), "those that need the longest pause go first"
 
 
 def run(folder: Path, scenario: Callable[[Engine, Model], object]) -> None:
@@ -90,7 +96,7 @@ async def until(happened: Callable[[], bool]) -> None:
 def test_a_request_stops_the_text_that_runs(bundles: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits again, behind others, until it was interrupted too often."""
     monkeypatch.setattr(module, "MAX_RUNS", 2)
-    monkeypatch.setattr(module, "SETTLE_S", 0)
+    monkeypatch.setattr(module, "IDLE_FACTOR", 0)
     begun: list[int] = []
     run_model = Model.run
 
@@ -113,6 +119,27 @@ def test_a_request_stops_the_text_that_runs(bundles: dict[str, Path], monkeypatc
         assert begun == [model.manifest.max_tokens] * 2
 
     run(bundles["yoso"], scenario)
+
+
+def test_a_long_text_waits_for_a_long_pause(models: dict[str, Model], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten times as long as it is predicted to take; short ones behind it do not wait for it."""
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    one, _ = shadow(1)
+    long, short = row(3000), row(1)
+    one.consider(models["yoso"], [long, short], [RESULT] * 2)
+    order = []
+    for passed_s in (0, 0.03, 29, 0.96, 0.02):
+        now[0] += passed_s
+        ready = one._next()
+        order.append(ready and ready.row)
+    assert order == [None, short, None, None, long]
+    one.consider(models["yoso"], [long], [RESULT])
+    one.pause()
+    now[0] += 29
+    assert one._next() is None, "a request came: the pause begins anew"
+    now[0] += 30
+    assert one._next() is not None
 
 
 def test_a_failure_is_counted_and_the_next_text_runs(
