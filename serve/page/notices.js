@@ -54,7 +54,7 @@ export class Notices {
   }
 
   #sentence({ status, message, field }) {
-    const isName = field && message.startsWith(field); // which is written as it must be sent
+    const isName = /^\w*_/.test(message) || (field && message.startsWith(field)); // which is written as it must be sent
     if (status !== 401) return `${isName ? message[0] : message[0].toUpperCase()}${message.slice(1)}.`;
     return this.service.key
       ? "This key is not one of the service's keys."

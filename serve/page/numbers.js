@@ -10,7 +10,7 @@ export const plain = (number) => (Number.isInteger(number) ? whole(number) : Str
 export const shortened = (text, length) => (text.length > length ? `${text.slice(0, length - 1)}…` : text);
 
 export function duration(ms) {
-  if (ms >= 10_000) return `${(ms / 1000).toFixed(1)} s`;
+  if (ms >= 1000) return `${(ms / 1000).toFixed(ms >= 10_000 ? 1 : 2)} s`;
   if (ms >= 100) return `${whole(ms)} ms`;
   return `${ms.toFixed(ms >= 10 ? 0 : 1)} ms`;
 }

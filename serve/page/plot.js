@@ -3,7 +3,8 @@
 import { byId, drawing, html, svg } from "./dom.js";
 import { percent, plain } from "./numbers.js";
 
-const [PANEL, LEFT, RIGHT, TOP] = [150, 50, 14, 22];
+const FEW = 3; // seeds below which their share says nothing
+const [PANEL, LEFT, RIGHT, TOP] = [150, 58, 14, 22];
 
 /** The calibration's row for texts of this length, or of the nearest one. */
 function bucketOf(calibration, tokens) {
@@ -23,13 +24,13 @@ function calibrated(model, tokens) {
 
 function ownPoints(subject, exactMs) {
   if (!subject.exact) return [];
+  const agreement = (setting) => {
+    const isEnough = setting.readings.length >= FEW || setting.readings.includes(subject.exact);
+    return isEnough ? setting.agreeing(subject.exact) / setting.readings.length : null;
+  };
   return [...subject.settings.values()]
     .filter((setting) => setting.readings.length)
-    .map((setting) => ({
-      knobs: setting.knobs,
-      agreement: setting.agreeing(subject.exact) / setting.readings.length,
-      time: exactMs && setting.computeMs / exactMs,
-    }));
+    .map((setting) => ({ knobs: setting.knobs, agreement: agreement(setting), time: setting.computeMs / exactMs }));
 }
 
 /** Ticks of a logarithmic axis of shares, in powers of ten. */
@@ -94,7 +95,7 @@ export function drawPlot({ session, knob, exactMs }) {
   const { canvas, width } = drawing(byId("plot"), 2 * PANEL + 14, label);
   const times = all.map((point) => point.time).filter(Boolean);
   const panels = [
-    [new Panel(canvas, 0, width, "agreement with the exact answer", shares(all.map((each) => each.agreement))), "agreement"],
+    [new Panel(canvas, 0, width, "agreement with the exact answer", shares(all.map((each) => each.agreement ?? 1))), "agreement"],
     [new Panel(canvas, PANEL, width, "time, as a share of the exact time", decades(times.length ? times : [1])), "time"],
   ];
   for (const [panel, quantity] of panels) {
@@ -139,7 +140,7 @@ function table(knob, rows) {
         "tr",
         null,
         html("th", { scope: "row" }, Object.values(point.knobs).map(plain).join(", ")),
-        cell(percent(point.agreement)),
+        cell(point.agreement == null ? "too few seeds" : percent(point.agreement)),
         cell(point.time ? percent(point.time) : "not measured"),
         cell(source),
       ),

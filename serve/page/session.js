@@ -102,16 +102,17 @@ export class Session extends EventTarget {
 
   async #askLive(signal) {
     if (!this.model || !this.text.trim()) return;
+    if (this.isExact && this.exactIsRunning) return; // its end asks again
     if (this.isBusy) this.error = this.busy;
     this.#changed();
     await this.#whenFree(signal);
     const { subject, setting, goal } = this;
     if (goal || !setting.answer) {
       const answer = await this.service.classify(this.request(), signal);
-      const reached = subject.setting(answer.knobs);
+      const [reached, one] = [subject.setting(answer.knobs), reading(answer)];
       reached.answer = answer;
-      reached.add(reading(answer));
-      if (areExact(this.model, answer.knobs)) subject.exact ??= reading(answer);
+      reached.add(one);
+      if (areExact(this.model, answer.knobs)) subject.exact ??= one;
       if (goal) this.knobs = answer.knobs;
       this.answer = answer;
     } else {
@@ -131,9 +132,10 @@ export class Session extends EventTarget {
     if (!subject.exact && !subject.refusal) {
       this.#changed();
       await this.#whenFree(signal);
-      const one = reading(await this.service.classify(this.request(knobs), signal));
-      setting.add(one);
-      subject.exact = one;
+      setting.answer = await this.service.classify(this.request(knobs), signal);
+      subject.exact = reading(setting.answer);
+      setting.add(subject.exact);
+      if (this.isExact) this.#live.poke();
     }
     queueMicrotask(() => this.#changed());
   }
@@ -168,7 +170,7 @@ export class Session extends EventTarget {
 
   #exactFailed(error) {
     if (error.status === 422) this.subject.refusal = error.message;
-    else if (!error.passes) this.error = error;
+    if (this.isExact || !(error.status === 422 || error.passes)) this.error = error;
     return this.#waits(error);
   }
 

@@ -132,10 +132,13 @@ def test_the_picture_shows_what_the_service_answers_from_the_cheapest_value_to_t
     assert text(page, "agreement") == f"{agreeing} of {SEEDS}"
     assert page.locator("#spread .differs").count() == SEEDS - agreeing
     assert '"num_hashes":1,' in text(page, "code-curl")
+    sent_again: list[str] = []
+    page.on("request", lambda request: sent_again.append(request.url))
     turn(page, "num_hashes", "End", "exact")
     assert (text(page, "agreement"), text(page, "time-share")) == ("exact", "exact")
     assert '"num_hashes":0,' in text(page, "code-curl")
     expect(page.locator("#spoken")).to_contain_text("num_hashes 0")
+    assert sent_again == [], "the exact answer is known"
 
 
 def test_a_model_of_two_knobs_has_two_sliders(shown: Service, visit: Callable[..., Any]) -> None:
