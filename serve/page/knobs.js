@@ -1,5 +1,7 @@
 /** The stops of a knob's slider, from the cheapest value on the left to the exact one on the right. */
 
+import { plain } from "./numbers.js";
+
 const MOST_STOPS = 120;
 const LOGARITHMIC_FROM = 32; // a range whose ends differ by this factor is walked in equal ratios
 
@@ -62,3 +64,11 @@ export class Knob {
 export const exactKnobs = (model) => Object.fromEntries(model.knobs.map((knob) => [knob.name, knob.exact]));
 
 export const areExact = (model, knobs) => model.knobs.every((knob) => knob.isExact(knobs[knob.name]));
+
+export const defaultKnobs = (model) => Object.fromEntries(model.knobs.map((knob) => [knob.name, knob.default]));
+
+/** A knob's value in words. */
+export const valueText = (knob, value) => (knob.isExact(value) ? "exact" : plain(value));
+
+/** A served model as `GET /v1/models` describes it, with sliders' stops in place of bare knobs. */
+export const described = (info) => ({ ...info, knobs: info.knobs.map((knob) => new Knob(knob)) });

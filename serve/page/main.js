@@ -1,14 +1,17 @@
 /** Puts the page together: asks for the models, then draws whatever changes. */
 
+import { Asked } from "./asked.js";
 import { Snippets } from "./code.js";
-import { Asked, Goals, Sliders, described } from "./controls.js";
 import { byId } from "./dom.js";
+import { Goals } from "./goals.js";
+import { described } from "./knobs.js";
 import { pause } from "./latest.js";
 import { Notices } from "./notices.js";
 import { drawPlot } from "./plot.js";
 import { drawAgreement, drawAnswer, drawLabels, drawTime, exactTime, summary } from "./results.js";
 import { Service } from "./service.js";
 import { Session } from "./session.js";
+import { Sliders } from "./sliders.js";
 import { drawSpread } from "./spread.js";
 
 const SPOKEN_AFTER_MS = 1200; // a screen reader is told once the knob rests, not at every step

@@ -42,6 +42,11 @@ export class Service {
     return (await this.#fetch("v1/models", { signal })).models;
   }
 
+  /** An example of the page: a request, as JSON. */
+  example(path) {
+    return this.#fetch(path, {});
+  }
+
   classify(body, signal) {
     const headers = { "Content-Type": "application/json" };
     return this.#fetch("v1/classify", { method: "POST", headers, body: JSON.stringify(body), signal });

@@ -84,6 +84,12 @@ export class Session extends EventTarget {
     this.#ask();
   }
 
+  /** Takes an error of something else that was asked of the service. */
+  fail(error) {
+    this.error = error;
+    this.#changed();
+  }
+
   #ask(afterMs = 0) {
     this.error = null;
     this.#spread.stop();
