@@ -14,7 +14,6 @@ a prior (ridge), since a setting with few answers that changed says little. In a
 tolerance.
 """
 
-import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -64,11 +63,13 @@ def probability(certainty: Certainty, setting: SettingCertainty, bucket: int, ma
         margins: `[M]`, of the answer.
 
     Returns:
-        Above 0, and at most (n + 1) / (n + 2) with n texts that were measured (Laplace's rule of succession).
+        Above 0, with two labels at least 0.5, and at most (n + 1) / (n + 2) with n texts that were measured (Laplace's
+        rule of succession).
     """
     widths = _widths(np.asarray(margins, dtype=np.float64), certainty.tolerance)
-    log_odds = setting.intercept + setting.slope * float(_log_odds(widths, np.asarray(setting.scale[bucket])))
-    return min(0.5 * (1 + math.tanh(log_odds / 2)), _most(certainty.texts))
+    inputs = _log_odds(widths, np.asarray(setting.scale[bucket]))
+    line = np.array([setting.intercept, setting.slope])
+    return float(_probability(inputs, line, _least(widths, certainty.tolerance), certainty.texts))
 
 
 def expected_share(certainty: Certainty, setting: SettingCertainty, bucket: int, goal: float) -> float:
@@ -118,7 +119,7 @@ def fit(
             scale=[_short(value) for value in scale],
             intercept=_short(line[0]),
             slope=_short(line[1]),
-            sure=_sure(np.minimum(_logistic(line[0] + line[1] * one), _most(len(tokens))), places, len(buckets)),
+            sure=_sure(_probability(one, line, _least(each.margins, tolerance), len(tokens)), places, len(buckets)),
         )
         for each, scale, line, one in zip(deviations, scales, lines, inputs, strict=True)
     ]
@@ -131,9 +132,14 @@ def _sure(probabilities: Floats, places: npt.NDArray[np.int64], buckets: int) ->
     return [[_short((each >= goal).mean()) if len(each) else 0.0 for goal in GOALS] for each in inside]
 
 
-def _most(texts: int) -> float:
-    """The highest probability that so many texts can show of an answer that is not exact."""
-    return (texts + 1) / (texts + 2)
+def _probability(inputs: Floats, line: Floats, least: float, texts: int) -> Floats:
+    """Probabilities from log-odds, by intercept and slope; so many texts show none above (n + 1) / (n + 2)."""
+    return np.clip(_logistic(line[0] + line[1] * inputs), least, (texts + 1) / (texts + 2))
+
+
+def _least(margins: Floats, tolerance: float | None) -> float:
+    """With two labels, an answer whose margin says nothing is the exact one half of the time."""
+    return 0.5 if margins.shape[-1] == 1 and tolerance is None else 0.0
 
 
 def _logistic(log_odds: Floats) -> Floats:
