@@ -4,12 +4,12 @@
     python -m benchmarks.end_to_end CHECKPOINT --texts FILE.jsonl --threads 1 --quick
 
 CHECKPOINT is a BERT classifier of transformers, such as `train_classifier.py` writes; its texts with labels (JSON lines
-with `text` and `label`) are CHECKPOINT/test.jsonl unless `--texts` names others. Export chooses the default of `keep`
-from the first of them, and all figures come from the others. The contenders classify the same documents in one process,
-in turns: PyTorch and the `transformers` pipeline on padded batches, ONNX Runtime with its transformer optimizer in fp32
-and in dynamic int8, on batches as they arrive and sorted by length, and the bundle exactly, with `keep`, in int8, and
-with both. All read token ids but the pipeline, which tokenises. Then the same for shapes with random weights, for time
-alone: at lengths that a checkpoint's position table does not reach, and of BERT-base. Writes
+with `text` and `label`) are CHECKPOINT/test.jsonl unless `--texts` names others. Export chooses schedule and default of
+`keep` from the first of them, and all figures come from the others. The contenders classify the same documents in one
+process, in turns: PyTorch and the `transformers` pipeline on padded batches, ONNX Runtime with its transformer
+optimizer in fp32 and in dynamic int8, on batches as they arrive and sorted by length, and the bundle exactly, with
+`keep`, in int8, and with both. All read token ids but the pipeline, which tokenises. Then the same for shapes with
+random weights, for time alone: at lengths that a checkpoint's position table does not reach, and of BERT-base. Writes
 benchmarks/results/end_to_end-ISA.json. Needs torch, transformers and scipy (extra `bench`).
 """
 
@@ -70,6 +70,7 @@ def timed(model: served.Served, chosen: Documents, threads: int, seconds: float)
         "documents": len(chosen.ids),
         "threads": threads,
         "keep": model.keep_values,
+        "keep_default": model.keep_default,
         "contenders": records(timings),
         "errors": errors,
     }
@@ -128,7 +129,8 @@ def steps(options: argparse.Namespace, folder: Path) -> Iterator[Step]:
         calibration = None if options.quick else folder / f"{checkpoint.name}.jsonl"
         if calibration:
             documents.write(calibration, rows[:CALIBRATION_TEXTS])
-        make = cache(partial(served.of_checkpoint, checkpoint, folder / checkpoint.name, calibration, options.keep))
+        place, schedule = folder / checkpoint.name, options.schedule
+        make = cache(partial(served.of_checkpoint, checkpoint, place, calibration, options.keep, schedule))
         for threads in options.threads:
             for cut in cuts(checkpoint, options.lengths or LENGTHS):
                 work = partial(
@@ -161,6 +163,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--shapes", nargs="*", choices=list(SHAPES), default=list(SHAPES), help="with random weights")
     parser.add_argument("--lengths", nargs="+", type=int, help="at which texts are cut, and of the shapes")
     parser.add_argument("--keep", nargs="+", type=float, default=(0.5,), help="values beside the bundle's default")
+    parser.add_argument("--schedule", help="of keep, as in export; chosen by the first texts by default")
     parser.add_argument("--compared-tokens", type=int, default=COMPARED_TOKENS, help="of texts whose labels count")
     parser.add_argument(
         "--quick", action="store_true", help=f"{QUICK} times fewer documents, keep's own default unasked"

@@ -44,7 +44,7 @@ FEWEST_TEXTS = fewest_texts(AGREEMENT, CONFIDENCE)
 # Of more texts, that many evenly spread: the interval is narrow enough.
 MOST_TEXTS = 2000
 [KNOB] = LENGTHS.knobs
-SHARES = (KNOB.low, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+SHARES = (KNOB.low, *(step / 20 for step in range(2, 20)))
 TOKENS_PER_BATCH = 4096
 
 Logits = npt.NDArray[np.float32]

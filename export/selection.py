@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 
 from attenuator.ops import OPERATORS
 from attenuator.ops.spec import Operator
@@ -44,7 +45,7 @@ class Selection:
     """Which layers select rows, and by what.
 
     Attributes:
-        exponents: one a layer, 0 where it selects nothing; they sum to 1, or all are 0.
+        exponents: one a layer, 0 where it selects nothing.
         importance: how attention weighs a row; a choice of the attention operators' attribute of that name.
     """
 
@@ -76,8 +77,8 @@ def _first(count: int) -> list[float]:
     return [1.0] + [0.0] * (count - 1)
 
 
-def _geometric(count: int) -> list[float]:
-    return [1 / count] * count
+def _even(count: int) -> list[float]:
+    return [1.0] * count
 
 
 def _halving(count: int) -> list[float]:
@@ -86,7 +87,11 @@ def _halving(count: int) -> list[float]:
 
 def _early(count: int) -> list[float]:
     half = (count + 1) // 2
-    return _geometric(half) + [0.0] * (count - half)
+    return [1.0] * half + [0.0] * (count - half)
+
+
+def _rising(count: int) -> list[float]:
+    return [1.0 + index for index in range(count)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,22 +100,32 @@ class Schedule:
 
     Attributes:
         doc: for the help of the command.
-        exponents: of as many layers as can select; they sum to 1.
+        weights: exponents of as many layers as can select, in proportion to one another.
     """
 
     doc: str
-    exponents: Callable[[int], list[float]]
+    weights: Callable[[int], list[float]]
+
+    def exponents(self, count: int) -> list[float]:
+        """The exponents of as many layers as can select.
+
+        From layer i on keep^(e_1 + ... + e_i) of the text's tokens go on; the mean of those sums is 1.
+        """
+        weights = self.weights(count)
+        factor = count / sum(accumulate(weights))
+        return [weight * factor for weight in weights]
 
 
 SCHEDULES: dict[str, Schedule] = {
-    "geometric": Schedule("the same share of its rows after every layer", _geometric),
-    "first": Schedule("all at once after the first layer: the cheapest", _first),
+    "rising": Schedule("little at first, from layer to layer more (exponents as 1 : 2 : 3 ...)", _rising),
+    "geometric": Schedule("the same share of its rows after every layer", _even),
+    "first": Schedule("all at once after the first layer", _first),
     "early": Schedule("the same share after each layer of the first half, nothing after the others", _early),
     "halving": Schedule("most after the first layer, from layer to layer half as much (of the exponent)", _halving),
 }
 # The schedule by which every layer that can select does.
-EVERYWHERE = "geometric"
-# Where no texts were given to choose by.
+EVERYWHERE = "rising"
+# Where no texts were given to choose by: of equal work it keeps most labels (docs/lab/keep.md).
 DEFAULT = EVERYWHERE
 # Exports without selection nodes.
 NONE = "none"
@@ -130,7 +145,7 @@ def exponents(schedule: str, num_layers: int, pooling: str) -> tuple[float, ...]
         pooling: `first` or `mean`.
 
     Returns:
-        Exponents that sum to 1; zeros where nothing is selected.
+        Exponents; zeros where nothing is selected.
     """
     count = places(num_layers, pooling)
     if schedule == NONE or count == 0:

@@ -60,8 +60,9 @@ class Served:
         self.hidden = int(model.config.hidden_size)
         self._sessions: dict[Any, Any] = {}
         manifest = runtime.load(bundles["fp32"], threads=1, check=False).manifest
-        defaults = [float(knob.default) for knob in manifest.knobs if knob.name == KEEP]
-        self.keep_values = sorted({*defaults, *keep} - {1.0}, reverse=True) if defaults else []
+        self.keep_default = next((float(knob.default) for knob in manifest.knobs if knob.name == KEEP), None)
+        values = set() if self.keep_default is None else {self.keep_default, *keep}
+        self.keep_values = sorted(values - {1.0}, reverse=True)
 
     def session(self, precision: str, threads: int) -> Any:
         """ONNX Runtime's session, created once."""
@@ -125,23 +126,31 @@ def classify(model: runtime.Model, documents: Documents, knobs: Mapping[str, flo
 
 
 def of_checkpoint(
-    checkpoint: Path, folder: Path, calibration: Path | None, keep: Sequence[float], name: str = ""
+    checkpoint: Path,
+    folder: Path,
+    calibration: Path | None,
+    keep: Sequence[float],
+    schedule: str | None = None,
+    name: str = "",
 ) -> Served:
     """Exports a checkpoint in every way.
 
     Args:
         checkpoint: a folder that transformers reads.
         folder: where the exports go.
-        calibration: texts from which export chooses schedule and default of `keep`.
+        calibration: texts from which export chooses the default of `keep`, and its schedule.
         keep: further values of it.
+        schedule: that one; it is not chosen then.
         name: in result files; the checkpoint's own by default.
     """
     folder.mkdir(parents=True)
     model = BertForSequenceClassification.from_pretrained(checkpoint).eval()
     bundles = {precision: folder / f"bundle-{precision}" for precision in PRECISIONS}
-    texts: dict[str, Any] = {"texts": calibration} if calibration else {}
+    chosen: dict[str, Any] = {"schedule": schedule, "texts": calibration}
     for precision, path in bundles.items():
-        export(str(checkpoint), attention="softmax", output=path, precision=precision, **texts)
+        manifest = export(str(checkpoint), attention="softmax", output=path, precision=precision, **chosen)
+        if selection := manifest.provenance.selection:  # chosen in fp32, so the same for every precision
+            chosen = {"schedule": selection.schedule, "knob_default": {KEEP: selection.share}}
     tokenizer = BertTokenizerFast.from_pretrained(checkpoint)
     return Served(name or checkpoint.name, model, tokenizer, padded.export_onnx(model, folder), bundles, keep)
 
@@ -172,4 +181,4 @@ def of_shape(name: str, folder: Path, longest: int, keep: Sequence[float], **siz
         word: index for index, word in enumerate([*special, *(f"w{i}" for i in range(RANDOM_VOCABULARY - 5))])
     }
     BertTokenizerFast(tokenizer_object=BertWordPieceTokenizer(vocabulary)).save_pretrained(checkpoint)
-    return of_checkpoint(checkpoint, folder / "served", None, keep, name)
+    return of_checkpoint(checkpoint, folder / "served", None, keep, name=name)

@@ -1,6 +1,7 @@
 """The tables of `end_to_end.py`: a classifier as served today, beside itself as a bundle; standard library only."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 
 from benchmarks.report.results_files import Result, Row
 from benchmarks.report.tables import table, times
@@ -34,11 +35,34 @@ def heading(row: Row) -> str:
     return f"{what}; texts cut at {row['cut']} tokens, {row['mean_tokens']:.0f} in the mean, {threads}:"
 
 
-def shortened(row: Row) -> Row:
-    """A row without sorted batches, and with the value of `keep` that is nearest to exact alone."""
-    beside = [f"keep {value:g}" for value in row["keep"][1:]]
-    names = [name for name in row["contenders"] if not name.endswith(("sorted", *beside))]
-    return row | {"contenders": {name: row["contenders"][name] for name in names}}
+def keep_default(row: Row) -> float:
+    """The bundle's; results before it was recorded have it as the largest value."""
+    return float(row.get("keep_default", max(row["keep"], default=1.0)))
+
+
+def default_contenders(row: Row) -> dict[str, str]:
+    """A row's contenders under names that all models share: without sorted batches, `keep` at its default alone."""
+    default = f"keep {keep_default(row):g}"
+    names = {name: name.replace(default, "keep") for name in row["contenders"] if not name.endswith("sorted")}
+    return {short: name for name, short in names.items() if not re.search(r"keep \d", short)}
+
+
+def side_by_side(rows: Sequence[Row]) -> str:
+    """Heading and one table of several models, each at the default of `keep`; agreement and accuracy without intervals.
+
+    Args:
+        rows: of the result file, one for each model.
+    """
+    head, columns = [""], [default_contenders(row) for row in rows]
+    lines: dict[str, list[str]] = {name: [name] for column in columns for name in column}
+    for row, column in zip(rows, columns, strict=True):
+        cells = {name: rest for name, *rest in body(row)}
+        head += [f"`{row['model']}`: a second", "× ONNX Runtime", "× exact", "agreement", "accuracy"]
+        for short, line in lines.items():
+            speed, over_ort, over_exact, *shares = cells.get(column.get(short, ""), [""] * 5)
+            line += [speed, over_ort, over_exact, *(share.partition(" (")[0] for share in shares)]
+    headings = (f"{heading(row)[:-1]}, `keep` {keep_default(row):g}" for row in rows)
+    return f"{'. '.join(headings)}.\n\n{table(head, list(lines.values()))}"
 
 
 def block(row: Row) -> str:
@@ -53,11 +77,14 @@ def parts(result: Result, *, whole: bool) -> Iterator[str]:
 
     Args:
         result: of `end_to_end.py`.
-        whole: all of them; else that of the first checkpoint's longest texts on the fewest threads.
+        whole: all of them; else one, of each checkpoint's longest texts on the fewest threads.
     """
     rows = result.get("texts", [])
     if whole:
         yield from map(block, [*rows, *result.get("shapes", [])])
         return
-    labelled = [row for row in rows if row["model"] == rows[0]["model"] and "labels" in row]
-    yield block(shortened(max(labelled, key=lambda row: int(row["cut"]))))
+    longest: dict[str, Row] = {}
+    for row in rows:
+        if "labels" in row and row["cut"] >= longest.get(row["model"], row)["cut"]:
+            longest[row["model"]] = row
+    yield side_by_side(list(longest.values()))

@@ -11,8 +11,8 @@ KEEP = Knob(
     exact=1.0,
     accuracy="rises",
     unit="share of tokens",
-    doc="The share of a text's tokens that the last layers compute: those that attention weighs most, the first one "
-    "always; a smaller share spends less time on everything behind the first attention.",
+    doc="The share of a text's tokens that a layer computes, in the mean over the layers behind the first attention: "
+    "those that attention weighs most, the first one always; a smaller share spends less time.",
     source="Goyal et al., PoWER-BERT, ICML 2020; Kim and Cho, Length-Adaptive Transformer, ACL 2021",
 )
 
@@ -34,7 +34,7 @@ SPEC = Operator(
         Attribute(
             "exponent",
             "float",
-            "a sequence keeps the share keep^exponent of its rows; 0 to 1, a model's nodes together 1",
+            "a sequence keeps the share keep^exponent of its rows; 0 to 1",
             default=1.0,
         ),
     ),

@@ -66,9 +66,18 @@ def test_every_contender_classifies_the_same_documents(checkpoint: Path, tmp_pat
     exact = whole["labels"][served.EXACT]
     assert exact["agreement"]["share"] == 1
     assert exact["accuracy"] == whole["labels"][served.ORT_FP32]["accuracy"]
-    [table] = end_to_end_tables.parts(result, whole=False)
+    [table] = end_to_end_tables.parts(result, whole=True)
     assert "100.0% (" in table
-    assert len(list(end_to_end_tables.parts(result, whole=True))) == 1
+    # A second model whose default of keep is another: the lines of both are the same.
+    value = max(whole["keep"])
+    other = json.loads(json.dumps(whole).replace(f"keep {value:g}", "keep 0.3")) | {"model": "other"}
+    whole["keep_default"], other["keep_default"] = value, 0.3
+    [table] = end_to_end_tables.parts(result | {"texts": [whole, other]}, whole=False)
+    lines = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")]
+    names = [served.TORCH, served.PIPELINE, served.ORT_FP32, served.ORT_INT8]
+    names += [served.EXACT, served.KEEP, f"int8, {served.EXACT}", f"int8, {served.KEEP}"]
+    assert [line[0] for line in lines[2:]] == [f"| {name}" for name in names]
+    assert all(line[1:6] == [*line[6:10], line[10].removesuffix(" |")] for line in lines[2:])
 
 
 def test_documents_keep_their_order_through_sorted_batches() -> None:

@@ -116,7 +116,7 @@ def test_a_share_of_the_caller_leaves_the_schedule_to_choose(
 def test_without_texts_the_default_schedule_and_all_tokens(exported: Callable[[str, str], Path]) -> None:
     manifest = serve(exported("bert", "softmax"), check=False).manifest
     assert manifest.provenance.selection is not None
-    assert (manifest.provenance.selection.schedule, manifest.provenance.selection.texts) == ("geometric", 0)
+    assert (manifest.provenance.selection.schedule, manifest.provenance.selection.texts) == ("rising", 0)
     assert defaults(manifest) == {"keep": 1}
     assert "--texts FILE would choose them" in selected(manifest.provenance.selection)
 

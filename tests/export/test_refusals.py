@@ -69,7 +69,7 @@ def test_attention_that_the_model_was_not_trained_with(
             "bert",
             "softmax",
             {"schedule": "steep"},
-            "schedule is 'steep', must be one of: geometric, first, early, halving, none",
+            "schedule is 'steep', must be one of: rising, geometric, first, early, halving, none",
         ),
         ("bert", "softmax", {"schedule": "none", "texts": "x.txt"}, "this bundle selects no tokens"),
         ("yoso", "yoso", {"texts": "x.txt"}, "this bundle selects no tokens"),
