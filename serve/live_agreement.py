@@ -120,7 +120,7 @@ class LiveAgreement:
 
     def compare(
         self,
-        knobs: Mapping[str, KnobValue],
+        knobs: Mapping[str, KnobValue] | None,
         tokens: int,
         answer: npt.NDArray[np.float32],
         exact: npt.NDArray[np.float32],
@@ -128,7 +128,8 @@ class LiveAgreement:
         """Compares an answer with the exact one.
 
         Args:
-            knobs: the setting of the answer.
+            knobs: the setting of the answer; None where the text itself decided on it, as in escalation: the bounds of
+                the calibration are those of all texts, not of easy or hard ones.
             tokens: length of the text.
             answer: float32 `[num_labels]`, its logits.
             exact: float32 `[num_labels]`, those at the exact value of every knob.
@@ -157,9 +158,9 @@ class LiveAgreement:
         row = self._calibration.buckets[bucket]
         return f"{row.low}-{row.high}"
 
-    def _window(self, knobs: Mapping[str, KnobValue], tokens: int) -> Window | None:
+    def _window(self, knobs: Mapping[str, KnobValue] | None, tokens: int) -> Window | None:
         """The window of a calibrated setting; None for every other."""
-        if self._calibration is None:
+        if self._calibration is None or knobs is None:
             return None
         bucket = self._calibration.bucket(tokens)
         place = Place(tuple(sorted(knobs.items())), bucket)

@@ -219,7 +219,8 @@ class Routes:
         accesslog.note(tokens=sum(tokens), timing_ms=timing_ms)
         if answered.steps is not None:
             accesslog.note(steps=answered.steps)
-        self._engine.shadow.consider(model, answered.rows, answered.results)
+        escalated = answered.steps is not None
+        self._engine.shadow.consider(model, answered.rows, answered.results, escalated=escalated)
         body = classification(model, parsed, chosen, seed, answered, timing_ms)
         headers = timing_headers(timing_ms, model.device, characters, sum(tokens))
         return exchange.response(model, body, headers)

@@ -56,6 +56,7 @@ class Waiting:
         row: the text, with the knobs of its answer.
         logits: of the answer, float32 `[num_labels]`.
         pause_s: how long no request must have been in progress before it runs.
+        escalated: whether what it says itself decided with which knobs it was answered.
         runs: how often it was begun.
     """
 
@@ -64,6 +65,7 @@ class Waiting:
     row: Row
     logits: npt.NDArray[np.float32]
     pause_s: float
+    escalated: bool = False
     runs: int = 0
 
 
@@ -126,13 +128,16 @@ class Shadow:
         if self._task is not None:
             self._task.cancel()
 
-    def consider(self, model: Model, rows: Sequence[Row], results: Sequence[RowResult]) -> None:
+    def consider(
+        self, model: Model, rows: Sequence[Row], results: Sequence[RowResult], *, escalated: bool = False
+    ) -> None:
         """Draws from the texts of an answered request; answers at the exact value have nothing to compare.
 
         Args:
             model: which answered.
             rows: one a text, as they ran.
             results: one a row.
+            escalated: whether the request's texts decided themselves with which knobs they were answered.
         """
         if not self._share:
             return
@@ -141,7 +146,8 @@ class Shadow:
             if row.knobs == exact or self._random.random() >= self._share:
                 continue
             pause_s = max(SETTLE_S, IDLE_FACTOR * self._exact_s(model, len(row.token_ids)))
-            self._push(Waiting(weakref.ref(model), model.manifest.name, row, result.logits.copy(), pause_s))
+            name, logits = model.manifest.name, result.logits.copy()
+            self._push(Waiting(weakref.ref(model), name, row, logits, pause_s, escalated))
             while len(self._waiting) > MAX_TEXTS or self._tokens > MAX_TOKENS:
                 longest = max(self._waiting, key=lambda each: each.pause_s)
                 self._remove(longest)
@@ -218,7 +224,8 @@ class Shadow:
             if agreement is None:
                 agreement = self._agreement[model] = LiveAgreement(model)
             tokens = len(row.token_ids)
-            comparison = agreement.compare(text.row.knobs, tokens, text.logits, running.result().logits)
+            knobs = None if text.escalated else text.row.knobs
+            comparison = agreement.compare(knobs, tokens, text.logits, running.result().logits)
             self._report(model, text, agreement.lengths(tokens), comparison)
         elif not isinstance(error, Displaced):
             self._drop(text, "failed")

@@ -59,7 +59,7 @@ class Traffic:
             (15, self._mistake),
         ]
         if self._with_goals:
-            self._kinds.append((15, self._goal))
+            self._kinds += [(15, self._goal), (5, self._explained)]
 
     def draw(self) -> Ask:
         """One request."""
@@ -114,6 +114,10 @@ class Traffic:
         floors = {name: type(exact[name])(value) for name, value in floors.items()}
         return self._ask("floors", model, self.text(), truncate=True, degradable_to=floors, **exact)
 
+    def _explained(self) -> Ask:
+        model = self.random.choice(self._with_goals)
+        return self._ask("explained", model, self.text(), truncate=True, explain=True, **self._setting(model))
+
     def _deadline(self) -> Ask:
         timeout_ms = self.random.choice([1, 10, 100])
         return self._ask(
@@ -128,6 +132,8 @@ class Traffic:
         if not goals or self.random.random() < 0.4:
             goals["max_latency_ms"] = self.random.choice([2, 20, 200, 2000])
         allowed = (200, 422, 429) if len(goals) == 2 else (200,)
+        if "max_latency_ms" not in goals and self.random.random() < 0.3:
+            return self._ask("escalated", model, self.text(), truncate=True, escalate=True, **goals)
         return self._ask("goal", model, self.text(), allowed=allowed, truncate=True, **goals)
 
     def _other_route(self) -> Ask:

@@ -79,6 +79,7 @@ def test_calibrated_settings_have_a_window_for_each_length(tmp_path: Path) -> No
     first, second = np.array([1.0, 0.0], np.float32), np.array([0.0, 1.0], np.float32)
     assert live.compare(CHEAP, 10, first, first).agreed
     assert not live.compare(CHEAP, 100, first, second).agreed
+    assert live.compare(None, 100, first, second) == (False, None), "an escalated text is none of all texts"
     assert live.compare({"num_hashes": 5}, 100, first, second) == (False, None), "not calibrated: no bound to keep"
     bounds = [setting.agreement[bucket].bound for bucket, setting in enumerate([model.calibration.settings[1]] * 2)]
     assert [(window.bound, window.agreed) for window in live.windows.values()] == [(bounds[0], 1), (bounds[1], 0)]
