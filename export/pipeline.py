@@ -53,6 +53,8 @@ ESTIMATORS = {
     for item in operator.attributes
     if item.name == "estimator"
 }
+# By pooling, what keeps more labels at equal work (docs/lab/mca.md): a mean over many tokens evens random errors out.
+DEFAULT_ESTIMATORS = {"first": "deterministic", "mean": "sampled"}
 TOOLS = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "tokenizers")
 
 
@@ -85,7 +87,7 @@ def export(
         output: the bundle's folder.
         name: what requests call the model; the output folder's name by default.
         max_tokens: longest input, special tokens included; what the model takes by default.
-        estimator: for operators that have that attribute, one of its choices.
+        estimator: for operators that have that attribute, one of its choices; by default that of `DEFAULT_ESTIMATORS`.
         precision: what the model computes in: a row of `attenuator.precision`.
         schedule: how the selection of tokens spreads over the layers, a key of `selection.SCHEDULES`, by default
             `selection.DEFAULT`; `NONE` exports without selection.
@@ -121,7 +123,10 @@ def export(
     check_kernels(operator, precision)
     fields = describe(loaded, name or default_name(folder), max_tokens)
     fields["thresholds"] = chosen(loaded.task, loaded.labels, thresholds, fit_thresholds)
-    attributes = {"estimator": estimator} if estimator else {}
+    attributes = {}
+    if operator.key in ESTIMATORS:
+        pooling = loaded.architecture.pooling(loaded.model.config)
+        attributes["estimator"] = estimator or DEFAULT_ESTIMATORS[pooling]
     classifier = PackedClassifier(
         loaded.architecture, loaded.model, operator.key, attributes, loaded.has_token_types, schedule or DEFAULT
     )

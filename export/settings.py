@@ -133,8 +133,9 @@ class ExportSettings(CommandSettings):
     max_tokens: int | None = None
     """Tokens of the longest input, special tokens included; by default as many as model and tokenizer allow."""
     estimator: Literal["sampled", "deterministic", "paper"] | None = None
-    """How an attention with sampled values chooses them: `sampled` (unbiased, the default), `deterministic` (the error
-    bound always holds) or `paper` (as published)."""
+    """How an attention with sampled values chooses them: `sampled` (unbiased; the default of models that average their
+    tokens), `deterministic` (the error bound always holds; the default of those that classify by the first token) or
+    `paper` (as published)."""
     precision: PrecisionName = "fp32"
     """Number format that the model computes in, listed below."""
     schedule: ScheduleName | None = None

@@ -38,7 +38,6 @@ def test_manifest_of_an_mca_bundle(exported: Get) -> None:
     assert (manifest.pooling, manifest.precision) == ("first", "fp32")
     assert manifest.inputs == ["input_ids", "position_ids", "token_type_ids", "cu_seqlens", "keep", "alpha", "seed"]
     assert manifest.outputs == ["logits", "value_flops"]
-    assert manifest.attention.attributes["estimator"] == "sampled"
     assert manifest.attention.attributes["num_heads"] == 4
     assert [knob.name for knob in manifest.knobs] == ["keep", "alpha"]
     for knob in manifest.knobs:
@@ -119,6 +118,11 @@ def test_limit_of_the_tokenizer_counts() -> None:
     assert tokenizer.bundle_tokenizer(fast_tokenizer()).max_tokens == tokenizer.NO_LIMIT
 
 
+@pytest.mark.parametrize(("name", "estimator"), [("bert", "deterministic"), ("modernbert-mean", "sampled")])
+def test_estimator_that_suits_the_pooling(name: str, estimator: str, exported: Get) -> None:
+    assert read_manifest(exported(name, "mca")).attention.attributes["estimator"] == estimator
+
+
 def test_probe_is_the_pytorch_models_answer(exported: Get, checkpoint: Callable[[str], Path]) -> None:
     eager = reference(checkpoint("roberta"))
     with np.load(exported("roberta", "mca") / "probe.npz", allow_pickle=False) as probe:
@@ -147,7 +151,7 @@ def test_options_reach_the_bundle_and_an_old_one_is_replaced(
     manifest = again(
         name="demo",
         max_tokens=99,
-        estimator="deterministic",
+        estimator="sampled",
         knob_default={"alpha": 0.4, "keep": 0.7},
         data="made up",
         licence="CC0",
@@ -159,7 +163,7 @@ def test_options_reach_the_bundle_and_an_old_one_is_replaced(
         99,
         {"keep": 0.7, "alpha": 0.4},
     )
-    assert manifest.attention.attributes["estimator"] == "deterministic"
+    assert manifest.attention.attributes["estimator"] == "sampled"
     assert (manifest.provenance.data, manifest.provenance.licence) == ("made up", "CC0")
     assert len(steps) >= 5
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]

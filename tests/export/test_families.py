@@ -112,11 +112,13 @@ def test_alpha_spends_less_and_stays_close(name: str, exported: Get) -> None:
 @pytest.mark.parametrize("library", [True, False], ids=["library", "fallback"])
 @pytest.mark.parametrize("name", ["bert", "bert-one-layer", "albert", "modernbert-mean"])
 def test_value_flops_is_1_where_nothing_is_sampled(name: str, library: bool, exported: Get) -> None:
-    """At alpha 0, of texts too short to sample, and in a model whose one node computes the first row alone."""
+    """At alpha 0, where too short to sample, and in a model whose one node computes the first row alone."""
     folder = exported(name, "mca")
     manifest = read_manifest(folder)
     session = create(folder / "model.onnx", library=library)
-    short = run(session, manifest, rows(manifest, [1, 5, 12], {"alpha": 1.0} if library else None))
+    # The other estimator may put the mean row in the place of a token however short the text is.
+    samples = manifest.attention.attributes["estimator"] == "sampled" or name == "bert-one-layer"
+    short = run(session, manifest, rows(manifest, [1, 5, 12], {"alpha": 1.0} if library and samples else None))
     lengths = [1, 5, 20, 64]
     alpha = 1.0 if library and name == "bert-one-layer" else 0.0
     outputs = run(session, manifest, rows(manifest, lengths, {"alpha": alpha}))
