@@ -30,7 +30,7 @@ from attenuator.serve.peers.openinference_types import (
     TensorMetadata,
     TensorParameters,
 )
-from attenuator.serve.peers.outputs import OUTPUTS, output_tensors
+from attenuator.serve.peers.outputs import OUTPUTS, output_values, outputs_of
 from attenuator.serve.peers.parameters import (
     HEADER,
     check_names,
@@ -91,8 +91,7 @@ def metadata(model: Model) -> ModelMetadata:
         ),
         outputs=tuple(
             TensorMetadata(name=name, datatype=output.datatype, shape=(-1, labels) if output.wide else (-1,))
-            for name, output in OUTPUTS.items()
-            if output.task in (None, model.manifest.task)
+            for name, output in outputs_of(model).items()
         ),
     )
 
@@ -105,8 +104,8 @@ class Infer:
         self._model = model
         self._version = version
         self._tail = b""
-        self._options = InferOptions(inputs=[])
-        self._outputs: list[OutputTensor] | None = None
+        self._id: str | None = None
+        self._outputs: list[OutputTensor] = []
         self._binary_output = False
         self.binary = JSON_BYTES in request.headers
 
@@ -124,10 +123,11 @@ class Infer:
     def request(self, fields: Mapping[str, Any], model: Model) -> ParsedRequest:
         """To the request that the service answers: every label with its score, and the logits."""
         check_version(model, self._version)
-        self._options = check_values(InferOptions, fields)
+        body = check_values(InferOptions, fields)
+        self._id = body.id
         header = header_fields(self._request)
         check_names(header, shared_names())
-        parameters = self._options.parameters or {}
+        parameters = body.parameters or {}
         check_names(parameters, [*InferParameters.model_fields, *shared_names()], "parameters.")
         of_protocol = {name: value for name, value in parameters.items() if name in InferParameters.model_fields}
         options = check_values(InferParameters, of_protocol)
@@ -140,64 +140,68 @@ class Infer:
             }
         )
         self._binary_output = options.binary_data_output
-        self._outputs = requested_outputs(self._options.outputs, model)
+        self._outputs = requested_outputs(body.outputs, model)
         own |= {"truncate": options.truncate, "return_logits": True, "top_k": len(model.manifest.labels)}
-        return assemble(own, model, self._inputs(self._options.inputs))
+        tail, self._tail = Tail(self._tail), b""  # megabytes are not kept while the request waits
+        return assemble(own, model, read_inputs(body.inputs, tail))
 
     def response(self, model: Model, answer: Classification, headers: dict[str, str]) -> Response:
         """Tensors as JSON, or as bytes where they are asked for so."""
-        names = [name for name, output in OUTPUTS.items() if output.task in (None, model.manifest.task)]
-        asked = [OutputTensor.model_validate({"name": name}) for name in names]
-        tensors, tail = [], b""
-        for output in asked if self._outputs is None else self._outputs:
-            options = output.parameters or OutputParameters()
-            binary = self._binary_output if options.binary_data is None else options.binary_data
-            tensor = output_tensors(output.name, model, answer, options.classification)
-            row: dict[str, Any] = {"name": output.name, "shape": tensor.shape, "datatype": tensor.datatype}
-            if binary:
-                data = tensor.packed()
-                tail += data
-                row["parameters"] = {SIZE_PARAMETER: len(data)}
-            else:
-                row["data"] = tuple(tensor.values)
-            tensors.append(Tensor.model_validate(row))
+        tensors, tails = zip(*(self._tensor(output, model, answer) for output in self._outputs), strict=True)
         content = Inference(
             model_name=answer.model,
             model_version=version_of(model),
-            id=self._options.id,
+            id=self._id,
             parameters=_parameters_of(answer),
-            outputs=tuple(tensors),
+            outputs=tensors,
         )
         headers = headers | result_header(answer)
-        if not tail:
+        if not any(tails):
             return json_response(content, headers=headers, exclude_none=True)
         json = content.model_dump_json(exclude_none=True).encode()
-        return Response(json + tail, headers=headers | {JSON_BYTES: str(len(json))}, media_type=BINARY_TYPE)
+        headers[JSON_BYTES] = str(len(json))
+        return Response(b"".join([json, *tails]), headers=headers, media_type=BINARY_TYPE)
 
-    def _inputs(self, raw: Sequence[Any]) -> Iterator[Input]:
-        """Inputs of the tensors: row i of each."""
-        tail, tensors = Tail(self._tail), dict[str, list[Any]]()
-        for place, fields in enumerate(raw):
-            name, rows = read_input(fields, f"inputs[{place}]", tail)
-            if name in tensors:
-                raise InvalidRequest(f"inputs has {name} twice, must have it once", param="inputs", allowed="each once")
-            tensors[name] = rows
-        tail.check_empty()
-        if not any(set(tensors) in ({group[0]}, set(group)) for group in (TEXTS, NUMBERS)):
-            allowed = "text, text and text_pair, token_ids, or token_ids and token_type_ids"
-            has = " and ".join(tensors) or "no tensor"
-            raise InvalidRequest(f"inputs has {has}, must have {allowed}", param="inputs", allowed=allowed)
-        first, *others = tensors
-        for name in others:
-            if len(tensors[name]) != len(tensors[first]):
-                raise InvalidRequest(
-                    f"{name} has {len(tensors[name])} rows, must have {len(tensors[first])}, as {first} has",
-                    param=name,
-                    allowed=f"{len(tensors[first])} rows",
-                )
-        main = TEXTS[0] if TEXTS[0] in tensors else NUMBERS[0]
-        for row in range(len(tensors[first])):
-            yield Input(f"inputs[{row}].{main}", **{name: rows[row] for name, rows in tensors.items()})
+    def _tensor(self, output: OutputTensor, model: Model, answer: Classification) -> tuple[Tensor, bytes]:
+        """An output, and what of it follows the JSON."""
+        options = output.parameters or OutputParameters()
+        values = output_values(output.name, model, answer, options.classification)
+        row: dict[str, Any] = {"name": output.name, "shape": values.shape, "datatype": values.datatype}
+        if self._binary_output if options.binary_data is None else options.binary_data:
+            tail = values.packed()
+            return Tensor(**row, parameters={SIZE_PARAMETER: len(tail)}), tail
+        return Tensor(**row, data=tuple(values.values)), b""
+
+
+def read_inputs(raw: Sequence[Any], tail: Tail) -> Iterator[Input]:
+    """The inputs of tensors: row i of each.
+
+    Raises:
+        InvalidRequest: names what is wrong.
+    """
+    tensors: dict[str, list[Any]] = {}
+    for place, fields in enumerate(raw):
+        name, rows = read_input(fields, f"inputs[{place}]", tail)
+        if name in tensors:
+            raise InvalidRequest(f"inputs has {name} twice, must have it once", param="inputs", allowed="each once")
+        tensors[name] = rows
+    tail.check_empty()
+    if not any(set(tensors) in ({group[0]}, set(group)) for group in (TEXTS, NUMBERS)):
+        allowed = "text, text and text_pair, token_ids, or token_ids and token_type_ids"
+        has = " and ".join(tensors) or "no tensor"
+        raise InvalidRequest(f"inputs has {has}, must have {allowed}", param="inputs", allowed=allowed)
+    first, *others = tensors
+    count = len(tensors[first])
+    for name in others:
+        if len(tensors[name]) != count:
+            raise InvalidRequest(
+                f"{name} has {len(tensors[name])} rows, must have {count}, as {first} has",
+                param=name,
+                allowed=f"{count} rows",
+            )
+    main = TEXTS[0] if TEXTS[0] in tensors else NUMBERS[0]
+    for row in range(count):
+        yield Input(f"inputs[{row}].{main}", **{name: rows[row] for name, rows in tensors.items()})
 
 
 def read_input(raw: Any, where: str, tail: Tail) -> tuple[str, list[Any]]:
@@ -229,16 +233,16 @@ def read_input(raw: Any, where: str, tail: Tail) -> tuple[str, list[Any]]:
     return tensor.name, read_tensor(raw, tensor.shape, tensor.datatype, tail, where)
 
 
-def requested_outputs(raw: Sequence[Any] | None, model: Model) -> list[OutputTensor] | None:
-    """The outputs that a request asks for; None where it leaves that open.
+def requested_outputs(raw: Sequence[Any] | None, model: Model) -> list[OutputTensor]:
+    """The outputs that a request asks for: all that the model has where it leaves that open.
 
     Raises:
         InvalidRequest: names what is wrong.
     """
-    if raw is None:
-        return None
     outputs: list[OutputTensor] = []
-    names = [name for name, output in OUTPUTS.items() if output.task in (None, model.manifest.task)]
+    names = list(outputs_of(model))
+    if not raw:
+        return [OutputTensor.model_validate({"name": name}) for name in names]
     for place, fields in enumerate(raw):
         where = f"outputs[{place}]"
         output = read_object(fields, OutputTensor, OutputParameters, where)
@@ -256,7 +260,7 @@ def requested_outputs(raw: Sequence[Any] | None, model: Model) -> list[OutputTen
                 allowed=allowed,
             )
         outputs.append(output)
-    return outputs or None
+    return outputs
 
 
 def read_object(raw: Any, kind: type[Described], parameters: type[Body], where: str) -> Described:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from attenuator.api import Classification
+from attenuator.api import Classification, Prediction
 from attenuator.bundle import Task
 from attenuator.runtime import Model
 from attenuator.serve.peers.tensors import packed
@@ -38,6 +38,11 @@ OUTPUTS = {
 }
 
 
+def outputs_of(model: Model) -> dict[str, Output]:
+    """The outputs that a model has."""
+    return {name: output for name, output in OUTPUTS.items() if output.task in (None, model.manifest.task)}
+
+
 @dataclass(frozen=True, slots=True)
 class OutputValues:
     """Values of an output.
@@ -57,7 +62,7 @@ class OutputValues:
         return packed(self.values, self.datatype)
 
 
-def output_tensors(name: str, model: Model, answer: Classification, best: int | None) -> OutputValues:
+def output_values(name: str, model: Model, answer: Classification, best: int | None) -> OutputValues:
     """An output of a request.
 
     Args:
@@ -76,15 +81,15 @@ def output_tensors(name: str, model: Model, answer: Classification, best: int | 
     return OutputValues([value for row in rows for value in row], shape, output.datatype)
 
 
-def values_of(name: str, labels: Sequence[str], prediction: Any) -> list[Any]:
+def values_of(name: str, labels: Sequence[str], prediction: Prediction) -> list[Any]:
     """An output's values for one input."""
     if name in ("label", "score"):
         return [getattr(prediction, name)]
     if name == "logits":
-        return list(prediction.logits)
+        return list(prediction.logits or ())
     if name == "predicted":
-        return [label in prediction.labels for label in labels]
-    scores = {each.label: each.score for each in prediction.scores}
+        return [label in (prediction.labels or ()) for label in labels]
+    scores = {each.label: each.score for each in prediction.scores or ()}
     return [scores[label] for label in labels]
 
 

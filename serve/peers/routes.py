@@ -1,9 +1,9 @@
 """The peers' routes: what each is called, what it answers, and in which form its errors are."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Header, Request
 from starlette.responses import Response
@@ -66,48 +66,32 @@ class Peers:
 
     def routes(self) -> list[PeerRoute]:
         """Every route."""
-        infer, about = described.INFER_ANSWERS, partial(described.only, described.INFER_ANSWERS)
+        return [*self._text_embeddings_inference(), *self._vllm(), *self._open_inference()]
+
+    def _text_embeddings_inference(self) -> Iterator[PeerRoute]:
+        what, answers = "in the form of text-embeddings-inference", described.PREDICT_ANSWERS
+        info = described.only(answers, tei.Info, "labels and limits", 400, 404, 422, 503)
+        yield PeerRoute(described.PREDICT, "POST", self.predict, f"Classify, {what}", answers, tei.form)
+        yield PeerRoute(described.INFO, "GET", self.info, f"The model, {what}", info, tei.form)
+
+    def _vllm(self) -> Iterator[PeerRoute]:
+        summary, answers = "Classify, in the form of vLLM", described.CLASSIFY_PEER_ANSWERS
+        yield PeerRoute(described.CLASSIFY_PEER, "POST", self.classify, summary, answers, vllm.form)
+
+    def _open_inference(self) -> Iterator[PeerRoute]:
+        where, form, infer = "in the Open Inference Protocol", openinference.form, described.INFER_ANSWERS
+        about = partial(described.only, infer)
+        server: Answers = {200: {"model": openinference_types.ServerMetadata, "description": "name and version"}}
         metadata = about(openinference_types.ModelMetadata, "its tensors and version", 404, 503)
         ready = about(openinference_types.ModelReady, "it answers requests", 404, 503)
-        server = {200: {"model": openinference_types.ServerMetadata, "description": "name, version, extensions"}}
-        info = described.only(described.PREDICT_ANSWERS, tei.Info, "labels and limits", 400, 404, 422, 503)
-        by_protocol: dict[ErrorForm, list[tuple[str, str, Endpoint, str, Any]]] = {
-            tei.form: [
-                (
-                    described.PREDICT,
-                    "POST",
-                    self.predict,
-                    "Classify, in the form of text-embeddings-inference",
-                    described.PREDICT_ANSWERS,
-                ),
-                (described.INFO, "GET", self.info, "The model, in the form of text-embeddings-inference", info),
-            ],
-            vllm.form: [
-                (
-                    described.CLASSIFY_PEER,
-                    "POST",
-                    self.classify,
-                    "Classify, in the form of vLLM",
-                    described.CLASSIFY_PEER_ANSWERS,
-                )
-            ],
-            openinference.form: [
-                (described.SERVER, "GET", self.server, "The server, in the Open Inference Protocol", server),
-                *(
-                    row
-                    for base, endpoints in (
-                        (described.MODEL, (self.metadata, self.ready, self.infer)),
-                        (described.VERSION, (self.metadata_of, self.ready_of, self.infer_of)),
-                    )
-                    for row in (
-                        (base, "GET", endpoints[0], "A model, in the Open Inference Protocol", metadata),
-                        (f"{base}/ready", "GET", endpoints[1], "Whether a model answers requests", ready),
-                        (f"{base}/infer", "POST", endpoints[2], "Classify, in the Open Inference Protocol", infer),
-                    )
-                ),
-            ],
-        }
-        return [PeerRoute(*row, form) for form, rows in by_protocol.items() for row in rows]
+        yield PeerRoute(described.SERVER, "GET", self.server, f"The server, {where}", server, form)
+        for base, endpoints in (
+            (described.MODEL, (self.metadata, self.ready, self.infer)),
+            (described.VERSION, (self.metadata_of, self.ready_of, self.infer_of)),
+        ):
+            yield PeerRoute(base, "GET", endpoints[0], f"A model, {where}", metadata, form)
+            yield PeerRoute(f"{base}/ready", "GET", endpoints[1], "Whether a model answers requests", ready, form)
+            yield PeerRoute(f"{base}/infer", "POST", endpoints[2], f"Classify, {where}", infer, form)
 
     async def predict(self, request: Request) -> Response:
         """Classifies, as text-embeddings-inference does."""
