@@ -34,7 +34,7 @@ $(VENV)/.setup: $(BIN)/python $(SOURCES)
 setup: $(VENV)/.setup ## a .venv with everything and the built operators
 
 demo: $(VENV)/.demo ## serve the bundled models on http://127.0.0.1:8000 (PORT=...)
-	@echo "Try it: curl -s http://127.0.0.1:$(PORT)/v1/classify -H 'Content-Type: application/json' -d '{\"model\": \"reviews\", \"inputs\": \"What a wonderful film.\", \"num_hashes\": 32}'"
+	@echo "Open http://127.0.0.1:$(PORT)/ in a browser and turn the knob, or: curl -s http://127.0.0.1:$(PORT)/v1/classify -H 'Content-Type: application/json' -d '{\"model\": \"reviews\", \"inputs\": \"What a wonderful film.\", \"num_hashes\": 32}'"
 	$(BIN)/attenuator serve examples/bundles/* --host 127.0.0.1 --port $(PORT)
 
 test: $(VENV)/.setup cuda-on-host ## every test

@@ -12,14 +12,12 @@ export function exactTime({ subject, model }) {
   return subject?.exact ? subject.setting(exactKnobs(model)).computeMs || subject.exact.computeMs : null;
 }
 
-const shown = (one) => (one.labels ? `${one.labels.length} of ${one.scores.size} labels` : one.label);
-
 export function drawAnswer(session) {
   const { setting, subject, isExact } = session;
   const one = isExact ? subject.exact ?? setting.readings[0] : setting.readings[0];
   byId("answer").textContent = one ? shortened(one.label, 60) : "…";
   byId("answer-score").textContent = one ? score(one.score) : "";
-  byId("answer-more").textContent = one?.labels ? `${shown(one)} apply` : "";
+  byId("answer-more").textContent = one?.labels ? `${one.labels.length} of ${one.scores.size} labels apply` : "";
   byId("knob-card").classList.toggle("asking", session.asking);
 }
 

@@ -18,7 +18,9 @@ def launched() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--disable-gpu"])
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--disable-gpu", "--disable-dev-shm-usage"]
+        )
         yield browser
         browser.close()
 
