@@ -126,9 +126,10 @@ class Answered:
         That is None where it is unknown, or where the answers have different knobs.
         """
         tokens = max(len(row.token_ids) for row in self.rows)
-        settings = [row.knobs for row in self.rows[: len(self.rows) if self.steps else 1]]
-        knobs = max(settings, key=partial(model.predict_cost, tokens))
-        alike = all(each == knobs for each in settings)
+        knobs, alike = self.rows[0].knobs, True
+        if self.steps:
+            knobs = max((row.knobs for row in self.rows), key=partial(model.predict_cost, tokens))
+            alike = all(row.knobs == knobs for row in self.rows)
         return knobs, model.calibration.expected_agreement(knobs, tokens) if model.calibration and alike else None
 
     def fields(self) -> Iterator[dict[str, Any]]:
