@@ -288,6 +288,5 @@ def read_object(raw: Any, kind: type[Described], parameters: type[Body], where: 
 def _parameters_of(answer: Classification) -> dict[str, str | int | float]:
     """How a request was answered, as the protocol's flat parameters."""
     parameters: dict[str, str | int | float] = {**answer.knobs, "seed": answer.seed, "chosen_by": answer.chosen_by}
-    if answer.expected_agreement is not None:
-        parameters["expected_agreement"] = answer.expected_agreement
-    return parameters
+    further = {name: getattr(answer, name) for name in ("expected_agreement", "steps", "relative_cost")}
+    return parameters | {name: value for name, value in further.items() if value is not None}

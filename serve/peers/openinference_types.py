@@ -99,7 +99,8 @@ class Inference(Answer):
     model_version: str
     id: str | SkipJsonSchema[None] = None
     parameters: dict[str, str | int | float] = Field(
-        description="every knob with its value, seed, chosen_by, and expected_agreement where it is known"
+        description="every knob with its value, seed, chosen_by, and expected_agreement where it is known; with "
+        "escalate steps and relative_cost"
     )
     outputs: tuple[Tensor, ...]
 

@@ -165,6 +165,17 @@ def test_what_is_not_sure_enough_is_answered_again_with_the_bits_of_those_knobs(
     assert escalated["relative_cost"] > 0
 
 
+def test_escalation_on_a_route_of_other_servers(explaining: Service) -> None:
+    fields = {"num_hashes": 4, "escalate": True, "min_agreement": 0.9, "seed": 3}
+    own = ok(explaining, **fields)
+    tensor = {"name": "text", "shape": [len(TEXTS)], "datatype": "BYTES", "data": list(TEXTS)}
+    answer = explaining.client.post("/v2/models/reviews/infer", json={"inputs": [tensor], "parameters": fields}).json()
+    for name in ("num_hashes", "chosen_by", "steps", "relative_cost"):
+        assert answer["parameters"][name] == (own | own["knobs"])[name]
+    logits = next(output["data"] for output in answer["outputs"] if output["name"] == "logits")
+    assert logits == [value for each in own["predictions"] for value in each["logits"]]
+
+
 def test_without_knobs_it_begins_where_the_expected_time_is_least(explaining: Service) -> None:
     exact = ok(explaining, escalate=True, min_agreement=1)
     assert (exact["knobs"], exact["steps"], exact["relative_cost"]) == ({"num_hashes": 0}, 1, 1)

@@ -24,7 +24,15 @@ CHECKED = [
     "response_headers_conformance",
     "response_schema_conformance",
 ]
-GOALS_AND_DEADLINES = {"min_agreement", "max_latency_ms", "timeout_ms", "degradable_to", "timeout"}
+GOALS_AND_DEADLINES = {
+    "explain",
+    "escalate",
+    "min_agreement",
+    "max_latency_ms",
+    "timeout_ms",
+    "degradable_to",
+    "timeout",
+}
 OTHER_CHOICES = {
     "token_type_ids",
     "top_k",
