@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 
 import calibrations
+import httpx
 import numpy as np
 import pytest
 import tiny
@@ -15,12 +16,15 @@ from service import Service
 
 from attenuator.runtime import Input, Model, Row, RowResult, load
 from attenuator.serve import shadow as module
+from attenuator.serve.app import create_app
 from attenuator.serve.engine import Engine
 from attenuator.serve.jobs import Job
+from attenuator.serve.keys import KeyRing
 from attenuator.serve.metrics import Metrics
 from attenuator.serve.settings import ServeSettings
 from attenuator.serve.shadow import Shadow
 
+BUNDLES = Path(__file__).resolve().parents[2] / "examples" / "bundles"
 CHEAP = {"num_hashes": 1}
 
 
@@ -219,6 +223,22 @@ def test_live_agreement_is_measured_and_a_low_one_is_said(start_with: Callable[.
     log = one.wait_for_log("WARNING", "agreement of model 'yoso'", "num_hashes 1, 1-8192 tokens, is low")
     assert log.count("is low") == 1
     assert not any(text[:20] in log for text in texts)
+
+
+def test_escalated_texts_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they say decides at which setting they are answered: they are no sample of all texts there."""
+    monkeypatch.setattr(module, "SETTLE_S", 1e6)  # nothing runs: what was drawn is looked at
+
+    async def scenario(engine: Engine, model: Model) -> None:
+        app = create_app(engine, ServeSettings(), KeyRing(None, None, None))
+        body = {"inputs": ["a quiet film", "not very good but never dull"], "min_agreement": 0.9}
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test") as client:
+            for fields in ({}, {"escalate": True}):
+                answer = await client.post("/v1/classify", json=body | fields)
+                assert answer.status_code == 200, answer.text
+        assert [text.escalated for text in engine.shadow._waiting] == [False, False, True, True]
+
+    run(BUNDLES / "sentiment", scenario)
 
 
 def test_without_the_setting_nothing_runs_again(service: Service) -> None:
