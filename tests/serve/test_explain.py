@@ -249,6 +249,20 @@ def test_there_is_room_until_the_deadline_and_the_limit_on_cost(bundles: dict[st
             assert not room(left_s=engine.forecast(model, [400], row.knobs).total_s), "for one, not for both"
             assert room(left_s=99, max_cost=2.5 * cost / 1e9)
             assert not room(left_s=99, max_cost=2.5 * cost / 1e9, spent=cost)
+
+            knobs = model.knobs.check({"num_hashes": 8})
+            limit = 1.5 * model.predict_cost(400, knobs) / 1e9
+            plain, explained = (
+                Terms(engine, model, Options(explain=explain), [encoded], None, ANYONE, limit, 0.0)
+                for explain in (False, True)
+            )
+            plain.check_cost(knobs)
+            assert plain.permits(knobs)
+            assert not explained.permits(knobs), "its draws count"
+            with pytest.raises(errors.InvalidRequest, match="the predicted cost is"):
+                explained.check_cost(knobs)
+            alone, with_draws = (terms.forecast(knobs).run_s for terms in (plain, explained))
+            assert with_draws > 2 * alone
         finally:
             await engine.stop()
 
@@ -299,21 +313,6 @@ def test_wrong_requests_are_refused(explaining: Service, case: tuple[str, str, s
     assert body["allowed"]
 
 
-def test_draws_count_in_the_limit_on_cost(loaded: dict[str, Model]) -> None:
-    model = loaded["reviews"]
-    tokens = len(model.encode(TEXTS[0]).token_ids)
-    cost = model.predict_cost(tokens, {"num_hashes": 32}) / 1e9
-    one = Service([BUNDLES / "reviews"], "--max-cost", str(2 * cost))
-    try:
-        body = {"inputs": TEXTS[0], "num_hashes": 32}
-        assert one.classify(body).status_code == 200
-        refusal = one.classify({**body, "explain": True}).json()
-        assert "the predicted cost is" in refusal["error"]
-        assert refusal["param"] in ("num_hashes", "inputs")
-    finally:
-        one.stop()
-
-
 def test_clients_and_the_command_ask_for_it(explaining: Service, capsys: pytest.CaptureFixture[str]) -> None:
     url = f"http://127.0.0.1:{explaining.port}"
 
@@ -348,12 +347,12 @@ def test_clients_and_the_command_ask_for_it(explaining: Service, capsys: pytest.
         record = json.loads(capsys.readouterr().out)
         assert (record["steps"], record["chosen_by"]) == (escalated.steps, "escalation")
         assert (record["knobs"], record["score"]) == (escalated.predictions[0].knobs, escalated.predictions[0].score)
-        assert main(["classify", *where, "--explain", TEXTS[0]]) == 0
-        label, score, error, sure, _ = capsys.readouterr().out.split("\t")
-        assert label in ("negative", "positive")
-        assert 0 <= float(error) < 1
-        assert 0 < float(sure) <= 1
-        assert 0 < float(score) < 1
+    assert main(["classify", "--url", url, "--model", "reviews", "--explain", TEXTS[0]]) == 0
+    label, score, error, sure, _ = capsys.readouterr().out.split("\t")
+    assert label in ("negative", "positive")
+    assert 0 <= float(error) < 1
+    assert 0 < float(sure) <= 1
+    assert 0 < float(score) < 1
 
 
 def test_wrong_flags_are_usage_errors(capsys: pytest.CaptureFixture[str]) -> None:
