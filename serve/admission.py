@@ -65,7 +65,7 @@ def check_cost(
 
 def cost_of(model: Model, tokens: Sequence[int], knobs: Mapping[str, KnobValue]) -> float:
     """Predicted cost of inputs of these lengths, in billions of multiply-adds."""
-    return sum(model.predict_cost(length, knobs) for length in tokens) / BILLION
+    return model.cost.total(tokens, knobs) / BILLION
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,8 +87,8 @@ def error_body(sentence: str, kind: str, *, param: str | None = None, allowed: s
     body = ErrorBody(
         error=printable(sentence),
         error_type=kind,
-        param=None if param is None else printable(param),
-        allowed=None if allowed is None else printable(allowed),
+        param=param,
+        allowed=allowed,
     )
     return body.model_dump_json().encode()
 

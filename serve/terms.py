@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from attenuator.api import Options
 from attenuator.ops.knobs import KnobValue
 from attenuator.runtime import Encoded, Model, Row
-from attenuator.runtime.explaining import Means, Ran
+from attenuator.runtime.explaining import Means, Ran, cost_of_rows
 from attenuator.runtime.sampling import DRAWS, draws_for
 from attenuator.serve.admission import BILLION, check_cost, cost_of
 from attenuator.serve.engine import Engine
@@ -86,12 +86,11 @@ class Terms:
 
     def _has_room(self, rows: Sequence[Row], spent: float) -> bool:
         """Whether the limit on cost and the deadline leave room for further rows."""
-        parts = [([len(row.token_ids)], row.knobs) for row in rows]
-        cost = sum(self.model.predict_cost(length, knobs) for [length], knobs in parts)
-        if self.max_cost is not None and (spent + cost) / BILLION > self.max_cost:
+        if self.max_cost is not None and (spent + cost_of_rows(self.model, rows)) / BILLION > self.max_cost:
             return False
         if self.options.timeout_ms is None:
             return True
+        parts = [([len(row.token_ids)], row.knobs) for row in rows]
         (tokens, knobs), *others = parts
         forecast = self.engine.forecast(self.model, tokens, knobs, self.flow, others)
         return time.perf_counter() + forecast.total_s <= self.started_s + self.options.timeout_ms / 1000
@@ -105,4 +104,4 @@ class Terms:
     def _draw_cost(self, knobs: Knobs) -> float:
         """Their predicted cost, in multiply-adds."""
         parts = self._draws(knobs)
-        return sum(self.model.predict_cost(length, setting) for lengths, setting in parts for length in lengths)
+        return sum(self.model.cost.total(lengths, setting) for lengths, setting in parts)

@@ -40,10 +40,9 @@ from attenuator.serve.peers.parameters import (
     result_header,
     shared_names,
 )
-from attenuator.serve.peers.tensors import INTEGERS, SIZE_PARAMETER, Tail, read_tensor, split_body
+from attenuator.serve.peers.tensors import INTEGERS, JSON_BYTES, SIZE_PARAMETER, Tail, read_tensor, split_body
 from attenuator.serve.schema import ParsedRequest, assemble, check_count, check_values
 
-JSON_BYTES = "Inference-Header-Content-Length"
 VERSION_DIGITS = 12
 TEXTS = ("text", "text_pair")
 NUMBERS = ("token_ids", "token_type_ids")
@@ -111,7 +110,7 @@ class Infer:
 
     def parse(self, body: bytes) -> dict[str, Any]:
         """The JSON; what follows it is kept for its tensors."""
-        content, self._tail = split_body(body, self._request.headers.get(JSON_BYTES))
+        content, self._tail = split_body(body, self._request.headers.getlist(JSON_BYTES))
         fields = parse_json(content)
         check_names(fields, list(InferOptions.model_fields))
         return fields

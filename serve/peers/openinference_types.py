@@ -2,12 +2,19 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from pydantic.json_schema import SkipJsonSchema
 
 from attenuator.api import WHOLE, Answer, Body, Priority
 
 MAX_TIMEOUT_US = 3_600_000_000
+MAX_DIMENSION = 2**31 - 1
+
+
+def _unicode(text: str) -> str:
+    """Refuses half of a surrogate pair, which JSON can spell and UTF-8 cannot: the answer could not hold it."""
+    text.encode("utf-8")  # a UnicodeEncodeError is a ValueError
+    return text
 
 
 class TensorParameters(Body):
@@ -25,11 +32,11 @@ class InputTensor(Body):
     name: Literal["text", "text_pair", "token_ids", "token_type_ids"] = Field(
         description="text, text_pair, token_ids or token_type_ids"
     )
-    shape: list[Annotated[int, Field(ge=1), WHOLE]] = Field(
+    shape: list[Annotated[int, Field(ge=1, le=MAX_DIMENSION), WHOLE]] = Field(
         min_length=1,
         max_length=2,
-        description="one or two whole numbers above 0: [inputs] or [inputs, 1] for texts, [inputs, tokens] for token "
-        "ids, all of one length",
+        description=f"one or two whole numbers from 1 to {MAX_DIMENSION}: [inputs] or [inputs, 1] for texts, "
+        "[inputs, tokens] for token ids, all of one length",
     )
     datatype: Literal["BYTES", "INT32", "INT64", "UINT32", "UINT64"] = Field(
         description="BYTES for texts, INT64, INT32, UINT64 or UINT32 for token ids"
@@ -74,7 +81,9 @@ class InferParameters(Body):
 class InferOptions(Body):
     """The fields of a request."""
 
-    id: str | SkipJsonSchema[None] = Field(None, description="a text: comes back in the answer")
+    id: Annotated[str, AfterValidator(_unicode)] | SkipJsonSchema[None] = Field(
+        None, description="Unicode text: comes back in the answer"
+    )
     parameters: dict[str, Any] | SkipJsonSchema[None] = Field(None, description="an object")
     inputs: list[Any] = Field(description="a list of tensors")
     outputs: list[Any] | SkipJsonSchema[None] = Field(

@@ -17,28 +17,31 @@ from attenuator.errors import InvalidRequest
 from attenuator.ops.knobs import shown, whole_number
 from attenuator.serve.errors import MalformedBody
 
+JSON_BYTES = "Inference-Header-Content-Length"
 SIZE_PARAMETER = "binary_data_size"
 LENGTH_BYTES = 4
 INTEGERS = {"INT32": "<i4", "INT64": "<i8", "UINT32": "<u4", "UINT64": "<u8"}
 
 
-def split_body(body: bytes, json_bytes: str | None) -> tuple[bytes, bytes]:
+def split_body(body: bytes, json_bytes: Sequence[str]) -> tuple[bytes, bytes]:
     """JSON and tensors of a body.
 
     Args:
         body: whole.
-        json_bytes: the header that says how many of its bytes are JSON; None where all are.
+        json_bytes: values of the header that says how many of its bytes are JSON; none where all are.
 
     Raises:
-        MalformedBody: the header is not a number, or larger than the body.
+        MalformedBody: the header is not a number, larger than the body, or there twice.
     """
-    if json_bytes is None:
+    if not json_bytes:
         return body, b""
-    size = int(json_bytes) if json_bytes.isdecimal() and len(json_bytes) < 16 else -1
+    if len(json_bytes) > 1:  # what stands between here and the caller may have read another one
+        raise MalformedBody(f"the header {JSON_BYTES} is there {len(json_bytes)} times, must be there once")
+    [text] = json_bytes
+    size = int(text) if text.isdecimal() and len(text) < 16 else -1
     if not 0 <= size <= len(body):
         raise MalformedBody(
-            f"the header Inference-Header-Content-Length is '{json_bytes[:20]}', must be a number of bytes, at most "
-            f"the {len(body)} of the body"
+            f"the header {JSON_BYTES} is '{text[:20]}', must be a number of bytes, at most the {len(body)} of the body"
         )
     return body[:size], body[size:]
 
@@ -135,9 +138,12 @@ def flat(data: Any, param: str) -> list[Any]:
     """
     if not isinstance(data, list):
         raise InvalidRequest(f"{param} is {shown(data)}, must be a list of values", param=param, allowed="a list")
-    if not any(isinstance(value, list) for value in data):
+    if not data or not isinstance(data[0], list):  # the others are not looked at: there may be two million numbers
         return data
-    return [value for row in data for value in (row if isinstance(row, list) else [row])]
+    values: list[Any] = []
+    for row in data:
+        values += row if isinstance(row, list) else [row]
+    return values
 
 
 def texts_in(content: bytes, where: str) -> Iterator[str]:

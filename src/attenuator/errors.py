@@ -74,8 +74,8 @@ class InvalidRequest(AttenuatorError):
 
     def __init__(self, message: str, *, param: str | None = None, allowed: str | None = None) -> None:
         super().__init__(message)
-        self.param = param
-        self.allowed = allowed
+        self.param = None if param is None else printable(param)
+        self.allowed = None if allowed is None else printable(allowed)
 
 
 class UnknownField(InvalidRequest):
@@ -108,8 +108,8 @@ class UnknownModel(AttenuatorError):
 
     def __init__(self, message: str, *, param: str = "model", allowed: str | None = None) -> None:
         super().__init__(message)
-        self.param = param
-        self.allowed = allowed
+        self.param = printable(param)
+        self.allowed = None if allowed is None else printable(allowed)
 
 
 class BundleError(AttenuatorError):

@@ -1,6 +1,9 @@
 """The limit on predicted cost, without a server."""
 
 import re
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -10,8 +13,9 @@ from attenuator.errors import InvalidRequest
 from attenuator.ops import KNOBS
 from attenuator.ops.cost import NodeShape
 from attenuator.ops.knobs import KnobValue
-from attenuator.runtime import Encoded, Model
+from attenuator.runtime import Encoded, Model, Row
 from attenuator.runtime.cost import CostModel
+from attenuator.runtime.explaining import cost_of_rows
 from attenuator.runtime.work import Stage, Work
 from attenuator.serve.admission import cheapest_first, check_cost, room_of
 
@@ -109,3 +113,34 @@ def test_a_knob_that_is_at_its_cheapest_is_not_named() -> None:
 def test_shares_have_two_digits() -> None:
     assert cheapest_first(ROWS[1])[:3] == [0.05, 0.06, 0.07]
     assert cheapest_first(ROWS[1])[-1] == 0.99
+
+
+@dataclass(frozen=True, slots=True)
+class CountedCost(CostModel):
+    """Keeps the lengths that were asked for, with the settings."""
+
+    asked: list[tuple[int, tuple[tuple[str, float], ...]]] = field(default_factory=list)
+
+    def predict(self, tokens: int, knobs: Mapping[str, float]) -> float:
+        self.asked.append((tokens, tuple(knobs.items())))
+        return CostModel.predict(self, tokens, knobs)
+
+
+def test_a_length_is_predicted_once_however_many_rows_have_it(models: dict[str, Model]) -> None:
+    """A request of 256 inputs has 1280 rows with its draws: one by one they took the event loop up to a second."""
+    model = copy(models["mca"])
+    model.cost = counted = CountedCost(model.cost.work)
+    inputs = encoded(TOKENS) * 256
+    draws = [TOKENS] * 1024
+
+    def extra(knobs: Mapping[str, KnobValue]) -> float:
+        return counted.total(draws, knobs)
+
+    check_cost(model, inputs, {"alpha": 0.3}, 1e9, extra)
+    assert counted.asked == [(TOKENS, (("alpha", 0.3),))] * 2
+    assert counted.total([3, 5, 3], {}) == 2 * counted.predict(3, {}) + counted.predict(5, {})
+    counted.asked.clear()
+    rows = [Row(inputs[0].token_ids, inputs[0].type_ids, {"alpha": alpha}, 0) for alpha in (0.3, 0.5) * 128]
+    cost = cost_of_rows(model, rows)
+    assert len(counted.asked) == 2
+    assert cost == pytest.approx(sum(model.predict_cost(TOKENS, row.knobs) for row in rows))

@@ -16,6 +16,7 @@ from tritonclient.utils import InferenceServerException
 from attenuator.runtime import Model
 from attenuator.serve.peers.openinference import Infer
 from attenuator.serve.peers.parameters import HEADER
+from attenuator.serve.peers.tensors import flat
 
 TEXTS = ["good film", "the plot was not very good"]
 MULTI = {"model": "multi", "num_hashes": 8, "seed": 5}
@@ -152,8 +153,13 @@ REFUSED: dict[str, tuple[str | None, str, dict[str, Any]]] = {
     "no shape": ("inputs[0].shape", "is missing", changed(shape=...)),
     "wrong shape": ("inputs[0]", "has 2 values, must have 3", changed(shape=[3])),
     "wide shape": ("inputs[0].shape", "must be [inputs] or [inputs, 1]", changed(shape=[1, 2])),
+    "shape beyond all numbers": ("inputs[0].shape", "1 to 2147483647", {"inputs": [IDS | {"shape": [256, 10**4299]}]}),
+    "shape that multiplies": ("inputs[0]", "has 2 values", {"inputs": [IDS | {"shape": [256, 2147483647]}]}),
+    "lists after values": ("inputs[0].data[1]", "must be a text", changed(data=["a", ["b"]])),
+    "half of a pair in the id": ("id", "must be Unicode text", {"id": "a\ud800"}),
+    "half of a pair in a name": ("outputs[0].a", "is unknown", {"outputs": [{"a\ud800": 1}]}),
     "empty shape": ("inputs[0].shape", "must be one or two", changed(shape=[])),
-    "shape of zero": ("inputs[0].shape", "above 0", changed(shape=[0], data=[])),
+    "shape of zero": ("inputs[0].shape", "from 1", changed(shape=[0], data=[])),
     "too many": ("inputs[0].shape", "has 257 items", changed(shape=[257], data=["a"] * 257)),
     "datatype": ("inputs[0].datatype", "must be BYTES", changed(datatype="INT64")),
     "other datatype": ("inputs[0].datatype", "BYTES for texts", changed(datatype="FP32")),
@@ -200,7 +206,7 @@ REFUSED: dict[str, tuple[str | None, str, dict[str, Any]]] = {
 def test_what_is_wrong_is_refused_in_one_sentence(service: Service, case: str) -> None:
     param, part, fields = REFUSED[case]
     body = {name: value for name, value in {"inputs": [TEXT], **fields}.items() if value is not ...}
-    answer = service.client.post("/v2/models/yoso/infer", json=body)
+    answer = service.client.post("/v2/models/yoso/infer", content=json.dumps(body))
     error = answer.json()
     assert (answer.status_code, error["param"]) == (400, param), answer.text
     assert part in error["error"]
@@ -241,8 +247,23 @@ def test_bytes_after_the_json_that_do_not_fit_are_refused(service: Service) -> N
     for (status, text), part in wrong:
         assert status == 400, text
         assert part in json.loads(text)["error"]
+    lengths = [("Inference-Header-Content-Length", length) for length in ("2", "3")]
+    answer = service.client.post(PATH, content=b"{} ", headers=lengths)
+    assert (answer.status_code, answer.json()["error"].endswith("is there 2 times, must be there once")) == (400, True)
     answer = service.client.post(PATH, content=b"{}", headers={"Content-Type": "application/octet-stream"})
     assert answer.status_code == 415
+
+
+def test_long_flat_data_is_not_gone_through() -> None:
+    """Two million numbers fit into a body; the event loop looks at the first one."""
+
+    class Opaque(list[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            raise AssertionError("the values were gone through")
+
+    data = Opaque([1, 2])
+    assert flat(data, "data") is data
+    assert flat([[1, 2], [3], 4], "data") == [1, 2, 3, 4]
 
 
 def test_goals_and_knobs_by_the_header(service: Service) -> None:

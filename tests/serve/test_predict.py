@@ -82,6 +82,7 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], dict[str, str]]] = {
     "unknown parameter": ("parameters.top", "did you mean top_k", {"parameters": {"top": 1}}, {}),
     "top_k": ("top_k", "from 1 to 3", {"parameters": {"top_k": 4}}, {}),
     "activation": ("function_to_apply", "none or softmax", {"parameters": {"function_to_apply": "sigmoid"}}, {}),
+    "half of a pair": ("degradable_to.a", "not a knob", {"degradable_to": {"a\ud800": 1}}, {}),
     "twice": ("seed", "set in the body and in the header", {"seed": 1}, {HEADER: '{"seed": 1}'}),
     "header's knob": ("num_hashes", "from 0 to 512", {}, {HEADER: '{"num_hashes": -1}'}),
     "header's field": ("raw_scores", "is unknown", {}, {HEADER: '{"raw_scores": true}'}),
@@ -93,7 +94,7 @@ def test_what_is_wrong_is_refused_in_one_sentence(service: Service, case: str) -
     param, part, fields, headers = REFUSED[case]
     body = {"model": "yoso", "inputs": "good film", **fields}
     body = {name: value for name, value in body.items() if value is not ...}
-    answer = service.client.post("/predict", json=body, headers=headers)
+    answer = service.client.post("/predict", content=json.dumps(body), headers=headers)
     error = answer.json()
     assert (answer.status_code, error["error_type"], error["param"]) == (422, "Validation", param), answer.text
     assert part in error["error"]

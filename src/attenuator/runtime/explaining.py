@@ -93,6 +93,14 @@ def check_certainty(model: Model, options: Options) -> None:
         )
 
 
+def cost_of_rows(model: Model, rows: Sequence[Row]) -> float:
+    """Predicted work of rows, in multiply-adds."""
+    lengths: dict[tuple[tuple[str, KnobValue], ...], list[int]] = {}
+    for row in rows:
+        lengths.setdefault(tuple(row.knobs.items()), []).append(len(row.token_ids))
+    return sum(model.cost.total(each, dict(knobs)) for knobs, each in lengths.items())
+
+
 def judge_of(model: Model) -> Judge:
     """Says how sure a model's answers are."""
     return Judge(model.manifest, model.knobs, model.calibration)
@@ -185,7 +193,7 @@ class _Explanation:
     def answered(self) -> Answered:
         """What became of it."""
         exact = self._model.knobs.exact()
-        whole = sum(self._model.predict_cost(len(row.token_ids), exact) for row in self._rows)
+        whole = self._model.cost.total((len(row.token_ids) for row in self._rows), exact)
         steps = self._steps if self._options.escalate else None
         share = float(f"{self._cost / whole:.4g}")
         return Answered(self._rows, self._results, self._queue_s, steps, share, self._probabilities, self._errors)
@@ -226,7 +234,7 @@ class _Explanation:
         ran = await self._means.run(rows)
         self._steps += 1
         self._queue_s += ran.queue_s
-        self._cost += sum(self._model.predict_cost(len(row.token_ids), row.knobs) for row in rows)
+        self._cost += cost_of_rows(self._model, rows)
         return list(ran.results)
 
     async def _judge_all(self, places: Sequence[int]) -> None:
