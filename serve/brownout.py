@@ -140,3 +140,13 @@ def room_share(costs: Sequence[float], asked: Sequence[float]) -> float:
         asked: the same as it was asked for.
     """
     return min(1.0, max(LEAST_SHARE, sum(costs) / sum(asked)))
+
+
+def lowered_share(
+    model: Model, tokens: Sequence[int], knobs: Mapping[str, KnobValue], asked: Mapping[str, KnobValue]
+) -> float:
+    """What a token of a request counts in the queue with some knobs in place of those asked for."""
+    if knobs == asked:
+        return 1.0
+    costs, asked_costs = ([model.predict_cost(count, each) for count in tokens] for each in (knobs, asked))
+    return room_share(costs, asked_costs)

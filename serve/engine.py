@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, TypeVar
 from attenuator.errors import InvalidRequest, NotReady
 from attenuator.ops.knobs import KnobValue
 from attenuator.runtime import Encoded, Input, Model, Row
+from attenuator.runtime.session import cpu_count
 from attenuator.serve import tracing
-from attenuator.serve.brownout import LEAST_SHARE, Brownout, knobs_at, room_share
+from attenuator.serve.brownout import LEAST_SHARE, Brownout, knobs_at, lowered_share
 from attenuator.serve.catalog import Catalog
 from attenuator.serve.choosing import Chosen
+from attenuator.serve.contention import Contention
 from attenuator.serve.floors import Floors
 from attenuator.serve.goals import Forecast, Parts
 from attenuator.serve.health import fault
@@ -85,7 +87,10 @@ class Engine:
         self._tokenizer = TokenizerThreads()
         wait_for_more = partial(self._tokenizer.wait_settled, settings.max_wait_ms / 1000)
         latencies, failed = self.catalog.latencies, self._sessions.failed
-        self._lanes = Lanes(self._queue, latencies, self._compute, wait_for_more, self.metrics, failed, traces)
+        contention = Contention(settings.threads or cpu_count(), cpu_count())
+        self._lanes = Lanes(
+            self._queue, latencies, self._compute, wait_for_more, self.metrics, failed, contention, traces
+        )
         self._room = Room(self._queue, settings.max_requests, settings.max_queue_tokens, self._lanes.remaining_s)
 
     @property
@@ -300,7 +305,7 @@ class Engine:
             for time in latency.row_times([len(row.token_ids) for row in same], setting)
         ]
         seconds = [latency.added_s(time) for time in times]
-        share = self._room_share(model, tokens, knobs, knobs if asked is None else asked)
+        share = lowered_share(model, tokens, knobs, knobs if asked is None else asked)
         if flow != IDLE:
             self._room.check_tokens(demand_of(tokens, seconds, share), flow.key)
         done = asyncio.get_running_loop().create_future()
@@ -384,17 +389,8 @@ class Engine:
         self, model: Model, tokens: Sequence[int], knobs: Mapping[str, KnobValue], asked: Mapping[str, KnobValue]
     ) -> dict[Lane, int]:
         """Room by lane that a request takes with some knobs in place of those asked for."""
-        share = self._room_share(model, tokens, knobs, asked)
+        share = lowered_share(model, tokens, knobs, asked)
         return demand_of(tokens, self._seconds(model, tokens, knobs), share)
-
-    def _room_share(
-        self, model: Model, tokens: Sequence[int], knobs: Mapping[str, KnobValue], asked: Mapping[str, KnobValue]
-    ) -> float:
-        """What a token counts in the queue with some knobs in place of those asked for."""
-        if knobs == asked:
-            return 1.0
-        costs, asked_costs = ([model.predict_cost(count, each) for count in tokens] for each in (knobs, asked))
-        return room_share(costs, asked_costs)
 
     def _not_ready(self) -> NotReady:
         return NotReady(f"the service is {self.state} and takes no requests")

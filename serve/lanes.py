@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from attenuator.errors import AttenuatorError, EngineError
 from attenuator.runtime import Cancellation, Model
+from attenuator.serve.contention import Contention
 from attenuator.serve.goals import Forecast
 from attenuator.serve.health import RunningBatch
 from attenuator.serve.jobs import ANYONE, IDLE, LANES, Displaced, Entry, Flow, Job, Lane
@@ -35,11 +36,13 @@ class Running:
         batch: its rows.
         cancellation: stops it.
         started_s: clock when it began.
+        mark: of its beginning, for the time that it has run beside a batch of the other lane.
     """
 
     batch: Sequence[Entry]
     cancellation: Cancellation
     started_s: float
+    mark: float
 
     @property
     def idle(self) -> bool:
@@ -66,6 +69,7 @@ class Lanes:
         wait_for_more: Callable[[], Awaitable[None]],
         metrics: Metrics,
         model_failed: Callable[[Model], None],
+        contention: Contention,
         traces: "Traces | None" = None,
     ) -> None:
         """Creates the lanes; `start` starts them.
@@ -77,6 +81,7 @@ class Lanes:
             wait_for_more: waits briefly for requests that could join a light batch.
             metrics: count batches.
             model_failed: called when ONNX Runtime has failed on a batch of a model.
+            contention: how much they slow each other down; learns from every batch.
             traces: get a span for every batch; None makes none.
         """
         self._queue = queue
@@ -85,6 +90,7 @@ class Lanes:
         self._wait_for_more = wait_for_more
         self._metrics = metrics
         self._model_failed = model_failed
+        self._contention = contention
         self._traces = traces
         self._wake = {lane: asyncio.Event() for lane in LANES}
         self._running: dict[Lane, Running] = {}
@@ -157,7 +163,8 @@ class Lanes:
 
     def remaining_s(self, lane: Lane) -> float:
         """Predicted time of what is left of a lane's running batch and of the rows that wait for it, in seconds."""
-        return self._queue.lanes[lane].load.seconds + self._running_s(lane, time.monotonic())
+        now_s = time.monotonic()
+        return self._shared_s(lane, self._alone_s(lane, now_s), now_s)
 
     def forecast(
         self, lane: Lane, latency: LatencyModel, times: Mapping[RowTime, int], flow: Flow = ANYONE
@@ -177,14 +184,27 @@ class Lanes:
         else:
             run_s = sum(count * latency.batch_s({each: 1}) for each, count in times.items())
         ahead_s = self._queue.lanes[lane].ahead_s(own_s, min(added_s), flow)
-        return Forecast(self._running_s(lane, time.monotonic()) + ahead_s, latency.upper_s(run_s))
+        now_s = time.monotonic()
+        queue_s = self._running_s(lane, now_s) + ahead_s
+        sharing_s = self._shared_s(lane, queue_s + run_s, now_s) - (queue_s + run_s)
+        return Forecast(queue_s + sharing_s, latency.upper_s(run_s))
+
+    def _alone_s(self, lane: Lane, now_s: float) -> float:
+        """Predicted time of what runs and waits in a lane, without the other one."""
+        return self._queue.lanes[lane].load.seconds + self._running_s(lane, now_s)
+
+    def _shared_s(self, lane: Lane, seconds: float, now_s: float) -> float:
+        """What work in a lane takes beside what runs and waits in the other one."""
+        other_s = sum(self._alone_s(other, now_s) for other in LANES if other != lane)
+        return self._contention.shared_s(lane, seconds, other_s, now_s)
 
     def _running_s(self, lane: Lane, now_s: float) -> float:
-        """Predicted time until a lane's running batch ends."""
+        """Predicted time until a lane's running batch ends, without the other lane."""
         running = self._running.get(lane)
         if running is None or running.idle:
             return 0.0
-        return max(0.0, running.predicted_s - (now_s - running.started_s))
+        beside_s = self._contention.beside_s(lane, running.mark, now_s)
+        return max(0.0, running.predicted_s - self._contention.alone_s(now_s - running.started_s, beside_s))
 
     def wait_s(self, now_s: float, flow: Flow = ANYONE) -> float:
         """How long a row of a flow that arrives now would wait, in the lane where that is longer.
@@ -193,7 +213,9 @@ class Lanes:
         Where predictions are too short, what others of the flow have waited already counts in their place.
         """
         queues = self._queue.lanes
-        predicted_s = max(self._running_s(lane, now_s) + queues[lane].wait_s(flow) for lane in LANES)
+        predicted_s = max(
+            self._shared_s(lane, self._running_s(lane, now_s) + queues[lane].wait_s(flow), now_s) for lane in LANES
+        )
         return max(predicted_s, *(queue.waited_s(now_s, flow) for queue in queues.values()))
 
     async def stop(self, error: AttenuatorError) -> bool:
@@ -264,7 +286,8 @@ class Lanes:
             if entry.job.started_s is None:
                 entry.job.started_s = started
         cancellation = Cancellation()
-        self._running[lane] = Running(batch, cancellation, started)
+        mark = self._contention.begin(lane, started)
+        self._running[lane] = Running(batch, cancellation, started, mark)
         failure: AttenuatorError | None = None
         try:
             results = await asyncio.get_running_loop().run_in_executor(self._threads, model.run, rows, cancellation)
@@ -275,22 +298,27 @@ class Lanes:
             raise
         finally:
             del self._running[lane]
+            ended = time.monotonic()
+            beside_s = self._contention.beside_s(lane, mark, ended)
+            self._contention.end(lane, ended)
             if self._queue.idle_waits:  # in either lane, for this batch to end
                 for wake in self._wake.values():
                     wake.set()
         if failure is not None:
             await self._run_apart(lane, batch, failure)
             return
-        seconds = time.monotonic() - started
+        seconds = ended - started
         times = [entry.job.times[entry.index] for entry in batch]
-        predicted_s = self._latencies[model].learn(times, seconds)
+        alone_s = self._contention.alone_s(seconds, beside_s)
+        predicted_s = self._latencies[model].learn(times, alone_s)
+        self._contention.learn(seconds, beside_s, predicted_s)
         run = BatchRun(
             model=model.manifest.name,
             lane=lane,
             settings=list({id(row.knobs): row.knobs for row in rows}.values()),
             tokens=sum(entry.tokens for entry in batch),
             sequences=len(batch),
-            predicted_s=predicted_s,
+            predicted_s=predicted_s * seconds / max(alone_s, 1e-6),  # beside the other lane
             seconds=seconds,
             shares=_shares(batch),
         )

@@ -92,7 +92,7 @@ def test_batch_requests_keep_their_least_share_while_interactive_ones_saturate(b
         async with started(bundles["yoso"], max_queue_tokens=10**7) as (engine, model):
             row = await row_of(engine, model, 100)
             later = ask(engine, model, [row] * 20, LATER)
-            interactive = [ask(engine, model, [row], Flow(f"k{index % 3}")) for index in range(1000)]
+            interactive = [ask(engine, model, [row], Flow(f"k{index % 3}")) for index in range(500)]
             await later
             finished = done(interactive)
             least = BATCH_CLASS_SHARE / (1 - BATCH_CLASS_SHARE)
