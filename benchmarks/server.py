@@ -248,8 +248,8 @@ def export_bundle(checkpoint: Path, folder: Path, calibration: Sequence[dict[str
     return folder / "bundle"
 
 
-def export_for_peers(checkpoint: Path, folder: Path) -> Path:
-    """The checkpoint as LitServe and infinity's engine `optimum` read it: a folder with an optimised ONNX file."""
+def export_for_litserve(checkpoint: Path, folder: Path) -> Path:
+    """The checkpoint as LitServe serves it: a folder with an optimised ONNX file."""
     onnx = folder / "onnx"
     onnx.mkdir()
     model = BertForSequenceClassification.from_pretrained(checkpoint).eval()
@@ -269,10 +269,9 @@ def contenders_of(options: argparse.Namespace, folder: Path, bundle: Path, truth
     chosen = [servers.attenuator(bundle, truth.texts, count, mixture, options.floor, options.target_ms)]
     if options.peers:
         python = servers.peers_python(options.peers.absolute())
-        onnx = export_for_peers(options.checkpoint, folder)
+        onnx = export_for_litserve(options.checkpoint, folder)
         chosen.append(servers.litserve(python, onnx, truth.texts))
-        for engine, path in (("torch", options.checkpoint.absolute()), ("optimum", onnx)):
-            chosen.append(servers.infinity(python, path, truth.texts, engine))
+        chosen.append(servers.infinity(python, options.checkpoint.absolute(), truth.texts))
     return [each for each in chosen if not options.only or each.name in options.only]
 
 
@@ -302,7 +301,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--texts", type=Path, help="JSON lines with a field text")
     parser.add_argument("--count", type=int, default=400, help="texts that are asked about")
     parser.add_argument("--calibration", type=int, default=200, help="texts by which export chooses `keep`")
-    parser.add_argument("--loads", nargs="+", type=float, default=(0.5, 0.8, 1.0, 1.5, 2.0), help="of the best peer's")
+    parser.add_argument("--loads", nargs="+", type=float, default=(0.5, 0.8, 1.0, 1.5, 2.5), help="of the best peer's")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--capacity-seconds", type=float, default=4.0, help="of each closed loop, at least")
     parser.add_argument("--target-ms", type=float, default=100.0, help="within which an answer counts as goodput")

@@ -63,11 +63,11 @@ def check_knob(knob: Bounded, value: object) -> KnobValue:
     Raises:
         KnobOutOfRange: of the wrong type (booleans and strings are not numbers), not finite, or out of range.
     """
-    allowed = describe(knob)
     number = None if isinstance(value, bool) or not isinstance(value, int | float) else value
     if number is not None and knob.dtype == "int32":
         number = whole_number(number)
     if number is None or not knob.low <= number <= knob.high:  # NaN is not in any range
+        allowed = describe(knob)
         raise KnobOutOfRange(f"{knob.name} is {shown(value)}, must be {allowed}", param=knob.name, allowed=allowed)
     return int(number) if knob.dtype == "int32" else float(number)
 

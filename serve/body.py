@@ -1,4 +1,4 @@
-"""Reads requests' bodies within limits, and notices when the client leaves.
+"""Reads requests' bodies within limits.
 
 Bodies that are still arriving do not count as requests in progress. They have limits of their own: time and rate for
 each, number and bytes for all together. When there are too many, the one that began first is refused, so that stalled
@@ -82,7 +82,7 @@ class Bodies:
                         arriving.timeout.reschedule(self._deadline_s(started_s, arriving.size))
                     self._keep_limits()
         except TimeoutError:
-            raise BodyTimeout(arriving.given_up or self._late(started_s)) from None
+            raise BodyTimeout(arriving.given_up or self._late(arriving.size)) from None
         finally:
             self._arriving.pop(arriving, None)
             self._bytes -= arriving.size
@@ -94,9 +94,9 @@ class Bodies:
         rate = self._settings.min_body_bytes_per_s
         return started_s + (min(end_s, RATE_GRACE_S + size / rate) if rate else end_s)
 
-    def _late(self, started_s: float) -> str:
-        passed_ms = (asyncio.get_running_loop().time() - started_s) * 1000
-        if passed_ms < self._settings.body_timeout_ms:
+    def _late(self, size: int) -> str:
+        """Why a body of which so many bytes have arrived is too late."""
+        if self._deadline_s(0.0, size) < self._settings.body_timeout_ms / 1000:
             return f"the body arrived too slowly, must arrive at {self._settings.min_body_bytes_per_s} bytes/s or more"
         return f"the body did not arrive within {self._settings.body_timeout_ms:g} ms"
 
@@ -138,10 +138,4 @@ def _too_large(limit: int) -> BodyTooLarge:
     return BodyTooLarge(f"the body is too large, must have at most {limit} bytes")
 
 
-async def client_disconnected(request: Request) -> None:
-    """Returns when the client has closed the connection; call it after the body was read."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-__all__ = ["Bodies", "ClientDisconnect", "client_disconnected"]
+__all__ = ["Bodies", "ClientDisconnect"]

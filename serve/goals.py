@@ -12,6 +12,7 @@ One setting per request, for its longest input, from the settings on the frontie
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 from attenuator.api import Options
 from attenuator.calibration import Calibration, cheapest
@@ -23,6 +24,9 @@ AGREEMENT, LATENCY = "min_agreement", "max_latency_ms"
 GOALS = (AGREEMENT, LATENCY)
 
 Parts = Sequence[tuple[Sequence[int], Mapping[str, KnobValue]]]  # lengths of the rows that run at a setting
+
+# Checked settings by model and bucket of lengths, so that a request need not check them again.
+_frontiers: WeakKeyDictionary[Model, dict[int, list[dict[str, KnobValue]]]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,22 +128,25 @@ def knobs_for(model: Model, options: Options, now: Circumstances) -> dict[str, K
             allowed="goals that permitted knobs reach",
         )
     if options.max_latency_ms is None:
-        return reaching[-1]
+        return dict(reaching[-1])
     place, in_time = _most_accurate(usable, options.max_latency_ms / 1000 - now.elapsed_s, now)
     if options.min_agreement is not None and not (in_time and place < len(reaching)):
         raise _refusal(reaching, options.min_agreement, options.max_latency_ms, now)
-    return usable[place]
+    return dict(usable[place])
 
 
 def _settings(
     model: Model, calibration: Calibration, tokens: int, min_agreement: float | None
 ) -> tuple[list[dict[str, KnobValue]], list[dict[str, KnobValue]]]:
     """The settings of a length, from the exact one to the cheapest, and the first ones of them, which keep the goal."""
-    settings = calibration.frontier(calibration.bucket(tokens))
+    bucket = calibration.bucket(tokens)
+    settings = calibration.frontier(bucket)
     last = settings[-1] if min_agreement is None else cheapest(calibration, tokens, min_agreement)
     count = next(index for index, setting in enumerate(settings) if setting is last) + 1
-    frontier = [model.knobs.check(setting.knobs) for setting in settings]
-    return frontier, frontier[:count]
+    frontiers = _frontiers.setdefault(model, {})
+    if bucket not in frontiers:
+        frontiers[bucket] = [model.knobs.check(setting.knobs) for setting in settings]
+    return frontiers[bucket], frontiers[bucket][:count]
 
 
 def _most_accurate(settings: Sequence[Mapping[str, KnobValue]], limit_s: float, now: Circumstances) -> tuple[int, bool]:

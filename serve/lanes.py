@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from attenuator.errors import AttenuatorError, EngineError
+from attenuator.ops.knobs import KnobValue
 from attenuator.runtime import Cancellation, Model
 from attenuator.serve.contention import Contention
 from attenuator.serve.goals import Forecast
@@ -307,7 +308,26 @@ class Lanes:
         if failure is not None:
             await self._run_apart(lane, batch, failure)
             return
-        seconds = ended - started
+        account = partial(self._account, lane, batch, [row.knobs for row in rows], ended - started, beside_s)
+        if self._traces is not None:
+            account()  # the requests' spans end with their answers
+        for entry, result in zip(batch, results, strict=True):
+            entry.job.results[entry.index] = result
+            if not entry.job.over and None not in entry.job.results:
+                entry.job.done.set_result(True)
+        if self._traces is None:
+            asyncio.get_running_loop().call_soon(account)  # behind the answers, which need not wait for it
+
+    def _account(
+        self,
+        lane: Lane,
+        batch: Sequence[Entry],
+        knobs: Sequence[Mapping[str, KnobValue]],
+        seconds: float,
+        beside_s: float,
+    ) -> None:
+        """Learns from a batch that ran, some seconds of it beside the other lane, and counts it."""
+        model = batch[0].job.model
         times = [entry.job.times[entry.index] for entry in batch]
         alone_s = self._contention.alone_s(seconds, beside_s)
         predicted_s = self._latencies[model].learn(times, alone_s)
@@ -315,7 +335,7 @@ class Lanes:
         run = BatchRun(
             model=model.manifest.name,
             lane=lane,
-            settings=list({id(row.knobs): row.knobs for row in rows}.values()),
+            settings=list({id(each): each for each in knobs}.values()),
             tokens=sum(entry.tokens for entry in batch),
             sequences=len(batch),
             predicted_s=predicted_s * seconds / max(alone_s, 1e-6),  # beside the other lane
@@ -325,10 +345,6 @@ class Lanes:
         self._metrics.batch_ended(run)
         if self._traces is not None:
             self._traces.batch_ended(run, model, (entry.job.trace for entry in batch))
-        for entry, result in zip(batch, results, strict=True):
-            entry.job.results[entry.index] = result
-            if not entry.job.over and None not in entry.job.results:
-                entry.job.done.set_result(True)
 
     async def _run_apart(self, lane: Lane, batch: Sequence[Entry], error: AttenuatorError) -> None:
         """Runs each request of a failed batch alone, so that only the request that caused the failure fails."""

@@ -6,7 +6,7 @@ import enum
 import os
 import socket
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import h11
 from uvicorn.config import Config
@@ -16,6 +16,7 @@ from uvicorn.server import ServerState
 from attenuator.serve import accesslog
 from attenuator.serve.connections import Client, Connections
 from attenuator.serve.errors import JSON, error_body
+from attenuator.serve.presence import presence_of
 
 MAX_HEADER_BYTES = 16 * 2**10
 LINGER_S = 5.0
@@ -181,6 +182,7 @@ class HttpProtocol(H11Protocol, Client):
         """The connection is gone, whoever ended it."""
         self._set_timer(None)
         self._table.remove(self)
+        self._client_left()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -305,7 +307,13 @@ class HttpProtocol(H11Protocol, Client):
             cycle.scope["state"]["refused"] = status
             cycle.disconnected = True
             cycle.message_event.set()
+            self._client_left()
         self.close()
+
+    def _client_left(self) -> None:
+        """Tells whoever works on a request that is not answered yet."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            presence_of(cast(dict[str, Any], self.cycle.scope)).leave()
 
     def send_400_response(self, msg: str) -> None:
         """Called by uvicorn when h11 refuses the input."""
@@ -344,6 +352,7 @@ class HttpProtocol(H11Protocol, Client):
         self._set_timer(self._limits_s.get(phase))
         if phase is Phase.WORK:
             self._table.end_wait(self)
+            self.flow.resume_reading()  # a large body has paused it, and only reading tells that the client leaves
         else:
             self._table.begin_wait(self)
 

@@ -21,7 +21,7 @@ from attenuator.serve import accesslog
 from attenuator.serve.accesslog import CLIENT_LEFT
 from attenuator.serve.admin import Admin
 from attenuator.serve.answers import classification, json_response, model_info, timing_headers
-from attenuator.serve.body import Bodies, client_disconnected
+from attenuator.serve.body import Bodies
 from attenuator.serve.choosing import choose_knobs
 from attenuator.serve.documentation import (
     CLASSIFY,
@@ -41,6 +41,7 @@ from attenuator.serve.page import Page
 from attenuator.serve.peers.parameters import refuse_parameters
 from attenuator.serve.peers.route import route_class
 from attenuator.serve.peers.routes import Peers
+from attenuator.serve.presence import presence_of
 from attenuator.serve.probes import Probes
 from attenuator.serve.refusals import refuse_encoding, refuse_query
 from attenuator.serve.schema import ParsedRequest
@@ -236,31 +237,27 @@ async def unless_late(
     """
     timeout_ms = parsed.options.timeout_ms
     remaining_s = None if timeout_ms is None else max(0.0, timeout_ms / 1000 - (time.perf_counter() - started_s))
-    working, client_left, ended = asyncio.current_task(), False, False
+    working = asyncio.current_task()
     assert working is not None
-
-    def drop(leaving: asyncio.Task[None]) -> None:
-        nonlocal client_left
-        if not ended and not leaving.cancelled():
-            client_left = True
-            working.cancel()
-
-    leaving = asyncio.create_task(client_disconnected(request))
-    leaving.add_done_callback(drop)
+    client = presence_of(request.scope)
+    client.when_left = working.cancel
+    if client.left:
+        working.cancel()
     try:
+        if remaining_s is None:
+            return await work
         async with asyncio.timeout(remaining_s) as deadline:
             return await work
     except TimeoutError:
-        if not deadline.expired():
+        if remaining_s is None or not deadline.expired():
             raise
         raise DeadlineExceeded(
             f"there was no answer within {timeout_ms:g} ms (timeout_ms): the work was cancelled"
         ) from None
     except asyncio.CancelledError:
-        if not client_left or working.uncancel():  # the service stops
+        if not client.left or working.uncancel():  # the service stops
             raise
         log.info("the client disconnected: its work was cancelled")
         return Response(status_code=CLIENT_LEFT)
     finally:
-        ended = True
-        leaving.cancel()
+        client.when_left = None

@@ -13,8 +13,8 @@ from benchmarks.measure.load import post, request_of
 
 PEERS = Path(__file__).with_name("peers")
 REQUIREMENTS = PEERS / "requirements.txt"
-OURS, LITSERVE = "attenuator", "LitServe"
-# On one core a larger padded batch is hardly faster a text, and a longer wait only delays.
+OURS, LITSERVE, INFINITY = "attenuator", "LitServe", "infinity"
+# Of 4 to 64 and 1 to 10 ms, all of which cost about the same CPU time an answer on one core: a wait that delays little.
 LITSERVE_BATCH, LITSERVE_WAIT_S = 8, 0.002
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -114,23 +114,21 @@ def litserve(python: Path, folder: Path, texts: Sequence[str]) -> Contender:
     return Contender(LITSERVE, command, url, port, [Variant("", requests)], lambda answer: dict(answer["scores"]))
 
 
-def infinity(python: Path, folder: Path, texts: Sequence[str], engine: str) -> Contender:
-    """Infinity over a checkpoint.
+def infinity(python: Path, folder: Path, texts: Sequence[str]) -> Contender:
+    """Infinity with PyTorch over a checkpoint; its other engine for the CPU neither batches nor cuts texts.
 
     Args:
         python: of the peers' environment.
-        folder: the checkpoint; with an ONNX file for the engine `optimum`.
+        folder: the checkpoint.
         texts: that are asked about.
-        engine: `torch` or `optimum`.
     """
     port = free_port()
-    flags = ["--model-id", str(folder), "--served-model-name", "model", "--engine", engine, "--device", "cpu"]
+    flags = ["--model-id", str(folder), "--served-model-name", "model", "--engine", "torch", "--device", "cpu"]
     flags += ["--dtype", "float32", "--host", "127.0.0.1", "--port", str(port), "--log-level", "warning"]
     command = [str(python.with_name("infinity_emb")), "v2", *flags]
     requests = [post("/classify", {"model": "model", "input": [text]}) for text in texts]
     url = f"http://127.0.0.1:{port}/health"
-    name = f"infinity, {engine}"
-    return Contender(name, command, url, port, [Variant("", requests)], infinity_scores)
+    return Contender(INFINITY, command, url, port, [Variant("", requests)], infinity_scores)
 
 
 def own_scores(answer: Any) -> Scores:

@@ -33,6 +33,7 @@ from attenuator.runtime.snapshot import private_folder
 from attenuator.runtime.tokens import Encoded, TextEncoder
 
 CHECK_TIMEOUT_S = 300
+MAX_REMEMBERED = 16_384  # costs of lengths at settings: predicting one takes 10 us
 MAX_QUOTED = 300  # characters quoted from another program's message
 ERRORS_BY_KIND: dict[str, type[AttenuatorError]] = {"library": OperatorLibraryMissing, "device": DeviceUnavailable}
 
@@ -65,6 +66,7 @@ class Model:
         self._session = session
         self._origin: tuple[Path, int | None] | None = None
         self.cost = cost
+        self._costs: dict[tuple[int, tuple[tuple[str, float], ...]], float] = {}
 
     def encode(
         self, text: str, text_pair: str | None = None, *, truncate: bool = False, param: str = "text"
@@ -185,7 +187,13 @@ class Model:
 
     def predict_cost(self, tokens: int, knobs: Mapping[str, float]) -> float:
         """Predicted work of one row, in multiply-adds; see `runtime.cost`."""
-        return self.cost.predict(tokens, knobs)
+        key = (tokens, tuple(knobs.items()))
+        cost = self._costs.get(key)
+        if cost is None:
+            if len(self._costs) >= MAX_REMEMBERED:
+                self._costs.clear()
+            cost = self._costs[key] = self.cost.predict(tokens, knobs)
+        return cost
 
 
 def load(
