@@ -229,7 +229,7 @@ def truncates(tokens: int | None, model: Model) -> bool:
     if tokens not in (None, WHOLE_LENGTH, most):
         allowed = f"{WHOLE_LENGTH} or {most}"
         raise InvalidRequest(
-            f"truncate_prompt_tokens is {tokens}, must be {allowed}, the length of model '{model.manifest.name}'",
+            f"truncate_prompt_tokens is {shown(tokens)}, must be {allowed}, the length of '{model.manifest.name}'",
             param="truncate_prompt_tokens",
             allowed=allowed,
         )

@@ -104,6 +104,7 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "text among ids": ("input[1]", "is a text", {"input": [2, "a"]}),
     "too long": ("input", "must have at most 8192", {"input": "good " * 9000}),
     "truncation": ("truncate_prompt_tokens", "must be -1 or 8192", {"truncate_prompt_tokens": 16}),
+    "huge truncation": ("truncate_prompt_tokens", "more than 18 digits", {"truncate_prompt_tokens": 10**4000}),
     "side": ("truncation_side", "must be right", {"truncation_side": "left"}),
     "side's value": ("truncation_side", "left or right", {"truncation_side": "both"}),
     "special tokens": ("add_special_tokens", "must be true for texts", {"add_special_tokens": False}),
