@@ -5,7 +5,7 @@ Plain data: no clock, no threads, no event loop. Rows wait by lane, class, API k
 *Lanes.* A run cannot be interrupted. So rows that are predicted to take longer than `HEAVY_S` have a lane and a thread
 of their own. Both lanes share the cores, but a light row never waits for a heavy one to end.
 
-*Priorityes and keys.* The classes share a lane's running time, and in each class its API keys do, by start-time fair
+*Priorities and keys.* The classes share a lane's running time, and in each class its API keys do, by start-time fair
 queueing (`shares.py`) of predicted seconds. While both classes wait, `batch` gets `BATCH_CLASS_SHARE` of the time, the
 rest is `interactive`'s. While several keys of a class wait, each gets its weight's share of the class's time. A key of
 which nothing waits takes nothing, and comes next when it comes. Without keys all requests are of one.

@@ -9,8 +9,8 @@ request itself reaches a lane; but only at the next node of the graph, and of a 
 a long text has to wait for a long pause, which begins anew after every text. Of requests that come at random, one in 15
 at most meets a text where every text is drawn, and one in 200 where one of a hundred is. A text that was stopped waits
 again, behind the others, and is dropped after `MAX_RUNS`. Where room is short, the text that needs the longest pause
-goes. Dropped texts are counted by reason: a busy service compares
-fewer texts than it draws, and of long texts fewer than of short ones. Agreement is therefore kept apart by length.
+goes. Dropped texts are counted by reason: a busy service compares fewer texts than it draws, and of long texts fewer
+than of short ones. Agreement is therefore kept apart by length.
 
 A text does not keep a model that is replaced: it is dropped with the model.
 """
