@@ -125,7 +125,7 @@ SCHEDULES: dict[str, Schedule] = {
 }
 # The schedule by which every layer that can select does.
 EVERYWHERE = "rising"
-# Where no texts were given to choose by: of equal work it keeps most labels (docs/lab/keep.md).
+# Where no texts were given to choose by: where few labels may change it keeps most at equal work (docs/lab/keep.md).
 DEFAULT = EVERYWHERE
 # Exports without selection nodes.
 NONE = "none"
