@@ -97,6 +97,27 @@ def test_settings_whose_answers_never_or_wildly_change_are_fitted_too() -> None:
         assert all(np.isfinite([*row.scale, row.intercept, row.slope]))
 
 
+def test_many_labels_and_margins_that_mislead_are_fitted_too() -> None:
+    """Rivals' margins move together: taken for independent ones they say far too little. Wide ones may mislead."""
+    random = np.random.default_rng(0)
+    exact = random.normal(0, 1, (400, 60))
+    exact[np.arange(400), random.integers(60, size=400)] += 6
+    noisy = [exact + noise * random.standard_normal(exact.shape) for noise in (0.5, 1.5, 4.0)]
+    pairs = [margins(each, exact, task="single_label", thresholds=()) for each in noisy]
+    deviations = [
+        Deviations({"knob": index}, *pair, agrees(each, exact, task="single_label", thresholds=()))
+        for index, (each, pair) in enumerate(zip(noisy, pairs, strict=True))
+    ]
+    misled, _ = pairs[0]
+    width = misled.min(axis=1)
+    deviations.append(Deviations({"knob": 3}, misled, pairs[0][1], width < np.quantile(width, 0.7)))
+    certainty = fit(deviations, np.full(400, 10), BUCKETS[:1])
+    for row, one in zip(certainty.settings, deviations, strict=True):
+        values = [probability(certainty, row, 0, each) for each in one.margins]
+        assert np.mean(values) == pytest.approx(one.agree.mean(), abs=0.03)
+    assert certainty.settings[3].slope == 0
+
+
 @pytest.fixture(scope="module")
 def content() -> dict[str, Any]:
     return dict(json.loads((ROOT / "examples/bundles/reviews/calibration.json").read_text()))
