@@ -14,7 +14,6 @@ the server. Writes benchmarks/results/added_time.json.
 
 import argparse
 import json
-import os
 import socket
 import sys
 import tempfile
@@ -27,11 +26,10 @@ from urllib.request import urlopen
 
 from attenuator import runtime
 from attenuator.bundle import Manifest, read_manifest
-from benchmarks.contenders.servers import free_port
 from benchmarks.measure import record
 from benchmarks.measure.cases import Row
 from benchmarks.measure.load import LENGTH, post, quantiles
-from benchmarks.measure.processes import cpu_s, running
+from benchmarks.measure.processes import cpu_s, serving
 from benchmarks.report.results_files import RESULTS
 
 KEY = "measuring"
@@ -79,8 +77,8 @@ def whole(received: bytes) -> bytes:
     return body if length and len(body) >= int(length[1]) else b""
 
 
-def server_command(manifest: Manifest, options: argparse.Namespace, folder: Path, port: int) -> list[str]:
-    """A server with everything switched on."""
+def server_flags(manifest: Manifest, options: argparse.Namespace, folder: Path) -> list[str]:
+    """Of a server with everything switched on."""
     keys = [{"name": "measuring", "key": KEY, "requests_per_s": 1e6, "ceilings": {}}]
     floors = []
     for knob in manifest.knobs:
@@ -88,9 +86,8 @@ def server_command(manifest: Manifest, options: argparse.Namespace, folder: Path
         floors.append(f"{knob.name}={knob.default:g}")
     keyfile = folder / "keys.json"
     keyfile.write_text(json.dumps(keys), encoding="utf-8")
-    flags = ["--port", str(port), "--threads", str(options.threads), "--api-keys", str(keyfile), "--log-format", "json"]
-    flags += ["--brownout-to", ",".join(floors), "--max-cost", "1e6", *options.flags]
-    return [sys.executable, "-m", "attenuator", "serve", str(options.bundle), *flags]
+    flags = ["--threads", str(options.threads), "--api-keys", str(keyfile), "--log-format", "json"]
+    return [*flags, "--brownout-to", ",".join(floors), "--max-cost", "1e6", *options.flags]
 
 
 def blocks(
@@ -184,16 +181,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     manifest = read_manifest(options.bundle)
     head = {"benchmark": "added_time", **record.origin(command_line), **record.cpu(), "bundle": manifest.name}
     head |= {"pause_ms": options.pause_ms, "threads": options.threads, "server_flags": options.flags}
-    port, ended = free_port(), threading.Event()
-    with tempfile.TemporaryDirectory() as folder:
-        command = server_command(manifest, options, Path(folder), port)
-        cores = sorted(os.sched_getaffinity(0))
-        with running(command, f"http://127.0.0.1:{port}/health/ready", cores) as pid:
-            scraping = threading.Thread(target=scrape, args=(port, ended), daemon=True)
-            scraping.start()
-            result: dict[str, Any] = measure(pid, port, options)
-            ended.set()
-            scraping.join()
+    ended = threading.Event()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        serving(options.bundle, server_flags(manifest, options, Path(folder)), "info") as (pid, port),
+    ):
+        scraping = threading.Thread(target=scrape, args=(port, ended), daemon=True)
+        scraping.start()
+        result: dict[str, Any] = measure(pid, port, options)
+        ended.set()
+        scraping.join()
     record.write(options.output, head | result)
     print(json.dumps(record.rounded(result), indent=1))
     return 0

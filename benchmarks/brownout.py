@@ -42,9 +42,8 @@ from benchmarks.measure.load import (
     quantiles,
     request_of,
 )
-from benchmarks.measure.processes import cpu_s
+from benchmarks.measure.processes import cpu_s, serving
 from benchmarks.report.results_files import RESULTS
-from benchmarks.server_load import serving
 
 CAPACITY_CLIENTS = 4
 QUANTILES = ("0.05", "0.5", "0.95", "0.99")

@@ -19,7 +19,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from benchmarks.server_load import Client, request_of, serving
+from benchmarks.measure.load import Client, request_of
+from benchmarks.measure.processes import serving
 
 TEXT = "a film of rare warmth that never "
 FLOOD, OTHER = "flood-key", "other-key"

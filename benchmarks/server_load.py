@@ -11,41 +11,16 @@ own CPU time in the table shows. `bulk` rows are something else: one short reque
 
 import argparse
 import asyncio
-import contextlib
 import json
-import re
-import shlex
 import statistics
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.measure.load import Client, request_of
-from benchmarks.measure.processes import cpu_s
+from benchmarks.measure.processes import cpu_s, serving
 
-READY = re.compile(r"http://127\.0\.0\.1:(\d+)")
 FACTORS = (1.0, 2.0, 4.0)
-
-
-@contextlib.contextmanager
-def serving(bundle: Path, flags: list[str]) -> Iterator[tuple[int, int]]:
-    """Starts a server; gives its process id and port."""
-    command = [sys.executable, "-m", "attenuator", "serve", str(bundle), "--port", "0", "--log-level", "error", *flags]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
-        assert server.stderr is not None
-        try:
-            for line in server.stderr:
-                address = READY.search(line)
-                if address:
-                    yield server.pid, int(address[1])
-                    return
-            raise SystemExit(f"benchmarks: the server did not start; `{shlex.join(command)}` shows why")
-        finally:
-            server.terminate()
-            server.stderr.read()
 
 
 async def closed_loop(client: Client, request: bytes, clients: int, seconds: float) -> float:

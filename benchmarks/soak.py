@@ -33,10 +33,10 @@ import numpy as np
 
 from attenuator.bundle import manifest_content, parse_manifest
 from benchmarks.measure import record
-from benchmarks.measure.load import Client, request_of
-from benchmarks.measure.traffic import Ask, Traffic, sized
+from benchmarks.measure.load import Client, request_of, sized
+from benchmarks.measure.processes import serving
+from benchmarks.measure.traffic import Ask, Traffic
 from benchmarks.report.results_files import RESULTS
-from benchmarks.server_load import serving
 
 ADMIN_KEY = "the-admin-key-of-the-soak"
 FLAGS = ("--admin-key", ADMIN_KEY, "--shadow-share", "0.02", "--header-timeout-ms", "1000", "--body-timeout-ms", "2000")
@@ -125,7 +125,7 @@ async def reload(
         if time.perf_counter() > end_s:
             break
         body = json.dumps({"bundle": str(bundle.resolve())}).encode()
-        key = f"Authorization: Bearer {ADMIN_KEY}"
+        key = {"Authorization": f"Bearer {ADMIN_KEY}"}
         status, answer = await client.exchange(sized(f"/v1/models/{name}", body, key, method="PUT"))
         soak.note(Ask("reload", b"", frozenset({200})), status, answer)
     client.close()

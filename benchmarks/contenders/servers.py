@@ -1,7 +1,6 @@
 """Servers that answer the same texts with the same fp32 weights: how each is started and asked, and what it says."""
 
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure.load import post, request_of
+from benchmarks.measure.processes import free_port
 
 PEERS = Path(__file__).with_name("peers")
 REQUIREMENTS = PEERS / "requirements.txt"
@@ -63,12 +63,6 @@ class Contender:
     variants: Sequence[Variant]
     scores: Callable[[Any], Scores]
     environment: Mapping[str, str] = field(default_factory=lambda: ENVIRONMENT)
-
-
-def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as bound:
-        return int(bound.getsockname()[1])
 
 
 def attenuator(
@@ -147,13 +141,13 @@ def peers_python(folder: Path) -> Path:
     Returns:
         Its Python.
     """
-    python, done = folder / "bin" / "python", folder / "requirements.txt"
-    wanted = REQUIREMENTS.read_text(encoding="utf-8")
-    if not done.is_file() or done.read_text(encoding="utf-8") != wanted:
+    python, installed = folder / "bin" / "python", folder / "requirements.txt"
+    requirements = REQUIREMENTS.read_text(encoding="utf-8")
+    if not installed.is_file() or installed.read_text(encoding="utf-8") != requirements:
         print(f"benchmarks: installs the peers' servers into {folder}, once", file=sys.stderr)
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
         subprocess.run([str(python), "-m", "pip", "install", "--quiet", "-r", str(REQUIREMENTS)], check=True)
-        done.write_text(wanted, encoding="utf-8")
+        installed.write_text(requirements, encoding="utf-8")
     return python
 
 

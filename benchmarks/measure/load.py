@@ -92,10 +92,14 @@ class Exchange:
 
 def post(path: str, content: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> bytes:
     """The bytes of one request whose body is JSON."""
-    body = json.dumps(content).encode()
+    return sized(path, json.dumps(content).encode(), headers)
+
+
+def sized(path: str, body: bytes, headers: Mapping[str, str] | None = None, method: str = "POST") -> bytes:
+    """The bytes of one request that says how long its body is, and that it is JSON."""
     lines = {"Host": "load", "Content-Type": "application/json", **(headers or {}), "Content-Length": str(len(body))}
     head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
-    return f"POST {path} HTTP/1.1\r\n{head}\r\n".encode() + body
+    return f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode() + body
 
 
 def request_of(inputs: str | list[str], **fields: Any) -> bytes:

@@ -4,7 +4,9 @@ import contextlib
 import os
 import shlex
 import signal
+import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,6 +49,29 @@ def on_cores(cores: Sequence[int]) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, usual)
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        return int(bound.getsockname()[1])
+
+
+@contextlib.contextmanager
+def serving(bundle: Path, flags: Sequence[str], log_level: str = "error") -> Iterator[tuple[int, int]]:
+    """Runs `attenuator serve` on all cores of this process; gives its process id and port.
+
+    Args:
+        bundle: the first that it serves.
+        flags: of the command, further bundles among them.
+        log_level: `info` writes a line for each request.
+    """
+    port = free_port()
+    command = [sys.executable, "-m", "attenuator", "serve", str(bundle), "--port", str(port)]
+    command += ["--log-level", log_level, *flags]
+    cores = sorted(os.sched_getaffinity(0))
+    with running(command, f"http://127.0.0.1:{port}/health/ready", cores) as pid:
+        yield pid, port
 
 
 @contextlib.contextmanager

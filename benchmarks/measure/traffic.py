@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from attenuator.api import Priority
 from attenuator.bundle import Manifest
-from benchmarks.measure.load import request_of
+from benchmarks.measure.load import post, request_of, sized
 
 FIXED = 24  # texts that are asked again and again
 TEXT = (
@@ -26,12 +26,6 @@ class Ask:
     request: bytes
     statuses: frozenset[int]
     fixed: int | None = None
-
-
-def sized(path: str, body: bytes, *headers: str, method: str = "POST") -> bytes:
-    """The bytes of a request."""
-    lines = [f"{method} {path} HTTP/1.1", "Host: soak", "Content-Type: application/json", *headers]
-    return "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode() + body
 
 
 class Traffic:
@@ -138,9 +132,9 @@ class Traffic:
 
     def _other_route(self) -> Ask:
         model = self.model()
-        parameters = f"Attenuator-Parameters: {json.dumps({'model': model.name})}"
-        body = json.dumps({"inputs": self.text(), "truncate": True}).encode()
-        return Ask("other route", sized("/predict", body, parameters), frozenset({200}))
+        parameters = {"Attenuator-Parameters": json.dumps({"model": model.name})}
+        request = post("/predict", {"inputs": self.text(), "truncate": True}, parameters)
+        return Ask("other route", request, frozenset({200}))
 
     def _look(self) -> Ask:
         path = self.random.choice(["/metrics", "/v1/models", "/health/ready", "/health/live"])
@@ -159,7 +153,7 @@ class Traffic:
                 (400, sized("/v1/classify", b"\xff\xfe")),
                 (404, sized("/no/such/route", b"{}")),
                 (405, sized("/v1/classify", b"", method="PUT")),
-                (401, sized(f"/v1/models/{name}", b"{}", "Authorization: Bearer wrong", method="PUT")),
+                (401, sized(f"/v1/models/{name}", b"{}", {"Authorization": "Bearer wrong"}, method="PUT")),
                 (400, b"NOT HTTP\r\n\r\n"),
             ]
         )

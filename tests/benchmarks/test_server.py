@@ -12,6 +12,7 @@ import matplotlib as mpl
 from benchmarks import server
 from benchmarks.contenders import servers
 from benchmarks.measure.load import Client, open_loop, post
+from benchmarks.measure.processes import free_port
 from benchmarks.report import server_plot, server_tables
 
 
@@ -38,7 +39,7 @@ def test_latency_counts_from_the_time_at_which_a_request_was_to_leave() -> None:
 
 
 def test_a_server_that_is_gone_gives_requests_without_an_answer() -> None:
-    exchanges = asyncio.run(open_loop(Client(servers.free_port()), [post("/", {})], [0.0, 0.01], seed=0))
+    exchanges = asyncio.run(open_loop(Client(free_port()), [post("/", {})], [0.0, 0.01], seed=0))
     assert [each.status for each in exchanges] == [0, 0]
 
 
