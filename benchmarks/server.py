@@ -300,7 +300,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--peers", type=Path, help="folder of the peers' environment, made where there is none")
     parser.add_argument("--texts", type=Path, help="JSON lines with a field text")
     parser.add_argument("--count", type=int, default=400, help="texts that are asked about")
-    parser.add_argument("--calibration", type=int, default=200, help="texts by which export chooses `keep`")
+    parser.add_argument("--calibration", type=int, default=400, help="texts by which export chooses `keep`")
     parser.add_argument("--loads", nargs="+", type=float, default=(0.5, 0.8, 1.0, 1.5, 2.5), help="of the best peer's")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--capacity-seconds", type=float, default=4.0, help="of each closed loop, at least")
