@@ -140,14 +140,18 @@ def schemas_of(kind: type[BaseModel]) -> dict[str, Any]:
     return parts
 
 
+def model_field(model: str | None) -> dict[str, Any]:
+    """The field of an example that names a served model; none where none is loaded."""
+    return {} if model is None else {"model": model}
+
+
 def classify_body(model: str | None) -> RequestBody:
     """The body of `POST /v1/classify`.
 
     Args:
         model: a served one, for the example; None where none is loaded.
     """
-    named = {} if model is None else {"model": model}
-    return RequestBody(ClassifyRequest, named | {"inputs": EXAMPLE_INPUTS, "top_k": 2})
+    return RequestBody(ClassifyRequest, model_field(model) | {"inputs": EXAMPLE_INPUTS, "top_k": 2})
 
 
 def description(app: FastAPI, bodies: Mapping[str, RequestBody]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What no route takes: query parameters and compressed bodies."""
+"""What no route takes: query parameters, compressed bodies, and headers that are there twice."""
 
 from fastapi import Request
 
@@ -31,3 +31,15 @@ def refuse_encoding(request: Request) -> None:
     encoding = ", ".join(request.headers.getlist("content-encoding")).strip()
     if encoding.lower() not in ("", "identity"):
         raise MalformedBody(f"the body has Content-Encoding '{encoding[:40]}', must be sent without one")
+
+
+def single_header(request: Request, name: str) -> str | None:
+    """The value of a header; None where the request has no such header.
+
+    Raises:
+        MalformedBody: it is there more than once: what stands between here and the caller may have read another one.
+    """
+    values = request.headers.getlist(name)
+    if len(values) > 1:
+        raise MalformedBody(f"the header {name} is there {len(values)} times, must be there once")
+    return values[0] if values else None

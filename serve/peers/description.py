@@ -8,8 +8,15 @@ from pydantic.json_schema import SkipJsonSchema
 
 from attenuator.api import Body, ClassifyRequest, ErrorBody
 from attenuator.serve.body import BINARY_TYPE
-from attenuator.serve.documentation import CLASSIFY_ANSWERS, EXAMPLE_INPUTS, Answers, JsonHeader, RequestBody
-from attenuator.serve.peers import openinference_types, tei, vllm
+from attenuator.serve.documentation import (
+    CLASSIFY_ANSWERS,
+    EXAMPLE_INPUTS,
+    Answers,
+    JsonHeader,
+    RequestBody,
+    model_field,
+)
+from attenuator.serve.peers import openinference, openinference_types, tei, vllm
 from attenuator.serve.peers.parameters import HEADER, shared_names
 
 PREDICT, INFO, CLASSIFY_PEER, SERVER = "/predict", "/info", "/classify", "/v2"
@@ -64,7 +71,7 @@ def request_bodies(model: str | None) -> dict[str, RequestBody]:
     Args:
         model: a served one, for the examples; None where none is loaded.
     """
-    named = {} if model is None else {"model": model}
+    named = model_field(model)
     header = JsonHeader(HEADER, _header_with_model, HEADER_NOTE)
     infer = RequestBody(_infer, {"inputs": [_tensor]}, JsonHeader(HEADER, _header, HEADER_NOTE))
     return {
@@ -101,8 +108,8 @@ def only(answers: Answers, success: type[BaseModel], meaning: str, *statuses: in
 
 
 PREDICT_ANSWERS = answers_of(
-    tei.PredictError, {500: 424}, tei.Scores | tei.ScoresOfAll, "labels with scores, highest first"
+    tei.PredictError, tei.OTHER_STATUSES, tei.Scores | tei.ScoresOfAll, "labels with scores, highest first"
 )
-CLASSIFY_PEER_ANSWERS = answers_of(vllm.ClassifyError, {422: 400}, vllm.Classes, "one entry per input")
-INFER_ANSWERS = answers_of(ErrorBody, {422: 400}, openinference_types.Inference, "the outputs")
+CLASSIFY_PEER_ANSWERS = answers_of(vllm.ClassifyError, vllm.OTHER_STATUSES, vllm.Classes, "one entry per input")
+INFER_ANSWERS = answers_of(ErrorBody, openinference.OTHER_STATUSES, openinference_types.Inference, "the outputs")
 INFER_ANSWERS[200]["content"] = {BINARY_TYPE: {"schema": {"type": "string", "format": "binary"}}}

@@ -38,9 +38,11 @@ from attenuator.serve.peers.parameters import (
     header_fields,
     merged,
     result_header,
+    selected,
     shared_names,
 )
 from attenuator.serve.peers.tensors import INTEGERS, JSON_BYTES, SIZE_PARAMETER, Tail, read_tensor, split_body
+from attenuator.serve.refusals import single_header
 from attenuator.serve.schema import ParsedRequest, assemble, check_count, check_values
 
 VERSION_DIGITS = 12
@@ -48,13 +50,14 @@ TEXTS = ("text", "text_pair")
 NUMBERS = ("token_ids", "token_type_ids")
 MICROSECONDS = 1e-3  # in milliseconds
 FIRST_BATCH_PRIORITY = 2  # Triton's highest priority is 1
+OTHER_STATUSES = {422: 400}  # the service's own, and what this protocol has in their place
 
 Described = TypeVar("Described", bound=Body)
 
 
 def form(refusal: Refusal) -> tuple[int, bytes]:
     """Errors as this protocol has them: what is wrong with a request is 400."""
-    status = 400 if refusal.status == 422 else refusal.status
+    status = OTHER_STATUSES.get(refusal.status, refusal.status)
     return status, error_body(refusal.sentence, refusal.kind, param=refusal.param, allowed=refusal.allowed)
 
 
@@ -110,7 +113,7 @@ class Infer:
 
     def parse(self, body: bytes) -> dict[str, Any]:
         """The JSON; what follows it is kept for its tensors."""
-        content, self._tail = split_body(body, self._request.headers.getlist(JSON_BYTES))
+        content, self._tail = split_body(body, single_header(self._request, JSON_BYTES))
         fields = parse_json(content)
         check_names(fields, list(InferOptions.model_fields))
         return fields
@@ -128,11 +131,12 @@ class Infer:
         check_names(header, shared_names())
         parameters = body.parameters or {}
         check_names(parameters, [*InferParameters.model_fields, *shared_names()], "parameters.")
-        of_protocol = {name: value for name, value in parameters.items() if name in InferParameters.model_fields}
-        options = check_values(InferParameters, of_protocol)
+        options = check_values(InferParameters, selected(parameters, InferParameters.model_fields))
         own = merged(
             {
-                "parameters": {name: value for name, value in parameters.items() if name not in of_protocol}
+                "parameters": {
+                    name: parameters[name] for name in parameters if name not in InferParameters.model_fields
+                }
                 | class_of(options.priority, FIRST_BATCH_PRIORITY),
                 "the parameter timeout": {"timeout_ms": options.timeout * MICROSECONDS} if options.timeout else {},
                 f"the header {HEADER}": header,

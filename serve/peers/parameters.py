@@ -13,8 +13,8 @@ from fastapi import Request
 from attenuator.api import Classification, Options
 from attenuator.errors import AttenuatorError, InvalidRequest, UnknownField
 from attenuator.ops import KNOBS
-from attenuator.serve.errors import MalformedBody
 from attenuator.serve.json_body import parse_json
+from attenuator.serve.refusals import single_header
 from attenuator.serve.schema import unknown_field
 
 HEADER = "Attenuator-Parameters"
@@ -38,13 +38,11 @@ def header_fields(request: Request) -> Fields:
         MalformedBody: the header is not JSON, or there are two.
         InvalidRequest: it is not an object, or has a field twice.
     """
-    values = request.headers.getlist(HEADER)
-    if not values:
+    value = single_header(request, HEADER)
+    if value is None:
         return {}
-    if len(values) > 1:
-        raise MalformedBody(f"the header {HEADER} is there {len(values)} times, must be there once")
     try:
-        return parse_json(values[0].encode("latin-1"))
+        return parse_json(value.encode("latin-1"))
     except AttenuatorError as error:
         reason = str(error).replace("the body", "it", 1)
         raise type(error)(f'the header {HEADER} must be a JSON object such as {{"seed": 7}}: {reason}') from None
@@ -73,6 +71,11 @@ def check_names(fields: Mapping[str, Any], known: Collection[str], prefix: str =
     for name in fields:
         if name not in known:
             raise unknown_field(name, list(dict.fromkeys(known)), prefix)
+
+
+def selected(fields: Mapping[str, Any], names: Collection[str]) -> Fields:
+    """The fields of some names."""
+    return {name: value for name, value in fields.items() if name in names}
 
 
 def merged(places: Mapping[str, Fields]) -> Fields:

@@ -15,8 +15,7 @@ from attenuator.serve.documentation import Answers
 from attenuator.serve.engine import Engine
 from attenuator.serve.errors import ErrorForm
 from attenuator.serve.exchange import Exchange
-from attenuator.serve.peers import description as described
-from attenuator.serve.peers import openinference, openinference_types, tei, vllm
+from attenuator.serve.peers import description, openinference, openinference_types, tei, vllm
 from attenuator.serve.peers.parameters import HEADER, check_names, header_fields
 from attenuator.serve.refusals import refuse_query
 from attenuator.serve.schema import model_name
@@ -69,25 +68,25 @@ class Peers:
         return [*self._text_embeddings_inference(), *self._vllm(), *self._open_inference()]
 
     def _text_embeddings_inference(self) -> Iterator[PeerRoute]:
-        what, answers = "in the form of text-embeddings-inference", described.PREDICT_ANSWERS
-        info = described.only(answers, tei.Info, "labels and limits", 400, 404, 422, 503)
-        yield PeerRoute(described.PREDICT, "POST", self.predict, f"Classify, {what}", answers, tei.form)
-        yield PeerRoute(described.INFO, "GET", self.info, f"The model, {what}", info, tei.form)
+        what, answers = "in the form of text-embeddings-inference", description.PREDICT_ANSWERS
+        info = description.only(answers, tei.Info, "labels and limits", 400, 404, 422, 503)
+        yield PeerRoute(description.PREDICT, "POST", self.predict, f"Classify, {what}", answers, tei.form)
+        yield PeerRoute(description.INFO, "GET", self.info, f"The model, {what}", info, tei.form)
 
     def _vllm(self) -> Iterator[PeerRoute]:
-        summary, answers = "Classify, in the form of vLLM", described.CLASSIFY_PEER_ANSWERS
-        yield PeerRoute(described.CLASSIFY_PEER, "POST", self.classify, summary, answers, vllm.form)
+        summary, answers = "Classify, in the form of vLLM", description.CLASSIFY_PEER_ANSWERS
+        yield PeerRoute(description.CLASSIFY_PEER, "POST", self.classify, summary, answers, vllm.form)
 
     def _open_inference(self) -> Iterator[PeerRoute]:
-        where, form, infer = "in the Open Inference Protocol", openinference.form, described.INFER_ANSWERS
-        about = partial(described.only, infer)
+        where, form, infer = "in the Open Inference Protocol", openinference.form, description.INFER_ANSWERS
+        about = partial(description.only, infer)
         server: Answers = {200: {"model": openinference_types.ServerMetadata, "description": "name and version"}}
         metadata = about(openinference_types.ModelMetadata, "its tensors and version", 404, 503)
         ready = about(openinference_types.ModelReady, "it answers requests", 404, 503)
-        yield PeerRoute(described.SERVER, "GET", self.server, f"The server, {where}", server, form)
+        yield PeerRoute(description.SERVER, "GET", self.server, f"The server, {where}", server, form)
         for base, endpoints in (
-            (described.MODEL, (self.metadata, self.ready, self.infer)),
-            (described.VERSION, (self.metadata_of, self.ready_of, self.infer_of)),
+            (description.MODEL, (self.metadata, self.ready, self.infer)),
+            (description.VERSION, (self.metadata_of, self.ready_of, self.infer_of)),
         ):
             yield PeerRoute(base, "GET", endpoints[0], f"A model, {where}", metadata, form)
             yield PeerRoute(f"{base}/ready", "GET", endpoints[1], "Whether a model answers requests", ready, form)

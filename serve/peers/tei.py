@@ -20,12 +20,21 @@ from attenuator.runtime import Input, Model
 from attenuator.serve.answers import json_response
 from attenuator.serve.errors import Refusal, dump
 from attenuator.serve.json_body import parse_json
-from attenuator.serve.peers.parameters import HEADER, check_names, header_fields, merged, result_header, shared_names
+from attenuator.serve.peers.parameters import (
+    HEADER,
+    check_names,
+    header_fields,
+    merged,
+    result_header,
+    selected,
+    shared_names,
+)
 from attenuator.serve.schema import ParsedRequest, assemble, check_count, check_values, model_name
 from attenuator.serve.settings import ServeSettings
 
 SHAPES = "a text, a list of one text, a pair of texts, or a list of such lists"
 ACTIVATIONS = {"single_label": "softmax", "multi_label": "sigmoid", "regression": "none"}
+OTHER_STATUSES = {500: 424}  # the service's own, and what this protocol has in their place
 ERROR_TYPES = {424: "Backend", 429: "Overloaded", 503: "Unhealthy", 504: "Backend"}
 
 
@@ -104,7 +113,7 @@ INPUTS = Text | PairOrText | Annotated[list[PairOrText], Field(min_length=1, max
 
 def form(refusal: Refusal) -> tuple[int, bytes]:
     """Errors as this protocol has them; the engine's own are 424 there."""
-    status = 424 if refusal.status == 500 else refusal.status
+    status = OTHER_STATUSES.get(refusal.status, refusal.status)
     kind = ERROR_TYPES.get(status, "Validation")
     body = PredictError(error=refusal.sentence, error_type=kind, param=refusal.param, allowed=refusal.allowed)
     return status, dump(body.model_dump())
@@ -144,14 +153,12 @@ class Predict:
 
     def request(self, fields: Mapping[str, Any], model: Model) -> ParsedRequest:
         """To the request that the service answers: every label with its score, or the logits."""
-        self._options = check_values(
-            PredictOptions, {name: fields[name] for name in fields if name in PredictOptions.model_fields}, ["truncate"]
-        )
-        hub = check_values(Parameters, {name: fields[name] for name in fields if name in Parameters.model_fields})
+        self._options = check_values(PredictOptions, selected(fields, PredictOptions.model_fields), ["truncate"])
+        hub = check_values(Parameters, selected(fields, Parameters.model_fields))
         self._raw = self._options.raw_scores or hub.function_to_apply == "none"
         check_activation(hub.function_to_apply, model)
         check_side("truncation_direction", self._options.truncation_direction, model)
-        own = {name: fields[name] for name in fields if name in shared_names()}
+        own = selected(fields, shared_names())
         own |= {"truncate": bool(self._options.truncate), "return_logits": self._raw}
         own["top_k"] = len(model.manifest.labels) if hub.top_k is None else hub.top_k
         return assemble(own, model, self._inputs(fields))

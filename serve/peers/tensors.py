@@ -23,25 +23,23 @@ LENGTH_BYTES = 4
 INTEGERS = {"INT32": "<i4", "INT64": "<i8", "UINT32": "<u4", "UINT64": "<u8"}
 
 
-def split_body(body: bytes, json_bytes: Sequence[str]) -> tuple[bytes, bytes]:
+def split_body(body: bytes, json_bytes: str | None) -> tuple[bytes, bytes]:
     """JSON and tensors of a body.
 
     Args:
         body: whole.
-        json_bytes: values of the header that says how many of its bytes are JSON; none where all are.
+        json_bytes: the header that says how many of its bytes are JSON; None where all are.
 
     Raises:
-        MalformedBody: the header is not a number, larger than the body, or there twice.
+        MalformedBody: the header is not a number, or larger than the body.
     """
-    if not json_bytes:
+    if json_bytes is None:
         return body, b""
-    if len(json_bytes) > 1:  # what stands between here and the caller may have read another one
-        raise MalformedBody(f"the header {JSON_BYTES} is there {len(json_bytes)} times, must be there once")
-    [text] = json_bytes
-    size = int(text) if text.isdecimal() and len(text) < 16 else -1
+    size = int(json_bytes) if json_bytes.isdecimal() and len(json_bytes) < 16 else -1
     if not 0 <= size <= len(body):
         raise MalformedBody(
-            f"the header {JSON_BYTES} is '{text[:20]}', must be a number of bytes, at most the {len(body)} of the body"
+            f"the header {JSON_BYTES} is '{json_bytes[:20]}', must be a number of bytes, at most the {len(body)} of "
+            "the body"
         )
     return body[:size], body[size:]
 
@@ -60,10 +58,10 @@ class Tail:
             InvalidRequest: `size` is not a number of bytes, or there are fewer.
         """
         param = f"{where}.parameters.{SIZE_PARAMETER}"
-        left = len(self._content) - self._at
+        remaining = len(self._content) - self._at
         number = whole_number(size)
-        if number is None or not 0 <= number <= left:
-            allowed = f"a number of bytes, at most the {left} that follow the JSON"
+        if number is None or not 0 <= number <= remaining:
+            allowed = f"a number of bytes, at most the {remaining} that follow the JSON"
             raise InvalidRequest(f"{param} is {shown(size)}, must be {allowed}", param=param, allowed=allowed)
         self._at += number
         return self._content[self._at - number : self._at]
@@ -74,11 +72,11 @@ class Tail:
         Raises:
             MalformedBody: there are some.
         """
-        left = len(self._content) - self._at
-        if left:
+        remaining = len(self._content) - self._at
+        if remaining:
             raise MalformedBody(
-                f"the body has {left} bytes after its last tensor, must end with it: {SIZE_PARAMETER} of each input "
-                "says how many bytes are its own"
+                f"the body has {remaining} bytes after its last tensor, must end with it: {SIZE_PARAMETER} of each "
+                "input says how many bytes are its own"
             )
 
 

@@ -28,6 +28,7 @@ from attenuator.serve.peers.parameters import (
     header_fields,
     merged,
     result_header,
+    selected,
     shared_names,
 )
 from attenuator.serve.peers.tei import check_side
@@ -36,6 +37,7 @@ from attenuator.serve.schema import ParsedRequest, assemble, check_count, check_
 SHAPES = "a text, a list of texts, a list of token ids, or a list of such lists"
 WHOLE_LENGTH = -1
 FIRST_BATCH_PRIORITY = 1  # lower numbers are sooner
+OTHER_STATUSES = {422: 400}  # the service's own, and what this protocol has in their place
 TYPES = {
     400: "BadRequestError",
     401: "AuthenticationError",
@@ -133,7 +135,7 @@ class ClassifyError(Answer):
 
 def form(refusal: Refusal) -> tuple[int, bytes]:
     """Errors as this protocol has them: what is wrong with a field is 400."""
-    status = 400 if refusal.status == 422 else refusal.status
+    status = OTHER_STATUSES.get(refusal.status, refusal.status)
     detail = ErrorDetail(
         message=refusal.sentence,
         type=TYPES.get(status, "APIError"),
@@ -168,10 +170,9 @@ class Classify:
 
     def request(self, fields: Mapping[str, Any], model: Model) -> ParsedRequest:
         """To the request that the service answers: every label with its score, or the logits."""
-        options = {name: fields[name] for name in fields if name in PeerOptions.model_fields}
-        self._options = check_values(PeerOptions, options, NULLABLE)
+        self._options = check_values(PeerOptions, selected(fields, PeerOptions.model_fields), NULLABLE)
         check_side("truncation_side", self._options.truncation_side, model)
-        own = {name: fields[name] for name in fields if name in shared_names() and name not in options}
+        own = selected(fields, set(shared_names()) - PeerOptions.model_fields.keys())
         own |= class_of(self._options.priority, FIRST_BATCH_PRIORITY)
         own |= {"truncate": truncates(self._options.truncate_prompt_tokens, model)}
         own |= {"return_logits": self._options.use_activation is False, "top_k": len(model.manifest.labels)}
