@@ -4,9 +4,19 @@ import json
 import logging
 import time
 
+from attenuator.errors import printable
 from attenuator.serve import requestid, tracing
 
 TEXT = "%(asctime)s %(levelname)s %(name)s%(request)s: %(message)s"
+MAX_LINE = 16_384  # characters of a line of text
+
+
+class TextFormatter(logging.Formatter):
+    """A message a line, whatever it quotes, such as a folder's name; an exception's traceback follows on its own."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - overrides
+        """The line without the traceback."""
+        return printable(super().formatMessage(record), MAX_LINE)
 
 
 class JsonFormatter(logging.Formatter):
@@ -65,7 +75,7 @@ def set_up(form: str, level: str) -> None:
     logging.logThreads = logging.logMultiprocessing = logging.logProcesses = False
     handler = logging.StreamHandler()
     handler.addFilter(requestid.add_to)
-    handler.setFormatter(JsonFormatter() if form == "json" else logging.Formatter(TEXT))
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter(TEXT))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     # Uvicorn warns of every malformed request, with less than the access log says.
     # OpenTelemetry warns of every span that it drops while nobody receives traces.

@@ -171,9 +171,17 @@ def versions(folder: Path) -> dict[Path, Version]:
         OSError: the folder cannot be read.
     """
     with os.scandir(folder) as entries:
-        inside = [Path(entry.path) for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
+        inside = [Path(entry.path) for entry in entries if not entry.name.startswith(".") and is_folder(entry)]
     every = {path: version_of(path) for path in inside}
     return {path: version for path, version in every.items() if any(name == MANIFEST for name, *_ in version)}
+
+
+def is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry is a folder or leads to one; what leads in a circle, or where nobody may look, is none."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
 
 
 def version_of(bundle: Path) -> Version:

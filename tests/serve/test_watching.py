@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import shutil
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import tiny
 
 from attenuator import bundle
 from attenuator.serve.engine import Engine
+from attenuator.serve.logs import TextFormatter
 from attenuator.serve.settings import ServeSettings
 
 
@@ -126,6 +128,47 @@ def test_half_a_bundle_is_not_loaded_and_a_whole_one_stays(
             assert len(caplog.messages) == 1
 
     asyncio.run(scenario())
+
+
+def test_links_that_lead_nowhere_hold_up_no_other_bundle(
+    store: Path, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder / "circle").symlink_to("circle")
+    (folder / "gone").symlink_to("nowhere")
+    (folder / "linked").symlink_to(store / "first")
+
+    async def scenario() -> None:
+        async with watching(folder) as (engine, look):
+            assert served(engine) == {"yoso": revision(store / "first")}
+            (folder / "linked").unlink()
+            await look()
+            assert served(engine) == {}
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(scenario())
+    assert caplog.text == ""
+
+
+def test_a_folders_name_is_no_line_of_the_log(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A name may have line breaks, and what a terminal obeys."""
+    bad = folder / "a\n2026-11-22 ERROR forged: line\x1b[31m\u202e"
+    bad.mkdir()
+    (bad / bundle.MANIFEST).write_text("{}")
+
+    async def scenario() -> None:
+        async with watching(folder):
+            pass
+
+    asyncio.run(scenario())
+    [record] = [each for each in caplog.records if each.levelno == logging.ERROR]
+    line = TextFormatter("%(levelname)s %(message)s").format(record)
+    assert line.isprintable()
+    assert "a 2026-11-22 ERROR forged: line" in line
+    try:
+        raise ValueError("kept")
+    except ValueError:
+        record.exc_info = sys.exc_info()
+    assert len(TextFormatter("%(message)s").format(record).splitlines()) > 2, "a traceback keeps its lines"
 
 
 def test_a_bad_bundle_is_one_line_and_the_old_one_stays(
