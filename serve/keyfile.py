@@ -30,7 +30,7 @@ class KeyEntry(BaseModel):
         sha256: its SHA-256, in hexadecimal.
         requests_per_s: how often it may be used in the long run; None without a limit.
         burst: requests that it may make at once after a pause; by default those of one second.
-        tokens_per_s: how many tokens its requests may have in the long run; None without a limit.
+        tokens_per_s: how many tokens of its requests may run in the long run; None without a limit.
         burst_tokens: those that they may have at once after a pause; by default those of one second.
         weight: of its share of a busy service, beside the other keys of its class.
         priority: the class of its requests that name none; with `batch`, of all of them.

@@ -64,7 +64,7 @@ class Traces:
             if scope["type"] != "http" or scope["path"].startswith(QUIET_ROUTES):
                 await app(scope, receive, send)
                 return
-            headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+            headers = trace_headers(scope["headers"])
             method = scope["method"] if scope["method"] in METHODS else OTHER
             started_ns, started_s = time.time_ns(), time.perf_counter()
             span = self._tracer.start_span(
@@ -146,6 +146,14 @@ class Traces:
         stopping = threading.Thread(target=self._provider.shutdown, name="traces", daemon=True)
         stopping.start()
         await asyncio.to_thread(stopping.join, LAST_SPANS_S)
+
+
+def trace_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """The headers in which a caller's trace may be.
+
+    Without its baggage, which nothing here reads: OpenTelemetry takes 0.1 s to split one of 8000 blanks.
+    """
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in headers if name != b"baggage"}
 
 
 def attributes(fields: Mapping[str, Any]) -> dict[str, str | int | float | Sequence[str]]:

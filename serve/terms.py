@@ -76,8 +76,14 @@ class Terms:
         Args:
             asked: the knobs before a brownout lowered them.
         """
+        counted = sum(self.tokens)  # of the key's, when they were tokenized
 
         async def run(rows: list[Row]) -> Ran:
+            nonlocal counted
+            tokens = sum(len(row.token_ids) for row in rows)
+            if self.key is not None:
+                self.key.spend(tokens - counted)
+            counted = 0
             job = await self.engine.run(self.model, rows, asked, self.flow)
             results = [result for result in job.results if result is not None]
             return Ran(results, 0.0 if job.started_s is None else job.started_s - job.submitted_s)

@@ -5,6 +5,7 @@ import json
 import random
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from attenuator.runtime.explaining import Means, Ran, answer, judge_of
 from attenuator.runtime.sampling import DRAWS, draws_for
 from attenuator.serve.engine import Engine
 from attenuator.serve.jobs import ANYONE
+from attenuator.serve.keyfile import parse_keys
+from attenuator.serve.keys import ApiKey
 from attenuator.serve.settings import ServeSettings
 from attenuator.serve.terms import Terms
 
@@ -261,6 +264,16 @@ def test_there_is_room_until_the_deadline_and_the_limit_on_cost(bundles: dict[st
             assert not explained.permits(knobs), "its draws count"
             with pytest.raises(errors.InvalidRequest, match="the predicted cost is"):
                 explained.check_cost(knobs)
+
+            [entry] = parse_keys('[{"name": "k", "key": "x", "tokens_per_s": 100, "burst_tokens": 9000}]', "here")
+            for runs, tokens in (([1], 400), ([5], 2000), ([1, 2], 1200)):
+                key = ApiKey.of(entry, None)
+                assert key.tokens is not None
+                key.spend(400)  # as the inputs are tokenized
+                means = Terms(engine, model, Options(), [encoded], key, ANYONE, None, 0.0).means(knobs)
+                for rows in runs:
+                    await means.run([replace(row, knobs=knobs)] * rows)
+                assert key.tokens.spare == 9000 - tokens, "draws and further steps count, the inputs once"
             alone, with_draws = (terms.forecast(knobs).run_s for terms in (plain, explained))
             assert with_draws > 2 * alone
         finally:

@@ -127,6 +127,26 @@ def test_a_request_has_a_span_for_each_phase_inside_its_callers_trace(
     }
 
 
+def test_a_callers_baggage_is_not_read(bundles: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Splitting 8000 blanks takes OpenTelemetry 0.1 s, for which nobody else would be answered."""
+    read: list[str] = []
+
+    def split(pattern: str, header: str) -> list[str]:
+        read.append(header)
+        return []
+
+    monkeypatch.setattr("opentelemetry.baggage.propagation.split", split)
+
+    async def ask(client: httpx.AsyncClient) -> None:
+        headers = TRACEPARENT | {"baggage": "a=b"}
+        assert (await client.get("/v1/models", headers=headers)).status_code == 200
+
+    [span] = spans_of(bundles["yoso"], ask)
+    assert span.context is not None
+    assert f"{span.context.trace_id:032x}" == TRACE
+    assert not read
+
+
 def test_a_batch_is_linked_to_all_of_its_requests(bundles: dict[str, Path]) -> None:
     async def ask(client: httpx.AsyncClient) -> None:
         await asyncio.gather(*(client.post("/v1/classify", json=BODY) for _ in range(6)))
