@@ -120,6 +120,8 @@ class Watch:
             elif settled and version != place.handled:
                 place.handled = version
                 await self._changed(path, place)
+                if place.state != "serving" and await asyncio.to_thread(version_of, path) != version:
+                    place.handled = None  # it changed or was away meanwhile, so it is tried again
 
     async def _gone(self, path: Path, place: Place) -> None:
         del self._places[path]

@@ -13,6 +13,7 @@ import pytest
 import tiny
 
 from attenuator import bundle
+from attenuator.runtime import Model
 from attenuator.serve.engine import Engine
 from attenuator.serve.logs import TextFormatter
 from attenuator.serve.settings import ServeSettings
@@ -126,6 +127,33 @@ def test_half_a_bundle_is_not_loaded_and_a_whole_one_stays(
             folder.with_name("away").rename(folder)
             await look()
             assert len(caplog.messages) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_bundle_that_was_away_while_it_was_loaded_is_loaded_when_it_is_back(
+    store: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a share is remounted: its files are the same afterwards, and so is its version."""
+    target, hidden = folder / "one", folder / ".away"
+
+    async def scenario() -> None:
+        async with watching(folder) as (engine, look):
+            copy(store / "first", target)
+            put = engine.catalog.put
+
+            async def away(name: str, path: Path) -> tuple[Model, bool]:
+                target.rename(hidden)
+                return await put(name, path)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(engine.catalog, "put", away)
+                await look()
+            assert (served(engine), engine.watch.states()["refused"]) == ({}, 1)
+            hidden.rename(target)
+            await look()
+            assert served(engine) == {"yoso": revision(store / "first")}
+            assert engine.watch.states() == {"serving": 1, "incomplete": 0, "refused": 0}
 
     asyncio.run(scenario())
 
