@@ -3,44 +3,21 @@
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from engines import rows_of, started, until
 
 from attenuator.errors import EngineError, NotReady, Overloaded
 from attenuator.runtime import Cancellation, Input, Model, Row, RowResult
 from attenuator.serve.choosing import Chosen
 from attenuator.serve.engine import Engine
 from attenuator.serve.jobs import ANYONE, Job
-from attenuator.serve.settings import ServeSettings
 from attenuator.serve.tokenizing import LARGE_SIZE, SLICE_SIZE, TokenEstimate, TokenizerThreads, slices
 
 LONG = Input("inputs", "good film " * 4000)
 SHORT = Input("inputs", "good film")
-
-
-@asynccontextmanager
-async def started(folder: Path, **settings: object) -> AsyncIterator[tuple[Engine, Model]]:
-    engine = Engine(ServeSettings.model_validate({"threads": 1, **settings}))
-    await engine.start([folder])
-    try:
-        yield engine, engine.model(None)
-    finally:
-        await engine.stop()
-
-
-async def rows_of(engine: Engine, model: Model, *inputs: Input) -> list[Row]:
-    knobs = model.knobs.exact()
-    encoded = await engine.encode(model, inputs, knobs=knobs, truncate=False)
-    return [Row(item.token_ids, item.type_ids, knobs) for item in encoded]
-
-
-async def until(happened: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not happened():
-            await asyncio.sleep(0)
 
 
 def test_a_run_is_cancelled_once_all_its_clients_have_left(

@@ -3,7 +3,7 @@
 import asyncio
 import shutil
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import httpx
 import numpy as np
 import pytest
 import tiny
+from engines import until
 from service import Service
 
 from attenuator.errors import BundleError, EngineError
@@ -38,12 +39,6 @@ async def started(folder: Path, **settings: Any) -> AsyncIterator[tuple[Engine, 
             yield engine, engine.model(None), client
         finally:
             await engine.stop()
-
-
-async def until(happened: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not happened():
-            await asyncio.sleep(0.001)
 
 
 def row(model: Model, token: int = 5) -> Row:

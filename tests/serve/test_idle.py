@@ -1,45 +1,21 @@
 """Idle work, the service's own: it runs while no request waits or runs, makes way for one, and takes no room."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from engines import rows_of, started, until
 
 from attenuator.runtime import Input, Model, Row
 from attenuator.serve.engine import Engine
 from attenuator.serve.jobs import IDLE, Displaced, Job
-from attenuator.serve.settings import ServeSettings
 
 LONG = Input("inputs", "good film " * 4000)
 SHORT = Input("inputs", "good film")
 
 
-@asynccontextmanager
-async def started(folder: Path, **settings: object) -> AsyncIterator[tuple[Engine, Model]]:
-    engine = Engine(ServeSettings.model_validate({"threads": 1, **settings}))
-    await engine.start([folder])
-    try:
-        yield engine, engine.model(None)
-    finally:
-        await engine.stop()
-
-
-async def row_of(engine: Engine, model: Model, text: Input) -> Row:
-    knobs = model.knobs.exact()
-    [encoded] = await engine.encode(model, [text], knobs=knobs, truncate=False)
-    return Row(encoded.token_ids, encoded.type_ids, knobs)
-
-
 def start(engine: Engine, model: Model, row: Row, rows: int = 1) -> asyncio.Task[Job]:
     return asyncio.create_task(engine.run(model, [row] * rows, flow=IDLE))
-
-
-async def until(happened: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not happened():
-            await asyncio.sleep(0)
 
 
 def logits(job: Job) -> list[bytes]:
@@ -49,7 +25,7 @@ def logits(job: Job) -> list[bytes]:
 def test_idle_work_waits_for_requests_of_either_lane_and_then_runs(bundles: dict[str, Path]) -> None:
     async def scenario() -> None:
         async with started(bundles["yoso"]) as (engine, model):
-            long, short = [await row_of(engine, model, text) for text in (LONG, SHORT)]
+            long, short = await rows_of(engine, model, LONG, SHORT)
             request = asyncio.create_task(engine.run(model, [long] * 2))
             await until(lambda: engine.running("heavy") == 1)
             idle = start(engine, model, short)
@@ -67,7 +43,7 @@ def test_a_request_stops_idle_work_of_either_lane(bundles: dict[str, Path], requ
 
     async def scenario() -> None:
         async with started(bundles["yoso"]) as (engine, model):
-            long, row = [await row_of(engine, model, text) for text in (LONG, request_text)]
+            long, row = await rows_of(engine, model, LONG, request_text)
             stopped, later = start(engine, model, long, rows=3), start(engine, model, long)
             await until(lambda: engine.running("heavy") == 1)
             job = await engine.run(model, [row])
@@ -82,7 +58,7 @@ def test_a_request_stops_idle_work_of_either_lane(bundles: dict[str, Path], requ
 def test_idle_work_takes_no_room_from_requests(bundles: dict[str, Path]) -> None:
     async def scenario() -> None:
         async with started(bundles["yoso"], max_queue_tokens=20) as (engine, model):
-            long, short = [await row_of(engine, model, text) for text in (LONG, SHORT)]
+            long, short = await rows_of(engine, model, LONG, SHORT)
             idle = [start(engine, model, long) for _ in range(3)]
             await until(lambda: engine.running("heavy") == 1)
             assert list(engine.waiting()) == []

@@ -2,12 +2,13 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from engines import rows_of, started, until
 from service import GOOD, Service
 
 from attenuator.errors import Overloaded
@@ -16,7 +17,6 @@ from attenuator.serve.choosing import Chosen
 from attenuator.serve.engine import Engine
 from attenuator.serve.jobs import Flow, Job
 from attenuator.serve.scheduler import BATCH_CLASS_SHARE
-from attenuator.serve.settings import ServeSettings
 
 FLOOD, OTHER, LATER = Flow("flood"), Flow("other"), Flow("later", "batch")
 KEYS: list[dict[str, Any]] = [
@@ -25,20 +25,8 @@ KEYS: list[dict[str, Any]] = [
 ]
 
 
-@asynccontextmanager
-async def started(folder: Path, **settings: object) -> AsyncIterator[tuple[Engine, Model]]:
-    engine = Engine(ServeSettings.model_validate({"threads": 1, **settings}))
-    await engine.start([folder])
-    try:
-        yield engine, engine.model(None)
-    finally:
-        await engine.stop()
-
-
-async def row_of(engine: Engine, model: Model, words: int) -> Row:
-    knobs = model.knobs.exact()
-    [encoded] = await engine.encode(model, [Input("inputs", "good film " * words)], knobs=knobs, truncate=False)
-    return Row(encoded.token_ids, encoded.type_ids, knobs)
+def words(count: int) -> Input:
+    return Input("inputs", "good film " * count)
 
 
 def ask(engine: Engine, model: Model, rows: list[Row], flow: Flow) -> asyncio.Task[Job]:
@@ -59,16 +47,10 @@ def done(tasks: list[asyncio.Task[Job]]) -> int:
     return sum(task.done() for task in tasks)
 
 
-async def until(happened: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not happened():
-            await asyncio.sleep(0)
-
-
 def test_single_requests_run_with_the_next_batch_whatever_another_key_sends(bundles: dict[str, Path]) -> None:
     async def scenario() -> None:
         async with started(bundles["yoso"], max_queue_tokens=10**7) as (engine, model):
-            medium, short = await row_of(engine, model, 200), await row_of(engine, model, 1)
+            medium, short = await rows_of(engine, model, words(200), words(1))
             alone = await engine.run(model, [short], flow=OTHER)
             flood = [ask(engine, model, [medium] * 256, FLOOD) for _ in range(4)]
             flood += [ask(engine, model, [medium], FLOOD) for _ in range(200)]
@@ -90,7 +72,7 @@ def test_single_requests_run_with_the_next_batch_whatever_another_key_sends(bund
 def test_batch_requests_keep_their_least_share_while_interactive_ones_saturate(bundles: dict[str, Path]) -> None:
     async def scenario() -> None:
         async with started(bundles["yoso"], max_queue_tokens=10**7) as (engine, model):
-            row = await row_of(engine, model, 100)
+            [row] = await rows_of(engine, model, words(100))
             later = ask(engine, model, [row] * 20, LATER)
             interactive = [ask(engine, model, [row], Flow(f"k{index % 3}")) for index in range(500)]
             await later
@@ -107,7 +89,7 @@ def test_batch_requests_keep_their_least_share_while_interactive_ones_saturate(b
 def test_a_key_that_floods_fills_half_of_the_queue_and_others_find_room(bundles: dict[str, Path]) -> None:
     async def scenario() -> None:
         async with started(bundles["yoso"], max_queue_tokens=40_500) as (engine, model):
-            row = await row_of(engine, model, 4000)
+            [row] = await rows_of(engine, model, words(4000))
             running = ask(engine, model, [row], FLOOD)
             await until(lambda: engine.running("heavy") == 1)
             waiting = [ask(engine, model, [row], FLOOD) for _ in range(2)]
@@ -147,7 +129,7 @@ def test_a_key_that_floods_takes_half_of_the_requests_in_progress(bundles: dict[
 def test_a_key_that_floods_lowers_neither_other_keys_nor_work_that_can_wait(bundles: dict[str, Path]) -> None:
     async def scenario() -> None:
         async with started(bundles["yoso"], max_queue_tokens=10**7) as (engine, model):
-            row = await row_of(engine, model, 4000)
+            [row] = await rows_of(engine, model, words(4000))
             engine.brownout.target_s = 20 * engine.forecast(model, [len(row.token_ids)], row.knobs).run_s
             flood = [ask(engine, model, [row], flow) for flow in [FLOOD] * 100 + [LATER] * 100]
             await until(lambda: engine.running("heavy") == 1)

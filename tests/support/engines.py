@@ -1,0 +1,35 @@
+"""An engine without HTTP, for tests of what it does with rows."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from attenuator.runtime import Input, Model, Row
+from attenuator.serve.engine import Engine
+from attenuator.serve.settings import ServeSettings
+
+
+@asynccontextmanager
+async def started(folder: Path, **settings: object) -> AsyncIterator[tuple[Engine, Model]]:
+    """An engine of one bundle, and its model; stopped in the end."""
+    engine = Engine(ServeSettings.model_validate({"threads": 1, **settings}))
+    await engine.start([folder])
+    try:
+        yield engine, engine.model(None)
+    finally:
+        await engine.stop()
+
+
+async def rows_of(engine: Engine, model: Model, *inputs: Input) -> list[Row]:
+    """The rows of inputs, at the exact value of every knob."""
+    knobs = model.knobs.exact()
+    encoded = await engine.encode(model, inputs, knobs=knobs, truncate=False)
+    return [Row(item.token_ids, item.type_ids, knobs) for item in encoded]
+
+
+async def until(happened: Callable[[], bool]) -> None:
+    """Lets the event loop go on until something has happened, for 20 s at most."""
+    async with asyncio.timeout(20):
+        while not happened():
+            await asyncio.sleep(0)
