@@ -8,6 +8,7 @@ from attenuator.errors import InvalidRequest, KnobOutOfRange
 from attenuator.ops.spec import SEED_HIGH
 
 KnobValue = int | float
+Knobs = Mapping[str, KnobValue]
 
 DEFAULT_SEED = 0  # where a caller sets none, so that equal requests get equal answers
 

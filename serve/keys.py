@@ -19,6 +19,7 @@ from attenuator.errors import AttenuatorError, InvalidRequest, KnobOutOfRange, R
 from attenuator.ops import KNOBS
 from attenuator.ops.knobs import KnobValue, accuracy_rank, check_knob, clamped
 from attenuator.runtime import Model
+from attenuator.serve.file_version import ABSENT, version_of
 from attenuator.serve.jobs import Flow
 from attenuator.serve.keyfile import KeyEntry, digest_of, parse_keys
 from attenuator.serve.ratelimit import Bucket
@@ -28,7 +29,6 @@ log = logging.getLogger(__name__)
 CHECK_INTERVAL_S = 1.0
 MAX_FILE_BYTES = 2**20
 SINGLE_KEY = "default"  # the name of the key in the setting `api_key`
-ABSENT: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -249,15 +249,6 @@ class KeyRing:
                 raise AttenuatorError(f"the API key '{entry.name}' must differ from the {others[entry.digest]}")
         before = {key.name: key for key in self._keys}
         self._keys = [*self._single, *(ApiKey.of(entry, before.get(entry.name)) for entry in entries)]
-
-
-def version_of(file: Path) -> tuple[int, ...]:
-    """What changes when a file is written or replaced; the same for every file that cannot be found."""
-    try:
-        status = file.stat()
-    except OSError:
-        return ABSENT
-    return (status.st_mtime_ns, status.st_size, status.st_ino)
 
 
 def read_keys(file: Path) -> list[KeyEntry]:

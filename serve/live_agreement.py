@@ -165,7 +165,7 @@ class LiveAgreement:
         bucket = self._calibration.bucket(tokens)
         place = Place(tuple(sorted(knobs.items())), bucket)
         if place not in self.windows:
-            setting = next((each for each in self._calibration.settings if each.knobs == knobs), None)
+            setting = self._calibration.setting(knobs)
             if setting is None:
                 return None
             self.windows[place] = Window(setting.agreement[bucket].bound)

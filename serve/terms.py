@@ -1,11 +1,11 @@
 """Under which terms a request is answered: which settings it may have, what it costs, when it would be done."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attenuator.api import Options
-from attenuator.ops.knobs import KnobValue
+from attenuator.ops.knobs import Knobs
 from attenuator.runtime import Encoded, Model, Row
 from attenuator.runtime.explaining import Means, Ran, cost_of_rows
 from attenuator.runtime.sampling import DRAWS, draws_for
@@ -14,8 +14,6 @@ from attenuator.serve.engine import Engine
 from attenuator.serve.goals import Forecast, Parts
 from attenuator.serve.jobs import Flow
 from attenuator.serve.keys import ApiKey
-
-Knobs = Mapping[str, KnobValue]
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,12 +29,13 @@ from attenuator.bundle import MANIFEST, manifest_content, parse_manifest
 from attenuator.errors import AttenuatorError
 from attenuator.runtime import Model
 from attenuator.serve.catalog import Catalog
+from attenuator.serve.file_version import ABSENT, FileVersion, version_of
 
 log = logging.getLogger(__name__)
 INTERVAL_S = 1.0
 
-Version = frozenset[tuple[str, int, int, int]]
-UNREADABLE: Version = frozenset({(MANIFEST, 0, 0, 0)})  # loading it says why
+Version = frozenset[tuple[str, FileVersion]]
+UNREADABLE: Version = frozenset({(MANIFEST, ABSENT)})  # loading it says why
 State = Literal["serving", "incomplete", "refused"]
 STATES: tuple[State, ...] = ("serving", "incomplete", "refused")
 
@@ -120,7 +121,7 @@ class Watch:
             elif settled and version != place.handled:
                 place.handled = version
                 await self._changed(path, place)
-                if place.state != "serving" and await asyncio.to_thread(version_of, path) != version:
+                if place.state != "serving" and await asyncio.to_thread(bundle_version, path) != version:
                     place.handled = None  # it changed or was away meanwhile, so it is tried again
 
     async def _gone(self, path: Path, place: Place) -> None:
@@ -174,8 +175,8 @@ def versions(folder: Path) -> dict[Path, Version]:
     """
     with os.scandir(folder) as entries:
         inside = [Path(entry.path) for entry in entries if not entry.name.startswith(".") and is_folder(entry)]
-    every = {path: version_of(path) for path in inside}
-    return {path: version for path, version in every.items() if any(name == MANIFEST for name, *_ in version)}
+    every = {path: bundle_version(path) for path in inside}
+    return {path: version for path, version in every.items() if any(name == MANIFEST for name, _ in version)}
 
 
 def is_folder(entry: os.DirEntry[str]) -> bool:
@@ -186,21 +187,12 @@ def is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def version_of(bundle: Path) -> Version:
+def bundle_version(bundle: Path) -> Version:
     """Names, times, sizes and inodes of a bundle's files; of one that cannot be read, a version of its own."""
     try:
         with os.scandir(bundle) as entries:
-            return frozenset(file_version(entry) for entry in entries)
+            return frozenset((entry.name, version_of(entry)) for entry in entries)
     except FileNotFoundError:  # it is being removed
         return frozenset()
     except OSError:
         return UNREADABLE
-
-
-def file_version(entry: os.DirEntry[str]) -> tuple[str, int, int, int]:
-    """Name, time, size and inode of a file; zeros where it is gone or a link that leads nowhere."""
-    try:
-        status = entry.stat()
-    except OSError:
-        return (entry.name, 0, 0, 0)
-    return (entry.name, status.st_mtime_ns, status.st_size, status.st_ino)

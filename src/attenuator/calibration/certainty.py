@@ -171,14 +171,14 @@ def _scales(one: Deviations, places: npt.NDArray[np.int64], buckets: int, tolera
     """The scale of each bucket, drawn a little to that of all texts; float64 `[buckets]`."""
     everywhere = np.ones(len(places), dtype=bool)
     width = max(1, one.margins.shape[-1])
-    whole = _left_over(one, everywhere, tolerance) / (len(places) * width)
-    squares = [_left_over(one, places == bucket, tolerance) for bucket in range(buckets)]
+    whole = _residual_squares(one, everywhere, tolerance) / (len(places) * width)
+    squares = [_residual_squares(one, places == bucket, tolerance) for bucket in range(buckets)]
     counts = np.bincount(places, minlength=buckets) * width
     pooled = POOLED_TEXTS * width
     return np.asarray(np.sqrt((np.array(squares) + pooled * whole) / (counts + pooled)))
 
 
-def _left_over(one: Deviations, texts: Bools, tolerance: float | None) -> float:
+def _residual_squares(one: Deviations, texts: Bools, tolerance: float | None) -> float:
     """Squares of the exact margins less the answers' times the best factor, divided by that factor's square."""
     margins, exact = one.margins[texts], one.exact[texts]
     if tolerance is not None:

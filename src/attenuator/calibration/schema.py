@@ -260,8 +260,12 @@ class Calibration(Record):
 
     def expected_agreement(self, knobs: Mapping[str, float], tokens: int) -> float | None:
         """Share of the texts in a length's bucket on which a setting gave the exact answer; None where unknown."""
-        bucket = self.bucket(tokens)
-        return next((setting.agreement[bucket].value for setting in self.settings if setting.knobs == knobs), None)
+        setting = self.setting(knobs)
+        return None if setting is None else setting.agreement[self.bucket(tokens)].value
+
+    def setting(self, knobs: Mapping[str, float]) -> Setting | None:
+        """What was measured at some knobs; None where nothing was."""
+        return next((setting for setting in self.settings if setting.knobs == knobs), None)
 
     def bucket(self, tokens: int) -> int:
         """Index of the bucket that a length belongs to; of lengths beyond all, the last."""

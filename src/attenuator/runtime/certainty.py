@@ -10,12 +10,9 @@ from attenuator.bundle import Manifest
 from attenuator.calibration import Calibration
 from attenuator.calibration.certainty import expected_share, probability
 from attenuator.calibration.schema import Certainty, SettingCertainty
-from attenuator.ops.knobs import KnobValue, accuracy_rank
+from attenuator.ops.knobs import Knobs, KnobValue, accuracy_rank
 from attenuator.runtime.knobs import KnobTable
-from attenuator.runtime.scores import margins
-
-Knobs = Mapping[str, KnobValue]
-Logits = npt.NDArray[np.float32]
+from attenuator.runtime.scores import Logits, margins
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,14 @@ sure enough says so by its probability. An answer has the bits that its text get
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
 from attenuator.api import Options
 from attenuator.errors import InvalidRequest, NotCalibrated, Overloaded
-from attenuator.ops.knobs import KnobValue
+from attenuator.ops.knobs import Knobs, KnobValue
 from attenuator.runtime.batch import Row, RowResult
 from attenuator.runtime.certainty import Judge
 from attenuator.runtime.model import Model
@@ -28,8 +28,6 @@ T = TypeVar("T")
 
 EXPLAIN, ESCALATE = "explain", "escalate"
 FEW_TEXTS = 8  # whose probabilities take less than 1 ms on the event loop
-
-Knobs = Mapping[str, KnobValue]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ Scores are taken as linear in the logits around the answer's own (delta method):
 be saturated where the answer's is not.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,18 +17,15 @@ import numpy.typing as npt
 
 from attenuator.bundle import Manifest, Task
 from attenuator.ops import KNOBS, OPERATORS
-from attenuator.ops.knobs import KnobValue
+from attenuator.ops.knobs import Knobs, KnobValue
 from attenuator.ops.spec import SEED, SEED_HIGH
 from attenuator.runtime.batch import Row
 from attenuator.runtime.knobs import KnobTable
-from attenuator.runtime.scores import SCORES
+from attenuator.runtime.scores import SCORES, Logits
 
 DRAWS = 4
 FEWEST_SAMPLES = 8  # of a draw; the noise of fewer is smaller than in proportion
 SEED_STEP = 0x1E3779B97F4A7C  # 2^53 over the golden ratio, odd: seeds of draws lie far from those that callers choose
-
-Knobs = Mapping[str, KnobValue]
-Logits = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ AGREEING_DEVIATIONS = 0.1
 EDGE = 1e-9  # the logits of thresholds 0 and 1, which no score crosses, are infinite
 
 Floats = npt.NDArray[np.float64]
+Logits = npt.NDArray[np.float32]
 
 
 def softmax(logits: npt.ArrayLike) -> Floats:

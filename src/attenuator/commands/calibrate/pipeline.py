@@ -24,7 +24,7 @@ from attenuator.commands.calibrate.timing import lengths_to_time, time_settings
 from attenuator.commands.calibrated import shown
 from attenuator.commands.cost import Setting, TimeModel
 from attenuator.errors import InvalidRequest
-from attenuator.ops.knobs import KnobValue
+from attenuator.ops.knobs import Knobs
 from attenuator.runtime import Model
 from attenuator.runtime.graph import read_graph
 from attenuator.runtime.scores import agrees, margins, tolerance
@@ -32,8 +32,6 @@ from attenuator.runtime.session import cpu_count
 from attenuator.runtime.work import count_work
 
 PLOT = "calibration.svg"
-
-Knobs = Mapping[str, KnobValue]
 
 
 @contextmanager
