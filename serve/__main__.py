@@ -115,7 +115,7 @@ async def serve(settings: ServeSettings, folders: Sequence[Path], bound: socket.
             started.result()
             warn_of_idle_floors(read_policy(settings.brownout_to), engine.models)
             where = address(*bound.getsockname()[:2])
-            key = "/v1 routes require an API key" if keys.required else "no API key is required"
+            key = "requests need an API key" if keys.required else "no API key is required"
             start_log.info("ready on http://%s (%s), %s", where, ", ".join(engine.models) or "no model yet", key)
             await stop_requested
         await drain(engine, server, stop)

@@ -39,7 +39,7 @@ class ApiKey:
         name: what logs and metrics call it.
         digest: SHA-256 of the key.
         requests: how often it may be used; None without a limit.
-        tokens: how many tokens its requests may have; None without a limit.
+        tokens: how many tokens of its requests may run; None without a limit.
         weight: of its share of a busy service.
         priority: the class of its requests that name none; with `batch`, of all of them.
         ceilings: the most accurate value that its requests may have, by knob.

@@ -26,9 +26,9 @@ class ServeSettings(CommandSettings):
     port: int = Field(default=8000, ge=0, le=65535)
     """Port to listen on; 0 takes a free one."""
     api_key: SecretStr | None = None
-    """Key that /v1 routes require as `Authorization: Bearer KEY`; safer as the variable ATTENUATOR_API_KEY."""
+    """Key that requests must have, as `Authorization: Bearer KEY`; safer as the variable ATTENUATOR_API_KEY."""
     api_keys: SecretStr | None = None
-    """File of further API keys in JSON, each with a name, a rate and knob ceilings; or its content, as a variable."""
+    """File of further API keys in JSON, each with a name, limits and knob ceilings; or its content, as a variable."""
     admin_key: SecretStr | None = None
     """Key of PUT and DELETE /v1/models/{name}, as the variable ATTENUATOR_ADMIN_KEY; without one there are none."""
     bundle_root: Annotated[list[Path], NoDecode] = Field(default_factory=list)

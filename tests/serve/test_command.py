@@ -110,7 +110,7 @@ def test_environment_sets_what_flags_do(start: Callable[..., Service], monkeypat
     assert answer["seed"] == 17
     lines = [json.loads(line) for line in one.log().splitlines()]
     assert any("loaded yoso" in line["message"] for line in lines)
-    assert any("/v1 routes require an API key" in line["message"] for line in lines)
+    assert any("requests need an API key" in line["message"] for line in lines)
     assert "secret" not in one.log()
 
 
