@@ -2,7 +2,8 @@
 
 Each selecting layer has two nodes. One turns the lengths of the sequences and the knob into how many rows of each go
 on, on the host, so that nothing on a GPU is waited for. The other copies the most important rows. A selecting layer
-leaves keep^exponent of its rows; a model's exponents sum to 1, so that the knob is the share that the last one leaves.
+leaves keep^exponent of its rows. The sums of a model's exponents up to each layer have the mean 1, so that schedules
+spend about the same at equal `keep`; most leave less than that share in the end.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Under which terms a request is answered: which settings it may have, what it costs, when it would be done."""
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attenuator.api import Options
-from attenuator.ops.knobs import Knobs
+from attenuator.ops.knobs import Knobs, KnobValue
 from attenuator.runtime import Encoded, Model, Row
 from attenuator.runtime.explaining import Means, Ran, cost_of_rows
 from attenuator.runtime.sampling import DRAWS, draws_for
@@ -102,8 +103,14 @@ class Terms:
     def _draws(self, knobs: Knobs) -> Parts:
         """The draws that run with the inputs at a setting."""
         explained = self.options.explain and not self.options.escalate
-        draws = draws_for(self.model.manifest, self.model.knobs, knobs) if explained else None
-        return [] if draws is None else [(self.tokens * DRAWS, draws.knobs)]
+        if not explained:
+            return []
+        parts: dict[tuple[tuple[str, KnobValue], ...], list[int]] = {}
+        for length, count in Counter(self.tokens).items():
+            draws = draws_for(self.model.manifest, self.model.knobs, knobs, length)
+            if draws is not None:
+                parts.setdefault(tuple(draws.knobs.items()), []).extend([length] * count * DRAWS)
+        return [(lengths, dict(setting)) for setting, lengths in parts.items()]
 
     def _draw_cost(self, knobs: Knobs) -> float:
         """Their predicted cost, in multiply-adds."""

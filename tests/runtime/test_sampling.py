@@ -1,12 +1,16 @@
 """The standard error of a score from draws, for every task, against scores whose deviation is known."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from attenuator.bundle import Task
-from attenuator.runtime.sampling import DRAWS, standard_error
+from attenuator.runtime import Row, load
+from attenuator.runtime.sampling import DRAWS, draws_for, standard_error
 from attenuator.runtime.scores import SCORES
 
+BUNDLES = Path(__file__).resolve().parents[2] / "examples" / "bundles"
 LOGITS: dict[Task, list[float]] = {
     "single_label": [0.4, -0.3, 1.1],
     "multi_label": [-0.4, 0.7, 0.2, -2.0],
@@ -35,3 +39,32 @@ def test_its_square_is_right_in_the_mean(task: Task, share: float) -> None:
 def test_it_is_0_where_draws_do_not_differ(task: Task) -> None:
     logits = np.array(LOGITS[task], dtype=np.float32)
     assert standard_error(task, logits, [logits.copy() for _ in range(DRAWS)], 1.0) == 0
+
+
+def test_draws_of_a_setting() -> None:
+    model = load(BUNDLES / "reviews", check=False)
+    [name] = model.knobs.names
+    table = model.knobs
+    long, short = 512, 32
+    for value, tokens, drawn, share in (
+        (512, long, 128, 0.25),
+        (50, long, 12, 12 / 50),
+        (32, long, 8, 0.25),
+        (31, long, 31, 1.0),
+        (1, long, 1, 1.0),
+        (512, short, 128, 0.25),
+        (511, short, 511, 1.0),
+        (32, short, 32, 1.0),
+    ):
+        draws = draws_for(model.manifest, table, {name: value}, tokens)
+        assert draws is not None
+        assert (draws.knobs, draws.share) == ({name: drawn}, share)
+    assert draws_for(model.manifest, table, table.exact(), long) is None
+    fixed = model.manifest.model_copy(
+        update={"attention": model.manifest.attention.model_copy(update={"operator": "softmax"})}
+    )
+    assert draws_for(fixed, table, {name: 8}, long) is None
+    encoded = model.encode("good")
+    rows = draws.rows(Row(encoded.token_ids, encoded.type_ids, {name: 1}, seed=2**53 - 1))
+    assert len({row.seed for row in rows} | {2**53 - 1}) == DRAWS + 1
+    assert all(0 <= row.seed < 2**53 for row in rows)

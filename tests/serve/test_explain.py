@@ -21,7 +21,6 @@ from attenuator.api import Options
 from attenuator.clients import AsyncClient, Client
 from attenuator.runtime import Model, Row, load
 from attenuator.runtime.explaining import Means, Ran, answer, judge_of
-from attenuator.runtime.sampling import DRAWS, draws_for
 from attenuator.serve.engine import Engine
 from attenuator.serve.jobs import ANYONE
 from attenuator.serve.keyfile import parse_keys
@@ -36,7 +35,7 @@ DRAW = random.Random(8)
 TEXTS = [" ".join(DRAW.choices(WORDS, k=DRAW.randint(5, 60))) for _ in range(24)]
 NAMES = ("reviews", "sentiment")
 SETTINGS: dict[str, list[dict[str, float]]] = {
-    "reviews": [{}, {"num_hashes": 4}, {"num_hashes": 50}, {"num_hashes": 0}],
+    "reviews": [{}, {"num_hashes": 4}, {"num_hashes": 50}, {"num_hashes": 0}, {"num_hashes": 32}],
     "sentiment": [{}, {"keep": 0.3, "alpha": 1.0}, {"keep": 0.3, "alpha": 0.0}, {"keep": 1.0, "alpha": 0.0}],
 }
 ADDED = ("standard_error", "agreement_probability", "knobs")
@@ -110,14 +109,11 @@ def test_an_answer_less_accurate_than_all_that_was_measured_has_no_probability(e
     assert prediction["standard_error"] > 0
 
 
-@pytest.mark.parametrize(("name", "index"), [("reviews", 1), ("reviews", 2), ("sentiment", 1)])
+@pytest.mark.parametrize(("name", "index"), [("reviews", 1), ("reviews", 2), ("reviews", 4), ("sentiment", 1)])
 def test_standard_errors_are_about_the_deviation_over_seeds(loaded: dict[str, Model], name: str, index: int) -> None:
     """In the mean over texts; from so few draws a single one is known to about 40 %."""
     model = loaded[name]
     knobs = model.knobs.check(SETTINGS[name][index])
-    draws = draws_for(model.manifest, model.knobs, knobs)
-    assert draws is not None
-    assert draws.share == (1.0 if index == 1 else 12 / 50)
     options, means = Options(explain=True), Means(runner(model))
     encoded = [model.encode(text) for text in TEXTS]
 
@@ -126,9 +122,10 @@ def test_standard_errors_are_about_the_deviation_over_seeds(loaded: dict[str, Mo
 
     many = [model.run(rows(seed)) for seed in range(100, 132)]
     scores = np.array([[model.predict(result.logits).score for result in run] for run in many])
-    estimates = [asyncio.run(answer(model, options, rows(seed), means)).standard_errors for seed in range(3)]
+    estimates = [asyncio.run(answer(model, options, rows(seed), means)).standard_errors for seed in range(8)]
     estimated = np.sqrt(np.mean(np.square(np.array(estimates, dtype=float))))
-    assert 0.6 < estimated / np.sqrt(scores.var(axis=0, ddof=1).mean()) < 1.6
+    ratio = estimated / np.sqrt(scores.var(axis=0, ddof=1).mean())
+    assert 0.75 < ratio < 1.3, ratio
     assert scores.std(axis=0).max() > 1e-3
 
 
@@ -377,22 +374,3 @@ def test_wrong_flags_are_usage_errors(capsys: pytest.CaptureFixture[str]) -> Non
             main(["classify", "--url", "http://127.0.0.1:9", *flags, "text"])
         assert ended.value.code == 2
         assert part in capsys.readouterr().err
-
-
-def test_draws_of_a_setting() -> None:
-    model = load(BUNDLES / "reviews", check=False)
-    [name] = model.knobs.names
-    table = model.knobs
-    for value, drawn, share in ((512, 128, 0.25), (50, 12, 12 / 50), (32, 8, 0.25), (31, 31, 1.0), (1, 1, 1.0)):
-        draws = draws_for(model.manifest, table, {name: value})
-        assert draws is not None
-        assert (draws.knobs, draws.share) == ({name: drawn}, share)
-    assert draws_for(model.manifest, table, table.exact()) is None
-    fixed = model.manifest.model_copy(
-        update={"attention": model.manifest.attention.model_copy(update={"operator": "softmax"})}
-    )
-    assert draws_for(fixed, table, {name: 8}) is None
-    encoded = model.encode("good")
-    rows = draws.rows(Row(encoded.token_ids, encoded.type_ids, {name: 1}, seed=2**53 - 1))
-    assert len({row.seed for row in rows} | {2**53 - 1}) == DRAWS + 1
-    assert all(0 <= row.seed < 2**53 for row in rows)

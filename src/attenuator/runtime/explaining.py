@@ -198,9 +198,7 @@ class _Explanation:
 
     async def run_with_draws(self) -> None:
         """Runs the texts with the draws for their standard errors."""
-        knobs = self._rows[0].knobs
-        draws = draws_for(self._model.manifest, self._model.knobs, knobs)
-        extra = [] if draws is None else [draw for row in self._rows for draw in draws.rows(row)]
+        extra = [draw for row in self._rows for draw in self._draws(row)]
         results = await self._run([*self._rows, *extra])
         self._results, places = results[: len(self._rows)], range(len(self._rows))
         self._errors = [0.0] * len(self._rows)
@@ -280,7 +278,7 @@ class _Explanation:
         return self._means.has_room([*rows, *draws], self._cost)
 
     def _draws(self, row: Row) -> list[Row]:
-        draws = draws_for(self._model.manifest, self._model.knobs, row.knobs)
+        draws = draws_for(self._model.manifest, self._model.knobs, row.knobs, len(row.token_ids))
         return [] if draws is None else draws.rows(row)
 
     async def _draw_afterwards(self) -> None:
@@ -298,7 +296,8 @@ class _Explanation:
         """Takes the standard errors of some texts from their draws, which follow each other."""
         manifest, table = self._model.manifest, self._model.knobs
         for number, place in enumerate(places):
-            draws = draws_for(manifest, table, self._rows[place].knobs)
+            row = self._rows[place]
+            draws = draws_for(manifest, table, row.knobs, len(row.token_ids))
             if draws is not None:
                 logits = [result.logits for result in drawn[number * DRAWS : (number + 1) * DRAWS]]
                 self._errors[place] = standard_error(manifest.task, self._results[place].logits, logits, draws.share)
