@@ -4,16 +4,15 @@ from pathlib import Path
 
 from matplotlib import pyplot
 
-from benchmarks.report.brownout_tables import committed
 from benchmarks.report.drawing import COLOURS, save
-from benchmarks.report.results_files import Result
+from benchmarks.report.results_files import Result, load_all
 
 RUNS = {"without": COLOURS[3], "with": COLOURS[0]}
 
 
 def draw(folder: Path) -> None:
     """Draws the committed results, where there are any."""
-    results = committed()
+    results = load_all("brownout")
     if results:
         brownout(results, folder / "brownout.svg")
 

@@ -1,8 +1,6 @@
 """The table of `brownout.py` in docs/knobs.md; standard library only."""
 
-import json
-
-from benchmarks.report.results_files import ISA_NAMES, RESULTS, Result
+from benchmarks.report.results_files import ISA_NAMES, RESULTS, Result, load_all
 from benchmarks.report.tables import table
 
 HEAD = (
@@ -16,14 +14,9 @@ HEAD = (
 )
 
 
-def committed() -> list[Result]:
-    """The result files, by bundle."""
-    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("brownout-*.json"))]
-
-
 def brownout() -> str:
     """What each bundle's server did, and where that was measured."""
-    results = committed()
+    results = load_all("brownout")
     if not results:
         raise FileNotFoundError(f"{RESULTS} lacks brownout-*.json: run `python -m benchmarks.brownout`")
     body = [line for result in results for line in _lines(result)]

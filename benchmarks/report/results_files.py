@@ -24,10 +24,14 @@ def load(benchmark: str) -> dict[str, Result]:
     return {isa: json.loads(path.read_text(encoding="utf-8")) for isa, path in paths.items() if path.is_file()}
 
 
+def load_all(benchmark: str) -> list[Result]:
+    """Every result file of a benchmark, by what it measured."""
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob(f"{benchmark}-*.json"))]
+
+
 def load_cuda(benchmark: str) -> dict[str, Result]:
     """Result files of a benchmark on CUDA by card."""
-    results = (json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob(f"{benchmark}-*.json")))
-    return {result["card"]["name"]: result for result in results}
+    return {result["card"]["name"]: result for result in load_all(benchmark)}
 
 
 def paper_times() -> dict[str, dict[int, float]]:

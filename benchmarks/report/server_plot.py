@@ -5,13 +5,13 @@ from pathlib import Path
 from matplotlib import pyplot
 
 from benchmarks.report.drawing import COLOURS, save
-from benchmarks.report.results_files import Result
-from benchmarks.report.server_tables import committed, name
+from benchmarks.report.results_files import Result, load_all
+from benchmarks.report.server_tables import name
 
 
 def draw(folder: Path) -> None:
     """Draws the committed results."""
-    for result in committed():
+    for result in load_all("server"):
         servers(result, folder / f"server-{result['checkpoint']}.svg")
 
 

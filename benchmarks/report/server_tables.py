@@ -1,10 +1,9 @@
 """The tables of `server.py` in docs/benchmarks.md: a server beside others; standard library only."""
 
-import json
 from collections.abc import Iterator
 
 from benchmarks.report.end_to_end_tables import percent
-from benchmarks.report.results_files import ISA_NAMES, RESULTS, Result, Row
+from benchmarks.report.results_files import ISA_NAMES, Result, Row, load_all
 from benchmarks.report.tables import table
 
 CAPACITY_HEAD = (
@@ -24,14 +23,9 @@ LOAD_HEAD = (
 )
 
 
-def committed() -> list[Result]:
-    """The result files, by checkpoint."""
-    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("server-*.json"))]
-
-
 def servers() -> str:
     """What each server did, and where that was measured."""
-    results = committed()
+    results = load_all("server")
     if not results:
         return "No result is committed; `python -m benchmarks.server` measures it."
     return "\n\n".join(part for result in results for part in parts(result))
