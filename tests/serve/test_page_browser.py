@@ -210,6 +210,12 @@ def test_a_long_text_is_read_from_a_file_cut_and_copied_whole(
     assert answer["tokens"] == [4096]
 
 
+def test_a_share_short_of_all_is_not_said_to_be_all(shown: Service, visit: Callable[..., Any]) -> None:
+    shares = [0, 0.0001, 0.1, 0.945, 0.99, 0.9951, 0.9964, 0.99999, 1, 1.5]
+    said = visit(shown).evaluate("async (all) => all.map((await import('/page/numbers.js')).percent)", shares)
+    assert said == ["0 %", "0.01 %", "10 %", "95 %", "99 %", "99.5 %", "99.6 %", "99.9 %", "100 %", "150 %"]
+
+
 def test_a_goal_chooses_the_knob(shown: Service, visit: Callable[..., Any]) -> None:
     page = visit(shown)
     dots(page)
