@@ -4,7 +4,7 @@ import { byId, html } from "./dom.js";
 import { defaultKnobs } from "./knobs.js";
 import { whole } from "./numbers.js";
 
-const TYPING_MS = 350;
+export const TYPING_MS = 350; // after the last key, until what was typed counts
 const MOST_CHARACTERS = 3_000_000; // the service takes bodies of 4 MiB unless it is set otherwise
 
 export class Asked {

@@ -1,9 +1,8 @@
 /** The switch from knobs to a goal, where the model was calibrated: the service then chooses the knobs. */
 
+import { TYPING_MS } from "./asked.js";
 import { byId } from "./dom.js";
 import { valueText } from "./knobs.js";
-
-const TYPING_MS = 350;
 
 export class Goals {
   constructor(session) {

@@ -12,9 +12,13 @@ export function exactTime({ subject, model }) {
   return subject?.exact ? subject.setting(exactKnobs(model)).computeMs || subject.exact.computeMs : null;
 }
 
+/** The answer that is shown: the exact one where the knob stands there and it has come. */
+function shown({ setting, subject, isExact }) {
+  return (isExact ? subject.exact : null) ?? setting.readings[0];
+}
+
 export function drawAnswer(session) {
-  const { setting, subject, isExact } = session;
-  const one = isExact ? subject.exact ?? setting.readings[0] : setting.readings[0];
+  const one = shown(session);
   byId("answer").textContent = one ? shortened(one.label, 60) : "…";
   byId("answer-score").textContent = one ? score(one.score) : "";
   byId("answer-more").textContent = one?.labels ? `${one.labels.length} of ${one.scores.size} labels apply` : "";
@@ -96,8 +100,8 @@ function rank(labels, one, exact) {
 const applies = (model, label, one) => model.task === "multi_label" && one.labels?.includes(label);
 
 export function drawLabels(session) {
-  const { setting, subject, model, isExact } = session;
-  const one = isExact ? subject.exact ?? setting.readings[0] : setting.readings[0];
+  const { subject, model } = session;
+  const one = shown(session);
   byId("compare-card").hidden = !one;
   if (!one) return;
   const { exact } = subject;
