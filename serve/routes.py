@@ -208,7 +208,7 @@ class Routes:
         chosen = self._engine.lowered(model, asked, floors, tokens, flow)
         accesslog.note(knobs=dict(chosen.knobs), chosen_by=chosen.by)
         rows = [Row(item.token_ids, item.type_ids, chosen.knobs, seed) for item in encoded]
-        answered = await answer(model, parsed.options, rows, terms.means(asked.knobs))
+        answered = await answer(model, parsed.options, rows, terms.runner(asked.knobs))
         ended_s = time.perf_counter()
         stages_s = {
             "tokenize": tokenized_s - started_s,

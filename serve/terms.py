@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from attenuator.api import Options
 from attenuator.ops.knobs import Knobs, KnobValue
 from attenuator.runtime import Encoded, Model, Row
-from attenuator.runtime.explaining import Means, Ran, cost_of_rows
+from attenuator.runtime.explaining import Runner, RunOutcome, cost_of_rows
 from attenuator.runtime.sampling import DRAWS, draws_for
 from attenuator.serve.admission import BILLION, check_cost, cost_of
 from attenuator.serve.engine import Engine
@@ -22,7 +22,7 @@ class Terms:
     """Of one request.
 
     What explains its answers counts: the draws for their standard errors (`runtime.sampling`) are further rows of the
-    same job. Where it escalates, they run at the end, and each step has to find room (`means`).
+    same job. Where it escalates, they run at the end, and each step has to find room (`runner`).
 
     Attributes:
         engine: which runs it.
@@ -69,7 +69,7 @@ class Terms:
         """When the request would be done at a setting."""
         return self.engine.forecast(self.model, self.tokens, knobs, self.flow, self._draws(knobs))
 
-    def means(self, asked: Knobs) -> Means:
+    def runner(self, asked: Knobs) -> Runner:
         """What it takes to answer it.
 
         Args:
@@ -77,7 +77,7 @@ class Terms:
         """
         counted = sum(self.tokens)  # of the key's, when they were tokenized
 
-        async def run(rows: list[Row]) -> Ran:
+        async def run(rows: list[Row]) -> RunOutcome:
             nonlocal counted
             tokens = sum(len(row.token_ids) for row in rows)
             if self.key is not None:
@@ -85,9 +85,9 @@ class Terms:
             counted = 0
             job = await self.engine.run(self.model, rows, asked, self.flow)
             results = [result for result in job.results if result is not None]
-            return Ran(results, 0.0 if job.started_s is None else job.started_s - job.submitted_s)
+            return RunOutcome(results, 0.0 if job.started_s is None else job.started_s - job.submitted_s)
 
-        return Means(run, self._has_room, self.permits)
+        return Runner(run, self._has_room, self.permits)
 
     def _has_room(self, rows: Sequence[Row], spent: float) -> bool:
         """Whether the limit on cost and the deadline leave room for further rows."""

@@ -20,7 +20,7 @@ from attenuator.__main__ import main
 from attenuator.api import Options
 from attenuator.clients import AsyncClient, Client
 from attenuator.runtime import Model, Row, load
-from attenuator.runtime.explaining import Means, Ran, answer, judge_of
+from attenuator.runtime.explaining import Runner, RunOutcome, answer, judge_of
 from attenuator.serve.engine import Engine
 from attenuator.serve.jobs import ANYONE
 from attenuator.serve.keyfile import parse_keys
@@ -114,7 +114,7 @@ def test_standard_errors_are_about_the_deviation_over_seeds(loaded: dict[str, Mo
     """In the mean over texts; from so few draws a single one is known to about 40 %."""
     model = loaded[name]
     knobs = model.knobs.check(SETTINGS[name][index])
-    options, means = Options(explain=True), Means(runner(model))
+    options, using = Options(explain=True), Runner(runner(model))
     encoded = [model.encode(text) for text in TEXTS]
 
     def rows(seed: int) -> list[Row]:
@@ -122,7 +122,7 @@ def test_standard_errors_are_about_the_deviation_over_seeds(loaded: dict[str, Mo
 
     many = [model.run(rows(seed)) for seed in range(100, 132)]
     scores = np.array([[model.predict(result.logits).score for result in run] for run in many])
-    estimates = [asyncio.run(answer(model, options, rows(seed), means)).standard_errors for seed in range(8)]
+    estimates = [asyncio.run(answer(model, options, rows(seed), using)).standard_errors for seed in range(8)]
     estimated = np.sqrt(np.mean(np.square(np.array(estimates, dtype=float))))
     ratio = estimated / np.sqrt(scores.var(axis=0, ddof=1).mean())
     assert 0.75 < ratio < 1.3, ratio
@@ -133,12 +133,12 @@ def runner(model: Model, overloaded_after: int = 10**9) -> Any:
     """Runs rows at once; refuses them after some runs."""
     runs = 0
 
-    async def run(rows: list[Row]) -> Ran:
+    async def run(rows: list[Row]) -> RunOutcome:
         nonlocal runs
         runs += 1
         if runs > overloaded_after:
             raise errors.Overloaded("no room")
-        return Ran(model.run(rows))
+        return RunOutcome(model.run(rows))
 
     return run
 
@@ -197,8 +197,8 @@ def test_escalation_ends_where_there_is_no_room(loaded: dict[str, Model]) -> Non
     encoded = [model.encode(text) for text in TEXTS]
     rows = [Row(one.token_ids, one.type_ids, knobs) for one in encoded]
     expected = [result.logits.tobytes() for result in model.run(rows)]
-    for means in (Means(runner(model), has_room=lambda rows, spent: False), Means(runner(model, overloaded_after=1))):
-        answered = asyncio.run(answer(model, options, rows, means))
+    for using in (Runner(runner(model), has_room=lambda rows, spent: False), Runner(runner(model, overloaded_after=1))):
+        answered = asyncio.run(answer(model, options, rows, using))
         assert [result.logits.tobytes() for result in answered.results] == expected
         assert answered.steps == 1
         assert min(value for value in answered.probabilities if value is not None) < 0.999
@@ -209,14 +209,14 @@ def test_escalation_ends_where_there_is_no_room(loaded: dict[str, Model]) -> Non
         asked.append(spent)
         return all(0 < row.knobs["num_hashes"] <= 16 for row in rows)
 
-    answered = asyncio.run(answer(model, options, rows, Means(runner(model), cheap_alone)))
+    answered = asyncio.run(answer(model, options, rows, Runner(runner(model), cheap_alone)))
     assert {row.knobs["num_hashes"] for row in answered.rows} <= {4, 8, 16}
     assert answered.steps is not None
     assert answered.steps > 1
     assert asked == sorted(asked)
     assert asked[0] > 0
     with pytest.raises(errors.Overloaded):
-        asyncio.run(answer(model, options, rows, Means(runner(model, overloaded_after=0))))
+        asyncio.run(answer(model, options, rows, Runner(runner(model, overloaded_after=0))))
 
 
 def test_a_deadline_with_time_enough_lets_all_steps_run_and_they_are_counted(explaining: Service) -> None:
@@ -242,7 +242,7 @@ def test_there_is_room_until_the_deadline_and_the_limit_on_cost(bundles: dict[st
                 began_s = time.perf_counter() + left_s - 100
                 options = Options(timeout_ms=100_000)
                 terms = Terms(engine, model, options, [encoded], None, ANYONE, max_cost, began_s)
-                return terms.means(row.knobs).has_room([row, row], spent)
+                return terms.runner(row.knobs).has_room([row, row], spent)
 
             assert room(left_s=99)
             assert not room(left_s=0)
@@ -267,9 +267,9 @@ def test_there_is_room_until_the_deadline_and_the_limit_on_cost(bundles: dict[st
                 key = ApiKey.of(entry, None)
                 assert key.tokens is not None
                 key.spend(400)  # as the inputs are tokenized
-                means = Terms(engine, model, Options(), [encoded], key, ANYONE, None, 0.0).means(knobs)
+                using = Terms(engine, model, Options(), [encoded], key, ANYONE, None, 0.0).runner(knobs)
                 for rows in runs:
-                    await means.run([replace(row, knobs=knobs)] * rows)
+                    await using.run([replace(row, knobs=knobs)] * rows)
                 assert key.tokens.spare == 9000 - tokens, "draws and further steps count, the inputs once"
             alone, with_draws = (terms.forecast(knobs).run_s for terms in (plain, explained))
             assert with_draws > 2 * alone

@@ -122,7 +122,7 @@ class BundleBackend:
         """
         from attenuator.runtime import Input, Row
         from attenuator.runtime.batch import by_output
-        from attenuator.runtime.explaining import Means, Ran, answer, check_certainty
+        from attenuator.runtime.explaining import Runner, RunOutcome, answer, check_certainty
 
         model, manifest = self._model, self._model.manifest
         started = time.perf_counter()
@@ -141,11 +141,11 @@ class BundleBackend:
         knobs, chosen_by = self._knobs(options, max(tokens))
         tokenized = time.perf_counter()
 
-        async def run(rows: list[Row]) -> Ran:
-            return Ran(model.run(rows))
+        async def run(rows: list[Row]) -> RunOutcome:
+            return RunOutcome(model.run(rows))
 
         rows = [Row(item.token_ids, item.type_ids, knobs, seed) for item in encoded]
-        answered = asyncio.run(answer(model, asked, rows, Means(run)))
+        answered = asyncio.run(answer(model, asked, rows, Runner(run)))
         computed = time.perf_counter()
         ran_with, expected_agreement = answered.setting(model)
         return Classification(

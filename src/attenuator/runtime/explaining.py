@@ -31,7 +31,7 @@ FEW_TEXTS = 8  # whose probabilities take less than 1 ms on the event loop
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class RunOutcome:
     """What a run of rows gave.
 
     Attributes:
@@ -44,8 +44,8 @@ class Ran:
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
-    """What it takes to answer a request.
+class Runner:
+    """Runs what answers a request, where there is room for it.
 
     Attributes:
         run: runs rows together; raises Overloaded where there is no room for them.
@@ -53,7 +53,7 @@ class Means:
         permits: whether a setting may be used.
     """
 
-    run: Callable[[list[Row]], Awaitable[Ran]]
+    run: Callable[[list[Row]], Awaitable[RunOutcome]]
     has_room: Callable[[Sequence[Row], float], bool] = lambda rows, spent: True
     permits: Callable[[Knobs], bool] = lambda knobs: True
 
@@ -148,23 +148,23 @@ class Answered:
             yield {"agreement_probability": probability, "standard_error": error, "knobs": own}
 
 
-async def answer(model: Model, options: Options, rows: list[Row], means: Means) -> Answered:
+async def answer(model: Model, options: Options, rows: list[Row], runner: Runner) -> Answered:
     """Answers a request.
 
     Args:
         model: which answers.
         options: of the request.
         rows: its texts, with the knobs to begin with.
-        means: what it takes.
+        runner: runs the rows.
 
     Raises:
         Overloaded: there is no room for the first run.
         EngineError: a row failed.
     """
     if not (options.explain or options.escalate):
-        ran = await means.run(rows)
+        ran = await runner.run(rows)
         return Answered(rows, ran.results, ran.queue_s)
-    explanation = _Explanation(model, options, rows, means)
+    explanation = _Explanation(model, options, rows, runner)
     if options.escalate:
         await explanation.escalate()
     else:
@@ -175,11 +175,11 @@ async def answer(model: Model, options: Options, rows: list[Row], means: Means) 
 class _Explanation:
     """One request on its way."""
 
-    def __init__(self, model: Model, options: Options, rows: list[Row], means: Means) -> None:
+    def __init__(self, model: Model, options: Options, rows: list[Row], runner: Runner) -> None:
         self._model = model
         self._judge = judge_of(model)
         self._options = options
-        self._means = means
+        self._runner = runner
         self._rows = list(rows)
         self._results: list[RowResult] = []
         self._probabilities: list[float | None] = [None] * len(rows)
@@ -227,7 +227,7 @@ class _Explanation:
         return probability is not None and goal is not None and probability >= goal
 
     async def _run(self, rows: list[Row]) -> list[RowResult]:
-        ran = await self._means.run(rows)
+        ran = await self._runner.run(rows)
         self._steps += 1
         self._queue_s += ran.queue_s
         self._cost += cost_of_rows(self._model, rows)
@@ -257,7 +257,7 @@ class _Explanation:
                     self._rows[place].knobs,
                     len(self._rows[place].token_ids),
                     goal,
-                    self._means.permits,
+                    self._runner.permits,
                 )
                 for place in unsure
             }
@@ -275,7 +275,7 @@ class _Explanation:
     def _fits(self, rows: Sequence[Row]) -> bool:
         """Whether there is room for rows, and for their draws where they are due."""
         draws = [draw for row in rows for draw in self._draws(row)] if self._options.explain else []
-        return self._means.has_room([*rows, *draws], self._cost)
+        return self._runner.has_room([*rows, *draws], self._cost)
 
     def _draws(self, row: Row) -> list[Row]:
         draws = draws_for(self._model.manifest, self._model.knobs, row.knobs, len(row.token_ids))
@@ -287,7 +287,7 @@ class _Explanation:
         self._errors = [None if rows else 0.0 for rows in drawn.values()]
         places = [place for place, rows in drawn.items() if rows]
         rows = [row for place in places for row in drawn[place]]
-        if rows and self._means.has_room(rows, self._cost):
+        if rows and self._runner.has_room(rows, self._cost):
             with contextlib.suppress(Overloaded):
                 self._take_errors(places, await self._run(rows))
         self._steps = steps  # no further setting
