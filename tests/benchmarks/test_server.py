@@ -53,7 +53,7 @@ def test_scores_are_read_from_every_servers_answer() -> None:
 
 
 def test_texts_are_cut_to_what_every_server_takes() -> None:
-    tokenizer = checkpoints.train_tokenizer()
+    tokenizer = checkpoints.word_tokenizer()
     short = server.shortened(" ".join(checkpoints.TEXTS * 4), tokenizer, 20)
     assert 15 <= len(tokenizer.encode(short)) <= 20
     assert " ".join(checkpoints.TEXTS * 4).startswith(short)

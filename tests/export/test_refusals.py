@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from checkpoints import MODERN, SMALL, VOCAB, bert, train_tokenizer
+from checkpoints import MODERN, SMALL, VOCAB, bert, word_tokenizer
 from refusals import edit, refuse, save
 
 from attenuator.errors import ExportError
@@ -200,7 +200,7 @@ def test_damaged_checkpoints(
 
 def test_tokenizer_with_ids_outside_the_vocabulary(tmp_path: Path) -> None:
     model = transformers.BertForSequenceClassification(bert(vocab_size=40))
-    size = train_tokenizer().get_vocab_size()
+    size = word_tokenizer().get_vocab_size()
     sentence = refuse(save(model, tmp_path / "small"), tmp_path)
     assert f"token id {size - 1}, must be below the model's vocab_size 40" in sentence
 
@@ -249,4 +249,4 @@ def test_sources_that_do_not_exist(source: str, tmp_path: Path) -> None:
 
 
 def test_vocabulary_of_the_tests_fits() -> None:
-    assert np.max(list(train_tokenizer().get_vocab().values())) < VOCAB
+    assert np.max(list(word_tokenizer().get_vocab().values())) < VOCAB

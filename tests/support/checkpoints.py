@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from attenuator.export.encoder import Encoder, EncoderConfig
 from attenuator.export.families import OWN_ENCODER
@@ -187,13 +187,19 @@ CHECKPOINTS: dict[str, Checkpoint] = {
 }
 
 
-def train_tokenizer() -> Tokenizer:
-    """A WordPiece tokenizer of at most VOCAB tokens that marks pairs as BERT does."""
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+def word_tokenizer() -> Tokenizer:
+    """A WordPiece tokenizer of at most VOCAB tokens that marks pairs as BERT does.
+
+    Its vocabulary is listed, not trained: a trainer numbers equally frequent pieces in another order in each run, which
+    gave the checkpoints other inputs each time.
+    """
+    words = sorted({word for text in TEXTS for word in text.split()})
+    letters = sorted(set("".join(words)))
+    pieces = [*SPECIAL, *dict.fromkeys(letters + words), *(f"##{letter}" for letter in letters)]
+    tokenizer = Tokenizer(models.WordPiece({piece: id for id, piece in enumerate(pieces)}, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    trainer = trainers.WordPieceTrainer(vocab_size=VOCAB, special_tokens=SPECIAL, show_progress=False)
-    tokenizer.train_from_iterator(TEXTS * 3, trainer)
+    tokenizer.add_special_tokens(SPECIAL)
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
@@ -205,7 +211,7 @@ def train_tokenizer() -> Tokenizer:
 def fast_tokenizer(**changes: Any) -> Any:
     """The same as a transformers tokenizer that gives its model token types."""
     return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=train_tokenizer(),
+        tokenizer_object=word_tokenizer(),
         cls_token="[CLS]",
         sep_token="[SEP]",
         pad_token="[PAD]",
@@ -229,7 +235,7 @@ def save(checkpoint: Checkpoint, folder: Path) -> Path:
         model: Any = Encoder(checkpoint.config)
         randomise(model)
         model.save_pretrained(folder)
-        train_tokenizer().save(str(folder / "tokenizer.json"))
+        word_tokenizer().save(str(folder / "tokenizer.json"))
         return folder
     transformers.utils.logging.disable_progress_bar()
     model = transformers.AutoModelForSequenceClassification.from_config(checkpoint.config)
