@@ -10,7 +10,7 @@ SOURCES := pyproject.toml CMakeLists.txt ops/CMakeLists.txt ops/__init__.py $(sh
 CPP := $(shell find ops tests -name '*.cc' -o -name '*.h' -o -name '*.inl' -o -name '*.cu')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz-http bench check format build gen sanitize package container clean cuda cuda-on-host test-cuda bench-cuda sanitize-cuda
+.PHONY: help setup demo test docs fuzz-http bench check format build gen sanitize package container clean cuda cuda-on-host test-cuda bench-cuda sanitize-cuda
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -72,6 +72,9 @@ format: $(VENV)/.setup ## rewrite the sources in the house style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CPP)
+
+docs: $(VENV)/.setup ## build the documents as a site in build/site; fails on a link that leads nowhere
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 build: $(BIN)/python ## build the operators again
 	$(BIN)/python -m pip install --no-build-isolation --no-deps -e .
