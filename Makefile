@@ -85,7 +85,7 @@ gen: $(VENV)/.setup ## write the generated parts of the documentation
 sanitize: $(VENV)/.setup ## the hostile-input tests under AddressSanitizer and UBSan
 	scripts/sanitize.sh
 
-package: $(VENV)/.setup ## sdist -> wheel -> a fresh environment that classifies with the installed package
+package: $(VENV)/.setup ## sdist -> wheel -> a fresh environment that classifies with the installed package; the JavaScript client
 	scripts/package.sh
 
 container: ## build the image (DEVICE=cpu or gpu) with buildah, start its server, classify: as root, without a Docker engine

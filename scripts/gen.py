@@ -1,6 +1,6 @@
-"""Writes the generated blocks of the documentation; with --check, tells whether they are current.
+"""Writes what is generated in tracked files; with --check, tells whether it is current.
 
-Knobs come from the operators' specs, measured figures from benchmarks/results.
+Knobs come from the operators' specs, measured figures from benchmarks/results, TypeScript's types from the HTTP API's.
 
 Run it as `make gen`; it needs nothing but the package itself.
 """
@@ -18,6 +18,7 @@ from attenuator.serve.metrics import Metrics
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+import typescript  # noqa: E402
 from benchmarks.report import added_time_tables, brownout_tables, documents, server_tables  # noqa: E402
 
 WHAT_IT_IS = {"int32": "integer", "float": "number"}
@@ -73,7 +74,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
 }
 
 
-def filled(name: str, text: str, blocks: Mapping[str, Callable[[], str]]) -> str:
+def filled(name: str, blocks: Mapping[str, Callable[[], str]], text: str) -> str:
     """The text of a file with every generated block replaced by its current content.
 
     Raises:
@@ -89,16 +90,24 @@ def filled(name: str, text: str, blocks: Mapping[str, Callable[[], str]]) -> str
     return text
 
 
+# File, then what makes its new content from the old one.
+FILES: dict[str, Callable[[str], str]] = {
+    **{name: partial(filled, name, blocks) for name, blocks in BLOCKS.items()},
+    "clients/js/api.d.ts": lambda old: typescript.declarations(),
+    "clients/js/package.json": typescript.package,
+}
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Runs the program; 0 where all is current or was written, 1 where --check found something stale."""
     parser = argparse.ArgumentParser(prog="scripts/gen.py", description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where a block is not current")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where something is not current")
     options = parser.parse_args(arguments)
     stale = []
-    for name, blocks in BLOCKS.items():
+    for name, content in FILES.items():
         try:
             old = (ROOT / name).read_text(encoding="utf-8")
-            new = filled(name, old, blocks)
+            new = content(old)
         except (OSError, ValueError) as error:
             print(f"scripts/gen.py: {error}", file=sys.stderr)
             return 1
@@ -107,7 +116,7 @@ def main(arguments: list[str] | None = None) -> int:
             if not options.check:
                 (ROOT / name).write_text(new, encoding="utf-8")
     if stale and options.check:
-        print(f"scripts/gen.py: {', '.join(stale)}: generated blocks are not current: run `make gen`", file=sys.stderr)
+        print(f"scripts/gen.py: {', '.join(stale)}: what is generated is not current: run `make gen`", file=sys.stderr)
         return 1
     return 0
 

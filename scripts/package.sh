@@ -25,3 +25,5 @@ assert "torch" not in sys.modules
 '
 "$work/venv/bin/attenuator" classify --bundle "$bundle" "A warm, funny and deeply moving film."
 echo "package: sdist, wheel and installation work"
+cd - >/dev/null
+scripts/npm_package.sh "$work/dist"

@@ -1,0 +1,277 @@
+// Written by scripts/gen.py from the service's own types. Run `make gen` after a change there.
+
+export type ErrorCode =
+  | "body_timeout"
+  | "body_too_large"
+  | "deadline_exceeded"
+  | "engine_error"
+  | "goal_out_of_reach"
+  | "input_too_long"
+  | "invalid_request"
+  | "knob_out_of_range"
+  | "malformed_body"
+  | "not_calibrated"
+  | "not_ready"
+  | "overloaded"
+  | "rate_limited"
+  | "service_unreachable"
+  | "unauthorized"
+  | "unexpected_answer"
+  | "unknown_field"
+  | "unknown_model"
+  | "unsupported_media_type";
+
+/** What a model's settings are worth, as goals are chosen by it. */
+export interface CalibrationInfo {
+  /** of every bound */
+  confidence: number;
+  /** name of the file of texts that were measured */
+  data: string;
+  /** texts in it */
+  texts: number;
+  /** whether it says how sure single answers are: explain, escalate */
+  explains?: boolean;
+  /** in order of length */
+  buckets: readonly LengthBucket[];
+  /** the exact one first */
+  settings: readonly MeasuredSetting[];
+}
+
+/** Answer of POST /v1/classify. Fields that are None are left out of the JSON. */
+export interface Classification {
+  /** name of the model that answered */
+  model: string;
+  /** SHA-256 that names the bundle's exact content */
+  revision: string;
+  /** where it ran: cpu, or cuda:0 with the number of the device */
+  device: string;
+  /** one per input, in the order sent */
+  predictions: readonly Prediction[];
+  /** value of every knob that the model ran with; with escalate, those of the answer that cost most */
+  knobs: { readonly [name: string]: number };
+  /** the knobs that the caller set */
+  requested?: { readonly [name: string]: number };
+  /** who chose the knobs: caller, goal, default, escalation, or brownout where load lowered them */
+  chosen_by: "caller" | "goal" | "brownout" | "escalation" | "default";
+  /**
+   * share of inputs as long as the longest one here on which these knobs gave the exact answer when the
+   * model was calibrated; only where that was measured
+   */
+  expected_agreement?: number;
+  /** seed of the random streams; the same request with this seed gives the same answer */
+  seed: number;
+  /** number of tokens of each input, special tokens included */
+  tokens: readonly number[];
+  /** share of the exact value projection's multiply-adds spent, per input; only of models that report it */
+  value_flops?: readonly number[];
+  /** with escalate only: how many settings ran, one after the other */
+  steps?: number;
+  /** with explain or escalate only: predicted work of all that ran, as a share of the exact knobs' */
+  relative_cost?: number;
+  /** milliseconds by stage: tokenize, queue, compute, total */
+  timing_ms: { readonly [name: string]: number };
+}
+
+/** Body of POST /v1/classify. */
+export interface ClassifyRequest {
+  /** the name of a served model; may be left out if only one is served */
+  model?: string;
+  /** a whole number from 0 to 9007199254740991, or null to have one drawn */
+  seed?: number | null;
+  /** a number of milliseconds above 0, at most 3.6e+06 */
+  timeout_ms?: number;
+  /**
+   * a number above 0, at most 1: the cheapest knobs are chosen whose answers agree with the exact ones
+   * on at least this share of inputs
+   */
+  min_agreement?: number;
+  /**
+   * a number of milliseconds above 0, at most 3.6e+06: the most accurate knobs are chosen that are
+   * predicted to answer in this time
+   */
+  max_latency_ms?: number;
+  /** "interactive", or "batch" for work that can wait */
+  priority?: "interactive" | "batch";
+  /**
+   * true or false: true adds the standard error of each score, which takes about four more runs, and the
+   * probability that each answer agrees with the exact one
+   */
+  explain?: boolean;
+  /**
+   * true or false: true runs again, at surer knobs, what agrees with the exact answer with less
+   * probability than min_agreement, until timeout_ms
+   */
+  escalate?: boolean;
+  /** a whole number from 1 to the number of labels */
+  top_k?: number;
+  /** an object of knobs and the least accurate values that a busy service may lower them to */
+  degradable_to?: Floors;
+  /** true or false */
+  truncate?: boolean;
+  /** true or false */
+  return_logits?: boolean;
+  /**
+   * a text, or 1 to 256 of: a text, {"text": ..}, {"text": .., "text_pair": ..}, {"token_ids": [..]} or
+   * {"token_ids": [..], "token_type_ids": [..]}
+   */
+  inputs: string | readonly (string | TextInput | TokenInput)[];
+  /**
+   * Bounds the expected error of each output row by alpha * mean token norm * ||W_v||_F; a larger alpha
+   * spends fewer multiply-adds on the value projection, 0 computes it exactly. The model's own bounds
+   * and default are in GET /v1/models.
+   */
+  alpha?: number;
+  /**
+   * More hashes cost proportionally more time and shrink the sampling error as 1/sqrt(num_hashes); 0
+   * computes the expectation, quadratic in length. The model's own bounds and default are in GET
+   * /v1/models.
+   */
+  num_hashes?: number;
+  /**
+   * The share of a text's tokens that a layer computes, in the mean over the layers behind the first
+   * attention: those that attention weighs most, the first one always; a smaller share spends less time.
+   * The model's own bounds and default are in GET /v1/models.
+   */
+  keep?: number;
+}
+
+/** Body of every answer that is not a success. */
+export interface ErrorBody {
+  /** what is wrong, in one sentence */
+  error: string;
+  /** kind of error, such as knob_out_of_range */
+  error_type: string;
+  /** the field that is wrong, such as inputs[2].text; null where none is */
+  param: string | null;
+  /** what is allowed there; null where that does not apply */
+  allowed: string | null;
+}
+
+/** The least accurate value by knob; others stay. */
+export interface Floors {
+  alpha?: number;
+  num_hashes?: number;
+  keep?: number;
+}
+
+/** A knob of a served model: default, bounds, exact value, and which way accuracy moves. */
+export interface KnobInfo {
+  name: string;
+  dtype: "int32" | "float";
+  default: number;
+  low: number;
+  high: number;
+  exact: number;
+  accuracy: "rises" | "falls";
+  unit: string;
+  doc: string;
+}
+
+/** One label and its probability (softmax or, multi-label, sigmoid); in a regression, the one score. */
+export interface LabelScore {
+  label: string;
+  score: number;
+}
+
+/** Texts of similar lengths. */
+export interface LengthBucket {
+  /** tokens of the shortest */
+  low: number;
+  /** tokens of the longest */
+  high: number;
+  /** texts that were measured */
+  texts: number;
+  /**
+   * the settings that goals choose from at these lengths, as places in the list of settings, from the
+   * exact one to the cheapest
+   */
+  settings: readonly number[];
+}
+
+/** How often a setting gave the exact answer, on texts of one bucket of lengths. */
+export interface MeasuredAgreement {
+  /** share of the texts */
+  value: number;
+  /** lower bound at the calibration's confidence, which min_agreement is compared with */
+  bound: number;
+}
+
+/** One value for every knob, and how often it gave the exact answer. */
+export interface MeasuredSetting {
+  /** value by knob name */
+  knobs: { readonly [name: string]: number };
+  /** one for each bucket of lengths */
+  agreement: readonly MeasuredAgreement[];
+  /**
+   * predicted time as a share of the exact setting's, one for each bucket; empty where times were not
+   * predicted
+   */
+  time?: readonly number[];
+}
+
+/** A served model. */
+export interface ModelInfo {
+  /** the name that requests give in model */
+  name: string;
+  /** SHA-256 that names the bundle's exact content */
+  revision: string;
+  /** where it runs; empty where the server does not say */
+  device?: string;
+  /** single_label: softmax; multi_label: sigmoid and thresholds; regression: one plain score */
+  task: "single_label" | "multi_label" | "regression";
+  /** the labels, in the order of the logits; of a regression, the name of its score */
+  labels: readonly string[];
+  /** tokens of the longest input, special tokens included */
+  max_tokens: number;
+  /** the knobs that a request may set */
+  knobs: readonly KnobInfo[];
+  /** what was measured per setting; null where the model was not calibrated and takes no goals */
+  calibration?: CalibrationInfo | null;
+}
+
+/** Answer of GET /v1/models. */
+export interface ModelList {
+  models: readonly ModelInfo[];
+}
+
+/** What the model says about one input. */
+export interface Prediction {
+  /** the label with the highest score; in a regression, the name of the score */
+  label: string;
+  /** score of that label: softmax, sigmoid for multi-label models, or the plain number of a regression */
+  score: number;
+  /** multi-label only: every label at or above its threshold */
+  labels?: readonly string[];
+  /** with top_k only: the best labels, highest score first */
+  scores?: readonly LabelScore[];
+  /** with return_logits only: the logits, in the order of the model's labels */
+  logits?: readonly number[];
+  /**
+   * with explain only: standard error of the score from the knobs' sampling; 0 where nothing is drawn at
+   * random, left out where escalate left no time for it
+   */
+  standard_error?: number;
+  /**
+   * with explain or escalate only: the estimated probability that the label, or the set of labels, is
+   * the exact one; left out at knobs less accurate than all that were measured
+   */
+  agreement_probability?: number;
+  /** with escalate only: the knobs of this answer */
+  knobs?: { readonly [name: string]: number };
+}
+
+/** A text, or a pair of texts. */
+export interface TextInput {
+  text: string;
+  text_pair?: string;
+}
+
+/** Token ids, used as given, special tokens included, and their types. */
+export interface TokenInput {
+  token_ids: readonly number[];
+  /**
+   * one for each token id, such as 0 in the first text of a pair and 1 in the second; without them all
+   * are 0, as they must be for a model without token types
+   */
+  token_type_ids?: readonly number[];
+}
