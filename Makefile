@@ -67,6 +67,7 @@ check: $(VENV)/.setup ## ruff, mypy, clang-format, generated files current
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run -Werror $(CPP)
 	$(BIN)/python scripts/gen.py --check
+	$(BIN)/python scripts/dashboard.py --check
 
 format: $(VENV)/.setup ## rewrite the sources in the house style
 	$(BIN)/ruff check --fix .
@@ -79,8 +80,9 @@ docs: $(VENV)/.setup ## build the documents as a site in build/site; fails on a 
 build: $(BIN)/python ## build the operators again
 	$(BIN)/python -m pip install --no-build-isolation --no-deps -e .
 
-gen: $(VENV)/.setup ## write the generated parts of the documentation
+gen: $(VENV)/.setup ## write the generated parts of the documentation and the dashboard
 	$(BIN)/python scripts/gen.py
+	$(BIN)/python scripts/dashboard.py
 
 sanitize: $(VENV)/.setup ## the hostile-input tests under AddressSanitizer and UBSan
 	scripts/sanitize.sh

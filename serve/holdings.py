@@ -30,6 +30,11 @@ QUEUE_TOKENS = gauge("queue_tokens", "Tokens that wait for a batch.", "model", "
 QUEUE_PREDICTED = gauge(
     "queue_predicted_seconds", "Predicted time of the sequences that wait for a batch.", "model", "knobs", "lane"
 )
+LANE_QUEUE_PREDICTED = gauge(
+    "lane_queue_predicted_seconds",
+    "Predicted time of the sequences that wait, 0 where none do: what replicas are scaled on.",
+    "lane",
+)
 KEY_QUEUE_PREDICTED = gauge(
     "key_queue_predicted_seconds",
     "Predicted time of the sequences that wait; key is empty where there are not several.",
@@ -71,6 +76,7 @@ WATCHED = gauge(
 HELD_BY_ENGINE = (
     QUEUE_TOKENS,
     QUEUE_PREDICTED,
+    LANE_QUEUE_PREDICTED,
     KEY_QUEUE_PREDICTED,
     RUNNING,
     IN_PROGRESS,
@@ -123,15 +129,18 @@ class EngineHoldings(Collector):
         tokens: dict[tuple[str, str, str], float] = defaultdict(float)
         seconds: dict[tuple[str, str, str], float] = defaultdict(float)
         of_keys: dict[tuple[str, str, str], float] = defaultdict(float)
+        of_lanes = dict.fromkeys(LANES, 0.0)
         for lane, entry in engine.waiting():
             labels = (entry.job.model.manifest.name, knob_ranges(entry.job.rows[entry.index].knobs), lane)
             tokens[labels] += entry.tokens
             seconds[labels] += entry.seconds
+            of_lanes[lane] += entry.seconds
             of_keys[entry.job.flow.key, entry.job.flow.priority, lane] += entry.seconds
         self._known |= set(tokens)
         self._known_keys |= set(of_keys)
         yield family(QUEUE_TOKENS, [(labels, tokens[labels]) for labels in sorted(self._known)])
         yield family(QUEUE_PREDICTED, [(labels, seconds[labels]) for labels in sorted(self._known)])
+        yield family(LANE_QUEUE_PREDICTED, [((lane,), of_lanes[lane]) for lane in LANES])
         yield family(KEY_QUEUE_PREDICTED, [(labels, of_keys[labels]) for labels in sorted(self._known_keys)])
         yield family(RUNNING, [((lane,), engine.running(lane)) for lane in LANES])
         yield family(IN_PROGRESS, [((), engine.requests)])

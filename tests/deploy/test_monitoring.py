@@ -1,0 +1,148 @@
+"""The dashboard and the alerts ask for what a service exports, and Prometheus understands them."""
+
+import shutil
+import subprocess
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, get_args
+
+import httpx
+import pytest
+import yaml
+from benchmarks.measure.processes import free_port
+from monitoring import (
+    MONITORING,
+    Exported,
+    Question,
+    alert_questions,
+    ask,
+    complaints,
+    dashboard_questions,
+)
+from prometheus_client.parser import text_string_to_metric_families
+from service import Service
+
+from attenuator.api import ChosenBy
+from attenuator.serve.holdings import HELD_BY_ENGINE, HELD_BY_SERVER
+from attenuator.serve.metrics import Metrics
+
+DESCRIBED = {one.name: one for one in (*Metrics().described, *HELD_BY_ENGINE, *HELD_BY_SERVER)}
+# Without a value where nothing has failed, and where no scrape found anything in the queue.
+MAY_BE_EMPTY = (
+    *("batch_failures", "lane_restarts", "session_restarts", "cancelled", "shadow_dropped"),
+    *("attenuator_queue_tokens", "attenuator_queue_predicted", "attenuator_key_queue_predicted"),
+)
+PROMETHEUS = shutil.which("prometheus")
+
+
+@pytest.fixture(scope="module")
+def exported(busy: Service) -> Exported:
+    """What the running server exports. Metrics without a value yet have the labels that are documented."""
+    labels: dict[str, set[str]] = {}
+    values: dict[str, set[str]] = defaultdict(set, chosen_by=set(get_args(ChosenBy)))
+    for family in text_string_to_metric_families(busy.client.get("/metrics").text):
+        described = DESCRIBED.get(family.name) or DESCRIBED.get(f"{family.name}_total")
+        if described is not None and not family.samples:
+            labels[described.name] = set(described.labels)
+        for sample in family.samples:
+            labels.setdefault(sample.name, set()).update(sample.labels)
+            for label, value in sample.labels.items():
+                values[label].add(value)
+    return Exported(labels, values)
+
+
+def test_queries_name_what_a_running_server_exports(exported: Exported) -> None:
+    questions = [*dashboard_questions(), *alert_questions()]
+    assert len(questions) > 40
+    assert [text for question in questions for text in complaints(question, exported)] == []
+
+
+def test_dashboard_shows_most_of_what_is_exported() -> None:
+    asked = "\n".join(question.expression for question in dashboard_questions())
+    left_out = {name for name in DESCRIBED if name not in asked}
+    assert left_out == {
+        "attenuator_sequences_total",
+        "attenuator_key_requests_total",
+        "attenuator_escalated_requests_total",
+        "attenuator_service_state",
+        "attenuator_shadow_waiting_texts",
+        "attenuator_watched_bundles",
+    }
+
+
+@pytest.mark.parametrize(
+    ("expression", "complaint"),
+    [
+        ("attenuator_reddy", "no metric attenuator_reddy"),
+        ('attenuator_ready{model="yoso"}', "attenuator_ready has no label model"),
+        ('attenuator_requests_total{chosen_by="nobody"}', "chosen_by is never nobody"),
+        ("sum by (lane) (rate(attenuator_requests_total[1m]))", "lane is grouped by and is nowhere"),
+        ("sum by (model) (attenuator_models)", "device is shown and not in the result"),
+    ],
+    ids=["metric", "label", "value", "group", "legend"],
+)
+def test_what_is_not_exported_is_found(exported: Exported, expression: str, complaint: str) -> None:
+    question = Question("q", expression, frozenset({"device"} if "shown" in complaint else ()))
+    assert list(complaints(question, exported)) == [f"q: {complaint}"]
+
+
+@pytest.fixture(scope="module")
+def prometheus(busy: Service, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Prometheus with the settings of compose.yaml, which scrapes the running server five times a second."""
+    if PROMETHEUS is None:
+        pytest.skip("Prometheus is not installed (Debian's package prometheus)")
+    folder = tmp_path_factory.mktemp("prometheus")
+    settings = yaml.safe_load((MONITORING / "prometheus.yml").read_text(encoding="utf-8"))
+    settings["global"] = {"scrape_interval": "200ms", "evaluation_interval": "200ms"}
+    settings["rule_files"] = [str(MONITORING / "rules.yml")]
+    settings["scrape_configs"][0]["static_configs"] = [{"targets": [f"{busy.host}:{busy.port}"]}]
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(settings))
+    port = free_port()
+    command = [PROMETHEUS, f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}"]
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen([*command, f"--web.listen-address=127.0.0.1:{port}"], stderr=log)
+    client = httpx.Client(base_url=f"http://127.0.0.1:{port}/api/v1", timeout=10)
+    yield client, folder / "log"
+    client.close()
+    process.terminate()
+    process.wait(timeout=30)
+
+
+def results(client: httpx.Client, expression: str) -> list[Any]:
+    """What Prometheus answers to a query now."""
+    answer = client.get("/query", params={"query": expression})
+    assert answer.status_code == 200, f"{expression}: {answer.text}"
+    return list(answer.json()["data"]["result"])
+
+
+def until_scraped(client: httpx.Client, log: Path, scrapes: int) -> None:
+    """Waits until Prometheus has so many samples of the server."""
+    end = time.monotonic() + 30
+    while True:
+        assert time.monotonic() < end, log.read_text()
+        try:
+            counted = results(client, 'count_over_time(up{job="attenuator"}[1m])')
+        except httpx.TransportError:
+            counted = []
+        if counted and int(counted[0]["value"][1]) >= scrapes:
+            return
+        time.sleep(0.1)
+
+
+def test_prometheus_answers_every_query_from_a_running_server(prometheus: Any, busy: Service) -> None:
+    client, log = prometheus
+    until_scraped(client, log, 2)
+    ask(busy)
+    until_scraped(client, log, 6)
+    empty = [one for one in dashboard_questions() if not results(client, one.expression)]
+    assert [one.name for one in empty if not any(part in one.expression for part in MAY_BE_EMPTY)] == []
+
+
+def test_prometheus_evaluates_every_alert_and_none_fires(prometheus: Any, busy: Service) -> None:
+    client, log = prometheus
+    until_scraped(client, log, 4)
+    rules = [rule for group in client.get("/rules").json()["data"]["groups"] for rule in group["rules"]]
+    assert {rule["name"] for rule in rules} == {one.name for one in alert_questions()}
+    assert {(rule["health"], rule.get("lastError", "")) for rule in rules} == {("ok", "")}
+    assert [rule["name"] for rule in rules if rule["state"] == "firing"] == []
