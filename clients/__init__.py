@@ -3,6 +3,7 @@
 from attenuator.api import Classification, KnobInfo, LabelScore, ModelInfo, Prediction
 from attenuator.clients.calls import UNSET
 from attenuator.clients.client import AsyncClient, Client
+from attenuator.clients.outcomes import Outcome
 
 __all__ = [
     "UNSET",
@@ -12,5 +13,6 @@ __all__ = [
     "KnobInfo",
     "LabelScore",
     "ModelInfo",
+    "Outcome",
     "Prediction",
 ]

@@ -48,6 +48,7 @@ class Call(Generic[T]):
         content: JSON to send, or None.
         patience_ms: how long the server may take, by the caller's own deadline; None without a deadline.
         answered_by: the result to return in place of raising one of these errors.
+        retried: whether it may be sent again; every call here may, but not every one is worth it.
     """
 
     method: str
@@ -56,6 +57,7 @@ class Call(Generic[T]):
     content: bytes | None = None
     patience_ms: float | None = None
     answered_by: Mapping[type[AttenuatorError], T] = field(default_factory=dict)
+    retried: bool = True
 
 
 def to_json(body: Mapping[str, Any]) -> bytes:
@@ -145,6 +147,9 @@ def classify(
 ) -> Call[Classification]:
     """Classifies one or more inputs.
 
+    A request changes nothing at the service and, with the same seed (the server's default one too), knobs and bundle
+    has the same answer, so that the client may send it again. With the seed None a repeated request draws anew.
+
     Args:
         inputs: a text; or a list, array or generator of texts, of `{"text": .., "text_pair": ..}`, or of
             `{"token_ids": [..], "token_type_ids": [..]}`, which may be arrays too; without types, all are 0.
@@ -182,7 +187,7 @@ def classify(
         Overloaded: the service is overloaded, or too busy for both goals; `retry_after_s` says when to try again.
         NotReady: the service is starting or stopping.
         Unauthorized: the API key is missing or wrong.
-        ServiceUnreachable: no answer came.
+        ServiceUnreachable: no answer came; `NoAnswerInTime` within the client's own time limits.
         UnexpectedAnswer: the answer is not this API's.
     """
     body: dict[str, Any] = {"inputs": [inputs] if isinstance(inputs, Mapping) else inputs, **check_knobs(knobs)}
@@ -217,4 +222,5 @@ def ready() -> Call[bool]:
     Raises:
         UnexpectedAnswer: something else listens there.
     """
-    return Call("GET", "/health/ready", lambda body: True, answered_by={NotReady: False, ServiceUnreachable: False})
+    answered_by = {NotReady: False, ServiceUnreachable: False}
+    return Call("GET", "/health/ready", lambda body: True, answered_by=answered_by, retried=False)

@@ -2,20 +2,23 @@
 
 import inspect
 import itertools
-import random
+import math
 import time
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 import anyio
 import httpx
 
 from attenuator import __version__, errors
-from attenuator.clients import answers, calls
+from attenuator.clients import answers, calls, many, senders
 from attenuator.clients.calls import Call
+from attenuator.clients.connection import Connection
+from attenuator.clients.many import ManyCalls
+from attenuator.clients.outcomes import Outcome
+from attenuator.clients.retries import RetryPolicy
 from attenuator.ops import KNOBS
 
 P = ParamSpec("P")
@@ -24,61 +27,35 @@ V = TypeVar("V", bound=Callable[..., Any])
 Http = TypeVar("Http", httpx.Client, httpx.AsyncClient)
 
 FAILURES = (httpx.HTTPError, httpx.InvalidURL)
-CLOSED = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError, httpx.CloseError)
-RETRIED_STATUS = (429, 503)
-FIRST_PAUSE_S = 0.25
 GRACE_MS = 2_000.0
-
-
-class Connection:
-    """What httpx reports of the connection that one attempt used.
-
-    Attributes:
-        opened: it was opened for this attempt.
-        used: the request was sent on it.
-        answered: the head of an answer came.
-    """
-
-    def __init__(self) -> None:
-        self.opened = self.used = self.answered = False
-
-    def note(self, event: str, info: Mapping[str, Any]) -> None:
-        """Takes an event of httpx's extension `trace`."""
-        self.opened |= event.startswith("connection.connect_")
-        self.used |= event == "http11.send_request_headers.started"
-        self.answered |= event == "http11.receive_response_headers.complete"
-
-    async def note_async(self, event: str, info: Mapping[str, Any]) -> None:
-        """The same for the client that awaits."""
-        self.note(event, info)
-
-    def was_stale(self, answer: httpx.Response | Exception) -> bool:
-        """Whether the server had closed a connection that it kept alive, so that it has not seen the request."""
-        return isinstance(answer, CLOSED) and self.used and not self.opened and not self.answered
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """Asks to send a call again after a while."""
-
-    seconds: float
+KEEP_ALIVE_S = 60.0  # below the 75 s of the service, so that a call seldom meets a connection that was just closed
 
 
 class BaseClient(ABC, Generic[Http]):
-    """What both clients share: address, key, time limits, retries.
+    """What both clients share: address, key, connections, time limits, retries.
 
-    A call that meets a connection which the server has closed since the last call is sent once more, on another one.
+    A call is sent again after 429, 503 and failed connections, and after no other error: every call here may be
+    repeated without harm. One that meets a kept connection which the service has just closed is sent at once on
+    another one, which counts as no retry.
 
     Args:
         base_url: where the service listens, such as `http://127.0.0.1:8000`.
         api_key: sent as a bearer token where the service asks for one.
-        connect_timeout_ms: longest wait for a connection.
-        read_timeout_ms: longest wait for an answer. A call's own `timeout_ms`, which the server keeps, extends it.
-        max_retries: how often a call that was shed (429) or met a server that is not ready (503) is sent again, after
-            the pause that `Retry-After` asks for, else after about 0.25 s, 0.5 s, 1 s ... None by default: the caller
-            knows better whether to wait, to lower a knob, or to go elsewhere.
+        timeout_s: longest time for a call with all of its attempts and the pauses between them; None for no limit.
+            Past it `NoAnswerInTime`, a `TimeoutError`, is raised, or at once where a pause would lead past it the
+            error of the last attempt.
+        connect_timeout_s: longest wait for a connection.
+        read_timeout_s: longest silence of the service within an attempt. A call's own `timeout_ms`, which the service
+            keeps, extends it.
+        max_retries: how often a call is sent again. The pause is what `Retry-After` asks for and, on top, a random
+            time below 0.25 s, 0.5 s, 1 s ... 0: the caller decides whether to wait, to lower a knob or to go
+            elsewhere.
         max_pause_s: longest pause; where `Retry-After` asks for more, the error is raised at once.
-        transport: an httpx transport, for Unix sockets, proxies or own certificates.
+        max_connections: calls under way at a time; further ones wait for a free connection.
+        transport: an httpx transport, for Unix sockets, proxies or own certificates; it has its own `limits`.
+
+    Raises:
+        InvalidRequest: a limit is no number above 0, or `max_retries` is below 0.
     """
 
     def __init__(
@@ -86,52 +63,63 @@ class BaseClient(ABC, Generic[Http]):
         base_url: str = "http://127.0.0.1:8000",
         *,
         api_key: str | None = None,
-        connect_timeout_ms: float = 5_000.0,
-        read_timeout_ms: float = 120_000.0,
-        max_retries: int = 0,
+        timeout_s: float | None = None,
+        connect_timeout_s: float = 5.0,
+        read_timeout_s: float = 120.0,
+        max_retries: int = 2,
         max_pause_s: float = 30.0,
+        max_connections: int = 100,
         transport: Any = None,
     ) -> None:
         self.base_url = base_url.rstrip("/")
-        self._connect_timeout_ms = connect_timeout_ms
-        self._read_timeout_ms = read_timeout_ms
-        self._max_retries = max_retries
-        self._max_pause_s = max_pause_s
+        self._timeout_s = math.inf if timeout_s is None else _above_zero("timeout_s", timeout_s)
+        self._connect_timeout_s = _above_zero("connect_timeout_s", connect_timeout_s)
+        self._read_timeout_s = _above_zero("read_timeout_s", read_timeout_s)
+        if max_retries < 0:
+            raise errors.InvalidRequest(f"max_retries is {max_retries}, must be 0 or more", param="max_retries")
+        self._retries = RetryPolicy(max_retries, _above_zero("max_pause_s", max_pause_s))
+        connections = int(_above_zero("max_connections", max_connections))
         headers = {"User-Agent": f"attenuator/{__version__}"}
         if api_key:
             headers["Authorization"] = f"Bearer {api_key}"
-        self._http: Http = self._open(headers, transport)
+        limits = httpx.Limits(
+            max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=KEEP_ALIVE_S
+        )
+        self._http: Http = self._open(headers, limits, transport)
 
     @abstractmethod
-    def _open(self, headers: dict[str, str], transport: Any) -> Http:
+    def _open(self, headers: dict[str, str], limits: httpx.Limits, transport: Any) -> Http:
         """Makes the httpx client."""
 
-    def _request(self, call: Call[T], trace: Callable[..., Any]) -> httpx.Request:
-        patience_ms = max(self._read_timeout_ms, (call.patience_ms or 0.0) + GRACE_MS)
+    def _deadline_s(self) -> float:
+        """When a call that begins now must have ended, by `time.monotonic`."""
+        return time.monotonic() + self._timeout_s
+
+    def _request(self, call: Call[T], trace: Callable[..., Any], deadline_s: float) -> httpx.Request:
+        remaining_s = max(1e-3, deadline_s - time.monotonic())
+        patience_s = min(remaining_s, max(self._read_timeout_s, ((call.patience_ms or 0.0) + GRACE_MS) / 1000))
+        connect_s = min(remaining_s, self._connect_timeout_s)
+        pool_s = None if remaining_s == math.inf else remaining_s
         return self._http.build_request(
             call.method,
             self.base_url + call.path,
             content=call.content,
             headers={"Content-Type": "application/json"} if call.content is not None else None,
-            timeout=httpx.Timeout(patience_ms / 1000, connect=self._connect_timeout_ms / 1000),
+            timeout=httpx.Timeout(patience_s, connect=connect_s, pool=pool_s),
             extensions={"trace": trace},
         )
 
-    def _outcome(self, call: Call[T], answer: httpx.Response | Exception, attempt: int) -> T | Pause:
-        """The result of an attempt, or the pause before the next one; raises the error that an attempt ended in."""
-        error: errors.AttenuatorError
-        if isinstance(answer, httpx.Response):
-            if answer.is_success:
-                return answers.result_of(call, answer)
-            if answer.status_code in RETRIED_STATUS and attempt < self._max_retries:
-                pause_s = answers.retry_after_s(answer)
-                if pause_s is None:
-                    pause_s = min(FIRST_PAUSE_S * 2**attempt, self._max_pause_s) * random.uniform(0.5, 1.0)
-                if pause_s <= self._max_pause_s:
-                    return Pause(pause_s)
-            error = answers.error_of(answer)
-        else:
-            error = self._unreachable(answer)
+    def _pause_s(
+        self, call: Call[T], answer: httpx.Response | Exception, attempt: int, deadline_s: float
+    ) -> float | None:
+        """Seconds before the call is sent again; None where this answer is its last."""
+        return self._retries.pause_s(answer, attempt, deadline_s) if call.retried else None
+
+    def _outcome(self, call: Call[T], answer: httpx.Response | Exception) -> T:
+        """The result of a call's last attempt; raises the error that it ended in."""
+        if isinstance(answer, httpx.Response) and answer.is_success:
+            return answers.result_of(call, answer)
+        error = answers.error_of(answer) if isinstance(answer, httpx.Response) else self._unreachable(answer)
         for kind, result in call.answered_by.items():
             if isinstance(error, kind):
                 return result
@@ -139,27 +127,47 @@ class BaseClient(ABC, Generic[Http]):
 
     def _unreachable(self, failure: Exception) -> errors.ServiceUnreachable:
         if isinstance(failure, httpx.ConnectTimeout):
-            return errors.ServiceUnreachable(f"no connection to {self.base_url} within {self._connect_timeout_ms:g} ms")
+            return errors.NoAnswerInTime(f"no connection to {self.base_url} within {self._connect_timeout_s:g} s")
+        if isinstance(failure, httpx.PoolTimeout):
+            return errors.NoAnswerInTime(f"no connection to {self.base_url} was free within the client's time limit")
         if isinstance(failure, httpx.TimeoutException):
-            return errors.ServiceUnreachable(f"{self.base_url} did not answer within the client's time limit")
+            return errors.NoAnswerInTime(f"{self.base_url} did not answer within the client's time limit")
         return errors.ServiceUnreachable(f"{self.base_url} cannot be reached: {failure or type(failure).__name__}")
 
 
-def _documented(verb: V, build: Callable[..., Any]) -> V:
-    """Gives a client's method the name, docstring and signature of the call that it sends, with every knob by name."""
+def _above_zero(name: str, value: float) -> float:
+    if not value > 0:
+        raise errors.InvalidRequest(f"{name} is {value}, must be a number above 0", param=name)
+    return value
+
+
+def _documented(verb: V, build: Callable[..., Any], result: Any = None) -> V:
+    """Gives a client's method the name, docstring and signature of what it sends, with every option and knob by name.
+
+    Args:
+        verb: the method.
+        build: makes the call.
+        result: what the method returns; by default what the call's answer is read as.
+    """
     signature = inspect.signature(build)
     parameters = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)]
     for parameter in signature.parameters.values():
-        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            knob = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, default=None)
-            parameters += [knob.replace(name=name) for name in KNOBS]
-        else:
-            parameters.append(parameter)
-    result = typing.get_args(signature.return_annotation)[0]
+        parameters += _named(parameter) if parameter.kind is inspect.Parameter.VAR_KEYWORD else [parameter]
+    result = result or typing.get_args(signature.return_annotation)[0]
     method: Any = verb
     method.__name__, method.__doc__ = build.__name__, build.__doc__
     method.__signature__ = signature.replace(parameters=parameters, return_annotation=result)
     return verb
+
+
+def _named(parameter: inspect.Parameter) -> list[inspect.Parameter]:
+    """What stands for `**knobs`, or for `**options`, which are those of `classify` with the knobs."""
+    knob = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, default=None)
+    knobs = [knob.replace(name=name) for name in KNOBS]
+    if parameter.name != "options":
+        return knobs
+    options = inspect.signature(calls.classify).parameters.values()
+    return [option for option in options if option.kind is inspect.Parameter.KEYWORD_ONLY] + knobs
 
 
 def _blocking(build: Callable[P, Call[T]]) -> Callable[Concatenate["Client", P], T]:
@@ -176,6 +184,20 @@ def _awaiting(build: Callable[P, Call[T]]) -> Callable[Concatenate["AsyncClient"
     return _documented(verb, build)
 
 
+def _blocking_many(build: Callable[P, ManyCalls]) -> Callable[Concatenate["Client", P], Iterator[Outcome]]:
+    def verb(client: "Client", /, *args: P.args, **kwargs: P.kwargs) -> Iterator[Outcome]:
+        return senders.blocking(build(*args, **kwargs), client._send)
+
+    return _documented(verb, build, Iterator[Outcome])
+
+
+def _awaiting_many(build: Callable[P, ManyCalls]) -> Callable[Concatenate["AsyncClient", P], AsyncIterator[Outcome]]:
+    def verb(client: "AsyncClient", /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[Outcome]:
+        return senders.awaiting(build(*args, **kwargs), client._send)
+
+    return _documented(verb, build, AsyncIterator[Outcome])
+
+
 class Client(BaseClient[httpx.Client]):
     """Blocking client, safe to share between threads; a context manager, else to be closed with `close`.
 
@@ -187,24 +209,25 @@ class Client(BaseClient[httpx.Client]):
             print(answer.predictions[0].label, answer.knobs)
     """
 
-    def _open(self, headers: dict[str, str], transport: Any) -> httpx.Client:
-        return httpx.Client(headers=headers, transport=transport)
+    def _open(self, headers: dict[str, str], limits: httpx.Limits, transport: Any) -> httpx.Client:
+        return httpx.Client(headers=headers, limits=limits, transport=transport)
 
-    def _send(self, call: Call[T]) -> T:
+    def _send(self, call: Call[T], sleep: Callable[[float], None] = time.sleep) -> T:
+        deadline_s = self._deadline_s()
         for attempt in itertools.count():
-            answer, stale = self._attempt(call)
+            answer, stale = self._attempt(call, deadline_s)
             if stale:
-                answer, _ = self._attempt(call)
-            outcome = self._outcome(call, answer, attempt)
-            if not isinstance(outcome, Pause):
-                return outcome
-            time.sleep(outcome.seconds)
+                answer, _ = self._attempt(call, deadline_s)
+            pause_s = self._pause_s(call, answer, attempt, deadline_s)
+            if pause_s is None:
+                return self._outcome(call, answer)
+            sleep(pause_s)
         raise AssertionError
 
-    def _attempt(self, call: Call[T]) -> tuple[httpx.Response | Exception, bool]:
+    def _attempt(self, call: Call[T], deadline_s: float) -> tuple[httpx.Response | Exception, bool]:
         connection = Connection()
         try:
-            return self._http.send(self._request(call, connection.note)), False
+            return self._http.send(self._request(call, connection.note, deadline_s)), False
         except FAILURES as failure:
             return failure, connection.was_stale(failure)
 
@@ -221,6 +244,7 @@ class Client(BaseClient[httpx.Client]):
         self.close()
 
     classify = _blocking(calls.classify)
+    classify_many = _blocking_many(many.classify_many)
     models = _blocking(calls.models)
     ready = _blocking(calls.ready)
 
@@ -235,24 +259,25 @@ class AsyncClient(BaseClient[httpx.AsyncClient]):
             answers = await asyncio.gather(*(client.classify(text) for text in texts))
     """
 
-    def _open(self, headers: dict[str, str], transport: Any) -> httpx.AsyncClient:
-        return httpx.AsyncClient(headers=headers, transport=transport)
+    def _open(self, headers: dict[str, str], limits: httpx.Limits, transport: Any) -> httpx.AsyncClient:
+        return httpx.AsyncClient(headers=headers, limits=limits, transport=transport)
 
     async def _send(self, call: Call[T]) -> T:
+        deadline_s = self._deadline_s()
         for attempt in itertools.count():
-            answer, stale = await self._attempt(call)
+            answer, stale = await self._attempt(call, deadline_s)
             if stale:
-                answer, _ = await self._attempt(call)
-            outcome = self._outcome(call, answer, attempt)
-            if not isinstance(outcome, Pause):
-                return outcome
-            await anyio.sleep(outcome.seconds)
+                answer, _ = await self._attempt(call, deadline_s)
+            pause_s = self._pause_s(call, answer, attempt, deadline_s)
+            if pause_s is None:
+                return self._outcome(call, answer)
+            await anyio.sleep(pause_s)
         raise AssertionError
 
-    async def _attempt(self, call: Call[T]) -> tuple[httpx.Response | Exception, bool]:
+    async def _attempt(self, call: Call[T], deadline_s: float) -> tuple[httpx.Response | Exception, bool]:
         connection = Connection()
         try:
-            return await self._http.send(self._request(call, connection.note_async)), False
+            return await self._http.send(self._request(call, connection.note_async, deadline_s)), False
         except FAILURES as failure:
             return failure, connection.was_stale(failure)
 
@@ -269,5 +294,6 @@ class AsyncClient(BaseClient[httpx.AsyncClient]):
         await self.aclose()
 
     classify = _awaiting(calls.classify)
+    classify_many = _awaiting_many(many.classify_many)
     models = _awaiting(calls.models)
     ready = _awaiting(calls.ready)

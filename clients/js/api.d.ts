@@ -10,6 +10,7 @@ export type ErrorCode =
   | "invalid_request"
   | "knob_out_of_range"
   | "malformed_body"
+  | "no_answer_in_time"
   | "not_calibrated"
   | "not_ready"
   | "overloaded"

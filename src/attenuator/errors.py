@@ -13,12 +13,13 @@
     ├── OperatorLibraryMissing      libattenuator_ops.so is not built
     ├── DeviceUnavailable           the CPU or CUDA device that was asked for cannot be used; says what is missing
     ├── EngineError                 ONNX Runtime failed on a request that passed every check
-    ├── DeadlineExceeded
+    ├── DeadlineExceeded            the caller's deadline passed; a TimeoutError
     ├── NotReady                    starting, draining or stopped
     ├── Overloaded                  too much is waiting; says when to come back
     │   └── RateLimited
     ├── Unauthorized                the API key is missing or wrong
     ├── ServiceUnreachable          client side: no answer came
+    │   └── NoAnswerInTime          within the client's own time limits; a TimeoutError
     └── UnexpectedAnswer            client side: the answer is not this API's
 
 HTTP status codes are given to them in `serve/errors.py` alone.
@@ -140,7 +141,7 @@ class EngineError(AttenuatorError):
         self.detail = None if detail is None else printable(detail)
 
 
-class DeadlineExceeded(AttenuatorError):
+class DeadlineExceeded(AttenuatorError, TimeoutError):
     """The caller's deadline passed before the answer was there."""
 
 
@@ -170,6 +171,10 @@ class Unauthorized(AttenuatorError):
 
 class ServiceUnreachable(AttenuatorError):
     """Client side: no answer came: connection refused, unknown host, or silence until the client's time limit."""
+
+
+class NoAnswerInTime(ServiceUnreachable, TimeoutError):
+    """Client side: one of the client's own time limits passed; the service may still be at work."""
 
 
 class UnexpectedAnswer(AttenuatorError):

@@ -2,7 +2,6 @@
 
 import asyncio
 import inspect
-import json
 import time
 from collections.abc import Callable
 from email.utils import formatdate
@@ -12,6 +11,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from wire import ANSWER, ONCE, Wire
 
 from attenuator import clients, errors
 from attenuator.clients import UNSET, AsyncClient, Client
@@ -19,49 +19,15 @@ from attenuator.ops import KNOBS
 from attenuator.ops.spec import SEED_HIGH
 from attenuator.serve import errors as serve_errors
 
-ANSWER = {
-    "model": "m",
-    "revision": "0" * 64,
-    "device": "cpu",
-    "predictions": [{"label": "good", "score": 0.75}],
-    "knobs": {"num_hashes": 8},
-    "requested": {"num_hashes": 8},
-    "chosen_by": "caller",
-    "seed": 3,
-    "tokens": [5],
-    "timing_ms": {"total": 1.5},
-    "a field of a newer server": True,
-}
 
-
-class Wire:
-    """Stands for what lies between a client and a service; keeps what was sent."""
-
-    def __init__(self, *responses: httpx.Response | Exception) -> None:
-        self.responses = list(responses)
-        self.requests: list[httpx.Request] = []
-
-    def __call__(self, request: httpx.Request) -> httpx.Response:
-        self.requests.append(request)
-        response = self.responses.pop(0) if self.responses else httpx.Response(200, json=ANSWER)
-        if isinstance(response, Exception):
-            raise response
-        # A response object is spent by one client; parametrised ones serve several.
-        return httpx.Response(response.status_code, headers=response.headers, content=response.content)
-
-    @property
-    def bodies(self) -> list[Any]:
-        return [json.loads(request.content) for request in self.requests]
-
-
-def blocking(wire: Wire, verb: str, *args: Any, options: dict[str, Any] | None = None, **kwargs: Any) -> Any:
-    with Client("http://service/", transport=httpx.MockTransport(wire), **options or {}) as client:
+def blocking(wire: Wire, verb: str, *args: Any, options: dict[str, Any] = ONCE, **kwargs: Any) -> Any:
+    with Client("http://service/", transport=httpx.MockTransport(wire), **options) as client:
         return getattr(client, verb)(*args, **kwargs)
 
 
-def awaiting(wire: Wire, verb: str, *args: Any, options: dict[str, Any] | None = None, **kwargs: Any) -> Any:
+def awaiting(wire: Wire, verb: str, *args: Any, options: dict[str, Any] = ONCE, **kwargs: Any) -> Any:
     async def run() -> Any:
-        async with AsyncClient("http://service/", transport=httpx.MockTransport(wire), **options or {}) as client:
+        async with AsyncClient("http://service/", transport=httpx.MockTransport(wire), **options) as client:
             return await getattr(client, verb)(*args, **kwargs)
 
     return asyncio.run(run())
@@ -82,12 +48,13 @@ def test_public_names_are_what_all_says() -> None:
 
 
 def test_both_clients_have_the_same_verbs_and_show_every_knob() -> None:
-    for verb in ("classify", "models", "ready"):
+    for verb in ("classify", "classify_many", "models", "ready"):
         sync, awaited = inspect.signature(getattr(Client, verb)), inspect.signature(getattr(AsyncClient, verb))
-        assert sync == awaited
+        assert sync.parameters == awaited.parameters
         assert getattr(Client, verb).__doc__ == getattr(AsyncClient, verb).__doc__
         assert getattr(Client, verb).__doc__
     parameters = inspect.signature(Client.classify).parameters
+    assert set(parameters) < set(inspect.signature(Client.classify_many).parameters)
     assert set(KNOBS) < set(parameters)
     assert parameters["seed"].default is UNSET
     assert parameters["inputs"].default is inspect.Parameter.empty
@@ -195,8 +162,9 @@ def test_inputs_without_a_json_form_are_refused(ask: Ask, inputs: Any) -> None:
         (httpx.Response(413, json={"error": "too big", "error_type": "body_too_large"}), errors.InvalidRequest),
         (httpx.Response(504, json={"error": "too late", "error_type": "deadline_exceeded"}), errors.DeadlineExceeded),
         (httpx.ConnectError("refused"), errors.ServiceUnreachable),
-        (httpx.ConnectTimeout("slow"), errors.ServiceUnreachable),
-        (httpx.ReadTimeout("silence"), errors.ServiceUnreachable),
+        (httpx.ConnectTimeout("slow"), errors.NoAnswerInTime),
+        (httpx.ReadTimeout("silence"), errors.NoAnswerInTime),
+        (httpx.PoolTimeout("busy"), errors.NoAnswerInTime),
         (httpx.RemoteProtocolError("cut off"), errors.ServiceUnreachable),
     ],
     ids=lambda value: f"{value.status_code}" if isinstance(value, httpx.Response) else getattr(value, "__name__", None),
@@ -218,7 +186,7 @@ def test_kinds_that_only_the_service_has_are_wrong_requests(ask: Ask) -> None:
         assert type(caught.value) is errors.InvalidRequest
 
 
-def test_nothing_is_repeated_unless_asked(ask: Ask) -> None:
+def test_without_retries_nothing_is_repeated(ask: Ask) -> None:
     wire = Wire(httpx.Response(429, headers={"Retry-After": "7"}))
     with pytest.raises(errors.Overloaded) as caught:
         ask(wire, "classify", "text")
@@ -275,9 +243,9 @@ def test_ready_answers_instead_of_raising(ask: Ask, response: httpx.Response | E
 
 def test_the_clients_patience_covers_the_callers_deadline(ask: Ask) -> None:
     wire = Wire()
-    ask(wire, "classify", "text", timeout_ms=60_000.0, options={"read_timeout_ms": 1_000.0})
+    ask(wire, "classify", "text", timeout_ms=60_000.0, options={"read_timeout_s": 1.0})
     assert wire.requests[0].extensions["timeout"]["read"] > 60
-    ask(wire, "classify", "text", options={"read_timeout_ms": 1_000.0, "connect_timeout_ms": 250.0})
+    ask(wire, "classify", "text", options={"read_timeout_s": 1.0, "connect_timeout_s": 0.25})
     assert wire.requests[1].extensions["timeout"]["connect"] == 0.25
 
 

@@ -1,6 +1,9 @@
 """Both clients against a real server: answers, errors, deadlines, load."""
 
 import asyncio
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +13,7 @@ import pytest
 
 from attenuator import errors
 from attenuator.bundle import read_manifest
-from attenuator.clients import AsyncClient, Classification, Client, ModelInfo
+from attenuator.clients import AsyncClient, Classification, Client, ModelInfo, Outcome
 from attenuator.ops import KNOBS
 
 TEXTS = ["the quick brown fox", "a film so bad that it is good again", "42 tokens and spaces"]
@@ -203,3 +206,56 @@ def test_shed_requests_are_repeated_only_when_asked(narrow_url: str) -> None:
 def test_one_served_model_needs_no_name(narrow_url: str) -> None:
     with Client(narrow_url) as client:
         assert client.classify(TEXTS[0]).model == "yoso"
+
+
+def test_many_inputs_are_answered_as_one_by_one(url: str, key: str) -> None:
+    texts = [f"{TEXTS[number % 3]} {number}" for number in range(40)]
+    options: dict[str, Any] = {"model": "yoso", "num_hashes": 16, "return_logits": True}
+
+    async def together() -> list[Outcome]:
+        async with AsyncClient(url, api_key=key) as client:
+            return [outcome async for outcome in client.classify_many([*texts, " "], concurrency=16, **options)]
+
+    awaited = asyncio.run(together())
+    with Client(url, api_key=key) as client:
+        blocked = list(client.classify_many(iter([*texts, " "]), concurrency=16, **options))
+        alone = [client.classify([text], **options) for text in texts]
+    for outcomes in (awaited, blocked):
+        assert all(same(outcome.result(), answer) for outcome, answer in zip(outcomes, alone, strict=False))
+        assert isinstance(outcomes[-1].error, errors.InvalidRequest)
+        assert len(outcomes) == 41
+
+
+def test_an_overloaded_service_answers_many_in_the_end(narrow_url: str) -> None:
+    with Client(narrow_url, max_retries=50) as client:
+        outcomes = list(client.classify_many([LONG[:2000]] * 12, concurrency=6, num_hashes=64))
+    assert len({outcome.result().predictions for outcome in outcomes}) == 1
+
+
+KILLED = """
+import sys
+from attenuator.clients import Client
+url, key, file = sys.argv[1:]
+with Client(url, api_key=key) as client:
+    texts = (f"good film {number}" for number in range(200))
+    for outcome in client.classify_many(texts, concurrency=2, resume=file, model="yoso"):
+        print(outcome.index, flush=True)
+"""
+
+
+def test_a_killed_process_goes_on_where_it_ended(url: str, key: str, tmp_path: Path) -> None:
+    file = tmp_path / "answers.jsonl"
+    command = [sys.executable, "-c", KILLED, url, key, str(file)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        passed = [int(line) for line, _ in zip(process.stdout, range(20), strict=False)]
+        process.kill()
+    finished = file.read_bytes().splitlines(keepends=True)
+    assert set(passed) <= {json.loads(line)["index"] for line in finished[1:] if line.endswith(b"\n")}
+    assert len(finished) < 150, "it was killed before it came to the end"
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    assert [int(line) for line in done.stdout.split()] == list(range(200))
+    lines = file.read_bytes().splitlines(keepends=True)
+    assert len(lines) == 201
+    kept = [line for line in finished if line.endswith(b"\n")]
+    assert lines[: len(kept)] == kept, "nothing was asked twice"

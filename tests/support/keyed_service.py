@@ -30,7 +30,7 @@ def url(bundles: dict[str, Path]) -> Iterator[str]:
     assert service.stop() == 0, service.log()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def narrow_url(bundles: dict[str, Path]) -> Iterator[str]:
     """Address of a server of one bundle that takes one request at a time."""
     service = Service([bundles["yoso"]], "--max-requests", "1")

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from attenuator.clients.calls import UNSET, check_knobs
 from attenuator.clients.client import Client
+from attenuator.clients.progress import progress_bar
 from attenuator.commandline import CommandSettings, Positionals, fail, parse
 from attenuator.commands.backends import Backend, BundleBackend, ClassifyOptions, ServerBackend
 from attenuator.commands.knobflags import describe_flag, examples, flag, with_knobs
@@ -155,13 +154,6 @@ def backend_of(settings: ClassifySettings) -> Backend:
     key = settings.api_key.get_secret_value() if settings.api_key else None
     client = Client(settings.url or "", api_key=key, max_retries=settings.max_retries)
     return ServerBackend(client, model=settings.model, timeout_ms=settings.timeout_ms)
-
-
-def progress_bar() -> Progress:
-    """A bar on stderr; silent where stderr is not a terminal."""
-    console = Console(stderr=True)
-    columns = (TextColumn("classifying"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
 def check_goals(settings: ClassifySettings, knobs: Mapping[str, object]) -> None:

@@ -5,14 +5,13 @@ little-endian float32 in base64. A line that was cut off as the run ended is mea
 """
 
 import base64
-import json
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from attenuator.errors import InvalidRequest
+from attenuator.journal import Journal
 
 NAME = "calibration.partial.jsonl"
 
@@ -43,16 +42,19 @@ class PartialResults:
         self.path = folder / NAME
         self._labels = labels
         self._done: dict[tuple[int, int], Logits] = {}
+        self._journal = Journal(
+            self.path,
+            about,
+            other="is of an interrupted run with another bundle revision, other data or other options",
+            advice="give --restart to forget it, or the options of that run to go on",
+            restart=restart,
+        )
         try:
-            if restart:
-                self.path.unlink(missing_ok=True)
-            end = self._read(about) if self.path.exists() else 0
-            self._file = self.path.open("ab")
-            self._file.truncate(end)
-            if not end:
-                self._write(about)
-        except OSError as error:
-            raise InvalidRequest(f"{self.path} cannot be written: {error.strerror}") from None
+            for _, batch in self._journal.records():
+                values = np.frombuffer(base64.b64decode(batch["logits"]), dtype="<f4")
+                self._done[batch["setting"], batch["batch"]] = values.reshape(-1, labels)
+        except (ValueError, KeyError, TypeError):
+            raise self._journal.damaged() from None
 
     def __enter__(self) -> Self:
         """Does nothing."""
@@ -60,29 +62,7 @@ class PartialResults:
 
     def __exit__(self, *error: object) -> None:
         """Closes the file."""
-        self._file.close()
-
-    def _read(self, about: dict[str, Any]) -> int:
-        """Reads an earlier run's results; returns where its last whole line ends."""
-        lines = self.path.read_bytes().split(b"\n")[:-1]
-        try:
-            same = not lines or json.loads(lines[0]) == json.loads(json.dumps(about))
-            for line in lines[1:] if same else []:
-                batch = json.loads(line)
-                values = np.frombuffer(base64.b64decode(batch["logits"]), dtype="<f4")
-                self._done[batch["setting"], batch["batch"]] = values.reshape(-1, self._labels)
-        except (ValueError, KeyError, TypeError):
-            raise InvalidRequest(f"{self.path} is damaged: give --restart to measure anew") from None
-        if not same:
-            raise InvalidRequest(
-                f"{self.path} is of an interrupted run with another bundle revision, other data or other options: give "
-                "--restart to forget it, or the options of that run to go on"
-            )
-        return sum(len(line) + 1 for line in lines)
-
-    def _write(self, record: dict[str, Any]) -> None:
-        self._file.write(json.dumps(record).encode() + b"\n")
-        self._file.flush()
+        self._journal.close()
 
     def get(self, setting: int, batch: int) -> Logits | None:
         """Logits `[rows, labels]` of a batch that was measured, by the setting's place and the batch's; else None."""
@@ -91,9 +71,9 @@ class PartialResults:
     def put(self, setting: int, batch: int, logits: Logits) -> None:
         """Keeps the logits `[rows, labels]` of a batch."""
         content = base64.b64encode(logits.astype("<f4").tobytes()).decode()
-        self._write({"setting": setting, "batch": batch, "logits": content})
+        self._journal.append({"setting": setting, "batch": batch, "logits": content})
         self._done[setting, batch] = logits
 
     def remove(self) -> None:
         """Removes the file: everything is measured and written."""
-        self.path.unlink(missing_ok=True)
+        self._journal.remove()

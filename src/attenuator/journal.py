@@ -1,0 +1,136 @@
+"""A file of finished work that a run which was cut short goes on from: JSON lines, the first of them saying what of."""
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from attenuator.errors import InvalidRequest
+
+try:
+    import fcntl
+except ImportError:  # not on Windows, where two runs at once go unnoticed
+    fcntl = None  # type: ignore[assignment]
+
+
+class Journal:
+    """Records of a run, each on disk once `append` returns; safe to share between threads.
+
+    A line that was cut off as an earlier run ended is dropped. As a context it closes the file at the end.
+
+    Attributes:
+        path: of the file.
+        resumed: whether it holds what an earlier run did.
+    """
+
+    def __init__(self, path: Path, about: Mapping[str, Any], *, other: str, advice: str, restart: bool = False) -> None:
+        """Opens the file, or begins it.
+
+        Args:
+            path: of the file.
+            about: what the run is, in JSON's types; an earlier run's records are of use only where it is the same.
+            other: what the error says of a file of another run, such as `is of a run with other options`.
+            advice: what the error says to do, such as `give another file`.
+            restart: forgets an earlier run.
+
+        Raises:
+            InvalidRequest: the file is of another run, is damaged, in use, or cannot be written.
+        """
+        self.path = path
+        self._advice = advice
+        self._lock = threading.Lock()
+        try:
+            self._file = path.open("a+b")
+        except OSError as error:
+            raise InvalidRequest(f"{path} cannot be written: {error.strerror}") from None
+        try:
+            self._reserve()
+            if restart:
+                self._file.truncate(0)
+            self._file.truncate(self._whole_lines())
+            self.resumed = self._file.seek(0, 2) > 0
+            if not self.resumed:
+                self.append(about)
+            elif self.at(0) != json.loads(json.dumps(about)):
+                raise InvalidRequest(f"{path} {other}: {advice}")
+        except OSError as error:
+            self._file.close()
+            raise InvalidRequest(f"{path} cannot be written: {error.strerror}") from None
+        except InvalidRequest:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> Self:
+        """Does nothing."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Closes the file."""
+        self.close()
+
+    def _reserve(self) -> None:
+        """Locks the file for this process, until it is closed."""
+        if fcntl is not None:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InvalidRequest(
+                    f"{self.path} is in use by another run: wait for it, or give another file"
+                ) from None
+
+    def _whole_lines(self) -> int:
+        """Where the last whole line ends, in bytes."""
+        self._file.seek(0)
+        return sum(len(line) for line in self._file if line.endswith(b"\n"))
+
+    def damaged(self) -> InvalidRequest:
+        """Closes the file; returns the error that it does not hold what a run writes."""
+        self.close()
+        return InvalidRequest(f"{self.path} is damaged: {self._advice}")
+
+    def _read(self, line: bytes) -> Any:
+        try:
+            return json.loads(line)
+        except (ValueError, RecursionError):
+            raise self.damaged() from None
+
+    def at(self, place: int) -> Any:
+        """The record at a place that `records` gave.
+
+        Raises:
+            InvalidRequest: the line there is not JSON.
+        """
+        with self._lock:
+            self._file.seek(place)
+            line = self._file.readline()
+        return self._read(line)
+
+    def records(self) -> Iterator[tuple[int, Any]]:
+        """The records of an earlier run, each with its place in the file; to be read before the first `append`.
+
+        Raises:
+            InvalidRequest: a line is not JSON.
+        """
+        place = 0
+        with self.path.open("rb") as lines:
+            for line in lines:
+                if place:
+                    yield place, self._read(line)
+                place += len(line)
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Writes a record in JSON's types."""
+        with self._lock:
+            self._file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+            self._file.flush()
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+    def remove(self) -> None:
+        """Removes the file: everything is done."""
+        with contextlib.suppress(OSError):
+            self.path.unlink()
