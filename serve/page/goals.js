@@ -3,11 +3,14 @@
 import { TYPING_MS } from "./asked.js";
 import { byId } from "./dom.js";
 import { valueText } from "./knobs.js";
+import { percent } from "./numbers.js";
 
 export class Goals {
   constructor(session) {
     this.session = session;
     this.on = byId("goal-on");
+    this.escalate = byId("goal-escalate");
+    this.escalate.addEventListener("change", () => this.#state());
     this.fields = { min_agreement: byId("goal-agreement"), max_latency_ms: byId("goal-latency") };
     this.on.addEventListener("change", () => this.#state());
     for (const field of Object.values(this.fields)) field.addEventListener("input", () => this.#state(TYPING_MS));
@@ -15,22 +18,38 @@ export class Goals {
 
   #state(afterMs = 0) {
     byId("goal-fields").hidden = !this.on.checked;
+    const { min_agreement: agreement, max_latency_ms: latency } = this.fields;
+    latency.hidden = latency.labels[0].hidden = this.escalate.checked; // how often it runs depends on the answers
     const goal = {};
-    for (const [name, field] of Object.entries(this.fields))
-      if (field.value !== "") goal[name] = name === "min_agreement" ? Number(field.value) / 100 : Number(field.value);
+    if (agreement.value !== "") goal.min_agreement = Number(agreement.value) / 100;
+    if (latency.value !== "" && !latency.hidden) goal.max_latency_ms = Number(latency.value);
+    if (this.escalate.checked) goal.escalate = true;
     const stated = this.on.checked && Object.keys(goal).length > 0;
     if (stated || this.session.goal) this.session.aim(stated ? goal : null, afterMs);
   }
 
   draw({ model, goal, answer }) {
     byId("goal").hidden = !model.calibration;
-    if (!model.calibration && this.on.checked) {
-      this.on.checked = false;
+    const explains = model.calibration?.explains === true;
+    byId("goal-escalate-line").hidden = !explains;
+    if ((!model.calibration && this.on.checked) || (!explains && this.escalate.checked)) {
+      this.on.checked &&= Boolean(model.calibration);
+      this.escalate.checked &&= explains;
       this.#state();
     }
-    byId("goal-reached").textContent =
-      goal && answer?.chosen_by === "goal"
-        ? `The service chose ${model.knobs.map((knob) => `${knob.name} ${valueText(knob, answer.knobs[knob.name])}`).join(", ")}.`
-        : "";
+    byId("goal-agreement-name").textContent = this.escalate.checked
+      ? "Chance that this answer is the exact one, at least (%)"
+      : "Answers that are as the exact ones, at least (%)";
+    byId("goal-reached").textContent = goal ? reached(model, answer) : "";
   }
+}
+
+function reached(model, answer) {
+  if (!answer) return "";
+  const knobs = model.knobs.map((knob) => `${knob.name} ${valueText(knob, answer.knobs[knob.name])}`).join(", ");
+  if (!answer.steps) return answer.chosen_by === "goal" ? `The service chose ${knobs}.` : "";
+  const { agreement_probability: probability } = answer.predictions[0];
+  const runs = answer.steps === 1 ? "One run," : `${answer.steps} runs, the last`;
+  const chance = probability === undefined ? "" : `, ${percent(probability)} likely to be the exact answer`;
+  return `${runs} at ${knobs}${chance}. Work: ${percent(answer.relative_cost)} of the exact answer's.`;
 }

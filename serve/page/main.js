@@ -1,6 +1,7 @@
 /** Puts the page together: asks for the models, then draws whatever changes. */
 
 import { Asked } from "./asked.js";
+import { Certainty } from "./certainty.js";
 import { Snippets } from "./code.js";
 import { byId } from "./dom.js";
 import { Goals } from "./goals.js";
@@ -20,6 +21,7 @@ const session = new Session(service);
 const notices = new Notices(service, () => (session.model ? session.again() : start()));
 const snippets = new Snippets();
 const goals = new Goals(session);
+const certainty = new Certainty(session);
 const sliders = new Sliders(session, (knob) => (plotted = knob));
 let plotted = null; // the knob over which the plot is drawn: the one that was touched last
 let asked = null;
@@ -38,10 +40,11 @@ function draw() {
   drawAnswer(session);
   drawTime(session);
   drawAgreement(session);
+  certainty.draw(session);
   drawSpread(session);
   drawLabels(session);
   drawPlot({ session, knob: plotted, exactMs: exactTime(session) });
-  snippets.draw(session, session.request());
+  snippets.draw(session, session.whole);
   clearTimeout(speaking);
   speaking = setTimeout(() => (byId("spoken").textContent = summary(session)), SPOKEN_AFTER_MS);
   clearInterval(counting);

@@ -19,6 +19,7 @@ export function reading(answer) {
     tokens: answer.tokens[0],
     computeMs: answer.timing_ms.compute,
     totalMs: answer.timing_ms.total,
+    isTimed: !(answer.steps > 1), // or it took several settings' time
   };
 }
 
@@ -27,6 +28,7 @@ export class Setting {
   constructor(knobs) {
     this.knobs = knobs;
     this.readings = [];
+    this.certainty = null; // once the service was asked
   }
 
   add(one) {
@@ -38,7 +40,8 @@ export class Setting {
   }
 
   get computeMs() {
-    return median(this.readings.map((each) => each.computeMs));
+    const timed = this.readings.filter((each) => each.isTimed);
+    return median((timed.length ? timed : this.readings).map((each) => each.computeMs));
   }
 
   /** How many seeds gave the exact answer. */

@@ -1,5 +1,6 @@
 /** The answer in words and bars: label, time, agreement, and every label beside its exact score. */
 
+import { certaintyText } from "./certainty.js";
 import { byId, html } from "./dom.js";
 import { exactKnobs } from "./knobs.js";
 import { duration, percent, plain, score, shortened } from "./numbers.js";
@@ -146,5 +147,6 @@ export function summary(session) {
   const exactMs = exactTime(session);
   const share = exactMs && !isExact ? `, ${percent(setting.computeMs / exactMs)} of the exact time` : "";
   const agree = subject.exact && !isExact ? ` ${setting.agreeing(subject.exact)} of ${setting.readings.length} seeds agree.` : "";
-  return `${knob.join(", ")}: ${one.label}, ${score(one.score)}, ${duration(setting.computeMs)}${share}.${agree}`;
+  const sure = isExact ? "" : ` ${certaintyText(session)}`;
+  return `${knob.join(", ")}: ${one.label}, ${score(one.score)}, ${duration(setting.computeMs)}${share}.${agree}${sure}`;
 }

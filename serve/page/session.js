@@ -1,5 +1,6 @@
 /** What is asked and what was answered: one session of one visitor. Draws nothing; fires `change`. */
 
+import { certainty } from "./certainty.js";
 import { areExact, exactKnobs } from "./knobs.js";
 import { Latest, pause } from "./latest.js";
 import { Memory, reading } from "./memory.js";
@@ -23,7 +24,8 @@ export class Session extends EventTarget {
     this.model = null;
     this.text = "";
     this.knobs = {};
-    this.goal = null; // {min_agreement, max_latency_ms}: the service chooses the knobs
+    this.goal = null; // {min_agreement, max_latency_ms, escalate}: the service chooses the knobs
+    this.wantsCertainty = true;
     this.answer = null; // the latest one, whatever the setting
     this.error = null; // a Refused that stands until something changes
     this.busyUntilMs = 0; // as the service asked with Retry-After
@@ -57,7 +59,17 @@ export class Session extends EventTarget {
     return this.model !== null && areExact(this.model, this.knobs);
   }
 
-  /** The request as it is sent, but for its seed. */
+  /** Whether the service is asked how sure the shown answer is. */
+  get isExplaining() {
+    return this.wantsCertainty && this.model?.calibration?.explains === true;
+  }
+
+  /** The request whose answer is shown, with all that is shown of it. */
+  get whole() {
+    return { ...this.request(), ...(this.isExplaining && { explain: true }) };
+  }
+
+  /** The request as it is sent first, but for its seed: without what would make it take longer. */
   request(knobs = this.goal ?? this.knobs) {
     const { name, labels } = this.model;
     return { model: name, inputs: [this.text], ...knobs, seed: 0, top_k: labels.length, truncate: true };
@@ -78,6 +90,11 @@ export class Session extends EventTarget {
   aim(goal, afterMs = 0) {
     this.goal = goal;
     this.#ask(afterMs);
+  }
+
+  explain(wanted) {
+    this.wantsCertainty = wanted;
+    this.#ask();
   }
 
   again() {
@@ -153,6 +170,7 @@ export class Session extends EventTarget {
       this.#spread.poke(200);
       return;
     }
+    await this.#explain(setting, signal);
     const exact = exactKnobs(this.model);
     const isBrief = subject.exact && subject.setting(exact).computeMs < BRIEF_MS;
     for (let seed = 0; seed < (setting.isFixed ? FIXED_RUNS : SEEDS); seed += 1) {
@@ -160,6 +178,20 @@ export class Session extends EventTarget {
       if (isBrief && seed % 3 === 2) await this.#sample(subject, exact, seed, signal);
     }
     queueMicrotask(() => this.#changed());
+  }
+
+  /** Asks how sure the answer is: in a request of its own, as its further runs would count in the answer's time. */
+  async #explain(setting, signal) {
+    if (!this.isExplaining || this.isExact || setting.certainty) return;
+    await this.#whenFree(signal);
+    try {
+      const answer = await this.service.classify({ ...this.request(setting.knobs), explain: true }, signal);
+      setting.certainty = certainty(answer.predictions[0]);
+    } catch (error) {
+      if (error.status !== 422) throw error; // a limit of the service's may keep it from saying
+      setting.certainty = { refusal: error.message };
+    }
+    this.#changed();
   }
 
   async #sample(subject, knobs, seed, signal) {

@@ -9,18 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import launched, needs_browser, overflow, violations
+from browser import needs_browser, overflow, violations
+from playground import SEEDS, browser, copied_curl, dots, expect, text, turn, visit
 from service import Service
 
 from attenuator.ops import KNOBS
 from attenuator.ops.knobs import accuracy_rank, check_knob
 
-expect = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install '.[test]'").expect
-PATIENCE_MS = 60_000  # of waits: a machine may be busy with other tests
-expect.set_options(timeout=PATIENCE_MS)
+__all__ = ["browser", "visit"]  # fixtures
 pytestmark = needs_browser
 BUNDLES = Path(__file__).resolve().parents[2] / "examples/bundles"
-SEEDS = 16
+DOUBTFUL = "The plot was dull, but the cast was wonderful."
 # A slower network, and requests counted in the page itself: the browser may report one's end after the next one began.
 COUNT_REQUESTS = """
     const inFlight = (window.inFlight = { now: 0, most: 0, all: 0 });
@@ -36,7 +35,7 @@ COUNT_REQUESTS = """
 OPEN, SLOW, LIMITED = "open-key-3141", "slow-key-2718", "limited-key-1414"
 KEYS: list[dict[str, Any]] = [
     {"name": "open", "key": OPEN},
-    {"name": "slow", "key": SLOW, "requests_per_s": 0.3, "burst": 2},
+    {"name": "slow", "key": SLOW, "requests_per_s": 0.5, "burst": 2},
     {"name": "limited", "key": LIMITED, "ceilings": {"num_hashes": 16}},
 ]
 
@@ -51,57 +50,9 @@ def shown() -> Iterator[Service]:
 
 @pytest.fixture(scope="module")
 def keyed() -> Iterator[Service]:
-    one = Service([BUNDLES / "reviews"], "--api-keys", json.dumps(KEYS))
+    one = Service([BUNDLES / "reviews"], "--api-keys", json.dumps(KEYS), "--max-cost", "0.15")
     yield one
     assert one.stop() == 0, one.log()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with launched() as one:
-        yield one
-
-
-@pytest.fixture
-def visit(browser: Any) -> Iterator[Callable[..., Any]]:
-    """Opens a server's page; fails at the end if the page threw an error or was refused something by its policy."""
-    contexts, errors = [], []
-
-    def run(service: Service, *, before: Callable[[Any], None] | None = None) -> Any:
-        context = browser.new_context(viewport={"width": 1280, "height": 760}, reduced_motion="reduce")
-        contexts.append(context)
-        context.set_default_timeout(PATIENCE_MS)
-        context.grant_permissions(["clipboard-read", "clipboard-write"])
-        page = context.new_page()
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.on("console", lambda line: "Security Policy" in line.text and errors.append(line.text))
-        if before:
-            before(page)
-        page.goto(f"http://127.0.0.1:{service.port}/")
-        return page
-
-    yield run
-    for context in contexts:
-        context.close()
-    assert errors == []
-
-
-def dots(page: Any, count: int = SEEDS) -> Any:
-    """Waits for a picture of so many answers, and gives it."""
-    circles = page.locator("#spread circle")
-    expect(circles).to_have_count(count)
-    return circles
-
-
-def text(page: Any, name: str) -> str:
-    return str(page.locator(f"#{name}").inner_text())
-
-
-def turn(page: Any, knob: str, key: str, value: str) -> None:
-    """Turns a knob by the keyboard, and waits until it shows a value and the answer to it."""
-    page.locator(f"#knob-{knob}").press(key)
-    expect(page.locator(f"#knob-{knob}")).to_have_attribute("aria-valuetext", value)
-    page.wait_for_selector("#knob-card:not(.asking)")
 
 
 def test_the_picture_shows_what_the_service_answers_from_the_cheapest_value_to_the_exact_one(
@@ -188,6 +139,68 @@ def test_the_commands_that_are_copied_give_this_answer(shown: Service, visit: Ca
     assert python.stdout == f"{prediction['label']} {prediction['score']}\n"
 
 
+def test_how_sure_an_answer_is_stands_beside_it_while_that_is_asked(shown: Service, visit: Callable[..., Any]) -> None:
+    page = visit(shown)
+    page.fill("#text", DOUBTFUL)
+    turn(page, "num_hashes", "Home", "1 hash tables")
+    expect(page.locator("#certainty-text")).to_contain_text(
+        "Not known: this setting is less accurate than all that were measured for this model."
+    )
+    page.locator("#knob-num_hashes").press("PageUp")
+    expect(page.locator("#certainty-text")).to_contain_text("likely to be the exact answer")
+    answer = copied_curl(page)
+    [prediction] = answer["predictions"]
+    assert (
+        page.locator("#knob-num_hashes").get_attribute("aria-valuetext").startswith(f"{answer['knobs']['num_hashes']} ")
+    )
+    likely, error = page.evaluate(
+        "async ([chance, error]) => { const { percent, score } = await import('/page/numbers.js');"
+        " return [percent(chance), score(error)]; }",
+        [prediction["agreement_probability"], prediction["standard_error"]],
+    )
+    assert text(page, "certainty-text") == (
+        f"{likely} likely to be the exact answer. Another seed would typically move its score by ± {error}."
+    )
+    turn(page, "num_hashes", "End", "exact")
+    assert text(page, "certainty-text") == "It is the exact answer."
+    bodies: list[str] = []
+    page.on("request", lambda request: bodies.append(request.post_data or ""))
+    page.uncheck("#explain-on")
+    expect(page.locator("#code-curl")).not_to_contain_text("explain")
+    page.locator("#knob-num_hashes").press("ArrowLeft")
+    dots(page)
+    assert text(page, "certainty-text") == ""
+    assert len(bodies) >= SEEDS - 1
+    assert not [body for body in bodies if "explain" in body]
+    page.select_option("#model", "reviews-mca")
+    page.check("#explain-on")
+    turn(page, "alpha", "End", "exact")
+    expect(page.locator("#certainty-text")).to_contain_text("Nothing in it is drawn at random")
+
+
+def test_a_text_runs_again_until_its_own_answer_is_sure(shown: Service, visit: Callable[..., Any]) -> None:
+    request = {"model": "reviews", "inputs": DOUBTFUL, "min_agreement": 0.95, "escalate": True, "seed": 0}
+    answer = shown.classify(request).json()
+    [own] = answer["predictions"]
+    assert (answer["steps"] > 1, own["agreement_probability"] >= 0.95) == (True, True)
+    page = visit(shown)
+    page.fill("#text", DOUBTFUL)
+    page.check("#goal-on")
+    page.fill("#goal-agreement", "95")
+    page.check("#goal-escalate")
+    reached = f"{answer['steps']} runs, the last at num_hashes {answer['knobs']['num_hashes'] or 'exact'}, "
+    expect(page.locator("#goal-reached")).to_contain_text(reached)
+    assert page.locator("#goal-latency").is_hidden()
+    assert (text(page, "answer"), text(page, "answer-score")) == (own["label"], f"{own['score']:.3f}")
+    copied = copied_curl(page)
+    assert (copied["steps"], copied["predictions"][0]["score"]) == (answer["steps"], own["score"])
+    page.fill("#goal-agreement", "")
+    expect(page.locator("#notice-text")).to_contain_text("min_agreement, the probability to reach, is missing")
+    page.uncheck("#goal-escalate")
+    page.wait_for_selector("#notice", state="hidden")
+    assert page.locator("#goal-latency").is_visible()
+
+
 def test_a_long_text_is_read_from_a_file_cut_and_copied_whole(
     shown: Service, visit: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -265,6 +278,7 @@ def test_a_key_is_asked_for_kept_in_the_tab_and_forgotten(keyed: Service, visit:
     page.fill("#key", OPEN)
     page.keyboard.press("Enter")
     dots(page)
+    expect(page.locator("#certainty-text")).to_contain_text("The service does not say: the predicted cost is")
     assert OPEN not in page.content()
     assert "Authorization: Bearer $ATTENUATOR_API_KEY" in text(page, "code-curl")
     assert page.evaluate("[localStorage.length, document.cookie]") == [0, ""]
@@ -280,7 +294,7 @@ def test_a_busy_service_is_waited_for(keyed: Service, visit: Callable[..., Any])
     expect(page.locator("#answer")).not_to_have_text("…")  # models and one answer
     page.locator("#knob-num_hashes").press("Home")
     page.wait_for_selector("#notice.busy:not([hidden])")
-    assert "'slow' may make 0.3 requests per second" in text(page, "notice-text")
+    assert "'slow' may make 0.5 requests per second" in text(page, "notice-text")
     assert re.fullmatch(r"Asks again( in \d s\.|…)", text(page, "notice-wait"))
     page.wait_for_selector("#notice", state="hidden")
     assert '"num_hashes":1,' in text(page, "code-curl")
@@ -317,6 +331,25 @@ def test_loading_and_a_service_that_is_gone_are_said(shown: Service, visit: Call
     expect(page.locator("#notice")).to_be_hidden()
 
 
+def test_the_javascript_client_runs_in_a_browser_too(shown: Service, visit: Callable[..., Any]) -> None:
+    module = BUNDLES.parents[1] / "clients/js/attenuator.js"
+
+    def give(page: Any) -> None:
+        page.route("**/client.js", lambda route: route.fulfill(path=module, content_type="text/javascript"))
+
+    code = """async (texts) => {
+        const { AttenuatorError, Client } = await import("/client.js");
+        const [client, labels] = [new Client(location.origin), []];
+        for await (const answer of client.classifyMany(texts, { model: "reviews", seed: 0 }))
+            labels.push(answer.predictions[0].label);
+        const error = await client.classify(texts, { model: "reviews", seed: -1 }).catch((one) => one);
+        return [labels, error instanceof AttenuatorError, error.code, error.field];
+    }"""
+    texts = ["A film of rare warmth.", "Two hours I want back."]
+    answers = visit(shown, before=give).evaluate(code, texts)
+    assert answers == [["positive", "negative"], True, "invalid_request", "seed"]
+
+
 def test_nothing_keeps_anyone_out(shown: Service, visit: Callable[..., Any]) -> None:
     """By axe, in light and dark; on a narrow screen the knob and its picture are seen without scrolling."""
     page = visit(shown)
@@ -341,7 +374,17 @@ def test_the_keyboard_reaches_everything(shown: Service, visit: Callable[..., An
         reached.append(page.evaluate("document.activeElement.id || document.activeElement.textContent.trim()"))
         if reached[-1] == "copy-python":
             break
-    wanted = ["knob-num_hashes", "A short review", "file", "text", "model", "goal-on", "As a table", "copy-curl"]
+    wanted = [
+        "knob-num_hashes",
+        "explain-on",
+        "A short review",
+        "file",
+        "text",
+        "model",
+        "goal-on",
+        "As a table",
+        "copy-curl",
+    ]
     assert [name for name in reached if name in wanted] == wanted
     page.keyboard.press("Enter")
     expect(page.locator("#copy-python")).to_have_text("Copied")
