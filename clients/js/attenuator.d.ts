@@ -22,8 +22,8 @@ export interface ClientOptions {
   /** Sent as a bearer token where the service asks for one. */
   apiKey?: string | undefined;
   /**
-   * How often a call is sent again that was shed (429), met a service that is not ready (503) or got no answer; none by
-   * default. The pause is what Retry-After asks for and up to a quarter more, else about 0.25 s, 0.5 s, 1 s ...
+   * How often a call is sent again that was shed (429), met a service that is not ready (503) or whose connection
+   * failed; 2 by default. The pause is what Retry-After asks for and a random time below 0.25 s, 0.5 s, 1 s ... on top.
    */
   maxRetries?: number;
   /** Longest pause; where Retry-After asks for more, the call fails at once. 30,000 by default. */

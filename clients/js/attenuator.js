@@ -13,6 +13,7 @@ const CODE_BY_STATUS = {
   503: "not_ready",
   504: "deadline_exceeded",
 };
+// Not what took too long: the service may still be at work on it.
 const SENT_AGAIN = new Set(["overloaded", "rate_limited", "not_ready", "service_unreachable"]);
 
 /** What went wrong, in one sentence for the person who caused it. */
@@ -83,7 +84,7 @@ export class Client {
     const { apiKey, ...others } = options;
     this.baseUrl = String(baseUrl).replace(/\/+$/, "");
     this.#headers = apiKey ? { Authorization: `Bearer ${apiKey}` } : {};
-    this.#options = { maxRetries: 0, maxPauseMs: 30_000, readTimeoutMs: 120_000, fetch: globalThis.fetch, ...others };
+    this.#options = { maxRetries: 2, maxPauseMs: 30_000, readTimeoutMs: 120_000, fetch: globalThis.fetch, ...others };
   }
 
   async classify(inputs, { signal, ...fields } = {}) {
@@ -139,7 +140,7 @@ export class Client {
       await this.#once("/health/ready", "status", { signal });
       return true;
     } catch (error) {
-      if (error.code === "not_ready" || error.code === "service_unreachable") return false;
+      if (["not_ready", "service_unreachable", "no_answer_in_time"].includes(error.code)) return false;
       throw error;
     }
   }
@@ -156,13 +157,13 @@ export class Client {
     }
   }
 
-  /** How long to wait before the next attempt, at random, so that clients refused together come back apart; or null. */
+  /** How long to wait before the next attempt, or null: at random, so that clients refused together come back apart. */
   #pauseMs(error, attempt) {
     const { maxRetries, maxPauseMs } = this.#options;
     if (!(error instanceof AttenuatorError) || !SENT_AGAIN.has(error.code) || attempt >= maxRetries) return null;
-    const asked = error.retryAfterMs;
-    if (asked !== null) return asked > maxPauseMs ? null : asked * (1 + Math.random() / 4);
-    return Math.min(FIRST_PAUSE_MS * 2 ** attempt, maxPauseMs) * (0.5 + Math.random() / 2);
+    const leastMs = error.retryAfterMs ?? 0;
+    if (leastMs > maxPauseMs) return null;
+    return Math.min(maxPauseMs, leastMs + Math.random() * FIRST_PAUSE_MS * 2 ** Math.min(attempt, 10));
   }
 
   async #once(path, expected, { body, signal, patienceMs = 0 }) {
@@ -179,9 +180,10 @@ export class Client {
       text = await response.text();
     } catch (cause) {
       signal?.throwIfAborted();
-      const silence = `did not answer within ${timeoutMs} ms`;
-      const why = late.aborted ? silence : `cannot be reached: ${cause.cause?.message ?? cause.message}`;
-      throw new AttenuatorError(`${this.baseUrl} ${why}`, { code: "service_unreachable", cause });
+      const why = late.aborted
+        ? { code: "no_answer_in_time", what: `did not answer within ${timeoutMs} ms` }
+        : { code: "service_unreachable", what: `cannot be reached: ${cause.cause?.message ?? cause.message}` };
+      throw new AttenuatorError(`${this.baseUrl} ${why.what}`, { code: why.code, cause });
     }
     if (!response.ok) throw errorOf(response, text);
     const answer = parsed(text);
