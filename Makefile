@@ -10,7 +10,7 @@ SOURCES := pyproject.toml CMakeLists.txt ops/CMakeLists.txt ops/__init__.py $(sh
 CPP := $(shell find ops tests -name '*.cc' -o -name '*.h' -o -name '*.inl' -o -name '*.cu')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test docs fuzz-http bench check format build gen sanitize package container clean cuda cuda-on-host test-cuda bench-cuda sanitize-cuda
+.PHONY: help setup demo test test-ray docs fuzz-http bench check format build gen sanitize package container clean cuda cuda-on-host test-cuda bench-cuda sanitize-cuda
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -31,6 +31,10 @@ $(VENV)/.setup: $(BIN)/python $(SOURCES)
 	$(BIN)/python -m pip install --no-build-isolation -e '.[dev]'
 	@touch $@ $(VENV)/.demo
 
+$(VENV)/.ray: $(VENV)/.setup
+	$(BIN)/python -m pip install --no-build-isolation -e '.[dev,ray]'
+	@touch $@
+
 setup: $(VENV)/.setup ## a .venv with everything and the built operators
 
 demo: $(VENV)/.demo ## serve the bundled models on http://127.0.0.1:8000 (PORT=...)
@@ -39,6 +43,9 @@ demo: $(VENV)/.demo ## serve the bundled models on http://127.0.0.1:8000 (PORT=.
 
 test: $(VENV)/.setup cuda-on-host ## every test
 	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile
+
+test-ray: $(VENV)/.ray ## the Ray Serve application: two replicas, one killed under load, a bundle rolled over
+	ATTENUATOR_TEST_RAY=1 $(BIN)/python -m pytest -rP tests/rayserve
 
 fuzz-http: $(VENV)/.setup ## send the service 10,000 requests generated from its own OpenAPI description
 	SCHEMA_REQUESTS=10000 $(BIN)/python -m pytest -n $(TEST_JOBS) --timeout 3600 -rP tests/serve/test_schema_requests.py

@@ -62,6 +62,16 @@ class Bodies:
             ClientDisconnect: the client left before the end.
         """
         check_content_type(request, BINARY_TYPE if binary else None)
+        return await self.receive(request)
+
+    async def receive(self, request: Request) -> bytes:
+        """As `read`, whatever type the body is of.
+
+        Raises:
+            BodyTooLarge: as `read`.
+            BodyTimeout: likewise.
+            ClientDisconnect: likewise.
+        """
         limit = self._settings.max_body_bytes
         announced = request.headers.get("content-length", "0")
         if announced.isdecimal() and int(announced) > limit:

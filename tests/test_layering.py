@@ -28,6 +28,7 @@ MAY_IMPORT = {
     "runtime": {"errors", "api", "bundle", "calibration", "precision", "ops"},
     "export": {"errors", "api", "bundle", "calibration", "precision", "commandline", "ops", "runtime", "texts"},
     "serve": {"errors", "api", "bundle", "calibration", "precision", "commandline", "ops", "runtime"},
+    "rayserve": {"errors", "bundle", "calibration", "ops", "runtime", "serve"},
     "clients": {"errors", "api", "bundle", "journal", "ops"},
     "commands": {
         "errors",
@@ -91,7 +92,7 @@ def test_part_imports_only_what_lies_below_it(part: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("part", ["errors", "api", "bundle", "runtime", "serve", "clients"])
+@pytest.mark.parametrize("part", ["errors", "api", "bundle", "runtime", "serve", "rayserve", "clients"])
 def test_serving_side_never_imports_training_libraries(part: str) -> None:
     wrong = [
         f"{file}:{line}: {name}"

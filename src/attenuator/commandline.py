@@ -42,6 +42,7 @@ OTHER_VARIABLES = frozenset(
         "ON_HOST_SHARED",
         "OPS_LIBRARY",
         "TEST_CUDA",
+        "TEST_RAY",
     )
 )
 # What Kubernetes sets in every pod beside a service called "attenuator".

@@ -1,0 +1,154 @@
+"""The front: takes requests from Ray Serve's proxy, predicts their cost, and finds each a replica that answers.
+
+A request that a replica has accepted and does not answer, because its process or machine is gone, goes to another one.
+That is safe, because answers change nothing and depend on nothing but the request: its texts, knobs and seed.
+"""
+
+import asyncio
+import logging
+from typing import Any
+
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from ray import serve
+from ray.exceptions import RayError, RayTaskError, TaskCancelledError
+from ray.serve.exceptions import RayServeException
+from ray.serve.handle import DeploymentHandle
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from attenuator.errors import AttenuatorError, DeadlineExceeded, NotReady
+from attenuator.rayserve.calls import Answer, Call, Headers, shared_scope
+from attenuator.rayserve.prices import Prices
+from attenuator.rayserve.scraping import merged
+from attenuator.serve.accesslog import CLIENT_LEFT
+from attenuator.serve.body import Bodies
+from attenuator.serve.documentation import METRICS
+from attenuator.serve.errors import BodyTooLarge, failed, response_for
+from attenuator.serve.json_body import parse_json
+from attenuator.serve.settings import ServeSettings
+
+log = logging.getLogger(__name__)
+
+PRICES_EVERY_S = 10.0
+TRIES = 5
+TRY_AGAIN_S = 0.05
+INLINE_BYTES = 16_384  # of a body that the event loop parses itself
+WITHOUT_BODY_S = 10.0  # nobody waits longer for a page or a health route
+
+
+class Front:
+    """Passes requests on."""
+
+    def __init__(self, replicas: DeploymentHandle, settings: dict[str, Any], answer_timeout_s: float) -> None:
+        """Begins to ask for prices; until they are there, all requests count the same.
+
+        Args:
+            replicas: their deployment.
+            settings: of the service; those about bodies apply here.
+            answer_timeout_s: longest wait for an answer, restarts of replicas included.
+        """
+        self._replicas = replicas
+        self._answer_timeout_s = answer_timeout_s
+        self._settings = ServeSettings(**settings)
+        self._bodies = Bodies(self._settings)
+        self._name = serve.get_replica_context().replica_id.unique_id
+        self._prices = Prices()
+        self._refreshing = asyncio.create_task(self._refresh())
+
+    async def __call__(self, request: Request) -> Response:
+        """One request."""
+        try:
+            headers, body = list(request.scope["headers"]), b""
+            if request.method == "POST":
+                headers, body = await self._read(request)
+            if request.scope["path"] == METRICS and request.method == "GET":
+                return await self._metrics(request, headers)
+            return (await self._answer(request, headers, body)).response()
+        except ClientDisconnect:
+            return Response(status_code=CLIENT_LEFT)
+        except AttenuatorError as error:
+            return response_for(error)
+        except Exception:
+            log.exception("the front failed on a request")
+            return failed()
+
+    async def _read(self, request: Request) -> tuple[Headers, bytes]:
+        """Headers and body; of a body that is too large the header alone, by which the replica refuses it."""
+        headers: Headers = list(request.scope["headers"])
+        try:
+            return headers, await self._bodies.receive(request)
+        except BodyTooLarge:
+            size = str(self._settings.max_body_bytes + 1).encode()
+            others = [(name, value) for name, value in headers if name != b"content-length"]
+            return [*others, (b"content-length", size)], b""
+
+    async def _answer(self, request: Request, headers: Headers, body: bytes) -> Answer:
+        fields = await self._fields(body)
+        seconds = self._prices.seconds(fields, len(body)) if body else 0.0
+        timeout_ms = fields.get("timeout_ms")
+        limit_s = self._answer_timeout_s if body else WITHOUT_BODY_S
+        if isinstance(timeout_ms, int | float) and timeout_ms > 0:
+            limit_s = timeout_ms / 1000
+        call = Call(shared_scope(request), headers, body, seconds, self._name)
+        try:
+            async with asyncio.timeout(limit_s):
+                return await self._ask(call)
+        except TimeoutError:
+            if "timeout_ms" in fields:
+                raise DeadlineExceeded(
+                    f"there was no answer within {timeout_ms} ms (timeout_ms): the work was cancelled"
+                ) from None
+            raise NotReady(f"no replica answered within {limit_s:g} s") from None
+
+    async def _metrics(self, request: Request, headers: Headers) -> Response:
+        """What all replicas count and hold, or the refusal of one that did not tell."""
+        plain = [(name, value) for name, value in headers if name != b"accept"]
+        call = Call(shared_scope(request), plain, b"", 0.0, self._name)
+        told = await self._replicas.broadcast("answer", call).results_async(
+            timeout_s=WITHOUT_BODY_S, return_exceptions=True
+        )
+        answers = [answer for answer in told if isinstance(answer, Answer)]
+        refused = next((answer for answer in answers if answer.status != 200), None)
+        if refused is not None:
+            return refused.response()
+        page = merged({answer.replica: answer.body.decode() for answer in answers})
+        return Response(page, headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
+
+    async def _fields(self, body: bytes) -> dict[str, Any]:
+        """The fields of a body; none where it is not what the service takes, which a replica will say."""
+        if not body:
+            return {}
+        try:
+            return parse_json(body) if len(body) <= INLINE_BYTES else await asyncio.to_thread(parse_json, body)
+        except AttenuatorError:
+            return {}
+
+    async def _ask(self, call: Call) -> Answer:
+        """Asks replicas until one answers."""
+        failure: Exception | None = None
+        answer: Answer | None = None
+        for _ in range(TRIES):
+            try:
+                answer = await self._replicas.answer.remote(call)
+            except (RayTaskError, TaskCancelledError):
+                raise
+            except (RayError, RayServeException) as error:
+                log.warning("a replica did not answer, asking another one: %s", type(error).__name__)
+                failure = error
+                await asyncio.sleep(TRY_AGAIN_S)
+                continue
+            if not answer.elsewhere:
+                return answer
+            call = Call(call.scope, call.headers, call.body, call.seconds, call.front, call.avoid | {answer.replica})
+        if answer is not None:
+            return answer
+        raise NotReady("no replica answered: the replicas that were asked are gone") from failure
+
+    async def _refresh(self) -> None:
+        """Keeps the prices as replicas learn them, and as bundles come and go."""
+        while True:
+            try:
+                self._prices = await self._replicas.prices.remote()
+            except (RayError, RayServeException) as error:
+                log.warning("prices stay as they are, no replica gave new ones: %s", type(error).__name__)
+            await asyncio.sleep(PRICES_EVERY_S)

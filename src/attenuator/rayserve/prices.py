@@ -1,0 +1,113 @@
+"""What a request is predicted to cost, read off its body by the front: with a replica's own predictions.
+
+Predictions choose a replica and never refuse: what is wrong with a request the replica says.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from attenuator.bundle import BundleKnob
+from attenuator.calibration import Calibration, cheapest
+from attenuator.errors import AttenuatorError
+from attenuator.ops.knobs import KnobValue
+from attenuator.runtime import Input, Model
+from attenuator.runtime.knobs import KnobTable
+from attenuator.serve.engine import Engine
+from attenuator.serve.goals import AGREEMENT
+from attenuator.serve.latency import LatencyModel
+from attenuator.serve.schema import parse_inputs
+from attenuator.serve.tokenizing import TokenEstimate
+
+UNKNOWN_S = 0.01  # a request of which nothing can be predicted
+INPUT_FIELDS = ("inputs", "input")  # as this service and others call them
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What the rows of one model cost.
+
+    Attributes:
+        knobs: of its bundle.
+        max_tokens: of an input.
+        latency: predicted times, as a replica has learned them.
+        estimate: tokens to expect of a text.
+        calibration: by which a goal chooses knobs; None where there is none.
+    """
+
+    knobs: list[BundleKnob]
+    max_tokens: int
+    latency: LatencyModel
+    estimate: TokenEstimate
+    calibration: Calibration | None
+
+    def seconds(self, fields: Mapping[str, Any]) -> float:
+        """Predicted seconds that a request adds to the work of a replica.
+
+        What `explain` and `escalate` draw besides the inputs is not counted.
+
+        Raises:
+            AttenuatorError: the request will be refused.
+        """
+        inputs = next((fields[name] for name in INPUT_FIELDS if name in fields), None)
+        tokens = [self.estimate.tokens(item, self.max_tokens) for item in parse_inputs(inputs)]
+        times = self.latency.row_times(tokens, self._setting(fields, max(tokens)))
+        return sum(self.latency.added_s(time) for time in times)
+
+    def of_size(self, size: int) -> float:
+        """Predicted seconds of a body of which only the size is known."""
+        tokens = self.estimate.tokens(Input("inputs", text="x" * min(size, 8 * self.max_tokens)), self.max_tokens)
+        table = KnobTable("", self.knobs)
+        return sum(self.latency.added_s(time) for time in self.latency.row_times([tokens], table.defaults()))
+
+    def _setting(self, fields: Mapping[str, Any], tokens: int) -> Mapping[str, KnobValue]:
+        table = KnobTable("", self.knobs)
+        goal = fields.get(AGREEMENT)
+        if isinstance(goal, int | float) and self.calibration is not None:
+            return table.check(cheapest(self.calibration, tokens, goal).knobs)
+        return table.check({name: fields[name] for name in table.names if name in fields})
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Of every model that a replica serves.
+
+    Attributes:
+        models: by name.
+    """
+
+    models: dict[str, Price] = field(default_factory=dict)
+
+    def seconds(self, fields: Mapping[str, Any], size: int) -> float:
+        """Predicted seconds of a request.
+
+        Args:
+            fields: of its body; empty where it is in another form.
+            size: bytes of its body.
+        """
+        name = fields.get("model")
+        only = next(iter(self.models.values())) if len(self.models) == 1 else None
+        price = self.models.get(name, only) if isinstance(name, str) else only
+        if price is None:
+            return max((each.of_size(size) for each in self.models.values()), default=UNKNOWN_S)
+        try:
+            return price.seconds(fields)
+        except AttenuatorError:
+            return price.of_size(size)
+
+
+def prices_of(engine: Engine) -> Prices:
+    """The prices of the models that an engine gives to new requests."""
+    catalog = engine.catalog
+
+    def price(model: Model) -> Price:
+        manifest = model.manifest
+        return Price(
+            list(manifest.knobs),
+            manifest.max_tokens,
+            catalog.latencies[model],
+            catalog.estimates[model],
+            model.calibration,
+        )
+
+    return Prices({name: price(model) for name, model in engine.models.items()})

@@ -1,0 +1,181 @@
+"""What needs no Ray: calls through the application, prices, the choice of a replica, metrics, autoscaling."""
+
+import asyncio
+import json
+import pickle
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+import tiny
+from engines import started
+from prometheus_client.parser import text_string_to_metric_families
+from starlette.types import ASGIApp
+
+from attenuator.rayserve.autoscaling import ARRIVED_S, BUSY_SHARE, QUEUE_S, PredictedQueue
+from attenuator.rayserve.calls import REPLICA_HEADER, Answer, Call, run
+from attenuator.rayserve.outstanding import Outstanding, by_work
+from attenuator.rayserve.prices import UNKNOWN_S, Prices, prices_of
+from attenuator.rayserve.scraping import merged
+from attenuator.serve.app import create_app
+from attenuator.serve.keys import KeyRing
+from attenuator.serve.settings import ServeSettings
+
+TEXT = "good film " * 100
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.write(tmp_path_factory.mktemp("ray") / "yoso", "yoso")
+
+
+@pytest.fixture(scope="module")
+def prices(folder: Path) -> Prices:
+    """As a front gets them: of an engine, through pickle."""
+
+    async def priced() -> Prices:
+        async with started(folder) as (engine, _):
+            received: Prices = pickle.loads(pickle.dumps(prices_of(engine)))
+            return received
+
+    return asyncio.run(priced())
+
+
+def scope(method: str, path: str) -> dict[str, Any]:
+    return {
+        "type": "http",
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 80),
+    }
+
+
+JSON = [(b"content-type", b"application/json")]
+REQUESTS = [
+    ("POST", "/v1/classify", {"inputs": "good film", "seed": 3, "num_hashes": 8}),
+    ("POST", "/v1/classify", {"inputs": "good film", "num_hashes": -8}),
+    ("POST", "/v1/classify", {"inputs": "good film", "num_hashs": 8}),
+    ("POST", "/v1/classify", {"model": "other", "inputs": "good film"}),
+    ("POST", "/predict", {"inputs": "good film"}),
+    ("POST", "/v1/nothing", {}),
+    ("PUT", "/v1/classify", {}),
+    ("GET", "/v1/models", None),
+    ("HEAD", "/health/ready", None),
+]
+
+
+def test_a_call_is_answered_as_the_service_answers(folder: Path) -> None:
+    async def scenario() -> None:
+        settings = ServeSettings(threads=1)
+        async with started(folder) as (engine, _):
+            app: ASGIApp = create_app(engine, settings, KeyRing(None, None, None))
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+                for method, path, fields in REQUESTS:
+                    expected = await client.request(method, path, json=fields)
+                    body = b"" if fields is None else json.dumps(fields).encode()
+                    call = Call(scope(method, path), JSON, body, 0.0, "front")
+                    status, headers, content = await run(app, pickle.loads(pickle.dumps(call)))
+                    assert status == expected.status_code, path
+                    names = {name.decode() for name, _ in headers}
+                    assert names == set(expected.headers), path
+                    if method != "HEAD":  # whose body the server leaves out
+                        assert without_times(content) == without_times(expected.content), path
+
+    asyncio.run(scenario())
+
+
+def without_times(content: bytes) -> Any:
+    if not content:
+        return content
+    fields = json.loads(content)
+    if isinstance(fields, dict):
+        fields.pop("timing_ms", None)
+    return fields
+
+
+def test_an_answer_keeps_its_headers_but_those_of_the_connection() -> None:
+    headers = [(b"content-type", b"text/plain"), (b"X-Request-Id", b"a"), (b"connection", b"close"), (b"a", b"b")]
+    response = Answer(418, headers, b"body", "r1").response()
+    assert (response.status_code, response.body) == (418, b"body")
+    assert dict(response.headers) == {"content-type": "text/plain", "a": "b", REPLICA_HEADER.lower(): "r1"}
+
+
+def test_prices_rise_with_knob_length_and_number_of_inputs(prices: Prices) -> None:
+    def seconds(**fields: Any) -> float:
+        return prices.seconds(fields, len(json.dumps(fields)))
+
+    cheap = seconds(inputs=TEXT, num_hashes=1)
+    assert seconds(inputs=TEXT, num_hashes=64) > 2 * cheap
+    assert seconds(inputs=TEXT * 20, num_hashes=1) > 2 * cheap
+    assert seconds(inputs=[TEXT] * 5, num_hashes=1) == pytest.approx(5 * cheap)
+    assert seconds(input=TEXT, model="yoso", num_hashes=1) == cheap, "as other servers call it"
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"inputs": 7}, {"inputs": "a", "num_hashes": "many"}, {"model": 7}, {"model": "other", "inputs": []}]
+)
+def test_what_will_be_refused_has_a_price_all_the_same(prices: Prices, fields: dict[str, Any]) -> None:
+    assert 0 < prices.seconds(fields, 100) < 1
+    assert Prices().seconds(fields, 100) == UNKNOWN_S
+
+
+def test_requests_go_where_the_least_predicted_work_is() -> None:
+    """One long request weighs as much as many short ones, which a count of requests does not see."""
+    outstanding, idle = Outstanding(), {"a": {}, "b": {}}
+    outstanding.send("a", "long", 1.0)
+    short = []
+    for number in range(9):
+        first = by_work(idle.items(), outstanding, "front", ())[0]
+        outstanding.send(first, f"short {number}", 0.1)
+        short.append(first)
+    assert set(short) == {"b"}
+    outstanding.end("a", "long")
+    assert by_work(idle.items(), outstanding, "front", ())[0] == "a"
+
+
+def test_work_of_other_fronts_counts_and_replicas_that_failed_come_last() -> None:
+    outstanding = Outstanding()
+    reported = {"a": {"this": 9.0, "other": 0.5}, "b": {"this": 9.0, "other": 0.7}}
+    assert by_work(reported.items(), outstanding, "this", ()) == ["a", "b"]
+    assert by_work(reported.items(), outstanding, "this", {"a"}) == ["b", "a"]
+    assert by_work({"a": {}}.items(), outstanding, "this", {"a"}) == ["a"]
+    outstanding.send("a", "one", 1.0)
+    assert by_work(reported.items(), outstanding, "this", ()) == ["b", "a"]
+    outstanding.keep({"b"})
+    assert by_work(reported.items(), outstanding, "this", ()) == ["a", "b"]
+
+
+def test_metrics_of_replicas_are_one_page() -> None:
+    page = '# HELP a_total Things.\n# TYPE a_total counter\na_total{{kind="x"}} {}\n# TYPE g gauge\ng 2.5\n'
+    text = merged({"r1": page.format(3), "r2": page.format(4)}).decode()
+    assert text.count("# TYPE a_total counter") == 1
+    values = {
+        (sample.name, sample.labels["replica"], sample.labels.get("kind")): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    assert values == {
+        ("a_total", "r1", "x"): 3,
+        ("a_total", "r2", "x"): 4,
+        ("g", "r1", None): 2.5,
+        ("g", "r2", None): 2.5,
+    }
+
+
+@pytest.mark.parametrize(
+    ("queue_s", "arrived", "replicas"),
+    [([0.0], [0.0], 0), ([1.0, 3.0], [0.0, 0.0], 8), ([0.0, 0.0], [0.8, 0.8], 1.6 / BUSY_SHARE), ([], [], 0)],
+    ids=["idle", "backlog", "busy", "nothing-reported"],
+)
+def test_replicas_follow_the_work(queue_s: list[float], arrived: list[float], replicas: float) -> None:
+    metrics = {QUEUE_S: dict(enumerate(queue_s)), ARRIVED_S: dict(enumerate(arrived))}
+    number, state = PredictedQueue(target_queue_s=0.5)(SimpleNamespace(aggregated_metrics=metrics))
+    assert number == pytest.approx(replicas)
+    assert state == {}

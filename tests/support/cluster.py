@@ -1,0 +1,92 @@
+"""Ray on this machine with the application of `attenuator.rayserve`, for its tests and benchmark."""
+
+import os
+import signal
+import socket
+import time
+from typing import Any
+
+import httpx
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+APPLICATION = "attenuator"
+OBJECT_STORE_BYTES = 100 * 2**20
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Cluster:
+    """One machine's Ray, with as many logical cores as replicas may want."""
+
+    def __init__(self, cores: int = 4) -> None:
+        import ray
+        from ray import serve
+
+        self.port = free_port()
+        ray.init(
+            num_cpus=cores,
+            num_gpus=0,
+            include_dashboard=False,
+            object_store_memory=OBJECT_STORE_BYTES,
+            log_to_driver=False,
+            configure_logging=False,
+        )
+        serve.start(http_options={"host": "127.0.0.1", "port": self.port})
+
+    def __enter__(self) -> "Cluster":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        import ray
+        from ray import serve
+
+        serve.shutdown()
+        ray.shutdown()
+
+    @property
+    def url(self) -> str:
+        """Where Serve's proxy listens."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def deploy(self, **arguments: Any) -> None:
+        """Deploys the application, or changes what is deployed; returns once every replica runs."""
+        from ray import serve
+
+        from attenuator.rayserve.application import Arguments, application
+
+        serve.run(application(Arguments(**arguments)), name=APPLICATION, route_prefix="/")
+
+    def replicas(self, deployment: str = "Replica") -> dict[str, int]:
+        """Process ids of the replicas that live, by id."""
+        import ray
+
+        prefix = f"SERVE_REPLICA::{APPLICATION}#{deployment}#"
+        names = [row["name"] for row in ray.util.list_named_actors(all_namespaces=True)]
+        pids = {
+            name.removeprefix(prefix): ray.get_actor(name, namespace="serve").__ray_call__.remote(lambda _: os.getpid())
+            for name in names
+            if name.startswith(prefix)
+        }
+        return {replica: ray.get(pid) for replica, pid in pids.items()}
+
+    def kill(self, replica: str) -> None:
+        """Ends the process of a replica at once, as a machine that fails does."""
+        os.kill(self.replicas()[replica], signal.SIGKILL)
+
+    def wait_for_replicas(self, number: int, within_s: float = 60) -> dict[str, int]:
+        """The replicas, once there are so many."""
+        end_s = time.monotonic() + within_s
+        while len(running := self.replicas()) != number:
+            assert time.monotonic() < end_s, f"{len(running)} replicas run, must be {number}"
+            time.sleep(0.2)
+        return running
+
+    def client(self) -> httpx.Client:
+        """A client of the proxy."""
+        return httpx.Client(base_url=self.url, timeout=60)
