@@ -5,11 +5,10 @@ another replica, must give.
 """
 
 import asyncio
+import contextlib
 import importlib.util
 import json
 import os
-import signal
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -19,11 +18,11 @@ from typing import Any
 import httpx
 import pytest
 import tiny
-from cluster import Cluster
+from benchmarks.measure.cluster import Cluster
 from service import Service
 
 pytestmark = [
-    pytest.mark.filterwarnings("default"),  # Ray's own
+    pytest.mark.filterwarnings("ignore"),  # Ray's own
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="the extra ray is not installed"),
     pytest.mark.skipif(os.environ.get("ATTENUATOR_TEST_RAY") != "1", reason="runs with make test-ray"),
 ]
@@ -51,7 +50,7 @@ def services(revisions: list[Path]) -> Iterator[list[Service]]:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with Cluster() as started:
+    with contextlib.closing(Cluster()) as started:
         yield started
 
 
@@ -107,7 +106,7 @@ def test_one_thousand_requests_with_a_replica_killed_meanwhile(
     cluster: Cluster, revisions: list[Path], services: list[Service]
 ) -> None:
     """Every request is answered, bit for bit as the service answers, and the replica is replaced."""
-    cluster.deploy(bundles=[str(revisions[0])], replicas=2)
+    cluster.deploy(revisions[:1], replicas=2)
     before = cluster.wait_for_replicas(2)
     bodies = [body(number) for number in range(REQUESTS)]
     expected = [scores(service_answer) for service_answer in ask(services[0].client.base_url, bodies)]
@@ -117,3 +116,112 @@ def test_one_thousand_requests_with_a_replica_killed_meanwhile(
     assert len(shares(answers)) >= 2
     after = cluster.wait_for_replicas(2)
     assert first not in after
+
+
+def test_the_contract_is_that_of_the_service(cluster: Cluster, revisions: list[Path], services: list[Service]) -> None:
+    """Status, headers and body of answers and refusals, on the service's routes and on those of other servers."""
+    cluster.deploy(revisions[:1], replicas=2)
+    big = json.dumps({"inputs": "a " * 3_000_000}).encode()
+    requests: list[tuple[str, str, dict[str, Any]]] = [
+        ("POST", "/v1/classify", {"json": body(1)}),
+        ("POST", "/v1/classify", {"json": body(1) | {"seed": -1}}),
+        ("POST", "/v1/classify", {"json": body(1) | {"num_hashs": 1}}),
+        ("POST", "/v1/classify", {"json": body(1) | {"model": "other"}}),
+        ("POST", "/v1/classify", {"content": b"{", "headers": {"Content-Type": "application/json"}}),
+        ("POST", "/v1/classify", {"content": b"a=1", "headers": {"Content-Type": "text/plain"}}),
+        ("POST", "/v1/classify", {"content": big, "headers": {"Content-Type": "application/json"}}),
+        ("POST", "/v1/classify", {"content": iter([big]), "headers": {"Content-Type": "application/json"}}),
+        ("POST", "/v1/classify?a=1", {"json": body(1)}),
+        ("POST", "/v1/nothing", {"json": body(1)}),
+        ("POST", "/v1/nothing", {"content": big}),
+        ("DELETE", "/v1/classify", {}),
+        ("POST", "/predict", {"json": {"inputs": "good film"}}),
+        ("POST", "/predict", {"json": {"inputs": 7}}),
+        ("GET", "/v1/models", {}),
+        ("HEAD", "/health/ready", {}),
+        ("GET", "/openapi.json", {}),
+        ("GET", "/", {}),
+    ]
+    with cluster.client() as client:
+        for number, (method, path, extra) in enumerate(requests):
+            again = dict(extra)
+            if "content" in extra and not isinstance(extra["content"], bytes):
+                extra["content"], again["content"] = iter([big]), iter([big])
+            ids = {"X-Request-Id": f"contract-{number}"}
+            headers = extra.pop("headers", {}) | ids
+            again["headers"] = headers
+            expected = services[0].client.request(method, path, headers=headers, **extra)
+            answer = client.request(method, path, **again)
+            assert comparable(answer) == comparable(expected), (method, path)
+
+
+def comparable(answer: httpx.Response) -> tuple[int, dict[str, str], Any]:
+    """What of an answer does not depend on the moment."""
+    momentary = {"date", "server-timing", "content-length", "x-attenuator-replica", "connection", "transfer-encoding"}
+    headers = {
+        name: value
+        for name, value in answer.headers.items()
+        if name not in momentary and not name.endswith("-time") and answer.headers.get_list(name)[1:] == []
+    }
+    content: Any = answer.content
+    if answer.headers.get("content-type", "").startswith("application/json") and content:
+        content = answer.json()
+        if isinstance(content, dict):
+            content.pop("timing_ms", None)
+    return answer.status_code, headers, content
+
+
+def test_requests_spread_by_predicted_cost(cluster: Cluster, revisions: list[Path]) -> None:
+    """While one replica has a long request, short ones go to the other; a count of requests would halve them."""
+    cluster.deploy(revisions[:1], replicas=2)
+    cluster.wait_for_replicas(2)
+    long = {"inputs": [" ".join(TEXTS) * 3] * 8, "num_hashes": 256, "seed": 1}
+
+    async def scenario() -> tuple[httpx.Response, list[httpx.Response]]:
+        async with httpx.AsyncClient(base_url=cluster.url, timeout=60) as client:
+            heavy = asyncio.create_task(client.post("/v1/classify", json=long))
+            await asyncio.sleep(0.2)
+            light = []
+            while not heavy.done():
+                light.append(await client.post("/v1/classify", json=body(len(light))))
+            return await heavy, light[:-1]
+
+    heavy, light = asyncio.run(scenario())
+    assert heavy.status_code == 200
+    assert len(light) > 10
+    assert heavy.headers["X-Attenuator-Replica"] not in shares(light)
+    even = shares(ask(cluster.url, [body(number) for number in range(200)]))
+    assert len(even) == 2
+    assert min(even.values()) > 50
+
+
+def test_a_bundle_is_rolled_over_under_load(cluster: Cluster, revisions: list[Path], services: list[Service]) -> None:
+    """Every answer is, bit for bit, that of one of the two revisions; in the end all are of the new one."""
+    cluster.deploy(revisions[:1], replicas=2)
+    before = cluster.wait_for_replicas(2)
+    bodies = [body(number) for number in range(REQUESTS)]
+    old, new = ([scores(answer) for answer in ask(service.client.base_url, bodies)] for service in services)
+    answers = ask(cluster.url, bodies, during=lambda: cluster.deploy(revisions[1:], replicas=2))
+    kinds = Counter(
+        "old" if scores(answer) == old[number] else "new" if scores(answer) == new[number] else "neither"
+        for number, answer in enumerate(answers)
+    )
+    assert kinds["old"] > 0
+    assert kinds["neither"] == 0
+    assert cluster.replicas().keys() == before.keys(), "a bundle is replaced inside the replicas"
+    assert [scores(answer) for answer in ask(cluster.url, bodies[:100])] == new[:100]
+
+
+def test_replicas_follow_the_predicted_work(cluster: Cluster, revisions: list[Path]) -> None:
+    """More while work waits, and their metrics are one page."""
+    cluster.deploy(revisions[:1], replicas=1, max_replicas=2, target_queue_s=0.01)
+    cluster.wait_for_replicas(1)
+    many = [{"inputs": TEXTS, "num_hashes": 256, "seed": 1} for _ in range(40)]
+    end_s = time.monotonic() + 120
+    while len(cluster.replicas()) < 2:
+        assert time.monotonic() < end_s, "no replica was added"
+        ask(cluster.url, many)
+    with cluster.client() as client:
+        page = client.get("/metrics")
+    assert page.status_code == 200
+    assert 'replica="' in page.text

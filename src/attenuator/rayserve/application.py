@@ -1,4 +1,4 @@
-"""Puts the application together: `serve run attenuator.rayserve.application:application bundles=...`."""
+"""Puts the application together, for `serve run` and `serve deploy` of Ray Serve."""
 
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,8 @@ class Arguments(BaseModel):
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
-    bundles: list[str] = Field(min_length=1)
-    """Folders of bundles, on every machine at the same place; other folders roll the bundles over."""
+    bundles: list[str] = Field(default_factory=list)
+    """Folders of bundles, on every machine at the same place; `user_config` of the replicas goes before it."""
     replicas: int = Field(default=2, ge=1)
     """Replicas; with max_replicas those to begin with, and the least."""
     max_replicas: int | None = Field(default=None, ge=1)

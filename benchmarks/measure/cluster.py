@@ -1,24 +1,20 @@
-"""Ray on this machine with the application of `attenuator.rayserve`, for its tests and benchmark."""
+"""Ray on this machine with the application of `attenuator.rayserve`, for its benchmark and its tests."""
 
 import os
 import signal
-import socket
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import httpx
 
+from benchmarks.measure.processes import free_port
+
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 APPLICATION = "attenuator"
+IMPORT_PATH = "attenuator.rayserve.application:application"
 OBJECT_STORE_BYTES = 100 * 2**20
-
-
-def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Cluster:
@@ -39,10 +35,8 @@ class Cluster:
         )
         serve.start(http_options={"host": "127.0.0.1", "port": self.port})
 
-    def __enter__(self) -> "Cluster":
-        return self
-
-    def __exit__(self, *error: object) -> None:
+    def close(self) -> None:
+        """Ends Ray on this machine."""
         import ray
         from ray import serve
 
@@ -54,13 +48,20 @@ class Cluster:
         """Where Serve's proxy listens."""
         return f"http://127.0.0.1:{self.port}"
 
-    def deploy(self, **arguments: Any) -> None:
-        """Deploys the application, or changes what is deployed; returns once every replica runs."""
-        from ray import serve
+    def deploy(self, bundles: Sequence[Path], **arguments: Any) -> None:
+        """Deploys the application, or changes what is deployed, as `serve deploy` does; returns once it runs.
 
-        from attenuator.rayserve.application import Arguments, application
+        Args:
+            bundles: folders of bundles; other ones roll them over.
+            arguments: of the application.
+        """
+        from ray.serve.context import _get_global_client
+        from ray.serve.schema import ServeDeploySchema
 
-        serve.run(application(Arguments(**arguments)), name=APPLICATION, route_prefix="/")
+        replica = {"name": "Replica", "user_config": {"bundles": [str(folder) for folder in bundles]}}
+        config = {"name": APPLICATION, "import_path": IMPORT_PATH, "args": arguments, "deployments": [replica]}
+        schema = ServeDeploySchema.model_validate({"applications": [{"route_prefix": "/", **config}]})
+        _get_global_client().deploy_apps(schema, _blocking=True)
 
     def replicas(self, deployment: str = "Replica") -> dict[str, int]:
         """Process ids of the replicas that live, by id."""
