@@ -50,7 +50,14 @@ class ManyCalls:
     """
 
     def __init__(
-        self, inputs: Iterable[Input], options: dict[str, Any], concurrency: int, *, resume: Path | None, progress: bool
+        self,
+        inputs: Iterable[Input],
+        options: dict[str, Any],
+        concurrency: int,
+        *,
+        resume: Path | None,
+        progress: bool,
+        total: int | None,
     ) -> None:
         """Checks the options before anything is sent; see `classify_many`."""
         if isinstance(inputs, str | Mapping):
@@ -62,6 +69,7 @@ class ManyCalls:
         self.ended = False
         self._settings = {name: value for name, value in body.items() if name not in NOT_SETTINGS}
         self._inputs, self._options, self._resume = inputs, options, resume
+        self._total = len(inputs) if total is None and isinstance(inputs, Sized) else total
         self._journal: Journal | None = None
         self._places: dict[int, tuple[int, str]] = {}
         self._revision: str | None = None
@@ -76,9 +84,8 @@ class ManyCalls:
         """
         if self._resume is not None:
             self._open(self._resume)
-        total = len(self._inputs) if isinstance(self._inputs, Sized) else None
         self._bar.start()
-        self._task = self._bar.add_task("classifying", total=total)
+        self._task = self._bar.add_task("classifying", total=self._total)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -184,6 +191,7 @@ def classify_many(
     *,
     concurrency: int = 8,
     progress: bool = False,
+    total: int | None = None,
     resume: str | Path | None = None,
     **options: Any,
 ) -> ManyCalls:
@@ -196,6 +204,7 @@ def classify_many(
         inputs: texts, or mappings as `classify` takes them; a list or any iterator.
         concurrency: calls under way at a time.
         progress: draw a bar on standard error, where that is a terminal.
+        total: how many inputs there are, for the bar; that of a list is known.
         resume: a file of finished answers, JSON lines, which is made where there is none. What it holds is not asked
             again: a run that crashed or was stopped goes on where it ended, with the same inputs and options.
         **options: those of `classify`, knobs among them, for every input.
@@ -208,4 +217,5 @@ def classify_many(
             or of another revision of the model, is damaged, in use, or cannot be written.
         AttenuatorError: as `classify`, where an error concerns more than one input.
     """
-    return ManyCalls(inputs, options, concurrency, resume=None if resume is None else Path(resume), progress=progress)
+    file = None if resume is None else Path(resume)
+    return ManyCalls(inputs, options, concurrency, resume=file, progress=progress, total=total)

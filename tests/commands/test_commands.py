@@ -5,39 +5,20 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tiny
+from running import Run
 
-from attenuator.__main__ import main
 from attenuator.bundle import read_manifest
 from attenuator.clients import Client
 from attenuator.runtime import Row, load
 
 LONG = "good " * 8200
 TEXTS = ["the quick brown fox", "a film so bad, that it is [good] again", "42 tokens and spaces"]
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, key: str) -> Run:
-    """Runs `attenuator WORDS`; exit code, standard output, standard error."""
-    monkeypatch.setenv("ATTENUATOR_API_KEY", key)
-
-    def call(*arguments: str | Path) -> tuple[int, str, str]:
-        capsys.readouterr()
-        try:
-            code = main([str(argument) for argument in arguments])
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-        return code, *capsys.readouterr()
-
-    return call
 
 
 def records(output: str) -> list[dict[str, Any]]:
@@ -173,7 +154,7 @@ def test_classify_draws_a_seed_when_asked(run: Run, bundles: dict[str, Path]) ->
         ),
         (["--bundle", "/nowhere", "x"], 1, "bundle /nowhere is not a folder"),
         (["--bundle", "{mca}", "--file", "/nowhere.txt"], 1, "/nowhere.txt cannot be read: No such file"),
-        (["--url", "http://127.0.0.1:1", "x"], 1, "http://127.0.0.1:1 cannot be reached"),
+        (["--url", "http://127.0.0.1:1", "--max-retries", "0", "x"], 1, "http://127.0.0.1:1 cannot be reached"),
         (["--url", "{url}", "--model", "nope", "x"], 1, "nope"),
         (["--url", "{url}", "--model", "mca", "--num-hashes", "8", "x"], 1, "num_hashes"),
         (["--url", "{url}", "--model", "mca", "ok", LONG], 1, "text 2 has"),

@@ -4,7 +4,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -46,6 +46,10 @@ class ClassifyOptions:
     explain: bool = False
     escalate: bool = False
 
+    def arguments(self) -> dict[str, Any]:
+        """The keyword arguments of `Client.classify` that ask for this."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "knobs"} | self.knobs
+
 
 class Backend(Protocol):
     """Answers a few inputs at a time."""
@@ -64,28 +68,19 @@ class ServerBackend:
 
     max_items = 32
 
-    def __init__(self, client: Client, *, model: str | None, timeout_ms: float | None) -> None:
+    def __init__(self, client: Client, further: Mapping[str, Any]) -> None:
+        """Takes the server.
+
+        Args:
+            client: of the server.
+            further: arguments of `Client.classify` that only a server takes.
+        """
         self._client = client
-        self._model = model
-        self._timeout_ms = timeout_ms
+        self._further = further
 
     def classify(self, inputs: Sequence[dict[str, Any]], options: ClassifyOptions) -> Classification:
         """See `Client.classify`."""
-        knobs: dict[str, Any] = dict(options.knobs)
-        return self._client.classify(
-            list(inputs),
-            model=self._model,
-            seed=options.seed,
-            timeout_ms=self._timeout_ms,
-            min_agreement=options.min_agreement,
-            max_latency_ms=options.max_latency_ms,
-            top_k=options.top_k,
-            truncate=options.truncate,
-            return_logits=options.return_logits,
-            explain=options.explain,
-            escalate=options.escalate,
-            **knobs,
-        )
+        return self._client.classify(list(inputs), **{**options.arguments(), **self._further})
 
     def close(self) -> None:
         """Closes the connections."""

@@ -1,0 +1,118 @@
+"""The settings of `attenuator classify`, and its help."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, SecretStr
+from pydantic_settings import SettingsConfigDict
+
+from attenuator.api import Priority
+from attenuator.commandline import CommandSettings, Positionals
+from attenuator.commands.knobflags import describe_flag, examples, with_knobs
+from attenuator.commands.rows import Format
+
+COMMAND = "classify"
+POSITIONALS = Positionals("TEXT", "*", "text to classify; without any, and without --file, standard input is read")
+USAGE = "(--bundle BUNDLE | --url URL) [options] [TEXT ...]"
+EXAMPLES = f"""  one answer without a server, at the bundle's defaults:
+    attenuator classify --bundle examples/bundles/reviews "A quiet, moving film."
+  at a value of the bundle's knob, and at its exact value:
+{examples('    attenuator classify --bundle BUNDLE {flag} {default} "A quiet, moving film."')}
+{examples('    attenuator classify --bundle BUNDLE {flag} {exact} "A quiet, moving film."')}
+  the cheapest knobs that keep 99 % of a calibrated bundle's answers:
+    attenuator classify --bundle examples/bundles/reviews --min-agreement 0.99 "A quiet, moving film."
+  how sure is each answer? And with what is not sure enough answered again at surer knobs:
+    attenuator classify --bundle examples/bundles/reviews --explain "A quiet, moving film."
+    attenuator classify --bundle examples/bundles/reviews --escalate --min-agreement 0.99 "A quiet, moving film."
+  ask a server; how much does the answer depend on the seed?
+    attenuator classify --url http://127.0.0.1:8000 --model reviews --seed random "A quiet, moving film."
+  a file with one text per line; written to a pipe, answers are tab-separated (label, score, best labels, logits, text):
+    attenuator classify --bundle examples/bundles/sentiment --file reviews.txt --top-k 2 --logits | sort -k 2
+  the same, one JSON object per answer:
+    attenuator classify --bundle examples/bundles/sentiment --file reviews.txt --json > answers.jsonl
+  a table: its rows with label, score, knobs and error; given again after Ctrl-C it goes on
+    attenuator classify --bundle examples/bundles/reviews --file reviews.csv --column review --output answered.csv
+    attenuator classify --url http://127.0.0.1:8000 --file reviews.jsonl --column body --output answered.jsonl
+    attenuator classify --bundle BUNDLE --format csv --output - < reviews.csv > answered.csv
+  pairs and token ids as JSON lines: {{"text": "..", "text_pair": ".."}} or {{"token_ids": [101, 7592, 102]}}, which
+  may have token_type_ids
+    producer | attenuator classify --url http://127.0.0.1:8000 --jsonl
+
+exit codes: 0 all inputs are classified, 1 something failed or a row has an error, 2 usage error; an error is one
+sentence on stderr"""
+
+
+class ClassifySettings(CommandSettings):
+    """Classify texts with a bundle in this process (--bundle) or through a server (--url).
+
+    A knob trades accuracy for time, anew with every call; the last flags below are the knobs.
+    """
+
+    model_config = SettingsConfigDict(cli_shortcuts={"json-lines": "json"})
+
+    bundle: Path | None = None
+    """Folder of a bundle to run here, without a server."""
+    url: str | None = None
+    """Address of a server to ask, such as http://127.0.0.1:8000."""
+    model: str | None = None
+    """Name of the server's model to ask; may be left out where the server has only one."""
+    api_key: SecretStr | None = None
+    """Key for a server that requires one; safer as the variable ATTENUATOR_API_KEY than on the command line."""
+    timeout_ms: float | None = None
+    """Deadline per request to a server, in milliseconds."""
+    max_retries: Annotated[int, Field(ge=0)] = 3
+    """How often to send a request again where the server is overloaded, not ready, or the connection fails."""
+    priority: Priority | None = None
+    """Class of the requests to a server: batch for work that can wait."""
+    file: str | None = None
+    """Read inputs from FILE, one text per line, or CSV, TSV or JSON lines by its ending; `-` is standard input."""
+    format: Format | None = None
+    """Format of FILE or of standard input, where its name does not tell."""
+    column: str | None = None
+    """Column (CSV, TSV: by the first line) or field (JSON lines) that holds the text; `text` by default."""
+    pair_column: str | None = None
+    """Column or field with the second text of each pair."""
+    output: str | None = None
+    """Write every row of FILE to OUTPUT (.csv, .tsv or .jsonl; `-` is standard output), with label, score, knobs and,
+    where it could not be answered, an error. A run that was stopped goes on where it ended if given again."""
+    output_format: Literal["csv", "tsv", "jsonl"] | None = None
+    """Format of OUTPUT, where its name does not tell; on standard output that of FILE by default."""
+    resume: Path | None = None
+    """Where the finished answers of an --output that is under way are; OUTPUT.partial.jsonl by default."""
+    restart: bool = False
+    """Forget what an earlier run with this OUTPUT has finished."""
+    concurrency: Annotated[int, Field(ge=1, le=256)] = 8
+    """With --url and --output: requests under way at a time."""
+    jsonl: bool = False
+    """Every input line is a JSON object with text, with text and text_pair, or with token_ids (and
+    token_type_ids)."""
+    min_agreement: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Goal in place of knobs, for calibrated models: the cheapest ones whose answers agree with the exact ones on at
+    least this share of inputs; 1 is exact."""
+    max_latency_ms: Annotated[float, Field(gt=0)] | None = None
+    """Goal in place of knobs, with --url: the most accurate ones that are predicted to answer within this time, in
+    milliseconds."""
+    explain: bool = False
+    """Say how sure each answer is: the standard error of its score, and the probability that it is the exact one."""
+    escalate: bool = False
+    """Run again, at surer knobs, what is the exact answer with less probability than --min-agreement; knobs beside it
+    say where to begin."""
+    seed: int | Literal["random"] | None = None
+    """Seed of the randomised operators; `random` draws one. Default: the server's own, or 0 with --bundle."""
+    top_k: int | None = None
+    """Show the TOP_K labels with the highest scores."""
+    truncate: bool = False
+    """Cut inputs that are longer than the model takes, instead of refusing them."""
+    logits: bool = False
+    """Show the logits, in the order of the model's labels."""
+    json_lines: bool = False
+    """Write one JSON object per input."""
+    device: Literal["cpu", "cuda", "auto"] = "cpu"
+    """Where --bundle runs; auto uses the CUDA device if it works, else the CPU, and says why."""
+    device_id: int = Field(default=0, ge=0, le=255)
+    """Which CUDA device, as the driver counts."""
+    threads: int | None = None
+    """Threads for --bundle; as many as there are cores by default."""
+
+
+SETTINGS = with_knobs(ClassifySettings, lambda knob: {"int32": int, "float": float}[knob.dtype], describe_flag)

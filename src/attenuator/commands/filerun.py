@@ -1,0 +1,242 @@
+"""`attenuator classify` from a file to a file: rows that cannot be answered get an error, and a stopped run goes on."""
+
+import contextlib
+import re
+import sys
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+from attenuator.api import Classification
+from attenuator.clients.client import Client
+from attenuator.clients.many import ManyCalls, Task, classify_many
+from attenuator.clients.outcomes import Outcome
+from attenuator.commands.backends import BundleBackend, ClassifyOptions
+from attenuator.commands.rowoutput import RowOutput
+from attenuator.commands.rows import TEXT, Columns, FileRow, Format, file_rows
+from attenuator.errors import AttenuatorError, InvalidRequest
+from attenuator.ops import SEQUENCE_OUTPUTS
+from attenuator.texts import STDIN
+
+PARTIAL_SUFFIX = ".partial.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class FileRun:
+    """What is read and where it goes.
+
+    Attributes:
+        texts: inputs beside the file.
+        source: the file to read, or `-`; None where there are texts alone.
+        kind: its format.
+        columns: which columns hold the input.
+        output: the file to write, or `-`.
+        output_kind: its format.
+        resume: the file of finished answers; None keeps none.
+        restart: forgets those of an earlier run.
+        concurrency: requests to a server under way at a time.
+    """
+
+    texts: Sequence[str]
+    source: str | None
+    kind: Format
+    columns: Columns
+    output: str
+    output_kind: Format
+    resume: Path | None
+    restart: bool
+    concurrency: int
+
+    def rows(self) -> Iterator[FileRow]:
+        """The texts as rows, then those of the file."""
+        for number, text in enumerate(self.texts, start=1):
+            yield FileRow(f"text {number}", {TEXT: text}, {TEXT: text})
+        if self.source is not None:
+            yield from file_rows(self.source, self.kind, self.columns)
+
+    def total(self) -> int | None:
+        """How many rows can be asked about; None where that would read standard input.
+
+        Raises:
+            InvalidRequest: the file cannot be read, or has no such column.
+        """
+        return None if self.source == STDIN else sum(row.content is not None for row in self.rows())
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[IO[str]]:
+        """The output, to be written to behind what it holds already.
+
+        Raises:
+            InvalidRequest: it cannot be written.
+        """
+        if self.output == STDIN:
+            yield sys.stdout
+            return
+        try:
+            stream = open(self.output, "a", encoding="utf-8", newline="")  # noqa: SIM115
+        except OSError as error:
+            raise InvalidRequest(f"{self.output} cannot be written: {error.strerror}") from None
+        with stream:
+            yield stream
+
+
+def partial_of(output: str) -> Path | None:
+    """Where the answers of an unfinished run are, beside its output; None beside standard output."""
+    return None if output == STDIN else Path(f"{output}{PARTIAL_SUFFIX}")
+
+
+def named(error: AttenuatorError, where: str) -> str:
+    """An error's sentence, with the input named by its place rather than by its index in a request."""
+    sentence = re.sub(r"inputs\[\d+\](\.\w+\b)?", where, str(error), count=1)
+    return sentence.replace("set truncate", "give --truncate")
+
+
+class Rows:
+    """Rows on their way: the readable ones are asked about, the others wait for their turn in the output.
+
+    Attributes:
+        written: rows in the output.
+        errors: how many of them have an error.
+        first_error: the first of these errors.
+    """
+
+    def __init__(self, rows: Iterator[FileRow]) -> None:
+        self._rows = rows
+        self._waiting: deque[FileRow] = deque()
+        self.written = self.errors = 0
+        self.first_error = ""
+
+    def contents(self) -> Iterator[dict[str, Any]]:
+        """The inputs of the readable rows."""
+        for row in self._rows:
+            self._waiting.append(row)
+            if row.content is not None:
+                yield row.content
+
+    def take(self, outcome: Outcome, output: RowOutput) -> None:
+        """Writes the rows up to the one that an outcome is of."""
+        self.unreadable(output)
+        row = self._waiting.popleft()
+        self._write(output, row, outcome.answer, "" if outcome.error is None else named(outcome.error, row.where))
+
+    def unreadable(self, output: RowOutput) -> None:
+        """Writes the rows that cannot be read, up to the next one that is asked about."""
+        while self._waiting and self._waiting[0].content is None:
+            row = self._waiting.popleft()
+            self._write(output, row, None, row.error)
+
+    def _write(self, output: RowOutput, row: FileRow, answer: Classification | None, error: str) -> None:
+        output.write(row, answer, error)
+        self.written += 1
+        self.errors += bool(error)
+        self.first_error = self.first_error or error
+
+
+def each_of(answer: Classification) -> Iterator[Classification]:
+    """The answer to several inputs as one answer for each."""
+    outputs = {name: values for name in SEQUENCE_OUTPUTS if (values := getattr(answer, name, None)) is not None}
+    for index, (prediction, tokens) in enumerate(zip(answer.predictions, answer.tokens, strict=True)):
+        own = {name: (values[index],) for name, values in outputs.items()}
+        yield answer.model_copy(update={"predictions": (prediction,), "tokens": (tokens,), **own})
+
+
+def in_batches(run: ManyCalls, backend: BundleBackend, options: ClassifyOptions) -> Iterator[Outcome]:
+    """Answers with a bundle in this process, several inputs at a time.
+
+    Args:
+        run: the calls.
+        backend: the bundle.
+        options: what is asked of every input.
+    """
+    # A goal chooses the knobs by the longest input of a batch; alone, an input has the same answer in every run.
+    size = 1 if options.min_agreement is not None else backend.max_items
+    with run:
+        tasks = run.tasks()
+        while group := list(islice(tasks, size)):
+            answers = _answers(run, backend, options, [task for task in group if task.call])
+            for task in group:
+                yield run.passed(next(answers) if task.call else task.outcome)
+
+
+def _answers(
+    run: ManyCalls, backend: BundleBackend, options: ClassifyOptions, tasks: Sequence[Task]
+) -> Iterator[Outcome]:
+    """The outcomes of a batch; where it is refused, of its inputs one by one."""
+    if not tasks:
+        return iter(())
+    try:
+        answer = backend.classify([task.outcome.input for task in tasks], options)  # type: ignore[misc]
+    except InvalidRequest as error:
+        if len(tasks) == 1:
+            return iter([run.failed(tasks[0], error)])
+        return iter([outcome for task in tasks for outcome in _answers(run, backend, options, [task])])
+    return iter([run.answered(task, one) for task, one in zip(tasks, each_of(answer), strict=True)])
+
+
+def asked_of(
+    backend: Client | BundleBackend, run: FileRun, rows: Rows, options: ClassifyOptions, further: Mapping[str, Any]
+) -> Iterator[Outcome]:
+    """Begins to ask; an outcome for each readable row, in order."""
+    arguments: dict[str, Any] = {**options.arguments(), **further}
+    arguments |= {"concurrency": run.concurrency, "progress": True, "total": run.total(), "resume": run.resume}
+    if isinstance(backend, Client):
+        return backend.classify_many(rows.contents(), **arguments)
+    return in_batches(classify_many(rows.contents(), **arguments), backend, options)
+
+
+def run_file(
+    run: FileRun, backend: Client | BundleBackend, options: ClassifyOptions, further: Mapping[str, Any]
+) -> int:
+    """Classifies the rows of a file.
+
+    Args:
+        run: what is read and where it goes.
+        backend: a client of a server, or a bundle in this process.
+        options: what is asked of every input.
+        further: arguments of `Client.classify_many` that only a server takes.
+
+    Returns:
+        0, or 1 where a row has an error.
+
+    Raises:
+        AttenuatorError: something is wrong with more than a row.
+        KeyboardInterrupt: the run was stopped; what it finished is kept.
+    """
+    if run.restart and run.resume is not None:
+        run.resume.unlink(missing_ok=True)
+    rows = Rows(run.rows())
+    asked = asked_of(backend, run, rows, options, further)
+    with run.opened() as stream:
+        output = RowOutput(
+            stream,
+            run.output_kind,
+            scores=options.top_k is not None,
+            logits=options.return_logits,
+            sureness=options.explain or options.escalate,
+        )
+        try:
+            for outcome in asked:
+                if not rows.written and run.output != STDIN:
+                    stream.truncate(0)  # not before: a run that is refused leaves the output of another one
+                rows.take(outcome, output)
+        except (KeyboardInterrupt, AttenuatorError) as error:
+            if rows.written and run.resume is not None:
+                stopped = f"stopped after {rows.written:,} rows: the same command goes on from {run.resume}"
+                print(f"attenuator classify: {stopped}", file=sys.stderr)
+            elif isinstance(error, InvalidRequest) and str(run.resume) in str(error):
+                raise InvalidRequest(f"{error}; --restart begins anew") from None
+            raise
+        rows.unreadable(output)
+        output.close()
+    if run.resume is not None and run.resume == partial_of(run.output):
+        run.resume.unlink(missing_ok=True)
+    if rows.errors:
+        print(
+            f"attenuator classify: {rows.errors:,} of {rows.written:,} rows have an error, the first: "
+            f"{rows.first_error}",
+            file=sys.stderr,
+        )
+    return 1 if rows.errors else 0
