@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from attenuator.bundle import BundleKnob
 from attenuator.errors import InvalidRequest
 from attenuator.ops.knobs import KnobValue
-from attenuator.runtime import Encoded, Model
+from attenuator.runtime import Model
 
 BILLION = 1e9
 FLOAT_STEPS = 100  # at most, about
@@ -16,7 +16,7 @@ FLOAT_STEPS = 100  # at most, about
 
 def check_cost(
     model: Model,
-    encoded: Sequence[Encoded],
+    tokens: Sequence[int],
     knobs: Mapping[str, KnobValue],
     max_cost: float | None,
     extra: Callable[[Mapping[str, KnobValue]], float] = lambda knobs: 0.0,
@@ -25,7 +25,7 @@ def check_cost(
 
     Args:
         model: the model.
-        encoded: the request's inputs.
+        tokens: length of each of the request's inputs.
         knobs: a value for every knob.
         max_cost: billions of multiply-adds for the whole request; None has no limit.
         extra: of what runs beside the inputs at a setting, in multiply-adds.
@@ -35,8 +35,6 @@ def check_cost(
     """
     if max_cost is None:
         return
-
-    tokens = [len(item.token_ids) for item in encoded]
 
     def cost(setting: Mapping[str, KnobValue]) -> float:
         return cost_of(model, tokens, setting) + extra(setting) / BILLION
@@ -65,7 +63,7 @@ def check_cost(
 
 def cost_of(model: Model, tokens: Sequence[int], knobs: Mapping[str, KnobValue]) -> float:
     """Predicted cost of inputs of these lengths, in billions of multiply-adds."""
-    return model.cost.total(tokens, knobs) / BILLION
+    return model.total_cost(tokens, knobs) / BILLION
 
 
 @dataclass(frozen=True, slots=True)

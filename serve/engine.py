@@ -7,7 +7,6 @@ import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -82,14 +81,13 @@ class Engine:
         self.shadow = Shadow(
             settings.shadow_share, self._idle, self.metrics, self.catalog.serving, run_idle, self._exact_s
         )
-        self._compute = ThreadPoolExecutor(len(LANES), thread_name_prefix="compute")
         self._sessions = SessionKeeper(self.metrics)
         self._tokenizer = TokenizerThreads()
         wait_for_more = partial(self._tokenizer.wait_settled, settings.max_wait_ms / 1000)
         latencies, failed = self.catalog.latencies, self._sessions.failed
         contention = Contention(settings.threads or cpu_count(), cpu_count())
         self._lanes = Lanes(
-            self._queue, latencies, self._compute, wait_for_more, self.metrics, failed, contention, traces
+            self._queue, latencies, wait_for_more, self.metrics, failed, contention, traces
         )
         self._room = Room(self._queue, settings.max_requests, settings.max_queue_tokens, self._lanes.remaining_s)
 
@@ -362,7 +360,6 @@ class Engine:
         busy |= self._tokenizer.stop()
         busy |= await self._lanes.stop(NotReady(STOPPED))
         busy |= self._sessions.stop()
-        self._compute.shutdown(wait=False, cancel_futures=True)
         return busy
 
     def _may_be_heavy(self, body_bytes: int) -> bool:

@@ -10,7 +10,8 @@ One setting per request, for its longest input, from the settings on the frontie
   that asks too much if an idle service could not do it either, else as one that comes at a bad time.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -116,47 +117,59 @@ def knobs_for(model: Model, options: Options, now: Circumstances) -> dict[str, K
     """
     assert model.calibration is not None
     frontier, reaching = _settings(model, model.calibration, now.tokens, options.min_agreement)
-    last = reaching[-1]
-    usable = [knobs for knobs in frontier if now.permits(knobs)]
-    reaching = [knobs for knobs in usable if knobs in reaching]
-    if not reaching:
-        name = LATENCY if options.min_agreement is None else AGREEMENT
-        raise GoalOutOfReach(
-            f"{name} {getattr(options, name):g} takes {_named(last)} or more accurate knobs here, which the ceilings "
-            "of the API key or the service's limit on cost do not permit",
-            param=name,
-            allowed="goals that permitted knobs reach",
-        )
     if options.max_latency_ms is None:
-        return dict(reaching[-1])
-    place, in_time = _most_accurate(usable, options.max_latency_ms / 1000 - now.elapsed_s, now)
-    if options.min_agreement is not None and not (in_time and place < len(reaching)):
-        raise _refusal(reaching, options.min_agreement, options.max_latency_ms, now)
-    return dict(usable[place])
+        chosen = next((knobs for knobs in reversed(frontier[:reaching]) if now.permits(knobs)), None)
+        if chosen is None:
+            raise _not_permitted(options, frontier[reaching - 1])
+        return dict(chosen)
+    permitted = ((place, knobs) for place, knobs in enumerate(frontier) if now.permits(knobs))
+    place, in_time = _most_accurate(permitted, options.max_latency_ms / 1000 - now.elapsed_s, now)
+    if place is not None and (options.min_agreement is None or (in_time and place < reaching)):
+        return dict(frontier[place])
+    usable = [knobs for knobs in frontier[:reaching] if now.permits(knobs)]
+    if options.min_agreement is None or not usable:
+        raise _not_permitted(options, frontier[reaching - 1])
+    raise _refusal(usable, options.min_agreement, options.max_latency_ms, now)
 
 
 def _settings(
     model: Model, calibration: Calibration, tokens: int, min_agreement: float | None
-) -> tuple[list[dict[str, KnobValue]], list[dict[str, KnobValue]]]:
-    """The settings of a length, from the exact one to the cheapest, and the first ones of them, which keep the goal."""
+) -> tuple[list[dict[str, KnobValue]], int]:
+    """The settings of a length, from the exact one to the cheapest, and how many of the first of them keep the goal."""
     bucket = calibration.bucket(tokens)
-    settings = calibration.frontier(bucket)
-    last = settings[-1] if min_agreement is None else cheapest(calibration, tokens, min_agreement)
-    count = next(index for index, setting in enumerate(settings) if setting is last) + 1
     frontiers = _frontiers.setdefault(model, {})
     if bucket not in frontiers:
-        frontiers[bucket] = [model.knobs.check(setting.knobs) for setting in settings]
-    return frontiers[bucket], frontiers[bucket][:count]
+        frontiers[bucket] = [model.knobs.check(setting.knobs) for setting in calibration.frontier(bucket)]
+    settings = frontiers[bucket]
+    if min_agreement is None:
+        return settings, len(settings)
+    last = cheapest(calibration, tokens, min_agreement)
+    places = enumerate(calibration.frontier(bucket))
+    return settings, next(index for index, setting in places if setting is last) + 1
 
 
-def _most_accurate(settings: Sequence[Mapping[str, KnobValue]], limit_s: float, now: Circumstances) -> tuple[int, bool]:
+def _most_accurate(
+    settings: Iterable[tuple[int, Mapping[str, KnobValue]]], limit_s: float, now: Circumstances
+) -> tuple[int | None, bool]:
     """The place of the first setting that is done in time, else of the fastest; and whether it is in time."""
-    times: list[float] = []
-    for index, knobs in enumerate(settings):
-        times.append(now.forecast(knobs).total_s)
-        if times[index] <= limit_s:
-            return index, True
-    return times.index(min(times)), False
+    fastest, least_s = None, math.inf
+    for place, knobs in settings:
+        total_s = now.forecast(knobs).total_s
+        if total_s <= limit_s:
+            return place, True
+        if total_s < least_s:
+            fastest, least_s = place, total_s
+    return fastest, False
+
+
+def _not_permitted(options: Options, knobs: Mapping[str, KnobValue]) -> GoalOutOfReach:
+    name = LATENCY if options.min_agreement is None else AGREEMENT
+    return GoalOutOfReach(
+        f"{name} {getattr(options, name):g} takes {_named(knobs)} or more accurate knobs here, which the ceilings "
+        "of the API key or the service's limit on cost do not permit",
+        param=name,
+        allowed="goals that permitted knobs reach",
+    )
 
 
 def _refusal(

@@ -5,7 +5,6 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from attenuator.serve.jobs import ANYONE, IDLE, LANES, Displaced, Entry, Flow, J
 from attenuator.serve.latency import LatencyModel, RowTime
 from attenuator.serve.metrics import BatchRun, Metrics
 from attenuator.serve.scheduler import Queue
+from attenuator.serve.worker import Worker
 
 if TYPE_CHECKING:
     from attenuator.serve.otel import Traces
@@ -66,7 +66,6 @@ class Lanes:
         self,
         queue: Queue,
         latencies: Mapping[Model, LatencyModel],
-        threads: ThreadPoolExecutor,
         wait_for_more: Callable[[], Awaitable[None]],
         metrics: Metrics,
         model_failed: Callable[[Model], None],
@@ -78,7 +77,6 @@ class Lanes:
         Args:
             queue: where rows wait.
             latencies: how long each model's rows take; learn from every batch.
-            threads: one per lane.
             wait_for_more: waits briefly for requests that could join a light batch.
             metrics: count batches.
             model_failed: called when ONNX Runtime has failed on a batch of a model.
@@ -87,7 +85,7 @@ class Lanes:
         """
         self._queue = queue
         self._latencies = latencies
-        self._threads = threads
+        self._workers = {lane: Worker(f"compute-{lane}") for lane in LANES}
         self._wait_for_more = wait_for_more
         self._metrics = metrics
         self._model_failed = model_failed
@@ -237,6 +235,8 @@ class Lanes:
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        for worker in self._workers.values():
+            worker.stop()
         return busy
 
     def _displace(self) -> None:
@@ -291,7 +291,7 @@ class Lanes:
         self._running[lane] = Running(batch, cancellation, started, mark)
         failure: AttenuatorError | None = None
         try:
-            results = await asyncio.get_running_loop().run_in_executor(self._threads, model.run, rows, cancellation)
+            results = await self._workers[lane].call(model.run, rows, cancellation)
         except AttenuatorError as error:
             failure = error
         except asyncio.CancelledError:

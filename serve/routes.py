@@ -198,7 +198,7 @@ class Routes:
         tokens = [len(item.token_ids) for item in encoded]
         if key is not None:
             key.spend(sum(tokens))
-        terms = Terms(self._engine, model, parsed.options, encoded, key, flow, self._settings.max_cost, started_s)
+        terms = Terms(self._engine, model, parsed.options, tokens, key, flow, self._settings.max_cost, started_s)
         elapsed_s = time.perf_counter() - started_s
         asked = choose_knobs(model, parsed, Circumstances(max(tokens), elapsed_s, terms.forecast, terms.permits))
         terms.check_cost(asked.knobs)

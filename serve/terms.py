@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from attenuator.api import Options
 from attenuator.ops.knobs import Knobs, KnobValue
-from attenuator.runtime import Encoded, Model, Row
+from attenuator.runtime import Model, Row
 from attenuator.runtime.explaining import Runner, RunOutcome, cost_of_rows
 from attenuator.runtime.sampling import DRAWS, draws_for
 from attenuator.serve.admission import BILLION, check_cost, cost_of
@@ -28,7 +28,7 @@ class Terms:
         engine: which runs it.
         model: which answers.
         options: of the request.
-        encoded: its inputs.
+        tokens: length of each input.
         key: its API key; None where there are no keys.
         flow: whose it is.
         max_cost: billions of multiply-adds for the whole request; None has no limit.
@@ -38,16 +38,11 @@ class Terms:
     engine: Engine
     model: Model
     options: Options
-    encoded: Sequence[Encoded]
+    tokens: Sequence[int]
     key: ApiKey | None
     flow: Flow
     max_cost: float | None
     started_s: float
-
-    @property
-    def tokens(self) -> list[int]:
-        """Length of each input."""
-        return [len(item.token_ids) for item in self.encoded]
 
     def permits(self, knobs: Knobs) -> bool:
         """Whether the request may have a setting: API keys have ceilings, the service a limit on cost."""
@@ -63,7 +58,7 @@ class Terms:
         Raises:
             InvalidRequest: as `admission.check_cost`.
         """
-        check_cost(self.model, self.encoded, knobs, self.max_cost, self._draw_cost)
+        check_cost(self.model, self.tokens, knobs, self.max_cost, self._draw_cost)
 
     def forecast(self, knobs: Knobs) -> Forecast:
         """When the request would be done at a setting."""
@@ -115,4 +110,4 @@ class Terms:
     def _draw_cost(self, knobs: Knobs) -> float:
         """Their predicted cost, in multiply-adds."""
         parts = self._draws(knobs)
-        return sum(self.model.cost.total(lengths, setting) for lengths, setting in parts)
+        return sum(self.model.total_cost(lengths, setting) for lengths, setting in parts)

@@ -13,7 +13,7 @@ from attenuator.errors import InvalidRequest
 from attenuator.ops import KNOBS
 from attenuator.ops.cost import NodeShape
 from attenuator.ops.knobs import KnobValue
-from attenuator.runtime import Encoded, Model, Row
+from attenuator.runtime import Model, Row
 from attenuator.runtime.cost import CostModel
 from attenuator.runtime.explaining import cost_of_rows
 from attenuator.runtime.work import Stage, Work
@@ -24,20 +24,15 @@ TOKENS = 160  # enough for MCA to sample, few enough for it to pay in so narrow 
 CASES = [("yoso", "num_hashes", 500, 77), ("mca", "alpha", 0.3, 0.47)]
 
 
-def encoded(tokens: int) -> list[Encoded]:
-    ids = np.zeros(tokens, dtype=np.int64)
-    return [Encoded(ids, ids)]
-
-
 @pytest.mark.parametrize(("kind", "knob", "dear", "fitting"), CASES)
 def test_settings_that_fit_are_named(
     models: dict[str, Model], kind: str, knob: str, dear: float, fitting: float
 ) -> None:
     model = models[kind]
     limit = model.predict_cost(TOKENS, {knob: fitting}) / 1e9
-    check_cost(model, encoded(TOKENS), {knob: fitting}, limit)
+    check_cost(model, [TOKENS], {knob: fitting}, limit)
     with pytest.raises(InvalidRequest) as caught:
-        check_cost(model, encoded(TOKENS), {knob: dear}, limit)
+        check_cost(model, [TOKENS], {knob: dear}, limit)
     assert caught.value.param == knob
     named = re.search(
         rf"cheapest setting that fits is {knob} ([\d.]+), the most accurate {knob} ([\d.]+)", str(caught.value)
@@ -46,7 +41,7 @@ def test_settings_that_fit_are_named(
     cheapest, best = float(named[1]), float(named[2])
     assert best == pytest.approx(fitting)
     for value in (cheapest, best):
-        check_cost(model, encoded(TOKENS), {knob: value}, limit)
+        check_cost(model, [TOKENS], {knob: value}, limit)
     row = model.knobs.rows[knob]
     assert cheapest == (row.low + 1 if row.accuracy == "rises" else row.high)
 
@@ -54,8 +49,8 @@ def test_settings_that_fit_are_named(
 def test_nothing_fits_where_no_knob_helps(models: dict[str, Model]) -> None:
     for kind, knobs in (("softmax", {}), ("mca", {"alpha": 1.0}), ("yoso", {"num_hashes": 1})):
         with pytest.raises(InvalidRequest, match="no setting fits"):
-            check_cost(models[kind], encoded(TOKENS), knobs, 1e-6)
-        check_cost(models[kind], encoded(TOKENS), knobs, None)
+            check_cost(models[kind], [TOKENS], knobs, 1e-6)
+        check_cost(models[kind], [TOKENS], knobs, None)
 
 
 @pytest.mark.parametrize("kind", ["yoso", "mca"])
@@ -130,17 +125,19 @@ def test_a_length_is_predicted_once_however_many_rows_have_it(models: dict[str, 
     """A request of 256 inputs has 1280 rows with its draws: one by one they took the event loop up to a second."""
     model = copy(models["mca"])
     model.cost = counted = CountedCost(model.cost.work)
-    inputs = encoded(TOKENS) * 256
+    model._costs = {}
+    inputs = [TOKENS] * 256
     draws = [TOKENS] * 1024
 
     def extra(knobs: Mapping[str, KnobValue]) -> float:
-        return counted.total(draws, knobs)
+        return model.total_cost(draws, knobs)
 
     check_cost(model, inputs, {"alpha": 0.3}, 1e9, extra)
-    assert counted.asked == [(TOKENS, (("alpha", 0.3),))] * 2
-    assert counted.total([3, 5, 3], {}) == 2 * counted.predict(3, {}) + counted.predict(5, {})
+    assert counted.asked == [(TOKENS, (("alpha", 0.3),))]
+    assert model.total_cost([3, 5, 3], {}) == 2 * counted.predict(3, {}) + counted.predict(5, {})
     counted.asked.clear()
-    rows = [Row(inputs[0].token_ids, inputs[0].type_ids, {"alpha": alpha}, 0) for alpha in (0.3, 0.5) * 128]
+    ids = np.zeros(TOKENS + 1, dtype=np.int64)
+    rows = [Row(ids, ids, {"alpha": alpha}, 0) for alpha in (0.3, 0.5) * 128]
     cost = cost_of_rows(model, rows)
     assert len(counted.asked) == 2
-    assert cost == pytest.approx(sum(model.predict_cost(TOKENS, row.knobs) for row in rows))
+    assert cost == pytest.approx(sum(model.predict_cost(TOKENS + 1, row.knobs) for row in rows))

@@ -241,7 +241,7 @@ def test_there_is_room_until_the_deadline_and_the_limit_on_cost(bundles: dict[st
             def room(*, left_s: float, spent: float = 0.0, max_cost: float | None = None) -> bool:
                 began_s = time.perf_counter() + left_s - 100
                 options = Options(timeout_ms=100_000)
-                terms = Terms(engine, model, options, [encoded], None, ANYONE, max_cost, began_s)
+                terms = Terms(engine, model, options, [400], None, ANYONE, max_cost, began_s)
                 return terms.runner(row.knobs).has_room([row, row], spent)
 
             assert room(left_s=99)
@@ -253,7 +253,7 @@ def test_there_is_room_until_the_deadline_and_the_limit_on_cost(bundles: dict[st
             knobs = model.knobs.check({"num_hashes": 8})
             limit = 1.5 * model.predict_cost(400, knobs) / 1e9
             plain, explained = (
-                Terms(engine, model, Options(explain=explain), [encoded], None, ANYONE, limit, 0.0)
+                Terms(engine, model, Options(explain=explain), [400], None, ANYONE, limit, 0.0)
                 for explain in (False, True)
             )
             plain.check_cost(knobs)
@@ -267,7 +267,7 @@ def test_there_is_room_until_the_deadline_and_the_limit_on_cost(bundles: dict[st
                 key = ApiKey.of(entry, None)
                 assert key.tokens is not None
                 key.spend(400)  # as the inputs are tokenized
-                using = Terms(engine, model, Options(), [encoded], key, ANYONE, None, 0.0).runner(knobs)
+                using = Terms(engine, model, Options(), [400], key, ANYONE, None, 0.0).runner(knobs)
                 for rows in runs:
                     await using.run([replace(row, knobs=knobs)] * rows)
                 assert key.tokens.spare == 9000 - tokens, "draws and further steps count, the inputs once"

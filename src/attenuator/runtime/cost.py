@@ -7,8 +7,7 @@ both of as many rows as the selections before them leave of the sequence.
 Good to about a factor of two against time, which is what admission, batching and lanes need; never part of an answer.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from attenuator.runtime.graph import Graph
@@ -40,15 +39,6 @@ class CostModel:
             macs += rows * stage.token_macs
             macs += sum(COSTS[node.operator].work(node, rows, knobs) for node in stage.operators)
         return max(1.0, macs)
-
-    def total(self, lengths: Iterable[int], knobs: Mapping[str, float]) -> float:
-        """Multiply-adds of several sequences; each length is predicted once, as a request may have a thousand rows.
-
-        Args:
-            lengths: of the sequences, in tokens.
-            knobs: as `predict`.
-        """
-        return sum(count * self.predict(tokens, knobs) for tokens, count in Counter(lengths).items())
 
 
 def cost_model(graph: Graph) -> CostModel:

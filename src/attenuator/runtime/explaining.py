@@ -96,7 +96,7 @@ def cost_of_rows(model: Model, rows: Sequence[Row]) -> float:
     lengths: dict[tuple[tuple[str, KnobValue], ...], list[int]] = {}
     for row in rows:
         lengths.setdefault(tuple(row.knobs.items()), []).append(len(row.token_ids))
-    return sum(model.cost.total(each, dict(knobs)) for knobs, each in lengths.items())
+    return sum(model.total_cost(each, dict(knobs)) for knobs, each in lengths.items())
 
 
 def judge_of(model: Model) -> Judge:
@@ -191,7 +191,7 @@ class _Explanation:
     def answered(self) -> Answered:
         """What became of it."""
         exact = self._model.knobs.exact()
-        whole = self._model.cost.total((len(row.token_ids) for row in self._rows), exact)
+        whole = self._model.total_cost([len(row.token_ids) for row in self._rows], exact)
         steps = self._steps if self._options.escalate else None
         share = float(f"{self._cost / whole:.4g}")
         return Answered(self._rows, self._results, self._queue_s, steps, share, self._probabilities, self._errors)

@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -194,6 +195,17 @@ class Model:
                 self._costs.clear()
             cost = self._costs[key] = self.cost.predict(tokens, knobs)
         return cost
+
+    def total_cost(self, lengths: Sequence[int], knobs: Mapping[str, float]) -> float:
+        """Predicted work of several rows, in multiply-adds.
+
+        Args:
+            lengths: of the rows, in tokens.
+            knobs: a value for every knob.
+        """
+        if len(lengths) == 1:
+            return self.predict_cost(lengths[0], knobs)
+        return sum(count * self.predict_cost(tokens, knobs) for tokens, count in Counter(lengths).items())
 
 
 def load(
