@@ -86,9 +86,7 @@ class Engine:
         wait_for_more = partial(self._tokenizer.wait_settled, settings.max_wait_ms / 1000)
         latencies, failed = self.catalog.latencies, self._sessions.failed
         contention = Contention(settings.threads or cpu_count(), cpu_count())
-        self._lanes = Lanes(
-            self._queue, latencies, wait_for_more, self.metrics, failed, contention, traces
-        )
+        self._lanes = Lanes(self._queue, latencies, wait_for_more, self.metrics, failed, contention, traces)
         self._room = Room(self._queue, settings.max_requests, settings.max_queue_tokens, self._lanes.remaining_s)
 
     @property
@@ -115,8 +113,12 @@ class Engine:
         if self.state == "starting":
             self.state = "ready"
 
-    def model(self, name: str | None) -> Model:
+    def model(self, name: str | None, places: str = "") -> Model:
         """The model that a request names, or the only one served if it names none.
+
+        Args:
+            name: of the model.
+            places: where the request may name it, for the sentence on one that does not.
 
         Raises:
             UnknownModel: no served model has that name.
@@ -126,7 +128,7 @@ class Engine:
             return self.catalog.named(name)
         if len(self.models) != 1:
             served = self.catalog.served
-            raise InvalidRequest(f"model is missing, must be one of {served}", param="model", allowed=served)
+            raise InvalidRequest(f"model is missing{places}, must be one of {served}", param="model", allowed=served)
         return next(iter(self.models.values()))
 
     def waiting(self) -> Iterator[tuple[Lane, Entry]]:

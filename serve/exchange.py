@@ -17,6 +17,8 @@ class Exchange(Protocol):
 
     binary: bool
     """Whether the body may be followed by bytes that are not JSON."""
+    model_places: str
+    """Where a request may name its model, for the sentence on one that does not; empty where only its body can."""
 
     def parse(self, body: bytes) -> dict[str, Any]:
         """Reads the body; may run in a thread.
@@ -49,6 +51,7 @@ class OwnExchange:
     """The form of `POST /v1/classify`."""
 
     binary = False
+    model_places = ""
     parse = staticmethod(parse_json)
     model_name = staticmethod(model_name)
     request = staticmethod(parse_request)

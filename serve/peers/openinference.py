@@ -101,6 +101,8 @@ def metadata(model: Model) -> ModelMetadata:
 class Infer:
     """One `infer` of a model."""
 
+    model_places = ""  # the path names it
+
     def __init__(self, request: Request, model: str, version: str | None = None) -> None:
         self._request = request
         self._model = model

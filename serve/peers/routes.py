@@ -114,7 +114,8 @@ class Peers:
         self._engine.check_started()
         fields = header_fields(request)
         check_names(fields, ["model"])
-        return json_response(tei.info(self._engine.model(model_name(fields, self._engine.models)), self._settings))
+        model = self._engine.model(model_name(fields, self._engine.models), f" in the header {HEADER}")
+        return json_response(tei.info(model, self._settings))
 
     async def server(self) -> Response:
         """Name and version."""

@@ -123,6 +123,7 @@ class Predict:
     """One `POST /predict`."""
 
     binary = False
+    model_places = f" in the body and in the header {HEADER}"
 
     def __init__(self, request: Request) -> None:
         self._request = request

@@ -150,6 +150,7 @@ class Classify:
     """One `POST /classify`."""
 
     binary = False
+    model_places = ""
 
     def __init__(self, request: Request) -> None:
         self._request = request

@@ -71,7 +71,7 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], dict[str, str]]] = {
     "empty text": ("inputs", "is empty", {"inputs": " "}, {}),
     "empty in a pair": ("inputs[0].text_pair", "is empty", {"inputs": [["a", ""]]}, {}),
     "missing": ("inputs", "is missing", {"inputs": ...}, {}),
-    "no model": ("model", "must be one of yoso", {"model": ...}, {}),
+    "no model": ("model", f"in the body and in the header {HEADER}, must be one of yoso", {"model": ...}, {}),
     "unknown": ("raw_score", "did you mean raw_scores", {"raw_score": True}, {}),
     "field of the own route": ("top_k", "is unknown", {"top_k": 1}, {}),
     "wrong type": ("raw_scores", "true or false", {"raw_scores": 1}, {}),
