@@ -20,6 +20,7 @@ def check_cost(
     knobs: Mapping[str, KnobValue],
     max_cost: float | None,
     extra: Callable[[Mapping[str, KnobValue]], float] = lambda knobs: 0.0,
+    most_extra: Callable[[Mapping[str, KnobValue]], float] | None = None,
 ) -> None:
     """Refuses a request whose predicted cost is too high.
 
@@ -29,21 +30,22 @@ def check_cost(
         knobs: a value for every knob.
         max_cost: billions of multiply-adds for the whole request; None has no limit.
         extra: of what runs beside the inputs at a setting, in multiply-adds.
+        most_extra: no less than `extra`, and rises with the accuracy, where `extra` itself does not.
 
     Raises:
-        InvalidRequest: names the cost, the limit, and the cheapest and the most accurate setting that fit.
+        InvalidRequest: names the cost, the limit, and the cheapest and the most accurate setting between which all fit.
     """
     if max_cost is None:
         return
 
-    def cost(setting: Mapping[str, KnobValue]) -> float:
-        return cost_of(model, tokens, setting) + extra(setting) / BILLION
+    def most_cost(setting: Mapping[str, KnobValue]) -> float:
+        return cost_of(model, tokens, setting) + (most_extra or extra)(setting) / BILLION
 
-    predicted = cost(knobs)
+    predicted = cost_of(model, tokens, knobs) + extra(knobs) / BILLION
     if predicted <= max_cost:
         return
     sentence = f"the predicted cost is {predicted:.3g} billion multiply-adds, must be at most {max_cost:g}"
-    room = room_of(cost, knobs, list(model.knobs.rows.values()), max_cost)
+    room = room_of(most_cost, knobs, list(model.knobs.rows.values()), max_cost)
     if room is None:
         raise InvalidRequest(
             f"{sentence}: no setting fits, send fewer or shorter inputs",

@@ -58,7 +58,7 @@ class Terms:
         Raises:
             InvalidRequest: as `admission.check_cost`.
         """
-        check_cost(self.model, self.tokens, knobs, self.max_cost, self._draw_cost)
+        check_cost(self.model, self.tokens, knobs, self.max_cost, self._draw_cost, self._most_draw_cost)
 
     def forecast(self, knobs: Knobs) -> Forecast:
         """When the request would be done at a setting."""
@@ -111,3 +111,11 @@ class Terms:
         """Their predicted cost, in multiply-adds."""
         parts = self._draws(knobs)
         return sum(self.model.total_cost(lengths, setting) for lengths, setting in parts)
+
+    def _most_draw_cost(self, knobs: Knobs) -> float:
+        """What that is at most: a draw with a fourth of the samples costs less than one at the answer's own setting.
+
+        Draws of few samples are of the second kind, those of many of the first. So the cost itself falls where a knob
+        passes from few to many.
+        """
+        return DRAWS * self.model.total_cost(self.tokens, knobs) if self._draws(knobs) else 0.0

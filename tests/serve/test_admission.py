@@ -4,10 +4,12 @@ import re
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 import pytest
 
+from attenuator.api import Options
 from attenuator.bundle import BundleKnob
 from attenuator.errors import InvalidRequest
 from attenuator.ops import KNOBS
@@ -18,6 +20,9 @@ from attenuator.runtime.cost import CostModel
 from attenuator.runtime.explaining import cost_of_rows
 from attenuator.runtime.work import Stage, Work
 from attenuator.serve.admission import cheapest_first, check_cost, room_of
+from attenuator.serve.engine import Engine
+from attenuator.serve.jobs import ANYONE
+from attenuator.serve.terms import Terms
 
 TOKENS = 160  # enough for MCA to sample, few enough for it to pay in so narrow a model
 # model, knob, a value that is too expensive, one that just fits
@@ -141,3 +146,24 @@ def test_a_length_is_predicted_once_however_many_rows_have_it(models: dict[str, 
     cost = cost_of_rows(model, rows)
     assert len(counted.asked) == 2
     assert cost == pytest.approx(sum(model.predict_cost(TOKENS + 1, row.knobs) for row in rows))
+
+
+def test_every_setting_between_those_named_fits_though_many_samples_are_explained_more_cheaply_than_few(
+    models: dict[str, Model],
+) -> None:
+    """Draws of a fourth of the samples begin at 32: between 20 and 31 an explained answer costs more than at 32."""
+    model, tokens, knob = models["yoso"], 4000, "num_hashes"
+
+    def terms(max_cost: float | None) -> Terms:
+        return Terms(cast(Engine, None), model, Options(explain=True), [tokens], None, ANYONE, max_cost, 0.0)
+
+    def cost(value: int) -> float:
+        return model.predict_cost(tokens, {knob: value}) + terms(None)._draw_cost({knob: value})
+
+    assert cost(32) < cost(31)
+    for limit in (cost(32), cost(24), cost(40)):
+        with pytest.raises(InvalidRequest) as caught:
+            terms(limit / 1e9).check_cost({knob: 512})
+        named = re.search(r"from (\d+) to (\d+)", str(caught.value.allowed))
+        assert named, str(caught.value)
+        assert all(cost(value) <= limit for value in range(int(named[1]), int(named[2]) + 1))
