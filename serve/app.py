@@ -105,7 +105,7 @@ class ClassifyDirectly:
         scope["route"] = self._route
         request = Request(scope, receive)
         try:
-            await self._routes.check_request_key(request)
+            self._routes.check_request_key(request)
             answer = await self._routes.classify(request)
         except ClientDisconnect as error:
             answer = await _client_left(request, error)

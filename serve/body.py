@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from starlette.requests import ClientDisconnect, Request
 
 from attenuator.serve.errors import BodyTimeout, BodyTooLarge, UnsupportedMediaType
+from attenuator.serve.presence import presence_of
 from attenuator.serve.settings import ServeSettings
 
 RATE_GRACE_S = 5.0
@@ -76,6 +77,11 @@ class Bodies:
         announced = request.headers.get("content-length", "0")
         if announced.isdecimal() and int(announced) > limit:
             raise _too_large(limit)
+        whole = presence_of(request.scope).take_body()
+        if whole is not None:
+            if len(whole) > limit:
+                raise _too_large(limit)
+            return whole
         started_s = asyncio.get_running_loop().time()
         arriving = Arriving(asyncio.timeout_at(self._deadline_s(started_s, 0)))
         self._arriving[arriving] = None

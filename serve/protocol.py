@@ -172,9 +172,8 @@ class HttpProtocol(H11Protocol, Client):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The connection is set up."""
-        assert isinstance(transport, asyncio.Transport)
-        self._real = transport
-        self._lingering = LingeringTransport(transport, self)
+        self._real = cast(asyncio.Transport, transport)  # uvloop's has no such base
+        self._lingering = LingeringTransport(self._real, self)
         super().connection_made(self._lingering)
         self._enter(Phase.HEADER)
 
@@ -328,6 +327,9 @@ class HttpProtocol(H11Protocol, Client):
         """Enters the phase that the connection is in now."""
         if self.transport.is_closing():
             return
+        cycle = self.cycle
+        if cycle is not None and not cycle.more_body and not cycle.response_complete:
+            presence_of(cast(dict[str, Any], cycle.scope)).body = cycle.body
         self._enter(self._current_phase())
         if self._half_closed and self.phase in (Phase.IDLE, Phase.HEADER):
             self.close()

@@ -16,6 +16,8 @@ def refuse_query(request: Request, place: str | None = "the JSON body") -> None:
     Raises:
         UnknownField: names the first.
     """
+    if not request.scope["query_string"]:
+        return
     for name in request.query_params:
         short = name[:64]
         hint = f"put '{short}' in {place}" if place else f"leave '{short}' out"

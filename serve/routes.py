@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi.security.utils import get_authorization_scheme_param
 from starlette.responses import HTMLResponse, Response
 
 from attenuator.api import ModelList
@@ -112,10 +113,7 @@ class Routes:
         Raises:
             Unauthorized: no key, or one that is not known.
         """
-        key = self._keys.check(credentials.credentials.strip() if credentials else "")
-        request.scope[KEY] = key
-        accesslog.note(key=key.name)
-        return key
+        return self._key_of(request, credentials.credentials if credentials else "")
 
     async def check_key(self, request: Request, credentials: Credentials) -> None:
         """Refuses requests without a key, and those over its rate.
@@ -127,15 +125,22 @@ class Routes:
         key = await self.find_key(request, credentials)
         key.take(time.monotonic())
 
-    async def check_request_key(self, request: Request) -> None:
-        """As `check_key`, where keys are required at all.
+    def check_request_key(self, request: Request) -> None:
+        """As `check_key`, where keys are required at all; reads the header as `BEARER` does.
 
         Raises:
             Unauthorized: as `check_key`.
             RateLimited: likewise.
         """
         if self._keys.required:
-            await self.check_key(request, await BEARER(request))
+            scheme, sent = get_authorization_scheme_param(request.headers.get("authorization"))
+            self._key_of(request, sent if scheme.lower() == "bearer" else "").take(time.monotonic())
+
+    def _key_of(self, request: Request, sent: str) -> ApiKey:
+        key = self._keys.check(sent.strip())
+        request.scope[KEY] = key
+        accesslog.note(key=key.name)
+        return key
 
     async def metrics(self, request: Request) -> Response:
         """What the service counts and holds."""
@@ -169,7 +174,7 @@ class Routes:
             refuse_encoding(request)
             fields = await self._parse(body, exchange.parse)
             del body
-            model = self._engine.model(exchange.model_name(fields, self._engine.models))
+            model = self._engine.model(exchange.model_name(fields, self._engine.models), exchange.model_places)
             parsed = exchange.request(fields, model)
             del fields
             accesslog.note(model=model.manifest.name, inputs=len(parsed.items), **stated_goals(parsed.options))

@@ -147,6 +147,8 @@ class LaneQueue:
             last_s: of the last one of them.
             flow: whose it is.
         """
+        if not self._flows:
+            return 0.0
         queue = self._flows.get((flow.priority, flow.key), FlowQueue())
         ahead_s = self._until_received_s(flow, queue.ahead_s(own_s, last_s) + own_s, last_s) - own_s
         joining_s = BATCH_S if self._lane == "light" else 0.0  # rows behind its last one that run in the same batch
