@@ -141,7 +141,8 @@ def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
         import uvloop
     except ImportError:
         return None
-    return uvloop.new_event_loop
+    make: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return make
 
 
 async def drain(engine: Engine, server: Server, stop: asyncio.Event) -> None:
