@@ -12,6 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from attenuator.calibration.times import RowTime
 from attenuator.errors import InvalidRequest, NotReady
 from attenuator.ops.knobs import KnobValue
 from attenuator.runtime import Encoded, Input, Model, Row
@@ -27,7 +28,7 @@ from attenuator.serve.health import fault
 from attenuator.serve.holdings import EngineHoldings
 from attenuator.serve.jobs import ANYONE, IDLE, LANES, Entry, Flow, Job, Lane, demand_of, lane_of
 from attenuator.serve.lanes import Lanes
-from attenuator.serve.latency import RowTime, coarse_lengths
+from attenuator.serve.latency import coarse_lengths
 from attenuator.serve.metrics import Metrics
 from attenuator.serve.policy import read_policy
 from attenuator.serve.room import Room

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from attenuator.api import Priority
+from attenuator.calibration.times import RowTime
 from attenuator.errors import AttenuatorError
 from attenuator.runtime import Model, Row, RowResult
-from attenuator.serve.latency import RowTime
 from attenuator.serve.tracing import RequestTrace
 
 Lane = Literal["light", "heavy"]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from attenuator.calibration.times import RowTime
 from attenuator.errors import AttenuatorError, EngineError
 from attenuator.ops.knobs import KnobValue
 from attenuator.runtime import Cancellation, Model
@@ -16,7 +17,7 @@ from attenuator.serve.contention import Contention
 from attenuator.serve.goals import Forecast
 from attenuator.serve.health import RunningBatch
 from attenuator.serve.jobs import ANYONE, IDLE, LANES, Displaced, Entry, Flow, Job, Lane
-from attenuator.serve.latency import LatencyModel, RowTime
+from attenuator.serve.latency import LatencyModel
 from attenuator.serve.metrics import BatchRun, Metrics
 from attenuator.serve.scheduler import Queue
 from attenuator.serve.worker import Worker

@@ -5,11 +5,12 @@ import time
 
 import numpy as np
 
+from attenuator.calibration.times import LatencyTable
 from attenuator.runtime import Model, Row
 from attenuator.runtime.device import hardware
 from attenuator.runtime.session import cpu_count
 from attenuator.runtime.work import ROW_KNOBS
-from attenuator.serve.latency import LatencyModel, LatencyTable
+from attenuator.serve.latency import LatencyModel
 
 log = logging.getLogger(__name__)
 SHORT_TOKENS = (16, 256)

@@ -12,6 +12,7 @@ import pytest
 from calibrations import calibration, parsed
 
 from attenuator.calibration.schema import Latency, Speed
+from attenuator.calibration.times import LatencyTable, RowTime
 from attenuator.runtime import Model
 from attenuator.runtime.device import hardware
 from attenuator.serve.latency import (
@@ -20,8 +21,6 @@ from attenuator.serve.latency import (
     MODEL_BOUND,
     SIZE_BOUND,
     LatencyModel,
-    LatencyTable,
-    RowTime,
     coarse_lengths,
 )
 from attenuator.serve.warmup import table_of
