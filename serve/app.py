@@ -19,7 +19,17 @@ from attenuator.errors import AttenuatorError
 from attenuator.serve.accesslog import CLIENT_LEFT, AccessLog
 from attenuator.serve.documentation import CLASSIFY, LOAD_BODY, MODEL, classify_body, description
 from attenuator.serve.engine import Engine
-from attenuator.serve.errors import JSON, Refusal, dump, error_response, failed, response_for, stopped
+from attenuator.serve.errors import (
+    HTTP_ERROR,
+    JSON,
+    ROUTING_KINDS,
+    Refusal,
+    dump,
+    error_response,
+    failed,
+    response_for,
+    stopped,
+)
 from attenuator.serve.keys import KeyRing
 from attenuator.serve.peers.description import request_bodies
 from attenuator.serve.peers.parameters import HEADER, RESULT_HEADER
@@ -29,7 +39,6 @@ from attenuator.serve.settings import ServeSettings
 
 log = logging.getLogger(__name__)
 DESCRIPTION = "Transformer text classifiers whose attention has an accuracy knob, set per request."
-KINDS = {404: "not_found", 405: "method_not_allowed"}
 CORS_EXPOSED = ("X-Request-Id", "Retry-After", "Server-Timing", RESULT_HEADER)
 
 
@@ -163,10 +172,10 @@ async def _http_error(request: Request, error: Exception) -> Response:
             methods.add("HEAD")
         allowed = headers["Allow"] = ", ".join(sorted(methods))
         sentence = f"{where} is not served, the method must be {' or '.join(sorted(methods))}"
-        return error_response(Refusal(405, sentence, KINDS[405], allowed=allowed), headers=headers)
+        return error_response(Refusal(405, sentence, ROUTING_KINDS[405], allowed=allowed), headers=headers)
     if error.status_code == 404:
-        return error_response(Refusal(404, f"{where} is not served; GET /docs lists the routes", KINDS[404]))
-    return error_response(Refusal(error.status_code, str(error.detail), "http_error"), headers=headers)
+        return error_response(Refusal(404, f"{where} is not served; GET /docs lists the routes", ROUTING_KINDS[404]))
+    return error_response(Refusal(error.status_code, str(error.detail), HTTP_ERROR), headers=headers)
 
 
 async def _refused(request: Request, error: Exception) -> Response:

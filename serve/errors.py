@@ -51,6 +51,15 @@ STATUS: dict[type[Exception], int] = {
     errors.NotReady: 503,
     errors.DeadlineExceeded: 504,
 }
+# Kinds that no error class stands for, by status: of routes, and of requests that are not valid HTTP.
+ROUTING_KINDS = {404: "not_found", 405: "method_not_allowed"}
+PROTOCOL_KINDS = {
+    408: "header_timeout",
+    431: "header_too_large",
+    501: "unsupported_transfer_encoding",
+    503: "not_ready",
+}
+MALFORMED_REQUEST, INTERNAL_ERROR, HTTP_ERROR = "malformed_request", "internal_error", "http_error"
 JSON = "application/json"
 
 
@@ -58,6 +67,18 @@ JSON = "application/json"
 def error_type(class_name: str) -> str:
     """Name of an error's kind in JSON, such as `knob_out_of_range`."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", class_name).lower()
+
+
+def error_types() -> dict[str, int]:
+    """Status by every `error_type` that an answer may have, `http_error` aside: that has the web framework's status."""
+    classes, kinds = [errors.AttenuatorError], {MALFORMED_REQUEST: 400, INTERNAL_ERROR: 500}
+    while classes:
+        classes += classes[0].__subclasses__()
+        error = classes.pop(0)
+        status = next((STATUS[kind] for kind in error.__mro__ if kind in STATUS), None)
+        if status is not None:
+            kinds[error_type(error.__name__)] = status
+    return kinds | {kind: status for row in (ROUTING_KINDS, PROTOCOL_KINDS) for status, kind in row.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +163,7 @@ def response_for(error: errors.AttenuatorError, form: ErrorForm = own_form) -> R
 
 def failed(form: ErrorForm = own_form) -> Response:
     """The answer where the service itself failed."""
-    refusal = Refusal(500, "the service failed on this request; its log says why", "internal_error")
+    refusal = Refusal(500, "the service failed on this request; its log says why", INTERNAL_ERROR)
     return error_response(refusal, form=form)
 
 

@@ -15,7 +15,7 @@ from uvicorn.server import ServerState
 
 from attenuator.serve import accesslog
 from attenuator.serve.connections import Client, Connections
-from attenuator.serve.errors import JSON, error_body
+from attenuator.serve.errors import JSON, MALFORMED_REQUEST, PROTOCOL_KINDS, error_body
 from attenuator.serve.presence import presence_of
 
 MAX_HEADER_BYTES = 16 * 2**10
@@ -28,7 +28,6 @@ ARRIVED_BYTES, ARRIVED_READS = 64 * 2**10, 16  # read of a connection that gives
 MAX_SMALL_CHUNKS = 1024  # h11 takes about 15 us for each, however little it holds
 SMALL_CHUNK_BYTES = 256
 RESET_CHECK_S = 0.05  # first check after the interim answer; the next ones take HALF_CLOSE_CHECK_S
-ERROR_TYPES = {408: "header_timeout", 431: "header_too_large", 501: "unsupported_transfer_encoding", 503: "not_ready"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +290,7 @@ class HttpProtocol(H11Protocol, Client):
         """Answers with an error of the protocol, if an answer can still be sent, and closes."""
         cycle = self.cycle
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            kind = ERROR_TYPES.get(status, "malformed_request")
+            kind = PROTOCOL_KINDS.get(status, MALFORMED_REQUEST)
             content = error_body(f"{reason[:200]}", kind)
             headers = [("Content-Type", JSON), ("Content-Length", str(len(content))), ("Connection", "close")]
             response = h11.Response(status_code=status, headers=headers, reason=STATUS_PHRASES[status])
