@@ -10,7 +10,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from attenuator.bundle import MODEL, BundleKnob, Manifest, read_manifest
+from attenuator.calibration import Calibration
 from attenuator.commandline import CommandSettings, Positionals, fail, parse
+from attenuator.commands.capacity import Demand, capacity
+from attenuator.commands.capacity import lengths_of as capacity_lengths
 from attenuator.commands.knobflags import examples, flag, with_knobs
 from attenuator.commands.measure import measure
 from attenuator.commands.report import Measured, lengths_up_to, measured_verdict, report_on, values_of
@@ -29,11 +32,15 @@ EXAMPLES = f"""  labels, knobs, operators, and what each knob can win at which l
 {examples("    attenuator inspect BUNDLE --measure --lengths 256,1024 {flag} {low},{default}")}
   what some operators save depends on the text, so give them some:
     attenuator inspect BUNDLE --measure --sample review.txt
+  how many replicas 200 requests a second take, for texts of 300 tokens, at the goal 0.95 and exactly, and their price:
+    attenuator inspect BUNDLE --rate 200 --lengths 300 --min-agreement 0.95 --cores 4 --price-per-hour 0.2
   everything as one JSON object:
     attenuator inspect BUNDLE --json
 
 exit codes: 0 success, 1 the bundle cannot be read or run, 2 usage error; an error is one sentence on stderr"""
 LONGEST_MEASURED = 4096
+
+Settings = list[Mapping[str, float]]
 
 
 class InspectSettings(CommandSettings):
@@ -55,6 +62,17 @@ class InspectSettings(CommandSettings):
     """Seconds to spend on each length when timing; every setting runs at least three times."""
     threads: Annotated[int | None, Field(ge=1)] = None
     """Threads when timing; as many as there are cores by default."""
+    rate: Annotated[float | None, Field(gt=0, le=1e9)] = None
+    """Requests a second, of one text each, to say how many replicas they take at each of the lengths; by default the
+    longest of each calibrated range."""
+    min_agreement: Annotated[float | None, Field(gt=0, le=1)] = None
+    """With --rate: the goal whose cheapest setting is shown beside the exact one; several by default."""
+    cores: Annotated[int | None, Field(ge=1, le=4096)] = None
+    """With --rate: cores of a replica; by default as many as the calibration was timed with, else 1."""
+    utilisation: Annotated[float, Field(gt=0, le=1)] = 0.6
+    """With --rate: share of its time that a replica may be busy; the rest is room for peaks."""
+    price_per_hour: Annotated[float | None, Field(ge=0, le=1e6)] = None
+    """With --rate: price of a replica, to say what the rate costs."""
     json_object: bool = False
     """Write everything as one JSON object."""
 
@@ -133,6 +151,32 @@ def timed(
         )
 
 
+def demand_of(settings: InspectSettings, calibration: Calibration | None) -> Demand | None:
+    """What the service has to carry; None where no rate is asked for."""
+    names = [name for name in Demand.model_fields if name in settings.model_fields_set]
+    if settings.rate is None:
+        for name in names:
+            fail(COMMAND, f"{flag(name)} is set without --rate, the requests a second that it is about: give both")
+        return None
+    if settings.min_agreement is not None and calibration is None:
+        fail(COMMAND, "--min-agreement needs a calibration, and the bundle has none: run 'attenuator calibrate' on it")
+    return Demand(
+        rate=settings.rate,
+        cores=settings.cores,
+        utilisation=settings.utilisation,
+        price_per_hour=settings.price_per_hour,
+        min_agreement=settings.min_agreement,
+    )
+
+
+def asked_settings(settings: InspectSettings, manifest: Manifest, values: Mapping[str, Sequence[float]]) -> Settings:
+    """The settings that knob flags ask for, each knob alone while the others have their defaults."""
+    defaults = {knob.name: knob.default for knob in manifest.knobs}
+    return [
+        defaults | {name: value} for name in values if getattr(settings, name) is not None for value in values[name]
+    ]
+
+
 def main(arguments: Sequence[str]) -> int:
     """Shows what a bundle holds.
 
@@ -155,6 +199,11 @@ def main(arguments: Sequence[str]) -> int:
     except ValueError as error:
         raise BundleError(f"bundle {folder}: {MODEL} cannot be read: {error}") from None
     report = report_on(folder, manifest, work, lengths, values)
+    demand = demand_of(settings, report.calibration)
+    if demand is not None:
+        usual = lengths if settings.lengths else capacity_lengths(report.calibration, lengths)
+        settings_asked = asked_settings(settings, manifest, values)
+        report.capacity = capacity(manifest, work, report.calibration, demand, usual, settings_asked)
     if settings.measure:
         chosen = lengths if settings.lengths else [tokens for tokens in lengths if tokens <= LONGEST_MEASURED]
         report.measured = timed(settings, folder, chosen, values)

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict
 
 from attenuator.bundle import MANIFEST, BundleKnob, Manifest
 from attenuator.calibration import Calibration, read_calibration
+from attenuator.commands.capacity import Capacity
 from attenuator.commands.cost import Setting, TimeModel
 from attenuator.ops import OPERATORS
 from attenuator.ops.cost import RATES_MACHINE, LengthFacts, Outlook
@@ -93,6 +94,7 @@ class Report(BaseModel):
             nothing for a knob whose work depends on the text.
         measured: one row per length, where timing was asked for.
         calibration: what settings are worth; None where the bundle was not calibrated.
+        capacity: what a rate of requests takes; None where none was asked for.
         verdict: what follows, in sentences.
     """
 
@@ -110,6 +112,7 @@ class Report(BaseModel):
     crossover: dict[str, dict[float, int | None]] = {}
     measured: list[Measured] = []
     calibration: Calibration | None = None
+    capacity: Capacity | None = None
     verdict: list[str] = []
 
 

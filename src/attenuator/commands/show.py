@@ -8,6 +8,7 @@ from rich.table import Table
 from attenuator.bundle import ChosenSelection, Manifest
 from attenuator.commands.calibrated import show_calibration
 from attenuator.commands.report import Report
+from attenuator.commands.show_capacity import show_capacity
 from attenuator.ops import SEQUENCE_OUTPUTS
 from attenuator.precision import PRECISIONS
 
@@ -125,6 +126,8 @@ def show(console: Console, report: Report) -> None:
         _measured(console, report)
     if report.calibration:
         show_calibration(console, report.calibration)
+    if report.capacity:
+        show_capacity(console, report.capacity)
     _head(console, "In short")
     for sentence in report.verdict:
         console.print(f"- {sentence}")

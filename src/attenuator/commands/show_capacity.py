@@ -1,0 +1,65 @@
+"""Prints what a rate of requests takes, with the arithmetic."""
+
+from itertools import groupby
+
+from rich.console import Console
+from rich.table import Table
+
+from attenuator.commands.calibrated import shown
+from attenuator.commands.capacity import HOUR_S, Capacity, CapacityRow
+
+
+def show_capacity(console: Console, capacity: Capacity) -> None:
+    """Prints one table for each length, and how the last line of all came about.
+
+    Args:
+        console: where to; it must take texts as they are, without markup.
+        capacity: what to print.
+    """
+    demand = capacity.demand
+    cores = f"{capacity.cores} core{'s' * (capacity.cores != 1)}"
+    console.print()
+    console.print(f"Capacity for {demand.rate:g} requests a second of one text each, replicas of {cores}", style="bold")
+    tables = [list(rows) for _, rows in groupby(capacity.rows, key=lambda row: row.tokens)]
+    for rows in tables:
+        console.print(f"Texts of {rows[0].tokens} tokens:")
+        console.print(_table(rows))
+    console.print(f"Times are {capacity.source}. Tokenizing and HTTP come on top.", style="dim")
+    for line in arithmetic(capacity, tables[-1][-1]):
+        console.print(line, style="dim")
+
+
+def _table(rows: list[CapacityRow]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    priced = rows[0].price_per_hour is not None
+    columns = ["agreement", "ms a text", "a second", "replicas", "busy", *["price an hour", "per million"] * priced]
+    for name in ("setting", "because"):
+        table.add_column(name)
+    for name in columns:
+        table.add_column(name, justify="right")
+    for row in rows:
+        agreement = "" if row.agreement is None else f"{row.agreement:.3f}"
+        cells = [agreement, f"{1e3 * row.seconds:.3g}", f"{row.per_s:.3g}", str(row.replicas), f"{row.busy:.0%}"]
+        if row.price_per_hour is not None and row.price_per_million is not None:
+            cells += [f"{row.price_per_hour:.2f}", f"{row.price_per_million:.2f}"]
+        table.add_row(shown(row.knobs) or "as it is", ", ".join(row.reasons), *cells)
+    return table
+
+
+def arithmetic(capacity: Capacity, row: CapacityRow) -> list[str]:
+    """How a line came about, for a reader who wants to check it or to put in other numbers."""
+    demand = capacity.demand
+    allowed = row.per_s * demand.utilisation
+    lines = [
+        f"Arithmetic for {shown(row.knobs) or 'this bundle'} at {row.tokens} tokens: a text adds {row.seconds:.3g} s "
+        f"of {capacity.threads} thread{'s' * (capacity.threads != 1)} to a full batch, so a replica answers "
+        f"{capacity.cores} / ({capacity.threads} x {row.seconds:.3g}) = {row.per_s:.3g} texts a second. "
+        f"Busy {demand.utilisation:.0%} of the time it answers {allowed:.3g}; "
+        f"{demand.rate:g} / {allowed:.3g} = {demand.rate / allowed:.3g}, rounded up: {row.replicas}."
+    ]
+    if demand.price_per_hour is not None:
+        lines.append(
+            f"{row.replicas} x {demand.price_per_hour:g} = {row.price_per_hour:g} an hour, in which "
+            f"{HOUR_S * demand.rate:,.0f} requests come: {row.price_per_million:.3g} for a million."
+        )
+    return lines
