@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -19,6 +19,7 @@ vertical-align:top}code,pre{background:#f4f4f4;padding:.1rem .3rem}pre{padding:.
 CLASSIFY = "/v1/classify"
 METRICS = "/metrics"
 MODEL = "/v1/models/{name}"
+LOWER_BOUNDS = {"from": "minimum", "above": "exclusiveMinimum"}
 EXAMPLE_INPUTS = ["A quiet, moving film.", "Two hours I want back."]
 
 Answers = dict[int | str, dict[str, Any]]
@@ -222,7 +223,7 @@ def page(openapi: dict[str, Any], base_url: str) -> str:
         parts.append(f"<h2 id={escape(name)}>{escape(name)}</h2><p>{escape(schema.get('description', ''))}</p>")
         required = schema.get("required", [])
         rows = [
-            (field + (" *" if field in required else ""), _kind(value), value.get("description", ""))
+            (field + (" *" if field in required else ""), type_text(value), value.get("description", ""))
             for field, value in schema.get("properties", {}).items()
         ]
         parts.append(_table(("field (* required)", "type", "meaning"), rows))
@@ -235,15 +236,21 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return f"<table><tr>{cells}{body}</table>"
 
 
-def _kind(value: dict[str, Any]) -> str:
+def type_text(value: dict[str, Any], shown: Callable[[str], str] = str) -> str:
+    """The type of a field in words.
+
+    Args:
+        value: its schema.
+        shown: how the name of a type of the description is written.
+    """
     if "$ref" in value:
-        return str(value["$ref"]).rpartition("/")[2]
+        return shown(str(value["$ref"]).rpartition("/")[2])
     if "anyOf" in value:
-        return " or ".join(_kind(one) for one in value["anyOf"])
+        return " or ".join(type_text(one, shown) for one in value["anyOf"])
     kind = str(value.get("type", "any"))
     if kind == "array":
-        kind = f"list of {_kind(value.get('items', {}))}"
-    bounds = [f"{value[key]:g}" for key in ("minimum", "maximum") if key in value]
-    if bounds:
-        kind += " from " + " to ".join(bounds)
+        kind = f"list of {type_text(value.get('items', {}), shown)}"
+    low = [f"{word} {value[key]:.16g}" for word, key in LOWER_BOUNDS.items() if key in value]
+    high = [f"{'to' if low else 'up to'} {value['maximum']:.16g}"] if "maximum" in value else []
+    kind = " ".join([kind, *low, *high])
     return kind + (f" (default {json.dumps(value['default'])})" if value.get("default") is not None else "")

@@ -1,11 +1,16 @@
 """The documents as a site: every link leads somewhere, and no page loads anything from elsewhere."""
 
+import importlib
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from attenuator.api import ClassifyRequest
+from attenuator.clients import AsyncClient, Client
+from attenuator.commandline import COMMAND_SETTINGS
 
 pytest.importorskip("mkdocs", reason="the site needs the extra 'docs'")
 ROOT = Path(__file__).resolve().parent.parent
@@ -45,3 +50,22 @@ def test_links_out_of_the_documents_lead_to_pages_and_pictures_of_the_site(site:
     for target in ("source/export/index.html", "source/benchmarks/results/brownout.svg"):
         assert target in knobs
         assert (site / target).is_file()
+
+
+def test_references_follow_from_the_code(site: Path) -> None:
+    pages = {
+        name: (site / f"reference/{name}.html").read_text(encoding="utf-8") for name in ("http", "settings", "python")
+    }
+    for path in COMMAND_SETTINGS:
+        module, _, name = path.partition(":")
+        fields = getattr(importlib.import_module(module), name).model_fields
+        assert [field for field in fields if f"ATTENUATOR_{field.upper()}<" not in pages["settings"]] == []
+    for shown in ("POST /v1/classify", "PUT /v1/models/{name}", "POST /v2/models/{model}/infer", "ClassifyRequest"):
+        assert shown in pages["http"]
+    assert [field for field in ClassifyRequest.model_fields if f"<code>{field}</code>" not in pages["http"]] == []
+    for client in (Client, AsyncClient):
+        methods = [name for name in dir(client) if not name.startswith("_") and callable(getattr(client, name))]
+        assert "classify" in methods
+        homes = (f".{client.__name__}", "client.BaseClient", "calls", "many")
+        missing = [name for name in methods if not any(f'{home}.{name}"' in pages["python"] for home in homes)]
+        assert missing == []
