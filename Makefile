@@ -10,7 +10,7 @@ SOURCES := pyproject.toml CMakeLists.txt ops/CMakeLists.txt ops/__init__.py $(sh
 CPP := $(shell find ops tests -name '*.cc' -o -name '*.h' -o -name '*.inl' -o -name '*.cu')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-ray docs fuzz-http bench check format build gen sanitize package container clean cuda cuda-on-host test-cuda bench-cuda sanitize-cuda
+.PHONY: help setup demo test test-ray docs docs-test fuzz-http bench check format build gen sanitize package container clean cuda cuda-on-host test-cuda bench-cuda sanitize-cuda
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -83,6 +83,9 @@ format: $(VENV)/.setup ## rewrite the sources in the house style
 
 docs: $(VENV)/.setup ## build the documents as a site in build/site; fails on a link that leads nowhere
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+docs-test: $(VENV)/.setup ## run every code block of README and docs, page by page: minutes
+	$(BIN)/python -m pytest -m documents --timeout 1800 tests/test_code_blocks.py
 
 build: $(BIN)/python ## build the operators again
 	$(BIN)/python -m pip install --no-build-isolation --no-deps -e .

@@ -1,31 +1,37 @@
 """What the documents say is what the code does."""
 
+import ast
+import asyncio
 import json
+import logging
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from blocks import SHELL, blocks_of, documents
+from starlette.types import Message, Receive, Scope, Send
 
 from attenuator import __version__
 from attenuator.__main__ import COMMANDS, main
 from attenuator.api import ClassifyRequest
 from attenuator.ops import KNOBS
 from attenuator.runtime.device import INSTALL
+from attenuator.serve.accesslog import AccessLog
 from attenuator.serve.documentation import CLASSIFY_ANSWERS
 from attenuator.serve.errors import STATUS
+from attenuator.serve.goals import GOALS
+from attenuator.serve.keyfile import parse_keys
+from attenuator.serve.logs import JsonFormatter
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
-DOCUMENTS = ["README.md", "CONTRIBUTING.md", *PAGES]
+DOCUMENTS = documents()
 LONGEST_README, LONGEST_TABLE = 120, 8
-SHELL = ("", "sh", "bash", "console")
 
 
 def blocks(document: str, *languages: str) -> list[str]:
-    text = (ROOT / document).read_text(encoding="utf-8")
-    return [body for language, body in re.findall(r"^```(\w*)\n(.*?)^```", text, re.M | re.S) if language in languages]
+    return [block.text for block in blocks_of(document, *languages)]
 
 
 def test_generated_blocks_are_current() -> None:
@@ -70,8 +76,8 @@ def test_knobs_page_names_every_knob_and_readme_every_command() -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_python_blocks_compile(document: str) -> None:
-    for number, block in enumerate(blocks(document, "python")):
-        compile(block, f"{document}, python block {number}", "exec")
+    for block in blocks_of(document, "python"):
+        compile(block.text, str(block), "exec")
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
@@ -108,3 +114,55 @@ def test_changelog_names_this_version() -> None:
     headings = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)
     assert headings[0] == "Unreleased"
     assert __version__ in headings
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_json_and_yaml_blocks_can_be_read(document: str) -> None:
+    yaml = pytest.importorskip("yaml", reason="YAML blocks need the package pyyaml, which comes with the extra 'docs'")
+    for block in blocks(document, "json"):
+        json.loads(block)
+    for block in blocks(document, "yaml"):
+        assert yaml.safe_load(block)
+
+
+def test_the_keys_that_the_operations_page_shows_are_read() -> None:
+    [shown] = [block for block in blocks("docs/operations.md", "json") if '"requests_per_s"' in block]
+    assert [key.name for key in parse_keys(shown, "operations.md")] == ["search", "batch"]
+
+
+def noted_fields() -> set[str]:
+    """Names of the fields that requests have in the log: what is noted of them, and what every line has."""
+    names = set(GOALS)
+    for path in (ROOT / "serve").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "accesslog.note":
+                names |= {keyword.arg for keyword in node.keywords if keyword.arg}
+    return names
+
+
+def test_operations_page_lists_every_field_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    page = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
+    section = page.partition("\n## Log\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`.*?) \|", section, re.M)
+    listed = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    with caplog.at_level(logging.INFO, logger="attenuator.access"):
+        asyncio.run(AccessLog(answer_nothing, lambda *ended: None)(REQUEST, no_message, ignore_message))
+    [record] = caplog.records
+    record.request_id = "an-id"
+    always = set(json.loads(JsonFormatter().format(record)))
+    assert always | noted_fields() | {"trace_id", "exception"} == listed
+
+
+REQUEST = {"type": "http", "method": "GET"}
+
+
+async def answer_nothing(scope: Scope, receive: Receive, send: Send) -> None:
+    """An application whose client leaves."""
+
+
+async def no_message() -> Message:
+    return {"type": "http.disconnect"}
+
+
+async def ignore_message(message: Message) -> None:
+    """Sends it nowhere."""

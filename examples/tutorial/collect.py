@@ -1,0 +1,73 @@
+"""Labelled texts that every installation has: the help texts of its Python packages, each with its package as label.
+
+    python examples/tutorial/collect.py --output tutorial
+
+The sources are read, not imported. OUTPUT gets three files of JSON lines, `{"text": "..", "label": "numpy"}`:
+train.jsonl, texts.jsonl (by which export chooses) and held-out.jsonl (by which calibration measures). A source file's
+texts are all in the same one, so that none of them has a near copy of what another one has.
+"""
+
+import argparse
+import ast
+import contextlib
+import hashlib
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+PACKAGES = ("numpy", "scipy", "sklearn", "torch", "transformers")
+WORDS = range(15, 400)
+# The last hexadecimal digit of a file's digest says where its texts go.
+SPLITS = {"held-out": "0123", "texts": "45", "train": "6789abcdef"}
+
+
+def digest(text: str) -> str:
+    """As good as drawn by lot, and the same in every run."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def docstrings(package: str) -> Iterator[tuple[str, str]]:
+    """The help texts of a package, source after source: digest of the source's path, text with single blanks."""
+    spec = find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise SystemExit(f"the package {package} is not installed: run `make setup`")
+    root = Path(spec.submodule_search_locations[0])
+    sources = [path for path in root.rglob("*.py") if "tests" not in path.parts]
+    for path in sorted(sources, key=lambda each: digest(each.relative_to(root).as_posix())):
+        with contextlib.suppress(SyntaxError, ValueError):  # a template, or another encoding
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                    words = (ast.get_docstring(node) or "").split()
+                    if len(words) in WORDS:
+                        yield digest(path.relative_to(root).as_posix()), " ".join(words)
+
+
+def main() -> int:
+    """Runs the program."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--output", type=Path, required=True, help="folder for the three files")
+    parser.add_argument("--limit", type=int, default=1200, help="texts of a package")
+    options = parser.parse_args()
+    options.output.mkdir(parents=True, exist_ok=True)
+    lines: dict[str, list[str]] = {name: [] for name in SPLITS}
+    for package in PACKAGES:
+        texts: dict[str, str] = {}
+        for source, text in docstrings(package):
+            texts.setdefault(text, source)
+            if len(texts) == options.limit:
+                break
+        for text in sorted(texts, key=digest):
+            split = next(name for name, digits in SPLITS.items() if texts[text][-1] in digits)
+            lines[split].append(json.dumps({"text": text, "label": package}, ensure_ascii=False))
+    for name, rows in lines.items():
+        (options.output / f"{name}.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
+        counts = Counter(json.loads(row)["label"] for row in rows)
+        print(f"{name}.jsonl: {len(rows)} texts, {dict(counts)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""Every code block of the documents is run, page by page in its order, or says why not (`make docs-test`).
+
+A page runs in a scratch folder that looks like a checkout, against the server that `make demo` starts; `attenuator
+serve` in a page starts one of its own, which the rest of that page asks. What pages take for granted is there:
+`path/to/checkpoint`, `texts.txt`, `held-out.jsonl`, bundles that may be written to.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from blocks import JAVASCRIPT, PYTHON, REASONS, ROOT, RUN, SHELL, SHOWN, Block, blocks_of, documents
+from service import Service
+
+PAGES = [document for document in documents() if any(not block.reason for block in blocks_of(document, *RUN))]
+ADMIN_KEY = "an-admin-key-of-the-documents"
+DEMO = "127.0.0.1:8000"
+PAGE_TIMEOUT_S = 900
+# In this folder of the checkout a page may write.
+COPIED = ("examples", "bundles")
+PRELUDE = f"""set -euo pipefail
+server=
+trap '[ -z "$server" ] || kill "$server"' EXIT
+block() {{ echo "== $1" >&2; }}
+# An environment that was copied names its old place.
+source() {{ builtin source "$@"; export PATH="{Path(sys.executable).parent}:$PATH"; }}
+curl() {{ command curl --fail-with-body "$@"; }}
+attenuator() {{
+  if [ "$1" != serve ]; then command attenuator "$@"; return; fi
+  export PORT=$(python -c 'import socket; s = socket.create_server(("127.0.0.1", 0)); print(s.getsockname()[1])')
+  command attenuator "$@" --host 127.0.0.1 --port "$PORT" 2>serve.log & server=$!
+  until command curl -sf "http://127.0.0.1:$PORT/health/ready" >/dev/null; do
+    kill -0 "$server" || {{ cat serve.log >&2; exit 1; }}
+    sleep 0.2
+  done
+}}
+# The demo is running; what other targets do is tried by itself.
+make() {{ for target in "$@"; do [ "$target" = demo ] || command make -n "$target" >/dev/null; done; }}
+export -f block
+"""
+
+
+@pytest.mark.parametrize("document", documents())
+def test_blocks_are_run_or_say_why_not(document: str) -> None:
+    for block in blocks_of(document):
+        assert block.language in (*RUN, *SHOWN), f"{block}: a block's language must be one of {RUN + SHOWN}"
+        assert block.reason is None or block.reason in REASONS, f"{block}: the reason must be one of {REASONS}"
+        assert block.reason is None or block.language in RUN, f"{block}: a block that is not run needs no reason"
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that looks like the checkout, with what pages take for granted."""
+    folder = tmp_path_factory.mktemp("checkout")
+    for path in ROOT.iterdir():
+        if path.name not in (".git", COPIED[0], "build", "bundles", "tutorial", "checkpoints"):
+            (folder / path.name).symlink_to(path)
+    shutil.copytree(ROOT / COPIED[0], folder / COPIED[0], symlinks=False)
+    bundles = folder.joinpath(*COPIED)
+    shutil.copytree(bundles / "reviews", folder / "roots/reviews-2")
+
+    def run(*command: object) -> None:
+        subprocess.run([sys.executable, *map(str, command)], cwd=folder, check=True, timeout=PAGE_TIMEOUT_S)
+
+    run("examples/tutorial/collect.py", "--output", "given", "--limit", 600)
+    run("examples/tutorial/train.py", "given/train.jsonl", "--output", "path/to/checkpoint", "--seconds", 8)
+    texts = [json.loads(line)["text"] for line in (folder / "given/texts.jsonl").read_text().splitlines()]
+    (folder / "texts.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
+    held_out = [json.loads(line)["text"] for line in (folder / "given/held-out.jsonl").read_text().splitlines()]
+    lines = [json.dumps({"text": " ".join(text.split()[:60])}) for text in held_out]
+    (folder / "held-out.jsonl").write_text("\n".join(lines[:420]) + "\n", encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def demo(checkout: Path) -> Iterator[Service]:
+    """What `make demo` serves, with an admin key besides."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ATTENUATOR_ADMIN_KEY", ADMIN_KEY)
+        bundles = sorted(checkout.joinpath(*COPIED).iterdir())
+        started = Service(bundles, "--bundle-root", str(checkout / "roots"))
+    yield started
+    assert started.stop() == 0, started.log()
+
+
+def program_of(block: Block, place: Path) -> str:
+    """A block as lines of the page's shell program."""
+    text = block.text.replace(DEMO, "127.0.0.1:${PORT}" if block.language in SHELL else "127.0.0.1:PORT")
+    lines = [f"block {block}"]
+    if block.language in SHELL:
+        return "\n".join([*lines, text])
+    name = f"block{block.line}" + (".py" if block.language in PYTHON else ".mjs")
+    (place / name).write_text(text, encoding="utf-8")
+    run = "python" if block.language in PYTHON else "node"
+    return "\n".join([*lines, f'sed -i "s/127.0.0.1:PORT/127.0.0.1:$PORT/" {name}', f"{run} {name}"])
+
+
+@pytest.mark.documents
+@pytest.mark.parametrize("document", PAGES)
+def test_blocks_of_a_page_run_in_their_order(document: str, checkout: Path, demo: Service, tmp_path: Path) -> None:
+    blocks = [block for block in blocks_of(document, *RUN) if not block.reason]
+    if any(block.language in JAVASCRIPT for block in blocks) and shutil.which("node") is None:
+        pytest.skip("there is no node to run the page's JavaScript")
+    program = tmp_path / "page.sh"
+    program.write_text("\n".join([PRELUDE, *(program_of(block, checkout) for block in blocks)]), encoding="utf-8")
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PORT": str(demo.port),
+        "ATTENUATOR_ADMIN_KEY": ADMIN_KEY,
+    }
+    page = subprocess.Popen(
+        ["bash", str(program)],
+        cwd=checkout,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = page.communicate(timeout=PAGE_TIMEOUT_S)
+    finally:
+        if page.poll() is None:
+            os.killpg(page.pid, signal.SIGKILL)
+    assert page.returncode == 0, output[-6000:]
+
+
+@pytest.mark.documents
+def test_the_error_that_the_errors_page_shows_is_answered(demo: Service) -> None:
+    [shown] = blocks_of("docs/errors.md", "json")
+    answer = demo.classify({"model": "reviews", "inputs": "text", "num_hashes": 600})
+    assert answer.json() == json.loads(shown.text)
