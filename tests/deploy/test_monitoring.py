@@ -3,15 +3,16 @@
 import shutil
 import subprocess
 import time
-from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any, get_args
+from typing import Any
 
 import httpx
 import pytest
 import yaml
 from benchmarks.measure.processes import free_port
+from chart import CHART, WITHOUT_HELM, rendered
 from monitoring import (
+    DESCRIBED,
     MONITORING,
     Exported,
     Question,
@@ -20,14 +21,8 @@ from monitoring import (
     complaints,
     dashboard_questions,
 )
-from prometheus_client.parser import text_string_to_metric_families
 from service import Service
 
-from attenuator.api import ChosenBy
-from attenuator.serve.holdings import HELD_BY_ENGINE, HELD_BY_SERVER
-from attenuator.serve.metrics import Metrics
-
-DESCRIBED = {one.name: one for one in (*Metrics().described, *HELD_BY_ENGINE, *HELD_BY_SERVER)}
 # Without a value where nothing has failed, and where no scrape found anything in the queue.
 MAY_BE_EMPTY = (
     *("batch_failures", "lane_restarts", "session_restarts", "cancelled", "shadow_dropped"),
@@ -35,22 +30,6 @@ MAY_BE_EMPTY = (
 )
 SCRAPED = 'sum_over_time(up{job="attenuator"}[1m]) > 2'
 PROMETHEUS = shutil.which("prometheus")
-
-
-@pytest.fixture(scope="module")
-def exported(busy: Service) -> Exported:
-    """What the running server exports. Metrics without a value yet have the labels that are documented."""
-    labels: dict[str, set[str]] = {}
-    values: dict[str, set[str]] = defaultdict(set, chosen_by=set(get_args(ChosenBy)))
-    for family in text_string_to_metric_families(busy.client.get("/metrics").text):
-        described = DESCRIBED.get(family.name) or DESCRIBED.get(f"{family.name}_total")
-        if described is not None and not family.samples:
-            labels[described.name] = set(described.labels)
-        for sample in family.samples:
-            labels.setdefault(sample.name, set()).update(sample.labels)
-            for label, value in sample.labels.items():
-                values[label].add(value)
-    return Exported(labels, values)
 
 
 def test_queries_name_what_a_running_server_exports(exported: Exported) -> None:
@@ -86,6 +65,21 @@ def test_dashboard_shows_most_of_what_is_exported() -> None:
 def test_what_is_not_exported_is_found(exported: Exported, expression: str, complaint: str) -> None:
     question = Question("q", expression, frozenset({"device"} if "shown" in complaint else ()))
     assert list(complaints(question, exported)) == [f"q: {complaint}"]
+
+
+@WITHOUT_HELM
+def test_scaler_asks_for_metrics_that_a_running_server_exports(exported: Exported) -> None:
+    adapter = yaml.safe_load((CHART.parent / "prometheus-adapter.yaml").read_text(encoding="utf-8"))["rules"]["custom"]
+    metrics = rendered("cpu")["HorizontalPodAutoscaler"]["spec"]["metrics"]
+    assert {one["pods"]["metric"]["name"] for one in metrics} == {rule["name"]["as"] for rule in adapter}
+    triggers = rendered("everything")["ScaledObject"]["spec"]["triggers"]
+    expressions = [trigger["metadata"]["query"] for trigger in triggers]
+    for rule in adapter:
+        series = rule["seriesQuery"].partition("{")[0]
+        query = rule["metricsQuery"].replace("<<.Series>>", series).replace("<<.GroupBy>>", "pod")
+        expressions.append(query.replace("<<.LabelMatchers>>", 'namespace="here"'))
+    assert len(expressions) == 4
+    assert [text for one in expressions for text in complaints(Question(one, one, frozenset()), exported)] == []
 
 
 @pytest.fixture(scope="module")

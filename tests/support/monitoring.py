@@ -11,9 +11,13 @@ import promql_parser as promql
 import yaml
 from service import GOOD, Service
 
+from attenuator.serve.holdings import HELD_BY_ENGINE, HELD_BY_SERVER
+from attenuator.serve.metrics import Metrics
+
 ROOT = Path(__file__).resolve().parents[2]
 MONITORING = ROOT / "deploy" / "monitoring"
-ADDED = {"instance", "job"}  # to every series by Prometheus
+DESCRIBED = {one.name: one for one in (*Metrics().described, *HELD_BY_ENGINE, *HELD_BY_SERVER)}
+ADDED = {"instance", "job", "namespace", "pod", "service"}  # to every series, by Prometheus and its operator
 SYNTHETIC = "up"  # Prometheus' own, one a target
 KEYS = [{"name": name, "key": f"key-of-{name}"} for name in ("search", "crawler")]
 LEGEND = re.compile(r"{{ *(?:\$labels\.)?(\w+) *}}")
