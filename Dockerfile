@@ -3,10 +3,15 @@
 #   docker run -p 8000:8000 attenuator
 #   docker build -t attenuator-gpu --build-arg DEVICE=gpu .
 #   docker run --gpus all -p 8000:8000 attenuator-gpu
+# Labels with version and commit: docker build $(scripts/image_args.sh) -t attenuator .
+# It needs no right to write but in /var/tmp, and no capability:
+#   docker run --read-only --tmpfs /var/tmp --cap-drop ALL --security-opt no-new-privileges -p 127.0.0.1:8000:8000 attenuator
 # A mirror of the package index: --build-arg PIP_INDEX_URL=URL, or, where the address holds a password or more than one
 # line is needed, --secret id=pip,src=$HOME/.config/pip/pip.conf, which stays out of the image and its history.
 ARG BASE=debian:12-slim
 ARG DEVICE=cpu
+ARG VERSION=unknown
+ARG REVISION=unknown
 
 FROM ${BASE} AS build
 ARG DEVICE
@@ -35,7 +40,8 @@ RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
 FROM ${BASE} AS runtime
 ENV DEBIAN_FRONTEND=noninteractive
 RUN command -v python3 >/dev/null \
-    || { apt-get update -q && apt-get install -qy --no-install-recommends python3 && rm -rf /var/lib/apt/lists/*; }
+    || { apt-get update -q && apt-get install -qy --no-install-recommends python3 \
+         && rm -rf /var/lib/apt/lists/* /var/cache/apt/*; }
 RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin attenuator
 COPY --from=build /opt/attenuator /opt/attenuator
 COPY examples/bundles /bundles
@@ -47,6 +53,18 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=120s --retries=3 \
 # Bundles of your own: mount them below /bundles.
 CMD ["sh", "-c", "exec attenuator serve /bundles/*"]
 
+# The bill of materials: Python packages, Debian packages, models.
+FROM build AS sbom
+ARG VERSION
+RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
+    /tools/bin/pip install --quiet --no-cache-dir -r scripts/sbom_tools.txt
+COPY --from=runtime /var/lib/dpkg/status /runtime/status
+COPY --from=runtime /etc/os-release /runtime/os-release
+RUN installed=$(/opt/attenuator/bin/python -c 'import importlib.metadata as m; print(m.version("attenuator"))') \
+    && case "$VERSION" in unknown | "$installed") ;; *) echo "VERSION is '$VERSION', must be $installed" >&2; exit 1 ;; esac \
+    && /tools/bin/python scripts/sbom.py --python /opt/attenuator/bin/python --dpkg /runtime/status \
+         --os-release /runtime/os-release --bundles examples/bundles --version "$installed" >/sbom.cdx.json
+
 FROM runtime AS runtime-cpu
 
 FROM runtime AS runtime-gpu
@@ -54,3 +72,10 @@ FROM runtime AS runtime-gpu
 ENV ATTENUATOR_DEVICE=cuda NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 
 FROM runtime-${DEVICE}
+ARG VERSION
+ARG REVISION
+COPY --from=sbom /sbom.cdx.json /usr/share/attenuator/sbom.cdx.json
+LABEL org.opencontainers.image.title="Attenuator" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"

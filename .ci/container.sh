@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Builds the image of the Dockerfile where no Docker engine runs, starts its server as the image says (not as root) and
-# classifies. The GPU image must first refuse to start, since no GPU is passed in, and then serves on the CPU. Needs
-# root and Debian's buildah and debootstrap; the base image is made by debootstrap from the machine's own package archive
-# and has the machine's apt settings, so keep it here. pip's settings (mirrors, certificates) are lent to the build only.
+# Builds the image of the Dockerfile where no Docker engine runs, looks at its size, labels and bill of materials, and
+# starts its server as the image says, with as few rights as `docker run --read-only --tmpfs /var/tmp --cap-drop ALL
+# --security-opt no-new-privileges` gives it; waits for its health check, classifies and stops it. The GPU image must
+# first refuse to start, since no GPU is passed in, and then serves on the CPU. Needs root and Debian's buildah and
+# debootstrap; the base image is made by debootstrap from the machine's own package archive and has the machine's apt
+# settings, so keep it here. pip's settings (mirrors, certificates) are lent to the build only.
 # Everything lies in a scratch folder, removed at the end: 4 GB for the CPU, 20 GB for the GPU.
 # Usage: .ci/container.sh [cpu|gpu [SCRATCH_FOLDER]]
 set -euo pipefail
@@ -17,7 +19,7 @@ case $device in cpu | gpu) ;; *) say "'$device' is unknown, must be cpu or gpu";
 [ $# -lt 2 ] || mkdir -p "$2"
 work=$(mktemp -d "${2:-${TMPDIR:-/tmp}}/attenuator-container.XXXXXX")
 server=
-# The process itself, below those that buildah puts around it: buildah does not pass signals on.
+# The server itself, below unshare, which does not pass signals on.
 innermost() { local child; if child=$(pgrep -P "$1" | head -n 1) && [ -n "$child" ]; then innermost "$child"; else echo "$1"; fi; }
 finish() {
   if [ -n "$server" ] && kill -0 "$server" 2>/dev/null; then kill "$(innermost "$server")" && wait "$server" || true; fi
@@ -39,7 +41,7 @@ debootstrap --variant=minbase "$VERSION_CODENAME" "$work/base" "$archive" >"$wor
   { tail -n 20 "$work/debootstrap.log" >&2; exit 1; }
 # How this machine fetches packages: proxies, and clocks of snapshot archives.
 apt-config dump --no-empty Acquire >"$work/base/etc/apt/apt.conf.d/00machine"
-rm -rf "$work"/base/var/cache/apt/archives/*.deb "$work"/base/var/lib/apt/lists/*
+rm -rf "$work"/base/var/cache/apt/* "$work"/base/var/lib/apt/lists/*
 tar -C "$work/base" -c . | gzip -1 >"$work/base.tar.gz"
 rm -rf --one-file-system "$work/base"
 base=$(buildah from scratch)
@@ -50,35 +52,88 @@ rm "$work/base.tar.gz"
 # pip's settings as one file; what they point to on this machine is mounted where they say.
 mkdir "$work/pip"
 mapfile -t mounts < <(python3 .ci/pip_settings.py "$work/pip" /mnt/pip)
+read -r -a labelling < <(scripts/image_args.sh)
 say "building for $device"
 buildah build --quiet --format docker --network host --build-arg BASE=localhost/base --build-arg DEVICE="$device" \
-  --secret "id=pip,src=$work/pip/pip.conf" "${mounts[@]}" --tag localhost/attenuator . >"$work/build.log" 2>&1 ||
+  "${labelling[@]}" --secret "id=pip,src=$work/pip/pip.conf" "${mounts[@]}" --tag localhost/attenuator . >"$work/build.log" 2>&1 ||
   { tail -n 40 "$work/build.log" >&2; exit 1; }
 
 container=$(buildah from localhost/attenuator)
-run=(run --network host)
-inside() { buildah "${run[@]}" "$container" -- "$@"; }
+root=$(buildah mount "$container")
+megabytes() { echo $(($(du -sbx "$1" | cut -f 1) / 1000000)); }
+size=$(megabytes "$root")
+say "size: $size MB; of it Python packages $(megabytes "$root/opt/attenuator"), models $(megabytes "$root/bundles")"
+if [ "$device" = gpu ]; then
+  find "$root" -xdev -type f -size +20M -printf '%s %P\n' | sort -rn | awk '{ printf "container: %5.0f MB %s\n", $1 / 1e6, $2 }' >&2
+elif [ "$size" -ge 450 ]; then
+  say "the image is too large: it must be under 450 MB"
+  exit 1
+fi
+# A list or an object of the image's settings, entry by entry, each ended by a null character.
+setting() {
+  buildah inspect --type image localhost/attenuator | python3 -c '
+import json, sys
+value = json.load(sys.stdin)["Docker"]["config"]
+for name in sys.argv[1].split("."):
+    value = value[name]
+entries = value if isinstance(value, list) else [f"{name}={text}" for name, text in value.items()]
+print(*entries, sep="\0", end="\0")' "$1"
+}
+mapfile -d '' -t labels < <(setting Labels)
+printf 'container: label %s\n' "${labels[@]}" >&2
+for argument in "${labelling[@]:1:1}" "${labelling[@]:3:1}"; do
+  printf '%s\n' "${labels[@]}" | grep -qixF "org.opencontainers.image.$argument" || { say "no label with $argument"; exit 1; }
+done
+python3 - "$root/usr/share/attenuator/sbom.cdx.json" <<'PY'
+import collections, json, sys
+
+kinds = collections.Counter(
+    one["purl"].partition("/")[0] if "purl" in one else one["type"] for one in json.load(open(sys.argv[1]))["components"]
+)
+print("container: bill of materials:", dict(kinds), file=sys.stderr)
+assert kinds["pkg:pypi"] > 20 and kinds["pkg:deb"] > 50 and kinds["machine-learning-model"] > 0
+PY
+
 port=$(python3 -c 'import socket; s = socket.create_server(("127.0.0.1", 0)); print(s.getsockname()[1])')
-run+=(--env "ATTENUATOR_PORT=$port")
+mapfile -d '' -t environment < <(setting Env)
+environment+=("ATTENUATOR_PORT=$port")
+# Runs a command in the image: a root file system that cannot be written but for /var/tmp, in memory; the image's user,
+# no capability and no way to gain one; process 1 of its own.
+inside() {
+  unshare --mount --pid --fork --kill-child=SIGKILL sh -ec '
+    root=$1; shift
+    mount --bind "$root" "$root" && mount -o remount,bind,ro,nodev,nosuid "$root"
+    mount -t proc proc "$root/proc"
+    mount --rbind /dev "$root/dev"
+    mount -t tmpfs -o size=256m,mode=1777,noexec,nosuid,nodev tmpfs "$root/var/tmp"
+    mount -t tmpfs -o size=64m,mode=1777,noexec,nosuid,nodev tmpfs "$root/dev/shm"
+    exec chroot "$root" setpriv --reuid 10001 --regid 10001 --clear-groups --bounding-set -all --inh-caps -all --no-new-privs -- "$@"
+  ' sh "$root" env -i "${environment[@]}" "$@"
+}
+[ "$(buildah inspect --type image --format '{{.Docker.Config.User}}' localhost/attenuator)" = 10001:10001 ] || { say "another user"; exit 1; }
 inside sh -c '
+  fail() { echo "container: $1" >&2; exit 1; }
   for tool in c++ g++ gcc nvcc cmake pip; do
-    if command -v "$tool" >/dev/null; then echo "container: the image holds $tool" >&2; exit 1; fi
+    if command -v "$tool" >/dev/null; then fail "the image holds $tool"; fi
   done
-  test "$(id -u)" != 0 || { echo "container: the image runs as root" >&2; exit 1; }
+  test "$(id -u)" = 10001 || fail "the image runs as user $(id -u)"
+  grep -q "^CapEff:.0000000000000000$" /proc/self/status && grep -q "^CapBnd:.0000000000000000$" /proc/self/status || fail "it has capabilities"
+  grep -q "^NoNewPrivs:.1$" /proc/self/status || fail "it may gain rights"
+  for place in / /tmp /bundles /opt/attenuator /home; do
+    if touch "$place/x" 2>/dev/null; then fail "$place can be written"; fi
+  done
+  touch /var/tmp/x
   python -c "import importlib.util as u; assert not u.find_spec(\"torch\")"'
-mapfile -d '' -t command < <(buildah inspect --type image localhost/attenuator | python3 -c '
-import json, sys
-print(*json.load(sys.stdin)["Docker"]["config"]["Cmd"], sep="\0", end="\0")')
-mapfile -d '' -t health < <(buildah inspect --type image localhost/attenuator | python3 -c '
-import json, sys
-print(*json.load(sys.stdin)["Docker"]["config"]["Healthcheck"]["Test"][1:], sep="\0", end="\0")')
+mapfile -d '' -t command < <(setting Cmd)
+mapfile -d '' -t health < <(setting Healthcheck.Test)
+health=("${health[@]:1}")
 if [ "$device" = gpu ]; then
   if inside "${command[@]}" 2>"$work/server.log"; then say "the server started without a GPU"; exit 1; fi
   grep "CUDA device 0 cannot be used" "$work/server.log" || { cat "$work/server.log" >&2; exit 1; }
-  run+=(--env ATTENUATOR_DEVICE=auto)
+  environment+=(ATTENUATOR_DEVICE=auto)
 fi
 say "starting: ${command[*]}"
-command buildah "${storage[@]}" "${run[@]}" "$container" -- "${command[@]}" 2>"$work/server.log" &
+inside "${command[@]}" 2>"$work/server.log" &
 server=$!
 until inside "${health[@]}" 2>/dev/null; do
   kill -0 "$server" 2>/dev/null || { cat "$work/server.log" >&2; exit 1; }
@@ -98,4 +153,4 @@ PY
 kill "$(innermost "$server")"
 wait "$server" || { say "the server did not end well:"; cat "$work/server.log" >&2; exit 1; }
 server=
-say "$device image built, server ready as a user of its own, text classified, server drained and ended"
+say "$device image built, server ready without rights on a root file system that cannot be written, text classified, server drained and ended"

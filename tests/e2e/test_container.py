@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from attenuator import __version__
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 
@@ -18,12 +20,27 @@ def test_build_argument_is_taken(name: str) -> None:
     assert re.search(rf"^ARG {name}\b", DOCKERFILE, re.M)
 
 
+def stages_of_the_image() -> str:
+    """The stages that the last one is made of."""
+    stages = re.split(r"^(?=FROM )", DOCKERFILE, flags=re.M)
+    return "".join(stage for stage in stages if re.match(r"FROM (\S+ AS runtime|runtime)", stage))
+
+
 def test_image_is_for_a_user_without_rights_and_says_when_it_is_ready() -> None:
-    last = DOCKERFILE.rsplit("\nFROM ${BASE}", 1)[1]
+    last = stages_of_the_image()
     assert re.search(r"^USER (?!root|0)", last, re.M)
     assert "/health/ready" in last
     assert "EXPOSE 8000" in last
     assert not re.search(r"pip install|g\+\+|torch", last)
+
+
+def test_version_and_commit_of_an_image_come_from_one_place() -> None:
+    done = subprocess.run([str(ROOT / "scripts/image_args.sh")], capture_output=True, text=True, check=True)
+    assert re.fullmatch(rf"--build-arg VERSION={__version__} --build-arg REVISION=\S+\n", done.stdout)
+    last = stages_of_the_image()
+    for name in ("VERSION", "REVISION"):
+        assert re.search(rf"^ARG {name}$", last, re.M)
+        assert f'org.opencontainers.image.{name.lower()}="${{{name}}}"' in last
 
 
 def test_no_address_stands_in_the_files() -> None:
