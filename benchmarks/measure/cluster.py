@@ -1,7 +1,6 @@
 """Ray on this machine with the application of `attenuator.rayserve`, for its benchmark and its tests."""
 
 import os
-import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -75,10 +74,6 @@ class Cluster:
             if name.startswith(prefix)
         }
         return {replica: ray.get(pid) for replica, pid in pids.items()}
-
-    def kill(self, replica: str) -> None:
-        """Ends the process of a replica at once, as a machine that fails does."""
-        os.kill(self.replicas()[replica], signal.SIGKILL)
 
     def wait_for_replicas(self, number: int, within_s: float = 60) -> dict[str, int]:
         """The replicas, once there are so many."""

@@ -9,9 +9,12 @@ import contextlib
 import importlib.util
 import json
 import os
+import re
+import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,9 @@ pytestmark = [
 REQUESTS = 1000
 CLIENTS = 16
 TEXTS = [" ".join(tiny.WORDS[(i * 7 + j * (i + 1)) % len(tiny.WORDS)] for j in range(4 + i % 60)) for i in range(40)]
+
+LONG = {"inputs": [" ".join(TEXTS) * 3] * 8, "num_hashes": 256, "seed": 1}
+HEAVY = re.compile(r'^attenuator_running_sequences\{lane="heavy",replica="(\w+)"\} 1', re.M)
 
 
 @pytest.fixture(scope="module")
@@ -105,17 +111,29 @@ def shares(answers: list[httpx.Response]) -> Counter[str]:
 def test_one_thousand_requests_with_a_replica_killed_meanwhile(
     cluster: Cluster, revisions: list[Path], services: list[Service]
 ) -> None:
-    """Every request is answered, bit for bit as the service answers, and the replica is replaced."""
+    """Every request is answered, bit for bit as the service answers, also the one that was being computed."""
     cluster.deploy(revisions[:1], replicas=2)
     before = cluster.wait_for_replicas(2)
     bodies = [body(number) for number in range(REQUESTS)]
-    expected = [scores(service_answer) for service_answer in ask(services[0].client.base_url, bodies)]
-    first = next(iter(before))
-    answers = ask(cluster.url, bodies, during=lambda: cluster.kill(first))
+    expected = [scores(answer) for answer in ask(str(services[0].client.base_url), bodies)]
+    killed: list[str] = []
+    long: list[httpx.Response] = []
+
+    def kill() -> None:
+        with ThreadPoolExecutor(1) as thread, cluster.client() as client:
+            asked = thread.submit(client.post, "/v1/classify", json=LONG)
+            while not (computing := HEAVY.findall(client.get("/metrics").text)):
+                assert not asked.done(), "the long request was answered before anything was killed"
+            killed.extend(computing)
+            os.kill(before[computing[0]], signal.SIGKILL)
+            long.append(asked.result())
+
+    answers = ask(cluster.url, bodies, during=kill)
     assert [scores(answer) for answer in answers] == expected
-    assert len(shares(answers)) >= 2
-    after = cluster.wait_for_replicas(2)
-    assert first not in after
+    assert scores(long[0]) == scores(services[0].client.post("/v1/classify", json=LONG))
+    assert long[0].headers["X-Attenuator-Replica"] != killed[0]
+    assert 0 < shares(answers)[killed[0]] < REQUESTS // 2, "it answered until it was killed"
+    assert killed[0] not in cluster.wait_for_replicas(2)
 
 
 def test_the_contract_is_that_of_the_service(cluster: Cluster, revisions: list[Path], services: list[Service]) -> None:
@@ -175,11 +193,10 @@ def test_requests_spread_by_predicted_cost(cluster: Cluster, revisions: list[Pat
     """While one replica has a long request, short ones go to the other; a count of requests would halve them."""
     cluster.deploy(revisions[:1], replicas=2)
     cluster.wait_for_replicas(2)
-    long = {"inputs": [" ".join(TEXTS) * 3] * 8, "num_hashes": 256, "seed": 1}
 
     async def scenario() -> tuple[httpx.Response, list[httpx.Response]]:
         async with httpx.AsyncClient(base_url=cluster.url, timeout=60) as client:
-            heavy = asyncio.create_task(client.post("/v1/classify", json=long))
+            heavy = asyncio.create_task(client.post("/v1/classify", json=LONG))
             await asyncio.sleep(0.2)
             light = []
             while not heavy.done():
@@ -192,7 +209,7 @@ def test_requests_spread_by_predicted_cost(cluster: Cluster, revisions: list[Pat
     assert heavy.headers["X-Attenuator-Replica"] not in shares(light)
     even = shares(ask(cluster.url, [body(number) for number in range(200)]))
     assert len(even) == 2
-    assert min(even.values()) > 50
+    assert min(even.values()) > 20, "a replica that is slower gets fewer, not none"
 
 
 def test_a_bundle_is_rolled_over_under_load(cluster: Cluster, revisions: list[Path], services: list[Service]) -> None:

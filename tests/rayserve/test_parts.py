@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 import tiny
-from engines import started
+from engines import started, until
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import ASGIApp
 
@@ -19,6 +19,7 @@ from attenuator.rayserve.calls import REPLICA_HEADER, Answer, Call, run
 from attenuator.rayserve.outstanding import Outstanding, by_work
 from attenuator.rayserve.prices import UNKNOWN_S, Prices, prices_of
 from attenuator.rayserve.scraping import merged
+from attenuator.serve.accesslog import CLIENT_LEFT
 from attenuator.serve.app import create_app
 from attenuator.serve.keys import KeyRing
 from attenuator.serve.settings import ServeSettings
@@ -179,3 +180,22 @@ def test_replicas_follow_the_work(queue_s: list[float], arrived: list[float], re
     number, state = PredictedQueue(target_queue_s=0.5)(SimpleNamespace(aggregated_metrics=metrics))
     assert number == pytest.approx(replicas)
     assert state == {}
+
+
+def test_a_cancelled_call_stops_its_work_and_counts_as_a_client_that_left(folder: Path) -> None:
+    async def scenario() -> None:
+        settings = ServeSettings(threads=1)
+        async with started(folder) as (engine, _):
+            app = create_app(engine, settings, KeyRing(None, None, None))
+            fields = {"inputs": "good film " * 4000, "num_hashes": 256}
+            call = Call(scope("POST", "/v1/classify"), JSON, json.dumps(fields).encode(), 0.0, "front")
+            answering = asyncio.create_task(run(app, call))
+            await until(lambda: engine.running("heavy") == 1)
+            answering.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await answering
+            await until(lambda: engine.running("heavy") == 0 and not engine.requests)
+            text, _ = await engine.metrics.exposition("")
+            assert f'status="{CLIENT_LEFT}"' in text.decode()
+
+    asyncio.run(scenario())

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from ray import serve
 from ray.serve import Application
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouterConfig
+from ray.serve.schema import LoggingConfig
 
 from attenuator.rayserve.autoscaling import PredictedQueue
 from attenuator.rayserve.front import Front
@@ -18,6 +19,7 @@ MARGIN = 64  # requests over the limit of a replica, so that the replica itself 
 FRONT_REQUESTS = 8192
 STATS_EVERY_S = 1.0
 STOP_MARGIN_S = 5.0
+OWN_LOG = LoggingConfig(enable_access_log=False)  # the replica's access log says more
 
 
 class Arguments(BaseModel):
@@ -98,6 +100,7 @@ def application(arguments: Arguments) -> Application:
             request_router_class=LeastWork, request_routing_stats_period_s=STATS_EVERY_S
         ),
         graceful_shutdown_timeout_s=checked.drain_timeout_ms / 1000 + STOP_MARGIN_S,
+        logging_config=OWN_LOG,
         **scaling,
     )(Replica)
     front = serve.deployment(
@@ -105,5 +108,6 @@ def application(arguments: Arguments) -> Application:
         num_replicas=arguments.fronts,
         ray_actor_options={"num_cpus": 0},
         max_ongoing_requests=FRONT_REQUESTS,
+        logging_config=OWN_LOG,
     )(Front)
     return front.bind(replicas.bind(settings), settings, arguments.answer_timeout_s)

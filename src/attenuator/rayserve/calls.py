@@ -1,11 +1,14 @@
 """One HTTP request on its way from the front to a replica, and its answer on the way back."""
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message
+
+from attenuator.serve.presence import presence_of
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -68,7 +71,7 @@ def shared_scope(request: Request) -> dict[str, Any]:
 
 
 async def run(app: ASGIApp, call: Call) -> tuple[int, Headers, bytes]:
-    """Answers a call with an application in this process.
+    """Answers a call with an application in this process; cancelling it tells the application that its client has left.
 
     Args:
         app: the application.
@@ -96,5 +99,11 @@ async def run(app: ASGIApp, call: Call) -> tuple[int, Headers, bytes]:
         else:
             parts.append(message.get("body", b""))
 
-    await app(scope, receive, send)
+    working = asyncio.ensure_future(app(scope, receive, send))
+    try:
+        await asyncio.shield(working)
+    except asyncio.CancelledError:
+        presence_of(scope).leave()
+        await asyncio.wait({working})
+        raise
     return start["status"], [(bytes(name), bytes(value)) for name, value in start["headers"]], b"".join(parts)

@@ -33,6 +33,7 @@ PRICES_EVERY_S = 10.0
 TRIES = 5
 TRY_AGAIN_S = 0.05
 INLINE_BYTES = 16_384  # of a body that the event loop parses itself
+DEADLINE_MARGIN_S = 0.02  # for the replica, which keeps timeout_ms itself, to say so
 WITHOUT_BODY_S = 10.0  # nobody waits longer for a page or a health route
 
 
@@ -88,7 +89,7 @@ class Front:
         timeout_ms = fields.get("timeout_ms")
         limit_s = self._answer_timeout_s if body else WITHOUT_BODY_S
         if isinstance(timeout_ms, int | float) and timeout_ms > 0:
-            limit_s = timeout_ms / 1000
+            limit_s = timeout_ms / 1000 + DEADLINE_MARGIN_S
         call = Call(shared_scope(request), headers, body, seconds, self._name)
         try:
             async with asyncio.timeout(limit_s):
