@@ -26,9 +26,9 @@ from urllib.request import urlopen
 
 from attenuator import runtime
 from attenuator.bundle import Manifest, read_manifest
+from attenuator.load import LENGTH, post, quantiles
 from benchmarks.measure import record
 from benchmarks.measure.cases import Row
-from benchmarks.measure.load import LENGTH, post, quantiles
 from benchmarks.measure.processes import cpu_s, serving
 from benchmarks.report.results_files import RESULTS
 

@@ -27,11 +27,7 @@ from typing import Any
 import numpy as np
 
 from attenuator.bundle import Manifest, read_manifest
-from attenuator.runtime import KnobTable
-from attenuator.serve.policy import read_policy
-from benchmarks.measure import record
-from benchmarks.measure.intervals import share
-from benchmarks.measure.load import (
+from attenuator.load import (
     ANSWERED,
     REFUSED,
     Client,
@@ -42,6 +38,10 @@ from benchmarks.measure.load import (
     quantiles,
     request_of,
 )
+from attenuator.runtime import KnobTable
+from attenuator.serve.policy import read_policy
+from benchmarks.measure import record
+from benchmarks.measure.intervals import share
 from benchmarks.measure.processes import cpu_s, serving
 from benchmarks.report.results_files import RESULTS
 

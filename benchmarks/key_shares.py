@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from benchmarks.measure.load import Client, request_of
+from attenuator.load import Client, request_of
 from benchmarks.measure.processes import serving
 
 TEXT = "a film of rare warmth that never "

@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from attenuator.bundle import read_manifest
+from attenuator.load import Client, closed_loop, request_of
 from benchmarks.measure import record
 from benchmarks.measure.cases import Row
 from benchmarks.measure.cluster import Cluster
-from benchmarks.measure.load import Client, closed_loop, request_of
 from benchmarks.measure.processes import serving
 from benchmarks.report.results_files import RESULTS
 

@@ -38,14 +38,7 @@ from transformers.utils import logging
 
 from attenuator.bundle import read_manifest
 from attenuator.export import export
-from attenuator.runtime import KnobTable
-from attenuator.serve.policy import read_policy
-from benchmarks.contenders import documents, padded, servers
-from benchmarks.contenders.servers import Contender, Scores, Variant
-from benchmarks.measure import record
-from benchmarks.measure.cases import Row
-from benchmarks.measure.intervals import share
-from benchmarks.measure.load import (
+from attenuator.load import (
     ANSWERED,
     REFUSED,
     Client,
@@ -55,6 +48,13 @@ from benchmarks.measure.load import (
     poisson,
     quantiles,
 )
+from attenuator.runtime import KnobTable
+from attenuator.serve.policy import read_policy
+from benchmarks.contenders import documents, padded, servers
+from benchmarks.contenders.servers import Contender, Scores, Variant
+from benchmarks.measure import record
+from benchmarks.measure.cases import Row
+from benchmarks.measure.intervals import share
 from benchmarks.measure.processes import on_cores, running, session_cpu_s
 from benchmarks.measure.program import Step, measure, parser_for
 from benchmarks.report.results_files import RESULTS

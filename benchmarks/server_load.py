@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from benchmarks.measure.load import Client, request_of
+from attenuator.load import Client, request_of
 from benchmarks.measure.processes import cpu_s, serving
 
 FACTORS = (1.0, 2.0, 4.0)

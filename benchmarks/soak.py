@@ -32,8 +32,8 @@ from typing import Any
 import numpy as np
 
 from attenuator.bundle import manifest_content, parse_manifest
+from attenuator.load import Client, request_of, sized
 from benchmarks.measure import record
-from benchmarks.measure.load import Client, request_of, sized
 from benchmarks.measure.processes import serving
 from benchmarks.measure.traffic import Ask, Traffic
 from benchmarks.report.results_files import RESULTS

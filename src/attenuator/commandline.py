@@ -26,6 +26,7 @@ COMMAND_SETTINGS = (
     "attenuator.commands.calibrate.settings:SETTINGS",
     "attenuator.serve.settings:ServeSettings",
     "attenuator.commands.classify_settings:SETTINGS",
+    "attenuator.commands.bench.settings:SETTINGS",
     "attenuator.commands.inspect:SETTINGS",
 )
 # Variables that are no command's setting: read by the operators' library, the build or the tests.

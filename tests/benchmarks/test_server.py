@@ -11,9 +11,10 @@ import checkpoints
 import matplotlib as mpl
 from benchmarks import server
 from benchmarks.contenders import servers
-from benchmarks.measure.load import Client, open_loop, post
 from benchmarks.measure.processes import free_port
 from benchmarks.report import server_plot, server_tables
+
+from attenuator.load import Client, open_loop, post
 
 
 def test_latency_counts_from_the_time_at_which_a_request_was_to_leave() -> None:

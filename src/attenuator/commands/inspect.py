@@ -9,12 +9,12 @@ from pydantic_settings import SettingsConfigDict
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from attenuator.bundle import MODEL, BundleKnob, Manifest, read_manifest
+from attenuator.bundle import MODEL, Manifest, read_manifest
 from attenuator.calibration import Calibration
 from attenuator.commandline import CommandSettings, Positionals, fail, parse
 from attenuator.commands.capacity import Demand, capacity
 from attenuator.commands.capacity import lengths_of as capacity_lengths
-from attenuator.commands.knobflags import examples, flag, with_knobs
+from attenuator.commands.knobflags import examples, flag, listed_values, with_knobs
 from attenuator.commands.measure import measure
 from attenuator.commands.report import Measured, lengths_up_to, measured_verdict, report_on, values_of
 from attenuator.commands.show import show
@@ -108,21 +108,10 @@ def knob_values_of(settings: InspectSettings, manifest: Manifest) -> dict[str, l
         if name not in {knob.name for knob in manifest.knobs}:
             has = ", ".join(knob.name for knob in manifest.knobs) or "none"
             fail(COMMAND, f"{flag(name)} is '{text}', but the bundle has no knob {name}; its knobs: {has}")
-    return {knob.name: _values(knob, requested.get(knob.name)) for knob in manifest.knobs}
-
-
-def _values(knob: BundleKnob, text: str | None) -> list[float]:
-    if text is None:
-        return values_of(knob)
-    number = int if knob.dtype == "int32" else float
-    allowed = f"values of {knob.name} from {knob.low:g} to {knob.high:g}, separated by commas"
-    try:
-        values = sorted({float(number(word)) for word in text.split(",")})
-    except ValueError:
-        fail(COMMAND, f"{flag(knob.name)} is '{text}', must be {allowed}")
-    if not all(knob.low <= value <= knob.high for value in values):
-        fail(COMMAND, f"{flag(knob.name)} is '{text}', must be {allowed}")
-    return values
+    return {
+        knob.name: listed_values(COMMAND, knob, requested[knob.name]) if knob.name in requested else values_of(knob)
+        for knob in manifest.knobs
+    }
 
 
 def timed(

@@ -5,7 +5,8 @@ from typing import Any, TypeVar
 
 from pydantic import Field, create_model
 
-from attenuator.commandline import CommandSettings
+from attenuator.bundle import BundleKnob
+from attenuator.commandline import CommandSettings, fail
 from attenuator.ops import KNOBS, attention_with
 from attenuator.ops.spec import Knob
 
@@ -53,3 +54,22 @@ def with_knobs(settings: type[S], type_of: Callable[[Knob], Any], help_of: Calla
         settings.__name__, __base__=settings, __doc__=settings.__doc__, **fields
     )
     return extended
+
+
+def listed_values(command: str, knob: BundleKnob, text: str) -> list[float]:
+    """The values of a knob's flag that takes several, in order; ends the command with a usage error where one is wrong.
+
+    Args:
+        command: whose flag it is.
+        knob: of the bundle.
+        text: values separated by commas.
+    """
+    number = int if knob.dtype == "int32" else float
+    allowed = f"values of {knob.name} from {knob.low:g} to {knob.high:g}, separated by commas"
+    try:
+        values = sorted({float(number(word)) for word in text.split(",")})
+    except ValueError:
+        fail(command, f"{flag(knob.name)} is '{text}', must be {allowed}")
+    if not all(knob.low <= value <= knob.high for value in values):
+        fail(command, f"{flag(knob.name)} is '{text}', must be {allowed}")
+    return values

@@ -9,6 +9,7 @@ import asyncio
 import itertools
 import json
 import re
+import ssl
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,10 @@ from typing import Any
 
 import numpy as np
 
-LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
+from attenuator.errors import UnexpectedAnswer
+
+LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
+CHUNKED = re.compile(rb"transfer-encoding: *chunked", re.IGNORECASE)
 ANSWERED, REFUSED = 200, 429
 GIVE_UP_S = 60.0  # after which a request counts as one without an answer
 
@@ -26,11 +30,15 @@ class Client:
     """Sends requests over as many connections as are needed at a time.
 
     Attributes:
-        port: of the server on 127.0.0.1.
+        port: of the server.
+        host: likewise.
+        tls: how connections are encrypted; None for plain ones.
         idle: open connections without a request.
     """
 
     port: int
+    host: str = "127.0.0.1"
+    tls: ssl.SSLContext | None = None
     idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = field(default_factory=list)
 
     async def post(self, request: bytes) -> tuple[int, float]:
@@ -47,7 +55,7 @@ class Client:
         """One request; gives status and body."""
         for attempt in range(2):
             reused = bool(self.idle) and not attempt
-            reader, writer = self.idle.pop() if reused else await asyncio.open_connection("127.0.0.1", self.port)
+            reader, writer = self.idle.pop() if reused else await self._opened()
             try:
                 writer.write(request)
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -56,19 +64,34 @@ class Client:
                 writer.close()
                 if not reused:
                     raise
-        length = LENGTH.search(head)
-        body = await reader.readexactly(int(length[1]) if length else 0)
+        body = await _body(reader, head)
         if b"connection: close" in head.lower():
             writer.close()
         else:
             self.idle.append((reader, writer))
         return int(head[9:12]), body
 
+    async def _opened(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(self.host, self.port, ssl=self.tls)
+
     def close(self) -> None:
         """Closes the idle connections."""
         for _, writer in self.idle:
             writer.close()
         self.idle.clear()
+
+
+async def _body(reader: asyncio.StreamReader, head: bytes) -> bytes:
+    """The body that follows a head; in chunks where something on the way passes it on so."""
+    if not CHUNKED.search(head):
+        length = LENGTH.search(head)
+        return await reader.readexactly(int(length[1]) if length else 0)
+    body = b""
+    while size := int((await reader.readline()).partition(b";")[0], 16):
+        body += (await reader.readexactly(size + 2))[:-2]
+    while (await reader.readline()).strip():  # trailers
+        pass
+    return body
 
 
 @dataclass(slots=True)
@@ -80,6 +103,7 @@ class Exchange:
         text: which one it asks about.
         status: of the answer; 0 while there is none.
         latency_s: from `at_s` to the answer.
+        late_s: from `at_s` until the load generator came to it.
         answer: its body.
     """
 
@@ -87,6 +111,7 @@ class Exchange:
     text: int
     status: int = 0
     latency_s: float = 0.0
+    late_s: float = 0.0
     answer: Any = field(default_factory=dict)
 
 
@@ -129,7 +154,7 @@ async def closed_loop(
         The answers by text, and how many came per second.
 
     Raises:
-        SystemExit: the server refused one.
+        UnexpectedAnswer: the server refused one.
     """
     answers: list[dict[str, Any]] = [{}] * len(requests)
     numbers = itertools.count()
@@ -141,7 +166,7 @@ async def closed_loop(
         while (number := next(numbers)) < len(requests) or time.perf_counter() < started + seconds:
             status, body = await client.exchange(requests[number % len(requests)])
             if status != ANSWERED:
-                raise SystemExit(f"benchmarks: the server answered {status}: {body.decode(errors='replace')}")
+                raise UnexpectedAnswer(f"the server answered {status}: {body.decode(errors='replace')}")
             answers[number % len(requests)] = json.loads(body)
             done += 1
 
@@ -149,7 +174,13 @@ async def closed_loop(
     return answers, done / (time.perf_counter() - started)
 
 
-async def open_loop(client: Client, requests: Sequence[bytes], arrivals: Sequence[float], seed: int) -> list[Exchange]:
+async def open_loop(
+    client: Client,
+    requests: Sequence[bytes],
+    arrivals: Sequence[float],
+    seed: int,
+    give_up_s: float = GIVE_UP_S,
+) -> list[Exchange]:
     """Sends each request at its time and waits for all answers.
 
     Args:
@@ -157,6 +188,7 @@ async def open_loop(client: Client, requests: Sequence[bytes], arrivals: Sequenc
         requests: one for each text.
         arrivals: when requests are to leave, in seconds from now.
         seed: draws the text of each; equal seeds ask for the same texts at the same times.
+        give_up_s: after which a request counts as one without an answer.
     """
     draw = np.random.default_rng(seed)
     exchanges = [Exchange(at_s, int(draw.integers(len(requests)))) for at_s in arrivals]
@@ -165,10 +197,11 @@ async def open_loop(client: Client, requests: Sequence[bytes], arrivals: Sequenc
 
     async def one(index: int) -> None:
         exchange = exchanges[index]
+        exchange.late_s = time.perf_counter() - started - exchange.at_s
         try:
-            async with asyncio.timeout(GIVE_UP_S):
+            async with asyncio.timeout(give_up_s):
                 exchange.status, bodies[index] = await client.exchange(requests[exchange.text])
-        except (OSError, EOFError):  # it has no answer: the status stays 0
+        except (OSError, EOFError, ValueError):  # it has no answer: the status stays 0
             pass
         exchange.latency_s = time.perf_counter() - started - exchange.at_s
 
