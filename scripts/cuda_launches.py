@@ -42,10 +42,7 @@ def runs(long: bool) -> Iterator[tuple[Case, str, dict[str, Array]]]:
     for data in DATA_TYPES:
         for case in CASES:
             if case.operator in CUDA_OPERATORS:
-                inputs = make_inputs(case, SHORT)
-                if case.attributes.get("window"):
-                    inputs.pop("positions", None)  # refused on CUDA; windows over row numbers launch the same kernels
-                yield case, data, inputs
+                yield case, data, make_inputs(case, SHORT)
         for case in map(defaults, CUDA_OPERATORS):
             for head_dim in HEAD_DIMS:
                 yield case, data, make_inputs(case, SHORT, sizes=sized(case, head_dim))

@@ -5,10 +5,8 @@ import pytest
 from cases import same_bits
 from harness import Array, AttributeValue, run
 from harness_cuda import DATA_TYPES, run_on_device
-from importance_cases import BANDS, KINDS, attention_inputs, band_attributes, consecutive, expected
+from importance_cases import BANDS, KINDS, attention_inputs, band_attributes, expected
 from mca_cases import ESTIMATORS, mca_inputs
-
-from attenuator.errors import EngineError
 
 LENGTHS = (1, 17, 0, 64, 150)
 # Scores are float32 sums in another order; MCA's inputs have larger ones.
@@ -82,14 +80,3 @@ def test_non_finite_rows_are_the_cpus() -> None:
     importance = run_on_device("mca", broken, attributes)[2]
     assert np.isnan(importance[:40]).all()
     assert np.isfinite(importance[40:]).all()
-
-
-@pytest.mark.parametrize("operator", ["softmax", "mca"])
-def test_positions_under_a_window_are_refused(operator: str) -> None:
-    lengths = (3, 4)
-    inputs = attention_inputs(lengths) if operator == "softmax" else mca_inputs(lengths, 2, 24, 60)
-    places = inputs | {"positions": consecutive(lengths)}
-    without = run_on_device(operator, inputs, {"num_heads": 2})
-    assert same_bits(run_on_device(operator, places, {"num_heads": 2}), without)
-    with pytest.raises(EngineError, match="positions under a window are computed on the CPU only"):
-        run_on_device(operator, places, {"num_heads": 2, "window": 3})

@@ -12,48 +12,17 @@ from cases import Case, defaults, make_inputs, same_bits, split, take, variants
 from devices import RAGGED_ON_HOST
 from harness import BY_NAME, Array, AttributeValue, offsets, run
 from harness_cuda import DATA_TYPES, library_path, run_on_device
-from mca_cases import ESTIMATORS, clear_heads, mca_inputs
+from mca_cases import ESTIMATORS, mca_inputs
+from mca_on_device import TOLERANCE, check, device, rounded
 
 from attenuator.errors import EngineError
 from attenuator.ops.mca import reference, reference_plan, rule
 from attenuator.ops.softmax.reference import softmax_attention
 
 # Importance has tests of its own.
-CASES = [case for case in variants(BY_NAME["mca"]) if case.on_cuda and "importance" not in case.attributes]
-SHARED = ("cu_seqlens", "alpha", "seed")  # of the same type on every device
-TOLERANCE = {"float": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
+CASES = [case for case in variants(BY_NAME["mca"]) if "importance" not in case.attributes]
 ORDERS = ("forward", "backward", "1")
 MARGIN = 2e-4  # relative, of an alpha: far more than rounding moves a decision
-
-
-def rounded(inputs: dict[str, Array], data: str) -> dict[str, Array]:
-    """The inputs as the device sees them, in float32."""
-    return {
-        name: value if name in SHARED else value.astype(DATA_TYPES[data]).astype(np.float32)
-        for name, value in inputs.items()
-    }
-
-
-def device(inputs: dict[str, Array], attributes: dict[str, AttributeValue], data: str = "float") -> list[Array]:
-    return run_on_device("mca", inputs, attributes, data)
-
-
-def check(inputs: dict[str, Array], attributes: dict[str, AttributeValue], data: str = "float") -> Array:
-    """Compares every clear head with the reference, in float with the CPU operator too; returns value_flops."""
-    inputs = rounded(inputs, data)
-    output, flops = device(inputs, attributes, data)
-    expected, expected_flops = reference.mca_attention(**inputs, **attributes)  # type: ignore[arg-type]
-    clear = clear_heads(inputs, attributes)
-    assert clear.mean() > 0.7
-    batch = np.arange(len(inputs["alpha"]))
-    rows = batch if attributes.get("queries") == "first" else np.repeat(batch, np.diff(inputs["cu_seqlens"]))
-    whole = clear.all(axis=1)
-    on_cpu, cpu_flops = run("mca", inputs, attributes) if data == "float" else (expected, expected_flops)
-    for other, other_flops in ((expected, expected_flops), (on_cpu, cpu_flops)):
-        error = np.abs(output - other).reshape(len(rows), int(attributes["num_heads"]), -1).max(axis=2, initial=0)
-        assert error[clear[rows]].max(initial=0) < TOLERANCE[data] * np.abs(expected).max(initial=1)
-        np.testing.assert_allclose(flops[whole], other_flops[whole], rtol=1e-6)
-    return flops
 
 
 def test_the_library_is_built() -> None:

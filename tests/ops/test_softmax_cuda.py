@@ -13,7 +13,7 @@ from attenuator.errors import EngineError
 from attenuator.ops.softmax.reference import softmax_attention
 
 # Importance has tests of its own.
-CASES = [case for case in variants(BY_NAME["softmax"]) if case.on_cuda and "importance" not in case.attributes]
+CASES = [case for case in variants(BY_NAME["softmax"]) if "importance" not in case.attributes]
 # Rounding of the type: of the probabilities and of the output, for values of about 1.
 TOLERANCE = {"float": 5e-6, "float16": 2e-3, "bfloat16": 1.6e-2}
 ORDERS = ("forward", "backward", "1", "2")
@@ -40,7 +40,7 @@ def attention_inputs(
 def rounded(inputs: dict[str, Array], data: str) -> dict[str, Array]:
     """The inputs as the device sees them, in float32."""
     return {
-        name: value if name == "cu_seqlens" else value.astype(DATA_TYPES[data]).astype(np.float32)
+        name: value if name in ("cu_seqlens", "positions") else value.astype(DATA_TYPES[data]).astype(np.float32)
         for name, value in inputs.items()
     }
 

@@ -59,11 +59,6 @@ class Case:
         return self.operator.outputs_with(self.attributes)
 
     @property
-    def on_cuda(self) -> bool:
-        """Whether CUDA has kernels for it, where it has any for the operator: windows measure row numbers there."""
-        return not (self.optional and self.attributes.get("window"))
-
-    @property
     def seeded(self) -> bool:
         return any(item.name == "seed" for item in self.operator.inputs)
 
@@ -144,15 +139,13 @@ def make_inputs(
         elif item.name == "seed":
             inputs[item.name] = np.resize(np.array([7, 0, SEED_HIGH, 12345678901]), len(lengths)).astype(np.int64)
         elif item.name == "positions":
-            inputs[item.name] = np.cumsum(rng.integers(1, 4, sum(lengths)))
+            inputs[item.name] = positions(lengths, rng)
         else:
             axis = axis_of(case, item)
             first = rows[axis] if axis else sizes[item.axes[0]]
             shape = (first, *(sizes[name] for name in item.axes[1:]))
             if item.name == "buckets":
                 inputs[item.name] = rng.integers(0, sizes["R"], shape)
-            elif item.name == "positions":
-                inputs[item.name] = positions(lengths, rng)
             else:
                 inputs[item.name] = rng.standard_normal(shape).astype(np.float32)
     return inputs

@@ -9,8 +9,14 @@ from attenuator.ops.spec import SEED_HIGH
 HOSTILE = np.array([np.nan, np.inf, -np.inf, 3.4e38, -3.4e38, 1e-45, -1e-40, 0.0, -0.0, 1.0, 1e20, -1e20], np.float32)
 
 
-def contract_broken(case: Case, inputs: dict[str, Array]) -> bool:
-    """Whether these inputs must be refused: the contract said once more, independently of the operators."""
+def contract_broken(case: Case, inputs: dict[str, Array], on_device: bool = False) -> bool:
+    """Whether these inputs must be refused: the contract said once more, independently of the operators.
+
+    Args:
+        case: operator and attributes.
+        inputs: by the names of the spec.
+        on_device: positions lie on a device, where it is not checked that they ascend.
+    """
     cu_seqlens = inputs["cu_seqlens"].astype(np.int64)
     if len(cu_seqlens) == 0 or cu_seqlens[0] != 0 or (np.diff(cu_seqlens) < 0).any():
         return True
@@ -46,7 +52,7 @@ def contract_broken(case: Case, inputs: dict[str, Array]) -> bool:
         values = inputs.get(knob.name, knob.exact)
         if not np.all((values >= knob.low) & (values <= knob.high)):
             return True
-    if "positions" in inputs:
+    if "positions" in inputs and not on_device:
         rises = np.diff(inputs["positions"].astype(object)) > 0
         inside = np.ones(len(rises), bool)
         inside[cu_seqlens[1:-1][(cu_seqlens[1:-1] > 0) & (cu_seqlens[1:-1] < tokens)] - 1] = False

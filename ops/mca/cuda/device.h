@@ -13,6 +13,18 @@ __device__ inline bool Finite(T x) {
   return x - x == 0;
 }
 
+// An item as its positions have it, which may make a sequence narrow that has no more rows than one
+// side of a window: n of the rule is its length either way, and narrow it has no probe.
+__device__ inline SequenceItem ItemAt(const Items& items, unsigned at, const DeviceCall& call) {
+  SequenceItem item = items.items[at];
+  if (item.window_if_narrow == 0 || call.ranges[item.begin].end == item.length) return item;
+  item.window = item.window_if_narrow;
+  item.global = call.global_token ? 1 : 0;
+  item.probe = {};
+  if (item.way == Way::kApproximate && item.keys > kStoredLength) item.way = Way::kExact;
+  return item;
+}
+
 // x of all 256 threads joined by `join`; `shared` has room for kBlockWarps values.
 template <class T, class Join>
 __device__ inline T BlockReduce(T x, T* shared, const Join& join) {

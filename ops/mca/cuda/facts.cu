@@ -99,7 +99,7 @@ __global__ __launch_bounds__(kThreads) void Measure(Items items, DeviceCall call
 __global__ __launch_bounds__(kThreads) void Decide(Items items, DeviceCall call,
                                                    DeviceFacts facts) {
   double* shared = cuda::SharedMemory<double>();  // [kThreads + 1]
-  const SequenceItem item = items.items[blockIdx.x];
+  const SequenceItem item = ItemAt(items, blockIdx.x, call);
   if (item.way != Way::kApproximate) return;
   const int n = item.length, t = static_cast<int>(threadIdx.x);
   const int run = (n + kThreads - 1) / kThreads;
@@ -119,8 +119,12 @@ __global__ __launch_bounds__(kThreads) void Decide(Items items, DeviceCall call,
     __syncthreads();
     smallest = INFINITY;
     for (int i = t + (item.global != 0 ? 1 : 0); i < n; i += kThreads) {
-      const int low = max(0, i - item.window);
-      const int high = item.window < n - i - 1 ? i + item.window + 1 : n;
+      int low = max(0, i - item.window);
+      int high = item.window < n - i - 1 ? i + item.window + 1 : n;
+      if (call.ranges != nullptr) {
+        low = call.ranges[item.begin + i].begin;
+        high = call.ranges[item.begin + i].end;
+      }
       const double far = item.global != 0 && low > 0 ? measure[0] : 0.0;
       const double seen = before[high] - before[low] + far;
       if (!(seen >= smallest)) smallest = seen;  // NaN stays

@@ -25,8 +25,9 @@ __device__ inline bool MixesRow(const SequenceItem& item, const DeviceCall& call
          plan.approximated[static_cast<std::int64_t>(item.index) * call.heads + head] > 0;
 }
 
-__device__ inline int KeysOfRow(const SequenceItem& item) {
-  return item.way == Way::kMixed ? item.keys : item.length;
+__device__ inline int KeysOfRow(const SequenceItem& item, const DeviceCall& call) {
+  if (item.way != Way::kMixed || call.global_token) return item.length;
+  return call.ranges == nullptr ? item.keys : call.ranges[item.begin].end;
 }
 
 // Attention weights of row 0.
@@ -35,10 +36,10 @@ __global__ __launch_bounds__(kThreads) void RowWeights(Items items, DeviceCall c
                                                        DevicePlan plan) {
   float* query = cuda::SharedMemory<float>();  // [kHeadDimHigh]
   float* shared = query + kHeadDimHigh;        // [kBlockWarps]
-  const SequenceItem item = items.items[blockIdx.y];
+  const SequenceItem item = ItemAt(items, blockIdx.y, call);
   const int head = static_cast<int>(blockIdx.x), t = static_cast<int>(threadIdx.x);
   if (!MixesRow(item, call, plan, head)) return;
-  const int keys = KeysOfRow(item), offset = head * call.head_dim;
+  const int keys = KeysOfRow(item, call), offset = head * call.head_dim;
   float* row = plan.row + head * call.tokens + item.begin;
   if (t < call.head_dim) {
     const T* source = static_cast<const T*>(call.query) + item.query_row * call.width() + offset;
@@ -67,14 +68,14 @@ __global__ __launch_bounds__(kThreads) void RowWeights(Items items, DeviceCall c
 
 template <class T>
 __global__ __launch_bounds__(kThreads) void MixRows(Items items, DeviceCall call, DevicePlan plan) {
-  const SequenceItem item = items.items[blockIdx.z];
+  const SequenceItem item = ItemAt(items, blockIdx.z, call);
   const int head = static_cast<int>(blockIdx.y);
   const int channel = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
   if (channel >= call.channels || !MixesRow(item, call, plan, head)) return;
   const float* row = plan.row + head * call.tokens + item.begin;
   const T* hidden = static_cast<const T*>(call.hidden) +
                     static_cast<std::int64_t>(item.begin) * call.channels + channel;
-  const int keys = KeysOfRow(item);
+  const int keys = KeysOfRow(item, call);
   float sum = 0;
 #pragma unroll 8
   for (int j = 0; j < keys; ++j) {
@@ -87,7 +88,7 @@ __global__ __launch_bounds__(kThreads) void MixRows(Items items, DeviceCall call
 template <class T>
 __global__ __launch_bounds__(kThreads) void ProjectRows(Items items, DeviceCall call,
                                                         DevicePlan plan) {
-  const SequenceItem item = items.items[blockIdx.y];
+  const SequenceItem item = ItemAt(items, blockIdx.y, call);
   const int head = static_cast<int>(blockIdx.x), d = static_cast<int>(threadIdx.x);
   if (d >= call.head_dim || !MixesRow(item, call, plan, head)) return;
   const int column = head * call.head_dim + d;
@@ -105,7 +106,7 @@ __global__ __launch_bounds__(kThreads) void ProjectRows(Items items, DeviceCall 
 template <class T>
 __global__ __launch_bounds__(kThreads) void Finish(Items items, DeviceCall call, DeviceFacts facts,
                                                    DevicePlan plan) {
-  const SequenceItem item = items.items[blockIdx.y];
+  const SequenceItem item = ItemAt(items, blockIdx.y, call);
   const bool broken = facts.broken[item.index] != 0;
   if (blockIdx.x == 0 && threadIdx.x == 0) {
     double spent = 0;
@@ -114,7 +115,7 @@ __global__ __launch_bounds__(kThreads) void Finish(Items items, DeviceCall call,
       spent += static_cast<double>(plan.columns[slot]);
       if (MixesRow(item, call, plan, head)) {
         spent += static_cast<double>(call.channels) *
-                 (1 + static_cast<double>(KeysOfRow(item)) / call.head_dim);
+                 (1 + static_cast<double>(KeysOfRow(item, call)) / call.head_dim);
       }
     }
     const double dense = static_cast<double>(item.length) * call.channels * call.heads;

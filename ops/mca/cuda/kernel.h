@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "operators.gen.h"
+#include "ops/common/attention/attention.h"
 #include "ops/common/cuda/batch.h"
 #include "ops/common/cuda/context.h"
 #include "ops/common/philox.h"
@@ -33,6 +34,9 @@ struct SequenceItem {
   std::int32_t global;     // row 0 sees all keys though others do not, and all see key 0
   std::int32_t keys;       // n in the formula for r; of kMixed, keys that the row sees
   Way way;
+  // Not 0 where positions decide whether the sequence is narrow: `window` if it is (ItemAt). All
+  // else here is as if it were not.
+  std::int32_t window_if_narrow;
   float alpha;
   std::int64_t seed;
   Probe probe;  // rows = 0: no probe
@@ -43,15 +47,16 @@ using Items = cuda::Batch<SequenceItem>;
 
 // Inputs, outputs and sizes of a run.
 struct DeviceCall {
-  const void* query;    // [T, H * D], or [B, H * D]
-  const void* key;      // [T, H * D]
-  const void* hidden;   // [T, C]
-  const void* weight;   // [C, H * D]
-  const void* bias;     // [H * D]
-  void* output;         // shaped as query
-  float* value_flops;   // [B]
-  float* importance;    // [T], or null
-  std::int64_t tokens;  // T
+  const void* query;                  // [T, H * D], or [B, H * D]
+  const void* key;                    // [T, H * D]
+  const void* hidden;                 // [T, C]
+  const void* weight;                 // [C, H * D]
+  const void* bias;                   // [H * D]
+  void* output;                       // shaped as query
+  float* value_flops;                 // [B]
+  float* importance;                  // [T], or null
+  const attention::KeyRange* ranges;  // [T], as in attention::Call
+  std::int64_t tokens;                // T
   int heads;
   int head_dim;
   int channels;
@@ -59,6 +64,7 @@ struct DeviceCall {
   std::uint32_t layer;
   DeviceEstimator estimator;
   bool first;
+  bool global_token;
 
   ATTENUATOR_HOST_DEVICE std::int64_t width() const {
     return static_cast<std::int64_t>(heads) * head_dim;

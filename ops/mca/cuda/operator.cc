@@ -31,10 +31,6 @@ class McaAttentionDeviceKernel final : public DeviceKernel {
 
   void Run(DeviceContext& context) const override {
     const mca::Inputs inputs = mca::CheckInputs(context, attributes_);
-    if (inputs.positions.present() && attributes_.window > 0) {
-      Fail(Spec::kName,
-           "positions under a window are computed on the CPU only: load the model on the CPU");
-    }
     float* const importance =
         attention::ImportanceOutput<Spec>(context, attributes_, inputs.sequences.total);
     const bool row_0 = inputs.first || attributes_.importance == Spec::Importance::kFirst;
@@ -49,6 +45,7 @@ class McaAttentionDeviceKernel final : public DeviceKernel {
         .output = context.Output(Spec::kOutputOutput, {inputs.query.rows(), inputs.width()}),
         .value_flops = static_cast<float*>(context.Output(Spec::kValueFlopsOutput, {batch})),
         .importance = importance,
+        .ranges = attention::RangesOf(context, inputs.positions, sequences, attributes_.window),
         .tokens = sequences.total,
         .heads = static_cast<int>(heads),
         .head_dim = static_cast<int>(inputs.head_dim),
@@ -57,6 +54,7 @@ class McaAttentionDeviceKernel final : public DeviceKernel {
         .layer = static_cast<std::uint32_t>(attributes_.layer),
         .estimator = attributes_.estimator,
         .first = inputs.first,
+        .global_token = attributes_.global_tokens == 1,
     };
     const Stream stream = context.stream();
 
@@ -68,7 +66,8 @@ class McaAttentionDeviceKernel final : public DeviceKernel {
       approximates |= items[b].way == Way::kApproximate;
       probes |= items[b].probe.rows > 0;
       mixes |= items[b].way == Way::kMixed ||
-               (items[b].way == Way::kApproximate && items[b].global != 0);
+               (items[b].way == Way::kApproximate &&
+                (items[b].global != 0 || (items[b].window_if_narrow > 0 && call.global_token)));
       if (items[b].way != Way::kMixed) attended.push_back(all[b]);
     }
     const DeviceWeights weights = AllocateWeights(context, call, approximates);
@@ -93,7 +92,8 @@ class McaAttentionDeviceKernel final : public DeviceKernel {
         .value_dim = call.head_dim,
         .scale = call.scale,
         .window = static_cast<int>(attributes_.window),
-        .global_token = attributes_.global_tokens == 1,
+        .global_token = call.global_token,
+        .ranges = call.ranges,
     };
     attention::Attend(data_, core, std::move(attended), inputs.first, stream);
     if (importance != nullptr) {
@@ -112,7 +112,11 @@ class McaAttentionDeviceKernel final : public DeviceKernel {
     std::vector<SequenceItem> items;
     for (std::int64_t b = 0; b < sequences.batch; ++b) {
       const std::int64_t length = sequences.length(b);
-      const mca::Window window{length, attributes_.window, attributes_.global_tokens == 1};
+      // Positions lie further apart than row numbers: they may make a short sequence narrow too.
+      const bool unknown =
+          inputs.positions.present() && length > 1 && length <= attributes_.window + 1;
+      const mca::Window window{length, unknown ? 0 : attributes_.window,
+                               attributes_.global_tokens == 1};
       SequenceItem item{};
       item.begin = static_cast<std::int32_t>(sequences.begin(b));
       item.length = static_cast<std::int32_t>(length);
@@ -121,6 +125,7 @@ class McaAttentionDeviceKernel final : public DeviceKernel {
       item.window = window.narrow() ? static_cast<std::int32_t>(attributes_.window) : 0;
       item.global = window.wide_first() ? 1 : 0;
       item.keys = static_cast<std::int32_t>(window.keys());
+      item.window_if_narrow = unknown ? static_cast<std::int32_t>(attributes_.window) : 0;
       item.alpha = inputs.alpha[b];
       item.seed = inputs.seed[b];
       item.way = Way::kExact;

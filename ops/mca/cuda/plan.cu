@@ -25,12 +25,12 @@ template <class T, int kMicro>
 __global__ __launch_bounds__(attention::kTileThreads, 2) void Maxima(Items items, DeviceCall call,
                                                                      DevicePlan plan) {
   constexpr int kRows = 16 * kMicro;
-  const SequenceItem item = items.items[blockIdx.z];
+  const SequenceItem item = ItemAt(items, blockIdx.z, call);
   const int row = static_cast<int>(blockIdx.x) * kRows, head = static_cast<int>(blockIdx.y);
   if (item.way != Way::kApproximate || row >= item.length) return;
   const attention::TileKeys keys =
       attention::KeysOf({item.begin, item.length, item.query_row, 0}, row, kRows, item.window,
-                        item.global != 0, kRows);
+                        item.global != 0, kRows, call.ranges);
   const bool probed = row >= item.probe.first_row && row < item.probe.first_row + item.probe.rows;
   const int stride = attention::TileStride(call.head_dim), lane = threadIdx.x % cuda::kWarp;
   const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
@@ -276,7 +276,7 @@ __global__ __launch_bounds__(kThreads, 4) void MakePlan(Items items, DeviceCall 
                                                         DevicePlan plan) {
   auto* sums = cuda::SharedMemory<unsigned long long>();  // [kBlockWarps], or as many doubles
   int* run = reinterpret_cast<int*>(sums + kBlockWarps);  // [kThreads + 1]
-  const SequenceItem item = items.items[blockIdx.y];
+  const SequenceItem item = ItemAt(items, blockIdx.y, call);
   const int head = static_cast<int>(blockIdx.x), t = static_cast<int>(threadIdx.x);
   const int n = item.length;
   const std::int64_t slot = static_cast<std::int64_t>(item.index) * call.heads + head;

@@ -18,10 +18,6 @@ class SoftmaxAttentionDeviceKernel final : public DeviceKernel {
 
   void Run(DeviceContext& context) const override {
     const softmax::Inputs inputs = softmax::CheckInputs(context, attributes_);
-    if (inputs.positions.present() && attributes_.window > 0) {
-      Fail(Spec::kName,
-           "positions under a window are computed on the CPU only: load the model on the CPU");
-    }
     float* const importance =
         attention::ImportanceOutput<Spec>(context, attributes_, inputs.sequences.total);
     const bool row_0 = inputs.first || attributes_.importance == Spec::Importance::kFirst;
@@ -39,6 +35,8 @@ class SoftmaxAttentionDeviceKernel final : public DeviceKernel {
         .scale = inputs.scale * attention::kLog2E,
         .window = static_cast<int>(attributes_.window),
         .global_token = attributes_.global_tokens == 1,
+        .ranges =
+            attention::RangesOf(context, inputs.positions, inputs.sequences, attributes_.window),
     };
     const std::vector<attention::Item> items = attention::ItemsOf(inputs.sequences, inputs.first);
     attention::Attend(data_, call, items, inputs.first, context.stream());

@@ -17,18 +17,31 @@ std::vector<Item> ItemsOf(const Sequences& sequences, bool first) {
   return items;
 }
 
+const KeyRange* RangesOf(cuda::DeviceContext& context, const TensorView& positions,
+                         const Sequences& sequences, std::int64_t window) {
+  if (!positions.present() || window == 0 || sequences.total == 0) return nullptr;
+  KeyRange* const ranges = context.ScratchArray<KeyRange>(sequences.total);
+  cuda::ForBatches(ItemsOf(sequences, false), [&](const cuda::Batch<Item>& batch) {
+    LaunchRanges(batch, positions.int64s(), static_cast<int>(window), ranges, context.stream());
+  });
+  return ranges;
+}
+
 void Attend(ElementType data, Call call, std::vector<Item> items, bool first, cuda::Stream stream) {
   const auto aligned = [](const void* memory) {
     return reinterpret_cast<std::uintptr_t>(memory) % 16 == 0;
   };
   call.vector = call.head_dim % 8 == 0 && call.value_dim % 8 == 0 && aligned(call.query) &&
                 aligned(call.key) && aligned(call.value) && aligned(call.output);
+  call.first = first;
   std::vector<Item> first_rows;
   if (first) {
     first_rows.swap(items);
   } else {
     for (const Item& item : items) {
-      const bool narrow = call.window > 0 && call.window < item.length - 1;
+      // By positions, any two rows may be further apart than the window: the device looks.
+      const int span = call.ranges == nullptr ? call.window : 0;
+      const bool narrow = call.window > 0 && span < item.length - 1;
       if (narrow && call.global_token) first_rows.push_back(item);
     }
   }

@@ -123,7 +123,7 @@ __global__ __launch_bounds__(kTileThreads) void FloatTiles(cuda::Batch<Item> bat
   const Item item = ItemOf(batch, tile);
   const int head = static_cast<int>(blockIdx.y);
   const TileKeys keys = KeysOf(item, (tile - item.first_tile) * S::kRows, S::kRows, call.window,
-                               call.global_token, S::kKeys);
+                               call.global_token, S::kKeys, call.ranges);
   const int widest = max(TileStride(call.head_dim), TileStride(call.value_dim));
   float* query = cuda::SharedMemory<float>();
   float* operand = query + S::kRows * TileStride(call.head_dim);
@@ -183,8 +183,8 @@ __global__ __launch_bounds__(kRowThreads) void FirstRows(cuda::Batch<Item> batch
     for (int c = t; c < call.value_dim; c += kRowThreads) out[c] = FromFloat<T>(0.0f);
     return;
   }
-  const bool narrow = call.window > 0 && call.window < item.length - 1;
-  const int seen = narrow && !call.global_token ? call.window + 1 : item.length;
+  if (!call.first && !IsNarrow(item, call.window, call.ranges)) return;
+  const int seen = FirstRowKeys(item, call);
   const T* query_row =
       static_cast<const T*>(call.query) + item.query_row * call.query_stride + head * call.head_dim;
   const T* key_rows =

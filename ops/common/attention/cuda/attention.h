@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "ops/common/attention/attention.h"
 #include "ops/common/check.h"
 #include "ops/common/cuda/batch.h"
 #include "ops/common/cuda/context.h"
@@ -25,10 +26,13 @@ struct Call {
   int heads;
   int head_dim;
   int value_dim;
-  float scale;          // factor on the scores, times log2(e)
-  int window;           // keys with |i - j| <= window; 0 = all
-  bool global_token;    // key 0 is seen by every row and row 0 sees all keys
+  float scale;        // factor on the scores, times log2(e)
+  int window;         // keys with |i - j| <= window; 0 = all
+  bool global_token;  // key 0 is seen by every row and row 0 sees all keys
+  // [T] on the device: the keys inside each row's window; null: |i - j| <= window.
+  const KeyRange* ranges = nullptr;
   bool vector = false;  // 16 bytes at a time may be read: set by Attend
+  bool first = false;   // only the first row of each sequence is computed: set by Attend
 };
 
 // One sequence: `begin` is its first row among keys and values, `query_row` among queries and
@@ -44,6 +48,13 @@ struct Item {
 // sequence.
 std::vector<Item> ItemsOf(const Sequences& sequences, bool first);
 
+// Queues the keys inside each row's window by `positions` [T], by number in the row's sequence: [T]
+// in scratch memory of the run. Null where there are no positions or no window. Positions lie on
+// the device, where it is not checked that they ascend: where they do not, a row's range is some
+// run of rows around it, at most `window` on each side.
+const KeyRange* RangesOf(cuda::DeviceContext& context, const TensorView& positions,
+                         const Sequences& sequences, std::int64_t window);
+
 // Queues the attention of every row of every item; where `first`, of the first row alone, as
 // `queries = first` has it.
 void Attend(ElementType data, Call call, std::vector<Item> items, bool first, cuda::Stream stream);
@@ -56,13 +67,17 @@ void Importance(ElementType data, const Call& call, const std::vector<Item>& ite
 // Rows of query that one block computes.
 int TileRows(ElementType data, const Call& call);
 
+// The launch on behalf of RangesOf.
+void LaunchRanges(const cuda::Batch<Item>& batch, const std::int64_t* positions, int window,
+                  KeyRange* ranges, cuda::Stream stream);
 // Launches on behalf of Attend. `tiles` are those of all items of the batch. Row 0 of a global
 // window is left out.
 void LaunchTiles(ElementType data, const cuda::Batch<Item>& batch, int tiles, const Call& call,
                  cuda::Stream stream);
 void LaunchFloatTiles(const cuda::Batch<Item>& batch, int tiles, const Call& call,
                       cuda::Stream stream);
-// The first row of each item; of an empty one, zeros.
+// The first row of each item; of an empty one, zeros. Unless `call.first`, only where it sees keys
+// that its window leaves out.
 void LaunchFirstRows(ElementType data, const cuda::Batch<Item>& batch, const Call& call,
                      cuda::Stream stream);
 

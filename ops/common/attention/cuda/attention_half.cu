@@ -15,8 +15,9 @@
 // float32 with base 2 and a running maximum and sum. Probabilities are summed in float32, then
 // rounded to the data's type for the second product. Rows in shared memory lie kDim + 8 elements
 // apart, which keeps ldmatrix free of bank conflicts; queries, keys and values together take 36 KiB
-// at head_dim 64, 51 KiB at 128, 66 KiB at 256. Each warp stages its output where its queries were
-// in shared memory and writes it from there, 16 bytes at a time.
+// at head_dim 64, 51 KiB at 128, 66 KiB at 256, and which keys each row sees 1 KiB. Each warp
+// stages its output where its queries were in shared memory and writes it from there, 16 bytes at a
+// time.
 //
 // head_dim = value_dim = 32, 64 or 128 have kernels of their own (kWhole); any other size takes the
 // next larger of 128 and 256, pads with zeros and skips the fragments beyond its columns. Rows that
@@ -45,7 +46,8 @@ struct Shape {
   static constexpr int kRows = 16 * kRowTiles * kWarps, kStride = kDim + 8;
   static constexpr int kSteps = kDim / 16, kKeyTiles = kKeys / 8, kValueTiles = kDim / 8;
   static constexpr bool kKeepQuery = kDim <= 32;  // wider queries would not fit in registers
-  static constexpr std::size_t kShared = sizeof(std::uint16_t) * (kRows + 2 * kKeys) * kStride;
+  static constexpr std::size_t kShared =
+      sizeof(std::uint16_t) * (kRows + 2 * kKeys) * kStride + sizeof(KeyRange) * kRows;
 };
 
 // What a lane holds of row 16 m + 8 half + lane / 4 of its warp: the largest score, the lane's part
@@ -163,30 +165,54 @@ __device__ __forceinline__ void ScoreKeys(const T* own_rows, const Queries<S>& k
   }
 }
 
-// Turns the scores of keys [start, end) into probabilities relative to the largest score so far,
-// and rescales the sum and output so far to that. `warp_row` is the warp's first row in the tile.
+// -inf where a row does not see a key of the block that starts at `start`. `ranges` [kRows] is what
+// the tile's rows see.
 template <class S>
-__device__ __forceinline__ void Normalize(const TileKeys& keys, int start, int end, int warp_row,
-                                          float scale, Scores<S>& scores, RowValues<S>& largest,
-                                          RowValues<S>& sum, Output<S>& output) {
+__device__ __forceinline__ void Mask(const TileKeys& keys, int start, const KeyRange* ranges,
+                                     Scores<S>& scores) {
   const int lane = threadIdx.x % cuda::kWarp;
-  const bool masked = end - start < S::kKeys || keys.masked(start, S::kKeys);
+  const int first = threadIdx.x / cuda::kWarp * 16 * S::kRowTiles + lane / 4;
 #pragma unroll
   for (int m = 0; m < S::kRowTiles; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int i = keys.row + warp_row + m * 16 + half * 8 + lane / 4;
-      float most = largest[m][half];
+      const KeyRange inside = ranges[first + m * 16 + half * 8];
 #pragma unroll
       for (int n = 0; n < S::kKeyTiles; ++n) {
 #pragma unroll
         for (int e = 2 * half; e < 2 * half + 2; ++e) {
           const int j = start + n * 8 + lane % 4 * 2 + e % 2;
-          float s = scores[m][n][e] * scale;
-          if (masked && !keys.sees(i, j, end)) s = -INFINITY;
-          scores[m][n][e] = s;
-          most = fmaxf(most, s);
+          if (!keys.sees(inside, j)) scores[m][n][e] = -INFINITY;
         }
+      }
+    }
+  }
+}
+
+// Turns the scores of the block of keys that starts at `start` into probabilities relative to the
+// largest score so far, and rescales the sum and output so far to that. `ranges` as for Mask.
+template <class S>
+__device__ __forceinline__ void Normalize(const TileKeys& keys, int start, const KeyRange* ranges,
+                                          float scale, Scores<S>& scores, RowValues<S>& largest,
+                                          RowValues<S>& sum, Output<S>& output) {
+#pragma unroll
+  for (int m = 0; m < S::kRowTiles; ++m) {
+#pragma unroll
+    for (int n = 0; n < S::kKeyTiles; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) scores[m][n][e] *= scale;
+    }
+  }
+  if (keys.masked(start, S::kKeys)) Mask<S>(keys, start, ranges, scores);
+#pragma unroll
+  for (int m = 0; m < S::kRowTiles; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float most = largest[m][half];
+#pragma unroll
+      for (int n = 0; n < S::kKeyTiles; ++n) {
+#pragma unroll
+        for (int e = 2 * half; e < 2 * half + 2; ++e) most = fmaxf(most, scores[m][n][e]);
       }
       most = fmaxf(most, __shfl_xor_sync(cuda::kFullMask, most, 1));
       most = fmaxf(most, __shfl_xor_sync(cuda::kFullMask, most, 2));
@@ -290,15 +316,16 @@ __device__ __forceinline__ void StoreRows(const T* own_rows, int first, int coun
   }
 }
 
+// One block a multiprocessor is asked for, lest the compiler spill registers to fit more.
 template <class T, int kDim, int kRowTiles, int kKeys, bool kWhole>
-__global__ __launch_bounds__(kThreads) void HalfTiles(cuda::Batch<Item> batch, Call call) {
+__global__ __launch_bounds__(kThreads, 1) void HalfTiles(cuda::Batch<Item> batch, Call call) {
   using S = Shape<kDim, kRowTiles, kKeys, kWhole>;
   const int head_dim = kWhole ? kDim : call.head_dim, value_dim = kWhole ? kDim : call.value_dim;
   const int tile = static_cast<int>(blockIdx.x) + batch.items[0].first_tile;
   const Item item = ItemOf(batch, tile);
   const int head = static_cast<int>(blockIdx.y);
   const TileKeys keys = KeysOf(item, (tile - item.first_tile) * S::kRows, S::kRows, call.window,
-                               call.global_token, kKeys);
+                               call.global_token, kKeys, call.ranges);
   const int warp_row = threadIdx.x / cuda::kWarp * 16 * kRowTiles;  // in the tile
   const bool idle = keys.row + warp_row >= keys.row_end;
 
@@ -306,6 +333,11 @@ __global__ __launch_bounds__(kThreads) void HalfTiles(cuda::Batch<Item> batch, C
   T* key = query + S::kRows * S::kStride;
   T* value = key + kKeys * S::kStride;
   T* own_rows = query + warp_row * S::kStride;
+  // In shared memory, since registers have no room for it.
+  auto* ranges = reinterpret_cast<KeyRange*>(value + kKeys * S::kStride);
+  for (int i = threadIdx.x; i < S::kRows; i += kThreads) {
+    ranges[i] = keys.seen(keys.row + i, keys.high);
+  }
   const T* key_rows =
       static_cast<const T*>(call.key) + item.begin * call.query_stride + head * head_dim;
   const T* value_rows =
@@ -328,7 +360,7 @@ __global__ __launch_bounds__(kThreads) void HalfTiles(cuda::Batch<Item> batch, C
   ClearRows<S>(output, largest, sum);
   Queries<S> kept;
   for (int step = 0; step < keys.steps; ++step) {
-    const int start = keys.start(step, kKeys), end = keys.end(start, kKeys);
+    const int start = keys.start(step, kKeys);
     cuda::CopyWait<0>();
     __syncthreads();  // the keys have arrived, and every warp has read the values before
     load(value, value_rows, call.value_stride, value_dim, step);
@@ -341,7 +373,7 @@ __global__ __launch_bounds__(kThreads) void HalfTiles(cuda::Batch<Item> batch, C
     __syncthreads();  // the values have arrived, and every warp has read the keys
     if (step + 1 < keys.steps) load(key, key_rows, call.query_stride, head_dim, step + 1);
     if (idle) continue;
-    Normalize<S>(keys, start, end, warp_row, call.scale, scores, largest, sum, output);
+    Normalize<S>(keys, start, ranges, call.scale, scores, largest, sum, output);
     AddValues<T, S>(scores, value, value_dim, output);
   }
   if (idle) return;

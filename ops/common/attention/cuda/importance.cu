@@ -42,9 +42,9 @@ __global__ __launch_bounds__(kThreads) void RowWeights(cuda::Batch<Item> batch, 
                                                        float* weights) {
   const Item item = batch.items[blockIdx.x];
   const int head = static_cast<int>(blockIdx.y), t = static_cast<int>(threadIdx.x);
-  const bool narrow = call.window > 0 && call.window < item.length - 1;
-  if (item.length == 0 || (raise && !(narrow && call.global_token))) return;
-  const int seen = narrow && !call.global_token ? call.window + 1 : item.length;
+  const bool wide = call.global_token && IsNarrow(item, call.window, call.ranges);
+  if (item.length == 0 || (raise && !wide)) return;
+  const int seen = FirstRowKeys(item, call);
   float* query = cuda::SharedMemory<float>();  // [kHeadDimHigh]
   float* shared = query + kHeadDimHigh;        // [kWarps]
   const T* query_row =
@@ -125,7 +125,8 @@ __global__ __launch_bounds__(kTileThreads, 2) void RowMaxima(cuda::Batch<Item> b
   const Item item = batch.items[blockIdx.z];
   const int row = static_cast<int>(blockIdx.x) * kRows, head = static_cast<int>(blockIdx.y);
   if (row >= item.length) return;
-  const TileKeys keys = KeysOf(item, row, kRows, call.window, call.global_token, kRows);
+  const TileKeys keys =
+      KeysOf(item, row, kRows, call.window, call.global_token, kRows, call.ranges);
   const int stride = TileStride(call.head_dim), ty = threadIdx.x / 16;
   float* query = cuda::SharedMemory<float>();
   float* key = query + kRows * stride;

@@ -20,13 +20,27 @@ constexpr int kTileThreads = 256;
 // 2^x, 0 below -126, so that no denormal number enters the second product; NaN for NaN.
 __device__ inline float Exp2(float x) { return x < -126.0f ? 0.0f : exp2f(x); }
 
+// Whether some row of the sequence does not see all keys.
+__device__ inline bool IsNarrow(const Item& item, int window, const KeyRange* ranges) {
+  if (ranges == nullptr || item.length == 0) return window > 0 && window < item.length - 1;
+  return window > 0 && ranges[item.begin].end < item.length;
+}
+
+// How many keys row 0 sees.
+__device__ inline int FirstRowKeys(const Item& item, const Call& call) {
+  if (call.global_token || !IsNarrow(item, call.window, call.ranges)) return item.length;
+  return call.ranges == nullptr ? call.window + 1 : call.ranges[item.begin].end;
+}
+
 // Rows [row, row_end) of a sequence and the keys they see, in blocks of `block` that start at
 // multiples of it: [low, high), and key 0 in a step of its own where `apart`.
 struct TileKeys {
   int row, row_end;
-  int window;  // 0 = all
+  int window;              // 0 = all
+  const KeyRange* ranges;  // of the sequence's rows; null: |i - j| <= window
   bool global;
   int low, high;
+  int all_from, all_to;  // every row sees the keys between
   bool apart;
   int first;  // start of the first block
   int steps;
@@ -41,26 +55,45 @@ struct TileKeys {
   }
   // Whether some row does not see some key of a block.
   __device__ bool masked(int start, int block) const {
-    return start + block > high || start < low ||
-           (window > 0 && (start < row_end - 1 - window || start + block - 1 > row + window));
+    return start < all_from || start + block > all_to;
   }
-  __device__ bool sees(int i, int j, int end) const {
-    return j < end && (window == 0 || (j - i <= window && i - j <= window) || (global && j == 0));
+  // Keys inside row i's window and before `end`; i may be beyond the sequence's last row.
+  __device__ KeyRange seen(int i, int end) const {
+    if (window == 0) return {0, end};
+    if (ranges == nullptr) return {i - window, window < end - i ? i + window + 1 : end};
+    const KeyRange inside = ranges[min(i, row_end - 1)];
+    return {inside.begin, min(inside.end, end)};
+  }
+  // Whether a row whose window holds `inside` sees key j.
+  __device__ bool sees(const KeyRange& inside, int j) const {
+    return (j >= inside.begin && j < inside.end) || (global && j == 0);
   }
 };
-
+// `ranges` as in Call.
 __device__ inline TileKeys KeysOf(const Item& item, int row, int rows, int window,
-                                  bool global_token, int block) {
+                                  bool global_token, int block, const KeyRange* ranges = nullptr) {
   TileKeys keys;
   const int length = item.length;
   keys.row = row;
   keys.row_end = min(row + rows, length);
-  keys.window = window < length - 1 ? window : 0;
+  keys.window = IsNarrow(item, window, ranges) ? window : 0;
+  keys.ranges = ranges == nullptr ? nullptr : ranges + item.begin;
   keys.global = global_token && keys.window > 0;
-  keys.low = keys.window > 0 ? max(row - keys.window, 0) : 0;
-  // row_end + window would overflow at the largest window.
-  keys.high =
-      keys.window > 0 && keys.window < length - keys.row_end ? keys.row_end + keys.window : length;
+  keys.low = keys.all_from = 0;
+  keys.high = keys.all_to = length;
+  if (keys.window > 0 && ranges != nullptr) {
+    const KeyRange upper = keys.ranges[row], lower = keys.ranges[keys.row_end - 1];
+    keys.low = upper.begin;
+    keys.high = lower.end;
+    keys.all_from = lower.begin;
+    keys.all_to = upper.end;
+  } else if (keys.window > 0) {
+    keys.low = max(row - window, 0);
+    // row_end + window would overflow at the largest window.
+    if (window < length - keys.row_end) keys.high = keys.row_end + window;
+    keys.all_from = max(keys.row_end - 1 - window, 0);
+    keys.all_to = min(row + window + 1, length);
+  }
   keys.first = keys.low / block * block;
   keys.apart = keys.global && keys.first > 0;
   if (keys.global && keys.first == 0) keys.low = 0;
@@ -133,10 +166,10 @@ __device__ inline void MaskTile(const TileKeys& keys, int start, int end,
   const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
 #pragma unroll
   for (int r = 0; r < kMicro; ++r) {
+    const KeyRange row = keys.seen(keys.row + ty * kMicro + r, end);
 #pragma unroll
     for (int k = 0; k < kMicro; ++k) {
-      const int i = keys.row + ty * kMicro + r, j = start + tx + 16 * k;
-      if (!keys.sees(i, j, end)) scores[r][k] = -INFINITY;
+      if (!keys.sees(row, start + tx + 16 * k)) scores[r][k] = -INFINITY;
     }
   }
 }
