@@ -66,7 +66,7 @@ def test_an_adapter_gets_a_hint_to_merge(whole: bool, checkpoint: Get, tmp_path:
         ("bert", {"id2label": None}, "id2label names 2 labels (2 where it is missing), but classifier.bias has 3"),
         ("bert", {"id2label": {"0": "a", "1": "b", "2": "c", "3": "d"}}, "id2label names 4 labels"),
         ("bert", {"num_hidden_layers": 1}, "with num_hidden_layers 1 the trained weight bert.encoder.layer.1."),
-        ("modernbert", {"num_hidden_layers": 2, "layer_types": None}, "with num_hidden_layers 2 the trained weight"),
+        ("modernbert", {"num_hidden_layers": 1, "layer_types": None}, "with num_hidden_layers 1 the trained weight"),
         ("distilbert", {"n_layers": 1}, "with num_hidden_layers 1 the trained weight distilbert.transformer.layer.1."),
         ("albert-groups", {"num_hidden_groups": 1}, "with num_hidden_groups 1 the trained weight"),
         ("encoder-softmax", {"vocab_size": 97}, "size mismatch for embeddings.weight"),

@@ -94,7 +94,7 @@ def test_the_choice_agrees_and_the_next_smaller_share_does_not(
 def test_a_share_of_the_caller_leaves_the_schedule_to_choose(
     checkpoint: Callable[[str], Path], texts: Path, lines: list[str], tmp_path: Path
 ) -> None:
-    source = str(checkpoint("albert"))
+    source = str(checkpoint("encoder-softmax-post"))
     chosen = {}
     for name in ("free", *SCHEDULES):
         manifest = export(

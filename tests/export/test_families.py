@@ -14,7 +14,7 @@ from attenuator.bundle import read_manifest
 from attenuator.export.families import FAMILIES
 from attenuator.runtime import create
 
-LAYERS = {"albert": 3, "modernbert": 3, "modernbert-mean": 3, "bert-one-layer": 1, "albert-groups": 8}
+LAYERS = {"albert": 3, "modernbert-mean": 3, "bert-one-layer": 1, "albert-groups": 8}
 LAYERS |= {"mpnet-long": 1, "deberta-v2-plain": 1, "deberta-v2": 3}
 Get = Callable[[str, str], Path]
 

@@ -27,7 +27,6 @@ SMALL: dict[str, Any] = {
     "num_labels": 3,
 }
 MODERN = SMALL | {
-    "num_hidden_layers": 3,
     "local_attention": 8,
     "pad_token_id": 0,
     "cls_token_id": 2,
@@ -126,6 +125,7 @@ CHECKPOINTS: dict[str, Checkpoint] = {
         transformers.ModernBertConfig(
             **MODERN
             | {
+                "num_hidden_layers": 3,
                 "classifier_pooling": "mean",
                 "attention_bias": True,
                 "mlp_bias": True,
