@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from attenuator.commandline import Positionals, fail, parse
+from attenuator.commandline import fail, parse
 from attenuator.errors import AttenuatorError
 from attenuator.runtime.model import Model
 from attenuator.serve import logs
@@ -22,19 +22,15 @@ from attenuator.serve.holdings import ServerHoldings
 from attenuator.serve.keys import KeyRing
 from attenuator.serve.policy import read_policy
 from attenuator.serve.server import Server
-from attenuator.serve.settings import ServeSettings
+from attenuator.serve.settings import COMMAND, POSITIONALS, ServeSettings
 from attenuator.serve.tracing import open_traces
 
 log = logging.getLogger("attenuator.serve")
 start_log = logging.getLogger("attenuator.serve.start")
-COMMAND = "serve"
 # While a thread writes the metrics or reads a large body, the event loop waits this long for Python's lock after each
 # of its own system calls. With Python's 5 ms a short text is answered twice as slowly meanwhile; below this, changing
 # between threads takes more than it saves.
 SWITCH_INTERVAL_S = 0.0005
-POSITIONALS = Positionals(
-    "BUNDLE", "*", "folder of a bundle, as `attenuator export` writes it; requests name it by its name"
-)
 USAGE = "[BUNDLE ...] [options]"
 EXAMPLES = """  serve two models, then ask one of them:
     attenuator serve examples/bundles/reviews examples/bundles/sentiment --port 8000

@@ -7,11 +7,15 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import NoDecode
 
-from attenuator.commandline import CommandSettings
+from attenuator.commandline import CommandSettings, Positionals
 from attenuator.ops.knobs import DEFAULT_SEED
 from attenuator.ops.spec import SEED_HIGH
 from attenuator.serve.policy import read_policy
 
+COMMAND = "serve"
+POSITIONALS = Positionals(
+    "BUNDLE", "*", "folder of a bundle, as `attenuator export` writes it; requests name it by its name"
+)
 ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s?#*]+")
 
 

@@ -116,9 +116,8 @@ def settings_page() -> str:
             )
             for field_name, field in settings.model_fields.items()
         ]
-        command = getattr(imported, "COMMAND", None) or module.split(".")[-2]
-        parts += [f"## attenuator {command}\n", (settings.__doc__ or "").strip().partition("\n")[0] + "\n"]
-        parts.append(table(("flag", "variable", "default", "meaning"), rows))
+        parts += [f"## attenuator {imported.COMMAND}\n", (settings.__doc__ or "").strip().partition("\n")[0] + "\n"]
+        parts += [table(("flag", "variable", "default", "meaning"), rows)] if rows else []
     return "\n".join(parts)
 
 

@@ -14,6 +14,7 @@ COMMANDS = {
     "classify": ("attenuator.commands.classify", "classify texts with a bundle or through a server"),
     "bench": ("attenuator.commands.bench.__main__", "measure a server under load, over rates and knob values"),
     "inspect": ("attenuator.commands.inspect", "show a bundle's labels and knobs, and what the knobs can win"),
+    "completion": ("attenuator.commands.completion", "print what completes this command in bash, zsh or fish"),
 }
 
 

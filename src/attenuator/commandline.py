@@ -11,9 +11,10 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from types import ModuleType
 from typing import NoReturn, TypeVar
 
 from pydantic import SecretStr, ValidationError
@@ -28,6 +29,7 @@ COMMAND_SETTINGS = (
     "attenuator.commands.classify_settings:SETTINGS",
     "attenuator.commands.bench.settings:SETTINGS",
     "attenuator.commands.inspect:SETTINGS",
+    "attenuator.commands.completion:SETTINGS",
 )
 # Variables that are no command's setting: read by the operators' library, the build or the tests.
 OTHER_VARIABLES = frozenset(
@@ -120,11 +122,8 @@ def fail(command: str, sentence: str) -> NoReturn:
 def command_variables() -> set[str]:
     """The environment variable of every setting of every command."""
     names: set[str] = set()
-    for path in COMMAND_SETTINGS:
-        module, _, name = path.partition(":")
-        with contextlib.suppress(ModuleNotFoundError):  # a command whose extra is not installed
-            settings: type[CommandSettings] = getattr(importlib.import_module(module), name)
-            names |= {ENV_PREFIX + field.upper() for field in settings.model_fields}
+    for _, settings in all_settings():
+        names |= {ENV_PREFIX + field.upper() for field in settings.model_fields}
     return names
 
 
@@ -162,6 +161,24 @@ def _close_names(name: str, known: Iterable[str]) -> list[str]:
     return [ENV_PREFIX + suffix for suffix in get_close_matches(name.upper().removeprefix(ENV_PREFIX), suffixes)]
 
 
+def add_arguments(
+    parser: argparse.ArgumentParser, settings: type[CommandSettings], positionals: Positionals | None
+) -> CliSettingsSource[argparse.ArgumentParser]:
+    """Gives a parser a command's flags and positional arguments; returns what reads the flags."""
+    if positionals is not None:
+        parser.add_argument("positionals", nargs=positionals.nargs, metavar=positionals.metavar, help=positionals.help)
+    return CliSettingsSource(settings, root_parser=parser)
+
+
+def all_settings() -> Iterator[tuple[ModuleType, type[CommandSettings]]]:
+    """The settings of every command whose extra is installed, with their module: its `COMMAND` is the name."""
+    for path in COMMAND_SETTINGS:
+        module, _, name = path.partition(":")
+        with contextlib.suppress(ModuleNotFoundError):
+            imported = importlib.import_module(module)
+            yield imported, getattr(imported, name)
+
+
 def parse(
     settings: type[S],
     command: str,
@@ -195,9 +212,7 @@ def parse(
         formatter_class=HelpFormatter,
         allow_abbrev=False,
     )
-    if positionals is not None:
-        parser.add_argument("positionals", nargs=positionals.nargs, metavar=positionals.metavar, help=positionals.help)
-    source: CliSettingsSource[argparse.ArgumentParser] = CliSettingsSource(settings, root_parser=parser)
+    source = add_arguments(parser, settings, positionals)
     # A flag between two positional arguments would otherwise end their list.
     parsed = parser.parse_intermixed_args(list(arguments))
     values = list(vars(parsed).pop("positionals", []))  # the rest are settings
