@@ -95,6 +95,8 @@ def prometheus(busy: Service, tmp_path_factory: pytest.TempPathFactory) -> Any:
     (folder / "prometheus.yml").write_text(yaml.safe_dump(settings))
     port = free_port()
     command = [PROMETHEUS, f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}"]
+    # Prometheus looks for targets every 5 s.
+    command.append("--scrape.discovery-reload-interval=100ms")
     with (folder / "log").open("w") as log:
         process = subprocess.Popen([*command, f"--web.listen-address=127.0.0.1:{port}"], stderr=log)
     client = httpx.Client(base_url=f"http://127.0.0.1:{port}/api/v1", timeout=10)
