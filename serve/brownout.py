@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from attenuator.ops.knobs import KnobValue
 from attenuator.runtime import Model
 from attenuator.serve.floors import Floors, lowered, policy_floors
-from attenuator.serve.goals import AGREEMENT, stated_goals
+from attenuator.serve.goals import AGREEMENT
 from attenuator.serve.jobs import Class, Flow
 from attenuator.serve.schema import ParsedRequest
 
@@ -100,12 +100,11 @@ class Brownout:
 
     def floors(self, model: Model, parsed: ParsedRequest) -> Floors:
         """How far a request's knobs may fall; empty where it may not be lowered."""
-        goals = stated_goals(parsed.options)
-        if AGREEMENT in goals:
+        if AGREEMENT in parsed.goals:
             return {}
         if parsed.floors is not None:
             return parsed.floors
-        if not self._policy or parsed.requested or goals:
+        if not self._policy or parsed.requested or parsed.goals:
             return {}
         return policy_floors(self._policy, model.knobs)
 

@@ -7,7 +7,7 @@ from attenuator.api import ChosenBy
 from attenuator.ops.knobs import KnobValue
 from attenuator.runtime import Model
 from attenuator.runtime.explaining import judge_of
-from attenuator.serve.goals import Circumstances, knobs_for, stated_goals
+from attenuator.serve.goals import Circumstances, knobs_for
 from attenuator.serve.schema import ParsedRequest
 
 
@@ -40,6 +40,6 @@ def choose_knobs(model: Model, parsed: ParsedRequest, now: Circumstances) -> Cho
     if parsed.options.escalate and goal is not None:
         start = None if parsed.requested else judge_of(model).start(now.tokens, goal, now.permits)
         return Chosen(start or parsed.knobs, "escalation")
-    if stated_goals(parsed.options):
+    if parsed.goals:
         return Chosen(knobs_for(model, parsed.options, now), "goal")
     return Chosen(parsed.knobs, "caller" if parsed.requested else "default")

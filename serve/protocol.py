@@ -328,7 +328,7 @@ class HttpProtocol(H11Protocol, Client):
             return
         cycle = self.cycle
         if cycle is not None and not cycle.more_body and not cycle.response_complete:
-            presence_of(cast(dict[str, Any], cycle.scope)).body = cycle.body
+            presence_of(cast("dict[str, Any]", cycle.scope)).body = cycle.body
         self._enter(self._current_phase())
         if self._half_closed and self.phase in (Phase.IDLE, Phase.HEADER):
             self.close()

@@ -2,13 +2,13 @@
 
 import logging
 import re
-import uuid
+import secrets
 from contextvars import ContextVar
 
-from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 HEADER = "X-Request-Id"
+RAW_HEADER = HEADER.lower().encode("ascii")
 # What else a caller sends would end up in the log as it is.
 ALLOWED = re.compile(r"[\w.:/+=@-]{1,128}", re.ASCII)
 
@@ -26,13 +26,13 @@ class RequestIds:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        header = next((value for name, value in scope["headers"] if name == HEADER.lower().encode()), b"")
+        header = next((value for name, value in scope["headers"] if name == RAW_HEADER), b"")
         text = header.decode("latin-1")
-        request_id = text if ALLOWED.fullmatch(text) else uuid.uuid4().hex
+        request_id = text if ALLOWED.fullmatch(text) else secrets.token_hex(16)
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)[HEADER] = request_id
+                message["headers"] = [*message.get("headers", ()), (RAW_HEADER, request_id.encode("ascii"))]
             await send(message)
 
         current.set(request_id)  # every request has a task of its own, so that nothing else sees it

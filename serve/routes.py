@@ -36,7 +36,7 @@ from attenuator.serve.documentation import (
 )
 from attenuator.serve.engine import Engine
 from attenuator.serve.exchange import OWN, Exchange
-from attenuator.serve.goals import Circumstances, stated_goals
+from attenuator.serve.goals import Circumstances
 from attenuator.serve.keys import ApiKey, KeyRing
 from attenuator.serve.page import Page
 from attenuator.serve.peers.parameters import refuse_parameters
@@ -165,10 +165,11 @@ class Routes:
         """The path that every classification takes, whatever the form of its request."""
         started_s = time.perf_counter()
         refuse_query(request)
-        announced = request.headers.get("content-length", "")
         key: ApiKey | None = request.scope.get(KEY)
         share = self._keys.flow(key).key
-        self._engine.check_open(int(announced) if announced.isdecimal() else 0, share)
+        if presence_of(request.scope).body is None:  # before it is read; one that is there is checked once, below
+            announced = request.headers.get("content-length", "")
+            self._engine.check_open(int(announced) if announced.isdecimal() else 0, share)
         body = await self._bodies.read(request, exchange.binary)
         async with self._engine.admitted(len(body), share):
             refuse_encoding(request)
@@ -177,7 +178,7 @@ class Routes:
             model = self._engine.model(exchange.model_name(fields, self._engine.models), exchange.model_places)
             parsed = exchange.request(fields, model)
             del fields
-            accesslog.note(model=model.manifest.name, inputs=len(parsed.items), **stated_goals(parsed.options))
+            accesslog.note(model=model.manifest.name, inputs=len(parsed.items), **parsed.goals)
             if key is not None:
                 key.check_priority(parsed.options.priority)
                 key.limit(parsed, model)

@@ -21,6 +21,7 @@ from attenuator.serve.floors import check_floors
 from attenuator.serve.goals import check_goals, stated_goals
 
 Fields = TypeVar("Fields", bound=BaseModel)
+OPTIONS = tuple(Options.model_fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class ParsedRequest:
         options: fields besides inputs and knobs.
         knobs: a value for every knob of the model.
         requested: those that the caller set.
+        goals: those that the caller stated, by name.
         floors: how far a brownout may lower the knobs; None where the caller does not say.
         has_seed: whether the caller set `seed`: null draws one, and without the field the server's own applies.
     """
@@ -40,6 +42,7 @@ class ParsedRequest:
     options: Options
     knobs: dict[str, KnobValue]
     requested: dict[str, KnobValue]
+    goals: dict[str, float]
     floors: dict[str, KnobValue] | None
     has_seed: bool
 
@@ -71,10 +74,9 @@ def parse_request(raw: Mapping[str, Any], model: Model) -> ParsedRequest:
     Raises:
         InvalidRequest: names the field, what was given and what is allowed.
     """
-    known = ["inputs", *Options.model_fields, *model.knobs.names]
     for name in raw:
-        if name not in Options.model_fields and name not in KNOBS and name != "inputs":
-            raise unknown_field(name, known)
+        if name not in OPTIONS and name not in KNOBS and name != "inputs":
+            raise unknown_field(name, ["inputs", *OPTIONS, *model.knobs.names])
     return assemble({name: value for name, value in raw.items() if name != "inputs"}, model, _inputs_of(raw))
 
 
@@ -102,9 +104,11 @@ def assemble(fields: Mapping[str, Any], model: Model, inputs: Iterable[Input]) -
         allowed = f"a whole number from 1 to {labels}"
         raise InvalidRequest(f"top_k is {shown(options.top_k)}, must be {allowed}", param="top_k", allowed=allowed)
     items = list(inputs)
-    asked = None if stated_goals(options) else knobs  # a goal chooses knobs later
+    goals = stated_goals(options)
+    asked = None if goals else knobs  # a goal chooses knobs later
     floors = None if options.degradable_to is None else check_floors(options.degradable_to, model.knobs, asked)
-    return ParsedRequest(items, options, knobs, {name: knobs[name] for name in requested}, floors, "seed" in fields)
+    chosen = {name: knobs[name] for name in requested}
+    return ParsedRequest(items, options, knobs, chosen, goals, floors, "seed" in fields)
 
 
 def parse_options(raw: Mapping[str, Any]) -> Options:

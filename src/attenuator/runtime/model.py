@@ -1,6 +1,7 @@
 """A loaded bundle: encode texts, run packed batches, read scores."""
 
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -159,7 +160,7 @@ class Model:
             EngineError: a logit is not finite.
         """
         manifest = self.manifest
-        if not np.isfinite(logits).all():  # every score would be NaN, and the first label would win
+        if not all(map(math.isfinite, logits.tolist())):  # every score would be NaN, and the first label would win
             raise EngineError(f"model '{manifest.name}' gave logits that are not finite")
         return scores.predict(logits, task=manifest.task, labels=manifest.labels, thresholds=manifest.thresholds)
 

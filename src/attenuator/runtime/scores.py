@@ -90,13 +90,14 @@ def predict(
     Returns:
         The prediction.
     """
-    scores = SCORES[task](logits)
-    order = np.argsort(-scores, kind="stable")
+    # As plain numbers from here on: of so few, NumPy takes many times longer.
+    scores: list[float] = SCORES[task](logits).tolist()
+    order = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)  # stable: of equal ones the earlier first
     chosen = None
     if task == "multi_label":
         chosen = [label for label, score, low in zip(labels, scores, thresholds, strict=True) if score >= low]
-    ranking = [(labels[i], float(scores[i])) for i in order]
-    return RowScores(ranking[0][0], ranking[0][1], chosen, ranking, [float(value) for value in logits])
+    ranking = [(labels[i], scores[i]) for i in order]
+    return RowScores(ranking[0][0], ranking[0][1], chosen, ranking, logits.tolist())
 
 
 def margins(
