@@ -7,13 +7,16 @@ serve` in a page starts one of its own, which the rest of that page asks. What p
 
 import json
 import os
+import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from blocks import JAVASCRIPT, PYTHON, REASONS, ROOT, RUN, SHELL, SHOWN, Block, blocks_of, documents
 from service import Service
@@ -69,12 +72,14 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
         subprocess.run([sys.executable, *map(str, command)], cwd=folder, check=True, timeout=PAGE_TIMEOUT_S)
 
     run("examples/tutorial/collect.py", "--output", "given", "--limit", 600)
-    run("examples/tutorial/train.py", "given/train.jsonl", "--output", "path/to/checkpoint", "--seconds", 8)
+    run("examples/tutorial/train.py", "given/train.jsonl", "--output", "path/to/checkpoint", "--steps", 20)
     texts = [json.loads(line)["text"] for line in (folder / "given/texts.jsonl").read_text().splitlines()]
     (folder / "texts.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
     held_out = [json.loads(line)["text"] for line in (folder / "given/held-out.jsonl").read_text().splitlines()]
     lines = [json.dumps({"text": " ".join(text.split()[:60])}) for text in held_out]
     (folder / "held-out.jsonl").write_text("\n".join(lines[:420]) + "\n", encoding="utf-8")
+    (folder / "node_modules").mkdir()
+    (folder / "node_modules/attenuator-client").symlink_to(ROOT / "clients/js")
     return folder
 
 
@@ -136,3 +141,36 @@ def test_the_error_that_the_errors_page_shows_is_answered(demo: Service) -> None
     [shown] = blocks_of("docs/errors.md", "json")
     answer = demo.classify({"model": "reviews", "inputs": "text", "num_hashes": 600})
     assert answer.json() == json.loads(shown.text)
+
+
+@pytest.mark.documents
+@pytest.mark.skipif(shutil.which("nginx") is None, reason="there is no nginx to try the proxy's configuration")
+def test_the_proxy_that_the_page_shows_passes_requests_on(demo: Service, tmp_path: Path) -> None:
+    [shown] = blocks_of("docs/deploy-proxy.md", "nginx")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    site = shown.text.replace(DEMO, f"127.0.0.1:{demo.port}").replace("listen 8080", f"listen 127.0.0.1:{port}")
+    path = "location /models/ { proxy_pass http://attenuator/; }\n    location = /metrics"
+    site = site.replace("location = /metrics", path)
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    own = "access_log off;\n" + "".join(f"{kind}_temp_path {tmp_path}/{kind};\n" for kind in kinds)
+    settings = tmp_path / "nginx.conf"
+    settings.write_text(f"daemon off; pid {tmp_path}/pid; error_log stderr;\nevents {{}}\nhttp {{\n{own}{site}}}\n")
+    proxy = subprocess.Popen(["nginx", "-c", str(settings), "-p", str(tmp_path)])
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", transport=httpx.HTTPTransport(retries=20)) as client:
+            answer = client.post(
+                "/v1/classify", json={"model": "reviews", "inputs": "word " * 300_000, "truncate": True}
+            )
+            assert answer.status_code == 200, answer.text
+            assert len(answer.headers["X-Request-Id"]) == 32
+            refused = client.post("/v1/classify", json={"model": "none", "inputs": "text"})
+            assert refused.json()["error_type"] == "unknown_model"
+            assert client.get("/metrics").status_code == 403
+            page = client.get("/models/").text
+            assets = re.findall(r'(?:src|href)="([^":]+\.(?:js|css))"', page)
+            assert assets
+            assert {client.get(f"/models/{asset}").status_code for asset in assets} == {200}
+    finally:
+        proxy.terminate()
+        assert proxy.wait(timeout=10) == 0

@@ -13,7 +13,7 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib import pyplot
 
-from benchmarks.report import brownout_plot, cuda_plots, server_plot, tables
+from benchmarks.report import brownout_plot, cuda_plots, knob_plots, server_plot, tables
 from benchmarks.report.drawing import COLOURS, STYLES, log_axes, save
 from benchmarks.report.results_files import (
     ISA_NAMES,
@@ -175,6 +175,7 @@ def main(arguments: list[str] | None = None) -> int:
     brownout_plot.draw(folder)
     server_plot.draw(folder)
     cuda_plots.draw(folder)
+    knob_plots.draw(folder)
     return 0
 
 

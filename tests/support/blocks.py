@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SHELL, PYTHON, JAVASCRIPT = ("", "sh", "bash", "console"), ("python",), ("js", "javascript")
 RUN = (*SHELL, *PYTHON, *JAVASCRIPT)
-SHOWN = ("json", "yaml", "text", "html", "promql", "ts", "typescript")  # looked at, not run
+SHOWN = ("json", "yaml", "text", "html", "nginx", "promql", "ts", "typescript")  # looked at, not run
 REASONS = (
     "needs Docker",
     "needs a GPU",
