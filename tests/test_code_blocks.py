@@ -5,6 +5,7 @@ serve` in a page starts one of its own, which the rest of that page asks. What p
 `path/to/checkpoint`, `texts.txt`, `held-out.jsonl`, bundles that may be written to.
 """
 
+import getpass
 import json
 import os
 import re
@@ -73,11 +74,12 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     run("examples/tutorial/collect.py", "--output", "given", "--limit", 600)
     run("examples/tutorial/train.py", "given/train.jsonl", "--output", "path/to/checkpoint", "--steps", 20)
-    texts = [json.loads(line)["text"] for line in (folder / "given/texts.jsonl").read_text().splitlines()]
-    (folder / "texts.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
-    held_out = [json.loads(line)["text"] for line in (folder / "given/held-out.jsonl").read_text().splitlines()]
-    lines = [json.dumps({"text": " ".join(text.split()[:60])}) for text in held_out]
-    (folder / "held-out.jsonl").write_text("\n".join(lines[:420]) + "\n", encoding="utf-8")
+    texts = [json.loads(line)["text"] for line in (folder / "given/train.jsonl").read_text().splitlines()]
+    (folder / "texts.txt").write_text("\n".join(texts[:320]) + "\n", encoding="utf-8")
+    short = [" ".join(text.split()[:60]) for text in texts[-420:]]
+    (folder / "held-out.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in short))
+    (folder / "reviews.csv").write_text('id,review\n1,"Good, warm."\n2,Dull.\n')
+    (folder / "reviews.jsonl").write_text('{"id": 1, "body": "Good, warm."}\n{"id": 2, "body": "Dull."}\n')
     (folder / "node_modules").mkdir()
     (folder / "node_modules/attenuator-client").symlink_to(ROOT / "clients/js")
     return folder
@@ -155,7 +157,10 @@ def test_the_proxy_that_the_page_shows_passes_requests_on(demo: Service, tmp_pat
     kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     own = "access_log off;\n" + "".join(f"{kind}_temp_path {tmp_path}/{kind};\n" for kind in kinds)
     settings = tmp_path / "nginx.conf"
-    settings.write_text(f"daemon off; pid {tmp_path}/pid; error_log stderr;\nevents {{}}\nhttp {{\n{own}{site}}}\n")
+    user = f"user {getpass.getuser()};\n" if os.geteuid() == 0 else ""
+    settings.write_text(
+        f"{user}daemon off; pid {tmp_path}/pid; error_log stderr;\nevents {{}}\nhttp {{\n{own}{site}}}\n"
+    )
     proxy = subprocess.Popen(["nginx", "-c", str(settings), "-p", str(tmp_path)])
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", transport=httpx.HTTPTransport(retries=20)) as client:
