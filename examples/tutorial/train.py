@@ -34,7 +34,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("data", type=Path, help="JSON lines with text and label")
     parser.add_argument("--output", type=Path, required=True, help="folder for the checkpoint")
-    parser.add_argument("--steps", type=int, default=500, help="batches to train on")
+    parser.add_argument("--steps", type=int, default=800, help="batches to train on")
     options = parser.parse_args()
     rows = [json.loads(line) for line in options.data.read_text(encoding="utf-8").splitlines()]
     labels = sorted({row["label"] for row in rows})
