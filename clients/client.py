@@ -6,7 +6,7 @@ import math
 import time
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 import anyio
@@ -17,8 +17,8 @@ from attenuator.clients import answers, calls, many, senders
 from attenuator.clients.calls import Call
 from attenuator.clients.connection import Connection
 from attenuator.clients.many import ManyCalls
-from attenuator.clients.outcomes import Outcome
 from attenuator.clients.retries import RetryPolicy
+from attenuator.clients.senders import AwaitedOutcomes, Outcomes
 from attenuator.ops import KNOBS
 
 P = ParamSpec("P")
@@ -184,18 +184,18 @@ def _awaiting(build: Callable[P, Call[T]]) -> Callable[Concatenate["AsyncClient"
     return _documented(verb, build)
 
 
-def _blocking_many(build: Callable[P, ManyCalls]) -> Callable[Concatenate["Client", P], Iterator[Outcome]]:
-    def verb(client: "Client", /, *args: P.args, **kwargs: P.kwargs) -> Iterator[Outcome]:
+def _blocking_many(build: Callable[P, ManyCalls]) -> Callable[Concatenate["Client", P], Outcomes]:
+    def verb(client: "Client", /, *args: P.args, **kwargs: P.kwargs) -> Outcomes:
         return senders.blocking(build(*args, **kwargs), client._send)
 
-    return _documented(verb, build, Iterator[Outcome])
+    return _documented(verb, build, Outcomes)
 
 
-def _awaiting_many(build: Callable[P, ManyCalls]) -> Callable[Concatenate["AsyncClient", P], AsyncIterator[Outcome]]:
-    def verb(client: "AsyncClient", /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[Outcome]:
+def _awaiting_many(build: Callable[P, ManyCalls]) -> Callable[Concatenate["AsyncClient", P], AwaitedOutcomes]:
+    def verb(client: "AsyncClient", /, *args: P.args, **kwargs: P.kwargs) -> AwaitedOutcomes:
         return senders.awaiting(build(*args, **kwargs), client._send)
 
-    return _documented(verb, build, AsyncIterator[Outcome])
+    return _documented(verb, build, AwaitedOutcomes)
 
 
 class Client(BaseClient[httpx.Client]):

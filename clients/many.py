@@ -199,6 +199,8 @@ def classify_many(
 
     Inputs are read as they are needed. An error that one input alone meets is in its outcome; one that others would
     meet too (no service, a wrong key, a wrong option, overload beyond the retries) is raised, and ends the iteration.
+    To stop early, leave the iteration by `contextlib.closing`, or `aclosing` where it is awaited: what is under way is
+    then ended at once, not when the iterator is collected.
 
     Args:
         inputs: texts, or mappings as `classify` takes them; a list or any iterator.

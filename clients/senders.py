@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 
 from attenuator.api import Classification
@@ -12,12 +12,15 @@ from attenuator.clients.many import ManyCalls, Task
 from attenuator.clients.outcomes import Outcome
 from attenuator.errors import AttenuatorError
 
+Outcomes = Generator[Outcome, None, None]
+AwaitedOutcomes = AsyncGenerator[Outcome, None]
+
 LOOKAHEAD = 4  # calls begun or waiting for each one under way, so that a slow one at the head holds up no others
 
 
 def blocking(
     run: ManyCalls, send: Callable[[Call[Classification], Callable[[float], None]], Classification]
-) -> Iterator[Outcome]:
+) -> Outcomes:
     """Sends the calls from threads. Where the iteration is left, those under way are waited for and kept in the file.
 
     Args:
@@ -60,7 +63,7 @@ def blocking(
 
 async def awaiting(
     run: ManyCalls, send: Callable[[Call[Classification]], Awaitable[Classification]]
-) -> AsyncIterator[Outcome]:
+) -> AwaitedOutcomes:
     """Sends the calls from tasks. Where the iteration is left, those under way are cancelled.
 
     Args:

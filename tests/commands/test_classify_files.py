@@ -114,7 +114,7 @@ def test_a_stopped_run_loses_nothing_and_goes_on(
 ) -> None:
     source, output = tmp_path / "in.csv", tmp_path / "out.csv"
     partial = tmp_path / "out.csv.partial.jsonl"
-    source.write_text("text\n" + "".join(f"good film {number}\n" for number in range(300)))
+    source.write_text("text\n" + "".join(f"good film {number}\n" for number in range(150)))
     arguments = ["classify", "--url", url, "--model", "yoso", "--concurrency", "2", "--file", str(source)]
     command = [sys.executable, "-m", "attenuator", *arguments, "--output", str(output)]
     environment = os.environ | {"ATTENUATOR_API_KEY": key}
@@ -129,7 +129,7 @@ def test_a_stopped_run_loses_nothing_and_goes_on(
     assert process.returncode == 130
     assert "Traceback" not in errors
     assert f"rows: the same command goes on from {partial}" in errors
-    assert 30 < finished.count(b"\n") < 300
+    assert 30 < finished.count(b"\n") < 150
     assert output.read_text().count("\n") <= finished.count(b"\n")
     written = output.read_text()
     code, _, errors = run(*arguments, "--num-hashes", "8", "--output", output)
@@ -144,6 +144,15 @@ def test_a_stopped_run_loses_nothing_and_goes_on(
     partial.write_bytes(finished)
     assert run(*arguments, "--num-hashes", "8", "--output", output, "--restart")[0] == 0
     assert {row["knobs"] for row in rows_of(output.read_text(), "csv")} == {'{"num_hashes": 8}'}
+
+
+def test_an_output_without_answers_replaces_what_was_there(run: Run, bundles: dict[str, Path], tmp_path: Path) -> None:
+    source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text("no JSON\n")
+    output.write_text("older\n")
+    assert run("classify", "--bundle", bundles["mca"], "--file", source, "--output", output)[0] == 1
+    [row] = rows_of(output.read_text(), "jsonl")
+    assert "line 1 is not JSON" in row["error"]
 
 
 @pytest.mark.parametrize(

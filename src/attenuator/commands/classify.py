@@ -180,10 +180,10 @@ def main(arguments: Sequence[str]) -> int:
     options = options_of(settings)
     if settings.output is not None:
         run = file_run(settings, settings.output, texts, file)
-        if settings.bundle is not None:
-            return run_file(run, bundle_backend(settings, settings.bundle), options, {})
-        with closing(client_of(settings)) as client:
-            return run_file(run, client, options, of_server(settings))
+        folder = settings.bundle
+        if folder is not None:
+            return run_file(run, lambda: bundle_backend(settings, folder), options, {})
+        return run_file(run, lambda: client_of(settings), options, of_server(settings))
     show_answers(settings, options, source_of(settings, texts, file), streamed=file == STDIN)
     return 0
 

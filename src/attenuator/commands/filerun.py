@@ -1,12 +1,12 @@
 """`attenuator classify` from a file to a file: rows that cannot be answered get an error, and a stopped run goes on."""
 
 import contextlib
+import itertools
 import re
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,6 +14,7 @@ from attenuator.api import Classification
 from attenuator.clients.client import Client
 from attenuator.clients.many import ManyCalls, Task, classify_many
 from attenuator.clients.outcomes import Outcome
+from attenuator.clients.senders import Outcomes
 from attenuator.commands.backends import BundleBackend, ClassifyOptions
 from attenuator.commands.rowoutput import RowOutput
 from attenuator.commands.rows import TEXT, Columns, FileRow, Format, file_rows
@@ -143,7 +144,7 @@ def each_of(answer: Classification) -> Iterator[Classification]:
         yield answer.model_copy(update={"predictions": (prediction,), "tokens": (tokens,), **own})
 
 
-def in_batches(run: ManyCalls, backend: BundleBackend, options: ClassifyOptions) -> Iterator[Outcome]:
+def in_batches(run: ManyCalls, backend: BundleBackend, options: ClassifyOptions) -> Outcomes:
     """Answers with a bundle in this process, several inputs at a time.
 
     Args:
@@ -155,7 +156,7 @@ def in_batches(run: ManyCalls, backend: BundleBackend, options: ClassifyOptions)
     size = 1 if options.min_agreement is not None else backend.max_items
     with run:
         tasks = run.tasks()
-        while group := list(islice(tasks, size)):
+        while group := list(itertools.islice(tasks, size)):
             answers = _answers(run, backend, options, [task for task in group if task.call])
             for task in group:
                 yield run.passed(next(answers) if task.call else task.outcome)
@@ -177,24 +178,32 @@ def _answers(
 
 
 def asked_of(
-    backend: Client | BundleBackend, run: FileRun, rows: Rows, options: ClassifyOptions, further: Mapping[str, Any]
-) -> Iterator[Outcome]:
+    backend: Client | BundleBackend,
+    run: FileRun,
+    rows: Rows,
+    options: ClassifyOptions,
+    further: Mapping[str, Any],
+    total: int | None,
+) -> Outcomes:
     """Begins to ask; an outcome for each readable row, in order."""
-    arguments: dict[str, Any] = {**options.arguments(), **further}
-    arguments |= {"concurrency": run.concurrency, "progress": True, "total": run.total(), "resume": run.resume}
+    arguments: dict[str, Any] = {**options.arguments(), **further, "resume": run.resume}
+    arguments |= {"concurrency": run.concurrency, "progress": True, "total": total}
     if isinstance(backend, Client):
         return backend.classify_many(rows.contents(), **arguments)
     return in_batches(classify_many(rows.contents(), **arguments), backend, options)
 
 
 def run_file(
-    run: FileRun, backend: Client | BundleBackend, options: ClassifyOptions, further: Mapping[str, Any]
+    run: FileRun,
+    backend_of: Callable[[], Client | BundleBackend],
+    options: ClassifyOptions,
+    further: Mapping[str, Any],
 ) -> int:
     """Classifies the rows of a file.
 
     Args:
         run: what is read and where it goes.
-        backend: a client of a server, or a bundle in this process.
+        backend_of: makes a client of a server, or loads a bundle into this process, once the file has proved readable.
         options: what is asked of every input.
         further: arguments of `Client.classify_many` that only a server takes.
 
@@ -205,32 +214,12 @@ def run_file(
         AttenuatorError: something is wrong with more than a row.
         KeyboardInterrupt: the run was stopped; what it finished is kept.
     """
+    total = run.total()
     if run.restart and run.resume is not None:
         run.resume.unlink(missing_ok=True)
-    rows = Rows(run.rows())
-    asked = asked_of(backend, run, rows, options, further)
-    with run.opened() as stream:
-        output = RowOutput(
-            stream,
-            run.output_kind,
-            scores=options.top_k is not None,
-            logits=options.return_logits,
-            sureness=options.explain or options.escalate,
-        )
-        try:
-            for outcome in asked:
-                if not rows.written and run.output != STDIN:
-                    stream.truncate(0)  # not before: a run that is refused leaves the output of another one
-                rows.take(outcome, output)
-        except (KeyboardInterrupt, AttenuatorError) as error:
-            if rows.written and run.resume is not None:
-                stopped = f"stopped after {rows.written:,} rows: the same command goes on from {run.resume}"
-                print(f"attenuator classify: {stopped}", file=sys.stderr)
-            elif isinstance(error, InvalidRequest) and str(run.resume) in str(error):
-                raise InvalidRequest(f"{error}; --restart begins anew") from None
-            raise
-        rows.unreadable(output)
-        output.close()
+    with contextlib.closing(backend_of()) as backend:
+        rows = Rows(run.rows())
+        _write_rows(run, rows, options, asked_of(backend, run, rows, options, further, total))
     if run.resume is not None and run.resume == partial_of(run.output):
         run.resume.unlink(missing_ok=True)
     if rows.errors:
@@ -240,3 +229,30 @@ def run_file(
             file=sys.stderr,
         )
     return 1 if rows.errors else 0
+
+
+def _write_rows(run: FileRun, rows: Rows, options: ClassifyOptions, asked: Outcomes) -> None:
+    """Writes the output as outcomes come; where that ends early, says how to go on."""
+    with run.opened() as stream, contextlib.closing(asked):
+        output = RowOutput(
+            stream,
+            run.output_kind,
+            scores=options.top_k is not None,
+            logits=options.return_logits,
+            sureness=options.explain or options.escalate,
+        )
+        try:
+            first = next(asked, None)
+            if run.output != STDIN:
+                stream.truncate(0)  # not before: a run that is refused leaves the output of another one
+            for outcome in itertools.chain([first] if first else [], asked):
+                rows.take(outcome, output)
+            rows.unreadable(output)
+        except (KeyboardInterrupt, AttenuatorError) as error:
+            if rows.written and run.resume is not None:
+                stopped = f"stopped after {rows.written:,} rows: the same command goes on from {run.resume}"
+                print(f"attenuator classify: {stopped}", file=sys.stderr)
+            elif isinstance(error, InvalidRequest) and str(run.resume) in str(error):
+                raise InvalidRequest(f"{error}; --restart begins anew") from None
+            raise
+        output.close()
