@@ -10,7 +10,7 @@ SOURCES := pyproject.toml CMakeLists.txt ops/CMakeLists.txt ops/__init__.py $(sh
 CPP := $(shell find ops tests -name '*.cc' -o -name '*.h' -o -name '*.inl' -o -name '*.cu')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-ray docs docs-test fuzz-http bench check format build gen sanitize package container clean cuda cuda-on-host test-cuda bench-cuda sanitize-cuda
+.PHONY: help setup demo test test-ray docs docs-test fuzz-http bench check format build gen sanitize package release-check container clean cuda cuda-on-host test-cuda bench-cuda sanitize-cuda
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -99,6 +99,10 @@ sanitize: $(VENV)/.setup ## the hostile-input tests under AddressSanitizer and U
 
 package: $(VENV)/.setup ## sdist -> wheel -> a fresh environment that classifies with the installed package; the JavaScript client
 	scripts/package.sh
+
+# KEY signs the checksums: path of an SSH key, or the name of a key of gpg's. SYSTEMS keeps root file systems for the next run.
+release-check: $(VENV)/.setup ## what a release consists of, tried on Pythons and systems, with signed checksums (KEY=...), in dist/
+	$(BIN)/python scripts/release_check.py $(if $(KEY),--key "$(KEY)") $(if $(SYSTEMS),--systems "$(SYSTEMS)")
 
 container: ## build the image (DEVICE=cpu or gpu) with buildah, start its server, classify: as root, without a Docker engine
 	.ci/container.sh $(or $(DEVICE),cpu)

@@ -1,11 +1,13 @@
 """Writes what is generated in tracked files; with --check, tells whether it is current.
 
-Knobs come from the operators' specs, measured figures from benchmarks/results, TypeScript's types from the HTTP API's.
+Knobs come from the operators' specs, measured figures from benchmarks/results, TypeScript's types from the HTTP API's,
+what a release was tried on from docs/release.json.
 
 Run it as `make gen`; it needs nothing but the package itself.
 """
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -56,10 +58,20 @@ def metric_table() -> str:
     return "\n".join(lines)
 
 
+def release_table() -> str:
+    """What `scripts/release_check.py --record` tried, in Markdown."""
+    record = json.loads((ROOT / "docs/release.json").read_text(encoding="utf-8"))
+    lines = ["| what | result |", "|---|---|"]
+    for row in record["rows"]:
+        lines.append(f"| {row['what']} | {'' if row['tried'] else '**not tried**: '}{row['result']} |")
+    return "\n".join([*lines, "", f"Version {record['version']}, commit {record['commit']}."])
+
+
 # File, then block, then what makes it.
 BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/knobs.md": {"knobs": knob_table, "brownout": brownout_tables.brownout},
     "docs/operations.md": {"metrics": metric_table},
+    "docs/status.md": {"release": release_table},
     "README.md": {
         "end-to-end": partial(documents.served, whole=False),
         "demo-request": documents.demo_request,

@@ -4,14 +4,14 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=$(mkdir -p "$1" && cd "$1" && pwd)
-command -v npm >/dev/null || { echo "package: npm is not installed, so the JavaScript client is not packed: apt-get install npm" >&2; exit 0; }
+command -v npm >/dev/null || { echo "package: the JavaScript client is not packed: apt-get install npm" >&2; exit 0; }
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 
 mkdir "$work/package" "$work/program"
 cp $(git ls-files clients/js) LICENSE "$work/package" # npm packs no licence from another folder
 file=$(cd "$work/package" && npm pack --silent --pack-destination "$folder")
-contents=$(tar -tzf "$folder/$file" | LC_ALL=C sort | tr '\n' ' ')
-expected="package/LICENSE package/README.md package/api.d.ts package/attenuator.d.ts package/attenuator.js package/package.json "
+contents=$(tar -tzf "$folder/$file" | sed 's:^package/::' | LC_ALL=C sort | xargs)
+expected="LICENSE README.md api.d.ts attenuator.d.ts attenuator.js package.json"
 [ "$contents" = "$expected" ] || { echo "package: $file holds $contents, must hold $expected" >&2; exit 1; }
 cd "$work/program"
 npm install --silent --offline --no-audit --no-fund "$folder/$file"

