@@ -33,31 +33,31 @@ def requests_of(tokens: int) -> list[bytes]:
     return [request_of(f"{number} " + "film " * (tokens - 3)) for number in range(TEXTS)]
 
 
-def rate(port: int, tokens: int, clients: int, seconds: float) -> float:
-    """Answers a second, once a round of the texts has warmed everything up."""
+def rates(port: int, options: argparse.Namespace, clients: int) -> list[float]:
+    """Answers a second by length, each once a round of the texts has warmed everything up."""
 
-    async def measured() -> float:
+    async def measured(tokens: int) -> float:
         client = Client(port)
         requests = requests_of(tokens)
         await closed_loop(client, requests, clients, 0.0)
-        _, per_s = await closed_loop(client, requests, clients, seconds)
+        _, per_s = await closed_loop(client, requests, clients, options.seconds)
         client.close()
         return per_s
 
-    return asyncio.run(measured())
+    return [asyncio.run(measured(tokens)) for tokens in options.tokens]
 
 
-def with_ray(options: argparse.Namespace, replicas: int) -> float:
+def with_ray(options: argparse.Namespace, replicas: int) -> list[float]:
     """Answers a second of so many replicas."""
     with contextlib.closing(Cluster(replicas)) as cluster:
         cluster.deploy([options.bundle.absolute()], replicas=replicas)
-        return rate(cluster.port, options.tokens, CLIENTS * replicas, options.seconds)
+        return rates(cluster.port, options, CLIENTS * replicas)
 
 
-def with_service(options: argparse.Namespace, threads: int) -> float:
+def with_service(options: argparse.Namespace, threads: int) -> list[float]:
     """Answers a second of `attenuator serve` with so many threads."""
     with serving(options.bundle, ["--threads", str(threads)]) as (_, port):
-        return rate(port, options.tokens, CLIENTS * threads, options.seconds)
+        return rates(port, options, CLIENTS * threads)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -73,11 +73,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     head = {"benchmark": "ray_replicas", **record.origin(command_line), **record.cpu()}
     head |= {"bundle": read_manifest(options.bundle).name, "cores": len(os.sched_getaffinity(0))}
     rows: list[Row] = []
-    lengths = options.tokens
     for replicas in options.replicas:
-        for options.tokens in lengths:
-            answers = {"ray_per_s": with_ray(options, replicas), "service_per_s": with_service(options, replicas)}
-            rows.append({"replicas": replicas, "tokens": options.tokens, **answers})
+        measured = zip(options.tokens, with_ray(options, replicas), with_service(options, replicas), strict=True)
+        for tokens, ray_per_s, service_per_s in measured:
+            rows.append(
+                {"replicas": replicas, "tokens": tokens, "ray_per_s": ray_per_s, "service_per_s": service_per_s}
+            )
             print(json.dumps(record.rounded(rows[-1])))
     record.write(options.output, head | {"rows": rows})
     return 0

@@ -209,7 +209,7 @@ def test_requests_spread_by_predicted_cost(cluster: Cluster, revisions: list[Pat
     assert heavy.headers["X-Attenuator-Replica"] not in shares(light)
     even = shares(ask(cluster.url, [body(number) for number in range(200)]))
     assert len(even) == 2
-    assert min(even.values()) > 20, "a replica that is slower gets fewer, not none"
+    assert min(even.values()) > 40, "a replica that is slower gets fewer, not none"
 
 
 def test_a_bundle_is_rolled_over_under_load(cluster: Cluster, revisions: list[Path], services: list[Service]) -> None:

@@ -130,15 +130,15 @@ def test_what_will_be_refused_has_a_price_all_the_same(prices: Prices, fields: d
 def test_requests_go_where_the_least_predicted_work_is() -> None:
     """One long request weighs as much as many short ones, which a count of requests does not see."""
     outstanding, idle = Outstanding(), {"a": {}, "b": {}}
-    outstanding.send("a", "long", 1.0)
-    short = []
-    for number in range(9):
-        first = by_work(idle.items(), outstanding, "front", ())[0]
-        outstanding.send(first, f"short {number}", 0.1)
-        short.append(first)
-    assert set(short) == {"b"}
-    outstanding.end("a", "long")
-    assert by_work(idle.items(), outstanding, "front", ())[0] == "a"
+    outstanding.begin(0, 1.0)
+    outstanding.send(0, "a")
+    for number in range(1, 10):
+        [first, _] = by_work(idle.items(), outstanding, "front", ())
+        assert first == "b"
+        outstanding.begin(number, 0.1)
+        outstanding.send(number, first)
+    outstanding.end(0)
+    assert by_work(idle.items(), outstanding, "front", ()) == ["a", "b"]
 
 
 def test_work_of_other_fronts_counts_and_replicas_that_failed_come_last() -> None:
@@ -147,10 +147,26 @@ def test_work_of_other_fronts_counts_and_replicas_that_failed_come_last() -> Non
     assert by_work(reported.items(), outstanding, "this", ()) == ["a", "b"]
     assert by_work(reported.items(), outstanding, "this", {"a"}) == ["b", "a"]
     assert by_work({"a": {}}.items(), outstanding, "this", {"a"}) == ["a"]
-    outstanding.send("a", "one", 1.0)
+    outstanding.begin(1, 1.0)
+    outstanding.send(1, "a")
     assert by_work(reported.items(), outstanding, "this", ()) == ["b", "a"]
-    outstanding.keep({"b"})
+    outstanding.send(1, "b")
     assert by_work(reported.items(), outstanding, "this", ()) == ["a", "b"]
+
+
+def test_a_call_that_has_ended_weighs_nothing_whatever_the_router_says_later() -> None:
+    outstanding = Outstanding()
+    for call, seconds in ((1, 0.1), (2, 0.2), (3, 0.3)):
+        outstanding.begin(call, seconds)
+        outstanding.send(call, "a")
+    outstanding.begin(4, 1.0)  # cancelled before it was sent
+    outstanding.end(4)
+    outstanding.end(2)
+    outstanding.send(2, "a")
+    assert outstanding.seconds("a", {}, "this") == pytest.approx(0.4)
+    outstanding.end(1)
+    outstanding.end(3)
+    assert outstanding.seconds("a", {}, "this") == 0
 
 
 def test_metrics_of_replicas_are_one_page() -> None:

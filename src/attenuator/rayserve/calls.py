@@ -28,6 +28,7 @@ class Call:
         body: the whole of it.
         seconds: predicted time that it adds to a replica's work.
         front: id of the front that sends it.
+        number: of the call, in that front.
         avoid: ids of replicas that failed to answer it.
     """
 
@@ -36,6 +37,7 @@ class Call:
     body: bytes
     seconds: float
     front: str
+    number: int = 0
     avoid: frozenset[str] = frozenset()
 
 

@@ -5,7 +5,9 @@ That is safe, because answers change nothing and depend on nothing but the reque
 """
 
 import asyncio
+import itertools
 import logging
+from dataclasses import replace
 from typing import Any
 
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
@@ -18,6 +20,7 @@ from starlette.responses import Response
 
 from attenuator.errors import AttenuatorError, DeadlineExceeded, NotReady
 from attenuator.rayserve.calls import Answer, Call, Headers, shared_scope
+from attenuator.rayserve.outstanding import of_this_process
 from attenuator.rayserve.prices import Prices
 from attenuator.rayserve.scraping import merged
 from attenuator.serve.accesslog import CLIENT_LEFT
@@ -53,6 +56,8 @@ class Front:
         self._settings = ServeSettings(**settings)
         self._bodies = Bodies(self._settings)
         self._name = serve.get_replica_context().replica_id.unique_id
+        self._numbers = itertools.count(1)
+        self._outstanding = of_this_process()
         self._prices = Prices()
         self._refreshing = asyncio.create_task(self._refresh())
 
@@ -90,7 +95,8 @@ class Front:
         limit_s = self._answer_timeout_s if body else WITHOUT_BODY_S
         if isinstance(timeout_ms, int | float) and timeout_ms > 0:
             limit_s = timeout_ms / 1000 + DEADLINE_MARGIN_S
-        call = Call(shared_scope(request), headers, body, seconds, self._name)
+        call = Call(shared_scope(request), headers, body, seconds, self._name, next(self._numbers))
+        self._outstanding.begin(call.number, seconds)
         try:
             async with asyncio.timeout(limit_s):
                 return await self._ask(call)
@@ -100,6 +106,8 @@ class Front:
                     f"there was no answer within {timeout_ms} ms (timeout_ms): the work was cancelled"
                 ) from None
             raise NotReady(f"no replica answered within {limit_s:g} s") from None
+        finally:
+            self._outstanding.end(call.number)
 
     async def _metrics(self, request: Request, headers: Headers) -> Response:
         """What all replicas count and hold, or the refusal of one that did not tell."""
@@ -140,7 +148,7 @@ class Front:
                 continue
             if not answer.elsewhere:
                 return answer
-            call = Call(call.scope, call.headers, call.body, call.seconds, call.front, call.avoid | {answer.replica})
+            call = replace(call, avoid=call.avoid | {answer.replica})
         if answer is not None:
             return answer
         raise NotReady("no replica answered: the replicas that were asked are gone") from failure

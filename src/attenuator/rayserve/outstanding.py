@@ -1,28 +1,50 @@
 """How many predicted seconds of work each replica has before it, as one front knows it."""
 
+import functools
 import random
+import threading
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
+
+DIGITS = 6  # of seconds that differ; less is what sums of fractions leave
 
 
 class Outstanding:
-    """Predicted seconds by replica: those that this front has sent, and those of other fronts as the replica said."""
+    """Predicted seconds by replica of the calls that a front has sent; the front ends each, the router sends it.
+
+    Ray Serve runs the two in threads of their own. Its own notices of completed requests would not do: they may come
+    before that of the sending, and none comes of a request that is cancelled on its way.
+    """
 
     def __init__(self) -> None:
-        self._sent: dict[str, dict[str, float]] = {}  # replica, then request
+        self._lock = threading.Lock()
+        self._calls: dict[int, tuple[str, float]] = {}
+        self._totals: dict[str, float] = defaultdict(float)
 
-    def send(self, replica: str, request: str, seconds: float) -> None:
-        """Counts a request."""
-        self._sent.setdefault(replica, {})[request] = seconds
+    def begin(self, call: int, seconds: float) -> None:
+        """Counts a call, of no replica yet."""
+        with self._lock:
+            self._calls[call] = ("", seconds)
 
-    def end(self, replica: str, request: str) -> None:
-        """Counts it no more; one that was never counted is no error."""
-        of_replica = self._sent.get(replica, {})
-        of_replica.pop(request, None)
-        if not of_replica:
-            self._sent.pop(replica, None)
+    def send(self, call: int, replica: str) -> None:
+        """Counts a call for a replica, in place of the one before; nothing where it has ended."""
+        with self._lock:
+            if call in self._calls:
+                before, seconds = self._calls[call]
+                self._totals[before] -= seconds
+                self._totals[replica] += seconds
+                self._calls[call] = (replica, seconds)
+
+    def end(self, call: int) -> None:
+        """Counts a call no more."""
+        with self._lock:
+            replica, seconds = self._calls.pop(call)
+            self._totals[replica] -= seconds
+            if not self._calls:
+                self._totals.clear()
 
     def seconds(self, replica: str, reported: Mapping[str, float], front: str) -> float:
-        """Predicted seconds before a new request.
+        """Predicted seconds before a new call.
 
         Args:
             replica: its id.
@@ -30,12 +52,8 @@ class Outstanding:
             front: this one, whose own count is newer than what the replica said.
         """
         others_s = sum(seconds for name, seconds in reported.items() if name != front)
-        return sum(self._sent.get(replica, {}).values()) + others_s
-
-    def keep(self, replicas: Collection[str]) -> None:
-        """Forgets replicas that are gone."""
-        for replica in self._sent.keys() - set(replicas):
-            del self._sent[replica]
+        with self._lock:
+            return round(self._totals.get(replica, 0.0) + others_s, DIGITS)
 
 
 def by_work(
@@ -57,3 +75,9 @@ def by_work(
         for replica, reported in replicas
     }
     return sorted(keys, key=lambda replica: keys[replica])
+
+
+@functools.cache
+def of_this_process() -> Outstanding:
+    """Of the front in this process; a global would be copied with the router, which Ray Serve passes on by value."""
+    return Outstanding()

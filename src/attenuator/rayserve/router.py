@@ -9,17 +9,13 @@ from typing import Any
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
 from attenuator.rayserve.calls import Call
-from attenuator.rayserve.outstanding import Outstanding, by_work
+from attenuator.rayserve.outstanding import by_work, of_this_process
 
 QUEUE_STAT = "predicted_s"  # what a replica reports, by front
 
 
 class LeastWork(RequestRouter):
-    """Keeps a front's count of what it has sent to each replica."""
-
-    def initialize_state(self, **kwargs: Any) -> None:
-        """Begins with nothing sent."""
-        self._outstanding = Outstanding()
+    """Orders replicas by what the front of this process has sent them, and what they say that other fronts have."""
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
@@ -27,30 +23,23 @@ class LeastWork(RequestRouter):
         """Every replica, one a rank: the next is tried where one takes no more requests."""
         call = call_of(pending_request)
         by_id = {replica.replica_id.unique_id: replica for replica in candidate_replicas}
-        self._outstanding.keep(by_id)
         reported = [(name, reported_of(replica)) for name, replica in by_id.items()]
         front, avoid = (call.front, call.avoid) if call else ("", frozenset())
-        order = by_work(reported, self._outstanding, front, avoid)
-        if call is not None and order and pending_request is not None:
+        order = by_work(reported, of_this_process(), front, avoid)
+        if call is not None and order:
             # Counted before the replica has accepted it, or requests that come together would all go to one.
-            self._outstanding.send(order[0], pending_request.metadata.internal_request_id, call.seconds)
+            of_this_process().send(call.number, order[0])
         return [[by_id[name]] for name in order]
 
     def on_request_routed(self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any) -> None:
         """Counts the request where it went."""
-        call, request = call_of(pending_request), pending_request.metadata.internal_request_id
+        call = call_of(pending_request)
         if call is not None:
-            for replica in self.curr_replicas:
-                self._outstanding.end(replica.unique_id, request)
-            self._outstanding.send(replica_id.unique_id, request, call.seconds)
-
-    def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
-        """Counts the request no more."""
-        self._outstanding.end(replica_id.unique_id, internal_request_id)
+            of_this_process().send(call.number, replica_id.unique_id)
 
 
 def call_of(request: PendingRequest | None) -> Call | None:
-    """The call that a request of Serve's carries; None where it is no classification."""
+    """The call that a request of Serve's carries; None where it carries something else."""
     first = request.args[0] if request is not None and request.args else None
     return first if isinstance(first, Call) else None
 
