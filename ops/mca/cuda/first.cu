@@ -103,9 +103,10 @@ __global__ __launch_bounds__(kThreads) void ProjectRows(Items items, DeviceCall 
   static_cast<T*>(call.output)[item.query_row * call.width() + column] = FromFloat<T>(sum);
 }
 
+// One block a multiprocessor is asked for, lest the compiler spill registers to fit more.
 template <class T>
-__global__ __launch_bounds__(kThreads) void Finish(Items items, DeviceCall call, DeviceFacts facts,
-                                                   DevicePlan plan) {
+__global__ __launch_bounds__(kThreads, 1) void Finish(Items items, DeviceCall call,
+                                                      DeviceFacts facts, DevicePlan plan) {
   const SequenceItem item = ItemAt(items, blockIdx.y, call);
   const bool broken = facts.broken[item.index] != 0;
   if (blockIdx.x == 0 && threadIdx.x == 0) {

@@ -116,8 +116,11 @@ __device__ __forceinline__ void StoreRows(const Call& call, const Item& item, co
   }
 }
 
+// Tiles of 32 rows would spill registers if two blocks had to fit a multiprocessor.
 template <int kMicro, int kGroups>
-__global__ __launch_bounds__(kTileThreads) void FloatTiles(cuda::Batch<Item> batch, Call call) {
+__global__ __launch_bounds__(kTileThreads,
+                             kMicro == 2 ? 1 : 2) void FloatTiles(cuda::Batch<Item> batch,
+                                                                  Call call) {
   using S = FloatShape<kMicro>;
   const int tile = static_cast<int>(blockIdx.x) + batch.items[0].first_tile;
   const Item item = ItemOf(batch, tile);
@@ -128,6 +131,11 @@ __global__ __launch_bounds__(kTileThreads) void FloatTiles(cuda::Batch<Item> bat
   float* query = cuda::SharedMemory<float>();
   float* operand = query + S::kRows * TileStride(call.head_dim);
   float* probabilities = operand + S::kKeys * widest;
+  // Which keys each row sees: in shared memory, since registers have no room for it.
+  auto* ranges = reinterpret_cast<KeyRange*>(probabilities + S::kRows * S::kProbabilityStride);
+  if (threadIdx.x < S::kRows) {
+    ranges[threadIdx.x] = keys.seen(keys.row + static_cast<int>(threadIdx.x), keys.high);
+  }
 
   const std::int64_t first_query = (item.query_row + keys.row) * call.query_stride;
   LoadTile(query, S::kRows,
@@ -155,7 +163,7 @@ __global__ __launch_bounds__(kTileThreads) void FloatTiles(cuda::Batch<Item> bat
     __syncthreads();
     float scores[kMicro][kMicro];
     ScoreTile<kMicro>(query, operand, call.head_dim, scores);
-    if (end - start < S::kKeys || keys.masked(start, S::kKeys)) MaskTile(keys, start, end, scores);
+    if (keys.masked(start, S::kKeys)) MaskTile(keys, start, ranges, scores);
     __syncthreads();  // keys have been read
     LoadTile(operand, S::kKeys, value_rows + start * call.value_stride, call.value_stride, low,
              end - start, call.value_dim, 1.0f);
@@ -255,7 +263,7 @@ void LaunchFloatTiles(const cuda::Batch<Item>& batch, int tiles, const Call& cal
     const std::size_t floats =
         static_cast<std::size_t>(rows) *
         (TileStride(call.head_dim) + max(TileStride(call.head_dim), TileStride(call.value_dim)) +
-         rows + 4);
+         rows + 4 + sizeof(KeyRange) / sizeof(float));
     cuda::Launch("SoftmaxAttention", kernel,
                  dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(call.heads)),
                  kTileThreads, floats * sizeof(float), stream, batch, call);

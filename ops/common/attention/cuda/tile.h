@@ -174,6 +174,21 @@ __device__ inline void MaskTile(const TileKeys& keys, int start, int end,
   }
 }
 
+// The same, where `ranges` holds what each row of the tile sees.
+template <int kMicro>
+__device__ inline void MaskTile(const TileKeys& keys, int start, const KeyRange* ranges,
+                                float (&scores)[kMicro][kMicro]) {
+  const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
+#pragma unroll
+  for (int r = 0; r < kMicro; ++r) {
+    const KeyRange inside = ranges[ty * kMicro + r];
+#pragma unroll
+    for (int k = 0; k < kMicro; ++k) {
+      if (!keys.sees(inside, start + tx + 16 * k)) scores[r][k] = -INFINITY;
+    }
+  }
+}
+
 // Over the 16 lanes that share a row.
 __device__ inline float RowMax(float x) {
   for (int lanes = 8; lanes > 0; lanes /= 2)
