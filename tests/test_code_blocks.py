@@ -76,7 +76,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run("examples/tutorial/train.py", "given/train.jsonl", "--output", "path/to/checkpoint", "--steps", 20)
     texts = [json.loads(line)["text"] for line in (folder / "given/train.jsonl").read_text().splitlines()]
     (folder / "texts.txt").write_text("\n".join(texts[:320]) + "\n", encoding="utf-8")
-    short = [" ".join(text.split()[:60]) for text in texts[-420:]]
+    short = [" ".join(text.split()[:15]) for text in texts[-420:]]
     (folder / "held-out.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in short))
     (folder / "reviews.csv").write_text('id,review\n1,"Good, warm."\n2,Dull.\n')
     (folder / "reviews.jsonl").write_text('{"id": 1, "body": "Good, warm."}\n{"id": 2, "body": "Dull."}\n')
