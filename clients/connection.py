@@ -5,6 +5,7 @@ from typing import Any
 
 import httpx
 
+# The other side closed the connection, or it broke, after it had been opened.
 CLOSED = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError, httpx.CloseError)
 
 

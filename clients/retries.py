@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import httpx
 
 from attenuator.clients import answers
+from attenuator.clients.connection import CLOSED
 
 RETRIED_STATUS = frozenset({429, 503})
 # The connection failed. A read that took too long is not among them: the service may still be at work on the call.
-CONNECTION_ERRORS = (httpx.ConnectError, httpx.ConnectTimeout, httpx.RemoteProtocolError, httpx.ReadError,
-                     httpx.WriteError, httpx.CloseError)  # fmt: skip
+CONNECTION_ERRORS = (httpx.ConnectError, httpx.ConnectTimeout, *CLOSED)
 FIRST_PAUSE_S = 0.25
 
 

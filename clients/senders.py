@@ -99,7 +99,7 @@ async def awaiting(
             while pending:
                 yield await first()
         finally:
-            left = [each for each in pending if isinstance(each, asyncio.Task)]
-            for each in left:
+            unfinished = [each for each in pending if isinstance(each, asyncio.Task)]
+            for each in unfinished:
                 each.cancel()
-            await asyncio.gather(*left, return_exceptions=True)
+            await asyncio.gather(*unfinished, return_exceptions=True)

@@ -21,6 +21,7 @@ from pydantic import SecretStr, ValidationError
 from pydantic_settings import BaseSettings, CliApp, CliSettingsSource, SettingsConfigDict, SettingsError
 
 ENV_PREFIX = "ATTENUATOR_"
+INTERRUPTED = 130  # exit code of a command that Ctrl-C ended
 # Settings of every command, imported by name and only where a variable has to be judged.
 COMMAND_SETTINGS = (
     "attenuator.export.settings:ExportSettings",

@@ -16,9 +16,10 @@ except ImportError:  # not on Windows, where two runs at once go unnoticed
 
 
 class Journal:
-    """Records of a run, each on disk once `append` returns; safe to share between threads.
+    """Records of a run, each with the operating system once `append` returns; safe to share between threads.
 
-    A line that was cut off as an earlier run ended is dropped. As a context it closes the file at the end.
+    They outlive a process that is killed; a machine that loses power may lose the last of them. A line that was cut
+    off as an earlier run ended is dropped. As a context it closes the file at the end.
 
     Attributes:
         path: of the file.

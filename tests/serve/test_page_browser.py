@@ -374,7 +374,7 @@ def test_the_keyboard_reaches_everything(shown: Service, visit: Callable[..., An
         reached.append(page.evaluate("document.activeElement.id || document.activeElement.textContent.trim()"))
         if reached[-1] == "copy-python":
             break
-    wanted = [
+    expected = [
         "knob-num_hashes",
         "explain-on",
         "A short review",
@@ -385,6 +385,6 @@ def test_the_keyboard_reaches_everything(shown: Service, visit: Callable[..., An
         "As a table",
         "copy-curl",
     ]
-    assert [name for name in reached if name in wanted] == wanted
+    assert [name for name in reached if name in expected] == expected
     page.keyboard.press("Enter")
     expect(page.locator("#copy-python")).to_have_text("Copied")

@@ -90,9 +90,9 @@ def parsed(expression: str) -> Any:
 
 def selectors(tree: Any) -> list[Any]:
     """Every selector of series in a query."""
-    found: list[Any] = []
-    promql.walk(tree, lambda node: found.append(node) if isinstance(node, promql.VectorSelector) else None)
-    return found
+    selectors: list[Any] = []
+    promql.walk(tree, lambda node: selectors.append(node) if isinstance(node, promql.VectorSelector) else None)
+    return selectors
 
 
 def result_labels(tree: Any, exported: Exported) -> set[str]:

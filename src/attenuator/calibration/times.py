@@ -106,11 +106,11 @@ def _unexplained(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     Args:
         values: float64 `[rows, columns]`.
     """
-    left = values.copy()
+    residuals = values.copy()
     for _ in range(POLISH_ROUNDS):
-        left -= np.median(left, axis=1, keepdims=True)
-        left -= np.median(left, axis=0, keepdims=True)
-    return left
+        residuals -= np.median(residuals, axis=1, keepdims=True)
+        residuals -= np.median(residuals, axis=0, keepdims=True)
+    return residuals
 
 
 def setting_key(knobs: Mapping[str, float]) -> frozenset[tuple[str, float]]:

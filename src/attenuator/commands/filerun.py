@@ -16,10 +16,10 @@ from attenuator.clients.many import ManyCalls, Task, classify_many
 from attenuator.clients.outcomes import Outcome
 from attenuator.clients.senders import Outcomes
 from attenuator.commands.backends import BundleBackend, ClassifyOptions
+from attenuator.commands.output import outputs_of
 from attenuator.commands.rowoutput import RowOutput
 from attenuator.commands.rows import TEXT, Columns, FileRow, Format, file_rows
 from attenuator.errors import AttenuatorError, InvalidRequest
-from attenuator.ops import SEQUENCE_OUTPUTS
 from attenuator.texts import STDIN
 
 PARTIAL_SUFFIX = ".partial.jsonl"
@@ -138,7 +138,7 @@ class Rows:
 
 def each_of(answer: Classification) -> Iterator[Classification]:
     """The answer to several inputs as one answer for each."""
-    outputs = {name: values for name in SEQUENCE_OUTPUTS if (values := getattr(answer, name, None)) is not None}
+    outputs = outputs_of(answer)
     for index, (prediction, tokens) in enumerate(zip(answer.predictions, answer.tokens, strict=True)):
         own = {name: (values[index],) for name, values in outputs.items()}
         yield answer.model_copy(update={"predictions": (prediction,), "tokens": (tokens,), **own})

@@ -7,19 +7,19 @@ from typing import Annotated
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import MofNCompleteColumn, TimeElapsedColumn
 
 from attenuator.bundle import MODEL, Manifest, read_manifest
 from attenuator.calibration import Calibration
+from attenuator.clients.progress import progress_bar
 from attenuator.commandline import CommandSettings, Positionals, fail, parse
 from attenuator.commands.capacity import Demand, capacity
 from attenuator.commands.capacity import lengths_of as capacity_lengths
-from attenuator.commands.knobflags import examples, flag, listed_values, with_knobs
+from attenuator.commands.knobflags import examples, flag, listed_settings, with_knobs
 from attenuator.commands.measure import measure
 from attenuator.commands.report import Measured, lengths_up_to, measured_verdict, report_on, values_of
 from attenuator.commands.show import show
 from attenuator.errors import BundleError
-from attenuator.ops import KNOBS
 from attenuator.runtime.graph import read_graph
 from attenuator.runtime.work import count_work
 
@@ -103,30 +103,21 @@ def lengths_of(settings: InspectSettings, manifest: Manifest) -> list[int]:
 
 def knob_values_of(settings: InspectSettings, manifest: Manifest) -> dict[str, list[float]]:
     """The values to look at by knob of the bundle: those asked for, or the usual ones."""
-    requested = {name: getattr(settings, name) for name in KNOBS if getattr(settings, name) is not None}
-    for name, text in requested.items():
-        if name not in {knob.name for knob in manifest.knobs}:
-            has = ", ".join(knob.name for knob in manifest.knobs) or "none"
-            fail(COMMAND, f"{flag(name)} is '{text}', but the bundle has no knob {name}; its knobs: {has}")
-    return {
-        knob.name: listed_values(COMMAND, knob, requested[knob.name]) if knob.name in requested else values_of(knob)
-        for knob in manifest.knobs
-    }
+    requested = listed_settings(COMMAND, settings, manifest.knobs, "the bundle")
+    return {knob.name: requested.get(knob.name) or values_of(knob) for knob in manifest.knobs}
 
 
 def timed(
     settings: InspectSettings, folder: Path, lengths: Sequence[int], values: Mapping[str, Sequence[float]]
 ) -> list[Measured]:
     """Times the bundle, with a bar on stderr."""
-    console = Console(stderr=True)
-    columns = (TextColumn("timing {task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("(loading)", total=len(lengths))
+    with progress_bar(MofNCompleteColumn(), TimeElapsedColumn()) as progress:
+        task = progress.add_task("timing (loading)", total=len(lengths))
         started = False
 
         def step(tokens: int) -> None:
             nonlocal started
-            progress.update(task, description=f"{tokens} tokens", advance=1 if started else 0)
+            progress.update(task, description=f"timing {tokens} tokens", advance=1 if started else 0)
             started = True
 
         return measure(

@@ -1,6 +1,6 @@
 """One flag per knob of the operators, for commands that take knobs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from pydantic import Field, create_model
@@ -73,3 +73,23 @@ def listed_values(command: str, knob: BundleKnob, text: str) -> list[float]:
     if not all(knob.low <= value <= knob.high for value in values):
         fail(command, f"{flag(knob.name)} is '{text}', must be {allowed}")
     return values
+
+
+def listed_settings(
+    command: str, settings: CommandSettings, knobs: Iterable[BundleKnob], owner: str
+) -> dict[str, list[float]]:
+    """The values of every knob whose flag is set, by name; ends the command with a usage error where one is wrong.
+
+    Args:
+        command: whose flags they are.
+        settings: as `with_knobs` extends them.
+        knobs: those that there are.
+        owner: what has these knobs, for the error.
+    """
+    texts = {name: getattr(settings, name) for name in KNOBS if getattr(settings, name) is not None}
+    by_name = {knob.name: knob for knob in knobs}
+    for name, text in texts.items():
+        if name not in by_name:
+            has = ", ".join(by_name) or "none"
+            fail(command, f"{flag(name)} is '{text}', but {owner} has no knob {name}; its knobs: {has}")
+    return {name: listed_values(command, by_name[name], text) for name, text in texts.items()}

@@ -113,10 +113,10 @@ class Front:
         """What all replicas count and hold, or the refusal of one that did not tell."""
         plain = [(name, value) for name, value in headers if name != b"accept"]
         call = Call(shared_scope(request), plain, b"", 0.0, self._name)
-        told = await self._replicas.broadcast("answer", call).results_async(
+        results = await self._replicas.broadcast("answer", call).results_async(
             timeout_s=WITHOUT_BODY_S, return_exceptions=True
         )
-        answers = [answer for answer in told if isinstance(answer, Answer)]
+        answers = [answer for answer in results if isinstance(answer, Answer)]
         refused = next((answer for answer in answers if answer.status != 200), None)
         if refused is not None:
             return refused.response()

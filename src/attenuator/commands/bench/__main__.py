@@ -14,18 +14,16 @@ from rich.progress import Progress
 from attenuator.api import ModelInfo
 from attenuator.clients.client import Client
 from attenuator.clients.progress import progress_bar
-from attenuator.commandline import fail, parse
+from attenuator.commandline import INTERRUPTED, fail, parse
 from attenuator.commands.bench import results
 from attenuator.commands.bench.grid import RATES_OF_CAPACITY, Setting, planned_s, settings_of
 from attenuator.commands.bench.settings import COMMAND, EXAMPLES, SETTINGS, USAGE, BenchSettings
 from attenuator.commands.bench.sweep import Sweep, ticking
 from attenuator.commands.bench.texts import read_texts
-from attenuator.commands.knobflags import flag, listed_values
+from attenuator.commands.knobflags import listed_settings
 from attenuator.errors import InvalidRequest, ServiceUnreachable, UnknownModel
 from attenuator.load import Client as LoadClient
-from attenuator.ops import KNOBS
 
-INTERRUPTED = 130
 PIPE_CHARACTERS = 200  # of a line where nobody's window says how many it has
 OUTPUTS, PLOTS = (".json", ".csv"), (".svg", ".png", ".pdf")
 
@@ -69,13 +67,7 @@ def rates_of(settings: BenchSettings) -> list[float] | None:
 
 def chosen_of(settings: BenchSettings, model: ModelInfo) -> list[Setting]:
     """The settings to run at; ends the command with a usage error where a value is wrong."""
-    texts = {name: getattr(settings, name) for name in KNOBS if getattr(settings, name) is not None}
-    knobs = {knob.name: knob for knob in model.knobs}
-    for name, text in texts.items():
-        if name not in knobs:
-            has = ", ".join(knobs) or "none"
-            fail(COMMAND, f"{flag(name)} is '{text}', but {model.name} has no knob {name}; its knobs: {has}")
-    return settings_of(model, {name: listed_values(COMMAND, knobs[name], text) for name, text in texts.items()})
+    return settings_of(model, listed_settings(COMMAND, settings, model.knobs, model.name))
 
 
 def check_files(settings: BenchSettings) -> None:

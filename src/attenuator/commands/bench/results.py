@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from attenuator.commands import calibrated
 from attenuator.commands.bench.grid import Setting
 from attenuator.commands.bench.sweep import Row, Sweep
 
@@ -68,8 +69,8 @@ def write(sweep: Sweep, path: Path) -> None:
 
 
 def shown(setting: Setting) -> str:
-    """A setting in words."""
-    return ", ".join(f"{name} {value:g}" for name, value in setting.items()) or "no knob"
+    """A setting in words, for a model without knobs too."""
+    return calibrated.shown(setting) or "no knob"
 
 
 def _number(value: float | None) -> str:

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from attenuator.bundle import CALIBRATION, read_manifest
 from attenuator.calibration.schema import Calibration, read_calibration
-from attenuator.commandline import parse
+from attenuator.commandline import INTERRUPTED, parse
 from attenuator.commands.calibrate.pipeline import calibrate, time_again
 from attenuator.commands.calibrate.settings import (
     COMMAND,
@@ -22,8 +22,6 @@ from attenuator.commands.calibrate.texts import Texts, read_texts
 from attenuator.commands.calibrated import show_calibration
 from attenuator.errors import BundleError, InvalidRequest
 from attenuator.runtime import choose, load
-
-INTERRUPTED = 130
 
 
 def note(sentence: str) -> None:

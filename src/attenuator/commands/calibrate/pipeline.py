@@ -1,12 +1,10 @@
 """From a bundle and texts to `calibration.json` and its plot."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import TaskProgressColumn, TimeRemainingColumn
 
 from attenuator import __version__
 from attenuator.bundle import CALIBRATION, MODEL, Manifest
@@ -16,6 +14,7 @@ from attenuator.calibration.grid import grid
 from attenuator.calibration.plot import frontier_svg
 from attenuator.calibration.schema import FORMAT_VERSION, Bucket, Calibration, Certainty, Latency
 from attenuator.calibration.schema import Setting as CalibratedSetting
+from attenuator.clients.progress import progress_bar
 from attenuator.commands.calibrate.partial import PartialResults
 from attenuator.commands.calibrate.runs import Logits, batches_of, run_all
 from attenuator.commands.calibrate.settings import CalibrateSettings
@@ -32,15 +31,6 @@ from attenuator.runtime.session import cpu_count
 from attenuator.runtime.work import count_work
 
 PLOT = "calibration.svg"
-
-
-@contextmanager
-def progress_bar() -> Iterator[Progress]:
-    """A bar on stderr; silent where stderr is not a terminal."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        yield progress
 
 
 def write_whole(path: Path, content: str) -> None:
@@ -76,7 +66,7 @@ def measured(
     def work(knobs: Mapping[str, float], lengths: Sequence[int]) -> float:
         return sum(predicted(tokens, knobs) for tokens in lengths)
 
-    with progress_bar() as progress:
+    with progress_bar(TaskProgressColumn(), TimeRemainingColumn()) as progress:
         task = progress.add_task("", total=sum(work(knobs, lengths) for knobs in settings for lengths in groups))
 
         def step(knobs: Mapping[str, float], batch: int) -> None:
@@ -116,7 +106,7 @@ def certainty_of(
 
 def timed(model: Model, texts: Texts, settings: Sequence[CalibratedSetting], threads: int) -> Latency:
     """The latency table, with a bar."""
-    with progress_bar() as progress:
+    with progress_bar(TaskProgressColumn(), TimeRemainingColumn()) as progress:
         task = progress.add_task("", total=len(lengths_to_time(model.manifest.max_tokens)))
         return time_settings(
             model,
