@@ -70,6 +70,7 @@ class CommandSettings(BaseSettings):
 
 
 S = TypeVar("S", bound=CommandSettings)
+N = TypeVar("N", int, float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,28 @@ def fail(command: str, sentence: str) -> NoReturn:
     """
     print(f"attenuator {command}: {sentence}", file=sys.stderr)
     raise SystemExit(2)
+
+
+def listed_numbers(
+    command: str, flag: str, text: str, number: Callable[[str], N], is_allowed: Callable[[N], bool], allowed: str
+) -> list[N]:
+    """The numbers of a flag that takes several, in order; ends the command with a usage error where one is wrong.
+
+    Args:
+        command: whose flag it is.
+        flag: its name.
+        text: numbers separated by commas.
+        number: reads one of them.
+        is_allowed: whether one may be given.
+        allowed: what may be given, for the error.
+    """
+    try:
+        numbers = sorted({number(word) for word in text.split(",")})
+    except (ValueError, OverflowError):
+        numbers = []
+    if not numbers or not all(map(is_allowed, numbers)):
+        fail(command, f"{flag} is '{text}', must be {allowed}, separated by commas")
+    return numbers
 
 
 def command_variables() -> set[str]:

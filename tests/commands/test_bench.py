@@ -176,6 +176,7 @@ def test_a_service_is_measured(run: Run, url: str, tmp_path: Path) -> None:
             2,
             "--alpha is '9', must be values of alpha",
         ),
+        (["--url", "{url}", "--model", "yoso", "--num-hashes", "9" * 400], 2, "must be values of num_hashes from 0"),
         (["--url", "{url}", "--model", "mca", "--rates", "1,2", "--seconds", "300"], 2, "takes 1500 s at least"),
         (["--url", "{url}", "--output", "b.txt"], 2, "--output is b.txt, must end in .json or .csv"),
         (["--url", "{url}", "--plot", "/nowhere/b.svg"], 2, "in a folder that does not exist"),

@@ -12,7 +12,7 @@ from rich.progress import MofNCompleteColumn, TimeElapsedColumn
 from attenuator.bundle import MODEL, Manifest, read_manifest
 from attenuator.calibration import Calibration
 from attenuator.clients.progress import progress_bar
-from attenuator.commandline import CommandSettings, Positionals, fail, parse
+from attenuator.commandline import CommandSettings, Positionals, fail, listed_numbers, parse
 from attenuator.commands.capacity import Demand, capacity
 from attenuator.commands.capacity import lengths_of as capacity_lengths
 from attenuator.commands.knobflags import examples, flag, listed_settings, with_knobs
@@ -91,14 +91,9 @@ def lengths_of(settings: InspectSettings, manifest: Manifest) -> list[int]:
     """The lengths asked for, or the usual ones."""
     if settings.lengths is None:
         return lengths_up_to(manifest.max_tokens)
-    allowed = f"whole numbers from 1 to {manifest.max_tokens}, separated by commas"
-    try:
-        lengths = sorted({int(word) for word in settings.lengths.split(",")})
-    except ValueError:
-        fail(COMMAND, f"--lengths is '{settings.lengths}', must be {allowed}")
-    if not all(1 <= tokens <= manifest.max_tokens for tokens in lengths):
-        fail(COMMAND, f"--lengths is '{settings.lengths}', must be {allowed}")
-    return lengths
+    longest = manifest.max_tokens
+    allowed = f"whole numbers from 1 to {longest}"
+    return listed_numbers(COMMAND, "--lengths", settings.lengths, int, lambda tokens: 1 <= tokens <= longest, allowed)
 
 
 def knob_values_of(settings: InspectSettings, manifest: Manifest) -> dict[str, list[float]]:

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from pydantic import Field, create_model
 
 from attenuator.bundle import BundleKnob
-from attenuator.commandline import CommandSettings, fail
+from attenuator.commandline import CommandSettings, fail, listed_numbers
 from attenuator.ops import KNOBS, attention_with
 from attenuator.ops.spec import Knob
 
@@ -64,15 +64,12 @@ def listed_values(command: str, knob: BundleKnob, text: str) -> list[float]:
         knob: of the bundle.
         text: values separated by commas.
     """
-    number = int if knob.dtype == "int32" else float
-    allowed = f"values of {knob.name} from {knob.low:g} to {knob.high:g}, separated by commas"
-    try:
-        values = sorted({float(number(word)) for word in text.split(",")})
-    except ValueError:
-        fail(command, f"{flag(knob.name)} is '{text}', must be {allowed}")
-    if not all(knob.low <= value <= knob.high for value in values):
-        fail(command, f"{flag(knob.name)} is '{text}', must be {allowed}")
-    return values
+
+    def number(word: str) -> float:
+        return float(int(word) if knob.dtype == "int32" else float(word))
+
+    allowed = f"values of {knob.name} from {knob.low:g} to {knob.high:g}"
+    return listed_numbers(command, flag(knob.name), text, number, lambda value: knob.low <= value <= knob.high, allowed)
 
 
 def listed_settings(

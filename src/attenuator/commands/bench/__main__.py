@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.util
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from rich.progress import Progress
 from attenuator.api import ModelInfo
 from attenuator.clients.client import Client
 from attenuator.clients.progress import progress_bar
-from attenuator.commandline import INTERRUPTED, fail, parse
+from attenuator.commandline import INTERRUPTED, fail, listed_numbers, parse
 from attenuator.commands.bench import results
 from attenuator.commands.bench.grid import RATES_OF_CAPACITY, Setting, planned_s, settings_of
 from attenuator.commands.bench.settings import COMMAND, EXAMPLES, SETTINGS, USAGE, BenchSettings
@@ -56,13 +57,9 @@ def rates_of(settings: BenchSettings) -> list[float] | None:
     """The rates asked for, in order; None where they follow from the capacity."""
     if settings.rates is None:
         return None
-    try:
-        rates = sorted({float(word) for word in settings.rates.split(",")})
-    except ValueError:
-        rates = [0.0]
-    if not all(0 < rate < float("inf") for rate in rates):
-        fail(COMMAND, f"--rates is '{settings.rates}', must be numbers above 0, separated by commas")
-    return rates
+    return listed_numbers(
+        COMMAND, "--rates", settings.rates, float, lambda rate: 0 < rate < math.inf, "numbers above 0"
+    )
 
 
 def chosen_of(settings: BenchSettings, model: ModelInfo) -> list[Setting]:
