@@ -30,13 +30,14 @@ def show_capacity(console: Console, capacity: Capacity) -> None:
 
 
 def _table(rows: list[CapacityRow]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, collapse_padding=True, header_style="bold")
     priced = rows[0].price_per_hour is not None
-    columns = ["agreement", "ms a text", "a second", "replicas", "busy", *["price an hour", "per million"] * priced]
-    for name in ("setting", "because"):
-        table.add_column(name)
+    # Headings of two lines, and numbers that never break, so that the table fits a terminal of 80 columns.
+    columns = ["agreement", "ms a\ntext", "a\nsecond", "replicas", "busy", *["price\nan hour", "per\nmillion"] * priced]
+    table.add_column("setting", no_wrap=True)
+    table.add_column("because")
     for name in columns:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         agreement = "" if row.agreement is None else f"{row.agreement:.3f}"
         cells = [agreement, f"{1e3 * row.seconds:.3g}", f"{row.per_s:.3g}", str(row.replicas), f"{row.busy:.0%}"]
