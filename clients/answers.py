@@ -39,13 +39,13 @@ def _excerpt(response: httpx.Response) -> str:
 
 
 def retry_after_s(response: httpx.Response) -> float | None:
-    """Seconds that the header `Retry-After` asks for, in seconds or as a date; None where it is missing."""
+    """Seconds that the header `Retry-After` asks for, in seconds or as a date; None where it is missing or neither."""
     value = response.headers.get("Retry-After")
     if value is None:
         return None
     with contextlib.suppress(ValueError):
         return max(0.0, float(value))
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, OverflowError):  # the latter by a year or an hour of many digits
         return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
     return None
 

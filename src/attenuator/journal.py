@@ -50,12 +50,15 @@ class Journal:
             self._reserve()
             if restart:
                 self._file.truncate(0)
-            self._file.truncate(self._whole_lines())
-            self.resumed = self._file.seek(0, 2) > 0
+            end = self._whole_lines()
+            # Nothing is cut off before the file has proved to be one of this run.
+            self.resumed = end > 0
+            is_same = self.at(0) == json.loads(json.dumps(about)) if self.resumed else self._is_cut_off(about)
+            if not is_same:
+                raise InvalidRequest(f"{path} {other}: {advice}")
+            self._file.truncate(end)
             if not self.resumed:
                 self.append(about)
-            elif self.at(0) != json.loads(json.dumps(about)):
-                raise InvalidRequest(f"{path} {other}: {advice}")
         except OSError as error:
             self._file.close()
             raise InvalidRequest(f"{path} cannot be written: {error.strerror}") from None
@@ -85,6 +88,12 @@ class Journal:
         """Where the last whole line ends, in bytes."""
         self._file.seek(0)
         return sum(len(line) for line in self._file if line.endswith(b"\n"))
+
+    def _is_cut_off(self, about: Mapping[str, Any]) -> bool:
+        """Whether a file without a whole line is empty, or ended within the first line of the same run."""
+        first = _line(about)
+        self._file.seek(0)
+        return first.startswith(self._file.read(len(first)))
 
     def damaged(self) -> InvalidRequest:
         """Closes the file; returns the error that it does not hold what a run writes."""
@@ -124,7 +133,7 @@ class Journal:
     def append(self, record: Mapping[str, Any]) -> None:
         """Writes a record in JSON's types."""
         with self._lock:
-            self._file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+            self._file.write(_line(record))
             self._file.flush()
 
     def close(self) -> None:
@@ -135,3 +144,7 @@ class Journal:
         """Removes the file: everything is done."""
         with contextlib.suppress(OSError):
             self.path.unlink()
+
+
+def _line(record: Mapping[str, Any]) -> bytes:
+    return json.dumps(record, ensure_ascii=False).encode() + b"\n"

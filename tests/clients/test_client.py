@@ -221,6 +221,14 @@ def test_a_long_pause_is_not_waited_for(ask: Ask, form: str) -> None:
     assert len(wire.requests) == 1
 
 
+@pytest.mark.parametrize("year", ["99999", "9" * 20, "9" * 5000], ids=lambda year: f"{len(year)} digits")
+def test_a_retry_after_of_no_time_is_as_none(ask: Ask, year: str) -> None:
+    wire = Wire(httpx.Response(429, headers={"Retry-After": f"Mon, 01 Jan {year} 00:00:00 GMT"}))
+    with pytest.raises(errors.Overloaded) as caught:
+        ask(wire, "classify", "text", options={"max_retries": 0})
+    assert caught.value.retry_after_s is None
+
+
 def test_a_caller_in_the_wrong_is_never_repeated(ask: Ask) -> None:
     wire = Wire(httpx.Response(422, json={"error": "alpha is 2", "error_type": "KnobOutOfRange", "param": "alpha"}))
     with pytest.raises(errors.KnobOutOfRange, match="alpha is 2"):

@@ -228,6 +228,26 @@ def test_a_file_of_another_run_is_refused(many: Many, tmp_path: Path) -> None:
         many(Echo(), ["a", "b"], resume=file, top_k=1)
 
 
+@pytest.mark.parametrize("content", [b"a note", b'{"note": 1}\nanother', b'{"note": 1}'], ids=["text", "lines", "line"])
+def test_a_file_of_another_kind_keeps_its_last_line(many: Many, tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(content)
+    with pytest.raises(errors.InvalidRequest, match="is another kind of file"):
+        many(Echo(), ["a"], resume=file)
+    assert file.read_bytes() == content
+
+
+@pytest.mark.parametrize("kept", [0, 5])
+def test_a_file_that_was_cut_off_in_its_first_line_is_begun_anew(tmp_path: Path, kept: int) -> None:
+    file = tmp_path / "file"
+    with Client("http://service", transport=httpx.MockTransport(Echo().blocking)) as client:
+        list(client.classify_many(["a"], resume=file))
+        whole = file.read_bytes()
+        file.write_bytes(whole[:kept])
+        assert labels(client.classify_many(["a"], resume=file)) == ["a"]
+    assert file.read_bytes() == whole
+
+
 def test_a_file_in_use_is_refused(tmp_path: Path) -> None:
     with Client("http://service", transport=httpx.MockTransport(Echo().blocking)) as client:
         first = client.classify_many(["a", "b"], resume=tmp_path / "file")

@@ -159,6 +159,12 @@ def test_an_output_without_answers_replaces_what_was_there(run: Run, bundles: di
     ("arguments", "code", "sentence"),
     [
         (["--file", "{csv}", "--output", "{csv}", "--column", "review"], 2, "the file that is read"),
+        (["--file", "{csv}", "--output", "o.csv", "--resume", "{csv}", "--restart"], 2, "--resume is "),
+        (
+            ["--file", "{csv}", "--output", "o.csv", "--resume", "o.csv"],
+            2,
+            "--resume is o.csv, the file that is read or",
+        ),
         (
             ["--file", "{csv}", "--output", "answers.txt"],
             2,

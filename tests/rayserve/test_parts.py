@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import ASGIApp
 
 from attenuator.rayserve.autoscaling import ARRIVED_S, BUSY_SHARE, QUEUE_S, PredictedQueue
-from attenuator.rayserve.calls import REPLICA_HEADER, Answer, Call, run
+from attenuator.rayserve.calls import REPLICA_HEADER, Answer, Call, deadline_of, run
 from attenuator.rayserve.outstanding import Outstanding, by_work
 from attenuator.rayserve.prices import UNKNOWN_S, Prices, prices_of
 from attenuator.rayserve.scraping import merged
@@ -125,6 +125,12 @@ def test_prices_rise_with_knob_length_and_number_of_inputs(prices: Prices) -> No
 def test_what_will_be_refused_has_a_price_all_the_same(prices: Prices, fields: dict[str, Any]) -> None:
     assert 0 < prices.seconds(fields, 100) < 1
     assert Prices().seconds(fields, 100) == UNKNOWN_S
+
+
+@pytest.mark.parametrize("timeout_ms", [10**400, 1e400, 0, -1, True, "5", None], ids=lambda value: str(value)[:5])
+def test_a_deadline_that_will_be_refused_is_none(timeout_ms: Any) -> None:
+    assert deadline_of({"timeout_ms": timeout_ms}) is None
+    assert deadline_of({"timeout_ms": 20}) == 20
 
 
 def test_requests_go_where_the_least_predicted_work_is() -> None:

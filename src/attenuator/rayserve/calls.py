@@ -1,6 +1,7 @@
 """One HTTP request on its way from the front to a replica, and its answer on the way back."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message
 
+from attenuator.api import MAX_TIMEOUT_MS
 from attenuator.serve.presence import presence_of
 
 Headers = list[tuple[bytes, bytes]]
@@ -70,6 +72,14 @@ class Answer:
 def shared_scope(request: Request) -> dict[str, Any]:
     """What a replica needs of a request's scope; the rest belongs to the server that took it."""
     return {name: request.scope[name] for name in SHARED if name in request.scope}
+
+
+def deadline_of(fields: Mapping[str, Any]) -> float | None:
+    """The milliseconds that a body's `timeout_ms` asks for; None where it asks for none that the service takes."""
+    timeout_ms = fields.get("timeout_ms")
+    if isinstance(timeout_ms, bool) or not isinstance(timeout_ms, int | float):
+        return None
+    return timeout_ms if 0 < timeout_ms <= MAX_TIMEOUT_MS else None
 
 
 async def run(app: ASGIApp, call: Call) -> tuple[int, Headers, bytes]:

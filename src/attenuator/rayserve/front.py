@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from attenuator.errors import AttenuatorError, DeadlineExceeded, NotReady
-from attenuator.rayserve.calls import Answer, Call, Headers, shared_scope
+from attenuator.rayserve.calls import Answer, Call, Headers, deadline_of, shared_scope
 from attenuator.rayserve.outstanding import of_this_process
 from attenuator.rayserve.prices import Prices
 from attenuator.rayserve.scraping import merged
@@ -91,19 +91,19 @@ class Front:
     async def _answer(self, request: Request, headers: Headers, body: bytes) -> Answer:
         fields = await self._fields(body)
         seconds = self._prices.seconds(fields, len(body)) if body else 0.0
-        timeout_ms = fields.get("timeout_ms")
+        deadline_ms = deadline_of(fields)
         limit_s = self._answer_timeout_s if body else WITHOUT_BODY_S
-        if isinstance(timeout_ms, int | float) and timeout_ms > 0:
-            limit_s = timeout_ms / 1000 + DEADLINE_MARGIN_S
+        if deadline_ms is not None:
+            limit_s = deadline_ms / 1000 + DEADLINE_MARGIN_S
         call = Call(shared_scope(request), headers, body, seconds, self._name, next(self._numbers))
         self._outstanding.begin(call.number, seconds)
         try:
             async with asyncio.timeout(limit_s):
                 return await self._ask(call)
         except TimeoutError:
-            if "timeout_ms" in fields:
+            if deadline_ms is not None:
                 raise DeadlineExceeded(
-                    f"there was no answer within {timeout_ms} ms (timeout_ms): the work was cancelled"
+                    f"there was no answer within {deadline_ms} ms (timeout_ms): the work was cancelled"
                 ) from None
             raise NotReady(f"no replica answered within {limit_s:g} s") from None
         finally:
