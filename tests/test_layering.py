@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "runtime": {"errors", "api", "bundle", "calibration", "precision", "ops"},
     "export": {"errors", "api", "bundle", "calibration", "precision", "commandline", "ops", "runtime", "texts"},
     "serve": {"errors", "api", "bundle", "calibration", "precision", "commandline", "ops", "runtime"},
-    "rayserve": {"errors", "bundle", "calibration", "ops", "runtime", "serve"},
+    "rayserve": {"errors", "api", "bundle", "calibration", "ops", "runtime", "serve"},
     "clients": {"errors", "api", "bundle", "journal", "ops"},
     "commands": {
         "errors",
