@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import ASGIApp
 
 from attenuator.rayserve.autoscaling import ARRIVED_S, BUSY_SHARE, QUEUE_S, PredictedQueue
-from attenuator.rayserve.calls import REPLICA_HEADER, Answer, Call, deadline_of, run
+from attenuator.rayserve.calls import REPLICA_HEADER, Answer, Call, deadline_of, run, settings_of
 from attenuator.rayserve.outstanding import Outstanding, by_work
 from attenuator.rayserve.prices import UNKNOWN_S, Prices, prices_of
 from attenuator.rayserve.scraping import merged
@@ -99,6 +99,15 @@ def without_times(content: bytes) -> Any:
     if isinstance(fields, dict):
         fields.pop("timing_ms", None)
     return fields
+
+
+def test_a_replica_has_no_admin_routes_whatever_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTENUATOR_ADMIN_KEY", "admin-key-of-some-length")
+    monkeypatch.setenv("ATTENUATOR_API_KEY", "api-key-of-some-length")
+    assert ServeSettings().admin_key is not None
+    settings = settings_of({"threads": 1})
+    assert (settings.admin_key, settings.threads) == (None, 1)
+    assert settings.api_key is not None
 
 
 def test_an_answer_keeps_its_headers_but_those_of_the_connection() -> None:

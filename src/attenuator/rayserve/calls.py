@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Message
 
 from attenuator.api import MAX_TIMEOUT_MS
 from attenuator.serve.presence import presence_of
+from attenuator.serve.settings import ServeSettings
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -80,6 +81,14 @@ def deadline_of(fields: Mapping[str, Any]) -> float | None:
     if isinstance(timeout_ms, bool) or not isinstance(timeout_ms, int | float):
         return None
     return timeout_ms if 0 < timeout_ms <= MAX_TIMEOUT_MS else None
+
+
+def settings_of(settings: Mapping[str, Any]) -> ServeSettings:
+    """Settings of a replica, with those of the environment, but for its admin key.
+
+    The admin routes would change one replica of several, and a front asks again where a replica was lost on the way.
+    """
+    return ServeSettings(**{**settings, "admin_key": None})
 
 
 async def run(app: ASGIApp, call: Call) -> tuple[int, Headers, bytes]:

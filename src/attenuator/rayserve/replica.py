@@ -11,14 +11,13 @@ from ray import serve
 
 from attenuator.bundle import read_manifest
 from attenuator.rayserve.autoscaling import ARRIVED_S, QUEUE_S
-from attenuator.rayserve.calls import Answer, Call, run
+from attenuator.rayserve.calls import Answer, Call, run, settings_of
 from attenuator.rayserve.prices import Prices, prices_of
 from attenuator.rayserve.router import QUEUE_STAT
 from attenuator.serve import logs
 from attenuator.serve.app import create_app
 from attenuator.serve.engine import Engine
 from attenuator.serve.keys import KeyRing
-from attenuator.serve.settings import ServeSettings
 from attenuator.serve.tracing import open_traces
 
 log = logging.getLogger(__name__)
@@ -29,11 +28,11 @@ class Replica:
 
     def __init__(self, settings: dict[str, Any]) -> None:
         """Prepares the engine; `reconfigure`, which Serve calls next, loads the bundles."""
-        self._settings = ServeSettings(**settings)
+        self._settings = settings_of(settings)
         logs.set_up(self._settings.log_format, self._settings.log_level)
         self._traces = open_traces(self._settings.otel)
         self._engine = Engine(self._settings, self._traces)
-        keys = KeyRing(self._settings.api_key, self._settings.api_keys, self._settings.admin_key)
+        keys = KeyRing(self._settings.api_key, self._settings.api_keys)
         self._app = create_app(self._engine, self._settings, keys)
         self._watched = asyncio.create_task(keys.watch())
         self._name = serve.get_replica_context().replica_id.unique_id
