@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -24,7 +25,7 @@ from devices import CUDA_OPERATORS  # noqa: E402
 from harness import Array  # noqa: E402
 from harness_cuda import DATA_TYPES, run_on_device  # noqa: E402
 
-HEAD_DIMS = (8, 64, 256)
+HEAD_DIMS = (8, 64, 128, 256)
 SHORT = (2, 40)
 LONG = (300, 1100)  # beyond what operators treat as short, with one narrow head
 NARROW = {name: 1 if name == "num_heads" else 16 for name in SIZES}
@@ -46,6 +47,9 @@ def runs(long: bool) -> Iterator[tuple[Case, str, dict[str, Array]]]:
         for case in map(defaults, CUDA_OPERATORS):
             for head_dim in HEAD_DIMS:
                 yield case, data, make_inputs(case, SHORT, sizes=sized(case, head_dim))
+                whole = replace(case, optional=True)
+                if whole.inputs != case.inputs:
+                    yield whole, data, make_inputs(whole, SHORT, sizes=sized(case, head_dim))
             for extreme in extremes(case):
                 yield extreme, data, make_inputs(extreme, SHORT)
             narrow = Case(case.operator, case.attributes | {name: 1 for name in case.attributes if name == "num_heads"})

@@ -3,114 +3,40 @@
 // All rows of a head are one task, since they share the products of the keys with the position
 // queries.
 #include <algorithm>
-#include <cmath>
+#include <string>
 #include <vector>
 
 #include "ops/common/aligned.h"
 #include "ops/common/attention/attention.h"
 #include "ops/common/attention/importance.h"
-#include "ops/common/check.h"
 #include "ops/common/cpu.h"
 #include "ops/common/registry.h"
 #include "ops/relative/cpu/kernel.h"
+#include "ops/relative/inputs.h"
 
 namespace attenuator {
 namespace {
 
 using Spec = spec::RelativeAttention;
 using relative::Distances;
+using relative::Inputs;
 using relative::kLanes;
 using relative::Tables;
 
 // Multiply-adds under which handing a task to another thread costs more than it wins.
 constexpr double kTaskWork = 2e6;
-// Rows of the tables: places in products, 64 to a row, stay within 32 bits.
-constexpr std::int64_t kMostRows = std::int64_t{1} << 24;
 // What the gaps between positions may add up to: distances stay within 32 bits.
 constexpr std::int64_t kFarthest = std::int64_t{1} << 29;
 
-struct Inputs {
-  TensorView query;  // [T, H * D]; [B, H * D] where `first`
-  TensorView key;    // [T, H * D]
-  TensorView value;  // [T, H * Dv]
-  Sequences sequences;
-  TensorView buckets;                   // [2 * reach + 1]
-  TensorView pos_key, pos_query, bias;  // [R, H * D], [R, H * D], [R, H]
-  TensorView positions;                 // [T]
-  bool first;                           // row b of query stands at the first position of sequence b
-  std::int64_t head_dim, value_dim;
-  float scale;
-
-  bool has_tables() const { return pos_key.present() || pos_query.present() || bias.present(); }
-};
-
-void CheckBuckets(const TensorView& buckets, std::int64_t rows) {
-  if (!buckets.present())
-    Fail(Spec::kName, "input buckets is missing, must be passed with pos_key, pos_query or bias");
-  if (buckets.rows() % 2 == 0) {
-    Fail(Spec::kName, "buckets has size " + std::to_string(buckets.rows()) + ", must be odd");
-  }
-  for (std::int64_t i = 0; i < buckets.rows(); ++i) {
-    const std::int64_t row = buckets.int64s()[i];
-    if (row >= 0 && row < rows) continue;
-    Fail(Spec::kName, "buckets[" + std::to_string(i) + "] is " + std::to_string(row) +
-                          ", must be in [0, " + std::to_string(rows - 1) + "]");
-  }
-}
-
-void CheckTables(const Inputs& inputs, std::int64_t heads) {
-  std::int64_t rows = -1;
-  const struct {
-    const char* name;
-    const TensorView& view;
-    std::int64_t columns;
-  } tables[] = {{"pos_key", inputs.pos_key, inputs.key.columns()},
-                {"pos_query", inputs.pos_query, inputs.key.columns()},
-                {"bias", inputs.bias, heads}};
-  for (const auto& [name, view, columns] : tables) {
-    if (!view.present()) continue;
-    if (rows < 0) rows = view.rows();
-    CheckAxis(Spec::kName, name, view, 0, rows, "the number of rows of the other tables");
-    CheckAxis(Spec::kName, name, view, 1, columns,
-              columns == heads ? "num_heads" : "the number of columns of key");
-  }
-  if (rows > kMostRows) {
-    Fail(Spec::kName, "pos_key, pos_query or bias has " + std::to_string(rows) +
-                          " rows, must have at most " + std::to_string(kMostRows));
-  }
-  if (rows >= 0) CheckBuckets(inputs.buckets, rows);
-}
-
-Inputs CheckInputs(const TensorContext& context, const Spec::Attributes& attributes) {
-  Inputs inputs{};
-  inputs.query = context.Input(Spec::kQueryInput);
-  inputs.key = context.Input(Spec::kKeyInput);
-  inputs.value = context.Input(Spec::kValueInput);
-  inputs.buckets = context.Input(Spec::kBucketsInput);
-  inputs.pos_key = context.Input(Spec::kPosKeyInput);
-  inputs.pos_query = context.Input(Spec::kPosQueryInput);
-  inputs.bias = context.Input(Spec::kBiasInput);
-  inputs.positions = context.Input(Spec::kPositionsInput);
-  inputs.first = attributes.queries == Spec::Queries::kFirst;
-  const std::int64_t rows = inputs.key.rows(), heads = attributes.num_heads;
-  inputs.sequences = CheckSequences(Spec::kName, context.Input(Spec::kCuSeqlensInput), rows);
-  CheckQuery(Spec::kName, inputs.query, inputs.key, inputs.sequences.batch, inputs.first);
-  CheckAxis(Spec::kName, "value", inputs.value, 0, rows, "the number of rows of key");
-  inputs.head_dim = CheckHeadDim(Spec::kName, "key", inputs.key, heads);
-  inputs.value_dim = CheckHeadDim(Spec::kName, "value", inputs.value, heads);
-  CheckTables(inputs, heads);
-  if (inputs.positions.present()) {
-    CheckAxis(Spec::kName, "positions", inputs.positions, 0, rows, "the number of rows of key");
-    attention::CheckPositions(Spec::kName, inputs.positions, inputs.sequences);
-    const std::int64_t most = kFarthest / std::max<std::int64_t>(rows, 1);
-    if (inputs.buckets.present() && inputs.buckets.rows() > most) {
-      Fail(Spec::kName, "buckets has size " + std::to_string(inputs.buckets.rows()) +
-                            ", must be at most " + std::to_string(most) + " with positions of " +
-                            std::to_string(rows) + " rows");
-    }
-  }
-  inputs.scale = attention::ScoreScale(attributes.scale, inputs.head_dim);
-  return inputs;
+// Positions are added up gap by gap in 32 bits.
+void CheckFarthest(const Inputs& inputs) {
+  if (!inputs.positions.present() || !inputs.buckets.present()) return;
+  const std::int64_t rows = inputs.key.rows(), size = inputs.buckets.rows();
+  const std::int64_t most = kFarthest / std::max<std::int64_t>(rows, 1);
+  if (size <= most) return;
+  Fail(Spec::kName, "buckets has size " + std::to_string(size) + ", must be at most " +
+                        std::to_string(most) + " with positions of " + std::to_string(rows) +
+                        " rows");
 }
 
 // The distances of one sequence, with the memory that they lie in.
@@ -118,7 +44,7 @@ class SequenceDistances {
  public:
   SequenceDistances(const Inputs& inputs, std::int64_t b) {
     if (!inputs.has_tables()) return;
-    const std::int64_t length = inputs.sequences.length(b), table = inputs.buckets.rows() / 2;
+    const std::int64_t length = inputs.sequences.length(b), table = inputs.reach();
     distances_.reach = length + kLanes;
     if (inputs.positions.present()) {
       CopyPositions(inputs.positions.int64s() + inputs.sequences.begin(b), length, table);
@@ -185,11 +111,13 @@ class RelativeAttentionKernel final : public Kernel {
   explicit RelativeAttentionKernel(const NodeReader& reader)
       : attributes_(Spec::Read(reader)),
         kernels_(CpuIsa() >= Isa::kAvx512 ? relative::KernelsAvx512() : relative::KernelsAvx2()) {
-    if (!std::isfinite(attributes_.scale)) Fail(Spec::kName, "attribute scale is not finite");
+    relative::CheckAttributes(attributes_);
   }
 
   void Run(RunContext& context) const override {
-    const Inputs inputs = CheckInputs(context, attributes_);
+    const Inputs inputs = relative::CheckInputs(context, attributes_);
+    relative::CheckValues(inputs);
+    CheckFarthest(inputs);
     const std::int64_t columns = inputs.value.columns(), total = inputs.sequences.total;
     float* output =
         static_cast<float*>(context.Output(Spec::kOutputOutput, {inputs.query.rows(), columns}));

@@ -46,7 +46,6 @@ SPEC = Operator(
     knobs=(),
     attention="relative",
     asked_as="softmax",
-    cpu_only=True,
     doc="Exact softmax attention whose scores also depend on the distance of two tokens.",
     source="He et al., 'DeBERTa', ICLR 2021, section 3.1; Shaw et al., NAACL 2018; Song et al., 'MPNet', NeurIPS 2020",
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from checkpoints import CHECKPOINTS, ENCODER, Checkpoint, reference, save
+from refusals import refuse
 from service import Service
 
 from attenuator.__main__ import main
@@ -14,12 +15,14 @@ from attenuator.bundle import read_manifest
 from attenuator.clients import Client
 from attenuator.export.encoder import EncoderConfig
 from attenuator.export.encoder_attention import ATTENTIONS
-from attenuator.ops import FOLDERS
+from attenuator.ops import FOLDERS, OPERATORS
+from attenuator.ops.spec import Operator
 
 TEXT = "the quick brown fox jumps over the lazy dog"
 # Those of CHECKPOINTS go further, in test_families.py.
 ELSEWHERE = {item.config.attention for item in CHECKPOINTS.values() if isinstance(item.config, EncoderConfig)}
 EVERY = [key for key in ATTENTIONS if key in FOLDERS and key not in ELSEWHERE]
+CPU_ONLY = [operator for operator in OPERATORS if operator.key in EVERY and operator.cpu_only]
 
 
 @pytest.fixture(scope="module")
@@ -65,3 +68,11 @@ def test_the_commands_know_it(key: str, bundles: dict[str, Path], capsys: pytest
     assert ATTENTIONS[key].name in capsys.readouterr().out
     assert main(["classify", "--bundle", str(bundles[key]), "--json", TEXT]) == 0
     assert json.loads(capsys.readouterr().out)["label"]
+
+
+@pytest.mark.parametrize("operator", CPU_ONLY, ids=lambda operator: operator.key)
+def test_a_precision_of_cuda_alone_is_refused_where_the_operator_has_no_kernels_there(
+    operator: Operator, checkpoints: dict[str, Path], tmp_path: Path
+) -> None:
+    sentence = refuse(checkpoints[operator.key], tmp_path, operator.key, precision="fp16")
+    assert f"runs on CUDA alone, where {operator.name} does not run; must be fp32 or int8" in sentence

@@ -25,7 +25,7 @@ from attenuator.export.packed import OPERATOR_BY_KEY
 from attenuator.ops.softmax.reference import softmax_attention
 from attenuator.runtime import create, load
 
-CASES = [("encoder-yoso", "yoso"), ("bert", "mca"), ("modernbert-mean", "mca")]
+CASES = [("encoder-yoso", "yoso"), ("bert", "mca"), ("modernbert-mean", "mca"), ("deberta-v2", "softmax")]
 TYPES = {"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
 # Relative error of one rounding.
 UNIT = {"fp16": 2.0**-11, "bf16": 2.0**-8}

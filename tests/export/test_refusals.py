@@ -82,12 +82,6 @@ def test_attention_that_the_model_was_not_trained_with(
         ),
         ("bert", "mca", {"name": "a b"}, "name"),
         ("bert", "mca", {"precision": "int4"}, "precision is 'int4', must be one of: fp32, int8, fp16, bf16"),
-        (
-            "mpnet",
-            "softmax",
-            {"precision": "fp16"},
-            "on CUDA alone, where RelativeAttention does not run; must be fp32",
-        ),
     ],
 )
 def test_options(

@@ -15,7 +15,7 @@ def contract_broken(case: Case, inputs: dict[str, Array], on_device: bool = Fals
     Args:
         case: operator and attributes.
         inputs: by the names of the spec.
-        on_device: positions lie on a device, where it is not checked that they ascend.
+        on_device: values of positions and buckets lie on a device, where they are not checked.
     """
     cu_seqlens = inputs["cu_seqlens"].astype(np.int64)
     if len(cu_seqlens) == 0 or cu_seqlens[0] != 0 or (np.diff(cu_seqlens) < 0).any():
@@ -46,7 +46,8 @@ def contract_broken(case: Case, inputs: dict[str, Array], on_device: bool = Fals
         if name == "2 * reach + 1" and any(size % 2 == 0 for size in rows):
             return True
     buckets = inputs.get("buckets", np.zeros(0, np.int64))
-    if not np.all((buckets >= 0) & (buckets < min(sizes.get("R", {1})))):
+    rows = min(sizes.get("R", {1}))
+    if rows == 0 or not (on_device or np.all((buckets >= 0) & (buckets < rows))):
         return True
     for knob in case.operator.knobs:
         values = inputs.get(knob.name, knob.exact)

@@ -32,7 +32,8 @@ void Attend(ElementType data, Call call, std::vector<Item> items, bool first, cu
     return reinterpret_cast<std::uintptr_t>(memory) % 16 == 0;
   };
   call.vector = call.head_dim % 8 == 0 && call.value_dim % 8 == 0 && aligned(call.query) &&
-                aligned(call.key) && aligned(call.value) && aligned(call.output);
+                aligned(call.key) && aligned(call.value) && aligned(call.output) &&
+                aligned(call.terms.pos_key) && aligned(call.terms.pos_query);
   call.first = first;
   std::vector<Item> first_rows;
   if (first) {

@@ -7,6 +7,8 @@
 // tile.h; of the output a thread owns its kMicro rows and four columns of every 64.
 // A step takes one block of keys: LoadTile, ScoreTile and MaskTile (tile.h), then Normalize and
 // AddValues; StoreRows writes the rows after the last.
+// Scores with terms (terms.h) have kernels of their own: 64 rows at head_dim up to 64, else 32, and
+// at most 86 KiB. Products with the tables lie where the probabilities go next.
 // float32 stays float32: no TF32, products are fused multiply-adds on the CUDA cores.
 //
 // One row (`queries = first`, the row of a global token): a block of 256 threads takes 256 keys at
@@ -15,7 +17,7 @@
 // Memory: each block reads its sequence's keys and values once (under a window, its band), out of
 // the L2 cache where tiles of the same head run at the same time. A row's sums run in an order that
 // its own sequence fixes, so its bits depend neither on the batch nor on the launch.
-#include "ops/common/attention/cuda/tile.h"
+#include "ops/common/attention/cuda/terms.h"
 
 namespace attenuator::attention {
 namespace {
@@ -116,11 +118,12 @@ __device__ __forceinline__ void StoreRows(const Call& call, const Item& item, co
   }
 }
 
-// Tiles of 32 rows would spill registers if two blocks had to fit a multiprocessor.
-template <int kMicro, int kGroups>
-__global__ __launch_bounds__(kTileThreads,
-                             kMicro == 2 ? 1 : 2) void FloatTiles(cuda::Batch<Item> batch,
-                                                                  Call call) {
+// kTable: rows of the tables of terms at a time, divided by 16; 0 where there are no terms. Tiles
+// of 32 rows, and those with terms, would spill registers if two blocks had to fit a
+// multiprocessor.
+template <int kMicro, int kGroups, int kTable>
+__global__ __launch_bounds__(kTileThreads, kMicro == 4 && kTable == 0 ? 2 : 1) void FloatTiles(
+    cuda::Batch<Item> batch, Call call) {
   using S = FloatShape<kMicro>;
   const int tile = static_cast<int>(blockIdx.x) + batch.items[0].first_tile;
   const Item item = ItemOf(batch, tile);
@@ -163,6 +166,12 @@ __global__ __launch_bounds__(kTileThreads,
     __syncthreads();
     float scores[kMicro][kMicro];
     ScoreTile<kMicro>(query, operand, call.head_dim, scores);
+    if constexpr (kTable > 0) {
+      const FloatTerms<kMicro, kTable> terms(reinterpret_cast<float*>(ranges + S::kRows),
+                                             probabilities, call.head_dim);
+      terms.template Add<float>(call, item, head, keys, start, keys.end(start, S::kKeys), query,
+                                operand, scores);
+    }
     if (keys.masked(start, S::kKeys)) MaskTile(keys, start, ranges, scores);
     __syncthreads();  // keys have been read
     LoadTile(operand, S::kKeys, value_rows + start * call.value_stride, call.value_stride, low,
@@ -176,7 +185,7 @@ __global__ __launch_bounds__(kTileThreads,
 
 constexpr int kRowThreads = 256, kRowWarps = kRowThreads / cuda::kWarp;
 
-template <class T>
+template <class T, bool kTerms>
 __global__ __launch_bounds__(kRowThreads) void FirstRows(cuda::Batch<Item> batch, Call call) {
   const Item item = batch.items[blockIdx.x];
   const int head = static_cast<int>(blockIdx.y), t = static_cast<int>(threadIdx.x);
@@ -212,9 +221,7 @@ __global__ __launch_bounds__(kRowThreads) void FirstRows(cuda::Batch<Item> batch
       float dot = 0;
       if (j < count) {
         const T* key = key_rows + (start + j) * call.query_stride;
-        for (int c = lane % 8; c < call.head_dim; c += 8) {
-          dot = __fmaf_rn(query[c], ToFloat(key[c]), dot);
-        }
+        dot = RowScore<T, kTerms>(call, item, head, query, key, start + j, lane % 8, 8);
       }
       for (int lanes = 4; lanes > 0; lanes /= 2)
         dot += __shfl_xor_sync(cuda::kFullMask, dot, lanes);
@@ -258,32 +265,39 @@ __global__ __launch_bounds__(kRowThreads) void FirstRows(cuda::Batch<Item> batch
 void LaunchFloatTiles(const cuda::Batch<Item>& batch, int tiles, const Call& call,
                       cuda::Stream stream) {
   const int widest = max(call.head_dim, call.value_dim);
-  const auto launch = [&](auto kernel, int micro) {
+  const auto launch = [&](auto kernel, int micro, int term_floats) {
     const int rows = 16 * micro;
     const std::size_t floats =
-        static_cast<std::size_t>(rows) *
-        (TileStride(call.head_dim) + max(TileStride(call.head_dim), TileStride(call.value_dim)) +
-         rows + 4 + sizeof(KeyRange) / sizeof(float));
-    cuda::Launch("SoftmaxAttention", kernel,
+        static_cast<std::size_t>(rows) * (TileStride(call.head_dim) + TileStride(widest) + rows +
+                                          4 + sizeof(KeyRange) / sizeof(float)) +
+        term_floats;
+    cuda::Launch("attention, tiles", kernel,
                  dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(call.heads)),
                  kTileThreads, floats * sizeof(float), stream, batch, call);
   };
-  if (widest <= 64) {
-    launch(FloatTiles<4, 1>, 4);
-  } else if (widest <= 128) {
-    launch(FloatTiles<4, 2>, 4);
-  } else {
-    launch(FloatTiles<2, 4>, 2);
+  if (call.terms.rows > 0) {
+    if (widest <= 64)
+      return launch(FloatTiles<4, 1, 4>, 4, FloatTerms<4, 4>::Floats(call.head_dim));
+    if (widest <= 128)
+      return launch(FloatTiles<2, 2, 2>, 2, FloatTerms<2, 2>::Floats(call.head_dim));
+    return launch(FloatTiles<2, 4, 1>, 2, FloatTerms<2, 1>::Floats(call.head_dim));
   }
+  if (widest <= 64) return launch(FloatTiles<4, 1, 0>, 4, 0);
+  if (widest <= 128) return launch(FloatTiles<4, 2, 0>, 4, 0);
+  launch(FloatTiles<2, 4, 0>, 2, 0);
 }
 
 void LaunchFirstRows(ElementType data, const cuda::Batch<Item>& batch, const Call& call,
                      cuda::Stream stream) {
   const dim3 grid(static_cast<unsigned>(batch.count), static_cast<unsigned>(call.heads));
   const std::size_t floats = kHeadDimHigh + kRowThreads + 2 * kRowWarps;
+  const auto launch = [&](auto kernel) {
+    cuda::Launch("attention, first rows", kernel, grid, kRowThreads, floats * sizeof(float), stream,
+                 batch, call);
+  };
   cuda::ForType(data, [&](auto type) {
-    cuda::Launch("SoftmaxAttention, first rows", FirstRows<decltype(type)>, grid, kRowThreads,
-                 floats * sizeof(float), stream, batch, call);
+    using T = decltype(type);
+    launch(call.terms.rows > 0 ? FirstRows<T, true> : FirstRows<T, false>);
   });
 }
 

@@ -14,6 +14,21 @@ namespace attenuator::attention {
 
 inline constexpr float kLog2E = 1.44269504088896341f;
 
+// What scores have beside q_i . k_j where they depend on how far apart query i and key j stand:
+// with r = buckets[distance of i and j], q_i . pos_key[r] + k_j . pos_query[r], to which the scale
+// applies, and bias[r], to which it does not. Each table may be absent (null).
+struct Terms {
+  const void* pos_key = nullptr;    // [rows, heads * head_dim], of the data's type
+  const void* pos_query = nullptr;  // the same
+  const void* bias = nullptr;       // [rows, heads], of the data's type
+  // [2 * reach + 1]: row of the tables, in [0, rows), for the distances -reach to reach; those
+  // beyond count as reach.
+  const std::int32_t* buckets = nullptr;
+  const std::int64_t* positions = nullptr;  // [T], of queries and keys; null: row numbers
+  int rows = 0;                             // 0: there are no terms
+  int reach = 0;
+};
+
 // What all sequences of a batch share. Tensors of one element type; rows lie `*_stride` elements
 // apart, head h starts h * head_dim (h * value_dim) elements into a row.
 struct Call {
@@ -33,6 +48,7 @@ struct Call {
   const KeyRange* ranges = nullptr;
   bool vector = false;  // 16 bytes at a time may be read: set by Attend
   bool first = false;   // only the first row of each sequence is computed: set by Attend
+  Terms terms = {};     // only without a window
 };
 
 // One sequence: `begin` is its first row among keys and values, `query_row` among queries and

@@ -19,6 +19,9 @@
 // stages its output where its queries were in shared memory and writes it from there, 16 bytes at a
 // time.
 //
+// Scores with terms (terms_half.h) have kernels of their own, with one row tile: 41 KiB at head_dim
+// 64, 69 KiB at 128, 92 KiB at 256.
+//
 // head_dim = value_dim = 32, 64 or 128 have kernels of their own (kWhole); any other size takes the
 // next larger of 128 and 256, pads with zeros and skips the fragments beyond its columns. Rows that
 // are not 16-byte aligned are read element by element. Keys that no row of the block sees are
@@ -26,63 +29,10 @@
 //
 // Memory traffic: a block reads its keys and values once, mostly from L2; 64 kRowTiles rows share
 // each read.
-#include "ops/common/attention/cuda/tile.h"
+#include "ops/common/attention/cuda/terms_half.h"
 
 namespace attenuator::attention {
 namespace {
-
-using cuda::FromFloat;
-using cuda::ToFloat;
-
-constexpr int kThreads = 128, kWarps = kThreads / cuda::kWarp;
-
-// Sizes of a kernel, S below. kDim: columns that registers and shared memory have room for;
-// kRowTiles: groups of 16 rows of a warp; kKeys: keys at a time; kWhole: head_dim and value_dim are
-// exactly kDim.
-template <int kDimension, int kTiles, int kBlock, bool kExact>
-struct Shape {
-  static constexpr int kDim = kDimension, kRowTiles = kTiles, kKeys = kBlock;
-  static constexpr bool kWhole = kExact;
-  static constexpr int kRows = 16 * kRowTiles * kWarps, kStride = kDim + 8;
-  static constexpr int kSteps = kDim / 16, kKeyTiles = kKeys / 8, kValueTiles = kDim / 8;
-  static constexpr bool kKeepQuery = kDim <= 32;  // wider queries would not fit in registers
-  static constexpr std::size_t kShared =
-      sizeof(std::uint16_t) * (kRows + 2 * kKeys) * kStride + sizeof(KeyRange) * kRows;
-};
-
-// What a lane holds of row 16 m + 8 half + lane / 4 of its warp: the largest score, the lane's part
-// of the sum, and columns 8 n + lane % 4 * 2 + {0, 1} of the output.
-template <class S>
-using Scores = float[S::kRowTiles][S::kKeyTiles][4];
-template <class S>
-using Output = float[S::kRowTiles][S::kValueTiles][4];
-template <class S>
-using RowValues = float[S::kRowTiles][2];
-// The queries' fragments, where they stay in registers (kKeepQuery).
-template <class S>
-using Queries = std::uint32_t[S::kKeepQuery ? S::kRowTiles : 1][S::kKeepQuery ? S::kSteps : 1][4];
-
-// Loads `rows` rows of `source` into `tile`: zeros outside rows [begin, end), and from `columns` to
-// the next multiple of 16.
-template <class T, class S>
-__device__ __forceinline__ void LoadRows(T* tile, int rows, const T* source,
-                                         std::int64_t source_stride, int begin, int end,
-                                         int columns, bool vector) {
-  const int chunks = S::kWhole ? S::kDim / 8 : (columns + 15) / 16 * 2;
-  for (int index = threadIdx.x; index < rows * chunks; index += kThreads) {
-    const int i = index / chunks, c = index % chunks * 8;
-    T* target = tile + i * S::kStride + c;
-    const bool row = i >= begin && i < end;
-    if (S::kWhole || vector) {
-      const bool there = row && (S::kWhole || c < columns);
-      cuda::CopyAsync16(target, there ? source + i * source_stride + c : source, there);
-    } else {
-      for (int e = 0; e < 8; ++e) {
-        target[e] = row && c + e < columns ? source[i * source_stride + c + e] : FromFloat<T>(0.0f);
-      }
-    }
-  }
-}
 
 template <class S>
 __device__ __forceinline__ void ClearRows(Output<S>& output, RowValues<S>& largest,
@@ -98,69 +48,6 @@ __device__ __forceinline__ void ClearRows(Output<S>& output, RowValues<S>& large
     for (int half = 0; half < 2; ++half) {
       largest[m][half] = kLowest;
       sum[m][half] = 0;
-    }
-  }
-}
-
-// Rows 16 m to 16 m + 15 of the warp's queries, columns 16 k to 16 k + 15.
-template <class T, class S>
-__device__ __forceinline__ void LoadQuery(std::uint32_t (&fragment)[4], const T* own_rows, int m,
-                                          int k) {
-  const int lane = threadIdx.x % cuda::kWarp;
-  cuda::LoadMatrices(fragment,
-                     own_rows + (m * 16 + lane % 16) * S::kStride + k * 16 + lane / 16 * 8);
-}
-
-template <class T, class S>
-__device__ __forceinline__ void KeepQueries(const T* own_rows, int head_dim, Queries<S>& kept) {
-  if constexpr (S::kKeepQuery) {
-#pragma unroll
-    for (int m = 0; m < S::kRowTiles; ++m) {
-#pragma unroll
-      for (int k = 0; k < S::kSteps; ++k) {
-        if (S::kWhole || k * 16 < head_dim) LoadQuery<T, S>(kept[m][k], own_rows, m, k);
-      }
-    }
-  }
-}
-
-// scores = the warp's queries times the block of keys.
-template <class T, class S>
-__device__ __forceinline__ void ScoreKeys(const T* own_rows, const Queries<S>& kept, const T* key,
-                                          int head_dim, Scores<S>& scores) {
-  const int lane = threadIdx.x % cuda::kWarp;
-#pragma unroll
-  for (int m = 0; m < S::kRowTiles; ++m) {
-#pragma unroll
-    for (int n = 0; n < S::kKeyTiles; ++n) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) scores[m][n][e] = 0;
-    }
-  }
-#pragma unroll
-  for (int k = 0; k < S::kSteps; ++k) {
-    if (!S::kWhole && k * 16 >= head_dim) continue;
-    std::uint32_t a[S::kRowTiles][4];
-#pragma unroll
-    for (int m = 0; m < S::kRowTiles; ++m) {
-      if constexpr (S::kKeepQuery) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) a[m][e] = kept[m][k][e];
-      } else {
-        LoadQuery<T, S>(a[m], own_rows, m, k);
-      }
-    }
-#pragma unroll
-    for (int n = 0; n < S::kKeyTiles; n += 2) {
-      std::uint32_t b[4];
-      cuda::LoadMatrices(
-          b, key + (n * 8 + lane % 8 + lane / 16 * 8) * S::kStride + k * 16 + lane / 8 % 2 * 8);
-      const std::uint32_t low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
-#pragma unroll
-      for (int m = 0; m < S::kRowTiles; ++m) {
-        cuda::Mma<T>(scores[m][n], a[m], low);
-        cuda::Mma<T>(scores[m][n + 1], a[m], high);
-      }
     }
   }
 }
@@ -317,9 +204,9 @@ __device__ __forceinline__ void StoreRows(const T* own_rows, int first, int coun
 }
 
 // One block a multiprocessor is asked for, lest the compiler spill registers to fit more.
-template <class T, int kDim, int kRowTiles, int kKeys, bool kWhole>
-__global__ __launch_bounds__(kThreads, 1) void HalfTiles(cuda::Batch<Item> batch, Call call) {
-  using S = Shape<kDim, kRowTiles, kKeys, kWhole>;
+template <class T, int kDim, int kRowTiles, int kKeys, bool kWhole, bool kTerms>
+__global__ __launch_bounds__(kHalfThreads, 1) void HalfTiles(cuda::Batch<Item> batch, Call call) {
+  using S = Shape<kDim, kRowTiles, kKeys, kWhole, kTerms>;
   const int head_dim = kWhole ? kDim : call.head_dim, value_dim = kWhole ? kDim : call.value_dim;
   const int tile = static_cast<int>(blockIdx.x) + batch.items[0].first_tile;
   const Item item = ItemOf(batch, tile);
@@ -335,7 +222,7 @@ __global__ __launch_bounds__(kThreads, 1) void HalfTiles(cuda::Batch<Item> batch
   T* own_rows = query + warp_row * S::kStride;
   // In shared memory, since registers have no room for it.
   auto* ranges = reinterpret_cast<KeyRange*>(value + kKeys * S::kStride);
-  for (int i = threadIdx.x; i < S::kRows; i += kThreads) {
+  for (int i = threadIdx.x; i < S::kRows; i += kHalfThreads) {
     ranges[i] = keys.seen(keys.row + i, keys.high);
   }
   const T* key_rows =
@@ -369,11 +256,17 @@ __global__ __launch_bounds__(kThreads, 1) void HalfTiles(cuda::Batch<Item> batch
       if (step == 0) KeepQueries<T, S>(own_rows, head_dim, kept);
       ScoreKeys<T, S>(own_rows, kept, key, head_dim, scores);
     }
+    if constexpr (kTerms) {
+      // Every warp takes part, and waits for the values too.
+      HalfTerms<T, S>(reinterpret_cast<T*>(ranges + S::kRows))
+          .Add(call, item, head, head_dim, keys, start, keys.end(start, kKeys), own_rows, key,
+               scores);
+    }
     cuda::CopyWait<0>();
     __syncthreads();  // the values have arrived, and every warp has read the keys
     if (step + 1 < keys.steps) load(key, key_rows, call.query_stride, head_dim, step + 1);
     if (idle) continue;
-    Normalize<S>(keys, start, ranges, call.scale, scores, largest, sum, output);
+    Normalize<S>(keys, start, ranges, kTerms ? 1.0f : call.scale, scores, largest, sum, output);
     AddValues<T, S>(scores, value, value_dim, output);
   }
   if (idle) return;
@@ -388,11 +281,17 @@ __global__ __launch_bounds__(kThreads, 1) void HalfTiles(cuda::Batch<Item> batch
   StoreRows<T, S>(own_rows, first, count, value_dim, call.vector, out, call.value_stride);
 }
 
-// Calls body(Shape<kDim, kRowTiles, kKeys, kWhole>{}) with the smallest shape that fits the call.
+// Calls body(Shape<kDim, kRowTiles, kKeys, kWhole, kTerms>{}) with the smallest shape that fits the
+// call.
 template <class Body>
 void ForShape(const Call& call, const Body& body) {
   const int widest = max(call.head_dim, call.value_dim);
   const bool whole = call.vector && call.head_dim == call.value_dim;
+  if (call.terms.rows > 0) {
+    if (whole && widest == 64) return body(Shape<64, 1, 64, true, true>{});
+    if (widest <= 128) return body(Shape<128, 1, 64, false, true>{});
+    return body(Shape<256, 1, 32, false, true>{});
+  }
   if (whole && widest == 32) return body(Shape<32, 2, 64, true>{});
   if (whole && widest == 64) return body(Shape<64, 2, 64, true>{});
   if (whole && widest == 128) return body(Shape<128, 2, 32, true>{});
@@ -403,7 +302,7 @@ void ForShape(const Call& call, const Body& body) {
 }  // namespace
 
 int TileRows(ElementType data, const Call& call) {
-  if (data == ElementType::kFloat) return max(call.head_dim, call.value_dim) <= 128 ? 64 : 32;
+  if (data == ElementType::kFloat) return 16 * FloatMicro(call, max(call.head_dim, call.value_dim));
   int rows = 0;
   ForShape(call, [&](auto shape) { rows = decltype(shape)::kRows; });
   return rows;
@@ -415,13 +314,15 @@ void LaunchTiles(ElementType data, const cuda::Batch<Item>& batch, int tiles, co
   const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(call.heads));
   ForShape(call, [&](auto shape) {
     using S = decltype(shape);
+    std::size_t shared = S::kShared;
+    if constexpr (S::kTerms) shared += HalfTerms<std::uint16_t, S>::kShared;
     const auto launch = [&](auto kernel) {
-      cuda::Launch("SoftmaxAttention", kernel, grid, kThreads, S::kShared, stream, batch, call);
+      cuda::Launch("attention, tiles", kernel, grid, kHalfThreads, shared, stream, batch, call);
     };
     if (data == ElementType::kFloat16) {
-      launch(HalfTiles<cuda::Half, S::kDim, S::kRowTiles, S::kKeys, S::kWhole>);
+      launch(HalfTiles<cuda::Half, S::kDim, S::kRowTiles, S::kKeys, S::kWhole, S::kTerms>);
     } else {
-      launch(HalfTiles<cuda::Bfloat16, S::kDim, S::kRowTiles, S::kKeys, S::kWhole>);
+      launch(HalfTiles<cuda::Bfloat16, S::kDim, S::kRowTiles, S::kKeys, S::kWhole, S::kTerms>);
     }
   });
 }

@@ -13,8 +13,10 @@
 // that the order of blocks does not matter. A row that is NaN raises nothing. Row 0 of a global
 // window sees other keys than its block: the row kernel raises the maxima by it.
 //
+// Scores with terms (terms.h) have kernels of their own.
+//
 // Memory traffic: keys twice for each block of rows (under a window, its band), mostly from L2.
-#include "ops/common/attention/cuda/tile.h"
+#include "ops/common/attention/cuda/terms.h"
 
 namespace attenuator::attention {
 namespace {
@@ -27,16 +29,9 @@ __device__ inline void Raise(float* maximum, float weight) {
   if (weight > 0) atomicMax(reinterpret_cast<unsigned*>(maximum), __float_as_uint(weight));
 }
 
-template <class T>
-__device__ inline float ScoreOf(const float* query, const T* key, int head_dim) {
-  float dot = 0;
-  for (int c = 0; c < head_dim; ++c) dot = __fmaf_rn(query[c], ToFloat(key[c]), dot);
-  return dot;
-}
-
 // Row 0's weights into `weights`, or, where `raise`, the maxima there raised by those of a row that
 // sees all keys though others do not.
-template <class T>
+template <class T, bool kTerms>
 __global__ __launch_bounds__(kThreads) void RowWeights(cuda::Batch<Item> batch, Call call,
                                                        std::int64_t tokens, bool raise,
                                                        float* weights) {
@@ -53,10 +48,13 @@ __global__ __launch_bounds__(kThreads) void RowWeights(cuda::Batch<Item> batch, 
       static_cast<const T*>(call.key) + item.begin * call.query_stride + head * call.head_dim;
   float* row = weights + head * tokens + item.begin;
   if (t < call.head_dim) query[t] = ToFloat(query_row[t]) * call.scale;
+  const auto score_of = [&](int j) {
+    return RowScore<T, kTerms>(call, item, head, query, key_rows + j * call.query_stride, j, 0, 1);
+  };
   __syncthreads();
   float mine = kLowest, sum = 0;
   for (int j = t; j < seen; j += kThreads) {
-    const float score = ScoreOf(query, key_rows + j * call.query_stride, call.head_dim);
+    const float score = score_of(j);
     const float most = fmaxf(mine, score);
     sum = __fmaf_rn(sum, Exp2(mine - most), Exp2(score - most));
     mine = most;
@@ -68,10 +66,7 @@ __global__ __launch_bounds__(kThreads) void RowWeights(cuda::Batch<Item> batch, 
   const float inverse = 1.0f / all;
   for (int j = t; j < item.length; j += kThreads) {
     float weight = 0;
-    if (j < seen) {
-      const float score = ScoreOf(query, key_rows + j * call.query_stride, call.head_dim);
-      weight = Exp2(score - largest) * inverse;
-    }
+    if (j < seen) weight = Exp2(score_of(j) - largest) * inverse;
     if (raise) {
       Raise(row + j, weight);
     } else {
@@ -118,9 +113,13 @@ __device__ __forceinline__ void RaiseTile(const float (&scores)[kMicro][kMicro],
   }
 }
 
-template <class T, int kMicro>
-__global__ __launch_bounds__(kTileThreads, 2) void RowMaxima(cuda::Batch<Item> batch, Call call,
-                                                             std::int64_t tokens, float* weights) {
+// kTable: rows of the tables of terms at a time, divided by 16; 0 where there are no terms. With
+// terms, a multiprocessor has one block of these threads where more would spill registers.
+template <class T, int kMicro, int kTable>
+__global__ __launch_bounds__(kTileThreads,
+                             kTable > 0 ? 1 : 2) void RowMaxima(cuda::Batch<Item> batch, Call call,
+                                                                std::int64_t tokens,
+                                                                float* weights) {
   constexpr int kRows = 16 * kMicro;
   const Item item = batch.items[blockIdx.z];
   const int row = static_cast<int>(blockIdx.x) * kRows, head = static_cast<int>(blockIdx.y);
@@ -145,6 +144,12 @@ __global__ __launch_bounds__(kTileThreads, 2) void RowMaxima(cuda::Batch<Item> b
              keys.begin(start) - start, end - start, call.head_dim, 1.0f);
     __syncthreads();
     ScoreTile<kMicro>(query, key, call.head_dim, scores);
+    if constexpr (kTable > 0) {
+      float* products = key + kRows * stride;
+      const FloatTerms<kMicro, kTable> terms(products + kRows * (kRows + 4), products,
+                                             call.head_dim);
+      terms.template Add<T>(call, item, head, keys, start, end, query, key, scores);
+    }
     if (end - start < kRows || keys.masked(start, kRows)) MaskTile(keys, start, end, scores);
   };
 #pragma unroll
@@ -178,11 +183,29 @@ __global__ __launch_bounds__(kThreads) void SumHeads(const float* weights, std::
   importance[j] = sum;
 }
 
+// Calls launch(kernel, rows of a block, floats of shared memory for terms).
+template <class T, class Body>
+void LaunchMaxima(const Call& call, const Body& launch) {
+  const int micro = FloatMicro(call, call.head_dim), rows = 16 * micro;
+  if (call.terms.rows == 0) {
+    return micro == 4 ? launch(RowMaxima<T, 4, 0>, 64, 0) : launch(RowMaxima<T, 2, 0>, 32, 0);
+  }
+  const int products = rows * (rows + 4);
+  if (micro == 4) {
+    return launch(RowMaxima<T, 4, 4>, rows, products + FloatTerms<4, 4>::Floats(call.head_dim));
+  }
+  if (call.head_dim <= 128) {
+    return launch(RowMaxima<T, 2, 2>, rows, products + FloatTerms<2, 2>::Floats(call.head_dim));
+  }
+  launch(RowMaxima<T, 2, 1>, rows, products + FloatTerms<2, 1>::Floats(call.head_dim));
+}
+
 }  // namespace
 
 void Importance(ElementType data, const Call& call, const std::vector<Item>& items, bool row_0,
                 std::int64_t tokens, float* weights, float* importance, cuda::Stream stream) {
   const auto heads = static_cast<unsigned>(call.heads);
+  const bool has_terms = call.terms.rows > 0;
   if (!row_0) {
     cuda::ZeroAsync(weights, static_cast<std::size_t>(call.heads * tokens) * sizeof(float), stream);
   }
@@ -190,23 +213,23 @@ void Importance(ElementType data, const Call& call, const std::vector<Item>& ite
     const auto count = static_cast<unsigned>(batch.count);
     int longest = 0;
     for (int i = 0; i < batch.count; ++i) longest = max(longest, batch.items[i].length);
+    const auto maxima = [&](auto kernel, int rows, int term_floats) {
+      const auto blocks = static_cast<unsigned>((longest + rows - 1) / rows);
+      const int floats = 2 * rows * TileStride(call.head_dim) + term_floats;
+      cuda::Launch("importance, maxima", kernel, dim3(blocks, heads, count), kTileThreads,
+                   sizeof(float) * static_cast<std::size_t>(floats), stream, batch, call, tokens,
+                   weights);
+    };
+    const auto first_rows = [&](auto kernel) {
+      cuda::Launch("importance, first rows", kernel, dim3(count, heads), kThreads,
+                   (kHeadDimHigh + kWarps) * sizeof(float), stream, batch, call, tokens, !row_0,
+                   weights);
+    };
     cuda::ForType(data, [&](auto type) {
       using T = decltype(type);
-      const auto maxima = [&](auto kernel, int rows) {
-        const auto blocks = static_cast<unsigned>((longest + rows - 1) / rows);
-        cuda::Launch("importance, maxima", kernel, dim3(blocks, heads, count), kTileThreads,
-                     sizeof(float) * 2 * rows * TileStride(call.head_dim), stream, batch, call,
-                     tokens, weights);
-      };
-      if (!row_0 && call.head_dim <= 128) {
-        maxima(RowMaxima<T, 4>, 64);
-      } else if (!row_0) {
-        maxima(RowMaxima<T, 2>, 32);
-      }
+      if (!row_0) LaunchMaxima<T>(call, maxima);
       if (row_0 || (call.window > 0 && call.global_token)) {
-        cuda::Launch("importance, first rows", RowWeights<T>, dim3(count, heads), kThreads,
-                     (kHeadDimHigh + kWarps) * sizeof(float), stream, batch, call, tokens, !row_0,
-                     weights);
+        first_rows(has_terms ? RowWeights<T, true> : RowWeights<T, false>);
       }
     });
   });

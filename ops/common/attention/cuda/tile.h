@@ -111,6 +111,12 @@ __device__ inline Item ItemOf(const cuda::Batch<Item>& batch, int tile) {
   return batch.items[low];
 }
 
+// kMicro of the float32 kernels for heads of so many columns. Terms (terms.h) need room for a third
+// tile beside queries and keys.
+__host__ inline int FloatMicro(const Call& call, int columns) {
+  return columns <= (call.terms.rows > 0 ? 64 : 128) ? 4 : 2;
+}
+
 // Floats between rows of a tile in shared memory.
 __host__ __device__ inline int TileStride(int columns) { return ((columns + 3) / 4 | 1) * 4; }
 
@@ -129,15 +135,15 @@ __device__ inline void LoadTile(float* tile, int rows, const T* source, std::int
   }
 }
 
-// scores[r][k] = query row ty * kMicro + r times key tx + 16 k.
-template <int kMicro>
+// scores[r][k] = query row ty * kMicro + r times key tx + 16 k, of 16 kKeys keys.
+template <int kMicro, int kKeys = kMicro>
 __device__ inline void ScoreTile(const float* query, const float* key, int columns,
-                                 float (&scores)[kMicro][kMicro]) {
+                                 float (&scores)[kMicro][kKeys]) {
   const int stride = TileStride(columns), tx = threadIdx.x % 16, ty = threadIdx.x / 16;
 #pragma unroll
   for (int r = 0; r < kMicro; ++r) {
 #pragma unroll
-    for (int k = 0; k < kMicro; ++k) scores[r][k] = 0;
+    for (int k = 0; k < kKeys; ++k) scores[r][k] = 0;
   }
   for (int c = 0; c < columns; c += 4) {
     float4 q[kMicro];
@@ -146,7 +152,7 @@ __device__ inline void ScoreTile(const float* query, const float* key, int colum
       q[r] = *reinterpret_cast<const float4*>(query + (ty * kMicro + r) * stride + c);
     }
 #pragma unroll
-    for (int k = 0; k < kMicro; ++k) {
+    for (int k = 0; k < kKeys; ++k) {
       const float4 x = *reinterpret_cast<const float4*>(key + (tx + 16 * k) * stride + c);
 #pragma unroll
       for (int r = 0; r < kMicro; ++r) {
