@@ -205,7 +205,9 @@ __device__ __forceinline__ void StoreRows(const T* own_rows, int first, int coun
 
 // One block a multiprocessor is asked for, lest the compiler spill registers to fit more.
 template <class T, int kDim, int kRowTiles, int kKeys, bool kWhole, bool kTerms>
-__global__ __launch_bounds__(kHalfThreads, 1) void HalfTiles(cuda::Batch<Item> batch, Call call) {
+__global__ __launch_bounds__(kHalfThreads, 1) void HalfTiles(cuda::Batch<Item> batch,
+                                                             Call parameter) {
+  const Call call = parameter;  // what is not used of a copy costs no registers
   using S = Shape<kDim, kRowTiles, kKeys, kWhole, kTerms>;
   const int head_dim = kWhole ? kDim : call.head_dim, value_dim = kWhole ? kDim : call.value_dim;
   const int tile = static_cast<int>(blockIdx.x) + batch.items[0].first_tile;

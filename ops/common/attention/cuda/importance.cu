@@ -32,9 +32,9 @@ __device__ inline void Raise(float* maximum, float weight) {
 // Row 0's weights into `weights`, or, where `raise`, the maxima there raised by those of a row that
 // sees all keys though others do not.
 template <class T, bool kTerms>
-__global__ __launch_bounds__(kThreads) void RowWeights(cuda::Batch<Item> batch, Call call,
-                                                       std::int64_t tokens, bool raise,
-                                                       float* weights) {
+__global__ __launch_bounds__(kThreads, 4) void RowWeights(cuda::Batch<Item> batch, Call call,
+                                                          std::int64_t tokens, bool raise,
+                                                          float* weights) {
   const Item item = batch.items[blockIdx.x];
   const int head = static_cast<int>(blockIdx.y), t = static_cast<int>(threadIdx.x);
   const bool wide = call.global_token && IsNarrow(item, call.window, call.ranges);
@@ -113,8 +113,8 @@ __device__ __forceinline__ void RaiseTile(const float (&scores)[kMicro][kMicro],
   }
 }
 
-// kTable: rows of the tables of terms at a time, divided by 16; 0 where there are no terms. With
-// terms, a multiprocessor has one block of these threads where more would spill registers.
+// kTable: rows of the tables of terms at a time, divided by 16; 0 where there are no terms. No
+// more blocks a multiprocessor are asked for than fit without spilling registers.
 template <class T, int kMicro, int kTable>
 __global__ __launch_bounds__(kTileThreads,
                              kTable > 0 ? 1 : 2) void RowMaxima(cuda::Batch<Item> batch, Call call,
