@@ -77,7 +77,9 @@ def test_its_fp32_form_equals_pytorch_but_for_the_rounding_of_weights(
     # Ten roundings deep, errors of a unit add up to no more than this.
     assert 0 < np.abs(logits - expected).max() < 10 * UNIT[precision] * np.abs(expected).max()
     parity = manifest.provenance.parity
-    assert parity["library"] < 1e-4 * parity["largest_logit"]
+    # Export multiplies tables for distances out in fp32: they are rounded themselves, not the weights behind them.
+    limit = UNIT[precision] if manifest.attention.operator == "relative" else 1e-4
+    assert parity["library"] < limit * parity["largest_logit"]
     assert parity["packing"] == 0
     assert 0 < parity["rounded_weights"] < 10 * UNIT[precision] * parity["largest_logit"]
     assert ("fp16" in parity) == (precision == "fp16")
