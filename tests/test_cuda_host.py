@@ -86,7 +86,9 @@ def test_every_test_is_collected_with_the_packages_of_a_gpu_host(tmp_path: Path)
     }
     assert {"ruff", "mypy"} <= absent  # the development tools are not needed there
     (tmp_path / "packages_of_a_gpu_host.py").write_text(BLOCKER.format(absent=absent), encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "packages_of_a_gpu_host", "-p", "no:cacheprovider"]
+    plugins = metadata.entry_points(group="pytest11")
+    others = [f"-pno:{each.name}" for each in plugins if each.dist and canonicalize_name(each.dist.name) not in present]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "packages_of_a_gpu_host", "-p", "no:cacheprovider", *others]
     done = subprocess.run(
         [*command, "--collect-only", "-m", "cuda"],
         cwd=ROOT, env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False,

@@ -18,8 +18,8 @@ def answer(label: str, num_hashes: int, by: str = "caller") -> dict[str, object]
 def test_counts_are_of_what_came_back() -> None:
     exact = [answer("good", 0), answer("bad", 0)]
     exchanges = [
-        Exchange(0.1, 0, 200, 0.2, answer("good", 8, "brownout")),
-        Exchange(0.5, 1, 200, 3.0, answer("good", 0)),
+        Exchange(0.1, 0, 200, 0.2, answer=answer("good", 8, "brownout")),
+        Exchange(0.5, 1, 200, 3.0, answer=answer("good", 0)),
         Exchange(1.5, 0, 429, 0.01),
         Exchange(1.6, 0, 503, 0.01),
     ]

@@ -2,8 +2,10 @@
 
 import asyncio
 import csv
+import functools
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -206,7 +208,8 @@ def test_an_interrupted_sweep_prints_what_it_has(url: str, key: str, tmp_path: P
     )
     environment = os.environ | {"ATTENUATOR_API_KEY": key}
     command = [sys.executable, "-c", program, "bench", "--url", url, *flags, "--output", str(tmp_path / "b.json")]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    heeds = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, preexec_fn=heeds)
     assert done.returncode == 130, done.stderr
     assert "softmax on cpu" in done.stdout
     assert len(json.loads((tmp_path / "b.json").read_text())["rows"]) == 2

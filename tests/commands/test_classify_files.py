@@ -1,6 +1,7 @@
 """`attenuator classify` from a file to a file: columns, rows with errors, and going on where a run ended."""
 
 import csv
+import functools
 import io
 import json
 import os
@@ -118,7 +119,9 @@ def test_a_stopped_run_loses_nothing_and_goes_on(
     arguments = ["classify", "--url", url, "--model", "yoso", "--concurrency", "2", "--file", str(source)]
     command = [sys.executable, "-m", "attenuator", *arguments, "--output", str(output)]
     environment = os.environ | {"ATTENUATOR_API_KEY": key}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+    # Background jobs of shells, such as CI may be, start without heed of this signal.
+    heeds = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, preexec_fn=heeds) as process:
         assert process.stderr is not None
         end = time.monotonic() + 60
         while not (partial.exists() and partial.read_bytes().count(b"\n") > 30) and time.monotonic() < end:
