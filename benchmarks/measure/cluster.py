@@ -1,5 +1,6 @@
 """Ray on this machine with the application of `attenuator.rayserve`, for its benchmark and its tests."""
 
+import contextlib
 import os
 import time
 from collections.abc import Sequence
@@ -65,15 +66,17 @@ class Cluster:
     def replicas(self, deployment: str = "Replica") -> dict[str, int]:
         """Process ids of the replicas that live, by id."""
         import ray
+        from ray.exceptions import RayError
 
         prefix = f"SERVE_REPLICA::{APPLICATION}#{deployment}#"
         names = [row["name"] for row in ray.util.list_named_actors(all_namespaces=True)]
-        pids = {
-            name.removeprefix(prefix): ray.get_actor(name, namespace="serve").__ray_call__.remote(lambda _: os.getpid())
-            for name in names
-            if name.startswith(prefix)
-        }
-        return {replica: ray.get(pid) for replica, pid in pids.items()}
+        running = {}
+        for name in names:
+            if name.startswith(prefix):
+                with contextlib.suppress(RayError, ValueError):  # it died, and its name is not taken off the list yet
+                    actor = ray.get_actor(name, namespace="serve")
+                    running[name.removeprefix(prefix)] = ray.get(actor.__ray_call__.remote(lambda _: os.getpid()))
+        return running
 
     def wait_for_replicas(self, number: int, within_s: float = 60) -> dict[str, int]:
         """The replicas, once there are so many."""
