@@ -1,18 +1,20 @@
 """Writes what is generated in tracked files; with --check, tells whether it is current.
 
 Knobs come from the operators' specs, measured figures from benchmarks/results, TypeScript's types from the HTTP API's,
-what a release was tried on from docs/release.json.
+what a release was tried on from docs/release.json; the client's package and the Helm chart have the package's version.
 
 Run it as `make gen`; it needs nothing but the package itself.
 """
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+from attenuator import __version__
 from attenuator.ops import KNOBS, attention_with
 from attenuator.ops.spec import Knob
 from attenuator.serve.holdings import HELD_BY_ENGINE, HELD_BY_SERVER
@@ -102,11 +104,17 @@ def filled(name: str, blocks: Mapping[str, Callable[[], str]], text: str) -> str
     return text
 
 
+def chart(old: str) -> str:
+    """The Helm chart's `Chart.yaml` with the version that the Python package has, for itself and for the image."""
+    return re.sub(r"^(version|appVersion): [^ \n]+", rf"\1: {__version__}", old, flags=re.M)
+
+
 # File, then what makes its new content from the old one.
 FILES: dict[str, Callable[[str], str]] = {
     **{name: partial(filled, name, blocks) for name, blocks in BLOCKS.items()},
     "clients/js/api.d.ts": lambda old: typescript.declarations(),
     "clients/js/package.json": typescript.package,
+    "deploy/kubernetes/attenuator/Chart.yaml": chart,
 }
 
 
