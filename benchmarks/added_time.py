@@ -25,6 +25,7 @@ from typing import Any
 from urllib.request import urlopen
 
 from attenuator import runtime
+from attenuator.api import CLASSIFY
 from attenuator.bundle import Manifest, read_manifest
 from attenuator.load import LENGTH, post, quantiles
 from benchmarks.measure import record
@@ -107,7 +108,7 @@ def blocks(
 def measure(pid: int, port: int, options: argparse.Namespace) -> Row:
     """Everything, on a running server."""
     goals = {"min_agreement": options.min_agreement, "max_latency_ms": options.max_latency_ms}
-    request = post("/v1/classify", {"inputs": options.text, **goals}, {"Authorization": f"Bearer {KEY}"})
+    request = post(CLASSIFY, {"inputs": options.text, **goals}, {"Authorization": f"Bearer {KEY}"})
     connection = Connection(port)
     for _ in range(WARM_UP):
         _, body = connection.ask(request)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from attenuator.api import Classification, ModelInfo, ModelList
+from attenuator.api import CLASSIFY, MODELS, Classification, ModelInfo, ModelList
 from attenuator.errors import (
     AttenuatorError,
     InvalidRequest,
@@ -202,7 +202,7 @@ def classify(
     switches = {"explain": explain, "escalate": escalate, "truncate": truncate, "return_logits": return_logits}
     body |= {name: True for name, value in switches.items() if value}
     patience_ms = body.get("timeout_ms")
-    return Call("POST", "/v1/classify", Classification.model_validate, to_json(body), patience_ms)
+    return Call("POST", CLASSIFY, Classification.model_validate, to_json(body), patience_ms)
 
 
 def models() -> Call[tuple[ModelInfo, ...]]:
@@ -213,7 +213,7 @@ def models() -> Call[tuple[ModelInfo, ...]]:
         ServiceUnreachable: no answer came.
         UnexpectedAnswer: the answer is not this API's.
     """
-    return Call("GET", "/v1/models", lambda body: ModelList.model_validate(body).models)
+    return Call("GET", MODELS, lambda body: ModelList.model_validate(body).models)
 
 
 def ready() -> Call[bool]:

@@ -15,9 +15,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from attenuator import __version__
+from attenuator.api import CLASSIFY, MODELS
 from attenuator.errors import AttenuatorError
 from attenuator.serve.accesslog import CLIENT_LEFT, AccessLog
-from attenuator.serve.documentation import CLASSIFY, LOAD_BODY, MODEL, classify_body, description
+from attenuator.serve.documentation import LOAD_BODY, MODEL, classify_body, description
 from attenuator.serve.engine import Engine
 from attenuator.serve.errors import (
     HTTP_ERROR,
@@ -154,7 +155,7 @@ class Guard:
 async def _root(request: Request) -> Response:
     """Leads browsers to the reference, and says in JSON where everything is."""
     content = {"service": "attenuator", "version": __version__, "docs": "/docs", "classify": f"POST {CLASSIFY}"}
-    content |= {"models": "/v1/models", "ready": "/health/ready", "openapi": "/openapi.json"}
+    content |= {"models": MODELS, "ready": "/health/ready", "openapi": "/openapi.json"}
     return Response(dump(content), 307, headers={"Location": "docs"}, media_type=JSON)
 
 

@@ -11,14 +11,13 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel, Field
 
-from attenuator.api import Body, Classification, ClassifyRequest, ErrorBody, ModelInfo, ModelList
+from attenuator.api import CLASSIFY, MODELS, Body, Classification, ClassifyRequest, ErrorBody, ModelInfo, ModelList
 
 STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
 table{border-collapse:collapse;width:100%}td,th{border:1px solid #ccc;padding:.3rem .6rem;text-align:left;
 vertical-align:top}code,pre{background:#f4f4f4;padding:.1rem .3rem}pre{padding:.8rem;overflow:auto}"""
-CLASSIFY = "/v1/classify"
 METRICS = "/metrics"
-MODEL = "/v1/models/{name}"
+MODEL = f"{MODELS}/{{name}}"
 LOWER_BOUNDS = {"from": "minimum", "above": "exclusiveMinimum"}
 EXAMPLE_INPUTS = ["A quiet, moving film.", "Two hours I want back."]
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fastapi.security.utils import get_authorization_scheme_param
 from pydantic import SecretStr
 
 from attenuator.api import Priority
@@ -249,6 +250,12 @@ class KeyRing:
                 raise AttenuatorError(f"the API key '{entry.name}' must differ from the {others[entry.digest]}")
         before = {key.name: key for key in self._keys}
         self._keys = [*self._single, *(ApiKey.of(entry, before.get(entry.name)) for entry in entries)]
+
+
+def key_in(authorization: str | None) -> str:
+    """The key in a header `Authorization`, empty where it has none, as FastAPI's `HTTPBearer` reads it."""
+    scheme, sent = get_authorization_scheme_param(authorization)
+    return sent.strip() if scheme.lower() == "bearer" else ""
 
 
 def read_keys(file: Path) -> list[KeyEntry]:

@@ -10,10 +10,9 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from fastapi.security.utils import get_authorization_scheme_param
 from starlette.responses import HTMLResponse, Response
 
-from attenuator.api import ModelList
+from attenuator.api import CLASSIFY, MODELS, ModelList
 from attenuator.errors import DeadlineExceeded
 from attenuator.ops.spec import SEED_HIGH
 from attenuator.runtime import Model, Row
@@ -25,7 +24,6 @@ from attenuator.serve.answers import classification, json_response, model_info, 
 from attenuator.serve.body import Bodies
 from attenuator.serve.choosing import choose_knobs
 from attenuator.serve.documentation import (
-    CLASSIFY,
     CLASSIFY_ANSWERS,
     METRICS,
     METRICS_ANSWERS,
@@ -37,7 +35,7 @@ from attenuator.serve.documentation import (
 from attenuator.serve.engine import Engine
 from attenuator.serve.exchange import OWN, Exchange
 from attenuator.serve.goals import Circumstances
-from attenuator.serve.keys import ApiKey, KeyRing
+from attenuator.serve.keys import ApiKey, KeyRing, key_in
 from attenuator.serve.page import Page
 from attenuator.serve.peers.parameters import refuse_parameters
 from attenuator.serve.peers.route import route_class
@@ -85,7 +83,7 @@ class Routes:
             return {"dependencies": keyed, "responses": dict(sorted((needs_key | rest).items()))}
 
         add(CLASSIFY, "POST", self.classify, summary="Classify texts", **answers(CLASSIFY_ANSWERS))
-        add("/v1/models", "GET", self.models, summary="Models, labels and knobs", **answers(MODELS_ANSWERS))
+        add(MODELS, "GET", self.models, summary="Models, labels and knobs", **answers(MODELS_ANSWERS))
         for path, (endpoint, summary, described) in self._probes.routes().items():
             add(path, "GET", endpoint, summary=summary, responses=described)
         if self._settings.metrics != "off":
@@ -133,8 +131,7 @@ class Routes:
             RateLimited: likewise.
         """
         if self._keys.required:
-            scheme, sent = get_authorization_scheme_param(request.headers.get("authorization"))
-            self._key_of(request, sent if scheme.lower() == "bearer" else "").take(time.monotonic())
+            self._key_of(request, key_in(request.headers.get("authorization"))).take(time.monotonic())
 
     def _key_of(self, request: Request, sent: str) -> ApiKey:
         key = self._keys.check(sent.strip())

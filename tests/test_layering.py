@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "commandline": set(),
     "ops": {"errors"},
     "journal": {"errors"},
-    "load": {"errors"},
+    "load": {"errors", "api"},
     "texts": {"errors", "api", "ops"},
     "calibration": {"errors", "bundle"},
     "runtime": {"errors", "api", "bundle", "calibration", "precision", "ops"},

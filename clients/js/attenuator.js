@@ -1,5 +1,6 @@
 /** Reaches Attenuator's HTTP service from browsers and from Node, without a dependency or a build step. */
 
+const CLASSIFY = "/v1/classify";
 const FIRST_PAUSE_MS = 250;
 const GRACE_MS = 2_000; // for an answer to arrive that the service gave up on at the request's own timeout_ms
 const LOOK_AHEAD = 4; // answers that wait for an earlier one, for each request in flight
@@ -13,8 +14,8 @@ const CODE_BY_STATUS = {
   503: "not_ready",
   504: "deadline_exceeded",
 };
-// Not what took too long: the service may still be at work on it.
-const SENT_AGAIN = new Set(["overloaded", "rate_limited", "not_ready", "service_unreachable"]);
+const RETRIED_STATUS = new Set([429, 503]); // the rule of the Python client, clients/retries.py
+const UNREACHABLE = "service_unreachable";
 
 /** What went wrong, in one sentence for the person who caused it. */
 export class AttenuatorError extends Error {
@@ -46,10 +47,18 @@ function parsed(text) {
   }
 }
 
+/** Browsers show nothing of a redirect but that it was one. */
+const isRedirect = ({ type, status }) => type === "opaqueredirect" || (status >= 300 && status < 400);
+
 /** The error that an unsuccessful answer stands for: its body names it, or else its status. */
 function errorOf(response, text) {
   const { status, headers, url } = response;
   const facts = { status, retryAfterMs: retryAfterMs(headers), requestId: headers.get("X-Request-Id") };
+  if (isRedirect(response)) {
+    const target = headers.get("Location") ?? "another address";
+    const sentence = `${url} answered with a redirect to ${target}, which is not followed: name the service's own address`;
+    return new AttenuatorError(sentence, { ...facts, code: "unexpected_answer" });
+  }
   const body = parsed(text);
   if (typeof body?.error === "string" && typeof body.error_type === "string") {
     const { error, error_type: code, param: field = null, allowed = null } = body;
@@ -90,7 +99,7 @@ export class Client {
   async classify(inputs, { signal, ...fields } = {}) {
     const several = typeof inputs === "string" || Array.isArray(inputs) ? inputs : [inputs];
     const patienceMs = (fields.timeout_ms ?? 0) + GRACE_MS;
-    return this.#ask("/v1/classify", "predictions", { signal, patienceMs, body: { inputs: several, ...fields } });
+    return this.#ask(CLASSIFY, "predictions", { signal, patienceMs, body: { inputs: several, ...fields } });
   }
 
   async *classifyMany(inputs, { concurrency = 4, returnErrors = false, signal, ...fields } = {}) {
@@ -140,7 +149,7 @@ export class Client {
       await this.#once("/health/ready", "status", { signal });
       return true;
     } catch (error) {
-      if (["not_ready", "service_unreachable", "no_answer_in_time"].includes(error.code)) return false;
+      if (["not_ready", UNREACHABLE, "no_answer_in_time"].includes(error.code)) return false;
       throw error;
     }
   }
@@ -160,7 +169,8 @@ export class Client {
   /** How long to wait before the next attempt, or null: at random, so that clients refused together come back apart. */
   #pauseMs(error, attempt) {
     const { maxRetries, maxPauseMs } = this.#options;
-    if (!(error instanceof AttenuatorError) || !SENT_AGAIN.has(error.code) || attempt >= maxRetries) return null;
+    if (!(error instanceof AttenuatorError) || attempt >= maxRetries) return null;
+    if (!RETRIED_STATUS.has(error.status) && error.code !== UNREACHABLE) return null;
     const leastMs = error.retryAfterMs ?? 0;
     if (leastMs > maxPauseMs) return null;
     return Math.min(maxPauseMs, leastMs + Math.random() * FIRST_PAUSE_MS * 2 ** Math.min(attempt, 10));
@@ -169,7 +179,12 @@ export class Client {
   async #once(path, expected, { body, signal, patienceMs = 0 }) {
     const timeoutMs = Math.max(this.#options.readTimeoutMs, patienceMs);
     const late = AbortSignal.timeout(timeoutMs);
-    const options = { headers: this.#headers, signal: signal ? AbortSignal.any([signal, late]) : late };
+    // A redirect would take the texts, and in older browsers the key, where nobody meant to send them.
+    const options = {
+      headers: this.#headers,
+      redirect: "manual",
+      signal: signal ? AbortSignal.any([signal, late]) : late,
+    };
     if (body) {
       const headers = { ...this.#headers, "Content-Type": "application/json" };
       Object.assign(options, { method: "POST", headers, body: JSON.stringify(body) });
@@ -182,7 +197,7 @@ export class Client {
       signal?.throwIfAborted();
       const why = late.aborted
         ? { code: "no_answer_in_time", what: `did not answer within ${timeoutMs} ms` }
-        : { code: "service_unreachable", what: `cannot be reached: ${cause.cause?.message ?? cause.message}` };
+        : { code: UNREACHABLE, what: `cannot be reached: ${cause.cause?.message ?? cause.message}` };
       throw new AttenuatorError(`${this.baseUrl} ${why.what}`, { code: why.code, cause });
     }
     if (!response.ok) throw errorOf(response, text);

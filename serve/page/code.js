@@ -1,6 +1,7 @@
 /** The request of this moment as a command and as a program, to copy. */
 
 import { byId, html } from "./dom.js";
+import { CLASSIFY } from "./service.js";
 
 const LONG = 600; // characters of a text that are shown; all of them are copied
 const ONE_LINE = 4000; // a longer body goes through standard input: a shell's argument has a limit
@@ -10,7 +11,7 @@ const shell = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
 export function curl(service, request) {
   const body = JSON.stringify(request);
   const key = service.key ? ' \\\n  -H "Authorization: Bearer $ATTENUATOR_API_KEY"' : "";
-  const head = `curl -s ${service.url("v1/classify")} -H 'Content-Type: application/json'${key} \\\n  -d `;
+  const head = `curl -s ${service.url(CLASSIFY)} -H 'Content-Type: application/json'${key} \\\n  -d `;
   return body.length > ONE_LINE ? `${head}@- <<'REQUEST'\n${body}\nREQUEST` : head + shell(body);
 }
 

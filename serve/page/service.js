@@ -1,5 +1,6 @@
 /** The service that this page came from: its models and its answers, its refusals as errors. */
 
+export const CLASSIFY = "v1/classify"; // below the address that the page came from
 const KEY = "attenuator-api-key"; // in sessionStorage, so that it is gone with the tab
 
 /** An answer that is not a success, or none at all: then the status is 0. */
@@ -49,7 +50,7 @@ export class Service {
 
   classify(body, signal) {
     const headers = { "Content-Type": "application/json" };
-    return this.#fetch("v1/classify", { method: "POST", headers, body: JSON.stringify(body), signal });
+    return this.#fetch(CLASSIFY, { method: "POST", headers, body: JSON.stringify(body), signal });
   }
 
   async #fetch(path, options) {

@@ -14,6 +14,7 @@ from attenuator.ops import KNOBS, SEQUENCE_OUTPUTS
 from attenuator.ops.knobs import whole_number
 from attenuator.ops.spec import SEED_HIGH, Knob
 
+CLASSIFY, MODELS = "/v1/classify", "/v1/models"  # the routes of programs that classify
 MAX_INPUTS = 256
 MAX_TIMEOUT_MS = 3_600_000.0
 INPUT_KINDS = (

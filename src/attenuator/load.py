@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from attenuator.api import CLASSIFY
 from attenuator.errors import UnexpectedAnswer
 
 LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
@@ -129,7 +130,7 @@ def sized(path: str, body: bytes, headers: Mapping[str, str] | None = None, meth
 
 def request_of(inputs: str | list[str], **fields: Any) -> bytes:
     """The bytes of one classification request to `attenuator serve`."""
-    return post("/v1/classify", {"inputs": inputs} | fields)
+    return post(CLASSIFY, {"inputs": inputs} | fields)
 
 
 def poisson(rate: float, seconds: float, seed: int) -> list[float]:

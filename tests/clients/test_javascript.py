@@ -12,6 +12,7 @@ import pytest
 from service import Service
 
 from attenuator.clients.answers import BY_STATUS
+from attenuator.clients.retries import RETRIED_STATUS
 from attenuator.serve.errors import error_type
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,6 +79,7 @@ def test_on_node(server: Service, narrow: Service) -> None:
         ATTENUATOR_NARROW_URL=address(narrow),
         ATTENUATOR_KEY=KEY,
         CODES_BY_STATUS=json.dumps([*codes, (502, "unexpected_answer")]),
+        RETRIES=json.dumps({"statuses": [*BY_STATUS, 500, 502], "sent_again": sorted(RETRIED_STATUS)}),
     )
     tests = (TESTS / "client.test.js").read_text(encoding="utf-8").count("\ntest(")
     assert f"# pass {tests}\n" in printed

@@ -190,6 +190,29 @@ test("pauses begin no earlier than Retry-After says and end in the last error", 
   assert.equal(once.requests.length, 1, "what fails is not busy");
 });
 
+test("what is sent again is decided by the status alone, as in Python", async (t) => {
+  const { statuses, sent_again } = JSON.parse(process.env.RETRIES);
+  const own = { headers: { "Content-Type": "application/json" }, body: '{"error": "no", "error_type": "overloaded"}' };
+  for (const status of statuses)
+    for (const answer of [own, { body: "a proxy's words" }]) {
+      const { url, requests } = await wire(t, { status, ...answer });
+      await assert.rejects(new Client(url, { maxRetries: 1, maxPauseMs: 1 }).models(), { status });
+      assert.equal(requests.length, sent_again.includes(status) ? 2 : 1, `${status} ${answer.body}`);
+    }
+});
+
+test("a redirect is not followed: neither key nor texts go elsewhere", async (t) => {
+  const other = await wire(t, { body: '{"models": []}' });
+  for (const status of [301, 302, 303, 307, 308]) {
+    const { url, requests } = await wire(t, { status, headers: { Location: other.url } });
+    const redirected = new Client(url, { apiKey: "secret" }).classify("a");
+    const message = new RegExp(`redirect to ${other.url}, which is not followed`);
+    await assert.rejects(redirected, { code: "unexpected_answer", status, message });
+    assert.equal(requests.length, 1);
+  }
+  assert.equal(other.requests.length, 0);
+});
+
 test("no answer is an error that says why, and may be tried again", async (t) => {
   const gone = new Client("http://127.0.0.1:1", { maxRetries: 1, maxPauseMs: 10 });
   await assert.rejects(gone.classify("a"), { code: "service_unreachable", status: 0, message: /cannot be reached: / });

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from attenuator.api import ModelInfo
+from attenuator.api import CLASSIFY, ModelInfo
 from attenuator.commands.bench.grid import Setting, exact_of, typed
 from attenuator.load import ANSWERED, REFUSED, Client, Exchange, closed_loop, open_loop, poisson, post, quantiles
 
@@ -94,7 +94,7 @@ class Sweep:
 
     def requests(self, knobs: Setting) -> list[bytes]:
         """One request for each text."""
-        path = self.url.path.rstrip("/") + "/v1/classify"
+        path = self.url.path.rstrip("/") + CLASSIFY
         headers = {"Host": self.url.netloc.decode(), **self.headers}
         body = {"model": self.model.name, **self.fields, **typed(self.model, knobs)}
         return [post(path, {"inputs": [text], **body}, headers) for text in self.texts]
