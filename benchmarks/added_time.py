@@ -54,13 +54,16 @@ class Connection:
             Milliseconds until the whole answer was there, and its body.
 
         Raises:
-            SystemExit: its status is not 200.
+            SystemExit: its status is not 200, or the server closes the connection.
         """
         started = time.perf_counter()
         self._socket.sendall(request)
-        received = self._socket.recv(65536)
+        received = b""
         while not (complete := whole(received)):
-            received += self._socket.recv(65536)
+            piece = self._socket.recv(65536)
+            if not piece:
+                raise SystemExit(f"benchmarks: the server closed the connection after {len(received)} bytes")
+            received += piece
         taken_ms = 1000 * (time.perf_counter() - started)
         if received[9:12] != b"200":
             raise SystemExit(f"benchmarks: the server answered {received.decode(errors='replace')}")

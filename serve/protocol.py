@@ -16,17 +16,16 @@ from uvicorn.server import ServerState
 from attenuator.serve import accesslog
 from attenuator.serve.connections import Client, Connections
 from attenuator.serve.errors import JSON, MALFORMED_REQUEST, PROTOCOL_KINDS, error_body
+from attenuator.serve.framing import Connection
 from attenuator.serve.presence import presence_of
+from attenuator.serve.usual import METHOD, UsualCycle, UsualRequest, read_usual
 
-MAX_HEADER_BYTES = 16 * 2**10
 LINGER_S = 5.0
 LINGER_BYTES = 32 * 2**20
 WRITE_TIMEOUT_S = 30.0
 HALF_CLOSE_CHECK_S = 0.5
 MAX_HELD_BYTES = 64 * 2**10
 ARRIVED_BYTES, ARRIVED_READS = 64 * 2**10, 16  # read of a connection that gives way: at a time, and how often
-MAX_SMALL_CHUNKS = 1024  # h11 takes about 15 us for each, however little it holds
-SMALL_CHUNK_BYTES = 256
 RESET_CHECK_S = 0.05  # first check after the interim answer; the next ones take HALF_CLOSE_CHECK_S
 
 
@@ -53,60 +52,6 @@ class Phase(enum.Enum):
     WRITE = "the client to read the answer"
     DISCARD = "the rest of a body that was answered early"
     LINGER = "the client's end of a closed connection"
-
-
-class Connection(h11.Connection):
-    """h11's side of a connection, which also refuses ambiguous requests and reports no event at the end of input."""
-
-    def __init__(self) -> None:
-        super().__init__(h11.SERVER, MAX_HEADER_BYTES)
-        self.error: h11.RemoteProtocolError | None = None
-        self.method = b""
-        self._spare_chunks = 0.0
-
-    def next_event(self) -> Any:
-        """The next event; `method` is that of the last request.
-
-        Raises:
-            RemoteProtocolError: the client broke the protocol; kept in `error`.
-        """
-        try:
-            event = super().next_event()
-            if isinstance(event, h11.Request):
-                self.method = event.method
-                self._spare_chunks = MAX_SMALL_CHUNKS
-                check_framing(event)
-            elif isinstance(event, h11.Data):
-                self._count_chunk(event)
-        except h11.RemoteProtocolError as error:
-            self.error = error
-            raise
-        return h11.NEED_DATA if isinstance(event, h11.ConnectionClosed) else event
-
-    def _count_chunk(self, data: h11.Data) -> None:
-        """Refuses a body of very many tiny chunks: reading what arrives at once would keep all others waiting."""
-        self._spare_chunks += len(data.data) / SMALL_CHUNK_BYTES - data.chunk_start
-        if self._spare_chunks < 0:
-            raise h11.RemoteProtocolError(
-                f"the body has more than {MAX_SMALL_CHUNKS} chunks of less than {SMALL_CHUNK_BYTES} bytes on average"
-            )
-
-
-def check_framing(request: h11.Request) -> None:
-    """Refuses requests that a proxy might read as two, and headers over the limit that arrive in one piece.
-
-    Raises:
-        RemoteProtocolError: the request is refused.
-    """
-    names = {name for name, _ in request.headers}
-    if b"transfer-encoding" in names and b"content-length" in names:
-        raise h11.RemoteProtocolError("it has Content-Length and Transfer-Encoding, must have only one of them")
-    if b"transfer-encoding" in names and request.http_version < b"1.1":
-        raise h11.RemoteProtocolError("it has Transfer-Encoding in HTTP/1.0, which requires HTTP/1.1")
-    if len(request.target) + sum(len(name) + len(value) + 4 for name, value in request.headers) > MAX_HEADER_BYTES:
-        raise h11.RemoteProtocolError(
-            f"its header is too large, must have at most {MAX_HEADER_BYTES} bytes", error_status_hint=431
-        )
 
 
 class LingeringTransport(asyncio.Transport):
@@ -190,9 +135,22 @@ class HttpProtocol(H11Protocol, Client):
             if self._discarded > LINGER_BYTES:
                 self.transport.abort()
             return
-        self.conn.receive_data(data)
-        self.handle_events()
+        usual = read_usual(data) if self.conn.at_rest else None
+        if usual is None:
+            self.conn.receive_data(data)
+            self.handle_events()
+        else:
+            self._begin(usual)
         self._update()
+
+    def _begin(self, request: UsualRequest) -> None:
+        """As `handle_events` begins what h11 has read."""
+        self.conn.begin_usual(METHOD)
+        self.cycle = UsualCycle(self, request)
+        self.scope, self.headers = self.cycle.scope, request.headers
+        task = self.loop.create_task(self.cycle.run_asgi(self.app))
+        task.add_done_callback(self.tasks.discard)
+        self.tasks.add(task)
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """The client sends nothing more: it has left, or has closed its half and waits for the answer.
