@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from attenuator.errors import ExportError
-from attenuator.export import layers, positions, relative
+from attenuator.export import checks, layers, positions, relative
 from attenuator.export.encoder import Encoder
 from attenuator.export.families import FAMILIES
 from attenuator.export.packed import OPERATOR_BY_KEY, PackedBatch
@@ -89,6 +89,7 @@ class Architecture:
         position_offset: first position id.
         check: raises ExportError for configs that other code paths would compute.
         prepare: changes to the modules before tracing.
+        global_token: whether each layer attends from the first token in a node of its own.
         convolves: whether attention adds a convolution over neighbouring rows; then no rows are selected.
         knob_defaults: values by knob that the checkpoint suggests; the others have the operator's default.
         eager: the family's own forward pass at the exact value, for one sequence: model, token ids and token types
@@ -107,6 +108,7 @@ class Architecture:
     position_offset: Callable[[Any], int] = lambda _: 0
     check: Callable[[Any], None] = lambda _: None
     prepare: Callable[[Any], None] = no_preparation
+    global_token: bool = False
     convolves: Callable[[Any], bool] = lambda _: False
     knob_defaults: Callable[[Any], dict[str, float]] = lambda _: {}
     eager: Callable[[Any, Tensor, Tensor], Tensor] = eager_transformers
@@ -234,61 +236,6 @@ def prepare_modernbert(model: Any) -> None:
         layer.rotary = getattr(rotary, f"{kind}_inv_freq"), getattr(rotary, f"{kind}_attention_scaling")
 
 
-def check_bert(config: Any) -> None:
-    """Refuses decoders, and positions that transformers no longer computes."""
-    if getattr(config, "is_decoder", False) or getattr(config, "add_cross_attention", False):
-        raise ExportError("the checkpoint is a decoder (is_decoder or add_cross_attention), must be an encoder")
-    kind = getattr(config, "position_embedding_type", None) or "absolute"
-    if kind != "absolute":
-        raise ExportError(f"position_embedding_type is '{kind}', must be 'absolute'")
-
-
-def check_roberta(config: Any) -> None:
-    """Refuses a config whose positions have no beginning."""
-    check_bert(config)
-    if config.pad_token_id is None:
-        raise ExportError("pad_token_id is missing from the config; this family counts positions from behind it")
-
-
-def check_yoso(config: Any) -> None:
-    """Refuses what the operator does not have."""
-    check_bert(config)
-    if not 1 <= config.hash_code_len <= 16:
-        raise ExportError(f"hash_code_len is {config.hash_code_len}, must be in [1, 16]")
-    if config.conv_window is not None and config.conv_window % 2 == 0:
-        raise ExportError(f"conv_window is {config.conv_window}, must be odd")
-
-
-def check_modernbert(config: Any) -> None:
-    """Refuses rotary positions that depend on the whole batch."""
-    for layer_type in set(config.layer_types):
-        kind = (config.rope_parameters[layer_type] or {}).get("rope_type", "default")
-        if kind in ("dynamic", "longrope"):
-            raise ExportError(f"rope_type is '{kind}', which depends on the batch; must be a fixed one, like 'default'")
-    if "sliding_attention" in config.layer_types and config.local_attention < 2:
-        raise ExportError(f"local_attention is {config.local_attention}, must be at least 2")
-
-
-def check_mpnet(config: Any) -> None:
-    """Refuses a config whose table of distances is shorter than what transformers reads of it."""
-    check_bert(config)
-    if config.relative_attention_num_buckets < MPNET_BUCKETS:
-        raise ExportError(
-            f"relative_attention_num_buckets is {config.relative_attention_num_buckets}, must be at least "
-            f"{MPNET_BUCKETS}: transformers reads that many whatever the config says"
-        )
-
-
-def check_deberta(config: Any) -> None:
-    """Refuses what no DeBERTa of transformers computes, and heads that see one another."""
-    check_bert(config)
-    if getattr(config, "talking_head", False):
-        raise ExportError("talking_head is true, must be false: its heads read one another's scores")
-    size = getattr(config, "conv_kernel_size", 0)
-    if size > 0 and size % 2 == 0:
-        raise ExportError(f"conv_kernel_size is {size}, must be odd")
-
-
 def deberta_operators(config: Any) -> tuple[str, ...]:
     """Without terms for distances a DeBERTa's attention is softmax attention like any other."""
     return computing("relative" if relative.has_terms(config) else BASELINE.key)
@@ -304,26 +251,28 @@ def pad_offset(config: Any) -> int:
     return int(config.pad_token_id) + 1
 
 
-# Buckets of distances that MPNet's code has, and its first position id.
-MPNET_BUCKETS, MPNET_OFFSET = 32, 2
+# MPNet's first position id, whatever the config says.
+MPNET_OFFSET = 2
 
-_BERT = partial(Architecture, embed=embed_ids, blocks=encoder_blocks, layer=layers.bert, check=check_bert)
+_BERT = partial(Architecture, embed=embed_ids, blocks=encoder_blocks, layer=layers.bert, check=checks.check_bert)
 _DEBERTA = _BERT(
     layer=layers.deberta,
     head=deberta_head,
-    check=check_deberta,
+    check=checks.check_deberta,
     operators=deberta_operators,
     prepare=relative.prepare_deberta_v2,
 )
+_ROBERTA = _BERT(
+    embed=embed_roberta,
+    head=sequence_head,
+    check=checks.check_roberta,
+    position_offset=pad_offset,
+    max_tokens=lambda config: config.max_position_embeddings - pad_offset(config),
+)
 LAYOUTS: dict[str, Architecture] = {
     "bert": _BERT(head=bert_head),
-    "roberta": _BERT(
-        embed=embed_roberta,
-        head=sequence_head,
-        check=check_roberta,
-        position_offset=pad_offset,
-        max_tokens=lambda config: config.max_position_embeddings - pad_offset(config),
-    ),
+    "roberta": _ROBERTA,
+    "longformer": replace(_ROBERTA, layer=layers.longformer, check=checks.check_longformer, global_token=True),
     "electra": _BERT(embed=partial(embed_ids, project="embeddings_project"), head=sequence_head),
     "albert": _BERT(embed=embed_albert, blocks=albert_blocks, layer=layers.albert, head=albert_head),
     "distilbert": _BERT(
@@ -335,7 +284,7 @@ LAYOUTS: dict[str, Architecture] = {
         embed=embed_mpnet,
         layer=layers.mpnet,
         head=sequence_head,
-        check=check_mpnet,
+        check=checks.check_mpnet,
         operators=lambda _: computing("relative"),
         prepare=relative.prepare_mpnet,
         position_offset=lambda _: MPNET_OFFSET,
@@ -350,7 +299,7 @@ LAYOUTS: dict[str, Architecture] = {
         head=modernbert_head,
         norm=lambda model, hidden: model.base_model.final_norm(hidden),
         pooling=lambda config: {"cls": "first", "mean": "mean"}[config.classifier_pooling],
-        check=check_modernbert,
+        check=checks.check_modernbert,
         prepare=prepare_modernbert,
     ),
     "yoso": _BERT(
@@ -361,7 +310,7 @@ LAYOUTS: dict[str, Architecture] = {
             "hash": "hadamard" if config.use_fast_hash else "gaussian",
         },
         position_offset=lambda _: 2,
-        check=check_yoso,
+        check=checks.check_yoso,
         convolves=lambda config: config.conv_window is not None,
         knob_defaults=lambda config: {"num_hashes": config.num_hash},
         eager=eager_yoso,

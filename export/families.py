@@ -39,6 +39,7 @@ FAMILIES = (
     Family("deberta-v2", "DeBERTa-v2 and v3", "deberta-v2"),
     Family("deberta", "DeBERTa", "deberta"),
     Family("modernbert", "ModernBERT", "modernbert"),
+    Family("longformer", "Longformer", "longformer"),
     Family("yoso", "YOSO", "yoso"),
     Family(OWN_ENCODER, "the project's own encoder", "encoder"),
 )

@@ -14,9 +14,20 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers.activations import ACT2FN
 
-from attenuator.export.packed import PackedBatch
+from attenuator.export.packed import PackedBatch, Projections
 
-__all__ = ["Layer", "albert", "bert", "cosine_and_sine", "deberta", "distilbert", "encoder", "modernbert", "mpnet"]
+__all__ = [
+    "Layer",
+    "albert",
+    "bert",
+    "cosine_and_sine",
+    "deberta",
+    "distilbert",
+    "encoder",
+    "longformer",
+    "modernbert",
+    "mpnet",
+]
 
 # Floats in the widest SIMD register.
 SIMD_WIDTH = 16
@@ -89,6 +100,21 @@ def modernbert(layer: Any, hidden: Tensor, batch: PackedBatch) -> Tensor:
     mixed, rows = batch.drop(mixed, rows)
     rows = batch.freeze(rows + attention.Wo(mixed))
     return rows + layer.mlp(layer.mlp_norm(rows))
+
+
+def longformer(layer: Any, hidden: Tensor, batch: PackedBatch) -> Tensor:
+    """Longformer: BERT's layer with a window, and a first token that sees and is seen by all."""
+    attention = layer.attention.self
+    rows = batch.rows(hidden)
+    mixed = batch.attend_beside_global(
+        hidden,
+        Projections(attention.query, attention.key, attention.value),
+        Projections(attention.query_global, attention.key_global, attention.value_global),
+        num_heads=attention.num_heads,
+        window=attention.one_sided_attn_window_size,
+    )
+    mixed, rows = batch.drop(mixed, rows)
+    return layer.ff_chunk(layer.attention.output(mixed, rows))
 
 
 def mpnet(layer: Any, hidden: Tensor, batch: PackedBatch) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,11 +18,19 @@ from attenuator.ops import OPERATORS
 from attenuator.ops.spec import Operator
 from attenuator.ops.torch_op import overload
 
-__all__ = ["OPERATOR_BY_KEY", "PackedBatch"]
+__all__ = ["OPERATOR_BY_KEY", "PackedBatch", "Projections"]
 
 OPERATOR_BY_KEY: dict[str, Operator] = {operator.key: operator for operator in OPERATORS}
 POOL = overload(OPERATOR_BY_KEY["pool"])
 NO_TABLES: Mapping[str, Tensor] = {}
+
+
+class Projections(NamedTuple):
+    """The linear layers `[num_heads * head_dim, C]` of one attention."""
+
+    query: nn.Linear
+    key: nn.Linear
+    value: nn.Linear
 
 
 @dataclass
@@ -122,50 +130,98 @@ class PackedBatch:
         Returns:
             `[rows, num_heads * head_dim]`.
         """
-        attributes = {**self.attributes, "num_heads": num_heads, "queries": "first" if self.narrows else "all"}
+        of_node = {"num_heads": num_heads, "scale": scale, "window": window}
+        positions = self.true_positions if window or tables else None
+        tensors = {"query": query, "key": key, "conv_weight": conv_weight, "positions": positions, **tables}
+        outputs = self.node(tensors, hidden, value, of_node | {"queries": "first" if self.narrows else "all"})
+        self.importance = outputs.get("importance")
+        self.layer += 1
+        return outputs["output"]
+
+    def attend_beside_global(
+        self, hidden: Tensor, local: Projections, own: Projections, *, num_heads: int, window: int
+    ) -> Tensor:
+        """As `attend` under a window, where the first token is global: it sees every token, and every row sees it.
+
+        Its own row has projections of its own, and is a node of its own. The other rows see it by the projections that
+        they have in common, in one softmax with their window (Beltagy et al., "Longformer", 2020, section 3.1).
+
+        Args:
+            hidden: `[T, C]`; no sequence is empty.
+            local: projections that rows in a window have in common.
+            own: projections for the row of the first token.
+            num_heads: attention heads.
+            window: keys with |i - j| <= window.
+
+        Returns:
+            `[rows, num_heads * head_dim]`.
+        """
+        query = own.query(self.pool(hidden, "first"))
+        of_first = {"num_heads": num_heads, "queries": "first"}
+        outputs = self.node({"query": query, "key": own.key(hidden)}, hidden, own.value, of_first)
+        mixed, self.importance = outputs["output"], outputs.get("importance")
+        if not self.narrows:
+            tensors = {"query": local.query(hidden), "key": local.key(hidden), "positions": self.true_positions}
+            of_others = {"num_heads": num_heads, "queries": "all", "window": window, "global_tokens": 1}
+            outputs = self.node(tensors, hidden, local.value, of_others)
+            mixed = outputs["output"].index_put((self.cu_seqlens[:-1].long(),), mixed)
+            if self.importance is not None:
+                self.importance = torch.maximum(self.importance, outputs["importance"])
+        self.layer += 1
+        return mixed
+
+    def node(
+        self, tensors: Mapping[str, Tensor | None], hidden: Tensor, value: nn.Linear, attributes: Mapping[str, Any]
+    ) -> dict[str, Tensor]:
+        """One node of the attention operator.
+
+        Args:
+            tensors: inputs by name, those that the operator does not have are left out.
+            hidden: `[T, C]`, what the value projection reads.
+            value: the value projection.
+            attributes: by name, likewise; those that follow from the layer are added.
+
+        Returns:
+            Outputs by name; `importance` only where the layer selects.
+        """
         selects = self.selection.exponent(self.layer) > 0
         known = {item.name for item in self.operator.attributes}
-        of_layer = {
-            "scale": scale,
-            "window": window,
-            "layer": self.layer,
+        values = {
+            **self.attributes,
+            "scale": 0.0,
+            "window": 0,
             "global_tokens": 0,
+            "layer": self.layer,
             "importance": self.selection.importance if selects else "none",
+            **attributes,
         }
-        attributes |= {name: value for name, value in of_layer.items() if name in known}
-        # Where every row is there, distances between rows are those between positions.
-        some_are_out = self.cu_seqlens is not self.inputs["cu_seqlens"]
-        tensors: dict[str, Tensor | None] = {
-            **self.inputs,
-            "query": query,
-            "key": key,
-            "conv_weight": conv_weight,
-            "cu_seqlens": self.cu_seqlens,
-            "positions": self.position_ids if some_are_out and (window or tables) else None,
-            **tables,
-        }
+        inputs: dict[str, Tensor | None] = {**self.inputs, "cu_seqlens": self.cu_seqlens, **tensors}
         names = [item.name for item in self.operator.inputs]
         if "hidden" in names:
             weight = value.weight.t()
             bias = value.bias if value.bias is not None else torch.zeros(weight.shape[1], dtype=weight.dtype)
-            tensors |= {"hidden": hidden, "value_weight": weight, "value_bias": bias}
+            inputs |= {"hidden": hidden, "value_weight": weight, "value_bias": bias}
         else:
-            tensors["value"] = value(hidden)
-        result = overload(self.operator)(*(tensors.get(name) for name in names), **attributes)
+            inputs["value"] = value(hidden)
+        attributes = {name: value for name, value in values.items() if name in known}
+        result = overload(self.operator)(*(inputs.get(name) for name in names), **attributes)
         results = result if isinstance(result, tuple) else (result,)
         outputs = dict(zip((item.name for item in self.operator.outputs), results, strict=True))
         if "value_flops" in outputs:
             self.has_value_flops = True
-            if not self.narrows:
+            if values["queries"] == "all":
                 self.value_flops.append(outputs["value_flops"])
-        self.importance = outputs["importance"] if selects else None
-        self.layer += 1
-        return outputs["output"]
+        return outputs if selects else {name: tensor for name, tensor in outputs.items() if name != "importance"}
 
     @property
     def position_ids(self) -> Tensor:
         """int64 `[T]`, of the rows that there are now."""
         return self.following["position_ids"]
+
+    @property
+    def true_positions(self) -> Tensor | None:
+        """int64 `[T]`; None where every row is there, so that distances between rows are those between positions."""
+        return None if self.cu_seqlens is self.inputs["cu_seqlens"] else self.position_ids
 
     def follow(self, name: str, compute: Callable[[Tensor], Tensor]) -> Tensor:
         """A tensor beside the hidden rows that follows from the positions, computed when it is first asked for.

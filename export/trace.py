@@ -51,6 +51,8 @@ class PackedClassifier(nn.Module):
         schedule: how the selection of tokens spreads over the layers; see `selection`.
 
     Attributes:
+        num_layers: layers of the model, repeated calls of a shared layer counted.
+        global_nodes: attention nodes beside one a layer, for the rows of global tokens.
         selection: which layers select tokens; another schedule may be set before tracing, but not none or from none.
         operators: that have the graph's knobs.
         inputs: graph inputs in order.
@@ -73,6 +75,8 @@ class PackedClassifier(nn.Module):
         self.attributes = architecture.attributes(model.config) | attributes
         self.num_layers = len(architecture.blocks(model))
         self.pooling = architecture.pooling(model.config)
+        # A last layer that computes the first tokens alone has no other node.
+        self.global_nodes = self.num_layers - (self.pooling == "first") if architecture.global_token else 0
         if has_token_types is None:
             has_token_types = token_types(model) > 1
         self.selection = Selection()

@@ -33,9 +33,9 @@ class NodeCount:
     """The operator nodes of a graph.
 
     Attributes:
-        layers: nodes of the attention operator.
-        attributes: attributes whose values those nodes all share.
-        other_nodes: nodes of the domain's other operators, by key.
+        layers: nodes of the attention operator, one a layer.
+        attributes: attributes whose values all nodes of that operator share.
+        other_nodes: further nodes of the domain by key, that operator's for rows of global tokens among them.
     """
 
     layers: int
@@ -55,7 +55,7 @@ def check(model_path: Path) -> None:
         raise ExportError(f"the exported graph is not valid ONNX: {error}") from error
 
 
-def count_nodes(model_path: Path, operator: str, layers: int, selections: int = 0) -> NodeCount:
+def count_nodes(model_path: Path, operator: str, layers: int, selections: int = 0, global_nodes: int = 0) -> NodeCount:
     """Checks the written file and counts its nodes.
 
     Args:
@@ -63,17 +63,24 @@ def count_nodes(model_path: Path, operator: str, layers: int, selections: int = 
         operator: key of the attention operator.
         layers: layers of the model.
         selections: how many of them select tokens.
+        global_nodes: how many of them have a further node for the row of a global token.
 
     Raises:
-        ExportError: the file is not valid ONNX, a layer did not become one node, or one does not select as it should.
+        ExportError: the file is not valid ONNX, a layer did not become one node (or two, with a global token), or one
+            does not select as it should.
     """
     check(model_path)
     graph = onnx.load(str(model_path), load_external_data=False).graph
     keys = {row.name: row.key for row in OPERATORS}
     counts = Counter(keys[node.op_type] for node in graph.node if node.domain == DOMAIN)
     count = counts.pop(operator, 0)
-    if count != layers:
-        raise ExportError(f"the exported graph has {count} {operator} nodes, must have one for each of {layers} layers")
+    if count != layers + global_nodes:
+        further = f" and {global_nodes} for global tokens" if global_nodes else ""
+        raise ExportError(
+            f"the exported graph has {count} {operator} nodes, must have one for each of {layers} layers{further}"
+        )
+    if global_nodes:
+        counts[operator] = global_nodes
     selecting = {row.key: counts[row.key] for row in (LENGTHS, SELECT)}
     if set(selecting.values()) != {selections}:
         shown = " and ".join(f"{number} {key}" for key, number in selecting.items())
@@ -83,7 +90,7 @@ def count_nodes(model_path: Path, operator: str, layers: int, selections: int = 
     shared = {name: value for name, value in attributes[0].items() if all(row[name] == value for row in attributes)}
     texts = {name: value.decode() if isinstance(value, bytes) else value for name, value in shared.items()}
     texts.pop("layer", None)
-    return NodeCount(count, texts, dict(counts))
+    return NodeCount(layers, texts, dict(counts))
 
 
 def parity(

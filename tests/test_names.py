@@ -37,6 +37,7 @@ ALLOWED = {
         "num_hashes": "the knob that the family's config calls num_hash",
         "'relative'": "what MPNet and DeBERTa were trained with",
     },
+    "export/checks.py": {"yoso": FAMILY},
     "export/families.py": {"yoso": FAMILY},
     "export/encoder.py": {"yoso": "config.json of older checkpoints does not say which attention they have"},
     "export/int8.py": {"alpha": "an attribute of ONNX's Gemm"},

@@ -43,10 +43,10 @@ class Attention(Record):
 
     Attributes:
         operator: key of the operator in `attenuator.ops`.
-        layers: nodes of that operator in the graph.
-        attributes: attributes shared by those nodes.
-        other_nodes: further nodes of the domain by key, such as the pooling node, or exact attention in the local
-            layers of a model whose global ones are approximated.
+        layers: nodes of that operator in the graph, one a layer.
+        attributes: attributes shared by all nodes of that operator.
+        other_nodes: further nodes of the domain by key, such as the pooling node, exact attention in the local layers
+            of a model whose global ones are approximated, or a second attention node for the row of a global token.
     """
 
     operator: str

@@ -54,10 +54,13 @@ def selection(folder: Path) -> tuple[tuple[float, ...], str]:
     """One exponent a layer and the importance, as the graph's own nodes say."""
     powers: list[float] = []
     importance = set()
-    for node in onnx.load(folder / "model.onnx").graph.node:
+    nodes = list(onnx.load(folder / "model.onnx").graph.node)
+    last = [node for node in nodes if node.op_type.endswith("Attention")][-1]
+    for node in nodes:
         attributes = {item.name: onnx.helper.get_attribute_value(item) for item in node.attribute}
         if node.op_type.endswith("Attention"):
-            powers.append(0.0)
+            # A node for the first rows alone is the last layer, or stands beside that of its layer.
+            powers += [0.0] if attributes["queries"] == b"all" or node is last else []
             importance |= {attributes["importance"].decode()} - {"none"}
         if node.op_type == "KeptLengths":
             powers[-1] = attributes["exponent"]

@@ -31,6 +31,7 @@ class Parts:
         after: attention's output and the rows before it, to the rows behind its residual.
         feed_forward: the rest of the layer.
         window: keys with |i - j| <= window, 0 for all.
+        first: projections for the row of the first token, which sees all and is seen by all; None: a row like others.
         rotate: turns `[heads, n, D]` by the positions `[n]`.
         score: scores `[heads, n, n]` of queries and keys `[heads, n, D]` at the positions `[n]`.
         hash_bits: of YOSO, whose weights are expected collisions and whose output has norm 1 in each head; 0: softmax.
@@ -44,6 +45,7 @@ class Parts:
     feed_forward: Callable[[Tensor], Tensor]
     before: Callable[[Tensor], Tensor] = lambda rows: rows
     window: int = 0
+    first: tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]] | None = None
     rotate: Callable[[Tensor, Tensor], Tensor] = lambda heads, positions: heads
     score: Callable[[Tensor, Tensor, Tensor], Tensor] = lambda query, key, positions: scaled(query, key)
     hash_bits: int = 0
@@ -113,6 +115,20 @@ def modernbert(layer: Any) -> Parts:
         before=layer.attn_norm,
         window=own.sliding_window - 1 if own.sliding_window else 0,
         rotate=rotate,
+    )
+
+
+def longformer(layer: Any) -> Parts:
+    own = layer.attention.self
+    return Parts(
+        own.query,
+        own.key,
+        own.value,
+        own.num_heads,
+        layer.attention.output,
+        layer.ff_chunk,
+        window=own.one_sided_attn_window_size,
+        first=(own.query_global, own.key_global, own.value_global),
     )
 
 
@@ -186,6 +202,7 @@ PARTS = {
     "distilbert": distilbert,
     "albert": albert,
     "modernbert": modernbert,
+    "longformer": longformer,
     "attenuator-encoder": encoder,
 }
 
@@ -208,14 +225,28 @@ def weights_of(parts: Parts, rows: Tensor, positions: Tensor) -> Tensor:
     scores = parts.score(query, key, positions)
     if parts.window:
         far = (positions[:, None] - positions).abs() > parts.window
+        if parts.first:
+            far[0] = far[:, 0] = False
         scores = scores.masked_fill(far, -math.inf)
     return scores.softmax(dim=-1)
 
 
-def chosen(weights: Tensor, count: int, importance: str) -> Tensor:
+def first_row(parts: Parts, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights `[heads, n]` and output `[heads * D]` of a first token that has projections of its own."""
+    assert parts.first
+    query, key, value = (project(rows).unflatten(1, (parts.heads, -1)).transpose(0, 1) for project in parts.first)
+    weights = scaled(query[:, :1], key).softmax(dim=-1)
+    return weights[:, 0], (weights @ value).flatten()
+
+
+def importance_of(weights: Tensor, kind: str) -> Tensor:
+    """Of each key `[n]`, from weights `[heads, n, n]`: what the first row gives it, or the row that gives it most."""
+    return (weights[:, 0] if kind == "first" else weights.amax(dim=1)).sum(dim=0)
+
+
+def chosen(importance: Tensor, count: int) -> Tensor:
     """Places of the rows that go on, ascending."""
-    by_row = weights[:, 0] if importance == "first" else weights.amax(dim=1)
-    important = by_row.sum(dim=0).tolist()
+    important = importance.tolist()
     others = sorted(range(1, len(important)), key=lambda place: (-important[place], place))
     return torch.tensor(sorted([0, *others[: count - 1]]))
 
@@ -264,7 +295,11 @@ def logits(
         value = parts.value(source).unflatten(1, (parts.heads, -1)).transpose(0, 1)
         mixed = weights @ value
         mixed = (normalize(mixed, dim=-1) if parts.hash_bits else mixed).transpose(0, 1).flatten(1)
-        places = chosen(weights, kept(len(hidden), keep, exponent), importance) if exponent else None
+        important = importance_of(weights, importance)
+        if parts.first:
+            own, mixed[0] = first_row(parts, source)
+            important = important.maximum(own.sum(dim=0))
+        places = chosen(important, kept(len(hidden), keep, exponent)) if exponent else None
         beside = convolved(layer, source)
         if places is not None and drops:
             mixed, hidden, positions, beside = mixed[places], hidden[places], positions[places], beside[places]

@@ -1,0 +1,107 @@
+"""Longformer against eager transformers, without tracing: windows, lengths around them, padding, refusals."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from checkpoints import SMALL, randomise
+from torch import Tensor
+
+from attenuator.errors import ExportError
+from attenuator.export.architectures import architecture_of
+from attenuator.export.selection import DEFAULT, NONE
+from attenuator.export.trace import PackedClassifier
+
+WINDOWS = [
+    pytest.param(6, {"type_vocab_size": 1}, id="one-for-all-layers"),
+    pytest.param([4, 12, 6], {"num_labels": 1, "hidden_act": "relu"}, id="each-its-own"),
+    pytest.param([72] * 3, {}, id="wider-than-any-text"),
+]
+# Shorter than half a window, at it, at a window and its multiples, and beside them; longer than several.
+LENGTHS = (1, 2, 3, 5, 6, 7, 11, 12, 13, 24, 25, 59, 68)
+
+
+def longformer(window: int | list[int], **changes: Any) -> Any:
+    config = transformers.LongformerConfig(**SMALL | {"num_hidden_layers": 3, "attention_window": window} | changes)
+    model = transformers.LongformerForSequenceClassification(config).eval()
+    randomise(model)
+    return model.requires_grad_(False)
+
+
+def texts(model: Any, lengths: tuple[int, ...] = LENGTHS) -> Iterator[tuple[Tensor, Tensor]]:
+    """Ids and types `[n]` of each length; the id of padding is among them."""
+    generator = torch.Generator().manual_seed(2)
+    config = model.config
+    for length in lengths:
+        ids = torch.randint(0, config.vocab_size, (length,), generator=generator)
+        yield ids, torch.randint(0, config.type_vocab_size, (length,), generator=generator)
+
+
+def packed(
+    model: Any, attention: str, schedule: str = NONE, lengths: tuple[int, ...] = LENGTHS, **knobs: float
+) -> Tensor:
+    """Logits `[B, labels]` of all texts in one packed batch, by the operators' own kernels."""
+    family = architecture_of("longformer")
+    attributes = {"estimator": "sampled"} if attention == "mca" else {}
+    classifier = PackedClassifier(family, model, attention, attributes, has_token_types=True, schedule=schedule)
+    ids, types = zip(*texts(model, lengths), strict=True)
+    offset = family.position_offset(model.config)
+    inputs = {
+        "input_ids": torch.cat(ids),
+        "token_type_ids": torch.cat(types),
+        "position_ids": torch.cat([torch.arange(length) + offset for length in lengths]),
+        "cu_seqlens": torch.tensor([0, *lengths]).cumsum(0, dtype=torch.int32),
+        "seed": torch.zeros(len(lengths), dtype=torch.int64),
+        "alpha": torch.full((len(lengths),), knobs.get("alpha", 0.0)),
+        "keep": torch.full((len(lengths),), knobs.get("keep", 1.0)),
+    }
+    result = classifier(*(inputs[name] for name in classifier.inputs))
+    return result[0] if isinstance(result, tuple) else result
+
+
+@pytest.mark.parametrize(("window", "changes"), WINDOWS)
+def test_packed_texts_get_what_transformers_gives_each_alone(window: int | list[int], changes: dict[str, Any]) -> None:
+    """transformers pads each text to a multiple of the widest window, which must change nothing."""
+    model = longformer(window, **changes)
+    expected = torch.cat([model(input_ids=ids[None], token_type_ids=types[None]).logits for ids, types in texts(model)])
+    assert expected.std(dim=0).min() > 0.005
+    for attention in ("softmax", "mca"):
+        torch.testing.assert_close(packed(model, attention), expected, rtol=0, atol=1e-5)
+
+
+def test_keep_1_gives_the_bits_of_a_model_without_selection() -> None:
+    model = longformer([4, 12, 6])
+    assert torch.equal(packed(model, "softmax", DEFAULT), packed(model, "softmax"))
+    assert not torch.equal(packed(model, "softmax", DEFAULT, keep=0.5), packed(model, "softmax"))
+
+
+def test_a_window_samples_values_and_the_row_of_the_first_token_stays_exact() -> None:
+    model = longformer([32] * 3, hidden_size=64, max_position_embeddings=302)
+    lengths = (300, 150)
+    exact, flat = (packed(model, "mca", lengths=lengths, alpha=alpha) for alpha in (0.0, 1.0))
+    assert not torch.equal(exact, flat)
+    assert (exact - flat).abs().max() < 0.2 * exact.abs().max()
+    # In a model of one layer that row is all there is.
+    one = longformer(32, num_hidden_layers=1, hidden_size=64, max_position_embeddings=302)
+    exact, flat = (packed(one, "mca", lengths=lengths, alpha=alpha) for alpha in (0.0, 1.0))
+    torch.testing.assert_close(flat, exact, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"attention_window": [4, 7, 8]}, "attention_window is 7 in layer 1, must be even and at least 4"),
+        ({"attention_window": 0}, "attention_window is 0 in layer 0, must be even and at least 4"),
+        ({"attention_window": 2}, "attention_window is 2 in layer 0, must be even and at least 4"),
+        ({"attention_window": [4, 8]}, "attention_window has 2 windows, must be .* num_hidden_layers, 3"),
+        ({"attention_window": [4, 6, 8]}, "attention_window is 6 in layer 1, must divide the largest one, 8"),
+        ({"pad_token_id": None}, "pad_token_id is missing"),
+    ],
+    ids=["odd", "zero", "two", "too-few", "of-no-common-multiple", "no-padding"],
+)
+def test_windows_that_transformers_cannot_compute_are_refused(changes: dict[str, Any], sentence: str) -> None:
+    config = transformers.LongformerConfig(**SMALL | {"num_hidden_layers": 3} | changes)
+    with pytest.raises(ExportError, match=sentence):
+        architecture_of("longformer").check(config)
