@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "journal": {"errors"},
     "load": {"errors", "api"},
     "texts": {"errors", "api", "ops"},
+    "training": {"errors", "ops"},
     "calibration": {"errors", "bundle"},
     "runtime": {"errors", "api", "bundle", "calibration", "precision", "ops"},
     "export": {"errors", "api", "bundle", "calibration", "precision", "commandline", "ops", "runtime", "texts"},

@@ -1,4 +1,7 @@
-"""Nothing outside the operators' folders names an operator or a knob: what is said of them derives from the specs."""
+"""Nothing outside the operators' folders names an operator or a knob: what is said of them derives from the specs.
+
+An operator has a folder of its key in `ops/`, and one in `training/` where models can be trained with it.
+"""
 
 import ast
 import re
@@ -12,11 +15,12 @@ from attenuator.ops import KNOBS, OPERATORS
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "attenuator"
 FOLDERS = ("serve", "clients", "export", "src/attenuator", "scripts")
+OWN_FOLDERS = {operator.key for operator in OPERATORS}
 FILES = sorted(
     file
     for folder in FOLDERS
     for file in (ROOT / folder).rglob("*.py")
-    if "ops" not in file.relative_to(ROOT / folder).parts
+    if not {"ops", *OWN_FOLDERS} & set(file.relative_to(ROOT / folder).parts)
 )
 
 # Pooling is part of every model; what may be approximated is attention.

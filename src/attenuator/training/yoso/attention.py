@@ -1,0 +1,98 @@
+"""YOSO attention to train with: the mean over tables, then one of its normalisations."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from attenuator.training.yoso.hashing import unit_rows
+from attenuator.training.yoso.operators import yoso_mix
+from attenuator.training.yoso.settings import L2, RATIO, Settings
+
+__all__ = ["attend", "attend_padded", "draw_seed"]
+
+MAX_SEED = 2**53 - 1
+
+
+def draw_seed() -> int:
+    """A seed from PyTorch's own generator on the CPU, which `torch.manual_seed` and checkpoints of its state govern."""
+    return int(torch.randint(MAX_SEED, ()))
+
+
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, settings: Settings, seed: int, layer: int = 0
+) -> Tensor:
+    """YOSO attention over a packed batch, differentiable; equal to what YosoAttention serves with this seed.
+
+    Args:
+        query: `[T, heads, head_dim]`, not scaled; head_dim is 8 to 256.
+        key: as query.
+        value: `[T, heads, value_dim]`; value_dim is 8 to 256, with `RATIO` to 255.
+        cu_seqlens: int32 `[B+1]`, starts of the sequences and, last, T.
+        settings: hashes, normalisation, gradient.
+        seed: of the hashes, the same for all sequences.
+        layer: random stream.
+
+    Returns:
+        `[T, heads, value_dim]` in the dtype of value. A row that met no key is 0.
+
+    Raises:
+        EngineError: shapes or offsets that the operator refuses.
+    """
+    ratio = settings.normalize == RATIO
+    offsets = cu_seqlens.to("cpu", torch.int32)
+    seeds = torch.full((len(offsets) - 1,), seed, dtype=torch.int64)
+    mixed: Tensor = yoso_mix(
+        query,
+        key,
+        torch.cat([value, value.new_ones(*value.shape[:2], 1)], dim=2) if ratio else value,
+        offsets,
+        seeds,
+        settings.num_hashes,
+        settings.hash_bits,
+        settings.hash,
+        layer,
+        settings.gradient,
+    )
+    if ratio:
+        share = mixed[:, :, -1:]
+        return mixed[:, :, :-1] / torch.where(share > 0, share, 1.0)
+    return unit_rows(mixed) if settings.normalize == L2 else mixed
+
+
+def attend_padded(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    is_token: Tensor | None,
+    settings: Settings,
+    seed: int,
+    layer: int = 0,
+) -> Tensor:
+    """YOSO attention over a padded batch: padding is taken out before and put back as zeros, and costs nothing.
+
+    Args:
+        query: `[batch, heads, tokens, head_dim]`, not scaled.
+        key: as query.
+        value: `[batch, heads, tokens, value_dim]`.
+        is_token: bool `[batch, tokens]`, False on padding wherever it stands; None where there is none.
+        settings: hashes, normalisation, gradient.
+        seed: of the hashes.
+        layer: random stream.
+
+    Returns:
+        `[batch, heads, tokens, value_dim]`, zeros on padding.
+    """
+    batch, heads, tokens, size = value.shape
+    query, key, value = (tensor.transpose(1, 2).flatten(0, 1) for tensor in (query, key, value))
+    if is_token is None:
+        offsets = torch.arange(batch + 1, dtype=torch.int32) * tokens
+        mixed = attend(query, key, value, offsets, settings, seed, layer)
+        return mixed.view(batch, tokens, heads, size).transpose(1, 2)
+    lengths = is_token.sum(dim=1).cpu()
+    offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+    places = is_token.flatten().nonzero()[:, 0]
+    query, key, value = (rows.index_select(0, places) for rows in (query, key, value))
+    mixed = attend(query, key, value, offsets, settings, seed, layer)
+    padded = mixed.new_zeros(batch * tokens, heads, size).index_copy(0, places, mixed)
+    return padded.view(batch, tokens, heads, size).transpose(1, 2)

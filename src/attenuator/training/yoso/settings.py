@@ -1,0 +1,57 @@
+"""What YOSO attention is trained with; the names are those of the operator's attributes and knob."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from attenuator.ops.yoso.spec import NUM_HASHES, SPEC
+
+__all__ = ["GRADIENTS", "L2", "RATIO", "RAW", "Settings"]
+
+GRADIENTS = ("bound", "collided", "cheapest")
+RAW, L2, RATIO = range(3)
+_ATTRIBUTES: dict[str, Any] = {item.name: item for item in SPEC.attributes}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How attention is computed and differentiated.
+
+    Attributes:
+        num_hashes: hash tables, m in the paper; 0 computes the expectation, in time quadratic in the length.
+        hash_bits: bits per hash, tau in the paper.
+        hash: family of hyperplanes, `gaussian` or `hadamard`.
+        normalize: `RAW` (0) is the mean over tables; `L2` (1) scales each head's row to length 1 (N-YOSO); `RATIO` (2)
+            divides by the share of collisions, a weighted mean of the values, as softmax's is.
+        gradient: `bound`, the lower bound of the paper's eq. 4; `collided`, *YOSO of its appendix; or `cheapest`, of
+            the two the one that is predicted to take less time.
+
+    Raises:
+        ValueError: a value that is not allowed.
+    """
+
+    num_hashes: int = 32
+    hash_bits: int = 8
+    hash: str = "gaussian"
+    normalize: int = L2
+    gradient: str = "bound"
+
+    def __post_init__(self) -> None:
+        """Checks every field."""
+        bits = _ATTRIBUTES["hash_bits"]
+        self._check_range("num_hashes", NUM_HASHES.low, NUM_HASHES.high)
+        self._check_range("hash_bits", bits.low, bits.high)
+        self._check_range("normalize", RAW, RATIO)
+        self._check_choice("hash", _ATTRIBUTES["hash"].choices)
+        self._check_choice("gradient", GRADIENTS)
+
+    def _check_range(self, name: str, low: float, high: float) -> None:
+        value: Any = getattr(self, name)
+        if type(value) is not int or not low <= value <= high:
+            raise ValueError(f"{name} is {value!r}, must be a whole number in [{low:g}, {high:g}]")
+
+    def _check_choice(self, name: str, choices: tuple[str, ...]) -> None:
+        value = getattr(self, name)
+        if value not in choices:
+            raise ValueError(f"{name} is {value!r}, must be one of: {', '.join(choices)}")
