@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from types import ModuleType
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from pydantic import SecretStr, ValidationError
 from pydantic_settings import BaseSettings, CliApp, CliSettingsSource, SettingsConfigDict, SettingsError
@@ -52,7 +52,9 @@ OTHER_VARIABLES = frozenset(
 # What Kubernetes sets in every pod beside a service called "attenuator".
 KUBERNETES_LINKS = re.compile(rf"{ENV_PREFIX}(SERVICE_(HOST|PORT(_\w+)?)|PORT_\d+_(TCP|UDP)(_(ADDR|PORT|PROTO))?)")
 
-
+# Of JSON schemas, in words.
+KINDS = {"integer": "a whole number", "number": "a number", "boolean": "true or false"}
+LIMITS = {"minimum": " from", "exclusiveMinimum": " above", "maximum": ", at most", "exclusiveMaximum": ", below"}
 TYPE_NAME = re.compile(r"\b(int|float|str)\b")
 
 
@@ -258,9 +260,23 @@ def _refusal(settings: type[CommandSettings], error: ValidationError) -> str:
     flag = f"--{name.replace('_', '-')}"
     if first["type"] == "missing":
         return f"{flag} is missing"
-    reason = first["msg"].removeprefix("Value error, ")
-    reason = f"{reason[0].lower()}{reason[1:]}"
+    own_reason = first["msg"].removeprefix("Value error, ")
+    reason = f": {own_reason[0].lower()}{own_reason[1:]}"
+    if first["type"] != "value_error" and (allowed := _allowed(settings.model_json_schema()["properties"][name])):
+        reason = f", must be {allowed}"
     field = settings.model_fields.get(name)
     secret = field is not None and SecretStr.__name__ in str(field.annotation)
     value = "refused" if secret else f"{first['input']!r}"  # what is printed ends up in logs
-    return f"{flag} (or {ENV_PREFIX}{name.upper()}) is {value}: {reason}"
+    return f"{flag} (or {ENV_PREFIX}{name.upper()}) is {value}{reason}"
+
+
+def _allowed(schema: Mapping[str, Any]) -> str:
+    """The values that a JSON schema of a setting allows, in words; empty where there are none for them."""
+    if "anyOf" in schema:
+        return " or ".join(filter(None, map(_allowed, schema["anyOf"])))
+    if "enum" in schema:
+        return f"one of: {', '.join(map(str, schema['enum']))}"
+    if "const" in schema:
+        return f"'{schema['const']}'"
+    kind = KINDS.get(schema.get("type", ""), "")
+    return kind and kind + "".join(f"{words} {schema[key]:.16g}" for key, words in LIMITS.items() if key in schema)

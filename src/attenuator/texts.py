@@ -1,18 +1,23 @@
 """The inputs that a command reads: its arguments, files of texts or of JSON lines, standard input."""
 
 import json
+import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from attenuator.api import INPUT_FIELDS, TextInput
 from attenuator.errors import InvalidRequest
 from attenuator.ops.knobs import shown
 
 STDIN = "-"
+OBJECT = "must be an object with text, with text and text_pair, or with token_ids"
+UNDECODED = re.compile("[\udc80-\udcff]")  # bytes that are not UTF-8, as `lines` has them
+LOOKED_AT = 1024  # bytes of a file's begin
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +45,74 @@ class Item:
         return " | ".join(" ".join(text.split()) for text in texts)
 
 
-def _item(line: str, where: str) -> Item:
+def name_of(path: str) -> str:
+    """What error sentences call a file, or `-`."""
+    return "standard input" if path == STDIN else path
+
+
+def lines(path: str) -> Iterator[str]:
+    """The lines of a file with their ends, without a byte order mark; what is not UTF-8 becomes `UNDECODED`.
+
+    Args:
+        path: a file, or `-` for standard input.
+
+    Raises:
+        InvalidRequest: the file cannot be read, or begins as no text does, such as that of a spreadsheet.
+    """
     try:
-        record = json.loads(line)
+        with nullcontext(sys.stdin.buffer) if path == STDIN else open(path, "rb") as opened:
+            stream = cast(BufferedReader, opened)
+            if b"\0" in stream.peek(LOOKED_AT)[:LOOKED_AT]:
+                kinds = "CSV, TSV, JSON lines or one text a line"
+                raise InvalidRequest(f"{name_of(path)} is no text in UTF-8, must be {kinds}: export it as one of them")
+            for number, line in enumerate(stream):
+                yield line.decode("utf-8" if number else "utf-8-sig", errors="surrogateescape")
+    except OSError as error:
+        raise InvalidRequest(f"{name_of(path)} cannot be read: {error.strerror}") from None
+
+
+def places(read: Iterable[str], name: str) -> Iterator[tuple[str, str]]:
+    """Place and content of each line that is not blank, without its end."""
+    for number, line in enumerate(read, start=1):
+        if line.strip():
+            yield f"{name} line {number}", line.rstrip("\r\n")
+
+
+def checked(line: str, where: str) -> str:
+    """The line.
+
+    Raises:
+        InvalidRequest: it is not UTF-8.
+    """
+    if UNDECODED.search(line):
+        raise InvalidRequest(f"{where} is not UTF-8")
+    return line
+
+
+def record_of(line: str, where: str) -> dict[str, Any]:
+    """The object that a JSON line holds.
+
+    Raises:
+        InvalidRequest: it is not UTF-8, not JSON, or no object.
+    """
+    try:
+        record = json.loads(checked(line, where))
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"{where} is not JSON: {error}") from None
-    content = {name: record[name] for name in INPUT_FIELDS if name in record} if isinstance(record, dict) else {}
-    if not content:
-        actual = "has none of these fields" if isinstance(record, dict) else f"is {shown(record)}"
-        raise InvalidRequest(
-            f"{where} {actual}, must be an object with text, with text and text_pair, or with token_ids"
-        )
+    if not isinstance(record, dict):
+        raise InvalidRequest(f"{where} is {shown(record)}, {OBJECT}")
+    return record
+
+
+def input_in(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a record that the HTTP API takes as an input; empty where it has none."""
+    return {name: record[name] for name in INPUT_FIELDS if name in record}
+
+
+def _item(line: str, where: str) -> Item:
+    record = record_of(line, where)
+    if not (content := input_in(record)):
+        raise InvalidRequest(f"{where} has none of these fields, {OBJECT}")
     return Item(where, content, record.get("labels"), record.get("label"))
 
 
@@ -62,20 +124,11 @@ def lines_of(path: str, *, jsonl: bool) -> Iterator[Item]:
         jsonl: each line is a JSON object rather than a text; so are those of a file named `*.jsonl`.
 
     Raises:
-        InvalidRequest: the file cannot be read, or a line is not a JSON object with an input.
+        InvalidRequest: the file cannot be read, or a line is not UTF-8 or no JSON object with an input.
     """
-    name = "standard input" if path == STDIN else path
     jsonl = jsonl or Path(path).suffix == ".jsonl"
-    try:
-        with nullcontext(sys.stdin) if path == STDIN else open(path, encoding="utf-8") as stream:
-            for number, line in enumerate(stream, start=1):
-                if line.strip():
-                    where = f"{name} line {number}"
-                    yield _item(line, where) if jsonl else Item(where, {"text": line.rstrip("\r\n")})
-    except OSError as error:
-        raise InvalidRequest(f"{name} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise InvalidRequest(f"{name} is not UTF-8: {error.reason} at byte {error.start}") from None
+    for where, line in places(lines(path), name_of(path)):
+        yield _item(line, where) if jsonl else Item(where, {"text": checked(line, where)})
 
 
 def items(texts: Iterable[str], files: Iterable[str], *, jsonl: bool) -> Iterator[Item]:

@@ -222,7 +222,7 @@ def test_rows_that_are_not_utf8_or_not_json_stand_alone(tmp_path: Path) -> None:
     ]
     assert [row.error.partition(" line ")[2].partition(":")[0] for row in rows if row.error] == [
         "2 is not JSON",
-        "3 is 3, must be an object",
+        "3 is 3, must be an object with text, with text and text_pair, or with token_ids",
         "4 has no field text or text_pair or token_ids or token_type_ids, its fields are t",
         "6 is not UTF-8",
     ]

@@ -142,7 +142,11 @@ def test_classify_draws_a_seed_when_asked(run: Run, bundles: dict[str, Path]) ->
             "--num-hashes is 513, must be a whole number from 0 to 512",
         ),
         (["--bundle", "{yoso}", "--num-hashes", "1.5", "x"], 2, "--num-hashes (or ATTENUATOR_NUM_HASHES) is '1.5'"),
-        (["--bundle", "{yoso}", "--seed", "never", "x"], 2, "--seed (or ATTENUATOR_SEED) is 'never'"),
+        (
+            ["--bundle", "{yoso}", "--seed", "never", "x"],
+            2,
+            "--seed (or ATTENUATOR_SEED) is 'never', must be a whole number or 'random'",
+        ),
         (["--bundle", "{yoso}", "--frobnicate", "x"], 2, "unrecognized arguments: --frobnicate"),
         (["--bundle", "{yoso}", "--alpha", "0.5", "x"], 1, "has no knob alpha"),
         (["--bundle", "{mca}", "--top-k", "4", "x"], 1, "top_k is 4, must be a whole number from 1 to 3"),
@@ -273,6 +277,11 @@ def test_inspect_measures_this_machine(run: Run, bundles: dict[str, Path], tmp_p
     [
         (["/nowhere"], 1, "bundle /nowhere is not a folder"),
         ([], 2, "BUNDLE"),
+        (
+            ["{yoso}", "--rate", "-5"],
+            2,
+            "--rate (or ATTENUATOR_RATE) is '-5', must be a number above 0, at most 1000000000",
+        ),
         (["{yoso}", "--lengths", "1,x"], 2, "--lengths is '1,x', must be whole numbers from 1 to 8192"),
         (["{yoso}", "--lengths", "8193"], 2, "--lengths is '8193', must be whole numbers from 1 to 8192"),
         (["{yoso}", "--num-hashes", "8,999"], 2, "--num-hashes is '8,999', must be values of num_hashes from 0 to 512"),

@@ -22,7 +22,7 @@ def test_words_are_taken_as_they_are() -> None:
 
 def test_lines_are_texts_and_blank_ones_are_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
-    path.write_text("first\r\n\n  \n zweite Zeile: ß\n")
+    path.write_bytes("\ufefffirst\r\n\n  \n zweite Zeile: ß\n".encode())
     lines = list(items([], [str(path)], jsonl=False))
     assert [item.content["text"] for item in lines] == ["first", " zweite Zeile: ß"]
     assert [item.where for item in lines] == [f"{path} line 1", f"{path} line 4"]
@@ -39,9 +39,12 @@ def test_json_lines_hold_texts_pairs_and_token_ids(tmp_path: Path) -> None:
 
 
 def test_standard_input_is_text_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO('{"text": "a"}\n'))
+    def standard_input() -> io.TextIOWrapper:
+        return io.TextIOWrapper(io.BufferedReader(io.BytesIO(b'{"text": "a"}\n')))  # type: ignore[type-var]
+
+    monkeypatch.setattr("sys.stdin", standard_input())
     assert contents([], [STDIN]) == [{"text": '{"text": "a"}'}]
-    monkeypatch.setattr("sys.stdin", io.StringIO('{"text": "a"}\n'))
+    monkeypatch.setattr("sys.stdin", standard_input())
     assert contents([], [STDIN], jsonl=True) == [{"text": "a"}]
 
 
@@ -52,10 +55,11 @@ def test_standard_input_is_text_unless_told_otherwise(monkeypatch: pytest.Monkey
         (b'["a"]\n', "must be an object with text"),
         (b'{"label": "x"}\n', "must be an object with text"),
         (b"[" * 100_000, "line 1 is not JSON"),
-        (b"\xff\xfe\n", "is not UTF-8"),
+        (b'{"text": "a"}\n{"text": "\xff"}\n', "line 2 is not UTF-8"),
+        (b"PK\x03\x04\x14\0\x06\0", "is no text in UTF-8, must be CSV, TSV, JSON lines or one text a line"),
         (None, "cannot be read: No such file"),
     ],
-    ids=["truncated", "list", "no text", "deep", "not utf-8", "missing"],
+    ids=["truncated", "list", "no text", "deep", "not utf-8", "workbook", "missing"],
 )
 def test_what_cannot_be_read_is_told_with_its_place(tmp_path: Path, content: bytes | None, sentence: str) -> None:
     path = tmp_path / "data.jsonl"

@@ -135,7 +135,7 @@ def test_json_lines_with_pairs(sure: Path, lines: list[str], tmp_path: Path) -> 
         ("few.txt", "one text\n" * (FEWEST_TEXTS - 1), f"has {FEWEST_TEXTS - 1} texts, must have at least 299"),
         ("empty.txt", "", "has 0 texts"),
         ("bad.jsonl", "{}\n" * COUNT, "bad.jsonl line 1 has none of these fields"),
-        ("latin.txt", b"\xff\n" * COUNT, "latin.txt is not UTF-8"),
+        ("latin.txt", b"\xff\n" * COUNT, "latin.txt line 1 is not UTF-8"),
     ],
 )
 def test_files_that_say_nothing_are_refused(

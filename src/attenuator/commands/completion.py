@@ -142,7 +142,7 @@ def main(arguments: Sequence[str]) -> int:
     """
     _, [shell] = parse(SETTINGS, COMMAND, arguments, POSITIONALS, usage=USAGE, examples=EXAMPLES)
     if shell not in SHELLS:
-        fail(COMMAND, f"SHELL is '{shell}', must be one of: {', '.join(SHELLS)}")
+        fail(COMMAND, f"there is no completion for '{shell}', the shell must be one of: {', '.join(SHELLS)}")
     import shtab  # nothing else needs it
 
     print(shtab.complete(parser_of_all(shtab.FILE), shell))

@@ -5,25 +5,19 @@ cannot be read at all, or has no such column, is refused.
 """
 
 import csv
-import json
-import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 from attenuator.api import INPUT_FIELDS, TextInput
 from attenuator.errors import InvalidRequest
-from attenuator.ops.knobs import shown
-from attenuator.texts import STDIN
+from attenuator.texts import UNDECODED, input_in, lines, name_of, places, record_of
 
 Format = Literal["text", "csv", "tsv", "jsonl"]
 DELIMITERS: dict[str, str] = {"csv": ",", "tsv": "\t"}
 TEXT, PAIR = TextInput.model_fields
 LONGEST_CELL = 2**31 - 1  # characters; the csv module's own limit is below one contract
-UNDECODED = re.compile("[\udc80-\udcff]")
 COLUMNS_SHOWN = 10
 
 
@@ -68,12 +62,10 @@ class Columns:
                 )
         return chosen
 
-    def of_record(self, record: Any, where: str) -> FileRow:
+    def of_record(self, record: dict[str, Any], where: str) -> FileRow:
         """The row of a JSON line."""
-        if not isinstance(record, dict):
-            return FileRow(where, {}, error=f"{where} is {shown(record)}, must be an object")
         if self.text is None and self.pair is None:
-            content = {name: record[name] for name in INPUT_FIELDS if name in record}
+            content = input_in(record)
             missing = "" if content else " or ".join(INPUT_FIELDS)
         else:
             chosen = {TEXT: self.text or TEXT} | ({PAIR: self.pair} if self.pair else {})
@@ -106,24 +98,11 @@ def file_rows(path: str, kind: Format, columns: Columns) -> Iterator[FileRow]:
         columns: which columns hold the input.
 
     Raises:
-        InvalidRequest: the file cannot be read, or has no such column.
+        InvalidRequest: the file cannot be read, is of another kind, or has no such column.
     """
-    name = "standard input" if path == STDIN else path
-    try:
-        with nullcontext(sys.stdin) if path == STDIN else open(path, "rb") as stream:
-            raw = stream.buffer if path == STDIN else stream  # type: ignore[union-attr]
-            lines = _decoded(raw)  # type: ignore[arg-type]
-            read = _table_rows if kind in DELIMITERS else _line_rows
-            for row in read(lines, name, kind, columns):
-                yield _checked(row)
-    except OSError as error:
-        raise InvalidRequest(f"{name} cannot be read: {error.strerror}") from None
-
-
-def _decoded(stream: IO[bytes]) -> Iterator[str]:
-    """Lines with their ends; bytes that are not UTF-8 become halves of surrogate pairs, and a byte order mark goes."""
-    for number, line in enumerate(stream):
-        yield line.decode("utf-8-sig" if not number else "utf-8", errors="surrogateescape")
+    read = _table_rows if kind in DELIMITERS else _line_rows
+    for row in read(lines(path), name_of(path), kind, columns):
+        yield _checked(row)
 
 
 def _checked(row: FileRow) -> FileRow:
@@ -137,29 +116,24 @@ def _checked(row: FileRow) -> FileRow:
     return FileRow(row.where, columns, error=row.error or f"{row.where} is not UTF-8")
 
 
-def _line_rows(lines: Iterable[str], name: str, kind: Format, columns: Columns) -> Iterator[FileRow]:
+def _line_rows(read: Iterable[str], name: str, kind: Format, columns: Columns) -> Iterator[FileRow]:
     """Rows of a file with one a line; blank lines are skipped."""
-    for number, line in enumerate(lines, start=1):
-        where, text = f"{name} line {number}", line.rstrip("\r\n")
-        if not text.strip():
-            continue
+    for where, line in places(read, name):
         if kind == "text":
-            yield FileRow(where, {TEXT: text}, {TEXT: text})
-        elif UNDECODED.search(text):
-            yield FileRow(where, {}, error=f"{where} is not UTF-8")
+            yield FileRow(where, {TEXT: line}, {TEXT: line})
+            continue
+        try:
+            record = record_of(line, where)
+        except InvalidRequest as error:
+            yield FileRow(where, {}, error=str(error))
         else:
-            try:
-                record = json.loads(text)
-            except (ValueError, RecursionError) as error:
-                yield FileRow(where, {}, error=f"{where} is not JSON: {error}")
-            else:
-                yield columns.of_record(record, where)
+            yield columns.of_record(record, where)
 
 
-def _table_rows(lines: Iterable[str], name: str, kind: Format, columns: Columns) -> Iterator[FileRow]:
+def _table_rows(read: Iterable[str], name: str, kind: Format, columns: Columns) -> Iterator[FileRow]:
     """Rows of a table, whose cells may have line breaks in quotes; blank lines are skipped."""
     csv.field_size_limit(LONGEST_CELL)
-    reader = csv.reader(lines, delimiter=DELIMITERS[kind], strict=True)
+    reader = csv.reader(read, delimiter=DELIMITERS[kind], strict=True)
     header: list[str] | None = None
     chosen: Mapping[str, str] = {}
     while True:
