@@ -226,8 +226,10 @@ def trace(classifier: PackedClassifier) -> ir.Model:
     Raises:
         ExportError: the model's code does not trace.
     """
-    tokens, starts, batch = torch.export.Dim("T"), torch.export.Dim("starts"), torch.export.Dim("B")
-    axes = {"input_ids": tokens, "position_ids": tokens, "token_type_ids": tokens, "cu_seqlens": starts}
+    tokens, batch = torch.export.Dim("T"), torch.export.Dim("B")
+    axes = {"input_ids": tokens, "position_ids": tokens, "token_type_ids": tokens, "cu_seqlens": batch + 1}
+    if axes.keys() >= set(classifier.inputs):  # no input has B itself
+        axes["cu_seqlens"] = torch.export.Dim("starts")
     try:
         with torch.no_grad(), quiet():
             program: Any = torch.onnx.export(

@@ -12,8 +12,11 @@ from pathlib import Path
 import pytest
 from checkpoints import CHECKPOINTS, save
 from filelock import FileLock
+from tracing import remember
 
 from attenuator.export import export
+
+remember()
 
 
 @pytest.fixture(scope="session")

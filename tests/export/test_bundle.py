@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import torch
 import transformers
 from checkpoints import VOCAB, fast_tokenizer, reference
 from tokenizers import Tokenizer
@@ -204,8 +205,21 @@ def test_large_weights_lie_beside_the_graph(again: Callable[..., Manifest], monk
     assert "model.onnx.data" in again().files
 
 
-def test_export_is_reproducible(again: Callable[..., Manifest], exported: Get) -> None:
-    assert again().revision == read_manifest(exported("encoder-softmax", "mca")).revision
+def test_export_is_reproducible_and_traces_once(
+    again: Callable[..., Manifest], exported: Get, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where sizes are declared that PyTorch finds to depend on one another, it traces all over again."""
+    revision = read_manifest(exported("encoder-softmax", "mca")).revision
+    traces: list[object] = []
+    export_program = torch.export.export
+
+    def counted(model: torch.nn.Module, *args: Any, **options: Any) -> Any:
+        traces.append(model)
+        return export_program(model, *args, **options)
+
+    monkeypatch.setattr(torch.export, "export", counted)
+    assert again().revision == revision
+    assert len(traces) == 1
 
 
 def test_function_source(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
