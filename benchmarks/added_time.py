@@ -14,12 +14,13 @@ the server. Writes benchmarks/results/added_time.json.
 
 import argparse
 import json
+import multiprocessing
 import socket
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -161,8 +162,8 @@ def measure(pid: int, port: int, options: argparse.Namespace) -> Row:
     }
 
 
-def scrape(port: int, ended: threading.Event) -> None:
-    """Reads the metrics once a second, as Prometheus would do more seldom."""
+def scrape(port: int, ended: Event) -> None:
+    """Reads the metrics once a second, as Prometheus would do more seldom; in a process of its own."""
     while not ended.wait(SCRAPE_EVERY_S):
         with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
             answer.read()
@@ -185,12 +186,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     manifest = read_manifest(options.bundle)
     head = {"benchmark": "added_time", **record.origin(command_line), **record.cpu(), "bundle": manifest.name}
     head |= {"pause_ms": options.pause_ms, "threads": options.threads, "server_flags": options.flags}
-    ended = threading.Event()
+    processes = multiprocessing.get_context("spawn")
+    ended = processes.Event()
     with (
         tempfile.TemporaryDirectory() as folder,
         serving(options.bundle, server_flags(manifest, options, Path(folder)), "info") as (pid, port),
     ):
-        scraping = threading.Thread(target=scrape, args=(port, ended), daemon=True)
+        scraping = processes.Process(target=scrape, args=(port, ended), daemon=True)
         scraping.start()
         result: dict[str, Any] = measure(pid, port, options)
         ended.set()

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from attenuator.calibration.times import RowTime
 from attenuator.errors import InvalidRequest, NotReady
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from attenuator.serve.otel import Traces
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 NO_FLOORS: Floors = {}
 BODY_MARGIN = 2.0  # a body may have this many times fewer or more tokens than its size suggests
@@ -190,6 +189,8 @@ class Engine:
         """
         self.check_running()
         self._room.check_requests(key)
+        if self._queue.vacant():
+            return
         estimates = [self.catalog.estimates[model] for model in self.models.values()]
         least = int(body_bytes * min((each.tokens_per_byte for each in estimates), default=0.0) / BODY_MARGIN)
         if self.brownout.highest(time.monotonic(), key):  # it may be lowered, which only the body tells
@@ -247,10 +248,12 @@ class Engine:
             NotReady: the service was stopped meanwhile.
         """
         estimate = self.catalog.estimates[model]
-        # A refusal must be cheap, or refusals would use up the time for answers. So tokens are estimated, not counted.
-        tokens = [estimate.tokens(item, model.manifest.max_tokens) for item in items]
-        demand = self._demand(model, tokens, knobs_at(model, knobs, floors, 1.0, tokens), knobs)
-        self._room.check_tokens(demand, flow.key)
+        demand: dict[Lane, int] = {}
+        if not (self._tokenizer.is_quick(items) and self._queue.vacant()):  # else none is refused or comes meanwhile
+            # A refusal must be cheap, or refusals would use up the time for answers: tokens are estimated, not counted.
+            tokens = [estimate.tokens(item, model.manifest.max_tokens) for item in items]
+            demand = self._demand(model, tokens, knobs_at(model, knobs, floors, 1.0, tokens), knobs)
+            self._room.check_tokens(demand, flow.key)
         with self._queue.reserved(demand, flow.key):
             encoded = await self._tokenizer.encode(model, items, truncate)
         estimate.learn(items, encoded)
@@ -332,10 +335,11 @@ class Engine:
             others: further rows, by setting.
         """
         latency = self.catalog.latencies[model]
-        by_lane: dict[Lane, Counter[RowTime]] = {}
+        by_lane: dict[Lane, dict[RowTime, int]] = {}
         for lengths, setting in ((coarse_lengths(some), each) for some, each in ((tokens, knobs), *others)):
             for row_time, count in zip(latency.row_times(list(lengths), setting), lengths.values(), strict=True):
-                by_lane.setdefault(lane_of(latency.added_s(row_time)), Counter())[row_time] += count
+                times = by_lane.setdefault(lane_of(latency.added_s(row_time)), {})
+                times[row_time] = times.get(row_time, 0) + count
         forecasts = [self._lanes.forecast(lane, latency, times, flow) for lane, times in by_lane.items()]
         return max(forecasts, key=lambda each: each.total_s)
 

@@ -96,7 +96,10 @@ class LaneQueue:
 
     def take(self) -> list[Entry]:
         """The next batch: rows of one model, none where nothing waits."""
-        self._forget_empty()
+        if self._flows:
+            self._forget_empty()
+        if not self._flows:  # mostly: a lane looks here after each batch, before its answers leave
+            return []
         place = self._next(None, tuple(self._keys))
         if place is None:
             return []
@@ -254,6 +257,10 @@ class Queue:
             if free < 0 or (own and own + tokens > free):
                 return lane
         return None
+
+    def vacant(self) -> bool:
+        """Whether nothing waits and no room is reserved: then no request can be too large."""
+        return not any(self.occupied(lane) for lane in LANES)
 
     def occupied(self, lane: Lane) -> int:
         """Tokens that wait in a lane or have room reserved there."""

@@ -76,9 +76,9 @@ class TokenizerThreads:
             InvalidRequest: names the input.
             NotReady: the service was stopped meanwhile.
         """
-        sizes = [item.size for item in inputs]
-        if sum(sizes) <= INLINE_SIZE:
+        if self.is_quick(inputs):
             return [item.encode(model, truncate) for item in inputs]
+        sizes = [item.size for item in inputs]
         soon = sum(sizes) <= LARGE_SIZE
         self.arriving += soon
         try:
@@ -92,6 +92,10 @@ class TokenizerThreads:
             self.arriving -= soon
             if not self.arriving:
                 self.settled.set()
+
+    def is_quick(self, inputs: Sequence[Input]) -> bool:
+        """Whether inputs are so short that the event loop encodes them itself."""
+        return sum(item.size for item in inputs) <= INLINE_SIZE
 
     async def wait_settled(self, seconds: float) -> None:
         """Waits until no request is being tokenized that could join a batch, at most for some seconds."""
