@@ -17,7 +17,8 @@ enum class Stream : std::uint32_t {
   kYosoPlanes = 0,
   kYosoSigns = 1,
   kMcaSamples = 2,
-  kMcaPaper = 3
+  kMcaPaper = 3,
+  kYosoLift = 4
 };
 
 struct PhiloxWords {

@@ -6,6 +6,10 @@ namespace attenuator::yoso {
 
 using Spec = spec::YosoAttention;
 
+void CheckAttributes(const Spec::Attributes& attributes) {
+  CheckRange(Spec::kName, "norm_lift", attributes.norm_lift, 0.0f, 1e30f);
+}
+
 Inputs CheckInputs(const TensorContext& context, const Spec::Attributes& attributes) {
   Inputs inputs{};
   inputs.query = context.Input(Spec::kQueryInput);

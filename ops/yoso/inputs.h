@@ -10,6 +10,12 @@
 
 namespace attenuator::yoso {
 
+// What a head's row of sums is divided by; the attribute normalize.
+enum class Normalize { kAverage = 0, kNorm = 1, kSum = 2 };
+
+// Sums of a row's weights below it count as it.
+inline constexpr float kSumFloor = 1e-30f;
+
 struct Inputs {
   TensorView query;        // [T, H * D]; [B, H * D] where `first`
   TensorView key;          // [T, H * D]
@@ -28,6 +34,10 @@ struct Inputs {
     return {sequences.begin(b), sequences.length(b)};
   }
 };
+
+// Throws std::invalid_argument where a value of an attribute that the spec cannot bound is out of
+// range.
+void CheckAttributes(const spec::YosoAttention::Attributes& attributes);
 
 // Throws std::invalid_argument where an input is wrong or does not fit the others.
 Inputs CheckInputs(const TensorContext& context, const spec::YosoAttention::Attributes& attributes);

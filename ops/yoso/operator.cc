@@ -2,8 +2,10 @@
 // the path its own length and knobs choose.
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <thread>
 #include <vector>
 
@@ -39,7 +41,9 @@ struct Task {
 class YosoAttentionKernel final : public Kernel {
  public:
   explicit YosoAttentionKernel(const NodeReader& reader)
-      : attributes_(Spec::Read(reader)), kernels_(CpuKernels()) {}
+      : attributes_(Spec::Read(reader)), kernels_(CpuKernels()) {
+    CheckAttributes(attributes_);
+  }
 
   void Run(RunContext& context) const override {
     const Inputs inputs = CheckInputs(context, attributes_);
@@ -122,8 +126,9 @@ class YosoAttentionKernel final : public Kernel {
     return shares ? std::max(count, processors) : count;
   }
 
-  // Sums are of whole numbers, or of shares in the order of heads; then one division.
-  void WriteImportance(const Inputs& in, std::int64_t b, bool broken, const float* collisions,
+  // Sums are of whole numbers, or of shares in the order of heads; then one division. Where rows
+  // are divided by their totals, a head's collisions are first.
+  void WriteImportance(const Inputs& in, std::int64_t b, bool broken, float* collisions,
                        float* importance) const {
     const std::int64_t begin = in.sequences.begin(b), length = in.sequences.length(b);
     float* own = importance + begin;
@@ -131,7 +136,15 @@ class YosoAttentionKernel final : public Kernel {
       std::fill_n(own, length, std::numeric_limits<float>::quiet_NaN());
       return;
     }
+    const bool divides = attributes_.normalize == static_cast<int>(Normalize::kSum);
+    for (std::int64_t head = 0; divides && head < attributes_.num_heads; ++head) {
+      float* row = collisions + head * in.key.rows() + begin;
+      const double total = std::accumulate(row, row + length, 0.0);
+      const float divisor = std::max(static_cast<float>(total), kSumFloor);
+      for (std::int64_t j = 0; j < length; ++j) row[j] /= divisor;
+    }
     attention::SumHeads(collisions + begin, in.key.rows(), attributes_.num_heads, length, own);
+    if (divides) return;
     const auto hashes = static_cast<float>(std::max(in.num_hashes[b], 1));
     for (std::int64_t j = 0; j < length; ++j) own[j] /= hashes;
   }
@@ -152,7 +165,8 @@ class YosoAttentionKernel final : public Kernel {
                    .layer = static_cast<std::int32_t>(attributes_.layer),
                    .head_dim = static_cast<std::int32_t>(in.head_dim),
                    .hash_bits = static_cast<std::int32_t>(attributes_.hash_bits),
-                   .hadamard = attributes_.hash == Spec::Hash::kHadamard},
+                   .hadamard = attributes_.hash == Spec::Hash::kHadamard,
+                   .lifted = attributes_.norm_lift > 0},
         .head = static_cast<std::int32_t>(task.head),
         .num_hashes = in.num_hashes[b],
         .query = {.data = in.query.floats() + first_row * hash_stride + hash_column,
@@ -167,7 +181,8 @@ class YosoAttentionKernel final : public Kernel {
         .value_dim = static_cast<int>(in.value_dim),
         .output = output + first_row * columns + value_column,
         .output_stride = columns,
-        .normalize = attributes_.normalize != 0,
+        .normalize = static_cast<Normalize>(attributes_.normalize),
+        .lift_root = std::sqrt(attributes_.norm_lift),
         .conv_weight = conv_weight != nullptr ? conv_weight + task.head * taps : nullptr,
         .conv_taps = taps,
         .first_collisions =

@@ -52,7 +52,22 @@ SPEC = Operator(
         Attribute("hash_bits", "int", "bits per hash, tau in the paper", low=1, high=16),
         LAYER,
         Attribute("hash", "string", "family of hyperplanes", default="gaussian", choices=("gaussian", "hadamard")),
-        Attribute("normalize", "int", "1: l2-normalise each head's output (N-YOSO)", default=1, low=0, high=1),
+        Attribute(
+            "normalize",
+            "int",
+            "1: l2-normalise each head's output (N-YOSO); 0: the raw average; 2: the raw average over the sum of "
+            "collisions, a weighted mean of values",
+            default=1,
+            low=0,
+            high=2,
+        ),
+        Attribute(
+            "norm_lift",
+            "float",
+            "bound on the squared norms of query and key rows, which get a coordinate more each and that norm, in "
+            "[0, 1e+30]; 0: none",
+            default=0.0,
+        ),
         QUERIES,
         Attribute(
             "importance",

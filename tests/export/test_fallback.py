@@ -149,10 +149,14 @@ def test_mca_computes_alpha_0(lengths: list[int], attributes: dict[str, Any], qu
 
 @pytest.mark.parametrize("queries", ["all", "first"])
 @pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES)
-@pytest.mark.parametrize("normalize", [0, 1])
+@pytest.mark.parametrize(("normalize", "norm_lift"), [(0, 0.0), (1, 0.0), (2, 0.0), (2, 9.0), (1, 30.0)])
 @pytest.mark.parametrize("conv", [False, True], ids=["plain", "conv"])
-def test_yoso_computes_the_expectation(lengths: list[int], normalize: int, conv: bool, queries: str) -> None:
-    whole = {"num_heads": HEADS, "hash_bits": 7, "normalize": normalize, "queries": queries}
+def test_yoso_computes_the_expectation(
+    lengths: list[int], normalize: int, norm_lift: float, conv: bool, queries: str
+) -> None:
+    whole = {
+        "num_heads": HEADS, "hash_bits": 7, "normalize": normalize, "norm_lift": norm_lift, "queries": queries
+    }  # fmt: skip
     inputs = pick(packed(lengths, queries == "first"), "yoso", without="" if conv else "conv_weight")
     if len(inputs["key"]):
         inputs["key"][0] = 0  # a zero row has no direction

@@ -8,7 +8,7 @@ from harness import offsets, run
 from yoso_cases import HASHES, LENGTHS, check_codes, collisions, make, relative
 
 from attenuator.ops.yoso import gaussian_table
-from attenuator.ops.yoso.reference import Hash, codes, convolution, head_attention, unit, yoso_attention
+from attenuator.ops.yoso.reference import Hash, codes, convolution, head_weights, unit, yoso_attention
 
 # heads, head_dim, value_dim, hash_bits, hash, normalize, queries, taps
 SHAPES = [
@@ -190,9 +190,9 @@ def test_convolution_alone() -> None:
 
 
 def test_reference_normalises_like_the_paper() -> None:
-    rows = head_attention(
-        *(np.ones((2, 8), np.float32),) * 3, num_hashes=0, seed=0, layer=0, head=0, hash_bits=8, hash="gaussian"
-    )
+    ones = np.ones((2, 8), np.float32)
+    weights = head_weights(ones, ones, num_hashes=0, seed=0, layer=0, head=0, hash_bits=8, hash="gaussian")
+    rows = weights @ ones
     np.testing.assert_allclose(rows, 2)
     np.testing.assert_allclose(np.linalg.norm(unit(rows), axis=1), 1)
     assert not unit(np.zeros((1, 8))).any()

@@ -67,6 +67,7 @@ struct Simd {
   }
   static Integers Add(Integers a, Integers b) { return _mm256_add_epi32(a, b); }
   static Integers Sub(Integers a, Integers b) { return _mm256_sub_epi32(a, b); }
+  static Integers Mul(Integers a, Integers b) { return _mm256_mullo_epi32(a, b); }
   static Integers Xor(Integers a, Integers b) { return _mm256_xor_si256(a, b); }
   static Integers Max(Integers a, Integers b) { return _mm256_max_epi32(a, b); }
   static Integers Min(Integers a, Integers b) { return _mm256_min_epi32(a, b); }
@@ -93,6 +94,7 @@ struct Simd {
   static Integers Round(Vector x) {
     return _mm256_cvtps_epi32(_mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
   }
+  static Vector FloatOf(Integers x) { return _mm256_cvtepi32_ps(x); }
   // The bits of |x|: they are ordered as the floats are, infinities and NaNs above the rest.
   static Integers AbsBits(Vector x) {
     return _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7FFFFFFF));

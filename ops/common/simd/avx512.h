@@ -59,6 +59,7 @@ struct Simd {
   static void Store(std::int32_t* p, Integers x) { _mm512_storeu_si512(p, x); }
   static Integers Add(Integers a, Integers b) { return _mm512_add_epi32(a, b); }
   static Integers Sub(Integers a, Integers b) { return _mm512_sub_epi32(a, b); }
+  static Integers Mul(Integers a, Integers b) { return _mm512_mullo_epi32(a, b); }
   static Integers Xor(Integers a, Integers b) { return _mm512_xor_si512(a, b); }
   static Integers Max(Integers a, Integers b) { return _mm512_max_epi32(a, b); }
   static Integers Min(Integers a, Integers b) { return _mm512_min_epi32(a, b); }
@@ -75,6 +76,7 @@ struct Simd {
   static Integers Round(Vector x) {
     return _mm512_cvt_roundps_epi32(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   }
+  static Vector FloatOf(Integers x) { return _mm512_cvtepi32_ps(x); }
   // The bits of |x|: they are ordered as the floats are, infinities and NaNs above the rest.
   static Integers AbsBits(Vector x) {
     return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7FFFFFFF));

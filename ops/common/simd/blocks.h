@@ -85,7 +85,10 @@ template <Sixteen X>
 inline X Min(const X& x, const X& y) {
   return Each<X>([](auto a, auto b) { return Simd::Min(a, b); }, x, y);
 }
-inline Floats Mul(const Floats& x, const Floats& y) { return Each<Floats>(Simd::Mul, x, y); }
+template <Sixteen X>
+inline X Mul(const X& x, const X& y) {
+  return Each<X>([](auto a, auto b) { return Simd::Mul(a, b); }, x, y);
+}
 inline Floats Div(const Floats& x, const Floats& y) { return Each<Floats>(Simd::Div, x, y); }
 inline Floats Fma(const Floats& x, const Floats& y, const Floats& z) {
   return Each<Floats>(Simd::Fma, x, y, z);
@@ -111,6 +114,8 @@ inline Ints ShiftLeft(const Ints& x, int bits) {
 inline Ints Half(const Ints& x) { return Each<Ints>(Simd::Half, x); }
 // The nearest integer, ties to even, whatever the rounding mode of the thread.
 inline Ints Round(const Floats& x) { return Each<Ints>(Simd::Round, x); }
+// The nearest floats.
+inline Floats FloatOf(const Ints& x) { return Each<Floats>(Simd::FloatOf, x); }
 // The bits of |x|: they are ordered as the floats are, infinities and NaNs above the rest.
 inline Ints AbsBits(const Floats& x) { return Each<Ints>(Simd::AbsBits, x); }
 inline Floats FloatOfBits(const Ints& x) { return Each<Floats>(Simd::FloatOfBits, x); }

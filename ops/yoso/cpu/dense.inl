@@ -63,6 +63,14 @@ void CountAndSumAs(const CountPass& pass) {
         size += AppendNonzero(counters[c].Sums(), remaining, place, values + size, places + size);
       }
     }
+    if (pass.totals != nullptr) {
+      Store(values + size, Zero());
+      Floats total = Zero();
+      for (int j = 0; j < size; j += kBlock) total = Add(total, Load(values + j));
+      // Whole numbers, exact in float, at most 512 for each of kKeyBlock keys.
+      pass.totals[i] =
+          (pass.accumulate ? pass.totals[i] : 0) + static_cast<std::int32_t>(Sum(total));
+    }
     float* output = pass.output + i * pass.stride;
     int column = 0;
     for (; column + kBlocksAtOnce * kBlock <= pass.columns; column += kBlocksAtOnce * kBlock) {
@@ -153,39 +161,42 @@ void Multiply(const float* a, std::int64_t a_stride, std::int64_t rows, std::int
   }
 }
 
-// 1 / max(|row|, 1e-12), or a negative number where the row is not finite.
-inline double InverseNorm(const float* row, int head_dim) {
+// Writes a row over max(its norm, the lift's, 1e-12) to every step-th place, then its added
+// coordinates. False where the row is not finite. float64, since the inverse of the norm of huge or
+// tiny values is no float.
+inline bool UnitRow(const float* row, int head_dim, const Lift& lift, float* unit,
+                    std::int64_t step) {
   SquareSum squares;
   for (int d = 0; d < head_dim; d += kBlock) squares.Add(LoadColumns(row + d, head_dim - d));
   const double total = squares.Total();
-  if (!(total < 1e300)) return -1.0;
+  if (!(total < 1e300)) return false;
   const double norm = __builtin_sqrt(total);
-  return 1.0 / (norm > 1e-12 ? norm : 1e-12);
+  const double floor = lift.root > 1e-12f ? static_cast<double>(lift.root) : 1e-12;
+  const double inverse = 1.0 / (norm > floor ? norm : floor);
+  for (int d = 0; d < head_dim; ++d) unit[d * step] = static_cast<float>(row[d] * inverse);
+  if (!lift.any()) return true;
+  const double share = norm * inverse;  // of the length
+  const float added =
+      norm < floor ? static_cast<float>(__builtin_sqrt((1.0 - share) * (1.0 + share))) : 0.0f;
+  unit[head_dim * step] = lift.side == Side::kQuery ? added : 0.0f;
+  unit[(head_dim + 1) * step] = lift.side == Side::kKey ? added : 0.0f;
+  return true;
 }
 
-bool UnitRows(const Rows& rows, int head_dim, float* units, std::int64_t stride) {
+bool UnitRows(const Rows& rows, int head_dim, const Lift& lift, float* units, std::int64_t stride) {
   for (std::int64_t i = 0; i < rows.count; ++i) {
-    const double inverse = InverseNorm(rows.row(i), head_dim);
-    if (inverse < 0) return false;
-    // float64, since 1 / |row| of a row of huge or tiny values is no float.
-    for (int d = 0; d < head_dim; ++d) {
-      units[i * stride + d] = static_cast<float>(rows.row(i)[d] * inverse);
-    }
+    if (!UnitRow(rows.row(i), head_dim, lift, units + i * stride, 1)) return false;
   }
   return true;
 }
 
-bool UnitRowsTransposed(const Rows& rows, int head_dim, float* units) {
+bool UnitRowsTransposed(const Rows& rows, int head_dim, const Lift& lift, float* units) {
   for (std::int64_t first = 0; first < rows.count; first += kBlock) {
-    float* block = units + first * head_dim;
+    float* block = units + first * lift.Dims(head_dim);
     const int count = rows.count - first < kBlock ? static_cast<int>(rows.count - first) : kBlock;
     for (int lane = 0; lane < kBlock; ++lane) {
       const float* row = rows.row(first + (lane < count ? lane : 0));
-      const double inverse = InverseNorm(row, head_dim);
-      if (inverse < 0) return false;
-      for (int d = 0; d < head_dim; ++d) {
-        block[d * kBlock + lane] = static_cast<float>(row[d] * inverse);
-      }
+      if (!UnitRow(row, head_dim, lift, block + lane, kBlock)) return false;
     }
   }
   return true;
@@ -241,8 +252,8 @@ inline float ExactFactor(const float* source, std::int64_t block_stride, int col
 }
 
 void Finish(const float* source, std::int64_t source_stride, std::int64_t block_stride,
-            std::int64_t rows, int columns, float scale, bool normalize, float* output,
-            std::int64_t stride) {
+            std::int64_t rows, int columns, float scale, const float* scales, bool normalize,
+            float* output, std::int64_t stride) {
   // Sums of squares that float32 holds to full precision, and whose root is above 1e-12 whatever
   // `scale` is.
   constexpr float kLowest = 1e-12f, kHighest = 1e36f;
@@ -252,6 +263,9 @@ void Finish(const float* source, std::int64_t source_stride, std::int64_t block_
     const float* from = source + first * source_stride;
     float* to = output + first * stride;
     Store(factors, Set(scale));
+    if (scales != nullptr) {
+      for (int i = 0; i < count; ++i) factors[i] = scales[first + i];
+    }
     if (normalize) {
       alignas(64) float totals[kBlock];
       Store(totals, Set(1.0f));

@@ -13,6 +13,9 @@
 // Ties: one-hot rows sometimes have a coordinate of exactly 0. The signs of the next two
 // coordinates then decide: if 0 always counted as negative, query and key would agree too often.
 
+// A norm lift adds a term of its own to each coordinate, by a Gaussian plane scaled to the entries
+// of H D3 H D2 U D1. It is compared as a float: the transform's integers fill their range.
+
 using Coordinate = std::int32_t[kBlock];  // of sixteen rows
 
 // In place, over `size` (a power of two) coordinates. Not inlined, like Flip: inlined, GCC 12's
@@ -75,6 +78,37 @@ inline Ints Sign(Ints x) {  // -1, 0 or 1
   return Sub(SignBit(Sub(Set(std::int32_t{0}), x)), SignBit(x));
 }
 
+// The root mean square of the entries of H D3 H D2 U D1, 10^(log2(size) / 2), over 8: planes are
+// in 1/64 of a standard deviation, lifts in halves, and coordinates are taken four times.
+inline float LiftScale(int size) {
+  switch (size) {
+    case 32:
+      return 39.528470752104745f;
+    case 64:
+      return 125.0f;
+    case 128:
+      return 395.28470752104744f;
+    default:
+      return 1250.0f;
+  }
+}
+
+// As AddBits, with lifts: of sixteen rows, and of planes `step` apart.
+inline void AddLiftedBits(const Coordinate* x, int size, int first, int count, int place,
+                          Floats half_lifts, const std::int32_t* planes, int step,
+                          Coordinate* bits) {
+  const int last = size - 1;
+  const float scale = LiftScale(size);
+  for (int t = 0; t < count; ++t) {
+    const Ints next = Sign(Load(x[(first + t + 1) & last]));
+    const Ints after = Sign(Load(x[(first + t + 2) & last]));
+    const Ints value = Add(ShiftLeft(Load(x[first + t]), 2), Add(Add(next, next), after));
+    const Floats against = Mul(Set(-(scale * static_cast<float>(planes[t * step]))), half_lifts);
+    const Ints positive = Round(WhereGreater(FloatOf(value), against, Set(1.0f), Set(0.0f)));
+    Store(bits[t], Add(Load(bits[t]), ShiftLeft(positive, place)));
+  }
+}
+
 // bits[t] += 2^place where coordinate first + t is positive.
 inline void AddBits(const Coordinate* x, int size, int first, int count, int place,
                     Coordinate* bits) {
@@ -107,7 +141,11 @@ bool HashHadamardAs(const HashSpec& spec, int first_hash, const Rows& rows, Code
     __builtin_memset(data, 0, sizeof(Coordinate) * size);
     __builtin_memset(bits, 0, sizeof(Coordinate) * spec.num_hashes);
     Ints sums;
-    if (!Quantise(rows, first, count, spec.head_dim, 127.0f, quantised, sums)) return false;
+    alignas(64) float scales[kBatch];
+    if (!Quantise(rows, first, count, spec.head_dim, 127.0f, quantised, sums, scales)) return false;
+    const bool lifted = spec.lift.any();
+    const Floats half_lifts =
+        lifted ? FloatOf(HalfLifts(quantised, scales, spec.head_dim, spec.lift.root)) : Zero();
     for (int lane = 0; lane < count; ++lane) {
       for (int d = 0; d < spec.head_dim; ++d) data[d][lane] = quantised[lane][d];
     }
@@ -122,7 +160,13 @@ bool HashHadamardAs(const HashSpec& spec, int first_hash, const Rows& rows, Code
         WalshHadamard(work, size);
         Flip(work, size, signs, bit + 2 * size, work);
         WalshHadamard(work, size);
-        AddBits(work, size, low % size, high - low, i, bits + (low - first_hash));
+        if (lifted) {
+          AddLiftedBits(work, size, low % size, high - low, i, half_lifts,
+                        spec.lift_planes + low * spec.hash_bits + i, spec.hash_bits,
+                        bits + (low - first_hash));
+        } else {
+          AddBits(work, size, low % size, high - low, i, bits + (low - first_hash));
+        }
       }
     }
     for (int t = 0; t < spec.num_hashes; ++t) {

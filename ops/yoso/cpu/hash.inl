@@ -15,12 +15,12 @@ inline Floats LoadColumns(const float* p, int columns) {
 }
 
 // Rows [first, first + count), at most kBatch: data[i] = round(x * unit / max|x|), zero-padded to
-// blocks of 16, where `unit` is 127 or -127; sums[i] is the sum of data[i]. Rows beyond `count`
-// repeat the first. False where a row is not finite.
+// blocks of 16, where `unit` is 127 or -127; sums[i] is the sum of data[i], scales[i] its factor of
+// x. Rows beyond `count` repeat the first. False where a row is not finite.
 //
 // What is reduced over a row's lanes is reduced for all rows at once, a third of the work.
 inline bool Quantise(const Rows& rows, std::int64_t first, int count, int head_dim, float unit,
-                     Datum (*data)[kHeadDimHigh], Ints& sums) {
+                     Datum (*data)[kHeadDimHigh], Ints& sums, float* scales) {
   const auto row = [&](int i) { return rows.row(first + (i < count ? i : 0)); };
   Ints of_rows[kBatch];
   for (int i = 0; i < kBatch; ++i) {
@@ -33,7 +33,6 @@ inline bool Quantise(const Rows& rows, std::int64_t first, int count, int head_d
   }
   const Ints maxima = MaxOfEach(of_rows);
   if (Largest(maxima) >= kInfinityBits) return false;
-  alignas(64) float scales[kBatch];
   Store(scales, Div(Set(unit), Max(FloatOfBits(maxima), Set(kTiniest))));
   for (int i = 0; i < kBatch; ++i) {
     const float* x = row(i);
@@ -60,14 +59,33 @@ inline bool Quantise(const Rows& rows, std::int64_t first, int count, int head_d
   return true;
 }
 
+// Half the coordinate that the norm lift adds to each of kBatch quantised rows, in steps of the
+// rounding: up to 2^21, so that 255 of them and the rest of a product stay below 2^31. The norm is
+// that of the rounded row, whose whole squares add up in any order.
+inline Ints HalfLifts(const Datum (*data)[kHeadDimHigh], const float* scales, int head_dim,
+                      float root) {
+  alignas(64) std::int32_t squares[kBatch];
+  for (int i = 0; i < kBatch; ++i) {
+    squares[i] = 0;
+    for (int d = 0; d < head_dim; ++d) squares[i] += data[i][d] * data[i][d];
+  }
+  const Floats bound = Min(Mul(Set(root), Abs(Load(scales))), Set(4194304.0f));
+  const Floats rest = Fma(bound, bound, FloatOf(Sub(Set(std::int32_t{0}), Load(squares))));
+  return Round(Mul(Sqrt(Max(rest, Zero())), Set(0.5f)));
+}
+
 // As above for hashing by planes, with the thresholds of the rows' bits.
 //
 // A plane is p + 1/2 and stored as u = p + 128: sum (p + 1/2) x > 0 where sum u x > 127.5 sum x,
-// that is floor(127.5 sum x) + sum u (-x) < 0.
+// that is floor(127.5 sum x) + sum u (-x) < 0. A lift adds its plane's p + 1/2 times an even
+// number, twice half_lifts, to the sum: 2 p + 1 times half_lifts leaves on the other side.
 inline bool Quantise(const Rows& rows, std::int64_t first, int count, int head_dim,
-                     Datum (*data)[kHeadDimHigh], std::int32_t* thresholds) {
+                     Datum (*data)[kHeadDimHigh], std::int32_t* thresholds, const Lift& lift,
+                     std::int32_t* half_lifts) {
   Ints negative;
-  if (!Quantise(rows, first, count, head_dim, -127.0f, data, negative)) return false;
+  alignas(64) float scales[kBatch];
+  if (!Quantise(rows, first, count, head_dim, -127.0f, data, negative, scales)) return false;
+  if (lift.any()) Store(half_lifts, HalfLifts(data, scales, head_dim, lift.root));
   Store(thresholds, Half(Sub(negative, ShiftLeft(negative, 8))));  // -255 / 2 times
   return true;
 }
@@ -102,15 +120,21 @@ inline void EmitCodes(const std::uint8_t* bits, const HashSpec& spec, Code* code
 // of thresholds[t] + sum of planes * data[t]. They leave in one piece, since a load of what several
 // smaller stores wrote has to wait until those have reached the cache. Not inlined: GCC 12 then
 // keeps thresholds in registers and planes in memory.
-template <int kRegisters>
+template <int kRegisters, bool kLifted>
 [[gnu::noinline]] void HashTile(const Datum (*data)[kHeadDimHigh], const std::uint8_t* planes,
                                 int steps, const std::int32_t* thresholds,
+                                const std::int32_t* half_lifts, const std::int32_t* lift_planes,
                                 std::uint16_t (*bits)[kMaxBitWords], int word) {
   Ints sums[kTile][kRegisters];
 #pragma GCC unroll 4
   for (int t = 0; t < kTile; ++t) {
 #pragma GCC unroll 4
-    for (int r = 0; r < kRegisters; ++r) sums[t][r] = Set(thresholds[t]);
+    for (int r = 0; r < kRegisters; ++r) {
+      sums[t][r] = Set(thresholds[t]);
+      if constexpr (kLifted) {
+        sums[t][r] = Sub(sums[t][r], Mul(Load(lift_planes + 16 * r), Set(half_lifts[t])));
+      }
+    }
   }
   const std::int64_t register_stride = static_cast<std::int64_t>(steps) * 64;
   for (int s = 0; s < steps; ++s) {
@@ -160,18 +184,20 @@ void PackPlanes(const std::uint8_t* planes, int num_planes, int head_dim, void* 
   }
 }
 
-template <class Code>
+template <bool kLifted, class Code>
 bool HashGaussianAs(const HashSpec& spec, const Rows& rows, Code* codes, std::int64_t code_rows) {
   const int steps = Steps(spec.head_dim);
   const int registers = (spec.num_hashes * spec.hash_bits + 15) / 16;
   const std::uint8_t* planes = static_cast<const std::uint8_t*>(spec.planes);
   alignas(64) Datum data[kBatch][kHeadDimHigh];
-  alignas(64) std::int32_t thresholds[kBatch];
+  alignas(64) std::int32_t thresholds[kBatch], half_lifts[kBatch];
   std::uint16_t bits[kTile][kMaxBitWords];
   __builtin_memset(bits, 0, sizeof bits);
   for (std::int64_t batch = 0; batch < rows.count; batch += kBatch) {
     const int count = rows.count - batch < kBatch ? static_cast<int>(rows.count - batch) : kBatch;
-    if (!Quantise(rows, batch, count, spec.head_dim, data, thresholds)) return false;
+    if (!Quantise(rows, batch, count, spec.head_dim, data, thresholds, spec.lift, half_lifts)) {
+      return false;
+    }
     for (int first = 0; first < count; first += kTile) {
       // Rows lie a hidden state apart, where no hardware prefetcher follows. Past the end is
       // harmless.
@@ -181,12 +207,15 @@ bool HashGaussianAs(const HashSpec& spec, const Rows& rows, Code* codes, std::in
       }
       int word = 0;
       for (; word + kPlaneTile <= registers; word += kPlaneTile) {
-        HashTile<kPlaneTile>(data + first, planes + static_cast<std::int64_t>(word) * steps * 64,
-                             steps, thresholds + first, bits, word);
+        HashTile<kPlaneTile, kLifted>(data + first,
+                                      planes + static_cast<std::int64_t>(word) * steps * 64, steps,
+                                      thresholds + first, half_lifts + first,
+                                      kLifted ? spec.lift_planes + 16 * word : nullptr, bits, word);
       }
       for (; word < registers; ++word) {
-        HashTile<1>(data + first, planes + static_cast<std::int64_t>(word) * steps * 64, steps,
-                    thresholds + first, bits, word);
+        HashTile<1, kLifted>(data + first, planes + static_cast<std::int64_t>(word) * steps * 64,
+                             steps, thresholds + first, half_lifts + first,
+                             kLifted ? spec.lift_planes + 16 * word : nullptr, bits, word);
       }
       for (int t = 0; t < kTile && first + t < count; ++t) {
         EmitCodes(reinterpret_cast<const std::uint8_t*>(bits[t]), spec, codes, batch + first + t,
@@ -197,7 +226,15 @@ bool HashGaussianAs(const HashSpec& spec, const Rows& rows, Code* codes, std::in
   return true;
 }
 
+template <bool kLifted>
+bool HashGaussianLifted(const HashSpec& spec, const Rows& rows, void* codes,
+                        std::int64_t code_rows) {
+  return spec.wide()
+             ? HashGaussianAs<kLifted>(spec, rows, static_cast<std::uint16_t*>(codes), code_rows)
+             : HashGaussianAs<kLifted>(spec, rows, static_cast<std::uint8_t*>(codes), code_rows);
+}
+
 bool HashGaussian(const HashSpec& spec, const Rows& rows, void* codes, std::int64_t code_rows) {
-  return spec.wide() ? HashGaussianAs(spec, rows, static_cast<std::uint16_t*>(codes), code_rows)
-                     : HashGaussianAs(spec, rows, static_cast<std::uint8_t*>(codes), code_rows);
+  return spec.lift.any() ? HashGaussianLifted<true>(spec, rows, codes, code_rows)
+                         : HashGaussianLifted<false>(spec, rows, codes, code_rows);
 }

@@ -24,6 +24,7 @@ struct TileBuffers {
   alignas(64) std::int32_t thresholds[kTileBatch][16];
   alignas(64) std::int32_t sums[2][kTileBatch][16 * kQuad];
   std::uint16_t bits[kTileBatch][kMaxBitWords];
+  alignas(64) std::int32_t half_lifts[kTileBatch];
 };
 
 // How a product over `steps` is cut into tiles.
@@ -79,11 +80,16 @@ inline void MultiplyTiles(const TileBuffers& buffers, const TileDepth& depth,
 }
 
 // Signs of the sums of `rows` rows by up to kQuad registers, which are the bit words from `word`
-// on.
+// on. Here a lift is added, which no tile holds.
 inline void StoreQuad(const std::int32_t (*sums)[16 * kQuad], int rows, int word, int registers,
+                      const HashSpec& spec, const std::int32_t* half_lifts,
                       std::uint16_t (*bits)[kMaxBitWords]) {
   for (int t = 0; t < rows; ++t) {
-    const auto sum = [&](int r) { return Load(sums[t] + 16 * r); };
+    const auto sum = [&](int r) {
+      const Ints plain = Load(sums[t] + 16 * r);
+      if (!spec.lift.any()) return plain;
+      return Sub(plain, Mul(Load(spec.lift_planes + 16 * (word + r)), Set(half_lifts[t])));
+    };
     if (word + kQuad <= registers) {
       StoreSigns(sum(0), sum(1), sum(2), sum(3), bits[t] + word);
     } else {
@@ -118,7 +124,8 @@ inline void HashBatch(TileBuffers& buffers, const HashSpec& spec, const TileDept
       for (int d = 0; d < spec.head_dim; d += kBlock) __builtin_prefetch(row + d);
     }
     if (quad > 0) {
-      StoreQuad(buffers.sums[(quad - 1) % 2], count, word - kQuad, registers, buffers.bits);
+      StoreQuad(buffers.sums[(quad - 1) % 2], count, word - kQuad, registers, spec,
+                buffers.half_lifts, buffers.bits);
     }
   }
 }
@@ -137,7 +144,8 @@ bool HashByTilesAs(const HashSpec& spec, const Rows& rows, Code* codes, std::int
     for (int i = 0; i < count; i += kBatch) {
       const int some = count - i < kBatch ? count - i : kBatch;
       std::int32_t thresholds[kBatch];
-      if (!Quantise(rows, batch + i, some, spec.head_dim, buffers.data + i, thresholds)) {
+      if (!Quantise(rows, batch + i, some, spec.head_dim, buffers.data + i, thresholds, spec.lift,
+                    buffers.half_lifts + i)) {
         return false;
       }
       for (int t = 0; t < kBatch; ++t) {

@@ -2,12 +2,14 @@
 // blocks.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <memory>
 
 #include "ops/yoso/cpu/kernel.h"
 #include "ops/yoso/cpu/planes.h"
+#include "ops/yoso/inputs.h"
 
 namespace attenuator::yoso {
 
@@ -21,7 +23,8 @@ struct HeadJob {
   int value_dim;
   float* output;
   std::int64_t output_stride;
-  bool normalize;
+  Normalize normalize;
+  float lift_root;           // 0: no norm lift
   const float* conv_weight;  // this head's taps, or null
   std::int64_t conv_taps;
   // Of each key: in how many hashes its code is that of query 0, or its expected share where
@@ -41,11 +44,17 @@ struct Chunk {
         spec{.head_dim = job.family.head_dim,
              .hash_bits = job.family.hash_bits,
              .num_hashes = count,
-             .planes = planes->data.get()} {}
+             .planes = planes->data.get(),
+             .lift_planes = nullptr,
+             .lift = {.root = job.lift_root, .side = Side::kQuery}} {}
 
-  bool Hash(const Kernels& kernels, const Rows& rows, void* codes, std::int64_t code_rows) const {
-    return hadamard ? kernels.hash_hadamard(spec, first_hash, rows, codes, code_rows)
-                    : kernels.hash_gaussian(spec, rows, codes, code_rows);
+  bool Hash(const Kernels& kernels, Side side, const Rows& rows, void* codes,
+            std::int64_t code_rows) const {
+    HashSpec own = spec;
+    own.lift.side = side;
+    own.lift_planes = planes->lift[static_cast<int>(side)].get();
+    return hadamard ? kernels.hash_hadamard(own, first_hash, rows, codes, code_rows)
+                    : kernels.hash_gaussian(own, rows, codes, code_rows);
   }
   std::int64_t GroupBytes(std::int64_t code_rows) const {
     return code_rows * kGroup * spec.code_bytes();
@@ -114,14 +123,18 @@ inline std::int64_t CodeBytes(const HeadJob& job, std::int64_t num_hashes, std::
   return groups * kGroup * rows * (job.family.hash_bits > 8 ? 2 : 1);
 }
 
+// What a row of sums is multiplied by where its weights add up to `total`.
+inline float InverseTotal(float total) { return 1.0f / std::max(total, kSumFloor); }
+
 // Finishes queries [first, first + count) from their sums at `source`, laid out as for
-// kernels.finish, into the output.
+// kernels.finish, into the output. `inverses`: of the totals of these rows' weights, where the job
+// divides by them, and else null.
 inline void FinishRows(const Kernels& kernels, const HeadJob& job, std::int64_t first,
-                       std::int64_t count, float scale, const float* source,
+                       std::int64_t count, float scale, const float* inverses, const float* source,
                        std::int64_t source_stride, std::int64_t block_stride) {
   float* output = job.output + first * job.output_stride;
-  kernels.finish(source, source_stride, block_stride, count, job.value_dim, scale, job.normalize,
-                 output, job.output_stride);
+  kernels.finish(source, source_stride, block_stride, count, job.value_dim, scale, inverses,
+                 job.normalize == Normalize::kNorm, output, job.output_stride);
   if (job.conv_weight != nullptr) {
     kernels.convolve(job.value, job.value_dim, job.conv_weight, job.conv_taps, first, count, output,
                      job.output_stride);
@@ -130,8 +143,8 @@ inline void FinishRows(const Kernels& kernels, const HeadJob& job, std::int64_t 
 
 // The same for sums that are in the output already.
 inline void FinishInPlace(const Kernels& kernels, const HeadJob& job, std::int64_t first,
-                          std::int64_t count, float scale) {
-  FinishRows(kernels, job, first, count, scale, job.output + first * job.output_stride,
+                          std::int64_t count, float scale, const float* inverses) {
+  FinishRows(kernels, job, first, count, scale, inverses, job.output + first * job.output_stride,
              job.output_stride, kBlock);
 }
 

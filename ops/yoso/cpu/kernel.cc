@@ -12,7 +12,8 @@ namespace {
 #ifdef ATTENUATOR_AMX
 
 // Codes of pseudo-random rows and planes: any numbers do.
-std::vector<std::uint16_t> SomeCodes(const Kernels& kernels, int head_dim, int hash_bits) {
+std::vector<std::uint16_t> SomeCodes(const Kernels& kernels, int head_dim, int hash_bits,
+                                     float lift_root) {
   constexpr int kHashes = kHashChunk - 1, kRows = 45;
   std::uint32_t state = 1;
   const auto draw = [&] { return (state = state * 1664525u + 1013904223u) >> 24; };
@@ -24,11 +25,15 @@ std::vector<std::uint16_t> SomeCodes(const Kernels& kernels, int head_dim, int h
   std::vector<std::uint8_t> packed(
       static_cast<std::size_t>(kernels.plane_bytes(num_planes, head_dim)));
   kernels.pack_planes(planes.data(), num_planes, head_dim, packed.data());
+  std::vector<std::int32_t> lift_planes(static_cast<std::size_t>(num_planes) + kBlock);
+  for (std::int32_t& plane : lift_planes) plane = 2 * static_cast<std::int32_t>(draw()) - 255;
   std::vector<std::uint16_t> codes(kRows * kHashChunk);  // room for codes of two bytes
   kernels.hash_gaussian({.head_dim = head_dim,
                          .hash_bits = hash_bits,
                          .num_hashes = kHashes,
-                         .planes = packed.data()},
+                         .planes = packed.data(),
+                         .lift_planes = lift_planes.data(),
+                         .lift = {.root = lift_root, .side = Side::kQuery}},
                         {rows.data(), head_dim, kRows}, codes.data(), kRows);
   return codes;
 }
@@ -42,9 +47,11 @@ std::optional<Kernels> AmxKernels() {
   kernels.pack_planes = avx512_amx::kHashing.pack_planes;
   kernels.hash_gaussian = avx512_amx::kHashing.hash_gaussian;
   for (const auto& [head_dim, hash_bits] : {std::pair{64, 8}, {20, 5}, {168, 11}}) {
-    if (SomeCodes(kernels, head_dim, hash_bits) !=
-        SomeCodes(avx512_vnni::kKernels, head_dim, hash_bits)) {
-      return std::nullopt;
+    for (const float lift_root : {0.0f, 2000.0f}) {
+      if (SomeCodes(kernels, head_dim, hash_bits, lift_root) !=
+          SomeCodes(avx512_vnni::kKernels, head_dim, hash_bits, lift_root)) {
+        return std::nullopt;
+      }
     }
   }
   return kernels;

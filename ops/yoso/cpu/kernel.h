@@ -36,6 +36,20 @@ struct Rows {
   Rows slice(std::int64_t begin, std::int64_t size) const { return {row(begin), stride, size}; }
 };
 
+// Which rows are hashed: the norm lift gives queries one coordinate and keys another.
+enum class Side { kQuery = 0, kKey = 1 };
+
+// The norm lift of appendix 1.1: a row x becomes [x, sqrt(root^2 - |x|^2)], of norm `root` or its
+// own where that is more. 0: none.
+struct Lift {
+  float root;
+  Side side;
+
+  bool any() const { return root > 0; }
+  // Of unit rows: both added coordinates have a place, so that products need not know of them.
+  int Dims(int head_dim) const { return any() ? head_dim + 2 : head_dim; }
+};
+
 // A run of num_hashes hashes of one (seed, layer, head). `planes` holds the packed planes or the
 // signs (planes.cc) of all hashes of their chunk.
 struct HashSpec {
@@ -43,6 +57,10 @@ struct HashSpec {
   int hash_bits;
   int num_hashes;
   const void* planes;
+  // Twice the planes' values for the added coordinate, odd integers: those of the planes that
+  // `planes` begins with, in registers of 16 for Gaussian ones.
+  const std::int32_t* lift_planes;
+  Lift lift;
 
   bool wide() const { return hash_bits > 8; }
   std::int64_t code_bytes() const { return wide() ? 2 : 1; }
@@ -77,6 +95,7 @@ struct CountPass {
   int columns;
   float* output;
   std::int64_t stride;
+  std::int32_t* totals;  // of each query's collisions with any key; null where nobody asks
   bool accumulate;
 };
 
@@ -116,20 +135,22 @@ struct Kernels {
                    const float* b, std::int64_t b_block_stride, std::int64_t columns, float* output,
                    std::int64_t stride, bool accumulate);
 
-  // Unit rows (norm floor 1e-12): to [row][stride], or transposed to [row / 16][head_dim][16].
-  // False where a row is not finite.
-  bool (*unit_rows)(const Rows& rows, int head_dim, float* units, std::int64_t stride);
-  bool (*unit_rows_transposed)(const Rows& rows, int head_dim, float* units);
+  // Unit rows (norm floor 1e-12), lifted or not, of lift.Dims(head_dim) coordinates: to
+  // [row][stride], or transposed to [row / 16][coordinate][16]. False where a row is not finite.
+  bool (*unit_rows)(const Rows& rows, int head_dim, const Lift& lift, float* units,
+                    std::int64_t stride);
+  bool (*unit_rows_transposed)(const Rows& rows, int head_dim, const Lift& lift, float* units);
   // scores[j] = <query, key_j> of unit rows becomes (1 - arccos(scores[j]) / pi)^hash_bits.
   void (*expected_collisions)(const float* query, const float* keys_transposed, int head_dim,
                               int hash_bits, std::int64_t num_keys, float* scores);
 
-  // output row = scale * source row, then, where `normalize`, divided by max(its norm, 1e-12).
+  // output row = scale * source row, then, where `normalize`, divided by max(its norm, 1e-12). With
+  // `scales`, one for each row, in place of `scale` where they are not null.
   // Block c of source row i lies at source + i * source_stride + c * block_stride; it may be the
   // output.
   void (*finish)(const float* source, std::int64_t source_stride, std::int64_t block_stride,
-                 std::int64_t rows, int columns, float scale, bool normalize, float* output,
-                 std::int64_t stride);
+                 std::int64_t rows, int columns, float scale, const float* scales, bool normalize,
+                 float* output, std::int64_t stride);
   // output[i] += sum over t of weights[t] * values[first + i + t - taps / 2] within the sequence.
   void (*convolve)(const Rows& values, int columns, const float* weights, std::int64_t taps,
                    std::int64_t first, std::int64_t rows, float* output, std::int64_t stride);

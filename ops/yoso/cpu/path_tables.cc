@@ -29,6 +29,10 @@ class TablePath {
     key_codes_ = scratch.Get<std::uint8_t>(Scratch::kKeyCodes, CodeBytes(job, code_rows, keys_));
     query_codes_ =
         scratch.Get<std::uint8_t>(Scratch::kQueryCodes, CodeBytes(job, code_rows, queries_));
+    if (divides_) {
+      totals_ = scratch.Get<std::int64_t>(Scratch::kTotals, queries_);
+      std::fill_n(totals_, queries_, 0);
+    }
     if (!whole_) return;
     values_ = scratch.Get<float>(Scratch::kValues, blocks_ * value_stride_);
     sums_ = scratch.Get<float>(Scratch::kSums, blocks_ * sum_stride_);
@@ -43,8 +47,15 @@ class TablePath {
       if (!finite_) break;
       AddFirstCollisions(job_, key_codes_, keys_, query_codes_, queries_, chunk.spec.num_hashes, 0,
                          keys_);
-      crew_.Share(blocks_, scratch_, [&](std::int64_t block, Scratch& own) {
-        RunBlock(chunk, block, first > 0, own);
+      // Where rows are divided by their totals, counting is one more piece beside the blocks.
+      crew_.Share(blocks_ + divides_, scratch_, [&](std::int64_t piece, Scratch& own) {
+        if (piece < blocks_) {
+          RunBlock(chunk, piece, first > 0, own);
+        } else if (chunk.spec.wide()) {
+          CountKeys<std::uint16_t>(chunk, own);
+        } else {
+          CountKeys<std::uint8_t>(chunk, own);
+        }
       });
     }
     if (finite_) Finish();
@@ -69,7 +80,7 @@ class TablePath {
       const std::int64_t first = (key ? piece : piece - of_keys) * kPieceRows;
       const Rows rows = all.slice(first, std::min(kPieceRows, all.count - first));
       std::uint8_t* codes = (key ? key_codes_ : query_codes_) + first * row_bytes;
-      Check(chunk.Hash(kernels_, rows, codes, all.count));
+      Check(chunk.Hash(kernels_, key ? Side::kKey : Side::kQuery, rows, codes, all.count));
     });
   }
 
@@ -114,16 +125,40 @@ class TablePath {
                          accumulate);
   }
 
+  // Adds to each query's total how many keys share its bucket, hash by hash: a counter for each
+  // bucket, beside the tables of values. Whole numbers, so that no order matters.
+  template <class Code>
+  void CountKeys(const Chunk& chunk, Scratch& own) {
+    const std::int64_t buckets = std::int64_t{1} << hash_bits_;
+    std::int32_t* counts = own.Get<std::int32_t>(Scratch::kPieceCounts, buckets);
+    const auto codes = [&](const std::uint8_t* all, std::int64_t rows, int t) {
+      return reinterpret_cast<const Code*>(all) + (t / kGroup * rows * kGroup + t % kGroup);
+    };
+    std::fill_n(counts, buckets, 0);
+    for (int t = 0; t < chunk.spec.num_hashes; ++t) {
+      const Code* of_keys = codes(key_codes_, keys_, t);
+      const Code* of_queries = codes(query_codes_, queries_, t);
+      for (std::int64_t j = 0; j < keys_; ++j) ++counts[of_keys[j * kGroup]];
+      for (std::int64_t i = 0; i < queries_; ++i) totals_[i] += counts[of_queries[i * kGroup]];
+      for (std::int64_t j = 0; j < keys_; ++j) counts[of_keys[j * kGroup]] = 0;
+    }
+  }
+
   void Finish() {
     const float scale = 1.0f / static_cast<float>(job_.num_hashes);
     crew_.Share(Pieces(queries_), scratch_, [&](std::int64_t piece, Scratch&) {
       const std::int64_t first = piece * kPieceRows;
       const std::int64_t count = std::min(kPieceRows, queries_ - first);
+      float inverses[kPieceRows];
+      for (std::int64_t i = 0; divides_ && i < count; ++i) {
+        inverses[i] = InverseTotal(static_cast<float>(totals_[first + i]));
+      }
+      const float* divisors = divides_ ? inverses : nullptr;
       if (whole_) {
-        FinishRows(kernels_, job_, first, count, scale, sums_ + first * kBlock, kBlock,
+        FinishRows(kernels_, job_, first, count, scale, divisors, sums_ + first * kBlock, kBlock,
                    sum_stride_);
       } else {
-        FinishInPlace(kernels_, job_, first, count, scale);
+        FinishInPlace(kernels_, job_, first, count, scale, divisors);
       }
     });
   }
@@ -144,10 +179,12 @@ class TablePath {
   const std::int64_t value_stride_ = keys_ * kBlock;  // of packed blocks
   const std::int64_t sum_stride_ = queries_ * kBlock;
   const bool whole_ = blocks_ * std::max(value_stride_, sum_stride_) <= kWholeFloats;
+  const bool divides_ = job_.normalize == Normalize::kSum;
   std::uint8_t* key_codes_ = nullptr;
   std::uint8_t* query_codes_ = nullptr;
   float* values_ = nullptr;
   float* sums_ = nullptr;
+  std::int64_t* totals_ = nullptr;  // of each query's collisions with any key
   std::atomic<bool> finite_{true};
 };
 

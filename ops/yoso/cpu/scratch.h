@@ -21,6 +21,9 @@ class Scratch {
     kPieceValues,
     kPieceSums,
     kTables,
+    kTotals,
+    kInverses,
+    kPieceCounts,
     kPurposes
   };
 

@@ -1,14 +1,13 @@
-// YosoAttention on CUDA: checks, the path of each sequence, scratch, launches.
-//
-// Work is cut into waves: as many heads of as many sequences as fit the scratch limit, which the
-// next wave uses again. How it is cut changes no bit of the result.
+// YosoAttention on CUDA: checks, scratch, launches of the waves of the plan (plan.h), each of which
+// uses the same scratch again.
 #include <algorithm>
 #include <cstdint>
-#include <map>
 #include <vector>
 
 #include "ops/common/attention/importance.h"
+#include "ops/common/check.h"
 #include "ops/yoso/cuda/kernel.h"
+#include "ops/yoso/cuda/plan.h"
 #include "ops/yoso/inputs.h"
 
 namespace attenuator::cuda {
@@ -18,197 +17,9 @@ using Spec = spec::YosoAttention;
 using yoso::Inputs;
 using yoso::Job;
 using yoso::Node;
-
-constexpr std::int64_t kScratchBytes = 64 << 20;  // of a wave; one hash of one head may need more
-constexpr std::int64_t kAlign = 256;
-
-enum class Path { kTables, kCounts, kExpectation };
-
-std::int64_t RoundUp(std::int64_t count, std::int64_t size) {
-  return (count + size - 1) / size * size;
-}
-
-// From a sequence's own length and knobs and the attributes alone. By the kernels' cost models: a
-// pair takes 5/4 instructions a hash and one a column, a token and hash of the table path about as
-// long as 32 instructions a column.
-Path ChoosePath(const Job& job, int value_dim) {
-  if (job.total_hashes == 0) return Path::kExpectation;
-  if (job.num_queries == 1 || job.num_keys <= 256) return Path::kCounts;
-  const std::int64_t m = job.total_hashes;
-  return job.num_keys * (5 * m / 4 + value_dim) <= 32 * m * value_dim ? Path::kCounts
-                                                                      : Path::kTables;
-}
-
-// Bytes of one head's arrays, in the order of Job's offsets.
-struct HeadSizes {
-  std::int64_t query_codes = 0, key_codes = 0, maps = 0, tables = 0, orders = 0, sums = 0;
-
-  std::int64_t total() const { return query_codes + key_codes + maps + tables + orders + sums; }
-};
-
-HeadSizes Sizes(const Node& node, const Job& job, Path path) {
-  const std::int64_t code = node.code_bytes(), m = job.num_hashes;
-  HeadSizes sizes;
-  const auto rows = [&](std::int64_t row_bytes) {
-    sizes.query_codes = job.num_queries * row_bytes;
-    sizes.key_codes = job.num_keys * row_bytes;
-  };
-  const std::int64_t sum_bytes = static_cast<std::int64_t>(node.table_columns()) * 4;
-  if (path != Path::kTables && job.num_queries == 1) {
-    sizes.sums = RoundUp(job.num_keys, yoso::kFirstKeys) / yoso::kFirstKeys * sum_bytes;
-  }
-  switch (path) {
-    case Path::kExpectation:
-      rows(RoundUp(node.head_dim, yoso::kUnitPad) * 4);
-      break;
-    case Path::kCounts:
-      rows(RoundUp(m, yoso::kCodePad) * code);
-      break;
-    case Path::kTables:
-      sizes.query_codes = m * RoundUp(job.num_queries, yoso::kCodePad) * code;
-      sizes.key_codes = m * RoundUp(job.num_keys, yoso::kCodePad) * code;
-      sizes.maps = m * 4 << node.hash_bits;
-      sizes.tables = m * job.table_rows * sum_bytes;
-      if (job.num_keys > yoso::kSharedKeys) sizes.orders = m * job.num_keys * 8;
-      if (m < job.total_hashes) sizes.sums = job.num_queries * sum_bytes;
-  }
-  return sizes;
-}
-
-struct Wave {
-  std::vector<Job> jobs[3];  // by path
-  std::vector<yoso::PlaneJob> planes;
-  std::int64_t bytes = 0;
-
-  bool empty() const { return jobs[0].empty() && jobs[1].empty() && jobs[2].empty(); }
-};
-
-// Fills waves, one after another.
-class Planner {
- public:
-  explicit Planner(const Node& node) : node_(node) {}
-
-  void Add(const Job& sequence) {
-    const Path path = ChoosePath(sequence, node_.value_dim);
-    for (std::int32_t head = 0; head < node_.num_heads; ++head) {
-      Job job = sequence;
-      job.head = head;
-      job.num_heads = 1;
-      const std::int64_t bytes = Bytes(job, path);
-      if (bytes > kScratchBytes && path == Path::kTables) {
-        AddPasses(job);
-        continue;
-      }
-      if (wave_bytes_ + bytes > kScratchBytes) Close();
-      wave_bytes_ += bytes;
-      auto& jobs = wave_.jobs[static_cast<int>(path)];
-      if (!jobs.empty() && jobs.back().sequence == job.sequence) {
-        ++jobs.back().num_heads;
-      } else {
-        jobs.push_back(job);
-      }
-    }
-  }
-
-  const std::vector<Wave>& Finish() {
-    Close();
-    return waves_;
-  }
-
- private:
-  // Of one head, its planes included.
-  std::int64_t Bytes(const Job& job, Path path) const {
-    return Sizes(node_, job, path).total() + 8 * kAlign +
-           (job.num_hashes > 0 ? yoso::PlaneBytes(node_, job.first_hash, job.num_hashes) : 0);
-  }
-
-  // One head whose hashes do not fit at once: as many of them as fit, one at least, in turn.
-  void AddPasses(Job job) {
-    Close();
-    std::int32_t size = job.total_hashes;
-    while (size > 1) {
-      job.num_hashes = size;
-      job.first_hash = job.total_hashes - size;  // where the most signs are needed
-      if (Bytes(job, Path::kTables) <= kScratchBytes) break;
-      size = (size + 1) / 2;
-    }
-    for (std::int32_t first = 0; first < job.total_hashes; first += size) {
-      job.first_hash = first;
-      job.num_hashes = std::min(size, job.total_hashes - first);
-      wave_.jobs[static_cast<int>(Path::kTables)].push_back(job);
-      Close();
-    }
-  }
-
-  std::int64_t Take(std::int64_t bytes) {
-    const std::int64_t offset = wave_.bytes;
-    wave_.bytes += RoundUp(bytes, kAlign);
-    return offset;
-  }
-
-  // Offsets of all that the wave's jobs need.
-  void Close() {
-    wave_bytes_ = 0;
-    if (wave_.empty()) return;
-    for (int path = 0; path < 3; ++path) {
-      for (Job& job : wave_.jobs[path]) {
-        const HeadSizes sizes = Sizes(node_, job, static_cast<Path>(path));
-        // First of all, where the next pass of a job that needs several finds them.
-        job.sums = Take(job.num_heads * sizes.sums);
-        job.query_codes = Take(job.num_heads * sizes.query_codes);
-        job.key_codes = Take(job.num_heads * sizes.key_codes);
-        job.maps = Take(job.num_heads * sizes.maps);
-        job.tables = Take(job.num_heads * sizes.tables);
-        job.orders = Take(job.num_heads * sizes.orders);
-      }
-    }
-    SharePlanes();
-    waves_.push_back(std::move(wave_));
-    wave_ = Wave();
-  }
-
-  // Sequences with one seed share its planes.
-  void SharePlanes() {
-    std::map<std::int64_t, yoso::PlaneJob> seeds;
-    const auto each = [&](const auto& body) {
-      for (const Path path : {Path::kTables, Path::kCounts}) {
-        for (Job& job : wave_.jobs[static_cast<int>(path)]) body(job);
-      }
-    };
-    each([&](const Job& job) {
-      const yoso::PlaneJob none{.first_block = 0,
-                                .head = job.head,
-                                .num_heads = 0,
-                                .first_hash = job.first_hash,
-                                .num_hashes = 0,
-                                .seed = job.seed,
-                                .offset = 0,
-                                .stride = 0};
-      auto& planes = seeds.try_emplace(job.seed, none).first->second;
-      const std::int32_t end = std::max(planes.head + planes.num_heads, job.head + job.num_heads);
-      planes.head = std::min(planes.head, job.head);
-      planes.num_heads = end - planes.head;
-      planes.num_hashes = std::max(planes.num_hashes, job.num_hashes);
-    });
-    for (auto& [seed, planes] : seeds) {
-      planes.stride =
-          RoundUp(yoso::PlaneBytes(node_, planes.first_hash, planes.num_hashes), kAlign);
-      planes.offset = Take(planes.num_heads * planes.stride);
-      wave_.planes.push_back(planes);
-    }
-    each([&](Job& job) {
-      const yoso::PlaneJob& planes = seeds.at(job.seed);
-      job.planes = planes.offset;
-      job.plane_stride = planes.stride;
-      job.plane_head = planes.head;
-    });
-  }
-
-  const Node& node_;
-  Wave wave_;
-  std::int64_t wave_bytes_ = 0;  // as far as it is filled, at the most
-  std::vector<Wave> waves_;
-};
+using yoso::Path;
+using yoso::Planner;
+using yoso::Wave;
 
 // Launches over batches of items, each item owning `blocks(item)` blocks.
 template <class Item, class Blocks, class Body>
@@ -226,7 +37,17 @@ void ForBlocks(const std::vector<Item>& items, const Blocks& blocks, const Body&
 class YosoAttentionDeviceKernel final : public DeviceKernel {
  public:
   YosoAttentionDeviceKernel(const NodeReader& reader, ElementType data)
-      : attributes_(Spec::Read(reader)), data_(data) {}
+      : attributes_(Spec::Read(reader)), data_(data) {
+    yoso::CheckAttributes(attributes_);
+    if (attributes_.normalize > 1) {
+      Fail(Spec::kName,
+           "attribute normalize is 2, which the CPU computes; on CUDA it must be in [0, 1]");
+    }
+    if (attributes_.norm_lift > 0) {
+      Fail(Spec::kName,
+           "attribute norm_lift is not 0, which the CPU computes; on CUDA it must be 0");
+    }
+  }
 
   void Run(DeviceContext& context) const override {
     const Inputs in = yoso::CheckInputs(context, attributes_);
