@@ -35,7 +35,7 @@ class NodeShape:
         channels: width of the rows before a value projection inside the node, else 0; of a node that is not attention,
             width of its first input's rows, 0 where it has no such rows.
         attributes: the node's attributes, the spec's defaults filled in.
-        layer: attention nodes before it in the graph.
+        layer: layers of attention before it in the graph.
         tables: shapes of its optional inputs that are weights, by the names of the spec.
     """
 
@@ -54,13 +54,18 @@ class NodeShape:
         return int(self.attributes.get("window", 0))
 
     @property
+    def global_tokens(self) -> int:
+        """1 where, under a window, the first token sees and is seen by all."""
+        return int(self.attributes.get("global_tokens", 0)) if self.window else 0
+
+    @property
     def first_only(self) -> bool:
         """Whether only the first token of each sequence is a query."""
         return self.attributes.get("queries") == "first"
 
     def keys(self, tokens: int) -> int:
-        """Most keys that a row sees in a sequence."""
-        return min(tokens, 2 * self.window + 1) if self.window else tokens
+        """Most keys that a row sees in a sequence, a global token's own row aside."""
+        return min(tokens, 2 * self.window + 1 + self.global_tokens) if self.window else tokens
 
     def queries(self, tokens: int) -> int:
         """Rows that are computed in a sequence."""
@@ -68,7 +73,9 @@ class NodeShape:
 
     def attention_macs(self, tokens: int) -> int:
         """Multiply-adds of exact softmax attention: scores, and their product with the values."""
-        return self.queries(tokens) * self.keys(tokens) * self.num_heads * (self.head_dim + self.value_dim)
+        keys = self.keys(tokens)
+        scores = self.queries(tokens) * keys + self.global_tokens * (tokens - keys)
+        return scores * self.num_heads * (self.head_dim + self.value_dim)
 
     def projection_macs(self, tokens: int) -> int:
         """Multiply-adds of an exact value projection inside the node, 0 where a linear layer before it has them.

@@ -29,7 +29,7 @@ def value_share(node: NodeShape, tokens: int, alpha: float) -> float:
     estimator = str(node.attributes.get("estimator", "sampled"))
     if node.first_only or estimator == "deterministic" or alpha <= 0:
         return 1.0
-    if not rule.worth_approximating(tokens, node.channels, alpha, estimator, node.window):
+    if not rule.worth_approximating(tokens, node.channels, alpha, estimator, node.window, node.global_tokens):
         return 1.0
     share = min(1.0, SAMPLED_SHARE / (alpha * math.sqrt(node.channels)))
     saved = tokens * (rule.TOKEN_GAIN - rule.COLUMN_COST * share)

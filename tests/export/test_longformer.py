@@ -1,6 +1,7 @@
 """Longformer against eager transformers, without tracing: windows, lengths around them, padding, refusals."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,10 +10,13 @@ import transformers
 from checkpoints import SMALL, randomise
 from torch import Tensor
 
+from attenuator.bundle import MODEL
 from attenuator.errors import ExportError
 from attenuator.export.architectures import architecture_of
 from attenuator.export.selection import DEFAULT, NONE
 from attenuator.export.trace import PackedClassifier
+from attenuator.runtime.graph import read_graph
+from attenuator.runtime.work import count_work
 
 WINDOWS = [
     pytest.param(6, {"type_vocab_size": 1}, id="one-for-all-layers"),
@@ -87,6 +91,26 @@ def test_a_window_samples_values_and_the_row_of_the_first_token_stays_exact() ->
     one = longformer(32, num_hidden_layers=1, hidden_size=64, max_position_embeddings=302)
     exact, flat = (packed(one, "mca", lengths=lengths, alpha=alpha) for alpha in (0.0, 1.0))
     torch.testing.assert_close(flat, exact, rtol=0, atol=1e-5)
+
+
+def test_work_counts_windows_and_the_rows_of_the_first_token(exported: Callable[[str, str], Path]) -> None:
+    work = count_work(read_graph(exported("longformer", "mca") / MODEL))
+    channels, inner, heads = SMALL["hidden_size"], SMALL["intermediate_size"], SMALL["num_attention_heads"]
+    # In the last layer the first token's row is all that is left of attention.
+    assert sorted((node.layer, node.window, node.first_only) for node in work.attention) == [
+        (0, 0, True),
+        (0, 2, False),
+        (1, 0, True),
+        (1, 8, False),
+        (2, 0, True),
+    ]
+    # Windows, the first token in sight; the rows that it sees from where it stands; and its own attention, thrice.
+    seen = [60 * (2 * side + 2) + 60 - (2 * side + 2) for side in (2, 8)]
+    assert work.attention_macs(60) == 2 * channels * (sum(seen) + 3 * 60)
+    one_row = 60 * channels * heads + channels * channels
+    assert work.projection_macs(60) == 2 * 60 * channels * channels + 3 * one_row
+    # Output projection, feed-forward; queries, keys and the first token's keys and its query of the next layer.
+    assert work.layer_macs == 2 * channels * inner + 5 * channels * channels
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,8 @@ class _Counter:
         [self._every] = self.work.stages
         self.constants = dict(graph.shapes)
         self.widths: dict[str, int] = {}
+        # Layers of attention that a value has behind it. A layer may have several nodes, none behind another.
+        self._behind: dict[str, int] = {}
         self._between = self._layers = 0
         self.rows: dict[str, _Rows] = dict.fromkeys(graph.shapes, _Other.CONSTANT)
         self.rows |= dict.fromkeys(TOKEN_INPUTS, self._every)
@@ -153,8 +155,10 @@ class _Counter:
 
     def count(self, node: Node) -> None:
         rows = _Other.CONSTANT if node.op_type in SHAPE_ONLY else self._rows(node)
+        behind = max((self._behind.get(name, 0) for name in node.inputs if name), default=0)
         for output in node.outputs:
             self.rows[output] = rows
+            self._behind[output] = behind
         if rows is _Other.CONSTANT and node.domain != DOMAIN:
             self._constant(node)
             return
@@ -163,15 +167,15 @@ class _Counter:
         if width and node.outputs:
             self.widths[node.outputs[0]] = width
         if node.domain == DOMAIN:
-            self._operator(node)
+            self._operator(node, behind)
         elif node.op_type in LINEAR and len(node.inputs) > 1 and len(self.constants.get(node.inputs[1], ())) == 2:
             inner, outer = self.constants[node.inputs[1]]
             if isinstance(rows, Stage):
                 rows.token_macs += inner * outer
             else:
                 self.work.sequence_macs += inner * outer
-            # Between two attention nodes: output projection, feed-forward, projections of the next layer.
-            if self._layers == 1:
+            # Between two layers of attention: output projection, feed-forward, projections of the next layer.
+            if behind == 1:
                 self._between += inner * outer
         elif isinstance(rows, Stage):
             rows.token_values += width
@@ -182,7 +186,7 @@ class _Counter:
             return inputs[1]
         return max(inputs, default=_Other.CONSTANT, key=_order)
 
-    def _operator(self, node: Node) -> None:
+    def _operator(self, node: Node, behind: int) -> None:
         """Counts a node of the domain with the rows it takes, and says what rows it gives."""
         operator = _operator(node)
         bounded = [
@@ -191,11 +195,12 @@ class _Counter:
             if tensor.axes[0] == BOUNDARIES
         ] or [0]
         stages = self.work.stages
-        shape = self._shape(operator, node)
+        shape = self._shape(operator, node, behind if operator.attention else self._layers)
         self.work.nodes[node.op_type] = self.work.nodes.get(node.op_type, 0) + 1
         stages[bounded[0]].operators.append(shape)
         if shape.num_heads:
-            self._layers += 1
+            self._layers = behind + 1
+            self._behind |= dict.fromkeys(node.outputs, self._layers)
             self.work.launches += 1
             self.work.layer_macs = self._between
         for tensor, name in zip(operator.outputs, node.outputs, strict=False):
@@ -239,12 +244,12 @@ class _Counter:
             return 1
         return max((self.widths.get(name, 0) for name in node.inputs[:2]), default=0)
 
-    def _shape(self, operator: Operator, node: Node) -> NodeShape:
+    def _shape(self, operator: Operator, node: Node, layer: int) -> NodeShape:
         inputs = dict(zip((tensor.name for tensor in operator.inputs), node.inputs, strict=False))
         attributes = _attributes(operator, node)
         if not operator.attention:
             width = self.widths.get(node.inputs[0], 0) if node.inputs else 0
-            return NodeShape(operator.key, 0, 0, 0, width, attributes, self._layers)
+            return NodeShape(operator.key, 0, 0, 0, width, attributes, layer)
         heads = max(1, int(attributes.get("num_heads", 1)))
         width = self.widths.get(inputs.get("query", ""), 0)
         channels, value_width = 0, self.widths.get(inputs.get("value", ""), width)
@@ -256,7 +261,7 @@ class _Counter:
             name: self.constants[key] for name, key in inputs.items() if name in optional and self.constants.get(key)
         }
         head_dim, value_dim = width // heads, value_width // heads
-        return NodeShape(operator.key, heads, head_dim, value_dim, channels, attributes, self._layers, tables)
+        return NodeShape(operator.key, heads, head_dim, value_dim, channels, attributes, layer, tables)
 
 
 def _operator(node: Node) -> Operator:
