@@ -12,6 +12,7 @@ from attenuator.bundle import MODEL, ChosenSelection, Manifest
 from attenuator.commandline import fail
 from attenuator.errors import AttenuatorError, ExportError
 from attenuator.export.knobs import read_defaults
+from attenuator.export.place import folder_or_function
 from attenuator.export.selection import LENGTHS
 from attenuator.export.settings import COMMAND, ExportSettings, parse
 from attenuator.export.thresholds import read
@@ -138,6 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ExportError as error:
         fail(COMMAND, str(error))
     try:
+        folder_or_function(source)
         with Steps(console) as steps:
             steps("import PyTorch")
             from attenuator.export.pipeline import export  # seconds of imports, after --help was answered

@@ -36,10 +36,8 @@ def read_model_type(folder: Path) -> str:
     """The family of a checkpoint.
 
     Raises:
-        ExportError: the folder is not a checkpoint, holds an adapter, or is of a family that cannot be exported.
+        ExportError: the folder is no checkpoint, holds an adapter, or is of a family that cannot be exported.
     """
-    if not folder.is_dir():
-        raise ExportError(f"'{folder}' is not a folder; SOURCE is a checkpoint folder or module.py:function")
     if (folder / ADAPTER).is_file():
         raise ExportError(
             f"'{folder}' holds an adapter ({ADAPTER}), must hold a whole model: merge the adapter into its base model "

@@ -16,6 +16,7 @@ from attenuator.errors import ExportError
 from attenuator.export.architectures import Architecture, architecture_of, token_types
 from attenuator.export.checkpoint import load_model, read_model_type
 from attenuator.export.encoder import Encoder
+from attenuator.export.place import folder_or_function
 from attenuator.export.sentences import one_line
 from attenuator.export.tokenizer import BundleTokenizer, bundle_tokenizer, load_tokenizer
 
@@ -69,11 +70,10 @@ def load(source: str) -> Source:
     Raises:
         ExportError: one sentence that says what the source lacks or why it cannot be exported.
     """
-    path, colon, function = source.rpartition(":")
-    if colon and path.endswith(".py"):
-        model, tokenizer, labels = call(Path(path), function)
-        return describe(f"{Path(path).name}:{function}", model, tokenizer, labels)
-    folder = Path(source)
+    folder, function = folder_or_function(source)
+    if function:
+        model, tokenizer, labels = call(folder, function)
+        return describe(f"{folder.name}:{function}", model, tokenizer, labels)
     model_type = read_model_type(folder)
     tokenizer = load_tokenizer(folder, model_type)
     return describe(folder.resolve().name, load_model(folder, model_type), tokenizer, None)
@@ -81,8 +81,6 @@ def load(source: str) -> Source:
 
 def call(path: Path, function: str) -> tuple[Any, Any, Any]:
     """Runs the user's function."""
-    if not path.is_file():
-        raise ExportError(f"'{path}' does not exist")
     # A name of its own: a file called torch.py must not stand in for torch.
     name = f"attenuator_export_source_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)

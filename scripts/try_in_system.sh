@@ -18,6 +18,7 @@ if [ ! -e "$root/etc/os-release" ]; then
   [ -n "$archive" ] || cannot "no archive of $system is among the apt sources"
   # A release that is newer than debootstrap is made as the ones before it.
   declare -A as=([debian]=sid [ubuntu]=gutsy)
+  mkdir -p "$(dirname "$root")"
   rm -rf --one-file-system "$root.part"
   debootstrap --variant=minbase --include=python3,python3-venv,ca-certificates \
     "$release" "$root.part" "$archive" "${as[$system]}" >"$root.log" 2>&1 ||

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from attenuator.errors import InvalidRequest
+from attenuator.errors import AttenuatorError, InvalidRequest
 
 try:
     import fcntl
@@ -38,6 +38,7 @@ class Journal:
 
         Raises:
             InvalidRequest: the file is of another run, is damaged, in use, or cannot be written.
+            AttenuatorError: its first line cannot be written.
         """
         self.path = path
         self._advice = advice
@@ -60,10 +61,10 @@ class Journal:
             if not self.resumed:
                 self.append(about)
         except OSError as error:
-            self._file.close()
+            self.close()
             raise InvalidRequest(f"{path} cannot be written: {error.strerror}") from None
-        except InvalidRequest:
-            self._file.close()
+        except AttenuatorError:
+            self.close()
             raise
 
     def __enter__(self) -> Self:
@@ -131,14 +132,24 @@ class Journal:
                 place += len(line)
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Writes a record in JSON's types."""
+        """Writes a record in JSON's types.
+
+        Raises:
+            AttenuatorError: it cannot be written: the disk is full, for instance. The records before it are there.
+        """
         with self._lock:
-            self._file.write(_line(record))
-            self._file.flush()
+            try:
+                self._file.write(_line(record))
+                self._file.flush()
+            except OSError as error:
+                raise AttenuatorError(
+                    f"{self.path} cannot be written to its end: {error.strerror}; what it holds is kept"
+                ) from None
 
     def close(self) -> None:
         """Closes the file."""
-        self._file.close()
+        with contextlib.suppress(OSError):  # of a record that `append` could not write
+            self._file.close()
 
     def remove(self) -> None:
         """Removes the file: everything is done."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import resource
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -199,6 +200,22 @@ def test_a_run_goes_on_where_one_ended(many: Many, tmp_path: Path) -> None:
     again = many(third, texts, resume=file, top_k=1)
     assert third.asked == []
     assert [outcome.answer for outcome in again] == [outcome.answer for outcome in outcomes]
+
+
+def test_a_full_disk_ends_it_and_what_was_written_is_kept(many: Many, tmp_path: Path) -> None:
+    """A limit on the size of files stands for the end of the disk."""
+    file = tmp_path / "file"
+    many(Echo(), ["a"], resume=file)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size + 20, hard))
+    try:
+        with pytest.raises(errors.AttenuatorError, match="file cannot be written to its end: File too large"):
+            many(Echo(), ["a", "b"], resume=file)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    echo = Echo()
+    assert labels(many(echo, ["a", "b"], resume=file)) == ["a", "b"]
+    assert echo.asked == ["b"]
 
 
 def test_what_took_too_long_is_asked_again(many: Many, tmp_path: Path) -> None:

@@ -149,6 +149,19 @@ def test_a_stopped_run_loses_nothing_and_goes_on(
     assert {row["knobs"] for row in rows_of(output.read_text(), "csv")} == {'{"num_hashes": 8}'}
 
 
+def test_an_output_on_a_full_disk_is_one_sentence_and_its_answers_are_kept(
+    run: Run, bundles: dict[str, Path], tmp_path: Path
+) -> None:
+    output, kept = tmp_path / "full.csv", tmp_path / "kept.jsonl"
+    output.symlink_to("/dev/full")
+    code, _, errors = run("classify", "--bundle", bundles["mca"], "--output", output, "--resume", kept, "good film")
+    sentence = f"{output} cannot be written to its end: No space left on device"
+    assert (code, errors) == (1, f"attenuator classify: {sentence}\n")
+    output.unlink()
+    assert run("classify", "--bundle", bundles["mca"], "--output", output, "--resume", kept, "good film")[0] == 0
+    assert len(rows_of(output.read_text(), "csv")) == 1
+
+
 def test_an_output_without_answers_replaces_what_was_there(run: Run, bundles: dict[str, Path], tmp_path: Path) -> None:
     source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text("no JSON\n")
@@ -179,7 +192,7 @@ def test_an_output_without_answers_replaces_what_was_there(run: Run, bundles: di
         (["--file", "{empty}", "--output", "-"], 1, "is empty: the first line must name the columns"),
         (["--file", "/nowhere.csv", "--output", "-"], 1, "/nowhere.csv cannot be read"),
         (["--file", "{csv}", "--column", "review", "--output", "/nowhere/out.csv"], 1, "cannot be written"),
-        (["--file", "{csv}", "--column", "review", "--output", "-", "--top-k", "9"], 1, "top_k is 9"),
+        (["--file", "{csv}", "--column", "review", "--output", "-", "--top-k", "9"], 1, "--top-k is 9"),
         (["--output", "-", "--concurrency", "0", "x"], 2, "--concurrency (or ATTENUATOR_CONCURRENCY) is '0'"),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else None,

@@ -149,7 +149,7 @@ def test_classify_draws_a_seed_when_asked(run: Run, bundles: dict[str, Path]) ->
         ),
         (["--bundle", "{yoso}", "--frobnicate", "x"], 2, "unrecognized arguments: --frobnicate"),
         (["--bundle", "{yoso}", "--alpha", "0.5", "x"], 1, "has no knob alpha"),
-        (["--bundle", "{mca}", "--top-k", "4", "x"], 1, "top_k is 4, must be a whole number from 1 to 3"),
+        (["--bundle", "{mca}", "--top-k", "4", "x"], 1, "--top-k is 4, must be a whole number from 1 to 3"),
         (["--bundle", "{mca}", "a", " "], 1, "text 2 is empty"),
         (
             ["--bundle", "{mca}", "ok", LONG],
@@ -160,6 +160,7 @@ def test_classify_draws_a_seed_when_asked(run: Run, bundles: dict[str, Path]) ->
         (["--bundle", "{mca}", "--file", "/nowhere.txt"], 1, "/nowhere.txt cannot be read: No such file"),
         (["--url", "http://127.0.0.1:1", "--max-retries", "0", "x"], 1, "http://127.0.0.1:1 cannot be reached"),
         (["--url", "{url}", "--model", "nope", "x"], 1, "nope"),
+        (["--url", "{url}", "x"], 1, "--model is missing, must be one of "),
         (["--url", "{url}", "--model", "mca", "--num-hashes", "8", "x"], 1, "num_hashes"),
         (["--url", "{url}", "--model", "mca", "ok", LONG], 1, "text 2 has"),
         (["--url", "{url}", "--model", "mca", "--api-key", "wrong", "x"], 1, "key"),

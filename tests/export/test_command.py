@@ -58,8 +58,12 @@ def test_tells_what_int8_costs_and_wins(checkpoint: Callable[[str], Path], tmp_p
         (["--attention", "mca"], 2, "SOURCE"),
         (["x", "--attention", "mca"], 2, "--output is missing"),
         (["x", "--output", "y"], 2, "--attention is missing"),
-        (["x", "--attention", "nearest", "--output", "y"], 2, "'softmax', 'mca', 'yoso' or 'linear'"),
-        (["x", "--attention", "mca", "--output", "y", "--precision", "int4"], 2, "'fp32', 'int8', 'fp16' or 'bf16'"),
+        (["x", "--attention", "nearest", "--output", "y"], 2, "must be one of: softmax, mca, yoso, linear"),
+        (
+            ["x", "--attention", "mca", "--output", "y", "--precision", "int4"],
+            2,
+            "one of: fp32, int8, fp16, bf16",
+        ),
         (["nowhere", "--attention", "mca", "--output", "y"], 1, "'nowhere' is not a folder"),
     ],
 )
@@ -69,3 +73,14 @@ def test_usage_errors(arguments: list[str], code: int, sentence: str) -> None:
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
+
+
+def test_a_name_on_a_hub_is_refused_before_torch_is_loaded(tmp_path: Path) -> None:
+    """Nothing is fetched; the sentence says how to come by a folder."""
+    program = "import sys; from attenuator.__main__ import main; code = main(); print(code, 'torch' in sys.modules)"
+    arguments = ["export", "google-bert/bert-base-uncased", "--attention", "softmax", "--output", str(tmp_path / "x")]
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False)
+    assert done.stdout == "1 False\n"
+    assert "'google-bert/bert-base-uncased' is not a folder" in done.stderr
+    assert "no hub is asked" in done.stderr
+    assert "save_pretrained" in done.stderr

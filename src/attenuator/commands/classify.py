@@ -180,6 +180,26 @@ def main(arguments: Sequence[str]) -> int:
         if sys.stdin.isatty():
             fail(COMMAND, "there is no input: give a TEXT, give --file FILE, or pipe texts into the command")
         file = STDIN
+    try:
+        return answer_all(settings, texts, file)
+    except InvalidRequest as error:
+        raise with_flag(error) from None
+
+
+def with_flag(error: InvalidRequest) -> InvalidRequest:
+    """The same error, with a field of the request named by its flag."""
+    name = error.param or ""
+    if name not in ClassifySettings.model_fields or not str(error).startswith(f"{name} is "):
+        return error
+    return type(error)(f"{flag(name)}{str(error).removeprefix(name)}", param=name, allowed=error.allowed)
+
+
+def answer_all(settings: ClassifySettings, texts: Sequence[str], file: str | None) -> int:
+    """Answers texts and a file's rows, into a file where `--output` names one; returns the exit code.
+
+    Raises:
+        AttenuatorError: as `main`.
+    """
     options = options_of(settings)
     if settings.output is not None:
         run = file_run(settings, settings.output, texts, file)

@@ -71,7 +71,8 @@ class FileRun:
         """The output, to be written to behind what it holds already.
 
         Raises:
-            InvalidRequest: it cannot be written.
+            InvalidRequest: it cannot be opened.
+            AttenuatorError: it cannot be written to its end: the disk is full, for instance.
         """
         if self.output == STDIN:
             yield sys.stdout
@@ -80,8 +81,13 @@ class FileRun:
             stream = open(self.output, "a", encoding="utf-8", newline="")  # noqa: SIM115
         except OSError as error:
             raise InvalidRequest(f"{self.output} cannot be written: {error.strerror}") from None
-        with stream:
-            yield stream
+        try:
+            with stream:
+                yield stream
+        except BrokenPipeError:  # nobody reads it any more
+            raise
+        except OSError as error:
+            raise AttenuatorError(f"{self.output} cannot be written to its end: {error.strerror}") from None
 
 
 def partial_of(output: str) -> Path | None:
@@ -243,12 +249,12 @@ def _write_rows(run: FileRun, rows: Rows, options: ClassifyOptions, asked: Outco
         )
         try:
             first = next(asked, None)
-            if run.output != STDIN:
+            if Path(run.output).is_file():  # and no pipe or device
                 stream.truncate(0)  # not before: a run that is refused leaves the output of another one
             for outcome in itertools.chain([first] if first else [], asked):
                 rows.take(outcome, output)
             rows.unreadable(output)
-        except (KeyboardInterrupt, AttenuatorError) as error:
+        except (KeyboardInterrupt, OSError, AttenuatorError) as error:
             if rows.written and run.resume is not None:
                 stopped = f"stopped after {rows.written:,} rows: the same command goes on from {run.resume}"
                 print(f"attenuator classify: {stopped}", file=sys.stderr)
