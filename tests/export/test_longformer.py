@@ -4,16 +4,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
 from checkpoints import SMALL, randomise
+from selecting import logits
 from torch import Tensor
 
 from attenuator.bundle import MODEL
 from attenuator.errors import ExportError
 from attenuator.export.architectures import architecture_of
-from attenuator.export.selection import DEFAULT, NONE
+from attenuator.export.selection import DEFAULT, NONE, exponents
 from attenuator.export.trace import PackedClassifier
 from attenuator.runtime.graph import read_graph
 from attenuator.runtime.work import count_work
@@ -75,6 +77,17 @@ def test_packed_texts_get_what_transformers_gives_each_alone(window: int | list[
         torch.testing.assert_close(packed(model, attention), expected, rtol=0, atol=1e-5)
 
 
+def test_selection_leaves_windows_their_true_positions() -> None:
+    model = longformer([4, 16, 8, 8], num_hidden_layers=4)
+    powers = exponents(DEFAULT, 4, "first")
+    for keep in (0.3, 0.7):
+        expected = [
+            logits(model, ids.numpy(), types.numpy(), keep, powers, importance="maximum") for ids, types in texts(model)
+        ]
+        actual = packed(model, "softmax", DEFAULT, keep=keep)
+        torch.testing.assert_close(actual, torch.from_numpy(np.stack(expected)), rtol=0, atol=1e-5)
+
+
 def test_keep_1_gives_the_bits_of_a_model_without_selection() -> None:
     model = longformer([4, 12, 6])
     assert torch.equal(packed(model, "softmax", DEFAULT), packed(model, "softmax"))
@@ -97,20 +110,13 @@ def test_work_counts_windows_and_the_rows_of_the_first_token(exported: Callable[
     work = count_work(read_graph(exported("longformer", "mca") / MODEL))
     channels, inner, heads = SMALL["hidden_size"], SMALL["intermediate_size"], SMALL["num_attention_heads"]
     # In the last layer the first token's row is all that is left of attention.
-    assert sorted((node.layer, node.window, node.first_only) for node in work.attention) == [
-        (0, 0, True),
-        (0, 2, False),
-        (1, 0, True),
-        (1, 8, False),
-        (2, 0, True),
-    ]
-    # Windows, the first token in sight; the rows that it sees from where it stands; and its own attention, thrice.
-    seen = [60 * (2 * side + 2) + 60 - (2 * side + 2) for side in (2, 8)]
-    assert work.attention_macs(60) == 2 * channels * (sum(seen) + 3 * 60)
-    one_row = 60 * channels * heads + channels * channels
-    assert work.projection_macs(60) == 2 * 60 * channels * channels + 3 * one_row
-    # Output projection, feed-forward; queries, keys and the first token's keys and its query of the next layer.
-    assert work.layer_macs == 2 * channels * inner + 5 * channels * channels
+    nodes = sorted((node.layer, node.window, node.first_only) for node in work.attention)
+    assert nodes == [(0, 0, True), (0, 4, False), (1, 0, True)]
+    # Four on either side, itself and the first token; what that one sees from its own place; its own attention, twice.
+    assert work.attention_macs(60) == 2 * channels * (60 * 10 + (60 - 10) + 2 * 60)
+    assert work.projection_macs(60) == 60 * channels * channels + 2 * (60 * channels * heads + channels * channels)
+    # Output projection, feed-forward, keys of the next layer and its one query.
+    assert work.layer_macs == 2 * channels * inner + 3 * channels * channels
 
 
 @pytest.mark.parametrize(
