@@ -17,6 +17,7 @@ from attenuator.export.architectures import Architecture, architecture_of, token
 from attenuator.export.checkpoint import load_model, read_model_type
 from attenuator.export.encoder import Encoder
 from attenuator.export.place import folder_or_function
+from attenuator.export.retrained import as_trained
 from attenuator.export.sentences import one_line
 from attenuator.export.tokenizer import BundleTokenizer, bundle_tokenizer, load_tokenizer
 
@@ -126,6 +127,7 @@ def describe(name: str, loaded: Any, tokenizer: Any, labels: Any) -> Source:
         if not type(model).__name__.endswith("ForSequenceClassification"):
             raise ExportError(f"{name} gives a {type(model).__name__}, must be a ...ForSequenceClassification")
         architecture.check(config)
+        architecture = as_trained(architecture, config)
         config.return_dict = True  # whatever the checkpoint says: the parts of a model read each other's fields
     if not architecture.blocks(model):
         raise ExportError("the model has no layers (num_hidden_layers is 0), must have at least 1")
