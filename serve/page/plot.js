@@ -12,7 +12,8 @@ function bucketOf(calibration, tokens) {
   return index < 0 ? calibration.buckets.length - 1 : index;
 }
 
-function calibrated(model, tokens) {
+/** What calibration measured for texts of this length, a row for each setting; empty without one. */
+export function calibrated(model, tokens) {
   if (!model.calibration) return [];
   const bucket = bucketOf(model.calibration, tokens);
   return model.calibration.settings.map((setting) => ({

@@ -4,6 +4,7 @@ import { certaintyText } from "./certainty.js";
 import { byId, html } from "./dom.js";
 import { exactKnobs } from "./knobs.js";
 import { duration, percent, plain, score, shortened } from "./numbers.js";
+import { calibrated } from "./plot.js";
 
 const ROWS = 6; // labels that are compared
 const LEAST_BAR = 0.4; // percent of the width: a bar is seen however short the time
@@ -11,6 +12,19 @@ const LEAST_BAR = 0.4; // percent of the width: a bar is seen however short the 
 /** Milliseconds of the exact run on this text; null while it is not known. */
 export function exactTime({ subject, model }) {
   return subject?.exact ? subject.setting(exactKnobs(model)).computeMs || subject.exact.computeMs : null;
+}
+
+/**
+ * Milliseconds that the exact run should take here: the time of the shown setting, by the share of the exact time that
+ * the nearest calibrated setting took. Null where nothing says.
+ */
+function expectedExactMs({ answer, setting, model }) {
+  if (!answer || !setting.readings.length) return null;
+  const apart = (knobs) => (knob) => Math.abs(knob.place(setting.knobs[knob.name]) - knob.place(knobs[knob.name]));
+  const distance = ({ knobs }) => model.knobs.map(apart(knobs)).reduce((sum, each) => sum + each, 0);
+  const timed = calibrated(model, answer.tokens[0]).filter((each) => each.time);
+  const [nearest] = timed.sort((one, other) => distance(one) - distance(other));
+  return nearest ? setting.computeMs / nearest.time : null;
 }
 
 /** The answer that is shown: the exact one where the knob stands there and it has come. */
@@ -31,22 +45,25 @@ export function drawTime(session) {
   const exactMs = exactTime(session);
   const own = isExact ? exactMs : setting.readings.length ? setting.computeMs : null;
   const running = session.exactIsRunning ? performance.now() - session.exactSinceMs : 0;
-  const longest = Math.max(own ?? 0, exactMs ?? running, 1e-9);
+  const expectedMs = exactMs ?? expectedExactMs(session);
+  const longest = Math.max(own ?? 0, expectedMs ?? 0, exactMs ?? running, 1e-9);
   bar("time-own", own, longest);
   bar("time-exact", exactMs ?? running, longest);
   byId("time-own-text").textContent = own === null ? "…" : duration(own);
-  byId("time-exact-text").textContent = exactText(exactMs, running, session);
+  byId("time-exact-text").textContent = exactText(exactMs, running, expectedMs, session);
   byId("time-exact").parentElement.classList.toggle("running", session.exactIsRunning);
   byId("time").textContent = own === null ? "…" : duration(own);
   byId("time-share").textContent = own === null || isExact ? (isExact ? "exact" : "") : shareText(own, exactMs, subject);
   byId("time-more").textContent = timeMore(session);
 }
 
-function exactText(exactMs, running, { subject, isBusy }) {
+function exactText(exactMs, running, expectedMs, { subject, isBusy }) {
   if (exactMs !== null) return duration(exactMs);
   if (subject.refusal) return "not allowed here";
   if (isBusy) return "waiting";
-  return running ? `running, ${(running / 1000).toFixed(1)} s` : "…";
+  if (!running) return "…";
+  const seconds = `${(running / 1000).toFixed(1)} s`;
+  return expectedMs ? `${seconds} of about ${plain(Number((expectedMs / 1000).toPrecision(1)))} s` : `running, ${seconds}`;
 }
 
 function shareText(own, exactMs, subject) {

@@ -311,6 +311,16 @@ def test_a_refused_setting_and_a_refused_exact_answer_are_said(keyed: Service, v
     assert page.locator("#spread .exact-line").count() == 0
 
 
+def test_the_time_of_the_exact_answer_is_counted_against_the_expected_one(shown: Service, visit: Any) -> None:
+    held: list[Any] = []
+
+    def hold(route: Any) -> None:
+        held.append(route) if json.loads(route.request.post_data)["num_hashes"] == 0 else route.continue_()
+
+    page = visit(shown, before=lambda page: page.route("**/v1/classify", hold))
+    expect(page.locator("#time-exact-text")).to_have_text(re.compile(r"^[\d.]+ s of about [\d.]+ s$"))
+
+
 def test_loading_and_a_service_that_is_gone_are_said(shown: Service, visit: Callable[..., Any]) -> None:
     held: list[Any] = []
     page = visit(shown, before=lambda page: page.route("**/v1/models", lambda route: held.append(route)))
