@@ -21,6 +21,7 @@ from attenuator.errors import ExportError
 from attenuator.export import labelled
 from attenuator.export.choose import KNOB, SelectionOptions, choose_selection
 from attenuator.export.knobs import bundle_knobs, requested_defaults
+from attenuator.export.longer import TRAINED, lengthen
 from attenuator.export.lower import Progress, trace_forms, write_and_compare
 from attenuator.export.packed import OPERATOR_BY_KEY
 from attenuator.export.samples import draw, encoded_texts
@@ -65,6 +66,7 @@ def export(
     output: Path | str,
     name: str | None = None,
     max_tokens: int | None = None,
+    positions: str = TRAINED,
     estimator: str | None = None,
     precision: str = "fp32",
     schedule: str | None = None,
@@ -87,6 +89,7 @@ def export(
         output: the bundle's folder.
         name: what requests call the model; the output folder's name by default.
         max_tokens: longest input, special tokens included; what the model takes by default.
+        positions: how the model reads more tokens than it was trained with, a key of `longer.POSITIONS`.
         estimator: for operators that have that attribute, one of its choices; by default that of `DEFAULT_ESTIMATORS`.
         precision: what the model computes in: a row of `attenuator.precision`.
         schedule: how the selection of tokens spreads over the layers, a key of `selection.SCHEDULES`, by default
@@ -119,6 +122,7 @@ def export(
     check_schedule(schedule)
     progress("load the model")
     loaded = load(source)
+    lengthen(loaded, positions, max_tokens)
     operator = OPERATOR_BY_KEY[fitting(loaded, attention)]
     check_kernels(operator, precision)
     fields = describe(loaded, name or default_name(folder), max_tokens)
@@ -156,6 +160,7 @@ def export(
             data=data,
             licence=licence,
             activation=loaded.activation,
+            positions=positions,
             tools=tool_versions(),
             parity=parity,
             selection=selection,

@@ -13,6 +13,7 @@ from attenuator.commandline import CommandSettings, Positionals
 from attenuator.commandline import parse as parse_command
 from attenuator.export.families import titles
 from attenuator.export.knobs import read_defaults
+from attenuator.export.longer import POSITIONS, TRAINED
 from attenuator.export.selection import DEFAULT, LENGTHS, NONE, SCHEDULES, can_select
 from attenuator.ops import BASELINE, OPERATORS
 from attenuator.ops.spec import Operator
@@ -38,6 +39,10 @@ which --attention?
 which --schedule?
 {schedules}
 
+which --positions? A model that looks positions up in a learned table (not one with rotary positions) can read longer
+texts than it was trained with; how well, your own long texts tell:
+{positions}
+
 which --precision?
   fp32  as trained, for CPU and CUDA
   int8  linear layers in integers, for CPUs: activations are rounded to 8 bits per token, weights to 7 bits per channel
@@ -61,9 +66,11 @@ ATTENTIONS = tuple(operator for operator in OPERATORS if operator.attention and 
 if TYPE_CHECKING:
     AttentionName = str
     ScheduleName = str
+    PositionsName = str
 else:
     AttentionName = Literal[tuple(operator.key for operator in ATTENTIONS)]
     ScheduleName = Literal[(*SCHEDULES, NONE)]
+    PositionsName = Literal[tuple(POSITIONS)]
 
 
 def checked_defaults(text: str) -> str:
@@ -116,6 +123,7 @@ EXAMPLES = (
     _EXAMPLES.replace("{attentions}", "\n".join(map(attention_help, ATTENTIONS)))
     .replace("{schedules}", schedule_help())
     .replace("{folder}", folder_help())
+    .replace("{positions}", "\n".join(f"  {name:13} {doc}" for name, doc in POSITIONS.items()))
     .replace("{commands}", command_examples())
     .replace("{baseline}", BASELINE.key)
 )
@@ -132,6 +140,8 @@ class ExportSettings(CommandSettings):
     """Name of the model in requests; the output folder's name by default."""
     max_tokens: int | None = None
     """Tokens of the longest input, special tokens included; by default as many as model and tokenizer allow."""
+    positions: PositionsName = TRAINED
+    """How the model reads texts longer than it was trained with, listed below; --max-tokens says how long."""
     estimator: Literal["sampled", "deterministic", "paper"] | None = None
     """How an attention with sampled values chooses them: `sampled` (unbiased; the default of models that average their
     tokens), `deterministic` (the error bound always holds; the default of those that classify by the first token) or

@@ -103,6 +103,7 @@ class Provenance(Record):
         licence: of the weights.
         activation: what the checkpoint asks its own library to apply to a score, such as `Sigmoid`; answers have the
             score before it. Empty where it asks for nothing.
+        positions: `trained`, or how the table of positions was made longer than the checkpoint's.
         tools: versions of the packages that wrote the bundle.
         parity: differences to the trained model by name, as export measured them.
         selection: how the selection of tokens was chosen; None in a bundle without.
@@ -112,6 +113,7 @@ class Provenance(Record):
     data: str = ""
     licence: str = ""
     activation: str = ""
+    positions: str = "trained"
     tools: dict[str, str] = {}
     parity: dict[str, float] = {}
     selection: ChosenSelection | None = None

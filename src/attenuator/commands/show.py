@@ -41,6 +41,11 @@ def _bytes(count: int) -> str:
     return f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{count / 2**10:.1f} KiB"
 
 
+def _longest(manifest: Manifest) -> str:
+    positions = manifest.provenance.positions
+    return f"{manifest.max_tokens} tokens" + (f", positions {positions}" if positions != "trained" else "")
+
+
 def _labels(manifest: Manifest) -> str:
     if manifest.task == "regression":
         return manifest.labels[0]
@@ -93,7 +98,7 @@ def show(console: Console, report: Report) -> None:
             "task": _task(manifest),
             "score" if manifest.task == "regression" else "labels": _labels(manifest),
             "thresholds": _thresholds(manifest),
-            "longest input": f"{manifest.max_tokens} tokens",
+            "longest input": _longest(manifest),
             "vocabulary": f"{manifest.vocab_size} tokens",
             "attention": f"{attention.operator} in {attention.layers} layers ({attributes})",
             "operators": ", ".join(f"{name} x {count}" for name, count in report.nodes.items()),
