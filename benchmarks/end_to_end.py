@@ -34,8 +34,8 @@ from benchmarks.measure.program import Step, cpu_parser_for, run
 from benchmarks.measure.timing import Timing, interleave
 
 LENGTHS = (32, 128, 512, 2048)
-# Tokens of the documents that are timed, and with which labels are compared; documents at most.
-TIMED_TOKENS, COMPARED_TOKENS, MOST_DOCUMENTS = 6000, 60_000, 1000
+# Tokens of the documents that are timed, those documents at most, and tokens of those whose labels are compared.
+TIMED_TOKENS, MOST_TIMED, COMPARED_TOKENS = 6000, 1000, 60_000
 CALIBRATION_TEXTS = 400
 # Random weights: layers, channels, heads, lengths, tokens that are timed. BERT-base takes seconds for a thousand.
 SHAPES = {
@@ -94,9 +94,9 @@ def trained(model: served.Served, rows: Any, cut: int, threads: int, options: ar
     """One checkpoint over its texts, cut at a length."""
     fewer = QUICK if options.quick else 1
     every = documents.tokenised(rows, model.tokenizer, cut, model.model.config.label2id)
-    row = timed(model, every.first(TIMED_TOKENS // fewer, MOST_DOCUMENTS), threads, options.seconds)
+    row = timed(model, every.first(TIMED_TOKENS // fewer, MOST_TIMED), threads, options.seconds)
     if threads == min(options.threads):  # the labels are the same on every number of threads
-        row["labels"] = compared(model, every.first(options.compared_tokens // fewer, MOST_DOCUMENTS), threads)
+        row["labels"] = compared(model, every.first(options.compared_tokens // fewer, len(every.ids)), threads)
     return row
 
 
