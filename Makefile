@@ -1,8 +1,8 @@
 # Two commands matter: `make demo` serves the bundled models, `make test` runs every test. Both set up what they need.
 PYTHON ?= python3
 PORT ?= 8000
-# Processes that `make test` runs; TEST_JOBS=0 runs the tests in one.
-TEST_JOBS ?= $(shell nproc)
+# Processes that `make test` runs; TEST_JOBS=0 runs the tests in one. One more than cores: many tests wait for a server.
+TEST_JOBS ?= $(shell expr $$(nproc) + 1)
 VENV := .venv
 BIN := $(VENV)/bin
 # What the built library and the installed metadata depend on.

@@ -13,9 +13,20 @@ import pytest
 from service import Service
 
 from attenuator import bundle
+from attenuator.__main__ import main
 from attenuator.runtime.model import Model
 from attenuator.serve.__main__ import listen, warn_of_idle_floors
 from attenuator.serve.settings import ServeSettings
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What `attenuator serve` says of wrong arguments, all that it does with them: one sentence, and exit code 2."""
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", *arguments])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert len(said.strip().splitlines()) == 1
+    return said
 
 
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -33,22 +44,32 @@ def test_help_names_every_flag() -> None:
 
 
 WRONG = {
-    "no bundle": ((), 2, "BUNDLE"),
-    "unknown flag": (("b", "--colour", "red"), 2, "--colour"),
-    "port a word": (("b", "--port", "http"), 2, "--port"),
-    "port too large": (("b", "--port", "70000"), 2, "--port"),
-    "device a word": (("b", "--device", "gpu"), 2, "--device"),
-    "negative device": (("b", "--device-id", "-1"), 2, "--device-id"),
-    "negative cost": (("b", "--max-cost", "-1"), 2, "--max-cost"),
-    "no knob in the policy": (("b", "--brownout-to", "colour=1"), 2, "--brownout-to"),
-    "policy out of range": (("b", "--brownout-to", "keep=2"), 2, "keep is 2.0, must be a number from 0.05 to 1"),
+    "no bundle": ((), "BUNDLE"),
+    "unknown flag": (("b", "--colour", "red"), "--colour"),
+    "port a word": (("b", "--port", "http"), "--port"),
+    "port too large": (("b", "--port", "70000"), "--port"),
+    "device a word": (("b", "--device", "gpu"), "--device"),
+    "negative device": (("b", "--device-id", "-1"), "--device-id"),
+    "negative cost": (("b", "--max-cost", "-1"), "--max-cost"),
+    "no knob in the policy": (("b", "--brownout-to", "colour=1"), "--brownout-to"),
+    "policy out of range": (("b", "--brownout-to", "keep=2"), "keep is 2.0, must be a number from 0.05 to 1"),
+}
+# In a process of its own, whose exit code and standard error a script reads.
+ENDS = {
+    "usage error": (("b", "--port", "http"), 2, "--port"),
     "no such folder": (("nowhere", "--port", "0"), 1, "bundle nowhere is not a folder"),
     "no such host": (("b", "--host", "300.1.1.1"), 1, "cannot listen on 300.1.1.1"),
 }
 
 
 @pytest.mark.parametrize("case", WRONG.values(), ids=WRONG)
-def test_usage_errors_are_one_sentence(case: tuple[tuple[str, ...], int, str]) -> None:
+def test_usage_errors_are_one_sentence(case: tuple[tuple[str, ...], str], capsys: pytest.CaptureFixture[str]) -> None:
+    arguments, sentence = case
+    assert sentence in refused(capsys, *arguments)
+
+
+@pytest.mark.parametrize("case", ENDS.values(), ids=ENDS)
+def test_the_process_ends_with_one_sentence_and_a_code(case: tuple[tuple[str, ...], int, str]) -> None:
     arguments, code, sentence = case
     done = command(*arguments)
     assert done.returncode == code
@@ -58,14 +79,14 @@ def test_usage_errors_are_one_sentence(case: tuple[tuple[str, ...], int, str]) -
 
 
 @pytest.mark.parametrize("key", ["", " ", "two words", "cl\u00e9", "line\nbreak"])
-def test_key_that_no_header_carries_is_refused(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+def test_key_that_no_header_carries_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], key: str
+) -> None:
     """An empty one, as of a variable that is not set, would leave the service open."""
     monkeypatch.setenv("ATTENUATOR_API_KEY", key)
-    done = command("b")
-    assert done.returncode == 2
-    assert "ATTENUATOR_API_KEY) is refused: a key must have one or more" in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert not key.strip() or key not in done.stderr
+    said = refused(capsys, "b")
+    assert "ATTENUATOR_API_KEY) is refused: a key must have one or more" in said
+    assert not key.strip() or key not in said
 
 
 def test_damaged_bundle_among_good_ones_stops_the_start(bundles: dict[str, Path], tmp_path: Path) -> None:
@@ -151,18 +172,15 @@ def test_more_connections_than_the_descriptor_limit_allows_are_refused(bundles: 
 
 
 @pytest.mark.parametrize("origins", ["app.example", "https://a.example/path", "https://a.example,x", "null"])
-def test_what_is_no_origin_is_refused(origins: str) -> None:
-    done = command("b", "--cors-origins", origins)
-    assert done.returncode == 2
-    assert "must be an origin such as https://app.example:8443" in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+def test_what_is_no_origin_is_refused(capsys: pytest.CaptureFixture[str], origins: str) -> None:
+    assert "must be an origin such as https://app.example:8443" in refused(capsys, "b", "--cors-origins", origins)
 
 
-def test_variable_that_kubernetes_sets_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variable_that_kubernetes_sets_is_explained(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("ATTENUATOR_PORT", "tcp://10.0.0.1:8000")
-    done = command("b")
-    assert done.returncode == 2
-    assert "set enableServiceLinks to false" in done.stderr
+    assert "set enableServiceLinks to false" in refused(capsys, "b")
 
 
 def test_floors_of_knobs_that_no_model_has_are_named_in_the_log(
