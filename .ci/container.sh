@@ -6,8 +6,9 @@
 # debootstrap; the base image is made by debootstrap from the machine's own package archive and has the machine's apt
 # settings, so keep it here. pip's settings (mirrors, certificates) are lent to the build only.
 # Everything lies in a scratch folder, removed at the end: 4 GB for the CPU, 20 GB for the GPU.
-# Usage: .ci/container.sh [cpu|gpu [SCRATCH_FOLDER]]
+# Usage: .ci/container.sh [cpu|gpu [SCRATCH_FOLDER]]; with RECORD=1 the CPU image's size is kept for docs/deploy-container.md.
 set -euo pipefail
+limit_mb=450 # of the CPU image
 cd "$(dirname "$0")/.."
 say() { echo "container: $*" >&2; }
 [ "$(id -u)" = 0 ] || { say "must run as root: the build mounts folders"; exit 1; }
@@ -62,12 +63,17 @@ container=$(buildah from localhost/attenuator)
 root=$(buildah mount "$container")
 megabytes() { echo $(($(du -sbx "$1" | cut -f 1) / 1000000)); }
 size=$(megabytes "$root")
-say "size: $size MB; of it Python packages $(megabytes "$root/opt/attenuator"), models $(megabytes "$root/bundles")"
+packages=$(megabytes "$root/opt/attenuator") models=$(megabytes "$root/bundles")
+say "size: $size MB; of it Python packages $packages, models $models"
 if [ "$device" = gpu ]; then
   find "$root" -xdev -type f -size +20M -printf '%s %P\n' | sort -rn | awk '{ printf "container: %5.0f MB %s\n", $1 / 1e6, $2 }' >&2
-elif [ "$size" -ge 450 ]; then
-  say "the image is too large: it must be under 450 MB"
+elif [ "$size" -ge "$limit_mb" ]; then
+  say "the image is too large: it must be under $limit_mb MB"
   exit 1
+elif [ -n "${RECORD:-}" ]; then
+  commit=$(git rev-parse --short=12 HEAD)
+  printf '{"commit": "%s", "megabytes": %d, "packages": %d, "models": %d}\n' "$commit" "$size" "$packages" "$models" >docs/image.json
+  say "kept in docs/image.json: run make gen"
 fi
 # A list or an object of the image's settings, entry by entry, each ended by a null character.
 setting() {

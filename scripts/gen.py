@@ -69,11 +69,24 @@ def release_table() -> str:
     return "\n".join([*lines, "", f"Version {record['version']}, commit {record['commit']}."])
 
 
+def image_size() -> str:
+    """What `.ci/container.sh` found with RECORD=1, and the limit that it keeps, in Markdown."""
+    record = json.loads((ROOT / "docs/image.json").read_text(encoding="utf-8"))
+    limit = re.search(r"^limit_mb=(\d+)", (ROOT / ".ci/container.sh").read_text(encoding="utf-8"), re.M)
+    if limit is None:
+        raise ValueError(".ci/container.sh has no limit_mb")
+    debian = record["megabytes"] - record["packages"] - record["models"]
+    parts = f"Debian with Python {debian}, Python packages {record['packages']}, models {record['models']}"
+    size = f"**Size.** The image for CPUs has {record['megabytes']} MB: {parts} (commit {record['commit']})."
+    return f"{size}\n`make container` fails from {limit[1]} MB on."
+
+
 # File, then block, then what makes it.
 BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/knobs.md": {"knobs": knob_table, "brownout": brownout_tables.brownout},
     "docs/operations.md": {"metrics": metric_table},
     "docs/status.md": {"release": release_table},
+    "docs/deploy-container.md": {"image-size": image_size},
     "README.md": {
         "end-to-end": partial(documents.served, whole=False),
         "demo-request": documents.demo_request,
