@@ -194,7 +194,7 @@ def test_codes_are_those_of_the_reference(hash: str, bits: int) -> None:
         assert np.array_equal(coded[:, head].T, expected)
 
 
-@pytest.mark.parametrize("normalize", [RAW, L2], ids=["raw", "l2"])
+@NORMALISATIONS
 @pytest.mark.parametrize("num_hashes", [0, 6])
 def test_training_computes_what_is_served(normalize: int, num_hashes: int) -> None:
     query, key, value, _ = draw()
