@@ -40,6 +40,8 @@ class EncoderConfig:
     intermediate_size: int = 256
     attention: str = "yoso"
     hash_bits: int = 8
+    normalize: int = 1
+    norm_lift: float = 0.0
     conv_size: int = 0
     norm: Literal["pre", "post"] = "pre"
     pooling: Literal["first", "mean"] = "mean"
@@ -74,6 +76,8 @@ class EncoderConfig:
                 self.conv_size == 0 or self.has_convolution
             ),
             f"hash_bits is {self.hash_bits}, must be in [1, 15]": 1 <= self.hash_bits <= 15,
+            f"normalize is {self.normalize}, must be 0, 1 or 2": self.normalize in (0, 1, 2),
+            f"norm_lift is {self.norm_lift}, must be in [0, 1e30]": 0 <= self.norm_lift <= 1e30,
             f"id2label must name labels 0 to {self.num_labels - 1}": (
                 sorted(self.id2label) == list(range(self.num_labels))
             ),
@@ -136,6 +140,8 @@ class SelfAttention(nn.Module):
         self.num_heads = config.num_attention_heads
         self.head_dim = config.head_dim
         self.hash_bits = config.hash_bits
+        self.normalize = config.normalize
+        self.norm_lift = config.norm_lift
         self.query = nn.Linear(size, size)
         self.key = nn.Linear(size, size)
         self.value = nn.Linear(size, size)

@@ -22,6 +22,7 @@ __all__ = [
 ]
 
 NORM_FLOOR = 1e-12
+SUM_FLOOR = 1e-30
 # Evaluation of a long document goes through the queries in blocks of at most this many scores.
 BLOCK_SCORES = 1 << 24
 
@@ -34,8 +35,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, is_token: Tensor, layer: A
         key: as query.
         value: `[batch, heads, tokens, value_dim]`, zeros on padding.
         is_token: bool `[batch, tokens]`, False on padding.
-        layer: the encoder's attention module, with `hash_bits`, `knobs` (0 hashes: the expectation), `generator` and
-            `conv_weight`.
+        layer: the encoder's attention module, with `hash_bits`, `normalize`, `norm_lift`, `knobs` (0 hashes: the
+            expectation), `generator` and `conv_weight`.
 
     Returns:
         `[batch, heads, tokens, value_dim]`; anything on padding.
@@ -43,8 +44,11 @@ def attend(query: Tensor, key: Tensor, value: Tensor, is_token: Tensor, layer: A
     planes = None
     num_hashes = int(layer.knobs.get("num_hashes", 0))
     if num_hashes:
-        planes = gaussian_planes(query.shape[1], num_hashes, layer.hash_bits, query.shape[3], layer.generator)
-    mixed = yoso_attention(query, key, value, is_token, layer.hash_bits, planes)
+        dims = query.shape[3] + (2 if layer.norm_lift else 0)
+        planes = gaussian_planes(query.shape[1], num_hashes, layer.hash_bits, dims, layer.generator)
+    mixed = yoso_attention(
+        query, key, value, is_token, layer.hash_bits, planes, normalize=layer.normalize, norm_lift=layer.norm_lift
+    )
     return mixed if layer.conv_weight is None else mixed + sequence_conv(value, layer.conv_weight)
 
 
@@ -124,10 +128,30 @@ class _SurrogateGradient(torch.autograd.Function):
         )
 
 
+def _unit_rows(rows: Tensor, norm_lift: float, place: int) -> Tensor:
+    """Rows of length 1; lifted ones (appendix 1.1) with two coordinates more, their own at `place` (0 or 1)."""
+    unit = functional.normalize(rows, dim=-1, eps=max(NORM_FLOOR, math.sqrt(norm_lift)))
+    if not norm_lift:
+        return unit
+    # It meets 0 in every product, so that it has no gradient; that of the root would be infinite at 0.
+    added = (1.0 - unit.detach().square().sum(dim=-1, keepdim=True)).clamp_(min=0.0).sqrt_()
+    return torch.cat(
+        [unit, *((added, torch.zeros_like(added)) if place == 0 else (torch.zeros_like(added), added))], -1
+    )
+
+
 def yoso_attention(
-    query: Tensor, key: Tensor, value: Tensor, is_token: Tensor, hash_bits: int, planes: Tensor | None = None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    is_token: Tensor,
+    hash_bits: int,
+    planes: Tensor | None = None,
+    *,
+    normalize: int = 1,
+    norm_lift: float = 0.0,
 ) -> Tensor:
-    """N-YOSO (MATH 1.1): rows of W V, scaled to length 1; rows without any collision stay 0.
+    """Rows of W V, normalised as the operator's attribute says; rows without any collision stay 0 (MATH 1.1).
 
     Args:
         query: `[batch, heads, tokens, head_dim]`; normalised here.
@@ -135,13 +159,17 @@ def yoso_attention(
         value: `[batch, heads, tokens, value_dim]`.
         is_token: bool `[batch, tokens]`, False on padding.
         hash_bits: tau.
-        planes: `[heads, hashes, hash_bits, head_dim]` for the sampled W; None for the expectation YOSO-E.
+        planes: `[heads, hashes, hash_bits, head_dim]` for the sampled W, head_dim + 2 with a norm lift; None for the
+            expectation YOSO-E.
+        normalize: 1 for N-YOSO's rows of length 1, 0 for W V itself, 2 for W V over the row's sum of W.
+        norm_lift: bound on the squared norms of query and key (appendix 1.1); 0 for none.
 
     Returns:
         `[batch, heads, tokens, value_dim]`.
     """
-    query = functional.normalize(query, dim=-1, eps=NORM_FLOOR)
-    key = functional.normalize(key, dim=-1, eps=NORM_FLOOR)
+    query, key = _unit_rows(query, norm_lift, 0), _unit_rows(key, norm_lift, 1)
+    if normalize == 2:  # one column more sums the weights, with the gradient that this sum has
+        value = torch.cat([value, torch.ones_like(value[..., :1])], dim=-1)
     mask = is_token[:, None, None, :].to(query.dtype)
 
     def mix(block: Tensor) -> Tensor:
@@ -157,7 +185,9 @@ def yoso_attention(
         scores_per_query = max(1, key.shape[0] * key.shape[1] * key.shape[2])
         blocks = query.split(max(1, BLOCK_SCORES // scores_per_query), dim=2)
         mixed = torch.cat([mix(block) for block in blocks], dim=2)
-    return functional.normalize(mixed, dim=-1, eps=NORM_FLOOR)
+    if normalize == 2:
+        return mixed[..., :-1] / mixed[..., -1:].clamp_min(SUM_FLOOR)
+    return functional.normalize(mixed, dim=-1, eps=NORM_FLOOR) if normalize else mixed
 
 
 def sequence_conv(value: Tensor, conv_weight: Tensor) -> Tensor:

@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 from cases import same_bits
-from harness import Array, AttributeValue, offsets, run
-from yoso_cases import HASHES, make, relative
+from harness import AttributeValue, offsets, run
+from yoso_cases import HASHES, fresh, lengthy_rows, make, relative
 
 from attenuator.ops.yoso.reference import Hash, codes, yoso_attention, yoso_importance
 
@@ -27,15 +27,6 @@ SHAPES = [
 KINDS = [(2, 0.0), (2, 1.0), (1, 0.6), (0, 40.0)]
 
 
-def fresh(lengths: tuple[int, ...], *shape: int, **rest: object) -> dict[str, Array]:
-    """Inputs whose rows differ in length by a factor of four."""
-    inputs = make(lengths, *shape, **rest)  # type: ignore[arg-type]
-    rng = np.random.default_rng([len(lengths), *shape])
-    for name in ("query", "key"):
-        inputs[name] *= rng.uniform(0.4, 1.6, (len(inputs[name]), 1)).astype(np.float32)
-    return inputs
-
-
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: f"normalize{kind[0]}-lift{kind[1]}")
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "-".join(map(str, shape)))
 def test_equals_the_reference(shape: tuple[int, int, int, int, Hash, str, int], kind: tuple[int, float]) -> None:
@@ -50,14 +41,6 @@ def test_equals_the_reference(shape: tuple[int, int, int, int, Hash, str, int], 
     names = ("query", "key", "cu_seqlens", "num_hashes", "seed")
     expected = yoso_importance(**{name: inputs[name] for name in names}, **attributes)  # type: ignore[arg-type]
     np.testing.assert_allclose(importance, expected, rtol=5e-6, atol=1e-6)
-
-
-def lengthy_rows(head_dim: int, length: int) -> Array:
-    """Rows of every size beside a bound of 3: none, one that rounds away, about it, far beyond."""
-    rng = np.random.default_rng([head_dim, length])
-    sizes = np.resize([0, 1e-45, 1e-30, 1e-20, 1e-6, 1e-3, 0.1, 0.5, 1, 1.7, 1.74, 2, 30, 1e10, 3e37], (length, 1))
-    rows = rng.standard_normal((length, head_dim))
-    return (rows / np.linalg.norm(rows, axis=1, keepdims=True) * sizes).astype(np.float32)
 
 
 @pytest.mark.parametrize("length", [45, 500], ids=["counts", "tables"])

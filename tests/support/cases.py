@@ -85,7 +85,7 @@ def variants(operator: Operator) -> Iterator[Case]:
             continue
         if item.kind == "string":
             options.append([(item.name, choice) for choice in item.choices])
-        elif (item.low, item.high) == (0, 1):
+        elif (item.low, item.high) in ((0, 1), (0, 2)):  # a third value comes below
             options.append([(item.name, 0), (item.name, 1)])
         elif item.name == "window":
             options.append([(item.name, window) for window in WINDOWS])
@@ -96,6 +96,8 @@ def variants(operator: Operator) -> Iterator[Case]:
     if any(item.optional for item in operator.inputs):
         yield Case(operator, standard | banded(operator, 0), optional=True)
     for item in operator.attributes:
+        if item.name == "norm_lift":
+            yield Case(operator, standard | {item.name: 25.0, "normalize": 2})
         if item.name in optional_outputs:
             for choice in item.choices[1:]:
                 yield Case(operator, standard | {item.name: choice})

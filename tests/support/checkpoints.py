@@ -179,6 +179,9 @@ CHECKPOINTS: dict[str, Checkpoint] = {
         ("yoso",),
     ),
     "encoder-yoso-mean": Checkpoint(EncoderConfig(**ENCODER, attention="yoso", pooling="mean"), ("yoso",)),
+    "encoder-yoso-ratio": Checkpoint(
+        EncoderConfig(**ENCODER, attention="yoso", pooling="first", normalize=2, norm_lift=6.0), ("yoso",)
+    ),
     "encoder-softmax": Checkpoint(
         EncoderConfig(**ENCODER, attention="softmax", pooling="first", problem_type="multi_label_classification"),
         ("softmax", "mca"),

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import cosine_similarity, normalize
+from torch.nn.functional import normalize
 from transformers.activations import ACT2FN
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
@@ -35,6 +35,8 @@ class Parts:
         rotate: turns `[heads, n, D]` by the positions `[n]`.
         score: scores `[heads, n, n]` of queries and keys `[heads, n, D]` at the positions `[n]`.
         hash_bits: of YOSO, whose weights are expected collisions and whose output has norm 1 in each head; 0: softmax.
+        normalize: of YOSO; 2: its weights are divided by their sum in place of that norm.
+        norm_lift: of YOSO, the bound on squared norms below which they count as it.
     """
 
     query: Callable[[Tensor], Tensor]
@@ -49,6 +51,8 @@ class Parts:
     rotate: Callable[[Tensor, Tensor], Tensor] = lambda heads, positions: heads
     score: Callable[[Tensor, Tensor, Tensor], Tensor] = lambda query, key, positions: scaled(query, key)
     hash_bits: int = 0
+    normalize: int = 1
+    norm_lift: float = 0.0
 
 
 def scaled(query: Tensor, key: Tensor) -> Tensor:
@@ -148,6 +152,8 @@ def encoder(layer: Any) -> Parts:
         ),
         before=layer.attention_norm if pre else lambda rows: rows,
         hash_bits=own.hash_bits if own.kind == "yoso" else 0,
+        normalize=own.normalize,
+        norm_lift=own.norm_lift,
     )
 
 
@@ -220,8 +226,11 @@ def weights_of(parts: Parts, rows: Tensor, positions: Tensor) -> Tensor:
         for project in (parts.query, parts.key)
     )
     if parts.hash_bits:
-        cosine = cosine_similarity(query[:, :, None].double(), key[:, None].double(), dim=-1).clamp(-1, 1)
-        return ((1 - cosine.arccos() / math.pi) ** parts.hash_bits).float()
+        least = math.sqrt(parts.norm_lift)
+        unit = [side.double() / side.double().norm(dim=-1, keepdim=True).clamp(min=least) for side in (query, key)]
+        cosine = (unit[0] @ unit[1].transpose(1, 2)).clamp(-1, 1)
+        shares = ((1 - cosine.arccos() / math.pi) ** parts.hash_bits).float()
+        return shares / shares.sum(dim=2, keepdim=True) if parts.normalize == 2 else shares
     scores = parts.score(query, key, positions)
     if parts.window:
         far = (positions[:, None] - positions).abs() > parts.window
@@ -294,7 +303,9 @@ def logits(
         weights = weights_of(parts, source, positions)
         value = parts.value(source).unflatten(1, (parts.heads, -1)).transpose(0, 1)
         mixed = weights @ value
-        mixed = (normalize(mixed, dim=-1) if parts.hash_bits else mixed).transpose(0, 1).flatten(1)
+        mixed = (
+            (normalize(mixed, dim=-1) if parts.hash_bits and parts.normalize == 1 else mixed).transpose(0, 1).flatten(1)
+        )
         important = importance_of(weights, importance)
         if parts.first:
             own, mixed[0] = first_row(parts, source)

@@ -40,6 +40,23 @@ def make(
     return inputs
 
 
+def fresh(lengths: tuple[int, ...], *shape: int, **rest: object) -> dict[str, Array]:
+    """Inputs whose rows differ in length by a factor of four."""
+    inputs = make(lengths, *shape, **rest)  # type: ignore[arg-type]
+    rng = np.random.default_rng([len(lengths), *shape])
+    for name in ("query", "key"):
+        inputs[name] *= rng.uniform(0.4, 1.6, (len(inputs[name]), 1)).astype(np.float32)
+    return inputs
+
+
+def lengthy_rows(head_dim: int, length: int) -> Array:
+    """Rows of every size beside a bound of 3: none, one that rounds away, about it, far beyond."""
+    rng = np.random.default_rng([head_dim, length])
+    sizes = np.resize([0, 1e-45, 1e-30, 1e-20, 1e-6, 1e-3, 0.1, 0.5, 1, 1.7, 1.74, 2, 30, 1e10, 3e37], (length, 1))
+    rows = rng.standard_normal((length, head_dim))
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True) * sizes).astype(np.float32)
+
+
 def relative(actual: Array, expected: Array) -> float:
     assert actual.shape == expected.shape
     return float(np.abs(actual - expected).max(initial=0) / max(np.abs(expected).max(initial=0), 1e-30))

@@ -43,10 +43,11 @@ __device__ inline Value WarpTotal(Value x) {
 }
 
 // Writes `count` rows of one head, their sums being in shared memory: times `scale`, l2-normalised
-// (in float64: squares of any finite float), plus the convolution. One warp per row.
+// (in float64: squares of any finite float), or over their weights' totals, plus the convolution.
+// One warp per row.
 template <class T>
 __device__ inline void FinishRows(const Node& node, const Job& job, int head, int first, int count,
-                                  const float* sums, int stride, float scale) {
+                                  const float* sums, int stride, float scale, const float* totals) {
   const int lane = threadIdx.x % cuda::kWarp;
   const bool broken = node.broken[job.sequence] != 0;
   const std::int64_t columns = static_cast<std::int64_t>(node.num_heads) * node.value_dim;
@@ -59,7 +60,8 @@ __device__ inline void FinishRows(const Node& node, const Job& job, int head, in
   for (int r = threadIdx.x / cuda::kWarp; r < count; r += blockDim.x / cuda::kWarp) {
     const float* row = sums + r * stride;
     float factor = scale;
-    if (node.normalize) {
+    if (node.divides()) factor = __fdiv_rn(1.0f, fmaxf(totals[r], kSumFloor));
+    if (node.normalize == Normalize::kNorm) {
       double squares = 0;
       for (int c = lane; c < node.value_dim; c += cuda::kWarp) {
         squares += static_cast<double>(row[c]) * row[c];

@@ -50,6 +50,12 @@ __global__ void __launch_bounds__(kBlockThreads) First(Node node, Jobs jobs) {
       sum = fmaf(weights[j], cuda::ToFloat(values[j * stride]), sum);
   }
   parts[threadIdx.x] = sum;
+  if (node.divides() && warp == 0) {
+    float total = 0;
+    for (int j = lane; j < count; j += cuda::kWarp) total += weights[j];
+    total = WarpTotal(total);
+    if (lane == 0) reinterpret_cast<float*>(node.scratch + job.totals)[local] = total;
+  }
   __syncthreads();
   if (turn > 0 || c >= node.table_columns()) return;
   for (int other = 1; other < turns; ++other) sum += parts[other * width + c];
@@ -72,9 +78,17 @@ __global__ void __launch_bounds__(kBlockThreads) FinishFirst(Node node, Jobs job
     for (int run = 0; run < runs; ++run) sum += parts[static_cast<std::int64_t>(run) * columns];
     row[c] = sum;
   }
+  float* total = row + kMaxColumns;
+  if (node.divides() && threadIdx.x == 0) {
+    const float* parts = reinterpret_cast<const float*>(node.scratch + job.totals) +
+                         static_cast<std::int64_t>(local_head) * runs;
+    double sum = 0;
+    for (int run = 0; run < runs; ++run) sum += parts[run];
+    *total = static_cast<float>(sum);
+  }
   __syncthreads();
   FinishRows<T>(node, job, job.head + local_head, 0, 1, row, columns,
-                job.total_hashes == 0 ? 1.0f : 1.0f / static_cast<float>(job.total_hashes));
+                job.total_hashes == 0 ? 1.0f : 1.0f / static_cast<float>(job.total_hashes), total);
 }
 
 }  // namespace
@@ -99,8 +113,8 @@ void LaunchFinishFirst(ElementType data, const Node& node, const Jobs& jobs, int
                        cuda::Stream stream) {
   cuda::ForType(data, [&](auto type) {
     cuda::Launch("YosoAttention finish first", FinishFirst<decltype(type)>,
-                 dim3(static_cast<unsigned>(blocks)), kBlockThreads, kMaxColumns * sizeof(float),
-                 stream, node, jobs);
+                 dim3(static_cast<unsigned>(blocks)), kBlockThreads,
+                 (kMaxColumns + 1) * sizeof(float), stream, node, jobs);
   });
 }
 

@@ -30,6 +30,7 @@ constexpr int kGapBytes =
 // The rows that a block of a hash kernel owns.
 struct HashPlace {
   int head, local_head, part, first_row, rows;
+  bool key;
   std::int64_t row_pitch;   // of codes: distance of hashes, or hashes of a row
   std::int64_t source_row;  // first row in its tensor
   const void* source;
@@ -47,6 +48,7 @@ __device__ inline HashPlace Locate(const Node& node, const Job& job, int local, 
   place.head = job.head + place.local_head;
   const bool key = tile >= query_tiles;
   if (key) tile -= query_tiles;
+  place.key = key;
   const int all_rows = key ? job.num_keys : job.num_queries;
   place.first_row = tile * kCudaRowTile;
   place.rows = min(kCudaRowTile, all_rows - place.first_row);
@@ -60,10 +62,11 @@ __device__ inline HashPlace Locate(const Node& node, const Job& job, int local, 
 }
 
 // Quantises rows to int8, rint(x * (127 / max|x|)), with zeros up to `padded` coordinates and
-// kCudaRowTile rows, and sums each row. One warp per row.
+// kCudaRowTile rows, and sums each row. One warp per row. With a norm lift also half the coordinate
+// that it adds, in steps of the rounding, from the rounded row's norm (hash.inl).
 template <class T>
 __device__ inline void QuantiseRows(const Node& node, const HashPlace& place, int padded,
-                                    signed char* data, int* sums) {
+                                    signed char* data, int* sums, int* half_lifts) {
   const int lane = threadIdx.x % cuda::kWarp;
   const std::int64_t stride = static_cast<std::int64_t>(node.num_heads) * node.head_dim;
   const T* rows = static_cast<const T*>(place.source) + place.source_row * stride +
@@ -79,7 +82,7 @@ __device__ inline void QuantiseRows(const Node& node, const HashPlace& place, in
     }
     largest = cuda::WarpMax(largest);
     const float scale = __fdiv_rn(127.0f, fmaxf(largest, 1e-30f));
-    int sum = 0;
+    int sum = 0, squares = 0;
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const int d = lane + k * cuda::kWarp;
@@ -89,9 +92,15 @@ __device__ inline void QuantiseRows(const Node& node, const HashPlace& place, in
       const int rounded = fabsf(scaled) < 128.0f ? __float2int_rn(scaled) : 0;
       data[r * (padded + kGapBytes) + d] = static_cast<signed char>(rounded);
       sum += rounded;
+      squares += rounded * rounded;
     }
     sum = WarpTotal(sum);
     if (lane == 0) sums[r] = sum;
+    if (!node.lifted()) continue;
+    squares = WarpTotal(squares);
+    const float bound = fminf(__fmul_rn(node.lift_root, scale), 4194304.0f);
+    const float rest = __fmaf_rn(bound, bound, -static_cast<float>(squares));
+    if (lane == 0) half_lifts[r] = __float2int_rn(__fmul_rn(__fsqrt_rn(fmaxf(rest, 0.0f)), 0.5f));
   }
 }
 
@@ -128,6 +137,14 @@ __device__ inline void WriteCodes(const Node& node, const Job& job, const HashPl
   }
 }
 
+// The planes of the norm lift for the rows of a place; Hadamard ones begin with the first hash of
+// all.
+__device__ inline const int* LiftPlanes(const Node& node, const Job& job, const HashPlace& place) {
+  return reinterpret_cast<const int*>(node.scratch + job.lift_planes +
+                                      (place.head - job.plane_head) * job.lift_stride) +
+         (place.key ? job.lift_stride / 8 : 0);
+}
+
 template <class T>
 __global__ void __launch_bounds__(kHashThreads) HashGaussian(Node node, Jobs jobs, bool by_row) {
   const Job job = jobs.items[FindItem(jobs, blockIdx.x)];
@@ -137,8 +154,9 @@ __global__ void __launch_bounds__(kHashThreads) HashGaussian(Node node, Jobs job
   signed char* data = cuda::SharedMemory<signed char>();
   int* sums = reinterpret_cast<int*>(data + kCudaRowTile * pitch);
   constexpr int kBitPitch = kMaxBits + 1;  // one word more, since a code is cut from two words
-  std::uint32_t* bits = reinterpret_cast<std::uint32_t*>(sums + kCudaRowTile);
-  QuantiseRows<T>(node, place, padded, data, sums);
+  int* half_lifts = sums + kCudaRowTile;
+  std::uint32_t* bits = reinterpret_cast<std::uint32_t*>(half_lifts + kCudaRowTile);
+  QuantiseRows<T>(node, place, padded, data, sums, half_lifts);
   __syncthreads();
 
   const int first = place.part * kCudaHashChunk;
@@ -154,6 +172,8 @@ __global__ void __launch_bounds__(kHashThreads) HashGaussian(Node node, Jobs job
       reinterpret_cast<const uint2*>(node.scratch + job.planes +
                                      (place.head - job.plane_head) * job.plane_stride) +
       chunk + lane;
+  const int* lift_planes = LiftPlanes(node, job, place) + first * node.hash_bits;
+  const int last_plane = (job.num_hashes - first) * node.hash_bits - 1;
   const signed char* operand = data + (warp * 16 + lane % 16) * pitch + lane / 16 * 16;
   for (int word = 0; word < words; ++word) {
     std::int32_t c[4][4] = {};
@@ -173,8 +193,13 @@ __global__ void __launch_bounds__(kHashThreads) HashGaussian(Node node, Jobs job
     for (int j = 0; j < 4; ++j) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int sum = 2 * c[j][i] + sums[i < 2 ? low : high];
-        row[i / 2] |= static_cast<std::uint32_t>(sum > 0) << (8 * j + 2 * t + i % 2);
+        const int bit = 8 * j + 2 * t + i % 2;
+        int sum = 2 * c[j][i] + sums[i < 2 ? low : high];
+        if (node.lifted()) {
+          sum += 2 * lift_planes[min(word * kWordPlanes + bit, last_plane)] *
+                 half_lifts[i < 2 ? low : high];
+        }
+        row[i / 2] |= static_cast<std::uint32_t>(sum > 0) << bit;
       }
     }
 #pragma unroll
@@ -221,6 +246,14 @@ __device__ inline void Transform(int (&x)[kPer], int lane, int weight) {
   }
 }
 
+// As in hadamard.inl.
+__device__ constexpr float LiftScale(int size) {
+  return size == 32    ? 39.528470752104745f
+         : size == 64  ? 125.0f
+         : size == 128 ? 395.28470752104744f
+                       : 1250.0f;
+}
+
 using Mask = unsigned long long;  // bit k: coordinate lane + kLanes k
 
 // Rotates the mask of a row: bit k becomes that of the coordinate `ahead` (1 or 2) further on.
@@ -248,7 +281,9 @@ __global__ void __launch_bounds__(kBlockThreads) HashHadamard(Node node, Jobs jo
   const int part = first_part + place.part;
   Mask* masks = cuda::SharedMemory<Mask>();  // [bit][row][lane]
   signed char* data = reinterpret_cast<signed char*>(masks + kMaxBits * kRowLanes);
-  QuantiseRows<T>(node, place, kSize, data, reinterpret_cast<int*>(data + kCudaRowTile * kPitch));
+  int* sums = reinterpret_cast<int*>(data + kCudaRowTile * kPitch);
+  int* half_lifts = sums + kCudaRowTile;
+  QuantiseRows<T>(node, place, kSize, data, sums, half_lifts);
   __syncthreads();
 
   const int slot = threadIdx.x % kRowLanes, lane = slot % kLanes;
@@ -285,7 +320,29 @@ __global__ void __launch_bounds__(kBlockThreads) HashHadamard(Node node, Jobs jo
     const Mask next =
         Ahead<kLanes, kPer>(positive, lane, 1) |
         (~Ahead<kLanes, kPer>(negative, lane, 1) & Ahead<kLanes, kPer>(positive, lane, 2));
-    masks[bit * kRowLanes + slot] = positive | (~negative & next);
+    Mask bits = positive | (~negative & next);
+    if (node.lifted()) {
+      // As AddLiftedBits of hadamard.inl: four times the coordinate and its ties against the lift.
+      const Mask up[2] = {Ahead<kLanes, kPer>(positive, lane, 1),
+                          Ahead<kLanes, kPer>(positive, lane, 2)};
+      const Mask down[2] = {Ahead<kLanes, kPer>(negative, lane, 1),
+                            Ahead<kLanes, kPer>(negative, lane, 2)};
+      const float half_lift = static_cast<float>(half_lifts[slot / kLanes]);
+      const int* planes = LiftPlanes(node, job, place) + bit;
+      bits = 0;
+#pragma unroll
+      for (int k = 0; k < kPer; ++k) {
+        const int ties =
+            2 * (static_cast<int>(up[0] >> k & 1) - static_cast<int>(down[0] >> k & 1)) +
+            static_cast<int>(up[1] >> k & 1) - static_cast<int>(down[1] >> k & 1);
+        const int hash = part * kSize + lane + kLanes * k;
+        const float plane =
+            static_cast<float>(planes[static_cast<std::int64_t>(hash) * node.hash_bits]);
+        const float against = __fmul_rn(-__fmul_rn(LiftScale(kSize), plane), half_lift);
+        bits |= static_cast<Mask>(static_cast<float>(4 * x[k] + ties) > against) << k;
+      }
+    }
+    masks[bit * kRowLanes + slot] = bits;
   }
   __syncthreads();
   const int hash_bits = node.hash_bits;
@@ -311,13 +368,13 @@ void LaunchHashAs(const Node& node, const Jobs& jobs, int blocks, bool by_row,
   const dim3 grid(static_cast<unsigned>(blocks));
   if (!node.hadamard) {
     const int padded = PaddedDim(node.head_dim);
-    const std::size_t shared = kCudaRowTile * (padded + kGapBytes + 4 + 4 * (kMaxBits + 1)) + 16;
+    const std::size_t shared = kCudaRowTile * (padded + kGapBytes + 8 + 4 * (kMaxBits + 1)) + 16;
     return cuda::Launch("YosoAttention hash", HashGaussian<T>, grid, kHashThreads, shared, stream,
                         node, jobs, by_row);
   }
   const auto launch = [&](auto size) {
     const std::size_t shared =
-        kCudaRowTile * (kMaxBits * LanesOf(size.value) * sizeof(Mask) + size.value + kGapBytes + 4);
+        kCudaRowTile * (kMaxBits * LanesOf(size.value) * sizeof(Mask) + size.value + kGapBytes + 8);
     cuda::Launch("YosoAttention hadamard", HashHadamard<T, size.value>, grid, kBlockThreads, shared,
                  stream, node, jobs, by_row);
   };

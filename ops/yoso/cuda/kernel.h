@@ -9,6 +9,7 @@
 #include "ops/common/cuda/batch.h"
 #include "ops/common/cuda/context.h"
 #include "ops/common/philox.h"
+#include "ops/yoso/inputs.h"
 
 namespace attenuator::yoso {
 
@@ -27,7 +28,14 @@ struct Node {
   const int* broken;       // [B]: not 0 where a row of the sequence is not finite
   unsigned char* scratch;  // what a Job's offsets count from
   std::int32_t num_heads, head_dim, value_dim, hash_bits, layer, taps;
-  bool hadamard, normalize;
+  bool hadamard;
+  Normalize normalize;
+  float lift_root;  // of the norm lift's bound; 0: none
+
+  ATTENUATOR_HOST_DEVICE bool lifted() const { return lift_root > 0; }
+  // Coordinates of a unit row: a lift gives queries and keys one each.
+  ATTENUATOR_HOST_DEVICE int unit_dim() const { return lifted() ? head_dim + 2 : head_dim; }
+  ATTENUATOR_HOST_DEVICE bool divides() const { return normalize == Normalize::kSum; }
 
   // Floats of a row of a table, of a sum: 16 bytes at a time.
   ATTENUATOR_HOST_DEVICE int table_columns() const { return (value_dim + 3) / 4 * 4; }
@@ -45,22 +53,28 @@ struct Job {
   std::int64_t planes;
   std::int64_t plane_stride;  // bytes from head to head
   std::int64_t plane_head;
+  std::int64_t lift_planes, lift_stride;  // likewise, of the norm lift
   // Table path: [head][hash][row], rows rounded up to 16. Count path: [head][row][hash], hashes
   // rounded up to kCodePad. Expectation: unit rows, float [head][row][head_dim up to kUnitPad].
   std::int64_t query_codes, key_codes;
   std::int64_t maps;    // int32 [head][hash][2^hash_bits]: code -> row of the table, or -1
   std::int64_t tables;  // float [head][hash][table_rows][table_columns]
+  // int32 [head][hash][table_rows + 1], where rows are divided by their totals: the first sorted
+  // place of each row of the table, then num_keys, so that differences count its keys.
+  std::int64_t begins;
   std::int64_t orders;  // int32 [head][hash][2][num_keys], where num_keys > kSharedKeys
   // float [head][query][table_columns], where hashes take several passes; [head][run of kFirstKeys
   // keys][table_columns], where a sequence has one query and no tables.
   std::int64_t sums;
+  // Of the same rows as sums, the total of the weights: int32 where there are tables, else float.
+  std::int64_t totals;
 };
 using Jobs = cuda::Batch<Job>;
 
 // The planes of one seed: heads [head, head + num_heads), hashes [first_hash, + num_hashes).
 struct PlaneJob {
   std::int32_t first_block, head, num_heads, first_hash, num_hashes;
-  std::int64_t seed, offset, stride;
+  std::int64_t seed, offset, stride, lift_offset, lift_stride;
 };
 using PlaneJobs = cuda::Batch<PlaneJob>;
 
@@ -80,6 +94,11 @@ void LaunchScan(ElementType data, const Node& node, const Spans& spans, int bloc
                 cuda::Stream stream);
 
 std::int64_t PlaneBytes(const Node& node, int first_hash, int num_hashes);  // of one head
+// Of one head: twice the planes' coordinate that a norm lift adds, int32, those of queries in the
+// first half and those of keys in the second. Hadamard ones begin with the first hash of all.
+std::int64_t LiftBytes(const Node& node, int first_hash, int num_hashes);
+int LiftBlocks(const Node& node, const PlaneJob& job);
+void LaunchLift(const Node& node, const PlaneJobs& jobs, int blocks, cuda::Stream stream);
 int PlaneBlocks(const Node& node, const PlaneJob& job);
 void LaunchPlanes(const Node& node, const PlaneJobs& jobs, int blocks, cuda::Stream stream);
 

@@ -1,6 +1,7 @@
 // YosoAttention on CUDA: checks, scratch, launches of the waves of the plan (plan.h), each of which
 // uses the same scratch again.
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -39,13 +40,11 @@ class YosoAttentionDeviceKernel final : public DeviceKernel {
   YosoAttentionDeviceKernel(const NodeReader& reader, ElementType data)
       : attributes_(Spec::Read(reader)), data_(data) {
     yoso::CheckAttributes(attributes_);
-    if (attributes_.normalize > 1) {
+    if (attributes_.normalize == static_cast<int>(yoso::Normalize::kSum) &&
+        attributes_.importance != Spec::Importance::kNone) {
       Fail(Spec::kName,
-           "attribute normalize is 2, which the CPU computes; on CUDA it must be in [0, 1]");
-    }
-    if (attributes_.norm_lift > 0) {
-      Fail(Spec::kName,
-           "attribute norm_lift is not 0, which the CPU computes; on CUDA it must be 0");
+           "attribute importance is 'first' beside a normalize of 2, which the CPU alone computes; "
+           "on CUDA it must be 'none'");
     }
   }
 
@@ -73,7 +72,8 @@ class YosoAttentionDeviceKernel final : public DeviceKernel {
         .layer = static_cast<std::int32_t>(attributes_.layer),
         .taps = in.conv_weight.present() ? static_cast<std::int32_t>(in.conv_weight.columns()) : 0,
         .hadamard = attributes_.hash == Spec::Hash::kHadamard,
-        .normalize = attributes_.normalize != 0};
+        .normalize = static_cast<yoso::Normalize>(attributes_.normalize),
+        .lift_root = std::sqrt(attributes_.norm_lift)};
     yoso::Clear(broken, batch * static_cast<std::int64_t>(sizeof(int)), context.stream());
     ClearEmpty(in, output, columns, context.stream());
     if (importance != nullptr) yoso::Clear(importance, in.key.rows() * 4, context.stream());
@@ -159,6 +159,13 @@ class YosoAttentionDeviceKernel final : public DeviceKernel {
         [&](const yoso::PlaneJobs& batch, int blocks) {
           yoso::LaunchPlanes(node, batch, blocks, stream);
         });
+    if (node.lifted()) {
+      ForBlocks(
+          wave.planes, [&](const yoso::PlaneJob& job) { return yoso::LiftBlocks(node, job); },
+          [&](const yoso::PlaneJobs& batch, int blocks) {
+            yoso::LaunchLift(node, batch, blocks, stream);
+          });
+    }
     for (const bool by_row : {false, true}) {
       over(by_row ? counts : tables, yoso::HashBlocks, [&](const yoso::Jobs& batch, int blocks) {
         yoso::LaunchHash(data_, node, batch, blocks, by_row, stream);

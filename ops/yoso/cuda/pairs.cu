@@ -29,7 +29,8 @@ constexpr int kPitch =
     kTile + 4;  // keeps rows of shared memory at 16 bytes, off each other's banks
 static_assert(kTile * kChunk / 4 == kBlockThreads, "a thread loads 4 words of each side");
 
-// One warp per row: row / max(|row|, 1e-12), zeros up to UnitDim.
+// One warp per row: row / max(|row|, 1e-12), or lifted rows over their norm, with their added
+// coordinate where the other side has 0; zeros up to UnitDim.
 template <class T>
 __global__ void UnitRows(Node node, Jobs jobs) {
   const Job job = jobs.items[FindItem(jobs, blockIdx.x)];
@@ -40,7 +41,7 @@ __global__ void UnitRows(Node node, Jobs jobs) {
   int i = local % blocks_a_head * kBlockWarps + threadIdx.x / cuda::kWarp;
   const bool key = i >= job.num_queries;
   if (key) i -= job.num_queries;
-  const int count = key ? job.num_keys : job.num_queries, dim = UnitDim(node.head_dim);
+  const int count = key ? job.num_keys : job.num_queries, dim = UnitDim(node.unit_dim());
   if (i >= count) return;
   const std::int64_t stride = static_cast<std::int64_t>(node.num_heads) * node.head_dim;
   const T* row = static_cast<const T*>(key ? node.key : node.query) +
@@ -52,11 +53,17 @@ __global__ void UnitRows(Node node, Jobs jobs) {
     squares += x * x;
   }
   const double norm = sqrt(WarpTotal(squares));
-  const double inverse = 1.0 / (norm > 1e-12 ? norm : 1e-12);
+  const double floor = node.lift_root > 1e-12f ? static_cast<double>(node.lift_root) : 1e-12;
+  const double inverse = 1.0 / (norm > floor ? norm : floor);
+  const double share = norm * inverse;  // of the length
+  const float added = norm < floor ? static_cast<float>(sqrt((1.0 - share) * (1.0 + share))) : 0.0f;
+  const int added_at = node.lifted() ? node.head_dim + (key ? 1 : 0) : -1;
   float* unit = reinterpret_cast<float*>(node.scratch + (key ? job.key_codes : job.query_codes)) +
                 (static_cast<std::int64_t>(local_head) * count + i) * dim;
   for (int d = lane; d < dim; d += cuda::kWarp) {
-    unit[d] = d < node.head_dim ? static_cast<float>(cuda::ToFloat(row[d]) * inverse) : 0.0f;
+    unit[d] = d < node.head_dim ? static_cast<float>(cuda::ToFloat(row[d]) * inverse)
+              : d == added_at   ? added
+                                : 0.0f;
   }
 }
 
@@ -101,6 +108,7 @@ __global__ void __launch_bounds__(kBlockThreads, kRuns == 1 ? 2 : 1) Pairs(Node 
   float* values = weights + kTile * kPitch;                                // [key][kColumns]
   const int row = threadIdx.x / 16 * 4, column = threadIdx.x % 16 * 4;
   float sums[4][kRuns][4] = {};
+  double totals[4] = {};  // of the weights of this thread's queries
   for (int begin = 0; begin < job.num_keys; begin += kTile) {
     typename Kind::Sum scores[4][4] = {};
     for (int chunk = 0; chunk < words; chunk += kChunk) {
@@ -143,6 +151,11 @@ __global__ void __launch_bounds__(kBlockThreads, kRuns == 1 ? 2 : 1) Pairs(Node 
       }
     }
     __syncthreads();
+    if (node.divides() && column == 0) {
+      for (int j = 0; j < count; ++j) {
+        for (int i = 0; i < 4; ++i) totals[i] += weights[j * kPitch + row + i];
+      }
+    }
     for (int j = 0; j < count; ++j) {
       const float4 w = *reinterpret_cast<const float4*>(weights + j * kPitch + row);
 #pragma unroll
@@ -159,6 +172,9 @@ __global__ void __launch_bounds__(kBlockThreads, kRuns == 1 ? 2 : 1) Pairs(Node 
   }
   __syncthreads();
   float* tile_sums = values;  // [query][kColumns]
+  if (column == 0) {
+    for (int i = 0; i < 4; ++i) weights[row + i] = static_cast<float>(totals[i]);
+  }
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
 #pragma unroll
@@ -169,7 +185,8 @@ __global__ void __launch_bounds__(kBlockThreads, kRuns == 1 ? 2 : 1) Pairs(Node 
   }
   __syncthreads();
   FinishRows<T>(node, job, head, first, min(kTile, job.num_queries - first), tile_sums, kColumns,
-                job.total_hashes == 0 ? 1.0f : 1.0f / static_cast<float>(job.total_hashes));
+                job.total_hashes == 0 ? 1.0f : 1.0f / static_cast<float>(job.total_hashes),
+                weights);
 }
 
 template <class T, class Kind>

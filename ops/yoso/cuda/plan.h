@@ -35,9 +35,13 @@ inline Path ChoosePath(const Job& job, int value_dim) {
 
 // Bytes of one head's arrays, in the order of Job's offsets.
 struct HeadSizes {
-  std::int64_t query_codes = 0, key_codes = 0, maps = 0, tables = 0, orders = 0, sums = 0;
+  std::int64_t query_codes = 0, key_codes = 0, maps = 0, tables = 0, begins = 0, orders = 0,
+               sums = 0;
+  std::int64_t totals = 0;
 
-  std::int64_t total() const { return query_codes + key_codes + maps + tables + orders + sums; }
+  std::int64_t total() const {
+    return query_codes + key_codes + maps + tables + begins + orders + sums + totals;
+  }
 };
 
 inline HeadSizes Sizes(const Node& node, const Job& job, Path path) {
@@ -50,10 +54,11 @@ inline HeadSizes Sizes(const Node& node, const Job& job, Path path) {
   const std::int64_t sum_bytes = static_cast<std::int64_t>(node.table_columns()) * 4;
   if (path != Path::kTables && job.num_queries == 1) {
     sizes.sums = RoundUp(job.num_keys, kFirstKeys) / kFirstKeys * sum_bytes;
+    sizes.totals = sizes.sums / sum_bytes * 4;
   }
   switch (path) {
     case Path::kExpectation:
-      rows(RoundUp(node.head_dim, kUnitPad) * 4);
+      rows(RoundUp(node.unit_dim(), kUnitPad) * 4);
       break;
     case Path::kCounts:
       rows(RoundUp(m, kCodePad) * code);
@@ -63,8 +68,12 @@ inline HeadSizes Sizes(const Node& node, const Job& job, Path path) {
       sizes.key_codes = m * RoundUp(job.num_keys, kCodePad) * code;
       sizes.maps = m * 4 << node.hash_bits;
       sizes.tables = m * job.table_rows * sum_bytes;
+      if (node.divides()) sizes.begins = m * (job.table_rows + 1) * 4;
       if (job.num_keys > kSharedKeys) sizes.orders = m * job.num_keys * 8;
-      if (m < job.total_hashes) sizes.sums = job.num_queries * sum_bytes;
+      if (m < job.total_hashes) {
+        sizes.sums = job.num_queries * sum_bytes;
+        sizes.totals = job.num_queries * 4;
+      }
   }
   return sizes;
 }
@@ -112,8 +121,10 @@ class Planner {
  private:
   // Of one head, its planes included.
   std::int64_t Bytes(const Job& job, Path path) const {
-    return Sizes(node_, job, path).total() + 8 * kAlign +
-           (job.num_hashes > 0 ? PlaneBytes(node_, job.first_hash, job.num_hashes) : 0);
+    return Sizes(node_, job, path).total() + 10 * kAlign +
+           (job.num_hashes > 0 ? PlaneBytes(node_, job.first_hash, job.num_hashes) +
+                                     LiftBytes(node_, job.first_hash, job.num_hashes)
+                               : 0);
   }
 
   // One head whose hashes do not fit at once: as many of them as fit, one at least, in turn.
@@ -149,10 +160,12 @@ class Planner {
         const HeadSizes sizes = Sizes(node_, job, static_cast<Path>(path));
         // First of all, where the next pass of a job that needs several finds them.
         job.sums = Take(job.num_heads * sizes.sums);
+        job.totals = Take(job.num_heads * sizes.totals);
         job.query_codes = Take(job.num_heads * sizes.query_codes);
         job.key_codes = Take(job.num_heads * sizes.key_codes);
         job.maps = Take(job.num_heads * sizes.maps);
         job.tables = Take(job.num_heads * sizes.tables);
+        job.begins = Take(job.num_heads * sizes.begins);
         job.orders = Take(job.num_heads * sizes.orders);
       }
     }
@@ -177,7 +190,9 @@ class Planner {
                           .num_hashes = 0,
                           .seed = job.seed,
                           .offset = 0,
-                          .stride = 0};
+                          .stride = 0,
+                          .lift_offset = 0,
+                          .lift_stride = 0};
       auto& planes = seeds.try_emplace(job.seed, none).first->second;
       const std::int32_t end = std::max(planes.head + planes.num_heads, job.head + job.num_heads);
       planes.head = std::min(planes.head, job.head);
@@ -187,6 +202,8 @@ class Planner {
     for (auto& [seed, planes] : seeds) {
       planes.stride = RoundUp(PlaneBytes(node_, planes.first_hash, planes.num_hashes), kAlign);
       planes.offset = Take(planes.num_heads * planes.stride);
+      planes.lift_stride = RoundUp(LiftBytes(node_, planes.first_hash, planes.num_hashes), kAlign);
+      planes.lift_offset = Take(planes.num_heads * planes.lift_stride);
       wave_.planes.push_back(planes);
     }
     each([&](Job& job) {
@@ -194,6 +211,8 @@ class Planner {
       job.planes = planes.offset;
       job.plane_stride = planes.stride;
       job.plane_head = planes.head;
+      job.lift_planes = planes.lift_offset;
+      job.lift_stride = planes.lift_stride;
     });
   }
 

@@ -84,6 +84,41 @@ __global__ void GaussianPlanes(Node node, PlaneJobs jobs) {
   }
 }
 
+// The first plane of a norm lift, and how many: Hadamard signs begin with the first hash of all.
+__host__ __device__ inline int FirstLift(const Node& node, int first_hash) {
+  return node.hadamard ? 0 : first_hash * node.hash_bits;
+}
+__host__ __device__ inline int CountLift(const Node& node, int first_hash, int num_hashes) {
+  const int size = HadamardSize(node.head_dim);
+  const int hashes = node.hadamard ? Quotient(first_hash + num_hashes, size) * size : num_hashes;
+  return hashes * node.hash_bits;
+}
+
+// Half-word 2 * plane + side of the stream is a plane's coordinate for queries (0) or keys (1).
+__global__ void NormLift(Node node, PlaneJobs jobs) {
+  std::uint16_t* thresholds = cuda::SharedMemory<std::uint16_t>();
+  if (threadIdx.x < kNumThresholds) thresholds[threadIdx.x] = kThresholds[threadIdx.x];
+  __syncthreads();
+  const PlaneJob job = jobs.items[FindItem(jobs, blockIdx.x)];
+  const int first = FirstLift(node, job.first_hash);
+  const int count = CountLift(node, job.first_hash, job.num_hashes);
+  const int base = first / 4, groups = (first + count + 3) / 4 - base;
+  const int blocks_a_head = Quotient(groups, kBlockThreads);
+  const int local = blockIdx.x - job.first_block;
+  const int head = local / blocks_a_head;
+  const int group = local % blocks_a_head * kBlockThreads + threadIdx.x;
+  if (group >= groups) return;
+  const PhiloxWords words =
+      StreamBlock(job.seed, node.layer, job.head + head, Stream::kYosoLift, base + group);
+  int* target = reinterpret_cast<int*>(node.scratch + job.lift_offset + head * job.lift_stride);
+  for (int i = 0; i < 4; ++i) {
+    const int plane = (base + group) * 4 + i - first;
+    if (plane < 0 || plane >= count) continue;
+    target[plane] = 2 * PlaneValue(thresholds, words.word[i] & 0xFFFFu) + 1;
+    target[job.lift_stride / 8 + plane] = 2 * PlaneValue(thresholds, words.word[i] >> 16) + 1;
+  }
+}
+
 // Writes the stream's words as they are, up to the part that the last hash needs.
 __global__ void HadamardSigns(Node node, PlaneJobs jobs, int size) {
   const PlaneJob job = jobs.items[FindItem(jobs, blockIdx.x)];
@@ -128,6 +163,22 @@ std::int64_t PlaneBytes(const Node& node, int first_hash, int num_hashes) {
   // Rounded up to whole chunks, since the last word of a chunk reads 32 planes.
   return static_cast<std::int64_t>(Quotient(num_hashes, kCudaHashChunk)) * kCudaHashChunk *
          node.hash_bits * PaddedDim(node.head_dim);
+}
+
+std::int64_t LiftBytes(const Node& node, int first_hash, int num_hashes) {
+  if (!node.lifted()) return 0;
+  return std::int64_t{2} * sizeof(int) * CountLift(node, first_hash, num_hashes);
+}
+
+int LiftBlocks(const Node& node, const PlaneJob& job) {
+  const int first = FirstLift(node, job.first_hash);
+  const int end = first + CountLift(node, job.first_hash, job.num_hashes);
+  return job.num_heads * Quotient((end + 3) / 4 - first / 4, kBlockThreads);
+}
+
+void LaunchLift(const Node& node, const PlaneJobs& jobs, int blocks, cuda::Stream stream) {
+  cuda::Launch("YosoAttention lift", NormLift, dim3(static_cast<unsigned>(blocks)), kBlockThreads,
+               256, stream, node, jobs);
 }
 
 int PlaneBlocks(const Node& node, const PlaneJob& job) {

@@ -193,10 +193,11 @@ struct BucketSum {
 };
 
 // Adds the run's values to `bucket` and writes each row that ends; the last one stays in registers.
-// Notes in `map` which row a code has. `values` is the lane's first column of the first key.
+// Notes in `map` which row a code has, and in `begins`, unless it is null, where the row's keys
+// are. `values` is the lane's first column of the first key.
 template <class T, int kRuns>
 __device__ __forceinline__ void AddRun(const Sorted& keys, const Run& run, const T* values,
-                                       std::int64_t stride, int value_dim, int* map,
+                                       std::int64_t stride, int value_dim, int* map, int* begins,
                                        BucketSum<kRuns>& bucket) {
   constexpr int kAhead = kRuns == 1 ? 8 : kRuns == 8 ? 2 : 4;  // rows under way
   const int lane = threadIdx.x % cuda::kWarp;
@@ -205,7 +206,11 @@ __device__ __forceinline__ void AddRun(const Sorted& keys, const Run& run, const
     const bool starting = i < run.end && keys.starts_at(i);
     const int key = keys.order[min(i, run.end - 1)];
     const unsigned mask = __ballot_sync(cuda::kFullMask, starting);
-    if (starting) map[keys.codes[key]] = bucket.row + __popc(mask << (31 - lane));
+    if (starting) {
+      const int row = bucket.row + __popc(mask << (31 - lane));
+      map[keys.codes[key]] = row;
+      if (begins != nullptr) begins[row] = i;
+    }
     for (int j = 0; j < size; j += kAhead) {
       float ahead[kAhead][kRuns];
 #pragma unroll
@@ -279,7 +284,15 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
   const std::int64_t stride = static_cast<std::int64_t>(node.num_heads) * node.value_dim;
   const T* values = static_cast<const T*>(node.value) + job.key_row * stride +
                     static_cast<std::int64_t>(head) * node.value_dim + lane;
-  AddRun(keys, run, values, stride, node.value_dim, map, bucket);
+  int* begins = nullptr;
+  if (node.divides()) {
+    begins = reinterpret_cast<int*>(node.scratch + job.begins) +
+             static_cast<std::int64_t>(local) * (job.table_rows + 1);
+    int used = 0;
+    for (int w = 0; w < kBlockWarps; ++w) used += shared.starts[w];
+    if (threadIdx.x == 0) begins[used] = count;
+  }
+  AddRun(keys, run, values, stride, node.value_dim, map, begins, bucket);
   if (bucket.continued && run.begin < run.end) bucket.Write();
   __syncthreads();  // edges are there
   if (bucket.continued) return;
@@ -312,6 +325,18 @@ __global__ void __launch_bounds__(kBlockThreads, 2) Gather(Node node, Jobs jobs)
 
   float4* tile_sums = cuda::SharedMemory<float4>();                              // [query][quads]
   int* rows = reinterpret_cast<int*>(tile_sums + kBlockThreads * kGatherUnits);  // [hash][tile]
+  // Of each query's collisions with any key; whole numbers, whose order does not matter.
+  int* counted = rows + kCudaHashChunk * tile;
+  const int* begins =
+      reinterpret_cast<const int*>(node.scratch + job.begins) + first_hash * (job.table_rows + 1);
+  int* partial_totals = reinterpret_cast<int*>(node.scratch + job.totals) +
+                        static_cast<std::int64_t>(local_head) * job.num_queries + first;
+  if (node.divides()) {
+    for (int q = threadIdx.x; q < tile; q += kBlockThreads) {
+      counted[q] = q < count && job.first_hash > 0 ? partial_totals[q] : 0;
+    }
+    __syncthreads();
+  }
   float4 sums[kGatherUnits];
   int query[kGatherUnits], column[kGatherUnits];
 #pragma unroll
@@ -330,6 +355,10 @@ __global__ void __launch_bounds__(kBlockThreads, 2) Gather(Node node, Jobs jobs)
       if (q < count) {
         const Codes codes{code_bytes + hash * pitch * node.code_bytes(), node.code_bytes() == 2};
         row = map[(static_cast<std::int64_t>(hash) << node.hash_bits) + codes[first + q]];
+        if (row >= 0 && node.divides()) {
+          const int* bucket = begins + static_cast<std::int64_t>(hash) * (job.table_rows + 1) + row;
+          atomicAdd(counted + q, bucket[1] - bucket[0]);
+        }
         if (row >= 0) row += hash * job.table_rows;
       }
       rows[i] = row;
@@ -363,11 +392,20 @@ __global__ void __launch_bounds__(kBlockThreads, 2) Gather(Node node, Jobs jobs)
       partial[unit] = sums[u];
     }
   }
-  if (!last) return;
+  if (!last) {
+    for (int q = threadIdx.x; node.divides() && q < count; q += kBlockThreads) {
+      partial_totals[q] = counted[q];
+    }
+    return;
+  }
+  float* totals = reinterpret_cast<float*>(rows);
+  for (int q = threadIdx.x; node.divides() && q < count; q += kBlockThreads) {
+    totals[q] = static_cast<float>(counted[q]);
+  }
   __syncthreads();
   FinishRows<T>(node, job, job.head + local_head, first, count,
                 reinterpret_cast<const float*>(tile_sums), columns,
-                1.0f / static_cast<float>(job.total_hashes));
+                1.0f / static_cast<float>(job.total_hashes), totals);
 }
 
 }  // namespace
@@ -395,7 +433,7 @@ int GatherBlocks(const Node& node, const Job& job) {
 void LaunchGather(ElementType data, const Node& node, const Jobs& jobs, int blocks,
                   cuda::Stream stream) {
   const std::size_t shared = kBlockThreads * kGatherUnits * sizeof(float4) +
-                             kCudaHashChunk * TileQueries(node) * sizeof(int);
+                             (kCudaHashChunk + 1) * TileQueries(node) * sizeof(int);
   cuda::ForType(data, [&](auto type) {
     cuda::Launch("YosoAttention gather", Gather<decltype(type)>,
                  dim3(static_cast<unsigned>(blocks)), kBlockThreads, shared, stream, node, jobs);

@@ -17,7 +17,7 @@ struct Expectation {
   using Word = float;
   using Sum = float;
 
-  __device__ static int RowWords(const Node& node, const Job&) { return UnitDim(node.head_dim); }
+  __device__ static int RowWords(const Node& node, const Job&) { return UnitDim(node.unit_dim()); }
   __device__ static void Score(Sum& sum, Word q, Word k) { sum = fmaf(q, k, sum); }
   __device__ static float Weight(const Node& node, const Job&, Sum sum, int, const Word* query,
                                  const Word* key) {
@@ -28,7 +28,7 @@ struct Expectation {
       // |q + k|^2 / 2 where they are opposite.
       const float sign = x < 0 ? -1.0f : 1.0f;
       float squares = 0;
-      for (int d = 0; d < node.head_dim; ++d) {
+      for (int d = 0; d < node.unit_dim(); ++d) {
         const float difference = query[d] - sign * key[d];
         squares = fmaf(difference, difference, squares);
       }
