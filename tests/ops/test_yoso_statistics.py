@@ -33,7 +33,9 @@ def pairs(head_dim: int, keys: int, rng: np.random.Generator) -> tuple[Array, Ar
     return query.astype(np.float32), key.astype(np.float32)
 
 
-def estimates(query: Array, key: Array, num_hashes: int, seeds: int, hash_bits: int, hash: Hash) -> Array:
+def estimates(
+    query: Array, key: Array, num_hashes: int, seeds: int, hash_bits: int, hash: Hash, norm_lift: float = 0.0
+) -> Array:
     """The estimated collision probabilities, `[seeds, keys]`, from one run with a sequence for each seed."""
     length = len(key)
     inputs = {
@@ -44,7 +46,10 @@ def estimates(query: Array, key: Array, num_hashes: int, seeds: int, hash_bits: 
         "num_hashes": np.full(seeds, num_hashes, np.int32),
         "seed": np.arange(seeds) * 7919 + 2**40,
     }
-    attributes = {"num_heads": 1, "hash_bits": hash_bits, "hash": hash, "normalize": 0, "queries": "first"}
+    attributes = {
+        "num_heads": 1, "hash_bits": hash_bits, "hash": hash, "normalize": 0, "norm_lift": norm_lift,
+        "queries": "first",
+    }  # fmt: skip
     return run("yoso", inputs, attributes)[0].astype(np.float64)
 
 
@@ -222,3 +227,53 @@ def test_planes_are_standard_normal_and_independent() -> None:
     assert abs(planes.var() - 1) < 5 * np.sqrt(2 / count) + 1e-3
     correlation = np.corrcoef(planes.T) - np.eye(64)
     assert np.abs(correlation).max() < stats.norm.isf(ALPHA / 64**2) / np.sqrt(2000)
+
+
+def angles(rows: Array, others: Array) -> Array:
+    return np.arccos(np.clip(unit(rows) @ unit(others).T, -1, 1))
+
+
+@pytest.mark.parametrize("hash", HASHES)
+def test_bias_of_the_ratio_is_its_leading_term(hash: Hash) -> None:
+    """The mean over 40,000 seeds less the ratio of the expectations, along the term of order 1/m (README).
+
+    Two-sided at ALPHA, after 0.15 for terms of higher order and the rounding to int8: a ratio without bias would lie at
+    0, 13 standard errors away.
+    """
+    rng = np.random.default_rng(3)
+    num_hashes, seeds, hash_bits = 8, 40_000, 4
+    query = rng.standard_normal((1, 32)).astype(np.float32)
+    closeness = np.array([[2.0], [1.0], [0.7], [0.4], [0.1], [-0.2]])
+    key = (closeness * query + rng.standard_normal((6, 32))).astype(np.float32)
+    value = rng.standard_normal((6, 8)).astype(np.float32)
+    weights = collision_probability(query, key, hash_bits)[0]
+    ratio = weights @ value / weights.sum()
+    to_query, between = angles(query, key)[0], angles(key, key)
+    both = (1 - (to_query[:, None] + to_query + between) / (2 * np.pi)) ** hash_bits
+    leading = both.sum(axis=0) @ (ratio - value) / weights.sum() ** 2 / num_hashes
+    inputs = {
+        "query": np.tile(query, (seeds, 1)), "key": np.tile(key, (seeds, 1)), "value": np.tile(value, (seeds, 1)),
+        "cu_seqlens": offsets([6] * seeds), "num_hashes": np.full(seeds, num_hashes, np.int32),
+        "seed": np.arange(seeds) * 7919 + 3,
+    }  # fmt: skip
+    attributes = {"num_heads": 1, "hash_bits": hash_bits, "hash": hash, "normalize": 2, "queries": "first"}
+    [output] = run("yoso", inputs, attributes)
+    along = (output.astype(np.float64) - ratio) @ leading / (leading @ leading)
+    assert abs(along.mean() - 1) < 0.15 + stats.norm.isf(ALPHA / 4) * along.std(ddof=1) / np.sqrt(seeds)
+
+
+@pytest.mark.parametrize("bound", [0.5, 1.0, 4.0])
+@pytest.mark.parametrize("hash", HASHES)
+def test_mean_over_seeds_is_the_expectation_of_lifted_rows(hash: Hash, bound: float) -> None:
+    """Keys of 0.2 to 1.8 times the query's length of 1, below and above the bound on their square."""
+    rng = np.random.default_rng(8)
+    query, key = pairs(20, 30, rng)
+    key *= (rng.uniform(0.2, 1.8, (30, 1)) / np.linalg.norm(key, axis=1, keepdims=True)).astype(np.float32)
+    num_hashes, seeds, hash_bits = 32, 400, 5
+    expected = collision_probability(query, key, hash_bits, bound)[0]
+    observed = estimates(query, key, num_hashes, seeds, hash_bits, hash, bound)
+    known = expected * num_hashes * seeds > 30
+    slope = hash_bits / np.pi * expected ** (1 - 1 / hash_bits)
+    error = np.sqrt(expected * (1 - expected) / (num_hashes * seeds)) + 2e-3 * slope
+    assert known.sum() >= 10
+    assert (np.abs(observed.mean(axis=0) - expected) / error)[known].max() < stats.norm.isf(ALPHA / 12 / known.sum())
