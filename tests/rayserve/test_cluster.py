@@ -11,6 +11,7 @@ import json
 import os
 import re
 import signal
+import socket
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -172,6 +173,27 @@ def test_the_contract_is_that_of_the_service(cluster: Cluster, revisions: list[P
             expected = services[0].client.request(method, path, headers=headers, **extra)
             answer = client.request(method, path, **again)
             assert comparable(answer) == comparable(expected), (method, path)
+
+
+def test_a_request_without_a_key_is_refused_before_its_body_is_read(
+    cluster: Cluster, revisions: list[Path], services: list[Service]
+) -> None:
+    """Its body never comes: whoever read it would wait for the rest."""
+    cluster.deploy(revisions[:1], replicas=1, settings={"api_key": "a-key"})
+    cluster.wait_for_replicas(1)
+
+    def status_without_body(path: str) -> str:
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n"
+        with socket.create_connection(("127.0.0.1", cluster.port), timeout=8) as connection:
+            connection.sendall(head.encode() + b"Authorization: Bearer another\r\n\r\n{")
+            return connection.makefile("rb").readline().decode().split()[1]
+
+    assert [status_without_body(path) for path in ("/v1/classify", "/predict", "/v1/nothing")] == ["401", "401", "404"]
+    with cluster.client() as client:
+        refused = client.post("/v1/classify", json=body(1))
+        answered = client.post("/v1/classify", json=body(1), headers={"Authorization": "Bearer a-key"})
+    assert refused.json()["error_type"] == "unauthorized"
+    assert scores(answered) == scores(services[0].client.post("/v1/classify", json=body(1)))
 
 
 def comparable(answer: httpx.Response) -> tuple[int, dict[str, str], Any]:

@@ -18,17 +18,17 @@ from ray.serve.handle import DeploymentHandle
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from attenuator.errors import AttenuatorError, DeadlineExceeded, NotReady
-from attenuator.rayserve.calls import Answer, Call, Headers, deadline_of, shared_scope
+from attenuator.errors import AttenuatorError, DeadlineExceeded, NotReady, Unauthorized
+from attenuator.rayserve.calls import Answer, Call, Headers, deadline_of, settings_of, shared_scope
 from attenuator.rayserve.outstanding import of_this_process
 from attenuator.rayserve.prices import Prices
 from attenuator.rayserve.scraping import merged
 from attenuator.serve.accesslog import CLIENT_LEFT
 from attenuator.serve.body import Bodies
 from attenuator.serve.documentation import METRICS
-from attenuator.serve.errors import BodyTooLarge, failed, response_for
+from attenuator.serve.errors import STATUS, BodyTooLarge, failed, response_for
 from attenuator.serve.json_body import parse_json
-from attenuator.serve.settings import ServeSettings
+from attenuator.serve.keys import KeyRing, key_in
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +38,7 @@ TRY_AGAIN_S = 0.05
 INLINE_BYTES = 16_384  # of a body that the event loop parses itself
 DEADLINE_MARGIN_S = 0.02  # for the replica, which keeps timeout_ms itself, to say so
 WITHOUT_BODY_S = 10.0  # nobody waits longer for a page or a health route
+WITHOUT_KEY = {STATUS[Unauthorized], 404, 405}  # a replica's answers to a request without a key
 
 
 class Front:
@@ -48,13 +49,18 @@ class Front:
 
         Args:
             replicas: their deployment.
-            settings: of the service; those about bodies apply here.
+            settings: of the service; those about bodies and keys apply here.
             answer_timeout_s: longest wait for an answer, restarts of replicas included.
+
+        Raises:
+            AttenuatorError: the API keys cannot be read.
         """
         self._replicas = replicas
         self._answer_timeout_s = answer_timeout_s
-        self._settings = ServeSettings(**settings)
+        self._settings = settings_of(settings)
         self._bodies = Bodies(self._settings)
+        self._keys = KeyRing(self._settings.api_key, self._settings.api_keys)
+        self._watching = asyncio.create_task(self._keys.watch())
         self._name = serve.get_replica_context().replica_id.unique_id
         self._numbers = itertools.count(1)
         self._outstanding = of_this_process()
@@ -66,6 +72,8 @@ class Front:
         try:
             headers, body = list(request.scope["headers"]), b""
             if request.method == "POST":
+                if (refusal := await self._without_key(request, headers)) is not None:
+                    return refusal.response()
                 headers, body = await self._read(request)
             if request.scope["path"] == METRICS and request.method == "GET":
                 return await self._metrics(request, headers)
@@ -77,6 +85,21 @@ class Front:
         except Exception:
             log.exception("the front failed on a request")
             return failed()
+
+    async def _without_key(self, request: Request, headers: Headers) -> Answer | None:
+        """The refusal of a request without a known key, whose body nobody reads; None where it may go on.
+
+        A replica gets its headers and refuses it in the words of its route. It may have read a key from the changed
+        file before this process did: the request then goes on.
+        """
+        if not self._keys.required:
+            return None
+        try:
+            self._keys.check(key_in(request.headers.get("authorization")))
+        except Unauthorized:
+            answer = await self._answer(request, headers, b"")
+            return answer if answer.status in WITHOUT_KEY else None
+        return None
 
     async def _read(self, request: Request) -> tuple[Headers, bytes]:
         """Headers and body; of a body that is too large the header alone, by which the replica refuses it."""
