@@ -15,14 +15,14 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parents[1]
 TOOLS = {"pip", "setuptools", "wheel"}
 BLOCKER = """
-import importlib.abc, sys
+import importlib.machinery, sys
 
-class Absent(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {absent!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+class Present(importlib.machinery.PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in {absent!r} else super().find_spec(name, path, target)
 
-sys.meta_path.insert(0, Absent())
+sys.meta_path[:] = [Present if each is importlib.machinery.PathFinder else each for each in sys.meta_path]
 """
 
 
