@@ -1,96 +1,158 @@
-"""HTTP/1.1 as h11 reads and writes it, with what it leaves to its callers: ambiguous framing, limits, no end of input.
+"""HTTP/1.1 as llhttp reads it, with what it leaves to its callers: ambiguous requests, limits, ignored upgrades.
 
-The state of a request that was read and answered without h11 (`serve.usual`) is set here, so that everything else, from
-errors to what comes next on the connection, goes through h11 as ever.
+llhttp reads all that has arrived at once. So requests that follow one that is not answered yet wait in uvicorn's
+`pipeline`, and its `cycle` is the request that was read last.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
-import h11
-from h11._readers import READERS
-from h11._writers import WRITERS
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MAX_HEADER_BYTES = 16 * 2**10
-MAX_SMALL_CHUNKS = 1024  # h11 takes about 15 us for each, however little it holds
+MAX_SMALL_CHUNKS = 1024  # each takes a few microseconds, however little it holds
 SMALL_CHUNK_BYTES = 256
-EXPECT_NOTHING: Any = READERS[h11.CLIENT, h11.DONE]
-WRITE_RESPONSE: Any = WRITERS[h11.SERVER, h11.SEND_RESPONSE]
+MAX_WAITING_REQUESTS = 64  # of one connection; each takes a few kilobytes
+HEADER_TOO_LARGE = f"its header is too large, must have at most {MAX_HEADER_BYTES} bytes"
 
 
-class Connection(h11.Connection):
-    """h11's side of a connection, which also refuses ambiguous requests and reports no event at the end of input."""
+class RefusedRequest(httptools.HttpParserError):
+    """A request that is not valid HTTP, or over a limit.
 
-    def __init__(self) -> None:
-        super().__init__(h11.SERVER, MAX_HEADER_BYTES)
-        self.error: h11.RemoteProtocolError | None = None
-        self.method = b""
+    Attributes:
+        status: of the answer.
+    """
+
+    def __init__(self, reason: str, status: int = 400) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+def check_header(method: bytes, target: bytes, version: str, headers: Sequence[tuple[bytes, bytes]]) -> None:
+    """Refuses requests that a proxy might read as two, or as another one, and headers over the limit.
+
+    Args:
+        method: such as `GET`.
+        target: as it was sent.
+        version: such as `1.1`.
+        headers: names in small letters, and values.
+
+    Raises:
+        RefusedRequest: the request is refused.
+    """
+    if version not in ("1.0", "1.1"):
+        raise RefusedRequest(f"its version is HTTP/{version}, must be HTTP/1.1 or HTTP/1.0")
+    if method == b"CONNECT":
+        raise RefusedRequest("its method is CONNECT, but this service is no proxy")
+    if b"#" in target:
+        raise RefusedRequest("its target has a fragment, must end before the '#'")
+    hosts = [value for name, value in headers if name == b"host"]
+    if len(hosts) > 1 or (not hosts and version == "1.1"):
+        raise RefusedRequest(f"it has {len(hosts)} Host headers, must have one")
+    codings = [value.lower() for name, value in headers if name == b"transfer-encoding"]
+    if codings and version == "1.0":
+        raise RefusedRequest("it has Transfer-Encoding in HTTP/1.0, which requires HTTP/1.1")
+    if codings not in ([], [b"chunked"]):
+        raise RefusedRequest("its Transfer-Encoding is not supported, must be chunked", 501)
+    if len(target) + sum(len(name) + len(value) + 4 for name, value in headers) > MAX_HEADER_BYTES:
+        raise RefusedRequest(HEADER_TOO_LARGE, 431)
+
+
+class RequestReader(HttpToolsProtocol):
+    """Reads the requests of one connection.
+
+    Attributes:
+        header_begun: whether a request's header has begun and not ended.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.header_begun = False
+        self._bytes_between = 0  # received since the last end of a header, part of a body or end of a request
         self._spare_chunks = 0.0
 
     @property
-    def at_rest(self) -> bool:
-        """Whether the next byte is a request's first."""
-        states = self._cstate.states
-        resting = states[h11.CLIENT] is h11.IDLE and states[h11.SERVER] is h11.IDLE
-        return resting and not self._receive_buffer and not self._receive_buffer_closed
+    def body_missing(self) -> bool:
+        """Whether some of the last request's body is yet to come."""
+        return self.cycle is not None and self.cycle.more_body
 
-    def begin_usual(self, method: bytes) -> None:
-        """Enters the state that h11 is in once it has read the whole of a request; only while `at_rest`."""
-        self._cstate.states = {h11.CLIENT: h11.DONE, h11.SERVER: h11.SEND_RESPONSE}
-        self._request_method = self.method = method
-        self.their_http_version = b"1.1"
-        self._reader, self._writer = EXPECT_NOTHING, WRITE_RESPONSE
+    def refuse(self, status: int, reason: str) -> None:
+        """Answers what was read last with an error, and closes; nothing is read any more."""
+        raise NotImplementedError
 
-    def awaits_usual_answer(self) -> bool:
-        """Whether a whole request was read, nothing was answered yet, and the connection stays open afterwards."""
-        states = self._cstate.states
-        answerable = states[h11.CLIENT] is h11.DONE and states[h11.SERVER] is h11.SEND_RESPONSE
-        return answerable and self._cstate.keep_alive
-
-    def end_usual(self) -> None:
-        """Enters the state that h11 is in once it has written the whole of an answer; as `awaits_usual_answer`."""
-        self._cstate.states[h11.SERVER] = h11.DONE
-        self._writer = None
-
-    def next_event(self) -> Any:
-        """The next event; `method` is that of the last request.
-
-        Raises:
-            RemoteProtocolError: the client broke the protocol; kept in `error`.
-        """
+    def parse(self, data: bytes) -> None:
+        """Reads what has arrived; refuses it where it is not valid HTTP."""
+        self._bytes_between += len(data)
         try:
-            event = super().next_event()
-            if isinstance(event, h11.Request):
-                self.method = event.method
-                self._spare_chunks = MAX_SMALL_CHUNKS
-                check_framing(event)
-            elif isinstance(event, h11.Data):
-                self._count_chunk(event)
-        except h11.RemoteProtocolError as error:
-            self.error = error
-            raise
-        return h11.NEED_DATA if isinstance(event, h11.ConnectionClosed) else event
+            self._feed(data)
+            if self._bytes_between > MAX_HEADER_BYTES:
+                raise RefusedRequest(HEADER_TOO_LARGE, 431)
+        except httptools.HttpParserError as error:
+            raised = error.__context__  # by a callback
+            cause = raised if isinstance(raised, httptools.HttpParserError) else error
+            self.refuse(getattr(cause, "status", 400), f"the request is not valid HTTP: {cause}")
 
-    def _count_chunk(self, data: h11.Data) -> None:
-        """Refuses a body of very many tiny chunks: reading what arrives at once would keep all others waiting."""
-        self._spare_chunks += len(data.data) / SMALL_CHUNK_BYTES - data.chunk_start
+    def _feed(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+            return
+        except httptools.HttpParserUpgrade as upgrade:
+            rest = data[upgrade.args[0] :]
+        self._feed_without_upgrade(rest)
+
+    def _feed_without_upgrade(self, rest: bytes) -> None:
+        """Reads a request again whose client asks for another protocol, which a server may ignore.
+
+        llhttp takes what follows such a header for the other protocol, the request's own body included.
+        """
+        version = self.parser.get_http_version().encode()
+        lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, version)]
+        lines += [b"%s: %s" % header for header in self.headers if header[0] != b"upgrade"]
+        self.parser = httptools.HttpRequestParser(self)
+        self._feed(b"\r\n".join([*lines, b"", rest]))
+
+    def _should_upgrade(self) -> bool:
+        return True  # `_feed_without_upgrade` begins the request, not uvicorn
+
+    def on_message_begin(self) -> None:
+        """A request's first byte was read."""
+        if len(self.pipeline) >= MAX_WAITING_REQUESTS:
+            raise RefusedRequest(f"more than {MAX_WAITING_REQUESTS} requests wait for an answer to one before them")
+        self.header_begun = True
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A line of a header was read, or of a trailer, which is for nobody here."""
+        if self.header_begun:
+            super().on_header(name, value.rstrip(b" \t"))
+
+    def on_headers_complete(self) -> None:
+        """A request's header was read: it is answered from now on, or waits for its turn."""
+        self.header_begun = False
+        self._bytes_between, self._spare_chunks = 0, MAX_SMALL_CHUNKS
+        version = self.parser.get_http_version()
+        check_header(self.parser.get_method(), self.url, version, self.headers)
+        self.expect_100_continue &= version == "1.1"
+        super().on_headers_complete()
+
+    def on_chunk_header(self) -> None:
+        """A chunk of a body begins; very many tiny ones that arrive at once would keep all others waiting."""
+        self._spare_chunks -= 1
         if self._spare_chunks < 0:
-            raise h11.RemoteProtocolError(
+            raise RefusedRequest(
                 f"the body has more than {MAX_SMALL_CHUNKS} chunks of less than {SMALL_CHUNK_BYTES} bytes on average"
             )
 
+    def on_body(self, body: bytes) -> None:
+        """A part of a body was read."""
+        self._bytes_between = 0
+        self._spare_chunks += len(body) / SMALL_CHUNK_BYTES
+        super().on_body(body)
 
-def check_framing(request: h11.Request) -> None:
-    """Refuses requests that a proxy might read as two, and headers over the limit that arrive in one piece.
-
-    Raises:
-        RemoteProtocolError: the request is refused.
-    """
-    names = {name for name, _ in request.headers}
-    if b"transfer-encoding" in names and b"content-length" in names:
-        raise h11.RemoteProtocolError("it has Content-Length and Transfer-Encoding, must have only one of them")
-    if b"transfer-encoding" in names and request.http_version < b"1.1":
-        raise h11.RemoteProtocolError("it has Transfer-Encoding in HTTP/1.0, which requires HTTP/1.1")
-    if len(request.target) + sum(len(name) + len(value) + 4 for name, value in request.headers) > MAX_HEADER_BYTES:
-        raise h11.RemoteProtocolError(
-            f"its header is too large, must have at most {MAX_HEADER_BYTES} bytes", error_status_hint=431
-        )
+    def on_message_complete(self) -> None:
+        """A request was read to its end."""
+        self._bytes_between = 0
+        super().on_message_complete()
+        if self.cycle is not None:
+            self.cycle.more_body = False  # also where it was answered before

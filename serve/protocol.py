@@ -1,4 +1,4 @@
-"""HTTP/1.1 on one connection: uvicorn's h11 protocol with time limits, half-closed clients and errors in JSON."""
+"""HTTP/1.1 on one connection: uvicorn's protocol with time limits, half-closed clients and errors in JSON."""
 
 import asyncio
 import contextlib
@@ -8,17 +8,16 @@ import socket
 from dataclasses import dataclass
 from typing import Any, cast
 
-import h11
+from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
-from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from attenuator.serve import accesslog
 from attenuator.serve.connections import Client, Connections
 from attenuator.serve.errors import JSON, MALFORMED_REQUEST, PROTOCOL_KINDS, error_body
-from attenuator.serve.framing import Connection
+from attenuator.serve.framing import RequestReader
 from attenuator.serve.presence import presence_of
-from attenuator.serve.usual import METHOD, UsualCycle, UsualRequest, read_usual
 
 LINGER_S = 5.0
 LINGER_BYTES = 32 * 2**20
@@ -73,7 +72,7 @@ class LingeringTransport(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Sends; what is written before an answer's end is held while it is small: one packet costs less than two."""
         self._held += data
-        if self._protocol.conn.our_state is not h11.SEND_BODY or len(self._held) > MAX_HELD_BYTES:
+        if not self._protocol.amid_answer or len(self._held) > MAX_HELD_BYTES:
             self.flush()
 
     def flush(self) -> None:
@@ -90,19 +89,21 @@ class LingeringTransport(asyncio.Transport):
         self._protocol.close()
 
 
-class HttpProtocol(H11Protocol, Client):
+class HttpProtocol(RequestReader, Client):
     """One connection.
 
     Attributes:
         phase: what it waits for.
+        current: the request that is being answered, or was answered last.
     """
 
     def __init__(self, config: Config, server_state: ServerState, timeouts: Timeouts, connections: Connections) -> None:
         super().__init__(config, server_state, {})
-        self.conn: Connection = Connection()
         self.phase = Phase.IDLE
+        self.current: RequestResponseCycle | None = None
         self._table = connections
         self._timer: asyncio.TimerHandle | None = None
+        self._refusal: tuple[int, str] | None = None  # status and reason; nothing is read any more
         self._half_closed = False
         self._probed = False
         self._discarded = 0
@@ -113,6 +114,16 @@ class HttpProtocol(H11Protocol, Client):
             Phase.DISCARD: LINGER_S,
             Phase.LINGER: LINGER_S,
         }
+
+    @property
+    def unanswered(self) -> RequestResponseCycle | None:
+        """The request that is being answered; None where there is none."""
+        return None if self.current is None or self.current.response_complete else self.current
+
+    @property
+    def amid_answer(self) -> bool:
+        """Whether an answer was begun and more of it follows."""
+        return (unanswered := self.unanswered) is not None and unanswered.response_started
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The connection is set up."""
@@ -130,27 +141,17 @@ class HttpProtocol(H11Protocol, Client):
 
     def data_received(self, data: bytes) -> None:
         """Bytes have arrived."""
-        if self.transport.is_closing():
+        if self._refusal is not None or self.transport.is_closing():
             self._discarded += len(data)
             if self._discarded > LINGER_BYTES:
                 self.transport.abort()
             return
-        usual = read_usual(data) if self.conn.at_rest else None
-        if usual is None:
-            self.conn.receive_data(data)
-            self.handle_events()
-        else:
-            self._begin(usual)
+        self.parse(data)
         self._update()
 
-    def _begin(self, request: UsualRequest) -> None:
-        """As `handle_events` begins what h11 has read."""
-        self.conn.begin_usual(METHOD)
-        self.cycle = UsualCycle(self, request)
-        self.scope, self.headers = self.cycle.scope, request.headers
-        task = self.loop.create_task(self.cycle.run_asgi(self.app))
-        task.add_done_callback(self.tasks.discard)
-        self.tasks.add(task)
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self.current = cycle
+        super()._start_asgi_task(cycle, app)
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """The client sends nothing more: it has left, or has closed its half and waits for the answer.
@@ -160,15 +161,13 @@ class HttpProtocol(H11Protocol, Client):
         """
         if self.transport.is_closing():
             return False
-        self.conn.receive_data(b"")
         if not self._half_closed:
             self._half_closed = True
             self.loop.call_later(HALF_CLOSE_CHECK_S, self._probe_client)
-        if self._header_begun():
-            self.refuse(400, "the request's header is incomplete: the client closed the connection while sending it")
-        else:
-            self.handle_events()
-            self._update()
+        if self._refusal is None and (self.header_begun or self.body_missing):
+            part = "header" if self.header_begun else "body"
+            self.refuse(400, f"the request's {part} is incomplete: the client closed the connection while sending it")
+        self._update()
         return not self.transport.is_closing()
 
     def pause_writing(self) -> None:
@@ -186,20 +185,24 @@ class HttpProtocol(H11Protocol, Client):
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
-        self.flow.resume_reading()
-        if self.conn.our_state is h11.DONE and self.conn.their_state is h11.DONE:
-            self.conn.start_next_cycle()
-            self.handle_events()
-        elif any(name == b"expect" for name, _ in self.scope["headers"]):
+        self._lingering.flush()
+        next_one = self.pipeline.pop() if self.pipeline else None
+        if not self.pipeline:
+            self.flow.resume_reading()
+        if next_one is not None:
+            self._start_asgi_task(*next_one)
+        elif self._refusal is not None:
+            self._send_refusal(*self._refusal)
+        elif self.body_missing and any(name == b"expect" for name, _ in self.headers):
             self.close()  # the client may or may not send the body, so the next request's start cannot be known
         self._update()
 
     def shutdown(self) -> None:
         """The service stops: closes now, or after the answer under way."""
-        if self.cycle is None or self.cycle.response_complete:
+        if (unanswered := self.unanswered) is None:
             self.close()
         else:
-            self.cycle.keep_alive = False
+            unanswered.keep_alive = False
 
     def close(self) -> None:
         """Closes once what was written has been read.
@@ -210,7 +213,7 @@ class HttpProtocol(H11Protocol, Client):
         if self.transport.is_closing():
             return
         self._lingering.flush()
-        sends = self.conn.their_state in (h11.SEND_BODY, h11.ERROR) and not self._half_closed
+        sends = (self._refusal is not None or self.body_missing) and not self._half_closed
         self._enter(Phase.LINGER)
         if sends:
             self.flow.resume_reading()
@@ -245,64 +248,56 @@ class HttpProtocol(H11Protocol, Client):
         return b""
 
     def refuse(self, status: int, reason: str) -> None:
-        """Answers with an error of the protocol, if an answer can still be sent, and closes."""
-        cycle = self.cycle
-        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+        """Answers what was received last with an error of the protocol, and closes.
+
+        The requests before it are answered first. Nothing is sent where its own answer has begun.
+        """
+        self._refusal = status, reason
+        if self.unanswered is None or (self.current is self.cycle and self.body_missing):
+            self._send_refusal(status, reason)
+        elif self.pipeline and self.body_missing:
+            self.pipeline.popleft()  # the request that is refused; the last one comes first
+
+    def _send_refusal(self, status: int, reason: str) -> None:
+        if not (self.body_missing and self.cycle.response_started):
             kind = PROTOCOL_KINDS.get(status, MALFORMED_REQUEST)
             content = error_body(f"{reason[:200]}", kind)
-            headers = [("Content-Type", JSON), ("Content-Length", str(len(content))), ("Connection", "close")]
-            response = h11.Response(status_code=status, headers=headers, reason=STATUS_PHRASES[status])
-            output = self.conn.send(response)
-            if self.conn.method != b"HEAD":
-                output += self.conn.send(h11.Data(data=content))
-                output += self.conn.send(h11.EndOfMessage())
-            self.transport.write(output)
+            fields = f"Content-Type: {JSON}\r\nContent-Length: {len(content)}\r\nConnection: close\r\n\r\n"
+            head_only = not self.header_begun and self.parser.get_method() == b"HEAD"
+            self.transport.write(STATUS_LINE[status] + fields.encode() + (b"" if head_only else content))
             accesslog.refused(status, kind)
             self._table.refused(kind)
-        if cycle is not None and not cycle.response_complete:
-            cycle.scope["state"]["refused"] = status
-            cycle.disconnected = True
-            cycle.message_event.set()
+        if (unanswered := self.unanswered) is not None:
+            unanswered.scope["state"]["refused"] = status
             self._client_left()
         self.close()
 
     def _client_left(self) -> None:
         """Tells whoever works on a request that is not answered yet."""
-        if self.cycle is not None and not self.cycle.response_complete:
-            presence_of(cast(dict[str, Any], self.cycle.scope)).leave()
-
-    def send_400_response(self, msg: str) -> None:
-        """Called by uvicorn when h11 refuses the input."""
-        error = self.conn.error
-        assert error is not None
-        self.refuse(error.error_status_hint, f"the request is not valid HTTP: {error}")
-
-    def _should_upgrade(self) -> bool:
-        return False  # a server may ignore Upgrade: the request is answered like any other
+        if (unanswered := self.unanswered) is not None:
+            unanswered.disconnected = True
+            unanswered.message_event.set()
+            presence_of(cast(dict[str, Any], unanswered.scope)).leave()
 
     def _update(self) -> None:
         """Enters the phase that the connection is in now."""
         if self.transport.is_closing():
             return
-        cycle = self.cycle
-        if cycle is not None and not cycle.more_body and not cycle.response_complete:
-            presence_of(cast("dict[str, Any]", cycle.scope)).body = cycle.body
+        unanswered = self.unanswered
+        if unanswered is not None and not unanswered.more_body:
+            presence_of(cast("dict[str, Any]", unanswered.scope)).body = unanswered.body
         self._enter(self._current_phase())
         if self._half_closed and self.phase in (Phase.IDLE, Phase.HEADER):
             self.close()
 
     def _current_phase(self) -> Phase:
-        cycle = self.cycle
         if self.flow.write_paused:
             return Phase.WRITE
-        if cycle is not None and not cycle.response_complete:
-            return Phase.BODY if cycle.more_body else Phase.WORK
-        if cycle is not None and self.conn.their_state is h11.SEND_BODY:
+        if (unanswered := self.unanswered) is not None:
+            return Phase.BODY if unanswered.more_body else Phase.WORK
+        if self.body_missing:
             return Phase.DISCARD
-        return Phase.HEADER if cycle is None or self._header_begun() else Phase.IDLE
-
-    def _header_begun(self) -> bool:
-        return self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0])
+        return Phase.HEADER if self.current is None or self.header_begun else Phase.IDLE
 
     def _enter(self, phase: Phase) -> None:
         if phase is self.phase:
@@ -311,7 +306,8 @@ class HttpProtocol(H11Protocol, Client):
         self._set_timer(self._limits_s.get(phase))
         if phase is Phase.WORK:
             self._table.end_wait(self)
-            self.flow.resume_reading()  # a large body has paused it, and only reading tells that the client leaves
+            if not self.pipeline:
+                self.flow.resume_reading()  # a large body has paused it, and only reading tells that the client leaves
         else:
             self._table.begin_wait(self)
 
@@ -321,7 +317,7 @@ class HttpProtocol(H11Protocol, Client):
         self._timer = None if seconds is None else self.loop.call_later(seconds, self._time_out)
 
     def _time_out(self) -> None:
-        if self.phase is Phase.IDLE or (self.phase is Phase.HEADER and not self._header_begun()):
+        if self.phase is Phase.IDLE or (self.phase is Phase.HEADER and not self.header_begun):
             self.close()
         elif self.phase is Phase.HEADER:
             self.refuse(408, f"the header did not arrive within {self._limits_s[Phase.HEADER] * 1000:g} ms")
@@ -336,10 +332,10 @@ class HttpProtocol(H11Protocol, Client):
         """
         if self.transport.is_closing() or self.phase is not Phase.WORK:
             return
-        if not self._probed and self.conn.our_state is h11.SEND_RESPONSE and self.scope["http_version"] == "1.1":
+        assert self.current is not None
+        if not self._probed and not self.current.response_started and self.current.scope["http_version"] == "1.1":
             self._probed = True
-            interim = h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")
-            self.transport.write(self.conn.send(interim))
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self.loop.call_later(RESET_CHECK_S, self._probe_client)
             return
         if self.transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
