@@ -47,6 +47,8 @@ def check_header(method: bytes, target: bytes, version: str, headers: Sequence[t
         raise RefusedRequest("its method is CONNECT, but this service is no proxy")
     if b"#" in target:
         raise RefusedRequest("its target has a fragment, must end before the '#'")
+    if not target.startswith(b"/") and not _path(target):
+        raise RefusedRequest("its target has no path, must be a path, or an address http://HOST:PORT/PATH")
     hosts = [value for name, value in headers if name == b"host"]
     if len(hosts) > 1 or (not hosts and version == "1.1"):
         raise RefusedRequest(f"it has {len(hosts)} Host headers, must have one")
@@ -57,6 +59,15 @@ def check_header(method: bytes, target: bytes, version: str, headers: Sequence[t
         raise RefusedRequest("its Transfer-Encoding is not supported, must be chunked", 501)
     if len(target) + sum(len(name) + len(value) + 4 for name, value in headers) > MAX_HEADER_BYTES:
         raise RefusedRequest(HEADER_TOO_LARGE, 431)
+
+
+def _path(target: bytes) -> bytes | None:
+    """The path of a target that is a whole address; None where there is none, or no such address."""
+    try:
+        path: bytes | None = httptools.parse_url(target).path
+    except httptools.HttpParserInvalidURLError:
+        return None
+    return path
 
 
 class RequestReader(HttpToolsProtocol):
@@ -126,6 +137,8 @@ class RequestReader(HttpToolsProtocol):
         """A line of a header was read, or of a trailer, which is for nobody here."""
         if self.header_begun:
             super().on_header(name, value.rstrip(b" \t"))
+        elif name.lower() in (b"connection", b"proxy-connection"):  # with `close` the next request would not be read
+            raise RefusedRequest(f"its trailer has {name.decode()}, which must stand in the header")
 
     def on_headers_complete(self) -> None:
         """A request's header was read: it is answered from now on, or waits for its turn."""
