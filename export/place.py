@@ -14,7 +14,7 @@ def folder_or_function(source: str) -> tuple[Path, str]:
     """The folder of a checkpoint and an empty text, or a file and the name of a function in it.
 
     Args:
-        source: a checkpoint folder, or `module.py:function`.
+        source: a checkpoint folder, or `FILE.py:NAME`.
 
     Raises:
         ExportError: nothing is there.
@@ -26,10 +26,10 @@ def folder_or_function(source: str) -> tuple[Path, str]:
         return Path(path), function
     if Path(source).is_dir():
         return Path(source), ""
-    sentence = f"'{source}' is not a folder; SOURCE is a checkpoint folder or module.py:function"
+    sentence = f"'{source}' is not a folder; SOURCE is a checkpoint folder or FILE.py:NAME"
     if HUB_NAME.fullmatch(source):
         sentence += (
-            "; no hub is asked: load a model of that name with transformers, save model and tokenizer into a folder by "
-            "save_pretrained, and give the folder"
+            "; nothing is fetched from a hub: load the model of that name with transformers, write model and tokenizer "
+            "to a folder with save_pretrained, and give that folder"
         )
     raise ExportError(sentence)

@@ -1,4 +1,4 @@
-"""Loads what SOURCE names: a checkpoint folder, or `module.py:function`."""
+"""Loads what SOURCE names: a checkpoint folder, or `FILE.py:NAME`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Source:
     """A trained sequence classifier or regressor, ready to be exported.
 
     Attributes:
-        name: what provenance says: the folder's name, or `module.py:function`.
+        name: what provenance says: the folder's name, or `FILE.py:NAME`.
         model: fp32, in evaluation mode.
         architecture: how it is laid out.
         tokenizer: as the bundle will hold it.
@@ -62,7 +62,7 @@ def load(source: str) -> Source:
     """Loads a trained classifier from disk; nothing is ever fetched from a network.
 
     Args:
-        source: a checkpoint folder, or `module.py:function` where the function returns model, tokenizer and labels
+        source: a checkpoint folder, or `FILE.py:NAME` where the function NAME returns model, tokenizer and labels
             (labels None takes those of the model's config).
 
     Returns:

@@ -82,5 +82,5 @@ def test_a_name_on_a_hub_is_refused_before_torch_is_loaded(tmp_path: Path) -> No
     done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False)
     assert done.stdout == "1 False\n"
     assert "'google-bert/bert-base-uncased' is not a folder" in done.stderr
-    assert "no hub is asked" in done.stderr
+    assert "SOURCE is a checkpoint folder or FILE.py:NAME; nothing is fetched from a hub: load" in done.stderr
     assert "save_pretrained" in done.stderr
