@@ -16,6 +16,7 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
+from attenuator.bundle import TRAINED_POSITIONS
 from attenuator.errors import ExportError
 from attenuator.export.sentences import one_line
 
@@ -24,11 +25,10 @@ if TYPE_CHECKING:  # PyTorch takes seconds to import, and --help lists POSITIONS
 
     from attenuator.export.source import Source
 
-__all__ = ["POSITIONS", "TRAINED", "lengthen"]
+__all__ = ["POSITIONS", "lengthen"]
 
-TRAINED = "trained"
 POSITIONS = {
-    TRAINED: "as many as the checkpoint has",
+    TRAINED_POSITIONS: "as many as the checkpoint has",
     "repeated": "its rows again and again; texts that it could read before keep their answers",
     "interpolated": "its rows stretched, with straight lines between them; the answers to short texts change too",
 }
@@ -40,7 +40,7 @@ def lengthen(source: Source, positions: str, max_tokens: int | None) -> None:
 
     Args:
         source: the model and what it says of itself; both are changed.
-        positions: a key of `POSITIONS`; `TRAINED` changes nothing.
+        positions: a key of `POSITIONS`; `TRAINED_POSITIONS` changes nothing.
         max_tokens: longest input that the model shall read, special tokens included.
 
     Raises:
@@ -48,7 +48,7 @@ def lengthen(source: Source, positions: str, max_tokens: int | None) -> None:
     """
     if positions not in POSITIONS:
         raise ExportError(f"positions is '{positions}', must be one of: {', '.join(POSITIONS)}")
-    if positions == TRAINED:
+    if positions == TRAINED_POSITIONS:
         return
     model: Any = source.model
     trained = source.architecture.max_tokens(model.config)
@@ -63,7 +63,7 @@ def lengthen(source: Source, positions: str, max_tokens: int | None) -> None:
     if name is None or len(weights[name]) != offset + trained:
         raise ExportError(
             f"positions is '{positions}', but the family '{model.config.model_type}' has no table of learned positions "
-            f"that could be lengthened; must be '{TRAINED}'"
+            f"that could be lengthened; must be '{TRAINED_POSITIONS}'"
         )
     table = weights[name]
     weights[name] = table.new_empty(offset + max_tokens, table.shape[1])

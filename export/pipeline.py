@@ -16,12 +16,12 @@ from pydantic import ValidationError
 
 import attenuator
 from attenuator import bundle
-from attenuator.bundle import Attention, Manifest, Provenance
+from attenuator.bundle import TRAINED_POSITIONS, Attention, Manifest, Provenance
 from attenuator.errors import ExportError
 from attenuator.export import labelled
 from attenuator.export.choose import KNOB, SelectionOptions, choose_selection
 from attenuator.export.knobs import bundle_knobs, requested_defaults
-from attenuator.export.longer import TRAINED, lengthen
+from attenuator.export.longer import lengthen
 from attenuator.export.lower import Progress, trace_forms, write_and_compare
 from attenuator.export.packed import OPERATOR_BY_KEY
 from attenuator.export.samples import draw, encoded_texts
@@ -66,7 +66,7 @@ def export(
     output: Path | str,
     name: str | None = None,
     max_tokens: int | None = None,
-    positions: str = TRAINED,
+    positions: str = TRAINED_POSITIONS,
     estimator: str | None = None,
     precision: str = "fp32",
     schedule: str | None = None,
@@ -84,7 +84,7 @@ def export(
     The bundle appears under `output` whole or not at all; a bundle that is already there is replaced.
 
     Args:
-        source: a checkpoint folder, or `module.py:function` returning model, tokenizer and labels.
+        source: a checkpoint folder, or `FILE.py:NAME` of a function returning model, tokenizer and labels.
         attention: key of the operator that computes attention.
         output: the bundle's folder.
         name: what requests call the model; the output folder's name by default.

@@ -37,9 +37,11 @@ def as_trained(architecture: Architecture, config: Any) -> Architecture:
     if stored is None:
         return architecture
     trainable = [key for key in OPERATOR_BY_KEY if find_spec(f"{training.__name__}.{key}")]
-    key = stored.get("attention") if isinstance(stored, dict) else None
+    key = stored.get(training.ATTENTION) if isinstance(stored, dict) else None
     if key not in trainable:
-        raise ExportError(f"{DOMAIN}.attention in the config is {key!r}, must be one of: {', '.join(trainable)}")
+        raise ExportError(
+            f"{DOMAIN}.{training.ATTENTION} in the config is {key!r}, must be one of: {', '.join(trainable)}"
+        )
     operator = OPERATOR_BY_KEY[key]
     interface: Any = import_module(f"{training.__name__}.{key}.attention_interface")
 

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator
 
+from attenuator.bundle import TRAINED_POSITIONS
 from attenuator.commandline import CommandSettings, Positionals
 from attenuator.commandline import parse as parse_command
 from attenuator.export.families import titles
 from attenuator.export.knobs import read_defaults
-from attenuator.export.longer import POSITIONS, TRAINED
+from attenuator.export.longer import POSITIONS
 from attenuator.export.selection import DEFAULT, LENGTHS, NONE, SCHEDULES, can_select
 from attenuator.ops import BASELINE, OPERATORS
 from attenuator.ops.spec import Operator
@@ -140,7 +141,7 @@ class ExportSettings(CommandSettings):
     """Name of the model in requests; the output folder's name by default."""
     max_tokens: int | None = None
     """Tokens of the longest input, special tokens included; by default as many as model and tokenizer allow."""
-    positions: PositionsName = TRAINED
+    positions: PositionsName = TRAINED_POSITIONS
     """How the model reads texts longer than it was trained with, listed below; --max-tokens says how long."""
     estimator: Literal["sampled", "deterministic", "paper"] | None = None
     """How an attention with sampled values chooses them: `sampled` (unbiased; the default of models that average their

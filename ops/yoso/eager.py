@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from attenuator.ops.yoso.reference import NORM_FLOOR, SUM_FLOOR
+
 __all__ = [
     "attend",
     "collisions",
@@ -21,8 +23,6 @@ __all__ = [
     "yoso_attention",
 ]
 
-NORM_FLOOR = 1e-12
-SUM_FLOOR = 1e-30
 # Evaluation of a long document goes through the queries in blocks of at most this many scores.
 BLOCK_SCORES = 1 << 24
 

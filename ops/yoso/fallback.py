@@ -8,11 +8,9 @@ from onnx import TensorProto
 
 from attenuator.ops.fallback import Body, Rows
 from attenuator.ops.softmax.fallback import importance
+from attenuator.ops.yoso.reference import NORM_FLOOR, SUM_FLOOR
 
 __all__ = ["build"]
-
-NORM_FLOOR = 1e-12
-SUM_FLOOR = 1e-30
 
 
 def unit_rows(body: Body, tensor: str, floor: str) -> str:

@@ -21,6 +21,7 @@ MODEL_DATA = "model.onnx.data"
 TOKENIZER = "tokenizer.json"
 PROBE = "probe.npz"
 CALIBRATION = "calibration.json"
+TRAINED_POSITIONS = "trained"  # the positions of a model that reads what its checkpoint was trained to read
 REQUIRED_FILES = (MODEL, TOKENIZER, PROBE)
 MAX_MANIFEST_BYTES = 4 * 2**20
 MAX_BYTES = 256 * 2**20  # of a file besides the weights, for which alone room is looked for before they are copied
@@ -113,7 +114,7 @@ class Provenance(Record):
     data: str = ""
     licence: str = ""
     activation: str = ""
-    positions: str = "trained"
+    positions: str = TRAINED_POSITIONS
     tools: dict[str, str] = {}
     parity: dict[str, float] = {}
     selection: ChosenSelection | None = None

@@ -11,10 +11,10 @@ import transformers
 from checkpoints import CHECKPOINTS, DEBERTA, VOCAB, Checkpoint, load, save
 from exported import LENGTHS, rows, run
 
-from attenuator.bundle import read_manifest
+from attenuator.bundle import TRAINED_POSITIONS, read_manifest
 from attenuator.errors import ExportError
 from attenuator.export import export
-from attenuator.export.longer import TRAINED, lengthen
+from attenuator.export.longer import lengthen
 from attenuator.export.source import load as load_source
 from attenuator.runtime import Row, create
 
@@ -106,5 +106,5 @@ def test_refusals(name: str, positions: str, max_tokens: int | None, sentence: s
 def test_trained_positions_are_left_alone(checkpoint: Folder) -> None:
     source = load_source(str(checkpoint("bert")))
     model, longest = source.model, source.max_tokens
-    lengthen(source, TRAINED, 20)
+    lengthen(source, TRAINED_POSITIONS, 20)
     assert (source.model, source.max_tokens) == (model, longest)

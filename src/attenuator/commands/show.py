@@ -5,7 +5,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from attenuator.bundle import ChosenSelection, Manifest
+from attenuator.bundle import TRAINED_POSITIONS, ChosenSelection, Manifest
 from attenuator.commands.calibrated import show_calibration
 from attenuator.commands.report import Report
 from attenuator.commands.show_capacity import show_capacity
@@ -43,7 +43,7 @@ def _bytes(count: int) -> str:
 
 def _longest(manifest: Manifest) -> str:
     positions = manifest.provenance.positions
-    return f"{manifest.max_tokens} tokens" + (f", positions {positions}" if positions != "trained" else "")
+    return f"{manifest.max_tokens} tokens" + (f", positions {positions}" if positions != TRAINED_POSITIONS else "")
 
 
 def _labels(manifest: Manifest) -> str:

@@ -2,3 +2,6 @@
 
 A folder for each operator. Needs the extra `train`; nothing that serves imports it.
 """
+
+# The field of what a checkpoint's config says under the operators' domain that names the operator, by its key.
+ATTENTION = "attention"

@@ -5,18 +5,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from attenuator.ops.spec import SEED_HIGH
 from attenuator.training.yoso.hashing import unit_rows
 from attenuator.training.yoso.operators import yoso_mix
 from attenuator.training.yoso.settings import L2, RATIO, Settings
 
 __all__ = ["attend", "attend_padded", "draw_seed"]
 
-MAX_SEED = 2**53 - 1
-
 
 def draw_seed() -> int:
     """A seed from PyTorch's own generator on the CPU, which `torch.manual_seed` and checkpoints of its state govern."""
-    return int(torch.randint(MAX_SEED, ()))
+    return int(torch.randint(SEED_HIGH, ()))
 
 
 def attend(

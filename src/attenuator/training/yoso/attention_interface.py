@@ -16,14 +16,13 @@ from transformers import MODEL_MAPPING, AttentionInterface, AttentionMaskInterfa
 
 from attenuator.ops import DOMAIN
 from attenuator.ops.yoso.spec import SPEC
+from attenuator.training import ATTENTION
 from attenuator.training.yoso.attention import attend_padded, draw_seed
 from attenuator.training.yoso.settings import Settings
 
 __all__ = ["NAME", "expected", "settings_of", "use"]
 
 NAME = f"{DOMAIN}_{SPEC.key}"
-# What the config says under DOMAIN beside the fields of `Settings`: the operator's key.
-ATTENTION = "attention"
 # In evaluation hashes are always the same, so that outputs are as well.
 EVALUATION_SEED = 0
 

@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from attenuator.ops.yoso import reference
+from attenuator.ops.yoso.reference import NORM_FLOOR
 
-__all__ = ["Hashing", "codes", "unit_rows"]
+__all__ = ["NORM_FLOOR", "Hashing", "codes", "unit_rows"]
 
 CACHED_PLANES = 64
 
@@ -47,7 +48,7 @@ class Hashing:
 
 def unit_rows(rows: Tensor) -> Tensor:
     """Rows of length 1; those shorter than 1e-12 become nearly 0."""
-    return functional.normalize(rows, dim=-1, eps=reference.NORM_FLOOR)
+    return functional.normalize(rows, dim=-1, eps=NORM_FLOOR)
 
 
 def codes(rows: Tensor, hashing: Hashing, seed: int) -> Tensor:

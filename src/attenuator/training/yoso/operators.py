@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from attenuator.training.yoso.cost import cheapest, pairs_take_less
-from attenuator.training.yoso.hashing import Hashing, unit_rows
+from attenuator.training.yoso.hashing import NORM_FLOOR, Hashing, unit_rows
 from attenuator.training.yoso.pairs import mix_expectation, pair_gradients
 from attenuator.training.yoso.tables import mix, table_gradients
 
@@ -22,7 +22,6 @@ __all__ = ["SOFTENING", "yoso_mix"]
 # Epsilon in the root of the true derivative, which is unbounded at cosine 1: with 0.01 its root's inverse stays below
 # 10. Without any, training diverges.
 SOFTENING = 0.01
-NORM_FLOOR = 1e-12
 
 
 @torch.library.custom_op("attenuator_training::yoso_mix", mutates_args=())

@@ -8,6 +8,7 @@ from torch import Tensor
 from attenuator.ops.torch_op import overload
 from attenuator.ops.yoso.spec import SPEC
 from attenuator.training.yoso.hashing import Hashing, unit_rows
+from attenuator.training.yoso.settings import RAW
 
 __all__ = ["mix", "table_gradients"]
 
@@ -40,7 +41,7 @@ def mix(query: Tensor, key: Tensor, value: Tensor, hashing: Hashing) -> Tensor:
         hash_bits=hashing.hash_bits,
         hash=hashing.hash,
         layer=hashing.layer,
-        normalize=0,
+        normalize=RAW,
     )[0]
     return mixed.view(value.shape).to(value.dtype)
 
