@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attenuator.ops.yoso.eager import gaussian_planes, yoso_attention
-from attenuator.ops.yoso.reference import collision_probability, unit
+from attenuator.ops.yoso.reference import collision_probability
 from attenuator.ops.yoso.reference import yoso_attention as reference
 
 KINDS = list(itertools.product((0, 1, 2), (0.0, 1e-20, 14.0, 300.0)))
@@ -60,4 +60,3 @@ def test_a_ratio_of_few_hashes_is_a_mean_or_nothing() -> None:
     is_token = torch.ones(1, 30, dtype=torch.bool)
     sums = yoso_attention(query, key, torch.ones_like(value), is_token, 8, planes, normalize=2)
     assert set(np.round(sums.unique().numpy(), 9)) == {0.0, 1.0}
-    assert unit(sums[0, 0].numpy()).any()
