@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from attenuator.export.longer import POSITIONS, TRAINED, lengthen
+from attenuator.bundle import TRAINED_POSITIONS
+from attenuator.export.longer import POSITIONS, lengthen
 from attenuator.export.source import Source, load
 from benchmarks.contenders import documents
 from benchmarks.measure.intervals import share
@@ -55,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
     first = answers(source, texts)
     lines = [line(f"cut at {source.max_tokens}", first, labels, first)]
     for positions in POSITIONS:
-        for times in TIMES if positions != TRAINED else ():
+        for times in TIMES if positions != TRAINED_POSITIONS else ():
             longer = load(options.checkpoint)
             lengthen(longer, positions, times * source.max_tokens)
             lines.append(line(f"{positions}, {longer.max_tokens}", answers(longer, texts), labels, first))

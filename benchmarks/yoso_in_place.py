@@ -65,7 +65,7 @@ def labels(model: onnx.ModelProto, texts: list[list[int]], num_hashes: int) -> n
     options.register_custom_ops_library(str(library_path()))
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     names = {item.name for item in session.get_inputs()}
-    found = []
+    predicted = []
     for first in range(0, len(texts), BATCH_TEXTS):
         batch = texts[first : first + BATCH_TEXTS]
         lengths, count = [len(ids) for ids in batch], len(batch)
@@ -79,8 +79,8 @@ def labels(model: onnx.ModelProto, texts: list[list[int]], num_hashes: int) -> n
             "num_hashes": np.full(count, num_hashes, np.int32),
         }
         [logits] = session.run(["logits"], {name: value for name, value in feeds.items() if name in names})
-        found.append(logits.argmax(axis=1))
-    return np.concatenate(found)
+        predicted.append(logits.argmax(axis=1))
+    return np.concatenate(predicted)
 
 
 def main() -> None:

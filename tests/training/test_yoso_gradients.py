@@ -290,9 +290,9 @@ def test_padding_has_no_part_in_anything(normalize: int) -> None:
 def test_a_row_without_direction_gets_no_gradient() -> None:
     query, key, value, grad = draw((6,))
     query[2] = 0
-    found = gradients(lambda *rows: attend(*rows, offsets((6,)), Settings(4, 3), SEED), [query, key, value, grad])
-    assert all(torch.isfinite(one).all() for one in found)
-    assert not found[1][2].any()
+    actual = gradients(lambda *rows: attend(*rows, offsets((6,)), Settings(4, 3), SEED), [query, key, value, grad])
+    assert all(torch.isfinite(one).all() for one in actual)
+    assert not actual[1][2].any()
 
 
 @pytest.mark.parametrize("num_hashes", [0, 4])
