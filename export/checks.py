@@ -1,4 +1,7 @@
-"""What no export computes, family by family: configs are refused in a sentence that names the field."""
+"""What no export computes, family by family: configs are refused in a sentence that names the field.
+
+Each function takes the config of a transformers checkpoint and raises ExportError.
+"""
 
 from __future__ import annotations
 

@@ -85,7 +85,11 @@ def longer(table: Tensor, positions: str, rows: int) -> Tensor:
 
 
 def rebuilt(model: Any, weights: dict[str, Tensor], added: int) -> Any:
-    """The model built anew for `added` more positions, because its layers keep buffers of that length."""
+    """The model built anew for `added` more positions, because its layers keep buffers of that length.
+
+    Raises:
+        ExportError: its class takes no more positions.
+    """
     config = copy.deepcopy(model.config)
     if getattr(config, "max_relative_positions", 1) < 1:  # DeBERTa's distances stay as far as they were trained
         config.max_relative_positions = config.max_position_embeddings

@@ -81,7 +81,11 @@ def load(source: str) -> Source:
 
 
 def call(path: Path, function: str) -> tuple[Any, Any, Any]:
-    """Runs the user's function."""
+    """Runs the user's function and returns what it does: model, tokenizer and labels.
+
+    Raises:
+        ExportError: the file cannot be run, has no such function, or the function fails or returns something else.
+    """
     # A name of its own: a file called torch.py must not stand in for torch.
     name = f"attenuator_export_source_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)

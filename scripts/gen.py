@@ -70,7 +70,11 @@ def release_table() -> str:
 
 
 def image_size() -> str:
-    """What `.ci/container.sh` found with RECORD=1, and the limit that it keeps, in Markdown."""
+    """What `.ci/container.sh` measured with RECORD=1, and the limit that it keeps, in Markdown.
+
+    Raises:
+        ValueError: the script states no limit.
+    """
     record = json.loads((ROOT / "docs/image.json").read_text(encoding="utf-8"))
     limit = re.search(r"^limit_mb=(\d+)", (ROOT / ".ci/container.sh").read_text(encoding="utf-8"), re.M)
     if limit is None:

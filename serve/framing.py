@@ -127,7 +127,11 @@ class RequestReader(HttpToolsProtocol):
         return True  # `_feed_without_upgrade` begins the request, not uvicorn
 
     def on_message_begin(self) -> None:
-        """A request's first byte was read."""
+        """A request's first byte was read.
+
+        Raises:
+            RefusedRequest: too many requests wait on this connection.
+        """
         if len(self.pipeline) >= MAX_WAITING_REQUESTS:
             raise RefusedRequest(f"more than {MAX_WAITING_REQUESTS} requests wait for an answer to one before them")
         self.header_begun = True
@@ -141,7 +145,11 @@ class RequestReader(HttpToolsProtocol):
             raise RefusedRequest(f"its trailer has {name.decode()}, which must stand in the header")
 
     def on_headers_complete(self) -> None:
-        """A request's header was read: it is answered from now on, or waits for its turn."""
+        """A request's header was read: it is answered from now on, or waits for its turn.
+
+        Raises:
+            RefusedRequest: as `check_header`.
+        """
         self.header_begun = False
         self._bytes_between, self._spare_chunks = 0, MAX_SMALL_CHUNKS
         version = self.parser.get_http_version()
@@ -150,7 +158,11 @@ class RequestReader(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_chunk_header(self) -> None:
-        """A chunk of a body begins; very many tiny ones that arrive at once would keep all others waiting."""
+        """A chunk of a body begins; very many tiny ones that arrive at once would keep all others waiting.
+
+        Raises:
+            RefusedRequest: there are too many tiny ones.
+        """
         self._spare_chunks -= 1
         if self._spare_chunks < 0:
             raise RefusedRequest(

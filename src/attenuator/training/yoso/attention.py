@@ -80,7 +80,10 @@ def attend_padded(
         layer: random stream.
 
     Returns:
-        `[batch, heads, tokens, value_dim]`, zeros on padding.
+        `[batch, heads, tokens, value_dim]` in the dtype of value, zeros on padding.
+
+    Raises:
+        EngineError: shapes that the operator refuses.
     """
     batch, heads, tokens, size = value.shape
     query, key, value = (tensor.transpose(1, 2).flatten(0, 1) for tensor in (query, key, value))

@@ -129,7 +129,11 @@ def forward(
 def refuse_other_kinds(
     module: Any, query: Tensor, key: Tensor, attention_mask: Tensor | None, further: dict[str, Any]
 ) -> None:
-    """Refuses what the operator does not compute, rather than to compute something else."""
+    """Refuses what the operator does not compute, rather than to compute something else.
+
+    Raises:
+        ValueError: names the model and all that it asks for.
+    """
     causal = further.get("is_causal")
     kinds = {
         "causal attention": getattr(module, "is_causal", False) if causal is None else causal,
