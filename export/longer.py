@@ -33,6 +33,7 @@ POSITIONS = {
     "interpolated": "its rows stretched, with straight lines between them; the answers to short texts change too",
 }
 TABLE = "position_embeddings.weight"
+MAX_POSITIONS = 2**20  # a table of more takes gigabytes
 
 
 def lengthen(source: Source, positions: str, max_tokens: int | None) -> None:
@@ -56,6 +57,10 @@ def lengthen(source: Source, positions: str, max_tokens: int | None) -> None:
         raise ExportError(
             f"max_tokens is {max_tokens}, must be more than the {trained} positions that the model was trained with, "
             f"where positions is '{positions}'"
+        )
+    if max_tokens > MAX_POSITIONS:
+        raise ExportError(
+            f"max_tokens is {max_tokens}, must be at most {MAX_POSITIONS} where positions is '{positions}'"
         )
     offset = source.architecture.position_offset(model.config)
     weights = model.state_dict()

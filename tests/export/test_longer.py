@@ -92,6 +92,8 @@ def test_interpolated_rows_lie_on_straight_lines(checkpoint: Folder) -> None:
     [
         ("bert", "repeated", None, "max_tokens is None, must be more than the 70 positions"),
         ("bert", "interpolated", 70, "max_tokens is 70, must be more than the 70 positions"),
+        ("bert", "repeated", 10**10, "max_tokens is 10000000000, must be at most 1048576"),
+        ("roberta", "interpolated", 10**25, "must be at most 1048576"),
         ("bert", "stretched", 100, "must be one of: trained, repeated, interpolated"),
         ("modernbert", "repeated", 100, "family 'modernbert' has no table of learned positions"),
         ("encoder-softmax", "repeated", 10_000, "family 'attenuator-encoder' has no table of learned positions"),
