@@ -72,8 +72,10 @@ def values(stored: dict[str, Any], items: Iterable[Attribute | Knob]) -> dict[st
         if isinstance(item, Attribute) and item.choices:
             fits, allowed = value in item.choices, f"one of: {', '.join(item.choices)}"
         else:
-            fits = type(value) in (int, float) and item.low <= value <= item.high
-            allowed = f"in [{item.low:g}, {item.high:g}]"
+            is_whole = (item.kind == "int") if isinstance(item, Attribute) else (item.dtype == "int32")
+            kinds, kind = ((int,), "a whole number") if is_whole else ((int, float), "a number")
+            fits = type(value) in kinds and item.low <= value <= item.high
+            allowed = f"{kind} in [{item.low:g}, {item.high:g}]"
         if not fits:
             raise ExportError(f"{DOMAIN}.{item.name} in the config is {value!r}, must be {allowed}")
     return {item.name: stored[item.name] for item in present}

@@ -182,10 +182,11 @@ def test_export_takes_it_with_what_it_was_trained_with(trained: Path, tmp_path: 
     [
         ({}, "softmax", "the model was trained with yoso attention"),
         ({"attention": "flash"}, "yoso", "attenuator.attention in the config is 'flash', must be one of: yoso"),
-        ({"hash_bits": 17}, "yoso", r"attenuator.hash_bits in the config is 17, must be in \[1, 16\]"),
+        ({"hash_bits": 17}, "yoso", r"attenuator.hash_bits in the config is 17, must be a whole number in \[1, 16\]"),
+        ({"num_hashes": 12.5}, "yoso", "attenuator.num_hashes in the config is 12.5, must be a whole number in"),
         ({"hash": "sha"}, "yoso", "attenuator.hash in the config is 'sha', must be one of: gaussian, hadamard"),
     ],
-    ids=["softmax", "attention", "bits", "hash"],
+    ids=["softmax", "attention", "bits", "hashes", "hash"],
 )
 def test_export_refuses_another_attention_and_other_values(
     change: dict[str, Any], attention: str, sentence: str, tmp_path: Path
