@@ -194,6 +194,31 @@ def test_codes_are_those_of_the_reference(hash: str, bits: int) -> None:
         assert np.array_equal(coded[:, head].T, expected)
 
 
+def test_codes_of_rows_with_halves_of_their_maximum_are_those_of_the_reference() -> None:
+    """127 / max|x| rounded twice puts some of these ties on the other side; rows of bfloat16 have many of them."""
+    generator = torch.Generator().manual_seed(0)
+    halves = torch.randint(1, 3, (HEADS, 200, HEAD_DIM), generator=generator) / 2.0
+    rows = halves * torch.randn(HEADS, 200, HEAD_DIM, generator=generator).sign() * torch.linspace(1, 2, 200)[:, None]
+    coded = codes(rows, Hashing(offsets((200,)), torch.tensor([7]), 64, 8, "gaussian", LAYER), 7).numpy()
+    for head in range(HEADS):
+        expected = reference.codes(rows[head].numpy(), 7, LAYER, head, 64, 8, "gaussian")
+        assert np.array_equal(coded[:, head].T, expected)
+
+
+@pytest.mark.parametrize("weight", [1e-33, 1e-40])
+def test_a_ratio_of_weights_that_nearly_vanish_has_a_gradient(weight: float) -> None:
+    """One key, nearly opposite to its query: the served divisor is 1e-30, and the inverse of 1e-40 is no float."""
+    turn = math.pi * weight ** (1 / 16)
+    query, key, value = (torch.zeros(1, 1, HEAD_DIM) for _ in range(3))
+    query[..., 0], key[..., 0], key[..., 1], value[...] = 1, -math.cos(turn), math.sin(turn), 2
+    settings = Settings(num_hashes=0, hash_bits=16, normalize=RATIO)
+    grad = torch.ones_like(value)
+    output, *others = gradients(lambda *rows: attend(*rows, offsets((1,)), settings, SEED), [query, key, value, grad])
+    assert all(torch.isfinite(one).all() for one in others)
+    torch.testing.assert_close(output, value * weight / 1e-30, rtol=1e-3, atol=0)
+    torch.testing.assert_close(others[2], grad * weight / 1e-30, rtol=1e-3, atol=0)
+
+
 @NORMALISATIONS
 @pytest.mark.parametrize("num_hashes", [0, 6])
 def test_training_computes_what_is_served(normalize: int, num_hashes: int) -> None:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from attenuator.ops.spec import SEED_HIGH
+from attenuator.ops.yoso.reference import SUM_FLOOR
 from attenuator.training.yoso.hashing import unit_rows
 from attenuator.training.yoso.operators import yoso_mix
 from attenuator.training.yoso.settings import L2, RATIO, Settings
@@ -55,7 +56,9 @@ def attend(
     )
     if ratio:
         share = mixed[:, :, -1:]
-        return mixed[:, :, :-1] / torch.where(share > 0, share, 1.0)
+        # Below the served floor the inverse, which is the gradient, may overflow; 0 divides only rows of zeros.
+        floored = share.masked_fill(share < SUM_FLOOR, SUM_FLOOR).masked_fill(share == 0, 1.0)
+        return mixed[:, :, :-1] / floored
     return unit_rows(mixed) if settings.normalize == L2 else mixed
 
 

@@ -78,8 +78,10 @@ def _gaussian_codes(rows: Tensor, hashing: Hashing, seed: int, head: int) -> Ten
     hashes, bits = hashing.num_hashes, hashing.hash_bits
     planes = _planes(seed, hashing.layer, head, hashes * bits, rows.shape[1]).to(rows.device)
     largest = rows.abs().amax(dim=1, keepdim=True).clamp_min(float(reference.SMALLEST_MAXIMUM))
+    # Tensor over tensor is one rounding; a number over a tensor is a reciprocal and a product, with two.
+    steps = torch.full_like(largest, 127.0) / largest
     # Whole numbers, and so are their products; sums over 256 channels stay below 2^24, exact in float32.
-    signs = torch.matmul((rows * (127.0 / largest)).round_(), planes) > 0
+    signs = torch.matmul((rows * steps).round_(), planes) > 0
     powers = 2 ** torch.arange(bits, dtype=torch.float32, device=rows.device)
     whole = torch.matmul(signs.view(len(rows), hashes, bits).float(), powers)
     return whole.to(torch.int32).to(torch.int16).t().contiguous()
