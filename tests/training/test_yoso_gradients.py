@@ -122,6 +122,16 @@ def test_tables_and_pairs_give_one_gradient(hash: str) -> None:
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
 
+def test_gradients_of_bfloat16_rows_through_tables_are_rounded_once() -> None:
+    drawn = draw((70,), torch.bfloat16)
+    hashing = Hashing(offsets((70,)), torch.tensor([3]), 9, 4, "gaussian", 1)
+    query, key, value, grad = drawn
+    actual = tables.table_gradients(grad, query, key, value, hashing)
+    wide = [tensor.float() for tensor in (grad, query, key, value)]
+    for one, other in zip(actual, tables.table_gradients(*wide, hashing), strict=True):
+        assert torch.equal(one, other.bfloat16())
+
+
 def test_what_is_predicted_to_be_cheaper_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = []
     for name in ("table_gradients", "pair_gradients"):

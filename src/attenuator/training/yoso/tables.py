@@ -61,11 +61,12 @@ def table_gradients(
     Returns:
         Gradients by the unit rows of query and of key, and by value.
     """
-    return (
-        _sum_of_tables(query, key, unit_rows(key), grad, value, hashing),
-        _sum_of_tables(key, query, unit_rows(query), value, grad, hashing),
-        mix(key, query, grad, hashing),
-    )
+    # Products and sums over all channels in bfloat16 would lose another digit.
+    rows = [tensor.to(torch.promote_types(tensor.dtype, torch.float32)) for tensor in (query, key, grad, value)]
+    wide_query, wide_key, wide_grad, wide_value = rows
+    by_query = _sum_of_tables(query, key, unit_rows(wide_key), wide_grad, wide_value, hashing)
+    by_key = _sum_of_tables(key, query, unit_rows(wide_query), wide_value, wide_grad, hashing)
+    return by_query.to(query.dtype), by_key.to(key.dtype), mix(key, query, grad, hashing)
 
 
 def _sum_of_tables(
