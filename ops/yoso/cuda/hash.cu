@@ -267,8 +267,10 @@ __device__ inline Mask Ahead(Mask mask, int lane, int ahead) {
   return turn == 0 ? mask : mask >> turn | (mask & ((1u << turn) - 1)) << (kPer - turn);
 }
 
-template <class T, int kSize>
-__global__ void __launch_bounds__(kBlockThreads) HashHadamard(Node node, Jobs jobs, bool by_row) {
+// kLifted: whether the node has a norm lift, whose registers the other kernels then do without.
+template <class T, int kSize, bool kLifted>
+__global__ void __launch_bounds__(kBlockThreads, 1)
+    HashHadamard(Node node, Jobs jobs, bool by_row) {
   constexpr int kLanes = LanesOf(kSize), kPer = kSize / kLanes;
   constexpr int kPitch = kSize + kGapBytes;
   constexpr int kRowLanes = kCudaRowTile * kLanes;
@@ -321,7 +323,7 @@ __global__ void __launch_bounds__(kBlockThreads) HashHadamard(Node node, Jobs jo
         Ahead<kLanes, kPer>(positive, lane, 1) |
         (~Ahead<kLanes, kPer>(negative, lane, 1) & Ahead<kLanes, kPer>(positive, lane, 2));
     Mask bits = positive | (~negative & next);
-    if (node.lifted()) {
+    if constexpr (kLifted) {
       // As AddLiftedBits of hadamard.inl: four times the coordinate and its ties against the lift.
       const Mask up[2] = {Ahead<kLanes, kPer>(positive, lane, 1),
                           Ahead<kLanes, kPer>(positive, lane, 2)};
@@ -375,8 +377,10 @@ void LaunchHashAs(const Node& node, const Jobs& jobs, int blocks, bool by_row,
   const auto launch = [&](auto size) {
     const std::size_t shared =
         kCudaRowTile * (kMaxBits * LanesOf(size.value) * sizeof(Mask) + size.value + kGapBytes + 8);
-    cuda::Launch("YosoAttention hadamard", HashHadamard<T, size.value>, grid, kBlockThreads, shared,
-                 stream, node, jobs, by_row);
+    cuda::Launch(
+        "YosoAttention hadamard",
+        node.lifted() ? HashHadamard<T, size.value, true> : HashHadamard<T, size.value, false>,
+        grid, kBlockThreads, shared, stream, node, jobs, by_row);
   };
   switch (HadamardSize(node.head_dim)) {
     case 32:
