@@ -327,6 +327,7 @@ LAYOUTS: dict[str, Architecture] = {
         max_tokens=lambda config: config.max_tokens,
         prepare=positions.add_table,
         convolves=lambda config: config.conv_size > 0,
+        knob_defaults=lambda config: config.knobs,
         eager=eager_encoder,
     ),
 }

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from attenuator.export.encoder_attention import ATTENTIONS, PackedLayout
+from attenuator.export.encoder_attention import ATTENTIONS, HASHES, PackedLayout, training_mix
 from attenuator.export.families import OWN_ENCODER
 from attenuator.ops import part
 
@@ -42,6 +42,9 @@ class EncoderConfig:
     hash_bits: int = 8
     normalize: int = 1
     norm_lift: float = 0.0
+    hash: str = "gaussian"
+    # What it was trained with, by name; the defaults of its bundle.
+    knobs: dict[str, int | float] = field(default_factory=dict)
     conv_size: int = 0
     norm: Literal["pre", "post"] = "pre"
     pooling: Literal["first", "mean"] = "mean"
@@ -62,7 +65,7 @@ class EncoderConfig:
         self.id2label = {int(key): label for key, label in self.id2label.items()}
         if not self.id2label:
             self.id2label = {index: f"LABEL_{index}" for index in range(self.num_labels)}
-        size, heads = self.hidden_size, self.num_attention_heads
+        size, heads, hashes = self.hidden_size, self.num_attention_heads, HASHES
         checks = {
             f"model_type is {self.model_type!r}, must be {OWN_ENCODER!r}": self.model_type == OWN_ENCODER,
             f"attention is {self.attention!r}, must be one of: {', '.join(ATTENTIONS)}": self.attention in ATTENTIONS,
@@ -78,6 +81,8 @@ class EncoderConfig:
             f"hash_bits is {self.hash_bits}, must be in [1, 15]": 1 <= self.hash_bits <= 15,
             f"normalize is {self.normalize}, must be 0, 1 or 2": self.normalize in (0, 1, 2),
             f"norm_lift is {self.norm_lift}, must be in [0, 1e30]": 0 <= self.norm_lift <= 1e30,
+            f"hash is {self.hash!r}, must be one of: {', '.join(hashes)}": self.hash in hashes,
+            f"knobs are {self.knobs}, must be within the bounds of those of {self.attention!r}": self.knobs_fit,
             f"id2label must name labels 0 to {self.num_labels - 1}": (
                 sorted(self.id2label) == list(range(self.num_labels))
             ),
@@ -91,6 +96,16 @@ class EncoderConfig:
         """Whether the attention's operator takes a convolution's kernel."""
         operator = ATTENTIONS.get(self.attention)
         return operator is not None and any(item.name == "conv_weight" for item in operator.inputs)
+
+    @property
+    def knobs_fit(self) -> bool:
+        """Whether every knob is one of the attention's operator, or of one that computes the same, and in bounds."""
+        operator = ATTENTIONS.get(self.attention)
+        bounds = {} if operator is None else {knob.name: knob for knob in operator.knobs}
+        return isinstance(self.knobs, dict) and all(
+            name in bounds and isinstance(value, int | float) and bounds[name].low <= value <= bounds[name].high
+            for name, value in self.knobs.items()
+        )
 
     @property
     def head_dim(self) -> int:
@@ -142,6 +157,7 @@ class SelfAttention(nn.Module):
         self.hash_bits = config.hash_bits
         self.normalize = config.normalize
         self.norm_lift = config.norm_lift
+        self.hash = config.hash
         self.query = nn.Linear(size, size)
         self.key = nn.Linear(size, size)
         self.value = nn.Linear(size, size)
@@ -152,6 +168,8 @@ class SelfAttention(nn.Module):
         # What eager forwards run with; a knob that is absent has its exact value.
         self.knobs: Mapping[str, int | float] = {}
         self.generator: torch.Generator | None = None
+        # Whether to compute through the operator, in memory linear in the length, where it can be differentiated.
+        self.through_operator = False
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, hidden: Tensor, cu_seqlens: Tensor) -> Tensor:
         """Mix the values of each sequence.
@@ -167,6 +185,12 @@ class SelfAttention(nn.Module):
             `[T, heads * head_dim]`.
         """
         layout = PackedLayout(cu_seqlens)
+        mix = training_mix(self.kind) if self.through_operator else None
+        if mix is not None and (packed := mix(query, key, value, cu_seqlens, self)) is not None:
+            if self.conv_weight is not None:
+                around = part(self.kind, "eager").sequence_conv(layout.pad(value, self.num_heads), self.conv_weight)
+                packed = packed + layout.pack(around)
+            return packed
         query, key, value = (layout.pad(rows, self.num_heads) for rows in (query, key, value))
         mixed: Tensor = part(self.kind, "eager").attend(query, key, value, layout.is_token, self)
         return layout.pack(mixed)
@@ -290,6 +314,15 @@ class Encoder(nn.Module):
         for module in self.modules():
             if isinstance(module, SelfAttention):
                 module.knobs, module.generator = knobs, generator
+
+    def compute_through_operator(self, enabled: bool = True) -> None:
+        """Let training compute attention as it is served, in memory linear in the length, where that has gradients.
+
+        Other forward passes stay what graphs are compared with at export: PyTorch alone.
+        """
+        for module in self.modules():
+            if isinstance(module, SelfAttention):
+                module.through_operator = enabled
 
     def save_pretrained(self, folder: Path | str) -> None:
         """Write config.json and model.safetensors; the tokenizer is saved next to them by its owner."""

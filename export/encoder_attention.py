@@ -6,18 +6,46 @@ differentiable. The exported graph has the operators in its place.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+
 import torch
 from torch import Tensor
 
+from attenuator import training
 from attenuator.ops import OPERATORS, has_part
 from attenuator.ops.spec import Operator
 
-__all__ = ["ATTENTIONS", "PackedLayout"]
+__all__ = ["ATTENTIONS", "HASHES", "PackedLayout", "training_mix"]
 
 # What the encoder can be trained with, by key.
 ATTENTIONS: dict[str, Operator] = {
     operator.key: operator for operator in OPERATORS if operator.attention and has_part(operator.key, "eager")
 }
+# Families of hashes, of the attentions that hash.
+HASHES = tuple(
+    choice
+    for operator in ATTENTIONS.values()
+    for item in operator.attributes
+    if item.name == "hash"
+    for choice in item.choices
+)
+
+
+@cache
+def training_mix(kind: str) -> Callable[..., Tensor | None] | None:
+    """What computes an attention with gradients on packed rows; None where there is nothing but PyTorch's own way.
+
+    Args:
+        kind: the attention's key.
+    """
+    package = f"{training.__name__}.{kind}"
+    if not find_spec(package) or not find_spec(f"{package}.encoder"):
+        return None
+    mix: Callable[..., Tensor | None] = import_module(f"{package}.encoder").mix
+    return mix
 
 
 class PackedLayout:

@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "journal": {"errors"},
     "load": {"errors", "api"},
     "texts": {"errors", "api", "ops"},
+    "rows": {"errors", "api", "texts"},
     "training": {"errors", "ops"},
     "calibration": {"errors", "bundle"},
     "runtime": {"errors", "api", "bundle", "calibration", "precision", "ops"},
@@ -43,6 +44,19 @@ MAY_IMPORT = {
     "serve": {"errors", "api", "bundle", "calibration", "precision", "commandline", "ops", "runtime"},
     "rayserve": {"errors", "api", "bundle", "calibration", "ops", "runtime", "serve"},
     "clients": {"errors", "api", "bundle", "journal", "ops"},
+    "tuning": {
+        "errors",
+        "api",
+        "bundle",
+        "calibration",
+        "commandline",
+        "export",
+        "ops",
+        "rows",
+        "runtime",
+        "texts",
+        "training",
+    },
     "commands": {
         "errors",
         "api",
@@ -52,13 +66,14 @@ MAY_IMPORT = {
         "journal",
         "load",
         "ops",
+        "rows",
         "runtime",
         "texts",
         "clients",
         "calibration",
     },
 }
-TRAINING = {"torch", "transformers", "onnx", "onnxscript", "onnx_ir", "safetensors", "sklearn"}
+TRAINING = {"torch", "transformers", "onnx", "onnxscript", "onnx_ir", "safetensors", "sklearn", "accelerate"}
 SOURCES = {".py", ".cc", ".h", ".inl", ".sh"}
 MAX_LINES, MAX_LINES_CUDA = 400, 500
 

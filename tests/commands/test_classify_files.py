@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from running import Run
 
-from attenuator.commands.rows import Columns, FileRow, file_rows
 from attenuator.errors import InvalidRequest
+from attenuator.rows import Columns, FileRow, file_rows
 
 TABLE = """id,review,label
 1,"good film, bad plot",pos

@@ -16,9 +16,9 @@ from attenuator.commands.classify_settings import COMMAND, EXAMPLES, POSITIONALS
 from attenuator.commands.filerun import FileRun, named, partial_of, run_file
 from attenuator.commands.knobflags import flag
 from attenuator.commands.output import output_for
-from attenuator.commands.rows import Columns, Format, file_rows, format_of
 from attenuator.errors import InvalidRequest, KnobOutOfRange
 from attenuator.ops import KNOBS
+from attenuator.rows import Columns, Format, file_rows, format_of
 from attenuator.texts import STDIN, Item, items
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pydantic_settings import SettingsConfigDict
 from attenuator.api import Priority
 from attenuator.commandline import CommandSettings, Positionals
 from attenuator.commands.knobflags import describe_flag, examples, with_knobs
-from attenuator.commands.rows import Format
+from attenuator.rows import Format
 
 COMMAND = "classify"
 POSITIONALS = Positionals("TEXT", "*", "text to classify; without any, and without --file, standard input is read")

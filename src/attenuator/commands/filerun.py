@@ -18,8 +18,8 @@ from attenuator.clients.senders import Outcomes
 from attenuator.commands.backends import BundleBackend, ClassifyOptions
 from attenuator.commands.output import outputs_of
 from attenuator.commands.rowoutput import RowOutput
-from attenuator.commands.rows import TEXT, Columns, FileRow, Format, file_rows
 from attenuator.errors import AttenuatorError, InvalidRequest
+from attenuator.rows import TEXT, Columns, FileRow, Format, file_rows
 from attenuator.texts import STDIN
 
 PARTIAL_SUFFIX = ".partial.jsonl"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import IO, Any
 
 from attenuator.api import Classification
-from attenuator.commands.rows import DELIMITERS, FileRow, Format
+from attenuator.rows import DELIMITERS, FileRow, Format
 
 RENAMED = "input_{}"  # an input's own column that has the name of one of the columns that are added
 

@@ -1,6 +1,7 @@
 """Training with the attentions that are served: gradients, and how other libraries' models come to them.
 
-A folder for each operator. Needs the extra `train`; nothing that serves imports it.
+A folder for each operator. Needs the extra `train`; nothing that serves imports it. Runs, data and checkpoints are in
+`attenuator.tuning`.
 """
 
 # The field of what a checkpoint's config says under the operators' domain that names the operator, by its key.

@@ -7,7 +7,7 @@ from pydantic import Field, SecretStr
 
 from attenuator.commandline import CommandSettings
 from attenuator.commands.knobflags import examples, with_knobs
-from attenuator.commands.rows import Format
+from attenuator.rows import Format
 
 COMMAND = "bench"
 USAGE = "--url URL [options]"

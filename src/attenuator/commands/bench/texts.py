@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from attenuator.commands.rows import TEXT, Columns, Format, file_rows, format_of
 from attenuator.errors import InvalidRequest
+from attenuator.rows import TEXT, Columns, Format, file_rows, format_of
 
 SENTENCES = (
     "The film takes its time, and every minute of it is worth the wait.",

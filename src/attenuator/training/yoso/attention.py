@@ -11,12 +11,19 @@ from attenuator.training.yoso.hashing import unit_rows
 from attenuator.training.yoso.operators import yoso_mix
 from attenuator.training.yoso.settings import L2, RATIO, Settings
 
-__all__ = ["attend", "attend_padded", "draw_seed"]
+__all__ = ["EVALUATION_SEED", "attend", "attend_padded", "draw_seed"]
+
+# In evaluation hashes are always the same, so that outputs are as well.
+EVALUATION_SEED = 0
 
 
-def draw_seed() -> int:
-    """A seed from PyTorch's own generator on the CPU, which `torch.manual_seed` and checkpoints of its state govern."""
-    return int(torch.randint(SEED_HIGH, ()))
+def draw_seed(generator: torch.Generator | None = None) -> int:
+    """A seed from a generator.
+
+    Args:
+        generator: PyTorch's own on the CPU by default, which `torch.manual_seed` and checkpoints of its state govern.
+    """
+    return int(torch.randint(SEED_HIGH, (), generator=generator))
 
 
 def attend(

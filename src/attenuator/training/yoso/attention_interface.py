@@ -17,14 +17,12 @@ from transformers import MODEL_MAPPING, AttentionInterface, AttentionMaskInterfa
 from attenuator.ops import DOMAIN
 from attenuator.ops.yoso.spec import SPEC
 from attenuator.training import ATTENTION
-from attenuator.training.yoso.attention import attend_padded, draw_seed
+from attenuator.training.yoso.attention import EVALUATION_SEED, attend_padded, draw_seed
 from attenuator.training.yoso.settings import Settings
 
 __all__ = ["NAME", "expected", "settings_of", "use"]
 
 NAME = f"{DOMAIN}_{SPEC.key}"
-# In evaluation hashes are always the same, so that outputs are as well.
-EVALUATION_SEED = 0
 
 
 def use(model: Any, settings: Settings | None = None) -> None:

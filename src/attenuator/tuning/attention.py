@@ -1,0 +1,125 @@
+"""Which attentions models can be trained with, and how a model comes to one."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from attenuator import training
+from attenuator.errors import ExportError
+from attenuator.export.encoder import EncoderConfig
+from attenuator.ops import BASELINE, DOMAIN, OPERATORS
+
+__all__ = ["CHOICES", "attention_of", "encoder_config", "settings_class", "settings_of", "use"]
+
+# Keys of attention that can be trained with, beside that of most checkpoints.
+REPLACEMENTS = tuple(
+    operator.key for operator in OPERATORS if operator.attention and find_spec(f"{training.__name__}.{operator.key}")
+)
+CHOICES = (BASELINE.key, *REPLACEMENTS)
+
+
+def settings_class(attention: str) -> Any:
+    """The dataclass of an attention's settings.
+
+    Args:
+        attention: one of `REPLACEMENTS`.
+    """
+    return import_module(f"{training.__name__}.{attention}.settings").Settings
+
+
+def _interface(attention: str) -> Any:
+    return import_module(f"{training.__name__}.{attention}.attention_interface")
+
+
+def attention_of(config: Any) -> str:
+    """Key of the attention that a checkpoint's config says it was trained with.
+
+    Raises:
+        ExportError: the config names one that there is not.
+    """
+    if isinstance(config, EncoderConfig):
+        return config.attention
+    stored = getattr(config, DOMAIN, None)
+    if stored is None:
+        return BASELINE.key
+    key = stored.get(training.ATTENTION) if isinstance(stored, dict) else None
+    if key not in REPLACEMENTS:
+        allowed = ", ".join(REPLACEMENTS)
+        raise ExportError(f"{DOMAIN}.{training.ATTENTION} in the config is {key!r}, must be one of: {allowed}")
+    return str(key)
+
+
+def settings_of(config: Any, attention: str, changes: dict[str, Any]) -> Any:
+    """Settings of an attention: what the checkpoint says where it has that attention, else defaults; then the changes.
+
+    Args:
+        config: of the checkpoint.
+        attention: one of `CHOICES`.
+        changes: by field.
+
+    Returns:
+        A `settings_class(attention)`; None for the baseline, which has no settings.
+
+    Raises:
+        ExportError: values that are not allowed, or any for the baseline.
+    """
+    if attention == BASELINE.key:
+        if changes:
+            raise ExportError(f"{', '.join(changes)} cannot be set for {attention} attention, which has no settings")
+        return None
+    chosen = settings_class(attention)
+    try:
+        if isinstance(config, EncoderConfig):
+            stored = {item.name: getattr(config, item.name) for item in fields(chosen) if hasattr(config, item.name)}
+            start = chosen(**(stored | config.knobs if config.attention == attention else {}))
+        else:
+            start = _interface(attention).settings_of(config) if attention_of(config) == attention else chosen()
+        return replace(start, **changes)
+    except (TypeError, ValueError) as error:
+        raise ExportError(str(error)) from None
+
+
+def encoder_config(config: EncoderConfig, attention: str, settings: Any) -> EncoderConfig:
+    """The own encoder's config with another attention.
+
+    Args:
+        config: as it is.
+        attention: one of `CHOICES`.
+        settings: as `settings_of` returns them.
+
+    Raises:
+        ExportError: the encoder cannot have this attention.
+    """
+    own = {item.name for item in fields(EncoderConfig)}
+    values = {} if settings is None else {item.name: getattr(settings, item.name) for item in fields(settings)}
+    operator = next(operator for operator in OPERATORS if operator.key == attention)
+    knobs = {knob.name: values[knob.name] for knob in operator.knobs if knob.name in values}
+    try:
+        kept = {name: value for name, value in values.items() if name in own}
+        return replace(config, attention=attention, knobs=knobs, **kept)
+    except ValueError as error:
+        raise ExportError(f"the encoder cannot have {attention} attention: {error}") from None
+
+
+def use(model: Any, attention: str, settings: Any) -> None:
+    """Makes a model of transformers compute an attention, and its config say so.
+
+    Args:
+        model: to change.
+        attention: one of `CHOICES`.
+        settings: as `settings_of` returns them.
+
+    Raises:
+        ExportError: the model computes its attention by itself.
+    """
+    if attention == BASELINE.key:
+        if hasattr(model.config, DOMAIN):
+            delattr(model.config, DOMAIN)
+        return
+    try:
+        _interface(attention).use(model, settings)
+    except ValueError as error:
+        raise ExportError(str(error)) from None

@@ -1,0 +1,251 @@
+"""Checkpoints as models to train, and back: what `save` writes is what `attenuator export` takes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors.torch import load_file
+from torch import nn
+
+from attenuator.bundle import Task
+from attenuator.errors import ExportError
+from attenuator.export.architectures import architecture_of, token_types
+from attenuator.export.checkpoint import read_model_type
+from attenuator.export.encoder import Encoder, EncoderConfig
+from attenuator.export.families import OWN_ENCODER
+from attenuator.export.sentences import one_line
+from attenuator.export.source import task_of
+from attenuator.export.tokenizer import bundle_tokenizer, load_tokenizer
+from attenuator.runtime.tokens import TextEncoder
+from attenuator.tuning import attention as attentions
+from attenuator.tuning.batches import Collator
+from attenuator.tuning.data import text_encoder
+from attenuator.tuning.packed import PackedClassifier
+
+__all__ = ["Trainable", "load", "stored_labels"]
+
+CONFIG, TOKENIZER = "config.json", "tokenizer.json"
+PROBLEMS: dict[Task, str] = {
+    "single_label": "single_label_classification",
+    "multi_label": "multi_label_classification",
+    "regression": "regression",
+}
+
+
+@dataclass(slots=True)
+class Trainable:
+    """A model to train, with all that its inputs need.
+
+    Attributes:
+        model: takes padded batches, as `Collator` has them; returns logits, and the loss where there are labels. In
+            fp32 and training mode.
+        source: the checkpoint's folder.
+        tokenizer: of transformers, or a `tokenizers.Tokenizer` for the own encoder.
+        texts: tokenizes as the service will.
+        collator: makes its batches.
+        labels: in the order of the logits.
+        task: what the logits mean.
+        attention: key of the operator.
+        new_weights: names of the weights that the checkpoint does not have, drawn at random.
+    """
+
+    model: nn.Module
+    source: Path
+    tokenizer: Any
+    texts: TextEncoder
+    collator: Collator
+    labels: list[str]
+    task: Task
+    attention: str
+    new_weights: list[str]
+
+    @property
+    def inner(self) -> Any:
+        """The model of transformers, or the own `Encoder`."""
+        return self.model.encoder if isinstance(self.model, PackedClassifier) else self.model
+
+    def save(self, folder: Path) -> None:
+        """Writes a checkpoint: config with what attention was trained with, weights, tokenizer."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.inner.save_pretrained(folder)
+        if isinstance(self.model, PackedClassifier):
+            shutil.copyfile(self.source / TOKENIZER, folder / TOKENIZER)
+        else:
+            self.tokenizer.save_pretrained(folder)
+
+
+def place_of(source: Path) -> tuple[Path, bool]:
+    """The checkpoint's folder, and whether weights are to be drawn anew, as for a config alone.
+
+    Raises:
+        ExportError: nothing is there.
+    """
+    if source.is_file() and source.name == CONFIG:
+        return source.parent, True
+    if not source.is_dir():
+        raise ExportError(
+            f"'{source}' is not a checkpoint folder and not a {CONFIG}; nothing is fetched from a hub: load a model "
+            "with transformers, and write it and its tokenizer to a folder with save_pretrained"
+        )
+    return source, False
+
+
+def stored_labels(source: Path) -> tuple[list[str], Task]:
+    """The labels of a checkpoint in the order of its logits, and its task, without its weights.
+
+    Raises:
+        ExportError: the source is no checkpoint or config of a supported family.
+    """
+    folder, _ = place_of(source)
+    config = read_config(folder, read_model_type(folder))
+    return [str(config.id2label[index]) for index in sorted(config.id2label)], task_of(config)
+
+
+def read_config(folder: Path, model_type: str) -> Any:
+    """The config of a checkpoint, an `EncoderConfig` for the own encoder.
+
+    Raises:
+        ExportError: it cannot be read.
+    """
+    try:
+        if model_type == OWN_ENCODER:
+            return EncoderConfig.load(folder)
+        return transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # config classes raise what they like
+        raise ExportError(f"{folder / CONFIG} cannot be read: {one_line(error)}") from None
+
+
+def load(
+    source: Path,
+    attention: str | None = None,
+    *,
+    settings: dict[str, Any] | None = None,
+    labels: Sequence[str] | None = None,
+    task: Task | None = None,
+    seed: int = 0,
+) -> Trainable:
+    """Loads a checkpoint to train it; nothing is ever fetched from a network.
+
+    Args:
+        source: a checkpoint folder with or without a trained classifier, or a `config.json` beside a tokenizer: then
+            all weights are drawn.
+        attention: one of `attention.CHOICES`; that of the checkpoint by default.
+        settings: of the attention, those that differ from the checkpoint's or the defaults.
+        labels: of the model to train; the checkpoint's by default. Others than those get a classifier of new weights.
+        task: likewise.
+        seed: of weights that are drawn.
+
+    Raises:
+        ExportError: one sentence that says what the checkpoint lacks, or why it cannot be trained or exported.
+    """
+    folder, is_fresh = place_of(source)
+    model_type = read_model_type(folder)
+    tokenizer = load_tokenizer(folder, model_type)
+    config = read_config(folder, model_type)
+    chosen = attention or attentions.attention_of(config)
+    if chosen not in attentions.CHOICES:
+        raise ExportError(f"attention is '{chosen}', must be one of: {', '.join(attentions.CHOICES)}")
+    tuned = attentions.settings_of(config, chosen, settings or {})
+    names = list(labels or [str(config.id2label[index]) for index in sorted(config.id2label)])
+    config = labelled(config, names, task or task_of(config))
+    torch.manual_seed(seed)
+    if isinstance(config, EncoderConfig):
+        config = attentions.encoder_config(config, chosen, tuned)
+        encoder, missing = load_encoder(folder, config, is_fresh)
+        encoder.compute_through_operator()
+        encoder.set_knobs(config.knobs)
+        model: nn.Module = PackedClassifier(encoder)
+        inner: Any = encoder
+    else:
+        inner, missing = load_transformers(folder, config, is_fresh)
+        attentions.use(inner, chosen, tuned)
+        model = inner
+    held = bundle_tokenizer(tokenizer)
+    is_own = isinstance(inner, Encoder)
+    vocab_size = config.vocab_size if is_own else inner.get_input_embeddings().num_embeddings
+    types = token_types(inner)
+    longest = min(architecture_of(model_type).max_tokens(config), held.max_tokens)
+    pad_id = 0 if is_own else config.pad_token_id or 0
+    return Trainable(
+        model=model.float().train(),
+        source=folder,
+        tokenizer=tokenizer,
+        texts=text_encoder(held, longest, vocab_size, max(1, types)),
+        collator=Collator(pad_id, types > 1),
+        labels=names,
+        task=task_of(config),
+        attention=chosen,
+        new_weights=sorted(missing),
+    )
+
+
+def labelled(config: Any, labels: list[str], task: Task) -> Any:
+    """The config with other labels and another task."""
+    names = dict(enumerate(labels))
+    if isinstance(config, EncoderConfig):
+        return replace(config, num_labels=len(labels), id2label=names, problem_type=PROBLEMS[task])  # type: ignore[arg-type]
+    config.id2label = names
+    config.label2id = {label: index for index, label in names.items()}
+    config.problem_type = PROBLEMS[task]
+    return config
+
+
+def load_encoder(folder: Path, config: EncoderConfig, is_fresh: bool) -> tuple[Encoder, list[str]]:
+    """The own encoder, and the names of the weights that the checkpoint does not have in this shape.
+
+    Raises:
+        ExportError: the weights cannot be read, or are of another model.
+    """
+    encoder = Encoder(config)
+    own = encoder.state_dict()
+    if is_fresh:
+        return encoder, sorted(own)
+    try:
+        stored = load_file(folder / "model.safetensors")
+    except Exception as error:  # safetensors has errors of its own
+        raise ExportError(f"the checkpoint '{folder}' cannot be loaded: {one_line(error)}") from None
+    fitting = {name: value for name, value in stored.items() if name in own and own[name].shape == value.shape}
+    missing = sorted(set(own) - set(fitting))
+    head = {name for name in own if name.startswith("classifier.")}
+    other = sorted(set(stored) - set(own)) or sorted(set(missing) - head)
+    if other:
+        raise ExportError(f"{folder / CONFIG} does not fit the weights: {other[0]} has no place or no weights in it")
+    encoder.load_state_dict(fitting, strict=False)
+    return encoder, missing
+
+
+def load_transformers(folder: Path, config: Any, is_fresh: bool) -> tuple[Any, list[str]]:
+    """A sequence classifier of transformers in fp32, and the names of the weights that the checkpoint does not have.
+
+    Raises:
+        ExportError: it cannot be loaded, or none of its layers is in the checkpoint.
+    """
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    architecture_of(config.model_type).check(config)
+    try:
+        if is_fresh:
+            model = transformers.AutoModelForSequenceClassification.from_config(config, dtype=torch.float32)
+            return model, sorted(model.state_dict())
+        model, info = transformers.AutoModelForSequenceClassification.from_pretrained(
+            folder,
+            config=config,
+            dtype=torch.float32,
+            local_files_only=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # the classifier's, where there are other labels
+        )
+    except Exception as error:  # damaged files, or a config that no module can be built from
+        raise ExportError(f"the checkpoint '{folder}' cannot be loaded: {one_line(error)}") from None
+    missing = [*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])]
+    inside = [name for name in missing if name.startswith(f"{model.base_model_prefix}.") and "pooler" not in name]
+    if inside:
+        raise ExportError(f"the checkpoint '{folder}' has no weights, or those of another shape, for {inside[0]}")
+    return model, missing

@@ -1,0 +1,291 @@
+"""A run of `transformers.Trainer`: batches by tokens, an estimate of the time, a deadline, Ctrl-C, `--resume`."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import transformers
+from torch import nn
+from torch.utils.data import DataLoader
+from transformers.trainer_utils import get_last_checkpoint
+
+from attenuator.errors import AttenuatorError
+from attenuator.tuning.batches import Collator, LengthBatches, Rows
+from attenuator.tuning.callbacks import Deadline, Interruption, Progress, RegularSaves
+
+__all__ = ["Estimate", "Metrics", "Outcome", "Plan", "Trainer", "run"]
+
+Metrics = Callable[[transformers.EvalPrediction], dict[str, float]]
+# Batches that are timed before the run begins, spread over their lengths.
+TIMED_BATCHES = 3
+# An evaluated token costs about this much of a trained one: a forward pass without the backward one.
+EVALUATION_SHARE = 1 / 3
+# Of the time that is allowed, what steps are planned for; the rest is loading, saving, and a machine that slows down.
+PLANNED_SHARE = 0.85
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How to train.
+
+    Attributes:
+        steps_folder: where the checkpoints of the unfinished run are; one that is there is gone on from.
+        epochs: passes over the texts.
+        learning_rate: the highest; it rises over `warmup` of the steps, then falls to 0 as `schedule` says.
+        batch_tokens: of a batch, padding included.
+        seed: of order, dropout and hashes.
+        max_minutes: the steps are cut to what is predicted to fit, and the run ends there at the latest.
+        evaluations: how often an epoch is evaluated on the texts held out, evenly.
+        patience: evaluations without a gain after which training ends; 0 goes on to the end.
+        better: the metric that says which weights to keep, larger is better; None keeps the last ones.
+        max_steps: the steps of a run that goes on, as they were planned; None plans them.
+        weight_decay: of AdamW.
+        warmup: share of the steps.
+        schedule: as transformers names it.
+        save_minutes: between checkpoints that allow to go on after the process was killed.
+        adam_beta2: of AdamW.
+    """
+
+    steps_folder: Path
+    epochs: float = 3.0
+    learning_rate: float = 5e-5
+    batch_tokens: int = 4096
+    seed: int = 0
+    max_minutes: float | None = None
+    evaluations: int = 1
+    patience: int = 0
+    better: str | None = None
+    max_steps: int | None = None
+    weight_decay: float = 0.01
+    warmup: float = 0.06
+    schedule: str = "cosine"
+    save_minutes: float = 2.0
+    adam_beta2: float = 0.999
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a run is predicted to take.
+
+    Attributes:
+        steps: in all.
+        steps_asked: for all epochs; more than `steps` where the time allows less.
+        steps_done: before this process began.
+        seconds: from now to the end.
+    """
+
+    steps: int
+    steps_asked: int
+    steps_done: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+        reason: `finished`, `time` (the deadline passed), `early` (no more gain), or `interrupted`.
+        steps: done in all.
+        planned: steps of the whole run.
+        seconds: of this process.
+        log: what Trainer recorded, in order: losses, metrics, learning rates.
+    """
+
+    reason: Literal["finished", "time", "early", "interrupted"]
+    steps: int
+    planned: int
+    seconds: float
+    log: list[dict[str, float]] = field(default_factory=list)
+
+
+class Trainer(transformers.Trainer):  # type: ignore[misc]  # untyped
+    """The library's Trainer, with batches of a like number of tokens. `compute_loss` is there to be overridden."""
+
+    plan: Plan
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """Batches in an order that depends on seed and epoch alone."""
+        return self._batches(self.train_dataset, self.plan.seed)
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
+        """Batches of texts by length, longest first."""
+        return self._batches(eval_dataset or self.eval_dataset, None)
+
+    def _batches(self, rows: Any, seed: int | None) -> DataLoader[Any]:
+        batches = LengthBatches(rows.lengths, self.plan.batch_tokens, seed)
+        loader = DataLoader(rows, batch_sampler=batches, collate_fn=self.data_collator)
+        prepared: DataLoader[Any] = self.accelerator.prepare(loader)
+        return prepared
+
+
+def arguments_of(plan: Plan, steps: int, epoch_steps: int, evaluates: bool) -> transformers.TrainingArguments:
+    """The plan as the library takes it."""
+    interval = max(1, min(steps, epoch_steps // plan.evaluations))
+    return transformers.TrainingArguments(
+        output_dir=str(plan.steps_folder),
+        max_steps=steps,
+        learning_rate=plan.learning_rate,
+        weight_decay=plan.weight_decay,
+        adam_beta2=plan.adam_beta2,
+        warmup_steps=round(plan.warmup * steps),
+        lr_scheduler_type=plan.schedule,
+        eval_strategy="steps" if evaluates else "no",
+        eval_steps=interval,
+        save_strategy="steps",
+        save_steps=interval,
+        save_total_limit=2,
+        load_best_model_at_end=evaluates and plan.better is not None,
+        metric_for_best_model=plan.better,
+        greater_is_better=True,
+        logging_steps=max(1, min(10, steps // 10)),
+        seed=plan.seed,
+        report_to=[],
+        disable_tqdm=True,
+        use_cpu=not torch.cuda.is_available(),
+        dataloader_pin_memory=False,
+        remove_unused_columns=False,
+        label_names=["labels"],
+    )
+
+
+@contextlib.contextmanager
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """Within it nothing that training depends on changes: random state, gradients."""
+    state, was_training = torch.get_rng_state(), model.training
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)
+        model.zero_grad(set_to_none=True)
+        model.train(was_training)
+
+
+def seconds_per_step(trainer: Trainer, rows: Rows, collator: Collator, plan: Plan) -> float:
+    """Mean time of a step, from forward and backward passes over a few batches; weights stay what they are."""
+    batches = list(LengthBatches(rows.lengths, plan.batch_tokens))
+    chosen = [batches[place] for place in np.linspace(0, len(batches) - 1, TIMED_BATCHES).astype(int)]
+    with undisturbed(trainer.model):
+        trainer.model.train()
+        seconds = []
+        for indices in (chosen[-1], *chosen):  # the first pass also pays for what PyTorch sets up
+            begun = time.perf_counter()
+            inputs = trainer._prepare_inputs(collator([rows[index] for index in indices]))
+            trainer.compute_loss(trainer.model, inputs).backward()
+            seconds.append(time.perf_counter() - begun)
+    return float(np.mean(seconds[1:]))
+
+
+def estimate(plan: Plan, epoch_steps: int, done: int, step_seconds: float, evaluated_steps: float) -> Estimate:
+    """What the run will take, cut to the time that is allowed.
+
+    Args:
+        plan: how to train.
+        epoch_steps: steps of an epoch.
+        done: steps before this process.
+        step_seconds: of a step.
+        evaluated_steps: batches of an evaluation.
+    """
+    asked = max(1, round(plan.epochs * epoch_steps))
+    per_step = step_seconds * (1 + EVALUATION_SHARE * evaluated_steps * plan.evaluations / epoch_steps)
+    steps = plan.max_steps or asked
+    if plan.max_steps is None and plan.max_minutes is not None:
+        steps = max(1, min(asked, int(PLANNED_SHARE * 60 * plan.max_minutes / per_step)))
+    return Estimate(steps, asked, done, per_step * max(0, steps - done))
+
+
+def run(
+    model: nn.Module,
+    collator: Collator,
+    rows: Rows,
+    held_out: Rows | None,
+    plan: Plan,
+    *,
+    metrics: Metrics | None = None,
+    trainer_class: type[Trainer] = Trainer,
+    announce: Callable[[Estimate], None] = lambda _: None,
+    shown: bool = False,
+    options: Mapping[str, Any] | None = None,
+) -> Outcome:
+    """Trains a model in place, from the last checkpoint in `plan.steps_folder` where there is one.
+
+    On a CPU with the same number of threads, a run that was interrupted and gone on with ends with the same bits as one
+    that was not. Ctrl-C (and SIGTERM) ends it after the step under way, with a checkpoint; a second one at once.
+
+    Args:
+        model: a `Trainable`'s.
+        collator: makes its batches.
+        rows: to train on.
+        held_out: to evaluate; None evaluates nothing.
+        plan: how to train.
+        metrics: logits and labels of the texts held out to figures by name, `plan.better` among them.
+        trainer_class: another loss, or other steps.
+        announce: called once the time is estimated, before the first step, with the number of steps to keep.
+        shown: whether a progress bar goes to stderr.
+        options: further arguments of `trainer_class`.
+
+    Raises:
+        AttenuatorError: a loss or a gradient is not finite.
+        KeyboardInterrupt: Ctrl-C before the first step, or twice.
+    """
+    begun = time.monotonic()
+    transformers.utils.logging.set_verbosity_error()
+    epoch_steps = len(LengthBatches(rows.lengths, plan.batch_tokens))
+    last = get_last_checkpoint(str(plan.steps_folder)) if plan.steps_folder.is_dir() else None
+    done = 0 if last is None else int(Path(last).name.rpartition("-")[2])
+
+    def trainer_of(steps: int) -> Trainer:
+        trainer = trainer_class(
+            model=model,
+            args=arguments_of(plan, steps, epoch_steps, held_out is not None),
+            data_collator=collator,
+            train_dataset=rows,
+            eval_dataset=held_out,
+            compute_metrics=metrics,
+            **options or {},
+        )
+        trainer.plan = plan
+        trainer.remove_callback(transformers.PrinterCallback)
+        return trainer
+
+    evaluated = 0 if held_out is None else len(LengthBatches(held_out.lengths, plan.batch_tokens))
+    step_seconds = seconds_per_step(trainer_of(1), rows, collator, plan)
+    predicted = estimate(plan, epoch_steps, done, step_seconds, evaluated)
+    announce(predicted)
+    trainer = trainer_of(predicted.steps)
+    deadline = Deadline(None if plan.max_minutes is None else begun + 60 * plan.max_minutes)
+    interruption = Interruption()
+    callbacks = [RegularSaves(60 * plan.save_minutes), deadline, interruption]
+    if plan.patience and held_out is not None:
+        callbacks.append(transformers.EarlyStoppingCallback(plan.patience))
+    if shown:
+        callbacks.append(Progress())
+    for callback in callbacks:
+        trainer.add_callback(callback)
+    with interruption.listening():
+        trainer.train(resume_from_checkpoint=last)
+    log = [{name: value for name, value in row.items() if value is not None} for row in trainer.state.log_history]
+    refuse_no_number(model, log)
+    steps = trainer.state.global_step
+    reason: Literal["finished", "time", "early", "interrupted"] = "finished"
+    if steps < predicted.steps:
+        reason = "interrupted" if interruption.came else "time" if deadline.passed else "early"
+    return Outcome(reason, steps, predicted.steps, time.monotonic() - begun, log)
+
+
+def refuse_no_number(model: nn.Module, log: list[dict[str, float]]) -> None:
+    """Refuses a run that diverged.
+
+    Raises:
+        AttenuatorError: a weight or a recorded loss is not finite.
+    """
+    losses = [row["loss"] for row in log if "loss" in row]
+    if not all(np.isfinite(losses)) or not all(bool(weight.isfinite().all()) for weight in model.parameters()):
+        raise AttenuatorError("training diverged: loss or weights are no finite numbers; lower --learning-rate")
