@@ -1,33 +1,20 @@
-"""Which attentions models can be trained with, and how a model comes to one."""
+"""How a model comes to the attention that it is trained with."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 from attenuator import training
 from attenuator.errors import ExportError
-from attenuator.export.encoder import EncoderConfig
+from attenuator.export.encoder import Encoder, EncoderConfig
 from attenuator.ops import BASELINE, DOMAIN, OPERATORS
+from attenuator.tuning.choices import REPLACEMENTS, settings_class
 
-__all__ = ["CHOICES", "attention_of", "encoder_config", "settings_class", "settings_of", "use"]
-
-# Keys of attention that can be trained with, beside that of most checkpoints.
-REPLACEMENTS = tuple(
-    operator.key for operator in OPERATORS if operator.attention and find_spec(f"{training.__name__}.{operator.key}")
-)
-CHOICES = (BASELINE.key, *REPLACEMENTS)
-
-
-def settings_class(attention: str) -> Any:
-    """The dataclass of an attention's settings.
-
-    Args:
-        attention: one of `REPLACEMENTS`.
-    """
-    return import_module(f"{training.__name__}.{attention}.settings").Settings
+__all__ = ["attention_of", "encoder_config", "exact", "settings_of", "use"]
 
 
 def _interface(attention: str) -> Any:
@@ -57,7 +44,7 @@ def settings_of(config: Any, attention: str, changes: dict[str, Any]) -> Any:
 
     Args:
         config: of the checkpoint.
-        attention: one of `CHOICES`.
+        attention: one of `choices.CHOICES`.
         changes: by field.
 
     Returns:
@@ -87,7 +74,7 @@ def encoder_config(config: EncoderConfig, attention: str, settings: Any) -> Enco
 
     Args:
         config: as it is.
-        attention: one of `CHOICES`.
+        attention: one of `choices.CHOICES`.
         settings: as `settings_of` returns them.
 
     Raises:
@@ -109,7 +96,7 @@ def use(model: Any, attention: str, settings: Any) -> None:
 
     Args:
         model: to change.
-        attention: one of `CHOICES`.
+        attention: one of `choices.CHOICES`.
         settings: as `settings_of` returns them.
 
     Raises:
@@ -123,3 +110,23 @@ def use(model: Any, attention: str, settings: Any) -> None:
         _interface(attention).use(model, settings)
     except ValueError as error:
         raise ExportError(str(error)) from None
+
+
+@contextmanager
+def exact(model: Any) -> Iterator[None]:
+    """Within it a model computes its attention at the knobs' exact values.
+
+    Args:
+        model: of transformers, or the own encoder.
+    """
+    if isinstance(model, Encoder):
+        model.set_knobs({})
+        try:
+            yield
+        finally:
+            model.set_knobs(model.config.knobs)
+    elif (key := attention_of(model.config)) in REPLACEMENTS:
+        with _interface(key).expected(model):
+            yield
+    else:
+        yield

@@ -25,6 +25,7 @@ from attenuator.export.tokenizer import bundle_tokenizer, load_tokenizer
 from attenuator.runtime.tokens import TextEncoder
 from attenuator.tuning import attention as attentions
 from attenuator.tuning.batches import Collator
+from attenuator.tuning.choices import CHOICES
 from attenuator.tuning.data import text_encoder
 from attenuator.tuning.packed import PackedClassifier
 
@@ -135,7 +136,7 @@ def load(
     Args:
         source: a checkpoint folder with or without a trained classifier, or a `config.json` beside a tokenizer: then
             all weights are drawn.
-        attention: one of `attention.CHOICES`; that of the checkpoint by default.
+        attention: one of `choices.CHOICES`; that of the checkpoint by default.
         settings: of the attention, those that differ from the checkpoint's or the defaults.
         labels: of the model to train; the checkpoint's by default. Others than those get a classifier of new weights.
         task: likewise.
@@ -149,8 +150,8 @@ def load(
     tokenizer = load_tokenizer(folder, model_type)
     config = read_config(folder, model_type)
     chosen = attention or attentions.attention_of(config)
-    if chosen not in attentions.CHOICES:
-        raise ExportError(f"attention is '{chosen}', must be one of: {', '.join(attentions.CHOICES)}")
+    if chosen not in CHOICES:
+        raise ExportError(f"attention is '{chosen}', must be one of: {', '.join(CHOICES)}")
     tuned = attentions.settings_of(config, chosen, settings or {})
     names = list(labels or [str(config.id2label[index]) for index in sorted(config.id2label)])
     config = labelled(config, names, task or task_of(config))
