@@ -2,18 +2,18 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstring>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "ops/common/check.h"
 #include "ops/common/cpu.h"
+#include "ops/common/own_threads.h"
 #include "ops/common/registry.h"
 #include "ops/yoso/cpu/kernel.h"
+#include "ops/yoso/gradient.h"
 #ifdef ATTENUATOR_CUDA
 #include "ops/common/cuda/context.h"
 #endif
@@ -152,35 +152,21 @@ class CTensors {
   std::vector<TensorView> views_;
 };
 
-// Threads of its own for one call: enough for export, training and tests; serving has ONNX
-// Runtime's pool.
-class CRunContext final : public RunContext, public ThreadPool {
+// Threads of its own for each run; serving has ONNX Runtime's pool.
+class CRunContext final : public RunContext {
  public:
   CRunContext(CTensors tensors, std::int32_t num_threads)
-      : tensors_(std::move(tensors)), num_threads_(num_threads) {}
+      : tensors_(std::move(tensors)), threads_(num_threads) {}
 
   TensorView Input(std::size_t index) const override { return tensors_.Input(index); }
   void* Output(std::size_t index, std::initializer_list<std::int64_t> shape) override {
     return tensors_.Output(index, shape);
   }
-  ThreadPool& threads() override { return *this; }
-
- protected:
-  void Run(std::int64_t tasks, Task task, void* state) override {
-    std::atomic<std::int64_t> next{0};
-    const auto work = [&] {
-      for (std::int64_t i = next++; i < tasks; i = next++) task(state, static_cast<std::size_t>(i));
-    };
-    std::vector<std::thread> others;
-    for (std::int64_t t = 1; t < std::min<std::int64_t>(num_threads_, tasks); ++t)
-      others.emplace_back(work);
-    work();
-    for (std::thread& other : others) other.join();
-  }
+  ThreadPool& threads() override { return threads_; }
 
  private:
   CTensors tensors_;
-  std::int32_t num_threads_;
+  OwnThreads threads_;
 };
 
 #ifdef ATTENUATOR_CUDA
@@ -273,6 +259,31 @@ void RunOnDevice(const Call& call, void* stream, attenuator_allocate allocate, v
 }
 #endif
 
+void RunYosoGradient(const attenuator_rows* rows, std::int64_t num_rows,
+                     const attenuator_tensor* hashing, const CNodeReader& reader,
+                     std::int32_t num_threads) {
+  using Spec = spec::YosoAttention;
+  const auto all = [&](int i) {
+    return yoso::HeadRows{rows[i].data, rows[i].row_stride, rows[i].head_stride, rows[i].channels};
+  };
+  const CTensors knobs(Spec::kName, &Spec::kInputs[Spec::kCuSeqlensInput], 3, nullptr, hashing, 3,
+                       nullptr, 0, ElementType::kFloat);
+  OwnThreads threads(num_threads);
+  yoso::RunGradient(Spec::Read(reader),
+                    {.query = all(0),
+                     .key = all(1),
+                     .value = all(2),
+                     .grad = all(3),
+                     .by_query = all(4),
+                     .by_key = all(5),
+                     .by_value = all(6),
+                     .rows = num_rows,
+                     .cu_seqlens = knobs.Input(0),
+                     .num_hashes = knobs.Input(1),
+                     .seed = knobs.Input(2)},
+                    threads);
+}
+
 // Runs `body`; what it throws becomes the thread's last error.
 template <class Body>
 std::int32_t Guard(const Body& body) {
@@ -331,6 +342,17 @@ __attribute__((visibility("default"))) int32_t attenuator_run_cuda(
     last_error = "the operator library was built without CUDA: `make cuda` builds one with it";
 #endif
     return false;
+  });
+}
+
+__attribute__((visibility("default"))) int32_t attenuator_yoso_gradient(
+    const attenuator_rows* rows, int64_t num_rows, const attenuator_tensor* hashing,
+    const attenuator_attribute* attributes, int32_t num_attributes, int32_t num_threads) {
+  using namespace attenuator;
+  return Guard([&] {
+    const CNodeReader reader(spec::YosoAttention::kName, attributes, num_attributes);
+    RunYosoGradient(rows, num_rows, hashing, reader, num_threads);
+    return true;
   });
 }
 

@@ -51,6 +51,26 @@ int32_t attenuator_run_cuda(const char* name, const attenuator_tensor* inputs, i
                             const attenuator_attribute* attributes, int32_t num_attributes,
                             void* stream, attenuator_allocate allocate, void* state);
 
+/* Float rows of all heads of a packed batch, `channels` a head: `row_stride` floats from a row to
+ * the next, `head_stride` from a head to the next, channels side by side. */
+typedef struct {
+  float* data;
+  int64_t row_stride;
+  int64_t head_stride;
+  int64_t channels;
+} attenuator_rows;
+
+/* The gradients of YosoAttention with normalize = 0 by the paper's eq. 4, with the hashes of the
+ * forward pass, on num_threads threads of the CPU; time and memory are linear in the length.
+ * `rows`: query, key, value and the gradient by the output, which are read, then the gradients by
+ * query, key and value, which are written; num_rows rows each. `hashing`: cu_seqlens, num_hashes (1
+ * and more) and seed, as the operator's inputs; attributes likewise, of which num_heads, hash_bits,
+ * layer and hash count. Returns 0, or 1 on an error. */
+int32_t attenuator_yoso_gradient(const attenuator_rows* rows, int64_t num_rows,
+                                 const attenuator_tensor* hashing,
+                                 const attenuator_attribute* attributes, int32_t num_attributes,
+                                 int32_t num_threads);
+
 /* What attenuator_run_cuda runs on: "cuda"; "cuda_on_host", the test device that runs the same
  * kernels' code on the host (ops/common/cuda/on_host.h); null where it was built for neither. */
 const char* attenuator_device(void);

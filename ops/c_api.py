@@ -12,7 +12,17 @@ from typing import Any
 from attenuator.errors import EngineError
 from attenuator.ops.spec import Operator
 
-__all__ = ["DTYPE_CODES", "Call", "Memory", "device", "run", "run_cuda"]
+__all__ = [
+    "DTYPE_CODES",
+    "Call",
+    "HeadRows",
+    "Memory",
+    "device",
+    "has_yoso_gradient",
+    "run",
+    "run_cuda",
+    "yoso_gradient",
+]
 
 # Values of the C ABI's enumerations.
 DTYPE_CODES = {"float": 0, "int32": 1, "int64": 2, "float16": 3, "bfloat16": 4}
@@ -42,6 +52,17 @@ class _Attribute(ctypes.Structure):
     )
 
 
+class _Rows(ctypes.Structure):
+    """`attenuator_rows`."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("row_stride", ctypes.c_int64),
+        ("head_stride", ctypes.c_int64),
+        ("channels", ctypes.c_int64),
+    )
+
+
 _ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
 
 
@@ -58,6 +79,23 @@ class Memory:
     address: int
     dtype: str
     shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadRows:
+    """Float32 rows of all heads of a packed batch, channels side by side, in memory that its owner keeps alive.
+
+    Attributes:
+        address: of the first element.
+        row_stride: floats from a row to the next.
+        head_stride: floats from a head to the next.
+        channels: of a head.
+    """
+
+    address: int
+    row_stride: int
+    head_stride: int
+    channels: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +166,11 @@ def _invoke(library: ctypes.CDLL, function: str, call: Call, *more: Any) -> None
         *more,
     )
     if failed:
-        raise EngineError(library.attenuator_last_error().decode(errors="replace"))
+        raise _last_error(library)
+
+
+def _last_error(library: ctypes.CDLL) -> EngineError:
+    return EngineError(library.attenuator_last_error().decode(errors="replace"))
 
 
 def device(library_path: str) -> str | None:
@@ -180,3 +222,46 @@ def run_cuda(library_path: str, call: Call, stream: int, allocate: Callable[[int
         if raised:
             raise raised[0] from None
         raise
+
+
+def has_yoso_gradient(library_path: str) -> bool:
+    """Whether this library has what `yoso_gradient` calls, which one built of older sources has not."""
+    return hasattr(_library(library_path), "attenuator_yoso_gradient")
+
+
+def yoso_gradient(
+    library_path: str,
+    operator: Operator,
+    rows: Sequence[HeadRows],
+    num_rows: int,
+    hashing: Sequence[Memory],
+    attributes: dict[str, Any],
+    num_threads: int,
+) -> None:
+    """Writes gradients of YosoAttention without normalisation, by eq. 4 and with the hashes of the forward pass.
+
+    Args:
+        library_path: the operators' shared library.
+        operator: YosoAttention's spec.
+        rows: query, key, value and the gradient by the output, then the gradients by query, key and value, which are
+            written; on the host.
+        num_rows: of each, those of all sequences.
+        hashing: cu_seqlens, num_hashes of 1 and more, seed; as the operator's inputs.
+        attributes: of the node; num_heads, hash_bits, layer and hash count.
+        num_threads: threads of this call; they do not change a bit of the result.
+
+    Raises:
+        EngineError: what the operator refuses, in its words.
+    """
+    library = _library(library_path)
+    structures = [_Rows(item.address, item.row_stride, item.head_stride, item.channels) for item in rows]
+    failed = library.attenuator_yoso_gradient(
+        (_Rows * len(structures))(*structures),
+        ctypes.c_int64(num_rows),
+        _tensors(hashing),
+        _attributes(operator, attributes),
+        len(operator.attributes),
+        num_threads,
+    )
+    if failed:
+        raise _last_error(library)

@@ -18,7 +18,7 @@ def test_the_machine_is_new_enough() -> None:
 @pytest.mark.parametrize("lower", LOWER)
 def test_conformance_on(lower: str) -> None:
     """What kernels do, the fuzz tests on shapes and hostile rows too; refusals do not depend on the instruction set."""
-    tests = [str(TESTS / f"test_{name}.py") for name in ("operator", "fuzz", "softmax", "relative")]
+    tests = [str(TESTS / f"test_{name}.py") for name in ("operator", "fuzz", "softmax", "relative", "yoso_gradient")]
     chosen = "not refused and not contract and not concurrent and not saves_work and not memory"
     done = in_process(PYTEST, "-q", "-p", "no:cacheprovider", "-k", chosen, *tests, ATTENUATOR_ISA=lower)
     assert done.returncode == 0, done.stdout[-3000:]

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attenuator.ops.yoso import reference
-from attenuator.training.yoso import cost, operators, pairs, tables
+from attenuator.training.yoso import compiled, cost, operators, pairs, tables
 from attenuator.training.yoso.attention import attend, attend_padded
 from attenuator.training.yoso.hashing import Hashing, codes
 from attenuator.training.yoso.operators import SOFTENING, yoso_mix
@@ -101,7 +101,16 @@ def close(actual: list[Tensor], expected: list[Tensor], tolerance: float = 3e-6)
         assert difference < tolerance, f"{name} differs by {difference:.1e}"
 
 
+@pytest.fixture(params=["library", "pytorch"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Who computes gradients: the library, or PyTorch as where the library does not take the rows."""
+    if request.param == "pytorch":
+        monkeypatch.setattr(compiled, "takes", lambda rows: False)
+    return str(request.param)
+
+
 @NORMALISATIONS
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("gradient", ["bound", "collided"])
 @pytest.mark.parametrize(("num_hashes", "hash"), [(5, "gaussian"), (40, "hadamard"), (0, "gaussian")])
 def test_gradients_are_those_of_the_dense_oracle(normalize: int, gradient: str, num_hashes: int, hash: str) -> None:
@@ -113,26 +122,57 @@ def test_gradients_are_those_of_the_dense_oracle(normalize: int, gradient: str, 
 
 
 @pytest.mark.parametrize("hash", ["gaussian", "hadamard"])
-def test_tables_and_pairs_give_one_gradient(hash: str) -> None:
+def test_tables_pairs_and_buckets_give_one_gradient(hash: str) -> None:
     """What is chosen by cost must not be seen; groups of channels and blocks of pairs that do not divide evenly."""
     query, key, value, grad = draw((1, 70, 40))
     hashing = Hashing(offsets((1, 70, 40)), torch.tensor([3, 4, 5]), 9, 4, hash, 1)
     by_tables = tables.table_gradients(grad, query, key, value, hashing)
     for one, other in zip(by_tables, pairs.pair_gradients(grad, query, key, value, hashing), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+    by_rows = [operators.through_unit(by_tables[0], query), operators.through_unit(by_tables[1], key), by_tables[2]]
+    for one, other in zip(by_rows, compiled.bucket_gradients(grad, query, key, value, hashing), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
 
-def test_gradients_of_bfloat16_rows_through_tables_are_rounded_once() -> None:
-    drawn = draw((70,), torch.bfloat16)
+@pytest.mark.parametrize("compute", [tables.table_gradients, compiled.bucket_gradients], ids=["tables", "buckets"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_gradients_of_narrow_rows_are_rounded_once(
+    compute: Callable[..., tuple[Tensor, ...]], dtype: torch.dtype
+) -> None:
+    drawn = draw((70,), dtype)
     hashing = Hashing(offsets((70,)), torch.tensor([3]), 9, 4, "gaussian", 1)
     query, key, value, grad = drawn
-    actual = tables.table_gradients(grad, query, key, value, hashing)
+    actual = compute(grad, query, key, value, hashing)
     wide = [tensor.float() for tensor in (grad, query, key, value)]
-    for one, other in zip(actual, tables.table_gradients(*wide, hashing), strict=True):
-        assert torch.equal(one, other.bfloat16())
+    for one, other in zip(actual, compute(*wide, hashing), strict=True):
+        assert torch.equal(one, other.to(dtype))
+
+
+def test_gradients_have_the_layout_of_their_rows() -> None:
+    """Whatever that is, so that PyTorch need not copy them; channels that do not lie side by side are copied."""
+    query, key, value, grad = draw((20,))
+    hashing = Hashing(offsets((20,)), torch.tensor([3]), 9, 4, "gaussian", 1)
+    expected = compiled.bucket_gradients(grad, query, key, value, hashing)
+    heads_first, channels_last = (
+        rows.permute(order).contiguous().permute(order) for rows, order in ((query, (1, 0, 2)), (key, (0, 2, 1)))
+    )
+    every_second = torch.stack([value, value], dim=2).flatten(1, 2)[:, ::2]
+    actual = compiled.bucket_gradients(grad, heads_first, channels_last, every_second, hashing)
+    for one, other, rows in zip(actual, expected, (heads_first, channels_last, every_second), strict=True):
+        assert torch.equal(one, other)
+        assert one.stride() == torch.empty_like(rows).stride()
+
+
+def test_the_library_takes_rows_of_the_host_up_to_float32_where_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert all(compiled.takes(torch.zeros(1, dtype=dtype)) for dtype in (torch.float32, torch.bfloat16, torch.float16))
+    assert not compiled.takes(torch.zeros(1, dtype=torch.float64))
+    assert not compiled.takes(torch.zeros(1, device="meta"))
+    monkeypatch.setenv("ATTENUATOR_OPS_LIBRARY", "/nowhere")
+    assert not compiled.takes(torch.zeros(1))
 
 
 def test_what_is_predicted_to_be_cheaper_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "takes", lambda rows: False)
     taken = []
     for name in ("table_gradients", "pair_gradients"):
         compute = getattr(operators, name)
@@ -322,6 +362,7 @@ def test_padding_has_no_part_in_anything(normalize: int) -> None:
         assert not rows_first[~is_token].any()
 
 
+@pytest.mark.usefixtures("way")
 def test_a_row_without_direction_gets_no_gradient() -> None:
     query, key, value, grad = draw((6,))
     query[2] = 0
@@ -330,6 +371,7 @@ def test_a_row_without_direction_gets_no_gradient() -> None:
     assert not actual[1][2].any()
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("num_hashes", [0, 4])
 def test_operator_keeps_pytorch_s_rules(num_hashes: int) -> None:
     lengths = (1, 6)

@@ -12,6 +12,8 @@ PAIR = 4.0  # of a pair: what depends on nothing else
 PAIR_HASH = 0.3  # of a pair: one hash's codes compared
 PAIR_CHANNEL = 0.01  # of a pair: a channel of one product of matrices
 TRUE_SLOPE = 5.0  # of a pair: arccos and power of the true derivative
+BUCKET_ROW = 60.0  # of a token in one hash: its place in the order of codes, its rows fetched and added to
+BUCKET_CHANNEL = 0.02  # of a pair of one bucket: a channel of one product of matrices
 
 
 def pairs_cost(hashing: Hashing, head_dim: int, value_dim: int) -> float:
@@ -27,6 +29,17 @@ def tables_cost(hashing: Hashing, head_dim: int, value_dim: int) -> float:
     return COLUMN * columns * tokens * hashing.num_hashes
 
 
+def buckets_cost(hashing: Hashing, head_dim: int, value_dim: int) -> float:
+    """Nanoseconds a head of `compiled.bucket_gradients`, of rows whose codes are spread evenly."""
+    total = 0.0
+    for place, _ in hashing.sequences:
+        tokens = place.stop - place.start
+        # Full buckets go through sums over their rows, which cost as much as so many pairs of each row.
+        partners = min(tokens / 2**hashing.hash_bits, 4 / 3 * value_dim)
+        total += tokens * (BUCKET_ROW + BUCKET_CHANNEL * (2 * head_dim + value_dim) * partners)
+    return total * hashing.num_hashes
+
+
 def pairs(hashing: Hashing) -> int:
     """Pairs of a query and a key of the same sequence."""
     return sum((place.stop - place.start) ** 2 for place, _ in hashing.sequences)
@@ -37,7 +50,18 @@ def pairs_take_less(hashing: Hashing, head_dim: int, value_dim: int) -> bool:
     return pairs_cost(hashing, head_dim, value_dim) < tables_cost(hashing, head_dim, value_dim)
 
 
-def cheapest(hashing: Hashing, head_dim: int, value_dim: int) -> str:
-    """Of eq. 4 and *YOSO the one that takes less time; *YOSO where they take as long, since its mean is closer."""
+def cheapest(hashing: Hashing, head_dim: int, value_dim: int, compiled: bool) -> str:
+    """Of eq. 4 and *YOSO the one that takes less time; *YOSO where they take as long, since its mean is closer.
+
+    Args:
+        hashing: which hashes.
+        head_dim: channels of a head's queries and keys.
+        value_dim: of its values.
+        compiled: whether the library computes eq. 4 for these rows.
+
+    Returns:
+        One of `settings.GRADIENTS`.
+    """
+    of_bound = buckets_cost if compiled else tables_cost
     collided = pairs_cost(hashing, head_dim, value_dim) + TRUE_SLOPE * pairs(hashing)
-    return "collided" if collided <= tables_cost(hashing, head_dim, value_dim) else "bound"
+    return "collided" if collided <= of_bound(hashing, head_dim, value_dim) else "bound"

@@ -2,7 +2,8 @@
 
 The forward pass is the served operator without normalisation, and the gradient by the values is that operator with
 queries and keys exchanged. The gradient by queries and keys is an estimate by choice, see `Settings.gradient`: codes
-have no derivative. All of it uses the same hashes, and memory linear in the length.
+have no derivative. All of it uses the same hashes, and memory linear in the length. What the library does not compute
+(`compiled.py`) goes through its forward pass once for each channel (`tables.py`) or over pairs (`pairs.py`).
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attenuator.training.yoso import compiled
 from attenuator.training.yoso.cost import cheapest, pairs_take_less
 from attenuator.training.yoso.hashing import NORM_FLOOR, Hashing, unit_rows
 from attenuator.training.yoso.pairs import mix_expectation, pair_gradients
 from attenuator.training.yoso.tables import mix, table_gradients
 
-__all__ = ["SOFTENING", "yoso_mix"]
+__all__ = ["SOFTENING", "through_unit", "yoso_mix"]
 
 # Epsilon in the root of the true derivative, which is unbounded at cosine 1: with 0.01 its root's inverse stays below
 # 10. Without any, training diverges.
@@ -81,16 +83,18 @@ def yoso_mix_backward(
     """Gradients by query, key and value, in their shapes; arguments as in `yoso_mix`, grad as its result."""
     hashing = Hashing(cu_seqlens, seed, num_hashes, hash_bits, hash, layer)
     if gradient == "cheapest":
-        gradient = cheapest(hashing, query.shape[2], value.shape[2])
+        gradient = cheapest(hashing, query.shape[2], value.shape[2], compiled.takes(query))
     collided = gradient == "collided"
+    if num_hashes and not collided and compiled.takes(query):
+        return compiled.bucket_gradients(grad, query, key, value, hashing)
     if collided or num_hashes == 0 or pairs_take_less(hashing, query.shape[2], value.shape[2]):
         by_query, by_key, by_value = pair_gradients(grad, query, key, value, hashing, collided, softening)
     else:
         by_query, by_key, by_value = table_gradients(grad, query, key, value, hashing)
-    return _through_unit(by_query, query), _through_unit(by_key, key), by_value
+    return through_unit(by_query, query), through_unit(by_key, key), by_value
 
 
-def _through_unit(grad: Tensor, rows: Tensor) -> Tensor:
+def through_unit(grad: Tensor, rows: Tensor) -> Tensor:
     """From the gradient by unit rows to that by the rows: (I - u u^T) g / |x|; 0 where a row has no direction."""
     length = rows.norm(dim=-1, keepdim=True)
     unit = unit_rows(rows)
@@ -105,10 +109,7 @@ def _(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> Tensor:
 
 @yoso_mix_backward.register_fake
 def _(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor, Tensor]:
-    by_query, by_key, by_value = (
-        torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device) for tensor in (query, key, value)
-    )
-    return by_query, by_key, by_value
+    return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -1,0 +1,62 @@
+// The inner loops of the gradient (gradient.h), one set of functions for each instruction set.
+// Apart from gradient.h, whose inline functions the files of one instruction set must not
+// instantiate.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/yoso/cpu/kernel.h"
+
+namespace attenuator::yoso {
+
+// Rows to write, `stride` floats apart.
+struct MutableRows {
+  float* data;
+  std::int64_t stride;
+
+  float* row(std::int64_t i) const { return data + i * stride; }
+};
+
+// One head of one sequence: rows, one over the length of each, at most 1e12, and the sums.
+struct GradientHead {
+  Rows query, key, value, grad;
+  const float* query_inverses;
+  const float* key_inverses;
+  MutableRows by_query, by_key, by_value;
+  int head_dim;
+  int value_dim;
+};
+
+// Rows of one side in the order of their codes; those from `order + count` on to `end` come next.
+struct BucketSide {
+  const std::int32_t* order;
+  const std::int32_t* end;
+  std::int64_t count;
+};
+
+struct GradientKernels {
+  std::int64_t (*workspace_floats)(int head_dim, int value_dim);
+  // 1 / max(|row|, 1e-12) of each row.
+  void (*inverse_lengths)(const Rows& rows, int columns, float* inverses);
+  // Adds what one hash's bucket contributes, up to constant factors; `workspace` has room for
+  // workspace_floats.
+  void (*add_bucket)(const GradientHead& head, const BucketSide& queries, const BucketSide& keys,
+                     float* workspace);
+  // From sums over unit rows to factor times the gradient by the rows themselves, in place: 0 where
+  // a row is shorter than 1e-12.
+  void (*finish_unit)(const Rows& rows, const float* inverses, int columns, float factor,
+                      const MutableRows& sums);
+  void (*scale)(std::int64_t rows, int columns, float factor, const MutableRows& sums);
+};
+
+// Those of the best instruction set of this machine.
+const GradientKernels& CpuGradientKernels();
+
+namespace avx2 {
+extern const GradientKernels kGradientKernels;
+}
+namespace avx512 {
+extern const GradientKernels kGradientKernels;
+}
+
+}  // namespace attenuator::yoso

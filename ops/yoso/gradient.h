@@ -1,0 +1,33 @@
+// The gradient of YosoAttention without normalisation (normalize = 0): what training calls through
+// the C ABI.
+#pragma once
+
+#include <cstdint>
+
+#include "operators.gen.h"
+#include "ops/common/context.h"
+
+namespace attenuator::yoso {
+
+// Packed rows of all heads: `row_stride` floats from row to row, `head_stride` from head to head.
+struct HeadRows {
+  float* data;
+  std::int64_t row_stride;
+  std::int64_t head_stride;
+  std::int64_t columns;  // of a head
+};
+
+struct GradientTensors {
+  HeadRows query, key, value, grad;     // read
+  HeadRows by_query, by_key, by_value;  // written
+  std::int64_t rows;
+  TensorView cu_seqlens, num_hashes, seed;
+};
+
+// Throws std::invalid_argument where a tensor or an attribute is out of bounds; num_hashes is at
+// least 1 here, and of the attributes only num_heads, hash_bits, layer and hash count. Sequences
+// with a query or a key that is not finite get NaN.
+void RunGradient(const spec::YosoAttention::Attributes& attributes, const GradientTensors& tensors,
+                 ThreadPool& threads);
+
+}  // namespace attenuator::yoso
