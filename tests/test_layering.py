@@ -165,11 +165,12 @@ def test_only_the_runtime_creates_sessions(part: str) -> None:
             ["attenuator.commands.classify", "attenuator.commands.inspect", "attenuator.commands.calibrate.__main__"],
             ["torch", "transformers", "onnx", "fastapi"],
         ),
+        (["attenuator.tuning.train.__main__"], ["torch", "transformers", "onnx", "onnxruntime", "numpy"]),
         (["attenuator.calibration"], ["numpy", "rich", "onnxruntime"]),
         (["attenuator.runtime"], ["torch", "transformers", "onnx", "fastapi", "httpx"]),
         (["attenuator.serve.__main__", "attenuator.serve.app"], ["torch", "transformers", "onnx", "onnxscript"]),
     ],
-    ids=["ops", "clients", "commands", "calibration", "runtime", "serve"],
+    ids=["ops", "clients", "commands", "training", "calibration", "runtime", "serve"],
 )
 def test_importing_stays_light(modules: list[str], unwanted: list[str]) -> None:
     program = f"import sys, {', '.join(modules)}\nprint(*sorted(set({unwanted!r}) & set(sys.modules)))"

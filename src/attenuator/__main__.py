@@ -8,6 +8,10 @@ from attenuator import __version__
 from attenuator.errors import AttenuatorError, EngineError
 
 COMMANDS = {
+    "train": (
+        "attenuator.tuning.train.__main__",
+        "train a classifier on your labelled texts (needs the extra 'train')",
+    ),
     "export": ("attenuator.export.__main__", "turn a trained model into a bundle (needs the extra 'export')"),
     "calibrate": ("attenuator.commands.calibrate.__main__", "measure what a bundle's settings are worth on your texts"),
     "serve": ("attenuator.serve.__main__", "answer classification requests over HTTP"),
@@ -16,6 +20,8 @@ COMMANDS = {
     "inspect": ("attenuator.commands.inspect", "show a bundle's labels and knobs, and what the knobs can win"),
     "completion": ("attenuator.commands.completion", "print what completes this command in bash, zsh or fish"),
 }
+# The extra that brings a package; `export` brings the others.
+EXTRAS = {"onnxruntime": "cpu", "accelerate": "train", "tqdm": "train"}
 
 
 def usage() -> str:
@@ -68,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         root = (error.name or "").partition(".")[0]
         if root == "attenuator":
             raise
-        extra = "cpu" if root == "onnxruntime" else "export"
+        extra = EXTRAS.get(root, "export")
         print(
             f"attenuator {argv[0]}: the Python package '{root}' is missing: `make setup` in a checkout, "
             f"else pip install 'attenuator[{extra}]'",

@@ -24,6 +24,7 @@ ENV_PREFIX = "ATTENUATOR_"
 INTERRUPTED = 130  # exit code of a command that Ctrl-C ended
 # Settings of every command, imported by name and only where a variable has to be judged.
 COMMAND_SETTINGS = (
+    "attenuator.tuning.train.settings:SETTINGS",
     "attenuator.export.settings:ExportSettings",
     "attenuator.commands.calibrate.settings:SETTINGS",
     "attenuator.serve.settings:ServeSettings",

@@ -1,4 +1,4 @@
-"""Texts that a tiny model learns in seconds: what a text is about is one word of it."""
+"""Texts that a tiny model learns in a few steps: many of their words are one of two."""
 
 import json
 import random
@@ -10,12 +10,12 @@ SIGNS = {"negative": "bad", "positive": "good"}
 
 
 def lines(texts: int, seed: int = 0) -> list[dict[str, str]]:
-    """Texts of 4 to 21 words with their labels, half of them each."""
+    """Texts of 4 to 12 words, two of five the sign of their label, which alternates."""
     draw = random.Random(seed)
     rows = []
     for index in range(texts):
         label = LABELS[index % 2]
-        words = draw.choices(WORDS, k=draw.randint(3, 20))
+        words = [SIGNS[label] if draw.random() < 0.4 else draw.choice(WORDS) for _ in range(draw.randint(3, 11))]
         words.insert(draw.randrange(len(words)), SIGNS[label])
         rows.append({"text": " ".join(words), "label": label})
     return rows

@@ -36,7 +36,7 @@ def one_thread() -> Any:
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> data.Data:
-    return data.read(write(tmp_path_factory.mktemp("data") / "texts.jsonl", 96), labelled=True)
+    return data.read(write(tmp_path_factory.mktemp("data") / "texts.jsonl", 64), labelled=True)
 
 
 @pytest.fixture(scope="module")

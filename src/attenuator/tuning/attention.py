@@ -14,7 +14,7 @@ from attenuator.export.encoder import Encoder, EncoderConfig
 from attenuator.ops import BASELINE, DOMAIN, OPERATORS
 from attenuator.tuning.choices import REPLACEMENTS, settings_class
 
-__all__ = ["attention_of", "encoder_config", "exact", "settings_of", "use"]
+__all__ = ["attention_of", "encoder_config", "exact", "has_knobs", "settings_of", "use"]
 
 
 def _interface(attention: str) -> Any:
@@ -110,6 +110,13 @@ def use(model: Any, attention: str, settings: Any) -> None:
         _interface(attention).use(model, settings)
     except ValueError as error:
         raise ExportError(str(error)) from None
+
+
+def has_knobs(model: Any) -> bool:
+    """Whether a model, of transformers or the own encoder, was not asked for the exact value of its attention."""
+    if isinstance(model, Encoder):
+        return bool(model.config.knobs)
+    return attention_of(model.config) in REPLACEMENTS
 
 
 @contextmanager

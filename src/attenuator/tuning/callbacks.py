@@ -16,6 +16,9 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 __all__ = ["Deadline", "Interruption", "Progress", "RegularSaves"]
 
+# Between two states of the progress bar where no person looks on.
+LOGGED_SECONDS = 30.0
+
 
 def stop_and_save(control: TrainerControl) -> None:
     """Ends training after this step, with a checkpoint from which it can go on."""
@@ -104,7 +107,8 @@ class Progress(TrainerCallback):  # type: ignore[misc]  # untyped
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Begins at the step that is gone on from."""
-        self.bar = tqdm(total=state.max_steps, initial=state.global_step, unit="step", file=sys.stderr, mininterval=1.0)
+        interval = 1.0 if sys.stderr.isatty() else LOGGED_SECONDS
+        self.bar = tqdm(total=state.max_steps, initial=state.global_step, unit="step", mininterval=interval)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """One step further."""

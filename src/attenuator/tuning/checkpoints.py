@@ -71,6 +71,11 @@ class Trainable:
         """The model of transformers, or the own `Encoder`."""
         return self.model.encoder if isinstance(self.model, PackedClassifier) else self.model
 
+    @property
+    def has_knobs(self) -> bool:
+        """Whether its attention is trained at another value than the exact one."""
+        return attentions.has_knobs(self.inner)
+
     def save(self, folder: Path) -> None:
         """Writes a checkpoint: config with what attention was trained with, weights, tokenizer."""
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,1 @@
+"""The command `attenuator train`: a classifier learned from labelled texts, with either attention."""
