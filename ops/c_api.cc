@@ -261,7 +261,7 @@ void RunOnDevice(const Call& call, void* stream, attenuator_allocate allocate, v
 
 void RunYosoGradient(const attenuator_rows* rows, std::int64_t num_rows,
                      const attenuator_tensor* hashing, const CNodeReader& reader,
-                     std::int32_t num_threads) {
+                     const yoso::GradientKind& kind, std::int32_t num_threads) {
   using Spec = spec::YosoAttention;
   const auto all = [&](int i) {
     return yoso::HeadRows{rows[i].data, rows[i].row_stride, rows[i].head_stride, rows[i].channels};
@@ -269,7 +269,7 @@ void RunYosoGradient(const attenuator_rows* rows, std::int64_t num_rows,
   const CTensors knobs(Spec::kName, &Spec::kInputs[Spec::kCuSeqlensInput], 3, nullptr, hashing, 3,
                        nullptr, 0, ElementType::kFloat);
   OwnThreads threads(num_threads);
-  yoso::RunGradient(Spec::Read(reader),
+  yoso::RunGradient(Spec::Read(reader), kind,
                     {.query = all(0),
                      .key = all(1),
                      .value = all(2),
@@ -347,11 +347,12 @@ __attribute__((visibility("default"))) int32_t attenuator_run_cuda(
 
 __attribute__((visibility("default"))) int32_t attenuator_yoso_gradient(
     const attenuator_rows* rows, int64_t num_rows, const attenuator_tensor* hashing,
-    const attenuator_attribute* attributes, int32_t num_attributes, int32_t num_threads) {
+    const attenuator_attribute* attributes, int32_t num_attributes, int32_t collided,
+    float softening, int32_t num_threads) {
   using namespace attenuator;
   return Guard([&] {
     const CNodeReader reader(spec::YosoAttention::kName, attributes, num_attributes);
-    RunYosoGradient(rows, num_rows, hashing, reader, num_threads);
+    RunYosoGradient(rows, num_rows, hashing, reader, {collided != 0, softening}, num_threads);
     return true;
   });
 }

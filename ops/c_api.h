@@ -60,8 +60,10 @@ typedef struct {
   int64_t channels;
 } attenuator_rows;
 
-/* The gradients of YosoAttention with normalize = 0 by the paper's eq. 4, with the hashes of the
- * forward pass, on num_threads threads of the CPU; time and memory are linear in the length.
+/* The gradients of YosoAttention with normalize = 0 and the hashes of the forward pass, on
+ * num_threads threads of the CPU, in memory linear in the length. By the paper's eq. 4, in time
+ * linear in the length; or, where `collided` is not 0, by *YOSO of its appendix: the true
+ * derivative of each pair that collides, with `softening` (0 to 1) added to the square in its root.
  * `rows`: query, key, value and the gradient by the output, which are read, then the gradients by
  * query, key and value, which are written; num_rows rows each. `hashing`: cu_seqlens, num_hashes (1
  * and more) and seed, as the operator's inputs; attributes likewise, of which num_heads, hash_bits,
@@ -69,7 +71,7 @@ typedef struct {
 int32_t attenuator_yoso_gradient(const attenuator_rows* rows, int64_t num_rows,
                                  const attenuator_tensor* hashing,
                                  const attenuator_attribute* attributes, int32_t num_attributes,
-                                 int32_t num_threads);
+                                 int32_t collided, float softening, int32_t num_threads);
 
 /* What attenuator_run_cuda runs on: "cuda"; "cuda_on_host", the test device that runs the same
  * kernels' code on the host (ops/common/cuda/on_host.h); null where it was built for neither. */

@@ -236,9 +236,11 @@ def yoso_gradient(
     num_rows: int,
     hashing: Sequence[Memory],
     attributes: dict[str, Any],
+    collided: bool,
+    softening: float,
     num_threads: int,
 ) -> None:
-    """Writes gradients of YosoAttention without normalisation, by eq. 4 and with the hashes of the forward pass.
+    """Writes gradients of YosoAttention without normalisation, with the hashes of the forward pass.
 
     Args:
         library_path: the operators' shared library.
@@ -248,6 +250,8 @@ def yoso_gradient(
         num_rows: of each, those of all sequences.
         hashing: cu_seqlens, num_hashes of 1 and more, seed; as the operator's inputs.
         attributes: of the node; num_heads, hash_bits, layer and hash count.
+        collided: *YOSO, the true derivative of each pair that collides in at least one hash; otherwise eq. 4.
+        softening: epsilon in the root of the true derivative, 0 to 1.
         num_threads: threads of this call; they do not change a bit of the result.
 
     Raises:
@@ -261,6 +265,8 @@ def yoso_gradient(
         _tensors(hashing),
         _attributes(operator, attributes),
         len(operator.attributes),
+        collided,
+        ctypes.c_float(softening),
         num_threads,
     )
     if failed:

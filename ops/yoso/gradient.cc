@@ -44,8 +44,9 @@ void CheckRows(const GradientTensors& in) {
 
 class Gradient {
  public:
-  Gradient(const Spec::Attributes& attributes, const GradientTensors& in)
-      : attributes_(attributes), in_(in) {
+  Gradient(const Spec::Attributes& attributes, const GradientKind& kind, const GradientTensors& in)
+      : attributes_(attributes), kind_(kind), in_(in) {
+    CheckRange(Spec::kName, "softening", kind.softening, 0.0f, 1.0f);
     CheckRows(in);
     sequences_ = CheckSequences(Spec::kName, in.cu_seqlens, in.rows);
     num_hashes_ = CheckKnob(Spec::kName, Spec::kNumHashes, in.num_hashes, sequences_.batch);
@@ -113,7 +114,10 @@ class Gradient {
                             .by_key = Write(in_.by_key, task),
                             .by_value = Write(in_.by_value, task),
                             .head_dim = static_cast<int>(in_.query.columns),
-                            .value_dim = static_cast<int>(in_.value.columns)};
+                            .value_dim = static_cast<int>(in_.value.columns),
+                            .hash_bits = static_cast<int>(attributes_.hash_bits),
+                            .collided = kind_.collided,
+                            .softening = kind_.softening};
     return RunHeadGradient(job, head, crew, scratch);
   }
 
@@ -137,6 +141,7 @@ class Gradient {
   }
 
   const Spec::Attributes& attributes_;
+  const GradientKind& kind_;
   const GradientTensors& in_;
   Sequences sequences_{};
   const std::int32_t* num_hashes_ = nullptr;
@@ -145,9 +150,9 @@ class Gradient {
 
 }  // namespace
 
-void RunGradient(const Spec::Attributes& attributes, const GradientTensors& tensors,
-                 ThreadPool& threads) {
-  Gradient(attributes, tensors).Run(threads);
+void RunGradient(const Spec::Attributes& attributes, const GradientKind& kind,
+                 const GradientTensors& tensors, ThreadPool& threads) {
+  Gradient(attributes, kind, tensors).Run(threads);
 }
 
 }  // namespace attenuator::yoso

@@ -17,6 +17,12 @@ struct HeadRows {
   std::int64_t columns;  // of a head
 };
 
+// Which gradient by queries and keys, see cpu/gradient.h.
+struct GradientKind {
+  bool collided;
+  float softening;
+};
+
 struct GradientTensors {
   HeadRows query, key, value, grad;     // read
   HeadRows by_query, by_key, by_value;  // written
@@ -27,7 +33,7 @@ struct GradientTensors {
 // Throws std::invalid_argument where a tensor or an attribute is out of bounds; num_hashes is at
 // least 1 here, and of the attributes only num_heads, hash_bits, layer and hash count. Sequences
 // with a query or a key that is not finite get NaN.
-void RunGradient(const spec::YosoAttention::Attributes& attributes, const GradientTensors& tensors,
-                 ThreadPool& threads);
+void RunGradient(const spec::YosoAttention::Attributes& attributes, const GradientKind& kind,
+                 const GradientTensors& tensors, ThreadPool& threads);
 
 }  // namespace attenuator::yoso

@@ -197,15 +197,6 @@ def test_what_is_predicted_to_be_cheaper_is_taken(monkeypatch: pytest.MonkeyPatc
         close(chosen, expected)
 
 
-def test_tables_are_predicted_for_long_sequences_and_pairs_for_short_ones() -> None:
-    def take(tokens: int) -> bool:
-        hashing = Hashing(offsets((tokens,)), torch.zeros(1, dtype=torch.int64), 32, 8, "gaussian", 0)
-        return cost.pairs_take_less(hashing, 64, 64)
-
-    assert take(128)
-    assert not take(16_384)
-
-
 class Largest(TorchDispatchMode):
     """The largest tensor that anything computed."""
 

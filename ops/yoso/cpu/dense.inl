@@ -204,11 +204,6 @@ bool UnitRowsTransposed(const Rows& rows, int head_dim, const Lift& lift, float*
 
 void ExpectedCollisions(const float* query, const float* keys_transposed, int head_dim,
                         int hash_bits, std::int64_t num_keys, float* scores) {
-  // arccos(x) = sqrt(1 - x) p(x) on [0, 1], error below 2e-8 (Abramowitz and Stegun 4.4.46); here
-  // divided by pi.
-  constexpr float kCoefficients[] = {-0.0012624911f, 0.0066700901f, -0.0170881256f, 0.0308918810f,
-                                     -0.0501743046f, 0.0889789874f, -0.2145988016f, 1.5707963050f};
-  constexpr float kInversePi = 0.318309886183790672f;
   for (std::int64_t j = 0; j < num_keys; j += kBlock) {
     const Floats x = Max(Min(Load(scores + j), Set(1.0f)), Set(-1.0f));
     const Floats magnitude = Abs(x);
@@ -225,19 +220,7 @@ void ExpectedCollisions(const float* query, const float* keys_transposed, int he
       }
       rest = WhereGreater(magnitude, Set(0.99f), Mul(squares, Set(0.5f)), rest);
     }
-    Floats polynomial = Set(kCoefficients[0]);
-    for (int k = 1; k < 8; ++k) {
-      polynomial = Fma(polynomial, magnitude, Set(kCoefficients[k]));
-    }
-    const Floats turn = Mul(Mul(Sqrt(rest), polynomial), Set(kInversePi));  // angle / pi of |x|
-    Floats base = WhereNegative(x, turn, Sub(Set(1.0f), turn));
-    Floats power = Set(1.0f);
-    for (int bits = hash_bits;; base = Mul(base, base)) {
-      if (bits & 1) power = Mul(power, base);
-      bits >>= 1;
-      if (bits == 0) break;
-    }
-    Store(scores + j, power);
+    Store(scores + j, Power(CollisionShare(x, rest), hash_bits));
   }
 }
 

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
+#include <cstring>
 #include <vector>
 
 namespace attenuator::yoso {
@@ -99,6 +99,10 @@ class HeadGradient {
     key_codes_ = scratch.Get<std::uint8_t>(Scratch::kKeyCodes, CodeBytes(job, hashes, rows_));
     query_inverses_ = scratch.Get<float>(Scratch::kInverses, 2 * rows_);
     key_inverses_ = query_inverses_ + rows_;
+    if (head.collided) {
+      query_rows_ = scratch.Get<std::uint8_t>(Scratch::kQueryCodeRows, rows_ * row_bytes_);
+      key_rows_ = scratch.Get<std::uint8_t>(Scratch::kKeyCodeRows, rows_ * row_bytes_);
+    }
     head_.query_inverses = query_inverses_;
     head_.key_inverses = key_inverses_;
   }
@@ -143,12 +147,28 @@ class HeadGradient {
   }
 
   void Hash(const Chunk& chunk, std::int64_t first, std::int64_t count) {
-    const auto hash = [&](Side side, const Rows& rows, std::uint8_t* codes) {
+    const auto hash = [&](Side side, const Rows& rows, std::uint8_t* codes, std::uint8_t* by_row) {
       codes += first * kGroup * chunk.spec.code_bytes();
       if (!chunk.Hash(hashing_, side, rows.slice(first, count), codes, rows_)) finite_ = false;
+      if (head_.collided) KeepByRow(chunk, codes, count, by_row + first * row_bytes_);
     };
-    hash(Side::kQuery, head_.query, query_codes_);
-    hash(Side::kKey, head_.key, key_codes_);
+    hash(Side::kQuery, head_.query, query_codes_, query_rows_);
+    hash(Side::kKey, head_.key, key_codes_, key_rows_);
+  }
+
+  // A chunk's codes of `count` rows from their groups to their rows.
+  void KeepByRow(const Chunk& chunk, const std::uint8_t* codes, std::int64_t count,
+                 std::uint8_t* by_row) const {
+    const std::int64_t group_bytes = kGroup * chunk.spec.code_bytes();
+    const int groups = (chunk.spec.num_hashes + kGroup - 1) / kGroup;
+    by_row += chunk.first_hash * chunk.spec.code_bytes();
+    for (std::int64_t i = 0; i < count; ++i) {
+      for (int g = 0; g < groups; ++g) {
+        std::memcpy(by_row + i * row_bytes_ + g * group_bytes,
+                    codes + g * chunk.GroupBytes(rows_) + i * group_bytes,
+                    static_cast<std::size_t>(group_bytes));
+      }
+    }
   }
 
   template <class Code>
@@ -160,13 +180,19 @@ class HeadGradient {
     queries_.Sort(codes(query_codes_));
     keys_.Sort(codes(key_codes_));
     FindBuckets();
+    const EarlierHashes earlier{.query_codes = query_rows_,
+                                .key_codes = key_rows_,
+                                .row_bytes = row_bytes_,
+                                .wide = chunk.spec.wide(),
+                                .count = chunk.first_hash + t};
     const std::int64_t floats = kernels_.workspace_floats(head_.head_dim, head_.value_dim);
     crew_.Share(static_cast<std::int64_t>(pieces_.size()) - 1, scratch_,
                 [&](std::int64_t piece, Scratch& own) {
                   float* workspace = own.Get<float>(Scratch::kPieceSums, floats);
                   const auto at = static_cast<std::size_t>(piece);
                   for (std::size_t b = pieces_[at]; b < pieces_[at + 1]; ++b) {
-                    kernels_.add_bucket(head_, buckets_[b].queries, buckets_[b].keys, workspace);
+                    kernels_.add_bucket(head_, earlier, buckets_[b].queries, buckets_[b].keys,
+                                        workspace);
                   }
                 });
   }
@@ -196,7 +222,8 @@ class HeadGradient {
 
   void Finish(std::int64_t first, std::int64_t count) {
     const float share = 1.0f / static_cast<float>(job_.num_hashes);
-    const float factor = 0.5f * static_cast<float>(job_.family.hash_bits) * share;
+    const float bound = 0.5f * static_cast<float>(job_.family.hash_bits) * share;
+    const float factor = head_.collided ? 1.0f : bound;
     const auto from = [&](const MutableRows& rows) {
       return MutableRows{rows.row(first), rows.stride};
     };
@@ -214,11 +241,16 @@ class HeadGradient {
   Crew& crew_;
   Scratch& scratch_;
   const std::int64_t rows_ = head_.query.count;
+  // Of a row's codes in all hashes.
+  const std::int64_t row_bytes_ = (job_.num_hashes + kHashChunk - 1) / kHashChunk * kHashChunk *
+                                  (job_.family.hash_bits > 8 ? 2 : 1);
   SortedCodes queries_, keys_;
   std::vector<Bucket> buckets_;
   std::vector<std::size_t> pieces_;
   std::uint8_t* query_codes_ = nullptr;
   std::uint8_t* key_codes_ = nullptr;
+  std::uint8_t* query_rows_ = nullptr;  // codes row by row, see EarlierHashes
+  std::uint8_t* key_rows_ = nullptr;
   float* query_inverses_ = nullptr;
   float* key_inverses_ = nullptr;
   std::atomic<bool> finite_{true};

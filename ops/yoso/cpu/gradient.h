@@ -7,6 +7,9 @@
 // where queries and keys are unit rows; then on through x / |x|. Hash by hash both sides are sorted
 // by their codes, so that the pairs that collide are those of one bucket: a product of small
 // matrices. Nothing has the square of the length.
+//
+// Or *YOSO of the appendix: each pair that collides in any hash has the true derivative of its
+// weight in place of tau / 2 B_ij.
 #pragma once
 
 #include "ops/yoso/cpu/crew.h"

@@ -13,9 +13,9 @@ inline constexpr std::int64_t kFewPairs = 6;
 
 class BucketGradient {
  public:
-  BucketGradient(const GradientHead& head, const BucketSide& queries, const BucketSide& keys,
-                 float* workspace)
-      : head_(head), queries_(queries), keys_(keys) {
+  BucketGradient(const GradientHead& head, const EarlierHashes& earlier, const BucketSide& queries,
+                 const BucketSide& keys, float* workspace)
+      : head_(head), earlier_(earlier), queries_(queries), keys_(keys) {
     const auto take = [&](std::int64_t floats) {
       float* const part = workspace;
       workspace += floats;
@@ -27,6 +27,8 @@ class BucketGradient {
     values_ = take(kBucketTile * columns_);
     values_across_ = take(kBucketTile * columns_);
     scores_ = take(kBucketTile * kBucketTile);
+    cosines_ = take(kBucketTile * kBucketTile);
+    keys_across_ = take(kBucketTile * dims_);
     of_keys_ = take(columns_ * dims_);
     of_queries_ = take(columns_ * dims_);
     grad_sum_ = take(columns_);
@@ -36,7 +38,7 @@ class BucketGradient {
     const std::int64_t pairs = queries_.count * keys_.count;
     if (pairs <= kFewPairs) {
       RunFew();
-    } else if (3 * pairs <= 2 * (queries_.count + keys_.count) * columns_) {
+    } else if (head_.collided || 3 * pairs <= 2 * (queries_.count + keys_.count) * columns_) {
       RunPairs();
     } else {
       RunMatrices();
@@ -72,7 +74,11 @@ class BucketGradient {
       products = Fma(x, LoadColumns(value + c, remaining), products);
       StoreColumns(by_value + c, Add(LoadColumns(by_value + c, remaining), x), remaining);
     }
-    const float score = Sum(products);
+    float score = Sum(products);
+    if (head_.collided) {
+      if (MetBefore(earlier_, i, j)) return;
+      score *= SlopeOfPair(i, j);
+    }
     const Floats of_key = Set(score * head_.key_inverses[j]);
     const Floats of_query = Set(score * head_.query_inverses[i]);
     const float* query = head_.query.row(i);
@@ -88,12 +94,38 @@ class BucketGradient {
     }
   }
 
+  float SlopeOfPair(std::int64_t i, std::int64_t j) const {
+    const float* query = head_.query.row(i);
+    const float* key = head_.key.row(j);
+    const Floats of_query = Set(head_.query_inverses[i]), of_key = Set(head_.key_inverses[j]);
+    Floats products = Zero();
+    for (int c = 0; c < head_.head_dim; c += kBlock) {
+      const int remaining = head_.head_dim - c;
+      products = Fma(Mul(LoadColumns(query + c, remaining), of_query),
+                     Mul(LoadColumns(key + c, remaining), of_key), products);
+    }
+    alignas(64) float slope[kBlock];
+    Store(slope, TrueSlope(Set(Sum(products)), head_.hash_bits, head_.softening));
+    return slope[0];
+  }
+
   // Scores of all pairs of a tile, then both gradients from them.
   void RunPairs() {
     ForTiles(keys_.count, [&](Tile keys) {
       GatherUnits(head_.key, head_.key_inverses, head_.by_key, keys_, keys, unit_keys_);
       GatherRows(head_.value, head_.by_value, keys_, keys, values_);
-      TransposeValues(keys.count);
+      Transpose(
+          keys.count, columns_,
+          [&](std::int64_t row, std::int64_t c) { return values_ + row * columns_ + c; },
+          values_across_);
+      if (head_.collided) {
+        Transpose(
+            keys.count, dims_,
+            [&](std::int64_t row, std::int64_t c) {
+              return unit_keys_ + c / kBlock * kTileBlock + row * kBlock + c % kBlock;
+            },
+            keys_across_);
+      }
       ForTiles(queries_.count, [&](Tile queries) {
         GatherUnits(head_.query, head_.query_inverses, head_.by_query, queries_, queries,
                     unit_queries_);
@@ -102,6 +134,7 @@ class BucketGradient {
         Product({grads_, columns_, 1}, queries.count, head_.value_dim, values_across_,
                 columns_ * kBlock, BlocksOf(keys.count),
                 Packed{scores_, kBucketTile, kBlock, false});
+        if (head_.collided) MultiplyBySlopes(queries, keys);
         Product({scores_, kBucketTile, 1}, queries.count, keys.count, unit_keys_, kTileBlock,
                 BlocksOf(head_.head_dim), ToQueries(queries));
         Product({scores_, 1, kBucketTile}, keys.count, queries.count, unit_queries_, kTileBlock,
@@ -186,18 +219,39 @@ class BucketGradient {
     }
   }
 
-  // values_ to [row / 16][column][16]; lanes beyond the last row repeat others, and no one reads
-  // what follows from them.
-  void TransposeValues(std::int64_t count) {
-    for (std::int64_t first = 0; first < count; first += kBlock) {
-      float* block = values_across_ + first * columns_;
-      for (std::int64_t c = 0; c < columns_; c += 4) {
+  // Four numbers from at(row, column) on, to [row / 16][column][16]; lanes beyond the last row hold
+  // what is there, and no one reads what follows from them.
+  template <class At>
+  static void Transpose(std::int64_t rows, std::int64_t columns, const At& at, float* across) {
+    for (std::int64_t first = 0; first < rows; first += kBlock) {
+      float* block = across + first * columns;
+      for (std::int64_t c = 0; c < columns; c += 4) {
         for (int lane = 0; lane < kBlock; lane += static_cast<int>(Simd::kWidth)) {
-          const auto row = [&](int i) { return values_ + (first + lane + i) * columns_ + c; };
-          Simd::Vector across[4];
-          Simd::Transpose4(row, across);
-          for (int k = 0; k < 4; ++k) Simd::Store(block + (c + k) * kBlock + lane, across[k]);
+          Simd::Vector four[4];
+          Simd::Transpose4([&](int i) { return at(first + lane + i, c); }, four);
+          for (int k = 0; k < 4; ++k) Simd::Store(block + (c + k) * kBlock + lane, four[k]);
         }
+      }
+    }
+  }
+
+  // Scores times the true derivative; 0 where the pair has met before.
+  void MultiplyBySlopes(const Tile& queries, const Tile& keys) {
+    for (int b = 0; b < BlocksOf(head_.head_dim); ++b) {
+      Product({unit_queries_ + b * kTileBlock, kBlock, 1}, queries.count, kBlock,
+              keys_across_ + b * kBlock * kBlock, dims_ * kBlock, BlocksOf(keys.count),
+              Packed{cosines_, kBucketTile, kBlock, b > 0});
+    }
+    for (std::int64_t i = 0; i < queries.count; ++i) {
+      float* scores = scores_ + i * kBucketTile;
+      const float* cosines = cosines_ + i * kBucketTile;
+      for (std::int64_t j = 0; j < keys.count; j += kBlock) {
+        const Floats slope = TrueSlope(Load(cosines + j), head_.hash_bits, head_.softening);
+        Store(scores + j, Mul(Load(scores + j), slope));
+      }
+      const std::int32_t query = queries_.order[queries.first + i];
+      for (std::int64_t j = 0; j < keys.count; ++j) {
+        if (MetBefore(earlier_, query, keys_.order[keys.first + j])) scores[j] = 0.0f;
       }
     }
   }
@@ -223,6 +277,7 @@ class BucketGradient {
   }
 
   const GradientHead& head_;
+  const EarlierHashes& earlier_;
   const BucketSide& queries_;
   const BucketSide& keys_;
   const std::int64_t dims_ = BlocksOf(head_.head_dim) * kBlock;
@@ -233,21 +288,23 @@ class BucketGradient {
   float* values_;         // [row][columns_]
   float* values_across_;  // [row / 16][columns_][16]
   float* scores_;         // [query][kBucketTile]
+  float* cosines_;        // [query][kBucketTile]
+  float* keys_across_;    // [key / 16][dims_][16]
   float* of_keys_;        // sum of value_j key_j^T, packed
   float* of_queries_;     // sum of grad_i query_i^T, packed
   float* grad_sum_;
 };
 
-// Two tiles of each side, one of them in two layouts, scores, two matrices and a row.
+// Two tiles of each side, those of the keys in two layouts, scores, cosines, two matrices, a row.
 std::int64_t WorkspaceFloats(int head_dim, int value_dim) {
   const std::int64_t dims = std::int64_t{BlocksOf(head_dim)} * kBlock;
   const std::int64_t columns = std::int64_t{BlocksOf(value_dim)} * kBlock;
-  return kBucketTile * (2 * dims + 3 * columns + kBucketTile) + 2 * columns * dims + columns;
+  return kBucketTile * (3 * dims + 3 * columns + 2 * kBucketTile) + 2 * columns * dims + columns;
 }
 
-void AddBucket(const GradientHead& head, const BucketSide& queries, const BucketSide& keys,
-               float* workspace) {
-  BucketGradient(head, queries, keys, workspace).Run();
+void AddBucket(const GradientHead& head, const EarlierHashes& earlier, const BucketSide& queries,
+               const BucketSide& keys, float* workspace) {
+  BucketGradient(head, earlier, queries, keys, workspace).Run();
 }
 
 void InverseLengths(const Rows& rows, int columns, float* inverses) {

@@ -11,6 +11,10 @@ inline constexpr int kColumnTile = 1;
 
 #include "ops/yoso/cpu/product.inl"
 //
+#include "ops/yoso/cpu/angle.inl"
+//
+#include "ops/yoso/cpu/slope.inl"
+//
 #include "ops/yoso/cpu/gradient.inl"
 
 }  // namespace

@@ -12,6 +12,10 @@ inline constexpr int kColumnTile = 4;
 
 #include "ops/yoso/cpu/product.inl"
 //
+#include "ops/yoso/cpu/angle.inl"
+//
+#include "ops/yoso/cpu/slope.inl"
+//
 #include "ops/yoso/cpu/gradient.inl"
 
 }  // namespace

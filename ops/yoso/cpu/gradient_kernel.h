@@ -17,6 +17,16 @@ struct MutableRows {
   float* row(std::int64_t i) const { return data + i * stride; }
 };
 
+// The codes of the hashes before the present one, row by row: whole multiples of kHashChunk codes,
+// of which `count` are there.
+struct EarlierHashes {
+  const std::uint8_t* query_codes;
+  const std::uint8_t* key_codes;
+  std::int64_t row_bytes;
+  bool wide;  // codes of two bytes
+  int count;
+};
+
 // One head of one sequence: rows, one over the length of each, at most 1e12, and the sums.
 struct GradientHead {
   Rows query, key, value, grad;
@@ -25,6 +35,11 @@ struct GradientHead {
   MutableRows by_query, by_key, by_value;
   int head_dim;
   int value_dim;
+  int hash_bits;
+  // *YOSO: a pair has its true derivative, in the first of the hashes in which it collides, with
+  // `softening` added to the square in its root. Otherwise eq. 4's, up to the factor tau / 2m.
+  bool collided;
+  float softening;
 };
 
 // Rows of one side in the order of their codes; those from `order + count` on to `end` come next.
@@ -39,9 +54,9 @@ struct GradientKernels {
   // 1 / max(|row|, 1e-12) of each row.
   void (*inverse_lengths)(const Rows& rows, int columns, float* inverses);
   // Adds what one hash's bucket contributes, up to constant factors; `workspace` has room for
-  // workspace_floats.
-  void (*add_bucket)(const GradientHead& head, const BucketSide& queries, const BucketSide& keys,
-                     float* workspace);
+  // workspace_floats. `earlier` counts where the head is `collided`.
+  void (*add_bucket)(const GradientHead& head, const EarlierHashes& earlier,
+                     const BucketSide& queries, const BucketSide& keys, float* workspace);
   // From sums over unit rows to factor times the gradient by the rows themselves, in place: 0 where
   // a row is shorter than 1e-12.
   void (*finish_unit)(const Rows& rows, const float* inverses, int columns, float factor,

@@ -40,6 +40,8 @@ inline void Dot(Ints& sums, Ints planes, Ints data) {
 //
 #include "ops/yoso/cpu/table.inl"
 //
+#include "ops/yoso/cpu/angle.inl"
+//
 #include "ops/yoso/cpu/dense.inl"
 
 }  // namespace

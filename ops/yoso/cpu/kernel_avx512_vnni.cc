@@ -20,6 +20,8 @@ namespace {
 //
 #include "ops/yoso/cpu/table.inl"
 //
+#include "ops/yoso/cpu/angle.inl"
+//
 #include "ops/yoso/cpu/dense.inl"
 
 }  // namespace

@@ -24,6 +24,8 @@ class Scratch {
     kTotals,
     kInverses,
     kPieceCounts,
+    kQueryCodeRows,
+    kKeyCodeRows,
     kPurposes
   };
 

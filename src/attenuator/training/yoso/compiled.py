@@ -1,4 +1,4 @@
-"""Eq. 4's gradient by the operators' library: pairs that collide, bucket by bucket of the same hashes as served."""
+"""Gradients by the operators' library: over the pairs that collide, bucket by bucket of the same hashes as served."""
 
 from __future__ import annotations
 
@@ -27,9 +27,15 @@ def takes(rows: Tensor) -> bool:
 
 
 def bucket_gradients(
-    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, hashing: Hashing
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    hashing: Hashing,
+    collided: bool = False,
+    softening: float = 0.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Eq. 4 over the pairs that collide, in time and memory linear in the length.
+    """Gradients over the pairs that collide, in memory linear in the length, with eq. 4 in time linear in it as well.
 
     Sums are float32 whatever the dtype, and the same bits on any number of threads.
 
@@ -39,6 +45,8 @@ def bucket_gradients(
         key: as query.
         value: as grad.
         hashing: which hashes, at least one.
+        collided: *YOSO, the true derivative of each pair that collides in at least one hash; otherwise eq. 4.
+        softening: epsilon in the root of the true derivative.
 
     Returns:
         Gradients by query, key (not by their unit rows) and value, in dtype and layout of each.
@@ -61,6 +69,8 @@ def bucket_gradients(
             Memory(seed.data_ptr(), "int64", tuple(seed.shape)),
         ],
         {"num_heads": query.shape[1], "hash_bits": hashing.hash_bits, "layer": hashing.layer, "hash": hashing.hash},
+        collided,
+        softening,
         torch.get_num_threads(),
     )
     by_query, by_key, by_value = (

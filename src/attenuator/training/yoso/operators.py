@@ -85,8 +85,8 @@ def yoso_mix_backward(
     if gradient == "cheapest":
         gradient = cheapest(hashing, query.shape[2], value.shape[2], compiled.takes(query))
     collided = gradient == "collided"
-    if num_hashes and not collided and compiled.takes(query):
-        return compiled.bucket_gradients(grad, query, key, value, hashing)
+    if num_hashes and compiled.takes(query):
+        return compiled.bucket_gradients(grad, query, key, value, hashing, collided, softening)
     if collided or num_hashes == 0 or pairs_take_less(hashing, query.shape[2], value.shape[2]):
         by_query, by_key, by_value = pair_gradients(grad, query, key, value, hashing, collided, softening)
     else:

@@ -25,7 +25,7 @@ class Settings:
         normalize: `RAW` (0) is the mean over tables; `L2` (1) scales each head's row to length 1 (N-YOSO); `RATIO` (2)
             divides by the share of collisions, a weighted mean of the values, as softmax's is.
         gradient: `bound`, the lower bound of the paper's eq. 4; `collided`, *YOSO of its appendix; or `cheapest`, of
-            the two the one that is predicted to take less time.
+            the two the one that is predicted to take less time, `collided` where they take about as long.
 
     Raises:
         ValueError: a value that is not allowed.
