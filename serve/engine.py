@@ -18,6 +18,7 @@ from attenuator.ops.knobs import KnobValue
 from attenuator.runtime import Encoded, Input, Model, Row
 from attenuator.runtime.session import cpu_count
 from attenuator.serve import tracing
+from attenuator.serve.accounts import Accounts
 from attenuator.serve.brownout import LEAST_SHARE, Brownout, knobs_at, lowered_share
 from attenuator.serve.catalog import Catalog
 from attenuator.serve.choosing import Chosen
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from attenuator.serve.otel import Traces
 
 log = logging.getLogger(__name__)
-
 NO_FLOORS: Floors = {}
 BODY_MARGIN = 2.0  # a body may have this many times fewer or more tokens than its size suggests
 
@@ -77,16 +77,16 @@ class Engine:
         self._queue = Queue(settings.max_batch_tokens)
         self._idle = asyncio.Event()
         self._idle.set()
-        run_idle = partial(self.run, flow=IDLE)
-        self.shadow = Shadow(
-            settings.shadow_share, self._idle, self.metrics, self.catalog.serving, run_idle, self._exact_s
-        )
+        serving, run_idle = self.catalog.serving, partial(self.run, flow=IDLE)
+        self.shadow = Shadow(settings.shadow_share, self._idle, self.metrics, serving, run_idle, self._exact_s)
         self._sessions = SessionKeeper(self.metrics)
         self._tokenizer = TokenizerThreads()
-        wait_for_more = partial(self._tokenizer.wait_settled, settings.max_wait_ms / 1000)
-        latencies, failed = self.catalog.latencies, self._sessions.failed
-        contention = Contention(settings.threads or cpu_count(), cpu_count())
-        self._lanes = Lanes(self._queue, latencies, wait_for_more, self.metrics, failed, contention, traces)
+        wait = partial(self._tokenizer.wait_settled, settings.max_wait_ms / 1000)
+        latencies, contention = self.catalog.latencies, Contention(settings.threads or cpu_count(), cpu_count())
+        accounts = Accounts(latencies, contention, self.metrics, self._sessions.failed, traces)
+        self._lanes = Lanes(
+            self._queue, latencies, wait, self.metrics, contention, accounts, lambda: self.requests == 1
+        )
         self._room = Room(self._queue, settings.max_requests, settings.max_queue_tokens, self._lanes.remaining_s)
 
     @property

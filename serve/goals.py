@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from attenuator.api import Options
-from attenuator.calibration import Calibration, cheapest
+from attenuator.calibration import Calibration, reaching
 from attenuator.errors import GoalOutOfReach, InvalidRequest, NotCalibrated, Overloaded
 from attenuator.ops.knobs import KnobValue
 from attenuator.runtime import Model
@@ -26,8 +26,8 @@ GOALS = (AGREEMENT, LATENCY)
 
 Parts = Sequence[tuple[Sequence[int], Mapping[str, KnobValue]]]  # lengths of the rows that run at a setting
 
-# Checked settings by model and bucket of lengths, so that a request need not check them again.
-_frontiers: WeakKeyDictionary[Model, dict[int, list[dict[str, KnobValue]]]] = WeakKeyDictionary()
+# Checked settings by model and bucket of lengths, with the lower bounds of their agreement: made once, not by request.
+_frontiers: WeakKeyDictionary[Model, dict[int, tuple[list[dict[str, KnobValue]], list[float]]]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +139,11 @@ def _settings(
     bucket = calibration.bucket(tokens)
     frontiers = _frontiers.setdefault(model, {})
     if bucket not in frontiers:
-        frontiers[bucket] = [model.knobs.check(setting.knobs) for setting in calibration.frontier(bucket)]
-    settings = frontiers[bucket]
-    if min_agreement is None:
-        return settings, len(settings)
-    last = cheapest(calibration, tokens, min_agreement)
-    places = enumerate(calibration.frontier(bucket))
-    return settings, next(index for index, setting in places if setting is last) + 1
+        frontier = calibration.frontier(bucket)
+        knobs = [model.knobs.check(setting.knobs) for setting in frontier]
+        frontiers[bucket] = knobs, [setting.agreement[bucket].bound for setting in frontier]
+    settings, bounds = frontiers[bucket]
+    return settings, len(settings) if min_agreement is None else reaching(bounds, min_agreement)
 
 
 def _most_accurate(

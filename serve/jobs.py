@@ -78,6 +78,11 @@ class Job:
         """Whether nobody waits for its rows any more."""
         return self.dropped or self.done.done()
 
+    def submit(self, now_s: float) -> None:
+        """Notes that it waits for its results from now on."""
+        self.submitted_s = now_s
+        self.results = [None] * len(self.rows)
+
 
 @dataclass(slots=True, order=True)
 class Entry:
@@ -104,6 +109,13 @@ class Entry:
     seconds: float = field(compare=False)
     room: int = field(compare=False)
     taken: bool = field(default=False, compare=False)
+
+    @classmethod
+    def of_job(cls, job: Job, seconds: Sequence[float]) -> "list[Entry]":
+        """All rows of a request that does not wait, with their predicted times."""
+        return [
+            cls(0.0, 0, 0, job, index, len(job.rows[index].token_ids), each, 0) for index, each in enumerate(seconds)
+        ]
 
 
 @dataclass(slots=True)

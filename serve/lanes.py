@@ -3,30 +3,27 @@
 import asyncio
 import logging
 import time
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from attenuator.calibration.times import RowTime
 from attenuator.errors import AttenuatorError, EngineError
-from attenuator.ops.knobs import KnobValue
-from attenuator.runtime import Cancellation, Model
+from attenuator.runtime import Cancellation, Model, RowResult
+from attenuator.serve.accounts import Accounts
 from attenuator.serve.contention import Contention
 from attenuator.serve.goals import Forecast
 from attenuator.serve.health import RunningBatch
 from attenuator.serve.jobs import ANYONE, IDLE, LANES, Displaced, Entry, Flow, Job, Lane
 from attenuator.serve.latency import LatencyModel
-from attenuator.serve.metrics import BatchRun, Metrics
+from attenuator.serve.metrics import Metrics
 from attenuator.serve.scheduler import Queue
 from attenuator.serve.worker import Worker
 
-if TYPE_CHECKING:
-    from attenuator.serve.otel import Traces
-
 log = logging.getLogger(__name__)
 RESTART_S = 1.0
+INLINE_S = 0.001  # longest run that the event loop does itself: as long as other steps that it does not hand over
 FAILED = "the service failed to run this request"
 
 
@@ -69,29 +66,29 @@ class Lanes:
         latencies: Mapping[Model, LatencyModel],
         wait_for_more: Callable[[], Awaitable[None]],
         metrics: Metrics,
-        model_failed: Callable[[Model], None],
         contention: Contention,
-        traces: "Traces | None" = None,
+        accounts: Accounts,
+        lone: Callable[[], bool],
     ) -> None:
         """Creates the lanes; `start` starts them.
 
         Args:
             queue: where rows wait.
-            latencies: how long each model's rows take; learn from every batch.
+            latencies: how long each model's rows take.
             wait_for_more: waits briefly for requests that could join a light batch.
-            metrics: count batches.
-            model_failed: called when ONNX Runtime has failed on a batch of a model.
-            contention: how much they slow each other down; learns from every batch.
-            traces: get a span for every batch; None makes none.
+            metrics: count lanes that were started again.
+            contention: how much they slow each other down.
+            accounts: of batches.
+            lone: whether one request is in progress and no other.
         """
         self._queue = queue
         self._latencies = latencies
         self._workers = {lane: Worker(f"compute-{lane}") for lane in LANES}
         self._wait_for_more = wait_for_more
         self._metrics = metrics
-        self._model_failed = model_failed
         self._contention = contention
-        self._traces = traces
+        self._accounts = accounts
+        self._lone = lone
         self._wake = {lane: asyncio.Event() for lane in LANES}
         self._running: dict[Lane, Running] = {}
         self._jobs: set[Job] = set()
@@ -148,14 +145,50 @@ class Lanes:
         self._jobs.add(job)
         if job.flow != IDLE:
             self._displace()
-        for lane in self._queue.push(job, seconds, time.monotonic()):
-            self._wake[lane].set()
         try:
+            if self._is_quick(job) and await self._is_alone():
+                self._run_here(job, seconds)
+            else:
+                for lane in self._queue.push(job, seconds, time.monotonic()):
+                    self._wake[lane].set()
             await job.done
         finally:
             self._jobs.discard(job)
             if any(result is None for result in job.results):
                 self._drop(job)
+
+    def _is_quick(self, job: Job) -> bool:
+        """Whether the event loop may run a request itself: a short one, while nobody else could use the time.
+
+        Handing it to a thread and back takes a fifth of the time that the service adds to a short text alone.
+        """
+        if self._running or job.flow == IDLE or not self._lone():
+            return False
+        return self._latencies[job.model].batch_s(Counter(job.times)) <= INLINE_S
+
+    async def _is_alone(self) -> bool:
+        """Whether it is still the only request once those have begun that arrived meanwhile: they may share a batch."""
+        for _ in ("what has arrived is read", "its requests begin"):
+            await asyncio.sleep(0)
+        return self._lone() and not self._running and not self._stopping
+
+    def _run_here(self, job: Job, seconds: Sequence[float]) -> None:
+        """Runs a request on the event loop."""
+        job.submit(time.monotonic())
+        batch = Entry.of_job(job, seconds)
+        job.started_s = job.submitted_s
+        self._contention.begin("light", job.started_s)
+        try:
+            results = job.model.run(job.rows)
+        except AttenuatorError as error:
+            self._accounts.failed([job], "light", error)
+            _fail(job, error)
+            return
+        finally:
+            ended_s = time.monotonic()
+            self._contention.end("light", ended_s)
+        knobs, seconds_taken = [row.knobs for row in job.rows], ended_s - job.started_s
+        self._deliver(batch, results, partial(self._accounts.ended, "light", batch, knobs, seconds_taken, 0.0))
 
     def running(self, lane: Lane) -> int:
         """Number of rows that are running in a lane."""
@@ -309,50 +342,25 @@ class Lanes:
         if failure is not None:
             await self._run_apart(lane, batch, failure)
             return
-        account = partial(self._account, lane, batch, [row.knobs for row in rows], ended - started, beside_s)
-        if self._traces is not None:
+        knobs = [row.knobs for row in rows]
+        account = partial(self._accounts.ended, lane, batch, knobs, ended - started, beside_s)
+        self._deliver(batch, results, account)
+
+    def _deliver(self, batch: Sequence[Entry], results: Sequence[RowResult], account: Callable[[], None]) -> None:
+        """Gives requests the results of a batch, and calls what counts it."""
+        if self._accounts.traces is not None:
             account()  # the requests' spans end with their answers
         for entry, result in zip(batch, results, strict=True):
             entry.job.results[entry.index] = result
             if not entry.job.over and None not in entry.job.results:
                 entry.job.done.set_result(True)
-        if self._traces is None:
+        if self._accounts.traces is None:
             asyncio.get_running_loop().call_soon(account)  # behind the answers, which need not wait for it
-
-    def _account(
-        self,
-        lane: Lane,
-        batch: Sequence[Entry],
-        knobs: Sequence[Mapping[str, KnobValue]],
-        seconds: float,
-        beside_s: float,
-    ) -> None:
-        """Learns from a batch that ran, some seconds of it beside the other lane, and counts it."""
-        model = batch[0].job.model
-        times = [entry.job.times[entry.index] for entry in batch]
-        alone_s = self._contention.alone_s(seconds, beside_s)
-        predicted_s = self._latencies[model].learn(times, alone_s)
-        self._contention.learn(seconds, beside_s, predicted_s)
-        run = BatchRun(
-            model=model.manifest.name,
-            lane=lane,
-            settings=list({id(each): each for each in knobs}.values()),
-            tokens=sum(entry.tokens for entry in batch),
-            sequences=len(batch),
-            predicted_s=predicted_s * seconds / max(alone_s, 1e-6),  # beside the other lane
-            seconds=seconds,
-            shares=_shares(batch),
-        )
-        self._metrics.batch_ended(run)
-        if self._traces is not None:
-            self._traces.batch_ended(run, model, (entry.job.trace for entry in batch))
 
     async def _run_apart(self, lane: Lane, batch: Sequence[Entry], error: AttenuatorError) -> None:
         """Runs each request of a failed batch alone, so that only the request that caused the failure fails."""
         jobs = list(dict.fromkeys(entry.job for entry in batch if not entry.job.over))
-        if jobs and error.__cause__ is not None:
-            self._metrics.batch_failed(jobs[0].model.manifest.name, lane)
-            self._model_failed(jobs[0].model)
+        self._accounts.failed(jobs, lane, error)
         if not jobs:
             level = logging.DEBUG if batch[0].job.flow == IDLE else logging.INFO
             log.log(level, "a run in lane %s was cancelled: nobody waits for its results any more", lane)
@@ -361,14 +369,6 @@ class Lanes:
         else:
             for job in jobs:
                 await self._run(lane, [entry for entry in batch if entry.job is job])
-
-
-def _shares(batch: Sequence[Entry]) -> dict[tuple[str, str], float]:
-    """Predicted seconds of a batch by API key and class."""
-    shares: dict[tuple[str, str], float] = defaultdict(float)
-    for entry in batch:
-        shares[entry.job.flow.key, entry.job.flow.priority] += entry.seconds
-    return shares
 
 
 def _fail(job: Job, error: Exception) -> None:

@@ -300,8 +300,7 @@ class Queue:
         Returns:
             The lanes where its rows wait.
         """
-        job.submitted_s = now_s
-        job.results = [None] * len(job.rows)
+        job.submit(now_s)
         by_lane: dict[Lane, list[tuple[int, float]]] = {}
         for index, value in enumerate(seconds):
             by_lane.setdefault(lane_of(value), []).append((index, value))

@@ -7,7 +7,19 @@ passed its own test, which happens with probability 1 - `confidence` at most. No
 is due, and none for the number of goals: each goal is a walk of its own.
 """
 
+from collections.abc import Sequence
+
 from attenuator.calibration.schema import Calibration, Setting
+
+
+def reaching(bounds: Sequence[float], min_agreement: float) -> int:
+    """How many settings of a frontier, from the exact one on, keep a goal; at least the exact one.
+
+    Args:
+        bounds: lower bound of each setting's agreement, from the exact one to the cheapest.
+        min_agreement: the goal, 0 to 1.
+    """
+    return next((place for place, bound in enumerate(bounds) if place and bound < min_agreement), len(bounds))
 
 
 def cheapest(calibration: Calibration, tokens: int, min_agreement: float) -> Setting:
@@ -22,9 +34,5 @@ def cheapest(calibration: Calibration, tokens: int, min_agreement: float) -> Set
         The setting; the exact one where no cheaper one is sure enough to keep the goal.
     """
     bucket = calibration.bucket(tokens)
-    chosen, *cheaper = calibration.frontier(bucket)
-    for setting in cheaper:
-        if setting.agreement[bucket].bound < min_agreement:
-            break
-        chosen = setting
-    return chosen
+    settings = calibration.frontier(bucket)
+    return settings[reaching([setting.agreement[bucket].bound for setting in settings], min_agreement) - 1]

@@ -27,8 +27,9 @@ def softmax(logits: npt.ArrayLike) -> Floats:
         float64 `[..., num_labels]`, each row sums to 1.
     """
     values = np.asarray(logits, dtype=np.float64)
-    powers = np.exp(values - values.max(axis=-1, keepdims=True))
-    return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
+    # The methods `max` and `sum` take several times as long for one row, with the same result.
+    powers = np.exp(values - np.maximum.reduce(values, axis=-1, keepdims=True))
+    return np.asarray(powers / np.add.reduce(powers, axis=-1, keepdims=True))
 
 
 def sigmoid(logits: npt.ArrayLike) -> Floats:
