@@ -145,6 +145,7 @@ def train(
     """
     random = np.random.default_rng(recipe.seed)
     average = copy.deepcopy(model).eval()
+    model.compute_through_operator()
     decayed = [parameter for parameter in model.parameters() if parameter.ndim > 1]
     plain = [parameter for parameter in model.parameters() if parameter.ndim <= 1]
     optimizer = torch.optim.AdamW(

@@ -1,0 +1,92 @@
+"""The own encoder's training through the operator: the gradients of its PyTorch form, and hashes that are served."""
+
+import dataclasses
+
+import pytest
+import torch
+from checkpoints import ENCODER, VOCAB
+
+from attenuator.export.encoder import Encoder, EncoderConfig
+
+LENGTHS = [9, 1, 30]
+CASES = {
+    "l2-convolution": {"conv_size": 5},
+    "ratio": {"normalize": 2, "norm": "post"},
+    "raw": {"normalize": 0, "pooling": "first"},
+}
+
+
+def encoder(**changes: object) -> Encoder:
+    torch.manual_seed(0)
+    config = EncoderConfig(**ENCODER, attention="yoso", dropout=0.0)  # type: ignore[arg-type]
+    model = Encoder(dataclasses.replace(config, **changes))  # type: ignore[arg-type]
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn(parameter.shape))
+    return model.train()
+
+
+def gradients(model: Encoder) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Logits of a packed batch, and the gradient of the sum of their squares by weight."""
+    ids = torch.randint(0, VOCAB, (sum(LENGTHS),), generator=torch.Generator().manual_seed(1))
+    positions = torch.cat([torch.arange(length) for length in LENGTHS])
+    starts = torch.tensor([0, *torch.tensor(LENGTHS).cumsum(0)], dtype=torch.int32)
+    logits = model(ids, positions, starts)
+    model.zero_grad()
+    logits.square().sum().backward()
+    return logits.detach(), {
+        name: item.grad.clone() for name, item in model.named_parameters() if item.grad is not None
+    }
+
+
+@pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
+def test_the_expectation_has_the_gradients_of_the_pytorch_form(changes: dict[str, object]) -> None:
+    model = encoder(**changes)
+    expected = gradients(model)
+    model.compute_through_operator()
+    logits, by_weight = gradients(model)
+    torch.testing.assert_close(logits, expected[0], rtol=1e-4, atol=1e-4)
+    assert set(by_weight) == set(expected[1])
+    for name, gradient in by_weight.items():
+        scale = float(expected[1][name].abs().max())
+        torch.testing.assert_close(gradient, expected[1][name], rtol=1e-3, atol=1e-4 * max(1.0, scale), msg=name)
+
+
+def test_hashes_are_new_in_training_follow_a_seed_and_are_the_same_in_evaluation() -> None:
+    model = encoder()
+    model.compute_through_operator()
+    model.set_knobs({"num_hashes": 4}, seed=3)
+    first = gradients(model)[0]
+    assert not torch.equal(gradients(model)[0], first)
+    model.set_knobs({"num_hashes": 4}, seed=3)
+    assert torch.equal(gradients(model)[0], first)
+    model.eval()
+    assert torch.equal(gradients(model)[0], gradients(model)[0])
+
+
+def test_many_hashes_come_near_the_expectation() -> None:
+    model = encoder()
+    model.compute_through_operator()
+    logits, by_weight = gradients(model)
+    model.set_knobs({"num_hashes": 512}, seed=0)
+    near, gradient = gradients(model)
+    torch.testing.assert_close(near, logits, rtol=0.1, atol=0.1)
+    name = "layers.0.attention.value.weight"
+    cosine = torch.nn.functional.cosine_similarity(gradient[name].flatten(), by_weight[name].flatten(), dim=0)
+    assert cosine > 0.98
+
+
+def test_a_norm_lift_is_trained_in_pytorch() -> None:
+    model = encoder(norm_lift=6.0, normalize=2)
+    expected = gradients(model)[1]
+    model.compute_through_operator()
+    for name, gradient in gradients(model)[1].items():
+        assert torch.equal(gradient, expected[name]), name
+
+
+def test_configs_of_unknown_hashes_and_knobs_out_of_bounds_are_refused() -> None:
+    with pytest.raises(ValueError, match="hash is 'sha', must be one of: gaussian, hadamard"):
+        encoder(hash="sha")
+    for knobs in ({"num_hashes": -1}, {"alpha": 0.5}, {"num_hashes": "8"}):
+        with pytest.raises(ValueError, match="knobs are .*, must be within the bounds of those of 'yoso'"):
+            encoder(knobs=knobs)
