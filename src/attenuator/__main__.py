@@ -13,6 +13,7 @@ COMMANDS = {
         "train a classifier on your labelled texts (needs the extra 'train')",
     ),
     "export": ("attenuator.export.__main__", "turn a trained model into a bundle (needs the extra 'export')"),
+    "adapt": ("attenuator.tuning.adapt.__main__", "teach a softmax checkpoint cheaper attention (extra 'train')"),
     "calibrate": ("attenuator.commands.calibrate.__main__", "measure what a bundle's settings are worth on your texts"),
     "serve": ("attenuator.serve.__main__", "answer classification requests over HTTP"),
     "classify": ("attenuator.commands.classify", "classify texts with a bundle or through a server"),

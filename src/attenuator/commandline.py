@@ -26,6 +26,7 @@ INTERRUPTED = 130  # exit code of a command that Ctrl-C ended
 COMMAND_SETTINGS = (
     "attenuator.tuning.train.settings:SETTINGS",
     "attenuator.export.settings:ExportSettings",
+    "attenuator.tuning.adapt.settings:SETTINGS",
     "attenuator.commands.calibrate.settings:SETTINGS",
     "attenuator.serve.settings:ServeSettings",
     "attenuator.commands.classify_settings:SETTINGS",

@@ -1,0 +1,93 @@
+"""Which settings stand nearest to the attention of a model that was trained with another one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from attenuator.training.samples import AttentionSample, scale
+from attenuator.training.yoso.attention import attend
+from attenuator.training.yoso.hashing import unit_rows
+from attenuator.training.yoso.settings import L2, RATIO, Settings
+
+__all__ = ["Fit", "comparable", "fits", "nearest", "starting"]
+
+CANDIDATE_BITS = (4, 5, 6, 7, 8, 10, 12)
+# More bits than this above log2 of the length leave queries alone in their buckets.
+BITS_ABOVE_LENGTH = 2
+SEED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How near some settings come, without any training.
+
+    Attributes:
+        settings: what was tried.
+        error: squared distance of the attention outputs over their variance, mean over layers, with sampled hashes.
+        expected_error: the same of the expectation, which has no sampling error.
+    """
+
+    settings: Settings
+    error: float
+    expected_error: float
+
+
+def starting() -> Settings:
+    """Where the search begins: a weighted mean of values, which is what softmax attention is."""
+    return Settings(normalize=RATIO)
+
+
+def comparable(mixed: Tensor, settings: Settings) -> Tensor:
+    """Attention outputs of the other model as these settings could give them: rows of length 1 for `L2`.
+
+    Args:
+        mixed: `[T, heads, value_dim]`.
+        settings: of the attention that is to come near.
+    """
+    return unit_rows(mixed) if settings.normalize == L2 else mixed
+
+
+def fits(
+    batches: Sequence[tuple[Sequence[AttentionSample], Tensor]], settings: Settings, fixed: Collection[str]
+) -> list[Fit]:
+    """Tries each candidate on what a model's attention took and gave.
+
+    Args:
+        batches: samples of all layers and `cu_seqlens`, of one text each.
+        settings: what does not vary.
+        fixed: names of fields that must stay as they are.
+
+    Returns:
+        One for each candidate.
+    """
+    longest = math.log2(max(1, sum(int(starts[-1]) for _, starts in batches) / len(batches))) + BITS_ABOVE_LENGTH
+    usual = [replace(settings, hash_bits=bits) for bits in CANDIDATE_BITS if bits <= max(longest, CANDIDATE_BITS[0])]
+    candidates = [settings] if "hash_bits" in fixed else usual
+    return [
+        Fit(candidate, relative_error(batches, candidate), relative_error(batches, replace(candidate, num_hashes=0)))
+        for candidate in candidates
+    ]
+
+
+def nearest(tried: Sequence[Fit]) -> Settings:
+    """Of what was tried the settings whose error is least, sampling and all: that is what will be served."""
+    return min(tried, key=lambda fit: fit.error).settings
+
+
+@torch.no_grad()
+def relative_error(batches: Sequence[tuple[Sequence[AttentionSample], Tensor]], settings: Settings) -> float:
+    """Squared distance of attention outputs over their variance, mean over layers."""
+    layers = len(batches[0][0])
+    errors, variances = [0.0] * layers, [0.0] * layers
+    for samples, starts in batches:
+        for layer, sample in enumerate(samples):
+            mixed = attend(sample.query, sample.key, sample.value, starts, settings, SEED, layer)
+            target = comparable(sample.mixed, settings)
+            errors[layer] += float((mixed - target).square().sum())
+            variances[layer] += float(scale(target))
+    return sum(error / variance for error, variance in zip(errors, variances, strict=True)) / layers

@@ -1,0 +1,174 @@
+"""A run of `attenuator adapt`: its folder, what it says, and whether it reached what was asked for."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from attenuator.tuning.adapt.measuring import Figures, table
+from attenuator.tuning.adapt.pipeline import (
+    Adapted,
+    choose,
+    knob_of,
+    load_student,
+    load_teacher,
+    refuse_other_attention,
+    teach,
+)
+from attenuator.tuning.adapt.settings import COMMAND, AdaptSettings
+from attenuator.tuning.adapt.texts import TextFiles
+from attenuator.tuning.choices import changes_of, settings_class
+from attenuator.tuning.output import OutputFolder
+from attenuator.tuning.run import Estimate, Plan
+
+__all__ = ["note", "run"]
+
+# What changes the weights that come out: a run goes on with these alone.
+IDENTITY = (
+    "attention",
+    "held_out_share",
+    "truncate",
+    "epochs",
+    "learning_rate",
+    "batch_tokens",
+    "exact_share",
+    "attention_weight",
+    "patience",
+    "seed",
+)
+
+
+def note(sentence: str) -> None:
+    """Says something on stderr."""
+    print(f"attenuator {COMMAND}: {sentence}", file=sys.stderr, flush=True)
+
+
+def identity(settings: AdaptSettings, source: Path, files: TextFiles) -> dict[str, Any]:
+    """What the run is begun with."""
+    return {
+        "checkpoint": str(source),
+        **files.identity,
+        **{name: getattr(settings, name) for name in IDENTITY},
+        "attention settings": changes_of(settings),
+    }
+
+
+def run(settings: AdaptSettings, source: Path) -> tuple[Adapted, bool]:
+    """Adapts a checkpoint.
+
+    Returns:
+        What came out, and whether it has the agreement asked for.
+
+    Raises:
+        AttenuatorError: it cannot be adapted, or the folder not be written.
+    """
+    torch.set_num_threads(settings.threads or torch.get_num_threads())
+    files = TextFiles(settings)
+    teacher = load_teacher(source)
+    refuse_other_attention(source, teacher, settings.attention, changes_of(settings))
+    texts = files.tokenized(teacher)
+    folder = OutputFolder(settings.output, identity(settings, source, files), resume=settings.resume)
+    record = folder.record
+    if "settings" not in record:
+        chosen, tried = choose(teacher, texts.learnt, settings.attention, changes_of(settings))
+        folder.write(settings=asdict(chosen), tried=[asdict(fit) for fit in tried])
+        note("; ".join(described(fit, chosen) for fit in tried))
+    chosen = settings_class(settings.attention)(**record["settings"])
+    note(f"learns {settings.attention} attention with " + listed(asdict(chosen)))
+    student = load_student(source, settings.attention, chosen)
+    knob = knob_of(settings.attention)
+
+    def announce(estimate: Estimate) -> None:
+        folder.write(steps=estimate.steps)
+        cut = f", cut from {estimate.steps_asked} by the time" if estimate.steps < estimate.steps_asked else ""
+        note(f"{estimate.steps - estimate.steps_done} steps{cut}, about {estimate.seconds / 60:.1f} minutes")
+
+    def measured(before: list[Figures]) -> None:
+        folder.write(before=[figures.as_json() for figures in before])
+        shown = "; ".join(f"{figures.agreement:.3f} at {knob.name} {figures.value:g}" for figures in before)
+        note(f"agreement before training, on {len(texts.held_out)} texts: {shown}")
+
+    adapted = teach(
+        student,
+        teacher,
+        chosen,
+        texts,
+        Plan(
+            steps_folder=folder.steps,
+            epochs=settings.epochs,
+            learning_rate=settings.learning_rate,
+            batch_tokens=settings.batch_tokens,
+            seed=settings.seed,
+            max_minutes=settings.max_minutes,
+            evaluations=2,
+            max_steps=record.get("steps"),
+            weight_decay=0.0,
+            warmup=0.05,
+            adam_beta2=0.98,
+        ),
+        exact_share=settings.exact_share,
+        attention_weight=settings.attention_weight,
+        patience=settings.patience,
+        before=[Figures(**row) for row in record["before"]] if "before" in record else None,
+        announce=announce,
+        measured=measured,
+        shown=sys.stderr.isatty(),
+    )
+    if adapted.outcome.reason == "interrupted":
+        return adapted, False
+    student.save(folder.path)
+    folder.finish(
+        steps_done=adapted.outcome.steps,
+        seconds=round(adapted.outcome.seconds, 1),
+        ended=adapted.outcome.reason,
+        losses=[row["loss"] for row in adapted.outcome.log if "loss" in row],
+        accuracy_of_teacher=adapted.teacher_accuracy,
+        after=[figures.as_json() for figures in adapted.after],
+    )
+    for line in table(knob, adapted.teacher_accuracy, adapted.before, adapted.after):
+        print(line)
+    return adapted, verdict(settings, adapted, float(record["settings"][knob.name]), len(texts.held_out))
+
+
+def described(fit: Any, chosen: Any) -> str:
+    """What a trial of settings gave: how they differ from those that were chosen, and their error."""
+    values, others = asdict(fit.settings), asdict(chosen)
+    differing = {name: value for name, value in values.items() if value != others[name]} or others
+    return (
+        f"with {listed(differing)} attention outputs are {fit.error:.2f} off, without sampling {fit.expected_error:.2f}"
+    )
+
+
+def listed(values: dict[str, Any]) -> str:
+    """Settings for a sentence."""
+    return ", ".join(f"{name} {value}" for name, value in values.items())
+
+
+def verdict(settings: AdaptSettings, adapted: Adapted, value: float, texts: int) -> bool:
+    """Says what was reached; whether that is the agreement asked for."""
+    knob, figures = knob_of(settings.attention), adapted.at(value)
+    at = f"{figures.agreement:.3f} at {knob.name} {value:g} on {texts} texts"
+    ways = {
+        "finished": "all steps were taken",
+        "time": "the time was over before the last step",
+        "early": "nothing was gained any more",
+    }
+    ended = ways.get(adapted.outcome.reason, "")
+    reached = settings.min_agreement is None or figures.agreement >= settings.min_agreement
+    if reached:
+        note(f"agreement with the softmax model is {at}; {ended}")
+    else:
+        note(
+            f"the agreement asked for, {settings.min_agreement:g}, was NOT reached: it is {at}; {ended}. Longer "
+            f"training (--max-minutes, --epochs), more texts, or a larger {knob.name} may reach it"
+        )
+    note(
+        f"'{settings.output}' is written; next: attenuator export {shlex.quote(str(settings.output))} --attention "
+        f"{settings.attention} --output BUNDLE"
+    )
+    return reached

@@ -1,0 +1,78 @@
+"""Flags, variables and help of `attenuator adapt`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from attenuator.commandline import Positionals
+from attenuator.tuning.choices import REPLACEMENTS, with_attention_settings
+from attenuator.tuning.settings import RunSettings
+
+__all__ = ["COMMAND", "EXAMPLES", "POSITIONALS", "SETTINGS", "USAGE", "AdaptSettings"]
+
+COMMAND = "adapt"
+POSITIONALS = Positionals("CHECKPOINT", 1, "folder of a classifier that was trained with softmax attention")
+USAGE = "CHECKPOINT --data FILE --output FOLDER [options]"
+EXAMPLES = """  unlabelled texts like those that callers will send are enough, one a line; 2,000 are a good number:
+    attenuator adapt checkpoint --data texts.txt --output adapted --truncate
+    attenuator export adapted --attention {attention} --output bundles/adapted
+  with labels the accuracy is shown as well; texts held out in a file of their own say more than a tenth of the data:
+    attenuator adapt checkpoint --data train.jsonl --held-out test.jsonl --output adapted
+  a table: which columns hold texts and labels
+    attenuator adapt checkpoint --data reviews.csv --column review --label-column stars --output adapted
+  fail where fewer than 98 % of the answers stay what they were; take an hour if need be:
+    attenuator adapt checkpoint --data texts.jsonl --min-agreement 0.98 --max-minutes 60 --output adapted
+  interrupted by Ctrl-C, or killed? The same command with --resume goes on:
+    attenuator adapt checkpoint --data texts.jsonl --output adapted --resume
+
+what happens
+  1. The checkpoint as it is becomes the teacher, a copy of it the student. Of the settings of the new attention that
+     are not given, those are chosen that come nearest to the teacher's attention outputs on some of the texts.
+  2. The student learns the teacher's attention outputs, layer by layer, and its answers: for the first part of the
+     steps exactly (at the knob's exact value, without noise), then at the knob's own value, with new hashes in each
+     step, so that the weights learn to live with the noise. Every evaluation compares its answers on texts held out
+     with the teacher's, and the best weights are kept.
+  3. Agreement, and accuracy where there are labels, are shown before and after, over values of the knob.
+
+The output is a checkpoint with its tokenizer, whose config says what it was trained with; export takes it from there.
+CHECKPOINT is of the families that `attenuator export` takes and whose attention can be replaced, or of the project's
+own encoder. Nothing is fetched from a network.
+
+exit codes: 0 the checkpoint is written, 1 it could not be, or it was but without the --min-agreement asked for, 2
+usage error, 130 interrupted; an error is one sentence on stderr""".replace("{attention}", REPLACEMENTS[0])
+
+if TYPE_CHECKING:
+    AttentionName = str
+else:
+    AttentionName = Literal[REPLACEMENTS]
+
+
+class AdaptSettings(RunSettings):
+    """Turn a classifier that was trained with softmax attention into one whose time grows linearly with the length.
+
+    The model teaches itself, so texts without labels are enough.
+    """
+
+    attention: AttentionName = REPLACEMENTS[0]
+    """The attention to learn."""
+    min_agreement: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Fail where answers agree with the softmax model's on a smaller share of the texts held out."""
+    max_minutes: Annotated[float, Field(gt=0)] = 20.0
+    """Time that training may take; its steps are planned to fit."""
+    epochs: Annotated[float, Field(gt=0)] = 8.0
+    """Passes over the texts at most."""
+    learning_rate: Annotated[float, Field(gt=0)] = 5e-4
+    """The highest one; it rises at the beginning and falls to 0 at the end."""
+    batch_tokens: Annotated[int, Field(ge=1)] = 2048
+    """Tokens of a batch, padding included: memory and time of a step grow with it."""
+    exact_share: Annotated[float, Field(ge=0, le=1)] = 0.4
+    """Part of the steps, the first ones, that learn without noise."""
+    attention_weight: Annotated[float, Field(ge=0)] = 1.0
+    """Weight of the attention outputs' relative squared error beside the divergence of the answers."""
+    patience: Annotated[int, Field(ge=0)] = 4
+    """Evaluations without a gain after which training ends, once it learns with noise; 0: it goes on to the end."""
+
+
+SETTINGS = with_attention_settings(AdaptSettings)
