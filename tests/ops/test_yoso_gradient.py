@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import Array, offsets
+from harness import Array, in_process, offsets
 
 from attenuator.errors import EngineError
 from attenuator.ops import library_path
@@ -202,6 +202,26 @@ def test_a_row_that_is_not_finite_breaks_its_own_sequence(side: int) -> None:
         assert np.isnan(one[5:35]).all()
         assert np.array_equal(one[:5], other[:5])
         assert np.array_equal(one[35:], other[35:])
+
+
+def test_temporary_memory_is_linear_in_the_length() -> None:
+    """8,192 tokens, 33 hashes, whose pairs would take 64 MiB at a byte each: at most 4 beside inputs and results."""
+    script = """
+from benchmarks.peak_memory import peak_mib
+from test_yoso_gradient import computed, draw
+
+rows, few = draw((8192,), 1, 64, 64), draw((64,), 1, 64, 64)
+results = sum(array.nbytes for array in rows[:3]) / 2**20
+for softening in (None, 0.01):
+    computed(few, (64,), 33, 8, softening=softening)  # planes into their cache, code into memory
+    print(peak_mib(lambda: computed(rows, (8192,), 33, 8, softening=softening) and None) - results)
+"""
+    # What is freed goes back to the system at once, so that nothing is taken from there unseen.
+    done = in_process(script, MALLOC_MMAP_THRESHOLD_="65536", MALLOC_TRIM_THRESHOLD_="65536")
+    assert done.returncode == 0, done.stderr
+    beside = [float(line) for line in done.stdout.split()]
+    assert len(beside) == 2
+    assert max(beside) <= 4, beside
 
 
 def test_no_rows_have_no_gradients() -> None:
