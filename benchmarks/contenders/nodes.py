@@ -188,7 +188,7 @@ def softmax(query: Array, key: Array, value: Array, cu_seqlens: Array, num_heads
 
 def yoso(
     query: Array, key: Array, value: Array, cu_seqlens: Array, num_hashes: int, num_heads: int, hash_bits: int,
-    seed: int = 0, conv_weight: Array | None = None, **settings: Any,
+    seed: int = 0, conv_weight: Array | None = None, table_precision: str = "float32", **settings: Any,
 ) -> Runner:  # fmt: skip
     """`YosoAttention` on packed rows, one number of hashes for all sequences; with a kernel, YOSO-C."""
     count = len(cu_seqlens) - 1
@@ -202,7 +202,16 @@ def yoso(
     }
     kernel = {} if conv_weight is None else {"conv_weight": conv_weight}
     return Runner(
-        [own("yoso", [*feeds, *kernel], ["output"], num_heads=num_heads, hash_bits=hash_bits)],
+        [
+            own(
+                "yoso",
+                [*feeds, *kernel],
+                ["output"],
+                num_heads=num_heads,
+                hash_bits=hash_bits,
+                table_precision=table_precision,
+            )
+        ],
         feeds,
         {"output": (query.shape, np.float32)},
         constants=kernel,

@@ -80,6 +80,11 @@ class YosoAttentionKernel final : public Kernel {
   }
 
  private:
+  // Whether a sequence of so many keys has tables of rounded values, where it has tables.
+  bool Rounded(std::int64_t keys) const {
+    return attributes_.table_precision == Spec::TablePrecision::kInt16 && keys <= kRoundedKeys;
+  }
+
   std::vector<Task> Split(const Inputs& in, float* output, std::int64_t columns) const {
     std::vector<Task> tasks;
     for (std::int64_t b = 0; b < in.sequences.batch; ++b) {
@@ -89,9 +94,9 @@ class YosoAttentionKernel final : public Kernel {
         std::fill_n(output + begin * columns, queries * columns, 0.0f);
         continue;
       }
-      const Path path =
-          ChoosePath(kernels_, queries, keys, in.num_hashes[b],
-                     static_cast<int>(attributes_.hash_bits), static_cast<int>(in.value_dim));
+      const Path path = ChoosePath(kernels_, queries, keys, in.num_hashes[b],
+                                   static_cast<int>(attributes_.hash_bits),
+                                   static_cast<int>(in.value_dim), Rounded(keys));
       const bool quadratic = path == Path::kExpectation;
       const std::int64_t step = quadratic ? kExpectationRows : queries;
       for (std::int64_t head = 0; head < attributes_.num_heads; ++head) {
@@ -182,6 +187,7 @@ class YosoAttentionKernel final : public Kernel {
         .output = output + first_row * columns + value_column,
         .output_stride = columns,
         .normalize = static_cast<Normalize>(attributes_.normalize),
+        .rounded = Rounded(keys),
         .lift_root = std::sqrt(attributes_.norm_lift),
         .conv_weight = conv_weight != nullptr ? conv_weight + task.head * taps : nullptr,
         .conv_taps = taps,

@@ -22,6 +22,7 @@ from attenuator.ops.yoso.reference_hashes import (
     quantise,
     steps_per_unit,
 )
+from attenuator.ops.yoso.rule import ROUNDED_HIGH, SMALLEST_COLUMN, rounds
 
 __all__ = [
     "NORM_FLOOR",
@@ -40,6 +41,7 @@ __all__ = [
     "lift_planes",
     "paper_hadamard_codes",
     "quantise",
+    "rounded_values",
     "shares_of_sum",
     "steps_per_unit",
     "unit",
@@ -82,6 +84,24 @@ def convolution(value: NDArray[np.float32], weight: NDArray[np.float32]) -> Arra
     for tap, factor in enumerate(weight.astype(np.float64)):
         result += factor * wide[tap : tap + len(value)]
     return result
+
+
+def rounded_values(value: NDArray[np.float32]) -> Array:
+    """One head's values as tables of int16 hold them: each a whole number of its column's steps.
+
+    A step is the largest magnitude of the column of this sequence, at least 1e-30, over 127. Two float32 operations, as
+    in the kernels, so that the whole numbers are the same; a value moves by at most half a step, beside their rounding.
+
+    Args:
+        value: `[n, value_dim]`, finite.
+
+    Returns:
+        `[n, value_dim]`.
+    """
+    largest = np.maximum(np.abs(value).max(axis=0), np.float32(SMALLEST_COLUMN))
+    high = np.float32(ROUNDED_HIGH)
+    rounded: Array = np.rint(value * (high / largest)).astype(np.float64) * (largest / high)
+    return rounded
 
 
 def head_weights(
@@ -132,6 +152,7 @@ def yoso_attention(
     hash: Hash = "gaussian",
     normalize: int = 1,
     norm_lift: float = 0.0,
+    table_precision: Literal["float32", "int16"] = "float32",
     queries: Literal["all", "first"] = "all",
 ) -> Array:
     """The whole operator.
@@ -151,6 +172,7 @@ def yoso_attention(
         normalize: 1 for N-YOSO's l2 norm per head, 0 for the raw average, 2 for the average weighted by collisions,
             which is the raw one over the sum of the weights.
         norm_lift: bound on the squared norms of rows (appendix 1.1); 0 for none.
+        table_precision: `int16` rounds values where the kernels use tables (`rule.rounds`).
         queries: `all`, or `first` token of each sequence.
 
     Returns:
@@ -171,7 +193,9 @@ def yoso_attention(
                 break
             hashing = dict(num_hashes=int(num_hashes[b]), seed=int(seed[b]), layer=layer, head=head)
             weights = head_weights(q, k, **hashing, hash_bits=hash_bits, hash=hash, norm_lift=norm_lift)
-            rows = (shares_of_sum(weights) if normalize == 2 else weights) @ v.astype(np.float64)
+            rounding = table_precision == "int16" and rounds(len(q), len(k), int(num_hashes[b]), hash_bits, value_dim)
+            wide = rounded_values(v) if rounding else v.astype(np.float64)
+            rows = (shares_of_sum(weights) if normalize == 2 else weights) @ wide
             if normalize == 1:
                 rows = unit(rows)
             if conv_weight is not None:

@@ -68,6 +68,14 @@ SPEC = Operator(
             "[0, 1e+30]; 0: none",
             default=0.0,
         ),
+        Attribute(
+            "table_precision",
+            "string",
+            "of the sums in hash tables: float32; or int16, whole steps of a 127th of the column's largest value, on "
+            "the CPU",
+            default="float32",
+            choices=("float32", "int16"),
+        ),
         QUERIES,
         Attribute(
             "importance",

@@ -33,9 +33,9 @@ def _device() -> None:
 
 
 def agree(inputs: dict[str, Array], tolerance: float = 1e-5, **attributes: AttributeValue) -> Array:
-    """The device's output, held against the CPU operator's."""
+    """The device's output, held against that of the CPU operator, whose tables alone can be of int16."""
     actual = run_on_device("yoso", inputs, attributes)[0]
-    assert relative(actual, run("yoso", inputs, attributes)[0]) < tolerance
+    assert relative(actual, run("yoso", inputs, attributes | {"table_precision": "float32"})[0]) < tolerance
     return actual
 
 

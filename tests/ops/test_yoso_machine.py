@@ -24,6 +24,10 @@ for hash in HASHES:
         inputs = make((0, 3, 50, 130, 900), 2, 48, 40, [5, 33, 0, 12, 40], taps=9)
         attributes = {"num_heads": 2, "hash_bits": 7, "hash": hash, "normalize": normalize}
         saved[f"output {hash}{normalize}"] = run("yoso", inputs, attributes)[0]
+    for normalize in (0, 1, 2):
+        inputs = make((0, 3, 50, 90, 130, 260, 900), 2, 48, 40, [5, 33, 70, 12, 40], taps=9)
+        attributes = {"num_heads": 2, "hash_bits": 7, "hash": hash, "normalize": normalize, "table_precision": "int16"}
+        saved[f"rounded {hash}{normalize}"] = run("yoso", inputs, attributes)[0]
 np.savez(sys.argv[1], **saved)
 """
 
@@ -44,10 +48,13 @@ def by_isa(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Arra
 
 @pytest.mark.parametrize("isa", ISAS[1:])
 def test_instruction_sets_agree(by_isa: dict[str, dict[str, Array]], isa: str) -> None:
-    """Codes bit for bit, outputs within rounding. (A set the machine lacks falls back to the best below it.)"""
+    """Codes and rounded tables bit for bit, outputs within rounding.
+
+    A set the machine lacks falls back to the best below it.
+    """
     for name, expected in by_isa["avx2"].items():
         actual = by_isa[isa][name]
-        if name.startswith("codes"):
+        if name.startswith(("codes", "rounded")):
             assert np.array_equal(actual, expected), name
         else:
             np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5 * np.abs(expected).max(), err_msg=name)
@@ -75,10 +82,15 @@ def tensor(array):
 library = ctypes.CDLL(str(library_path()))
 library.attenuator_last_error.restype = ctypes.c_char_p
 
+def record(name, value):
+    if isinstance(value, str):
+        return Attribute(name.encode(), 2, 0.0, 0, value.encode())
+    return Attribute(name.encode(), 0, 0.0, value, None)
+
 def run(inputs, output, threads, **attributes):
     tensors = (Tensor * len(inputs))(*map(tensor, inputs))
     outputs = (Tensor * 1)(tensor(output))
-    records = (Attribute * len(attributes))(*(Attribute(k.encode(), 0, 0.0, v, None) for k, v in attributes.items()))
+    records = (Attribute * len(attributes))(*(record(name, value) for name, value in attributes.items()))
     failed = library.attenuator_run(b"YosoAttention", tensors, len(inputs), outputs, 1, records, len(records), threads)
     assert not failed, library.attenuator_last_error()
 
@@ -112,12 +124,14 @@ run(small, outputs[0], 2, num_heads=12, hash_bits=8)  # planes into their cache,
 run(inputs_of(2000, 12, 64, 64), np.ones((2000, 768), np.float32), 1, num_heads=12, hash_bits=8)
 print(json.dumps([
     peak_of(lambda: run(tables, outputs[1], 2, num_heads=12, hash_bits=8)),
+    peak_of(lambda: run(tables, outputs[1], 2, num_heads=12, hash_bits=8, table_precision="int16")),
     peak_of(lambda: run(exact, outputs[2], 2, num_heads=1, hash_bits=8)),
 ]))
 """
     )
-    tables, exact = json.loads(output_of(script))
+    tables, rounded, exact = json.loads(output_of(script))
     assert tables <= 4 * 2**20
+    assert rounded <= 4 * 2**20
     assert exact <= 2 * 2**20
 
 

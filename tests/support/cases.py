@@ -81,7 +81,7 @@ def variants(operator: Operator) -> Iterator[Case]:
     options: list[list[tuple[str, AttributeValue]]] = []
     optional_outputs = {item.name for item in operator.outputs if item.optional}
     for item in operator.attributes:
-        if item.name in optional_outputs:
+        if item.name in optional_outputs or item.name == "table_precision":  # comes below
             continue
         if item.kind == "string":
             options.append([(item.name, choice) for choice in item.choices])
@@ -98,6 +98,8 @@ def variants(operator: Operator) -> Iterator[Case]:
     for item in operator.attributes:
         if item.name == "norm_lift":
             yield Case(operator, standard | {item.name: 25.0, "normalize": 2})
+        if item.name == "table_precision":
+            yield Case(operator, standard | {item.name: item.choices[-1]})
         if item.name in optional_outputs:
             for choice in item.choices[1:]:
                 yield Case(operator, standard | {item.name: choice})

@@ -24,6 +24,7 @@ struct HeadJob {
   float* output;
   std::int64_t output_stride;
   Normalize normalize;
+  bool rounded;              // whether tables hold rounded values
   float lift_root;           // 0: no norm lift
   const float* conv_weight;  // this head's taps, or null
   std::int64_t conv_taps;

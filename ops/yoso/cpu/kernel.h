@@ -12,12 +12,14 @@
 #include "ops/common/cpu.h"
 #include "ops/common/philox.h"
 #include "ops/common/spec.h"
+#include "yoso_rule.gen.h"
 
 namespace attenuator::yoso {
 
-inline constexpr int kBlock = 16;      // floats in a block
-inline constexpr int kGroup = 4;       // hashes in a group of codes
-inline constexpr int kHashChunk = 32;  // hashes whose codes exist at one time
+inline constexpr int kBlock = 16;                // floats in a block
+inline constexpr int kPairColumns = 2 * kBlock;  // rounded values of a row in a table's bucket
+inline constexpr int kGroup = 4;                 // hashes in a group of codes
+inline constexpr int kHashChunk = 32;            // hashes whose codes exist at one time
 // The same for hash = hadamard, one block of which gives many hashes.
 inline constexpr int kMaxHadamardChunk = 64;
 inline constexpr int kKeyTile = 128;      // keys counted together
@@ -81,6 +83,32 @@ struct TablePass {
   bool sparse;      // tables are all zero before and after: only touched buckets are cleared
 };
 
+// How wide the sums of rounded values are; which it is depends on how full buckets are.
+enum class SumWidth {
+  kAllFit,    // tables of 16 bits, added up in 16 bits
+  kEachFits,  // tables of 16 bits, added up in 32
+  kInts,      // tables of 32 bits
+};
+
+// One pass over 32 value columns, rounded, with the tables of 1, 2 or 4 neighbouring hashes.
+struct RoundedPass {
+  const void* key_codes;      // as of TablePass
+  const void* query_codes;    // likewise
+  const std::int8_t* values;  // [num_keys][32]
+  std::int32_t* sums;  // of 16 columns [num_queries][16], and of the others sum_stride behind
+  std::int64_t sum_stride;
+  // Null, or after the last table what a step of each column is worth: the sums become floats.
+  const float* steps;
+  void* tables;  // [num_tables][2^hash_bits] cache lines
+  std::int64_t num_keys;
+  std::int64_t num_queries;
+  int hash_bits;
+  int num_tables;
+  SumWidth width;
+  bool accumulate;  // add to `sums`; otherwise overwrite
+  bool sparse;      // as of TablePass
+};
+
 // The count path: some queries against at most kKeyBlock keys.
 struct CountPass {
   HashSpec spec;          // all hashes; planes are not used
@@ -123,6 +151,11 @@ struct Kernels {
   // block_stride floats apart; false where one is not finite.
   bool (*pack_values)(const Rows& rows, int columns, float* packed, std::int64_t block_stride);
   void (*run_tables)(const TablePass& pass);
+  // Packed values of 16 or 32 columns (`blocks` 1 or 2), finite, to [rows][32] whole steps; what a
+  // step is worth, to steps[32].
+  void (*round_values)(const float* packed, std::int64_t block_stride, int blocks,
+                       std::int64_t rows, std::int8_t* rounded, float* steps);
+  void (*run_rounded)(const RoundedPass& pass);
   // Sums packed likewise into `columns` columns of the output, added where `accumulate`.
   void (*unpack_sums)(const float* sums, std::int64_t block_stride, std::int64_t rows, int columns,
                       float* output, std::int64_t stride, bool accumulate);

@@ -35,6 +35,10 @@ inline void Dot(Ints& sums, Ints planes, Ints data) {
 //
 #include "ops/yoso/cpu/angle.inl"
 //
+#include "ops/yoso/cpu/shorts_avx512.inl"
+//
+#include "ops/yoso/cpu/rounded.inl"
+//
 #include "ops/yoso/cpu/dense.inl"
 
 }  // namespace
@@ -48,6 +52,8 @@ const Kernels avx512::kKernels = {
     .hash_hadamard = HashHadamard,
     .pack_values = PackValues,
     .run_tables = RunTables,
+    .round_values = RoundValues,
+    .run_rounded = RunRounded,
     .unpack_sums = UnpackSums,
     .count_and_sum = CountAndSum,
     .multiply = Multiply,

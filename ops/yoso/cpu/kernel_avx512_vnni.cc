@@ -22,6 +22,10 @@ namespace {
 //
 #include "ops/yoso/cpu/angle.inl"
 //
+#include "ops/yoso/cpu/shorts_avx512.inl"
+//
+#include "ops/yoso/cpu/rounded.inl"
+//
 #include "ops/yoso/cpu/dense.inl"
 
 }  // namespace
@@ -35,6 +39,8 @@ const Kernels avx512_vnni::kKernels = {
     .hash_hadamard = HashHadamard,
     .pack_values = PackValues,
     .run_tables = RunTables,
+    .round_values = RoundValues,
+    .run_rounded = RunRounded,
     .unpack_sums = UnpackSums,
     .count_and_sum = CountAndSum,
     .multiply = Multiply,

@@ -2,8 +2,10 @@
 // filled by the keys and read by the queries. Every step is cut into pieces that any worker may
 // run.
 #include <algorithm>
+#include <array>
 #include <atomic>
 
+#include "ops/yoso/cpu/occupancy.h"
 #include "ops/yoso/cpu/paths.h"
 
 namespace attenuator::yoso {
@@ -15,6 +17,7 @@ constexpr std::int64_t kPieceRows = 512;
 // Values and sums of all columns are packed at once up to this size, which reads and writes each
 // page of the tensors once; beyond it 16 columns at a time bound the memory.
 constexpr std::int64_t kWholeFloats = 1 << 18;
+constexpr std::int64_t kPairBlocks = kPairColumns / kBlock;
 
 // As many as fit the first-level cache beside the values that stream by.
 int TablesPerPass(int hash_bits) { return hash_bits <= 8 ? 4 : hash_bits == 9 ? 2 : 1; }
@@ -34,8 +37,13 @@ class TablePath {
       std::fill_n(totals_, queries_, 0);
     }
     if (!whole_) return;
-    values_ = scratch.Get<float>(Scratch::kValues, blocks_ * value_stride_);
     sums_ = scratch.Get<float>(Scratch::kSums, blocks_ * sum_stride_);
+    if (job.rounded) {
+      values_ = sums_;  // only until they are rounded
+      rounded_ = scratch.Get<std::int8_t>(Scratch::kRounded, keys_ * blocks_ * kBlock);
+    } else {
+      values_ = scratch.Get<float>(Scratch::kValues, blocks_ * value_stride_);
+    }
   }
 
   bool Run() {
@@ -47,10 +55,16 @@ class TablePath {
       if (!finite_) break;
       AddFirstCollisions(job_, key_codes_, keys_, query_codes_, queries_, chunk.spec.num_hashes, 0,
                          keys_);
-      // Where rows are divided by their totals, counting is one more piece beside the blocks.
-      crew_.Share(blocks_ + divides_, scratch_, [&](std::int64_t piece, Scratch& own) {
-        if (piece < blocks_) {
-          RunBlock(chunk, piece, first > 0, own);
+      if (job_.rounded) ChooseWidths(chunk);
+      const std::int64_t columns = job_.rounded ? blocks_ / kPairBlocks : blocks_;
+      // Where rows are divided by their totals, counting is one more piece beside the columns.
+      crew_.Share(columns + divides_, scratch_, [&](std::int64_t piece, Scratch& own) {
+        if (piece < columns) {
+          if (job_.rounded) {
+            RunPair(chunk, piece, own);
+          } else {
+            RunBlock(chunk, piece, first > 0, own);
+          }
         } else if (chunk.spec.wide()) {
           CountKeys<std::uint16_t>(chunk, own);
         } else {
@@ -67,7 +81,8 @@ class TablePath {
     crew_.Share(Pieces(keys_), scratch_, [&](std::int64_t piece, Scratch&) {
       const std::int64_t first = piece * kPieceRows;
       const Rows rows = job_.value.slice(first, std::min(kPieceRows, keys_ - first));
-      Check(kernels_.pack_values(rows, job_.value_dim, values_ + first * kBlock, value_stride_));
+      Check(kernels_.pack_values(rows, job_.value_dim, values_ + first * kBlock,
+                                 job_.rounded ? sum_stride_ : value_stride_));
     });
   }
 
@@ -84,6 +99,99 @@ class TablePath {
     });
   }
 
+  // The hashes [first, first + count) of a chunk that one pass takes, and where their codes lie.
+  struct Pass {
+    int first, count;
+    const std::uint8_t* key_codes;
+    const std::uint8_t* query_codes;
+  };
+
+  template <class Body>
+  void ForEachPass(const Chunk& chunk, const Body& body) const {
+    int count = 0;
+    for (int t = 0; t < chunk.spec.num_hashes; t += count) {
+      count = per_pass_;
+      while (t + count > chunk.spec.num_hashes) count /= 2;
+      const std::int64_t group = t / kGroup;
+      const std::int64_t offset = t % kGroup * chunk.spec.code_bytes();
+      body(Pass{.first = t,
+                .count = count,
+                .key_codes = key_codes_ + group * chunk.GroupBytes(keys_) + offset,
+                .query_codes = query_codes_ + group * chunk.GroupBytes(queries_) + offset});
+    }
+  }
+
+  // Of each pass of a chunk, into widths_ at its first hash.
+  void ChooseWidths(const Chunk& chunk) {
+    if (keys_ * per_pass_ <= kShortKeys) {
+      widths_.fill(SumWidth::kAllFit);
+      return;
+    }
+    std::array<Pass, kMaxHadamardChunk> passes;
+    std::int64_t size = 0;
+    ForEachPass(chunk, [&](const Pass& pass) { passes[size++] = pass; });
+    crew_.Share(size, scratch_, [&](std::int64_t piece, Scratch& own) {
+      const Pass& pass = passes[piece];
+      std::int32_t* counts = own.Get<std::int32_t>(
+          Scratch::kPieceCounts, static_cast<std::int64_t>(pass.count) << hash_bits_);
+      const auto count = [&]<class Code>(const Code* codes) {
+        return CountOccupancy(codes, keys_, pass.count, hash_bits_, counts);
+      };
+      widths_[pass.first] =
+          WidthFor(chunk.spec.wide() ? count(reinterpret_cast<const std::uint16_t*>(pass.key_codes))
+                                     : count(pass.key_codes));
+    });
+  }
+
+  // All passes of a chunk over 32 columns of rounded values.
+  void RunPair(const Chunk& chunk, std::int64_t pair, Scratch& own) {
+    static_assert(std::int64_t{kMaxHadamardChunk} * kRoundedKeys * kRoundedHigh < 1ll << 31);
+    const std::int64_t column = pair * kPairColumns;
+    const int columns =
+        static_cast<int>(std::min<std::int64_t>(kPairColumns, job_.value_dim - column));
+    const bool last = chunk.first_hash + chunk.spec.num_hashes == job_.num_hashes;
+    float* sums = nullptr;
+    std::int8_t* rounded = nullptr;
+    float* steps = steps_.data() + column;
+    if (whole_) {
+      sums = sums_ + pair * kPairBlocks * sum_stride_;
+      rounded = rounded_ + pair * kPairColumns * keys_;
+    } else {
+      rounded = own.Get<std::int8_t>(Scratch::kPieceRounded, kPairColumns * keys_);
+      sums = own.Get<float>(Scratch::kPieceSums, kPairBlocks * sum_stride_);
+      const Rows rows{
+          .data = job_.value.data + column, .stride = job_.value.stride, .count = keys_};
+      if (!Check(kernels_.pack_values(rows, columns, sums, sum_stride_))) return;
+    }
+    if (!whole_ || chunk.first_hash == 0) {
+      kernels_.round_values(sums, sum_stride_, static_cast<int>(Blocks(columns)), keys_, rounded,
+                            steps);
+    }
+    const bool sparse = keys_ < (std::int64_t{1} << hash_bits_);
+    float* tables =
+        own.Tables((static_cast<std::int64_t>(kBlock) << hash_bits_) * per_pass_, sparse);
+    ForEachPass(chunk, [&](const Pass& pass) {
+      const bool ends = pass.first + pass.count == chunk.spec.num_hashes && (!whole_ || last);
+      kernels_.run_rounded({.key_codes = pass.key_codes,
+                            .query_codes = pass.query_codes,
+                            .values = rounded,
+                            .sums = reinterpret_cast<std::int32_t*>(sums),
+                            .sum_stride = sum_stride_,
+                            .steps = ends ? steps : nullptr,
+                            .tables = tables,
+                            .num_keys = keys_,
+                            .num_queries = queries_,
+                            .hash_bits = hash_bits_,
+                            .num_tables = pass.count,
+                            .width = widths_[pass.first],
+                            .accumulate = pass.first > 0 || (whole_ && chunk.first_hash > 0),
+                            .sparse = sparse});
+    });
+    if (whole_) return;
+    kernels_.unpack_sums(sums, sum_stride_, queries_, columns, job_.output + column,
+                         job_.output_stride, chunk.first_hash > 0);
+  }
+
   // All passes of a chunk over 16 columns.
   void RunBlock(const Chunk& chunk, std::int64_t block, bool accumulate, Scratch& own) {
     const std::int64_t column = block * kBlock;
@@ -97,29 +205,22 @@ class TablePath {
           .data = job_.value.data + column, .stride = job_.value.stride, .count = keys_};
       if (!Check(kernels_.pack_values(rows, columns, values, 0))) return;
     }
-    const int per_pass = TablesPerPass(hash_bits_);
     const bool sparse = keys_ < (std::int64_t{1} << hash_bits_);
     float* tables =
-        own.Tables((static_cast<std::int64_t>(kBlock) << hash_bits_) * per_pass, sparse);
-    int now = 0;
-    for (int t = 0; t < chunk.spec.num_hashes; t += now) {
-      now = per_pass;
-      while (t + now > chunk.spec.num_hashes) now /= 2;
-      const std::int64_t group = t / kGroup;
-      const std::int64_t offset = t % kGroup * chunk.spec.code_bytes();
-      kernels_.run_tables(
-          {.key_codes = key_codes_ + group * chunk.GroupBytes(keys_) + offset,
-           .query_codes = query_codes_ + group * chunk.GroupBytes(queries_) + offset,
-           .values = values,
-           .sums = sums,
-           .tables = tables,
-           .num_keys = keys_,
-           .num_queries = queries_,
-           .hash_bits = hash_bits_,
-           .num_tables = now,
-           .accumulate = t > 0 || (whole_ && accumulate),
-           .sparse = sparse});
-    }
+        own.Tables((static_cast<std::int64_t>(kBlock) << hash_bits_) * per_pass_, sparse);
+    ForEachPass(chunk, [&](const Pass& pass) {
+      kernels_.run_tables({.key_codes = pass.key_codes,
+                           .query_codes = pass.query_codes,
+                           .values = values,
+                           .sums = sums,
+                           .tables = tables,
+                           .num_keys = keys_,
+                           .num_queries = queries_,
+                           .hash_bits = hash_bits_,
+                           .num_tables = pass.count,
+                           .accumulate = pass.first > 0 || (whole_ && accumulate),
+                           .sparse = sparse});
+    });
     if (whole_) return;
     kernels_.unpack_sums(sums, 0, queries_, columns, job_.output + column, job_.output_stride,
                          accumulate);
@@ -175,16 +276,23 @@ class TablePath {
   const int hash_bits_ = job_.family.hash_bits;
   const std::int64_t keys_ = job_.key.count;
   const std::int64_t queries_ = job_.query.count;
-  const std::int64_t blocks_ = Blocks(job_.value_dim);
-  const std::int64_t value_stride_ = keys_ * kBlock;  // of packed blocks
-  const std::int64_t sum_stride_ = queries_ * kBlock;
-  const bool whole_ = blocks_ * std::max(value_stride_, sum_stride_) <= kWholeFloats;
+  const int per_pass_ = TablesPerPass(hash_bits_);
+  // Of columns; a whole number of pairs where values are rounded.
+  const std::int64_t blocks_ = job_.rounded
+                                   ? Blocks(job_.value_dim + kBlock) / kPairBlocks * kPairBlocks
+                                   : Blocks(job_.value_dim);
+  const std::int64_t value_stride_ = keys_ * kBlock;                    // of packed blocks
+  const std::int64_t sum_stride_ = std::max(queries_, keys_) * kBlock;  // room for values to round
+  const bool whole_ = blocks_ * sum_stride_ <= kWholeFloats;
   const bool divides_ = job_.normalize == Normalize::kSum;
   std::uint8_t* key_codes_ = nullptr;
   std::uint8_t* query_codes_ = nullptr;
   float* values_ = nullptr;
   float* sums_ = nullptr;
-  std::int64_t* totals_ = nullptr;  // of each query's collisions with any key
+  std::int8_t* rounded_ = nullptr;                  // [pair of blocks][keys][32]
+  std::array<float, kHeadDimHigh> steps_;           // of each column's rounded values
+  std::array<SumWidth, kMaxHadamardChunk> widths_;  // of the pass that begins with this hash
+  std::int64_t* totals_ = nullptr;                  // of each query's collisions with any key
   std::atomic<bool> finite_{true};
 };
 

@@ -6,16 +6,16 @@
 namespace attenuator::yoso {
 
 Path ChoosePath(const Kernels& kernels, std::int64_t num_queries, std::int64_t num_keys,
-                int num_hashes, int hash_bits, int value_dim) {
+                int num_hashes, int hash_bits, int value_dim, bool rounded) {
   if (num_hashes == 0) return Path::kExpectation;
   if (num_queries == 1) return Path::kCounts;
-  // About where the two take equal time, measured at value_dim 64, hash_bits 4 to 12 and 4 to 128
-  // hashes on Intel and AMD, which differ by a fifth: comparing all pairs pays the longer, the more
-  // hashes share its fixed cost and the fewer pairs collide; narrow values make tables cheap.
-  const int bits = hash_bits < 4 ? 4 : hash_bits;
-  const std::int64_t start = 64 + 28 * std::min(bits - 4, 4);
-  const std::int64_t slope = bits <= 6 ? 2 : bits <= 8 ? 6 : 14;
-  const std::int64_t limit = (start + slope * std::min(num_hashes, 40)) * kernels.count_percent *
+  // As rule.py explains.
+  const std::int64_t start = kCountStart + kCountBits * std::clamp(hash_bits - 4, 0, 4);
+  const std::int64_t slope = hash_bits <= 6   ? kCountSlopeTo6
+                             : hash_bits <= 8 ? kCountSlopeTo8
+                                              : kCountSlopeAbove;
+  const std::int64_t limit = (start + slope * std::min(num_hashes, kCountHashes)) *
+                             (rounded ? kRoundedPercent : kernels.count_percent) *
                              std::min(value_dim + 16, 80) / 8000;
   return num_keys <= limit ? Path::kCounts : Path::kTables;
 }

@@ -12,10 +12,10 @@ namespace attenuator::yoso {
 
 enum class Path { kTables, kCounts, kExpectation };
 
-// From the sequence's length, its knobs, the node's attributes and the instruction set alone, so
-// that a sequence's result does not depend on its neighbours.
+// From the sequence's length, its knobs, the node's attributes and, unless tables would be rounded,
+// the instruction set alone, so that a sequence's result does not depend on its neighbours.
 Path ChoosePath(const Kernels& kernels, std::int64_t num_queries, std::int64_t num_keys,
-                int num_hashes, int hash_bits, int value_dim);
+                int num_hashes, int hash_bits, int value_dim, bool rounded);
 
 // Queries [first, first + count) of the job; the table and count paths take all of them at once,
 // and the former lets idle workers help. False where a row of the sequence is not finite: the
