@@ -33,6 +33,12 @@ export class Asked {
     this.session.use({ text: text.slice(0, MOST_CHARACTERS) }, afterMs);
   }
 
+  /** From its first word on, also when the field is focused. */
+  #show(text) {
+    this.text.value = text;
+    this.text.setSelectionRange(0, 0);
+  }
+
   /** Opens with the first example whose model is served, or with the first of all. */
   async open() {
     const buttons = [...document.querySelectorAll("[data-example]")];
@@ -55,7 +61,7 @@ export class Asked {
     const roomiest = this.models.find((model) => model.max_tokens === longest);
     const isTooLong = text.length > 5 * (this.session.model?.max_tokens ?? 0);
     const model = this.#model(request.model) ?? (isTooLong ? roomiest : this.session.model);
-    this.text.value = text;
+    this.#show(text);
     this.picker.value = model.name;
     this.chosen(model);
     this.session.use({ model, text, knobs: defaultKnobs(model) });
@@ -64,7 +70,7 @@ export class Asked {
   #takeFiles() {
     const take = async (file) => {
       if (!file) return;
-      this.text.value = await file.text();
+      this.#show(await file.text());
       this.#read(this.text.value);
     };
     const target = byId("ask-card");

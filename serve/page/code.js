@@ -1,6 +1,6 @@
 /** The request of this moment as a command and as a program, to copy. */
 
-import { byId, html } from "./dom.js";
+import { byId, html, say } from "./dom.js";
 import { CLASSIFY } from "./service.js";
 
 const LONG = 600; // characters of a text that are shown; all of them are copied
@@ -49,8 +49,7 @@ export class Snippets {
     const short = text.length > LONG ? `${text.slice(0, LONG)} … ${text.length - LONG} more characters` : text;
     [this.#service, this.#request] = [service, request];
     for (const [kind, write] of Object.entries(WRITERS)) {
-      const [code, shown] = [byId(`code-${kind}`), write(service, { ...request, inputs: [short] })];
-      if (code.textContent !== shown) code.textContent = shown; // or a selection in it would be lost
+      say(byId(`code-${kind}`), write(service, { ...request, inputs: [short] })); // a selection in it would be lost else
     }
     byId("code-cut").hidden = short === text;
   }
@@ -58,6 +57,7 @@ export class Snippets {
   async #copy(kind, button) {
     const label = button.textContent;
     button.textContent = (await copied(WRITERS[kind](this.#service, this.#request))) ? "Copied" : "The browser did not allow it";
+    say(byId("spoken"), button.textContent);
     setTimeout(() => (button.textContent = label), 1600);
   }
 }

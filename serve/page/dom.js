@@ -13,6 +13,21 @@ function fill(node, attributes, children) {
   return node;
 }
 
+/** Sets a text where it is another: setting it anew makes a screen reader say it again. */
+export function say(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+/** Draws, and keeps the focused element where it is in the window when what stands above it grows or shrinks. */
+export function holdingFocus(draw) {
+  const focused = document.activeElement;
+  const { top, bottom } = focused.getBoundingClientRect();
+  draw();
+  const isSeen = focused !== document.body && bottom > 0 && top < innerHeight;
+  const moved = isSeen && document.activeElement === focused ? focused.getBoundingClientRect().top - top : 0;
+  if (moved) scrollBy(0, moved);
+}
+
 /** An HTML element; attributes that are null or false are left out. */
 export const html = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
 

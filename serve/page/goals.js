@@ -1,8 +1,8 @@
 /** The switch from knobs to a goal, where the model was calibrated: the service then chooses the knobs. */
 
 import { TYPING_MS } from "./asked.js";
-import { byId } from "./dom.js";
-import { valueText } from "./knobs.js";
+import { byId, say } from "./dom.js";
+import { settingText } from "./knobs.js";
 import { percent } from "./numbers.js";
 
 export class Goals {
@@ -28,7 +28,7 @@ export class Goals {
     if (stated || this.session.goal) this.session.aim(stated ? goal : null, afterMs);
   }
 
-  draw({ model, goal, answer }) {
+  draw({ model, goal, answer, error }) {
     byId("goal").hidden = !model.calibration;
     const explains = model.calibration?.explains === true;
     byId("goal-escalate-line").hidden = !explains;
@@ -40,13 +40,13 @@ export class Goals {
     byId("goal-agreement-name").textContent = this.escalate.checked
       ? "Chance that this answer is the exact one, at least (%)"
       : "Answers that are as the exact ones, at least (%)";
-    byId("goal-reached").textContent = goal ? reached(model, answer) : "";
+    say(byId("goal-reached"), goal && !error ? reached(model, answer) : "");
   }
 }
 
 function reached(model, answer) {
   if (!answer) return "";
-  const knobs = model.knobs.map((knob) => `${knob.name} ${valueText(knob, answer.knobs[knob.name])}`).join(", ");
+  const knobs = settingText(model, answer.knobs);
   if (!answer.steps) return answer.chosen_by === "goal" ? `The service chose ${knobs}.` : "";
   const { agreement_probability: probability } = answer.predictions[0];
   const runs = answer.steps === 1 ? "One run," : `${answer.steps} runs, the last`;

@@ -70,5 +70,9 @@ export const defaultKnobs = (model) => Object.fromEntries(model.knobs.map((knob)
 /** A knob's value in words. */
 export const valueText = (knob, value) => (knob.isExact(value) ? "exact" : plain(value));
 
+/** Every knob of a model by its name, with its value in words. */
+export const settingText = (model, values) =>
+  model.knobs.map((knob) => `${knob.name} ${valueText(knob, values[knob.name])}`).join(", ");
+
 /** A served model as `GET /v1/models` describes it, with sliders' stops in place of bare knobs. */
 export const described = (info) => ({ ...info, knobs: info.knobs.map((knob) => new Knob(knob)) });

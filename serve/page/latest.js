@@ -28,9 +28,14 @@ export class Latest {
     return this.#controller !== null;
   }
 
+  /** Whether something runs, or will once its while is over. */
+  get pending() {
+    return this.running || this.#timer !== 0;
+  }
+
   /** Asks for what is wanted now, or in a while if nothing else comes in between. */
   poke(afterMs = 0) {
-    clearTimeout(this.#timer);
+    this.#forget();
     if (afterMs) {
       this.#timer = setTimeout(() => this.poke(), afterMs);
       return;
@@ -45,9 +50,14 @@ export class Latest {
 
   /** Gives up what is in flight. */
   stop() {
-    clearTimeout(this.#timer);
+    this.#forget();
     this.#again = false;
     this.#controller?.abort();
+  }
+
+  #forget() {
+    clearTimeout(this.#timer);
+    this.#timer = 0;
   }
 
   async #work() {

@@ -3,7 +3,7 @@
 import { Asked } from "./asked.js";
 import { Certainty } from "./certainty.js";
 import { Snippets } from "./code.js";
-import { byId } from "./dom.js";
+import { byId, holdingFocus, say } from "./dom.js";
 import { Goals } from "./goals.js";
 import { described } from "./knobs.js";
 import { pause } from "./latest.js";
@@ -27,13 +27,28 @@ let plotted = null; // the knob over which the plot is drawn: the one that was t
 let asked = null;
 let frame = 0;
 let speaking = 0;
+let spoken = null; // the setting that a screen reader was told of last
 let counting = 0;
 
 function draw() {
   frame = 0;
   if (!session.model) return; // until then `models` shows what stands in the way
-  notices.show(session.error, session.busyUntilMs, true);
   byId("playground").hidden = false;
+  notices.show(session.error, session.busyUntilMs, true);
+  holdingFocus(drawSession);
+  clearInterval(counting);
+  if (session.exactIsRunning) counting = setInterval(() => drawTime(session), 100); // its time is counted up
+  clearTimeout(speaking);
+  if (!session.isSampling || spoken !== session.setting) speaking = setTimeout(speak, SPOKEN_AFTER_MS);
+}
+
+/** Tells a screen reader what the page shows: the first answer at a setting, then what all of its seeds say. */
+function speak() {
+  spoken = session.setting;
+  say(byId("spoken"), summary(session));
+}
+
+function drawSession() {
   sliders.draw(session);
   asked.draw(session);
   goals.draw(session);
@@ -45,10 +60,6 @@ function draw() {
   drawLabels(session);
   drawPlot({ session, knob: plotted, exactMs: exactTime(session) });
   snippets.draw(session, session.whole);
-  clearTimeout(speaking);
-  speaking = setTimeout(() => (byId("spoken").textContent = summary(session)), SPOKEN_AFTER_MS);
-  clearInterval(counting);
-  if (session.exactIsRunning) counting = setInterval(() => drawTime(session), 100); // its time is counted up
 }
 
 function redraw() {
@@ -71,10 +82,12 @@ async function models() {
 async function start() {
   const served = await models();
   if (!served) return;
-  notices.show(null);
   byId("loading").hidden = true;
   byId("empty").hidden = served.length > 0;
-  if (!served.length) return;
+  if (!served.length) {
+    notices.show(null);
+    return;
+  }
   const choices = served.map(described);
   asked = new Asked(session, choices, (model) => {
     if (model === session.model) return;

@@ -1,6 +1,6 @@
 /** What stands in the way: loading, an error, a busy service, a key. */
 
-import { byId } from "./dom.js";
+import { byId, say } from "./dom.js";
 
 const TITLES = {
   0: "No connection",
@@ -15,10 +15,19 @@ const TITLES = {
 
 export class Notices {
   #timer = 0;
+  #shown = null;
+  #floats = false;
+  #dismissed = null; // an error that the visitor has read
+  #cameFrom = null; // where the focus was before it went into the notice
 
   constructor(service, again) {
     Object.assign(this, { service, again });
     byId("retry").addEventListener("click", () => again());
+    byId("dismiss").addEventListener("click", () => this.#dismiss());
+    document.addEventListener("keydown", (event) => event.key === "Escape" && this.#floats && this.#dismiss());
+    byId("notice").addEventListener("focusin", ({ currentTarget, relatedTarget }) => {
+      if (!currentTarget.contains(relatedTarget)) this.#cameFrom = relatedTarget;
+    });
     byId("key-form").addEventListener("submit", (event) => {
       event.preventDefault();
       service.useKey(byId("key").value.trim());
@@ -34,23 +43,52 @@ export class Notices {
   /** Shows an error, or hides the notice where there is none; once there is a playground it floats and moves nothing. */
   show(error, busyUntilMs = 0, floats = false) {
     clearInterval(this.#timer);
+    this.#shown = error;
     const box = byId("notice");
-    if (!error) {
-      box.hidden = true;
+    if (!error || error === this.#dismissed) {
+      this.#hide(box);
       byId("forget").hidden = !this.service.key;
       return;
     }
     const needsKey = error.status === 401;
-    byId("notice-title").textContent = TITLES[error.status] ?? "Something failed";
-    byId("notice-text").textContent = this.#sentence(error);
+    say(byId("notice-title"), TITLES[error.status] ?? "Something failed");
+    say(byId("notice-text"), this.#sentence(error));
     byId("key-form").hidden = !needsKey;
     byId("retry").hidden = needsKey || error.passes || error.status === 422;
+    byId("dismiss").hidden = !floats || needsKey;
     byId("forget").hidden = !this.service.key || needsKey;
     const wasHidden = box.hidden;
     box.hidden = false;
     box.className = `card notice${error.passes ? " busy" : ""}${floats ? " floating" : ""}`;
     if (needsKey && wasHidden) byId("key").focus();
     this.#count(error, busyUntilMs);
+    this.#floats = floats && !needsKey;
+    this.#cover(floats ? box.offsetHeight : 0);
+    const focused = document.activeElement;
+    if (wasHidden && this.#floats && focused !== document.body) focused.scrollIntoView({ block: "nearest" });
+  }
+
+  #dismiss() {
+    this.#dismissed = this.#shown;
+    clearInterval(this.#timer);
+    this.#hide(byId("notice"));
+  }
+
+  /** Takes the notice away; a focus that was in it goes back to where it came from. */
+  #hide(box) {
+    if (box.hidden) return;
+    const heldFocus = box.contains(document.activeElement);
+    box.hidden = true;
+    this.#floats = false;
+    this.#cover(0);
+    if (!heldFocus) return;
+    this.#cameFrom?.focus();
+    if (document.activeElement !== this.#cameFrom) byId("playground").focus();
+  }
+
+  /** Tells the page how much of its lower end lies below the notice. */
+  #cover(pixels) {
+    document.documentElement.style.setProperty("--covered", `${pixels}px`);
   }
 
   #sentence({ status, message, field }) {
@@ -63,11 +101,13 @@ export class Notices {
 
   #count(error, busyUntilMs) {
     const line = byId("notice-wait");
-    line.textContent = "";
-    if (!error.passes) return;
+    if (!error.passes) {
+      say(line, "");
+      return;
+    }
     const tell = () => {
       const seconds = Math.ceil((busyUntilMs - performance.now()) / 1000);
-      line.textContent = seconds > 0 ? `Asks again in ${seconds} s.` : "Asks again…";
+      say(line, seconds > 0 ? `Asks again in ${seconds} s.` : "Asks again…");
     };
     tell();
     this.#timer = setInterval(tell, 250);

@@ -2,7 +2,7 @@
 
 import { certaintyText } from "./certainty.js";
 import { byId, html } from "./dom.js";
-import { exactKnobs } from "./knobs.js";
+import { exactKnobs, settingText } from "./knobs.js";
 import { duration, percent, plain, score, shortened } from "./numbers.js";
 import { calibrated } from "./plot.js";
 
@@ -85,26 +85,27 @@ function bar(id, ms, longest) {
   byId(id).style.width = ms ? `${Math.max(LEAST_BAR, (100 * ms) / longest)}%` : "0";
 }
 
-export function drawAgreement(session) {
-  const { setting, subject, isExact, answer, model } = session;
+const agreementName = ({ task }) => (task === "regression" ? "Distance from exact" : "Same as exact");
+
+/** How the answers at this setting compare with the exact one: the figure, and what it counts. */
+function agreement({ setting, subject, isExact, model }) {
   const count = setting.readings.length;
-  const [main, more] = [byId("agreement"), byId("agreement-more")];
-  byId("agreement-name").textContent = model.task === "regression" ? "Distance from exact" : "Same as exact";
-  if (isExact) [main.textContent, more.textContent] = ["exact", "nothing is left out"];
-  else if (!subject.exact || !count) [main.textContent, more.textContent] = ["…", subject.refusal ? "no exact answer" : "waits for the exact answer"];
-  else if (model.task === "regression") {
+  if (isExact) return ["exact", "nothing is left out"];
+  if (!subject.exact || !count) return ["…", subject.refusal ? "no exact answer" : "waits for the exact answer"];
+  if (model.task === "regression") {
     const distance = (one) => Math.abs(one.score - subject.exact.score);
-    main.textContent = `± ${score(Math.max(...setting.readings.map(distance)))}`;
-    more.textContent = "the largest distance from the exact score";
-  } else if (setting.isFixed) {
-    const same = setting.agreeing(subject.exact) > 0;
-    main.textContent = same ? "yes" : "no";
-    more.textContent = "the same with every seed";
-  } else {
-    main.textContent = `${setting.agreeing(subject.exact)} of ${count}`;
-    const same = model.task === "multi_label" ? `all ${model.labels.length} decisions as the exact ones` : "the exact answer";
-    more.textContent = count === 1 ? `seed gives ${same}` : `seeds give ${same}`;
+    return [`± ${score(Math.max(...setting.readings.map(distance)))}`, "the largest distance from the exact score"];
   }
+  const agreeing = setting.agreeing(subject.exact);
+  if (setting.isFixed) return [agreeing > 0 ? "yes" : "no", "the same with every seed"];
+  const same = model.task === "multi_label" ? `all ${model.labels.length} decisions as the exact ones` : "the exact answer";
+  return [`${agreeing} of ${count}`, count === 1 ? `seed gives ${same}` : `seeds give ${same}`];
+}
+
+export function drawAgreement(session) {
+  const { isExact, answer, model } = session;
+  byId("agreement-name").textContent = agreementName(model);
+  [byId("agreement").textContent, byId("agreement-more").textContent] = agreement(session);
   const expected = answer?.expected_agreement;
   byId("expected").textContent =
     expected == null || isExact ? "" : `On texts of this length, ${percent(expected)} of answers were as the exact ones.`;
@@ -157,13 +158,13 @@ function differences(one, exact, model) {
 
 /** What a screen reader says once the knob rests. */
 export function summary(session) {
-  const { setting, subject, isExact, knobs } = session;
+  const { setting, subject, isExact, isSampling, knobs, model } = session;
   const one = setting?.readings[0];
   if (!one) return "";
-  const knob = Object.entries(knobs).map(([name, value]) => `${name} ${plain(value)}`);
   const exactMs = exactTime(session);
   const share = exactMs && !isExact ? `, ${percent(setting.computeMs / exactMs)} of the exact time` : "";
-  const agree = subject.exact && !isExact ? ` ${setting.agreeing(subject.exact)} of ${setting.readings.length} seeds agree.` : "";
-  const sure = isExact ? "" : ` ${certaintyText(session)}`;
-  return `${knob.join(", ")}: ${one.label}, ${score(one.score)}, ${duration(setting.computeMs)}${share}.${agree}${sure}`;
+  const all = [`${settingText(model, knobs)}: ${one.label}, ${score(one.score)}, ${duration(setting.computeMs)}${share}.`];
+  if (subject.exact && !isExact && !isSampling) all.push(`${agreementName(model)}: ${agreement(session)[0]}.`);
+  if (setting.certainty && !isExact) all.push(certaintyText(session));
+  return all.join(" ").trim();
 }

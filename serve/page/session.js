@@ -46,6 +46,11 @@ export class Session extends EventTarget {
     return this.#live.running;
   }
 
+  /** Whether more seeds of this setting are still asked for. */
+  get isSampling() {
+    return this.#spread.pending;
+  }
+
   get exactIsRunning() {
     return this.#exact.running && !this.subject?.exact;
   }

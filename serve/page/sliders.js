@@ -23,7 +23,8 @@ export class Sliders {
     const id = `knob-${knob.name}`;
     const attributes = { type: "range", id, min: 0, max: knob.last, step: 1, "aria-describedby": `${id}-doc` };
     const input = html("input", attributes);
-    const value = html("output", { for: id, class: "knob-value" });
+    // The slider says its value itself: as a live region this would say it a second time.
+    const value = html("output", { for: id, class: "knob-value", "aria-live": "off" });
     const unit = html("span", { class: "knob-unit" }, knob.unit);
     input.addEventListener("input", () => {
       this.touched(knob);

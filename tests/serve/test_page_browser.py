@@ -88,7 +88,7 @@ def test_the_picture_shows_what_the_service_answers_from_the_cheapest_value_to_t
     turn(page, "num_hashes", "End", "exact")
     assert (text(page, "agreement"), text(page, "time-share")) == ("exact", "exact")
     assert '"num_hashes":0,' in text(page, "code-curl")
-    expect(page.locator("#spoken")).to_contain_text("num_hashes 0")
+    expect(page.locator("#spoken")).to_contain_text("num_hashes exact: ")
     assert sent_again == [], "the exact answer is known"
 
 
@@ -278,6 +278,7 @@ def test_a_key_is_asked_for_kept_in_the_tab_and_forgotten(keyed: Service, visit:
     page.fill("#key", OPEN)
     page.keyboard.press("Enter")
     dots(page)
+    assert page.evaluate("document.activeElement.id") == "playground", "not lost with the form"
     expect(page.locator("#certainty-text")).to_contain_text("The service does not say: the predicted cost is")
     assert OPEN not in page.content()
     assert "Authorization: Bearer $ATTENUATOR_API_KEY" in text(page, "code-curl")
@@ -373,28 +374,3 @@ def test_nothing_keeps_anyone_out(shown: Service, visit: Callable[..., Any]) -> 
     for name in ("sliders", "spread"):
         box = page.locator(f"#{name}").bounding_box()
         assert box["y"] + box["height"] / 2 < 760
-
-
-def test_the_keyboard_reaches_everything(shown: Service, visit: Callable[..., Any]) -> None:
-    page = visit(shown)
-    dots(page)
-    reached = []
-    for _ in range(40):
-        page.keyboard.press("Tab")
-        reached.append(page.evaluate("document.activeElement.id || document.activeElement.textContent.trim()"))
-        if reached[-1] == "copy-python":
-            break
-    expected = [
-        "knob-num_hashes",
-        "explain-on",
-        "A short review",
-        "file",
-        "text",
-        "model",
-        "goal-on",
-        "As a table",
-        "copy-curl",
-    ]
-    assert [name for name in reached if name in expected] == expected
-    page.keyboard.press("Enter")
-    expect(page.locator("#copy-python")).to_have_text("Copied")
