@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from attenuator.export.encoder_attention import ATTENTIONS, HASHES, PackedLayout, training_mix
+from attenuator.export.encoder_attention import ATTENTIONS, PackedLayout, training_mix
 from attenuator.export.families import OWN_ENCODER
 from attenuator.ops import part
 
@@ -65,7 +65,7 @@ class EncoderConfig:
         self.id2label = {int(key): label for key, label in self.id2label.items()}
         if not self.id2label:
             self.id2label = {index: f"LABEL_{index}" for index in range(self.num_labels)}
-        size, heads, hashes = self.hidden_size, self.num_attention_heads, HASHES
+        size, heads = self.hidden_size, self.num_attention_heads
         checks = {
             f"model_type is {self.model_type!r}, must be {OWN_ENCODER!r}": self.model_type == OWN_ENCODER,
             f"attention is {self.attention!r}, must be one of: {', '.join(ATTENTIONS)}": self.attention in ATTENTIONS,
@@ -78,15 +78,16 @@ class EncoderConfig:
             f"conv_size needs an attention with a convolution, which {self.attention!r} has not": (
                 self.conv_size == 0 or self.has_convolution
             ),
-            f"hash_bits is {self.hash_bits}, must be in [1, 15]": 1 <= self.hash_bits <= 15,
-            f"normalize is {self.normalize}, must be 0, 1 or 2": self.normalize in (0, 1, 2),
-            f"norm_lift is {self.norm_lift}, must be in [0, 1e30]": 0 <= self.norm_lift <= 1e30,
-            f"hash is {self.hash!r}, must be one of: {', '.join(hashes)}": self.hash in hashes,
             f"knobs are {self.knobs}, must be within the bounds of those of {self.attention!r}": self.knobs_fit,
             f"id2label must name labels 0 to {self.num_labels - 1}": (
                 sorted(self.id2label) == list(range(self.num_labels))
             ),
         }
+        values = vars(self)
+        for attribute in (item for operator in ATTENTIONS.values() for item in operator.attributes):
+            if attribute.name in values:
+                value = values[attribute.name]
+                checks[f"{attribute.name} is {value!r}, must be {attribute.allowed}"] = attribute.fits(value)
         for sentence, holds in checks.items():
             if not holds:
                 raise ValueError(sentence)

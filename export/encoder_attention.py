@@ -18,20 +18,12 @@ from attenuator import training
 from attenuator.ops import OPERATORS, has_part
 from attenuator.ops.spec import Operator
 
-__all__ = ["ATTENTIONS", "HASHES", "PackedLayout", "training_mix"]
+__all__ = ["ATTENTIONS", "PackedLayout", "training_mix"]
 
 # What the encoder can be trained with, by key.
 ATTENTIONS: dict[str, Operator] = {
     operator.key: operator for operator in OPERATORS if operator.attention and has_part(operator.key, "eager")
 }
-# Families of hashes, of the attentions that hash.
-HASHES = tuple(
-    choice
-    for operator in ATTENTIONS.values()
-    for item in operator.attributes
-    if item.name == "hash"
-    for choice in item.choices
-)
 
 
 @cache

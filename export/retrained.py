@@ -69,10 +69,10 @@ def values(stored: dict[str, Any], items: Iterable[Attribute | Knob]) -> dict[st
     present = [item for item in items if item.name in stored]
     for item in present:
         value = stored[item.name]
-        if isinstance(item, Attribute) and item.choices:
-            fits, allowed = value in item.choices, f"one of: {', '.join(item.choices)}"
+        if isinstance(item, Attribute):
+            fits, allowed = item.fits(value), item.allowed
         else:
-            is_whole = (item.kind == "int") if isinstance(item, Attribute) else (item.dtype == "int32")
+            is_whole = item.dtype == "int32"
             kinds, kind = ((int,), "a whole number") if is_whole else ((int, float), "a number")
             fits = type(value) in kinds and item.low <= value <= item.high
             allowed = f"{kind} in [{item.low:g}, {item.high:g}]"

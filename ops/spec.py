@@ -4,6 +4,7 @@ Each `<operator>/spec.py` holds one `Operator`. C++ bounds and checks (`codegen.
 error texts, README table and client checks are derived from it. Standard library only.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -52,8 +53,8 @@ class Attribute:
         name: attribute name in the node.
         kind: `int` (with low and high), `float`, or `string` (with choices).
         default: value where the node has none; None makes it required.
-        low: smallest value of an `int`.
-        high: largest value of an `int`.
+        low: smallest value of an `int`, and of a `float` whose low is below its high; any other `float` is finite.
+        high: largest value, likewise.
         choices: what a `string` may be.
         doc: one sentence.
     """
@@ -62,9 +63,31 @@ class Attribute:
     kind: Literal["int", "float", "string"]
     doc: str
     default: int | float | str | None = None
-    low: int = 0
-    high: int = 0
+    low: float = 0
+    high: float = 0
     choices: tuple[str, ...] = ()
+
+    @property
+    def bounded(self) -> bool:
+        """Whether `low` and `high` hold."""
+        return self.kind == "int" or (self.kind == "float" and self.low < self.high)
+
+    @property
+    def allowed(self) -> str:
+        """What the value must be, in words."""
+        if self.kind == "string":
+            return f"one of: {', '.join(self.choices)}"
+        if not self.bounded:
+            return "a finite number"
+        return f"{'a whole number' if self.kind == 'int' else 'a number'} in [{self.low:g}, {self.high:g}]"
+
+    def fits(self, value: object) -> bool:
+        """Whether the operator takes a value; True and False are no numbers."""
+        if self.kind == "string":
+            return value in self.choices
+        if isinstance(value, bool) or not isinstance(value, int if self.kind == "int" else (int, float)):
+            return False
+        return self.low <= value <= self.high if self.bounded else math.isfinite(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ SPEC = Operator(
             "float",
             "a sequence keeps the share keep^exponent of its rows; 0 to 1",
             default=1.0,
+            high=1,
         ),
     ),
     knobs=(KEEP,),

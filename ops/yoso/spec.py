@@ -34,6 +34,8 @@ NUM_HASHES = Knob(
     sampling="counted",
 )
 
+NORM_LIFT_HIGH = 1e30  # as in inputs.cc
+
 SPEC = Operator(
     name="YosoAttention",
     key="yoso",
@@ -65,8 +67,9 @@ SPEC = Operator(
             "norm_lift",
             "float",
             "bound on the squared norms of query and key rows, which get a coordinate more each and that norm, in "
-            "[0, 1e+30]; 0: none",
+            f"[0, {NORM_LIFT_HIGH:g}]; 0: none",
             default=0.0,
+            high=NORM_LIFT_HIGH,
         ),
         Attribute(
             "table_precision",

@@ -116,9 +116,12 @@ def test_wrong_ranks_are_refused_by_name(operator: Operator) -> None:
 
 
 def bad_values(attribute: Attribute) -> list[int | float | str]:
+    if attribute.kind == "string":
+        return ["", "nonsense", attribute.choices[0].upper()]
     if attribute.kind == "int":
-        return [attribute.low - 1, attribute.high + 1, 2**62, -(2**62)]
-    return ["", "nonsense", attribute.choices[0].upper()] if attribute.kind == "string" else [np.nan, np.inf]
+        return [int(attribute.low) - 1, int(attribute.high) + 1, 2**62, -(2**62)]
+    beyond = [float(attribute.low - 1), float(attribute.high * 1.001)] if attribute.bounded else []
+    return [np.nan, np.inf, *beyond]
 
 
 @every_operator

@@ -185,8 +185,9 @@ def test_export_takes_it_with_what_it_was_trained_with(trained: Path, tmp_path: 
         ({"hash_bits": 17}, "yoso", r"attenuator.hash_bits in the config is 17, must be a whole number in \[1, 16\]"),
         ({"num_hashes": 12.5}, "yoso", "attenuator.num_hashes in the config is 12.5, must be a whole number in"),
         ({"hash": "sha"}, "yoso", "attenuator.hash in the config is 'sha', must be one of: gaussian, hadamard"),
+        ({"norm_lift": -1}, "yoso", r"attenuator.norm_lift in the config is -1, must be a number in \[0, 1e\+30\]"),
     ],
-    ids=["softmax", "attention", "bits", "hashes", "hash"],
+    ids=["softmax", "attention", "bits", "hashes", "hash", "lift"],
 )
 def test_export_refuses_another_attention_and_other_values(
     change: dict[str, Any], attention: str, sentence: str, tmp_path: Path
