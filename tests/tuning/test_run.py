@@ -106,6 +106,9 @@ def test_an_interrupted_run_that_goes_on_ends_with_the_same_bits(
     assert (first.reason, first.steps) == ("interrupted", middle)
     estimates: list[Estimate] = []
     parts = Setting(case, sources, texts)
+    unfinished = tmp_path / "parts" / f"checkpoint-{middle + 1}"  # as a process leaves it that is killed while it saves
+    unfinished.mkdir()
+    (unfinished / "model.safetensors").write_bytes(b"half")
     second = parts.run(tmp_path / "parts", announce=estimates.append)
     assert (second.reason, second.steps, estimates[0].steps_done) == ("finished", outcome.steps, middle)
     for name, tensor in parts.weights().items():

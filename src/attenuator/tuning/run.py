@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +16,7 @@ import torch
 import transformers
 from torch import nn
 from torch.utils.data import DataLoader
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import get_last_checkpoint
 
 from attenuator.errors import AttenuatorError
@@ -201,6 +204,18 @@ def estimate(plan: Plan, epoch_steps: int, done: int, step_seconds: float, evalu
     return Estimate(steps, asked, done, per_step * max(0, steps - done))
 
 
+def last_checkpoint(folder: Path) -> str | None:
+    """The last whole checkpoint in a folder; those that a killed process left unfinished are removed."""
+    while folder.is_dir() and (last := get_last_checkpoint(str(folder))) is not None:
+        try:
+            json.loads((Path(last) / TRAINER_STATE_NAME).read_text(encoding="utf-8"))  # what is written last
+        except (OSError, ValueError):
+            shutil.rmtree(last)
+        else:
+            return str(last)
+    return None
+
+
 def run(
     model: nn.Module,
     collator: Collator,
@@ -238,7 +253,7 @@ def run(
     begun = time.monotonic()
     transformers.utils.logging.set_verbosity_error()
     epoch_steps = len(LengthBatches(rows.lengths, plan.batch_tokens))
-    last = get_last_checkpoint(str(plan.steps_folder)) if plan.steps_folder.is_dir() else None
+    last = last_checkpoint(plan.steps_folder)
     done = 0 if last is None else int(Path(last).name.rpartition("-")[2])
 
     def trainer_of(steps: int) -> Trainer:
