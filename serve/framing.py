@@ -4,6 +4,7 @@ llhttp reads all that has arrived at once. So requests that follow one that is n
 `pipeline`, and its `cycle` is the request that was read last.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ MAX_HEADER_BYTES = 16 * 2**10
 MAX_SMALL_CHUNKS = 1024  # each takes a few microseconds, however little it holds
 SMALL_CHUNK_BYTES = 256
 MAX_WAITING_REQUESTS = 64  # of one connection; each takes a few kilobytes
+# A name or an address, perhaps with a port (RFC 9110, 7.2); the field may be empty. A server must refuse others.
+HOST = re.compile(rb"(?:\[[0-9A-Za-z:.%_~-]++\]|(?:[\w.~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*+)(?::[0-9]*+)?", re.ASCII)
 HEADER_TOO_LARGE = f"its header is too large, must have at most {MAX_HEADER_BYTES} bytes"
 
 
@@ -48,10 +51,12 @@ def check_header(method: bytes, target: bytes, version: str, headers: Sequence[t
     if b"#" in target:
         raise RefusedRequest("its target has a fragment, must end before the '#'")
     if not target.startswith(b"/") and not _path(target):
-        raise RefusedRequest("its target has no path, must be a path, or an address http://HOST:PORT/PATH")
+        raise RefusedRequest("its target is no path, must be a path, or an address http://HOST:PORT/PATH")
     hosts = [value for name, value in headers if name == b"host"]
     if len(hosts) > 1 or (not hosts and version == "1.1"):
         raise RefusedRequest(f"it has {len(hosts)} Host headers, must have one")
+    if hosts and not HOST.fullmatch(hosts[0]):
+        raise RefusedRequest("its Host header is no name or address with a port, must be HOST or HOST:PORT")
     codings = [value.lower() for name, value in headers if name == b"transfer-encoding"]
     if codings and version == "1.0":
         raise RefusedRequest("it has Transfer-Encoding in HTTP/1.0, which requires HTTP/1.1")
@@ -62,12 +67,13 @@ def check_header(method: bytes, target: bytes, version: str, headers: Sequence[t
 
 
 def _path(target: bytes) -> bytes | None:
-    """The path of a target that is a whole address; None where there is none, or no such address."""
+    """The path of a target that is a whole address of HTTP, or an asterisk; None where it is neither."""
     try:
-        path: bytes | None = httptools.parse_url(target).path
+        address = httptools.parse_url(target)
     except httptools.HttpParserInvalidURLError:
         return None
-    return path
+    path: bytes | None = address.path
+    return path if (address.schema or b"http").lower() in (b"http", b"https") else None
 
 
 class RequestReader(HttpToolsProtocol):

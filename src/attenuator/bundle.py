@@ -26,6 +26,7 @@ REQUIRED_FILES = (MODEL, TOKENIZER, PROBE)
 MAX_MANIFEST_BYTES = 4 * 2**20
 MAX_BYTES = 256 * 2**20  # of a file besides the weights, for which alone room is looked for before they are copied
 BLOCK_BYTES = 2**20
+MAX_LABEL_CHARACTERS = 1000  # every answer holds a label, and some hold all of them
 INT32_HIGH = 2**31 - 1
 
 Task = Literal["single_label", "multi_label", "regression"]
@@ -197,6 +198,8 @@ class Manifest(Record):
                 raise ValueError(f"label {index} is empty, must have a visible character")
             if CONTROL.search(label):
                 raise ValueError(f"label {index} is {ascii(label)[:80]}, must have no control character")
+            if len(label) > MAX_LABEL_CHARACTERS:
+                raise ValueError(f"label {index} has {len(label)} characters, must have at most {MAX_LABEL_CHARACTERS}")
         if len(set(self.labels)) != len(self.labels):
             raise ValueError("labels has a label twice, must be different labels")
         if self.task == "regression" and len(self.labels) != 1:
