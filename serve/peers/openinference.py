@@ -145,7 +145,9 @@ class Infer:
             }
         )
         self._binary_output = options.binary_data_output
-        self._outputs = requested_outputs(body.outputs, model)
+        self._outputs = requested_outputs(body.outputs, model, explain=options.explain)
+        if options.explain:
+            own["explain"] = True
         own |= {"truncate": options.truncate, "return_logits": True, "top_k": len(model.manifest.labels)}
         tail, self._tail = Tail(self._tail), b""  # megabytes are not kept while the request waits
         return assemble(own, model, read_inputs(body.inputs, tail))
@@ -238,14 +240,19 @@ def read_input(raw: Any, where: str, tail: Tail) -> tuple[str, list[Any]]:
     return tensor.name, read_tensor(raw, tensor.shape, tensor.datatype, tail, where)
 
 
-def requested_outputs(raw: Sequence[Any] | None, model: Model) -> list[OutputTensor]:
+def requested_outputs(raw: Sequence[Any] | None, model: Model, *, explain: bool = False) -> list[OutputTensor]:
     """The outputs that a request asks for: all that the model has where it leaves that open.
+
+    Args:
+        raw: what the request has there.
+        model: which answers.
+        explain: whether the answer is explained.
 
     Raises:
         InvalidRequest: names what is wrong.
     """
     outputs: list[OutputTensor] = []
-    names = list(outputs_of(model))
+    names = list(outputs_of(model, explain=explain))
     if not raw:
         return [OutputTensor.model_validate({"name": name}) for name in names]
     for place, fields in enumerate(raw):

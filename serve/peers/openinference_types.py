@@ -59,8 +59,9 @@ class OutputParameters(Body):
 class OutputTensor(Body):
     """An output that is asked for."""
 
-    name: Literal["label", "score", "probs", "logits", "predicted"] = Field(
-        description="label, score, probs or logits: or predicted, of a multi-label model"
+    name: Literal["label", "score", "probs", "logits", "predicted", "agreement_probability", "standard_error"] = Field(
+        description="label, score, probs or logits: or predicted, of a multi-label model, or agreement_probability or "
+        "standard_error, with the parameter explain"
     )
     parameters: OutputParameters | SkipJsonSchema[None] = Field(None, description="an object")
 
@@ -74,6 +75,9 @@ class InferParameters(Body):
     )
     priority: Priority | Annotated[int, Field(ge=0), WHOLE] | SkipJsonSchema[None] = Field(
         None, description="interactive or batch, or a whole number: 0 leaves it open, 1 is interactive, higher is batch"
+    )
+    explain: bool = Field(
+        False, description="true or false: the outputs agreement_probability and standard_error say how sure it is"
     )
     binary_data_output: bool = Field(False, description="true or false: every output as bytes after the JSON")
 

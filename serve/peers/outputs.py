@@ -21,26 +21,35 @@ class Output:
         wide: whether it has a value for each label, in the model's order; else one for each input.
         ranked: whether its best values can be asked for.
         task: the only task that has it; None for all.
+        explains: whether only explained answers have it.
     """
 
     datatype: Datatype
     wide: bool = False
     ranked: bool = False
     task: Task | None = None
+    explains: bool = False
 
 
+UNKNOWN = -1.0  # of a probability or an error that is not known; JSON has no NaN
 OUTPUTS = {
     "label": Output("BYTES"),
     "score": Output("FP32"),
     "probs": Output("FP32", wide=True, ranked=True),
     "logits": Output("FP32", wide=True, ranked=True),
     "predicted": Output("BOOL", wide=True, task="multi_label"),
+    "agreement_probability": Output("FP32", explains=True),
+    "standard_error": Output("FP32", explains=True),
 }
 
 
-def outputs_of(model: Model) -> dict[str, Output]:
-    """The outputs that a model has."""
-    return {name: output for name, output in OUTPUTS.items() if output.task in (None, model.manifest.task)}
+def outputs_of(model: Model, *, explain: bool = False) -> dict[str, Output]:
+    """The outputs that a model has, with those of explained answers or without."""
+    return {
+        name: output
+        for name, output in OUTPUTS.items()
+        if output.task in (None, model.manifest.task) and explain >= output.explains
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +94,9 @@ def values_of(name: str, labels: Sequence[str], prediction: Prediction) -> list[
     """An output's values for one input."""
     if name in ("label", "score"):
         return [getattr(prediction, name)]
+    if OUTPUTS[name].explains:
+        value = getattr(prediction, name)
+        return [UNKNOWN if value is None else value]
     if name == "logits":
         return list(prediction.logits or ())
     if name == "predicted":

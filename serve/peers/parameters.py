@@ -10,7 +10,7 @@ from typing import Any
 
 from fastapi import Request
 
-from attenuator.api import Classification, Options
+from attenuator.api import CLASSIFY, Classification, Options
 from attenuator.errors import AttenuatorError, InvalidRequest, UnknownField
 from attenuator.ops import KNOBS
 from attenuator.serve.json_body import parse_json
@@ -21,6 +21,7 @@ HEADER = "Attenuator-Parameters"
 RESULT_HEADER = "Attenuator-Result"
 # Fields of POST /v1/classify that the other protocols spell their own way, or whose results their answers cannot hold.
 ELSEWHERE = frozenset({"model", "top_k", "truncate", "return_logits", "explain"})
+EXPLAIN = "explain"
 RESULT = frozenset({"model", "revision", "knobs", "chosen_by", "expected_agreement", "seed", "steps", "relative_cost"})
 
 Fields = dict[str, Any]
@@ -69,6 +70,13 @@ def check_names(fields: Mapping[str, Any], known: Collection[str], prefix: str =
         UnknownField: names the first.
     """
     for name in fields:
+        if name == EXPLAIN and name not in known:
+            raise UnknownField(
+                f"{prefix}{name} is not accepted here, where an answer has no room for how sure it is: ask "
+                f"POST {CLASSIFY}, or POST /v2/models/{{model}}/infer with {name} in its parameters",
+                param=prefix + name,
+                allowed=f"no {name}",
+            )
         if name not in known:
             raise unknown_field(name, list(dict.fromkeys(known)), prefix)
 
