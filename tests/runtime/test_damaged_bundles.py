@@ -116,10 +116,7 @@ MANIFEST_CASES: dict[str, tuple[dict[str, Any], str]] = {
     "empty label": ({"labels": ["a", "", "c"]}, "label 1 is empty"),
     "white label": ({"labels": ["a", "b", " \n"]}, "label 2 is empty"),
     "label with a control character": ({"labels": ["a", "b\x1b[31m", "c"]}, "label 1 is 'b\\x1b[31m', must"),
-    "label of a megabyte": (
-        {"labels": ["a", "b", "c" * 2**20]},
-        "label 2 has 1048576 characters, must have at most 1000",
-    ),
+    "label of a megabyte": ({"labels": ["a", "b", "c" * 2**20]}, "label 2 has 1048576 characters, must"),
     "label that turns direction": ({"labels": ["a", "b", "\u202ec"]}, "label 2 is '\\u202ec', must"),
     "half a surrogate pair": ({"labels": ["a", "b", "\ud800"]}, "half of a surrogate pair"),
     "half a pair elsewhere": ({"knobs": [KNOB | {"doc": "\udc00"}]}, "half of a surrogate pair"),

@@ -165,62 +165,6 @@ def test_what_is_not_sure_enough_is_answered_again_with_the_bits_of_those_knobs(
     assert escalated["relative_cost"] > 0
 
 
-def test_escalation_on_a_route_of_other_servers(explaining: Service) -> None:
-    fields = {"num_hashes": 4, "escalate": True, "min_agreement": 0.9, "seed": 3}
-    own = ok(explaining, **fields)
-    tensor = {"name": "text", "shape": [len(TEXTS)], "datatype": "BYTES", "data": list(TEXTS)}
-    answer = explaining.client.post("/v2/models/reviews/infer", json={"inputs": [tensor], "parameters": fields}).json()
-    for name in ("num_hashes", "chosen_by", "steps", "relative_cost"):
-        assert answer["parameters"][name] == (own | own["knobs"])[name]
-    logits = next(output["data"] for output in answer["outputs"] if output["name"] == "logits")
-    assert logits == [value for each in own["predictions"] for value in each["logits"]]
-
-
-@pytest.mark.parametrize(("hashes", "known"), [(16, True), (1, False)])
-def test_an_explained_answer_of_the_open_inference_protocol(explaining: Service, hashes: int, known: bool) -> None:
-    """Its outputs are those of the service's own answer; what is not known there is -1."""
-    own = ok(explaining, num_hashes=hashes, explain=True, seed=3)
-    tensor = {"name": "text", "shape": [len(TEXTS)], "datatype": "BYTES", "data": list(TEXTS)}
-    path, parameters = "/v2/models/reviews/infer", {"num_hashes": hashes, "seed": 3}
-    fields = {"inputs": [tensor], "parameters": parameters | {"explain": True}}
-    answer = explaining.client.post(path, json=fields).json()
-    outputs = {output["name"]: output for output in answer["outputs"]}
-    for name in ("agreement_probability", "standard_error"):
-        expected = [each.get(name, -1) for each in own["predictions"]]
-        assert outputs[name]["data"] == pytest.approx(expected, rel=1e-6)
-        assert (outputs[name]["shape"], outputs[name]["datatype"]) == ([len(TEXTS)], "FP32")
-    assert (-1 not in outputs["agreement_probability"]["data"]) == known
-    assert answer["parameters"]["relative_cost"] == own["relative_cost"]
-    some = explaining.client.post(path, json=fields | {"outputs": [{"name": "standard_error"}]}).json()["outputs"]
-    assert some == [outputs["standard_error"]]
-    plain = {"inputs": [tensor], "parameters": parameters}
-    assert not {"agreement_probability", "standard_error"} & {
-        output["name"] for output in explaining.client.post(path, json=plain).json()["outputs"]
-    }
-    refused = explaining.client.post(path, json=plain | {"outputs": [{"name": "standard_error"}]})
-    assert (refused.status_code, refused.json()["param"]) == (400, "outputs[0].name")
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "place"),
-    [
-        ("/predict", {"inputs": "good film", "explain": True}, "explain"),
-        ("/predict", {"inputs": "good film", "parameters": {"explain": True}}, "parameters.explain"),
-        ("/classify", {"input": "good film", "model": "reviews", "explain": True}, "explain"),
-    ],
-    ids=["predict", "predict's parameters", "classify"],
-)
-def test_answers_without_room_for_it_are_not_explained(
-    explaining: Service, path: str, body: dict[str, Any], place: str
-) -> None:
-    refused = explaining.client.post(path, json=body, headers={"Attenuator-Parameters": '{"num_hashes": 16}'})
-    assert refused.status_code in (400, 422)
-    assert f"{place} is not accepted here, where an answer has no room for how sure it is" in refused.text
-    header = {"Attenuator-Parameters": '{"explain": true}'}
-    body = {name: value for name, value in body.items() if name not in ("explain", "parameters")}
-    assert "explain is not accepted here" in explaining.client.post(path, json=body, headers=header).text
-
-
 def test_without_knobs_it_begins_where_the_expected_time_is_least(explaining: Service) -> None:
     exact = ok(explaining, escalate=True, min_agreement=1)
     assert (exact["knobs"], exact["steps"], exact["relative_cost"]) == ({"num_hashes": 0}, 1, 1)
