@@ -143,11 +143,25 @@ def test_the_command_fails_where_the_agreement_is_not_reached(
     # Without labels: those of the file are not the model's.
     plain = tmp_path / "texts.txt"
     plain.write_text("".join(json.loads(line)["text"] + "\n" for line in texts.read_text().splitlines()))
-    further = ("--epochs", "1", "--learning-rate", "1e-8", "--num-hashes", "1", "--min-agreement", "1")
+    further = (
+        "--epochs",
+        "4",
+        "--patience",
+        "1",
+        "--learning-rate",
+        "1e-8",
+        "--num-hashes",
+        "1",
+        "--min-agreement",
+        "1",
+    )
     assert attenuator([*command(source, plain, tmp_path / "out"), *further]) == 1
     captured = capsys.readouterr()
     assert "the agreement asked for, 1, was NOT reached: it is 0." in captured.err
     assert "accuracy" not in captured.out
+    record = json.loads((tmp_path / "out" / "training.json").read_text())
+    assert record["ended"] == "early", "nothing can be gained at such a learning rate"
+    assert 0.4 * record["steps"] < record["steps_done"] < record["steps"], "patience begins with the noise"
     assert (tmp_path / "out" / "model.safetensors").exists()
 
 
