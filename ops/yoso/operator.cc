@@ -31,9 +31,15 @@ constexpr std::int64_t kTableCost = 16;
 // tables, about half a millisecond, since waking a thread takes a tenth of that.
 constexpr std::int64_t kSharedCost = kTableCost * 32768;
 
-// One head of one sequence, or a run of its queries on the expectation path.
+// Floats of a sequence's keys from which on its heads are hashed together, measured: queries and
+// keys then fill the second-level cache twice over. With more hashes than kFewHashes fetching them
+// counts for less, and it takes twice as many.
+constexpr std::int64_t kTogetherFloats = 3 << 18;
+constexpr std::int64_t kFewHashes = 16;
+
+// One head of one sequence, all of them, or a run of one head's queries on the expectation path.
 struct Task {
-  std::int64_t sequence, head, first, count;
+  std::int64_t sequence, head, heads, first, count;
   std::int64_t cost;  // in pairs, see kTableCost
   Path path;
 };
@@ -99,12 +105,18 @@ class YosoAttentionKernel final : public Kernel {
                                    static_cast<int>(in.value_dim), Rounded(keys));
       const bool quadratic = path == Path::kExpectation;
       const std::int64_t step = quadratic ? kExpectationRows : queries;
-      for (std::int64_t head = 0; head < attributes_.num_heads; ++head) {
+      const std::int64_t heads =
+          path == Path::kTables && HashesHeadsTogether(in, keys, in.num_hashes[b])
+              ? attributes_.num_heads
+              : 1;
+      for (std::int64_t head = 0; head < attributes_.num_heads; head += heads) {
         for (std::int64_t first = 0; first < queries; first += step) {
           const std::int64_t count = std::min(step, queries - first);
-          const std::int64_t cost = quadratic ? count * keys : kTableCost * keys * in.num_hashes[b];
+          const std::int64_t cost =
+              quadratic ? count * keys : kTableCost * keys * in.num_hashes[b] * heads;
           tasks.push_back({.sequence = b,
                            .head = head,
+                           .heads = heads,
                            .first = first,
                            .count = count,
                            .cost = cost,
@@ -116,6 +128,14 @@ class YosoAttentionKernel final : public Kernel {
     std::stable_sort(tasks.begin(), tasks.end(),
                      [](const Task& a, const Task& b) { return a.cost > b.cost; });
     return tasks;
+  }
+
+  // Whether the heads of a sequence are one task: where their rows would be fetched from beyond the
+  // second-level cache once for each head, and workers can share them.
+  bool HashesHeadsTogether(const Inputs& in, std::int64_t keys, std::int64_t num_hashes) const {
+    const std::int64_t heads = attributes_.num_heads;
+    return heads > 1 && kTableCost * keys * num_hashes * heads >= kSharedCost &&
+           keys * in.key.columns() >= kTogetherFloats * (num_hashes > kFewHashes ? 2 : 1);
   }
 
   static bool Shares(const std::vector<Task>& tasks) {
@@ -154,48 +174,55 @@ class YosoAttentionKernel final : public Kernel {
     for (std::int64_t j = 0; j < length; ++j) own[j] /= hashes;
   }
 
-  bool RunTask(const Inputs& in, const Task& task, float* output, std::int64_t columns,
-               float* collisions, Crew& crew, Scratch& scratch) const {
-    const std::int64_t b = task.sequence;
+  HeadJob Job(const Inputs& in, std::int64_t b, std::int64_t head, float* output,
+              std::int64_t columns, float* collisions) const {
     const std::int64_t begin = in.sequences.begin(b);
     const std::int64_t keys = in.sequences.length(b);
     const auto [first_row, queries] = in.QueryRows(b);
     const std::int64_t hash_stride = in.query.columns();
-    const std::int64_t hash_column = task.head * in.head_dim;
-    const std::int64_t value_column = task.head * in.value_dim;
+    const std::int64_t hash_column = head * in.head_dim;
+    const std::int64_t value_column = head * in.value_dim;
     const std::int64_t taps = in.conv_weight.columns();
     const float* const conv_weight = in.conv_weight.present() ? in.conv_weight.floats() : nullptr;
-    const HeadJob job{
-        .family = {.seed = in.seed[b],
-                   .layer = static_cast<std::int32_t>(attributes_.layer),
-                   .head_dim = static_cast<std::int32_t>(in.head_dim),
-                   .hash_bits = static_cast<std::int32_t>(attributes_.hash_bits),
-                   .hadamard = attributes_.hash == Spec::Hash::kHadamard,
-                   .lifted = attributes_.norm_lift > 0},
-        .head = static_cast<std::int32_t>(task.head),
-        .num_hashes = in.num_hashes[b],
-        .query = {.data = in.query.floats() + first_row * hash_stride + hash_column,
-                  .stride = hash_stride,
-                  .count = queries},
-        .key = {.data = in.key.floats() + begin * hash_stride + hash_column,
-                .stride = hash_stride,
-                .count = keys},
-        .value = {.data = in.value.floats() + begin * columns + value_column,
-                  .stride = columns,
-                  .count = keys},
-        .value_dim = static_cast<int>(in.value_dim),
-        .output = output + first_row * columns + value_column,
-        .output_stride = columns,
-        .normalize = static_cast<Normalize>(attributes_.normalize),
-        .rounded = Rounded(keys),
-        .lift_root = std::sqrt(attributes_.norm_lift),
-        .conv_weight = conv_weight != nullptr ? conv_weight + task.head * taps : nullptr,
-        .conv_taps = taps,
-        .first_collisions =
-            collisions != nullptr ? collisions + task.head * in.key.rows() + begin : nullptr};
+    return {.family = {.seed = in.seed[b],
+                       .layer = static_cast<std::int32_t>(attributes_.layer),
+                       .head_dim = static_cast<std::int32_t>(in.head_dim),
+                       .hash_bits = static_cast<std::int32_t>(attributes_.hash_bits),
+                       .hadamard = attributes_.hash == Spec::Hash::kHadamard,
+                       .lifted = attributes_.norm_lift > 0},
+            .head = static_cast<std::int32_t>(head),
+            .num_hashes = in.num_hashes[b],
+            .query = {.data = in.query.floats() + first_row * hash_stride + hash_column,
+                      .stride = hash_stride,
+                      .count = queries},
+            .key = {.data = in.key.floats() + begin * hash_stride + hash_column,
+                    .stride = hash_stride,
+                    .count = keys},
+            .value = {.data = in.value.floats() + begin * columns + value_column,
+                      .stride = columns,
+                      .count = keys},
+            .value_dim = static_cast<int>(in.value_dim),
+            .output = output + first_row * columns + value_column,
+            .output_stride = columns,
+            .normalize = static_cast<Normalize>(attributes_.normalize),
+            .rounded = Rounded(keys),
+            .lift_root = std::sqrt(attributes_.norm_lift),
+            .conv_weight = conv_weight != nullptr ? conv_weight + head * taps : nullptr,
+            .conv_taps = taps,
+            .first_collisions =
+                collisions != nullptr ? collisions + head * in.key.rows() + begin : nullptr};
+  }
+
+  bool RunTask(const Inputs& in, const Task& task, float* output, std::int64_t columns,
+               float* collisions, Crew& crew, Scratch& scratch) const {
+    std::vector<HeadJob> jobs;
+    for (std::int64_t head = task.head; head < task.head + task.heads; ++head) {
+      jobs.push_back(Job(in, task.sequence, head, output, columns, collisions));
+    }
+    const HeadJob& job = jobs.front();
     switch (task.path) {
       case Path::kTables:
-        return RunTablePath(kernels_, job, crew, scratch);
+        return RunTablePaths(kernels_, jobs, crew, scratch);
       case Path::kCounts:
         return RunCountPath(kernels_, job, scratch);
       default:

@@ -73,6 +73,6 @@ EXPORT std::int32_t attenuator_amx_codes(std::int32_t by_tiles, std::int32_t hea
   std::vector<std::uint8_t> packed(
       static_cast<std::size_t>(hashing.plane_bytes(num_planes, head_dim)));
   hashing.pack_planes(planes, num_planes, head_dim, packed.data());
-  return hashing.hash_gaussian({head_dim, hash_bits, num_hashes, packed.data()},
-                               {data, stride, rows}, codes, code_rows);
+  const yoso::HashSpec spec{head_dim, hash_bits, num_hashes, packed.data(), nullptr, {}};
+  return hashing.hash_gaussian(&spec, 1, {data, stride, rows}, codes, code_rows, 0);
 }

@@ -113,7 +113,7 @@ def inputs_of(length, num_heads, dim, num_hashes, seed=1):
 
 
 def test_temporary_memory_is_linear_in_length() -> None:
-    """At N = 8192, H = 12, D = 64, m = 64, two threads: at most 4 MiB beside inputs and output."""
+    """At N = 8192, H = 12, D = 64, m = 64, two threads: at most 8 MiB beside inputs and output."""
     script = (
         MEMORY
         + """
@@ -130,8 +130,8 @@ print(json.dumps([
 """
     )
     tables, rounded, exact = json.loads(output_of(script))
-    assert tables <= 4 * 2**20
-    assert rounded <= 4 * 2**20
+    assert tables <= 8 * 2**20
+    assert rounded <= 8 * 2**20
     assert exact <= 2 * 2**20
 
 

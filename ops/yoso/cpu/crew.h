@@ -24,6 +24,9 @@ inline void Pause() {
 #endif
 }
 
+// What a step is cut into. A head offers pieces of its own steps.
+enum class Grain { kHeads, kPieces };
+
 class Crew {
  public:
   // `shares`: whether any task is long enough for helpers to pay.
@@ -41,17 +44,19 @@ class Crew {
     if (shares_) Help(scratch);
   }
 
-  // Called by a task: runs body(piece, scratch) once for each piece, on this worker and on idle
-  // ones, each with its own scratch; returns when all have ended. Throws the first exception.
+  // Called by a task or a head: runs body(piece, scratch) once for each piece, on this worker and
+  // on idle ones, each with its own scratch; returns when all have ended. Throws the first
+  // exception.
   template <class Body>
-  void Share(std::int64_t pieces, Scratch& scratch, const Body& body) {
-    Step step{pieces, &body, [](const void* b, std::int64_t piece, Scratch& own) {
+  void Share(std::int64_t pieces, Scratch& scratch, const Body& body,
+             Grain grain = Grain::kPieces) {
+    Step step{pieces, grain, &body, [](const void* b, std::int64_t piece, Scratch& own) {
                 (*static_cast<const Body*>(b))(piece, own);
               }};
     if (shares_ && pieces > 1) {
       Offer(step);
       step.Run(scratch);
-      Withdraw(step);
+      Withdraw(step, scratch);
     } else {
       step.Run(scratch);
     }
@@ -61,6 +66,7 @@ class Crew {
  private:
   struct Step {
     const std::int64_t pieces;
+    const Grain grain;
     const void* const body;
     void (*const invoke)(const void* body, std::int64_t piece, Scratch& scratch);
     std::atomic<std::int64_t> next{0};
@@ -92,41 +98,54 @@ class Crew {
     Announce();
   }
 
-  void Withdraw(Step& step) {
+  // Waits for a step's helpers, where they run heads by helping these: pieces use other places of
+  // the scratch than whoever shares heads.
+  void Withdraw(Step& step, Scratch& scratch) {
     std::unique_lock<std::mutex> lock(mutex_);
     std::erase(steps_, &step);
-    helpers_gone_.wait(lock, [&] { return step.helpers == 0; });
+    if (step.grain == Grain::kPieces) {
+      helpers_gone_.wait(lock, [&] { return step.helpers == 0; });
+      return;
+    }
+    while (step.helpers > 0) HelpOnce(scratch, Grain::kPieces, lock);
   }
 
   void Help(Scratch& scratch) {
     std::unique_lock<std::mutex> lock(mutex_);
-    while (running_ > 0) {
-      Step* const step = Open();
-      if (step == nullptr) {
-        Await(lock);
-        continue;
-      }
-      ++step->helpers;
-      lock.unlock();
-      step->Run(scratch);
-      lock.lock();
-      if (--step->helpers == 0) helpers_gone_.notify_all();
-    }
+    while (running_ > 0) HelpOnce(scratch, Grain::kHeads, lock);
   }
 
-  // Of the steps with pieces to run, the one with the fewest helpers. This and the following
+  // Helps a step of that grain or a finer one, or waits for an announcement. This and the following
   // functions are called with mutex_ held.
-  Step* Open() const {
+  void HelpOnce(Scratch& scratch, Grain coarsest, std::unique_lock<std::mutex>& lock) {
+    Step* const step = Open(coarsest);
+    if (step == nullptr) {
+      Await(lock);
+      return;
+    }
+    ++step->helpers;
+    lock.unlock();
+    step->Run(scratch);
+    lock.lock();
+    if (--step->helpers > 0) return;
+    helpers_gone_.notify_all();
+    if (step->grain == Grain::kHeads) Announce();
+  }
+
+  // Of the steps with pieces to run, the one with the fewest helpers.
+  Step* Open(Grain coarsest) const {
     Step* best = nullptr;
     for (Step* step : steps_) {
-      if (step->next < step->pieces && (best == nullptr || step->helpers < best->helpers)) {
+      if (step->grain >= coarsest && step->next < step->pieces &&
+          (best == nullptr || step->helpers < best->helpers)) {
         best = step;
       }
     }
     return best;
   }
 
-  // Wakes sleeping workers: a step has pieces on offer, or the last task has ended.
+  // Wakes sleeping workers: a step has pieces on offer, or the last helper of one or the last task
+  // has ended.
   void Announce() {
     ++version_;
     if (asleep_ > 0) changed_.notify_all();

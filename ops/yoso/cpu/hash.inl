@@ -184,17 +184,17 @@ void PackPlanes(const std::uint8_t* planes, int num_planes, int head_dim, void* 
   }
 }
 
+// Rows [begin, end) of one head.
 template <bool kLifted, class Code>
-bool HashGaussianAs(const HashSpec& spec, const Rows& rows, Code* codes, std::int64_t code_rows) {
+bool HashSome(const HashSpec& spec, const Rows& rows, std::int64_t begin, std::int64_t end,
+              Code* codes, std::int64_t code_rows, std::uint16_t (*bits)[kMaxBitWords]) {
   const int steps = Steps(spec.head_dim);
   const int registers = (spec.num_hashes * spec.hash_bits + 15) / 16;
   const std::uint8_t* planes = static_cast<const std::uint8_t*>(spec.planes);
   alignas(64) Datum data[kBatch][kHeadDimHigh];
   alignas(64) std::int32_t thresholds[kBatch], half_lifts[kBatch];
-  std::uint16_t bits[kTile][kMaxBitWords];
-  __builtin_memset(bits, 0, sizeof bits);
-  for (std::int64_t batch = 0; batch < rows.count; batch += kBatch) {
-    const int count = rows.count - batch < kBatch ? static_cast<int>(rows.count - batch) : kBatch;
+  for (std::int64_t batch = begin; batch < end; batch += kBatch) {
+    const int count = end - batch < kBatch ? static_cast<int>(end - batch) : kBatch;
     if (!Quantise(rows, batch, count, spec.head_dim, data, thresholds, spec.lift, half_lifts)) {
       return false;
     }
@@ -226,15 +226,39 @@ bool HashGaussianAs(const HashSpec& spec, const Rows& rows, Code* codes, std::in
   return true;
 }
 
-template <bool kLifted>
-bool HashGaussianLifted(const HashSpec& spec, const Rows& rows, void* codes,
-                        std::int64_t code_rows) {
-  return spec.wide()
-             ? HashGaussianAs<kLifted>(spec, rows, static_cast<std::uint16_t*>(codes), code_rows)
-             : HashGaussianAs<kLifted>(spec, rows, static_cast<std::uint8_t*>(codes), code_rows);
+// A few rows of all heads, then the next few: the heads' parts of a row lie side by side, on pages
+// that a head of its own would have to walk through each time.
+template <bool kLifted, class Code>
+bool HashGaussianAs(const HashSpec* heads, int num_heads, const Rows& rows, Code* codes,
+                    std::int64_t code_rows, std::int64_t head_codes) {
+  std::uint16_t bits[kTile][kMaxBitWords];
+  __builtin_memset(bits, 0, sizeof bits);
+  for (std::int64_t begin = 0; begin < rows.count; begin += kPrefetchRows) {
+    const std::int64_t end =
+        rows.count - begin < kPrefetchRows ? rows.count : begin + kPrefetchRows;
+    for (int h = 0; h < num_heads; ++h) {
+      if (!HashSome<kLifted>(heads[h], rows.head(h, heads[h].head_dim), begin, end,
+                             codes + h * head_codes, code_rows, bits)) {
+        return false;
+      }
+    }
+  }
+  return true;
 }
 
-bool HashGaussian(const HashSpec& spec, const Rows& rows, void* codes, std::int64_t code_rows) {
-  return spec.lift.any() ? HashGaussianLifted<true>(spec, rows, codes, code_rows)
-                         : HashGaussianLifted<false>(spec, rows, codes, code_rows);
+template <bool kLifted>
+bool HashGaussianLifted(const HashSpec* heads, int num_heads, const Rows& rows, void* codes,
+                        std::int64_t code_rows, std::int64_t head_codes) {
+  return heads->wide()
+             ? HashGaussianAs<kLifted>(heads, num_heads, rows, static_cast<std::uint16_t*>(codes),
+                                       code_rows, head_codes)
+             : HashGaussianAs<kLifted>(heads, num_heads, rows, static_cast<std::uint8_t*>(codes),
+                                       code_rows, head_codes);
+}
+
+bool HashGaussian(const HashSpec* heads, int num_heads, const Rows& rows, void* codes,
+                  std::int64_t code_rows, std::int64_t head_codes) {
+  return heads->lift.any()
+             ? HashGaussianLifted<true>(heads, num_heads, rows, codes, code_rows, head_codes)
+             : HashGaussianLifted<false>(heads, num_heads, rows, codes, code_rows, head_codes);
 }

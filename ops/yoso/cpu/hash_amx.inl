@@ -130,10 +130,41 @@ inline void HashBatch(TileBuffers& buffers, const HashSpec& spec, const TileDept
   }
 }
 
+// Rows [batch, batch + count), at most kTileBatch, of one head.
 template <class Code>
-bool HashByTilesAs(const HashSpec& spec, const Rows& rows, Code* codes, std::int64_t code_rows) {
-  const TileDepth depth(Steps(spec.head_dim));
+bool HashSomeByTiles(TileBuffers& buffers, const HashSpec& spec, const TileDepth& depth,
+                     const Rows& rows, std::int64_t batch, int count, Code* codes,
+                     std::int64_t code_rows) {
   const int registers = (spec.num_hashes * spec.hash_bits + 15) / 16;
+  for (int i = 0; i < count; i += kBatch) {
+    const int some = count - i < kBatch ? count - i : kBatch;
+    std::int32_t thresholds[kBatch];
+    if (!Quantise(rows, batch + i, some, spec.head_dim, buffers.data + i, thresholds, spec.lift,
+                  buffers.half_lifts + i)) {
+      return false;
+    }
+    for (int t = 0; t < kBatch; ++t) {
+      Store(buffers.thresholds[i + t], Set(thresholds[t]));
+    }
+  }
+  const Rows next = rows.slice(batch + kTileBatch, count);
+  if (count > kTileRows) {
+    HashBatch<2>(buffers, spec, depth, registers, count, next);
+  } else {
+    HashBatch<1>(buffers, spec, depth, registers, count, next);
+  }
+  for (int i = 0; i < count; ++i) {
+    EmitCodes(reinterpret_cast<const std::uint8_t*>(buffers.bits[i]), spec, codes, batch + i,
+              code_rows);
+  }
+  return true;
+}
+
+template <class Code>
+bool HashByTilesAs(const HashSpec* heads, int num_heads, const Rows& rows, Code* codes,
+                   std::int64_t code_rows, std::int64_t head_codes) {
+  const int head_dim = heads->head_dim;
+  const TileDepth depth(Steps(head_dim));
   TileBuffers buffers;
   __builtin_memset(buffers.bits, 0, sizeof buffers.bits);
   if (depth.tiles > 1) __builtin_memset(buffers.data, 0, sizeof buffers.data);
@@ -141,26 +172,11 @@ bool HashByTilesAs(const HashSpec& spec, const Rows& rows, Code* codes, std::int
   for (std::int64_t batch = 0; batch < rows.count; batch += kTileBatch) {
     const int count =
         rows.count - batch < kTileBatch ? static_cast<int>(rows.count - batch) : kTileBatch;
-    for (int i = 0; i < count; i += kBatch) {
-      const int some = count - i < kBatch ? count - i : kBatch;
-      std::int32_t thresholds[kBatch];
-      if (!Quantise(rows, batch + i, some, spec.head_dim, buffers.data + i, thresholds, spec.lift,
-                    buffers.half_lifts + i)) {
+    for (int h = 0; h < num_heads; ++h) {
+      if (!HashSomeByTiles(buffers, heads[h], depth, rows.head(h, head_dim), batch, count,
+                           codes + h * head_codes, code_rows)) {
         return false;
       }
-      for (int t = 0; t < kBatch; ++t) {
-        Store(buffers.thresholds[i + t], Set(thresholds[t]));
-      }
-    }
-    const Rows next = rows.slice(batch + kTileBatch, count);
-    if (count > kTileRows) {
-      HashBatch<2>(buffers, spec, depth, registers, count, next);
-    } else {
-      HashBatch<1>(buffers, spec, depth, registers, count, next);
-    }
-    for (int i = 0; i < count; ++i) {
-      EmitCodes(reinterpret_cast<const std::uint8_t*>(buffers.bits[i]), spec, codes, batch + i,
-                code_rows);
     }
   }
   return true;
@@ -170,9 +186,13 @@ std::int64_t TilePlaneBytes(int num_planes, int head_dim) {
   return PlaneBytes(num_planes, head_dim) + kPlaneSlack;
 }
 
-bool HashGaussianByTiles(const HashSpec& spec, const Rows& rows, void* codes,
-                         std::int64_t code_rows) {
-  if (rows.count < kFewestTiledRows) return HashGaussian(spec, rows, codes, code_rows);
-  return spec.wide() ? HashByTilesAs(spec, rows, static_cast<std::uint16_t*>(codes), code_rows)
-                     : HashByTilesAs(spec, rows, static_cast<std::uint8_t*>(codes), code_rows);
+bool HashGaussianByTiles(const HashSpec* heads, int num_heads, const Rows& rows, void* codes,
+                         std::int64_t code_rows, std::int64_t head_codes) {
+  if (rows.count < kFewestTiledRows) {
+    return HashGaussian(heads, num_heads, rows, codes, code_rows, head_codes);
+  }
+  return heads->wide() ? HashByTilesAs(heads, num_heads, rows, static_cast<std::uint16_t*>(codes),
+                                       code_rows, head_codes)
+                       : HashByTilesAs(heads, num_heads, rows, static_cast<std::uint8_t*>(codes),
+                                       code_rows, head_codes);
 }

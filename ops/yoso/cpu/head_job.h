@@ -51,11 +51,15 @@ struct Chunk {
 
   bool Hash(const Kernels& kernels, Side side, const Rows& rows, void* codes,
             std::int64_t code_rows) const {
+    const HashSpec own = SpecOf(side);
+    return hadamard ? kernels.hash_hadamard(own, first_hash, rows, codes, code_rows)
+                    : kernels.hash_gaussian(&own, 1, rows, codes, code_rows, 0);
+  }
+  HashSpec SpecOf(Side side) const {
     HashSpec own = spec;
     own.lift.side = side;
     own.lift_planes = planes->lift[static_cast<int>(side)].get();
-    return hadamard ? kernels.hash_hadamard(own, first_hash, rows, codes, code_rows)
-                    : kernels.hash_gaussian(own, rows, codes, code_rows);
+    return own;
   }
   std::int64_t GroupBytes(std::int64_t code_rows) const {
     return code_rows * kGroup * spec.code_bytes();

@@ -28,13 +28,13 @@ std::vector<std::uint16_t> SomeCodes(const Kernels& kernels, int head_dim, int h
   std::vector<std::int32_t> lift_planes(static_cast<std::size_t>(num_planes) + kBlock);
   for (std::int32_t& plane : lift_planes) plane = 2 * static_cast<std::int32_t>(draw()) - 255;
   std::vector<std::uint16_t> codes(kRows * kHashChunk);  // room for codes of two bytes
-  kernels.hash_gaussian({.head_dim = head_dim,
-                         .hash_bits = hash_bits,
-                         .num_hashes = kHashes,
-                         .planes = packed.data(),
-                         .lift_planes = lift_planes.data(),
-                         .lift = {.root = lift_root, .side = Side::kQuery}},
-                        {rows.data(), head_dim, kRows}, codes.data(), kRows);
+  const HashSpec spec{.head_dim = head_dim,
+                      .hash_bits = hash_bits,
+                      .num_hashes = kHashes,
+                      .planes = packed.data(),
+                      .lift_planes = lift_planes.data(),
+                      .lift = {.root = lift_root, .side = Side::kQuery}};
+  kernels.hash_gaussian(&spec, 1, {rows.data(), head_dim, kRows}, codes.data(), kRows, 0);
   return codes;
 }
 

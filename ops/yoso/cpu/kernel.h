@@ -36,6 +36,7 @@ struct Rows {
 
   const float* row(std::int64_t i) const { return data + i * stride; }
   Rows slice(std::int64_t begin, std::int64_t size) const { return {row(begin), stride, size}; }
+  Rows head(int number, int head_dim) const { return {data + number * head_dim, stride, count}; }
 };
 
 // Which rows are hashed: the norm lift gives queries one coordinate and keys another.
@@ -139,11 +140,12 @@ struct Kernels {
   std::int64_t (*plane_bytes)(int num_planes, int head_dim);
   void (*pack_planes)(const std::uint8_t* planes, int num_planes, int head_dim, void* packed);
 
-  // Codes of all rows; group g of row i starts at codes + (g * code_rows + i) * kGroup elements.
-  // False where a row is not finite.
-  bool (*hash_gaussian)(const HashSpec& spec, const Rows& rows, void* codes,
-                        std::int64_t code_rows);
-  // As above for planes = +-1 diagonals, bits of 32-bit words; hashes [first_hash, + num_hashes).
+  // Codes of all rows of `num_heads` neighbouring heads, alike but for their planes; `rows` are the
+  // first head's, the others' columns follow. Group g of row i of head h starts at element
+  // h * head_codes + (g * code_rows + i) * kGroup. False where a row is not finite.
+  bool (*hash_gaussian)(const HashSpec* heads, int num_heads, const Rows& rows, void* codes,
+                        std::int64_t code_rows, std::int64_t head_codes);
+  // One head by planes = +-1 diagonals, bits of 32-bit words; hashes [first_hash, + num_hashes).
   bool (*hash_hadamard)(const HashSpec& spec, int first_hash, const Rows& rows, void* codes,
                         std::int64_t code_rows);
 

@@ -26,12 +26,15 @@ std::int64_t Pieces(std::int64_t rows) { return (rows + kPieceRows - 1) / kPiece
 
 class TablePath {
  public:
-  TablePath(const Kernels& kernels, const HeadJob& job, Crew& crew, Scratch& scratch)
-      : kernels_(kernels), job_(job), crew_(crew), scratch_(scratch) {
-    const std::int64_t code_rows = std::min(ChunkSize(job), job.num_hashes);
-    key_codes_ = scratch.Get<std::uint8_t>(Scratch::kKeyCodes, CodeBytes(job, code_rows, keys_));
-    query_codes_ =
-        scratch.Get<std::uint8_t>(Scratch::kQueryCodes, CodeBytes(job, code_rows, queries_));
+  TablePath(const Kernels& kernels, const HeadJob& job, const HeadCodes& codes, Crew& crew,
+            Scratch& scratch)
+      : kernels_(kernels), job_(job), codes_(codes), crew_(crew), scratch_(scratch) {
+    if (codes_.key == nullptr) {
+      const std::int64_t code_rows = std::min(ChunkSize(job), job.num_hashes);
+      key_codes_ = scratch.Get<std::uint8_t>(Scratch::kKeyCodes, CodeBytes(job, code_rows, keys_));
+      query_codes_ =
+          scratch.Get<std::uint8_t>(Scratch::kQueryCodes, CodeBytes(job, code_rows, queries_));
+    }
     if (divides_) {
       totals_ = scratch.Get<std::int64_t>(Scratch::kTotals, queries_);
       std::fill_n(totals_, queries_, 0);
@@ -87,6 +90,12 @@ class TablePath {
   }
 
   void Hash(const Chunk& chunk) {
+    if (codes_.key != nullptr) {
+      const std::int64_t group = chunk.first_hash / kGroup;
+      key_codes_ = codes_.key + group * chunk.GroupBytes(keys_);
+      query_codes_ = codes_.query + group * chunk.GroupBytes(queries_);
+      return;
+    }
     const std::int64_t of_keys = Pieces(keys_);
     const std::int64_t row_bytes = kGroup * chunk.spec.code_bytes();
     crew_.Share(of_keys + Pieces(queries_), scratch_, [&](std::int64_t piece, Scratch&) {
@@ -271,6 +280,7 @@ class TablePath {
 
   const Kernels& kernels_;
   const HeadJob& job_;
+  const HeadCodes codes_;
   Crew& crew_;
   Scratch& scratch_;
   const int hash_bits_ = job_.family.hash_bits;
@@ -298,8 +308,9 @@ class TablePath {
 
 }  // namespace
 
-bool RunTablePath(const Kernels& kernels, const HeadJob& job, Crew& crew, Scratch& scratch) {
-  return TablePath(kernels, job, crew, scratch).Run();
+bool RunTablePath(const Kernels& kernels, const HeadJob& job, const HeadCodes& codes, Crew& crew,
+                  Scratch& scratch) {
+  return TablePath(kernels, job, codes, crew, scratch).Run();
 }
 
 }  // namespace attenuator::yoso

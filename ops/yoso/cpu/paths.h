@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "ops/yoso/cpu/crew.h"
 #include "ops/yoso/cpu/head_job.h"
@@ -17,10 +18,21 @@ enum class Path { kTables, kCounts, kExpectation };
 Path ChoosePath(const Kernels& kernels, std::int64_t num_queries, std::int64_t num_keys,
                 int num_hashes, int hash_bits, int value_dim, bool rounded);
 
+// A head's codes for all of its hashes, [group][row][kGroup], where somebody has hashed its rows.
+struct HeadCodes {
+  std::uint8_t* key;  // null: nobody has
+  std::uint8_t* query;
+};
+
 // Queries [first, first + count) of the job; the table and count paths take all of them at once,
 // and the former lets idle workers help. False where a row of the sequence is not finite: the
 // output is then not defined.
-bool RunTablePath(const Kernels& kernels, const HeadJob& job, Crew& crew, Scratch& scratch);
+bool RunTablePath(const Kernels& kernels, const HeadJob& job, const HeadCodes& codes, Crew& crew,
+                  Scratch& scratch);
+// The table path of neighbouring heads of one sequence, whose rows are hashed together. The bits
+// are those of each head's own table path.
+bool RunTablePaths(const Kernels& kernels, std::span<const HeadJob> heads, Crew& crew,
+                   Scratch& scratch);
 bool RunCountPath(const Kernels& kernels, const HeadJob& job, Scratch& scratch);
 bool RunExpectationPath(const Kernels& kernels, const HeadJob& job, std::int64_t first,
                         std::int64_t count, Scratch& scratch);
