@@ -5,6 +5,7 @@ description cannot say which knobs a model has, so that most requests of the fir
 """
 
 import copy
+import json
 import re
 from collections import Counter
 from typing import Any
@@ -17,6 +18,8 @@ from schemathesis.generation import GenerationMode
 from schemathesis.schemas import APIOperation
 from service import Service
 from tiny import VOCAB
+
+from attenuator.ops import KNOBS
 
 CHECKED = [
     "status_code_conformance",
@@ -38,6 +41,7 @@ OTHER_CHOICES = {
     "top_k",
     "function_to_apply",
     "truncate_prompt_tokens",
+    "truncation_direction",
     "truncation_side",
     "add_special_tokens",
 }
@@ -60,7 +64,7 @@ def narrowed(description: dict[str, Any], models: list[dict[str, Any]], name: st
     """
     served = {model["name"]: model for model in models}[name]
     own = {knob["name"] for knob in served["knobs"]}
-    others = {knob["name"] for model in models for knob in model["knobs"]} - own
+    others = KNOBS.keys() - own
     narrow: dict[str, Any] = limit_ids(copy.deepcopy(description))
     schemas = narrow["components"]["schemas"]
     for kind, schema in schemas.items():
@@ -68,6 +72,10 @@ def narrowed(description: dict[str, Any], models: list[dict[str, Any]], name: st
             fields = schema["properties"]
             for field in fields.keys() & (others | GOALS_AND_DEADLINES | OTHER_CHOICES):
                 del fields[field]
+            # A request must not set the same in its body and in its parameters.
+            for inner in re.findall(r"#/components/schemas/(\w+)", json.dumps(fields.get("parameters"))):
+                for field in fields.keys() & schemas[inner]["properties"].keys():
+                    del schemas[inner]["properties"][field]
             if "model" in fields:
                 fields["model"] = {"enum": [name]}
                 schema["required"] = [*schema.get("required", []), "model"]
