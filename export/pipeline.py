@@ -48,12 +48,20 @@ __all__ = [
 ]
 
 ATTENTIONS = tuple(key for key, operator in OPERATOR_BY_KEY.items() if operator.attention and not operator.asked_as)
-ESTIMATORS = {
-    key: item.choices
-    for key, operator in OPERATOR_BY_KEY.items()
-    for item in operator.attributes
-    if item.name == "estimator"
-}
+
+
+def choices_of(attribute: str) -> dict[str, tuple[str, ...]]:
+    """The choices of an attribute, by the attention that has it."""
+    return {
+        key: item.choices
+        for key, operator in OPERATOR_BY_KEY.items()
+        for item in operator.attributes
+        if item.name == attribute
+    }
+
+
+ESTIMATORS = choices_of("estimator")
+TABLE_PRECISIONS = choices_of("table_precision")
 # By pooling, what keeps more labels at equal work (docs/lab/mca.md): a mean over many tokens evens random errors out.
 DEFAULT_ESTIMATORS = {"first": "deterministic", "mean": "sampled"}
 TOOLS = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "tokenizers")
@@ -68,6 +76,7 @@ def export(
     max_tokens: int | None = None,
     positions: str = TRAINED_POSITIONS,
     estimator: str | None = None,
+    table_precision: str | None = None,
     precision: str = "fp32",
     schedule: str | None = None,
     texts: Path | str | None = None,
@@ -91,6 +100,7 @@ def export(
         max_tokens: longest input, special tokens included; what the model takes by default.
         positions: how the model reads more tokens than it was trained with, a key of `longer.POSITIONS`.
         estimator: for operators that have that attribute, one of its choices; by default that of `DEFAULT_ESTIMATORS`.
+        table_precision: for operators that have that attribute, one of its choices; by default the attribute's.
         precision: what the model computes in: a row of `attenuator.precision`.
         schedule: how the selection of tokens spreads over the layers, a key of `selection.SCHEDULES`, by default
             `selection.DEFAULT`; `NONE` exports without selection.
@@ -117,7 +127,9 @@ def export(
     folder = Path(output).resolve()
     refuse_output(folder)
     library_path()
-    check_attention(attention, estimator)
+    check_attention(attention)
+    check_choice("estimator", estimator, attention, ESTIMATORS)
+    check_choice("table_precision", table_precision, attention, TABLE_PRECISIONS)
     check_precision(precision)
     check_schedule(schedule)
     progress("load the model")
@@ -131,6 +143,8 @@ def export(
     if operator.key in ESTIMATORS:
         pooling = loaded.architecture.pooling(loaded.model.config)
         attributes["estimator"] = estimator or DEFAULT_ESTIMATORS[pooling]
+    if table_precision is not None:
+        attributes["table_precision"] = table_precision
     classifier = PackedClassifier(
         loaded.architecture, loaded.model, operator.key, attributes, loaded.has_token_types, schedule or DEFAULT
     )
@@ -237,16 +251,18 @@ def refuse_output(folder: Path) -> None:
         raise ExportError(f"output '{folder}' is a folder that is not a bundle, must be a bundle, empty or new")
 
 
-def check_attention(attention: str, estimator: str | None) -> None:
-    """Refuses an attention that does not exist, or that has no such estimator."""
+def check_attention(attention: str) -> None:
+    """Refuses an attention that does not exist."""
     if attention not in ATTENTIONS:
         raise ExportError(f"attention is '{attention}', must be one of: {', '.join(ATTENTIONS)}")
-    if estimator is not None and attention not in ESTIMATORS:
-        raise ExportError(
-            f"estimator is '{estimator}', but attention '{attention}' has none, must be {' or '.join(ESTIMATORS)}"
-        )
-    if estimator is not None and estimator not in ESTIMATORS[attention]:
-        raise ExportError(f"estimator is '{estimator}', must be one of: {', '.join(ESTIMATORS[attention])}")
+
+
+def check_choice(name: str, choice: str | None, attention: str, choices: dict[str, tuple[str, ...]]) -> None:
+    """Refuses an attribute's value that the attention, or the attribute, does not have."""
+    if choice is not None and attention not in choices:
+        raise ExportError(f"{name} is '{choice}', but attention '{attention}' has none, must be {' or '.join(choices)}")
+    if choice is not None and choice not in choices[attention]:
+        raise ExportError(f"{name} is '{choice}', must be one of: {', '.join(choices[attention])}")
 
 
 def check_precision(precision: str) -> None:

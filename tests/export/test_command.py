@@ -35,9 +35,13 @@ def test_help_teaches() -> None:
 
 def test_writes_a_bundle(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     output = tmp_path / "reviews"
-    done = run(str(checkpoint("encoder-yoso")), "--attention", "yoso", "--output", str(output), "--max-tokens", "300")
+    done = run(
+        str(checkpoint("encoder-yoso")), "--attention", "yoso", "--output", str(output), "--max-tokens", "300",
+        "--table-precision", "int16",
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert read_manifest(output).max_tokens == 300
+    assert read_manifest(output).attention.attributes["table_precision"] == "int16"
     assert "model 'reviews'" in done.stdout
     assert "num_hashes 0 to 512" in done.stdout
     assert "trace the graph" in done.stderr

@@ -53,6 +53,7 @@ def test_attention_that_the_model_was_not_trained_with(
         ("bert", "mca", {"max_tokens": 0}, "max_tokens is 0, must be from 1 to 70"),
         ("roberta", "mca", {"max_tokens": 69}, "must be from 1 to 68"),
         ("bert", "softmax", {"estimator": "paper"}, "estimator is 'paper', but attention 'softmax' has none"),
+        ("bert", "mca", {"table_precision": "int16"}, "table_precision is 'int16', but attention 'mca' has none"),
         ("bert", "mca", {"estimator": "exact"}, "estimator is 'exact', must be one of: sampled, deterministic, paper"),
         ("bert", "mca", {"knob_default": {"alpha": 1.5}}, "the default of alpha is 1.5, must be a number from 0 to 1"),
         ("yoso", "yoso", {"knob_default": 2.5}, "the default of num_hashes is 2.5"),
