@@ -28,7 +28,7 @@ print(isa(b"YosoAttention").decode())')
     break
   fi
   echo "sanitize: $isa"
-  LD_PRELOAD=$runtimes "$python" -m pytest -q -p no:cacheprovider --capture=sys tests/ops/test_fuzz.py tests/ops/test_operator.py tests/ops/test_pool.py tests/ops/test_softmax.py tests/ops/test_yoso.py tests/ops/test_yoso_importance.py tests/ops/test_yoso_gradient.py tests/ops/test_mca.py tests/ops/test_mca_plan.py tests/ops/test_linear.py \
+  LD_PRELOAD=$runtimes "$python" -m pytest -q -p no:cacheprovider --capture=sys tests/ops/test_fuzz.py tests/ops/test_operator.py tests/ops/test_pool.py tests/ops/test_softmax.py tests/ops/test_yoso.py tests/ops/test_yoso_importance.py tests/ops/test_yoso_gradient.py tests/ops/test_yoso_rounded.py tests/ops/test_mca.py tests/ops/test_mca_plan.py tests/ops/test_linear.py \
     -k "not saves_work and not memory and not on_cuda" "$@"  # time and memory are not the operators' own here
 done
 unset ATTENUATOR_ISA
