@@ -14,10 +14,10 @@ pytestmark = needs_browser
 BUNDLE = Path(__file__).resolve().parents[2] / "examples/bundles/reviews"
 # Notes each text that a live region shows, as a screen reader says it: also one that is set anew and is the same.
 LISTEN = """
-    window.told = [];
+    window.announced = [];
     addEventListener("DOMContentLoaded", () => {
         for (const region of document.querySelectorAll("[role=status], [role=alert]")) {
-            const note = () => region.offsetParent && told.push([region.id, region.textContent]);
+            const note = () => region.offsetParent && announced.push([region.id, region.textContent]);
             new MutationObserver(note).observe(region, { childList: true, subtree: true, characterData: true });
         }
     });
@@ -116,6 +116,7 @@ def test_the_focus_goes_back_to_where_it_was_when_a_notice_goes(narrow: Any) -> 
     for leave in ("retry", "dismiss"):
         page.context.set_offline(True)
         page.keyboard.press("ArrowLeft")
+        expect(page.locator("#notice")).to_be_visible()  # its title is still there from the time before
         expect(page.locator("#notice-title")).to_have_text("No connection")
         walk(page, leave, "Shift+Tab")
         page.context.set_offline(False)
@@ -128,14 +129,14 @@ def test_a_screen_reader_is_told_each_thing_once(narrow: Any) -> None:
     page = narrow
     expect(page.locator("#spoken")).to_contain_text(f"Same as exact: {SEEDS} of {SEEDS}. ")
     assert page.locator("#knob-num_hashes + output, output").get_attribute("aria-live") == "off"
-    page.evaluate("told.length = 0")
+    page.evaluate("announced.length = 0")
     walk(page, "goal-on")
     page.keyboard.press("Space")
     expect(page.locator("#goal-reached")).to_contain_text("The service chose")
     chosen = page.locator("#goal-reached").inner_text().removeprefix("The service chose ").removesuffix(".")
     expect(page.locator("#spoken")).to_contain_text(f"{chosen}: ")
     expect(page.locator("#spoken")).to_contain_text("Same as exact: ")
-    told = page.evaluate("told")
-    assert len(told) == len({tuple(row) for row in told}), "nothing is said twice"
-    assert len(told) <= 3, "the goal, the first answer, what all seeds say"
-    assert not [said for _, said in told if "…" in said]
+    announced = page.evaluate("announced")
+    assert len(announced) == len({tuple(row) for row in announced}), "nothing is said twice"
+    assert len(announced) <= 3, "the goal, the first answer, what all seeds say"
+    assert not [said for _, said in announced if "…" in said]
