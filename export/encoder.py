@@ -18,9 +18,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
+from attenuator.errors import KnobOutOfRange
 from attenuator.export.encoder_attention import ATTENTIONS, PackedLayout, training_mix
 from attenuator.export.families import OWN_ENCODER
 from attenuator.ops import part
+from attenuator.ops.knobs import check_knob
 
 __all__ = ["Encoder", "EncoderConfig", "SelfAttention", "SequencePool"]
 
@@ -78,7 +80,7 @@ class EncoderConfig:
             f"conv_size needs an attention with a convolution, which {self.attention!r} has not": (
                 self.conv_size == 0 or self.has_convolution
             ),
-            f"knobs are {self.knobs}, must be within the bounds of those of {self.attention!r}": self.knobs_fit,
+            f"knobs are {self.knobs!r}, must be values by name": isinstance(self.knobs, dict),
             f"id2label must name labels 0 to {self.num_labels - 1}": (
                 sorted(self.id2label) == list(range(self.num_labels))
             ),
@@ -91,6 +93,7 @@ class EncoderConfig:
         for sentence, holds in checks.items():
             if not holds:
                 raise ValueError(sentence)
+        self._check_knobs()
 
     @property
     def has_convolution(self) -> bool:
@@ -98,15 +101,16 @@ class EncoderConfig:
         operator = ATTENTIONS.get(self.attention)
         return operator is not None and any(item.name == "conv_weight" for item in operator.inputs)
 
-    @property
-    def knobs_fit(self) -> bool:
-        """Whether every knob is one of the attention's operator, or of one that computes the same, and in bounds."""
-        operator = ATTENTIONS.get(self.attention)
-        bounds = {} if operator is None else {knob.name: knob for knob in operator.knobs}
-        return isinstance(self.knobs, dict) and all(
-            name in bounds and isinstance(value, int | float) and bounds[name].low <= value <= bounds[name].high
-            for name, value in self.knobs.items()
-        )
+    def _check_knobs(self) -> None:
+        """Refuses what is no knob of the attention's operator, and values that it does not take."""
+        knobs = {knob.name: knob for knob in ATTENTIONS[self.attention].knobs}
+        for name, value in self.knobs.items():
+            if name not in knobs:
+                raise ValueError(f"knobs names {name!r}, must be of: {', '.join(knobs) or 'none'}")
+            try:
+                check_knob(knobs[name], value)
+            except KnobOutOfRange as error:
+                raise ValueError(str(error)) from None
 
     @property
     def head_dim(self) -> int:
