@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
@@ -129,7 +130,9 @@ def test_a_run_that_goes_on_ends_as_one_that_was_not_interrupted(
     with monkeypatch.context() as patch:
         patch.setattr("attenuator.tuning.adapt.pipeline.Distillation", Interrupted)
         assert attenuator(arguments) == 130
-    assert "steps; the same command with --resume goes on" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert re.search(r"\d+ of \d+ steps, then interrupted; the same command with --resume goes on", said)
+    assert "held-out agreement=" in said, "progress is shown in a log as well"
     assert not (tmp_path / "out" / "model.safetensors").exists()
     assert attenuator([*arguments, "--resume"]) == 0
     resumed, whole = (folder / "model.safetensors" for folder in (tmp_path / "out", adapted["bert"]))

@@ -92,14 +92,14 @@ def test_a_config_becomes_a_bundle_that_classifies(
         rows.writerow(["review", "stars"])
         rows.writerows((row["text"], row["label"]) for row in lines(120))
     columns = ("--column", "review", "--label-column", "stars")
-    record, out = trained(capsys, config, table, tmp_path / "out", *HASHED, *columns)
+    record, out = trained(capsys, config, table, tmp_path / "an out", *HASHED, *columns)
     assert set(record["held_out"]) == {"as trained", "at the exact value"}
     assert record["held_out"]["as trained"]["accuracy"] > 0.9
     assert "95 % interval" in out
-    assert f"attenuator export {tmp_path / 'out'} --attention yoso" in out
-    stored = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert f"attenuator export '{tmp_path / 'an out'}' --attention yoso" in out, "as a shell takes it"
+    stored = json.loads((tmp_path / "an out" / "config.json").read_text())
     assert (stored["id2label"], stored["attenuator"]["hash_bits"]) == (dict(zip("01", LABELS, strict=True)), 4)
-    labels, defaults = answers(tmp_path / "out", "yoso", tmp_path / "bundle")
+    labels, defaults = answers(tmp_path / "an out", "yoso", tmp_path / "bundle")
     assert labels == ["positive", "negative"]
     assert defaults["num_hashes"] == 4
 

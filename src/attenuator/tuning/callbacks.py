@@ -118,7 +118,12 @@ class Progress(TrainerCallback):  # type: ignore[misc]  # untyped
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any
     ) -> None:
         """Shows loss and metrics."""
-        shown = {"loss": "loss", "eval_loss": "held-out loss", "eval_accuracy": "held-out accuracy"}
+        shown = {
+            "loss": "loss",
+            "eval_loss": "held-out loss",
+            "eval_accuracy": "held-out accuracy",
+            "eval_agreement": "held-out agreement",
+        }
         self.figures |= {title: f"{logs[name]:.4g}" for name, title in shown.items() if name in (logs or {})}
         self.bar.set_postfix(self.figures)
 

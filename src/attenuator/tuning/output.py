@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -96,3 +97,11 @@ class OutputFolder:
         """
         self.write(finished=True, **fields)
         shutil.rmtree(self.steps, ignore_errors=True)
+
+    def next_command(self, attention: str) -> str:
+        """What makes a bundle of the output, for a shell.
+
+        Args:
+            attention: that the model was trained with.
+        """
+        return f"attenuator export {shlex.quote(str(self.path))} --attention {attention} --output BUNDLE"

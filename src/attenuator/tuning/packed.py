@@ -9,7 +9,16 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from attenuator.export.encoder import Encoder
 
-__all__ = ["PackedClassifier"]
+__all__ = ["PackedClassifier", "cu_seqlens_of"]
+
+
+def cu_seqlens_of(is_token: Tensor) -> Tensor:
+    """Where the texts of a padded batch begin once padding is taken out, int32 `[batch + 1]`.
+
+    Args:
+        is_token: bool `[batch, tokens]`.
+    """
+    return functional.pad(is_token.sum(dim=1).cumsum(0), (1, 0)).to(torch.int32)
 
 
 class PackedClassifier(nn.Module):
@@ -42,7 +51,7 @@ class PackedClassifier(nn.Module):
             Logits `[batch, labels]` and the mean loss.
         """
         is_token = attention_mask.bool()
-        starts = functional.pad(is_token.sum(dim=1).cumsum(0), (1, 0)).to(torch.int32)
+        starts = cu_seqlens_of(is_token)
         positions = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
         types = None if token_type_ids is None else token_type_ids[is_token]
         logits = self.encoder(input_ids[is_token], positions[is_token], starts, types)

@@ -26,6 +26,13 @@ from attenuator.tuning.callbacks import Deadline, Interruption, Progress, Regula
 __all__ = ["Estimate", "Metrics", "Outcome", "Plan", "Trainer", "run"]
 
 Metrics = Callable[[transformers.EvalPrediction], dict[str, float]]
+Ending = Literal["finished", "time", "early", "interrupted"]
+ENDS: dict[Ending, str] = {
+    "finished": "all that were planned",
+    "time": "since the time was over",
+    "early": "since nothing was gained any more",
+    "interrupted": "then interrupted; the same command with --resume goes on",
+}
 # Batches that are timed before the run begins, spread over their lengths.
 TIMED_BATCHES = 3
 # An evaluated token costs about this much of a trained one: a forward pass without the backward one.
@@ -95,18 +102,23 @@ class Outcome:
     """How a run ended.
 
     Attributes:
-        reason: `finished`, `time` (the deadline passed), `early` (no more gain), or `interrupted`.
+        reason: a key of `ENDS`.
         steps: done in all.
         planned: steps of the whole run.
         seconds: of this process.
         log: what Trainer recorded, in order: losses, metrics, learning rates.
     """
 
-    reason: Literal["finished", "time", "early", "interrupted"]
+    reason: Ending
     steps: int
     planned: int
     seconds: float
     log: list[dict[str, float]] = field(default_factory=list)
+
+    @property
+    def ended(self) -> str:
+        """How the run ended, in words."""
+        return f"{self.steps:,} of {self.planned:,} steps, {ENDS[self.reason]}"
 
 
 class Trainer(transformers.Trainer):  # type: ignore[misc]  # untyped
@@ -289,7 +301,7 @@ def run(
     log = [{name: value for name, value in row.items() if value is not None} for row in trainer.state.log_history]
     refuse_no_number(model, log)
     steps = trainer.state.global_step
-    reason: Literal["finished", "time", "early", "interrupted"] = "finished"
+    reason: Ending = "finished"
     if steps < predicted.steps:
         reason = "interrupted" if interruption.came else "time" if deadline.passed else "early"
     return Outcome(reason, steps, predicted.steps, time.monotonic() - begun, log)

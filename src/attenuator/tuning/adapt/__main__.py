@@ -34,8 +34,6 @@ def main(arguments: Sequence[str]) -> int:
         print(f"attenuator {COMMAND}: interrupted before the first checkpoint", file=sys.stderr)
         return INTERRUPTED
     if adapted.outcome.reason == "interrupted":
-        done, planned = adapted.outcome.steps, adapted.outcome.planned
-        sentence = f"interrupted after {done:,} of {planned:,} steps; the same command with --resume goes on"
-        print(f"attenuator {COMMAND}: {sentence}", file=sys.stderr)
+        print(f"attenuator {COMMAND}: {adapted.outcome.ended}", file=sys.stderr)
         return INTERRUPTED
     return 0 if reached else 1

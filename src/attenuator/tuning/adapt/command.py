@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -117,7 +116,7 @@ def run(settings: AdaptSettings, source: Path) -> tuple[Adapted, bool]:
         before=[Figures(**row) for row in record["before"]] if "before" in record else None,
         announce=announce,
         measured=measured,
-        shown=sys.stderr.isatty(),
+        shown=True,
     )
     if adapted.outcome.reason == "interrupted":
         return adapted, False
@@ -132,7 +131,9 @@ def run(settings: AdaptSettings, source: Path) -> tuple[Adapted, bool]:
     )
     for line in table(knob, adapted.teacher_accuracy, adapted.before, adapted.after):
         print(line)
-    return adapted, verdict(settings, adapted, float(record["settings"][knob.name]), len(texts.held_out))
+    reached = verdict(settings, adapted, float(record["settings"][knob.name]), len(texts.held_out))
+    note(f"'{folder.path}' is written; next: {folder.next_command(settings.attention)}")
+    return adapted, reached
 
 
 def described(fit: Any, chosen: Any) -> str:
@@ -152,23 +153,13 @@ def listed(values: dict[str, Any]) -> str:
 def verdict(settings: AdaptSettings, adapted: Adapted, value: float, texts: int) -> bool:
     """Says what was reached; whether that is the agreement asked for."""
     knob, figures = knob_of(settings.attention), adapted.at(value)
-    at = f"{figures.agreement:.3f} at {knob.name} {value:g} on {texts} texts"
-    ways = {
-        "finished": "all steps were taken",
-        "time": "the time was over before the last step",
-        "early": "nothing was gained any more",
-    }
-    ended = ways.get(adapted.outcome.reason, "")
+    at = f"{figures.agreement:.3f} at {knob.name} {value:g} on {texts} texts; {adapted.outcome.ended}"
     reached = settings.min_agreement is None or figures.agreement >= settings.min_agreement
     if reached:
-        note(f"agreement with the softmax model is {at}; {ended}")
+        note(f"agreement with the softmax model is {at}")
     else:
         note(
-            f"the agreement asked for, {settings.min_agreement:g}, was NOT reached: it is {at}; {ended}. Longer "
+            f"the agreement asked for, {settings.min_agreement:g}, was NOT reached: it is {at}. Longer "
             f"training (--max-minutes, --epochs), more texts, or a larger {knob.name} may reach it"
         )
-    note(
-        f"'{settings.output}' is written; next: attenuator export {shlex.quote(str(settings.output))} --attention "
-        f"{settings.attention} --output BUNDLE"
-    )
     return reached

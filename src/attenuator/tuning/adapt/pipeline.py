@@ -11,7 +11,6 @@ from typing import Any
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from attenuator import training
 from attenuator.errors import ExportError
@@ -31,6 +30,7 @@ from attenuator.tuning.adapt.measuring import BATCH_TOKENS, Figures, accuracy, k
 from attenuator.tuning.adapt.recording import make_recordable, packed, recording
 from attenuator.tuning.batches import Rows, predict
 from attenuator.tuning.checkpoints import Trainable, load
+from attenuator.tuning.packed import cu_seqlens_of
 from attenuator.tuning.run import Estimate, Outcome, Plan, run
 
 __all__ = ["Adapted", "Texts", "choose", "load_student", "load_teacher", "refuse_other_attention", "teach"]
@@ -168,8 +168,7 @@ def recorded(teacher: Trainable, texts: Sequence[Encoded]) -> list[tuple[list[At
         with recording() as samples:
             teacher.model(**batch)
         is_token = batch["attention_mask"].bool()
-        starts = functional.pad(is_token.sum(dim=1).cumsum(0), (1, 0)).to(torch.int32)
-        batches.append((packed(samples, is_token), starts))
+        batches.append((packed(samples, is_token), cu_seqlens_of(is_token)))
         tokens += len(text.token_ids)
     return batches
 

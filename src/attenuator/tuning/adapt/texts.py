@@ -39,7 +39,7 @@ class TextFiles:
         if self.other is None:
             self.learnt, self.held_out = split(self.data.texts, settings.held_out_share, settings.seed)
         else:
-            self.learnt, self.held_out = list(self.data.texts), list(self.other.texts)
+            self.learnt, self.held_out = self.data.texts, self.other.texts
         if len(self.held_out) < FEWEST_HELD_OUT or not self.learnt:
             raise InvalidRequest(
                 f"{len(self.learnt)} texts are to learn from and {len(self.held_out)} to compare answers on, must be "

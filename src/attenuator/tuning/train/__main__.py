@@ -28,19 +28,17 @@ def main(arguments: Sequence[str]) -> int:
         ModuleNotFoundError: the extra is not installed.
         SystemExit: 2 after a usage error.
     """
-    settings, [word] = parse(SETTINGS, COMMAND, arguments, POSITIONALS, usage=USAGE, examples=EXAMPLES)
+    settings, [source] = parse(SETTINGS, COMMAND, arguments, POSITIONALS, usage=USAGE, examples=EXAMPLES)
     try:
         import_module("accelerate")  # transformers would say that it is missing, but not in one sentence
         from attenuator.tuning.train.pipeline import train  # seconds of imports, after --help was answered
 
-        outcome, lines = train(settings, Path(word), note, shown=True)
+        outcome, lines = train(settings, Path(source), note, shown=True)
     except KeyboardInterrupt:
         note("interrupted before the first checkpoint")
         return INTERRUPTED
     if outcome.reason == "interrupted":
-        note(
-            f"interrupted after {outcome.steps:,} of {outcome.planned:,} steps; the same command with --resume goes on"
-        )
+        note(outcome.ended)
         return INTERRUPTED
     print("\n".join(lines))
     return 0

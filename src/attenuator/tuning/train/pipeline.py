@@ -138,7 +138,7 @@ def train(settings: TrainSettings, source: Path, note: Note, *, shown: bool) -> 
         held_out={name: value.record() for name, value in by_name.items()},
         log=outcome.log,
     )
-    return outcome, report(settings, trainable, outcome, by_name)
+    return outcome, report(folder, trainable, outcome, by_name)
 
 
 def announce_model(trainable: checkpoints.Trainable, labels: LabelPlan, stored: list[str], note: Note) -> None:
@@ -180,20 +180,11 @@ def evaluate(trainable: checkpoints.Trainable, rows: Rows, labels: LabelPlan, ba
 
 
 def report(
-    settings: TrainSettings, trainable: checkpoints.Trainable, outcome: Outcome, by_name: dict[str, Figures]
+    folder: OutputFolder, trainable: checkpoints.Trainable, outcome: Outcome, by_name: dict[str, Figures]
 ) -> list[str]:
     """What is said at the end."""
-    ends = {
-        "finished": "all steps done",
-        "time": "the time was up",
-        "early": f"no gain in {settings.patience} evaluations",
-        "interrupted": "interrupted",
-    }
-    lines = [
-        f"{settings.output}: {outcome.steps:,} of {outcome.planned:,} steps in {outcome.seconds / 60:.1f} min, "
-        f"{ends[outcome.reason]}; the best weights are kept"
-    ]
+    lines = [f"{folder.path}: {outcome.ended}, {outcome.seconds / 60:.1f} min; the best weights are kept"]
     for name, value in by_name.items():
         lines.append(f"  {value.sentence()}" + (f", {name}" if len(by_name) > 1 else ""))
-    lines.append(f"  next: attenuator export {settings.output} --attention {trainable.attention} --output BUNDLE")
+    lines.append(f"  next: {folder.next_command(trainable.attention)}")
     return lines
