@@ -177,6 +177,22 @@ def test_export_takes_it_with_what_it_was_trained_with(trained: Path, tmp_path: 
     assert model.config.attenuator["num_hashes"] == 12
 
 
+@pytest.mark.parametrize("name", ["distilbert", "albert"])
+def test_evaluation_has_the_hashes_that_are_served(name: str, tmp_path: Path) -> None:
+    """Of every layer, those of modules that do not know theirs and of shared ones as well."""
+    model = build(REACHED[name]).eval()
+    model.save_pretrained(tmp_path / "checkpoint")
+    fast_tokenizer().save_pretrained(tmp_path / "checkpoint")
+    manifest = export(str(tmp_path / "checkpoint"), attention="yoso", output=tmp_path / "bundle")
+    knobs = {knob.name: knob.exact for knob in manifest.knobs} | {"num_hashes": SETTINGS.num_hashes}
+    ids = np.random.default_rng(1).integers(5, VOCAB, 40)
+    [answer] = load(tmp_path / "bundle").run([Row(ids, np.zeros_like(ids), knobs)])
+    for _ in range(2):  # every forward pass begins at the first layer
+        with torch.no_grad():
+            logits = model(input_ids=torch.from_numpy(ids)[None]).logits[0]
+        np.testing.assert_allclose(answer.logits, logits.numpy(), rtol=0, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("change", "attention", "sentence"),
     [

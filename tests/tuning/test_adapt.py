@@ -101,12 +101,13 @@ def test_the_bundle_has_what_was_trained(name: str, adapted: dict[str, Path], te
     attributes = manifest.attention.attributes
     assert (attributes["normalize"], attributes["hash_bits"]) == (2, 4)
     assert next(knob.default for knob in manifest.knobs if knob.name == "num_hashes") == HASHES
-    student = checkpoints.load(adapted[name], settings={"num_hashes": 0})
-    rows = Rows(data.encode(data.read(texts, labelled=False).texts[:6], student.texts, truncate=False))
-    expected = predict(student.model, rows, student.collator, 512)
-    exact = {knob.name: knob.exact for knob in manifest.knobs}
-    answers = load(tmp_path / "bundle").run([Row(one.token_ids, one.type_ids, exact) for one in rows.encoded])
-    np.testing.assert_allclose(np.stack([answer.logits for answer in answers]), expected, rtol=0, atol=2e-4)
+    for hashes in (0, HASHES):  # in evaluation as served, sampled hashes too
+        student = checkpoints.load(adapted[name], settings={"num_hashes": hashes})
+        rows = Rows(data.encode(data.read(texts, labelled=False).texts[:6], student.texts, truncate=False))
+        expected = predict(student.model, rows, student.collator, 512)
+        knobs = {knob.name: knob.exact for knob in manifest.knobs} | {"num_hashes": hashes}
+        answers = load(tmp_path / "bundle").run([Row(one.token_ids, one.type_ids, knobs) for one in rows.encoded])
+        np.testing.assert_allclose(np.stack([answer.logits for answer in answers]), expected, rtol=0, atol=2e-4)
 
 
 class Interrupted(Distillation):

@@ -6,6 +6,7 @@ reads them. Masks are the two-dimensional ones of padding; nothing of the square
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
@@ -23,6 +24,15 @@ from attenuator.training.yoso.settings import Settings
 __all__ = ["NAME", "expected", "settings_of", "use"]
 
 NAME = f"{DOMAIN}_{SPEC.key}"
+
+
+class ForwardPass(threading.local):
+    """How many layers have counted themselves since this thread's last forward pass began, with its mask."""
+
+    layers = 0
+
+
+_under_way = ForwardPass()
 
 
 def use(model: Any, settings: Settings | None = None) -> None:
@@ -119,9 +129,21 @@ def forward(
     if getattr(config, DOMAIN, None) is None:  # chosen by attn_implementation alone
         write(config, settings)
     seed = draw_seed() if module.training else EVALUATION_SEED
-    layer = int(getattr(module, "layer_idx", None) or 0)
-    mixed = attend_padded(query, key, value, attention_mask, settings, seed, layer)
+    mixed = attend_padded(query, key, value, attention_mask, settings, seed, layer_of(module))
     return mixed.transpose(1, 2).contiguous(), None
+
+
+def layer_of(module: nn.Module) -> int:
+    """Which layer's hashes a call takes: layers count in the order of their calls, as in the exported bundle.
+
+    Some modules do not know their layer, and shared ones have several. They are counted in evaluation alone: training
+    draws hashes for every call anyhow, and gradient checkpointing repeats calls.
+    """
+    index = getattr(module, "layer_idx", None)
+    if index is not None or module.training:
+        return int(index or 0)
+    _under_way.layers += 1
+    return _under_way.layers - 1
 
 
 def refuse_other_kinds(
@@ -175,6 +197,7 @@ def mask(
     model = MODEL_MAPPING.get(type(config), None)
     if model is not None and not model._can_set_attn_implementation():
         raise ValueError(no_interface(model.__name__))
+    _under_way.layers = 0  # models ask for their mask once, before the first layer
     return None if attention_mask is None or bool(attention_mask.all()) else attention_mask
 
 
