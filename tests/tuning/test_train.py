@@ -73,7 +73,7 @@ def trained(
 
 def answers(checkpoint: Path, attention: str, folder: Path) -> tuple[list[str], dict[str, float]]:
     """Labels that the exported checkpoint gives, and the defaults of its knobs."""
-    manifest = export(str(checkpoint), attention=attention, output=folder)
+    manifest = export(str(checkpoint), attention=attention, output=folder, schedule="none")  # one graph to trace
     bundle = load(folder)
     defaults = {knob.name: knob.default for knob in manifest.knobs}
     rows = []
