@@ -115,7 +115,7 @@ def test_an_interrupted_run_that_goes_on_ends_with_the_same_bits(
         assert torch.equal(tensor, whole.weights()[name]), name
 
 
-def test_a_deadline_cuts_the_plan_and_ends_the_run(sources: dict[str, Path], texts: data.Data, tmp_path: Path) -> None:
+def test_a_deadline_cuts_the_plan(sources: dict[str, Path], texts: data.Data, tmp_path: Path) -> None:
     setting = Setting("bert-softmax", sources, texts)
     estimates: list[Estimate] = []
     outcome = setting.run(tmp_path, epochs=1000, max_minutes=1e-4, announce=estimates.append)
@@ -123,6 +123,22 @@ def test_a_deadline_cuts_the_plan_and_ends_the_run(sources: dict[str, Path], tex
     assert outcome.steps <= estimates[0].steps
     held = predict(setting.trainable.model, setting.held_out, setting.trainable.collator, 256)
     assert held.shape == (len(setting.held_out), 2)
+
+
+def test_a_deadline_ends_a_run_whose_steps_are_planned_already(
+    sources: dict[str, Path], texts: data.Data, tmp_path: Path
+) -> None:
+    outcome = Setting("bert-softmax", sources, texts).run(tmp_path, max_steps=8, max_minutes=1e-4)
+    assert (outcome.reason, outcome.ended) == ("time", "1 of 8 steps, since the time was over")
+    assert (tmp_path / "checkpoint-1").is_dir(), "from which it goes on"
+
+
+def test_a_run_saves_by_the_clock_between_evaluations(
+    sources: dict[str, Path], texts: data.Data, tmp_path: Path
+) -> None:
+    outcome = Setting("bert-softmax", sources, texts).run(tmp_path, epochs=1, better=None, save_minutes=0.0)
+    assert outcome.steps > 1
+    assert {path.name for path in tmp_path.iterdir()} == {f"checkpoint-{outcome.steps - back}" for back in (0, 1)}
 
 
 def test_no_gain_ends_the_run(sources: dict[str, Path], texts: data.Data, tmp_path: Path) -> None:
