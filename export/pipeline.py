@@ -19,6 +19,7 @@ from attenuator import bundle
 from attenuator.bundle import TRAINED_POSITIONS, Attention, Manifest, Provenance
 from attenuator.errors import ExportError
 from attenuator.export import labelled
+from attenuator.export.attributes import ESTIMATORS, TABLE_PRECISIONS, check_choice
 from attenuator.export.choose import KNOB, SelectionOptions, choose_selection
 from attenuator.export.knobs import bundle_knobs, requested_defaults
 from attenuator.export.longer import lengthen
@@ -39,7 +40,6 @@ from attenuator.runtime.model import check_in_child
 
 __all__ = [
     "ATTENTIONS",
-    "ESTIMATORS",
     "export",
     "finish",
     "refuse_output",
@@ -49,19 +49,6 @@ __all__ = [
 
 ATTENTIONS = tuple(key for key, operator in OPERATOR_BY_KEY.items() if operator.attention and not operator.asked_as)
 
-
-def choices_of(attribute: str) -> dict[str, tuple[str, ...]]:
-    """The choices of an attribute, by the attention that has it."""
-    return {
-        key: item.choices
-        for key, operator in OPERATOR_BY_KEY.items()
-        for item in operator.attributes
-        if item.name == attribute
-    }
-
-
-ESTIMATORS = choices_of("estimator")
-TABLE_PRECISIONS = choices_of("table_precision")
 # By pooling, what keeps more labels at equal work (docs/lab/mca.md): a mean over many tokens evens random errors out.
 DEFAULT_ESTIMATORS = {"first": "deterministic", "mean": "sampled"}
 TOOLS = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "tokenizers")
@@ -255,14 +242,6 @@ def check_attention(attention: str) -> None:
     """Refuses an attention that does not exist."""
     if attention not in ATTENTIONS:
         raise ExportError(f"attention is '{attention}', must be one of: {', '.join(ATTENTIONS)}")
-
-
-def check_choice(name: str, choice: str | None, attention: str, choices: dict[str, tuple[str, ...]]) -> None:
-    """Refuses an attribute's value that the attention, or the attribute, does not have."""
-    if choice is not None and attention not in choices:
-        raise ExportError(f"{name} is '{choice}', but attention '{attention}' has none, must be {' or '.join(choices)}")
-    if choice is not None and choice not in choices[attention]:
-        raise ExportError(f"{name} is '{choice}', must be one of: {', '.join(choices[attention])}")
 
 
 def check_precision(precision: str) -> None:
