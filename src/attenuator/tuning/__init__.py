@@ -13,5 +13,6 @@ Loops, schedules, checkpoints and logs are those of `transformers.Trainer`. Noth
   on them.
 - `run.run(trainable, rows, held_out, plan)` trains: progress, estimate of the time, deadline, early stop, Ctrl-C and
   `--resume`. Another loss is a subclass of `run.Trainer` that overrides `compute_loss`.
+- `figures.figures` counts what is right on texts held out.
 - `output.OutputFolder` is the folder that a run writes: refuses one in use, says what it was begun with, ends it.
 """

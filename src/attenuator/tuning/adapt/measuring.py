@@ -16,10 +16,11 @@ from attenuator.runtime.scores import agrees
 from attenuator.tuning.adapt.distillation import MULTI_LABEL_THRESHOLD, at_knob
 from attenuator.tuning.batches import Rows, predict
 from attenuator.tuning.checkpoints import Trainable
+from attenuator.tuning.figures import CONFIDENCE
+from attenuator.tuning.figures import figures as counted
 
 __all__ = ["Figures", "accuracy", "knob_values", "measure", "table"]
 
-CONFIDENCE = 0.95
 MULTIPLES = (0.5, 1, 2, 4)
 BATCH_TOKENS = 4096
 
@@ -62,11 +63,7 @@ def accuracy(logits: npt.NDArray[np.float32], targets: npt.NDArray[Any] | None, 
         targets: `[texts]` indices, or `[texts, labels]` of 0 and 1.
         task: what the logits mean.
     """
-    if targets is None or task == "regression":
-        return None
-    if task == "single_label":
-        return float((logits.argmax(axis=1) == targets).mean())
-    return float(((logits >= 0) == (targets > 0)).all(axis=1).mean())
+    return None if targets is None or task == "regression" else counted(logits, targets, task).accuracy
 
 
 def measure(

@@ -15,9 +15,9 @@ from attenuator.tuning.attention import exact
 from attenuator.tuning.batches import Rows, predict
 from attenuator.tuning.choices import changes_of
 from attenuator.tuning.data import Data, Text, encode, read, split
+from attenuator.tuning.figures import Figures, figures, metric_of
 from attenuator.tuning.output import OutputFolder
 from attenuator.tuning.run import Estimate, Outcome, Plan, run
-from attenuator.tuning.train.figures import Figures, figures, metric_of
 from attenuator.tuning.train.labels import LabelPlan, listed, plan_labels
 from attenuator.tuning.train.settings import TrainSettings
 

@@ -11,8 +11,9 @@ import numpy.typing as npt
 from attenuator.bundle import Task
 from attenuator.calibration.proportions import wilson
 
-__all__ = ["Figures", "figures", "metric_of"]
+__all__ = ["CONFIDENCE", "Figures", "figures", "metric_of"]
 
+# Of the intervals beside accuracies and agreements.
 CONFIDENCE = 0.95
 
 
@@ -56,7 +57,7 @@ def figures(logits: npt.NDArray[np.float32], targets: npt.NDArray[Any], task: Ta
 
     Args:
         logits: `[texts, labels]`.
-        targets: int64 `[texts]`, or float32 `[texts, labels]` for a task of several labels.
+        targets: `[texts]` indices, or `[texts, labels]` of 0 and 1 for a task of several labels.
         task: of the model.
     """
     if task == "multi_label":
