@@ -183,7 +183,7 @@ def test_evaluation_has_the_hashes_that_are_served(name: str, tmp_path: Path) ->
     model = build(REACHED[name]).eval()
     model.save_pretrained(tmp_path / "checkpoint")
     fast_tokenizer().save_pretrained(tmp_path / "checkpoint")
-    manifest = export(str(tmp_path / "checkpoint"), attention="yoso", output=tmp_path / "bundle")
+    manifest = export(str(tmp_path / "checkpoint"), attention="yoso", output=tmp_path / "bundle", schedule="none")
     knobs = {knob.name: knob.exact for knob in manifest.knobs} | {"num_hashes": SETTINGS.num_hashes}
     ids = np.random.default_rng(1).integers(5, VOCAB, 40)
     [answer] = load(tmp_path / "bundle").run([Row(ids, np.zeros_like(ids), knobs)])
