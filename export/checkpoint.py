@@ -15,7 +15,7 @@ from attenuator.errors import ExportError
 from attenuator.export.architectures import architecture_of
 from attenuator.export.encoder import Encoder
 from attenuator.export.families import OWN_ENCODER
-from attenuator.export.sentences import one_line
+from attenuator.export.sentences import load_failure, one_line
 
 __all__ = ["load_model", "read_model_type"]
 
@@ -102,7 +102,7 @@ def load_transformers(folder: Path) -> nn.Module:
             ignore_mismatched_sizes=True,  # refused below, in a sentence that names the field
         )
     except Exception as error:  # damaged files, or a config that no module can be built from
-        raise ExportError(f"the checkpoint '{folder}' cannot be loaded: {one_line(error)}") from None
+        raise ExportError(f"the checkpoint '{folder}' cannot be loaded: {load_failure(error)}") from None
     refuse_other_model(config, info)
     trained: nn.Module = model
     return trained

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-__all__ = ["one_line"]
+from pickle import UnpicklingError
+
+__all__ = ["load_failure", "one_line"]
 
 LONGEST = 300
+
+
+def load_failure(error: BaseException) -> str:
+    """Why weights could not be loaded; PyTorch's own text on a pickle that could run code advises to let it."""
+    if isinstance(error, UnpicklingError):
+        return (
+            "its weights are a pickle that is damaged or holds more than tensors, which is not read, since it could "
+            "run code; write them as safetensors, with save_pretrained"
+        )
+    return one_line(error)
 
 
 def one_line(error: BaseException) -> str:

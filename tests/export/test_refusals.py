@@ -193,6 +193,17 @@ def test_damaged_checkpoints(
     assert sentence in refuse(folder, tmp_path)
 
 
+def test_weights_that_could_run_code(checkpoint: Get, tmp_path: Path) -> None:
+    """The refusal does not pass on PyTorch's advice to load them all the same."""
+    folder = tmp_path / "pickled"
+    shutil.copytree(checkpoint("bert"), folder)
+    (folder / "model.safetensors").unlink()
+    torch.save({"weight": Path("/")}, folder / "pytorch_model.bin")
+    sentence = refuse(folder, tmp_path)
+    assert "a pickle that is damaged or holds more than tensors, which is not read, since it could run code" in sentence
+    assert "weights_only" not in sentence
+
+
 def test_tokenizer_with_ids_outside_the_vocabulary(tmp_path: Path) -> None:
     model = transformers.BertForSequenceClassification(bert(vocab_size=40))
     size = word_tokenizer().get_vocab_size()

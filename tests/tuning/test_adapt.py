@@ -135,6 +135,15 @@ def test_a_run_that_goes_on_ends_as_one_that_was_not_interrupted(
     assert re.search(r"\d+ of \d+ steps, then interrupted; the same command with --resume goes on", said)
     assert "held-out agreement=" in said, "progress is shown in a log as well"
     assert not (tmp_path / "out" / "model.safetensors").exists()
+    path = tmp_path / "out" / "training.json"
+    written = json.loads(path.read_text())
+    for name, broken in (("settings", []), ("settings", {"hash_bits": 99}), ("before", [1])):
+        path.write_text(json.dumps(written | {name: broken}))
+        assert attenuator([*arguments, "--resume"]) == 1
+        assert "has no run to go on with: it lacks a readable training.json\n" in capsys.readouterr().err
+    path.write_text(json.dumps(written))
+    assert attenuator([*arguments, "--column", "text", "--resume"]) == 1
+    assert "was begun with column None and cannot go on with 'text'" in capsys.readouterr().err
     assert attenuator([*arguments, "--resume"]) == 0
     resumed, whole = (folder / "model.safetensors" for folder in (tmp_path / "out", adapted["bert"]))
     assert resumed.read_bytes() == whole.read_bytes()

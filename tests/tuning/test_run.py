@@ -147,9 +147,21 @@ def test_no_gain_ends_the_run(sources: dict[str, Path], texts: data.Data, tmp_pa
     assert outcome.steps < outcome.planned
 
 
-def test_a_run_that_diverges_says_so(sources: dict[str, Path], texts: data.Data, tmp_path: Path) -> None:
-    with pytest.raises(AttenuatorError, match="training diverged: .* lower --learning-rate"):
-        Setting("encoder-softmax", sources, texts).run(tmp_path, learning_rate=1e30, epochs=1)
+@pytest.mark.parametrize("rate", [1e9, 1e30])
+def test_a_run_that_diverges_says_so(rate: float, sources: dict[str, Path], texts: data.Data, tmp_path: Path) -> None:
+    """Also where the weights that were best are finite: those of the first step, whose answers are no numbers."""
+    for case in ("encoder-softmax", "bert-softmax"):
+        with pytest.raises(AttenuatorError, match="training diverged: .* lower --learning-rate"):
+            Setting(case, sources, texts).run(tmp_path / case, learning_rate=rate, epochs=1)
+
+
+@pytest.mark.parametrize("name", ["optimizer.pt", "rng_state.pth", "model.safetensors"])
+def test_a_damaged_checkpoint_is_refused(name: str, sources: dict[str, Path], texts: data.Data, tmp_path: Path) -> None:
+    first = Setting("bert-softmax", sources, texts).run(tmp_path, trainer_class=Interrupted, options={"at": 2})
+    assert first.reason == "interrupted"
+    (tmp_path / "checkpoint-2" / name).write_bytes(b"half")
+    with pytest.raises(AttenuatorError, match="checkpoint-2' cannot be gone on with: .*; without it, --resume goes on"):
+        Setting("bert-softmax", sources, texts).run(tmp_path)
 
 
 def test_every_text_is_in_one_batch_of_each_epoch_and_batches_keep_to_their_tokens() -> None:

@@ -172,6 +172,21 @@ def rewritten(change: Callable[[list[dict[str, Any]]], Any]) -> Callable[[Path],
             "changed.jsonl line 7 has the label 0.5, must be a text or a whole number",
         ),
         (
+            rewritten(lambda rows: rows[6].update(label="\x1b[31mgood")),
+            (),
+            "changed.jsonl line 7 has the label '\\x1b[31mgood', must have at most 1000 characters and none of control",
+        ),
+        (
+            rewritten(lambda rows: rows[6].update(label="good" * 300)),
+            (),
+            "must have at most 1000 characters and none of control",
+        ),
+        (
+            rewritten(len),
+            ("--label-column", "text"),
+            "changed.jsonl has 40 different labels on 40 texts, must have several texts of a label",
+        ),
+        (
             rewritten(lambda rows: rows[6].update(text="film " * 60)),
             (),
             "changed.jsonl line 7.text has 62 tokens, must have at most 40, or give --truncate to cut it",
@@ -180,7 +195,21 @@ def rewritten(change: Callable[[list[dict[str, Any]]], Any]) -> Callable[[Path],
         (rewritten(len), ("--held-out-share", "0.000001"), "which leaves 40 texts to train on and 0 held out"),
         (rewritten(len), ("--column", "body"), "changed.jsonl line 1 has no field body, its fields are text, label"),
     ],
-    ids=["missing", "empty", "few", "one-label", "no-label", "number", "long", "setting", "share", "column"],
+    ids=[
+        "missing",
+        "empty",
+        "few",
+        "one-label",
+        "no-label",
+        "number",
+        "control",
+        "long-label",
+        "own-labels",
+        "long",
+        "setting",
+        "share",
+        "column",
+    ],  # fmt: skip
 )
 def test_data_and_settings_that_cannot_be_trained_with_are_refused(
     make: Callable[[Path], Path],
@@ -221,10 +250,31 @@ def test_folders_that_a_run_cannot_go_to_are_refused(
     assert "was begun with data 'another' and cannot go on with" in error(used, "--resume")
     (used / RECORD).write_text(json.dumps({"identity": {}, "finished": True}))
     assert "is finished, must be one that was stopped" in error(used, "--resume")
+    begun = {"checkpoint": str(encoder), "hash_bits": 4}
+    (used / RECORD).write_text(json.dumps({"identity": begun, "finished": False}))
+    assert "was begun with hash_bits 4 and cannot go on with None" in error(used, "--resume")
+    for broken in (b"\xe9", b"[" * 10**5, b"[]", b'{"finished": false, "identity": []}'):
+        (used / RECORD).write_bytes(broken)
+        assert f"has no run to go on with: it lacks a readable {RECORD}" in error(used, "--resume")
+    for steps in (0, 1.5, "all"):
+        (used / RECORD).write_text(json.dumps({"identity": {}, "finished": False, "steps": steps}))
+        assert f"it lacks a readable {RECORD}" in error(used, "--resume")
     assert "cannot be a folder to write to: Not a directory" in error(texts)
     assert "'nowhere' is not a checkpoint folder and not a config.json" in error(
         tmp_path / "new", source=Path("nowhere")
     )
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [("epochs", "inf"), ("max-minutes", "inf"), ("learning-rate", "10"), ("threads", "100000")],
+)
+def test_numbers_without_bounds_are_refused(flag: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["checkpoint", "--data", "texts.jsonl", "--output", "out", f"--{flag}", value])
+    assert ended.value.code == 2
+    assert f"--{flag} (or " in (error := capsys.readouterr().err)
+    assert f"is '{value}', must be a" in error
 
 
 def test_a_family_that_computes_attention_by_itself_keeps_its_own(

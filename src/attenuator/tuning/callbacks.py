@@ -14,7 +14,7 @@ from typing import Any
 from tqdm import tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-__all__ = ["Deadline", "Interruption", "Progress", "RegularSaves"]
+__all__ = ["Deadline", "FirstStep", "Interruption", "Progress", "RegularSaves"]
 
 # Between two states of the progress bar where no person looks on.
 LOGGED_SECONDS = 30.0
@@ -45,6 +45,19 @@ class RegularSaves(TrainerCallback):  # type: ignore[misc]  # untyped
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Begins to wait again."""
         self.last = time.monotonic()
+
+
+class FirstStep(TrainerCallback):  # type: ignore[misc]  # untyped
+    """Notes that all that a run needs was read, and its first step came."""
+
+    def __init__(self) -> None:
+        self.came = False
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Notes it."""
+        self.came = True
 
 
 class Deadline(TrainerCallback):  # type: ignore[misc]  # untyped

@@ -19,7 +19,7 @@ from attenuator.export.architectures import architecture_of, token_types
 from attenuator.export.checkpoint import read_model_type
 from attenuator.export.encoder import Encoder, EncoderConfig
 from attenuator.export.families import OWN_ENCODER
-from attenuator.export.sentences import one_line
+from attenuator.export.sentences import load_failure, one_line
 from attenuator.export.source import task_of
 from attenuator.export.tokenizer import bundle_tokenizer, load_tokenizer
 from attenuator.runtime.tokens import TextEncoder
@@ -249,7 +249,7 @@ def load_transformers(folder: Path, config: Any, is_fresh: bool) -> tuple[Any, l
             ignore_mismatched_sizes=True,  # the classifier's, where there are other labels
         )
     except Exception as error:  # damaged files, or a config that no module can be built from
-        raise ExportError(f"the checkpoint '{folder}' cannot be loaded: {one_line(error)}") from None
+        raise ExportError(f"the checkpoint '{folder}' cannot be loaded: {load_failure(error)}") from None
     missing = [*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])]
     inside = [name for name in missing if name.startswith(f"{model.base_model_prefix}.") and "pooler" not in name]
     if inside:

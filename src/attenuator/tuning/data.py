@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attenuator.bundle import file_sha256
-from attenuator.errors import InputTooLong, InvalidRequest
+from attenuator.bundle import MAX_LABEL_CHARACTERS, file_sha256
+from attenuator.errors import CONTROL, InputTooLong, InvalidRequest
 from attenuator.export.tokenizer import BundleTokenizer
 from attenuator.ops.knobs import shown
 from attenuator.rows import Columns, Format, file_rows, format_of
@@ -118,6 +118,11 @@ def labels_of(columns: dict[str, Any], where: str, column: str | None) -> tuple[
     for one in values:
         if isinstance(one, bool) or not isinstance(one, str | int) or not str(one).strip():
             raise InvalidRequest(f"{where} has the label {shown(one)}, must be a text or a whole number")
+        if len(str(one)) > MAX_LABEL_CHARACTERS or CONTROL.search(str(one).strip()):
+            raise InvalidRequest(
+                f"{where} has the label {ascii(one)[:EXCERPT]}, must have at most {MAX_LABEL_CHARACTERS} characters "
+                "and none of control"
+            )
     return tuple(dict.fromkeys(str(one).strip() for one in values)), isinstance(value, list)
 
 

@@ -11,12 +11,14 @@ from typing import Any
 
 from attenuator.errors import AttenuatorError, InvalidRequest
 
-__all__ = ["RECORD", "OutputFolder"]
+__all__ = ["READING", "RECORD", "OutputFolder"]
 
 # What the run was begun with, and how it ended.
 RECORD = "training.json"
 # Checkpoints of the unfinished run.
 STEPS = "steps"
+# Settings that say how a file is read: a run that goes on reads the same texts.
+READING = ("column", "pair_column", "label_column", "format")
 
 
 class OutputFolder:
@@ -40,8 +42,8 @@ class OutputFolder:
         self.path = path
         before = self._before(resume)
         self.record: dict[str, Any] = {"identity": dict(identity), "finished": False, **before}
-        for name, value in identity.items():
-            began = self.record["identity"].get(name)
+        for name in {**self.record["identity"], **identity}:
+            began, value = self.record["identity"].get(name), identity.get(name)
             if began != value:
                 raise InvalidRequest(
                     f"the run in '{path}' was begun with {name} {began!r} and cannot go on with {value!r}: give what "
@@ -54,7 +56,7 @@ class OutputFolder:
         try:
             if not path.exists() or not any(path.iterdir()):
                 return {}
-            text = (path / RECORD).read_text(encoding="utf-8") if (path / RECORD).exists() else ""
+            text = (path / RECORD).read_bytes() if (path / RECORD).exists() else b""
         except OSError as error:
             raise InvalidRequest(f"'{path}' cannot be a folder to write to: {error.strerror}") from None
         if not resume:
@@ -62,12 +64,18 @@ class OutputFolder:
             raise InvalidRequest(f"'{path}' is not empty, must be a new folder or an empty one{hint}")
         try:
             record = json.loads(text)
-            finished = record["finished"]
-        except (ValueError, KeyError, TypeError):
-            raise InvalidRequest(f"'{path}' has no run to go on with: it lacks a readable {RECORD}") from None
+            finished, identity, steps = record["finished"], record["identity"], record.get("steps", 1)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise self.unreadable() from None
+        if not isinstance(identity, dict) or type(steps) is not int or steps < 1:
+            raise self.unreadable()
         if finished:
             raise InvalidRequest(f"the run in '{path}' is finished, must be one that was stopped")
         return dict(record)
+
+    def unreadable(self) -> InvalidRequest:
+        """The error of a record that was damaged, or changed by hand."""
+        return InvalidRequest(f"'{self.path}' has no run to go on with: it lacks a readable {RECORD}")
 
     @property
     def steps(self) -> Path:

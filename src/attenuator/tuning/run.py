@@ -20,8 +20,9 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import get_last_checkpoint
 
 from attenuator.errors import AttenuatorError
+from attenuator.export.sentences import one_line
 from attenuator.tuning.batches import Collator, LengthBatches, Rows
-from attenuator.tuning.callbacks import Deadline, Interruption, Progress, RegularSaves
+from attenuator.tuning.callbacks import Deadline, FirstStep, Interruption, Progress, RegularSaves
 
 __all__ = ["Estimate", "Metrics", "Outcome", "Plan", "Trainer", "run"]
 
@@ -161,6 +162,7 @@ def arguments_of(plan: Plan, steps: int, epoch_steps: int, evaluates: bool) -> t
         metric_for_best_model=plan.better,
         greater_is_better=True,
         logging_steps=max(1, min(10, steps // 10)),
+        logging_nan_inf_filter=False,  # a loss that is no number would be logged as 0
         seed=plan.seed,
         report_to=[],
         disable_tqdm=True,
@@ -209,7 +211,8 @@ def estimate(plan: Plan, epoch_steps: int, done: int, step_seconds: float, evalu
         evaluated_steps: batches of an evaluation.
     """
     asked = max(1, round(plan.epochs * epoch_steps))
-    per_step = step_seconds * (1 + EVALUATION_SHARE * evaluated_steps * plan.evaluations / epoch_steps)
+    evaluations = min(plan.evaluations, epoch_steps)  # there is one a step at most
+    per_step = step_seconds * (1 + EVALUATION_SHARE * evaluated_steps * evaluations / epoch_steps)
     steps = plan.max_steps or asked
     if plan.max_steps is None and plan.max_minutes is not None:
         steps = max(1, min(asked, int(PLANNED_SHARE * 60 * plan.max_minutes / per_step)))
@@ -259,7 +262,7 @@ def run(
         options: further arguments of `trainer_class`.
 
     Raises:
-        AttenuatorError: a loss or a gradient is not finite.
+        AttenuatorError: a loss or a weight is not finite, or the last checkpoint is damaged.
         KeyboardInterrupt: Ctrl-C before the first step, or twice.
     """
     begun = time.monotonic()
@@ -289,7 +292,8 @@ def run(
     trainer = trainer_of(predicted.steps)
     deadline = Deadline(None if plan.max_minutes is None else begun + 60 * plan.max_minutes)
     interruption = Interruption()
-    callbacks = [RegularSaves(60 * plan.save_minutes), deadline, interruption]
+    first_step = FirstStep()
+    callbacks = [RegularSaves(60 * plan.save_minutes), deadline, interruption, first_step]
     if plan.patience and held_out is not None:
         callbacks.append(transformers.EarlyStoppingCallback(plan.patience))
     if shown:
@@ -297,7 +301,14 @@ def run(
     for callback in callbacks:
         trainer.add_callback(callback)
     with interruption.listening():
-        trainer.train(resume_from_checkpoint=last)
+        try:
+            trainer.train(resume_from_checkpoint=last)
+        except Exception as error:  # damaged files raise what their libraries like
+            if last is None or first_step.came:
+                raise
+            raise AttenuatorError(
+                f"'{last}' cannot be gone on with: {one_line(error)}; without it, --resume goes on with the one before"
+            ) from None
     log = [{name: value for name, value in row.items() if value is not None} for row in trainer.state.log_history]
     refuse_no_number(model, log)
     steps = trainer.state.global_step
@@ -313,6 +324,6 @@ def refuse_no_number(model: nn.Module, log: list[dict[str, float]]) -> None:
     Raises:
         AttenuatorError: a weight or a recorded loss is not finite.
     """
-    losses = [row["loss"] for row in log if "loss" in row]
+    losses = [row[name] for row in log for name in ("loss", "eval_loss") if name in row]
     if not all(np.isfinite(losses)) or not all(bool(weight.isfinite().all()) for weight in model.parameters()):
         raise AttenuatorError("training diverged: loss or weights are no finite numbers; lower --learning-rate")

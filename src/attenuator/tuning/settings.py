@@ -10,7 +10,12 @@ from pydantic import Field
 from attenuator.commandline import CommandSettings
 from attenuator.rows import Format
 
-__all__ = ["RunSettings"]
+__all__ = ["Epochs", "LearningRate", "Minutes", "RunSettings"]
+
+# Far above what is of use; without bounds, `inf` would be a number of steps.
+Epochs = Annotated[float, Field(gt=0, le=100_000)]
+LearningRate = Annotated[float, Field(gt=0, le=1)]
+Minutes = Annotated[float, Field(gt=0, le=1_000_000)]
 
 
 class RunSettings(CommandSettings):
@@ -40,7 +45,7 @@ class RunSettings(CommandSettings):
     """Evaluations without a gain after which training ends; 0: it goes on to the end."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     """Of new weights, the choice of the texts held out, their order and everything else that is drawn."""
-    threads: Annotated[int | None, Field(ge=1)] = None
+    threads: Annotated[int | None, Field(ge=1, le=1024)] = None
     """Threads; as many as there are cores by default."""
     resume: bool = False
     """Go on with a run into this folder that was stopped."""

@@ -22,7 +22,7 @@ from attenuator.tuning.adapt.pipeline import (
 from attenuator.tuning.adapt.settings import COMMAND, AdaptSettings
 from attenuator.tuning.adapt.texts import TextFiles
 from attenuator.tuning.choices import changes_of, settings_class
-from attenuator.tuning.output import OutputFolder
+from attenuator.tuning.output import READING, OutputFolder
 from attenuator.tuning.run import Estimate, Plan
 
 __all__ = ["note", "run"]
@@ -52,7 +52,7 @@ def identity(settings: AdaptSettings, source: Path, files: TextFiles) -> dict[st
     return {
         "checkpoint": str(source),
         **files.identity,
-        **{name: getattr(settings, name) for name in IDENTITY},
+        **{name: getattr(settings, name) for name in (*IDENTITY, *READING)},
         "attention settings": changes_of(settings),
     }
 
@@ -77,7 +77,11 @@ def run(settings: AdaptSettings, source: Path) -> tuple[Adapted, bool]:
         chosen, tried = choose(teacher, texts.learnt, settings.attention, changes_of(settings))
         folder.write(settings=asdict(chosen), tried=[asdict(fit) for fit in tried])
         note("; ".join(described(fit, chosen) for fit in tried))
-    chosen = settings_class(settings.attention)(**record["settings"])
+    try:
+        chosen = settings_class(settings.attention)(**record["settings"])
+        before = [Figures(**row) for row in record["before"]] if "before" in record else None
+    except (TypeError, ValueError):
+        raise folder.unreadable() from None
     note(f"learns {settings.attention} attention with " + listed(asdict(chosen)))
     student = load_student(source, settings.attention, chosen)
     knob = knob_of(settings.attention)
@@ -113,7 +117,7 @@ def run(settings: AdaptSettings, source: Path) -> tuple[Adapted, bool]:
         exact_share=settings.exact_share,
         attention_weight=settings.attention_weight,
         patience=settings.patience,
-        before=[Figures(**row) for row in record["before"]] if "before" in record else None,
+        before=before,
         announce=announce,
         measured=measured,
         shown=True,

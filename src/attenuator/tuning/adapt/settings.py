@@ -8,7 +8,7 @@ from pydantic import Field
 
 from attenuator.commandline import Positionals
 from attenuator.tuning.choices import REPLACEMENTS, with_attention_settings
-from attenuator.tuning.settings import RunSettings
+from attenuator.tuning.settings import Epochs, LearningRate, Minutes, RunSettings
 
 __all__ = ["COMMAND", "EXAMPLES", "POSITIONALS", "SETTINGS", "USAGE", "AdaptSettings"]
 
@@ -59,17 +59,17 @@ class AdaptSettings(RunSettings):
     """The attention to learn."""
     min_agreement: Annotated[float, Field(gt=0, le=1)] | None = None
     """Fail where answers agree with the softmax model's on a smaller share of the texts held out."""
-    max_minutes: Annotated[float, Field(gt=0)] = 20.0
+    max_minutes: Minutes = 20.0
     """Time that training may take; its steps are planned to fit."""
-    epochs: Annotated[float, Field(gt=0)] = 8.0
+    epochs: Epochs = 8.0
     """Passes over the texts at most."""
-    learning_rate: Annotated[float, Field(gt=0)] = 5e-4
+    learning_rate: LearningRate = 5e-4
     """The highest one; it rises at the beginning and falls to 0 at the end."""
     batch_tokens: Annotated[int, Field(ge=1)] = 2048
     """Tokens of a batch, padding included: memory and time of a step grow with it."""
     exact_share: Annotated[float, Field(ge=0, le=1)] = 0.4
     """Part of the steps, the first ones, that learn without noise."""
-    attention_weight: Annotated[float, Field(ge=0)] = 1.0
+    attention_weight: Annotated[float, Field(ge=0, le=1000)] = 1.0
     """Weight of the attention outputs' relative squared error beside the divergence of the answers."""
     patience: Annotated[int, Field(ge=0)] = 4
     """Evaluations without a gain after which training ends, once it learns with noise; 0: it goes on to the end."""

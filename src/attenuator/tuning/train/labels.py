@@ -18,6 +18,8 @@ __all__ = ["LabelPlan", "plan_labels"]
 
 # With fewer nothing can be learned and nothing held out.
 FEWEST_TEXTS = 20
+# Of the number of texts: with more, the column holds the texts themselves, or their ids.
+MOST_LABELS = 0.9
 LABELS_SHOWN = 8
 
 
@@ -89,5 +91,10 @@ def plan_labels(path: Path, data: Data, stored: Sequence[str], task: Task) -> La
             return LabelPlan(list(stored), own_task, {name: index for index, name in enumerate(stored)}, is_new)
         if all(name.isdigit() and int(name) < len(stored) for name in names):
             return LabelPlan(list(stored), own_task, {str(index): index for index in range(len(stored))}, is_new)
+    if not data.multi_label and len(names) > MOST_LABELS * len(data.texts):
+        raise InvalidRequest(
+            f"{path} has {len(names)} different labels on {len(data.texts)} texts, must have several texts of a label; "
+            "--label-column names another column or field"
+        )
     new_task: Task = "multi_label" if data.multi_label else "single_label"
     return LabelPlan(names, new_task, {name: index for index, name in enumerate(names)}, True)

@@ -16,7 +16,7 @@ from attenuator.tuning.batches import Rows, predict
 from attenuator.tuning.choices import changes_of
 from attenuator.tuning.data import Data, Text, encode, read, split
 from attenuator.tuning.figures import Figures, figures, metric_of
-from attenuator.tuning.output import OutputFolder
+from attenuator.tuning.output import READING, OutputFolder
 from attenuator.tuning.run import Estimate, Outcome, Plan, run
 from attenuator.tuning.train.labels import LabelPlan, listed, plan_labels
 from attenuator.tuning.train.settings import TrainSettings
@@ -45,7 +45,7 @@ def read_all(settings: TrainSettings) -> tuple[Data, list[Text], list[Text], str
 def identity(settings: TrainSettings, source: Path, data: Data, held_out: str) -> dict[str, Any]:
     """What a run that goes on must have in common with its beginning."""
     same = ("attention", "epochs", "learning_rate", "batch_tokens", "evaluations", "patience", "seed", "truncate")
-    values: dict[str, Any] = {name: getattr(settings, name) for name in same}
+    values: dict[str, Any] = {name: getattr(settings, name) for name in (*same, *READING)}
     return {"checkpoint": str(source), "data": data.sha256, "held_out": held_out} | values | changes_of(settings)
 
 
