@@ -2,11 +2,13 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 from checkpoints import ENCODER, VOCAB
 
 from attenuator.export.encoder import Encoder, EncoderConfig
+from attenuator.ops.yoso.reference import yoso_attention
 
 LENGTHS = [9, 1, 30]
 CASES = {
@@ -82,6 +84,25 @@ def test_a_norm_lift_is_trained_in_pytorch() -> None:
     model.compute_through_operator()
     for name, gradient in gradients(model)[1].items():
         assert torch.equal(gradient, expected[name]), name
+
+
+@pytest.mark.parametrize("hashes", [0, 8])
+def test_a_norm_lift_is_evaluated_as_served(hashes: int) -> None:
+    module = encoder(norm_lift=30.0, normalize=2, hash="hadamard").eval().layers[1].attention
+    module.through_operator, module.knobs = True, {"num_hashes": hashes}
+    draw = torch.Generator().manual_seed(2)
+    query, key, value = (torch.randn(sum(LENGTHS), 32, generator=draw) for _ in range(3))
+    starts = torch.tensor([0, *torch.tensor(LENGTHS).cumsum(0)], dtype=torch.int32)
+    before = torch.get_rng_state()
+    with torch.no_grad():
+        mixed = module.attend(query, key, value, value, starts)
+    assert torch.equal(before, torch.get_rng_state()), "training goes on as if there had been no evaluation"
+    expected = yoso_attention(
+        query.numpy(), key.numpy(), value.numpy(), starts.numpy(),
+        np.full(len(LENGTHS), hashes, np.int32), np.zeros(len(LENGTHS), np.int64),
+        num_heads=module.num_heads, hash_bits=module.hash_bits, hash="hadamard", layer=1, normalize=2, norm_lift=30.0,
+    )  # fmt: skip
+    np.testing.assert_allclose(mixed.numpy(), expected, rtol=0, atol=1e-5)
 
 
 def test_configs_of_unknown_hashes_and_knobs_out_of_bounds_are_refused() -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from attenuator.ops.torch_op import overload
+from attenuator.ops.yoso.spec import SPEC
 from attenuator.training.yoso.attention import EVALUATION_SEED, attend, draw_seed
 from attenuator.training.yoso.settings import Settings
 
@@ -24,12 +27,14 @@ def mix(query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, layer: An
             every call draws hashes from its `generator`, or PyTorch's own; in evaluation they are always the same.
 
     Returns:
-        `[T, heads * head_dim]`; None where the layer has a norm lift, whose gradient is not here.
+        `[T, heads * head_dim]`; None where the layer has a norm lift and may need its gradient, which is not here.
     """
+    num_hashes = int(layer.knobs.get("num_hashes", 0))
     if layer.norm_lift:
-        return None
+        is_trained = layer.training or torch.is_grad_enabled()
+        return None if is_trained else mix_as_served(query, key, value, cu_seqlens, layer, num_hashes)
     settings = Settings(
-        num_hashes=int(layer.knobs.get("num_hashes", 0)),
+        num_hashes=num_hashes,
         hash_bits=layer.hash_bits,
         hash=layer.hash,
         normalize=layer.normalize,
@@ -37,3 +42,23 @@ def mix(query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, layer: An
     seed = draw_seed(layer.generator) if layer.training else EVALUATION_SEED
     query, key, value = (tensor.unflatten(1, (layer.num_heads, -1)) for tensor in (query, key, value))
     return attend(query, key, value, cu_seqlens, settings, seed, layer.layer).flatten(1)
+
+
+def mix_as_served(query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, layer: Any, num_hashes: int) -> Tensor:
+    """What the bundle computes, a norm lift included, with the hashes of evaluation; has no gradient."""
+    offsets = cu_seqlens.to("cpu", torch.int32)
+    mixed: Tensor = overload(SPEC)(
+        query.float(),
+        key.float(),
+        value.float(),
+        offsets,
+        torch.full_like(offsets[1:], num_hashes),
+        torch.full((len(offsets) - 1,), EVALUATION_SEED, dtype=torch.int64),
+        num_heads=layer.num_heads,
+        hash_bits=layer.hash_bits,
+        hash=layer.hash,
+        layer=layer.layer,
+        normalize=layer.normalize,
+        norm_lift=layer.norm_lift,
+    )[0]
+    return mixed.to(value.dtype)
