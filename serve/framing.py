@@ -73,7 +73,9 @@ def _path(target: bytes) -> bytes | None:
     except httptools.HttpParserInvalidURLError:
         return None
     path: bytes | None = address.path
-    return path if (address.schema or b"http").lower() in (b"http", b"https") else None
+    # RFC 9110, 4.2.4: a user before the host makes another host look like the one asked for.
+    is_http = (address.schema or b"http").lower() in (b"http", b"https") and address.userinfo is None
+    return path if is_http else None
 
 
 class RequestReader(HttpToolsProtocol):

@@ -184,6 +184,10 @@ class Lanes:
             self._accounts.failed([job], "light", error)
             _fail(job, error)
             return
+        except Exception:  # the same answer as from a lane
+            log.exception("the event loop failed on a request")
+            _fail(job, EngineError(FAILED))
+            return
         finally:
             ended_s = time.monotonic()
             self._contention.end("light", ended_s)

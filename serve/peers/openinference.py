@@ -258,6 +258,13 @@ def requested_outputs(raw: Sequence[Any] | None, model: Model, *, explain: bool 
     for place, fields in enumerate(raw):
         where = f"outputs[{place}]"
         output = read_object(fields, OutputTensor, OutputParameters, where)
+        if OUTPUTS[output.name].explains and not explain:
+            raise InvalidRequest(
+                f"{where}.name is {output.name}, which explained answers alone have: set explain in parameters, or ask "
+                f"for one of: {', '.join(names)}",
+                param=f"{where}.name",
+                allowed=", ".join(names),
+            )
         if output.name not in names or output.name in [other.name for other in outputs]:
             allowed = ", ".join(names)
             raise InvalidRequest(

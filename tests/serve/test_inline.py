@@ -64,3 +64,31 @@ def test_a_short_request_alone_takes_no_thread_and_others_do(
                 assert [name for name, _ in ran] == ["compute-light"], "a short text that takes longer here"
 
     asyncio.run(scenario())
+
+
+def test_a_run_on_the_event_loop_that_fails_is_answered_as_one_in_a_lane_is(
+    bundles: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+
+    def fail(model: Model, rows: Sequence[Row], cancellation: Cancellation | None = None) -> list[RowResult]:
+        threads.append(threading.current_thread().name)
+        raise MemoryError
+
+    async def scenario() -> None:
+        async with started(bundles["yoso"]) as (engine, model):
+            transport = httpx.ASGITransport(create_app(engine, ServeSettings(), KeyRing(None, None)))
+            async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+                latency = engine.catalog.latencies[model]
+                [short] = latency.row_times([4], model.knobs.check({"num_hashes": 8}))
+                while latency.batch_s({short: 1}) > INLINE_S:
+                    latency.learn([short], INLINE_S / 4)
+                with monkeypatch.context() as patch:
+                    patch.setattr(Model, "run", fail)
+                    answer = await client.post("/v1/classify", json=SHORT)
+                assert threads == [threading.main_thread().name]
+                assert (answer.status_code, answer.json()["error_type"]) == (500, "engine_error")
+                assert (await client.post("/v1/classify", json=SHORT)).status_code == 200
+                assert engine.requests == 0
+
+    asyncio.run(scenario())

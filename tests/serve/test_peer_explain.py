@@ -57,6 +57,7 @@ def test_an_explained_answer_of_the_open_inference_protocol(reviews: Service, ha
         output["name"] for output in reviews.client.post(path, json=plain).json()["outputs"]
     }
     refused = reviews.client.post(path, json=plain | {"outputs": [{"name": "standard_error"}]})
+    assert "standard_error, which explained answers alone have: set explain in parameters" in refused.json()["error"]
     assert (refused.status_code, refused.json()["param"]) == (400, "outputs[0].name")
 
 
