@@ -119,6 +119,16 @@ class Interrupted(Distillation):
         return super().compute_loss(*arguments, **further)
 
 
+class Aborted(Distillation):
+    """Gets two Ctrl-C in the second step."""
+
+    def compute_loss(self, *arguments: Any, **further: Any) -> Any:
+        if self.state.global_step == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+        return super().compute_loss(*arguments, **further)
+
+
 def test_a_run_that_goes_on_ends_as_one_that_was_not_interrupted(
     sources: dict[str, Path],
     adapted: dict[str, Path],
@@ -129,8 +139,11 @@ def test_a_run_that_goes_on_ends_as_one_that_was_not_interrupted(
 ) -> None:
     arguments = command(sources["bert"], texts, tmp_path / "out")
     with monkeypatch.context() as patch:
-        patch.setattr("attenuator.tuning.adapt.pipeline.Distillation", Interrupted)
+        patch.setattr("attenuator.tuning.adapt.pipeline.Distillation", Aborted)
         assert attenuator(arguments) == 130
+        assert "interrupted at once; the same command with --resume goes on" in capsys.readouterr().err
+        patch.setattr("attenuator.tuning.adapt.pipeline.Distillation", Interrupted)
+        assert attenuator([*arguments, "--resume"]) == 130
     said = capsys.readouterr().err
     assert re.search(r"\d+ of \d+ steps, then interrupted; the same command with --resume goes on", said)
     assert "held-out agreement=" in said, "progress is shown in a log as well"

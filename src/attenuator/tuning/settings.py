@@ -10,8 +10,10 @@ from pydantic import Field
 from attenuator.commandline import CommandSettings
 from attenuator.rows import Format
 
-__all__ = ["Epochs", "LearningRate", "Minutes", "RunSettings"]
+__all__ = ["ABORTED", "Epochs", "LearningRate", "Minutes", "RunSettings"]
 
+# What a command says that a second Ctrl-C ended, or one before its first step.
+ABORTED = "interrupted at once; the same command with --resume goes on after the last checkpoint, if there is one"
 # Far above what is of use; without bounds, `inf` would be a number of steps.
 Epochs = Annotated[float, Field(gt=0, le=100_000)]
 LearningRate = Annotated[float, Field(gt=0, le=1)]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from attenuator.commandline import INTERRUPTED, parse
 from attenuator.tuning.adapt.settings import COMMAND, EXAMPLES, POSITIONALS, SETTINGS, USAGE
+from attenuator.tuning.settings import ABORTED
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -31,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
 
         adapted, reached = run(settings, Path(source))
     except KeyboardInterrupt:
-        print(f"attenuator {COMMAND}: interrupted before the first checkpoint", file=sys.stderr)
+        print(f"attenuator {COMMAND}: {ABORTED}", file=sys.stderr)
         return INTERRUPTED
     if adapted.outcome.reason == "interrupted":
         print(f"attenuator {COMMAND}: {adapted.outcome.ended}", file=sys.stderr)

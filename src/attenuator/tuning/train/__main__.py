@@ -6,6 +6,7 @@ from importlib import import_module
 from pathlib import Path
 
 from attenuator.commandline import INTERRUPTED, parse
+from attenuator.tuning.settings import ABORTED
 from attenuator.tuning.train.settings import COMMAND, EXAMPLES, POSITIONALS, SETTINGS, USAGE
 
 
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
 
         outcome, lines = train(settings, Path(source), note, shown=True)
     except KeyboardInterrupt:
-        note("interrupted before the first checkpoint")
+        note(ABORTED)
         return INTERRUPTED
     if outcome.reason == "interrupted":
         note(outcome.ended)
