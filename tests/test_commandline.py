@@ -1,7 +1,9 @@
 """Environment variables: those that nothing reads are refused, those that any part of the product reads are known."""
 
 import importlib
+import os
 import re
+import signal
 import subprocess
 from pathlib import Path
 from typing import Literal
@@ -14,6 +16,7 @@ from attenuator.commandline import (
     OTHER_VARIABLES,
     CommandSettings,
     command_variables,
+    interrupt_afterwards,
     parse,
     unknown_variable,
 )
@@ -21,6 +24,7 @@ from attenuator.commands.inspect import InspectSettings
 from attenuator.ops import KNOBS
 from attenuator.serve.settings import ServeSettings
 from attenuator.tuning import choices
+from attenuator.tuning.settings import ABORTED
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "attenuator"
@@ -114,3 +118,41 @@ def test_every_variable_that_the_tree_reads_is_known() -> None:
     }
     assert {"ATTENUATOR_ISA", "ATTENUATOR_OPS_LIBRARY", "ATTENUATOR_TEST_CUDA"} <= names
     assert names - {"ATTENUATOR_PORT"} <= OTHER_VARIABLES
+
+
+def test_ctrl_c_waits_for_imports() -> None:
+    before, steps = signal.getsignal(signal.SIGINT), []
+
+    def interrupted() -> None:
+        with interrupt_afterwards():
+            os.kill(os.getpid(), signal.SIGINT)
+            steps.append("the import goes on")
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert steps
+    assert signal.getsignal(signal.SIGINT) is before
+    with interrupt_afterwards():
+        steps.append("nothing came")
+    with pytest.raises(ModuleNotFoundError), interrupt_afterwards():
+        raise ModuleNotFoundError
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("command", ["train", "adapt"])
+def test_training_commands_import_undisturbed(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An import of Ctrl-C's time ended in a traceback of half a module."""
+    module = importlib.import_module(COMMANDS[command][0])
+
+    def interrupted_import(name: str) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        capsys.readouterr()  # a bytecode boundary, where the signal is handled
+        print("went on")
+
+    monkeypatch.setattr(module, "import_module", interrupted_import)
+    assert module.main(["nowhere", "--data", "texts.jsonl", "--output", "out"]) == 130
+    captured = capsys.readouterr()
+    assert captured.out == "went on\n"
+    assert captured.err == f"attenuator {command}: {ABORTED}\n"

@@ -10,7 +10,9 @@ import importlib
 import inspect
 import os
 import re
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -123,6 +125,26 @@ def fail(command: str, sentence: str) -> NoReturn:
     """
     print(f"attenuator {command}: {sentence}", file=sys.stderr)
     raise SystemExit(2)
+
+
+@contextlib.contextmanager
+def interrupt_afterwards() -> Iterator[None]:
+    """Within it Ctrl-C waits for the end: an import that it breaks off fails with errors of half a module.
+
+    Raises:
+        KeyboardInterrupt: at the end, where it came.
+    """
+    if threading.current_thread() is not threading.main_thread():  # which alone gets signals
+        yield
+        return
+    came = threading.Event()
+    before = signal.signal(signal.SIGINT, lambda number, frame: came.set())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came.is_set():
+        raise KeyboardInterrupt
 
 
 def listed_numbers(

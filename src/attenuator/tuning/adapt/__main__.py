@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-from attenuator.commandline import INTERRUPTED, parse
+from attenuator.commandline import INTERRUPTED, interrupt_afterwards, parse
 from attenuator.tuning.adapt.settings import COMMAND, EXAMPLES, POSITIONALS, SETTINGS, USAGE
 from attenuator.tuning.settings import ABORTED
 
@@ -27,8 +27,9 @@ def main(arguments: Sequence[str]) -> int:
     """
     settings, [source] = parse(SETTINGS, COMMAND, arguments, POSITIONALS, usage=USAGE, examples=EXAMPLES)
     try:
-        import_module("accelerate")  # transformers would say that it is missing, but not in one sentence
-        from attenuator.tuning.adapt.command import run  # seconds of imports, after --help was answered
+        with interrupt_afterwards():
+            import_module("accelerate")  # transformers would say that it is missing, but not in one sentence
+            from attenuator.tuning.adapt.command import run  # seconds of imports, after --help was answered
 
         adapted, reached = run(settings, Path(source))
     except KeyboardInterrupt:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-from attenuator.commandline import INTERRUPTED, parse
+from attenuator.commandline import INTERRUPTED, interrupt_afterwards, parse
 from attenuator.tuning.settings import ABORTED
 from attenuator.tuning.train.settings import COMMAND, EXAMPLES, POSITIONALS, SETTINGS, USAGE
 
@@ -31,8 +31,9 @@ def main(arguments: Sequence[str]) -> int:
     """
     settings, [source] = parse(SETTINGS, COMMAND, arguments, POSITIONALS, usage=USAGE, examples=EXAMPLES)
     try:
-        import_module("accelerate")  # transformers would say that it is missing, but not in one sentence
-        from attenuator.tuning.train.pipeline import train  # seconds of imports, after --help was answered
+        with interrupt_afterwards():
+            import_module("accelerate")  # transformers would say that it is missing, but not in one sentence
+            from attenuator.tuning.train.pipeline import train  # seconds of imports, after --help was answered
 
         outcome, lines = train(settings, Path(source), note, shown=True)
     except KeyboardInterrupt:
