@@ -17,7 +17,7 @@ from attenuator.export.encoder import Encoder
 from attenuator.export.families import OWN_ENCODER
 from attenuator.export.sentences import load_failure, one_line
 
-__all__ = ["load_model", "read_model_type"]
+__all__ = ["load_model", "read_model_type", "refuse_left_out"]
 
 ADAPTER = "adapter_config.json"
 # Part of a weight's name -> the config's field that gives its first axis a length.
@@ -118,6 +118,11 @@ def refuse_other_model(config: Any, info: Mapping[str, Any]) -> None:
         raise ExportError(
             f"the checkpoint has no trained weights for {missing[0]}{more}; it must be a fine-tuned sequence classifier"
         )
+    refuse_left_out(config, info)
+
+
+def refuse_left_out(config: Any, info: Mapping[str, Any]) -> None:
+    """Refuses a config that leaves trained layers out; arguments as `refuse_other_model`."""
     # Heads of pretraining and poolers may be left over; a numbered weight belongs to a layer that was trained.
     layers = [name for name in sorted(info["unexpected_keys"]) if re.search(r"\.\d+\.", name)]
     if layers:

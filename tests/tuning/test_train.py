@@ -225,7 +225,7 @@ def test_data_and_settings_that_cannot_be_trained_with_are_refused(
     code = command(["train", str(encoder), "--data", str(make(tmp_path)), "--output", str(output), *flags])
     assert code == 1
     assert sentence in capsys.readouterr().err
-    assert not (output / "model.safetensors").exists()
+    assert not output.exists(), "the same command can be given again"
 
 
 def test_folders_that_a_run_cannot_go_to_are_refused(
@@ -275,6 +275,19 @@ def test_numbers_without_bounds_are_refused(flag: str, value: str, capsys: pytes
     assert ended.value.code == 2
     assert f"--{flag} (or " in (error := capsys.readouterr().err)
     assert f"is '{value}', must be a" in error
+
+
+def test_a_config_that_leaves_trained_layers_out_is_refused(
+    texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from attenuator.__main__ import main as command
+
+    source = save(CHECKPOINTS["bert"], tmp_path / "bert")
+    config = json.loads((source / "config.json").read_text())
+    for layers in (1, 0):
+        (source / "config.json").write_text(json.dumps(config | {"num_hidden_layers": layers}))
+        assert command(["train", str(source), "--data", str(texts), "--output", str(tmp_path / "out")]) == 1
+        assert f"with num_hidden_layers {layers} the trained weight " in capsys.readouterr().err
 
 
 def test_a_family_that_computes_attention_by_itself_keeps_its_own(

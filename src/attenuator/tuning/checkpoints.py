@@ -16,7 +16,7 @@ from torch import nn
 from attenuator.bundle import Task
 from attenuator.errors import ExportError
 from attenuator.export.architectures import architecture_of, token_types
-from attenuator.export.checkpoint import read_model_type
+from attenuator.export.checkpoint import read_model_type, refuse_left_out
 from attenuator.export.encoder import Encoder, EncoderConfig
 from attenuator.export.families import OWN_ENCODER
 from attenuator.export.sentences import load_failure, one_line
@@ -230,7 +230,7 @@ def load_transformers(folder: Path, config: Any, is_fresh: bool) -> tuple[Any, l
     """A sequence classifier of transformers in fp32, and the names of the weights that the checkpoint does not have.
 
     Raises:
-        ExportError: it cannot be loaded, or none of its layers is in the checkpoint.
+        ExportError: it cannot be loaded, layers are not in the checkpoint, or the config leaves some out.
     """
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
@@ -250,6 +250,7 @@ def load_transformers(folder: Path, config: Any, is_fresh: bool) -> tuple[Any, l
         )
     except Exception as error:  # damaged files, or a config that no module can be built from
         raise ExportError(f"the checkpoint '{folder}' cannot be loaded: {load_failure(error)}") from None
+    refuse_left_out(config, info)
     missing = [*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])]
     inside = [name for name in missing if name.startswith(f"{model.base_model_prefix}.") and "pooler" not in name]
     if inside:

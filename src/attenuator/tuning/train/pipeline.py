@@ -89,7 +89,6 @@ def train(settings: TrainSettings, source: Path, note: Note, *, shown: bool) -> 
             f"{len(held_out)} held out, must leave some of both"
         )
     kept_targets, held_targets = labels.targets(kept), labels.targets(held_out)
-    folder = OutputFolder(settings.output, identity(settings, source, data, held_out_name), resume=settings.resume)
     if settings.threads:
         torch.set_num_threads(settings.threads)
     changes = changes_of(settings)
@@ -104,6 +103,7 @@ def train(settings: TrainSettings, source: Path, note: Note, *, shown: bool) -> 
     announce_model(trainable, labels, stored, note)
     rows = Rows(encode(kept, trainable.texts, truncate=settings.truncate), kept_targets)
     held_rows = Rows(encode(held_out, trainable.texts, truncate=settings.truncate), held_targets)
+    folder = OutputFolder(settings.output, identity(settings, source, data, held_out_name), resume=settings.resume)
     lengths = sorted(rows.lengths)
     note(
         f"{len(kept):,} texts to train on, {len(held_out):,} held out; half of them have up to "
