@@ -2,7 +2,7 @@
 
 import { byId, html } from "./dom.js";
 import { defaultKnobs } from "./knobs.js";
-import { whole } from "./numbers.js";
+import { aboutTokens, whole } from "./numbers.js";
 
 export const TYPING_MS = 350; // after the last key, until what was typed counts
 const MOST_CHARACTERS = 3_000_000; // the service takes bodies of 4 MiB unless it is set otherwise
@@ -59,7 +59,7 @@ export class Asked {
     const [text] = request.inputs;
     const longest = Math.max(...this.models.map((model) => model.max_tokens));
     const roomiest = this.models.find((model) => model.max_tokens === longest);
-    const isTooLong = text.length > 5 * (this.session.model?.max_tokens ?? 0);
+    const isTooLong = aboutTokens(text) > (this.session.model?.max_tokens ?? 0);
     const model = this.#model(request.model) ?? (isTooLong ? roomiest : this.session.model);
     this.#show(text);
     this.picker.value = model.name;

@@ -2,6 +2,9 @@
 
 export const whole = (number) => Math.round(number).toLocaleString("en");
 
+/** Tokens of a text that no answer has counted yet, by the English rule of thumb. */
+export const aboutTokens = (text) => Math.ceil(text.length / 5);
+
 export const score = (number) => (Math.abs(number) >= 100 ? whole(number) : number.toFixed(3));
 
 /** A knob's value: no more digits than it has. */

@@ -1,7 +1,7 @@
 /** Agreement and time over the knob: as the model was calibrated, and as this page saw it on its text. */
 
 import { byId, drawing, html, svg } from "./dom.js";
-import { percent, plain } from "./numbers.js";
+import { aboutTokens, percent, plain } from "./numbers.js";
 
 const FEW = 3; // seeds below which their share says nothing
 const [PANEL, LEFT, RIGHT, TOP] = [150, 58, 14, 22];
@@ -82,15 +82,16 @@ const comparable = (point, knob, knobs) =>
   Object.entries(point.knobs).every(([name, value]) => name === knob.name || Math.abs(value - knobs[name]) < 1e-9);
 
 export function drawPlot({ session, knob, exactMs }) {
-  const { subject, model, answer, knobs } = session;
+  const { subject, model, answer, knobs, text } = session;
   byId("plot-card").hidden = !knob;
   if (!knob) return;
-  const measured = calibrated(model, answer?.tokens[0] ?? 1);
+  const tokens = answer?.tokens[0] ?? aboutTokens(text);
+  const measured = calibrated(model, tokens);
   const own = ownPoints(subject, exactMs);
   const all = [...measured, ...own];
   byId("plot-empty").hidden = all.length > 0;
   byId("plot").hidden = all.length === 0;
-  caption(model, answer, knob);
+  caption(model, tokens, knob);
   if (!all.length) return;
   const label = `Agreement and time over ${knob.name}; the table below has the numbers.`;
   const { canvas, width } = drawing(byId("plot"), 2 * PANEL + 14, label);
@@ -123,11 +124,11 @@ export function drawPlot({ session, knob, exactMs }) {
   table(knob, [...measured.map((each) => [each, "calibration"]), ...own.map((each) => [each, "this page"])]);
 }
 
-function caption(model, answer, knob) {
+function caption(model, tokens, knob) {
   const calibration = model.calibration;
   byId("plot-calibrated").hidden = !calibration;
   if (!calibration) return;
-  const bucket = calibration.buckets[bucketOf(calibration, answer?.tokens[0] ?? 1)];
+  const bucket = calibration.buckets[bucketOf(calibration, tokens)];
   byId("plot-calibrated-text").textContent =
     `calibration: the share of ${bucket.texts} texts of ${bucket.low} to ${bucket.high} tokens (${calibration.data})` +
     (model.knobs.length > 1 ? `; pale where the knobs beside ${knob.name} are set otherwise` : "");

@@ -322,6 +322,18 @@ def test_the_time_of_the_exact_answer_is_counted_against_the_expected_one(shown:
     expect(page.locator("#time-exact-text")).to_have_text(re.compile(r"^[\d.]+ s of about [\d.]+ s$"))
 
 
+def test_before_a_text_is_counted_the_calibration_of_texts_about_as_long_is_shown(shown: Service, visit: Any) -> None:
+    page = visit(shown)
+    dots(page)
+    page.route("**/v1/classify", lambda route: None)  # never answered
+    page.locator("#text").fill("word " * 450)
+    expect(page.locator("#answer")).to_have_text("…")
+    lengths = re.search(r"texts of ([\d,]+) to ([\d,]+) tokens", text(page, "plot-calibrated-text"))
+    assert lengths is not None
+    assert int(lengths[1]) <= 450 <= int(lengths[2])
+    assert int(lengths[1]) > 1
+
+
 def test_loading_and_a_service_that_is_gone_are_said(shown: Service, visit: Callable[..., Any]) -> None:
     held: list[Any] = []
     page = visit(shown, before=lambda page: page.route("**/v1/models", lambda route: held.append(route)))
