@@ -15,7 +15,7 @@ from attenuator.errors import ExportError
 from attenuator.export import checks, layers, positions, relative
 from attenuator.export.encoder import Encoder
 from attenuator.export.families import FAMILIES
-from attenuator.export.packed import OPERATOR_BY_KEY, PackedBatch
+from attenuator.export.packed import PackedBatch
 from attenuator.ops import BASELINE, OPERATORS
 
 __all__ = ["LAYOUTS", "Architecture", "architecture_of", "token_types"]
@@ -24,12 +24,6 @@ __all__ = ["LAYOUTS", "Architecture", "architecture_of", "token_types"]
 def computing(attention: str) -> tuple[str, ...]:
     """Keys of the operators that compute what a model trained with this attention was trained with."""
     return tuple(operator.key for operator in OPERATORS if operator.attention == attention)
-
-
-def own_attributes(config: Any) -> dict[str, Any]:
-    """Attributes that the encoder's config has a value for, of the operator that it was trained with."""
-    names = [item.name for item in OPERATOR_BY_KEY[config.attention].attributes]
-    return {name: getattr(config, name) for name in names if hasattr(config, name)}
 
 
 def no_preparation(model: Any) -> None:
@@ -322,7 +316,7 @@ LAYOUTS: dict[str, Architecture] = {
         head=lambda model, pooled: model.classifier(pooled),
         norm=lambda model, hidden: hidden if model.final_norm is None else model.final_norm(hidden),
         operators=lambda config: computing(config.attention),
-        attributes=own_attributes,
+        attributes=lambda config: config.all_attributes,
         pooling=lambda config: config.pooling,
         max_tokens=lambda config: config.max_tokens,
         prepare=positions.add_table,

@@ -6,130 +6,25 @@ It works on packed batches (sequences end to end, no padding). Attention is one 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from attenuator.errors import KnobOutOfRange
-from attenuator.export.encoder_attention import ATTENTIONS, PackedLayout, training_mix
-from attenuator.export.families import OWN_ENCODER
+from attenuator.export.encoder_attention import PackedLayout, drawn_weights, training_mix
+from attenuator.export.encoder_config import EncoderConfig
 from attenuator.ops import part
-from attenuator.ops.knobs import check_knob
 
 __all__ = ["Encoder", "EncoderConfig", "SelfAttention", "SequencePool"]
 
 # Wavelengths of the sinusoidal positions go from 2 pi to this many times 2 pi tokens.
 POSITION_BASE = 10_000.0
 INITIAL_STD = 0.02
-
-
-@dataclass
-class EncoderConfig:
-    """Everything that config.json holds; `id2label` is in the order of the logits."""
-
-    vocab_size: int
-    hidden_size: int = 128
-    num_hidden_layers: int = 2
-    num_attention_heads: int = 2
-    intermediate_size: int = 256
-    attention: str = "yoso"
-    hash_bits: int = 8
-    normalize: int = 1
-    norm_lift: float = 0.0
-    hash: str = "gaussian"
-    # What it was trained with, by name; the defaults of its bundle.
-    knobs: dict[str, int | float] = field(default_factory=dict)
-    conv_size: int = 0
-    norm: Literal["pre", "post"] = "pre"
-    pooling: Literal["first", "mean"] = "mean"
-    num_labels: int = 2
-    problem_type: Literal["single_label_classification", "multi_label_classification", "regression"] = (
-        "single_label_classification"
-    )
-    id2label: dict[int, str] = field(default_factory=dict)
-    max_tokens: int = 512
-    type_vocab_size: int = 0
-    layer_norm_eps: float = 1e-5
-    dropout: float = 0.1
-    model_type: str = OWN_ENCODER
-
-    def __post_init__(self) -> None:
-        """Check what would otherwise fail late, or not at all."""
-        # JSON turns the integer keys into strings.
-        self.id2label = {int(key): label for key, label in self.id2label.items()}
-        if not self.id2label:
-            self.id2label = {index: f"LABEL_{index}" for index in range(self.num_labels)}
-        size, heads = self.hidden_size, self.num_attention_heads
-        checks = {
-            f"model_type is {self.model_type!r}, must be {OWN_ENCODER!r}": self.model_type == OWN_ENCODER,
-            f"attention is {self.attention!r}, must be one of: {', '.join(ATTENTIONS)}": self.attention in ATTENTIONS,
-            f"norm is {self.norm!r}, must be 'pre' or 'post'": self.norm in ("pre", "post"),
-            f"pooling is {self.pooling!r}, must be 'first' or 'mean'": self.pooling in ("first", "mean"),
-            f"hidden_size {size} must be even and a multiple of num_attention_heads {heads}": size % heads
-            == size % 2
-            == 0,
-            f"conv_size is {self.conv_size}, must be 0 or odd": self.conv_size == 0 or self.conv_size % 2 == 1,
-            f"conv_size needs an attention with a convolution, which {self.attention!r} has not": (
-                self.conv_size == 0 or self.has_convolution
-            ),
-            f"knobs are {self.knobs!r}, must be values by name": isinstance(self.knobs, dict),
-            f"id2label must name labels 0 to {self.num_labels - 1}": (
-                sorted(self.id2label) == list(range(self.num_labels))
-            ),
-        }
-        values = vars(self)
-        for attribute in (item for operator in ATTENTIONS.values() for item in operator.attributes):
-            if attribute.name in values:
-                value = values[attribute.name]
-                checks[f"{attribute.name} is {value!r}, must be {attribute.allowed}"] = attribute.fits(value)
-        for sentence, holds in checks.items():
-            if not holds:
-                raise ValueError(sentence)
-        self._check_knobs()
-
-    @property
-    def has_convolution(self) -> bool:
-        """Whether the attention's operator takes a convolution's kernel."""
-        operator = ATTENTIONS.get(self.attention)
-        return operator is not None and any(item.name == "conv_weight" for item in operator.inputs)
-
-    def _check_knobs(self) -> None:
-        """Refuses what is no knob of the attention's operator, and values that it does not take."""
-        knobs = {knob.name: knob for knob in ATTENTIONS[self.attention].knobs}
-        for name, value in self.knobs.items():
-            if name not in knobs:
-                raise ValueError(f"knobs names {name!r}, must be of: {', '.join(knobs) or 'none'}")
-            try:
-                check_knob(knobs[name], value)
-            except KnobOutOfRange as error:
-                raise ValueError(str(error)) from None
-
-    @property
-    def head_dim(self) -> int:
-        """Channels of one head."""
-        return self.hidden_size // self.num_attention_heads
-
-    @classmethod
-    def load(cls, folder: Path | str) -> Self:
-        """Read config.json of a checkpoint folder."""
-        values: dict[str, Any] = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
-        unknown = sorted(set(values) - {item.name for item in fields(cls)})
-        if unknown:
-            raise ValueError(f"config.json has unknown fields: {', '.join(unknown)}")
-        return cls(**values)
-
-    def save(self, folder: Path | str) -> None:
-        """Write config.json into a checkpoint folder."""
-        text = json.dumps(asdict(self), indent=2) + "\n"
-        (Path(folder) / "config.json").write_text(text, encoding="utf-8")
 
 
 class SinusoidalPositions(nn.Module):
@@ -150,31 +45,50 @@ class SinusoidalPositions(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Self-attention over a packed batch; `attend` is what the exporter replaces."""
+    """Self-attention over a packed batch; `attend` is what the exporter replaces.
 
-    def __init__(self, config: EncoderConfig, layer: int) -> None:
+    Args:
+        config: the architecture.
+        layer: its index.
+        first: the first layer's, which owns the weights that all layers share; None where this is it.
+
+    Attributes:
+        attributes: the operator's own, by name.
+        knobs: what eager forwards run with; a knob that is absent has its exact value.
+        generator: what random numbers are drawn from; PyTorch's own where it is None.
+        through_operator: whether to compute through the operator, in memory linear in the length, where it can be
+            differentiated.
+    """
+
+    def __init__(self, config: EncoderConfig, layer: int, first: SelfAttention | None = None) -> None:
         super().__init__()
         size = config.hidden_size
         self.layer = layer
         self.kind = config.attention
         self.num_heads = config.num_attention_heads
         self.head_dim = config.head_dim
-        self.hash_bits = config.hash_bits
-        self.normalize = config.normalize
-        self.norm_lift = config.norm_lift
-        self.hash = config.hash
+        self.attributes = config.all_attributes
         self.query = nn.Linear(size, size)
         self.key = nn.Linear(size, size)
         self.value = nn.Linear(size, size)
         self.output = nn.Linear(size, size)
-        self.conv_weight: nn.Parameter | None = None
-        if config.conv_size:
-            self.conv_weight = nn.Parameter(torch.randn(self.num_heads, config.conv_size) / config.conv_size)
-        # What eager forwards run with; a knob that is absent has its exact value.
+        own = drawn_weights(config, "parameters") | ({} if first else drawn_weights(config, "shared_parameters"))
+        for name, parameter in own.items():
+            self.register_parameter(name, parameter)
+        self.own_weights = tuple(own)
+        # Inside a tuple, where the first layer is no submodule of the others.
+        self.first = (first,)
         self.knobs: Mapping[str, int | float] = {}
         self.generator: torch.Generator | None = None
-        # Whether to compute through the operator, in memory linear in the length, where it can be differentiated.
         self.through_operator = False
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """The operator's own trained weights by input name, those that all layers share among them."""
+        [first] = self.first
+        shared = {} if first is None else first.weights
+        own = {name: getattr(self, name) for name in self.own_weights}
+        return shared | {name: weight for name, weight in own.items() if weight is not None}
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, hidden: Tensor, cu_seqlens: Tensor) -> Tensor:
         """Mix the values of each sequence.
@@ -192,9 +106,9 @@ class SelfAttention(nn.Module):
         layout = PackedLayout(cu_seqlens)
         mix = training_mix(self.kind) if self.through_operator else None
         if mix is not None and (packed := mix(query, key, value, cu_seqlens, self)) is not None:
-            if self.conv_weight is not None:
-                around = part(self.kind, "eager").sequence_conv(layout.pad(value, self.num_heads), self.conv_weight)
-                packed = packed + layout.pack(around)
+            if "conv_weight" in (weights := self.weights):
+                convolve = part(self.kind, "eager").sequence_conv
+                packed = packed + layout.pack(convolve(layout.pad(value, self.num_heads), weights["conv_weight"]))
             return packed
         query, key, value = (layout.pad(rows, self.num_heads) for rows in (query, key, value))
         mixed: Tensor = part(self.kind, "eager").attend(query, key, value, layout.is_token, self)
@@ -210,10 +124,10 @@ class SelfAttention(nn.Module):
 class EncoderLayer(nn.Module):
     """Attention and feed-forward, each with a residual; layer norms before (pre) or after (post) the two."""
 
-    def __init__(self, config: EncoderConfig, layer: int) -> None:
+    def __init__(self, config: EncoderConfig, layer: int, first: SelfAttention | None = None) -> None:
         super().__init__()
         self.norm = config.norm
-        self.attention = SelfAttention(config, layer)
+        self.attention = SelfAttention(config, layer, first)
         self.attention_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.intermediate = nn.Linear(config.hidden_size, config.intermediate_size)
         self.output = nn.Linear(config.intermediate_size, config.hidden_size)
@@ -269,7 +183,12 @@ class Encoder(nn.Module):
         self.token_types = nn.Embedding(config.type_vocab_size, config.hidden_size) if config.type_vocab_size else None
         self.positions = SinusoidalPositions(config.hidden_size)
         self.embedding_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.layers = nn.ModuleList(EncoderLayer(config, layer) for layer in range(config.num_hidden_layers))
+        self.layers = nn.ModuleList()
+        first: SelfAttention | None = None
+        for index in range(config.num_hidden_layers):
+            layer = EncoderLayer(config, index, first)
+            first = first or layer.attention
+            self.layers.append(layer)
         # A post-norm layer ends in its own layer norm already.
         self.final_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps) if config.norm == "pre" else None
         self.pool = SequencePool(config.pooling)

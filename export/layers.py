@@ -47,7 +47,7 @@ def bert(layer: Any, hidden: Tensor, batch: PackedBatch) -> Tensor:
         attention.value,
         num_heads=attention.num_attention_heads,
         # Conv2d's [heads, 1, c, 1]: one kernel per head, along the sequence.
-        conv_weight=None if conv is None else conv.weight[:, 0, :, 0],
+        weights={} if conv is None else {"conv_weight": conv.weight[:, 0, :, 0]},
     )
     mixed, rows = batch.drop(mixed, rows)
     return layer.feed_forward_chunk(layer.attention.output(mixed, rows))
@@ -190,7 +190,7 @@ def encoder(layer: Any, hidden: Tensor, batch: PackedBatch) -> Tensor:
         source,
         attention.value,
         num_heads=attention.num_heads,
-        conv_weight=attention.conv_weight,
+        weights=attention.weights,
     )
     mixed, rows = batch.drop(mixed, rows)
     rows = rows + attention.output(mixed)

@@ -22,7 +22,7 @@ __all__ = ["OPERATOR_BY_KEY", "PackedBatch", "Projections"]
 
 OPERATOR_BY_KEY: dict[str, Operator] = {operator.key: operator for operator in OPERATORS}
 POOL = overload(OPERATOR_BY_KEY["pool"])
-NO_TABLES: Mapping[str, Tensor] = {}
+NO_TENSORS: Mapping[str, Tensor] = {}
 
 
 class Projections(NamedTuple):
@@ -111,8 +111,8 @@ class PackedBatch:
         num_heads: int,
         scale: float = 0.0,
         window: int = 0,
-        conv_weight: Tensor | None = None,
-        tables: Mapping[str, Tensor] = NO_TABLES,
+        weights: Mapping[str, Tensor] = NO_TENSORS,
+        tables: Mapping[str, Tensor] = NO_TENSORS,
     ) -> Tensor:
         """Mixes the values of each sequence, then moves on to the next layer.
 
@@ -122,18 +122,20 @@ class PackedBatch:
             hidden: `[T, C]`, what the value projection reads.
             value: the value projection.
             num_heads: attention heads.
-            scale: factor on the scores, for operators that have one; 0 means 1/sqrt(head_dim).
-            window: keys with |i - j| <= window, for operators that have one; 0 = all.
-            conv_weight: kernel `[num_heads, c]` of a convolution of the values, for operators that have one.
+            scale: factor on the scores, for operators that have one; 0 means that of `attributes`, or 1/sqrt(head_dim).
+            window: keys with |i - j| <= window, for operators that have one; 0 means that of `attributes`, or all.
+            weights: further inputs by name that were trained, for operators that have them.
             tables: further inputs by name, what distances add to scores, for operators that have them.
 
         Returns:
             `[rows, num_heads * head_dim]`.
         """
-        of_node = {"num_heads": num_heads, "scale": scale, "window": window}
-        positions = self.true_positions if window or tables else None
-        tensors = {"query": query, "key": key, "conv_weight": conv_weight, "positions": positions, **tables}
-        outputs = self.node(tensors, hidden, value, of_node | {"queries": "first" if self.narrows else "all"})
+        of_model = {name: given for name, given in (("scale", scale), ("window", window)) if given}
+        of_node = {"num_heads": num_heads, "queries": "first" if self.narrows else "all", **of_model}
+        measures = window or tables or self.attributes.get("window")
+        positions = self.true_positions if measures else None
+        tensors = {"query": query, "key": key, "positions": positions, **weights, **tables}
+        outputs = self.node(tensors, hidden, value, of_node)
         self.importance = outputs.get("importance")
         self.layer += 1
         return outputs["output"]
@@ -187,10 +189,10 @@ class PackedBatch:
         selects = self.selection.exponent(self.layer) > 0
         known = {item.name for item in self.operator.attributes}
         values = {
-            **self.attributes,
             "scale": 0.0,
             "window": 0,
             "global_tokens": 0,
+            **self.attributes,
             "layer": self.layer,
             "importance": self.selection.importance if selects else "none",
             **attributes,

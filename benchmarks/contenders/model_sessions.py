@@ -99,15 +99,15 @@ class Models:
         batch = Batch((PARITY_LENGTH,))
         encoder = self.encoders[name]
         layers = [module for module in encoder.modules() if isinstance(module, SelfAttention)]
-        usual = layers[0].hash_bits
+        usual = layers[0].attributes["hash_bits"]
         for layer in layers:
-            layer.hash_bits = hash_bits or usual
+            layer.attributes["hash_bits"] = hash_bits or usual
         feeds = batch.packed()
         tensors = [torch.from_numpy(feeds[key]) for key in ("input_ids", "position_ids", "cu_seqlens")]
         with torch.inference_mode():
             eager = encoder(*tensors).numpy()
         for layer in layers:
-            layer.hash_bits = usual
+            layer.attributes["hash_bits"] = usual
         return relative(self.logits(name, batch, num_hashes=0), eager)
 
     def runner(self, name: str, batch: Batch, **knobs: float) -> Any:

@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from attenuator.ops.yoso.reference import NORM_FLOOR, SUM_FLOOR
@@ -19,6 +19,7 @@ __all__ = [
     "collisions",
     "expected_collisions",
     "gaussian_planes",
+    "parameters",
     "sequence_conv",
     "yoso_attention",
 ]
@@ -35,21 +36,28 @@ def attend(query: Tensor, key: Tensor, value: Tensor, is_token: Tensor, layer: A
         key: as query.
         value: `[batch, heads, tokens, value_dim]`, zeros on padding.
         is_token: bool `[batch, tokens]`, False on padding.
-        layer: the encoder's attention module, with `hash_bits`, `normalize`, `norm_lift`, `knobs` (0 hashes: the
-            expectation), `generator` and `conv_weight`.
+        layer: the encoder's attention module, with `attributes`, `knobs` (0 hashes: the expectation), `generator` and
+            `weights`.
 
     Returns:
         `[batch, heads, tokens, value_dim]`; anything on padding.
     """
     planes = None
+    hash_bits, norm_lift = layer.attributes["hash_bits"], layer.attributes["norm_lift"]
     num_hashes = int(layer.knobs.get("num_hashes", 0))
     if num_hashes:
-        dims = query.shape[3] + (2 if layer.norm_lift else 0)
-        planes = gaussian_planes(query.shape[1], num_hashes, layer.hash_bits, dims, layer.generator)
-    mixed = yoso_attention(
-        query, key, value, is_token, layer.hash_bits, planes, normalize=layer.normalize, norm_lift=layer.norm_lift
-    )
-    return mixed if layer.conv_weight is None else mixed + sequence_conv(value, layer.conv_weight)
+        dims = query.shape[3] + (2 if norm_lift else 0)
+        planes = gaussian_planes(query.shape[1], num_hashes, hash_bits, dims, layer.generator)
+    normalize = layer.attributes["normalize"]
+    mixed = yoso_attention(query, key, value, is_token, hash_bits, planes, normalize=normalize, norm_lift=norm_lift)
+    conv_weight = layer.weights.get("conv_weight")
+    return mixed if conv_weight is None else mixed + sequence_conv(value, conv_weight)
+
+
+def parameters(config: Any) -> dict[str, nn.Parameter]:
+    """YOSO-C's kernel `[heads, conv_size]`, where the encoder's config asks for one."""
+    size = config.conv_size
+    return {"conv_weight": nn.Parameter(torch.randn(config.num_attention_heads, size) / size)} if size else {}
 
 
 def expected_collisions(query: Tensor, key: Tensor, hash_bits: int) -> Tensor:

@@ -100,7 +100,7 @@ def test_a_norm_lift_is_evaluated_as_served(hashes: int) -> None:
     expected = yoso_attention(
         query.numpy(), key.numpy(), value.numpy(), starts.numpy(),
         np.full(len(LENGTHS), hashes, np.int32), np.zeros(len(LENGTHS), np.int64),
-        num_heads=module.num_heads, hash_bits=module.hash_bits, hash="hadamard", layer=1, normalize=2, norm_lift=30.0,
+        num_heads=module.num_heads, hash_bits=8, hash="hadamard", layer=1, normalize=2, norm_lift=30.0,
     )  # fmt: skip
     np.testing.assert_allclose(mixed.numpy(), expected, rtol=0, atol=1e-5)
 

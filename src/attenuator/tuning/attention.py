@@ -48,20 +48,20 @@ def settings_of(config: Any, attention: str, changes: dict[str, Any]) -> Any:
         changes: by field.
 
     Returns:
-        A `settings_class(attention)`; None for the baseline, which has no settings.
+        A `settings_class(attention)`; None for an attention that has no settings, as the baseline.
 
     Raises:
-        ExportError: values that are not allowed, or any for the baseline.
+        ExportError: values that are not allowed, or any for an attention without settings.
     """
-    if attention == BASELINE.key:
+    if attention not in REPLACEMENTS:
         if changes:
             raise ExportError(f"{', '.join(changes)} cannot be set for {attention} attention, which has no settings")
         return None
     chosen = settings_class(attention)
     try:
         if isinstance(config, EncoderConfig):
-            stored = {item.name: getattr(config, item.name) for item in fields(chosen) if hasattr(config, item.name)}
-            start = chosen(**(stored | config.knobs if config.attention == attention else {}))
+            stored: dict[str, Any] = {**config.all_attributes, **config.knobs} if config.attention == attention else {}
+            start = chosen(**{item.name: stored[item.name] for item in fields(chosen) if item.name in stored})
         else:
             start = _interface(attention).settings_of(config) if attention_of(config) == attention else chosen()
         return replace(start, **changes)
@@ -80,13 +80,16 @@ def encoder_config(config: EncoderConfig, attention: str, settings: Any) -> Enco
     Raises:
         ExportError: the encoder cannot have this attention.
     """
-    own = {item.name for item in fields(EncoderConfig)}
+    if settings is None and config.attention == attention:
+        return config
     values = {} if settings is None else {item.name: getattr(settings, item.name) for item in fields(settings)}
     operator = next(operator for operator in OPERATORS if operator.key == attention)
     knobs = {knob.name: values[knob.name] for knob in operator.knobs if knob.name in values}
+    attributes = {item.name: values[item.name] for item in operator.attributes if item.name in values}
+    is_same = config.attention == attention
+    kept = (config.attributes, config.sizes) if is_same else ({}, {})
     try:
-        kept = {name: value for name, value in values.items() if name in own}
-        return replace(config, attention=attention, knobs=knobs, **kept)
+        return replace(config, attention=attention, knobs=knobs, attributes=kept[0] | attributes, sizes=kept[1])
     except ValueError as error:
         raise ExportError(f"the encoder cannot have {attention} attention: {error}") from None
 

@@ -155,7 +155,9 @@ def load(
     tokenizer = load_tokenizer(folder, model_type)
     config = read_config(folder, model_type)
     chosen = attention or attentions.attention_of(config)
-    if chosen not in CHOICES:
+    # The own encoder goes on with whatever attention it has.
+    has_it = isinstance(config, EncoderConfig) and config.attention == chosen
+    if chosen not in CHOICES and not has_it:
         raise ExportError(f"attention is '{chosen}', must be one of: {', '.join(CHOICES)}")
     tuned = attentions.settings_of(config, chosen, settings or {})
     names = list(labels or [str(config.id2label[index]) for index in sorted(config.id2label)])

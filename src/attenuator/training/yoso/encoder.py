@@ -30,15 +30,11 @@ def mix(query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, layer: An
         `[T, heads * head_dim]`; None where the layer has a norm lift and may need its gradient, which is not here.
     """
     num_hashes = int(layer.knobs.get("num_hashes", 0))
-    if layer.norm_lift:
+    if layer.attributes["norm_lift"]:
         is_trained = layer.training or torch.is_grad_enabled()
         return None if is_trained else mix_as_served(query, key, value, cu_seqlens, layer, num_hashes)
-    settings = Settings(
-        num_hashes=num_hashes,
-        hash_bits=layer.hash_bits,
-        hash=layer.hash,
-        normalize=layer.normalize,
-    )
+    chosen = {name: layer.attributes[name] for name in ("hash_bits", "hash", "normalize")}
+    settings = Settings(num_hashes=num_hashes, **chosen)
     seed = draw_seed(layer.generator) if layer.training else EVALUATION_SEED
     query, key, value = (tensor.unflatten(1, (layer.num_heads, -1)) for tensor in (query, key, value))
     return attend(query, key, value, cu_seqlens, settings, seed, layer.layer).flatten(1)
@@ -55,10 +51,7 @@ def mix_as_served(query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor,
         torch.full_like(offsets[1:], num_hashes),
         torch.full((len(offsets) - 1,), EVALUATION_SEED, dtype=torch.int64),
         num_heads=layer.num_heads,
-        hash_bits=layer.hash_bits,
-        hash=layer.hash,
         layer=layer.layer,
-        normalize=layer.normalize,
-        norm_lift=layer.norm_lift,
+        **layer.attributes,
     )[0]
     return mixed.to(value.dtype)
