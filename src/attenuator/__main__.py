@@ -14,6 +14,7 @@ COMMANDS = {
     ),
     "export": ("attenuator.export.__main__", "turn a trained model into a bundle (needs the extra 'export')"),
     "adapt": ("attenuator.tuning.adapt.__main__", "teach a softmax checkpoint cheaper attention (extra 'train')"),
+    "compare": ("attenuator.compare.__main__", "which attention suits a checkpoint, on your texts (extra 'export')"),
     "calibrate": ("attenuator.commands.calibrate.__main__", "measure what a bundle's settings are worth on your texts"),
     "serve": ("attenuator.serve.__main__", "answer classification requests over HTTP"),
     "classify": ("attenuator.commands.classify", "classify texts with a bundle or through a server"),

@@ -29,6 +29,7 @@ COMMAND_SETTINGS = (
     "attenuator.tuning.train.settings:SETTINGS",
     "attenuator.export.settings:ExportSettings",
     "attenuator.tuning.adapt.settings:SETTINGS",
+    "attenuator.compare.settings:SETTINGS",
     "attenuator.commands.calibrate.settings:SETTINGS",
     "attenuator.serve.settings:ServeSettings",
     "attenuator.commands.classify_settings:SETTINGS",

@@ -1,0 +1,137 @@
+"""What a checkpoint can be exported as, and which attention it cannot have without training."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from attenuator.errors import AttenuatorError, InvalidRequest
+from attenuator.export.packed import OPERATOR_BY_KEY
+from attenuator.export.pipeline import ATTENTIONS
+from attenuator.export.source import Source
+from attenuator.ops import BASELINE
+from attenuator.precision import PRECISIONS, PrecisionName
+from attenuator.tuning.choices import REPLACEMENTS
+
+EXACT_PRECISION: PrecisionName = "fp32"
+ON_CPU = tuple(name for name, row in PRECISIONS.items() if row.cpu)
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One way to export the checkpoint.
+
+    Attributes:
+        attention: key, as a user of export gives it.
+        precision: likewise.
+    """
+
+    attention: str
+    precision: PrecisionName
+
+    @property
+    def name(self) -> str:
+        """Such as `softmax`, or `softmax int8`."""
+        return self.attention if self.precision == EXACT_PRECISION else f"{self.attention} {self.precision}"
+
+    def command(self, checkpoint: str, knobs: str) -> str:
+        """The command that exports it.
+
+        Args:
+            checkpoint: as the user named it.
+            knobs: defaults, such as `keep=0.5`; empty where the bundle has no knob.
+        """
+        words = ["attenuator", "export", checkpoint, "--attention", self.attention]
+        words += [] if self.precision == EXACT_PRECISION else ["--precision", self.precision]
+        words += ["--knob-default", knobs] if knobs else []
+        return shlex.join([*words, "--output", "BUNDLE"])
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """What was not compared.
+
+    Attributes:
+        name: of the attention or the method.
+        why: one sentence.
+        command: what teaches the checkpoint this attention; empty where nothing does.
+    """
+
+    name: str
+    why: str
+    command: str = ""
+
+
+def attentions_of(source: Source) -> list[str]:
+    """The attentions that a checkpoint can be exported with, its own first, whose exact answers are the reference."""
+    operators = [OPERATOR_BY_KEY[key] for key in source.architecture.operators(source.model.config)]
+    own = next((each for each in operators if each.key == each.attention), operators[0])
+    return list(dict.fromkeys(each.asked_as or each.key for each in (own, *operators)))
+
+
+def methods_of(attentions: Iterable[str], precisions: Iterable[str]) -> list[Method]:
+    """Every attention in every precision, the reference first, then the others of its precision."""
+    ordered = dict.fromkeys((EXACT_PRECISION, *precisions))
+    asked = [cast(PrecisionName, precision) for precision in ordered]
+    every = [Method(attention, precision) for precision in asked for attention in attentions]
+    return [every[0], *(method for method in every[1:] if method.precision in precisions)]
+
+
+def chosen(words: str | None, flag: str, allowed: Sequence[str]) -> list[str]:
+    """What a flag lists, separated by commas; everything where it is not given.
+
+    Raises:
+        InvalidRequest: it lists something else.
+    """
+    if words is None:
+        return list(allowed)
+    listed = [word.strip() for word in words.split(",")]
+    wrong = next((word for word in listed if word not in allowed), None)
+    if wrong is not None:
+        raise InvalidRequest(f"{flag} has '{wrong}', must be one or more of: {', '.join(allowed)}")
+    return list(dict.fromkeys(listed))
+
+
+def absent(source: Source, checkpoint: str, data: Path) -> list[Absent]:
+    """The attentions that the checkpoint cannot be exported with, each with the reason.
+
+    Args:
+        source: the loaded checkpoint.
+        checkpoint: as the user named it.
+        data: the user's texts.
+    """
+    can = attentions_of(source)
+    trained = OPERATOR_BY_KEY[source.architecture.operators(source.model.config)[0]].attention
+    rows = []
+    for key in ATTENTIONS:
+        if key in can:
+            continue
+        why = f"computes another attention than {trained}, with which the model was trained"
+        command = ""
+        if trained == BASELINE.attention and key in REPLACEMENTS:
+            refusal = _refused_to_adapt(checkpoint, key)
+            why += f", and cannot be taught: {refusal}" if refusal else ""
+            if not refusal:
+                words = ["attenuator", "adapt", checkpoint, "--attention", key, "--data", str(data)]
+                command = shlex.join([*words, "--output", f"{Path(checkpoint).name}-{key}"])
+        rows.append(Absent(key, why, command))
+    return rows
+
+
+def _refused_to_adapt(checkpoint: str, attention: str) -> str:
+    """Why a checkpoint cannot be adapted; empty where it can, or where that cannot be found out here."""
+    folder = Path(checkpoint)
+    if not folder.is_dir():
+        return "adapt takes a checkpoint folder"
+    try:
+        from attenuator.tuning.adapt.pipeline import load_teacher, refuse_other_attention  # the extra `train`
+
+        refuse_other_attention(folder, load_teacher(folder), attention, {})
+    except AttenuatorError as error:
+        return str(error)
+    except ModuleNotFoundError:  # adapt itself says what is missing
+        return ""
+    return ""

@@ -1,0 +1,172 @@
+"""From answers and times to intervals, frontiers and a choice for each range of lengths.
+
+What is recommended must keep an agreement. So that the search for it does not flatter it, a third of a range's texts,
+drawn by lot, chooses the order in which settings are tried, from the exact one to the fastest; the others give the
+bounds, and the walk ends at the first setting whose bound is too low, as that of a calibrated goal does (see
+`calibration.goals`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from attenuator.calibration.frontier import CHOOSING_SHARE, texts_needed, undominated
+from attenuator.calibration.goals import reaching
+from attenuator.calibration.proportions import fewest_texts, proportion
+from attenuator.calibration.schema import Proportion
+from attenuator.compare.candidates import Method
+from attenuator.compare.data import SEED, Range
+from attenuator.compare.grid import Setting
+
+FASTER = 1.05  # times as fast as the reference, at least: less is within what clocks err by
+SEVERAL = 2  # as a bundle of several knobs: a part of the texts chooses
+
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidate:
+    """One method at one setting.
+
+    Attributes:
+        method: what was exported.
+        setting: value by knob.
+        exact: its exact setting.
+        agree: bool `[texts]`, whether the answer is the reference's.
+        correct: bool `[texts]`, whether it is the label given; None without labels.
+        ms: time of one text of each range, in milliseconds.
+        share: the same as a share of the reference's, taken in turns with it.
+    """
+
+    method: Method
+    setting: Setting
+    exact: Setting
+    agree: Bools
+    correct: Bools | None
+    ms: Sequence[float]
+    share: Sequence[float]
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every knob has its exact value; an answer of another precision may differ all the same."""
+        return self.setting == self.exact
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What a candidate is worth for one range of lengths.
+
+    Attributes:
+        candidate: its place among all.
+        ms: time of one text.
+        share: the same as a share of the reference's.
+        agreement: with the reference.
+        accuracy: None without labels.
+        frontier: whether no other is as good and faster: in accuracy where there are labels, else in agreement.
+    """
+
+    candidate: int
+    ms: float
+    share: float
+    agreement: Proportion
+    accuracy: Proportion | None
+    frontier: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What is recommended for one range of lengths.
+
+    Attributes:
+        candidate: its place; 0, the reference itself, where nothing faster is sure enough.
+        agreement: on the texts that did not choose; None of the reference.
+        nearest: where the reference is recommended, the first candidate that was tried and did not keep the agreement;
+            None where none was faster.
+        nearest_agreement: of that one.
+        texts_needed: how many texts the range would need to show the agreement, where it has fewer; else 0.
+    """
+
+    candidate: int
+    agreement: Proportion | None = None
+    nearest: int | None = None
+    nearest_agreement: Proportion | None = None
+    texts_needed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One range of lengths.
+
+    Attributes:
+        range: which.
+        points: one for each candidate, in their order.
+        choice: what to take.
+    """
+
+    range: Range
+    points: list[Point] = field(default_factory=list)
+    choice: Choice = field(default_factory=lambda: Choice(0))
+
+
+def judge(
+    candidates: Sequence[Candidate], ranges: Sequence[Range], *, min_agreement: float, confidence: float
+) -> list[Verdict]:
+    """What every candidate is worth in each range, and which to take.
+
+    Args:
+        candidates: the reference first.
+        ranges: of lengths.
+        min_agreement: what a choice must keep.
+        confidence: of intervals and bounds.
+    """
+    return [
+        Verdict(
+            each,
+            _points(candidates, place, each, confidence),
+            _choice(candidates, place, each, min_agreement, confidence),
+        )
+        for place, each in enumerate(ranges)
+    ]
+
+
+def _points(candidates: Sequence[Candidate], place: int, each: Range, confidence: float) -> list[Point]:
+    def share(right: Bools) -> Proportion:
+        return proportion(int(right[each.places].sum()), len(each.places), confidence)
+
+    agreement = [share(one.agree) for one in candidates]
+    accuracy = [None if one.correct is None else share(one.correct) for one in candidates]
+    quality = [(of or other).value for of, other in zip(accuracy, agreement, strict=True)]
+    frontier = set(undominated([one.share[place] for one in candidates], quality))
+    return [
+        Point(index, one.ms[place], one.share[place], agreement[index], accuracy[index], index in frontier)
+        for index, one in enumerate(candidates)
+    ]
+
+
+def _choice(
+    candidates: Sequence[Candidate], place: int, each: Range, min_agreement: float, confidence: float
+) -> Choice:
+    lots = np.random.default_rng(SEED).permutation(each.places)
+    choosing = round(CHOOSING_SHARE * len(lots))
+    if not choosing or choosing == len(lots):
+        return Choice(0, texts_needed=texts_needed(min_agreement, confidence, SEVERAL))
+    quality = [float(one.agree[lots[:choosing]].mean()) for one in candidates]
+    tried = undominated([one.share[place] for one in candidates], quality)
+    order = [index for index in tried if not index or candidates[index].share[place] <= 1 / FASTER]
+    deciding = lots[choosing:]
+    shown = [proportion(int(candidates[index].agree[deciding].sum()), len(deciding), confidence) for index in order]
+    reached = reaching([each.bound for each in shown], min_agreement) - 1
+    needed = (
+        texts_needed(min_agreement, confidence, SEVERAL)
+        if len(deciding) < fewest_texts(min_agreement, confidence)
+        else 0
+    )
+    if reached:
+        return Choice(order[reached], shown[reached])
+    if len(order) == 1:
+        return Choice(0, texts_needed=needed)
+    return Choice(0, nearest=order[1], nearest_agreement=shown[1], texts_needed=needed)

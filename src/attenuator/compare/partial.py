@@ -1,0 +1,103 @@
+"""What a comparison has measured so far, so that the next run goes on where it ended: a journal in the output folder.
+
+After the line that says what is compared come records of three kinds: how many texts are run; the logits of one batch
+at one setting of one method, as little-endian float32 in base64; and what is known of a method once it is done.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from attenuator.journal import Journal
+
+NAME = "comparison.partial.jsonl"
+
+Logits = npt.NDArray[np.float32]
+
+
+class Progressed:
+    """Results of a comparison, in memory and in its journal; as a context it closes the journal.
+
+    Attributes:
+        resumed: whether an earlier run has left results.
+        texts: how many texts are run; None as long as that is not settled.
+        methods: what is known of each method that is done, by its name.
+    """
+
+    def __init__(self, folder: Path, about: Mapping[str, Any], *, restart: bool) -> None:
+        """Opens the journal, or begins it.
+
+        Args:
+            folder: of the output.
+            about: what is compared on what.
+            restart: forgets an earlier run.
+
+        Raises:
+            InvalidRequest: it is of another run, damaged or in use, or cannot be written.
+        """
+        self._journal = Journal(
+            folder / NAME,
+            about,
+            other="is of an interrupted comparison with another checkpoint, other data or other options",
+            advice="give --restart to forget it, or the options of that run to go on",
+            restart=restart,
+        )
+        self.resumed = self._journal.resumed
+        self.texts: int | None = None
+        self.methods: dict[str, dict[str, Any]] = {}
+        self._logits: dict[tuple[str, int, int], Logits] = {}
+        try:
+            for _, record in self._journal.records():
+                self._take(record)
+        except (ValueError, KeyError, TypeError):
+            raise self._journal.damaged() from None
+
+    def __enter__(self) -> Self:
+        """Does nothing."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Closes the journal."""
+        self._journal.close()
+
+    def _take(self, record: Mapping[str, Any]) -> None:
+        """Takes one record of an earlier run."""
+        if "texts" in record:
+            self.texts = int(record["texts"])
+        elif "logits" in record:
+            values = np.frombuffer(base64.b64decode(record["logits"]), dtype="<f4").reshape(record["shape"])
+            self._logits[record["method"], record["setting"], record["batch"]] = values
+        else:
+            self.methods[record["method"]] = dict(record["done"])
+
+    def settle(self, texts: int) -> None:
+        """Keeps how many texts are run."""
+        self.texts = texts
+        self._journal.append({"texts": texts})
+
+    def logits(self, method: str, setting: int, batch: int) -> Logits | None:
+        """Logits `[rows, labels]` of a batch, by the method's name and the places of setting and batch; else None."""
+        return self._logits.get((method, setting, batch))
+
+    def put(self, method: str, setting: int, batch: int, logits: Logits) -> None:
+        """Keeps the logits `[rows, labels]` of a batch."""
+        content = base64.b64encode(logits.astype("<f4").tobytes()).decode()
+        self._journal.append(
+            {"method": method, "setting": setting, "batch": batch, "shape": list(logits.shape), "logits": content}
+        )
+        self._logits[method, setting, batch] = logits
+
+    def finish(self, method: str, known: Mapping[str, Any]) -> None:
+        """Keeps what is known of a method that is done, in JSON's types."""
+        self._journal.append({"method": method, "done": known})
+        self.methods[method] = dict(known)
+
+    def remove(self) -> None:
+        """Removes the journal: everything is measured and written."""
+        self._journal.remove()

@@ -1,0 +1,299 @@
+"""From a checkpoint and a file of texts to `comparison.json` and its plot."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from rich.progress import TaskProgressColumn, TimeRemainingColumn
+
+from attenuator import __version__
+from attenuator.bundle import MANIFEST
+from attenuator.clients.progress import progress_bar
+from attenuator.commandline import listed_numbers
+from attenuator.commands.calibrate.pipeline import write_whole
+from attenuator.commands.calibrate.texts import Texts, correct
+from attenuator.compare import candidates as choices
+from attenuator.compare.candidates import Absent, Method
+from attenuator.compare.data import Range, drawn, encode, ranges_of, read_items
+from attenuator.compare.grid import Setting, settings_of, without
+from attenuator.compare.judging import Candidate, judge
+from attenuator.compare.measuring import SECONDS_PER_RUN, Deadline, Times, TimeUp, answers, seconds_per_text, times
+from attenuator.compare.output import BUNDLES, PLOT, RESULT, identity, output_folder
+from attenuator.compare.partial import Logits, Progressed
+from attenuator.compare.plot import comparison_svg
+from attenuator.compare.record import Comparison
+from attenuator.compare.settings import COMMAND, CompareSettings
+from attenuator.errors import BundleError, ExportError, InvalidRequest
+from attenuator.export.pipeline import ATTENTIONS, export
+from attenuator.export.source import load as load_source
+from attenuator.rows import Columns
+from attenuator.runtime import CPU, Model, load
+from attenuator.runtime.device import hardware
+from attenuator.runtime.scores import agrees
+from attenuator.runtime.session import cpu_count
+
+FEWEST_TEXTS = 30  # that are run, however little time there is
+ANSWERS_SHARE = 0.8  # of the time that exports and clocks leave: predictions err
+
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Measured:
+    """What was measured of one method.
+
+    Attributes:
+        method: which.
+        settings: that were run.
+        exact: its exact setting.
+        logits: `[texts, labels]` of each setting.
+        times: of each setting at the length of each range.
+    """
+
+    method: Method
+    settings: list[Setting]
+    exact: Setting
+    logits: list[Logits]
+    times: Times
+
+
+def read_lengths(words: str | None, longest: int) -> list[int] | None:
+    """Where ranges of lengths end, ascending; None where nothing is given.
+
+    Args:
+        words: of the flag.
+        longest: tokens that the model takes.
+
+    Raises:
+        SystemExit: 2, where they are no such lengths.
+    """
+    if words is None:
+        return None
+    allowed = f"whole numbers from 1 to {longest}, the longest text that the model takes"
+    return listed_numbers(COMMAND, "--lengths", words, int, lambda length: 0 < length <= longest, allowed)
+
+
+class Run:
+    """A comparison under way.
+
+    Args:
+        source: the checkpoint, as the user named it.
+        settings: of the command.
+        note: says a sentence to the user.
+
+    Raises:
+        AttenuatorError: the checkpoint or the texts cannot be read, or an option does not fit them.
+    """
+
+    def __init__(self, source: str, settings: CompareSettings, note: Note) -> None:
+        self.checkpoint, self.settings, self.note = source, settings, note
+        self.deadline = Deadline(60 * settings.max_minutes)
+        columns = Columns(settings.column, settings.pair_column)
+        items = read_items(settings.data, columns, settings.label_column, settings.max_texts)
+        precisions = choices.chosen(settings.precision, "--precision", choices.ON_CPU)
+        asked = choices.chosen(settings.attention, "--attention", ATTENTIONS)
+        loaded = load_source(source)
+        own, *others = choices.attentions_of(loaded)
+        self.methods = choices.methods_of([own, *(key for key in others if key in asked)], precisions)
+        self.absent = [row for row in choices.absent(loaded, source, settings.data) if row.name in asked]
+        self.texts = encode(settings.data, items, loaded, truncate=settings.truncate)
+        self.ends = read_lengths(settings.lengths, loaded.max_tokens)
+        self.folder = output_folder(settings, source)
+        self.export_seconds = 0.0
+
+    def compare(self) -> Comparison:
+        """Measures everything and writes the result.
+
+        Raises:
+            AttenuatorError: the checkpoint cannot be exported, the texts cannot be run, or a file cannot be written.
+        """
+        settings = self.settings
+        about = identity(settings, self.checkpoint)
+        with Progressed(self.folder, about, restart=settings.restart) as results:
+            if results.resumed:
+                self.note("goes on with an interrupted comparison")
+            reference = self.exported(self.methods[0], results)
+            texts = drawn(self.texts, self.texts_to_run(reference, results))
+            ranges = self.ranges(texts, reference)
+            measured = [
+                each for method in self.methods if (each := self.measured(method, reference, texts, ranges, results))
+            ]
+            if not measured or measured[0].method != self.methods[0]:
+                raise InvalidRequest(
+                    f"--max-minutes {settings.max_minutes:g} is too short for the exact answers alone: give more, or "
+                    "fewer --max-texts; the same command goes on where it ended"
+                )
+            candidates = self.candidates(measured, reference, texts)
+            goal = settings.min_agreement
+            verdicts = judge(candidates, ranges, min_agreement=goal, confidence=settings.confidence)
+            facts = {
+                "attenuator": __version__,
+                "checkpoint": self.checkpoint,
+                "data": texts.name,
+                "data_sha256": texts.sha256,
+                "texts": len(texts.encoded),
+                "confidence": settings.confidence,
+                "machine": hardware(CPU),
+                "threads": settings.threads or cpu_count(),
+            }
+            comparison = Comparison(facts, candidates, verdicts, self.absent, goal)
+            self.write(comparison)
+            results.remove()
+        return comparison
+
+    def place(self, method: Method) -> Path:
+        """Where a method's bundle is put."""
+        return self.folder / BUNDLES / method.name.replace(" ", "-")
+
+    def exported(self, method: Method, results: Progressed) -> Model:
+        """The bundle of a method, exported unless an interrupted run has left it.
+
+        Raises:
+            AttenuatorError: it cannot be exported, or does not run here.
+        """
+        folder = self.place(method)
+        if not (results.resumed and (folder / MANIFEST).is_file()):
+            self.note(f"exports {method.name} ({self.methods.index(method) + 1} of {len(self.methods)})")
+            begun = time.monotonic()
+            export(self.checkpoint, attention=method.attention, precision=method.precision, output=folder)
+            self.export_seconds = time.monotonic() - begun
+        return load(folder, threads=self.settings.threads, check=False)  # export has checked it
+
+    def texts_to_run(self, reference: Model, results: Progressed) -> int:
+        """How many texts fit into the time, were every setting as slow as the exact one."""
+        if results.texts is not None:
+            return results.texts
+        texts = self.texts.encoded
+        each = seconds_per_text(reference, texts)
+        settings = len(self.methods) * 2 * (self.settings.values + 1)
+        clocks = settings * max(SECONDS_PER_RUN, 4 * each)
+        left = self.deadline.left - self.export_seconds * (len(self.methods) - 1) - clocks
+        fitting = max(FEWEST_TEXTS, int(ANSWERS_SHARE * left / (settings * each)))
+        count = min(fitting, len(texts))
+        if count < len(texts):
+            self.note(
+                f"runs {count} of {len(texts)} texts, so as to end within {self.settings.max_minutes:g} "
+                "minutes (--max-minutes)"
+            )
+        results.settle(count)
+        return count
+
+    def ranges(self, texts: Texts, reference: Model) -> list[Range]:
+        """The ranges of lengths that have texts."""
+        goal, confidence = self.settings.min_agreement, self.settings.confidence
+        longest = reference.manifest.max_tokens
+        return ranges_of(texts, self.ends, longest, min_agreement=goal, confidence=confidence)
+
+    def measured(
+        self, method: Method, reference: Model, texts: Texts, ranges: Sequence[Range], results: Progressed
+    ) -> Measured | None:
+        """Answers and times of one method; None, and a line about it, where there are none.
+
+        Raises:
+            AttenuatorError: the reference cannot be run.
+        """
+        is_reference = method == self.methods[0]
+        try:
+            if method.name not in results.methods:
+                self.deadline.check()
+                model = reference if is_reference else self.exported(method, results)
+                self.run(method, model, reference, texts, ranges, results)
+        except TimeUp:
+            self.absent.append(Absent(method.name, f"--max-minutes {self.settings.max_minutes:g} ended before it"))
+            return None
+        except (ExportError, BundleError) as error:
+            if is_reference:
+                raise
+            self.absent.append(Absent(method.name, f"cannot be exported: {error}"))
+            return None
+        finally:
+            if not is_reference and not self.settings.keep_bundles and method.name in results.methods:
+                shutil.rmtree(self.place(method), ignore_errors=True)
+        known = results.methods[method.name]
+        logits = self.answers(method, None, texts, known["settings"], results)
+        return Measured(method, known["settings"], known["exact"], logits, Times(**known["times"]))
+
+    def run(
+        self,
+        method: Method,
+        model: Model,
+        reference: Model,
+        texts: Texts,
+        ranges: Sequence[Range],
+        results: Progressed,
+    ) -> None:
+        """Runs and times one method, and keeps what it finds.
+
+        Raises:
+            TimeUp: before it was done.
+            EngineError: ONNX Runtime failed.
+        """
+        settings = settings_of(model.manifest.knobs, self.settings.values)
+        exact = settings[0]
+        if method.attention != self.methods[0].attention:  # the plain bundle does the rest
+            settings = without(settings, exact, [knob.name for knob in reference.manifest.knobs]) or settings[:1]
+        self.answers(method, model, texts, settings, results)
+        self.deadline.check()
+        clock = times(model, settings, reference, texts.encoded, [each.median for each in ranges])
+        results.finish(
+            method.name,
+            {"settings": settings, "exact": exact, "times": {"seconds": clock.seconds, "exact": clock.exact}},
+        )
+
+    def answers(
+        self, method: Method, model: Model | None, texts: Texts, settings: Sequence[Setting], results: Progressed
+    ) -> list[Logits]:
+        """Logits `[texts, labels]` of each setting, with a bar; without a model those that were measured before."""
+        with progress_bar(TaskProgressColumn(), TimeRemainingColumn(), shown=model is not None) as progress:
+            what = f"{method.name}: {len(texts.encoded)} texts at {len(settings)} settings"
+            task = progress.add_task(what, total=len(texts.encoded) * len(settings))
+            return answers(
+                method.name,
+                model,
+                texts.encoded,
+                settings,
+                results,
+                self.deadline,
+                lambda rows: progress.update(task, advance=rows),
+            )
+
+    def candidates(self, measured: Sequence[Measured], reference: Model, texts: Texts) -> list[Candidate]:
+        """Every method at every setting, the reference first."""
+        manifest, exact = reference.manifest, measured[0].logits[0]
+        base = np.array(measured[0].times.exact)
+        rows = []
+        for each in measured:
+            shares = np.array(each.times.seconds) / np.array(each.times.exact)
+            if each is measured[0]:
+                shares /= shares[0]  # the reference's own exact setting was timed twice
+            for setting, logits, share in zip(each.settings, each.logits, shares, strict=True):
+                rows.append(
+                    Candidate(
+                        method=each.method,
+                        setting=setting,
+                        exact=each.exact,
+                        agree=agrees(logits, exact, task=manifest.task, thresholds=manifest.thresholds),
+                        correct=None if texts.truth is None else correct(logits, texts.truth, manifest),
+                        ms=(1e3 * base * share).tolist(),
+                        share=share.tolist(),
+                    )
+                )
+        return rows
+
+    def write(self, comparison: Comparison) -> None:
+        """Writes JSON and plot, and removes what is not to be kept.
+
+        Raises:
+            InvalidRequest: a file cannot be written.
+        """
+        title = f"{Path(self.checkpoint).name} on {comparison.about['data']}"
+        write_whole(self.folder / PLOT, comparison_svg(comparison.verdicts, comparison.candidates, title))
+        write_whole(self.folder / RESULT, json.dumps(comparison.as_json(), indent=1) + "\n")
+        if not self.settings.keep_bundles:
+            shutil.rmtree(self.folder / BUNDLES, ignore_errors=True)

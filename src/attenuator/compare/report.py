@@ -1,0 +1,115 @@
+"""Prints a comparison for people, and says in a sentence what to take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from attenuator.calibration.schema import Proportion
+from attenuator.compare.candidates import Absent
+from attenuator.compare.grid import shown
+from attenuator.compare.judging import FASTER, Candidate, Point, Verdict
+
+
+def titled(candidate: Candidate) -> str:
+    """A candidate in words: method, knobs and their values."""
+    setting = shown(candidate.setting, candidate.exact)
+    return f"{candidate.method.name} at {setting}" if candidate.setting else candidate.method.name
+
+
+def sentence(verdict: Verdict, candidates: Sequence[Candidate], min_agreement: float) -> str:
+    """What to take for one range of lengths."""
+    reference, choice = candidates[0], verdict.choice
+    texts = f"For texts of {verdict.range.name}: "
+    exact = f"exact {reference.method.attention} attention in {reference.method.precision}"
+    if choice.candidate and choice.agreement is not None:
+        point = verdict.points[choice.candidate]
+        accuracy, before = point.accuracy, verdict.points[0].accuracy
+        labels = f"; accuracy {accuracy.value:.3f}, exact {before.value:.3f}" if accuracy and before else ""
+        return (
+            f"{texts}{titled(candidates[choice.candidate])}, {1 / point.share:.2f} times as fast as exact at agreement "
+            f"{choice.agreement.value:.3f} (lower bound {choice.agreement.bound:.3f}, "
+            f"{choice.agreement.trials} texts){labels}."
+        )
+    if choice.nearest is None or choice.nearest_agreement is None:
+        reason = f"nothing else was {FASTER:g} times as fast"
+        if choice.texts_needed:
+            reason += ", as far as so few texts can show"
+        return f"{texts}{exact} is the better choice: {reason}."
+    nearest, agreement = verdict.points[choice.nearest], choice.nearest_agreement
+    found = (
+        f"{titled(candidates[choice.nearest])} is {1 / nearest.share:.2f} times as fast, at agreement "
+        f"{agreement.value:.3f} (lower bound {agreement.bound:.3f}, {agreement.trials} texts)"
+    )
+    if choice.texts_needed:
+        return (
+            f"{texts}{exact} is the safe choice: {found}, but {verdict.points[0].agreement.trials} texts cannot show "
+            f"{min_agreement:g}, {choice.texts_needed} can."
+        )
+    return (
+        f"{texts}{exact} is the better choice: nothing faster was sure to keep an agreement of {min_agreement:g}; "
+        f"{found}."
+    )
+
+
+def _share(value: Proportion | None) -> str:
+    return "" if value is None else f"{value.value:.3f} [{value.low:.3f}, {value.high:.3f}]"
+
+
+def _row(point: Point, candidate: Candidate, chosen: bool) -> list[str]:
+    mark = "**" if chosen else "*" if point.frontier else ""
+    cells = [mark, candidate.method.name, shown(candidate.setting, candidate.exact)]
+    cells += [f"{point.ms:.2f}", f"{1 / point.share:.2f}", _share(point.agreement)]
+    return cells if point.accuracy is None else [*cells, _share(point.accuracy)]
+
+
+def show(
+    console: Console,
+    verdicts: Sequence[Verdict],
+    candidates: Sequence[Candidate],
+    left_out: Sequence[Absent],
+    sentences: Sequence[str],
+) -> None:
+    """Prints the tables, what was not compared, and the sentences.
+
+    Args:
+        console: where to; it must take texts as they are, without markup.
+        verdicts: one for each range of lengths.
+        candidates: the reference first.
+        left_out: what was not compared.
+        sentences: what to take, one for each range.
+    """
+    has_labels = candidates[0].correct is not None
+    for verdict in verdicts:
+        console.print(
+            f"\n{verdict.range.name}: {len(verdict.range.places)} texts, timed at {verdict.range.median} tokens",
+            style="bold",
+        )
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for name in ("", "method", "knobs"):
+            table.add_column(name, no_wrap=True)
+        for name in ("ms", "times as fast", "agreement", *(["accuracy"] if has_labels else [])):
+            table.add_column(name, justify="right", no_wrap=True)
+        for point in sorted(
+            verdict.points, key=lambda each: (not each.frontier, -each.share if each.frontier else each.share)
+        ):
+            chosen = point.candidate == verdict.choice.candidate
+            row = _row(point, candidates[point.candidate], chosen)
+            table.add_row(*row, style=None if point.frontier or chosen else "dim")
+        console.print(table)
+    quality = "accuracy" if has_labels else "agreement"
+    console.print(
+        f"\n*: no other is faster at the same {quality} or better; **: recommended. The others are beaten in time and "
+        f"{quality}. [low, high]: intervals.",
+        style="dim",
+    )
+    if left_out:
+        console.print("\nNot compared", style="bold")
+        for absent in left_out:
+            teach = f"; to teach it: {absent.command}" if absent.command else ""
+            console.print(f"{absent.name}: {absent.why}{teach}", soft_wrap=True)
+    console.print()
+    for line in sentences:
+        console.print(line, soft_wrap=True)
