@@ -85,7 +85,7 @@ docs: $(VENV)/.setup ## build the documents as a site in build/site; fails on a 
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 docs-test: $(VENV)/.setup ## run every code block of README and docs, page by page: minutes
-	$(BIN)/python -m pytest -m documents --timeout 1800 tests/test_code_blocks.py
+	$(BIN)/python -m pytest -m documents -n $$(nproc) --dist loadgroup --timeout 1800 tests/test_code_blocks.py
 
 build: $(BIN)/python ## build the operators again
 	$(BIN)/python -m pip install --no-build-isolation --no-deps -e .

@@ -2,7 +2,8 @@
 
 A page runs in a scratch folder that looks like a checkout, against the server that `make demo` starts; `attenuator
 serve` in a page starts one of its own, which the rest of that page asks. What pages take for granted is there:
-`path/to/checkpoint`, `texts.txt`, `held-out.jsonl`, bundles that may be written to.
+`path/to/checkpoint`, `texts.txt`, `held-out.jsonl`, bundles that may be written to. Each process of pytest-xdist has
+such a folder and a server of its own, so that pages run side by side.
 """
 
 import getpass
@@ -22,7 +23,6 @@ import pytest
 from blocks import JAVASCRIPT, PYTHON, REASONS, ROOT, RUN, SHELL, SHOWN, Block, blocks_of, documents
 from service import Service
 
-PAGES = [document for document in documents() if any(not block.reason for block in blocks_of(document, *RUN))]
 ADMIN_KEY = "an-admin-key-of-the-documents"
 DEMO = "127.0.0.1:8000"
 PAGE_TIMEOUT_S = 900
@@ -48,6 +48,14 @@ attenuator() {{
 make() {{ for target in "$@"; do [ "$target" = demo ] || command make -n "$target" >/dev/null; done; }}
 export -f block
 """
+
+
+def blocks_to_run(document: str) -> list[Block]:
+    return [block for block in blocks_of(document, *RUN) if not block.reason]
+
+
+# Those with the most blocks first, so that no process is left alone with a long one.
+PAGES = sorted(filter(blocks_to_run, documents()), key=lambda document: len(blocks_to_run(document)), reverse=True)
 
 
 @pytest.mark.parametrize("document", documents())
@@ -111,7 +119,7 @@ def program_of(block: Block, place: Path) -> str:
 @pytest.mark.documents
 @pytest.mark.parametrize("document", PAGES)
 def test_blocks_of_a_page_run_in_their_order(document: str, checkout: Path, demo: Service, tmp_path: Path) -> None:
-    blocks = [block for block in blocks_of(document, *RUN) if not block.reason]
+    blocks = blocks_to_run(document)
     if any(block.language in JAVASCRIPT for block in blocks) and shutil.which("node") is None:
         pytest.skip("there is no node to run the page's JavaScript")
     program = tmp_path / "page.sh"
