@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cases import CASES, RAGGED, make_inputs, run_case
-from harness import ISAS, TESTS, in_process, isa
+from harness import TESTS, in_process, isa
+from instruction_sets import ISAS, chosen
 
 LOWER = ISAS[: ISAS.index(isa())]
 PYTEST = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
@@ -17,10 +18,9 @@ def test_the_machine_is_new_enough() -> None:
 
 @pytest.mark.parametrize("lower", LOWER)
 def test_conformance_on(lower: str) -> None:
-    """What kernels do, the fuzz tests on shapes and hostile rows too; refusals do not depend on the instruction set."""
+    """What kernels do, the fuzz tests on shapes and hostile rows too, where other machine code runs than above."""
     tests = [str(TESTS / f"test_{name}.py") for name in ("operator", "fuzz", "softmax", "relative", "yoso_gradient")]
-    chosen = "not refused and not contract and not concurrent and not saves_work and not memory"
-    done = in_process(PYTEST, "-q", "-p", "no:cacheprovider", "-k", chosen, *tests, ATTENUATOR_ISA=lower)
+    done = in_process(PYTEST, "-q", "-p", "no:cacheprovider", "-k", chosen(lower), *tests, ATTENUATOR_ISA=lower)
     assert done.returncode == 0, done.stdout[-3000:]
 
 

@@ -4,7 +4,8 @@ import json
 
 import numpy as np
 import pytest
-from harness import ISAS, Array, in_process
+from harness import Array, in_process
+from instruction_sets import ISAS
 
 COMPUTE = """
 import sys

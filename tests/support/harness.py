@@ -23,7 +23,6 @@ AttributeValue = int | float | str
 
 HERE = Path(__file__).parent
 TESTS = HERE.parent / "ops"
-ISAS = ("avx2", "avx512", "avx512_vnni", "avx512_amx")
 
 ONNX_TYPES = {
     "float": TensorProto.FLOAT,
