@@ -18,7 +18,8 @@ enum class Stream : std::uint32_t {
   kYosoSigns = 1,
   kMcaSamples = 2,
   kMcaPaper = 3,
-  kYosoLift = 4
+  kYosoLift = 4,
+  kReformerRotations = 5
 };
 
 struct PhiloxWords {

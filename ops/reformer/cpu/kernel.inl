@@ -1,0 +1,378 @@
+// ReformerAttention's kernels for any Simd.
+//
+// Attention is that of common/attention, whose steps on blocks of 64 queries and 64 keys are used:
+// queries lie across the lanes, scores form a tile [key, query] that stays in the first cache, and
+// maximum, sum and weighted values run along from one piece of keys to the next. What is new is
+// where rows come from, that a row does not see itself, and where results go.
+//
+// A chunk's keys and values are gathered by the round's order into one of two slots, whole
+// registers a row; the next chunk, which sees them again, gathers its own into the other slot. So a
+// run of chunks reads every row once from memory, plus the chunk before its first one. Queries are
+// gathered as they are transposed. Every row meets its keys in the same pieces, the chunk before in
+// steps of 64 and then its own: its bits do not depend on how chunks are grouped into runs.
+//
+// A round's sums join those of the rounds before in the output's own rows, rescaled to the larger
+// maximum, in the order of the rounds: softmax over rounds of their log-sum-exp without a
+// logarithm. Memory traffic a round: x twice, values once, the output read and written.
+#include "ops/common/attention/cpu/block.inl"
+#include "ops/reformer/cpu/kernel.h"
+
+namespace attenuator::reformer {
+namespace {
+
+using namespace attention;  // NOLINT: the steps below are theirs
+
+constexpr float kTiniest = 1e-30f;    // rows smaller than this are rounded as if it were their size
+constexpr float kNormFloor = 1e-12f;  // rows shorter than this are keys shorter than 1
+constexpr std::int64_t kAhead = 8;    // rows fetched ahead of those that are gathered
+static_assert(kBlock == kQueryBlock && kBlock == kKeyBlock);
+
+Head HeadOf(const HeadRows& rows, float scale) {
+  Head head;
+  head.length = rows.length;
+  head.head_dim = rows.head_dim;
+  head.value_dim = rows.value_dim;
+  head.scale = scale;
+  head.value = rows.value;
+  head.value_stride = rows.value_stride;
+  return head;
+}
+
+// Transposes `count` rows; row(i) is the i-th, lanes beyond the last repeat it.
+template <class Row>
+void PackRows(std::int64_t head_dim, std::int64_t count, const Row& row, float* packed,
+              std::int64_t pitch) {
+  for (std::int64_t lane = 0; lane < count; lane += kWidth) {
+    const std::int64_t last = count - 1 - lane;
+    const float* base[kWidth];
+    for (int i = 0; i < kWidth; ++i) base[i] = row(lane + Smaller(i, last));
+    PackLanes(head_dim, [&](int i) { return base[i]; }, packed + lane, pitch);
+  }
+}
+
+// visit(begin, count, packed) for blocks of rows, transposed [head_dim, kBlock].
+template <class Visit>
+void ForPacked(const HeadRows& rows, float* packed, const Visit& visit) {
+  for (std::int64_t begin = 0; begin < rows.length; begin += kBlock) {
+    const std::int64_t count = Smaller(kBlock, rows.length - begin);
+    PackRows(
+        rows.head_dim, count, [&](std::int64_t i) { return rows.x + (begin + i) * rows.x_stride; },
+        packed, kBlock);
+    visit(begin, count);
+  }
+}
+
+// The largest magnitude of each lane's row; NaN does not count.
+inline Vector LargestOf(const float* packed, std::int64_t head_dim) {
+  Vector largest = Simd::Set(kTiniest);
+  for (std::int64_t k = 0; k < head_dim; ++k) {
+    largest = Simd::Max(Simd::Abs(Simd::Load(packed + k * kBlock)), largest);
+  }
+  return largest;
+}
+
+// Lengths are taken of rows over their largest coordinate, whose squares neither overflow nor
+// vanish.
+void KeyFactors(const HeadRows& rows, float* factors, float* packed) {
+  ForPacked(rows, packed, [&](std::int64_t begin, std::int64_t count) {
+    for (std::int64_t lane = 0; lane < count; lane += kWidth) {
+      const Vector inverse = Simd::Div(Simd::Set(1.0f), LargestOf(packed + lane, rows.head_dim));
+      Vector squares = Simd::Zero();
+      for (std::int64_t k = 0; k < rows.head_dim; ++k) {
+        const Vector y = Simd::Mul(Simd::Load(packed + k * kBlock + lane), inverse);
+        squares = Simd::Fma(y, y, squares);
+      }
+      const Vector floor = Simd::Mul(Simd::Set(kNormFloor), inverse);
+      const Vector factor = Simd::Div(inverse, Simd::Max(Simd::Sqrt(squares), floor));
+      Simd::StoreFirst(factors + begin + lane, factor, Smaller(kWidth, count - lane));
+    }
+  });
+}
+
+// packed = whole numbers in [-127, 127]; NaN becomes one of them.
+inline void Quantise(float* packed, std::int64_t head_dim) {
+  const Vector most = Simd::Set(127.0f), least = Simd::Set(-127.0f);
+  const Vector steps = Simd::Div(most, LargestOf(packed, head_dim));
+  for (std::int64_t k = 0; k < head_dim; ++k) {
+    float* at = packed + k * kBlock;
+    const Vector bounded = Simd::Min(Simd::Max(Simd::Mul(Simd::Load(at), steps), least), most);
+    Simd::Store(at, Simd::FloatOf(Simd::Round(bounded)));
+  }
+}
+
+// Of each lane the largest and the smallest projection so far, and the first rows of the matrix
+// that have them.
+struct Extremes {
+  alignas(64) float high[kBlock], low[kBlock], high_at[kBlock], low_at[kBlock];
+
+  void Reset() {
+    for (std::int64_t lane = 0; lane < kBlock; ++lane) {
+      high[lane] = kLowest;
+      low[lane] = -kLowest;
+      high_at[lane] = low_at[lane] = 0.0f;
+    }
+  }
+  void Take(const float* projected, std::int64_t first, std::int64_t last, std::int64_t lane) {
+    Vector most = Simd::Load(high + lane), least = Simd::Load(low + lane);
+    Vector most_at = Simd::Load(high_at + lane), least_at = Simd::Load(low_at + lane);
+    for (std::int64_t p = first; p < last; ++p) {
+      const Vector s = Simd::Load(projected + (p - first) * kBlock + lane);
+      const Vector at = Simd::Set(static_cast<float>(p));
+      most_at = Simd::WhereGreater(s, most, at, most_at);
+      least_at = Simd::WhereGreater(least, s, at, least_at);
+      most = Simd::Max(s, most);
+      least = Simd::Min(s, least);
+    }
+    Simd::Store(high + lane, most);
+    Simd::Store(low + lane, least);
+    Simd::Store(high_at + lane, most_at);
+    Simd::Store(low_at + lane, least_at);
+  }
+  std::int32_t Bucket(std::int64_t lane, std::int64_t half) const {
+    return high[lane] >= -low[lane] ? static_cast<std::int32_t>(high_at[lane])
+                                    : static_cast<std::int32_t>(half + low_at[lane]);
+  }
+};
+
+void Buckets(const HeadRows& rows, const float* matrix, std::int64_t half, std::int32_t* buckets,
+             float* memory) {
+  Head head = HeadOf(rows, 1.0f);
+  head.key = matrix;
+  head.key_stride = rows.head_dim;
+  const Scratch scratch(head, memory);
+  Extremes extremes;
+  ForPacked(rows, scratch.query, [&](std::int64_t begin, std::int64_t count) {
+    for (std::int64_t lane = 0; lane < count; lane += kWidth) {
+      Quantise(scratch.query + lane, rows.head_dim);
+    }
+    extremes.Reset();
+    for (std::int64_t first = 0; first < half; first += kBlock) {
+      const std::int64_t last = Smaller(first + kBlock, half);
+      Score(head, scratch.query, count, first, last, scratch.scores, kBlock);
+      for (std::int64_t lane = 0; lane < count; lane += kWidth) {
+        extremes.Take(scratch.scores, first, last, lane);
+      }
+    }
+    for (std::int64_t lane = 0; lane < count; ++lane) {
+      buckets[begin + lane] = extremes.Bucket(lane, half);
+    }
+  });
+}
+
+// Keys of a chunk and their values, whole registers a row.
+struct Slot {
+  float* keys;
+  float* values;
+  std::int64_t count;
+};
+
+inline void CopyRow(const float* from, std::int64_t columns, Vector factor, float* to) {
+  const std::int64_t whole = columns / kWidth * kWidth;
+  for (std::int64_t c = 0; c < whole; c += kWidth) {
+    Simd::Store(to + c, Simd::Mul(Simd::Load(from + c), factor));
+  }
+  if (whole < columns) {
+    Simd::Store(to + whole, Simd::Mul(Simd::LoadFirst(from + whole, columns - whole), factor));
+  }
+}
+
+inline void Fetch(const float* row, std::int64_t columns) {
+  for (std::int64_t c = 0; c < columns; c += 16) __builtin_prefetch(row + c);
+}
+
+void Gather(const HeadRows& rows, const Round& round, std::int64_t chunk, Slot& slot) {
+  const std::int64_t begin = chunk * round.chunk_size;
+  const std::int64_t end = Smaller(begin + round.chunk_size, rows.length);
+  slot.count = end - begin;
+  for (std::int64_t i = begin; i < end; ++i) {
+    const std::int64_t next = round.order[Smaller(i + kAhead, rows.length - 1)];
+    Fetch(rows.x + next * rows.x_stride, rows.head_dim);
+    Fetch(rows.value + next * rows.value_stride, rows.value_dim);
+    const std::int64_t row = round.order[i];
+    CopyRow(rows.x + row * rows.x_stride, rows.head_dim, Simd::Set(rows.factors[row]),
+            slot.keys + (i - begin) * Padded(rows.head_dim));
+    CopyRow(rows.value + row * rows.value_stride, rows.value_dim, Simd::Set(1.0f),
+            slot.values + (i - begin) * Padded(rows.value_dim));
+  }
+}
+
+// The block of queries that runs: its scratch memory, and whether it has met any keys.
+struct Queries {
+  const Head& head;
+  std::int64_t count;
+  const Scratch& scratch;
+  bool any = false;
+
+  std::int64_t pitch() const { return Padded(count); }
+
+  template <class Row>
+  void Start(const Row& row) {
+    PackRows(head.head_dim, count, row, scratch.query, pitch());
+    const float factor = Exponent(head).query;
+    if (factor != 1.0f) {
+      for (std::int64_t i = 0; i < head.head_dim * pitch(); i += kWidth) {
+        float* at = scratch.query + i;
+        Simd::Store(at, Simd::Mul(Simd::Load(at), Simd::Set(factor)));
+      }
+    }
+    Reset(count, scratch);
+    any = false;
+  }
+
+  // Takes in at most kBlock keys; row i is key own + i of them, if there is such a key.
+  void Take(const float* keys, const Values& values, std::int64_t number, std::int64_t own) {
+    Head piece = head;
+    piece.key = keys;
+    piece.key_stride = Padded(head.head_dim);
+    Score(piece, scratch.query, count, 0, number, scratch.scores, pitch());
+    const std::int64_t from = Larger(0, -own), to = Smaller(count, number - own);
+    for (std::int64_t i = from; i < to; ++i) {
+      scratch.scores[(own + i) * pitch() + i] = -__builtin_inff();
+    }
+    Normalize<true>(head, count, number, scratch.scores, pitch(), scratch);
+    const Sink sink{.kept = scratch.kept,
+                    .kept_stride = Padded(head.value_dim),
+                    .old_factor = any ? scratch.old_factor : nullptr,
+                    .new_factor = nullptr,
+                    .output = nullptr,
+                    .output_stride = 0,
+                    .output_columns = 0};
+    AddValues(head, scratch.scores, pitch(), count, values, number, sink);
+    any = true;
+  }
+
+  void Take(const Slot& slot, std::int64_t own) {
+    for (std::int64_t first = 0; first < slot.count; first += kBlock) {
+      const Values values{slot.values + first * Padded(head.value_dim), Padded(head.value_dim)};
+      Take(slot.keys + first * Padded(head.head_dim), values, Smaller(kBlock, slot.count - first),
+           own - first);
+    }
+  }
+};
+
+// What results of a block are multiplied by, and what lies in their output rows before.
+struct Factors {
+  alignas(64) float before[kBlock], now[kBlock];
+};
+
+// Joins a block's maxima and sums to those of the rounds before; row(i) is the row of lane i.
+template <class Row>
+void JoinSums(const Queries& queries, const Round& round, const Sums& sums, const Row& row,
+              Factors& factors) {
+  const Scratch& scratch = queries.scratch;
+  const Exponent exponent(queries.head);
+  const Vector factor = Simd::Set(exponent.factor), least = Simd::Set(exponent.least);
+  alignas(64) float largest[kBlock], sum[kBlock];
+  for (std::int64_t i = 0; i < kBlock; ++i) {
+    const std::int64_t at = row(Smaller(i, queries.count - 1));
+    largest[i] = round.first ? kLowest : sums.largest[at];
+    sum[i] = round.first ? 0.0f : sums.sum[at];
+  }
+  for (std::int64_t i = 0; i < queries.count; i += kWidth) {
+    const Vector old = Simd::Load(largest + i), own = Simd::Load(scratch.maximum + i);
+    const Vector most = Simd::Max(old, own);
+    const Vector before = Simd::Exp2(Simd::Sub(old, most), factor, least);
+    const Vector now = Simd::Exp2(Simd::Sub(own, most), factor, least);
+    const Vector all = Simd::Fma(Simd::Load(sum + i), before,
+                                 Simd::Mul(Simd::Load(scratch.sum + i), now));
+    const Vector quotient = round.last ? Simd::Div(Simd::Set(1.0f), all) : Simd::Set(1.0f);
+    Simd::Store(factors.before + i, Simd::Mul(before, quotient));
+    Simd::Store(factors.now + i, Simd::Mul(now, quotient));
+    Simd::Store(largest + i, most);
+    Simd::Store(sum + i, all);
+  }
+  if (round.last) return;
+  for (std::int64_t i = 0; i < queries.count; ++i) {
+    sums.largest[row(i)] = largest[i];
+    sums.sum[row(i)] = sum[i];
+  }
+}
+
+// output = factor * kept, or added to what is there.
+template <bool kAdd>
+inline void WriteRow(const float* kept, float now, float before, std::int64_t columns, float* to) {
+  const Vector factor = Simd::Set(now), factor_before = Simd::Set(before);
+  for (std::int64_t c = 0; c < columns; c += kWidth) {
+    const std::int64_t remaining = Smaller(kWidth, columns - c);
+    Vector y = Simd::Mul(Simd::Load(kept + c), factor);
+    if (kAdd) y = Simd::Fma(Simd::LoadFirst(to + c, remaining), factor_before, y);
+    Simd::StoreFirst(to + c, y, remaining);
+  }
+}
+
+template <class Row>
+void Write(const HeadRows& rows, const Queries& queries, const Round& round, const Sums& sums,
+           const Row& row) {
+  Factors factors;
+  JoinSums(queries, round, sums, row, factors);
+  const std::int64_t stride = Padded(rows.value_dim);
+  for (std::int64_t i = 0; i < queries.count; ++i) {
+    const auto write = round.first ? &WriteRow<false> : &WriteRow<true>;
+    write(queries.scratch.kept + i * stride, factors.now[i], factors.before[i], rows.value_dim,
+          rows.output + row(i) * rows.output_stride);
+  }
+}
+
+void AttendChunks(const HeadRows& rows, const Round& round, const Sums& sums, std::int64_t begin,
+                  std::int64_t end, float* memory) {
+  const Head head = HeadOf(rows, rows.scale);
+  const Scratch scratch(head, memory);
+  const std::int64_t chunks = (rows.length + round.chunk_size - 1) / round.chunk_size;
+  float* free = memory + attention::ScratchFloats(head, 1);
+  Slot slots[2];
+  for (Slot& slot : slots) {
+    slot.keys = free;
+    slot.values = slot.keys + round.chunk_size * PaddedToVectors(rows.head_dim);
+    free = slot.values + round.chunk_size * PaddedToVectors(rows.value_dim);
+  }
+  Slot* before = &slots[0];
+  Slot* own = &slots[1];
+  Gather(rows, round, begin == 0 ? chunks - 1 : begin - 1, *before);
+  for (std::int64_t chunk = begin; chunk < end; ++chunk) {
+    Gather(rows, round, chunk, *own);
+    const std::int32_t* order = round.order + chunk * round.chunk_size;
+    for (std::int64_t first = 0; first < own->count; first += kBlock) {
+      Queries queries{head, Smaller(kBlock, own->count - first), scratch};
+      const auto row = [&](std::int64_t i) { return static_cast<std::int64_t>(order[first + i]); };
+      queries.Start([&](std::int64_t i) { return rows.x + row(i) * rows.x_stride; });
+      queries.Take(*before, before->count);
+      queries.Take(*own, first);
+      Write(rows, queries, round, sums, row);
+    }
+    Slot* const done = before;
+    before = own;
+    own = done;
+  }
+}
+
+void AttendAll(const HeadRows& rows, std::int64_t begin, std::int64_t end, float* memory) {
+  const Head head = HeadOf(rows, rows.scale);
+  const Scratch scratch(head, memory);
+  float* const keys = memory + attention::ScratchFloats(head, 1);
+  constexpr Round kOnly{.order = nullptr, .chunk_size = 0, .first = true, .last = true};
+  for (std::int64_t block = begin; block < end; block += kBlock) {
+    Queries queries{head, Smaller(kBlock, end - block), scratch};
+    const auto row = [&](std::int64_t i) { return block + i; };
+    queries.Start([&](std::int64_t i) { return rows.x + row(i) * rows.x_stride; });
+    for (std::int64_t first = 0; first < rows.length; first += kBlock) {
+      const std::int64_t last = Smaller(first + kBlock, rows.length);
+      for (std::int64_t j = first; j < last; ++j) {
+        CopyRow(rows.x + j * rows.x_stride, rows.head_dim, Simd::Set(rows.factors[j]),
+                keys + (j - first) * Padded(rows.head_dim));
+      }
+      queries.Take(keys, PackValues(head, first, last, false, scratch.value), last - first,
+                   block - first);
+    }
+    Write(rows, queries, kOnly, Sums{}, row);
+  }
+}
+
+constexpr Kernels kKernels{
+    .key_factors = &KeyFactors,
+    .buckets = &Buckets,
+    .attend_chunks = &AttendChunks,
+    .attend_all = &AttendAll,
+};
+
+}  // namespace
+}  // namespace attenuator::reformer

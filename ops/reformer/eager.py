@@ -1,0 +1,99 @@
+"""ReformerAttention in PyTorch, differentiable, on padded tensors: for training and as the reference at export.
+
+O(tokens^2): each round's chunks are a mask. The rotations are not those of the operator.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from attenuator.ops.reformer.reference import NORM_FLOOR
+
+__all__ = ["attend", "meetings", "random_buckets"]
+
+
+def attend(query: Tensor, value: Tensor, is_token: Tensor, layer: Any) -> Tensor:
+    """What the project's own encoder computes with this attention.
+
+    Args:
+        query: `[batch, heads, tokens, head_dim]`, queries, and keys before their lengths are taken off.
+        value: `[batch, heads, tokens, value_dim]`, zeros on padding.
+        is_token: bool `[batch, tokens]`, False on padding.
+        layer: the encoder's attention module, with `knobs` (0 rounds: exact softmax), `generator`, and of the
+            attributes `scale`, `chunk_size` and `num_buckets`.
+
+    Returns:
+        `[batch, heads, tokens, value_dim]`; anything on padding.
+    """
+    key = functional.normalize(query, dim=-1, eps=NORM_FLOOR)
+    scores = torch.matmul(query, key.transpose(-1, -2)) * (layer.scale or query.shape[3] ** -0.5)
+    lowest = torch.finfo(scores.dtype).min
+    # Below every score, and above what is masked: a row that sees nothing else sees itself.
+    scores = scores.masked_fill(torch.eye(query.shape[2], dtype=torch.bool, device=query.device), lowest / 2)
+    rounds = int(layer.knobs.get("num_rounds", 0))
+    if rounds:
+        buckets = random_buckets(query.detach(), is_token, rounds, layer)
+        met = meetings(buckets, is_token, layer.chunk_size)
+        scores = scores + met.log().clamp_min(lowest / 4)
+    scores = scores.masked_fill(~is_token[:, None, None, :], lowest)
+    return torch.matmul(scores.softmax(dim=-1), value)
+
+
+def _chunks(is_token: Tensor, chunk_size: int) -> Tensor:
+    """How many chunks each sequence has, int64 `[batch]`."""
+    lengths: Tensor = is_token.sum(dim=1)
+    return (lengths + chunk_size - 1) // chunk_size
+
+
+def random_buckets(rows: Tensor, is_token: Tensor, rounds: int, layer: Any) -> Tensor:
+    """argmax([xR; -xR]) with R drawn anew (Kitaev et al., ICLR 2020, section 2).
+
+    Args:
+        rows: `[batch, heads, tokens, head_dim]`.
+        is_token: bool `[batch, tokens]`.
+        rounds: how many.
+        layer: as for `attend`.
+
+    Returns:
+        int64 `[batch, heads, rounds, tokens]`.
+    """
+    halves = _chunks(is_token, layer.chunk_size).clamp(max=layer.num_buckets // 2)
+    most = int(halves.max()) if halves.numel() else 0
+    matrix = torch.randn(rows.shape[1], rounds, max(most, 1), rows.shape[3], generator=layer.generator)
+    projected = torch.einsum("bhnd,hrpd->bhrnp", rows, matrix.to(rows))
+    there = torch.arange(projected.shape[4], device=rows.device) < halves[:, None].clamp(min=1)
+    both = [side.masked_fill(~there[:, None, None, None, :], -math.inf) for side in (projected, -projected)]
+    return torch.cat(both, dim=-1).argmax(dim=-1)
+
+
+def meetings(buckets: Tensor, is_token: Tensor, chunk_size: int) -> Tensor:
+    """In how many rounds each row sees each key.
+
+    The sum over rounds of exponentials, each round's by itself, is that over keys of this number times one: what the
+    weights softmax_r(log sum exp) of the rounds' outputs come to.
+
+    Args:
+        buckets: int64 `[batch, heads, rounds, tokens]`.
+        is_token: bool `[batch, tokens]`.
+        chunk_size: sorted rows of a chunk.
+
+    Returns:
+        float32 `[batch, heads, tokens, tokens]`.
+    """
+    tokens = buckets.shape[3]
+    padding = ~is_token[:, None, None, :]
+    order = buckets.masked_fill(padding, int(buckets.max()) + 1 if buckets.numel() else 0).argsort(-1, stable=True)
+    chunk = torch.empty_like(order).scatter_(
+        -1, order, (torch.arange(tokens, device=order.device) // chunk_size).expand_as(order).contiguous()
+    )
+    before = (chunk - 1) % _chunks(is_token, chunk_size).clamp(min=1)[:, None, None, None]
+    count = torch.zeros(*buckets.shape[:2], tokens, tokens, device=buckets.device)
+    for own, previous in zip(chunk.unbind(2), before.unbind(2), strict=True):
+        seen = (own[..., None] == own[:, :, None, :]) | (previous[..., None] == own[:, :, None, :])
+        count += seen
+    return count
