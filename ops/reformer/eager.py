@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from attenuator.ops.reformer.reference import NORM_FLOOR
 
-__all__ = ["attend", "meetings", "random_buckets"]
+__all__ = ["attend", "meet", "random_buckets"]
 
 
 def attend(query: Tensor, value: Tensor, is_token: Tensor, layer: Any) -> Tensor:
@@ -35,12 +35,11 @@ def attend(query: Tensor, value: Tensor, is_token: Tensor, layer: Any) -> Tensor
     lowest = torch.finfo(scores.dtype).min
     # Below every score, and above what is masked: a row that sees nothing else sees itself.
     scores = scores.masked_fill(torch.eye(query.shape[2], dtype=torch.bool, device=query.device), lowest / 2)
+    seen = is_token[:, None, None, :]
     rounds = int(layer.knobs.get("num_rounds", 0))
     if rounds:
-        buckets = random_buckets(query.detach(), is_token, rounds, layer)
-        met = meetings(buckets, is_token, layer.chunk_size)
-        scores = scores + met.log().clamp_min(lowest / 4)
-    scores = scores.masked_fill(~is_token[:, None, None, :], lowest)
+        seen = seen & meet(random_buckets(query.detach(), is_token, rounds, layer), is_token, layer.chunk_size)
+    scores = scores.masked_fill(~seen, lowest)
     return torch.matmul(scores.softmax(dim=-1), value)
 
 
@@ -71,11 +70,11 @@ def random_buckets(rows: Tensor, is_token: Tensor, rounds: int, layer: Any) -> T
     return torch.cat(both, dim=-1).argmax(dim=-1)
 
 
-def meetings(buckets: Tensor, is_token: Tensor, chunk_size: int) -> Tensor:
-    """In how many rounds each row sees each key.
+def meet(buckets: Tensor, is_token: Tensor, chunk_size: int) -> Tensor:
+    """Whether each row sees each key in any round.
 
-    The sum over rounds of exponentials, each round's by itself, is that over keys of this number times one: what the
-    weights softmax_r(log sum exp) of the rounds' outputs come to.
+    Outputs of rounds, with weights softmax over rounds of log sum exp and the logits of a pair less the logarithm of
+    the number of rounds in which it meets (appendix A), come to softmax over these keys.
 
     Args:
         buckets: int64 `[batch, heads, rounds, tokens]`.
@@ -83,17 +82,15 @@ def meetings(buckets: Tensor, is_token: Tensor, chunk_size: int) -> Tensor:
         chunk_size: sorted rows of a chunk.
 
     Returns:
-        float32 `[batch, heads, tokens, tokens]`.
+        bool `[batch, heads, tokens, tokens]`; anything on padding.
     """
     tokens = buckets.shape[3]
-    padding = ~is_token[:, None, None, :]
-    order = buckets.masked_fill(padding, int(buckets.max()) + 1 if buckets.numel() else 0).argsort(-1, stable=True)
-    chunk = torch.empty_like(order).scatter_(
-        -1, order, (torch.arange(tokens, device=order.device) // chunk_size).expand_as(order).contiguous()
-    )
+    last = int(buckets.max()) + 1 if buckets.numel() else 0
+    order = torch.argsort(buckets.masked_fill(~is_token[:, None, None, :], last), dim=-1, stable=True)
+    place = torch.arange(tokens, device=order.device).expand_as(order)
+    chunk = torch.empty_like(order).scatter_(-1, order, place) // chunk_size
     before = (chunk - 1) % _chunks(is_token, chunk_size).clamp(min=1)[:, None, None, None]
-    count = torch.zeros(*buckets.shape[:2], tokens, tokens, device=buckets.device)
+    seen = torch.zeros(*buckets.shape[:2], tokens, tokens, dtype=torch.bool, device=buckets.device)
     for own, previous in zip(chunk.unbind(2), before.unbind(2), strict=True):
-        seen = (own[..., None] == own[:, :, None, :]) | (previous[..., None] == own[:, :, None, :])
-        count += seen
-    return count
+        seen |= (own[..., None] == own[:, :, None, :]) | (previous[..., None] == own[:, :, None, :])
+    return seen

@@ -62,6 +62,7 @@ struct Unit {
   float* factors;
   Sums sums;
   std::int32_t* orders;  // [kSortedRounds, length]
+  float* chunks;         // [num_rounds, length]
   std::int64_t seed, head, num_rounds;
 };
 
@@ -92,8 +93,8 @@ class Batch {
             .factors = nullptr};
   }
 
-  AlignedArray<float> Scratch(const HeadRows& rows) const {
-    return MakeAligned<float>(reformer::ScratchFloats(rows, attributes_.chunk_size));
+  AlignedArray<float> Scratch(const HeadRows& rows, std::int64_t rounds) const {
+    return MakeAligned<float>(reformer::ScratchFloats(rows, attributes_.chunk_size, rounds));
   }
 
   void Exact(ThreadPool& threads) const {
@@ -118,7 +119,7 @@ class Batch {
     threads.For(static_cast<std::int64_t>(tasks.size()), [&](std::int64_t index) {
       const Task& task = tasks[index];
       HeadRows rows = Rows(task.sequence, 0);
-      const AlignedArray<float> scratch = Scratch(rows);
+      const AlignedArray<float> scratch = Scratch(rows, 0);
       const AlignedArray<float> factors = MakeAligned<float>(rows.length);
       for (std::int64_t h = task.head_begin; h < task.head_end; ++h) {
         rows = Rows(task.sequence, h);
@@ -134,21 +135,23 @@ class Batch {
   }
 
   void InRounds(ThreadPool& threads) const {
-    std::int64_t length = 0, most_rounds = 0;
+    std::int64_t length = 0, in_rounds = 0, most_rounds = 0;
     for (std::int64_t b = 0; b < in_.sequences.batch; ++b) {
       if (IsExact(b)) continue;
       length += in_.sequences.length(b);
+      in_rounds += in_.sequences.length(b) * in_.num_rounds[b];
       most_rounds = std::max<std::int64_t>(most_rounds, in_.num_rounds[b]);
     }
     if (length == 0) return;
     const std::int64_t rows = length * attributes_.num_heads;
     const AlignedArray<float> floats = MakeAligned<float>(3 * rows);
     const AlignedArray<std::int32_t> orders = MakeAligned<std::int32_t>(kSortedRounds * rows);
-    const std::vector<Unit> units = Units(floats.get(), rows, orders.get());
+    const AlignedArray<float> chunks = MakeAligned<float>(in_rounds * attributes_.num_heads);
+    const std::vector<Unit> units = Units(floats.get(), rows, orders.get(), chunks.get());
     const std::int64_t count = static_cast<std::int64_t>(units.size());
     threads.For(count, [&](std::int64_t index) {
       const Unit& unit = units[index];
-      kernels_.key_factors(unit.rows, unit.factors, Scratch(unit.rows).get());
+      kernels_.key_factors(unit.rows, unit.factors, Scratch(unit.rows, 0).get());
     });
     for (std::int64_t round = 0; round < most_rounds; ++round) {
       if (round % kSortedRounds == 0) {
@@ -163,7 +166,8 @@ class Batch {
   }
 
  private:
-  std::vector<Unit> Units(float* floats, std::int64_t rows, std::int32_t* orders) const {
+  std::vector<Unit> Units(float* floats, std::int64_t rows, std::int32_t* orders,
+                          float* chunks) const {
     std::vector<Unit> units;
     std::int64_t at = 0;
     for (std::int64_t b = 0; b < in_.sequences.batch; ++b) {
@@ -173,18 +177,20 @@ class Batch {
                   .factors = floats + at,
                   .sums = {.largest = floats + rows + at, .sum = floats + 2 * rows + at},
                   .orders = orders + kSortedRounds * at,
+                  .chunks = chunks,
                   .seed = in_.seeds[b],
                   .head = h,
                   .num_rounds = in_.num_rounds[b]};
         unit.rows.factors = unit.factors;
         at += unit.rows.length;
+        chunks += unit.rows.length * unit.num_rounds;
         units.push_back(unit);
       }
     }
     return units;
   }
 
-  // The rows of a round by (bucket, position).
+  // The rows of a round by (bucket, position), and the chunk in which each comes to lie.
   void Sort(const Unit& unit, std::int64_t round) const {
     const std::int64_t length = unit.rows.length, chunk_size = attributes_.chunk_size;
     const std::int64_t half =
@@ -193,12 +199,15 @@ class Batch {
     reformer::Rotations(unit.seed, attributes_.layer, unit.head, round, half, in_.head_dim,
                         matrix.get());
     std::vector<std::int32_t> buckets(length), places(2 * half + 1, 0);
-    kernels_.buckets(unit.rows, matrix.get(), half, buckets.data(), Scratch(unit.rows).get());
+    kernels_.buckets(unit.rows, matrix.get(), half, buckets.data(), Scratch(unit.rows, 0).get());
     for (const std::int32_t bucket : buckets) ++places[bucket + 1];
     for (std::int64_t k = 0; k < 2 * half; ++k) places[k + 1] += places[k];
     std::int32_t* const order = unit.orders + round % kSortedRounds * length;
+    float* const chunks = unit.chunks + round * length;
     for (std::int64_t i = 0; i < length; ++i) {
-      order[places[buckets[i]]++] = static_cast<std::int32_t>(i);
+      const std::int32_t place = places[buckets[i]]++;
+      order[place] = static_cast<std::int32_t>(i);
+      chunks[i] = static_cast<float>(place / chunk_size);
     }
   }
 
@@ -221,10 +230,11 @@ class Batch {
       const auto& [unit, begin, end] = tasks[index];
       const Round sorted{.order = unit->orders + round % kSortedRounds * unit->rows.length,
                          .chunk_size = attributes_.chunk_size,
-                         .first = round == 0,
+                         .chunks = unit->chunks,
+                         .number = round,
                          .last = round + 1 == unit->num_rounds};
       kernels_.attend_chunks(unit->rows, sorted, unit->sums, begin, end,
-                             Scratch(unit->rows).get());
+                             Scratch(unit->rows, round).get());
     });
   }
 

@@ -72,81 +72,66 @@ def unit_keys(rows: Floats) -> NDArray[np.float64]:
     return np.asarray(wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), NORM_FLOOR))
 
 
-def seen_by_chunk(order: Indices, chunk_size: int) -> list[tuple[Indices, Indices]]:
-    """For each chunk of the sorted rows: its rows, and the keys they see, those of the chunk before and its own.
+def chunks_of(order: Indices, chunk_size: int) -> Indices:
+    """The chunk in which each row lies `[n]`, of the rows in sorted order."""
+    chunk = np.empty(len(order), np.int64)
+    chunk[order] = np.arange(len(order)) // chunk_size
+    return chunk
 
-    The first chunk sees the last one of the same round; a single chunk sees itself once.
+
+def sees(chunk: Indices) -> NDArray[np.bool_]:
+    """Whether row i sees row j in a round `[n, n]`: it lies in its own chunk or in the one before (section 2).
+
+    The chunk before the first one is the last one of the same round.
     """
-    chunks = [order[start : start + chunk_size] for start in range(0, len(order), chunk_size)]
-    before = [chunks[index - 1] if len(chunks) > 1 else order[:0] for index in range(len(chunks))]
-    return [(own, np.concatenate([previous, own])) for own, previous in zip(chunks, before, strict=True)]
+    before = (chunk - 1) % (chunk.max() + 1)
+    return np.asarray((chunk[:, None] == chunk) | (before[:, None] == chunk))
 
 
-def attend(
-    rows: Floats, keys: NDArray[np.float64], value: Floats, queries: Indices, seen: Indices, scale: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Softmax attention of some rows over some keys; a row sees itself only where it sees nothing else.
+def attend(logits: NDArray[np.float64], value: Floats) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Softmax attention in which a row sees itself only where it sees nothing else.
+
+    The published code gives a row's own key the logit -1e5, which is the same unless all others are below that.
 
     Args:
-        rows: `[n, head_dim]`.
-        keys: `[n, head_dim]`.
+        logits: `[n, n]`, -inf where row i does not see key j.
         value: `[n, value_dim]`.
-        queries: which rows.
-        seen: which keys.
-        scale: factor on the scores.
 
     Returns:
-        Mixed values `[queries, value_dim]`, and `[queries]` the logarithm of each row's sum of exponentials.
+        Mixed values `[n, value_dim]`, and the logarithm of each row's sum of exponentials `[n, 1]`.
     """
-    scores = scale * rows[queries].astype(np.float64) @ keys[seen].T
-    if len(seen) > 1:
-        scores[queries[:, None] == seen] = -np.inf
-    largest = scores.max(axis=1, keepdims=True)
-    weights = np.exp(scores - largest)
+    if len(logits) > 1:
+        logits = np.where(np.eye(len(logits), dtype=bool), -np.inf, logits)
+    largest = logits.max(axis=1, keepdims=True)
+    weights = np.exp(logits - largest)
     total = weights.sum(axis=1, keepdims=True)
-    return weights / total @ value[seen].astype(np.float64), (largest + np.log(total))[:, 0]
+    return weights / total @ value.astype(np.float64), largest + np.log(total)
 
 
 def attend_in_rounds(
-    rows: NDArray[np.float32],
-    value: Floats,
-    seed: int,
-    layer: int,
-    head: int,
-    num_rounds: int,
-    scale: float,
-    chunk_size: int,
-    num_buckets: int,
-) -> NDArray[np.float64]:
-    """Every round's output with weights softmax over rounds of log sum exp (appendix A, without the division by N_ij).
+    logits: NDArray[np.float64], value: Floats, chunks: list[Indices]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Every round's output with weights softmax over rounds of log sum exp, as appendix A has it.
+
+    A pair that meets in N_ij rounds has the logit less log N_ij in each of them.
 
     Args:
-        rows: `[n, head_dim]` of one head of one sequence.
+        logits: `[n, n]`.
         value: `[n, value_dim]`.
-        seed: of the sequence.
-        layer: of the node.
-        head: index.
-        num_rounds: at least 1.
-        scale: factor on the scores.
-        chunk_size: rows of a chunk.
-        num_buckets: bound on the buckets of a round.
+        chunks: of each round, the chunk in which each row lies `[n]`.
 
     Returns:
-        `[n, value_dim]`.
+        `[n, value_dim]`, and `[n, 1]` as `attend`.
     """
-    length, keys = len(rows), unit_keys(rows)
-    half = buckets_of(length, chunk_size, num_buckets) // 2
-    outputs = np.zeros((num_rounds, length, value.shape[1]))
-    log_sums = np.zeros((num_rounds, length, 1))
-    for hash_round in range(num_rounds):
-        matrix = rotations(seed, layer, head, hash_round, half, rows.shape[1])
-        order = np.argsort(buckets(rows, matrix), kind="stable")
-        for queries, seen in seen_by_chunk(order, chunk_size):
-            outputs[hash_round, queries], log_sums[hash_round, queries, 0] = attend(
-                rows, keys, value, queries, seen, scale
-            )
+    seen = [sees(chunk) for chunk in chunks]
+    with np.errstate(divide="ignore"):
+        discount = np.log(np.sum(seen, axis=0))
+    rounds = [attend(np.where(sight, logits - np.maximum(discount, 0), -np.inf), value) for sight in seen]
+    log_sums = np.stack([log_sum for _, log_sum in rounds])
     weights = np.exp(log_sums - log_sums.max(axis=0))
-    return np.asarray((weights * outputs).sum(axis=0) / weights.sum(axis=0))
+    total = weights.sum(axis=0)
+    mixed = (weights * np.stack([output for output, _ in rounds])).sum(axis=0) / total
+    return mixed, log_sums.max(axis=0) + np.log(total)
 
 
 def reformer_attention(
@@ -168,7 +153,7 @@ def reformer_attention(
         query: `[T, num_heads * head_dim]`, queries, and keys before their lengths are taken off.
         value: `[T, num_heads * value_dim]`.
         cu_seqlens: `[B + 1]`, offsets of the sequences.
-        num_rounds: `[B]`; 0 is exact softmax attention, and so is any number where there are at most two chunks.
+        num_rounds: `[B]`; 0 is exact softmax attention; so is any number where there are at most two chunks.
         seed: `[B]`.
         num_heads: heads.
         scale: factor on the scores; 0 means 1/sqrt(head_dim).
@@ -180,18 +165,18 @@ def reformer_attention(
         `[T, num_heads * value_dim]`.
     """
     head_dim, value_dim = query.shape[1] // num_heads, value.shape[1] // num_heads
-    factor = scale or head_dim**-0.5
     output = np.zeros((len(query), value.shape[1]))
     for b, (begin, end) in enumerate(zip(cu_seqlens[:-1], cu_seqlens[1:], strict=True)):
-        every = np.arange(end - begin)
-        for head in range(num_heads if begin < end else 0):
+        length, rounds = int(end - begin), int(num_rounds[b])
+        half = buckets_of(length, chunk_size, num_buckets) // 2
+        for head in range(num_heads if length else 0):
             rows = query[begin:end, head * head_dim : (head + 1) * head_dim]
             columns = slice(head * value_dim, (head + 1) * value_dim)
             values = value[begin:end, columns]
-            if num_rounds[b] == 0 or len(every) <= 2 * chunk_size:
-                output[begin:end, columns], _ = attend(rows, unit_keys(rows), values, every, every, factor)
-            else:
-                output[begin:end, columns] = attend_in_rounds(
-                    rows, values, int(seed[b]), layer, head, int(num_rounds[b]), factor, chunk_size, num_buckets
-                )
+            logits = (scale or head_dim**-0.5) * rows.astype(np.float64) @ unit_keys(rows).T
+            matrices = [rotations(int(seed[b]), layer, head, number, half, head_dim) for number in range(rounds)]
+            orders = [np.argsort(buckets(rows, matrix), kind="stable") for matrix in matrices]
+            chunks = [chunks_of(order, chunk_size) for order in orders]
+            mixed, _ = attend_in_rounds(logits, values, chunks) if chunks else attend(logits, values)
+            output[begin:end, columns] = mixed
     return output

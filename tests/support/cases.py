@@ -178,6 +178,8 @@ def random_shape(case: Case, rng: np.random.Generator) -> tuple[Case, dict[str, 
     for item in case.operator.attributes:
         if item.name in ("hash_bits", "layer"):
             chosen[item.name] = int(rng.integers(item.low, item.high + 1))
+        elif item.name in ("chunk_size", "num_buckets"):
+            chosen[item.name] = int(rng.choice([item.low, 3, 8, item.default, item.high]))
         elif item.name == "window" and case.attributes.get("window"):
             chosen[item.name] = int(rng.choice([1, 2, 31, 64, 100, item.high]))
     sizes = {
@@ -190,8 +192,7 @@ def random_shape(case: Case, rng: np.random.Generator) -> tuple[Case, dict[str, 
         "2 * reach + 1": int(rng.choice([1, 3, 63, 255])),
     }
     attributes = {name: chosen.get(name, value) for name, value in case.attributes.items()}
-    if "layer" in chosen:
-        attributes["layer"] = chosen["layer"]
+    attributes |= {name: chosen[name] for name in ("layer", "chunk_size", "num_buckets") if name in chosen}
     return Case(case.operator, attributes, case.optional), sizes
 
 

@@ -193,6 +193,6 @@ def of_operator(operator: Operator) -> list[Callable[[Device, Operator], None]]:
         promises.append(knobs_beyond_their_limits_are_refused_by_name)
     if "seed" in input_names:
         promises.append(seeds_out_of_range_are_refused)
-    if "query" in input_names:
+    if {"query", "key"} <= input_names:
         promises.append(query_rows_that_do_not_fit_are_refused_in_the_same_words)
     return promises

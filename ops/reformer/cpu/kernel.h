@@ -33,17 +33,21 @@ struct Sums {
 struct Round {
   const std::int32_t* order;  // [length]
   std::int64_t chunk_size;
-  bool first;  // nothing has been added up before
-  bool last;   // the output becomes the quotient
+  const float* chunks;  // [rounds, length]: the chunk of each row in this round and those before
+  std::int64_t number;  // of rounds before this one
+  bool last;            // the output becomes the quotient
 };
 
 // Floats of scratch memory, 64-byte aligned, that every kernel takes: what a block of queries has,
-// and two chunks of keys and values.
-inline std::int64_t ScratchFloats(const HeadRows& rows, std::int64_t chunk_size) {
+// two chunks of keys and values, and the chunks in which all of them lay in `rounds` rounds before.
+inline std::int64_t ScratchFloats(const HeadRows& rows, std::int64_t chunk_size,
+                                  std::int64_t rounds) {
   const attention::Head head{.head_dim = rows.head_dim, .value_dim = rows.value_dim};
   const std::int64_t keys = 2 * chunk_size < kBlock ? kBlock : 2 * chunk_size;
-  return attention::ScratchFloats(head, 1) + keys * (attention::PaddedToVectors(rows.head_dim) +
-                                                     attention::PaddedToVectors(rows.value_dim));
+  return attention::ScratchFloats(head, 1) +
+         keys * (attention::PaddedToVectors(rows.head_dim) +
+                 attention::PaddedToVectors(rows.value_dim) + rounds) +
+         2 * kBlock * rounds;
 }
 
 // The kernels of one instruction set.
@@ -56,7 +60,7 @@ struct Kernels {
   void (*buckets)(const HeadRows& rows, const float* matrix, std::int64_t half,
                   std::int32_t* buckets, float* scratch);
   // Chunks [begin, end) of a round: each row attends to the rows of its chunk and of the one
-  // before, other than itself.
+  // before, other than itself and those that it has met in rounds before.
   void (*attend_chunks)(const HeadRows& rows, const Round& round, const Sums& sums,
                         std::int64_t begin, std::int64_t end, float* scratch);
   // Output rows [begin, end), each from all rows but itself; `begin` is a multiple of kBlock.

@@ -13,7 +13,10 @@
 //
 // A round's sums join those of the rounds before in the output's own rows, rescaled to the larger
 // maximum, in the order of the rounds: softmax over rounds of their log-sum-exp without a
-// logarithm. Memory traffic a round: x twice, values once, the output read and written.
+// logarithm. A key counts in the first round in which a row meets it, and is masked in later ones,
+// which is the same as its share of 1 / N_ij in each of N_ij rounds: chunks of rounds before are
+// compared, as floats that hold whole numbers. Memory traffic a round: x twice, values once, the
+// output read and written.
 #include "ops/common/attention/cpu/block.inl"
 #include "ops/reformer/cpu/kernel.h"
 
@@ -159,10 +162,11 @@ void Buckets(const HeadRows& rows, const float* matrix, std::int64_t half, std::
   });
 }
 
-// Keys of a chunk and their values, whole registers a row.
+// Keys of a chunk and their values, whole registers a row, and where each key lay before.
 struct Slot {
   float* keys;
   float* values;
+  float* chunks;  // [chunk_size, rounds before]
   std::int64_t count;
 };
 
@@ -193,14 +197,49 @@ void Gather(const HeadRows& rows, const Round& round, std::int64_t chunk, Slot& 
             slot.keys + (i - begin) * Padded(rows.head_dim));
     CopyRow(rows.value + row * rows.value_stride, rows.value_dim, Simd::Set(1.0f),
             slot.values + (i - begin) * Padded(rows.value_dim));
+    for (std::int64_t r = 0; r < round.number; ++r) {
+      slot.chunks[(i - begin) * round.number + r] = round.chunks[r * rows.length + row];
+    }
   }
 }
 
-// The block of queries that runs: its scratch memory, and whether it has met any keys.
+// What a block of queries has met: for each round before, each query's chunk and the one before.
+struct Met {
+  float* chunks;  // [rounds, 2, kBlock]
+  std::int64_t rounds;
+
+  template <class Row>
+  void Start(const Round& round, std::int64_t length, std::int64_t count, const Row& row) {
+    const std::int64_t all = (length + round.chunk_size - 1) / round.chunk_size;
+    for (std::int64_t r = 0; r < rounds; ++r) {
+      float* const own = chunks + 2 * r * kBlock;
+      for (std::int64_t i = 0; i < kBlock; ++i) {
+        own[i] = round.chunks[r * length + row(Smaller(i, count - 1))];
+        own[kBlock + i] = own[i] > 0.0f ? own[i] - 1.0f : static_cast<float>(all - 1);
+      }
+    }
+  }
+
+  // score, -inf in the lanes that have met the key whose chunks these are: there a difference is 0.
+  Vector Mask(Vector score, const float* of_key, std::int64_t lane) const {
+    Vector nearest = Simd::Set(1.0f);
+    for (std::int64_t r = 0; r < rounds; ++r) {
+      const float* const own = chunks + 2 * r * kBlock + lane;
+      const Vector key = Simd::Set(of_key[r]);
+      const Vector product =
+          Simd::Mul(Simd::Sub(key, Simd::Load(own)), Simd::Sub(key, Simd::Load(own + kBlock)));
+      nearest = Simd::Min(Simd::Abs(product), nearest);
+    }
+    return Simd::WhereGreater(Simd::Set(0.5f), nearest, Simd::Set(-__builtin_inff()), score);
+  }
+};
+
+// The block of queries that runs: its scratch memory, and whether it has taken in any keys.
 struct Queries {
   const Head& head;
   std::int64_t count;
   const Scratch& scratch;
+  Met met{nullptr, 0};
   bool any = false;
 
   std::int64_t pitch() const { return Padded(count); }
@@ -219,8 +258,10 @@ struct Queries {
     any = false;
   }
 
-  // Takes in at most kBlock keys; row i is key own + i of them, if there is such a key.
-  void Take(const float* keys, const Values& values, std::int64_t number, std::int64_t own) {
+  // Takes in at most kBlock keys; row i is key own + i of them, if there is such a key. `chunks` as
+  // in Slot, of these keys.
+  void Take(const float* keys, const Values& values, const float* chunks, std::int64_t number,
+            std::int64_t own) {
     Head piece = head;
     piece.key = keys;
     piece.key_stride = Padded(head.head_dim);
@@ -228,6 +269,12 @@ struct Queries {
     const std::int64_t from = Larger(0, -own), to = Smaller(count, number - own);
     for (std::int64_t i = from; i < to; ++i) {
       scratch.scores[(own + i) * pitch() + i] = -__builtin_inff();
+    }
+    for (std::int64_t j = 0; met.rounds > 0 && j < number; ++j) {
+      for (std::int64_t lane = 0; lane < count; lane += kWidth) {
+        float* const at = scratch.scores + j * pitch() + lane;
+        Simd::Store(at, met.Mask(Simd::Load(at), chunks + j * met.rounds, lane));
+      }
     }
     Normalize<true>(head, count, number, scratch.scores, pitch(), scratch);
     const Sink sink{.kept = scratch.kept,
@@ -244,8 +291,8 @@ struct Queries {
   void Take(const Slot& slot, std::int64_t own) {
     for (std::int64_t first = 0; first < slot.count; first += kBlock) {
       const Values values{slot.values + first * Padded(head.value_dim), Padded(head.value_dim)};
-      Take(slot.keys + first * Padded(head.head_dim), values, Smaller(kBlock, slot.count - first),
-           own - first);
+      Take(slot.keys + first * Padded(head.head_dim), values, slot.chunks + first * met.rounds,
+           Smaller(kBlock, slot.count - first), own - first);
     }
   }
 };
@@ -265,8 +312,8 @@ void JoinSums(const Queries& queries, const Round& round, const Sums& sums, cons
   alignas(64) float largest[kBlock], sum[kBlock];
   for (std::int64_t i = 0; i < kBlock; ++i) {
     const std::int64_t at = row(Smaller(i, queries.count - 1));
-    largest[i] = round.first ? kLowest : sums.largest[at];
-    sum[i] = round.first ? 0.0f : sums.sum[at];
+    largest[i] = round.number == 0 ? kLowest : sums.largest[at];
+    sum[i] = round.number == 0 ? 0.0f : sums.sum[at];
   }
   for (std::int64_t i = 0; i < queries.count; i += kWidth) {
     const Vector old = Simd::Load(largest + i), own = Simd::Load(scratch.maximum + i);
@@ -307,7 +354,7 @@ void Write(const HeadRows& rows, const Queries& queries, const Round& round, con
   JoinSums(queries, round, sums, row, factors);
   const std::int64_t stride = Padded(rows.value_dim);
   for (std::int64_t i = 0; i < queries.count; ++i) {
-    const auto write = round.first ? &WriteRow<false> : &WriteRow<true>;
+    const auto write = round.number == 0 ? &WriteRow<false> : &WriteRow<true>;
     write(queries.scratch.kept + i * stride, factors.now[i], factors.before[i], rows.value_dim,
           rows.output + row(i) * rows.output_stride);
   }
@@ -323,7 +370,8 @@ void AttendChunks(const HeadRows& rows, const Round& round, const Sums& sums, st
   for (Slot& slot : slots) {
     slot.keys = free;
     slot.values = slot.keys + round.chunk_size * PaddedToVectors(rows.head_dim);
-    free = slot.values + round.chunk_size * PaddedToVectors(rows.value_dim);
+    slot.chunks = slot.values + round.chunk_size * PaddedToVectors(rows.value_dim);
+    free = slot.chunks + round.chunk_size * round.number;
   }
   Slot* before = &slots[0];
   Slot* own = &slots[1];
@@ -332,8 +380,9 @@ void AttendChunks(const HeadRows& rows, const Round& round, const Sums& sums, st
     Gather(rows, round, chunk, *own);
     const std::int32_t* order = round.order + chunk * round.chunk_size;
     for (std::int64_t first = 0; first < own->count; first += kBlock) {
-      Queries queries{head, Smaller(kBlock, own->count - first), scratch};
+      Queries queries{head, Smaller(kBlock, own->count - first), scratch, {free, round.number}};
       const auto row = [&](std::int64_t i) { return static_cast<std::int64_t>(order[first + i]); };
+      queries.met.Start(round, rows.length, queries.count, row);
       queries.Start([&](std::int64_t i) { return rows.x + row(i) * rows.x_stride; });
       queries.Take(*before, before->count);
       queries.Take(*own, first);
@@ -349,7 +398,8 @@ void AttendAll(const HeadRows& rows, std::int64_t begin, std::int64_t end, float
   const Head head = HeadOf(rows, rows.scale);
   const Scratch scratch(head, memory);
   float* const keys = memory + attention::ScratchFloats(head, 1);
-  constexpr Round kOnly{.order = nullptr, .chunk_size = 0, .first = true, .last = true};
+  constexpr Round kOnly{
+      .order = nullptr, .chunk_size = 0, .chunks = nullptr, .number = 0, .last = true};
   for (std::int64_t block = begin; block < end; block += kBlock) {
     Queries queries{head, Smaller(kBlock, end - block), scratch};
     const auto row = [&](std::int64_t i) { return block + i; };
@@ -360,7 +410,7 @@ void AttendAll(const HeadRows& rows, std::int64_t begin, std::int64_t end, float
         CopyRow(rows.x + j * rows.x_stride, rows.head_dim, Simd::Set(rows.factors[j]),
                 keys + (j - first) * Padded(rows.head_dim));
       }
-      queries.Take(keys, PackValues(head, first, last, false, scratch.value), last - first,
+      queries.Take(keys, PackValues(head, first, last, false, scratch.value), nullptr, last - first,
                    block - first);
     }
     Write(rows, queries, kOnly, Sums{}, row);
