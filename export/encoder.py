@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from attenuator.export.encoder_attention import PackedLayout, drawn_weights, training_mix
+from attenuator.export.encoder_attention import PackedLayout, drawn_weights, has_keys, training_mix
 from attenuator.export.encoder_config import EncoderConfig
 from attenuator.ops import part
 
@@ -69,7 +69,8 @@ class SelfAttention(nn.Module):
         self.head_dim = config.head_dim
         self.attributes = config.all_attributes
         self.query = nn.Linear(size, size)
-        self.key = nn.Linear(size, size)
+        # An operator without such an input has keys that are its queries.
+        self.key = nn.Linear(size, size) if has_keys(config.attention) else None
         self.value = nn.Linear(size, size)
         self.output = nn.Linear(size, size)
         own = drawn_weights(config, "parameters") | ({} if first else drawn_weights(config, "shared_parameters"))
@@ -95,7 +96,7 @@ class SelfAttention(nn.Module):
 
         Args:
             query: `[T, heads * head_dim]`.
-            key: as query.
+            key: as query; the queries themselves where the operator has no keys of their own.
             value: as query.
             hidden: `[T, hidden]`, the input of the value projection, for operators that compute it.
             cu_seqlens: int32 `[B+1]`.
@@ -116,7 +117,9 @@ class SelfAttention(nn.Module):
 
     def forward(self, hidden: Tensor, cu_seqlens: Tensor) -> Tensor:
         """`[T, hidden]` to `[T, hidden]`."""
-        mixed = self.attend(self.query(hidden), self.key(hidden), self.value(hidden), hidden, cu_seqlens)
+        query = self.query(hidden)
+        key = query if self.key is None else self.key(hidden)
+        mixed = self.attend(query, key, self.value(hidden), hidden, cu_seqlens)
         projected: Tensor = self.output(mixed)
         return projected
 

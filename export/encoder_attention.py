@@ -1,8 +1,8 @@
 """How the project's own encoder computes attention, for training and as the eager reference at export.
 
 The operators' own `eager.py` works on padded tensors `[batch, heads, tokens, head_dim]`: clear to read and
-differentiable. The exported graph has the operators in its place. An `eager.py` has `attend`, and where the operator
-has trained weights of its own, as inputs of its spec:
+differentiable. The exported graph has the operators in its place. An `eager.py` has `attend`, which is given the
+queries as keys where the operator has no keys, and where it has trained weights of its own, as inputs of its spec:
 
 `parameters(config)`, `shared_parameters(config)`: weights by input name, drawn; those of one layer, and those that all
 layers have in common. Either may be missing, and either may leave weights out that are optional.
@@ -35,6 +35,7 @@ __all__ = [
     "check_knobs",
     "check_values",
     "drawn_weights",
+    "has_keys",
     "sizes_of",
     "training_mix",
 ]
@@ -46,6 +47,15 @@ OF_THE_NODE = ("num_heads", "layer", "queries", "importance")
 ATTENTIONS: dict[str, Operator] = {
     operator.key: operator for operator in OPERATORS if operator.attention and has_part(operator.key, "eager")
 }
+
+
+def has_keys(kind: str) -> bool:
+    """Whether an attention has keys of their own; else its queries are its keys, and there is one projection for both.
+
+    Args:
+        kind: the attention's key in `ATTENTIONS`.
+    """
+    return any(item.name == "key" for item in ATTENTIONS[kind].inputs)
 
 
 def attributes_of(kind: str) -> dict[str, Attribute]:

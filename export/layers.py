@@ -184,9 +184,13 @@ def encoder(layer: Any, hidden: Tensor, batch: PackedBatch) -> Tensor:
     pre = layer.norm == "pre"
     source = layer.attention_norm(hidden) if pre else hidden
     rows = batch.rows(hidden)
+    if attention.key is None:
+        query = key = attention.query(source)
+    else:
+        query, key = attention.query(layer.attention_norm(rows) if pre else rows), attention.key(source)
     mixed = batch.attend(
-        attention.query(layer.attention_norm(rows) if pre else rows),
-        attention.key(source),
+        query,
+        key,
         source,
         attention.value,
         num_heads=attention.num_heads,

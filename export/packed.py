@@ -117,7 +117,7 @@ class PackedBatch:
         """Mixes the values of each sequence, then moves on to the next layer.
 
         Args:
-            query: `[rows, num_heads * head_dim]`.
+            query: `[rows, num_heads * head_dim]`; of operators that have no choice of rows `[T, num_heads * head_dim]`.
             key: `[T, num_heads * head_dim]`.
             hidden: `[T, C]`, what the value projection reads.
             value: the value projection.
@@ -137,8 +137,10 @@ class PackedBatch:
         tensors = {"query": query, "key": key, "positions": positions, **weights, **tables}
         outputs = self.node(tensors, hidden, value, of_node)
         self.importance = outputs.get("importance")
+        chooses = any(item.name == "queries" for item in self.operator.attributes)
+        mixed = outputs["output"] if chooses else self.rows(outputs["output"])
         self.layer += 1
-        return outputs["output"]
+        return mixed
 
     def attend_beside_global(
         self, hidden: Tensor, local: Projections, own: Projections, *, num_heads: int, window: int

@@ -129,6 +129,12 @@ export interface ClassifyRequest {
    */
   num_hashes?: number;
   /**
+   * More rounds cost proportionally more time and find more of the keys that matter; 0 computes exact
+   * softmax attention with shared queries and keys, quadratic in length. The model's own bounds and
+   * default are in GET /v1/models.
+   */
+  num_rounds?: number;
+  /**
    * The share of a text's tokens that a layer computes, in the mean over the layers behind the first
    * attention: those that attention weighs most, the first one always; a smaller share spends less time.
    * The model's own bounds and default are in GET /v1/models.
@@ -152,6 +158,7 @@ export interface ErrorBody {
 export interface Floors {
   alpha?: number;
   num_hashes?: number;
+  num_rounds?: number;
   keep?: number;
 }
 

@@ -17,28 +17,29 @@ from attenuator.ops.reformer.reference import NORM_FLOOR
 __all__ = ["attend", "meet", "random_buckets"]
 
 
-def attend(query: Tensor, value: Tensor, is_token: Tensor, layer: Any) -> Tensor:
+def attend(query: Tensor, key: Tensor, value: Tensor, is_token: Tensor, layer: Any) -> Tensor:
     """What the project's own encoder computes with this attention.
 
     Args:
-        query: `[batch, heads, tokens, head_dim]`, queries, and keys before their lengths are taken off.
+        query: `[batch, heads, tokens, head_dim]`.
+        key: the queries, since they are the keys before their lengths are taken off.
         value: `[batch, heads, tokens, value_dim]`, zeros on padding.
         is_token: bool `[batch, tokens]`, False on padding.
-        layer: the encoder's attention module, with `knobs` (0 rounds: exact softmax), `generator`, and of the
-            attributes `scale`, `chunk_size` and `num_buckets`.
+        layer: the encoder's attention module, with `knobs` (0 rounds: exact softmax), `generator` and `attributes`.
 
     Returns:
         `[batch, heads, tokens, value_dim]`; anything on padding.
     """
-    key = functional.normalize(query, dim=-1, eps=NORM_FLOOR)
-    scores = torch.matmul(query, key.transpose(-1, -2)) * (layer.scale or query.shape[3] ** -0.5)
+    unit = functional.normalize(key, dim=-1, eps=NORM_FLOOR)
+    scores = torch.matmul(query, unit.transpose(-1, -2)) * (layer.attributes["scale"] or query.shape[3] ** -0.5)
     lowest = torch.finfo(scores.dtype).min
     # Below every score, and above what is masked: a row that sees nothing else sees itself.
     scores = scores.masked_fill(torch.eye(query.shape[2], dtype=torch.bool, device=query.device), lowest / 2)
     seen = is_token[:, None, None, :]
     rounds = int(layer.knobs.get("num_rounds", 0))
     if rounds:
-        seen = seen & meet(random_buckets(query.detach(), is_token, rounds, layer), is_token, layer.chunk_size)
+        buckets = random_buckets(query.detach(), is_token, rounds, layer)
+        seen = seen & meet(buckets, is_token, layer.attributes["chunk_size"])
     scores = scores.masked_fill(~seen, lowest)
     return torch.matmul(scores.softmax(dim=-1), value)
 
@@ -50,7 +51,7 @@ def _chunks(is_token: Tensor, chunk_size: int) -> Tensor:
 
 
 def random_buckets(rows: Tensor, is_token: Tensor, rounds: int, layer: Any) -> Tensor:
-    """argmax([xR; -xR]) with R drawn anew (Kitaev et al., ICLR 2020, section 2).
+    """Buckets argmax([xR; -xR]) with R drawn anew (Kitaev et al., ICLR 2020, section 2).
 
     Args:
         rows: `[batch, heads, tokens, head_dim]`.
@@ -61,7 +62,7 @@ def random_buckets(rows: Tensor, is_token: Tensor, rounds: int, layer: Any) -> T
     Returns:
         int64 `[batch, heads, rounds, tokens]`.
     """
-    halves = _chunks(is_token, layer.chunk_size).clamp(max=layer.num_buckets // 2)
+    halves = _chunks(is_token, layer.attributes["chunk_size"]).clamp(max=layer.attributes["num_buckets"] // 2)
     most = int(halves.max()) if halves.numel() else 0
     matrix = torch.randn(rows.shape[1], rounds, max(most, 1), rows.shape[3], generator=layer.generator)
     projected = torch.einsum("bhnd,hrpd->bhrnp", rows, matrix.to(rows))

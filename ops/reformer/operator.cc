@@ -26,8 +26,8 @@ using reformer::Kernels;
 using reformer::Round;
 using reformer::Sums;
 
-constexpr std::int64_t kTaskRows = 512;     // of a run of chunks, or of exact attention
-constexpr std::int64_t kSortedRounds = 4;   // sorted together; their orders are kept until used
+constexpr std::int64_t kTaskRows = 512;    // of a run of chunks, or of exact attention
+constexpr std::int64_t kSortedRounds = 4;  // sorted together; their orders are kept until used
 // Multiply-adds under which handing a task to another thread costs more than it wins.
 constexpr std::int64_t kTaskWork = 2'000'000;
 
@@ -50,8 +50,8 @@ Inputs CheckInputs(const TensorContext& context, const Spec::Attributes& attribu
   inputs.head_dim = CheckHeadDim(Spec::kName, "query", inputs.query, heads);
   inputs.value_dim = CheckHeadDim(Spec::kName, "value", inputs.value, heads);
   const std::int64_t batch = inputs.sequences.batch;
-  inputs.num_rounds = CheckKnob(Spec::kName, Spec::kNumRounds,
-                                context.Input(Spec::kNumRoundsInput), batch);
+  inputs.num_rounds =
+      CheckKnob(Spec::kName, Spec::kNumRounds, context.Input(Spec::kNumRoundsInput), batch);
   inputs.seeds = CheckSeeds(Spec::kName, context.Input(Spec::kSeedInput), batch);
   return inputs;
 }
@@ -111,8 +111,8 @@ class Batch {
       const std::int64_t together = std::clamp<std::int64_t>(kTaskWork / work, 1, heads);
       for (std::int64_t h = 0; h < heads; h += together) {
         for (std::int64_t row = 0; row < length; row += kTaskRows) {
-          tasks.push_back({b, h, std::min(h + together, heads), row,
-                           std::min(row + kTaskRows, length)});
+          tasks.push_back(
+              {b, h, std::min(h + together, heads), row, std::min(row + kTaskRows, length)});
         }
       }
     }

@@ -46,14 +46,12 @@ def rotations(seed: int, layer: int, head: int, hash_round: int, num_rows: int, 
     words = philox(seed, counter).reshape(-1)
     halves = np.stack([words & 0xFFFF, words >> 16], axis=1).reshape(-1)[:count].astype(np.int64)
     upper = halves >= 2**15
-    steps = np.searchsorted(
-        np.asarray(thresholds()), np.where(upper, halves - 2**15, 2**15 - 1 - halves), side="right"
-    )
+    steps = np.searchsorted(np.asarray(thresholds()), np.where(upper, halves - 2**15, 2**15 - 1 - halves), side="right")
     return np.where(upper, 2 * steps + 1, -2 * steps - 1).reshape(num_rows, head_dim)
 
 
 def buckets(rows: NDArray[np.float32], matrix: NDArray[np.int64]) -> Indices:
-    """argmax([xR; -xR]) of each row, the first of equal ones (section 2, "Locality sensitive hashing").
+    """The bucket argmax([xR; -xR]) of each row, the first of equal ones (section 2, "Locality sensitive hashing").
 
     Args:
         rows: `[n, head_dim]`, float32; each is rounded to 127 steps of its largest coordinate.
@@ -67,7 +65,7 @@ def buckets(rows: NDArray[np.float32], matrix: NDArray[np.int64]) -> Indices:
 
 
 def unit_keys(rows: Floats) -> NDArray[np.float64]:
-    """x / |x| of each row `[n, head_dim]`; a zero row stays zero."""
+    """Each row x over its length, x / |x|: `[n, head_dim]`; a zero row stays zero."""
     wide = rows.astype(np.float64)
     return np.asarray(wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), NORM_FLOOR))
 

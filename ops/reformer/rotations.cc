@@ -36,10 +36,10 @@ void Rotations(std::int64_t seed, std::int64_t layer, std::int64_t head, std::in
   const auto& table = Table();
   const std::int64_t count = rows * head_dim;
   for (std::int64_t first = 0; first < count; first += 8) {
-    const PhiloxWords words =
-        StreamBlock(seed, static_cast<std::uint32_t>(layer), static_cast<std::uint32_t>(head),
-                    Stream::kReformerRotations,
-                    static_cast<std::uint64_t>(round) << 32 | static_cast<std::uint64_t>(first / 8));
+    const PhiloxWords words = StreamBlock(
+        seed, static_cast<std::uint32_t>(layer), static_cast<std::uint32_t>(head),
+        Stream::kReformerRotations,
+        static_cast<std::uint64_t>(round) << 32 | static_cast<std::uint64_t>(first / 8));
     const std::int64_t some = std::min<std::int64_t>(8, count - first);
     for (std::int64_t i = 0; i < some; ++i) {
       const std::uint32_t half = words.word[i / 2] >> (16 * (i % 2)) & 0xFFFFu;

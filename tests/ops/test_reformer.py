@@ -143,9 +143,11 @@ def test_error_falls_with_rounds() -> None:
     seeds, tokens = 60, 400
     rows, values = clustered(tokens, 12, 16, 0.7, seed=4)
     inputs = {
-        "query": np.tile(rows, (seeds, 1)), "value": np.tile(values, (seeds, 1)), "cu_seqlens": offsets([tokens] * seeds),
+        "query": np.tile(rows, (seeds, 1)),
+        "value": np.tile(values, (seeds, 1)),
+        "cu_seqlens": offsets([tokens] * seeds),
         "seed": np.arange(seeds, dtype=np.int64),
-    }  # fmt: skip
+    }
     attributes = {"num_heads": 1, "chunk_size": 16}
 
     def output(rounds: int) -> Array:

@@ -27,8 +27,8 @@ def packed(tensor: torch.Tensor, is_token: torch.Tensor) -> np.ndarray:
 
 def layer(rounds: int) -> SimpleNamespace:
     return SimpleNamespace(
-        knobs={"num_rounds": rounds} if rounds else {}, scale=0.0, chunk_size=CHUNK, num_buckets=128,
-        generator=torch.Generator().manual_seed(3),
+        knobs={"num_rounds": rounds} if rounds else {}, generator=torch.Generator().manual_seed(3),
+        attributes={"scale": 0.0, "chunk_size": CHUNK, "num_buckets": 128},
     )  # fmt: skip
 
 
@@ -42,7 +42,7 @@ def reference(query: torch.Tensor, value: torch.Tensor, is_token: torch.Tensor, 
 
 def test_without_rounds_it_is_exact() -> None:
     query, value, is_token = padded()
-    mixed = packed(attend(query, value, is_token, layer(0)), is_token)
+    mixed = packed(attend(query, query, value, is_token, layer(0)), is_token)
     np.testing.assert_allclose(mixed, reference(query, value, is_token, 0), atol=1e-9)
 
 
@@ -62,7 +62,7 @@ def test_rounds_of_the_same_buckets_come_to_the_references_output(monkeypatch: p
         return found
 
     monkeypatch.setattr("attenuator.ops.reformer.eager.random_buckets", drawn)
-    mixed = packed(attend(query, value, is_token, layer(rounds)), is_token)
+    mixed = packed(attend(query, query, value, is_token, layer(rounds)), is_token)
     np.testing.assert_allclose(mixed, reference(query, value, is_token, rounds), atol=1e-9)
 
 
@@ -82,7 +82,7 @@ def test_gradients_reach_rows_and_values() -> None:
     query, value, is_token = padded()
     query.requires_grad_()
     value.requires_grad_()
-    attend(query, value, is_token, layer(2))[is_token[:, None].expand(-1, HEADS, -1)].square().sum().backward()
+    attend(query, query, value, is_token, layer(2))[is_token[:, None].expand(-1, HEADS, -1)].square().sum().backward()
     for tensor in (query, value):
         assert tensor.grad is not None
         assert bool(tensor.grad.isfinite().all())

@@ -12,7 +12,7 @@ inline constexpr std::int64_t kBlock = 64;  // rows, and keys, that go through t
 
 // One head of one sequence: row i of x at x + i * x_stride, likewise the others.
 struct HeadRows {
-  const float* x;      // queries, and keys before their lengths are taken off
+  const float* x;  // queries, and keys before their lengths are taken off
   const float* value;
   float* output;
   std::int64_t x_stride, value_stride, output_stride;

@@ -320,8 +320,8 @@ void JoinSums(const Queries& queries, const Round& round, const Sums& sums, cons
     const Vector most = Simd::Max(old, own);
     const Vector before = Simd::Exp2(Simd::Sub(old, most), factor, least);
     const Vector now = Simd::Exp2(Simd::Sub(own, most), factor, least);
-    const Vector all = Simd::Fma(Simd::Load(sum + i), before,
-                                 Simd::Mul(Simd::Load(scratch.sum + i), now));
+    const Vector all =
+        Simd::Fma(Simd::Load(sum + i), before, Simd::Mul(Simd::Load(scratch.sum + i), now));
     const Vector quotient = round.last ? Simd::Div(Simd::Set(1.0f), all) : Simd::Set(1.0f);
     Simd::Store(factors.before + i, Simd::Mul(before, quotient));
     Simd::Store(factors.now + i, Simd::Mul(now, quotient));
