@@ -36,7 +36,7 @@ class NodeShape:
             width of its first input's rows, 0 where it has no such rows.
         attributes: the node's attributes, the spec's defaults filled in.
         layer: layers of attention before it in the graph.
-        tables: shapes of its optional inputs that are weights, by the names of the spec.
+        tables: shapes of its inputs that are weights, by the names of the spec.
     """
 
     operator: str

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from onnx import TensorProto
-
 from attenuator.ops.fallback import Body, Rows
-from attenuator.ops.softmax.fallback import MASKED, importance
+from attenuator.ops.softmax.fallback import MASKED, importance, score_scale
 
 __all__ = ["build"]
 
@@ -23,11 +21,7 @@ def build(body: Body, has: list[str]) -> None:
         turned = body.op("Transpose", places, perm=[1, 0])
         by_key = chosen(body, key, "pos_query", turned)
         scores = body.op("Add", scores, body.op("Transpose", by_key, perm=[0, 2, 1]))
-    width = body.op("Cast", body.size(query, 2), to=TensorProto.FLOAT)
-    attribute_scale = body.attribute("scale")
-    default_scale = body.op("Reciprocal", body.op("Sqrt", width))
-    scale = body.op("Where", body.op("Equal", attribute_scale, body.real(0.0)), default_scale, attribute_scale)
-    scores = body.op("Mul", scores, scale)
+    scores = body.op("Mul", scores, score_scale(body, query))
     if "bias" in has:
         bias = body.op("Gather", "bias", places, axis=0)
         scores = body.op("Add", scores, body.op("Transpose", bias, perm=[2, 0, 1]))

@@ -6,7 +6,7 @@ from onnx import TensorProto
 
 from attenuator.ops.fallback import Body, Rows
 
-__all__ = ["build", "softmax_rows"]
+__all__ = ["build", "score_scale", "softmax_rows"]
 
 MASKED = -1e30
 
@@ -15,11 +15,9 @@ def softmax_rows(body: Body, value: str, has: list[str]) -> None:
     """Exact softmax attention over `value` `[T + 1, H * D]`, written to `output`, and `importance` where it is one."""
     rows = Rows(body, "key", "query", "positions" if "positions" in has else None)
     query, key = body.heads(body.padded("query")), body.heads(body.padded("key"))
-    width = body.op("Cast", body.size(query, 2), to=TensorProto.FLOAT)
-    attribute_scale = body.attribute("scale")
-    default_scale = body.op("Reciprocal", body.op("Sqrt", width))
-    scale = body.op("Where", body.op("Equal", attribute_scale, body.real(0.0)), default_scale, attribute_scale)
-    scores = body.op("MatMul", body.op("Mul", query, scale), body.op("Transpose", key, perm=[0, 2, 1]))
+    scores = body.op(
+        "MatMul", body.op("Mul", query, score_scale(body, query)), body.op("Transpose", key, perm=[0, 2, 1])
+    )
     visible = rows.visible(body)
     weights = body.op("Softmax", body.op("Where", visible, scores, body.real(MASKED)), axis=-1)
     # A row that sees nothing (queries = first of an empty sequence) is zero.
@@ -27,6 +25,14 @@ def softmax_rows(body: Body, value: str, has: list[str]) -> None:
     rows.cut(body, body.op("MatMul", weights, body.heads(value)), out="output")
     if "importance" in body.outputs:
         importance(body, rows, weights)
+
+
+def score_scale(body: Body, query: str) -> str:
+    """The node's `scale`, or 1 / sqrt(head_dim) where that is 0, for queries `[H, rows + 1, head_dim]`."""
+    width = body.op("Cast", body.size(query, 2), to=TensorProto.FLOAT)
+    given = body.attribute("scale")
+    standard = body.op("Reciprocal", body.op("Sqrt", width))
+    return body.op("Where", body.op("Equal", given, body.real(0.0)), standard, given)
 
 
 def importance(body: Body, rows: Rows, weights: str) -> None:

@@ -20,6 +20,8 @@ SIZES = {
     "c": 5,
     "R": 23,
     "2 * reach + 1": 31,
+    "num_heads * k": HEADS * 7,
+    "max_tokens": 1600,
 }
 HEAD_DIMS = (8, 9, 12, 15, 16, 17, 24, 31, 32, 33, 40, 48, 63, 64, 65, 80, 96, 100, 127, 128, 129, 200, 255, 256)
 REQUIRED: dict[str, AttributeValue] = {"num_heads": HEADS, "hash_bits": 5}
@@ -190,6 +192,8 @@ def random_shape(case: Case, rng: np.random.Generator) -> tuple[Case, dict[str, 
         "c": int(rng.choice([1, 3, 9, 33])),
         "R": int(rng.choice([1, 2, 23, 100])),
         "2 * reach + 1": int(rng.choice([1, 3, 63, 255])),
+        "num_heads * k": heads * int(rng.choice([1, 5, 16, 65])),
+        "max_tokens": int(rng.choice([257, 300])),
     }
     attributes = {name: chosen.get(name, value) for name, value in case.attributes.items()}
     attributes |= {name: chosen[name] for name in ("layer", "chunk_size", "num_buckets") if name in chosen}

@@ -42,7 +42,12 @@ def contract_broken(case: Case, inputs: dict[str, Array], on_device: bool = Fals
                 return True
     if sizes.get("num_heads", {heads}) != {heads} or any(size % 2 == 0 for size in sizes.get("c", {1})):
         return True
+    longest = int(np.diff(cu_seqlens).max(initial=0))
     for name, rows in sizes.items():
+        if name == "num_heads * k" and any(size == 0 or size % heads for size in rows):
+            return True
+        if name == "max_tokens" and min(rows) < longest:
+            return True
         if name == "2 * reach + 1" and any(size % 2 == 0 for size in rows):
             return True
     buckets = inputs.get("buckets", np.zeros(0, np.int64))

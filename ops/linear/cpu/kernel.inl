@@ -6,7 +6,7 @@
 // element of the state is a chain of fused multiply-adds over a block's rows, added to those of
 // the blocks before; every numerator is a chain over head_dim. No element's chain depends on the
 // tile that it falls into.
-#include "ops/common/attention/cpu/tile.inl"
+#include "ops/common/attention/cpu/product.inl"
 #include "ops/linear/cpu/kernel.h"
 
 namespace attenuator::linear {
@@ -14,9 +14,8 @@ namespace {
 
 using attention::ByColumn;
 using attention::ByRow;
-using attention::MultiplyTile;
+using attention::Product;
 using attention::Smaller;
-using attention::TileTable;
 using attention::Vector;
 
 constexpr float kLog2E = 1.44269504088896341f;
@@ -55,43 +54,6 @@ void ValueRows(HeadRows rows, std::int64_t count, std::int64_t value_dim, float*
   }
 }
 
-// c[r, :] = sum over k of A(r, k) * b[k, :], or added to what is there. Rows of b and c lie
-// `pitch` floats apart.
-template <class Order, bool kAdd>
-struct Product {
-  template <int kRows, int kVectors>
-  struct Tile {
-    static void Run(const float* a, std::int64_t a_stride, const float* b, std::int64_t pitch,
-                    std::int64_t depth, float* c) {
-      Vector sums[kRows][kVectors];
-      MultiplyTile<Order, kRows, kVectors>(a, a_stride, b, pitch, depth, sums);
-#pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) {
-          float* to = c + r * pitch + v * Simd::kWidth;
-          Simd::Store(to, kAdd ? Simd::Add(Simd::Load(to), sums[r][v]) : sums[r][v]);
-        }
-      }
-    }
-  };
-
-  // `rows` by `pitch` elements; from one row of A to the next it is `a_step` floats.
-  static void Run(const float* a, std::int64_t a_stride, std::int64_t a_step, const float* b,
-                  std::int64_t pitch, std::int64_t depth, std::int64_t rows, float* c) {
-    const std::int64_t vectors = pitch / Simd::kWidth;
-    for (std::int64_t v = 0; v < vectors; v += Simd::kTileVectors) {
-      const int across = static_cast<int>(Smaller(Simd::kTileVectors, vectors - v));
-      const std::int64_t most = Simd::TileRows(across), column = v * Simd::kWidth;
-      for (std::int64_t r = 0; r < rows; r += most) {
-        const int down = static_cast<int>(Smaller(most, rows - r));
-        TileTable<Tile>::Get(down, across)(a + r * a_step, a_stride, b + column, pitch, depth,
-                                           c + r * pitch + column);
-      }
-    }
-  }
-};
-
 void Summarise(const HeadShape& shape, HeadRows key, HeadRows value, std::int64_t count,
                float* state, float* scratch) {
   const std::int64_t head_dim = shape.head_dim, columns = StateColumns(shape.value_dim);
@@ -102,7 +64,7 @@ void Summarise(const HeadShape& shape, HeadRows key, HeadRows value, std::int64_
     FeatureRows({key.data + begin * key.stride, key.stride}, rows, head_dim, features);
     ValueRows({value.data + begin * value.stride, value.stride}, rows, shape.value_dim, values);
     const auto run = begin == 0 ? &Product<ByColumn, false>::Run : &Product<ByColumn, true>::Run;
-    run(features, head_dim, 1, values, columns, rows, head_dim, state);
+    run(features, head_dim, 1, values, columns, rows, head_dim, columns, state, columns);
   }
 }
 
@@ -124,7 +86,7 @@ void Apply(const HeadShape& shape, HeadRows query, std::int64_t count, const flo
     const std::int64_t rows = Smaller(kBlock, count - begin);
     FeatureRows({query.data + begin * query.stride, query.stride}, rows, head_dim, features);
     Product<ByRow, false>::Run(features, head_dim, head_dim, state, columns, head_dim, rows,
-                               quotients);
+                               columns, quotients, columns);
     for (std::int64_t i = 0; i < rows; ++i) {
       Divide(quotients + i * columns, shape.value_dim, output + (begin + i) * output_stride);
     }

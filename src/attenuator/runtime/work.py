@@ -256,10 +256,7 @@ class _Counter:
         weight = self.constants.get(inputs.get("value_weight", ""), ())
         if len(weight) == 2:
             channels, value_width = weight
-        optional = {tensor.name for tensor in operator.inputs if tensor.optional}
-        tables = {
-            name: self.constants[key] for name, key in inputs.items() if name in optional and self.constants.get(key)
-        }
+        tables = {name: shape for name, key in inputs.items() if (shape := self.constants.get(key))}
         head_dim, value_dim = width // heads, value_width // heads
         return NodeShape(operator.key, heads, head_dim, value_dim, channels, attributes, layer, tables)
 

@@ -1,0 +1,9 @@
+#include "ops/common/simd/avx512.h"
+// The Simd above comes first: the rest is written in terms of it.
+#include "ops/linformer/cpu/kernel.inl"
+
+namespace attenuator::linformer {
+
+Project ProjectAvx512() { return &ProjectRows; }
+
+}  // namespace attenuator::linformer
