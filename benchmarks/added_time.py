@@ -31,6 +31,7 @@ from attenuator.bundle import Manifest, read_manifest
 from attenuator.load import LENGTH, post, quantiles
 from benchmarks.measure import record
 from benchmarks.measure.cases import Row
+from benchmarks.measure.kernels import in_model
 from benchmarks.measure.processes import cpu_s, serving
 from benchmarks.report.results_files import RESULTS
 
@@ -184,7 +185,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command_line = sys.argv[1:] if arguments is None else arguments
     options, options.flags = parser.parse_known_args(command_line)
     manifest = read_manifest(options.bundle)
-    head = {"benchmark": "added_time", **record.origin(command_line), **record.cpu(), "bundle": manifest.name}
+    head = {
+        "benchmark": "added_time",
+        **record.origin(command_line, in_model(options.bundle)),
+        **record.cpu(),
+        "bundle": manifest.name,
+    }
     head |= {"pause_ms": options.pause_ms, "threads": options.threads, "server_flags": options.flags}
     processes = multiprocessing.get_context("spawn")
     ended = processes.Event()

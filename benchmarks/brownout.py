@@ -42,6 +42,7 @@ from attenuator.runtime import KnobTable
 from attenuator.serve.policy import read_policy
 from benchmarks.measure import record
 from benchmarks.measure.intervals import share
+from benchmarks.measure.kernels import in_model
 from benchmarks.measure.processes import cpu_s, serving
 from benchmarks.report.results_files import RESULTS
 
@@ -170,7 +171,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command_line = sys.argv[1:] if arguments is None else arguments
     options, flags = parser.parse_known_args(command_line)
     manifest = read_manifest(options.bundle)
-    head = {"benchmark": "brownout", **record.origin(command_line), **record.cpu(), "bundle": manifest.name}
+    head = {
+        "benchmark": "brownout",
+        **record.origin(command_line, in_model(options.bundle)),
+        **record.cpu(),
+        "bundle": manifest.name,
+    }
     head |= {"target_ms": options.target_ms, "load": options.load, "floor": options.floor}
     head |= {"settle_s": options.settle, "server_flags": flags}
     with serving(options.bundle, ["--brownout-target-ms", str(options.target_ms / 2), *flags]) as (pid, port):

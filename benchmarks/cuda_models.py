@@ -178,7 +178,8 @@ def main(arguments: list[str] | None = None) -> int:
         "--bundles", nargs="+", type=Path, default=sorted(path.parent for path in BUNDLES.glob("*/bundle.json"))
     )
     parser.add_argument("--lengths", nargs="+", type=int, default=LENGTHS)
-    return run("cuda_models", parser, arguments, steps)
+    operators = ("kept_lengths", "mca", "pool", "select", "softmax", "yoso")
+    return run("cuda_models", parser, arguments, steps, operators)
 
 
 if __name__ == "__main__":

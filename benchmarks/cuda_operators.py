@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--num-hashes", nargs="+", type=int, default=cuda_attention.NUM_HASHES)
     parser.add_argument("--batches", nargs="+", choices=cuda_attention.BATCHES, default=cuda_attention.BATCHES,
                         help="one sequence, or as many as make 65,536 tokens")  # fmt: skip
-    return run("cuda_operators", parser, arguments, steps)
+    return run("cuda_operators", parser, arguments, steps, ("mca", "softmax", "yoso"))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from typing import Any
 from attenuator.runtime.batch import Row
 from attenuator.runtime.model import load
 from benchmarks.measure import record
+from benchmarks.measure.kernels import in_model
 from benchmarks.measure.program import parser_for
 from benchmarks.measure.timing import interleave
 from benchmarks.report.results_files import RESULTS
@@ -55,7 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program."""
     parser = parser_for(__doc__, seconds=20)
     options = parser.parse_args(arguments)
-    head = record.origin(sys.argv[1:] if arguments is None else arguments)
+    operators = in_model(BUNDLES / json.loads(REQUEST.read_text(encoding="utf-8"))["model"])
+    head = record.origin(sys.argv[1:] if arguments is None else arguments, operators)
     record.write(options.output or RESULTS / "demo_request.json", head | record.cpu() | measure(options.seconds))
     return 0
 

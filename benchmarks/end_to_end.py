@@ -171,7 +171,8 @@ def main(arguments: list[str] | None = None) -> int:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     with tempfile.TemporaryDirectory() as folder:
-        return run("end_to_end", parser, arguments, lambda options: list(steps(options, Path(folder))))
+        operators = ("kept_lengths", "pool", "select", "softmax")
+        return run("end_to_end", parser, arguments, lambda options: list(steps(options, Path(folder))), operators)
 
 
 if __name__ == "__main__":

@@ -192,7 +192,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--num-hashes", nargs="+", type=int, default=NUM_HASHES)
     parser.add_argument("--threads", nargs="+", type=int, default=(1, 2))
     facts = {name: vars(shape) for name, shape in SHAPES.items()}
-    return run("models", parser, arguments, lambda options: list(steps(options)), shapes=facts)
+    operators = ("mca", "pool", "softmax", "yoso")
+    return run("models", parser, arguments, lambda options: list(steps(options)), operators, shapes=facts)
 
 
 if __name__ == "__main__":

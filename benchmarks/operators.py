@@ -78,7 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--num-hashes", nargs="+", type=int, default=attention.NUM_HASHES)
     parser.add_argument("--threads", nargs="+", type=int, default=(1, 2))
     parser.add_argument("--no-torch", dest="torch", action="store_false", help="leave PyTorch's attention out")
-    return run("operators", parser, arguments, steps)
+    return run("operators", parser, arguments, steps, ("mca", "softmax", "yoso"))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from attenuator.load import Client, closed_loop, request_of
 from benchmarks.measure import record
 from benchmarks.measure.cases import Row
 from benchmarks.measure.cluster import Cluster
+from benchmarks.measure.kernels import in_model
 from benchmarks.measure.processes import serving
 from benchmarks.report.results_files import RESULTS
 
@@ -70,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=RESULTS / "ray_replicas.json", help="result file")
     command_line = sys.argv[1:] if arguments is None else arguments
     options = parser.parse_args(command_line)
-    head = {"benchmark": "ray_replicas", **record.origin(command_line), **record.cpu()}
+    head = {"benchmark": "ray_replicas", **record.origin(command_line, in_model(options.bundle)), **record.cpu()}
     head |= {"bundle": read_manifest(options.bundle).name, "cores": len(os.sched_getaffinity(0))}
     rows: list[Row] = []
     for replicas in options.replicas:

@@ -62,6 +62,7 @@ from benchmarks.report.results_files import RESULTS
 QUANTILES = ("0.5", "0.95", "0.99")
 CAPACITY_CLIENTS = 16
 WARM_UP_REQUESTS, WARM_UP_CLIENTS = 32, 2
+OPERATORS = ("kept_lengths", "pool", "select", "softmax")  # those of the bundle that is served
 # Largest difference of a probability from PyTorch's: fp32, summed in other orders.
 TOLERANCE = 2e-3
 
@@ -314,7 +315,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     cores = sorted(os.sched_getaffinity(0))
-    head = {"benchmark": "server", **record.origin(command_line), **record.cpu(), "checkpoint": options.checkpoint.name}
+    head = {
+        "benchmark": "server",
+        **record.origin(command_line, OPERATORS),
+        **record.cpu(),
+        "checkpoint": options.checkpoint.name,
+    }
     head |= {name: getattr(options, name) for name in ("target_ms", "mixture", "floor")}
     head |= {"round_s": options.seconds, "repeats": options.rounds}
     rows = documents.read(options.texts or options.checkpoint / "test.jsonl")

@@ -34,6 +34,7 @@ import numpy as np
 from attenuator.bundle import manifest_content, parse_manifest
 from attenuator.load import Client, request_of, sized
 from benchmarks.measure import record
+from benchmarks.measure.kernels import in_model
 from benchmarks.measure.processes import serving
 from benchmarks.measure.traffic import Ask, Traffic
 from benchmarks.report.results_files import RESULTS
@@ -250,7 +251,7 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str]) -> int:
     """Runs it and writes `results/soak.json`."""
     settings = parser().parse_args(arguments)
-    head = record.origin(arguments)
+    head = record.origin(arguments, {key for bundle in settings.bundles for key in in_model(bundle)})
     result = soaked(settings.bundles, settings)
     (RESULTS / "soak.json").write_text(json.dumps(head | result, indent=1) + "\n")
     memory, files = result["rss_mib"], result["descriptors"]

@@ -10,7 +10,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 import typescript  # noqa: E402
 from benchmarks.report import added_time_tables, brownout_tables, documents, server_tables  # noqa: E402
+from benchmarks.report.origins import SINCE_THEN  # noqa: E402
 
 WHAT_IT_IS = {"int32": "integer", "float": "number"}
 ACCURACY = {"rises": "rises with it", "falls": "falls with it"}
@@ -105,6 +106,22 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
 }
 
 
+def block_of(block: str, text: str) -> str:
+    """The content between a block's markers; empty where they are missing."""
+    return text.partition(f"<!-- {block}:begin -->")[2].partition(f"<!-- {block}:end -->")[0]
+
+
+def outdated(name: str, old: str, new: str) -> Iterator[str]:
+    """A sentence for each block of a file that does not say yet that it is older than the kernels it measures."""
+    for block in BLOCKS.get(name, {}):
+        [was, now] = [set(re.findall(rf"{SINCE_THEN} .*? have changed", block_of(block, text))) for text in (old, new)]
+        for change in sorted(now - was):
+            yield (
+                f'{name}, block "{block}", is older than the kernels it measures ({change}): measure again as '
+                "benchmarks/README.md says, or let `make gen` say so there"
+            )
+
+
 def filled(name: str, blocks: Mapping[str, Callable[[], str]], text: str) -> str:
     """The text of a file with every generated block replaced by its current content.
 
@@ -152,6 +169,9 @@ def main(arguments: list[str] | None = None) -> int:
             stale.append(name)
             if not options.check:
                 (ROOT / name).write_text(new, encoding="utf-8")
+                continue
+            for sentence in outdated(name, old, new):
+                print(f"scripts/gen.py: {sentence}", file=sys.stderr)
     if stale and options.check:
         print(f"scripts/gen.py: {', '.join(stale)}: what is generated is not current: run `make gen`", file=sys.stderr)
         return 1

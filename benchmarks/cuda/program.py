@@ -20,7 +20,13 @@ def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
-def run(name: str, parser: argparse.ArgumentParser, arguments: Sequence[str] | None, steps: Steps) -> int:
+def run(
+    name: str,
+    parser: argparse.ArgumentParser,
+    arguments: Sequence[str] | None,
+    steps: Steps,
+    operators: Sequence[str],
+) -> int:
     """Does the steps on a CUDA device and writes the result file.
 
     Args:
@@ -28,6 +34,7 @@ def run(name: str, parser: argparse.ArgumentParser, arguments: Sequence[str] | N
         parser: from `program.parser_for`, with `cuda_device.add_device_option`.
         arguments: of the command line; the program's own by default.
         steps: from the options, the place and the head of the result file to what is to be done.
+        operators: keys of those that are measured.
 
     Returns:
         The exit status.
@@ -38,6 +45,6 @@ def run(name: str, parser: argparse.ArgumentParser, arguments: Sequence[str] | N
     command_line = sys.argv[1:] if arguments is None else arguments
     options = parser.parse_args(command_line)
     place = cuda_place(options.device_id)
-    head = {"benchmark": name, **record.origin(command_line), "card": card(place)}
+    head = {"benchmark": name, **record.origin(command_line, operators, cuda=True), "card": card(place)}
     output = options.output or record.RESULTS / f"{name}-{slug(head['card']['name'])}.json"
     return measure(head, output, lambda: steps(options, place, head))

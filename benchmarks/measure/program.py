@@ -70,6 +70,7 @@ def run(
     parser: argparse.ArgumentParser,
     arguments: Sequence[str] | None,
     steps: Callable[[argparse.Namespace], Sequence[Step]],
+    operators: Sequence[str],
     **facts: Any,
 ) -> int:
     """Does the steps on the CPU and writes the result file.
@@ -79,6 +80,7 @@ def run(
         parser: from `cpu_parser_for`.
         arguments: of the command line; the program's own by default.
         steps: from the options to what is to be done.
+        operators: keys of those that are measured.
         facts: further fields of the result file.
 
     Returns:
@@ -88,7 +90,7 @@ def run(
     options = parser.parse_args(command_line)
     if options.isa:
         os.environ["ATTENUATOR_ISA"] = options.isa  # read when the library first runs
-    head = record.origin(command_line) | record.cpu()
+    head = record.origin(command_line, operators) | record.cpu()
     if options.isa and head["isa"] != options.isa:
         parser.error(f"--isa is {options.isa}, but this processor's best is {head['isa']}")
     output = options.output or record.RESULTS / f"{name}-{head['isa']}.json"

@@ -7,12 +7,13 @@ import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from attenuator.ops import library_path
+from benchmarks.measure.kernels import fingerprints
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -63,15 +64,17 @@ def versions() -> dict[str, str]:
     return versions
 
 
-def origin(arguments: Sequence[str]) -> dict[str, Any]:
+def origin(arguments: Sequence[str], operators: Iterable[str], *, cuda: bool = False) -> dict[str, Any]:
     """Head of a result file.
 
     Args:
         arguments: the program's own, without its name.
+        operators: keys of those whose kernels are measured.
+        cuda: on CUDA.
 
     Returns:
-        machine, versions, commit and command. `modified` tells whether the measured sources differed from the commit;
-        `load_average` is that of the last minute before the run.
+        machine, versions, commit, command, and fingerprints of the kernels (`measure/kernels.py`). `modified` tells
+        whether the measured sources differed from the commit; `load_average` is that of the last minute before the run.
     """
     # Results are committed: what a file is called may stand there, where it lies on this machine may not.
     named = [Path(each).name if Path(each).is_absolute() else each for each in arguments]
@@ -82,6 +85,7 @@ def origin(arguments: Sequence[str]) -> dict[str, Any]:
         "versions": versions(),
         "commit": git("rev-parse", "HEAD"),
         "modified": bool(git("status", "--porcelain", "--", *MEASURED)),
+        "kernels": fingerprints(operators, cuda=cuda),
         "command": shlex.join(["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *named]),
         "load_average": os.getloadavg()[0],
     }

@@ -2,6 +2,7 @@
 
 import json
 
+from benchmarks.report.origins import commit
 from benchmarks.report.results_files import ISA_NAMES, RESULTS
 from benchmarks.report.tables import table
 
@@ -28,5 +29,5 @@ def added_time() -> str:
         f"{result['added_cpu_ms']:.2f} ms more than a bare run. `{result['bundle']}`, a text of {result['tokens']} "
         f"tokens, {result['requests']} requests one at a time with pauses of {result['pause_ms']:g} ms, "
         f"{machine['processor']} ({ISA_NAMES[result['isa']]}), {machine['cores']} cores, load average before the run "
-        f"{result['load_average']:.1f}, commit {result['commit'][:12]}{' with changes' if result['modified'] else ''}."
+        f"{result['load_average']:.1f}, {commit(result)}."
     )

@@ -1,5 +1,6 @@
 """The table of `brownout.py` in docs/knobs.md; standard library only."""
 
+from benchmarks.report.origins import commit
 from benchmarks.report.results_files import ISA_NAMES, RESULTS, Result, load_all
 from benchmarks.report.tables import table
 
@@ -25,8 +26,8 @@ def brownout() -> str:
     texts = " · ".join(str(result["texts"]) for result in results)
     origin = (
         f"Measured on {first['machine']['cores']} cores of an {first['machine']['processor']} "
-        f"({ISA_NAMES[first['isa']]}), which the load generator shares, load average before the runs {loads}, commit "
-        f"{first['commit'][:12]}{' with changes' if first['modified'] else ''}; Poisson arrivals, latency from the "
+        f"({ISA_NAMES[first['isa']]}), which the load generator shares, load average before the runs {loads}, "
+        f"{commit(*results)}; Poisson arrivals, latency from the "
         f"moment at which a request was to leave, exact values asked for, {texts} texts. An answer is as the exact one "
         "where its label is the same, with several labels all of them; in brackets the share of single labels that are "
         "the same. Other work on the machine came and went during the runs: the figures are rough."

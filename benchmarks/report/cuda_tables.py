@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from benchmarks.report.origins import commit
 from benchmarks.report.results_files import Result, Row, crossover, label, names, select
 from benchmarks.report.tables import median, table, times
 
@@ -19,8 +20,8 @@ def origin(result: Result) -> str:
     runtime = versions.get("onnxruntime-gpu") or versions.get("onnxruntime", "")
     return (
         f"Measured on an {card['name']} (compute capability {card['compute_capability']}, driver {card['driver']}, "
-        f"CUDA {card['cuda']}), onnxruntime {runtime}, torch {versions['torch']}, commit {result['commit'][:12]}"
-        f"{' with changes' if result['modified'] else ''}: device time, contenders in turns in one process, medians."
+        f"CUDA {card['cuda']}), onnxruntime {runtime}, torch {versions['torch']}, {commit(result)}: "
+        "device time, contenders in turns in one process, medians."
     )
 
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 
 from benchmarks.report import cuda_tables, end_to_end_tables, tables
+from benchmarks.report.origins import commit
 from benchmarks.report.results_files import ISA_NAMES, RESULTS, Result, load, load_cuda
 
 
@@ -12,8 +13,8 @@ def origin(result: Result) -> str:
     machine = result["machine"]
     return (
         f"Measured on one core of an {machine['processor']} (family {machine['family']}, model {machine['model']}, "
-        f"{ISA_NAMES[result['isa']]}), onnxruntime {result['versions']['onnxruntime']}, commit {result['commit'][:12]}"
-        f"{' with changes' if result['modified'] else ''}, by the programs of `make bench`: CPU time, fp32, contenders "
+        f"{ISA_NAMES[result['isa']]}), onnxruntime {result['versions']['onnxruntime']}, {commit(result)}, "
+        "by the programs of `make bench`: CPU time, fp32, contenders "
         "in turns in one process, medians."
     )
 
@@ -44,8 +45,8 @@ def demo_request() -> str:
     head = ["`num_hashes`", f'score of the best label, "{result["label"]}"', "milliseconds of one core"]
     return (
         f"{tables.table(head, body)}\n\nMeasured on {result['machine']['processor']}, "
-        f"{ISA_NAMES[result['isa']]}: CPU time of the model on one thread; an answer's `timing_ms` has tokenizing too. "
-        "`python -m benchmarks.demo_request && make gen` measures it on yours."
+        f"{ISA_NAMES[result['isa']]}, {commit(result)}: CPU time of the model on one thread; an answer's `timing_ms` "
+        "has tokenizing too. `python -m benchmarks.demo_request && make gen` measures it on yours."
     )
 
 
@@ -78,12 +79,12 @@ def details() -> str:
     best, whole = next(iter(operators.values())), next(iter(models.values()))
     parts = [origin(best)]
     parts += [
-        f"{ISA_NAMES[isa]}: commit {result['commit'][:12]}{' with changes' if result['modified'] else ''}."
+        f"{ISA_NAMES[isa]}: {commit(result)}."
         for isa, result in operators.items()
         if result["commit"] != best["commit"]
     ]
     if whole["commit"] != best["commit"]:
-        parts.append(f"Whole models: commit {whole['commit'][:12]}.")
+        parts.append(f"Whole models: {commit(whole)}.")
     on_cuda = cuda_tables.parts(load_cuda("cuda_operators"), load_cuda("cuda_models"))
     return "\n\n".join(part for part in [*parts, *operator_parts(operators), *model_parts(models), *on_cuda] if part)
 
@@ -148,10 +149,9 @@ def model_parts(models: dict[str, Result]) -> Iterator[str]:
 def end_to_end_origin(result: Result) -> str:
     """Where the end-to-end figures come from, in one sentence."""
     machine = result["machine"]
-    changes = " with changes" if result["modified"] else ""
     return (
         f"{machine['processor']} ({ISA_NAMES[result['isa']]}), onnxruntime {result['versions']['onnxruntime']}, torch "
-        f"{result['versions']['torch']}, commit {result['commit'][:12]}{changes}, load average "
+        f"{result['versions']['torch']}, {commit(result)}, load average "
         f"{result['load_average']:.0f} on {machine['cores']} cores before the run: CPU time on one thread, elapsed "
         "time on several, contenders in turns in one process, medians. A factor is the median over "
         "the turns, which may differ a little from the quotient of two lines."

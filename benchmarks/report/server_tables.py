@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from benchmarks.report.end_to_end_tables import percent
+from benchmarks.report.origins import commit
 from benchmarks.report.results_files import ISA_NAMES, Result, Row, load_all
 from benchmarks.report.tables import table
 
@@ -95,6 +96,6 @@ def origin(result: Result) -> str:
         "leave. Above a load of 1 the latency of a server that refuses nothing grows as long as the load lasts. Mixed "
         f"knobs: equal shares of the texts exactly and with {mixture}; brownout may lower to {floor}. Agreement is "
         "with the checkpoint's own labels in PyTorch. Load average before the run "
-        f"{result['load_average']:.1f}, commit {result['commit'][:12]}{' with changes' if result['modified'] else ''}; "
+        f"{result['load_average']:.1f}, {commit(result)}; "
         f"this project on onnxruntime {result['versions']['onnxruntime']}; peers: {versions or 'none'}."
     )

@@ -164,7 +164,8 @@ def test_a_wrong_result_stops_the_program() -> None:
 
 
 def test_a_result_does_not_say_where_files_lie_on_the_machine(tmp_path: Path) -> None:
-    command = record.origin([str(tmp_path / "checkpoint"), "--texts", "texts/test.jsonl", "--threads", "1"])["command"]
+    arguments = [str(tmp_path / "checkpoint"), "--texts", "texts/test.jsonl", "--threads", "1"]
+    command = record.origin(arguments, ())["command"]
     assert command.endswith(" checkpoint --texts texts/test.jsonl --threads 1")
 
 
