@@ -116,8 +116,12 @@ class Rows:
         self.start = body.op("Gather", starts, self.sequence)
         if query is None:
             return
-        # Queries are all rows, or row b for sequence b. Both index vectors are laid end to end and one is cut out.
         self.length = body.size(query, 0)
+        if all(item.name != "queries" for item in body.operator.attributes):
+            self.query_sequence, self.query_position = self.sequence, self.position
+            self.place, self.query_place = self.position, self.position
+            return
+        # Queries are all rows, or row b for sequence b. Both index vectors are laid end to end and one is cut out.
         first = body.op("Unsqueeze", body.is_choice("queries", "first"), body.const((0,)))
         batch = body.op("Range", zero, body.op("Squeeze", body.size("cu_seqlens", 0), body.const((0,))), one)
         begin = body.op("Where", first, body.const((0,)), body.size("cu_seqlens", 0))

@@ -129,6 +129,12 @@ export interface ClassifyRequest {
    */
   num_hashes?: number;
   /**
+   * More landmarks follow softmax attention more closely and cost proportionally more time, with an
+   * inverse of num_landmarks^3; sequences of no more tokens than landmarks, and all at 0, get exact
+   * softmax attention. The model's own bounds and default are in GET /v1/models.
+   */
+  num_landmarks?: number;
+  /**
    * More rounds cost proportionally more time and find more of the keys that matter; 0 computes exact
    * softmax attention with shared queries and keys, quadratic in length. The model's own bounds and
    * default are in GET /v1/models.
@@ -158,6 +164,7 @@ export interface ErrorBody {
 export interface Floors {
   alpha?: number;
   num_hashes?: number;
+  num_landmarks?: number;
   num_rounds?: number;
   keep?: number;
 }

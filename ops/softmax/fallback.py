@@ -6,22 +6,26 @@ from onnx import TensorProto
 
 from attenuator.ops.fallback import Body, Rows
 
-__all__ = ["build", "score_scale", "softmax_rows"]
+__all__ = ["build", "importance", "score_scale", "softmax_rows", "softmax_weights"]
 
 MASKED = -1e30
+
+
+def softmax_weights(body: Body, visible: str) -> str:
+    """Softmax weights `[H, rows + 1, T + 1]` of the keys that each row sees, bool `[rows + 1, T + 1]`; 0 elsewhere."""
+    query, key = body.heads(body.padded("query")), body.heads(body.padded("key"))
+    scores = body.op(
+        "MatMul", body.op("Mul", query, score_scale(body, query)), body.op("Transpose", key, perm=[0, 2, 1])
+    )
+    weights = body.op("Softmax", body.op("Where", visible, scores, body.real(MASKED)), axis=-1)
+    # A row that sees nothing (queries = first of an empty sequence) is zero.
+    return body.op("Where", visible, weights, body.real(0.0))
 
 
 def softmax_rows(body: Body, value: str, has: list[str]) -> None:
     """Exact softmax attention over `value` `[T + 1, H * D]`, written to `output`, and `importance` where it is one."""
     rows = Rows(body, "key", "query", "positions" if "positions" in has else None)
-    query, key = body.heads(body.padded("query")), body.heads(body.padded("key"))
-    scores = body.op(
-        "MatMul", body.op("Mul", query, score_scale(body, query)), body.op("Transpose", key, perm=[0, 2, 1])
-    )
-    visible = rows.visible(body)
-    weights = body.op("Softmax", body.op("Where", visible, scores, body.real(MASKED)), axis=-1)
-    # A row that sees nothing (queries = first of an empty sequence) is zero.
-    weights = body.op("Where", visible, weights, body.real(0.0))
+    weights = softmax_weights(body, rows.visible(body))
     rows.cut(body, body.op("MatMul", weights, body.heads(value)), out="output")
     if "importance" in body.outputs:
         importance(body, rows, weights)

@@ -13,7 +13,7 @@ from attenuator.export.trace import OPSET, leave_out_unused, quiet, translation
 from attenuator.ops import OPERATORS
 from attenuator.ops.softmax.reference import attention_importance, softmax_attention
 from attenuator.ops.spec import Operator
-from attenuator.ops.torch_op import op_name, overload
+from attenuator.ops.torch_op import TORCH_DTYPES, op_name, overload
 from attenuator.ops.yoso.reference import yoso_attention
 
 HEADS, WIDTH = 2, 16
@@ -28,15 +28,12 @@ def tensors(operator: Operator) -> dict[str, torch.Tensor]:
     for item in operator.inputs:
         shape = [sizes.get(axis, HEADS * WIDTH) for axis in item.axes]
         inputs[item.name] = torch.randn(shape, generator=generator)
-    more = {"cu_seqlens": STARTS, "seed": torch.arange(3), "alpha": torch.zeros(3), "keep": torch.ones(3)}
+    more = {"cu_seqlens": STARTS, "seed": torch.arange(3)}
+    more |= {knob.name: torch.full((3,), knob.exact, dtype=TORCH_DTYPES[knob.dtype]) for knob in operator.knobs}
     more["positions"] = torch.arange(10)
     more["buckets"] = torch.tensor([3, 2, 1, 0, 0])
     more["kept_cu_seqlens"] = torch.tensor([0, 2, 2, 5], dtype=torch.int32)
-    return (
-        inputs
-        | {name: value for name, value in more.items() if name in inputs}
-        | ({"num_hashes": torch.zeros(3, dtype=torch.int32)} if "num_hashes" in inputs else {})
-    )
+    return inputs | {name: value for name, value in more.items() if name in inputs}
 
 
 def attributes(operator: Operator) -> dict[str, Any]:

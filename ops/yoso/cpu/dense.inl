@@ -286,22 +286,11 @@ void Finish(const float* source, std::int64_t source_stride, std::int64_t block_
 
 void Convolve(const Rows& values, int columns, const float* weights, std::int64_t taps,
               std::int64_t first, std::int64_t rows, float* output, std::int64_t stride) {
-  const std::int64_t reach = taps / 2;
-  for (std::int64_t i = 0; i < rows; ++i) {
-    const std::int64_t center = first + i;
-    const std::int64_t low = center - reach > 0 ? center - reach : 0;
-    const std::int64_t high = center + reach < values.count - 1 ? center + reach : values.count - 1;
-    for (int c = 0; c < columns; c += kBlock) {
-      const int remaining = columns - c;
-      Floats sum = LoadColumns(output + i * stride + c, remaining);
-      for (std::int64_t j = low; j <= high; ++j) {
-        sum = Fma(Set(weights[j - center + reach]), LoadColumns(values.row(j) + c, remaining), sum);
-      }
-      if (remaining >= kBlock) {
-        Store(output + i * stride + c, sum);
-      } else {
-        StoreFirst(output + i * stride + c, sum, remaining);
-      }
-    }
-  }
+  attention::AddConvolution({.values = values.data,
+                             .stride = values.stride,
+                             .count = values.count,
+                             .columns = columns,
+                             .weights = weights,
+                             .taps = taps},
+                            first, rows, output, stride);
 }

@@ -3,6 +3,8 @@
 
 #include "ops/common/philox_lanes.h"
 #include "ops/common/simd/blocks_avx512.h"
+// The Simd above comes first.
+#include "ops/common/attention/cpu/convolution.inl"
 #include "ops/yoso/cpu/kernel.h"
 
 namespace attenuator::yoso {

@@ -1,0 +1,1 @@
+"""Nystrom attention: softmax attention through landmarks, linear in length."""
