@@ -58,6 +58,27 @@ def eager_yoso(model: Any, token_ids: Tensor, type_ids: Tensor) -> Tensor:
             attention.use_expectation = value
 
 
+def eager_nystromformer(model: Any, token_ids: Tensor, type_ids: Tensor) -> Tensor:
+    """The Nystromformer of transformers with exact softmax, which it computes where every token is a landmark.
+
+    With fewer landmarks it takes texts of one length alone.
+    """
+    attentions = [layer.attention.self for layer in encoder_blocks(model)]
+    before = [attention.num_landmarks for attention in attentions]
+    for attention in attentions:
+        attention.num_landmarks = attention.seq_len
+    try:
+        return eager_transformers(model, token_ids, type_ids)
+    finally:
+        for attention, value in zip(attentions, before, strict=True):
+            attention.num_landmarks = value
+
+
+def trained_landmarks(config: Any) -> dict[str, float]:
+    """As many as transformers computes with: none, which is exact softmax, where it has one for each token."""
+    return {"num_landmarks": 0 if config.num_landmarks == config.segment_means_seq_len else config.num_landmarks}
+
+
 def eager_encoder(model: Any, token_ids: Tensor, type_ids: Tensor) -> Tensor:
     """The project's own encoder on a batch of one."""
     starts = torch.tensor([0, len(token_ids)], dtype=torch.int32)
@@ -308,6 +329,16 @@ LAYOUTS: dict[str, Architecture] = {
         convolves=lambda config: config.conv_window is not None,
         knob_defaults=lambda config: {"num_hashes": config.num_hash},
         eager=eager_yoso,
+    ),
+    "nystromformer": _BERT(
+        head=sequence_head,
+        operators=lambda _: computing("nystrom"),
+        attributes=lambda _: {"divisor": "sequence"},
+        position_offset=lambda _: 2,
+        check=checks.check_nystromformer,
+        convolves=lambda config: config.conv_kernel_size is not None,
+        knob_defaults=trained_landmarks,
+        eager=eager_nystromformer,
     ),
     "encoder": Architecture(
         embed=embed_encoder,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from attenuator.errors import ExportError
+from attenuator.ops import KNOBS
 
 __all__ = [
     "check_bert",
@@ -15,6 +16,7 @@ __all__ = [
     "check_longformer",
     "check_modernbert",
     "check_mpnet",
+    "check_nystromformer",
     "check_roberta",
     "check_yoso",
 ]
@@ -46,6 +48,23 @@ def check_yoso(config: Any) -> None:
         raise ExportError(f"hash_code_len is {config.hash_code_len}, must be in [1, 16]")
     if config.conv_window is not None and config.conv_window % 2 == 0:
         raise ExportError(f"conv_window is {config.conv_window}, must be odd")
+
+
+def check_nystromformer(config: Any) -> None:
+    """Refuses what transformers itself cannot compute, and more landmarks than the operator has."""
+    check_bert(config)
+    landmarks, tokens, size = config.num_landmarks, config.segment_means_seq_len, config.conv_kernel_size
+    if not 1 <= landmarks <= tokens:
+        raise ExportError(f"num_landmarks is {landmarks}, must be in [1, {tokens}], segment_means_seq_len")
+    most = int(KNOBS["num_landmarks"].high)
+    if most < landmarks < tokens:
+        raise ExportError(f"num_landmarks is {landmarks}, must be at most {most}, or segment_means_seq_len, {tokens}")
+    if size is not None and (size < 1 or size % 2 == 0):
+        raise ExportError(f"conv_kernel_size is {size}, must be odd")
+    if config.inv_coeff_init_option:
+        raise ExportError(
+            f"inv_coeff_init_option is {config.inv_coeff_init_option}, must be false: transformers builds no such model"
+        )
 
 
 def check_modernbert(config: Any) -> None:

@@ -41,6 +41,7 @@ FAMILIES = (
     Family("modernbert", "ModernBERT", "modernbert"),
     Family("longformer", "Longformer", "longformer"),
     Family("yoso", "YOSO", "yoso"),
+    Family("nystromformer", "Nystromformer", "nystromformer"),
     Family(OWN_ENCODER, "the project's own encoder", "encoder"),
 )
 

@@ -41,7 +41,7 @@ def bert(layer: Any, hidden: Tensor, batch: PackedBatch) -> Tensor:
     conv = getattr(attention, "conv", None)
     rows = batch.rows(hidden)
     mixed = batch.attend(
-        attention.query(rows),
+        attention.query(batch.query_rows(hidden)),
         attention.key(hidden),
         hidden,
         attention.value,
@@ -183,14 +183,11 @@ def encoder(layer: Any, hidden: Tensor, batch: PackedBatch) -> Tensor:
     attention = layer.attention
     pre = layer.norm == "pre"
     source = layer.attention_norm(hidden) if pre else hidden
-    rows = batch.rows(hidden)
-    if attention.key is None:
-        query = key = attention.query(source)
-    else:
-        query, key = attention.query(layer.attention_norm(rows) if pre else rows), attention.key(source)
+    rows, asking = batch.rows(hidden), batch.query_rows(hidden)
+    query = attention.query(layer.attention_norm(asking) if pre else asking)
     mixed = batch.attend(
         query,
-        key,
+        query if attention.key is None else attention.key(source),
         source,
         attention.value,
         num_heads=attention.num_heads,

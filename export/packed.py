@@ -101,6 +101,15 @@ class PackedBatch:
         """The rows that the current layer computes: `[T, C]` as it is, or the first of each sequence `[B, C]`."""
         return self.pool(hidden, "first") if self.narrows else hidden
 
+    def query_rows(self, hidden: Tensor) -> Tensor:
+        """The rows whose queries attention takes: those of `rows`, or all where it reads more than each row's own."""
+        return self.rows(hidden) if self.attends_narrowly else hidden
+
+    @property
+    def attends_narrowly(self) -> bool:
+        """Whether the operator can compute the first row of each sequence alone."""
+        return any(item.name == "queries" for item in self.operator.attributes)
+
     def attend(
         self,
         query: Tensor,
@@ -117,7 +126,7 @@ class PackedBatch:
         """Mixes the values of each sequence, then moves on to the next layer.
 
         Args:
-            query: `[rows, num_heads * head_dim]`; of operators that have no choice of rows `[T, num_heads * head_dim]`.
+            query: `[rows, num_heads * head_dim]`, of `query_rows`.
             key: `[T, num_heads * head_dim]`.
             hidden: `[T, C]`, what the value projection reads.
             value: the value projection.
@@ -137,8 +146,7 @@ class PackedBatch:
         tensors = {"query": query, "key": key, "positions": positions, **weights, **tables}
         outputs = self.node(tensors, hidden, value, of_node)
         self.importance = outputs.get("importance")
-        chooses = any(item.name == "queries" for item in self.operator.attributes)
-        mixed = outputs["output"] if chooses else self.rows(outputs["output"])
+        mixed = outputs["output"] if self.attends_narrowly else self.rows(outputs["output"])
         self.layer += 1
         return mixed
 

@@ -28,7 +28,19 @@ __all__ = [
 ]
 
 # Every operator is a folder here and one word in this list; ops/CMakeLists.txt reads it from here.
-FOLDERS = ("softmax", "mca", "yoso", "linear", "linformer", "nystrom", "reformer", "relative", "pool", "kept_lengths", "select")
+FOLDERS = (
+    "softmax",
+    "mca",
+    "yoso",
+    "linear",
+    "linformer",
+    "nystrom",
+    "reformer",
+    "relative",
+    "pool",
+    "kept_lengths",
+    "select",
+)
 # Packages of operators beside the product's, separated by commas; the library must hold them (`library_path`).
 EXTRA = "ATTENUATOR_EXTRA_OPERATORS"
 LIBRARY = "libattenuator_ops.so"

@@ -39,9 +39,11 @@ ALLOWED = {
     "export/architectures.py": {
         "yoso": FAMILY,
         "num_hashes": "the knob that the family's config calls num_hash",
+        "nystrom": "what the family nystromformer was trained with",
+        "num_landmarks": "the knob, of the same name in the family's config",
         "'relative'": "what MPNet and DeBERTa were trained with",
     },
-    "export/checks.py": {"yoso": FAMILY},
+    "export/checks.py": {"yoso": FAMILY, "num_landmarks": "a field of the family nystromformer's config"},
     "export/families.py": {"yoso": FAMILY},
     "export/encoder_config.py": {"yoso": "what older checkpoints have, and fields that they have for its attributes"},
     "export/int8.py": {"alpha": "an attribute of ONNX's Gemm"},

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from attenuator.ops.yoso.eager import sequence_conv
 
-__all__ = ["attend", "nystrom_attention", "pseudo_inverse", "segment_weights"]
+__all__ = ["attend", "nystrom_attention", "parameters", "pseudo_inverse", "segment_weights"]
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, is_token: Tensor, layer: Any) -> Tensor:
@@ -21,27 +21,37 @@ def attend(query: Tensor, key: Tensor, value: Tensor, is_token: Tensor, layer: A
         key: as query.
         value: `[batch, heads, tokens, value_dim]`, zeros on padding.
         is_token: bool `[batch, tokens]`, False on padding.
-        layer: the encoder's attention module, with `knobs` (0 landmarks: exact softmax attention), `iterations`,
-            `divisor` and `conv_weight`.
+        layer: the encoder's attention module, with `knobs` (0 landmarks: exact softmax attention), `attributes` and
+            `weights`.
 
     Returns:
         `[batch, heads, tokens, value_dim]`; anything on padding.
     """
     landmarks = int(layer.knobs.get("num_landmarks", 0))
+    query = query * (layer.attributes["scale"] or query.shape[3] ** -0.5)
     lengths = is_token.sum(dim=1)
     through = lengths > landmarks if landmarks else torch.zeros_like(lengths, dtype=torch.bool)
     mixed = torch.zeros_like(value)
     [exact] = (~through).nonzero(as_tuple=True)
     if len(exact):
         mask = is_token[exact][:, None, None, :]
-        rows = functional.scaled_dot_product_attention(query[exact], key[exact], value[exact], attn_mask=mask)
+        rows = functional.scaled_dot_product_attention(
+            query[exact], key[exact], value[exact], attn_mask=mask, scale=1.0
+        )
         mixed = mixed.index_copy(0, exact, rows)
     [some] = through.nonzero(as_tuple=True)
     if len(some):
         sides = (query[some], key[some], value[some], is_token[some])
-        rows = nystrom_attention(*sides, landmarks, layer.iterations, layer.divisor)
+        rows = nystrom_attention(*sides, landmarks, layer.attributes["iterations"], layer.attributes["divisor"])
         mixed = mixed.index_copy(0, some, rows)
-    return mixed if layer.conv_weight is None else mixed + sequence_conv(value, layer.conv_weight)
+    conv_weight = layer.weights.get("conv_weight")
+    return mixed if conv_weight is None else mixed + sequence_conv(value, conv_weight)
+
+
+def parameters(config: Any) -> dict[str, nn.Parameter]:
+    """The convolution's kernel `[heads, conv_size]`, where the encoder's config asks for one."""
+    size = config.conv_size
+    return {"conv_weight": nn.Parameter(torch.randn(config.num_attention_heads, size) / size)} if size else {}
 
 
 def segment_weights(is_token: Tensor, landmarks: int) -> Tensor:
@@ -98,8 +108,8 @@ def nystrom_attention(
     """The paper's equation 13 for sequences of more tokens than landmarks, without the convolution.
 
     Args:
-        query: `[batch, heads, tokens, head_dim]`.
-        key: as query.
+        query: `[batch, heads, tokens, head_dim]`, times the factor on the scores.
+        key: `[batch, heads, tokens, head_dim]`.
         value: `[batch, heads, tokens, value_dim]`.
         is_token: bool `[batch, tokens]`.
         landmarks: of each sequence.
@@ -110,7 +120,6 @@ def nystrom_attention(
         `[batch, heads, tokens, value_dim]`; anything on padding.
     """
     shares = segment_weights(is_token, landmarks)[:, None].to(query.dtype)
-    query = query * query.shape[3] ** -0.5
     of_queries, of_keys = shares @ query, shares @ key
     scores = (of_queries @ key.transpose(-1, -2)).masked_fill(~is_token[:, None, None, :], float("-inf"))
     gathered = scores.softmax(dim=-1) @ value

@@ -3,8 +3,8 @@
 // A head of a sequence leaves two small matrices behind: its keys' landmarks, and what the inverse
 // makes of the values that the queries' landmarks gathered. Rows then attend to these as they would
 // to keys and values, by the kernels of exact attention, and add the convolution. Sequences of no
-// more tokens than landmarks have rows alone, over their own keys and values. A task owns heads of a
-// sequence, or rows of such heads, and writes nothing else: no bit depends on threads.
+// more tokens than landmarks have rows alone, over their own keys and values. A task owns heads of
+// a sequence, or rows of such heads, and writes nothing else: no bit depends on threads.
 //
 // Where the divisor is of the whole sequence, landmarks' weights are computed twice, once for their
 // column sums: keeping them would cost landmarks^2 floats a head of every sequence.
@@ -126,9 +126,9 @@ class Batch {
     float* const query_means = scratch + kInverseMatrices * square;
     float* const gathered = query_means + MatrixFloats(l, in_.head_dim);
     Core(b, h, query_means, scratch, core);
-    const float divisor = shared_ ? *std::max_element(&divisors_[b * heads_],
-                                                      &divisors_[b * heads_] + heads_)
-                                  : kernels_.largest_column_sum(core, l);
+    const float divisor =
+        shared_ ? *std::max_element(&divisors_[b * heads_], &divisors_[b * heads_] + heads_)
+                : kernels_.largest_column_sum(core, l);
     const float* inverse = kernels_.inverse(core, l, divisor, iterations_, scratch);
     attention::Head head = in_.Exact(b, h);
     head.query = query_means;
@@ -143,9 +143,8 @@ class Batch {
     const std::int64_t b = task.sequence, columns = in_.value.columns();
     float* const to =
         output + (in_.sequences.begin(b) + task.row_begin) * columns + h * in_.value_dim;
-    const attention::Head head = in_.Landmarks(b) == 0
-                                     ? in_.Exact(b, h)
-                                     : OverLandmarks(b, h, Mixed(b, h), in_.value_dim);
+    const attention::Head head =
+        in_.Landmarks(b) == 0 ? in_.Exact(b, h) : OverLandmarks(b, h, Mixed(b, h), in_.value_dim);
     attention::AttendRows(head, task.row_begin, task.row_end, to, columns);
     if (!in_.conv_weight.present()) return;
     const std::int64_t taps = in_.conv_weight.columns();
@@ -182,8 +181,8 @@ class Batch {
       const std::int64_t keys = l == 0 ? length : l;
       for (std::int64_t row = 0; row < length; row += kTaskRows) {
         const std::int64_t end = std::min(row + kTaskRows, length);
-        const std::int64_t width = keys * (in_.head_dim + in_.value_dim) +
-                                   in_.conv_weight.columns() * in_.value_dim;
+        const std::int64_t width =
+            keys * (in_.head_dim + in_.value_dim) + in_.conv_weight.columns() * in_.value_dim;
         AddTasks(b, (end - row) * width, row, end, tasks);
       }
     }

@@ -76,7 +76,7 @@ def collision_probability(
     return probability
 
 
-def convolution(value: NDArray[np.float32], weight: NDArray[np.float32]) -> Array:
+def convolution(value: NDArray[np.floating[Any]], weight: NDArray[np.floating[Any]]) -> Array:
     """YOSO-C's depthwise convolution along the sequence, zeros beyond its ends (appendix): `[n, value_dim]`."""
     reach = len(weight) // 2
     wide = np.pad(value.astype(np.float64), ((reach, reach), (0, 0)))

@@ -12,10 +12,12 @@ from exported import CASES, IDS, LENGTHS, eager_logits, rows, run
 
 from attenuator.bundle import read_manifest
 from attenuator.export.families import FAMILIES
+from attenuator.ops import OPERATORS
 from attenuator.runtime import create
 
 LAYERS = {"albert": 3, "modernbert-mean": 3, "bert-one-layer": 1, "albert-groups": 8}
 LAYERS |= {"mpnet-long": 1, "deberta-v2-plain": 1, "deberta-v2": 3}
+BY_KEY = {operator.key: operator for operator in OPERATORS}
 Get = Callable[[str, str], Path]
 
 
@@ -42,9 +44,8 @@ def test_graph_has_one_node_a_layer_and_constant_weights(name: str, attention: s
     model = onnx.load(folder / "model.onnx")
     onnx.checker.check_model(model, full_check=True)
     nodes = Counter(node.op_type for node in model.graph.node if node.domain == "attenuator")
-    operator = {"softmax": "SoftmaxAttention", "mca": "McaAttention", "yoso": "YosoAttention"}[attention]
-    if manifest.attention.operator == "relative":
-        operator = "RelativeAttention"
+    assert manifest.attention.operator in (attention, "relative")
+    operator = BY_KEY[manifest.attention.operator].name
     assert manifest.attention.layers == LAYERS.get(name, 2)
     # In all but the last layer the first token has a node of its own beside that of the other rows.
     beside = 1 if name == "longformer" else 0
@@ -73,6 +74,11 @@ def test_last_layer_computes_first_tokens_alone(name: str, attention: str, expor
     manifest = read_manifest(folder)
     narrows = manifest.pooling == "first"
     operators = [node for node in onnx.load(folder / "model.onnx").graph.node if node.op_type.endswith("Attention")]
+    if not any(item.name == "queries" for item in BY_KEY[manifest.attention.operator].attributes):
+        # Attention that reads every query computes all rows; only the first go on.
+        pools = [node for node in onnx.load(folder / "model.onnx").graph.node if node.op_type == "SequencePool"]
+        assert operators[-1].output[0] in [node.input[0] for node in pools]
+        return
     queries = [onnx.helper.get_node_attr_value(node, "queries").decode() for node in operators]
     assert queries.count("all") == manifest.attention.layers - narrows
     assert queries[-1] == ("first" if narrows else "all")
@@ -82,7 +88,7 @@ def test_last_layer_computes_first_tokens_alone(name: str, attention: str, expor
 def test_batch_gives_every_sequence_the_bits_it_gets_alone(name: str, attention: str, exported: Get) -> None:
     folder = exported(name, attention)
     manifest = read_manifest(folder)
-    knobs = {"mca": {"alpha": 0.5}, "yoso": {"num_hashes": 8}}.get(attention)
+    knobs = {"mca": {"alpha": 0.5}, "yoso": {"num_hashes": 8}, "nystrom": {"num_landmarks": 4}}.get(attention)
     batch = rows(manifest, LENGTHS, knobs) + rows(manifest, LENGTHS[::-1])
     sessions = [create(folder / "model.onnx", threads=threads) for threads in (1, 2)]
     together = [run(session, manifest, batch)["logits"] for session in sessions]

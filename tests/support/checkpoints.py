@@ -77,6 +77,12 @@ CHECKPOINTS: dict[str, Checkpoint] = {
     "yoso": Checkpoint(
         transformers.YosoConfig(**SMALL | {"hash_code_len": 6, "conv_window": 5, "num_hash": 16}), ("yoso",)
     ),
+    "nystromformer": Checkpoint(  # approximated in tests/export/test_nystromformer.py, where its texts have one length
+        transformers.NystromformerConfig(
+            **SMALL | {"num_landmarks": 8, "segment_means_seq_len": 64, "conv_kernel_size": 5, "num_attention_heads": 2}
+        ),
+        ("nystrom",),
+    ),
     "mpnet": Checkpoint(transformers.MPNetConfig(**SMALL), ("softmax",)),
     "deberta-v2": Checkpoint(  # as v3 is
         transformers.DebertaV2Config(
@@ -254,13 +260,15 @@ def save(checkpoint: Checkpoint, folder: Path) -> Path:
 
 
 def load(folder: Path) -> Any:
-    """The checkpoint as PyTorch runs it: fp32, in evaluation mode, YOSO by its expectation."""
+    """The checkpoint as PyTorch runs it: fp32, in evaluation mode, YOSO and Nystromformer exactly."""
     if json.loads((folder / "config.json").read_text())["model_type"] == OWN_ENCODER:
         return Encoder.from_pretrained(folder)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32).eval()
     for module in model.modules():
         if hasattr(module, "use_expectation"):
             module.use_expectation = True
+        if hasattr(module, "num_landmarks"):
+            module.num_landmarks = module.seq_len
     return model
 
 

@@ -4,7 +4,8 @@
 // square matrices a step, in register tiles over matrices that stay in the second-level cache (five
 // of 16 KiB at 64 landmarks, of 1 MiB at 512). Every element of a product is one chain of fused
 // multiply-adds in the order of the inner index, whatever its tile; means are sums in the order of
-// the tokens and one division. One task owns a head's landmarks, so nothing here depends on threads.
+// the tokens and one division. One task owns a head's landmarks, so nothing here depends on
+// threads.
 //
 // Numerics: float32. Where landmarks are alike, directions of the matrix are all but missing, and a
 // step lets what rounding left of them grow by up to 13/4: README.md says what error that gives.
