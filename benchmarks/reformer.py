@@ -1,10 +1,10 @@
-"""ReformerAttention beside the same steps as nodes of ONNX Runtime, and beside exact softmax attention, on one sequence.
+"""ReformerAttention beside the same steps as nodes of ONNX Runtime, and beside exact softmax attention.
 
     python -m benchmarks.reformer --lengths 1024 4096 --rounds 1 4
 
 The nodes have constant rotations, those of the operator's reference, and lengths that are whole chunks; as in Hugging
-Face's code they count a key in every round in which it is met. Both are checked before anything is timed. One thread,
-in turns, in one process. Prints a table in Markdown.
+Face's code they count a key in every round in which it is met. Both are checked before anything is timed. One sequence,
+one thread, in turns, in one process. Prints a table in Markdown.
 """
 
 import argparse
@@ -58,7 +58,8 @@ def standard_nodes(length: int, rounds: int) -> Graph:
         for head in range(HEADS)
     ]
     split = [
-        graph.op("Transpose", graph.shaped(name, length, HEADS, HEAD_DIM), perm=[1, 0, 2]) for name in ("query", "value")
+        graph.op("Transpose", graph.shaped(name, length, HEADS, HEAD_DIM), perm=[1, 0, 2])
+        for name in ("query", "value")
     ]
     rows, values = split
     norms = graph.op("ReduceL2", rows, graph.constant([-1]), keepdims=1)

@@ -14,7 +14,7 @@ from torch.nn import functional
 from attenuator.errors import ExportError
 from attenuator.export import checks, layers, positions, relative
 from attenuator.export.encoder import Encoder
-from attenuator.export.families import FAMILIES
+from attenuator.export.families import FAMILIES, REFUSED
 from attenuator.export.packed import PackedBatch
 from attenuator.ops import BASELINE, OPERATORS
 
@@ -363,10 +363,12 @@ def architecture_of(model_type: str | None) -> Architecture:
     """The layout of a family's classifiers.
 
     Raises:
-        ExportError: the family is not supported; lists those that are.
+        ExportError: the family is not supported; says why, or lists those that are.
     """
     layout = _BY_MODEL_TYPE.get(model_type or "")
     if layout is None:
+        if model_type in REFUSED:
+            raise ExportError(f"model family '{model_type}' cannot be exported: {REFUSED[model_type]}")
         allowed = ", ".join(_BY_MODEL_TYPE)
         raise ExportError(f"model family '{model_type}' cannot be exported, must be one of: {allowed}")
     return layout

@@ -44,7 +44,7 @@ ALLOWED = {
         "'relative'": "what MPNet and DeBERTa were trained with",
     },
     "export/checks.py": {"yoso": FAMILY, "num_landmarks": "a field of the family nystromformer's config"},
-    "export/families.py": {"yoso": FAMILY},
+    "export/families.py": {"yoso": FAMILY, "reformer": FAMILY},
     "export/encoder_config.py": {"yoso": "what older checkpoints have, and fields that they have for its attributes"},
     "export/int8.py": {"alpha": "an attribute of ONNX's Gemm"},
     "export/layers.py": {"yoso": FAMILY},

@@ -120,6 +120,7 @@ def test_unsupported_family_names_those_that_are(tmp_path: Path) -> None:
         ({"hidden_size": 64}, "hidden_size asks for 64, but bert.embeddings.LayerNorm.bias has 32"),
         ({"num_hidden_layers": 3}, "no trained weights for bert.encoder.layer.2"),
         ({"model_type": None}, "model family 'None'"),
+        ({"model_type": "reformer"}, "model family 'reformer' cannot be exported: its hashed layers draw"),
         ({"id2label": {"0": "same", "1": "same", "2": "other"}}, "labels must be 3 different names"),
     ],
 )
