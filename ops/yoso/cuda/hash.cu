@@ -267,10 +267,24 @@ __device__ inline Mask Ahead(Mask mask, int lane, int ahead) {
   return turn == 0 ? mask : mask >> turn | (mask & ((1u << turn) - 1)) << (kPer - turn);
 }
 
+// QuantiseRows, of rows of any type.
+__device__ inline void QuantiseRowsOf(ElementType data, const Node& node, const HashPlace& place,
+                                      int padded, signed char* rounded, int* sums,
+                                      int* half_lifts) {
+  switch (data) {
+    case ElementType::kFloat16:
+      return QuantiseRows<cuda::Half>(node, place, padded, rounded, sums, half_lifts);
+    case ElementType::kBfloat16:
+      return QuantiseRows<cuda::Bfloat16>(node, place, padded, rounded, sums, half_lifts);
+    default:
+      return QuantiseRows<float>(node, place, padded, rounded, sums, half_lifts);
+  }
+}
+
 // kLifted: whether the node has a norm lift, whose registers the other kernels then do without.
-template <class T, int kSize, bool kLifted>
+template <int kSize, bool kLifted>
 __global__ void __launch_bounds__(kBlockThreads, 1)
-    HashHadamard(Node node, Jobs jobs, bool by_row) {
+    HashHadamard(Node node, Jobs jobs, bool by_row, ElementType element) {
   constexpr int kLanes = LanesOf(kSize), kPer = kSize / kLanes;
   constexpr int kPitch = kSize + kGapBytes;
   constexpr int kRowLanes = kCudaRowTile * kLanes;
@@ -285,7 +299,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   signed char* data = reinterpret_cast<signed char*>(masks + kMaxBits * kRowLanes);
   int* sums = reinterpret_cast<int*>(data + kCudaRowTile * kPitch);
   int* half_lifts = sums + kCudaRowTile;
-  QuantiseRows<T>(node, place, kSize, data, sums, half_lifts);
+  QuantiseRowsOf(element, node, place, kSize, data, sums, half_lifts);
   __syncthreads();
 
   const int slot = threadIdx.x % kRowLanes, lane = slot % kLanes;
@@ -364,23 +378,14 @@ int HashParts(const Node& node, const Job& job) {
   return Quotient(job.first_hash + job.num_hashes, size) - job.first_hash / size;
 }
 
-template <class T>
-void LaunchHashAs(const Node& node, const Jobs& jobs, int blocks, bool by_row,
-                  cuda::Stream stream) {
-  const dim3 grid(static_cast<unsigned>(blocks));
-  if (!node.hadamard) {
-    const int padded = PaddedDim(node.head_dim);
-    const std::size_t shared = kCudaRowTile * (padded + kGapBytes + 8 + 4 * (kMaxBits + 1)) + 16;
-    return cuda::Launch("YosoAttention hash", HashGaussian<T>, grid, kHashThreads, shared, stream,
-                        node, jobs, by_row);
-  }
+void LaunchHadamard(ElementType data, const Node& node, const Jobs& jobs, dim3 grid, bool by_row,
+                    cuda::Stream stream) {
   const auto launch = [&](auto size) {
     const std::size_t shared =
         kCudaRowTile * (kMaxBits * LanesOf(size.value) * sizeof(Mask) + size.value + kGapBytes + 8);
-    cuda::Launch(
-        "YosoAttention hadamard",
-        node.lifted() ? HashHadamard<T, size.value, true> : HashHadamard<T, size.value, false>,
-        grid, kBlockThreads, shared, stream, node, jobs, by_row);
+    cuda::Launch("YosoAttention hadamard",
+                 node.lifted() ? HashHadamard<size.value, true> : HashHadamard<size.value, false>,
+                 grid, kBlockThreads, shared, stream, node, jobs, by_row, data);
   };
   switch (HadamardSize(node.head_dim)) {
     case 32:
@@ -403,8 +408,14 @@ int HashBlocks(const Node& node, const Job& job) {
 
 void LaunchHash(ElementType data, const Node& node, const Jobs& jobs, int blocks, bool by_row,
                 cuda::Stream stream) {
-  cuda::ForType(
-      data, [&](auto type) { LaunchHashAs<decltype(type)>(node, jobs, blocks, by_row, stream); });
+  const dim3 grid(static_cast<unsigned>(blocks));
+  if (node.hadamard) return LaunchHadamard(data, node, jobs, grid, by_row, stream);
+  const int padded = PaddedDim(node.head_dim);
+  const std::size_t shared = kCudaRowTile * (padded + kGapBytes + 8 + 4 * (kMaxBits + 1)) + 16;
+  cuda::ForType(data, [&](auto type) {
+    cuda::Launch("YosoAttention hash", HashGaussian<decltype(type)>, grid, kHashThreads, shared,
+                 stream, node, jobs, by_row);
+  });
 }
 
 }  // namespace attenuator::yoso
