@@ -11,9 +11,9 @@ from pathlib import Path
 
 ISAS = ("avx2", "avx512", "avx512_vnni", "avx512_amx")
 OPS = Path(__file__).resolve().parents[2] / "ops"
-# Time and memory are for quiet machines; refusals and the sharing of threads depend on no instruction set.
+# Time and memory are for quiet machines; refusals and what threads and heads share depend on no instruction set.
 NEVER = "not saves_work and not memory and not on_cuda"
-ONCE = "not refused and not contract and not concurrent"
+ONCE = "not refused and not contract and not concurrent and not together"
 
 
 def operators_written_for(isa: str) -> list[str] | None:
