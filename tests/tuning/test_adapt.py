@@ -26,7 +26,8 @@ from attenuator.tuning import checkpoints, data
 from attenuator.tuning.adapt.distillation import Distillation, divergence
 from attenuator.tuning.adapt.pipeline import load_teacher, recorded
 from attenuator.tuning.batches import Rows, predict
-from attenuator.tuning.run import Plan, run
+from attenuator.tuning.plan import Plan
+from attenuator.tuning.run import run
 
 HASHES = 8
 SOURCES = ("bert", "encoder-softmax")
@@ -150,7 +151,7 @@ def test_a_run_that_goes_on_ends_as_one_that_was_not_interrupted(
     assert not (tmp_path / "out" / "model.safetensors").exists()
     path = tmp_path / "out" / "training.json"
     written = json.loads(path.read_text())
-    for name, broken in (("settings", []), ("settings", {"hash_bits": 99}), ("before", [1])):
+    for name, broken in (("settings", []), ("settings", {"hash_bits": 99}), ("before", [1]), ("before", [])):
         path.write_text(json.dumps(written | {name: broken}))
         assert attenuator([*arguments, "--resume"]) == 1
         assert "has no run to go on with: it lacks a readable training.json\n" in capsys.readouterr().err
@@ -206,11 +207,12 @@ def test_refusals_are_one_sentence(
         (save(CHECKPOINTS["deberta"], tmp_path / "deberta"), texts, "computes its attention by itself"),
         (save(CHECKPOINTS["modernbert"], tmp_path / "modernbert"), texts, "attention within a window"),
         (sources["bert"], few, "give more texts"),
+        (sources["bert"], texts, "'texts.jsonl' has the same content as --data", "--held-out", str(texts)),
         (sources["bert"], other, "has the label 'awful', must be one of the model's: negative, positive"),
         (tmp_path / "nowhere", texts, "is not a checkpoint folder"),
     ]
-    for source, file, sentence in cases:
-        assert attenuator(command(source, file, tmp_path / "out")) == 1
+    for source, file, sentence, *further in cases:
+        assert attenuator(command(source, file, tmp_path / "out", *further)) == 1
         captured = capsys.readouterr()
         assert sentence in captured.err
         assert captured.err.count("\n") == 1

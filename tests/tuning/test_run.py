@@ -2,6 +2,7 @@
 
 import os
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from training_data import LABELS, write
 from attenuator.errors import AttenuatorError
 from attenuator.tuning import checkpoints, data
 from attenuator.tuning.batches import LengthBatches, Rows, predict
-from attenuator.tuning.run import Estimate, Outcome, Plan, Trainer, run
+from attenuator.tuning.plan import Plan
+from attenuator.tuning.run import Estimate, Outcome, Trainer, run
 
 HASHES = {"num_hashes": 4, "hash_bits": 4}
 CASES = {
@@ -155,13 +157,17 @@ def test_a_run_that_diverges_says_so(rate: float, sources: dict[str, Path], text
             Setting(case, sources, texts).run(tmp_path / case, learning_rate=rate, epochs=1)
 
 
-@pytest.mark.parametrize("name", ["optimizer.pt", "rng_state.pth", "model.safetensors"])
+@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "model.safetensors"])
 def test_a_damaged_checkpoint_is_refused(name: str, sources: dict[str, Path], texts: data.Data, tmp_path: Path) -> None:
     first = Setting("bert-softmax", sources, texts).run(tmp_path, trainer_class=Interrupted, options={"at": 2})
     assert first.reason == "interrupted"
-    (tmp_path / "checkpoint-2" / name).write_bytes(b"half")
-    with pytest.raises(AttenuatorError, match="checkpoint-2' cannot be gone on with: .*; without it, --resume goes on"):
-        Setting("bert-softmax", sources, texts).run(tmp_path)
+    path = tmp_path / "checkpoint-2" / name
+    for damage in (partial(path.write_bytes, b"half"), path.unlink):
+        damage()
+        with pytest.raises(
+            AttenuatorError, match="checkpoint-2' cannot be gone on with: .*; without it, --resume goes"
+        ):
+            Setting("bert-softmax", sources, texts).run(tmp_path)
 
 
 def test_every_text_is_in_one_batch_of_each_epoch_and_batches_keep_to_their_tokens() -> None:

@@ -193,6 +193,7 @@ def rewritten(change: Callable[[list[dict[str, Any]]], Any]) -> Callable[[Path],
         ),
         (rewritten(len), ("--num-hashes", "8"), "num_hashes cannot be set for softmax attention"),
         (rewritten(len), ("--held-out-share", "0.000001"), "which leaves 40 texts to train on and 0 held out"),
+        (rewritten(len), ("--held-out", "changed.jsonl"), "--held-out 'changed.jsonl' has the same content as --data"),
         (rewritten(len), ("--column", "body"), "changed.jsonl line 1 has no field body, its fields are text, label"),
     ],
     ids=[
@@ -208,6 +209,7 @@ def rewritten(change: Callable[[list[dict[str, Any]]], Any]) -> Callable[[Path],
         "long",
         "setting",
         "share",
+        "same",
         "column",
     ],  # fmt: skip
 )
@@ -218,9 +220,11 @@ def test_data_and_settings_that_cannot_be_trained_with_are_refused(
     encoder: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from attenuator.__main__ import main as command
 
+    monkeypatch.chdir(tmp_path)
     output = tmp_path / "out"
     code = command(["train", str(encoder), "--data", str(make(tmp_path)), "--output", str(output), *flags])
     assert code == 1

@@ -11,6 +11,7 @@ Loops, schedules, checkpoints and logs are those of `transformers.Trainer`. Noth
   also where it is the project's own encoder; within `attention.exact(trainable.inner)` it computes the exact value.
 - `batches.Rows`, `batches.LengthBatches`, `batches.Collator`: tokens to batches; `batches.predict` runs a model
   on them.
+- `plan.Plan` is what a run does, `plan.plan_of(settings, folder)` that of a command.
 - `run.run(trainable, rows, held_out, plan)` trains: progress, estimate of the time, deadline, early stop, Ctrl-C and
   `--resume`. Another loss is a subclass of `run.Trainer` that overrides `compute_loss`.
 - `figures.figures` counts what is right on texts held out.

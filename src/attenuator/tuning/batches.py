@@ -136,17 +136,21 @@ class Collator:
 
 
 @torch.inference_mode()
-def predict(model: nn.Module, rows: Rows, collator: Collator, batch_tokens: int) -> npt.NDArray[np.float32]:
-    """Logits float32 `[texts, labels]` in evaluation mode, in the order of the rows.
+def predict(
+    model: nn.Module, rows: Rows, collator: Collator, batch_tokens: int, *, drawn: bool = False
+) -> npt.NDArray[np.float32]:
+    """Logits float32 `[texts, labels]`, in the order of the rows.
 
     Args:
         model: a `Trainable`'s.
         rows: the texts.
         collator: the model's.
         batch_tokens: tokens of a batch, padding included.
+        drawn: in training mode, where attention that hashes draws other hashes for each text; in evaluation mode they
+            are always the same.
     """
     was_training = model.training
-    model.eval()
+    model.train(drawn)
     order: list[int] = []
     parts: list[npt.NDArray[np.float32]] = []
     for indices in LengthBatches(rows.lengths, batch_tokens):

@@ -18,7 +18,7 @@ from attenuator.rows import Columns, Format, file_rows, format_of
 from attenuator.runtime import Encoded, Input
 from attenuator.runtime.tokens import TextEncoder
 
-__all__ = ["LABEL", "LABELS", "Data", "Text", "encode", "read", "split", "text_encoder"]
+__all__ = ["LABEL", "LABELS", "Data", "Text", "encode", "read", "refuse_same", "split", "text_encoder"]
 
 # The columns or fields with a text's label, or with all labels of one that may have several.
 LABEL, LABELS = "label", "labels"
@@ -124,6 +124,19 @@ def labels_of(columns: dict[str, Any], where: str, column: str | None) -> tuple[
                 "and none of control"
             )
     return tuple(dict.fromkeys(str(one).strip() for one in values)), isinstance(value, list)
+
+
+def refuse_same(data: Data, held_out: Data) -> None:
+    """Refuses texts held out that are those to learn from.
+
+    Raises:
+        InvalidRequest: they are the same file.
+    """
+    if data.sha256 == held_out.sha256:
+        raise InvalidRequest(
+            f"--held-out '{held_out.name}' has the same content as --data, must be other texts: those that were learnt "
+            "say nothing of what was gained; without it a part of the data is held out"
+        )
 
 
 def split(texts: Sequence[Text], share: float, seed: int) -> tuple[list[Text], list[Text]]:

@@ -16,15 +16,16 @@ import torch
 import transformers
 from torch import nn
 from torch.utils.data import DataLoader
-from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
 from transformers.trainer_utils import get_last_checkpoint
 
 from attenuator.errors import AttenuatorError
 from attenuator.export.sentences import one_line
 from attenuator.tuning.batches import Collator, LengthBatches, Rows
 from attenuator.tuning.callbacks import Deadline, FirstStep, Interruption, Progress, RegularSaves
+from attenuator.tuning.plan import Plan
 
-__all__ = ["Estimate", "Metrics", "Outcome", "Plan", "Trainer", "run"]
+__all__ = ["Estimate", "Metrics", "Outcome", "Trainer", "run"]
 
 Metrics = Callable[[transformers.EvalPrediction], dict[str, float]]
 Ending = Literal["finished", "time", "early", "interrupted"]
@@ -34,51 +35,14 @@ ENDS: dict[Ending, str] = {
     "early": "since nothing was gained any more",
     "interrupted": "then interrupted; the same command with --resume goes on",
 }
+# Where Trainer keeps the states of all random generators.
+RANDOM_STATE = "rng_state.pth"
 # Batches that are timed before the run begins, spread over their lengths.
 TIMED_BATCHES = 3
 # An evaluated token costs about this much of a trained one: a forward pass without the backward one.
 EVALUATION_SHARE = 1 / 3
 # Of the time that is allowed, what steps are planned for; the rest is loading, saving, and a machine that slows down.
 PLANNED_SHARE = 0.85
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How to train.
-
-    Attributes:
-        steps_folder: where the checkpoints of the unfinished run are; one that is there is gone on from.
-        epochs: passes over the texts.
-        learning_rate: the highest; it rises over `warmup` of the steps, then falls to 0 as `schedule` says.
-        batch_tokens: of a batch, padding included.
-        seed: of order, dropout and hashes.
-        max_minutes: the steps are cut to what is predicted to fit, and the run ends there at the latest.
-        evaluations: how often an epoch is evaluated on the texts held out, evenly.
-        patience: evaluations without a gain after which training ends; 0 goes on to the end.
-        better: the metric that says which weights to keep, larger is better; None keeps the last ones.
-        max_steps: the steps of a run that goes on, as they were planned; None plans them.
-        weight_decay: of AdamW.
-        warmup: share of the steps.
-        schedule: as transformers names it.
-        save_minutes: between checkpoints that allow to go on after the process was killed.
-        adam_beta2: of AdamW.
-    """
-
-    steps_folder: Path
-    epochs: float = 3.0
-    learning_rate: float = 5e-5
-    batch_tokens: int = 4096
-    seed: int = 0
-    max_minutes: float | None = None
-    evaluations: int = 1
-    patience: int = 0
-    better: str | None = None
-    max_steps: int | None = None
-    weight_decay: float = 0.01
-    warmup: float = 0.06
-    schedule: str = "cosine"
-    save_minutes: float = 2.0
-    adam_beta2: float = 0.999
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +195,24 @@ def last_checkpoint(folder: Path) -> str | None:
     return None
 
 
+def damaged(checkpoint: str, why: str) -> AttenuatorError:
+    """The error of a checkpoint that a run cannot go on from."""
+    return AttenuatorError(
+        f"'{checkpoint}' cannot be gone on with: {why}; without it, --resume goes on with the one before"
+    )
+
+
+def refuse_incomplete(checkpoint: str | None) -> None:
+    """Refuses a checkpoint without what Trainer would go on without: other weights would come out, and nothing be said.
+
+    Raises:
+        AttenuatorError: a file is not there.
+    """
+    for name in (OPTIMIZER_NAME, SCHEDULER_NAME, RANDOM_STATE):
+        if checkpoint is not None and not (Path(checkpoint) / name).is_file():
+            raise damaged(checkpoint, f"it lacks {name}")
+
+
 def run(
     model: nn.Module,
     collator: Collator,
@@ -269,6 +251,7 @@ def run(
     transformers.utils.logging.set_verbosity_error()
     epoch_steps = len(LengthBatches(rows.lengths, plan.batch_tokens))
     last = last_checkpoint(plan.steps_folder)
+    refuse_incomplete(last)
     done = 0 if last is None else int(Path(last).name.rpartition("-")[2])
 
     def trainer_of(steps: int) -> Trainer:
@@ -306,9 +289,7 @@ def run(
         except Exception as error:  # damaged files raise what their libraries like
             if last is None or first_step.came:
                 raise
-            raise AttenuatorError(
-                f"'{last}' cannot be gone on with: {one_line(error)}; without it, --resume goes on with the one before"
-            ) from None
+            raise damaged(last, one_line(error)) from None
     log = [{name: value for name, value in row.items() if value is not None} for row in trainer.state.log_history]
     refuse_no_number(model, log)
     steps = trainer.state.global_step

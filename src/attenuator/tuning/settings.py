@@ -45,6 +45,12 @@ class RunSettings(CommandSettings):
     """Tokens of a batch, padding included: memory and time of a step grow with it."""
     patience: Annotated[int, Field(ge=0)] = 0
     """Evaluations without a gain after which training ends; 0: it goes on to the end."""
+    epochs: Epochs = 3.0
+    """Passes over the texts."""
+    learning_rate: LearningRate = 5e-5
+    """The highest one: it rises at the beginning and falls to 0 at the end."""
+    max_minutes: Minutes | None = None
+    """Time that training may take; its steps are cut to what fits."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     """Of new weights, the choice of the texts held out, their order and everything else that is drawn."""
     threads: Annotated[int | None, Field(ge=1, le=1024)] = None

@@ -11,7 +11,7 @@ from attenuator.training.yoso.hashing import unit_rows
 from attenuator.training.yoso.operators import yoso_mix
 from attenuator.training.yoso.settings import L2, RATIO, Settings
 
-__all__ = ["EVALUATION_SEED", "attend", "attend_padded", "draw_seed"]
+__all__ = ["EVALUATION_SEED", "attend", "attend_padded", "draw_seed", "draw_seeds"]
 
 # In evaluation hashes are always the same, so that outputs are as well.
 EVALUATION_SEED = 0
@@ -26,8 +26,24 @@ def draw_seed(generator: torch.Generator | None = None) -> int:
     return int(torch.randint(SEED_HIGH, (), generator=generator))
 
 
+def draw_seeds(sequences: int, generator: torch.Generator | None = None) -> Tensor:
+    """A seed for each sequence, int64 `[sequences]`: what one's hashes get wrong, those of others average out.
+
+    Args:
+        sequences: how many.
+        generator: as in `draw_seed`.
+    """
+    return torch.randint(SEED_HIGH, (sequences,), generator=generator)
+
+
 def attend(
-    query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, settings: Settings, seed: int, layer: int = 0
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seqlens: Tensor,
+    settings: Settings,
+    seed: int | Tensor,
+    layer: int = 0,
 ) -> Tensor:
     """YOSO attention over a packed batch, differentiable; equal to what YosoAttention serves with this seed.
 
@@ -37,7 +53,7 @@ def attend(
         value: `[T, heads, value_dim]`; value_dim is 8 to 256, with `RATIO` to 255.
         cu_seqlens: int32 `[B+1]`, starts of the sequences and, last, T.
         settings: hashes, normalisation, gradient.
-        seed: of the hashes, the same for all sequences.
+        seed: of the hashes: one for all sequences, or int64 `[B]` on the CPU.
         layer: random stream.
 
     Returns:
@@ -48,11 +64,15 @@ def attend(
     """
     ratio = settings.normalize == RATIO
     offsets = cu_seqlens.to("cpu", torch.int32)
-    seeds = torch.full((len(offsets) - 1,), seed, dtype=torch.int64)
+    seeds = seed if isinstance(seed, Tensor) else torch.full((len(offsets) - 1,), seed, dtype=torch.int64)
+    dtype = value.dtype
+    if ratio:  # sums of half the width would be rounded before they are divided
+        query, key, value = (rows.to(torch.promote_types(dtype, torch.float32)) for rows in (query, key, value))
+        value = torch.cat([value, value.new_ones(*value.shape[:2], 1)], dim=2)
     mixed: Tensor = yoso_mix(
         query,
         key,
-        torch.cat([value, value.new_ones(*value.shape[:2], 1)], dim=2) if ratio else value,
+        value,
         offsets,
         seeds,
         settings.num_hashes,
@@ -65,7 +85,7 @@ def attend(
         share = mixed[:, :, -1:]
         # Below the served floor the inverse, which is the gradient, may overflow; 0 divides only rows of zeros.
         floored = share.masked_fill(share < SUM_FLOOR, SUM_FLOOR).masked_fill(share == 0, 1.0)
-        return mixed[:, :, :-1] / floored
+        return (mixed[:, :, :-1] / floored).to(dtype)
     return unit_rows(mixed) if settings.normalize == L2 else mixed
 
 
@@ -75,7 +95,7 @@ def attend_padded(
     value: Tensor,
     is_token: Tensor | None,
     settings: Settings,
-    seed: int,
+    seed: int | Tensor,
     layer: int = 0,
 ) -> Tensor:
     """YOSO attention over a padded batch: padding is taken out before and put back as zeros, and costs nothing.
@@ -86,7 +106,7 @@ def attend_padded(
         value: `[batch, heads, tokens, value_dim]`.
         is_token: bool `[batch, tokens]`, False on padding wherever it stands; None where there is none.
         settings: hashes, normalisation, gradient.
-        seed: of the hashes.
+        seed: of the hashes: one for all sequences, or int64 `[batch]` on the CPU.
         layer: random stream.
 
     Returns:

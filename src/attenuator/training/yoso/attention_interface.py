@@ -18,7 +18,7 @@ from transformers import MODEL_MAPPING, AttentionInterface, AttentionMaskInterfa
 from attenuator.ops import DOMAIN
 from attenuator.ops.yoso.spec import SPEC
 from attenuator.training import ATTENTION
-from attenuator.training.yoso.attention import EVALUATION_SEED, attend_padded, draw_seed
+from attenuator.training.yoso.attention import EVALUATION_SEED, attend_padded, draw_seeds
 from attenuator.training.yoso.settings import Settings
 
 __all__ = ["NAME", "expected", "settings_of", "use"]
@@ -128,7 +128,7 @@ def forward(
     settings = settings_of(config)
     if getattr(config, DOMAIN, None) is None:  # chosen by attn_implementation alone
         write(config, settings)
-    seed = draw_seed() if module.training else EVALUATION_SEED
+    seed = draw_seeds(len(query)) if module.training else EVALUATION_SEED
     mixed = attend_padded(query, key, value, attention_mask, settings, seed, layer_of(module))
     return mixed.transpose(1, 2).contiguous(), None
 

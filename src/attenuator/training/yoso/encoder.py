@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attenuator.ops.torch_op import overload
 from attenuator.ops.yoso.spec import SPEC
-from attenuator.training.yoso.attention import EVALUATION_SEED, attend, draw_seed
+from attenuator.training.yoso.attention import EVALUATION_SEED, attend, draw_seeds
 from attenuator.training.yoso.settings import Settings
 
 __all__ = ["mix"]
@@ -24,7 +24,8 @@ def mix(query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, layer: An
         value: as query.
         cu_seqlens: int32 `[B+1]`.
         layer: the encoder's attention module: its attributes, and `knobs` (0 hashes where they name none). In training
-            every call draws hashes from its `generator`, or PyTorch's own; in evaluation they are always the same.
+            every call draws hashes for each sequence from its `generator`, or PyTorch's own; in evaluation they are
+            always the same.
 
     Returns:
         `[T, heads * head_dim]`; None where the layer has a norm lift and may need its gradient, which is not here.
@@ -35,7 +36,7 @@ def mix(query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, layer: An
         return None if is_trained else mix_as_served(query, key, value, cu_seqlens, layer, num_hashes)
     chosen = {name: layer.attributes[name] for name in ("hash_bits", "hash", "normalize")}
     settings = Settings(num_hashes=num_hashes, **chosen)
-    seed = draw_seed(layer.generator) if layer.training else EVALUATION_SEED
+    seed = draw_seeds(len(cu_seqlens) - 1, layer.generator) if layer.training else EVALUATION_SEED
     query, key, value = (tensor.unflatten(1, (layer.num_heads, -1)) for tensor in (query, key, value))
     return attend(query, key, value, cu_seqlens, settings, seed, layer.layer).flatten(1)
 

@@ -16,7 +16,7 @@ from attenuator.training.yoso.settings import L2, RATIO, Settings
 
 __all__ = ["Fit", "comparable", "fits", "nearest", "starting"]
 
-CANDIDATE_BITS = (4, 5, 6, 7, 8, 10, 12)
+CANDIDATE_BITS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)
 # More bits than this above log2 of the length leave queries alone in their buckets.
 BITS_ABOVE_LENGTH = 2
 SEED = 1

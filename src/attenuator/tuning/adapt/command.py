@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from attenuator.tuning.adapt.measuring import Figures, table
+from attenuator.ops.spec import Knob
+from attenuator.tuning.adapt.measuring import Figures, knob_values, table
 from attenuator.tuning.adapt.pipeline import (
     Adapted,
+    Texts,
     choose,
     knob_of,
     load_student,
@@ -21,9 +24,11 @@ from attenuator.tuning.adapt.pipeline import (
 )
 from attenuator.tuning.adapt.settings import COMMAND, AdaptSettings
 from attenuator.tuning.adapt.texts import TextFiles
+from attenuator.tuning.checkpoints import Trainable
 from attenuator.tuning.choices import changes_of, settings_class
 from attenuator.tuning.output import READING, OutputFolder
-from attenuator.tuning.run import Estimate, Plan
+from attenuator.tuning.plan import plan_of
+from attenuator.tuning.run import Estimate
 
 __all__ = ["note", "run"]
 
@@ -72,59 +77,69 @@ def run(settings: AdaptSettings, source: Path) -> tuple[Adapted, bool]:
     refuse_other_attention(source, teacher, settings.attention, changes_of(settings))
     texts = files.tokenized(teacher)
     folder = OutputFolder(settings.output, identity(settings, source, files), resume=settings.resume)
-    record = folder.record
-    if "settings" not in record:
-        chosen, tried = choose(teacher, texts.learnt, settings.attention, changes_of(settings))
-        folder.write(settings=asdict(chosen), tried=[asdict(fit) for fit in tried])
-        note("; ".join(described(fit, chosen) for fit in tried))
-    try:
-        chosen = settings_class(settings.attention)(**record["settings"])
-        before = [Figures(**row) for row in record["before"]] if "before" in record else None
-    except (TypeError, ValueError):
-        raise folder.unreadable() from None
+    chosen, before = begun(settings, folder, teacher, texts)
     note(f"learns {settings.attention} attention with " + listed(asdict(chosen)))
     student = load_student(source, settings.attention, chosen)
-    knob = knob_of(settings.attention)
-
-    def announce(estimate: Estimate) -> None:
-        folder.write(steps=estimate.steps)
-        cut = f", cut from {estimate.steps_asked} by the time" if estimate.steps < estimate.steps_asked else ""
-        note(f"{estimate.steps - estimate.steps_done} steps{cut}, about {estimate.seconds / 60:.1f} minutes")
-
-    def measured(before: list[Figures]) -> None:
-        folder.write(before=[figures.as_json() for figures in before])
-        shown = "; ".join(f"{figures.agreement:.3f} at {knob.name} {figures.value:g}" for figures in before)
-        note(f"agreement before training, on {len(texts.held_out)} texts: {shown}")
-
     adapted = teach(
         student,
         teacher,
         chosen,
         texts,
-        Plan(
-            steps_folder=folder.steps,
-            epochs=settings.epochs,
-            learning_rate=settings.learning_rate,
-            batch_tokens=settings.batch_tokens,
-            seed=settings.seed,
-            max_minutes=settings.max_minutes,
-            evaluations=2,
-            max_steps=record.get("steps"),
-            weight_decay=0.0,
-            warmup=0.05,
-            adam_beta2=0.98,
-        ),
+        plan_of(settings, folder, evaluations=2, weight_decay=0.0, warmup=0.05, adam_beta2=0.98),
         exact_share=settings.exact_share,
         attention_weight=settings.attention_weight,
-        patience=settings.patience,
         before=before,
-        announce=announce,
-        measured=measured,
+        announce=partial(announce, folder),
+        measured=partial(keep_figures, folder, knob_of(settings.attention), len(texts.held_out)),
         shown=True,
     )
     if adapted.outcome.reason == "interrupted":
         return adapted, False
     student.save(folder.path)
+    return adapted, finish(settings, folder, adapted, len(texts.held_out))
+
+
+def begun(
+    settings: AdaptSettings, folder: OutputFolder, teacher: Trainable, texts: Texts
+) -> tuple[Any, list[Figures] | None]:
+    """Settings of the attention and figures before training: those of a run that goes on, or the former chosen now.
+
+    Raises:
+        InvalidRequest: the record of the run that is to go on was changed.
+    """
+    record = folder.record
+    if "settings" not in record:
+        chosen, tried = choose(teacher, texts.learnt, settings.attention, changes_of(settings))
+        folder.write(settings=asdict(chosen), tried=[asdict(fit) for fit in tried])
+        note("; ".join(described(fit, chosen) for fit in tried))
+    knob = knob_of(settings.attention)
+    try:
+        chosen = settings_class(settings.attention)(**record["settings"])
+        before = [Figures(**row) for row in record["before"]] if "before" in record else None
+        is_whole = before is None or [row.value for row in before] == knob_values(knob, getattr(chosen, knob.name))
+    except (TypeError, ValueError):
+        raise folder.unreadable() from None
+    if not is_whole:
+        raise folder.unreadable()
+    return chosen, before
+
+
+def announce(folder: OutputFolder, estimate: Estimate) -> None:
+    """Keeps the number of steps, and says how long they will take."""
+    folder.write(steps=estimate.steps)
+    cut = f", cut from {estimate.steps_asked} by the time" if estimate.steps < estimate.steps_asked else ""
+    note(f"{estimate.steps - estimate.steps_done} steps{cut}, about {estimate.seconds / 60:.1f} minutes")
+
+
+def keep_figures(folder: OutputFolder, knob: Knob, texts: int, before: list[Figures]) -> None:
+    """Keeps the figures before training, and says them."""
+    folder.write(before=[figures.as_json() for figures in before])
+    shown = "; ".join(f"{figures.agreement:.3f} at {knob.name} {figures.value:g}" for figures in before)
+    note(f"agreement before training, on {texts} texts: {shown}")
+
+
+def finish(settings: AdaptSettings, folder: OutputFolder, adapted: Adapted, texts: int) -> bool:
+    """Ends the run's record and shows the figures; whether they have the agreement asked for."""
     folder.finish(
         steps_done=adapted.outcome.steps,
         seconds=round(adapted.outcome.seconds, 1),
@@ -133,11 +148,12 @@ def run(settings: AdaptSettings, source: Path) -> tuple[Adapted, bool]:
         accuracy_of_teacher=adapted.teacher_accuracy,
         after=[figures.as_json() for figures in adapted.after],
     )
+    knob = knob_of(settings.attention)
     for line in table(knob, adapted.teacher_accuracy, adapted.before, adapted.after):
         print(line)
-    reached = verdict(settings, adapted, float(record["settings"][knob.name]), len(texts.held_out))
+    reached = verdict(settings, adapted, float(folder.record["settings"][knob.name]), texts)
     note(f"'{folder.path}' is written; next: {folder.next_command(settings.attention)}")
-    return adapted, reached
+    return reached
 
 
 def described(fit: Any, chosen: Any) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from attenuator.bundle import Task
 from attenuator.calibration.proportions import wilson
@@ -23,6 +24,8 @@ __all__ = ["Figures", "accuracy", "knob_values", "measure", "table"]
 
 MULTIPLES = (0.5, 1, 2, 4)
 BATCH_TOKENS = 4096
+# Of the hashes that are drawn to measure with.
+SEED = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +77,13 @@ def measure(
     knob: Knob,
     values: Sequence[int | float],
 ) -> list[Figures]:
-    """Runs a model at each value of its knob.
+    """Runs a model at each value of its knob, with other hashes for each text.
+
+    So the intervals hold for hashes that were not drawn as well as for texts that were not: both vary from one text to
+    the next. The same hashes for all would make texts err together.
 
     Args:
-        trainable: the model.
+        trainable: the model, without dropout.
         rows: texts that it was not trained on.
         teacher: the softmax model's logits of them, `[texts, labels]`.
         targets: as `accuracy` takes them.
@@ -87,8 +93,9 @@ def measure(
     figures = []
     thresholds = [MULTI_LABEL_THRESHOLD] * teacher.shape[1]
     for value in values:
-        with at_knob(trainable, knob, value):
-            logits = predict(trainable.model, rows, trainable.collator, BATCH_TOKENS)
+        with at_knob(trainable, knob, value), torch.random.fork_rng():
+            torch.manual_seed(SEED)
+            logits = predict(trainable.model, rows, trainable.collator, BATCH_TOKENS, drawn=True)
         same = int(agrees(logits, teacher, task=trainable.task, thresholds=thresholds).sum())
         low, high = wilson(same, len(teacher), CONFIDENCE)
         figures.append(Figures(float(value), same / len(teacher), low, high, accuracy(logits, targets, trainable.task)))

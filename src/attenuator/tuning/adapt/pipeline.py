@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
@@ -31,11 +32,14 @@ from attenuator.tuning.adapt.recording import make_recordable, packed, recording
 from attenuator.tuning.batches import Rows, predict
 from attenuator.tuning.checkpoints import Trainable, load
 from attenuator.tuning.packed import cu_seqlens_of
-from attenuator.tuning.run import Estimate, Outcome, Plan, run
+from attenuator.tuning.plan import Plan
+from attenuator.tuning.run import Estimate, Outcome, run
 
 __all__ = ["Adapted", "Texts", "choose", "load_student", "load_teacher", "refuse_other_attention", "teach"]
 
 FITTED_TOKENS, FITTED_TEXTS = 8192, 32
+# Of the texts held out, those that every evaluation runs, by which weights are chosen; the figures are of all.
+WATCHED_TEXTS = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +183,12 @@ def knob_of(attention: str) -> Knob:
     return knob
 
 
+def watched(held_out: Sequence[Encoded], logits: npt.NDArray[np.float32]) -> Rows:
+    """The texts by which training is watched, spread evenly over those held out, with the teacher's logits."""
+    places = np.unique(np.linspace(0, len(held_out) - 1, WATCHED_TEXTS).round().astype(int))
+    return Rows([held_out[place] for place in places], logits[places])
+
+
 def teach(
     student: Trainable,
     teacher: Trainable,
@@ -188,7 +198,6 @@ def teach(
     *,
     exact_share: float,
     attention_weight: float,
-    patience: int,
     before: list[Figures] | None = None,
     announce: Callable[[Estimate], None] = lambda _: None,
     measured: Callable[[list[Figures]], None] = lambda _: None,
@@ -201,10 +210,9 @@ def teach(
         teacher: as `load_teacher` returns it.
         settings: of the student's attention.
         texts: to learn from, and held out.
-        plan: of the run; `better` and `patience` are set here.
+        plan: of the run; `better` is set here, and its patience counts as `Recipe` says.
         exact_share: see `Recipe`.
         attention_weight: see `Recipe`.
-        patience: see `Recipe`.
         before: figures of a run that goes on; None measures them.
         announce: called with what the run is predicted to take.
         measured: called with the figures before training.
@@ -224,13 +232,13 @@ def teach(
         before = measure(student, held_out, logits, texts.targets, knob, values)
     measured(before)
     recipe = Recipe(
-        knob, value, exact_share, attention_weight, patience, lambda mixed: fitting.comparable(mixed, settings)
+        knob, value, exact_share, attention_weight, plan.patience, lambda mixed: fitting.comparable(mixed, settings)
     )
     outcome = run(
         student.model,
         student.collator,
         Rows(texts.learnt),
-        Rows(texts.held_out, logits),
+        watched(texts.held_out, logits),
         replace(plan, better=DIVERGENCE, patience=0),
         metrics=metrics_of(student.task),
         trainer_class=Distillation,

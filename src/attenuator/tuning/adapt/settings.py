@@ -59,7 +59,7 @@ class AdaptSettings(RunSettings):
     """The attention to learn."""
     min_agreement: Annotated[float, Field(gt=0, le=1)] | None = None
     """Fail where answers agree with the softmax model's on a smaller share of the texts held out."""
-    max_minutes: Minutes = 20.0
+    max_minutes: Minutes | None = 20.0
     """Time that training may take; its steps are planned to fit."""
     epochs: Epochs = 8.0
     """Passes over the texts at most."""

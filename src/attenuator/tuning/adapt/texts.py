@@ -15,7 +15,7 @@ from attenuator.rows import Columns, file_rows, format_of
 from attenuator.tuning.adapt.pipeline import Texts
 from attenuator.tuning.adapt.settings import AdaptSettings
 from attenuator.tuning.checkpoints import Trainable
-from attenuator.tuning.data import LABEL, LABELS, Data, Text, encode, read, split
+from attenuator.tuning.data import LABEL, LABELS, Data, Text, encode, read, refuse_same, split
 
 __all__ = ["TextFiles"]
 
@@ -39,6 +39,7 @@ class TextFiles:
         if self.other is None:
             self.learnt, self.held_out = split(self.data.texts, settings.held_out_share, settings.seed)
         else:
+            refuse_same(self.data, self.other)
             self.learnt, self.held_out = self.data.texts, self.other.texts
         if len(self.held_out) < FEWEST_HELD_OUT or not self.learnt:
             raise InvalidRequest(

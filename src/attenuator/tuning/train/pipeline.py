@@ -14,10 +14,11 @@ from attenuator.tuning import checkpoints
 from attenuator.tuning.attention import exact
 from attenuator.tuning.batches import Rows, predict
 from attenuator.tuning.choices import changes_of
-from attenuator.tuning.data import Data, Text, encode, read, split
+from attenuator.tuning.data import Data, Text, encode, read, refuse_same, split
 from attenuator.tuning.figures import Figures, figures, metric_of
 from attenuator.tuning.output import READING, OutputFolder
-from attenuator.tuning.run import Estimate, Outcome, Plan, run
+from attenuator.tuning.plan import plan_of
+from attenuator.tuning.run import Estimate, Outcome, run
 from attenuator.tuning.train.labels import LabelPlan, listed, plan_labels
 from attenuator.tuning.train.settings import TrainSettings
 
@@ -37,6 +38,7 @@ def read_all(settings: TrainSettings) -> tuple[Data, list[Text], list[Text], str
     data = read(settings.data, columns, **options)  # type: ignore[arg-type]
     if settings.held_out is not None:
         held = read(settings.held_out, columns, **options)  # type: ignore[arg-type]
+        refuse_same(data, held)
         return data, data.texts, held.texts, held.sha256
     kept, held_out = split(data.texts, settings.held_out_share, settings.seed)
     return data, kept, held_out, f"{settings.held_out_share:g}"
@@ -47,22 +49,6 @@ def identity(settings: TrainSettings, source: Path, data: Data, held_out: str) -
     same = ("attention", "epochs", "learning_rate", "batch_tokens", "evaluations", "patience", "seed", "truncate")
     values: dict[str, Any] = {name: getattr(settings, name) for name in (*same, *READING)}
     return {"checkpoint": str(source), "data": data.sha256, "held_out": held_out} | values | changes_of(settings)
-
-
-def plan_of(settings: TrainSettings, folder: OutputFolder, better: str) -> Plan:
-    """The run as `run` takes it."""
-    return Plan(
-        steps_folder=folder.steps,
-        epochs=settings.epochs,
-        learning_rate=settings.learning_rate,
-        batch_tokens=settings.batch_tokens,
-        seed=settings.seed,
-        max_minutes=settings.max_minutes,
-        evaluations=settings.evaluations,
-        patience=settings.patience,
-        better=better,
-        max_steps=folder.record.get("steps"),
-    )
 
 
 def train(settings: TrainSettings, source: Path, note: Note, *, shown: bool) -> tuple[Outcome, list[str]]:
@@ -122,7 +108,7 @@ def train(settings: TrainSettings, source: Path, note: Note, *, shown: bool) -> 
         trainable.collator,
         rows,
         held_rows,
-        plan_of(settings, folder, metric_of(labels.task)),
+        plan_of(settings, folder, evaluations=settings.evaluations, better=metric_of(labels.task)),
         metrics=metrics,
         announce=announce,
         shown=shown,

@@ -9,7 +9,7 @@ from pydantic import Field
 from attenuator.commandline import Positionals
 from attenuator.ops import BASELINE
 from attenuator.tuning.choices import CHOICES, REPLACEMENTS, with_attention_settings
-from attenuator.tuning.settings import Epochs, LearningRate, Minutes, RunSettings
+from attenuator.tuning.settings import LearningRate, RunSettings
 
 __all__ = ["COMMAND", "EXAMPLES", "POSITIONALS", "SETTINGS", "USAGE", "TrainSettings"]
 
@@ -69,15 +69,11 @@ class TrainSettings(RunSettings):
 
     attention: AttentionName | None = None
     """The attention to train with; the checkpoint's own by default."""
-    epochs: Epochs = 3.0
-    """Passes over the texts."""
     learning_rate: LearningRate = 5e-5
     """The highest one: it rises at the beginning and falls to 0 at the end. 5e-5 suits pretrained weights, 5e-4 those
     that are drawn anew."""
     evaluations: Annotated[int, Field(ge=1)] = 1
     """How often the model is evaluated in each epoch."""
-    max_minutes: Minutes | None = None
-    """Time that training may take; its steps are cut to what fits."""
 
 
 SETTINGS = with_attention_settings(TrainSettings)
