@@ -12,6 +12,7 @@ import transformers
 from checkpoints import CHECKPOINTS, SMALL, VOCAB, fast_tokenizer, save, word_tokenizer
 from training_data import LABELS, lines, write
 
+from attenuator.errors import InvalidRequest
 from attenuator.export.encoder import Encoder, EncoderConfig
 from attenuator.export.pipeline import export
 from attenuator.runtime import Row, load
@@ -307,3 +308,29 @@ def test_a_family_that_computes_attention_by_itself_keeps_its_own(
     assert "its labels are one of: 'LABEL_0', 'LABEL_1', 'LABEL_2': its weights are drawn anew" in (
         capsys.readouterr().err
     )
+
+
+def test_numbers_are_learnt_as_a_score(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By a model that is begun, and on by the same score."""
+    texts = tmp_path / "texts.jsonl"
+    scores = {"negative": -0.5, "positive": "1.5"}
+    texts.write_text("".join(json.dumps(row | {"label": scores[row["label"]]}) + "\n" for row in lines(120)))
+    record, out = trained(capsys, config, texts, tmp_path / "first", "--regression")
+    assert record["held_out"]["as trained"]["r2"] > 0.8
+    assert record["held_out"]["as trained"]["rmse"] < 0.5
+    assert "root mean squared error 0." in out
+    stored = transformers.AutoConfig.from_pretrained(tmp_path / "first")
+    assert (stored.problem_type, stored.id2label) == ("regression", {0: "score"})
+    manifest = export(str(tmp_path / "first"), attention="softmax", output=tmp_path / "bundle", schedule="none")
+    assert (manifest.task, manifest.labels) == ("regression", ["score"])
+    bundle = load(tmp_path / "bundle")
+    encoded = [bundle.encode(text) for text in ("a good good film", "the plot is bad bad")]
+    rows = [Row(one.token_ids, one.type_ids, bundle.knobs.check({})) for one in encoded]
+    good, bad = (float(result.logits[0]) for result in bundle.run(rows))
+    assert good > 1 > 0 > bad
+    more = ("--data", str(texts), "--output", str(tmp_path / "second"), "--regression", "--epochs", "0.1")
+    assert main([str(tmp_path / "first"), *more]) == 0
+    assert "drawn anew" not in capsys.readouterr().err
+    texts.write_text(texts.read_text().replace('"1.5"', '"good"', 1))
+    with pytest.raises(InvalidRequest, match="line 2 has the label a text, must be a number from -1e"):
+        main([str(tmp_path / "first"), *more])

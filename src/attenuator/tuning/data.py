@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ __all__ = ["LABEL", "LABELS", "Data", "Text", "encode", "read", "refuse_same", "
 # The columns or fields with a text's label, or with all labels of one that may have several.
 LABEL, LABELS = "label", "labels"
 EXCERPT = 60
+# Of numbers that are learnt: beyond it squared errors of float32 are of no use.
+MAX_SCORE = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,7 @@ def read(
     *,
     label_column: str | None = None,
     labelled: bool,
+    scores: bool = False,
     kind: Format | None = None,
 ) -> Data:
     """Reads a file of texts.
@@ -78,6 +82,7 @@ def read(
         columns: which columns or fields hold the texts.
         label_column: the column or field with the label; `label`, or `labels` with a list of them, by default.
         labelled: whether every text must have labels; otherwise they are not looked at.
+        scores: whether labels are numbers to learn, one a text.
         kind: the file's format, where its name does not tell.
 
     Raises:
@@ -89,7 +94,7 @@ def read(
             raise InvalidRequest(row.error)
         labels = None
         if labelled:
-            labels, is_list = labels_of(row.columns, row.where, label_column)
+            labels, is_list = labels_of(row.columns, row.where, label_column, scores)
             lists += is_list
         texts.append(Text(row.where, row.content, labels))
     if not texts:
@@ -99,11 +104,13 @@ def read(
     return Data(path.name, file_sha256(path), texts, lists > 0)
 
 
-def labels_of(columns: dict[str, Any], where: str, column: str | None) -> tuple[tuple[str, ...], bool]:
+def labels_of(
+    columns: dict[str, Any], where: str, column: str | None, scores: bool = False
+) -> tuple[tuple[str, ...], bool]:
     """The labels of a row, and whether they are a list.
 
     Raises:
-        InvalidRequest: it has none, or some that are neither text nor whole number.
+        InvalidRequest: it has none, or some that are neither text nor whole number; of scores, another than a number.
     """
     names = [column] if column else [LABEL, LABELS]
     present = [name for name in names if columns.get(name) not in (None, "")]
@@ -114,16 +121,37 @@ def labels_of(columns: dict[str, Any], where: str, column: str | None) -> tuple[
             + ("" if column else "; --label-column names another")
         )
     value = columns[present[0]]
+    if scores:
+        return (score_of(value, where),), False
     values = value if isinstance(value, list) else [value]
     for one in values:
         if isinstance(one, bool) or not isinstance(one, str | int) or not str(one).strip():
-            raise InvalidRequest(f"{where} has the label {shown(one)}, must be a text or a whole number")
+            raise InvalidRequest(
+                f"{where} has the label {shown(one)}, must be a text or a whole number; --regression learns numbers"
+            )
         if len(str(one)) > MAX_LABEL_CHARACTERS or CONTROL.search(str(one).strip()):
             raise InvalidRequest(
                 f"{where} has the label {ascii(one)[:EXCERPT]}, must have at most {MAX_LABEL_CHARACTERS} characters "
                 "and none of control"
             )
     return tuple(dict.fromkeys(str(one).strip() for one in values)), isinstance(value, list)
+
+
+def score_of(value: Any, where: str) -> str:
+    """A number to learn, as text.
+
+    Raises:
+        InvalidRequest: it is none, or not a finite one of float32.
+    """
+    try:
+        number = math.nan if isinstance(value, bool | list) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not abs(number) <= MAX_SCORE:
+        raise InvalidRequest(
+            f"{where} has the label {shown(value)}, must be a number from -{MAX_SCORE:g} to {MAX_SCORE:g}"
+        )
+    return repr(number)
 
 
 def refuse_same(data: Data, held_out: Data) -> None:

@@ -11,10 +11,12 @@ import numpy.typing as npt
 from attenuator.bundle import Task
 from attenuator.calibration.proportions import wilson
 
-__all__ = ["CONFIDENCE", "Figures", "figures", "metric_of"]
+__all__ = ["CONFIDENCE", "AnyFigures", "Figures", "ScoreFigures", "figures", "metric_of"]
 
 # Of the intervals beside accuracies and agreements.
 CONFIDENCE = 0.95
+# Of scores that are all the same, for R2 to be a number.
+SMALLEST_VARIANCE = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +49,55 @@ class Figures:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
+@dataclass(frozen=True, slots=True)
+class ScoreFigures:
+    """Of a regression, on texts held out.
+
+    Attributes:
+        texts: how many.
+        rmse: root of the mean squared error.
+        r2: share of the variance of the right scores that is explained; below 0 where their mean would do better.
+    """
+
+    texts: int
+    rmse: float
+    r2: float
+
+    def sentence(self) -> str:
+        """For people."""
+        return f"root mean squared error {self.rmse:.3g}, R2 {self.r2:.3f} on {self.texts:,} texts held out"
+
+    def record(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+AnyFigures = Figures | ScoreFigures
+
+
 def metric_of(task: Task) -> str:
     """Name of the figure by which the best weights are chosen."""
-    return "f1" if task == "multi_label" else "accuracy"
+    return {"multi_label": "f1", "regression": "r2"}.get(task, "accuracy")
 
 
-def figures(logits: npt.NDArray[np.float32], targets: npt.NDArray[Any], task: Task) -> Figures:
+def score_figures(scores: npt.NDArray[np.float32], targets: npt.NDArray[Any]) -> ScoreFigures:
+    """Errors of scores, both `[texts, 1]`."""
+    errors = scores.astype(np.float64) - targets
+    variance = float(np.var(targets.astype(np.float64)))
+    squared = float(np.square(errors).mean())
+    return ScoreFigures(len(targets), squared**0.5, 1 - squared / max(variance, SMALLEST_VARIANCE))
+
+
+def figures(logits: npt.NDArray[np.float32], targets: npt.NDArray[Any], task: Task) -> AnyFigures:
     """Counts what is right.
 
     Args:
         logits: `[texts, labels]`.
-        targets: `[texts]` indices, or `[texts, labels]` of 0 and 1 for a task of several labels.
+        targets: `[texts]` indices; `[texts, labels]` of 0 and 1 for a task of several labels; scores `[texts, 1]`.
         task: of the model.
     """
+    if task == "regression":
+        return score_figures(logits, targets)
     if task == "multi_label":
         decided, true = logits >= 0, targets > 0.5  # a score of 0.5, which thresholds may move at export
         right = int((decided == true).all(axis=1).sum())

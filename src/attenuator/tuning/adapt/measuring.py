@@ -18,6 +18,7 @@ from attenuator.tuning.adapt.distillation import MULTI_LABEL_THRESHOLD, at_knob
 from attenuator.tuning.batches import Rows, predict
 from attenuator.tuning.checkpoints import Trainable
 from attenuator.tuning.figures import CONFIDENCE
+from attenuator.tuning.figures import Figures as RightAnswers
 from attenuator.tuning.figures import figures as counted
 
 __all__ = ["Figures", "accuracy", "knob_values", "measure", "table"]
@@ -66,7 +67,8 @@ def accuracy(logits: npt.NDArray[np.float32], targets: npt.NDArray[Any] | None, 
         targets: `[texts]` indices, or `[texts, labels]` of 0 and 1.
         task: what the logits mean.
     """
-    return None if targets is None or task == "regression" else counted(logits, targets, task).accuracy
+    found = None if targets is None else counted(logits, targets, task)
+    return found.accuracy if isinstance(found, RightAnswers) else None
 
 
 def measure(

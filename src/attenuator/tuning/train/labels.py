@@ -21,6 +21,8 @@ FEWEST_TEXTS = 20
 # Of the number of texts: with more, the column holds the texts themselves, or their ids.
 MOST_LABELS = 0.9
 LABELS_SHOWN = 8
+# Name of the output of a regression that is begun.
+SCORE = "score"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +31,8 @@ class LabelPlan:
 
     Attributes:
         labels: of the model, in the order of its logits.
-        task: `single_label` or `multi_label`.
-        places: index of a label by its name in the file.
+        task: `single_label`, `multi_label`, or `regression` with one name, that of the score.
+        places: index of a label by its name in the file; none in a regression.
         is_new: whether the checkpoint's classifier is of no use.
     """
 
@@ -40,11 +42,13 @@ class LabelPlan:
     is_new: bool
 
     def targets(self, texts: Sequence[Text]) -> npt.NDArray[Any]:
-        """int64 `[texts]` for one label a text, float32 `[texts, labels]` for several.
+        """int64 `[texts]` for one label a text, float32 `[texts, labels]` for several or for a score.
 
         Raises:
             InvalidRequest: a text has a label that there is not.
         """
+        if self.task == "regression":
+            return np.array([[float(label) for label in text.labels or ()] for text in texts], dtype=np.float32)
         rows = [[self._place(text, label) for label in text.labels or ()] for text in texts]
         if self.task == "single_label":
             return np.array([row[0] for row in rows], dtype=np.int64)
@@ -65,7 +69,7 @@ def listed(names: Sequence[str] | dict[str, int]) -> str:
     return f"one of: {', '.join(shown[:LABELS_SHOWN])}" + (", ..." if len(shown) > LABELS_SHOWN else "")
 
 
-def plan_labels(path: Path, data: Data, stored: Sequence[str], task: Task) -> LabelPlan:
+def plan_labels(path: Path, data: Data, stored: Sequence[str], task: Task, scores: bool) -> LabelPlan:
     """Decides what the labels of a file are to a checkpoint.
 
     Args:
@@ -73,14 +77,18 @@ def plan_labels(path: Path, data: Data, stored: Sequence[str], task: Task) -> La
         data: of it.
         stored: the checkpoint's labels, in the order of its logits.
         task: the checkpoint's.
+        scores: whether labels are numbers to learn.
 
     Raises:
         InvalidRequest: there are too few texts, or one label alone.
     """
-    names = data.label_names
     if len(data.texts) < FEWEST_TEXTS:
         count = "1 text" if len(data.texts) == 1 else f"{len(data.texts)} texts"
         raise InvalidRequest(f"{path} has {count}, must have at least {FEWEST_TEXTS} to train on and to hold out")
+    if scores:
+        is_new = task != "regression"
+        return LabelPlan([SCORE] if is_new else list(stored), "regression", {}, is_new)
+    names = data.label_names
     if len(names) < 2:
         has = f"one label only, {ascii(names[0])[:80]}" if names else "no label on any line"
         raise InvalidRequest(f"{path} has {has}, must have at least 2 for a model to tell apart")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from attenuator.tuning.attention import exact
 from attenuator.tuning.batches import Rows, predict
 from attenuator.tuning.choices import changes_of
 from attenuator.tuning.data import Data, Text, encode, read, refuse_same, split
-from attenuator.tuning.figures import Figures, figures, metric_of
+from attenuator.tuning.figures import AnyFigures, figures, metric_of
 from attenuator.tuning.output import READING, OutputFolder
 from attenuator.tuning.plan import plan_of
 from attenuator.tuning.run import Estimate, Outcome, run
@@ -25,6 +26,18 @@ from attenuator.tuning.train.settings import TrainSettings
 __all__ = ["train"]
 
 Note = Callable[[str], None]
+# Settings that change the weights that come out: a run goes on with these alone.
+IDENTITY = (
+    "attention",
+    "regression",
+    "epochs",
+    "learning_rate",
+    "batch_tokens",
+    "evaluations",
+    "patience",
+    "seed",
+    "truncate",
+)
 
 
 def read_all(settings: TrainSettings) -> tuple[Data, list[Text], list[Text], str]:
@@ -34,7 +47,12 @@ def read_all(settings: TrainSettings) -> tuple[Data, list[Text], list[Text], str
         InvalidRequest: a file cannot be read or has lines that cannot be trained on.
     """
     columns = Columns(settings.column, settings.pair_column)
-    options = {"label_column": settings.label_column, "labelled": True, "kind": settings.format}
+    options = {
+        "label_column": settings.label_column,
+        "labelled": True,
+        "scores": settings.regression,
+        "kind": settings.format,
+    }
     data = read(settings.data, columns, **options)  # type: ignore[arg-type]
     if settings.held_out is not None:
         held = read(settings.held_out, columns, **options)  # type: ignore[arg-type]
@@ -46,8 +64,7 @@ def read_all(settings: TrainSettings) -> tuple[Data, list[Text], list[Text], str
 
 def identity(settings: TrainSettings, source: Path, data: Data, held_out: str) -> dict[str, Any]:
     """What a run that goes on must have in common with its beginning."""
-    same = ("attention", "epochs", "learning_rate", "batch_tokens", "evaluations", "patience", "seed", "truncate")
-    values: dict[str, Any] = {name: getattr(settings, name) for name in (*same, *READING)}
+    values: dict[str, Any] = {name: getattr(settings, name) for name in (*IDENTITY, *READING)}
     return {"checkpoint": str(source), "data": data.sha256, "held_out": held_out} | values | changes_of(settings)
 
 
@@ -66,22 +83,78 @@ def train(settings: TrainSettings, source: Path, note: Note, *, shown: bool) -> 
     Raises:
         AttenuatorError: the checkpoint, the data or the output is at fault, or training diverged.
     """
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    begun = begin(settings, source, note)
+    folder, trainable, task = begun.folder, begun.trainable, begun.trainable.task
+
+    def announce(estimate: Estimate) -> None:
+        folder.write(steps=estimate.steps)
+        note(estimated(estimate, settings))
+
+    def metrics(prediction: Any) -> dict[str, float]:
+        return figures(prediction.predictions, prediction.label_ids, task).record()
+
+    outcome = run(
+        trainable.model,
+        trainable.collator,
+        begun.rows,
+        begun.held_out,
+        plan_of(settings, folder, evaluations=settings.evaluations, better=metric_of(task)),
+        metrics=metrics,
+        announce=announce,
+        shown=shown,
+    )
+    if outcome.reason == "interrupted":
+        return outcome, []
+    trainable.save(settings.output)
+    by_name = evaluate(trainable, begun.held_out, settings.batch_tokens)
+    folder.finish(
+        seconds=round(outcome.seconds, 1),
+        ended=outcome.reason,
+        done=outcome.steps,
+        held_out={name: value.record() for name, value in by_name.items()},
+        log=outcome.log,
+    )
+    return outcome, report(folder, trainable, outcome, by_name)
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What is trained, and on what.
+
+    Attributes:
+        trainable: the model.
+        rows: texts to train on.
+        held_out: texts to evaluate on.
+        folder: the output.
+    """
+
+    trainable: checkpoints.Trainable
+    rows: Rows
+    held_out: Rows
+    folder: OutputFolder
+
+
+def begin(settings: TrainSettings, source: Path, note: Note) -> Begun:
+    """Reads texts and checkpoint, and begins the output's folder.
+
+    Raises:
+        AttenuatorError: one of them is at fault.
+    """
     data, kept, held_out, held_out_name = read_all(settings)
     stored, task = checkpoints.stored_labels(source)
-    labels = plan_labels(settings.data, data, stored, task)
+    labels = plan_labels(settings.data, data, stored, task, settings.regression)
     if not kept or not held_out:
         raise InvalidRequest(
             f"--held-out-share is {settings.held_out_share:g}, which leaves {len(kept)} texts to train on and "
             f"{len(held_out)} held out, must leave some of both"
         )
     kept_targets, held_targets = labels.targets(kept), labels.targets(held_out)
-    if settings.threads:
-        torch.set_num_threads(settings.threads)
-    changes = changes_of(settings)
     trainable = checkpoints.load(
         source,
         settings.attention,
-        settings=changes,
+        settings=changes_of(settings),
         labels=labels.labels,
         task=labels.task,
         seed=settings.seed,
@@ -95,36 +168,7 @@ def train(settings: TrainSettings, source: Path, note: Note, *, shown: bool) -> 
         f"{len(kept):,} texts to train on, {len(held_out):,} held out; half of them have up to "
         f"{lengths[len(lengths) // 2]:,} tokens, the longest {lengths[-1]:,}"
     )
-
-    def announce(estimate: Estimate) -> None:
-        folder.write(steps=estimate.steps)
-        note(estimated(estimate, settings))
-
-    def metrics(prediction: Any) -> dict[str, float]:
-        return figures(prediction.predictions, prediction.label_ids, labels.task).record()
-
-    outcome = run(
-        trainable.model,
-        trainable.collator,
-        rows,
-        held_rows,
-        plan_of(settings, folder, evaluations=settings.evaluations, better=metric_of(labels.task)),
-        metrics=metrics,
-        announce=announce,
-        shown=shown,
-    )
-    if outcome.reason == "interrupted":
-        return outcome, []
-    trainable.save(settings.output)
-    by_name = evaluate(trainable, held_rows, labels, settings.batch_tokens)
-    folder.finish(
-        seconds=round(outcome.seconds, 1),
-        ended=outcome.reason,
-        done=outcome.steps,
-        held_out={name: value.record() for name, value in by_name.items()},
-        log=outcome.log,
-    )
-    return outcome, report(folder, trainable, outcome, by_name)
+    return Begun(trainable, rows, held_rows, folder)
 
 
 def announce_model(trainable: checkpoints.Trainable, labels: LabelPlan, stored: list[str], note: Note) -> None:
@@ -151,12 +195,12 @@ def estimated(estimate: Estimate, settings: TrainSettings) -> str:
     return f"{steps} will take about {about}"
 
 
-def evaluate(trainable: checkpoints.Trainable, rows: Rows, labels: LabelPlan, batch_tokens: int) -> dict[str, Figures]:
+def evaluate(trainable: checkpoints.Trainable, rows: Rows, batch_tokens: int) -> dict[str, AnyFigures]:
     """Figures as it was trained and, where that differs, at the exact value."""
 
-    def measured() -> Figures:
+    def measured() -> AnyFigures:
         logits = predict(trainable.model, rows, trainable.collator, batch_tokens)
-        return figures(logits, rows.targets, labels.task)  # type: ignore[arg-type]
+        return figures(logits, rows.targets, trainable.task)  # type: ignore[arg-type]
 
     by_name = {"as trained": measured()}
     if trainable.has_knobs:
@@ -166,7 +210,7 @@ def evaluate(trainable: checkpoints.Trainable, rows: Rows, labels: LabelPlan, ba
 
 
 def report(
-    folder: OutputFolder, trainable: checkpoints.Trainable, outcome: Outcome, by_name: dict[str, Figures]
+    folder: OutputFolder, trainable: checkpoints.Trainable, outcome: Outcome, by_name: dict[str, AnyFigures]
 ) -> list[str]:
     """What is said at the end."""
     lines = [f"{folder.path}: {outcome.ended}, {outcome.seconds / 60:.1f} min; the best weights are kept"]

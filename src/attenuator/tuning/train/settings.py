@@ -29,6 +29,8 @@ EXAMPLES = """  fine-tune a checkpoint that you have on disk, and serve the resu
     {{"text": "..", "text_pair": "..", "labels": ["Non-Compete", "Audit Rights"]}}
   a table: which columns hold texts and labels
     attenuator train bert-small --data reviews.csv --column review --label-column stars --output tuned
+  a number in place of a label: the model then has one score
+    attenuator train bert-small --data reviews.csv --column review --label-column stars --regression --output tuned
   with an attention whose time grows linearly with the length, in place of {baseline}; weights that were trained with
   another one have to learn it, which takes more texts or epochs (attenuator adapt teaches it without labels)
     attenuator train bert-small --attention {other} --data reviews.jsonl --output tuned
@@ -72,6 +74,8 @@ class TrainSettings(RunSettings):
     learning_rate: LearningRate = 5e-5
     """The highest one: it rises at the beginning and falls to 0 at the end. 5e-5 suits pretrained weights, 5e-4 those
     that are drawn anew."""
+    regression: bool = False
+    """Learn a number a text, such as its stars, in place of a label."""
     evaluations: Annotated[int, Field(ge=1)] = 1
     """How often the model is evaluated in each epoch."""
 
