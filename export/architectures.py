@@ -15,7 +15,7 @@ from attenuator.errors import ExportError
 from attenuator.export import checks, layers, positions, relative
 from attenuator.export.encoder import Encoder
 from attenuator.export.families import FAMILIES, REFUSED
-from attenuator.export.packed import PackedBatch
+from attenuator.export.packed import OPERATOR_BY_KEY, PackedBatch
 from attenuator.ops import BASELINE, OPERATORS
 
 __all__ = ["LAYOUTS", "Architecture", "architecture_of", "token_types"]
@@ -77,6 +77,15 @@ def eager_nystromformer(model: Any, token_ids: Tensor, type_ids: Tensor) -> Tens
 def trained_landmarks(config: Any) -> dict[str, float]:
     """As many as transformers computes with: none, which is exact softmax, where it has one for each token."""
     return {"num_landmarks": 0 if config.num_landmarks == config.segment_means_seq_len else config.num_landmarks}
+
+
+def eager_big_bird(model: Any, token_ids: Tensor, type_ids: Tensor) -> Tensor:
+    """The BigBird of transformers with full attention, to which it turns by itself, for good, at the first short text.
+
+    Its sparse attention draws no random blocks in evaluation: it counts the first block once more for each of them.
+    """
+    model.base_model.set_attention_type("original_full")
+    return eager_transformers(model, token_ids, type_ids)
 
 
 def eager_encoder(model: Any, token_ids: Tensor, type_ids: Tensor) -> Tensor:
@@ -261,6 +270,11 @@ def encoder_blocks(model: Any) -> list[Any]:
     return list(model.base_model.encoder.layer)
 
 
+def big_bird_defaults(config: Any) -> dict[str, float]:
+    """The random blocks that a model with sparse attention was trained with."""
+    return {"num_random_blocks": config.num_random_blocks} if config.attention_type == "block_sparse" else {}
+
+
 def pad_offset(config: Any) -> int:
     """RoBERTa counts positions from behind the padding index."""
     return int(config.pad_token_id) + 1
@@ -288,6 +302,13 @@ LAYOUTS: dict[str, Architecture] = {
     "bert": _BERT(head=bert_head),
     "roberta": _ROBERTA,
     "longformer": replace(_ROBERTA, layer=layers.longformer, check=checks.check_longformer, global_token=True),
+    "big_bird": _BERT(
+        head=sequence_head,
+        attributes=lambda config: {"block_size": config.block_size},
+        check=checks.check_big_bird,
+        knob_defaults=big_bird_defaults,
+        eager=eager_big_bird,
+    ),
     "electra": _BERT(embed=partial(embed_ids, project="embeddings_project"), head=sequence_head),
     "albert": _BERT(embed=embed_albert, blocks=albert_blocks, layer=layers.albert, head=albert_head),
     "distilbert": _BERT(
@@ -346,7 +367,7 @@ LAYOUTS: dict[str, Architecture] = {
         layer=layers.encoder,
         head=lambda model, pooled: model.classifier(pooled),
         norm=lambda model, hidden: hidden if model.final_norm is None else model.final_norm(hidden),
-        operators=lambda config: computing(config.attention),
+        operators=lambda config: computing(OPERATOR_BY_KEY[config.attention].attention),
         attributes=lambda config: config.all_attributes,
         pooling=lambda config: config.pooling,
         max_tokens=lambda config: config.max_tokens,

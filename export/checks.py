@@ -9,9 +9,11 @@ from typing import Any
 
 from attenuator.errors import ExportError
 from attenuator.ops import KNOBS
+from attenuator.ops.bigbird.spec import SPEC as BIGBIRD
 
 __all__ = [
     "check_bert",
+    "check_big_bird",
     "check_deberta",
     "check_longformer",
     "check_modernbert",
@@ -65,6 +67,14 @@ def check_nystromformer(config: Any) -> None:
         raise ExportError(
             f"inv_coeff_init_option is {config.inv_coeff_init_option}, must be false: transformers builds no such model"
         )
+
+
+def check_big_bird(config: Any) -> None:
+    """Refuses blocks that the operator does not have."""
+    check_bert(config)
+    block_size = next(item for item in BIGBIRD.attributes if item.name == "block_size")
+    if not block_size.fits(config.block_size):
+        raise ExportError(f"block_size is {config.block_size}, must be {block_size.allowed}")
 
 
 def check_modernbert(config: Any) -> None:

@@ -40,6 +40,7 @@ FAMILIES = (
     Family("deberta", "DeBERTa", "deberta"),
     Family("modernbert", "ModernBERT", "modernbert"),
     Family("longformer", "Longformer", "longformer"),
+    Family("big_bird", "BigBird", "big_bird"),
     Family("yoso", "YOSO", "yoso"),
     Family("nystromformer", "Nystromformer", "nystromformer"),
     Family(OWN_ENCODER, "the project's own encoder", "encoder"),

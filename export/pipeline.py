@@ -19,7 +19,7 @@ from attenuator import bundle
 from attenuator.bundle import TRAINED_POSITIONS, Attention, Manifest, Provenance
 from attenuator.errors import ExportError
 from attenuator.export import labelled
-from attenuator.export.attributes import ESTIMATORS, TABLE_PRECISIONS, check_choice
+from attenuator.export.attributes import ESTIMATORS, RANDOM_BLOCKS, TABLE_PRECISIONS, check_choice
 from attenuator.export.choose import KNOB, SelectionOptions, choose_selection
 from attenuator.export.knobs import bundle_knobs, requested_defaults
 from attenuator.export.longer import lengthen
@@ -64,6 +64,7 @@ def export(
     positions: str = TRAINED_POSITIONS,
     estimator: str | None = None,
     table_precision: str | None = None,
+    random_blocks: str | None = None,
     precision: str = "fp32",
     schedule: str | None = None,
     texts: Path | str | None = None,
@@ -88,6 +89,7 @@ def export(
         positions: how the model reads more tokens than it was trained with, a key of `longer.POSITIONS`.
         estimator: for operators that have that attribute, one of its choices; by default that of `DEFAULT_ESTIMATORS`.
         table_precision: for operators that have that attribute, one of its choices; by default the attribute's.
+        random_blocks: likewise.
         precision: what the model computes in: a row of `attenuator.precision`.
         schedule: how the selection of tokens spreads over the layers, a key of `selection.SCHEDULES`, by default
             `selection.DEFAULT`; `NONE` exports without selection.
@@ -117,6 +119,7 @@ def export(
     check_attention(attention)
     check_choice("estimator", estimator, attention, ESTIMATORS)
     check_choice("table_precision", table_precision, attention, TABLE_PRECISIONS)
+    check_choice("random_blocks", random_blocks, attention, RANDOM_BLOCKS)
     check_precision(precision)
     check_schedule(schedule)
     progress("load the model")
@@ -132,6 +135,8 @@ def export(
         attributes["estimator"] = estimator or DEFAULT_ESTIMATORS[pooling]
     if table_precision is not None:
         attributes["table_precision"] = table_precision
+    if random_blocks is not None:
+        attributes["random_blocks"] = random_blocks
     classifier = PackedClassifier(
         loaded.architecture, loaded.model, operator.key, attributes, loaded.has_token_types, schedule or DEFAULT
     )

@@ -13,7 +13,7 @@ from pydantic import AfterValidator
 from attenuator.bundle import TRAINED_POSITIONS
 from attenuator.commandline import CommandSettings, Positionals
 from attenuator.commandline import parse as parse_command
-from attenuator.export.attributes import ESTIMATORS, TABLE_PRECISIONS
+from attenuator.export.attributes import ESTIMATORS, RANDOM_BLOCKS, TABLE_PRECISIONS
 from attenuator.export.families import titles
 from attenuator.export.knobs import read_defaults
 from attenuator.export.longer import POSITIONS
@@ -72,12 +72,14 @@ if TYPE_CHECKING:
     PositionsName = str
     EstimatorName = str
     TablePrecisionName = str
+    RandomBlocksName = str
 else:
     AttentionName = Literal[tuple(operator.key for operator in ATTENTIONS)]
     ScheduleName = Literal[(*SCHEDULES, NONE)]
     PositionsName = Literal[tuple(POSITIONS)]
     EstimatorName = Literal[tuple(dict.fromkeys(chain(*ESTIMATORS.values())))]
     TablePrecisionName = Literal[tuple(dict.fromkeys(chain(*TABLE_PRECISIONS.values())))]
+    RandomBlocksName = Literal[tuple(dict.fromkeys(chain(*RANDOM_BLOCKS.values())))]
 
 
 def checked_defaults(text: str) -> str:
@@ -157,6 +159,9 @@ class ExportSettings(CommandSettings):
     """How an attention with hash tables keeps their sums on the CPU: `float32` (the default), or `int16`, values
     rounded to 8 bits: attention to long texts takes a tenth to a quarter less time with AVX-512, at far less change
     than sampling itself brings."""
+    random_blocks: RandomBlocksName | None = None
+    """Which blocks of a text an attention with random blocks sees by chance: `drawn` by the seed (the default), or
+    `first`, the first block once more for each of them, as transformers evaluates its BigBird."""
     precision: PrecisionName = "fp32"
     """Number format that the model computes in, listed below."""
     schedule: ScheduleName | None = None

@@ -33,6 +33,7 @@ FOLDERS = (
     "mca",
     "yoso",
     "linear",
+    "bigbird",
     "linformer",
     "nystrom",
     "reformer",

@@ -147,7 +147,9 @@ class Rows:
         return body.op("Sub", self.place, body.op("Unsqueeze", self.query_place, body.const((1,))))
 
     def visible(self, body: Body) -> str:
-        """Mask bool `[rows + 1, T + 1]`: same sequence, and inside the window or global."""
+        """Mask bool `[rows + 1, T + 1]`: same sequence, and, where the operator has a window, inside it or global."""
+        if all(item.name != "window" for item in body.operator.attributes):
+            return self.same_sequence(body)
         window = body.attribute("window")
         near = body.op("LessOrEqual", body.op("Abs", self.distance(body)), window)
         full = body.op("Equal", window, body.const(0))

@@ -41,14 +41,20 @@ ALLOWED = {
         "num_hashes": "the knob that the family's config calls num_hash",
         "nystrom": "what the family nystromformer was trained with",
         "num_landmarks": "the knob, of the same name in the family's config",
+        "bigbird": FAMILY,
+        "num_random_blocks": "the knob, of the same name in the family's config",
         "'relative'": "what MPNet and DeBERTa were trained with",
     },
-    "export/checks.py": {"yoso": FAMILY, "num_landmarks": "a field of the family nystromformer's config"},
-    "export/families.py": {"yoso": FAMILY, "reformer": FAMILY},
+    "export/checks.py": {
+        "yoso": FAMILY,
+        "num_landmarks": "a field of the family nystromformer's config",
+        "bigbird": "the operator whose blocks the family's config sets",
+    },
+    "export/families.py": {"yoso": FAMILY, "bigbird": FAMILY, "reformer": FAMILY},
     "export/encoder_config.py": {"yoso": "what older checkpoints have, and fields that they have for its attributes"},
     "export/int8.py": {"alpha": "an attribute of ONNX's Gemm"},
     "export/layers.py": {"yoso": FAMILY},
-    "export/settings.py": {"yoso": FAMILY},
+    "export/settings.py": {"yoso": FAMILY, "bigbird": FAMILY},
     "serve/peers/tei.py": {"'softmax'": "an activation over the labels, as Hugging Face's clients name it"},
 }
 

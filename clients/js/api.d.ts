@@ -129,6 +129,13 @@ export interface ClassifyRequest {
    */
   num_hashes?: number;
   /**
+   * Blocks of keys that each block of queries sees by chance, beside the first, the last and its
+   * neighbours; more cost proportionally more time; 0 sees every key, exact softmax attention, quadratic
+   * in length, as do texts of at most 5 + 2 * num_random_blocks blocks. The model's own bounds and
+   * default are in GET /v1/models.
+   */
+  num_random_blocks?: number;
+  /**
    * More landmarks follow softmax attention more closely and cost proportionally more time, with an
    * inverse of num_landmarks^3; sequences of no more tokens than landmarks, and all at 0, get exact
    * softmax attention. The model's own bounds and default are in GET /v1/models.
@@ -164,6 +171,7 @@ export interface ErrorBody {
 export interface Floors {
   alpha?: number;
   num_hashes?: number;
+  num_random_blocks?: number;
   num_landmarks?: number;
   num_rounds?: number;
   keep?: number;

@@ -19,7 +19,8 @@ enum class Stream : std::uint32_t {
   kMcaSamples = 2,
   kMcaPaper = 3,
   kYosoLift = 4,
-  kReformerRotations = 5
+  kReformerRotations = 5,
+  kBigBirdBlocks = 6
 };
 
 struct PhiloxWords {

@@ -1,5 +1,4 @@
 // SoftmaxAttention: checks, then one task for each (sequence, heads, query rows).
-#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <vector>
@@ -7,6 +6,7 @@
 #include "ops/common/aligned.h"
 #include "ops/common/attention/attention.h"
 #include "ops/common/attention/importance.h"
+#include "ops/common/attention/tasks.h"
 #include "ops/common/registry.h"
 #include "ops/softmax/inputs.h"
 
@@ -15,26 +15,7 @@ namespace {
 
 using Spec = spec::SoftmaxAttention;
 
-// Rows of a long sequence in one task. With more rows, more blocks share keys and values; with
-// fewer, there are tasks for more threads. Heads of short sequences share a task until it has about
-// kTaskWork multiply-adds, since handing a smaller one to a thread costs more than it saves.
-constexpr std::int64_t kFewestTaskRows = 4 * attention::kQueryBlock;
-constexpr std::int64_t kMostTaskRows = 16 * attention::kQueryBlock;
-constexpr std::int64_t kManyTasks = 32;
-constexpr double kTaskWork = 2e6;
-
-std::int64_t TaskRows(std::int64_t rows) {
-  const std::int64_t share = rows / kManyTasks / attention::kQueryBlock * attention::kQueryBlock;
-  return std::clamp(share, kFewestTaskRows, kMostTaskRows);
-}
-
-struct Task {
-  std::int64_t sequence;
-  std::int64_t head_begin;
-  std::int64_t head_end;
-  std::int64_t row_begin;
-  std::int64_t row_end;
-};
+using attention::RowTask;
 
 class SoftmaxAttentionKernel final : public Kernel {
  public:
@@ -84,7 +65,7 @@ class SoftmaxAttentionKernel final : public Kernel {
       if (!ranges.empty()) head.ranges = ranges.data() + begin;
       return head;
     };
-    const std::vector<Task> tasks = Tasks(sequences, shared, first);
+    const std::vector<RowTask> tasks = Tasks(sequences, shared, first);
     const std::int64_t count = static_cast<std::int64_t>(tasks.size());
     context.threads().For(count + (row_0 ? sequences.batch : 0), [&](std::int64_t index) {
       if (index >= count) {
@@ -93,7 +74,7 @@ class SoftmaxAttentionKernel final : public Kernel {
                      [&](std::int64_t h) { return head_of(b, h); });
         return;
       }
-      const Task& task = tasks[index];
+      const RowTask& task = tasks[index];
       const std::int64_t begin = sequences.begin(task.sequence);
       const std::int64_t row = (first ? task.sequence : begin) + task.row_begin;
       for (std::int64_t h = task.head_begin; h < task.head_end; ++h) {
@@ -133,7 +114,7 @@ class SoftmaxAttentionKernel final : public Kernel {
 
   // Output rows of a task's sequence, and the maxima of all its rows into `maxima` [length], which
   // tasks of the same head share.
-  static void AttendWithMaxima(const attention::Head& head, const Task& task, float* rows,
+  static void AttendWithMaxima(const attention::Head& head, const RowTask& task, float* rows,
                                std::int64_t stride, float* maxima) {
     if (task.row_begin == 0 && task.row_end == head.length) {
       attention::AttendRows(head, task.row_begin, task.row_end, rows, stride, maxima);
@@ -150,35 +131,13 @@ class SoftmaxAttentionKernel final : public Kernel {
     }
   }
 
-  // Heads of short sequences share a task, rows of long ones are spread over several.
-  std::vector<Task> Tasks(const Sequences& sequences, const attention::Head& head,
-                          bool first) const {
+  std::vector<RowTask> Tasks(const Sequences& sequences, attention::Head head, bool first) const {
     const std::int64_t heads = attributes_.num_heads;
-    // Under a window no block shares its keys.
-    const std::int64_t task_rows =
-        head.window > 0 ? kFewestTaskRows : TaskRows(sequences.begin(sequences.batch) * heads);
-    std::vector<Task> tasks;
+    const std::int64_t task_rows = attention::TaskRows(sequences.total * heads);
+    std::vector<RowTask> tasks;
     for (std::int64_t b = 0; b < sequences.batch; ++b) {
-      const std::int64_t length = sequences.length(b);
-      if (length == 0) continue;
-      const std::int64_t rows = first ? 1 : length;
-      const double work = static_cast<double>(rows < task_rows ? rows : task_rows) *
-                          static_cast<double>(length) *
-                          static_cast<double>(head.head_dim + head.value_dim);
-      const double heads_a_task = kTaskWork / work;
-      const std::int64_t together = heads_a_task >= static_cast<double>(heads) ? heads
-                                    : heads_a_task < 1 ? 1
-                                                       : static_cast<std::int64_t>(heads_a_task);
-      for (std::int64_t h = 0; h < heads; h += together) {
-        const std::int64_t head_end = h + together < heads ? h + together : heads;
-        for (std::int64_t row = 0; row < rows; row += task_rows) {
-          tasks.push_back({.sequence = b,
-                           .head_begin = h,
-                           .head_end = head_end,
-                           .row_begin = row,
-                           .row_end = std::min(row + task_rows, rows)});
-        }
-      }
+      head.length = sequences.length(b);
+      attention::AddRowTasks(head, b, heads, first ? 1 : head.length, task_rows, tasks);
     }
     return tasks;
   }

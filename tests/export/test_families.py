@@ -88,7 +88,12 @@ def test_last_layer_computes_first_tokens_alone(name: str, attention: str, expor
 def test_batch_gives_every_sequence_the_bits_it_gets_alone(name: str, attention: str, exported: Get) -> None:
     folder = exported(name, attention)
     manifest = read_manifest(folder)
-    knobs = {"mca": {"alpha": 0.5}, "yoso": {"num_hashes": 8}, "nystrom": {"num_landmarks": 4}}.get(attention)
+    knobs = {
+        "mca": {"alpha": 0.5},
+        "yoso": {"num_hashes": 8},
+        "nystrom": {"num_landmarks": 4},
+        "bigbird": {"num_random_blocks": 1},
+    }.get(attention)
     batch = rows(manifest, LENGTHS, knobs) + rows(manifest, LENGTHS[::-1])
     sessions = [create(folder / "model.onnx", threads=threads) for threads in (1, 2)]
     together = [run(session, manifest, batch)["logits"] for session in sessions]

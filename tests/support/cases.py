@@ -91,6 +91,8 @@ def variants(operator: Operator) -> Iterator[Case]:
             options.append([(item.name, 0), (item.name, 1)])
         elif item.name == "window":
             options.append([(item.name, window) for window in WINDOWS])
+        elif item.name == "block_size":  # of sequences in RAGGED only the longest has blocks that it does not see
+            options.append([(item.name, 4)])
     required = defaults(operator).attributes
     for chosen in itertools.product(*options):
         yield Case(operator, required | dict(chosen))
@@ -184,6 +186,8 @@ def random_shape(case: Case, rng: np.random.Generator) -> tuple[Case, dict[str, 
             chosen[item.name] = int(rng.choice([item.low, 3, 8, item.default, item.high]))
         elif item.name == "window" and case.attributes.get("window"):
             chosen[item.name] = int(rng.choice([1, 2, 31, 64, 100, item.high]))
+        elif item.name == "block_size":
+            chosen[item.name] = int(rng.choice([1, 2, 3, 7, 16]))
     sizes = {
         "num_heads * head_dim": heads * head_dim,
         "num_heads * value_dim": heads * value_dim,

@@ -74,6 +74,10 @@ CHECKPOINTS: dict[str, Checkpoint] = {
     "modernbert": Checkpoint(transformers.ModernBertConfig(**MODERN), ("mca", "softmax")),
     # Windows of several widths, and selection under them: tests/export/test_longformer.py.
     "longformer": Checkpoint(transformers.LongformerConfig(**SMALL | {"attention_window": [8, 16]})),
+    # Long texts and random blocks: tests/export/test_big_bird.py.
+    "big_bird": Checkpoint(
+        transformers.BigBirdConfig(**SMALL | {"block_size": 4, "num_random_blocks": 1}), ("bigbird", "mca")
+    ),
     "yoso": Checkpoint(
         transformers.YosoConfig(**SMALL | {"hash_code_len": 6, "conv_window": 5, "num_hash": 16}), ("yoso",)
     ),
@@ -260,7 +264,7 @@ def save(checkpoint: Checkpoint, folder: Path) -> Path:
 
 
 def load(folder: Path) -> Any:
-    """The checkpoint as PyTorch runs it: fp32, in evaluation mode, YOSO and Nystromformer exactly."""
+    """The checkpoint as PyTorch runs it: fp32, in evaluation mode, every attention at its exact value."""
     if json.loads((folder / "config.json").read_text())["model_type"] == OWN_ENCODER:
         return Encoder.from_pretrained(folder)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32).eval()
@@ -269,6 +273,8 @@ def load(folder: Path) -> Any:
             module.use_expectation = True
         if hasattr(module, "num_landmarks"):
             module.num_landmarks = module.seq_len
+    if isinstance(model, transformers.BigBirdForSequenceClassification):
+        model.base_model.set_attention_type("original_full")
     return model
 
 

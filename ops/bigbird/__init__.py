@@ -1,0 +1,1 @@
+"""BigBird: block-sparse softmax attention over global, neighbouring and random blocks of keys."""
