@@ -23,7 +23,14 @@ from attenuator.serve.metrics import Metrics
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 import typescript  # noqa: E402
-from benchmarks.report import added_time_tables, brownout_tables, documents, server_tables  # noqa: E402
+from benchmarks.report import (  # noqa: E402
+    added_time_tables,
+    brownout_tables,
+    documents,
+    efficiency_tables,
+    error_tables,
+    server_tables,
+)
 from benchmarks.report.origins import SINCE_THEN  # noqa: E402
 
 WHAT_IT_IS = {"int32": "integer", "float": "number"}
@@ -96,6 +103,8 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "end-to-end": partial(documents.served, whole=False),
         "demo-request": documents.demo_request,
     },
+    "docs/attention-error.md": {"attention-error": error_tables.attention_error},
+    "docs/efficiency.md": {"efficiency": efficiency_tables.efficiency},
     "docs/benchmarks.md": {
         "end-to-end": partial(documents.served, whole=True),
         "servers": server_tables.servers,

@@ -29,7 +29,7 @@ from attenuator.compare.partial import Logits, Progressed
 from attenuator.compare.plot import comparison_svg
 from attenuator.compare.record import Comparison
 from attenuator.compare.settings import COMMAND, CompareSettings
-from attenuator.errors import BundleError, ExportError, InvalidRequest
+from attenuator.errors import BundleError, EngineError, ExportError, InvalidRequest
 from attenuator.export.pipeline import ATTENTIONS, export
 from attenuator.export.source import load as load_source
 from attenuator.rows import Columns
@@ -207,10 +207,11 @@ class Run:
         except TimeUp:
             self.absent.append(Absent(method.name, f"--max-minutes {self.settings.max_minutes:g} ended before it"))
             return None
-        except (ExportError, BundleError) as error:
+        except (ExportError, BundleError, EngineError) as error:
             if is_reference:
                 raise
-            self.absent.append(Absent(method.name, f"cannot be exported: {error}"))
+            what = "cannot be run" if isinstance(error, EngineError) else "cannot be exported"
+            self.absent.append(Absent(method.name, f"{what}: {error}"))
             return None
         finally:
             if not is_reference and not self.settings.keep_bundles and method.name in results.methods:
