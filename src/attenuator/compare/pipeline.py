@@ -39,6 +39,7 @@ from attenuator.runtime.scores import agrees
 from attenuator.runtime.session import cpu_count
 
 FEWEST_TEXTS = 30  # that are run, however little time there is
+FEWEST_SHARE = 1 / 3  # of the time left that answers get, however long exports take
 ANSWERS_SHARE = 0.8  # of the time that exports and clocks leave: predictions err
 
 Note = Callable[[str], None]
@@ -174,6 +175,7 @@ class Run:
         settings = len(self.methods) * 2 * (self.settings.values + 1)
         clocks = settings * max(SECONDS_PER_RUN, 4 * each)
         left = self.deadline.left - self.export_seconds * (len(self.methods) - 1) - clocks
+        left = max(left, FEWEST_SHARE * self.deadline.left)  # rather fewer methods than too few texts to judge by
         fitting = max(FEWEST_TEXTS, int(ANSWERS_SHARE * left / (settings * each)))
         count = min(fitting, len(texts))
         if count < len(texts):
