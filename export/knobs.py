@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from attenuator.bundle import BundleKnob
 from attenuator.errors import ExportError
@@ -11,6 +12,8 @@ from attenuator.ops.knobs import describe, read_knob_values
 from attenuator.ops.spec import Operator, merge_knobs
 
 __all__ = ["requested_defaults", "bundle_knobs", "read_defaults"]
+
+NOTHING: Mapping[str, Any] = {}
 
 
 def read_defaults(text: str) -> float | dict[str, float]:
@@ -58,7 +61,10 @@ def requested_defaults(
 
 
 def bundle_knobs(
-    operators: Iterable[Operator], suggested: Mapping[str, float], requested: Mapping[str, float]
+    operators: Iterable[Operator],
+    suggested: Mapping[str, float],
+    requested: Mapping[str, float],
+    attributes: Mapping[str, Any] = NOTHING,
 ) -> list[BundleKnob]:
     """The knobs of the graph's operators with the bundle's defaults.
 
@@ -66,8 +72,12 @@ def bundle_knobs(
         operators: those that have the graph's knobs.
         suggested: the checkpoint's own defaults by knob, clipped to the bounds here; other operators' are ignored.
         requested: the caller's by knob, as `requested_defaults` gives them.
+        attributes: of the nodes, by name: beyond some of them a knob changes nothing.
     """
-    knobs = merge_knobs(operators)
+    knobs = {
+        name: replace(knob, high=min(knob.high, attributes.get(knob.bounded_by) or knob.high))
+        for name, knob in merge_knobs(operators).items()
+    }
     defaults = {name: knob.default for name, knob in knobs.items()} | {**suggested} | {**requested}
     rows = [replace(knob, default=min(max(defaults[name], knob.low), knob.high)) for name, knob in knobs.items()]
     return [BundleKnob.model_validate(row, from_attributes=True) for row in rows]

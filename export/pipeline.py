@@ -142,7 +142,12 @@ def export(
     )
     defaults = requested_defaults(classifier.operators, knob_default)
     fields |= {
-        "knobs": bundle_knobs(classifier.operators, loaded.architecture.knob_defaults(loaded.model.config), defaults),
+        "knobs": bundle_knobs(
+            classifier.operators,
+            loaded.architecture.knob_defaults(loaded.model.config),
+            defaults,
+            classifier.attributes,
+        ),
         "precision": precision,
         "pooling": classifier.pooling,
         "inputs": classifier.inputs,

@@ -35,6 +35,7 @@ FOLDERS = (
     "linear",
     "bigbird",
     "linformer",
+    "longshort",
     "nystrom",
     "reformer",
     "relative",

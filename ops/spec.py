@@ -108,6 +108,8 @@ class Knob:
         sampling: what is random about an answer at other values than the exact one. `none`: nothing; `counted`: the
             value is the number of independent samples, so that its variance is proportional to 1/value; `bounded`: it
             is random, and the value does not say how many samples it takes.
+        bounded_by: an attribute beyond whose value the knob changes nothing: in a bundle the largest of its nodes' is
+            the upper bound. Empty where there is none.
     """
 
     name: str
@@ -121,6 +123,7 @@ class Knob:
     doc: str
     source: str
     sampling: Literal["none", "counted", "bounded"] = "none"
+    bounded_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +267,24 @@ NUM_HEADS = Attribute("num_heads", "int", "attention heads", low=1, high=1024)
 LAYER = Attribute("layer", "int", "random stream of this node", default=0, low=0, high=65535)
 SCALE = Attribute("scale", "float", "factor on the scores; 0 means 1/sqrt(head_dim)", default=0.0)
 WINDOW = Attribute("window", "int", "keys with |i - j| <= window; 0 = all", default=0, low=0, high=2**30)
+# At run time: an upper bound on the window that a model was trained with, in every operator that has one.
+WINDOW_KNOB = Knob(
+    name="window",
+    dtype="int32",
+    default=2**16,
+    low=0,
+    high=2**16,
+    exact=0,
+    accuracy="rises",
+    unit="tokens on either side",
+    doc="A wider window costs proportionally more time and sees more of the keys that the model was trained to see; 0 "
+    "is the window that it was trained with, which no value exceeds.",
+    source="Beltagy et al., 'Longformer', 2020, section 3.1",
+    bounded_by="window",
+)
+WINDOW_INPUT = Tensor(
+    WINDOW_KNOB.name, ("B",), "int32", "keys with |i - j| <= window, at most as trained; 0 = as trained", host=True
+)
 GLOBAL_TOKENS = Attribute(
     "global_tokens", "int", "1: the first token sees and is seen by all", default=0, low=0, high=1
 )

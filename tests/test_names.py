@@ -26,7 +26,7 @@ FILES = sorted(
 # Pooling is part of every model; what may be approximated is attention.
 ATTENTION = [operator for operator in OPERATORS if operator.attention]
 # Keys and knobs that are ordinary words: only a text that is the word and nothing else names the operator or the knob.
-ORDINARY = ({operator.key for operator in ATTENTION} | set(KNOBS)) & {"softmax", "linear", "relative", "keep"}
+ORDINARY = ({operator.key for operator in ATTENTION} | set(KNOBS)) & {"softmax", "linear", "relative", "keep", "window"}
 DISTINCT = ({operator.key for operator in ATTENTION} | set(KNOBS)) - ORDINARY | {
     operator.name for operator in ATTENTION
 }
@@ -55,6 +55,7 @@ ALLOWED = {
     "export/int8.py": {"alpha": "an attribute of ONNX's Gemm"},
     "export/layers.py": {"yoso": FAMILY},
     "export/settings.py": {"yoso": FAMILY, "bigbird": FAMILY},
+    "export/packed.py": {"'window'": "an attribute of attention nodes, whose upper bound is the knob"},
     "serve/peers/tei.py": {"'softmax'": "an activation over the labels, as Hugging Face's clients name it"},
 }
 

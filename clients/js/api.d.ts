@@ -136,6 +136,12 @@ export interface ClassifyRequest {
    */
   num_random_blocks?: number;
   /**
+   * A wider window costs proportionally more time and sees more of the keys that the model was trained
+   * to see; 0 is the window that it was trained with, which no value exceeds. The model's own bounds and
+   * default are in GET /v1/models.
+   */
+  window?: number;
+  /**
    * More landmarks follow softmax attention more closely and cost proportionally more time, with an
    * inverse of num_landmarks^3; sequences of no more tokens than landmarks, and all at 0, get exact
    * softmax attention. The model's own bounds and default are in GET /v1/models.
@@ -172,6 +178,7 @@ export interface Floors {
   alpha?: number;
   num_hashes?: number;
   num_random_blocks?: number;
+  window?: number;
   num_landmarks?: number;
   num_rounds?: number;
   keep?: number;

@@ -22,6 +22,9 @@ SIZES = {
     "2 * reach + 1": 31,
     "num_heads * k": HEADS * 7,
     "max_tokens": 1600,
+    "num_heads * r": HEADS * 7,
+    "head_dim": 20,
+    "2": 2,
 }
 HEAD_DIMS = (8, 9, 12, 15, 16, 17, 24, 31, 32, 33, 40, 48, 63, 64, 65, 80, 96, 100, 127, 128, 129, 200, 255, 256)
 REQUIRED: dict[str, AttributeValue] = {"num_heads": HEADS, "hash_bits": 5}
@@ -123,6 +126,8 @@ CASES = [case for operator in OPERATORS for case in variants(operator)]
 def knob_values(knob: Knob, count: int) -> Array:
     """The exact value, the roughest of the default and the upper limit, the limits and values between, in turn."""
     middle = [knob.low + (knob.high - knob.low) * share for share in (0.01, 0.1, 0.5)]
+    if knob.name == "window":  # beyond the one that was trained it changes nothing
+        return np.resize(np.array([knob.exact, 5, 1, knob.high, 30, 64]), count).astype(NUMPY_TYPES[knob.dtype])
     rough, fine = (knob.high, knob.default) if knob.accuracy == "falls" else (knob.default, knob.high)
     values = [knob.exact, rough, knob.low, fine, *middle]
     return np.resize(np.array(values), count).astype(NUMPY_TYPES[knob.dtype])
@@ -184,7 +189,7 @@ def random_shape(case: Case, rng: np.random.Generator) -> tuple[Case, dict[str, 
             chosen[item.name] = int(rng.integers(item.low, item.high + 1))
         elif item.name in ("chunk_size", "num_buckets"):
             chosen[item.name] = int(rng.choice([item.low, 3, 8, item.default, item.high]))
-        elif item.name == "window" and case.attributes.get("window"):
+        elif item.name == "trained_window" or (item.name == "window" and case.attributes.get("window")):
             chosen[item.name] = int(rng.choice([1, 2, 31, 64, 100, item.high]))
         elif item.name == "block_size":
             chosen[item.name] = int(rng.choice([1, 2, 3, 7, 16]))
@@ -198,6 +203,9 @@ def random_shape(case: Case, rng: np.random.Generator) -> tuple[Case, dict[str, 
         "2 * reach + 1": int(rng.choice([1, 3, 63, 255])),
         "num_heads * k": heads * int(rng.choice([1, 5, 16, 65])),
         "max_tokens": int(rng.choice([257, 300])),
+        "num_heads * r": heads * int(rng.choice([1, 5, 16, 65])),
+        "head_dim": head_dim,
+        "2": 2,
     }
     attributes = {name: chosen.get(name, value) for name, value in case.attributes.items()}
     attributes |= {name: chosen[name] for name in ("layer", "chunk_size", "num_buckets") if name in chosen}

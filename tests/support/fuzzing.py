@@ -44,9 +44,13 @@ def contract_broken(case: Case, inputs: dict[str, Array], on_device: bool = Fals
         return True
     longest = int(np.diff(cu_seqlens).max(initial=0))
     for name, rows in sizes.items():
-        if name == "num_heads * k" and any(size == 0 or size % heads for size in rows):
+        if name in ("num_heads * k", "num_heads * r") and any(size == 0 or size % heads for size in rows):
             return True
         if name == "max_tokens" and min(rows) < longest:
+            return True
+        if name == "head_dim" and rows != {columns // heads for columns in sizes["num_heads * head_dim"]}:
+            return True
+        if name == "2" and rows != {2}:
             return True
         if name == "2 * reach + 1" and any(size % 2 == 0 for size in rows):
             return True

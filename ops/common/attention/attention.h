@@ -31,6 +31,9 @@ struct Head {
   float scale = 0;             // factor on the scores, as is: 0 is not a default here
   std::int64_t window = 0;     // keys with |i - j| <= window; 0 = all
   bool global_token = false;   // key 0 is seen by every row and row 0 sees all keys
+  // Keys [0, prefix), rows of no query, that every row sees beside its window; row i is that of key
+  // i, from `prefix` on. For AttendRows without maxima.
+  std::int64_t prefix = 0;
   // [length]: the keys inside each row's window, at most 2 * window + 1; null: |i - j| <= window.
   const KeyRange* ranges = nullptr;
 };

@@ -169,10 +169,13 @@ inline void ForKeys(const Head& head, std::int64_t begin, std::int64_t end, cons
   if (head.window > 0) {
     low = Larger(SeenBegin(head, begin), 0);
     high = Smaller(SeenEnd(head, end - 1), head.length);
-    // Key 0 comes alone for every row: a row's sums must not depend on where its range begins.
-    if (head.global_token) {
-      low = Larger(low, 1);
-      visit(0, 1, false, low >= high);
+    // Keys that every row sees come apart from the others: a row's sums must not depend on where
+    // its range begins.
+    const std::int64_t seen = head.global_token ? 1 : head.prefix;
+    low = Larger(low, seen);
+    for (std::int64_t first = 0, last; first < seen; first = last) {
+      last = Smaller(first + kKeyBlock, seen);
+      visit(first, last, false, last == seen && low >= high);
     }
   }
   for (std::int64_t first = low, last; first < high; first = last) {

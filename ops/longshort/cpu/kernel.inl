@@ -1,0 +1,65 @@
+// Layer norms of LongShortAttention's keys and values, for any Simd.
+//
+// A row at a time, three passes over at most 256 floats that stay in the first cache: its sum, its
+// centred elements to their place and the sum of their squares, then factors and terms. Memory
+// traffic is one read and one write of the row. The mean is taken off before squares are added up,
+// so that a row far from 0 loses no digits. Lanes are added up in a fixed order: a row's bits
+// follow from the row alone.
+#include <cmath>
+
+#include "ops/longshort/cpu/kernel.h"
+
+namespace attenuator::longshort {
+namespace {
+
+using Vector = Simd::Vector;
+constexpr std::int64_t kWidth = Simd::kWidth;
+
+// visit(c, count) for each vector of columns; count < kWidth for the last one where it is cut off.
+template <class Visit>
+[[gnu::always_inline]] inline void ForVectors(std::int64_t columns, const Visit& visit) {
+  std::int64_t c = 0;
+  for (; c + kWidth <= columns; c += kWidth) visit(c, kWidth);
+  if (c < columns) visit(c, columns - c);
+}
+
+inline Vector Load(const float* row, std::int64_t count) {
+  return count == kWidth ? Simd::Load(row) : Simd::LoadFirst(row, count);
+}
+
+void NormaliseRows(const Norm& norm, HeadRows rows, std::int64_t count, float* to,
+                   std::int64_t pitch) {
+  const std::int64_t columns = norm.columns, padded = Padded(columns);
+  const float share = 1.0f / static_cast<float>(columns);
+  for (std::int64_t i = 0; i < count; ++i, to += pitch) {
+    const float* row = rows.data + i * rows.stride;
+    Vector sum = Simd::Zero();
+    ForVectors(columns, [&](std::int64_t c, std::int64_t some) {
+      sum = Simd::Add(sum, Load(row + c, some));
+    });
+    const Vector mean = Simd::Set(Simd::Sum(sum) * share);
+    Vector squares = Simd::Zero();
+    ForVectors(columns, [&](std::int64_t c, std::int64_t some) {
+      const Vector centred = Simd::Sub(Load(row + c, some), mean);
+      if (some == kWidth) {
+        Simd::Store(to + c, centred);
+      } else {
+        Simd::Store(to + c, Simd::Zero());
+        Simd::StoreFirst(to + c, centred, some);
+      }
+      const Vector kept = Simd::Load(to + c);
+      squares = Simd::Fma(kept, kept, squares);
+    });
+    const float variance = Simd::Sum(squares) * share;
+    const Vector inverse = Simd::Set(1.0f / std::sqrt(variance + norm.epsilon));
+    ForVectors(columns, [&](std::int64_t c, std::int64_t some) {
+      const Vector factor = Load(norm.factor + c, some), term = Load(norm.term + c, some);
+      const Vector y = Simd::Fma(Simd::Mul(Simd::Load(to + c), inverse), factor, term);
+      Simd::Store(to + c, y);
+    });
+    for (std::int64_t c = (columns + kWidth - 1) / kWidth * kWidth; c < padded; ++c) to[c] = 0.0f;
+  }
+}
+
+}  // namespace
+}  // namespace attenuator::longshort

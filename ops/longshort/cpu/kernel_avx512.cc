@@ -1,0 +1,9 @@
+#include "ops/common/simd/avx512.h"
+// The Simd above comes first: the rest is written in terms of it.
+#include "ops/longshort/cpu/kernel.inl"
+
+namespace attenuator::longshort {
+
+Normalise NormaliseAvx512() { return &NormaliseRows; }
+
+}  // namespace attenuator::longshort

@@ -1,0 +1,284 @@
+// LongShortAttention: checks, each head's mixtures of all keys and values, then exact attention of
+// a slice of queries over them and over the normalised keys and values of its window.
+//
+// The mixtures are themselves exact attention: r queries, the projection's rows, over all keys. A
+// slice of queries copies them to scratch, and behind them the layer norms of the keys that it
+// sees, counted from a multiple of 64 of the sequence, so that sums run over the same blocks
+// whatever the slice. A short sequence is one task for some of its heads; of a long one the heads'
+// mixtures are tasks, and then the slices.
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "ops/common/aligned.h"
+#include "ops/common/attention/attention.h"
+#include "ops/common/check.h"
+#include "ops/common/cpu.h"
+#include "ops/common/registry.h"
+#include "ops/longshort/cpu/kernel.h"
+
+namespace attenuator {
+namespace {
+
+using Spec = spec::LongShortAttention;
+using longshort::HeadRows;
+using longshort::Norm;
+using longshort::Padded;
+
+// Tokens from which a sequence is several tasks a head.
+constexpr std::int64_t kLong = 1024;
+// Queries of a slice: as many as the keys beside them, which they share.
+constexpr std::int64_t kFewestRows = 4 * attention::kQueryBlock;
+constexpr std::int64_t kMostRows = 16 * attention::kQueryBlock;
+// As in spec.py. Under a smaller one a row of equal elements could be divided by 0.
+constexpr float kSmallestEpsilon = 1e-12f;
+constexpr float kLargestEpsilon = 1.0f;
+// Multiply-adds under which handing a task to another thread costs more than it wins.
+constexpr double kTaskWork = 2e6;
+
+struct Inputs {
+  TensorView query;       // [T, H * D]; [B, H * D] where `first`
+  TensorView key;         // [T, H * D]
+  TensorView value;       // [T, H * Dv]
+  TensorView projection;  // [H * r, D]
+  TensorView local_key_norm, local_value_norm, global_key_norm, global_value_norm;  // [2, H * D]
+  Sequences sequences;
+  const std::int32_t* windows;  // [B], of the knob
+  std::int64_t head_dim;        // D
+  std::int64_t value_dim;       // Dv
+  std::int64_t mixtures;        // r
+  float scale;
+  bool first;  // row b of query stands at the first position of sequence b
+
+  // Floats in a row of scratch: a key and behind it a value, each in whole registers.
+  std::int64_t columns() const { return Padded(head_dim) + Padded(value_dim); }
+};
+
+HeadRows Rows(const TensorView& view, std::int64_t dim, std::int64_t begin, std::int64_t h) {
+  return {view.floats() + begin * view.columns() + h * dim, view.columns()};
+}
+
+TensorView CheckNorm(const TensorContext& context, std::size_t index, const char* name,
+                     const TensorView& rows) {
+  const TensorView norm = context.Input(index);
+  CheckAxis(Spec::kName, name, norm, 0, 2, "factors and terms");
+  CheckAxis(Spec::kName, name, norm, 1, rows.columns(), "a column for each channel of its rows");
+  return norm;
+}
+
+void CheckWeights(const TensorContext& context, std::int64_t heads, Inputs& inputs) {
+  inputs.projection = context.Input(Spec::kDynamicProjectionInput);
+  const std::int64_t rows = inputs.projection.rows();
+  if (rows == 0 || rows % heads != 0) {
+    Fail(Spec::kName,
+         "dynamic_projection has " + std::to_string(rows) +
+             " rows, must have a positive multiple of num_heads = " + std::to_string(heads));
+  }
+  CheckAxis(Spec::kName, "dynamic_projection", inputs.projection, 1, inputs.head_dim,
+            "head_dim of key");
+  inputs.mixtures = rows / heads;
+  inputs.local_key_norm =
+      CheckNorm(context, Spec::kLocalKeyNormInput, "local_key_norm", inputs.key);
+  inputs.local_value_norm =
+      CheckNorm(context, Spec::kLocalValueNormInput, "local_value_norm", inputs.value);
+  inputs.global_key_norm =
+      CheckNorm(context, Spec::kGlobalKeyNormInput, "global_key_norm", inputs.key);
+  inputs.global_value_norm =
+      CheckNorm(context, Spec::kGlobalValueNormInput, "global_value_norm", inputs.value);
+}
+
+Inputs CheckInputs(const TensorContext& context, const Spec::Attributes& attributes) {
+  Inputs inputs{};
+  inputs.query = context.Input(Spec::kQueryInput);
+  inputs.key = context.Input(Spec::kKeyInput);
+  inputs.value = context.Input(Spec::kValueInput);
+  inputs.first = attributes.queries == Spec::Queries::kFirst;
+  const std::int64_t rows = inputs.key.rows(), heads = attributes.num_heads;
+  inputs.sequences = CheckSequences(Spec::kName, context.Input(Spec::kCuSeqlensInput), rows);
+  const std::int64_t batch = inputs.sequences.batch;
+  CheckQuery(Spec::kName, inputs.query, inputs.key, batch, inputs.first);
+  CheckAxis(Spec::kName, "value", inputs.value, 0, rows, "the number of rows of key");
+  inputs.windows = CheckKnob(Spec::kName, Spec::kWindow, context.Input(Spec::kWindowInput), batch);
+  inputs.head_dim = CheckHeadDim(Spec::kName, "key", inputs.key, heads);
+  inputs.value_dim = CheckHeadDim(Spec::kName, "value", inputs.value, heads);
+  inputs.scale = attention::ScoreScale(attributes.scale, inputs.head_dim);
+  CheckWeights(context, heads, inputs);
+  return inputs;
+}
+
+// One run: its inputs, its output, and how a head's part of it is computed.
+class Batch {
+ public:
+  Batch(longshort::Normalise normalise, const Inputs& inputs, const Spec::Attributes& attributes,
+        float* output)
+      : normalise_(normalise), in_(inputs), attributes_(attributes), output_(output) {}
+
+  std::int64_t window(std::int64_t b) const {
+    const std::int64_t trained = attributes_.trained_window, asked = in_.windows[b];
+    return asked == Spec::kWindow.exact ? trained : std::min(asked, trained);
+  }
+
+  double work(std::int64_t b) const {
+    const std::int64_t length = in_.sequences.length(b);
+    const std::int64_t seen = std::min(length, 2 * window(b) + 1) + 3 * in_.mixtures;
+    return static_cast<double>(length) * static_cast<double>(seen * in_.columns());
+  }
+
+  // All rows of some heads.
+  void Short(std::int64_t b, std::int64_t begin, std::int64_t end) const {
+    const AlignedArray<float> mixtures = MakeAligned<float>(mixture_floats());
+    for (std::int64_t h = begin; h < end; ++h) {
+      Mix(b, h, mixtures.get());
+      for (std::int64_t slice = 0; slice < Slices(b); ++slice) {
+        Attend(b, h, slice, mixtures.get());
+      }
+    }
+  }
+
+  void Long(ThreadPool& threads, std::int64_t b, std::int64_t heads) const {
+    const AlignedArray<float> mixtures = MakeAligned<float>(heads * mixture_floats());
+    threads.For(heads, [&](std::int64_t h) { Mix(b, h, mixtures.get() + h * mixture_floats()); });
+    const std::int64_t slices = Slices(b);
+    threads.For(heads * slices, [&](std::int64_t task) {
+      const std::int64_t h = task / slices;
+      Attend(b, h, task % slices, mixtures.get() + h * mixture_floats());
+    });
+  }
+
+ private:
+  std::int64_t mixture_floats() const { return in_.mixtures * in_.columns(); }
+
+  std::int64_t SliceRows(std::int64_t b) const {
+    const std::int64_t seen = 2 * std::min(window(b), kMostRows);
+    return std::clamp(seen / attention::kQueryBlock * attention::kQueryBlock, kFewestRows,
+                      kMostRows);
+  }
+  std::int64_t Slices(std::int64_t b) const {
+    return in_.first ? 1 : (in_.sequences.length(b) + SliceRows(b) - 1) / SliceRows(b);
+  }
+
+  Norm NormOf(const TensorView& norm, std::int64_t dim, std::int64_t h) const {
+    const float* factor = norm.floats() + h * dim;
+    return {factor, factor + norm.columns(), dim, attributes_.epsilon};
+  }
+
+  // `mixtures` [r, columns]: LN_G of the head's mixtures of all keys, and of all values.
+  void Mix(std::int64_t b, std::int64_t h, float* mixtures) const {
+    const std::int64_t begin = in_.sequences.begin(b), pitch = in_.columns();
+    const HeadRows key = Rows(in_.key, in_.head_dim, begin, h);
+    const HeadRows value = Rows(in_.value, in_.value_dim, begin, h);
+    const auto mix = [&](HeadRows rows, std::int64_t dim, const TensorView& norm, float* to) {
+      const attention::Head head{.query = in_.projection.floats() + h * in_.mixtures * in_.head_dim,
+                                 .query_stride = in_.head_dim,
+                                 .key = key.data,
+                                 .key_stride = key.stride,
+                                 .value = rows.data,
+                                 .value_stride = rows.stride,
+                                 .length = in_.sequences.length(b),
+                                 .head_dim = in_.head_dim,
+                                 .value_dim = dim,
+                                 .scale = 1.0f};
+      attention::AttendRows(head, 0, in_.mixtures, to, pitch);
+      normalise_(NormOf(norm, dim, h), {to, pitch}, in_.mixtures, to, pitch);
+    };
+    mix(key, in_.head_dim, in_.global_key_norm, mixtures);
+    mix(value, in_.value_dim, in_.global_value_norm, mixtures + Padded(in_.head_dim));
+  }
+
+  // Output rows of one slice of head h; row 0 alone where only first rows are computed.
+  void Attend(std::int64_t b, std::int64_t h, std::int64_t slice, const float* mixtures) const {
+    const std::int64_t length = in_.sequences.length(b), reach = std::min(window(b), length);
+    const std::int64_t begin = slice * SliceRows(b);
+    const std::int64_t end = in_.first ? 1 : std::min(begin + SliceRows(b), length);
+    const std::int64_t low =
+        std::max<std::int64_t>(begin - reach, 0) / attention::kQueryBlock * attention::kQueryBlock;
+    const std::int64_t seen = std::min(end + reach, length) - low, pitch = in_.columns();
+    const AlignedArray<float> rows = MakeAligned<float>(mixture_floats() + seen * pitch);
+    std::memcpy(rows.get(), mixtures, sizeof(float) * mixture_floats());
+    float* const local = rows.get() + mixture_floats();
+    const std::int64_t row = in_.sequences.begin(b) + low;
+    normalise_(NormOf(in_.local_key_norm, in_.head_dim, h), Rows(in_.key, in_.head_dim, row, h),
+               seen, local, pitch);
+    normalise_(NormOf(in_.local_value_norm, in_.value_dim, h),
+               Rows(in_.value, in_.value_dim, row, h), seen, local + Padded(in_.head_dim), pitch);
+    // Row i of the sequence is that of key r + i - low.
+    const std::int64_t shift = in_.mixtures - low;
+    const std::int64_t query_row = in_.first ? b : in_.sequences.begin(b);
+    const HeadRows query = Rows(in_.query, in_.head_dim, query_row - shift, h);
+    const attention::Head head{.query = query.data,
+                               .query_stride = query.stride,
+                               .key = rows.get(),
+                               .key_stride = pitch,
+                               .value = rows.get() + Padded(in_.head_dim),
+                               .value_stride = pitch,
+                               .length = in_.mixtures + seen,
+                               .head_dim = in_.head_dim,
+                               .value_dim = in_.value_dim,
+                               .scale = in_.scale,
+                               .window = reach,
+                               .prefix = in_.mixtures};
+    const std::int64_t columns = in_.value.columns();
+    attention::AttendRows(head, begin + shift, end + shift,
+                          output_ + (query_row + begin) * columns + h * in_.value_dim, columns);
+  }
+
+  longshort::Normalise normalise_;
+  const Inputs& in_;
+  const Spec::Attributes& attributes_;
+  float* output_;
+};
+
+class LongShortAttentionKernel final : public Kernel {
+ public:
+  explicit LongShortAttentionKernel(const NodeReader& reader)
+      : attributes_(Spec::Read(reader)),
+        normalise_(CpuIsa() >= Isa::kAvx512 ? longshort::NormaliseAvx512()
+                                            : longshort::NormaliseAvx2()) {
+    CheckFinite(Spec::kName, "scale", attributes_.scale);
+    CheckRange(Spec::kName, "epsilon", attributes_.epsilon, kSmallestEpsilon, kLargestEpsilon);
+  }
+
+  void Run(RunContext& context) const override {
+    const Inputs inputs = CheckInputs(context, attributes_);
+    const std::int64_t heads = attributes_.num_heads, columns = inputs.value.columns();
+    float* output =
+        static_cast<float*>(context.Output(Spec::kOutputOutput, {inputs.query.rows(), columns}));
+    const Batch batch(normalise_, inputs, attributes_, output);
+    struct Task {
+      std::int64_t sequence, head_begin, head_end;
+    };
+    std::vector<Task> tasks;
+    for (std::int64_t b = 0; b < inputs.sequences.batch; ++b) {
+      const std::int64_t length = inputs.sequences.length(b);
+      if (length == 0) {
+        if (inputs.first) std::fill_n(output + b * columns, columns, 0.0f);
+      } else if (length > kLong) {
+        batch.Long(context.threads(), b, heads);
+      } else {
+        const auto together = static_cast<std::int64_t>(
+            std::clamp(kTaskWork / batch.work(b), 1.0, static_cast<double>(heads)));
+        for (std::int64_t h = 0; h < heads; h += together) {
+          tasks.push_back({b, h, std::min(h + together, heads)});
+        }
+      }
+    }
+    context.threads().For(static_cast<std::int64_t>(tasks.size()), [&](std::int64_t index) {
+      const Task& task = tasks[index];
+      batch.Short(task.sequence, task.head_begin, task.head_end);
+    });
+  }
+
+ private:
+  Spec::Attributes attributes_;
+  longshort::Normalise normalise_;
+};
+
+}  // namespace
+
+template <>
+std::unique_ptr<Kernel> MakeKernel<Spec>(const NodeReader& reader) {
+  return std::make_unique<LongShortAttentionKernel>(reader);
+}
+
+}  // namespace attenuator
