@@ -1,4 +1,4 @@
-"""The two IMDb models: the same data, vocabulary and recipe with YOSO's attention or with softmax."""
+"""The IMDb models: the same data, vocabulary and recipe with YOSO's attention or with softmax."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def train_reviews(
         return float((predict(candidate, held_out_ids).argmax(1) == held_out_labels).mean())
 
     settings = {"attention": attention, "id2label": dict(enumerate(task.labels)), "max_tokens": MAX_TOKENS}
-    model = Encoder(EncoderConfig(**settings, **config))  # type: ignore[arg-type]
+    model = Encoder(EncoderConfig(**settings | config))  # type: ignore[arg-type]
     train(model, ids, targets, arguments.recipe, accuracy, output)
     final = Encoder.from_pretrained(output)
     if hashed is not None:
