@@ -12,20 +12,21 @@ class ReformerCost(OperatorCost):
     """Each round projects every row, and attends from it to two chunks."""
 
     def work(self, node: NodeShape, tokens: int, knobs: Mapping[str, float]) -> float:
-        """Multiply-adds of hashing and of chunks; of exact attention at 0 rounds and where two chunks hold all rows."""
+        """Multiply-adds of hashing and of chunks; of exact attention where that is computed."""
         chunk_size = int(node.attributes.get("chunk_size", 64))
         rounds = int(knobs.get("num_rounds", 0))
-        if not rounds or tokens <= 2 * chunk_size:
+        if not rounds or 2 * chunk_size * rounds >= tokens:
             return node.attention_macs(tokens)
         half = min(-(-tokens // chunk_size), int(node.attributes.get("num_buckets", 128)) // 2)
         of_row = half * node.head_dim + MAC_WORK * 2 * chunk_size * (node.head_dim + node.value_dim)
         return rounds * tokens * node.num_heads * of_row
 
     def verdict(self, outlook: Outlook) -> list[str]:
-        """The general one, and up to where every setting is exact."""
+        """The general one, and where a setting is exact."""
         return [
             *super().verdict(outlook),
-            "A text of at most two chunks has the same answer, the exact one, with any number of rounds.",
+            "Where the chunks of all rounds would hold as many keys as a text has tokens, exact attention is computed "
+            "in their place.",
         ]
 
 

@@ -73,9 +73,10 @@ class Batch {
         float* output)
       : kernels_(kernels), in_(inputs), attributes_(attributes), output_(output) {}
 
-  // Two chunks see each other: whatever the buckets, attention is exact.
+  // Rounds in which a row would meet as many keys as there are: all of them cost no more.
   bool IsExact(std::int64_t b) const {
-    return in_.num_rounds[b] == 0 || in_.sequences.length(b) <= 2 * attributes_.chunk_size;
+    const std::int64_t rounds = in_.num_rounds[b];
+    return rounds == 0 || 2 * attributes_.chunk_size * rounds >= in_.sequences.length(b);
   }
 
   HeadRows Rows(std::int64_t b, std::int64_t h) const {

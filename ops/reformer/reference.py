@@ -24,6 +24,11 @@ def buckets_of(length: int, chunk_size: int, num_buckets: int) -> int:
     return min(2 * -(-length // chunk_size), num_buckets // 2 * 2)
 
 
+def is_exact(length: int, chunk_size: int, num_rounds: int) -> bool:
+    """Whether every row sees every key: so asked for, or in rounds that would meet as many keys as there are."""
+    return num_rounds == 0 or 2 * chunk_size * num_rounds >= length
+
+
 def rotations(seed: int, layer: int, head: int, hash_round: int, num_rows: int, head_dim: int) -> NDArray[np.int64]:
     """The random matrix of one round: odd integers, in units of 1/64 standard deviation.
 
@@ -151,7 +156,7 @@ def reformer_attention(
         query: `[T, num_heads * head_dim]`, queries, and keys before their lengths are taken off.
         value: `[T, num_heads * value_dim]`.
         cu_seqlens: `[B + 1]`, offsets of the sequences.
-        num_rounds: `[B]`; 0 is exact softmax attention; so is any number where there are at most two chunks.
+        num_rounds: `[B]`; 0 is exact softmax attention, and so is what `is_exact` says.
         seed: `[B]`.
         num_heads: heads.
         scale: factor on the scores; 0 means 1/sqrt(head_dim).
@@ -165,7 +170,8 @@ def reformer_attention(
     head_dim, value_dim = query.shape[1] // num_heads, value.shape[1] // num_heads
     output = np.zeros((len(query), value.shape[1]))
     for b, (begin, end) in enumerate(zip(cu_seqlens[:-1], cu_seqlens[1:], strict=True)):
-        length, rounds = int(end - begin), int(num_rounds[b])
+        length = int(end - begin)
+        rounds = 0 if is_exact(length, chunk_size, int(num_rounds[b])) else int(num_rounds[b])
         half = buckets_of(length, chunk_size, num_buckets) // 2
         for head in range(num_heads if length else 0):
             rows = query[begin:end, head * head_dim : (head + 1) * head_dim]

@@ -69,7 +69,7 @@ def test_rows_of_any_size_and_any_scale(scale: float, size: float) -> None:
 
 def test_ties_fall_alike() -> None:
     """Rows of few different values, zeros and repeated ones: many projections are equal, and none is rounded."""
-    inputs = attention_inputs((333,), 2, 8, 8, (6,))
+    inputs = attention_inputs((333,), 2, 8, 8, (12,))
     rng = np.random.default_rng(9)
     inputs["query"] = rng.choice(np.array([0, 0, 0, 1, -1], np.float32), inputs["query"].shape)
     inputs["query"][::7] = 0
@@ -78,14 +78,15 @@ def test_ties_fall_alike() -> None:
     np.testing.assert_allclose(output, reformer_attention(**inputs, **attributes), atol=2e-6)
 
 
-def test_two_chunks_are_exact_to_the_bit() -> None:
-    """Each sees the other, so that neither buckets nor rounds matter."""
-    inputs = attention_inputs((1, 16, 17, 31, 32), 2, 16, 16, (0,))
+def test_rounds_that_would_meet_as_many_keys_as_there_are_give_exact_bits() -> None:
+    """Two chunks see each other in any round; beyond, all keys take no more time."""
+    inputs = attention_inputs((1, 16, 17, 32, 160, 161), 2, 16, 16, (0,))
     attributes = {"num_heads": 2, "chunk_size": 16}
     [exact] = run("reformer", inputs, attributes)
-    inputs["num_rounds"][:] = 5
+    inputs["num_rounds"][:] = (1, 1, 1, 1, 5, 5)
     [rounds] = run("reformer", inputs, attributes)
-    assert exact.tobytes() == rounds.tobytes()
+    assert exact[:-161].tobytes() == rounds[:-161].tobytes()
+    assert np.abs(exact[-161:] - rounds[-161:]).max() > 1e-4
     np.testing.assert_array_equal(exact[0], inputs["value"][0])
 
 
@@ -103,7 +104,7 @@ def test_one_chunk_holds_everything() -> None:
 @pytest.mark.parametrize("length", [511, 512, 513, 1500])
 def test_threads_and_runs_of_chunks_change_no_bit(length: int) -> None:
     inputs = attention_inputs((7, length, 150), 2, 24, 40, (5,))
-    attributes = {"num_heads": 2, "chunk_size": 64}
+    attributes = {"num_heads": 2, "chunk_size": 32}
     outputs = [run("reformer", inputs, attributes, threads)[0] for threads in (1, 2, 5)]
     assert outputs[0].tobytes() == outputs[1].tobytes() == outputs[2].tobytes()
     np.testing.assert_allclose(outputs[0], reformer_attention(**inputs, **attributes), atol=2e-6)
@@ -140,7 +141,7 @@ def test_the_first_chunk_sees_the_last_one_of_its_round() -> None:
 
 def test_error_falls_with_rounds() -> None:
     """On clustered rows, over 60 seeds: each doubling's gain is 5 standard errors above 0 (one chance in 3 million)."""
-    seeds, tokens = 60, 400
+    seeds, tokens = 60, 600
     rows, values = clustered(tokens, 12, 16, 0.7, seed=4)
     inputs = {
         "query": np.tile(rows, (seeds, 1)),
@@ -155,11 +156,11 @@ def test_error_falls_with_rounds() -> None:
         return run("reformer", inputs | {"num_rounds": knob}, attributes, 2)[0].reshape(seeds, tokens, -1)
 
     exact = output(0)
-    errors = {rounds: np.linalg.norm(output(rounds) - exact, axis=(1, 2)) for rounds in (1, 2, 4, 8, 16, 64)}
+    errors = {rounds: np.linalg.norm(output(rounds) - exact, axis=(1, 2)) for rounds in (1, 2, 4, 8, 16)}
     for rounds in (1, 2, 4, 8):
         gains = errors[rounds] - errors[2 * rounds]
         assert gains.mean() > 5 * gains.std(ddof=1) / np.sqrt(seeds), rounds
-    assert errors[64].mean() < 0.1 * errors[1].mean()
+    assert errors[16].mean() < 0.5 * errors[1].mean()
 
 
 def test_no_row_of_another_sequence_is_seen() -> None:

@@ -94,6 +94,8 @@ def variants(operator: Operator) -> Iterator[Case]:
             options.append([(item.name, 0), (item.name, 1)])
         elif item.name == "window":
             options.append([(item.name, window) for window in WINDOWS])
+        elif item.name == "chunk_size":  # so small that the long sequence of RAGGED has many
+            options.append([(item.name, 8)])
         elif item.name == "block_size":  # of sequences in RAGGED only the longest has blocks that it does not see
             options.append([(item.name, 4)])
     required = defaults(operator).attributes
