@@ -9,6 +9,8 @@ from checkpoints import ENCODER, VOCAB
 
 from attenuator.export.encoder import Encoder, EncoderConfig
 from attenuator.ops.yoso.reference import yoso_attention
+from attenuator.training.yoso.attention import attend
+from attenuator.training.yoso.settings import Settings
 
 LENGTHS = [9, 1, 30]
 CASES = {
@@ -113,3 +115,25 @@ def test_configs_of_unknown_hashes_and_knobs_out_of_bounds_are_refused() -> None
     for value, said in ((-1, "-1"), ("8", "a text"), (2.5, "2.5"), (True, "true")):
         with pytest.raises(ValueError, match=f"num_hashes is {said}, must be a whole number from 0 to 512"):
             encoder(knobs={"num_hashes": value})
+
+
+def test_equal_texts_of_a_training_batch_have_hashes_of_their_own() -> None:
+    """In evaluation they have the same."""
+    model = encoder(knobs={"num_hashes": 4})
+    model.compute_through_operator()
+    model.set_knobs({"num_hashes": 4})
+    ids = torch.arange(20).remainder(VOCAB).repeat(3)
+    starts, positions = torch.arange(0, 61, 20, dtype=torch.int32), torch.arange(20).repeat(3)
+    for is_trained in (True, False):
+        logits = model.train(is_trained)(ids, positions, starts).detach()
+        assert torch.equal(logits[0], logits[1]) is not is_trained
+        assert torch.equal(logits[1], logits[2]) is not is_trained
+
+
+def test_the_ratio_of_half_wide_rows_is_rounded_once() -> None:
+    draw = torch.Generator().manual_seed(4)
+    rows = [torch.randn(50, 2, 16, generator=draw).bfloat16() for _ in range(3)]
+    starts = torch.tensor([0, 50], dtype=torch.int32)
+    settings = Settings(num_hashes=8, hash_bits=4, normalize=2)
+    wide = attend(*(row.float() for row in rows), starts, settings, seed=3)
+    assert torch.equal(attend(*rows, starts, settings, seed=3), wide.bfloat16())
