@@ -80,10 +80,7 @@ def trained_landmarks(config: Any) -> dict[str, float]:
 
 
 def eager_big_bird(model: Any, token_ids: Tensor, type_ids: Tensor) -> Tensor:
-    """The BigBird of transformers with full attention, to which it turns by itself, for good, at the first short text.
-
-    Its sparse attention draws no random blocks in evaluation: it counts the first block once more for each of them.
-    """
+    """The BigBird of transformers with full attention, to which it turns, for good, at the first short text."""
     model.base_model.set_attention_type("original_full")
     return eager_transformers(model, token_ids, type_ids)
 
@@ -301,7 +298,15 @@ _ROBERTA = _BERT(
 LAYOUTS: dict[str, Architecture] = {
     "bert": _BERT(head=bert_head),
     "roberta": _ROBERTA,
-    "longformer": replace(_ROBERTA, layer=layers.longformer, check=checks.check_longformer, global_token=True),
+    "longformer": replace(
+        _ROBERTA,
+        layer=layers.longformer,
+        check=checks.check_longformer,
+        global_token=True,
+        operators=lambda _: (*computing(BASELINE.key), *computing("window")),
+        # The widest layer's, in tokens on either side; the config counts both sides.
+        attributes=lambda config: {"trained_window": int(torch.tensor(config.attention_window).max()) // 2},
+    ),
     "big_bird": _BERT(
         head=sequence_head,
         attributes=lambda config: {"block_size": config.block_size},

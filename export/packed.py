@@ -169,12 +169,13 @@ class PackedBatch:
             `[rows, num_heads * head_dim]`.
         """
         query = own.query(self.pool(hidden, "first"))
-        of_first = {"num_heads": num_heads, "queries": "first"}
+        of_first = {"num_heads": num_heads, "queries": "first", "trained_window": 0}
         outputs = self.node({"query": query, "key": own.key(hidden)}, hidden, own.value, of_first)
         mixed, self.importance = outputs["output"], outputs.get("importance")
         if not self.narrows:
             tensors = {"query": local.query(hidden), "key": local.key(hidden), "positions": self.true_positions}
-            of_others = {"num_heads": num_heads, "queries": "all", "window": window, "global_tokens": 1}
+            widths = {"window": window, "trained_window": window}
+            of_others = {"num_heads": num_heads, "queries": "all", "global_tokens": 1, **widths}
             outputs = self.node(tensors, hidden, local.value, of_others)
             mixed = outputs["output"].index_put((self.cu_seqlens[:-1].long(),), mixed)
             if self.importance is not None:

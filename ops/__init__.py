@@ -34,6 +34,7 @@ FOLDERS = (
     "yoso",
     "linear",
     "bigbird",
+    "window",
     "linformer",
     "longshort",
     "nystrom",

@@ -148,9 +148,10 @@ class Rows:
 
     def visible(self, body: Body) -> str:
         """Mask bool `[rows + 1, T + 1]`: same sequence, and, where the operator has a window, inside it or global."""
-        if all(item.name != "window" for item in body.operator.attributes):
+        names = {item.name for item in body.operator.attributes} & {"window", "trained_window"}
+        if not names:
             return self.same_sequence(body)
-        window = body.attribute("window")
+        window = body.attribute(names.pop())
         near = body.op("LessOrEqual", body.op("Abs", self.distance(body)), window)
         full = body.op("Equal", window, body.const(0))
         has_global = body.op("Equal", body.attribute("global_tokens"), body.const(1))

@@ -44,6 +44,7 @@ ALLOWED = {
         "bigbird": FAMILY,
         "num_random_blocks": "the knob, of the same name in the family's config",
         "'relative'": "what MPNet and DeBERTa were trained with",
+        "'window'": "what Longformer was trained with",
     },
     "export/checks.py": {
         "yoso": FAMILY,

@@ -93,6 +93,7 @@ def test_batch_gives_every_sequence_the_bits_it_gets_alone(name: str, attention:
         "yoso": {"num_hashes": 8},
         "nystrom": {"num_landmarks": 4},
         "bigbird": {"num_random_blocks": 1},
+        "window": {"window": 3},
     }.get(attention)
     batch = rows(manifest, LENGTHS, knobs) + rows(manifest, LENGTHS[::-1])
     sessions = [create(folder / "model.onnx", threads=threads) for threads in (1, 2)]

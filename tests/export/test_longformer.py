@@ -62,6 +62,7 @@ def packed(
         "seed": torch.zeros(len(lengths), dtype=torch.int64),
         "alpha": torch.full((len(lengths),), knobs.get("alpha", 0.0)),
         "keep": torch.full((len(lengths),), knobs.get("keep", 1.0)),
+        "window": torch.full((len(lengths),), int(knobs.get("window", 0)), dtype=torch.int32),
     }
     result = classifier(*(inputs[name] for name in classifier.inputs))
     return result[0] if isinstance(result, tuple) else result
@@ -73,8 +74,22 @@ def test_packed_texts_get_what_transformers_gives_each_alone(window: int | list[
     model = longformer(window, **changes)
     expected = torch.cat([model(input_ids=ids[None], token_type_ids=types[None]).logits for ids, types in texts(model)])
     assert expected.std(dim=0).min() > 0.005
-    for attention in ("softmax", "mca"):
+    for attention in ("softmax", "mca", "window"):
         torch.testing.assert_close(packed(model, attention), expected, rtol=0, atol=1e-5)
+
+
+def test_a_narrower_window_is_that_of_a_model_of_such_windows() -> None:
+    """The knob counts tokens on either side, the config both sides; a layer keeps a window that is narrower already."""
+    model, narrow = longformer([4, 16, 8]), longformer([4, 8, 8])
+    narrow.load_state_dict(model.state_dict())
+    expected = torch.cat(
+        [narrow(input_ids=ids[None], token_type_ids=types[None]).logits for ids, types in texts(model)]
+    )
+    torch.testing.assert_close(packed(model, "window", window=4), expected, rtol=0, atol=1e-5)
+    trained = packed(model, "window")
+    assert (trained - expected).abs().amax(dim=1)[-3:].min() > 1e-4
+    assert torch.equal(packed(model, "window", window=8), trained)
+    assert torch.equal(packed(model, "softmax"), trained)
 
 
 def test_selection_leaves_windows_their_true_positions() -> None:

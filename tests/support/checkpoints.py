@@ -73,7 +73,7 @@ CHECKPOINTS: dict[str, Checkpoint] = {
     "albert": Checkpoint(transformers.AlbertConfig(**SMALL | {"embedding_size": 16, "num_hidden_layers": 3})),
     "modernbert": Checkpoint(transformers.ModernBertConfig(**MODERN), ("mca", "softmax")),
     # Windows of several widths, and selection under them: tests/export/test_longformer.py.
-    "longformer": Checkpoint(transformers.LongformerConfig(**SMALL | {"attention_window": [8, 16]})),
+    "longformer": Checkpoint(transformers.LongformerConfig(**SMALL | {"attention_window": [8, 16]}), ("mca", "window")),
     # Long texts and random blocks: tests/export/test_big_bird.py.
     "big_bird": Checkpoint(
         transformers.BigBirdConfig(**SMALL | {"block_size": 4, "num_random_blocks": 1}), ("bigbird", "mca")

@@ -1,0 +1,1 @@
+"""Softmax attention under a window that a request may narrow."""
