@@ -122,6 +122,28 @@ def test_an_encoder_trains_with_its_own_attention_then_with_another(
     assert defaults["num_hashes"] == 4
 
 
+def test_an_encoder_goes_on_with_an_attention_that_only_it_has(
+    texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Attributes, sizes and knobs of its config go the whole way; its own weights are trained like the others."""
+    torch.manual_seed(0)
+    shape = {"vocab_size": VOCAB, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 37}
+    own = {"attributes": {"trained_window": 5}, "sizes": {"global_rows": 3}, "knobs": {"window": 2}}
+    labels = dict(enumerate(LABELS))
+    model = Encoder(EncoderConfig(**shape, **own, attention="longshort", max_tokens=40, id2label=labels))
+    model.save_pretrained(tmp_path / "start")
+    word_tokenizer().save(str(tmp_path / "start" / "tokenizer.json"))
+    record, _ = trained(capsys, tmp_path / "start", texts, tmp_path / "trained")
+    assert record["held_out"]["as trained"]["accuracy"] > 0.9
+    learned = Encoder.from_pretrained(tmp_path / "trained")
+    assert learned.config.sizes == {"global_rows": 3}
+    before, after = (each.layers[0].attention.weights for each in (model, learned))
+    assert all(not torch.equal(before[name], after[name]) for name in before)
+    manifest = export(str(tmp_path / "trained"), attention="longshort", output=tmp_path / "bundle")
+    [knob] = manifest.knobs
+    assert (knob.name, knob.low, knob.high, knob.default) == ("window", 0, 5, 2)
+
+
 def test_several_labels_and_places_of_labels(encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     several = tmp_path / "several.jsonl"
     rows = [{"text": row["text"], "labels": [row["label"]] if i % 3 else LABELS} for i, row in enumerate(lines(60))]
