@@ -1,8 +1,9 @@
 /* The operators without ONNX Runtime: pointers, sizes and names, for ctypes.
  *
  * The torch.library operators of export, training and tests call these, so that they run the very
- * kernels that serve. All functions are thread-safe. A non-zero return is an error;
- * attenuator_last_error() then says which, in this thread. */
+ * kernels that serve. An operator brings further functions in ops/<operator>/c_api.h. All functions
+ * are thread-safe. A non-zero return is an error; attenuator_last_error() then says which, in this
+ * thread. */
 #ifndef ATTENUATOR_C_API_H
 #define ATTENUATOR_C_API_H
 
@@ -60,19 +61,6 @@ typedef struct {
   int64_t channels;
 } attenuator_rows;
 
-/* The gradients of YosoAttention with normalize = 0 and the hashes of the forward pass, on
- * num_threads threads of the CPU, in memory linear in the length. By the paper's eq. 4, in time
- * linear in the length; or, where `collided` is not 0, by *YOSO of its appendix: the true
- * derivative of each pair that collides, with `softening` (0 to 1) added to the square in its root.
- * `rows`: query, key, value and the gradient by the output, which are read, then the gradients by
- * query, key and value, which are written; num_rows rows each. `hashing`: cu_seqlens, num_hashes (1
- * and more) and seed, as the operator's inputs; attributes likewise, of which num_heads, hash_bits,
- * layer and hash count. Returns 0, or 1 on an error. */
-int32_t attenuator_yoso_gradient(const attenuator_rows* rows, int64_t num_rows,
-                                 const attenuator_tensor* hashing,
-                                 const attenuator_attribute* attributes, int32_t num_attributes,
-                                 int32_t collided, float softening, int32_t num_threads);
-
 /* What attenuator_run_cuda runs on: "cuda"; "cuda_on_host", the test device that runs the same
  * kernels' code on the host (ops/common/cuda/on_host.h); null where it was built for neither. */
 const char* attenuator_device(void);
@@ -81,8 +69,8 @@ const char* attenuator_device(void);
 const char* attenuator_last_error(void);
 
 /* The best instruction set that operator `name` uses on the CPU: "avx2", "avx512", "avx512_vnni" or
- * "avx512_amx"; null where the processor is too old. AMX is YosoAttention's alone: naming another
- * operator does not ask the system for it. */
+ * "avx512_amx"; null where the processor is too old. Only naming an operator that uses AMX asks the
+ * system for it. */
 const char* attenuator_isa(const char* name);
 
 #ifdef __cplusplus

@@ -17,11 +17,14 @@ __all__ = [
     "Call",
     "HeadRows",
     "Memory",
+    "attributes",
+    "call_function",
     "device",
-    "has_yoso_gradient",
+    "has_function",
+    "rows_of_heads",
     "run",
     "run_cuda",
-    "yoso_gradient",
+    "tensors",
 ]
 
 # Values of the C ABI's enumerations.
@@ -126,7 +129,8 @@ def _library(path: str) -> ctypes.CDLL:
     return library
 
 
-def _tensors(memories: Sequence[Memory | None]) -> Any:
+def tensors(memories: Sequence[Memory | None]) -> Any:
+    """An array of `attenuator_tensor`, in this order; None is one that is left out."""
     rows = [
         _Tensor(None, 0, 0, (0, 0))
         if item is None
@@ -138,7 +142,8 @@ def _tensors(memories: Sequence[Memory | None]) -> Any:
     return (_Tensor * len(rows))(*rows)
 
 
-def _attributes(operator: Operator, values: dict[str, Any]) -> Any:
+def attributes(operator: Operator, values: dict[str, Any]) -> Any:
+    """An array of `attenuator_attribute`, every attribute of the operator's; those left out have their defaults."""
     rows = []
     for item in operator.attributes:
         value: Any = values.get(item.name, item.default)
@@ -154,14 +159,20 @@ def _attributes(operator: Operator, values: dict[str, Any]) -> Any:
     return (_Attribute * len(rows))(*rows)
 
 
+def rows_of_heads(rows: Sequence[HeadRows]) -> Any:
+    """An array of `attenuator_rows`, in this order."""
+    structures = [_Rows(item.address, item.row_stride, item.head_stride, item.channels) for item in rows]
+    return (_Rows * len(structures))(*structures)
+
+
 def _invoke(library: ctypes.CDLL, function: str, call: Call, *more: Any) -> None:
     failed = getattr(library, function)(
         call.operator.name.encode(),
-        _tensors(call.inputs),
+        tensors(call.inputs),
         len(call.inputs),
-        _tensors(call.outputs),
+        tensors(call.outputs),
         len(call.outputs),
-        _attributes(call.operator, call.attributes),
+        attributes(call.operator, call.attributes),
         len(call.operator.attributes),
         *more,
     )
@@ -224,50 +235,22 @@ def run_cuda(library_path: str, call: Call, stream: int, allocate: Callable[[int
         raise
 
 
-def has_yoso_gradient(library_path: str) -> bool:
-    """Whether this library has what `yoso_gradient` calls, which one built of older sources has not."""
-    return hasattr(_library(library_path), "attenuator_yoso_gradient")
+def has_function(library_path: str, name: str) -> bool:
+    """Whether this library has a function, which one built of older sources may lack."""
+    return hasattr(_library(library_path), name)
 
 
-def yoso_gradient(
-    library_path: str,
-    operator: Operator,
-    rows: Sequence[HeadRows],
-    num_rows: int,
-    hashing: Sequence[Memory],
-    attributes: dict[str, Any],
-    collided: bool,
-    softening: float,
-    num_threads: int,
-) -> None:
-    """Writes gradients of YosoAttention without normalisation, with the hashes of the forward pass.
+def call_function(library_path: str, name: str, *arguments: Any) -> None:
+    """Calls a function that an operator brings (`ops/<operator>/c_api.h`).
 
     Args:
         library_path: the operators' shared library.
-        operator: YosoAttention's spec.
-        rows: query, key, value and the gradient by the output, then the gradients by query, key and value, which are
-            written; on the host.
-        num_rows: of each, those of all sequences.
-        hashing: cu_seqlens, num_hashes of 1 and more, seed; as the operator's inputs.
-        attributes: of the node; num_heads, hash_bits, layer and hash count.
-        collided: *YOSO, the true derivative of each pair that collides in at least one hash; otherwise eq. 4.
-        softening: epsilon in the root of the true derivative, 0 to 1.
-        num_threads: threads of this call; they do not change a bit of the result.
+        name: of the function, which returns 0 or 1 as `attenuator_run` does.
+        arguments: as ctypes passes them; see `tensors`, `attributes` and `rows_of_heads`.
 
     Raises:
         EngineError: what the operator refuses, in its words.
     """
     library = _library(library_path)
-    structures = [_Rows(item.address, item.row_stride, item.head_stride, item.channels) for item in rows]
-    failed = library.attenuator_yoso_gradient(
-        (_Rows * len(structures))(*structures),
-        ctypes.c_int64(num_rows),
-        _tensors(hashing),
-        _attributes(operator, attributes),
-        len(operator.attributes),
-        collided,
-        ctypes.c_float(softening),
-        num_threads,
-    )
-    if failed:
+    if getattr(library, name)(*arguments):
         raise _last_error(library)

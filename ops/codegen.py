@@ -97,6 +97,7 @@ def operator_struct(operator: Operator) -> str:
         f'  static constexpr const char* kName = "{operator.name}";',
         f"  static constexpr int kVersion = {operator.version};",
         f"  static constexpr bool kHost = {boolean(operator.host)};",
+        f"  static constexpr bool kOwnIsa = {boolean(operator.own_isa)};",
         f"  enum Input : std::size_t {{ {input_names} }};",
         f"  enum Output : std::size_t {{ {output_names} }};",
         f"  static constexpr std::array<InputSpec, {len(operator.inputs)}> kInputs{{{{\n      {inputs}}}}};",

@@ -147,6 +147,8 @@ class Operator:
             CUDA it answers in one sentence, and export refuses precisions that only CUDA runs.
         host: True where it computes on host memory alone, without a data tensor: it runs on the CPU in every session,
             since ONNX Runtime's custom operators cannot put an output into host memory on CUDA.
+        own_isa: True where its folder says itself which instruction set it uses (`OwnIsa` of `ops/common/registry.h`),
+            since that is not always the processor's best.
         draws_unless: an attribute and its value with which nothing is drawn at random, whatever the knobs say.
         version: opset version of the domain.
 
@@ -167,6 +169,7 @@ class Operator:
     asked_as: str = ""
     cpu_only: bool = False
     host: bool = False
+    own_isa: bool = False
     draws_unless: tuple[str, str] | None = None
     version: int = 1
 

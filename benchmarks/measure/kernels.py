@@ -14,6 +14,8 @@ from attenuator.ops import DOMAIN, OPERATORS, package
 
 OPS = Path(__file__).resolve().parents[2] / "ops"
 SUFFIXES = (".cc", ".cu", ".h", ".inc", ".inl")
+# How hosts find and call kernels; no part of one.
+HOSTS = ("common/registry.h", "common/c_call.h", "c_api.h")
 _INCLUDE = re.compile(r'^#include "ops/([^"]+)"', re.MULTILINE)
 # Strings are matched so that what looks like a comment in one stays.
 _COMMENT_OR_STRING = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
@@ -47,7 +49,8 @@ def sources(folder: Path, ops: Path, cuda: bool) -> list[Path]:
         if path in found:
             continue
         found.add(path)
-        included = [ops / name for name in _INCLUDE.findall(path.read_text(encoding="utf-8"))]
+        names = _INCLUDE.findall(path.read_text(encoding="utf-8"))
+        included = [ops / name for name in names if name not in HOSTS]
         for header in filter(Path.is_file, included):
             waiting += brought_by(header, ops, cuda)
     return sorted(found)

@@ -39,6 +39,7 @@ NORM_LIFT_HIGH = 1e30  # as in inputs.cc
 SPEC = Operator(
     name="YosoAttention",
     key="yoso",
+    own_isa=True,  # AMX where its hashes are those of VNNI
     inputs=(
         replace(QUERY, doc="projected queries, not scaled"),
         KEY,

@@ -8,9 +8,9 @@ from harness import Array, in_process, offsets
 
 from attenuator.errors import EngineError
 from attenuator.ops import library_path
-from attenuator.ops.c_api import DTYPE_CODES, HeadRows, Memory, yoso_gradient
+from attenuator.ops.c_api import DTYPE_CODES, HeadRows, Memory
 from attenuator.ops.yoso import reference
-from attenuator.ops.yoso.spec import SPEC
+from attenuator.ops.yoso.c_api import gradient
 
 LAYER = 5
 
@@ -54,7 +54,7 @@ def computed(
     everything = [head_rows(array) for array in (*rows, *results)]
     inputs = [memory(array) for array in hashing]
     kind = (softening is not None, softening or 0.0)
-    yoso_gradient(str(library_path()), SPEC, everything, len(rows[0]), inputs, attributes, *kind, threads)
+    gradient(str(library_path()), everything, len(rows[0]), inputs, attributes, *kind, threads)
     return results
 
 

@@ -1,13 +1,14 @@
 // How likely two rows at an angle share a bit and a code. Included inside the anonymous namespace
 // of the files of one instruction set.
 
+constexpr float kInversePi = 0.318309886183790672f;
+
 // 1 - arccos(x) / pi, where `rest` is 1 - |x|.
 inline Floats CollisionShare(const Floats& x, const Floats& rest) {
   // arccos(x) = sqrt(1 - x) p(x) on [0, 1], error below 2e-8 (Abramowitz and Stegun 4.4.46); here
   // divided by pi.
   constexpr float kCoefficients[] = {-0.0012624911f, 0.0066700901f, -0.0170881256f, 0.0308918810f,
                                      -0.0501743046f, 0.0889789874f, -0.2145988016f, 1.5707963050f};
-  constexpr float kInversePi = 0.318309886183790672f;
   const Floats magnitude = Abs(x);
   Floats polynomial = Set(kCoefficients[0]);
   for (int k = 1; k < 8; ++k) polynomial = Fma(polynomial, magnitude, Set(kCoefficients[k]));

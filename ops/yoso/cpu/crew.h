@@ -24,6 +24,10 @@ inline void Pause() {
 #endif
 }
 
+// Rows of one piece of packing, hashing and finishing: a multiple of what the kernels take at once,
+// and enough to pay for fetching the hyperplanes.
+inline constexpr std::int64_t kPieceRows = 512;
+
 // What a step is cut into. A head offers pieces of its own steps.
 enum class Grain { kHeads, kPieces };
 

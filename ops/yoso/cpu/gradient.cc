@@ -12,7 +12,6 @@
 namespace attenuator::yoso {
 namespace {
 
-constexpr std::int64_t kPieceRows = 512;    // as of the table path
 constexpr std::int64_t kBucketRows = 1024;  // of the buckets of one piece, about
 
 constexpr int kDigitBits = 8;

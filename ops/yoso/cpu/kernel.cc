@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "ops/common/registry.h"
+
 namespace attenuator::yoso {
 namespace {
 
@@ -85,6 +87,13 @@ const Choice& Chosen() {
 
 const Kernels& CpuKernels() { return Chosen().kernels; }
 
-Isa CpuKernelsIsa() { return Chosen().isa; }
-
 }  // namespace attenuator::yoso
+
+namespace attenuator {
+
+template <>
+Isa OwnIsa<spec::YosoAttention>() {
+  return yoso::Chosen().isa;
+}
+
+}  // namespace attenuator

@@ -195,9 +195,6 @@ struct Kernels {
 // system grants it and its codes equal VNNI's: the first call requests it and compares.
 const Kernels& CpuKernels();
 
-// Which set that is.
-Isa CpuKernelsIsa();
-
 namespace avx2 {
 extern const Kernels kKernels;
 }

@@ -11,9 +11,6 @@
 namespace attenuator::yoso {
 namespace {
 
-// Rows of one piece of packing, hashing and finishing: a multiple of what the kernels take at once,
-// and enough to pay for fetching the hyperplanes.
-constexpr std::int64_t kPieceRows = 512;
 // Values and sums of all columns are packed at once up to this size, which reads and writes each
 // page of the tensors once; beyond it 16 columns at a time bound the memory.
 constexpr std::int64_t kWholeFloats = 1 << 18;

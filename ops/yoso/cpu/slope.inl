@@ -1,9 +1,8 @@
 // The true derivative of the pairs of a bucket, each in the first hash in which it collides.
-// Included inside the anonymous namespace of a gradient_*.cc file.
+// Included inside the anonymous namespace of a gradient_*.cc file, after angle.inl.
 
 // tau (1 - arccos(x) / pi)^(tau - 1) / (pi sqrt(1 - x^2 + softening)): eq. 3.
 inline Floats TrueSlope(const Floats& cosine, int hash_bits, float softening) {
-  constexpr float kInversePi = 0.318309886183790672f;
   const Floats x = Max(Min(cosine, Set(1.0f)), Set(-1.0f));
   const Floats rest = Sub(Set(1.0f), Abs(x));
   const Floats power = Power(CollisionShare(x, rest), hash_bits - 1);

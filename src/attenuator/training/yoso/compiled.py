@@ -7,8 +7,8 @@ from torch import Tensor
 
 from attenuator.errors import OperatorLibraryMissing
 from attenuator.ops import library_path
-from attenuator.ops.c_api import HeadRows, Memory, has_yoso_gradient, yoso_gradient
-from attenuator.ops.yoso.spec import SPEC
+from attenuator.ops.c_api import HeadRows, Memory
+from attenuator.ops.yoso.c_api import gradient, has_gradient
 from attenuator.training.yoso.hashing import Hashing
 
 __all__ = ["bucket_gradients", "takes"]
@@ -21,7 +21,7 @@ def takes(rows: Tensor) -> bool:
     if rows.device.type != "cpu" or rows.dtype not in DTYPES:
         return False
     try:
-        return has_yoso_gradient(str(library_path()))
+        return has_gradient(str(library_path()))
     except OperatorLibraryMissing:
         return False
 
@@ -58,9 +58,8 @@ def bucket_gradients(
     results = [torch.empty_like(tensor) for tensor in tensors[:3]]
     offsets, seed = hashing.cu_seqlens.contiguous(), hashing.seed.contiguous()
     num_hashes = torch.full_like(offsets[1:], hashing.num_hashes)
-    yoso_gradient(
+    gradient(
         str(library_path()),
-        SPEC,
         [HeadRows(rows.data_ptr(), rows.stride(0), rows.stride(1), rows.shape[2]) for rows in (*tensors, *results)],
         query.shape[0],
         [
