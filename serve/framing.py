@@ -4,6 +4,7 @@ llhttp reads all that has arrived at once. So requests that follow one that is n
 `pipeline`, and its `cycle` is the request that was read last.
 """
 
+import ipaddress
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +17,10 @@ MAX_SMALL_CHUNKS = 1024  # each takes a few microseconds, however little it hold
 SMALL_CHUNK_BYTES = 256
 MAX_WAITING_REQUESTS = 64  # of one connection; each takes a few kilobytes
 # A name or an address, perhaps with a port (RFC 9110, 7.2); the field may be empty. A server must refuse others.
-HOST = re.compile(rb"(?:\[[0-9A-Za-z:.%_~-]++\]|(?:[\w.~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*+)(?::[0-9]*+)?", re.ASCII)
+HOST = re.compile(
+    rb"(?:\[(?P<literal>[0-9A-Za-z:.%_~-]++)\]|(?:[\w.~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*+)(?::[0-9]*+)?", re.ASCII
+)
+LATER_ADDRESS = re.compile(rb"[vV][0-9A-Fa-f]+\.[0-9A-Za-z._~:-]+")  # RFC 3986, 3.2.2
 HEADER_TOO_LARGE = f"its header is too large, must have at most {MAX_HEADER_BYTES} bytes"
 
 
@@ -30,6 +34,18 @@ class RefusedRequest(httptools.HttpParserError):
     def __init__(self, reason: str, status: int = 400) -> None:
         super().__init__(reason)
         self.status = status
+
+
+def names_a_host(value: bytes) -> bool:
+    """Whether this may stand in a Host header: in brackets an IPv6 address, or one of a later version, alone."""
+    found = HOST.fullmatch(value)
+    if found is None or found["literal"] is None:
+        return found is not None
+    try:
+        ipaddress.IPv6Address(found["literal"].decode("ascii"))
+    except ValueError:
+        return LATER_ADDRESS.fullmatch(found["literal"]) is not None
+    return True
 
 
 def check_header(method: bytes, target: bytes, version: str, headers: Sequence[tuple[bytes, bytes]]) -> None:
@@ -55,7 +71,7 @@ def check_header(method: bytes, target: bytes, version: str, headers: Sequence[t
     hosts = [value for name, value in headers if name == b"host"]
     if len(hosts) > 1 or (not hosts and version == "1.1"):
         raise RefusedRequest(f"it has {len(hosts)} Host headers, must have one")
-    if hosts and not HOST.fullmatch(hosts[0]):
+    if hosts and not names_a_host(hosts[0]):
         raise RefusedRequest("its Host header is no name or address with a port, must be HOST or HOST:PORT")
     codings = [value.lower() for name, value in headers if name == b"transfer-encoding"]
     if codings and version == "1.0":

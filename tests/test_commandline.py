@@ -5,12 +5,13 @@ import os
 import re
 import signal
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Literal
 
 import pytest
 
-from attenuator.__main__ import COMMANDS
+from attenuator.__main__ import COMMANDS, main
 from attenuator.commandline import (
     COMMAND_SETTINGS,
     OTHER_VARIABLES,
@@ -118,6 +119,24 @@ def test_every_variable_that_the_tree_reads_is_known() -> None:
     }
     assert {"ATTENUATOR_ISA", "ATTENUATOR_OPS_LIBRARY", "ATTENUATOR_TEST_CUDA"} <= names
     assert names - {"ATTENUATOR_PORT"} <= OTHER_VARIABLES
+
+
+@pytest.mark.parametrize("package", ["torch", "onnxruntime", "tqdm", "pydantic_settings"])
+def test_a_missing_package_is_said_with_what_brings_it(
+    package: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def gone(name: str) -> None:
+        raise ModuleNotFoundError(f"No module named {package!r}", name=f"{package}.inner")
+
+    monkeypatch.setattr(importlib, "import_module", gone)
+    assert main(["serve"]) == 1
+    [wanted] = re.findall(
+        rf"the Python package '{package}' is missing: .* pip install '(.*)'\n$", capsys.readouterr().err
+    )
+    extra = wanted.removeprefix("attenuator").strip("[]")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    brought = project["optional-dependencies"][extra] if extra else project["dependencies"]
+    assert any(each.replace("-", "_").startswith(package) for each in brought)
 
 
 def test_ctrl_c_waits_for_imports() -> None:

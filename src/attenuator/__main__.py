@@ -22,8 +22,12 @@ COMMANDS = {
     "inspect": ("attenuator.commands.inspect", "show a bundle's labels and knobs, and what the knobs can win"),
     "completion": ("attenuator.commands.completion", "print what completes this command in bash, zsh or fish"),
 }
-# The extra that brings a package; `export` brings the others.
-EXTRAS = {"onnxruntime": "cpu", "accelerate": "train", "tqdm": "train"}
+# The extra that brings a package; what is not here comes with the package itself.
+EXTRAS = {
+    **dict.fromkeys(("torch", "transformers", "onnx", "onnxscript", "safetensors"), "export"),
+    **dict.fromkeys(("accelerate", "tqdm"), "train"),
+    "onnxruntime": "cpu",
+}
 
 
 def usage() -> str:
@@ -76,10 +80,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         root = (error.name or "").partition(".")[0]
         if root == "attenuator":
             raise
-        extra = EXTRAS.get(root, "export")
+        wanted = f"attenuator[{EXTRAS[root]}]" if root in EXTRAS else "attenuator"
         print(
             f"attenuator {argv[0]}: the Python package '{root}' is missing: `make setup` in a checkout, "
-            f"else pip install 'attenuator[{extra}]'",
+            f"else pip install '{wanted}'",
             file=sys.stderr,
         )
         return 1

@@ -57,7 +57,7 @@ class CalibrateSettings(CommandSettings):
     """Where to run; auto uses the CUDA device if it works, else the CPU, and says why."""
     device_id: Annotated[int, Field(ge=0, le=255)] = 0
     """Which CUDA device, as the driver counts."""
-    threads: Annotated[int | None, Field(ge=1)] = None
+    threads: Annotated[int | None, Field(ge=1, le=1024)] = None
     """Threads; as many as there are cores by default."""
 
 
