@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,7 +25,8 @@ from attenuator.training.yoso.attention import attend
 from attenuator.training.yoso.fitting import fits, nearest, starting
 from attenuator.tuning import checkpoints, data
 from attenuator.tuning.adapt.distillation import Distillation, divergence
-from attenuator.tuning.adapt.pipeline import load_teacher, recorded
+from attenuator.tuning.adapt.pipeline import load_student, load_teacher, recorded
+from attenuator.tuning.attention import kept_attributes
 from attenuator.tuning.batches import Rows, predict
 from attenuator.tuning.plan import Plan
 from attenuator.tuning.run import run
@@ -232,6 +234,17 @@ def test_what_is_recorded_is_softmax_attention_without_padding(
             query, key, value = (tensor.transpose(0, 1) for tensor in (sample.query, sample.key, sample.value))
             mixed = torch.nn.functional.scaled_dot_product_attention(query, key, value)
             torch.testing.assert_close(sample.mixed, mixed.transpose(0, 1), atol=1e-5, rtol=1e-5)
+
+
+def test_attributes_that_no_setting_has_are_named(sources: dict[str, Path], tmp_path: Path) -> None:
+    """Such as a norm lift in the config of a softmax encoder, with which the student is trained."""
+    for lift, kept in ((0.0, {}), (1.5, {"norm_lift": 1.5})):
+        source = tmp_path / str(lift)
+        shutil.copytree(sources["encoder-softmax"], source)
+        config = json.loads((source / "config.json").read_text())
+        (source / "config.json").write_text(json.dumps(config | {"norm_lift": lift}))
+        assert kept_attributes(load_student(source, "yoso", starting()).inner.config) == kept
+    assert kept_attributes(load_teacher(sources["bert"]).inner.config) == {}
 
 
 def test_the_settings_that_come_nearest_are_chosen() -> None:

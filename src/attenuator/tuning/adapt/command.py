@@ -24,7 +24,8 @@ from attenuator.tuning.adapt.pipeline import (
 )
 from attenuator.tuning.adapt.settings import COMMAND, AdaptSettings
 from attenuator.tuning.adapt.texts import TextFiles
-from attenuator.tuning.checkpoints import Trainable
+from attenuator.tuning.attention import kept_attributes
+from attenuator.tuning.checkpoints import CONFIG, Trainable
 from attenuator.tuning.choices import changes_of, settings_class
 from attenuator.tuning.output import READING, OutputFolder
 from attenuator.tuning.plan import plan_of
@@ -80,6 +81,8 @@ def run(settings: AdaptSettings, source: Path) -> tuple[Adapted, bool]:
     chosen, before = begun(settings, folder, teacher, texts)
     note(f"learns {settings.attention} attention with " + listed(asdict(chosen)))
     student = load_student(source, settings.attention, chosen)
+    if kept := kept_attributes(student.inner.config):
+        note(f"keeps {listed(kept)} of {source / CONFIG}, for which training may take time quadratic in the length")
     adapted = teach(
         student,
         teacher,
