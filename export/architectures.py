@@ -13,17 +13,13 @@ from torch.nn import functional
 
 from attenuator.errors import ExportError
 from attenuator.export import checks, layers, positions, relative
+from attenuator.export.computing import computing, computing_windows
 from attenuator.export.encoder import Encoder
 from attenuator.export.families import FAMILIES, REFUSED
 from attenuator.export.packed import OPERATOR_BY_KEY, PackedBatch
-from attenuator.ops import BASELINE, OPERATORS
+from attenuator.ops import BASELINE
 
 __all__ = ["LAYOUTS", "Architecture", "architecture_of", "token_types"]
-
-
-def computing(attention: str) -> tuple[str, ...]:
-    """Keys of the operators that compute what a model trained with this attention was trained with."""
-    return tuple(operator.key for operator in OPERATORS if operator.attention == attention)
 
 
 def no_preparation(model: Any) -> None:
@@ -303,7 +299,7 @@ LAYOUTS: dict[str, Architecture] = {
         layer=layers.longformer,
         check=checks.check_longformer,
         global_token=True,
-        operators=lambda _: (*computing(BASELINE.key), *computing("window")),
+        operators=lambda _: (*computing_windows(BASELINE.key), *computing("window")),
         # The widest layer's, in tokens on either side; the config counts both sides.
         attributes=lambda config: {"trained_window": int(torch.tensor(config.attention_window).max()) // 2},
     ),
@@ -341,6 +337,7 @@ LAYOUTS: dict[str, Architecture] = {
         norm=lambda model, hidden: model.base_model.final_norm(hidden),
         pooling=lambda config: {"cls": "first", "mean": "mean"}[config.classifier_pooling],
         check=checks.check_modernbert,
+        operators=lambda _: computing_windows(BASELINE.key),
         prepare=prepare_modernbert,
     ),
     "yoso": _BERT(

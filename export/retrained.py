@@ -15,7 +15,8 @@ from torch import Tensor
 
 from attenuator import training
 from attenuator.errors import ExportError
-from attenuator.export.architectures import Architecture, computing, eager_transformers
+from attenuator.export.architectures import Architecture, eager_transformers
+from attenuator.export.computing import computing
 from attenuator.export.packed import OPERATOR_BY_KEY
 from attenuator.ops import DOMAIN
 from attenuator.ops.spec import Attribute, Knob

@@ -38,6 +38,8 @@ FOLDERS = (
     "linformer",
     "longshort",
     "nystrom",
+    "performer",
+    "rfa",
     "reformer",
     "relative",
     "pool",

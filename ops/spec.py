@@ -321,3 +321,17 @@ QUERIES = Attribute(
     default="all",
     choices=("all", "first"),
 )
+NUM_FEATURES = Knob(
+    name="num_features",
+    dtype="int32",
+    default=256,
+    low=0,
+    high=1024,
+    exact=0,
+    accuracy="rises",
+    unit="random directions",
+    doc="More features cost proportionally more time and shrink the sampling error as 1/sqrt(num_features); 0 computes "
+    "what they estimate, quadratic in length.",
+    source="Choromanski et al., ICLR 2021, section 2; Peng et al., ICLR 2021, section 3",
+    sampling="bounded",
+)

@@ -148,6 +148,12 @@ export interface ClassifyRequest {
    */
   num_landmarks?: number;
   /**
+   * More features cost proportionally more time and shrink the sampling error as 1/sqrt(num_features); 0
+   * computes what they estimate, quadratic in length. The model's own bounds and default are in GET
+   * /v1/models.
+   */
+  num_features?: number;
+  /**
    * More rounds cost proportionally more time and find more of the keys that matter; 0 computes exact
    * softmax attention with shared queries and keys, quadratic in length. The model's own bounds and
    * default are in GET /v1/models.
@@ -180,6 +186,7 @@ export interface Floors {
   num_random_blocks?: number;
   window?: number;
   num_landmarks?: number;
+  num_features?: number;
   num_rounds?: number;
   keep?: number;
 }

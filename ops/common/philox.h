@@ -20,7 +20,9 @@ enum class Stream : std::uint32_t {
   kMcaPaper = 3,
   kYosoLift = 4,
   kReformerRotations = 5,
-  kBigBirdBlocks = 6
+  kBigBirdBlocks = 6,
+  kPerformerDirections = 7,
+  kRfaDirections = 8
 };
 
 struct PhiloxWords {

@@ -1,20 +1,17 @@
 // One head of LinearAttention on the CPU: what the keys and values of some rows add up to, and
-// what queries make of that.
-//
-// The state of a head is sum over rows j of phi(k_j) v'_j^T, [head_dim, StateColumns], where v'_j
-// is the value with a 1 behind it: the last column in use is the sum of the features, so that one
-// product gives a query's numerators and its denominator. Columns behind it are 0.
+// what queries make of that. The state of a head has a row for each of head_dim
+// (ops/common/features/cpu/state.h).
 #pragma once
 
 #include <cstdint>
 
+#include "ops/common/features/cpu/state.h"
+
 namespace attenuator::linear {
 
-// Rows that go through the kernel together: their features and values stay in the first cache.
-inline constexpr std::int64_t kBlock = 64;
-
-// Floats in a row of the state: value_dim + 1, rounded up to the widest register.
-constexpr std::int64_t StateColumns(std::int64_t value_dim) { return (value_dim + 16) / 16 * 16; }
+using features::HeadRows;
+using features::kBlock;
+using features::StateColumns;
 
 struct HeadShape {
   std::int64_t head_dim;
@@ -23,12 +20,6 @@ struct HeadShape {
   std::int64_t state_floats() const { return head_dim * StateColumns(value_dim); }
   // Features of a block and its values, or what comes of them.
   std::int64_t scratch_floats() const { return kBlock * (head_dim + StateColumns(value_dim)); }
-};
-
-// Rows of one head inside a packed tensor: row i starts at data + i * stride.
-struct HeadRows {
-  const float* data;
-  std::int64_t stride;
 };
 
 // The kernels of one instruction set. `scratch` holds scratch_floats(); it and `state` are 64-byte

@@ -6,7 +6,7 @@
 // element of the state is a chain of fused multiply-adds over a block's rows, added to those of
 // the blocks before; every numerator is a chain over head_dim. No element's chain depends on the
 // tile that it falls into.
-#include "ops/common/attention/cpu/product.inl"
+#include "ops/common/features/cpu/state.inl"
 #include "ops/linear/cpu/kernel.h"
 
 namespace attenuator::linear {
@@ -17,9 +17,8 @@ using attention::ByRow;
 using attention::Product;
 using attention::Smaller;
 using attention::Vector;
-
-constexpr float kLog2E = 1.44269504088896341f;
-constexpr float kLeast = -87.0f;  // below this e^x is taken as 0: it nears 2^-126, the least normal
+using features::kLeast;
+using features::kLog2E;
 
 // elu(x) + 1 = max(x, 0) + e^min(x, 0). Max and Min give their second operand where one is NaN.
 inline Vector Features(Vector x) {
@@ -43,52 +42,34 @@ void FeatureRows(HeadRows rows, std::int64_t count, std::int64_t head_dim, float
   }
 }
 
-// The values with a 1 behind each row, zeros behind that.
-void ValueRows(HeadRows rows, std::int64_t count, std::int64_t value_dim, float* values) {
-  const std::int64_t columns = StateColumns(value_dim);
-  for (std::int64_t i = 0; i < count; ++i) {
-    float* to = values + i * columns;
-    __builtin_memcpy(to, rows.data + i * rows.stride, sizeof(float) * value_dim);
-    to[value_dim] = 1.0f;
-    for (std::int64_t c = value_dim + 1; c < columns; ++c) to[c] = 0.0f;
-  }
-}
-
 void Summarise(const HeadShape& shape, HeadRows key, HeadRows value, std::int64_t count,
                float* state, float* scratch) {
   const std::int64_t head_dim = shape.head_dim, columns = StateColumns(shape.value_dim);
-  float* features = scratch;
+  float* phi = scratch;
   float* values = scratch + kBlock * head_dim;
   for (std::int64_t begin = 0; begin < count; begin += kBlock) {
     const std::int64_t rows = Smaller(kBlock, count - begin);
-    FeatureRows({key.data + begin * key.stride, key.stride}, rows, head_dim, features);
-    ValueRows({value.data + begin * value.stride, value.stride}, rows, shape.value_dim, values);
+    FeatureRows(key.From(begin), rows, head_dim, phi);
+    features::ValueRows(value.From(begin), rows, shape.value_dim, values);
     const auto run = begin == 0 ? &Product<ByColumn, false>::Run : &Product<ByColumn, true>::Run;
-    run(features, head_dim, 1, values, columns, rows, head_dim, columns, state, columns);
-  }
-}
-
-void Divide(const float* row, std::int64_t value_dim, float* output) {
-  const float denominator = row[value_dim];
-  const Vector all = Simd::Set(denominator), zero = Simd::Zero();
-  for (std::int64_t c = 0; c < value_dim; c += Simd::kWidth) {
-    const Vector y = denominator == 0.0f ? zero : Simd::Div(Simd::Load(row + c), all);
-    Simd::StoreFirst(output + c, y, Smaller(Simd::kWidth, value_dim - c));
+    run(phi, head_dim, 1, values, columns, rows, head_dim, columns, state, columns);
   }
 }
 
 void Apply(const HeadShape& shape, HeadRows query, std::int64_t count, const float* state,
            float* output, std::int64_t output_stride, float* scratch) {
   const std::int64_t head_dim = shape.head_dim, columns = StateColumns(shape.value_dim);
-  float* features = scratch;
+  float* phi = scratch;
   float* quotients = scratch + kBlock * head_dim;
   for (std::int64_t begin = 0; begin < count; begin += kBlock) {
     const std::int64_t rows = Smaller(kBlock, count - begin);
-    FeatureRows({query.data + begin * query.stride, query.stride}, rows, head_dim, features);
-    Product<ByRow, false>::Run(features, head_dim, head_dim, state, columns, head_dim, rows,
-                               columns, quotients, columns);
+    FeatureRows(query.From(begin), rows, head_dim, phi);
+    Product<ByRow, false>::Run(phi, head_dim, head_dim, state, columns, head_dim, rows, columns,
+                               quotients, columns);
     for (std::int64_t i = 0; i < rows; ++i) {
-      Divide(quotients + i * columns, shape.value_dim, output + (begin + i) * output_stride);
+      const float* row = quotients + i * columns;
+      features::Divide(row, row[shape.value_dim], shape.value_dim,
+                       output + (begin + i) * output_stride);
     }
   }
 }

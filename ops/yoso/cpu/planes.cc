@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <list>
-#include <map>
-#include <mutex>
 #include <tuple>
 #include <vector>
 
+#include "ops/common/lru_cache.h"
 #include "ops/common/philox.h"
 
 namespace attenuator::yoso {
@@ -92,52 +90,6 @@ Planes MakeGaussian(const PlaneFamily& family, std::int32_t head, int chunk, int
 using CacheKey = std::tuple<std::int64_t, std::int32_t, std::int32_t, std::int32_t, bool, bool,
                             std::int32_t, std::int32_t>;
 
-class PlaneCache {
- public:
-  std::shared_ptr<const Planes> Find(const CacheKey& key, int num_hashes) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto entry = entries_.find(key);
-    if (entry == entries_.end() || entry->second.planes->num_hashes < num_hashes) return nullptr;
-    order_.splice(order_.begin(), order_, entry->second.place);
-    return entry->second.planes;
-  }
-
-  void Insert(const CacheKey& key, const std::shared_ptr<const Planes>& planes) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto entry = entries_.find(key);
-    if (entry != entries_.end()) {
-      // Either another thread made them meanwhile, or these are more hashes of the same stream.
-      if (entry->second.planes->num_hashes >= planes->num_hashes) return;
-      Erase(entry);
-    }
-    order_.push_front(key);
-    entries_[key] = {planes, order_.begin()};
-    bytes_ += Cost(*planes);
-    while (bytes_ > kCacheBytes && entries_.size() > 1) Erase(entries_.find(order_.back()));
-  }
-
- private:
-  struct Entry {
-    std::shared_ptr<const Planes> planes;
-    std::list<CacheKey>::iterator place;
-  };
-
-  static std::int64_t Cost(const Planes& planes) {
-    return planes.bytes + 256;
-  }  // 256: its list and map nodes
-
-  void Erase(std::map<CacheKey, Entry>::iterator entry) {
-    bytes_ -= Cost(*entry->second.planes);
-    order_.erase(entry->second.place);
-    entries_.erase(entry);
-  }
-
-  std::mutex mutex_;
-  std::map<CacheKey, Entry> entries_;
-  std::list<CacheKey> order_;  // most recently used first
-  std::int64_t bytes_ = 0;
-};
-
 }  // namespace
 
 void GaussianPlanes(const PlaneFamily& family, std::int32_t head, Stream stream, int dims,
@@ -167,7 +119,7 @@ void GaussianPlanes(const PlaneFamily& family, std::int32_t head, Stream stream,
 
 std::shared_ptr<const Planes> GetPlanes(const PlaneFamily& family, std::int32_t head, int chunk,
                                         int num_hashes) {
-  static PlaneCache cache;
+  static LruCache<CacheKey, Planes, &Planes::num_hashes> cache(kCacheBytes);
   const CacheKey key{
       family.seed, family.layer, family.head_dim, family.hash_bits, family.hadamard, family.lifted,
       head,        chunk};

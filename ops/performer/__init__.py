@@ -1,0 +1,1 @@
+"""Performer: softmax attention by positive orthogonal random features."""

@@ -1,0 +1,26 @@
+"""What PerformerAttention costs: linear in the length."""
+
+from collections.abc import Mapping
+
+from attenuator.ops.cost import NodeShape, OperatorCost
+
+EXPONENTIAL_WORK = 64.0  # multiply-adds of exact attention that take as long as one feature's exponential
+
+
+class PerformerCost(OperatorCost):
+    """Features of keys and queries, the keys' sums, and the product of the queries with them."""
+
+    def work(self, node: NodeShape, tokens: int, knobs: Mapping[str, float]) -> float:
+        """Multiply-adds: linear in length and features; at 0 features those of softmax attention.
+
+        Directions are kept from run to run and not counted: those of a new seed take as long as the features of some
+        hundred tokens.
+        """
+        num_features = int(knobs.get("num_features", 0))
+        if not num_features:
+            return node.attention_macs(tokens)
+        of_feature = node.head_dim + node.value_dim + 1 + EXPONENTIAL_WORK
+        return num_features * (tokens + node.queries(tokens)) * node.num_heads * of_feature
+
+
+COST = PerformerCost()

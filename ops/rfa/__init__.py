@@ -1,0 +1,1 @@
+"""Random feature attention: softmax attention over cosines by random Fourier features."""

@@ -1,0 +1,34 @@
+"""What RfaAttention costs: linear in the length."""
+
+from collections.abc import Mapping
+
+from attenuator.ops.cost import NodeShape, OperatorCost, Outlook
+
+SINE_WORK = 64.0  # multiply-adds of exact attention that take as long as one direction's sine and cosine
+
+
+class RfaCost(OperatorCost):
+    """Features of keys and queries, the keys' sums, and the product of the queries with them."""
+
+    def work(self, node: NodeShape, tokens: int, knobs: Mapping[str, float]) -> float:
+        """Multiply-adds: linear in length and features; at 0 features those of softmax attention over unit rows.
+
+        Directions are kept from run to run and not counted: those of a new seed take as long as the features of some
+        hundred tokens.
+        """
+        num_features = int(knobs.get("num_features", 0))
+        if not num_features:
+            return node.attention_macs(tokens)
+        of_direction = node.head_dim + 2 * (node.value_dim + 1) + SINE_WORK
+        return num_features * (tokens + node.queries(tokens)) * node.num_heads * of_direction
+
+    def verdict(self, outlook: Outlook) -> list[str]:
+        """The general one, and what the exact value is for."""
+        [knob] = outlook.knobs
+        return [
+            *super().verdict(outlook),
+            f"The exact value {knob.exact:g} computes what the features estimate, quadratic in length.",
+        ]
+
+
+COST = RfaCost()

@@ -1,0 +1,9 @@
+#include "ops/common/simd/blocks_avx2.h"
+// The Simd above comes first: the rest is written in terms of it.
+#include "ops/rfa/cpu/kernel.inl"
+
+namespace attenuator::rfa {
+
+const Kernels& KernelsAvx2() { return kKernels; }
+
+}  // namespace attenuator::rfa
