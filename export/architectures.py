@@ -105,6 +105,7 @@ class Architecture:
         max_tokens: positions the model has.
         position_offset: first position id.
         check: raises ExportError for configs that other code paths would compute.
+        check_training: raises ExportError for configs that the family's own code cannot train with.
         prepare: changes to the modules before tracing.
         global_token: whether each layer attends from the first token in a node of its own.
         convolves: whether attention adds a convolution over neighbouring rows; then no rows are selected.
@@ -124,6 +125,7 @@ class Architecture:
     max_tokens: Callable[[Any], int] = lambda config: config.max_position_embeddings
     position_offset: Callable[[Any], int] = lambda _: 0
     check: Callable[[Any], None] = lambda _: None
+    check_training: Callable[[Any], None] = lambda _: None
     prepare: Callable[[Any], None] = no_preparation
     global_token: bool = False
     convolves: Callable[[Any], bool] = lambda _: False
@@ -359,6 +361,7 @@ LAYOUTS: dict[str, Architecture] = {
         attributes=lambda _: {"divisor": "sequence"},
         position_offset=lambda _: 2,
         check=checks.check_nystromformer,
+        check_training=checks.check_nystromformer_training,
         convolves=lambda config: config.conv_kernel_size is not None,
         knob_defaults=trained_landmarks,
         eager=eager_nystromformer,

@@ -19,6 +19,7 @@ __all__ = [
     "check_modernbert",
     "check_mpnet",
     "check_nystromformer",
+    "check_nystromformer_training",
     "check_roberta",
     "check_yoso",
 ]
@@ -75,6 +76,16 @@ def check_big_bird(config: Any) -> None:
     block_size = next(item for item in BIGBIRD.attributes if item.name == "block_size")
     if not block_size.fits(config.block_size):
         raise ExportError(f"block_size is {config.block_size}, must be {block_size.allowed}")
+
+
+def check_nystromformer_training(config: Any) -> None:
+    """Refuses landmarks with which transformers takes no batch of texts, since padding crashes it."""
+    landmarks, tokens = config.num_landmarks, config.segment_means_seq_len
+    if landmarks != tokens:
+        raise ExportError(
+            f"num_landmarks is {landmarks}, must be segment_means_seq_len, {tokens}, to train (exact softmax): with "
+            "fewer landmarks transformers takes no padded batch"
+        )
 
 
 def check_modernbert(config: Any) -> None:

@@ -99,6 +99,13 @@ def test_texts_of_any_length_where_every_token_is_a_landmark(
         torch.testing.assert_close(logits, expected, rtol=0, atol=2e-5 * float(expected.abs().max().clamp(min=1)))
 
 
+def test_no_training_where_transformers_takes_no_padding() -> None:
+    config = transformers.NystromformerConfig(**SMALL | {"num_landmarks": 16})
+    with pytest.raises(ExportError, match="num_landmarks is 16, must be segment_means_seq_len, 64, to train"):
+        FAMILY.check_training(config)
+    FAMILY.check_training(transformers.NystromformerConfig(**SMALL))
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [

@@ -236,7 +236,9 @@ def load_transformers(folder: Path, config: Any, is_fresh: bool) -> tuple[Any, l
     """
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
-    architecture_of(config.model_type).check(config)
+    family = architecture_of(config.model_type)
+    family.check(config)
+    family.check_training(config)
     try:
         if is_fresh:
             model = transformers.AutoModelForSequenceClassification.from_config(config, dtype=torch.float32)
