@@ -23,6 +23,7 @@ from attenuator.compare.data import Range
 from attenuator.compare.grid import settings_of, without
 from attenuator.compare.judging import Candidate, judge
 from attenuator.compare.partial import NAME as PARTIAL
+from attenuator.compare.record import Comparison
 from attenuator.compare.report import sentence
 from attenuator.export.pipeline import ATTENTIONS
 from attenuator.runtime import Row, load
@@ -185,6 +186,18 @@ def test_a_finished_comparison_may_be_made_again(compared: Compared, checkpoint:
     assert "--max-minutes 1e-06 is too short for the exact answers alone" in errors
 
 
+def test_bundles_of_others_in_the_folder_stay(checkpoint: Path, tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("the fox\n")
+    (tmp_path / "bundles/mine").mkdir(parents=True)
+    (tmp_path / pipeline.RESULT).write_text("{}")
+    run = pipeline.Run(
+        str(checkpoint), pipeline.CompareSettings(data=tmp_path / "texts.txt", output=tmp_path), lambda _: None
+    )
+    run.place(run.methods[0]).mkdir()
+    run.write(Comparison({"data": "texts.txt"}, [], [], [], 0.95))
+    assert [each.name for each in (tmp_path / "bundles").iterdir()] == ["mine"]
+
+
 def test_what_needs_training_is_named(checkpoint: Path, data: Path, tmp_path: Path) -> None:
     settings = pipeline.CompareSettings(data=data, output=tmp_path / "new")
     run = pipeline.Run(str(checkpoint), settings, lambda _: None)
@@ -214,6 +227,7 @@ def test_labels_may_be_places_in_columns_of_any_name(checkpoint: Path, tmp_path:
         (["--precision", "fp16"], 1, "--precision has 'fp16', must be one or more of: fp32, int8"),
         (["--lengths", "16,71"], 2, "--lengths is '16,71', must be whole numbers from 1 to 70"),
         (["--output", "."], 1, "has files that are no comparison's"),
+        (["--output", "work"], 1, "has files that are no comparison's"),
         (["--data", "missing.jsonl"], 1, "missing.jsonl cannot be read"),
         (["--data", "empty.txt"], 1, "empty.txt has no texts"),
         (["--data", "long.jsonl"], 1, "long.jsonl line 1.text has 92 tokens, must have at most 70, or give --truncate"),
@@ -225,6 +239,7 @@ def test_refusals_are_one_sentence(
     arguments: list[str], code: int, text: str, checkpoint: Path, data: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("work/bundles/mine").mkdir(parents=True)
     Path("empty.txt").write_text("\n")
     Path("half.jsonl").write_text('{"text": "a"}\n{"label": "b"}\n')
     Path("long.jsonl").write_text('{"text": "%s"}\n' % ("fox " * 90))

@@ -13,7 +13,7 @@ from attenuator.errors import InvalidRequest
 from attenuator.export.place import folder_or_function
 
 RESULT, PLOT, BUNDLES = "comparison.json", "comparison.svg", "bundles"
-OWN_FILES = {RESULT, PLOT, BUNDLES, PARTIAL}
+SIGNS = {RESULT, PARTIAL}  # one of them is in the folder of every comparison; `bundles` is in many others
 # What changes the figures: an interrupted run goes on with these alone.
 IDENTITY = {
     "column",
@@ -44,7 +44,7 @@ def output_folder(settings: CompareSettings, source: str) -> Path:
         found = {each.name for each in folder.iterdir()}
     except OSError as error:
         raise InvalidRequest(f"--output {folder} cannot be written: {error.strerror}") from None
-    if found and not found & OWN_FILES:
+    if found and not found & SIGNS:
         raise InvalidRequest(
             f"--output {folder} has files that are no comparison's, must be new, empty or of an earlier comparison"
         )

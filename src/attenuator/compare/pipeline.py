@@ -6,6 +6,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -299,4 +300,7 @@ class Run:
         write_whole(self.folder / PLOT, comparison_svg(comparison.verdicts, comparison.candidates, title))
         write_whole(self.folder / RESULT, json.dumps(comparison.as_json(), indent=1) + "\n")
         if not self.settings.keep_bundles:
-            shutil.rmtree(self.folder / BUNDLES, ignore_errors=True)
+            for method in self.methods:
+                shutil.rmtree(self.place(method), ignore_errors=True)
+            with suppress(OSError):  # others may have put bundles of theirs there
+                (self.folder / BUNDLES).rmdir()
