@@ -92,9 +92,9 @@ def test_options(
 
 
 def test_unsupported_family_names_those_that_are(tmp_path: Path) -> None:
-    config = transformers.NystromformerConfig(**SMALL)
-    sentence = refuse(save(transformers.NystromformerForSequenceClassification(config), tmp_path / "other"), tmp_path)
-    assert "'nystromformer'" in sentence
+    config = transformers.RoFormerConfig(**SMALL)
+    sentence = refuse(save(transformers.RoFormerForSequenceClassification(config), tmp_path / "other"), tmp_path)
+    assert "'roformer'" in sentence
     for family in (
         "mpnet",
         "deberta-v2",

@@ -23,7 +23,8 @@ STARTS = torch.tensor([0, 3, 3, 10], dtype=torch.int32)
 
 def tensors(operator: Operator) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
-    sizes = {"T": 10, "T or B": 10, "B": 3, "C": 12, "c": 3, "num_heads": HEADS, "2 * reach + 1": 5, "R": 4}
+    sizes = {"T": 10, "T or B": 10, "B": 3, "C": 12, "c": 3, "2": 2, "2 * reach + 1": 5, "R": 4}
+    sizes |= {"num_heads": HEADS, "head_dim": WIDTH}
     inputs = {}
     for item in operator.inputs:
         shape = [sizes.get(axis, HEADS * WIDTH) for axis in item.axes]
