@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attenuator.ops.fallback import Body, Rows
-from attenuator.ops.rfa.reference import NORM_FLOOR
+from attenuator.ops.rfa.reference import INVERSE_SIGMA_HIGH, NORM_FLOOR
 
 __all__ = ["build"]
 
@@ -16,7 +16,8 @@ def build(body: Body, has: list[str]) -> None:
     query, key = (unit_rows(body, body.heads(body.padded(name))) for name in ("query", "key"))
     inverse = body.op("Reciprocal", body.attribute("sigma"))
     if "inverse_sigma" in has:
-        inverse = body.op("Unsqueeze", body.op("Mul", "inverse_sigma", inverse), body.const((1, 2)))
+        factors = body.op("Clip", "inverse_sigma", body.real(-INVERSE_SIGMA_HIGH), body.real(INVERSE_SIGMA_HIGH))
+        inverse = body.op("Unsqueeze", body.op("Mul", factors, inverse), body.const((1, 2)))
     cosines = body.op("MatMul", query, body.op("Transpose", key, perm=[0, 2, 1]))
     scores = body.op("Mul", cosines, body.op("Mul", inverse, inverse))
     same = rows.same_sequence(body)

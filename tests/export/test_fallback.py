@@ -18,6 +18,7 @@ from attenuator.ops import DOMAIN
 from attenuator.ops.mca.reference import mca_attention
 from attenuator.ops.pool.reference import sequence_pool
 from attenuator.ops.relative.reference import relative_attention
+from attenuator.ops.rfa.reference import rfa_attention
 from attenuator.ops.softmax.reference import attention_importance, softmax_attention
 from attenuator.ops.yoso.reference import yoso_attention
 
@@ -268,3 +269,15 @@ def test_nodes_that_differ_in_what_they_have_share_a_model() -> None:
     assert np.array_equal(bands[0], bands[1])
     assert np.array_equal(bands[2], bands[3])
     assert not np.allclose(bands[0], bands[2])
+
+
+def test_rfa_cuts_trained_factors_as_the_kernel_does() -> None:
+    """With the width 1,000 a factor beyond +-1,000 counts as 1 / sigma = 1."""
+    inputs = pick(packed([4, 7], False), "rfa") | {
+        "inverse_sigma": np.array([1e4, -1e4, 500.0], np.float32),
+        "num_features": np.zeros(2, np.int32),
+    }
+    inputs = {item.name: inputs[item.name] for item in OPERATOR_BY_KEY["rfa"].inputs}
+    attributes = {"num_heads": HEADS, "sigma": 1000.0}
+    [output] = run("rfa", inputs, attributes)
+    np.testing.assert_allclose(output, rfa_attention(**inputs, **attributes), atol=2e-6)

@@ -1,5 +1,7 @@
 """RfaAttention against its NumPy reference; what every operator promises is in test_operator.py."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -61,12 +63,19 @@ def test_chunks_of_a_long_sequence_add_up(length: int, num_features: int, querie
     assert_close(outputs[0], rfa_attention(**inputs, **attributes))
 
 
-@pytest.mark.parametrize("size", [1e-36, 1e-13, 1e6, 3e37])
 @pytest.mark.parametrize("num_features", [0, 64])
-def test_rows_of_any_length_count_by_their_direction(size: float, num_features: int) -> None:
-    inputs = at(feature_inputs((40, 3, 130), 2, 16, 16, size=size), num_features=num_features)
-    [output] = run("rfa", inputs, {"num_heads": 2})
-    assert_close(output, rfa_attention(**inputs, num_heads=2))
+def test_rows_count_by_their_direction_down_to_the_floor_of_their_length(num_features: int) -> None:
+    lengths, rows = (40, 3, 130), {}
+    for size in (1e-36, 1e-13, 1e-11, 1.0, 1e6, 3e37):
+        inputs = at(feature_inputs(lengths, 2, 16, 16, size=size), num_features=num_features)
+        [rows[size]] = run("rfa", inputs, {"num_heads": 2})
+        assert_close(rows[size], rfa_attention(**inputs, num_heads=2))
+    for size in (1e-11, 1e6, 3e37):
+        assert_close(rows[size], rows[1.0], 1e-5)
+    means = [
+        np.broadcast_to(part.mean(axis=0), part.shape) for part in np.split(inputs["value"], np.cumsum(lengths)[:-1])
+    ]
+    np.testing.assert_allclose(rows[1e-36], np.concatenate(means), atol=1e-6)
 
 
 def test_zero_rows_attend_to_all_alike() -> None:
@@ -74,6 +83,20 @@ def test_zero_rows_attend_to_all_alike() -> None:
     inputs["query"][:] = 0
     [output] = run("rfa", inputs, {"num_heads": 1})
     np.testing.assert_allclose(output, np.broadcast_to(inputs["value"].mean(axis=0), output.shape), atol=1e-6)
+
+
+def test_a_key_of_zeros_weighs_more_by_features_than_exactly() -> None:
+    """exp(-s^2 |q|^2 / 2), where a key at a right angle weighs exp(-s^2): the ratio is exp(s^2 / 2)."""
+    query, key, _ = query_and_keys(16, keys=2)
+    key[0] = 0
+    key[1] -= query[0] * (query[0] @ key[1]) / (query[0] @ query[0])
+    weights = np.zeros((2, 8), np.float32)
+    weights[0, 0] = weights[1, 1] = 1
+    for num_features, ratio in ((0, 1.0), (1024, math.exp(0.5))):
+        inputs = one_query(query, key, weights, num_features, 100)
+        [output] = run("rfa", inputs, {"num_heads": 1, "queries": "first"})
+        mean = output.mean(axis=0)
+        assert mean[0] / mean[1] == pytest.approx(ratio, rel=0.05)
 
 
 def test_trained_factors_of_any_size_give_numbers() -> None:
