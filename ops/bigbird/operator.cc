@@ -33,39 +33,18 @@ using attention::RowTask;
 constexpr std::int64_t kEnoughTasks = 64;
 constexpr std::int64_t kMostTaskBlocks = 16;
 
-struct Inputs {
-  TensorView query;  // [T, H * D]; [B, H * D] where `first`
-  TensorView key;    // [T, H * D]
-  TensorView value;  // [T, H * Dv]
-  Sequences sequences;
+struct Inputs : attention::PackedInputs {
   const std::int32_t* random_blocks;  // [B]
   const std::int64_t* seeds;          // [B]
-  Head head;                          // what all heads have in common
-  bool first;                         // row b of query is the first row of sequence b
 };
 
 Inputs CheckInputs(const TensorContext& context, const Spec::Attributes& attributes) {
-  Inputs inputs{};
-  inputs.query = context.Input(Spec::kQueryInput);
-  inputs.key = context.Input(Spec::kKeyInput);
-  inputs.value = context.Input(Spec::kValueInput);
-  inputs.first = attributes.queries == Spec::Queries::kFirst;
-  const std::int64_t rows = inputs.key.rows(), heads = attributes.num_heads;
-  inputs.sequences = CheckSequences(Spec::kName, context.Input(Spec::kCuSeqlensInput), rows);
-  const std::int64_t batch = inputs.sequences.batch;
-  CheckQuery(Spec::kName, inputs.query, inputs.key, batch, inputs.first);
-  CheckAxis(Spec::kName, "value", inputs.value, 0, rows, "the number of rows of key");
-  inputs.random_blocks = CheckKnob(Spec::kName, Spec::kNumRandomBlocks,
-                                   context.Input(Spec::kNumRandomBlocksInput), batch);
-  inputs.seeds = CheckSeeds(Spec::kName, context.Input(Spec::kSeedInput), batch);
-  const std::int64_t head_dim = CheckHeadDim(Spec::kName, "key", inputs.key, heads);
-  inputs.head = {.query_stride = inputs.query.columns(),
-                 .key_stride = inputs.key.columns(),
-                 .value_stride = inputs.value.columns(),
-                 .head_dim = head_dim,
-                 .value_dim = CheckHeadDim(Spec::kName, "value", inputs.value, heads),
-                 .scale = attention::ScoreScale(attributes.scale, head_dim)};
-  return inputs;
+  const auto packed = attention::CheckPackedInputs<Spec>(context, attributes);
+  const std::int64_t batch = packed.sequences.batch;
+  return {packed,
+          CheckKnob(Spec::kName, Spec::kNumRandomBlocks, context.Input(Spec::kNumRandomBlocksInput),
+                    batch),
+          CheckSeeds(Spec::kName, context.Input(Spec::kSeedInput), batch)};
 }
 
 // The keys and values that a query block sees, one below the other. `room` rows at most.
@@ -141,34 +120,14 @@ class Batch {
     return {.length = in_.sequences.length(b), .size = attributes_.block_size};
   }
 
-  Head HeadOf(std::int64_t b, std::int64_t h) const {
-    const std::int64_t begin = in_.sequences.begin(b);
-    Head head = in_.head;
-    head.length = in_.sequences.length(b);
-    head.query =
-        in_.query.floats() + (in_.first ? b : begin) * head.query_stride + h * head.head_dim;
-    head.key = in_.key.floats() + begin * head.key_stride + h * head.head_dim;
-    head.value = in_.value.floats() + begin * head.value_stride + h * head.value_dim;
-    return head;
-  }
-
-  float* Rows(std::int64_t row, std::int64_t h) const {
-    return output_ + row * in_.value.columns() + h * in_.head.value_dim;
-  }
-
   void AddTasks(std::int64_t b) {
     const std::int64_t length = in_.sequences.length(b), heads = attributes_.num_heads;
-    const std::int64_t columns = in_.value.columns();
-    if (length == 0) {
-      if (in_.first) std::fill_n(output_ + b * columns, columns, 0.0f);
-      return;
-    }
-    Head head = in_.head;
-    head.length = length;
+    if (length == 0) return;
+    const Head head = in_.Head(b, 0);
     const std::int64_t task_rows = attention::TaskRows(in_.sequences.total * heads);
     const Blocks blocks = BlocksOf(b);
     if (in_.first || IsFull(length, in_.random_blocks[b], blocks.size)) {
-      attention::AddRowTasks(head, b, heads, in_.first ? 1 : length, task_rows, row_tasks_);
+      attention::AddRowTasks(head, b, heads, in_.query_rows(b), task_rows, row_tasks_);
       return;
     }
     const std::int64_t last = blocks.count() - 1;
@@ -195,7 +154,7 @@ class Batch {
     const double rows = static_cast<double>(attributes_.block_size);
     const double work = rows * rows * static_cast<double>(kFixedBlocks + random_blocks) *
                         static_cast<double>(head.head_dim + head.value_dim);
-    const std::int64_t fewest = attention::HeadsTogether(work, count);
+    const std::int64_t fewest = HeadsTogether(work, count);
     const std::int64_t share = count * attributes_.num_heads / kEnoughTasks;
     return std::max(fewest, std::min(share, kMostTaskBlocks));
   }
@@ -203,11 +162,11 @@ class Batch {
   void AttendRows(const RowTask& task) const {
     const std::int64_t b = task.sequence;
     for (std::int64_t h = task.head_begin; h < task.head_end; ++h) {
+      float* rows = in_.Output(output_, b, h, task.row_begin);
       if (in_.first) {
-        attention::AttendFirstRow(HeadOf(b, h), Rows(b, h));
+        attention::AttendFirstRow(in_.Head(b, h), rows);
       } else {
-        attention::AttendRows(HeadOf(b, h), task.row_begin, task.row_end,
-                              Rows(in_.sequences.begin(b) + task.row_begin, h),
+        attention::AttendRows(in_.Head(b, h), task.row_begin, task.row_end, rows,
                               in_.value.columns());
       }
     }
@@ -221,7 +180,7 @@ class Batch {
                       .layer = static_cast<std::uint32_t>(attributes_.layer),
                       .head = static_cast<std::uint32_t>(task.head),
                       .first = attributes_.random_blocks == Spec::RandomBlocks::kFirst};
-    Seen seen(HeadOf(b, task.head), (kFixedBlocks + random_blocks) * blocks.size);
+    Seen seen(in_.Head(b, task.head), (kFixedBlocks + random_blocks) * blocks.size);
     seen.Add(blocks.begin(0), blocks.end(0));
     seen.Add(blocks.begin(last), blocks.end(last));
     const std::int64_t global_rows = seen.rows();
@@ -232,7 +191,7 @@ class Batch {
       for (const std::int64_t other : others) seen.Add(blocks.begin(other), blocks.end(other));
       const std::int64_t begin = blocks.begin(block);
       attention::AttendRows(seen.From(begin), 0, blocks.end(block) - begin,
-                            Rows(in_.sequences.begin(b) + begin, task.head), in_.value.columns());
+                            in_.Output(output_, b, task.head, begin), in_.value.columns());
     }
   }
 
@@ -251,9 +210,8 @@ class BigBirdAttentionKernel final : public Kernel {
 
   void Run(RunContext& context) const override {
     const Inputs inputs = CheckInputs(context, attributes_);
-    void* output =
-        context.Output(Spec::kOutputOutput, {inputs.query.rows(), inputs.value.columns()});
-    Batch(attributes_, inputs, static_cast<float*>(output)).Run(context.threads());
+    float* const output = attention::PackedOutput<Spec>(context, inputs);
+    Batch(attributes_, inputs, output).Run(context.threads());
   }
 
  private:

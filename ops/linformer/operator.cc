@@ -8,17 +8,17 @@
 #include <vector>
 
 #include "ops/common/aligned.h"
-#include "ops/common/attention/attention.h"
+#include "ops/common/attention/inputs.h"
 #include "ops/common/check.h"
 #include "ops/common/cpu.h"
 #include "ops/common/registry.h"
+#include "ops/common/tasks.h"
 #include "ops/linformer/cpu/kernel.h"
 
 namespace attenuator {
 namespace {
 
 using Spec = spec::LinformerAttention;
-using linformer::HeadRows;
 using linformer::HeadShape;
 using linformer::Projections;
 
@@ -26,26 +26,13 @@ using linformer::Projections;
 constexpr std::int64_t kChunk = 16 * attention::kQueryBlock;
 // Rows of the projections in one task of a long sequence.
 constexpr std::int64_t kProjectedRows = 64;
-// Multiply-adds under which handing a task to another thread costs more than it wins.
-constexpr double kTaskWork = 2e6;
 
-struct Inputs {
-  TensorView query;             // [T, H * D]; [B, H * D] where `first`
-  TensorView key;               // [T, H * D]
-  TensorView value;             // [T, H * Dv]
+struct Inputs : attention::PackedInputs {
   TensorView key_projection;    // [H * k, N]
   TensorView value_projection;  // [H * k, N]: the same where the node has one
-  Sequences sequences;
-  HeadShape shape;
-  std::int64_t projected;  // k
-  float scale;
-  bool first;  // row b of query stands at the first position of sequence b
+  std::int64_t projected;       // k
 
-  // Rows `begin` and those behind it of head h.
-  static HeadRows Rows(const TensorView& view, std::int64_t dim, std::int64_t begin,
-                       std::int64_t h) {
-    return {view.floats() + begin * view.columns() + h * dim, view.columns()};
-  }
+  HeadShape shape() const { return {.head_dim = head_dim, .value_dim = value_dim}; }
 };
 
 void CheckProjections(Inputs& inputs, std::int64_t heads) {
@@ -70,22 +57,11 @@ void CheckProjections(Inputs& inputs, std::int64_t heads) {
 }
 
 Inputs CheckInputs(const TensorContext& context, const Spec::Attributes& attributes) {
-  Inputs inputs{};
-  inputs.query = context.Input(Spec::kQueryInput);
-  inputs.key = context.Input(Spec::kKeyInput);
-  inputs.value = context.Input(Spec::kValueInput);
-  inputs.first = attributes.queries == Spec::Queries::kFirst;
-  const std::int64_t rows = inputs.key.rows(), heads = attributes.num_heads;
-  inputs.sequences = CheckSequences(Spec::kName, context.Input(Spec::kCuSeqlensInput), rows);
-  CheckQuery(Spec::kName, inputs.query, inputs.key, inputs.sequences.batch, inputs.first);
-  CheckAxis(Spec::kName, "value", inputs.value, 0, rows, "the number of rows of key");
-  inputs.shape = {.head_dim = CheckHeadDim(Spec::kName, "key", inputs.key, heads),
-                  .value_dim = CheckHeadDim(Spec::kName, "value", inputs.value, heads)};
-  inputs.scale = attention::ScoreScale(attributes.scale, inputs.shape.head_dim);
+  Inputs inputs{attention::CheckPackedInputs<Spec>(context, attributes), {}, {}, 0};
   inputs.key_projection = context.Input(Spec::kKeyProjectionInput);
   const TensorView own = context.Input(Spec::kValueProjectionInput);
   inputs.value_projection = own.present() ? own : inputs.key_projection;
-  CheckProjections(inputs, heads);
+  CheckProjections(inputs, attributes.num_heads);
   return inputs;
 }
 
@@ -93,7 +69,7 @@ Inputs CheckInputs(const TensorContext& context, const Spec::Attributes& attribu
 class Batch {
  public:
   Batch(linformer::Project project, const Inputs& inputs, float* output)
-      : project_(project), in_(inputs), output_(output) {}
+      : project_(project), in_(inputs), shape_(inputs.shape()), output_(output) {}
 
   // All rows of some heads.
   void Short(std::int64_t b, std::int64_t begin, std::int64_t end) const {
@@ -121,46 +97,42 @@ class Batch {
   }
 
  private:
-  std::int64_t head_floats() const { return in_.projected * in_.shape.columns(); }
+  std::int64_t head_floats() const { return in_.projected * shape_.columns(); }
 
   // Projected rows [begin, end) of head h, whose first one is `projected`.
   void ProjectSlice(std::int64_t b, std::int64_t h, std::int64_t begin, std::int64_t end,
                     float* projected) const {
-    const AlignedArray<float> scratch = MakeAligned<float>(in_.shape.scratch_floats());
-    const std::int64_t row = in_.sequences.begin(b), first = h * in_.projected + begin;
-    const HeadRows key = Inputs::Rows(in_.key_projection, 0, first, 0);
-    const HeadRows value = Inputs::Rows(in_.value_projection, 0, first, 0);
-    project_(in_.shape, {key.data, value.data, key.stride, end - begin},
-             Inputs::Rows(in_.key, in_.shape.head_dim, row, h),
-             Inputs::Rows(in_.value, in_.shape.value_dim, row, h), in_.sequences.length(b),
-             projected + begin * in_.shape.columns(), scratch.get());
+    const AlignedArray<float> scratch = MakeAligned<float>(shape_.scratch_floats());
+    const std::int64_t stride = in_.key_projection.columns();
+    const std::int64_t first = (h * in_.projected + begin) * stride;
+    project_(shape_,
+             {.key = in_.key_projection.floats() + first,
+              .value = in_.value_projection.floats() + first,
+              .stride = stride,
+              .rows = end - begin},
+             in_.Keys(b, h), in_.Values(b, h), in_.sequences.length(b),
+             projected + begin * shape_.columns(), scratch.get());
   }
 
   // Output rows [begin, end) of head h; row 0 alone where only first rows are computed.
   void Attend(std::int64_t b, std::int64_t h, std::int64_t begin, std::int64_t end,
               const float* projected) const {
-    const std::int64_t row = in_.first ? b : in_.sequences.begin(b), columns = in_.value.columns();
-    const HeadRows query = Inputs::Rows(in_.query, in_.shape.head_dim, row, h);
-    const attention::Head head{.query = query.data,
-                               .query_stride = query.stride,
-                               .key = projected,
-                               .key_stride = in_.shape.columns(),
-                               .value = projected + in_.shape.value_column(),
-                               .value_stride = in_.shape.columns(),
-                               .length = in_.projected,
-                               .head_dim = in_.shape.head_dim,
-                               .value_dim = in_.shape.value_dim,
-                               .scale = in_.scale};
-    float* const to = output_ + (row + begin) * columns + h * in_.shape.value_dim;
+    attention::Head head = in_.Head(b, h);
+    head.key = projected;
+    head.value = projected + shape_.value_column();
+    head.key_stride = head.value_stride = shape_.columns();
+    head.length = in_.projected;
+    float* const to = in_.Output(output_, b, h, begin);
     if (in_.first) {
       attention::AttendFirstRow(head, to);
     } else {
-      attention::AttendRows(head, begin, end, to, columns);
+      attention::AttendRows(head, begin, end, to, in_.value.columns());
     }
   }
 
   linformer::Project project_;
   const Inputs& in_;
+  HeadShape shape_;
   float* output_;
 };
 
@@ -174,32 +146,21 @@ class LinformerAttentionKernel final : public Kernel {
 
   void Run(RunContext& context) const override {
     const Inputs inputs = CheckInputs(context, attributes_);
-    const std::int64_t heads = attributes_.num_heads, columns = inputs.value.columns();
-    float* output =
-        static_cast<float*>(context.Output(Spec::kOutputOutput, {inputs.query.rows(), columns}));
-    const Batch batch(project_, inputs, output);
-    struct Task {
-      std::int64_t sequence, head_begin, head_end;
-    };
-    std::vector<Task> tasks;
+    const std::int64_t heads = attributes_.num_heads;
+    const Batch batch(project_, inputs, attention::PackedOutput<Spec>(context, inputs));
+    std::vector<HeadTask> tasks;
     for (std::int64_t b = 0; b < inputs.sequences.batch; ++b) {
       const std::int64_t length = inputs.sequences.length(b);
-      if (length == 0) {
-        if (inputs.first) std::fill_n(output + b * columns, columns, 0.0f);
-      } else if (length > kChunk) {
+      if (length == 0) continue;
+      if (length > kChunk) {
         batch.Long(context.threads(), b, heads);
       } else {
-        const double work =
-            2.0 * static_cast<double>(length * inputs.projected * inputs.shape.columns());
-        const auto together = static_cast<std::int64_t>(
-            std::clamp(kTaskWork / work, 1.0, static_cast<double>(heads)));
-        for (std::int64_t h = 0; h < heads; h += together) {
-          tasks.push_back({b, h, std::min(h + together, heads)});
-        }
+        const std::int64_t work = 2 * length * inputs.projected * inputs.shape().columns();
+        AddHeadTasks(b, heads, static_cast<double>(work), tasks);
       }
     }
     context.threads().For(static_cast<std::int64_t>(tasks.size()), [&](std::int64_t index) {
-      const Task& task = tasks[index];
+      const HeadTask& task = tasks[index];
       batch.Short(task.sequence, task.head_begin, task.head_end);
     });
   }

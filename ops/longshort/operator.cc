@@ -12,19 +12,18 @@
 #include <vector>
 
 #include "ops/common/aligned.h"
-#include "ops/common/attention/attention.h"
+#include "ops/common/attention/inputs.h"
 #include "ops/common/check.h"
 #include "ops/common/cpu.h"
 #include "ops/common/registry.h"
+#include "ops/common/tasks.h"
 #include "ops/longshort/cpu/kernel.h"
 
 namespace attenuator {
 namespace {
 
 using Spec = spec::LongShortAttention;
-using longshort::HeadRows;
 using longshort::Norm;
-using longshort::Padded;
 
 // Tokens from which a sequence is several tasks a head.
 constexpr std::int64_t kLong = 1024;
@@ -34,30 +33,17 @@ constexpr std::int64_t kMostRows = 16 * attention::kQueryBlock;
 // As in spec.py. Under a smaller one a row of equal elements could be divided by 0.
 constexpr float kSmallestEpsilon = 1e-12f;
 constexpr float kLargestEpsilon = 1.0f;
-// Multiply-adds under which handing a task to another thread costs more than it wins.
-constexpr double kTaskWork = 2e6;
 
-struct Inputs {
-  TensorView query;       // [T, H * D]; [B, H * D] where `first`
-  TensorView key;         // [T, H * D]
-  TensorView value;       // [T, H * Dv]
-  TensorView projection;  // [H * r, D]
+struct Inputs : attention::PackedInputs {
+  TensorView projection;                                                            // [H * r, D]
   TensorView local_key_norm, local_value_norm, global_key_norm, global_value_norm;  // [2, H * D]
-  Sequences sequences;
   const std::int32_t* windows;  // [B], of the knob
-  std::int64_t head_dim;        // D
-  std::int64_t value_dim;       // Dv
   std::int64_t mixtures;        // r
-  float scale;
-  bool first;  // row b of query stands at the first position of sequence b
 
-  // Floats in a row of scratch: a key and behind it a value, each in whole registers.
-  std::int64_t columns() const { return Padded(head_dim) + Padded(value_dim); }
+  // Where the value begins in a row of scratch, and the row's floats: both parts are padded.
+  std::int64_t value_column() const { return PaddedToVectors(head_dim); }
+  std::int64_t columns() const { return value_column() + PaddedToVectors(value_dim); }
 };
-
-HeadRows Rows(const TensorView& view, std::int64_t dim, std::int64_t begin, std::int64_t h) {
-  return {view.floats() + begin * view.columns() + h * dim, view.columns()};
-}
 
 TensorView CheckNorm(const TensorContext& context, std::size_t index, const char* name,
                      const TensorView& rows) {
@@ -90,20 +76,11 @@ void CheckWeights(const TensorContext& context, std::int64_t heads, Inputs& inpu
 
 Inputs CheckInputs(const TensorContext& context, const Spec::Attributes& attributes) {
   Inputs inputs{};
-  inputs.query = context.Input(Spec::kQueryInput);
-  inputs.key = context.Input(Spec::kKeyInput);
-  inputs.value = context.Input(Spec::kValueInput);
-  inputs.first = attributes.queries == Spec::Queries::kFirst;
-  const std::int64_t rows = inputs.key.rows(), heads = attributes.num_heads;
-  inputs.sequences = CheckSequences(Spec::kName, context.Input(Spec::kCuSeqlensInput), rows);
-  const std::int64_t batch = inputs.sequences.batch;
-  CheckQuery(Spec::kName, inputs.query, inputs.key, batch, inputs.first);
-  CheckAxis(Spec::kName, "value", inputs.value, 0, rows, "the number of rows of key");
-  inputs.windows = CheckKnob(Spec::kName, Spec::kWindow, context.Input(Spec::kWindowInput), batch);
-  inputs.head_dim = CheckHeadDim(Spec::kName, "key", inputs.key, heads);
-  inputs.value_dim = CheckHeadDim(Spec::kName, "value", inputs.value, heads);
-  inputs.scale = attention::ScoreScale(attributes.scale, inputs.head_dim);
-  CheckWeights(context, heads, inputs);
+  static_cast<attention::PackedInputs&>(inputs) =
+      attention::CheckPackedInputs<Spec>(context, attributes);
+  inputs.windows = CheckKnob(Spec::kName, Spec::kWindow, context.Input(Spec::kWindowInput),
+                             inputs.sequences.batch);
+  CheckWeights(context, attributes.num_heads, inputs);
   return inputs;
 }
 
@@ -165,25 +142,20 @@ class Batch {
 
   // `mixtures` [r, columns]: LN_G of the head's mixtures of all keys, and of all values.
   void Mix(std::int64_t b, std::int64_t h, float* mixtures) const {
-    const std::int64_t begin = in_.sequences.begin(b), pitch = in_.columns();
-    const HeadRows key = Rows(in_.key, in_.head_dim, begin, h);
-    const HeadRows value = Rows(in_.value, in_.value_dim, begin, h);
+    const std::int64_t pitch = in_.columns();
     const auto mix = [&](HeadRows rows, std::int64_t dim, const TensorView& norm, float* to) {
-      const attention::Head head{.query = in_.projection.floats() + h * in_.mixtures * in_.head_dim,
-                                 .query_stride = in_.head_dim,
-                                 .key = key.data,
-                                 .key_stride = key.stride,
-                                 .value = rows.data,
-                                 .value_stride = rows.stride,
-                                 .length = in_.sequences.length(b),
-                                 .head_dim = in_.head_dim,
-                                 .value_dim = dim,
-                                 .scale = 1.0f};
+      attention::Head head = in_.Head(b, h);
+      head.query = in_.projection.floats() + h * in_.mixtures * in_.head_dim;
+      head.query_stride = in_.head_dim;
+      head.value = rows.data;
+      head.value_stride = rows.stride;
+      head.value_dim = dim;
+      head.scale = 1.0f;
       attention::AttendRows(head, 0, in_.mixtures, to, pitch);
       normalise_(NormOf(norm, dim, h), {to, pitch}, in_.mixtures, to, pitch);
     };
-    mix(key, in_.head_dim, in_.global_key_norm, mixtures);
-    mix(value, in_.value_dim, in_.global_value_norm, mixtures + Padded(in_.head_dim));
+    mix(in_.Keys(b, h), in_.head_dim, in_.global_key_norm, mixtures);
+    mix(in_.Values(b, h), in_.value_dim, in_.global_value_norm, mixtures + in_.value_column());
   }
 
   // Output rows of one slice of head h; row 0 alone where only first rows are computed.
@@ -197,30 +169,22 @@ class Batch {
     const AlignedArray<float> rows = MakeAligned<float>(mixture_floats() + seen * pitch);
     std::memcpy(rows.get(), mixtures, sizeof(float) * mixture_floats());
     float* const local = rows.get() + mixture_floats();
-    const std::int64_t row = in_.sequences.begin(b) + low;
-    normalise_(NormOf(in_.local_key_norm, in_.head_dim, h), Rows(in_.key, in_.head_dim, row, h),
-               seen, local, pitch);
-    normalise_(NormOf(in_.local_value_norm, in_.value_dim, h),
-               Rows(in_.value, in_.value_dim, row, h), seen, local + Padded(in_.head_dim), pitch);
+    normalise_(NormOf(in_.local_key_norm, in_.head_dim, h), in_.Keys(b, h, low), seen, local,
+               pitch);
+    normalise_(NormOf(in_.local_value_norm, in_.value_dim, h), in_.Values(b, h, low), seen,
+               local + in_.value_column(), pitch);
     // Row i of the sequence is that of key r + i - low.
     const std::int64_t shift = in_.mixtures - low;
-    const std::int64_t query_row = in_.first ? b : in_.sequences.begin(b);
-    const HeadRows query = Rows(in_.query, in_.head_dim, query_row - shift, h);
-    const attention::Head head{.query = query.data,
-                               .query_stride = query.stride,
-                               .key = rows.get(),
-                               .key_stride = pitch,
-                               .value = rows.get() + Padded(in_.head_dim),
-                               .value_stride = pitch,
-                               .length = in_.mixtures + seen,
-                               .head_dim = in_.head_dim,
-                               .value_dim = in_.value_dim,
-                               .scale = in_.scale,
-                               .window = reach,
-                               .prefix = in_.mixtures};
-    const std::int64_t columns = in_.value.columns();
-    attention::AttendRows(head, begin + shift, end + shift,
-                          output_ + (query_row + begin) * columns + h * in_.value_dim, columns);
+    attention::Head head = in_.Head(b, h);
+    head.query = in_.Queries(b, h, -shift).data;
+    head.key = rows.get();
+    head.value = rows.get() + in_.value_column();
+    head.key_stride = head.value_stride = pitch;
+    head.length = in_.mixtures + seen;
+    head.window = reach;
+    head.prefix = in_.mixtures;
+    attention::AttendRows(head, begin + shift, end + shift, in_.Output(output_, b, h, begin),
+                          in_.value.columns());
   }
 
   longshort::Normalise normalise_;
@@ -241,30 +205,21 @@ class LongShortAttentionKernel final : public Kernel {
 
   void Run(RunContext& context) const override {
     const Inputs inputs = CheckInputs(context, attributes_);
-    const std::int64_t heads = attributes_.num_heads, columns = inputs.value.columns();
-    float* output =
-        static_cast<float*>(context.Output(Spec::kOutputOutput, {inputs.query.rows(), columns}));
+    const std::int64_t heads = attributes_.num_heads;
+    float* const output = attention::PackedOutput<Spec>(context, inputs);
     const Batch batch(normalise_, inputs, attributes_, output);
-    struct Task {
-      std::int64_t sequence, head_begin, head_end;
-    };
-    std::vector<Task> tasks;
+    std::vector<HeadTask> tasks;
     for (std::int64_t b = 0; b < inputs.sequences.batch; ++b) {
       const std::int64_t length = inputs.sequences.length(b);
-      if (length == 0) {
-        if (inputs.first) std::fill_n(output + b * columns, columns, 0.0f);
-      } else if (length > kLong) {
+      if (length == 0) continue;
+      if (length > kLong) {
         batch.Long(context.threads(), b, heads);
       } else {
-        const auto together = static_cast<std::int64_t>(
-            std::clamp(kTaskWork / batch.work(b), 1.0, static_cast<double>(heads)));
-        for (std::int64_t h = 0; h < heads; h += together) {
-          tasks.push_back({b, h, std::min(h + together, heads)});
-        }
+        AddHeadTasks(b, heads, batch.work(b), tasks);
       }
     }
     context.threads().For(static_cast<std::int64_t>(tasks.size()), [&](std::int64_t index) {
-      const Task& task = tasks[index];
+      const HeadTask& task = tasks[index];
       batch.Short(task.sequence, task.head_begin, task.head_end);
     });
   }

@@ -12,25 +12,20 @@
 #include <vector>
 
 #include "ops/common/aligned.h"
+#include "ops/common/attention/tasks.h"
 #include "ops/common/cpu.h"
 #include "ops/common/registry.h"
+#include "ops/nystrom/cpu/kernel.h"
 #include "ops/nystrom/inputs.h"
 
 namespace attenuator::nystrom {
 namespace {
 
 using Spec = spec::NystromAttention;
+using attention::RowTask;
 
-// Multiply-adds under which handing a task to another thread costs more than it wins, and rows of a
-// long sequence in one task.
-constexpr std::int64_t kTaskWork = 2'000'000;
+// Rows of a long sequence in one task.
 constexpr std::int64_t kTaskRows = 8 * attention::kQueryBlock;
-
-struct Task {
-  std::int64_t sequence;
-  std::int64_t head_begin, head_end;
-  std::int64_t row_begin, row_end;
-};
 
 // One run: its inputs and what heads leave behind.
 class Batch {
@@ -51,10 +46,10 @@ class Batch {
   }
 
   void Run(ThreadPool& threads, float* output) {
-    const std::vector<Task> heads = HeadTasks();
+    const std::vector<RowTask> heads = HeadTasks();
     const auto for_heads = [&](const auto& body) {
       threads.For(static_cast<std::int64_t>(heads.size()), [&](std::int64_t index) {
-        const Task& task = heads[index];
+        const RowTask& task = heads[index];
         for (std::int64_t h = task.head_begin; h < task.head_end; ++h) body(task.sequence, h);
       });
     };
@@ -62,16 +57,16 @@ class Batch {
       for_heads([&](std::int64_t b, std::int64_t h) { divisors_[b * heads_ + h] = Divisor(b, h); });
     }
     for_heads([&](std::int64_t b, std::int64_t h) { Gather(b, h); });
-    const std::vector<Task> rows = RowTasks();
+    const std::vector<RowTask> rows = TasksOfRows();
     threads.For(static_cast<std::int64_t>(rows.size()), [&](std::int64_t index) {
-      const Task& task = rows[index];
+      const RowTask& task = rows[index];
       for (std::int64_t h = task.head_begin; h < task.head_end; ++h) Spread(task, h, output);
     });
   }
 
  private:
   std::int64_t HeadFloats(std::int64_t landmarks) const {
-    return landmarks * (Pitch(in_.head_dim) + Pitch(in_.value_dim));
+    return landmarks * (PaddedToVectors(in_.head_dim) + PaddedToVectors(in_.value_dim));
   }
   float* KeyMeans(std::int64_t b, std::int64_t h) const {
     return state_.get() + places_[b] + h * HeadFloats(in_.Landmarks(b));
@@ -84,25 +79,25 @@ class Batch {
   // rows of the unit matrix.
   void Core(std::int64_t b, std::int64_t h, float* query_means, float* unit, float* core) const {
     const std::int64_t l = in_.Landmarks(b), length = in_.sequences.length(b), dim = in_.head_dim;
-    kernels_.means(in_.Rows(in_.query, dim, b, h), length, dim, l, query_means);
-    kernels_.means(in_.Rows(in_.key, dim, b, h), length, dim, l, KeyMeans(b, h));
+    kernels_.means(in_.Queries(b, h), length, dim, l, query_means);
+    kernels_.means(in_.Keys(b, h), length, dim, l, KeyMeans(b, h));
     std::fill_n(unit, MatrixFloats(l, l), 0.0f);
     std::fill_n(core, MatrixFloats(l, l), 0.0f);
-    for (std::int64_t i = 0; i < l; ++i) unit[i * Pitch(l) + i] = 1.0f;
+    for (std::int64_t i = 0; i < l; ++i) unit[i * PaddedToVectors(l) + i] = 1.0f;
     attention::Head head = OverLandmarks(b, h, unit, l);
     head.query = query_means;
-    head.query_stride = Pitch(dim);
-    attention::AttendRows(head, 0, l, core, Pitch(l));
+    head.query_stride = PaddedToVectors(dim);
+    attention::AttendRows(head, 0, l, core, PaddedToVectors(l));
   }
 
   // Attention of the sequence's queries over the keys' landmarks, and over `values` of theirs.
   attention::Head OverLandmarks(std::int64_t b, std::int64_t h, const float* values,
                                 std::int64_t value_dim) const {
-    attention::Head head = in_.Exact(b, h);
+    attention::Head head = in_.Head(b, h);
     head.key = KeyMeans(b, h);
-    head.key_stride = Pitch(in_.head_dim);
+    head.key_stride = PaddedToVectors(in_.head_dim);
     head.value = values;
-    head.value_stride = Pitch(value_dim);
+    head.value_stride = PaddedToVectors(value_dim);
     head.value_dim = value_dim;
     head.length = in_.Landmarks(b);
     return head;
@@ -130,41 +125,39 @@ class Batch {
         shared_ ? *std::max_element(&divisors_[b * heads_], &divisors_[b * heads_] + heads_)
                 : kernels_.largest_column_sum(core, l);
     const float* inverse = kernels_.inverse(core, l, divisor, iterations_, scratch);
-    attention::Head head = in_.Exact(b, h);
+    attention::Head head = in_.Head(b, h);
     head.query = query_means;
-    head.query_stride = Pitch(in_.head_dim);
+    head.query_stride = PaddedToVectors(in_.head_dim);
     std::fill_n(gathered, MatrixFloats(l, in_.value_dim), 0.0f);
-    attention::AttendRows(head, 0, l, gathered, Pitch(in_.value_dim));
+    attention::AttendRows(head, 0, l, gathered, PaddedToVectors(in_.value_dim));
     kernels_.multiply(inverse, l, gathered, in_.value_dim, Mixed(b, h));
   }
 
   // Rows of a head: from its landmarks, or from its own keys and values; and the convolution.
-  void Spread(const Task& task, std::int64_t h, float* output) const {
+  void Spread(const RowTask& task, std::int64_t h, float* output) const {
     const std::int64_t b = task.sequence, columns = in_.value.columns();
-    float* const to =
-        output + (in_.sequences.begin(b) + task.row_begin) * columns + h * in_.value_dim;
+    float* const to = in_.Output(output, b, h, task.row_begin);
     const attention::Head head =
-        in_.Landmarks(b) == 0 ? in_.Exact(b, h) : OverLandmarks(b, h, Mixed(b, h), in_.value_dim);
+        in_.Landmarks(b) == 0 ? in_.Head(b, h) : OverLandmarks(b, h, Mixed(b, h), in_.value_dim);
     attention::AttendRows(head, task.row_begin, task.row_end, to, columns);
     if (!in_.conv_weight.present()) return;
     const std::int64_t taps = in_.conv_weight.columns();
-    kernels_.convolve(in_.Rows(in_.value, in_.value_dim, b, h), in_.sequences.length(b),
-                      in_.value_dim, in_.conv_weight.floats() + h * taps, taps, task.row_begin,
+    kernels_.convolve(in_.Values(b, h), in_.sequences.length(b), in_.value_dim,
+                      in_.conv_weight.floats() + h * taps, taps, task.row_begin,
                       task.row_end - task.row_begin, to, columns);
   }
 
   // Heads of short sequences share a task.
   void AddTasks(std::int64_t b, std::int64_t work, std::int64_t begin, std::int64_t end,
-                std::vector<Task>& tasks) const {
-    const std::int64_t together =
-        std::clamp<std::int64_t>(kTaskWork / std::max<std::int64_t>(work, 1), 1, heads_);
+                std::vector<RowTask>& tasks) const {
+    const std::int64_t together = HeadsTogether(static_cast<double>(work), heads_);
     for (std::int64_t h = 0; h < heads_; h += together) {
       tasks.push_back({b, h, std::min(h + together, heads_), begin, end});
     }
   }
 
-  std::vector<Task> HeadTasks() const {
-    std::vector<Task> tasks;
+  std::vector<RowTask> HeadTasks() const {
+    std::vector<RowTask> tasks;
     for (std::int64_t b = 0; b < in_.sequences.batch; ++b) {
       const std::int64_t l = in_.Landmarks(b);
       if (l == 0) continue;
@@ -174,8 +167,8 @@ class Batch {
     return tasks;
   }
 
-  std::vector<Task> RowTasks() const {
-    std::vector<Task> tasks;
+  std::vector<RowTask> TasksOfRows() const {
+    std::vector<RowTask> tasks;
     for (std::int64_t b = 0; b < in_.sequences.batch; ++b) {
       const std::int64_t length = in_.sequences.length(b), l = in_.Landmarks(b);
       const std::int64_t keys = l == 0 ? length : l;
@@ -209,8 +202,7 @@ class NystromAttentionKernel final : public Kernel {
 
   void Run(RunContext& context) const override {
     const Inputs inputs = CheckInputs(context, attributes_);
-    float* output = static_cast<float*>(
-        context.Output(Spec::kOutputOutput, {inputs.query.rows(), inputs.value.columns()}));
+    float* const output = attention::PackedOutput<Spec>(context, inputs);
     Batch(kernels_, inputs, attributes_).Run(context.threads(), output);
   }
 

@@ -1,11 +1,10 @@
 // PerformerAttention: checks and directions, then exact attention of the sequences without
 // features, then sums and rows of the others, as ops/common/features/sequences.h spreads them over
 // threads.
-#include <algorithm>
 #include <cmath>
 
 #include "operators.gen.h"
-#include "ops/common/attention/sequences.h"
+#include "ops/common/attention/tasks.h"
 #include "ops/common/cpu.h"
 #include "ops/common/features/inputs.h"
 #include "ops/common/features/sequences.h"
@@ -23,8 +22,8 @@ using performer::HeadShape;
 class Batch {
  public:
   Batch(const performer::Kernels& kernels, const features::Inputs& inputs,
-        const BatchDirections& directions, float scale, float* output)
-      : kernels_(kernels), in_(inputs), directions_(directions), scale_(scale), output_(output) {}
+        const BatchDirections& directions, float* output)
+      : kernels_(kernels), in_(inputs), directions_(directions), output_(output) {}
 
   std::int64_t StateFloats(std::int64_t b) const { return Sizes(b).state_floats(); }
   std::int64_t RowWork(std::int64_t b) const {
@@ -47,20 +46,19 @@ class Batch {
              const float* state) const {
     const HeadShape shape = Shape(b, h);
     const AlignedArray<float> scratch = MakeAligned<float>(shape.scratch_floats());
-    const std::int64_t columns = in_.value.columns(), row = in_.query_row(b) + begin;
     kernels_.apply(shape, in_.Queries(b, h, begin), end - begin, state,
-                   output_ + row * columns + h * in_.value_dim, columns, scratch.get());
+                   in_.Output(output_, b, h, begin), in_.value.columns(), scratch.get());
   }
 
  private:
   HeadShape Sizes(std::int64_t b) const {
-    const float root = std::sqrt(std::fabs(scale_));
+    const float root = std::sqrt(std::fabs(in_.scale));
     return {.head_dim = in_.head_dim,
             .value_dim = in_.value_dim,
             .num_features = in_.num_features[b],
             .directions = nullptr,
             .pitch = 0,
-            .query_factor = std::copysign(root, scale_),
+            .query_factor = std::copysign(root, in_.scale),
             .key_factor = root};
   }
 
@@ -75,7 +73,6 @@ class Batch {
   const performer::Kernels& kernels_;
   const features::Inputs& in_;
   const BatchDirections& directions_;
-  float scale_;
   float* output_;
 };
 
@@ -89,34 +86,20 @@ class PerformerAttentionKernel final : public Kernel {
 
   void Run(RunContext& context) const override {
     const auto inputs = features::CheckInputs<Spec>(context, attributes_);
-    const std::int64_t heads = attributes_.num_heads, columns = inputs.value.columns();
-    float* output =
-        static_cast<float*>(context.Output(Spec::kOutputOutput, {inputs.query.rows(), columns}));
-    const Sequences& sequences = inputs.sequences;
-    for (std::int64_t b = 0; inputs.first && b < sequences.batch; ++b) {
-      if (sequences.length(b) == 0) std::fill_n(output + b * columns, columns, 0.0f);
-    }
+    const std::int64_t heads = attributes_.num_heads;
+    float* const output = attention::PackedOutput<Spec>(context, inputs);
     ThreadPool& threads = context.threads();
-    const float scale = attention::ScoreScale(attributes_.scale, inputs.head_dim);
     attention::AttendSequences(
-        threads, sequences, heads, inputs.first, [&](std::int64_t b) { return inputs.exact(b); },
-        [&](std::int64_t b, std::int64_t h) {
-          attention::Head head = inputs.Head(b, h);
-          head.scale = scale;
-          return head;
-        },
-        [&](std::int64_t b, std::int64_t h) {
-          return output + inputs.query_row(b) * columns + h * inputs.value_dim;
-        },
-        columns);
+        threads, inputs, heads, [&](std::int64_t b) { return inputs.exact(b); },
+        [&](std::int64_t b, std::int64_t h) { return inputs.Head(b, h); }, output);
     const BatchDirections directions(threads, inputs, heads,
                                      {.seed = 0,
                                       .layer = static_cast<std::uint32_t>(attributes_.layer),
                                       .stream = Stream::kPerformerDirections,
                                       .head_dim = static_cast<int>(inputs.head_dim),
                                       .orthogonal = true});
-    const Batch batch(kernels_, inputs, directions, scale, output);
-    features::SequenceRunner(batch, sequences, heads, inputs.first)
+    const Batch batch(kernels_, inputs, directions, output);
+    features::SequenceRunner(batch, inputs.sequences, heads, inputs.first)
         .Run(threads, [&](std::int64_t b) { return inputs.approximate(b); });
   }
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "ops/common/aligned.h"
-#include "ops/common/attention/attention.h"
+#include "ops/common/attention/tasks.h"
 #include "ops/common/check.h"
 #include "ops/common/cpu.h"
 #include "ops/common/registry.h"
@@ -28,8 +28,6 @@ using reformer::Sums;
 
 constexpr std::int64_t kTaskRows = 512;    // of a run of chunks, or of exact attention
 constexpr std::int64_t kSortedRounds = 4;  // sorted together; their orders are kept until used
-// Multiply-adds under which handing a task to another thread costs more than it wins.
-constexpr std::int64_t kTaskWork = 2'000'000;
 
 struct Inputs {
   TensorView query;  // [T, H * D]
@@ -99,17 +97,14 @@ class Batch {
   }
 
   void Exact(ThreadPool& threads) const {
-    struct Task {
-      std::int64_t sequence, head_begin, head_end, row_begin, row_end;
-    };
-    std::vector<Task> tasks;
+    std::vector<attention::RowTask> tasks;
     const std::int64_t heads = attributes_.num_heads;
     for (std::int64_t b = 0; b < in_.sequences.batch; ++b) {
       const std::int64_t length = in_.sequences.length(b);
       if (length == 0 || !IsExact(b)) continue;
       const std::int64_t work =
           std::min(length, kTaskRows) * length * (in_.head_dim + in_.value_dim);
-      const std::int64_t together = std::clamp<std::int64_t>(kTaskWork / work, 1, heads);
+      const std::int64_t together = HeadsTogether(static_cast<double>(work), heads);
       for (std::int64_t h = 0; h < heads; h += together) {
         for (std::int64_t row = 0; row < length; row += kTaskRows) {
           tasks.push_back(
@@ -118,7 +113,7 @@ class Batch {
       }
     }
     threads.For(static_cast<std::int64_t>(tasks.size()), [&](std::int64_t index) {
-      const Task& task = tasks[index];
+      const attention::RowTask& task = tasks[index];
       HeadRows rows = Rows(task.sequence, 0);
       const AlignedArray<float> scratch = Scratch(rows, 0);
       const AlignedArray<float> factors = MakeAligned<float>(rows.length);

@@ -11,6 +11,7 @@
 #include "ops/common/attention/importance.h"
 #include "ops/common/cpu.h"
 #include "ops/common/registry.h"
+#include "ops/common/tasks.h"
 #include "ops/relative/cpu/kernel.h"
 #include "ops/relative/inputs.h"
 
@@ -23,8 +24,6 @@ using relative::Inputs;
 using relative::kLanes;
 using relative::Tables;
 
-// Multiply-adds under which handing a task to another thread costs more than it wins.
-constexpr double kTaskWork = 2e6;
 // What the gaps between positions may add up to: distances stay within 32 bits.
 constexpr std::int64_t kFarthest = std::int64_t{1} << 29;
 
@@ -100,12 +99,6 @@ float* Scratch(std::int64_t size) {
   return memory.get();
 }
 
-struct Task {
-  std::int64_t sequence;
-  std::int64_t head_begin;
-  std::int64_t head_end;
-};
-
 class RelativeAttentionKernel final : public Kernel {
  public:
   explicit RelativeAttentionKernel(const NodeReader& reader)
@@ -126,7 +119,7 @@ class RelativeAttentionKernel final : public Kernel {
     }
     float* const importance = attention::ImportanceOutput<Spec>(context, attributes_, total);
     std::vector<float> weights(importance == nullptr ? 0 : attributes_.num_heads * total);
-    const std::vector<Task> tasks = Tasks(inputs);
+    const std::vector<HeadTask> tasks = Tasks(inputs);
     context.threads().For(static_cast<std::int64_t>(tasks.size()), [&](std::int64_t index) {
       Attend(inputs, tasks[index], output, importance == nullptr ? nullptr : weights.data());
     });
@@ -140,26 +133,22 @@ class RelativeAttentionKernel final : public Kernel {
 
  private:
   // Heads of short sequences share a task.
-  std::vector<Task> Tasks(const Inputs& inputs) const {
+  std::vector<HeadTask> Tasks(const Inputs& inputs) const {
     const std::int64_t heads = attributes_.num_heads;
-    std::vector<Task> tasks;
+    std::vector<HeadTask> tasks;
     for (std::int64_t b = 0; b < inputs.sequences.batch; ++b) {
       const std::int64_t length = inputs.sequences.length(b);
       if (length == 0) continue;
       const double rows = inputs.first ? 1.0 : static_cast<double>(length);
       const double work =
           3.0 * rows * static_cast<double>(length * (inputs.head_dim + inputs.value_dim));
-      const auto together =
-          static_cast<std::int64_t>(std::clamp(kTaskWork / work, 1.0, static_cast<double>(heads)));
-      for (std::int64_t h = 0; h < heads; h += together) {
-        tasks.push_back({b, h, std::min(h + together, heads)});
-      }
+      AddHeadTasks(b, heads, work, tasks);
     }
     return tasks;
   }
 
   // `weights` [H, T], or null.
-  void Attend(const Inputs& inputs, const Task& task, float* output, float* weights) const {
+  void Attend(const Inputs& inputs, const HeadTask& task, float* output, float* weights) const {
     const SequenceDistances distances(inputs, task.sequence);
     const std::int64_t begin = inputs.sequences.begin(task.sequence);
     const std::int64_t query_begin = inputs.first ? task.sequence : begin;

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "operators.gen.h"
-#include "ops/common/attention/sequences.h"
+#include "ops/common/attention/tasks.h"
 #include "ops/common/cpu.h"
 #include "ops/common/features/inputs.h"
 #include "ops/common/features/sequences.h"
@@ -71,9 +71,8 @@ class Batch {
              const float* state) const {
     const HeadShape shape = Shape(b, h);
     const AlignedArray<float> scratch = MakeAligned<float>(shape.scratch_floats());
-    const std::int64_t columns = in_.value.columns(), row = in_.query_row(b) + begin;
     kernels_.apply(shape, in_.Queries(b, h, begin), end - begin, state,
-                   output_ + row * columns + h * in_.value_dim, columns, scratch.get());
+                   in_.Output(output_, b, h, begin), in_.value.columns(), scratch.get());
   }
 
  private:
@@ -154,26 +153,18 @@ class RfaAttentionKernel final : public Kernel {
     const auto inputs = features::CheckInputs<Spec>(context, attributes_);
     const std::vector<double> inverse_sigma =
         InverseSigmas(context.Input(Spec::kInverseSigmaInput), attributes_);
-    const std::int64_t heads = attributes_.num_heads, columns = inputs.value.columns();
-    float* output =
-        static_cast<float*>(context.Output(Spec::kOutputOutput, {inputs.query.rows(), columns}));
-    const Sequences& sequences = inputs.sequences;
-    for (std::int64_t b = 0; inputs.first && b < sequences.batch; ++b) {
-      if (sequences.length(b) == 0) std::fill_n(output + b * columns, columns, 0.0f);
-    }
+    const std::int64_t heads = attributes_.num_heads;
+    float* const output = attention::PackedOutput<Spec>(context, inputs);
     ThreadPool& threads = context.threads();
     const UnitRows rows(threads, kernels_, inputs, heads);
     attention::AttendSequences(
-        threads, sequences, heads, inputs.first, [&](std::int64_t b) { return inputs.exact(b); },
+        threads, inputs, heads, [&](std::int64_t b) { return inputs.exact(b); },
         [&](std::int64_t b, std::int64_t h) {
           attention::Head head = rows.Head(b, h);
           head.scale = static_cast<float>(inverse_sigma[h] * inverse_sigma[h]);
           return head;
         },
-        [&](std::int64_t b, std::int64_t h) {
-          return output + inputs.query_row(b) * columns + h * inputs.value_dim;
-        },
-        columns);
+        output);
     const BatchDirections directions(threads, inputs, heads,
                                      {.seed = 0,
                                       .layer = static_cast<std::uint32_t>(attributes_.layer),
@@ -181,7 +172,7 @@ class RfaAttentionKernel final : public Kernel {
                                       .head_dim = static_cast<int>(inputs.head_dim),
                                       .orthogonal = false});
     const Batch batch(kernels_, inputs, directions, inverse_sigma, output);
-    features::SequenceRunner(batch, sequences, heads, inputs.first)
+    features::SequenceRunner(batch, inputs.sequences, heads, inputs.first)
         .Run(threads, [&](std::int64_t b) { return inputs.approximate(b); });
   }
 

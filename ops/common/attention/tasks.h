@@ -6,6 +6,9 @@
 #include <vector>
 
 #include "ops/common/attention/attention.h"
+#include "ops/common/attention/inputs.h"
+#include "ops/common/tasks.h"
+#include "ops/common/thread_pool.h"
 
 namespace attenuator::attention {
 
@@ -18,25 +21,15 @@ struct RowTask {
 };
 
 // Rows of a long sequence in one task. With more rows, more blocks share keys and values; with
-// fewer, there are tasks for more threads. Heads of short sequences share a task until it has about
-// kTaskWork multiply-adds, since handing a smaller one to a thread costs more than it saves.
+// fewer, there are tasks for more threads.
 inline constexpr std::int64_t kFewestTaskRows = 4 * kQueryBlock;
 inline constexpr std::int64_t kMostTaskRows = 16 * kQueryBlock;
 inline constexpr std::int64_t kManyTasks = 32;
-inline constexpr double kTaskWork = 2e6;
 
 // `rows` is how many the batch has, all heads counted.
 inline std::int64_t TaskRows(std::int64_t rows) {
   const std::int64_t share = rows / kManyTasks / kQueryBlock * kQueryBlock;
   return std::clamp(share, kFewestTaskRows, kMostTaskRows);
-}
-
-// Heads that share a task of `work` multiply-adds each.
-inline std::int64_t HeadsTogether(double work, std::int64_t heads) {
-  const double together = kTaskWork / work;
-  return together >= static_cast<double>(heads) ? heads
-         : together < 1                         ? 1
-                                                : static_cast<std::int64_t>(together);
 }
 
 // Adds the tasks for `rows` rows of a sequence of that number, from its first one on. `head` is any
@@ -58,6 +51,31 @@ inline void AddRowTasks(const Head& head, std::int64_t sequence, std::int64_t he
                        .row_end = std::min(row + task_rows, rows)});
     }
   }
+}
+
+// Exact attention of the sequences that chosen(b) holds for, empty ones among them or not: a row
+// gets the bits that SoftmaxAttention gives it. head_of(b, h) is one head of one sequence.
+template <class Chosen, class HeadOf>
+void AttendSequences(ThreadPool& threads, const PackedInputs& inputs, std::int64_t heads,
+                     const Chosen& chosen, const HeadOf& head_of, float* output) {
+  const std::int64_t task_rows = TaskRows(inputs.sequences.total * heads);
+  std::vector<RowTask> tasks;
+  for (std::int64_t b = 0; b < inputs.sequences.batch; ++b) {
+    if (inputs.sequences.length(b) == 0 || !chosen(b)) continue;
+    AddRowTasks(head_of(b, 0), b, heads, inputs.query_rows(b), task_rows, tasks);
+  }
+  threads.For(static_cast<std::int64_t>(tasks.size()), [&](std::int64_t index) {
+    const RowTask& task = tasks[index];
+    for (std::int64_t h = task.head_begin; h < task.head_end; ++h) {
+      const Head head = head_of(task.sequence, h);
+      float* rows = inputs.Output(output, task.sequence, h, task.row_begin);
+      if (inputs.first) {
+        AttendFirstRow(head, rows);
+      } else {
+        AttendRows(head, task.row_begin, task.row_end, rows, inputs.value.columns());
+      }
+    }
+  });
 }
 
 }  // namespace attenuator::attention

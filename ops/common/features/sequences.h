@@ -11,12 +11,11 @@
 
 #include "ops/common/aligned.h"
 #include "ops/common/check.h"
+#include "ops/common/tasks.h"
 #include "ops/common/thread_pool.h"
 
 namespace attenuator::features {
 
-// Multiply-adds under which handing a task to another thread costs more than it wins.
-inline constexpr std::int64_t kTaskWork = 2'000'000;
 // Rows of a chunk, at least; a state of so many floats costs a sixth of the chunk's inputs at 64 by
 // 64, and chunks of larger states have more rows.
 inline constexpr std::int64_t kChunkRows = 1024;
@@ -37,10 +36,7 @@ class SequenceRunner {
   // Computes the sequences that chosen(b) holds for. None of them may be empty.
   template <class Chosen>
   void Run(ThreadPool& threads, const Chosen& chosen) const {
-    struct Task {
-      std::int64_t sequence, head_begin, head_end;
-    };
-    std::vector<Task> tasks;
+    std::vector<HeadTask> tasks;
     for (std::int64_t b = 0; b < sequences_.batch; ++b) {
       if (!chosen(b)) continue;
       if (sequences_.length(b) > ChunkRows(b)) {
@@ -48,13 +44,10 @@ class SequenceRunner {
         continue;
       }
       const std::int64_t work = sequences_.length(b) * method_.RowWork(b);
-      const std::int64_t together = std::clamp<std::int64_t>(kTaskWork / work, 1, heads_);
-      for (std::int64_t h = 0; h < heads_; h += together) {
-        tasks.push_back({b, h, std::min(h + together, heads_)});
-      }
+      AddHeadTasks(b, heads_, static_cast<double>(work), tasks);
     }
     threads.For(static_cast<std::int64_t>(tasks.size()), [&](std::int64_t index) {
-      const Task& task = tasks[index];
+      const HeadTask& task = tasks[index];
       Short(task.sequence, task.head_begin, task.head_end);
     });
   }

@@ -9,7 +9,6 @@
 
 namespace attenuator::linear {
 
-using features::HeadRows;
 using features::kBlock;
 using features::StateColumns;
 

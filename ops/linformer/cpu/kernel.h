@@ -7,28 +7,22 @@
 
 #include <cstdint>
 
+#include "ops/common/rows.h"
+
 namespace attenuator::linformer {
 
 // Tokens that go through the kernel together: a tile's columns of them stay in the first cache, and
 // a row of the projections is read half a KiB at a time.
 inline constexpr std::int64_t kBlock = 128;
 
-constexpr std::int64_t Padded(std::int64_t columns) { return (columns + 15) / 16 * 16; }
-
 struct HeadShape {
   std::int64_t head_dim;
   std::int64_t value_dim;
 
   // Floats in a projected row, and where the value begins in it.
-  std::int64_t columns() const { return Padded(head_dim) + Padded(value_dim); }
-  std::int64_t value_column() const { return Padded(head_dim); }
+  std::int64_t columns() const { return PaddedToVectors(head_dim) + PaddedToVectors(value_dim); }
+  std::int64_t value_column() const { return PaddedToVectors(head_dim); }
   std::int64_t scratch_floats() const { return kBlock * columns(); }
-};
-
-// Rows of one head inside a packed tensor: row i starts at data + i * stride.
-struct HeadRows {
-  const float* data;
-  std::int64_t stride;
 };
 
 // Some rows of a head's projections, a column for each position of a sequence. Both lead to the

@@ -22,7 +22,7 @@ void CopyRows(HeadRows rows, std::int64_t count, std::int64_t columns, float* to
               std::int64_t pitch) {
   for (std::int64_t i = 0; i < count; ++i) {
     const float* row = rows.data + i * rows.stride;
-    for (std::int64_t c = 0; c < Padded(columns); c += Simd::kWidth) {
+    for (std::int64_t c = 0; c < PaddedToVectors(columns); c += Simd::kWidth) {
       float* at = to + i * pitch + c;
       if (c + Simd::kWidth <= columns) {
         Simd::Store(at, Simd::Load(row + c));
@@ -39,9 +39,8 @@ void ProjectRows(const HeadShape& shape, const Projections& projections, HeadRow
   const bool shared = projections.key == projections.value;
   for (std::int64_t begin = 0; begin < length; begin += kBlock) {
     const std::int64_t rows = Smaller(kBlock, length - begin);
-    CopyRows({key.data + begin * key.stride, key.stride}, rows, shape.head_dim, scratch, columns);
-    CopyRows({value.data + begin * value.stride, value.stride}, rows, shape.value_dim,
-             scratch + middle, columns);
+    CopyRows(key.From(begin), rows, shape.head_dim, scratch, columns);
+    CopyRows(value.From(begin), rows, shape.value_dim, scratch + middle, columns);
     const auto run = begin == 0 ? &Product<ByRow, false>::Run : &Product<ByRow, true>::Run;
     const std::int64_t stride = projections.stride;
     run(projections.key + begin, stride, stride, scratch, columns, rows, projections.rows,

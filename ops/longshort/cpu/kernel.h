@@ -3,15 +3,9 @@
 
 #include <cstdint>
 
+#include "ops/common/rows.h"
+
 namespace attenuator::longshort {
-
-constexpr std::int64_t Padded(std::int64_t columns) { return (columns + 15) / 16 * 16; }
-
-// Rows of one head: row i starts at data + i * stride.
-struct HeadRows {
-  const float* data;
-  std::int64_t stride;
-};
 
 // A head's factors and terms, `columns` each.
 struct Norm {
@@ -22,8 +16,8 @@ struct Norm {
 };
 
 // The kernel of one instruction set: row i of `to`, whose rows lie `pitch` floats apart, is the
-// layer norm of row i. Writes Padded(norm.columns) floats a row, zeros behind the norm. `to` may be
-// `rows.data` itself where strides are equal.
+// layer norm of row i. Writes PaddedToVectors(norm.columns) floats a row, zeros behind the norm.
+// `to` may be `rows.data` itself where strides are equal.
 using Normalise = void (*)(const Norm& norm, HeadRows rows, std::int64_t count, float* to,
                            std::int64_t pitch);
 

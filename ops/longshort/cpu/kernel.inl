@@ -29,7 +29,7 @@ inline Vector Load(const float* row, std::int64_t count) {
 
 void NormaliseRows(const Norm& norm, HeadRows rows, std::int64_t count, float* to,
                    std::int64_t pitch) {
-  const std::int64_t columns = norm.columns, padded = Padded(columns);
+  const std::int64_t columns = norm.columns, padded = PaddedToVectors(columns);
   const float share = 1.0f / static_cast<float>(columns);
   for (std::int64_t i = 0; i < count; ++i, to += pitch) {
     const float* row = rows.data + i * rows.stride;

@@ -1,30 +1,23 @@
 // What NystromAttention computes on landmarks on the CPU; the rest is exact attention
 // (ops/common/attention/), with landmarks in the place of queries or of keys.
 //
-// Matrices lie row after row, rows `Pitch(columns)` floats apart; what is behind a row's columns is
-// 0.
+// Matrices lie row after row, rows `PaddedToVectors(columns)` floats apart; what is behind a row's
+// columns is 0.
 #pragma once
 
 #include <cstdint>
 
-namespace attenuator::nystrom {
+#include "ops/common/rows.h"
 
-// Columns rounded up to the widest register.
-constexpr std::int64_t Pitch(std::int64_t columns) { return (columns + 15) / 16 * 16; }
+namespace attenuator::nystrom {
 
 // Floats of a matrix [rows, columns].
 constexpr std::int64_t MatrixFloats(std::int64_t rows, std::int64_t columns) {
-  return rows * Pitch(columns);
+  return rows * PaddedToVectors(columns);
 }
 
 // Matrices of landmarks by landmarks that `inverse` has as scratch.
 inline constexpr std::int64_t kInverseMatrices = 4;
-
-// Rows of one head inside a packed tensor: row i starts at data + i * stride.
-struct HeadRows {
-  const float* data;
-  std::int64_t stride;
-};
 
 // The kernels of one instruction set. Matrices are 64-byte aligned.
 struct Kernels {

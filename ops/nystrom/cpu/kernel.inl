@@ -26,7 +26,7 @@ using attention::Vector;
 void MeanRow(const float* rows, std::int64_t stride, std::int64_t count, std::int64_t columns,
              float* mean) {
   const Vector divisor = Simd::Set(static_cast<float>(count));
-  for (std::int64_t c = 0; c < Pitch(columns); c += Simd::kWidth) {
+  for (std::int64_t c = 0; c < PaddedToVectors(columns); c += Simd::kWidth) {
     const std::int64_t left = Smaller(columns - c, Simd::kWidth);
     Vector sum = Simd::Zero();
     for (std::int64_t i = 0; i < count && left > 0; ++i) {
@@ -42,7 +42,7 @@ void Means(HeadRows rows, std::int64_t tokens, std::int64_t columns, std::int64_
   const std::int64_t size = tokens / landmarks, shorter = landmarks - tokens % landmarks;
   for (std::int64_t s = 0; s < landmarks; ++s) {
     const std::int64_t count = size + (s < shorter ? 0 : 1);
-    MeanRow(rows.data, rows.stride, count, columns, means + s * Pitch(columns));
+    MeanRow(rows.data, rows.stride, count, columns, means + s * PaddedToVectors(columns));
     rows.data += count * rows.stride;
   }
 }
@@ -52,7 +52,7 @@ float LargestColumnSum(const float* matrix, std::int64_t size) {
   for (std::int64_t c = 0; c < size; c += Simd::kWidth) {
     Vector sum = Simd::Zero();
     for (std::int64_t r = 0; r < size; ++r) {
-      sum = Simd::Add(sum, Simd::Load(matrix + r * Pitch(size) + c));
+      sum = Simd::Add(sum, Simd::Load(matrix + r * PaddedToVectors(size) + c));
     }
     largest = Simd::Max(sum, largest);
   }
@@ -80,25 +80,25 @@ struct Tile {
 // c [size, columns] = factor * a [size, size] * b [size, columns].
 void Product(float factor, const float* a, std::int64_t size, const float* b, std::int64_t columns,
              float* c) {
-  const std::int64_t pitch = Pitch(columns), vectors = pitch / Simd::kWidth;
+  const std::int64_t pitch = PaddedToVectors(columns), vectors = pitch / Simd::kWidth;
   for (std::int64_t v = 0; v < vectors; v += Simd::kTileVectors) {
     const int across = static_cast<int>(Smaller(Simd::kTileVectors, vectors - v));
     const std::int64_t most = Simd::TileRows(across), column = v * Simd::kWidth;
     for (std::int64_t r = 0; r < size; r += most) {
       const int down = static_cast<int>(Smaller(most, size - r));
-      TileTable<Tile>::Get(down, across)(a + r * Pitch(size), Pitch(size), b + column, pitch, size,
-                                         factor, c + r * pitch + column);
+      TileTable<Tile>::Get(down, across)(a + r * PaddedToVectors(size), PaddedToVectors(size),
+                                         b + column, pitch, size, factor, c + r * pitch + column);
     }
   }
 }
 
 void AddDiagonal(float* matrix, std::int64_t size, float value) {
-  for (std::int64_t i = 0; i < size; ++i) matrix[i * Pitch(size) + i] += value;
+  for (std::int64_t i = 0; i < size; ++i) matrix[i * PaddedToVectors(size) + i] += value;
 }
 
 // to = from^T / divisor.
 void TransposeOver(const float* from, std::int64_t size, float divisor, float* to) {
-  const std::int64_t pitch = Pitch(size);
+  const std::int64_t pitch = PaddedToVectors(size);
   for (std::int64_t r = 0; r < size; ++r) {
     for (std::int64_t c = 0; c < size; ++c) to[r * pitch + c] = from[c * pitch + r] / divisor;
     for (std::int64_t c = size; c < pitch; ++c) to[r * pitch + c] = 0.0f;

@@ -45,8 +45,7 @@ inline std::int64_t ScratchFloats(const HeadRows& rows, std::int64_t chunk_size,
   const attention::Head head{.head_dim = rows.head_dim, .value_dim = rows.value_dim};
   const std::int64_t keys = 2 * chunk_size < kBlock ? kBlock : 2 * chunk_size;
   return attention::ScratchFloats(head, 1) +
-         keys * (attention::PaddedToVectors(rows.head_dim) +
-                 attention::PaddedToVectors(rows.value_dim) + rounds) +
+         keys * (PaddedToVectors(rows.head_dim) + PaddedToVectors(rows.value_dim) + rounds) +
          2 * kBlock * rounds;
 }
 

@@ -9,9 +9,7 @@
 
 namespace attenuator::rfa {
 
-using features::HeadRows;
 using features::kBlock;
-using features::PaddedToVectors;
 using features::Pitch;
 using features::StateColumns;
 

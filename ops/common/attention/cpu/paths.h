@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ops/common/attention/attention.h"
+#include "ops/common/rows.h"
 
 namespace attenuator::attention {
 
@@ -35,12 +36,6 @@ constexpr std::int64_t KeptFloats(const Head& head) {
   const std::int64_t block = kQueryBlock * (BlockKeys(head) + 1 + BlockPieces(head));
   const std::int64_t row = head.length + kQueryBlock;
   return block < row ? row : block;
-}
-
-inline constexpr std::int64_t kWidestVector = 16;
-
-constexpr std::int64_t PaddedToVectors(std::int64_t columns) {
-  return (columns + kWidestVector - 1) / kWidestVector * kWidestVector;
 }
 
 // Queries and output so far of one block, with its maxima and sums.

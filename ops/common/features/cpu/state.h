@@ -8,15 +8,12 @@
 
 #include <cstdint>
 
+#include "ops/common/rows.h"
+
 namespace attenuator::features {
 
 // Rows that go through the kernel together: their features and values stay in the first caches.
 inline constexpr std::int64_t kBlock = 64;
-inline constexpr std::int64_t kWidestVector = 16;
-
-constexpr std::int64_t PaddedToVectors(std::int64_t columns) {
-  return (columns + kWidestVector - 1) / kWidestVector * kWidestVector;
-}
 
 // Floats from one row of a matrix of so many columns to the next: no multiple of a page's part, so
 // that rows under each other do not fall into the same set of the cache.
@@ -28,13 +25,5 @@ constexpr std::int64_t Pitch(std::int64_t columns) {
 constexpr std::int64_t StateColumns(std::int64_t value_dim) {
   return PaddedToVectors(value_dim + 1);
 }
-
-// Rows of one head inside a packed tensor: row i starts at data + i * stride.
-struct HeadRows {
-  const float* data;
-  std::int64_t stride;
-
-  HeadRows From(std::int64_t row) const { return {data + row * stride, stride}; }
-};
 
 }  // namespace attenuator::features
