@@ -15,6 +15,7 @@ from onnx import TensorProto, helper
 from attenuator.export.fallback import function
 from attenuator.export.packed import OPERATOR_BY_KEY
 from attenuator.ops import DOMAIN
+from attenuator.ops.linformer.reference import linformer_attention
 from attenuator.ops.mca.reference import mca_attention
 from attenuator.ops.pool.reference import sequence_pool
 from attenuator.ops.relative.reference import relative_attention
@@ -94,6 +95,8 @@ def packed(lengths: list[int], first: bool, seed: int = 0) -> dict[str, np.ndarr
         "pos_key": rows(6, HEADS * WIDTH),
         "pos_query": rows(6, HEADS * WIDTH),
         "bias": rows(6, HEADS),
+        "key_projection": rows(HEADS * 4, 11),
+        "value_projection": rows(HEADS * 4, 11),
         "positions": np.concatenate([np.arange(0), *(generator.integers(1, 3, n).cumsum() for n in lengths)]),
     }
 
@@ -183,6 +186,17 @@ def test_relative(lengths: list[int], tables: list[str], queries: str) -> None:
     whole = {"num_heads": HEADS, "queries": queries, "scale": 0.2}
     [output] = run("relative", inputs, whole)
     np.testing.assert_allclose(output, relative_attention(**inputs, **whole)[0], atol=3e-6)
+
+
+@pytest.mark.parametrize("queries", ["all", "first"])
+@pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES)
+@pytest.mark.parametrize("own", [False, True], ids=["shared", "own"])
+def test_linformer(lengths: list[int], own: bool, queries: str) -> None:
+    """One projection for keys and values, and one for each; sequences are shorter than the projections are wide."""
+    whole = {"num_heads": HEADS, "queries": queries, "scale": 0.3}
+    inputs = pick(packed(lengths, queries == "first"), "linformer", without="" if own else "value_projection")
+    [output] = run("linformer", inputs, whole)
+    np.testing.assert_allclose(output, linformer_attention(**inputs, **whole), atol=1e-5)
 
 
 @pytest.mark.parametrize("mode", ["first", "mean"])

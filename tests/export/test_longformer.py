@@ -15,6 +15,7 @@ from torch import Tensor
 from attenuator.bundle import MODEL
 from attenuator.errors import ExportError
 from attenuator.export.architectures import architecture_of
+from attenuator.export.packed import OPERATOR_BY_KEY
 from attenuator.export.selection import DEFAULT, NONE, exponents
 from attenuator.export.trace import PackedClassifier
 from attenuator.runtime.graph import read_graph
@@ -90,6 +91,17 @@ def test_a_narrower_window_is_that_of_a_model_of_such_windows() -> None:
     assert (trained - expected).abs().amax(dim=1)[-3:].min() > 1e-4
     assert torch.equal(packed(model, "window", window=8), trained)
     assert torch.equal(packed(model, "softmax"), trained)
+
+
+@pytest.mark.parametrize(
+    "config", [transformers.LongformerConfig(), transformers.ModernBertConfig()], ids=["longformer", "modernbert"]
+)
+def test_models_with_windows_have_no_attention_without_one(config: Any) -> None:
+    """Big Bird attention computes softmax attention, but over blocks of its own in place of a window."""
+    keys = architecture_of(config.model_type).operators(config)
+    assert "softmax" in keys
+    for key in keys:
+        assert {"window", "trained_window"} & {item.name for item in OPERATOR_BY_KEY[key].attributes}, key
 
 
 def test_selection_leaves_windows_their_true_positions() -> None:
