@@ -9,24 +9,11 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+from attenuator.ops.yoso.reference_hashes import stream as random_stream
+
 __all__ = ["PERFORMER_STREAM", "RFA_STREAM", "directions", "orthogonal_directions"]
 
 PERFORMER_STREAM, RFA_STREAM = 7, 8  # Stream in ops/common/philox.h
-ROUNDS = 10
-
-
-def words(seed: int, layer: int, head: int, stream: int, count: int) -> NDArray[np.uint64]:
-    """The first words of a stream of Philox4x32-10, `[count]`, 32 bits each."""
-    low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
-    blocks = np.arange(-(-count // 4), dtype=np.uint64)
-    c0, c1 = blocks & low, np.full_like(blocks, stream << 24)
-    c2, c3 = np.full_like(blocks, head), np.full_like(blocks, layer)
-    k0, k1 = seed & 0xFFFFFFFF, seed >> 32
-    for _ in range(ROUNDS):
-        p0, p1 = np.uint64(0xD2511F53) * c0, np.uint64(0xCD9E8D57) * c2
-        c0, c1, c2, c3 = (p1 >> half) ^ c1 ^ np.uint64(k0), p1 & low, (p0 >> half) ^ c3 ^ np.uint64(k1), p0 & low
-        k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
-    return np.stack([c0, c1, c2, c3], axis=1).reshape(-1)[:count]
 
 
 def directions(seed: int, layer: int, head: int, stream: int, num_features: int, head_dim: int) -> NDArray[np.float64]:
@@ -44,7 +31,8 @@ def directions(seed: int, layer: int, head: int, stream: int, num_features: int,
         `[num_features, head_dim]`: coordinate c of direction i is the normal quantile at (w + 1/2) / 2^32 for word
         i * head_dim + c of the stream. So the first m of any larger number are those of m.
     """
-    drawn = words(seed, layer, head, stream, num_features * head_dim)
+    count = num_features * head_dim
+    drawn = random_stream(seed, layer, head, stream, -(-count // 4)).reshape(-1)[:count]
     quantile = NormalDist().inv_cdf
     normal = np.array([quantile((int(word) + 0.5) / 2**32) for word in drawn])
     return normal.reshape(num_features, head_dim)

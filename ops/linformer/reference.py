@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attenuator.ops.softmax.reference import softmax
+
 Floats = NDArray[np.floating[Any]]
 
 
@@ -54,7 +56,6 @@ def linformer_attention(
             f = e if value_projection is None else value_projection[head * k : (head + 1) * k, : end - begin]
             keys = e @ key[begin:end, columns].astype(np.float64)
             scores = factor * query[rows, columns].astype(np.float64) @ keys.T
-            weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-            weights /= weights.sum(axis=1, keepdims=True)
-            output[rows, values] = weights @ (f.astype(np.float64) @ value[begin:end, values].astype(np.float64))
+            mixed = f.astype(np.float64) @ value[begin:end, values].astype(np.float64)
+            output[rows, values] = softmax(scores) @ mixed
     return output

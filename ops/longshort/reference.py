@@ -5,14 +5,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attenuator.ops.softmax.reference import softmax
+
 Floats = NDArray[np.floating[Any]]
 Float64s = NDArray[np.float64]
-
-
-def softmax(scores: Float64s, axis: int) -> Float64s:
-    """Along one axis."""
-    weights = np.exp(scores - scores.max(axis=axis, keepdims=True))
-    return np.asarray(weights / weights.sum(axis=axis, keepdims=True))
 
 
 def layer_norm(rows: Float64s, norm: Floats, epsilon: float) -> Float64s:
@@ -91,5 +87,5 @@ def longshort_attention(
             scores[:, : end - begin][outside] = -np.inf
             local_values = layer_norm(v, local_value_norm[:, values], epsilon)
             global_values = layer_norm(p.T @ v, global_value_norm[:, values], epsilon)
-            output[rows, values] = softmax(scores, axis=1) @ np.concatenate([local_values, global_values])
+            output[rows, values] = softmax(scores) @ np.concatenate([local_values, global_values])
     return output

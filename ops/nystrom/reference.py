@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attenuator.ops.softmax.reference import softmax
 from attenuator.ops.yoso.reference import convolution
 
 Floats = NDArray[np.floating[Any]]
@@ -28,13 +29,6 @@ def landmarks_of(rows: Floats, landmarks: int) -> Array:
     starts = segment_starts(len(rows), landmarks)
     means: Array = np.add.reduceat(rows.astype(np.float64), starts[:-1], axis=0) / np.diff(starts)[:, None]
     return means
-
-
-def softmax(scores: Array) -> Array:
-    """Each row's weights."""
-    weights: Array = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    weights /= weights.sum(axis=-1, keepdims=True)
-    return weights
 
 
 def largest_column_sum(weights: Array) -> float:

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attenuator.ops.reference_features import orthogonal_directions
+from attenuator.ops.softmax.reference import softmax
 
 Floats = NDArray[np.floating[Any]]
 
@@ -62,9 +63,7 @@ def softmax_exact(
     query: NDArray[np.float64], key: NDArray[np.float64], value: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """What the features estimate: softmax over the products of scaled rows, `[rows, value_dim]`."""
-    scores = query @ key.T
-    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return np.asarray(weights @ value / weights.sum(axis=1, keepdims=True))
+    return np.asarray(softmax(query @ key.T) @ value)
 
 
 def performer_attention(

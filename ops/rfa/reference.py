@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attenuator.ops.reference_features import RFA_STREAM, directions
+from attenuator.ops.softmax.reference import softmax
 
 Floats = NDArray[np.floating[Any]]
 
@@ -62,9 +63,7 @@ def kernel_exact(
     query: NDArray[np.float64], key: NDArray[np.float64], value: NDArray[np.float64], inverse_sigma: float
 ) -> NDArray[np.float64]:
     """What the features estimate: of unit rows exp(-|q - k|^2 / (2 sigma^2)) is in proportion to exp(q.k / sigma^2)."""
-    scores = query @ key.T * inverse_sigma**2
-    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return np.asarray(weights @ value / weights.sum(axis=1, keepdims=True))
+    return np.asarray(softmax(query @ key.T * inverse_sigma**2) @ value)
 
 
 def rfa_attention(

@@ -34,6 +34,12 @@ def visible(
     return np.asarray(mask)
 
 
+def softmax(scores: NDArray[np.float64], axis: int = -1) -> NDArray[np.float64]:
+    """Shares in proportion to exp(scores) along an axis; a score of -inf has none, if another is finite."""
+    weights = np.exp(scores - scores.max(axis=axis, keepdims=True))
+    return np.asarray(weights / weights.sum(axis=axis, keepdims=True))
+
+
 def probabilities(
     query: Floats,
     key: Floats,
@@ -57,8 +63,7 @@ def probabilities(
     """
     scores = query.astype(np.float64) @ key.astype(np.float64).T * (scale or key.shape[1] ** -0.5)
     scores[~visible(len(query), len(key), window, global_tokens, positions)] = -np.inf
-    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+    return softmax(scores)
 
 
 def softmax_attention(
