@@ -9,6 +9,7 @@ from typing import Any
 
 from attenuator.errors import ExportError
 from attenuator.ops import KNOBS
+from attenuator.ops.bigbird.rule import is_full
 from attenuator.ops.bigbird.spec import SPEC as BIGBIRD
 
 __all__ = [
@@ -63,7 +64,7 @@ def check_nystromformer(config: Any) -> None:
     if most < landmarks < tokens:
         raise ExportError(f"num_landmarks is {landmarks}, must be at most {most}, or segment_means_seq_len, {tokens}")
     if size is not None and (size < 1 or size % 2 == 0):
-        raise ExportError(f"conv_kernel_size is {size}, must be odd")
+        raise ExportError(f"conv_kernel_size is {size}, must be odd and at least 1")
     if config.inv_coeff_init_option:
         raise ExportError(
             f"inv_coeff_init_option is {config.inv_coeff_init_option}, must be false: transformers builds no such model"
@@ -71,11 +72,19 @@ def check_nystromformer(config: Any) -> None:
 
 
 def check_big_bird(config: Any) -> None:
-    """Refuses blocks that the operator does not have."""
+    """Refuses blocks that the operator does not have, and more random ones where texts are long enough for them."""
     check_bert(config)
     block_size = next(item for item in BIGBIRD.attributes if item.name == "block_size")
     if not block_size.fits(config.block_size):
         raise ExportError(f"block_size is {config.block_size}, must be {block_size.allowed}")
+    most = int(KNOBS["num_random_blocks"].high)
+    if config.attention_type != "block_sparse" or config.num_random_blocks <= most:
+        return
+    if not is_full(config.max_position_embeddings, most, config.block_size):
+        raise ExportError(
+            f"num_random_blocks is {config.num_random_blocks}, must be at most {most} with {config.block_size} tokens "
+            f"a block and max_position_embeddings of {config.max_position_embeddings}"
+        )
 
 
 def check_nystromformer_training(config: Any) -> None:

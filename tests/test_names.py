@@ -50,6 +50,7 @@ ALLOWED = {
         "yoso": FAMILY,
         "num_landmarks": "a field of the family nystromformer's config",
         "bigbird": "the operator whose blocks the family's config sets",
+        "num_random_blocks": "a field of the family big_bird's config",
     },
     "export/families.py": {"yoso": FAMILY, "bigbird": FAMILY, "reformer": FAMILY},
     "export/encoder_config.py": {"yoso": "what older checkpoints have, and fields that they have for its attributes"},

@@ -125,8 +125,20 @@ def test_bundles_default_to_the_random_blocks_of_the_checkpoint() -> None:
     [
         ({"block_size": 65537}, r"block_size is 65537, must be a whole number in \[1, 65536\]"),
         ({"is_decoder": True}, "the checkpoint is a decoder"),
+        (
+            {"num_random_blocks": 65, "block_size": 4, "max_position_embeddings": 533},
+            "num_random_blocks is 65, must be at most 64 with 4 tokens a block and max_position_embeddings of 533",
+        ),
     ],
 )
 def test_configs_that_no_operator_computes_are_refused(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ExportError, match=sentence):
         architecture_of("big_bird").check(transformers.BigBirdConfig(**SMALL | changes))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"max_position_embeddings": 532}, {"attention_type": "original_full", "max_position_embeddings": 533}]
+)
+def test_more_random_blocks_are_taken_where_every_text_is_exact(changes: dict[str, Any]) -> None:
+    given = {"num_random_blocks": 65, "block_size": 4} | changes
+    architecture_of("big_bird").check(transformers.BigBirdConfig(**SMALL | given))

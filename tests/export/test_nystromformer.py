@@ -117,6 +117,7 @@ def test_no_training_where_transformers_takes_no_padding() -> None:
         ),
         ({"conv_kernel_size": 4}, "conv_kernel_size is 4, must be odd"),
         ({"conv_kernel_size": 0}, "conv_kernel_size is 0, must be odd"),
+        ({"conv_kernel_size": -1}, "conv_kernel_size is -1, must be odd and at least 1"),
         ({"inv_coeff_init_option": True}, "inv_coeff_init_option is True, must be false"),
         ({"add_cross_attention": True}, "the checkpoint is a decoder"),
     ],
