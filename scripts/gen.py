@@ -29,6 +29,7 @@ from benchmarks.report import (  # noqa: E402
     documents,
     efficiency_tables,
     error_tables,
+    lra_tables,
     server_tables,
 )
 from benchmarks.report.origins import SINCE_THEN  # noqa: E402
@@ -105,6 +106,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     },
     "docs/attention-error.md": {"attention-error": error_tables.attention_error},
     "docs/efficiency.md": {"efficiency": efficiency_tables.efficiency},
+    "docs/long-range-arena.md": {"long-range-arena": lra_tables.long_range_arena},
     "docs/benchmarks.md": {
         "end-to-end": partial(documents.served, whole=True),
         "servers": server_tables.servers,

@@ -1,0 +1,100 @@
+"""The tables of `long_range_arena.py` in docs/long-range-arena.md, beside the YOSO paper's; standard library only."""
+
+import csv
+import json
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from attenuator.ops import OPERATORS
+from benchmarks.report.origins import commit
+from benchmarks.report.results_files import FOLDER, RESULTS, Row, select
+from benchmarks.report.tables import table
+
+PAPER = FOLDER / "paper" / "yoso_lra.csv"
+TITLES = {"listops": "ListOps", "text": "Text", "pathfinder": "Pathfinder"}
+CONFIDENCE = 1.96  # standard errors, 95 %
+
+
+def paper() -> list[dict[str, str]]:
+    """The paper's rows (Zeng et al., "You Only Sample (Almost) Once", ICML 2021, Table 3)."""
+    with PAPER.open(encoding="utf-8", newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def of_paper(attention: str, settings: dict[str, Any]) -> dict[str, str] | None:
+    """The paper's row of an attention: of those whose settings it has, the one that names most; None where none fits.
+
+    A setting without a value in the paper's row is there whatever its value, unless that is 0.
+    """
+
+    def has(item: str) -> bool:
+        name, _, value = item.partition("=")
+        return f"{settings[name]:g}" == value if value and name in settings else not value and bool(settings.get(name))
+
+    fitting = [row for row in paper() if row["attention"] == attention and all(map(has, row["settings"].split()))]
+    return max(fitting, key=lambda row: len(row["settings"].split()), default=None)
+
+
+def shown(row: Row) -> str:
+    """An attention with what is set of it."""
+    settings = ", ".join(f"{name} {value}" for name, value in row["settings"].items())
+    return f"`{row['attention']}`" + (f", {settings}" if settings else "")
+
+
+def of_seeds(rows: Sequence[Row]) -> str:
+    """Mean and standard deviation over seeds, in percent."""
+    values = [100 * row["accuracy"] for row in rows]
+    spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.1f}{spread} ({len(values)})" if values else ""
+
+
+def accuracies(rows: Sequence[Row]) -> str:
+    """A line for each attention, a column for each task here and in the paper."""
+    tasks = [key for key in TITLES if select(rows, task=key)]
+    body = [["the commonest label", *(f"{100 * select(rows, task=key)[0]['commonest']:.1f}" for key in tasks)]]
+    body[0] += ["", *("" for _ in tasks)]
+    for name, one in {shown(row): row for row in rows}.items():
+        mine = [row for row in rows if shown(row) == name]
+        theirs = of_paper(one["attention"], one["settings"]) or {}
+        line = [name, *(of_seeds(select(mine, task=key)) for key in tasks), theirs.get("method", "")]
+        body.append([*line, *(theirs.get(key, "") for key in tasks)])
+    titles = [TITLES[key] for key in tasks]
+    return table(["attention", *titles, "in the paper", *(f"{title}, paper" for title in titles)], body)
+
+
+def said_of(rows: Sequence[Row]) -> Iterator[str]:
+    """Each task's size, and which differences its test file cannot tell from chance."""
+    for key, title in TITLES.items():
+        mine = select(rows, task=key)
+        if not mine:
+            continue
+        one = mine[0]
+        mean = statistics.mean(row["accuracy"] for row in mine)
+        apart = 100 * CONFIDENCE * (2 * mean * (1 - mean) / one["test"]) ** 0.5
+        lengths = f"{one['shortest']:,} to {one['longest']:,}" if one["shortest"] else f"at most {one['longest']:,}"
+        yield (
+            f"- {title}: {lengths} tokens, {one['train']:,} sequences to learn from, {one['test']:,} to test, "
+            f"{one['steps']:,} steps of {one['batch']}, learning rate {one['learning_rate']:g}; "
+            f"{statistics.median(row['train_cpu_s'] for row in mine):,.0f} s of CPU time a model (median). "
+            f"Two models that are less than {apart:.1f} points apart may differ by the draw of the test file alone."
+        )
+
+
+def long_range_arena() -> str:
+    """Everything, and where it was measured."""
+    path = RESULTS / "long_range_arena.json"
+    if not path.is_file():
+        return "No result is committed; `python -m benchmarks.long_range_arena` measures it."
+    result = json.loads(path.read_text(encoding="utf-8"))
+    places = {operator.key: place for place, operator in enumerate(OPERATORS)}
+    rows = sorted(result["rows"], key=lambda row: (places.get(row["attention"], len(places)), row["seed"]))
+    parts = [
+        f"Trained on an {result['machine']['processor']}, {result['threads']} thread, torch "
+        f"{result['versions']['torch']}, {commit(*rows)}, by `{result['command']}`."
+    ]
+    for size in dict.fromkeys(row["size"] for row in rows):
+        mine = select(rows, size=size)
+        parts += [f"### Size `{size}`", "\n".join(said_of(mine))]
+        parts += ["Accuracy in percent, mean ± standard deviation over seeds (number of seeds):", accuracies(mine)]
+    return "\n\n".join(parts)
