@@ -14,6 +14,7 @@ from selecting import logits
 from attenuator.bundle import Manifest, read_manifest
 from attenuator.export import export
 from attenuator.export.selection import DEFAULT, SCHEDULES, exponents
+from attenuator.ops import attention_with
 from attenuator.runtime import Row, create
 
 Get = Callable[[str, str], Path]
@@ -22,7 +23,11 @@ ONE_LAYER = {"bert-one-layer", "mpnet-long", "deberta-v2-plain"}
 # Whose attention has a convolution: a selection would give rows other neighbours.
 CONVOLVING = {"yoso", "encoder-yoso"}
 # Of every family, and of each way to pool and to norm; the exact attention of MCA is softmax attention.
-SELECTING = [(name, attention) for name, attention in CASES if name not in ONE_LAYER | CONVOLVING]
+# Attention that says what each token matters for; DeBERTa's is asked for as softmax.
+WEIGHING = attention_with("keep")
+SELECTING = [
+    (name, attention) for name, attention in CASES if attention in WEIGHING and name not in ONE_LAYER | CONVOLVING
+]
 # Of the knob that an attention has besides.
 SAMPLED: dict[str, dict[str, float]] = {"softmax": {}, "mca": {"alpha": 0.5}, "yoso": {"num_hashes": 8}}
 IDS = [f"{name}-{attention}" for name, attention in SELECTING]

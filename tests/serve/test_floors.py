@@ -33,7 +33,7 @@ def cost(knobs: dict[str, KnobValue]) -> float:
             {"hashes": 8},
             UnknownField,
             "degradable_to.hashes",
-            "one of its knobs: alpha and num_hashes and keep",
+            f"one of its knobs: {' and '.join(KNOBS)}",
         ),
         (
             {"num_hashes": 513},
@@ -138,7 +138,10 @@ def test_policy_and_request_say_who_is_lowered(
         ("keep=x", "must be a knob's name and a number"),
         ("keep=0.01", "keep is 0.01, must be a number from 0.05 to 1"),
         ("num_hashes=8.5", "num_hashes is 8.5, must be a whole number"),
-        ("hashes=8", "'hashes' is no knob, must be one of: alpha, num_hashes, keep"),
+        (
+            "hashes=8",
+            f"'hashes' is no knob, must be one of: {', '.join(KNOBS)}",
+        ),
         ("keep=0.5,keep=0.6", "'keep' is there twice"),
     ],
 )

@@ -177,6 +177,6 @@ def test_ranges_are_few_and_hold_their_values(name: str) -> None:
         else:
             lowest, _, highest = text.partition("-")
             assert float(lowest) <= value <= float(highest or lowest)
-    assert 2 <= len(ranges) <= 8
+    assert 2 <= len(ranges) <= 10
     assert "exact" in ranges
     assert knob_ranges({name: knob.exact}) == f"{name}=exact"

@@ -151,9 +151,9 @@ def encoder(layer: Any) -> Parts:
             else layer.output_norm(rows + layer.feed_forward(rows))
         ),
         before=layer.attention_norm if pre else lambda rows: rows,
-        hash_bits=own.hash_bits if own.kind == "yoso" else 0,
-        normalize=own.normalize,
-        norm_lift=own.norm_lift,
+        hash_bits=own.attributes.get("hash_bits", 0),
+        normalize=own.attributes.get("normalize", 0),
+        norm_lift=own.attributes.get("norm_lift", 0.0),
     )
 
 
