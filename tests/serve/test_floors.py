@@ -16,7 +16,7 @@ from attenuator.serve.floors import check_floors, lowered, policy_floors
 from attenuator.serve.policy import read_policy
 from attenuator.serve.schema import parse_request
 
-ROWS = {name: BundleKnob.model_validate(knob, from_attributes=True) for name, knob in KNOBS.items()}
+ROWS = {name: BundleKnob.model_validate(KNOBS[name], from_attributes=True) for name in ("alpha", "num_hashes", "keep")}
 TABLE = KnobTable("m", list(ROWS.values()))
 ASKED: dict[str, KnobValue] = {"alpha": 0.2, "num_hashes": 64, "keep": 1.0}
 
@@ -33,7 +33,7 @@ def cost(knobs: dict[str, KnobValue]) -> float:
             {"hashes": 8},
             UnknownField,
             "degradable_to.hashes",
-            f"one of its knobs: {' and '.join(KNOBS)}",
+            f"one of its knobs: {' and '.join(ROWS)}",
         ),
         (
             {"num_hashes": 513},
