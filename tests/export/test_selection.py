@@ -193,4 +193,5 @@ def test_every_schedule_computes_what_pytorch_computes(
 
 def test_every_family_with_softmax_attention_is_tried() -> None:
     tried = {CHECKPOINTS[name].config.model_type for name, _ in SELECTING}
-    assert tried == {checkpoint.config.model_type for checkpoint in CHECKPOINTS.values()}
+    families = {checkpoint.config.model_type for checkpoint in CHECKPOINTS.values()}
+    assert tried == families - {"nystromformer"}, "whose attention has no weights of single tokens"
