@@ -19,13 +19,13 @@ from benchmarks.report.results_files import ISA_NAMES, ISAS
 
 # Program, budget of a case in seconds, further arguments, minutes on two quiet cores.
 BEST = (
-    ("operators", 1.5, (), 7),
-    ("models", 1.2, (), 5),
+    ("operators", 1.5, (), 4),
+    ("models", 1.2, (), 3),
 )
 RESTRICTED = (
     ("operators", 0.8, ("--sections", "attention", "ragged", "projection", "frontier", "--threads", "1",
-                           "--no-torch"), 5),
-    ("models", 0.8, ("--sections", "models", "int8", "--threads", "1"), 2),
+                           "--no-torch"), 2),
+    ("models", 0.8, ("--sections", "models", "int8", "--threads", "1"), 1),
 )  # fmt: skip
 
 
