@@ -1,4 +1,17 @@
-// One run of McaAttention, and how it computes one head of one sequence.
+// One run of McaAttention, and how it computes one head of one sequence, in one of three ways.
+//
+// Exact: all values are projected, then attention is SoftmaxAttention's, bit for bit. Stored: the
+// attention weights come first and stay in memory, in blocks of rows; their column maxima decide
+// how exactly each token's value is projected; then the same weights are multiplied by those
+// values. Twice: sequences too long for that compute their scores once for the maxima and again for
+// the output. Both first look at a probe, one block of rows: where its maxima predict that
+// approximating gains less than finding all maxima costs, the head goes on exactly.
+//
+// Tasks are blocks of rows, each of which owns its output rows. Column maxima are the one thing
+// that rows share: each task raises maxima of its own, which are joined in the end. A maximum does
+// not depend on the order, so neither do the bits depend on threads.
+//
+// Memory: values [length, padded] and, where stored, the weights of one head at a time.
 #pragma once
 
 #include <cstdint>

@@ -1,3 +1,19 @@
+// Which tokens of a head are projected exactly and which are not, and the tasks that do either.
+//
+// Layout: W_a is [C, padded], so that a sampled column k of a row x is one scalar x_k times one
+// contiguous row of W_a; `scaled` holds the same rows divided by p_k, as sampling needs them.
+// Values are [length, padded]; a task owns the rows of its tokens.
+//
+// `sampled` draws one u_k for each column, the same for all tokens of the head: token j keeps the
+// columns with u_k <= r_j p_k. Tokens are sorted by falling r, so that the columns of each are a
+// subset of those of the token before, and a list of candidates only shrinks along a task. Groups
+// of kSampleGroup tokens take the columns, and the r, of their largest: a row of W_a is fetched
+// once for the group, and no token gets fewer columns than its own r asks for. `paper` draws r_j
+// columns with replacement for each token alone. `deterministic` copies the mean row's value.
+//
+// Numerics: products and sums are float32, in the order of columns; what is planned (r, bounds) is
+// float64. Groups and tasks follow from the sequence's own maxima alone, and a draw from seed,
+// layer and head: neither neighbours in the batch nor threads change a bit.
 #include "ops/mca/cpu/projection.h"
 
 #include <algorithm>

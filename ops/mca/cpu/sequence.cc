@@ -1,3 +1,12 @@
+// What a sequence's heads share, found in one or two passes over its rows `hidden` [length, C].
+//
+// The first pass sums columns (float64) and squares (float32) for the centre, which is the mean
+// row, and the rows' norms. Centring pays where rows lie nearer to the centre than to 0; where the
+// sums alone do not prove that, a second pass measures the distances. `deterministic` always takes
+// the second pass, in float64, since its bound rests on these numbers, and rounds distances up.
+//
+// Sums over the keys that a row of a window sees are differences of running sums. All of it runs on
+// one thread for each sequence.
 #include "ops/mca/cpu/sequence.h"
 
 #include <algorithm>

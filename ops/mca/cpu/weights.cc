@@ -1,3 +1,14 @@
+// Packs W_v [C, H * D] by head and computes what sampling and its bounds need to know of it.
+//
+// A head's weight becomes [C, padded] with D rounded up to whole registers by zeros: a row of it is
+// what one column of the input is multiplied by. p_k is the share of row k in the head's squared
+// Frobenius norm (README.md, section 2), held as 1 / p_k; the estimators that sample read a second
+// copy of the rows, already divided by p_k. `paper` searches p's distribution function in integers,
+// with a table of where to begin. `deterministic` needs the spectral norm: the root of the largest
+// eigenvalue of the D x D Gram matrix.
+//
+// All norms are float64. A head whose weight is zero or not finite, or whose scaled rows overflow,
+// is never approximated. Runs once for a constant weight, so that nothing here is vectorised.
 #include "ops/mca/cpu/weights.h"
 
 #include <algorithm>

@@ -2,6 +2,16 @@
 // sorted by their codes and the buckets that have rows of both added up. Buckets of one hash write
 // to different rows, so that any worker may take them; hashes follow one another, so that every sum
 // has one order.
+//
+// Layout: codes as the forward pass has them, [group][row][kGroup]; with the gradient of equation 4
+// once more row by row, so that a bucket can tell whether a pair has met in an earlier hash. Rows
+// are sorted by a stable counting sort of one or two digits of 8 bits, which yields their order and
+// moves no row: a bucket gathers its rows through it.
+//
+// Pieces are runs of neighbouring buckets with about kBucketRows rows, so that few large buckets
+// and many small ones share alike. Memory is linear in rows: codes, orders, and one workspace a
+// worker. Sums are float32, added bucket by bucket into the rows' gradients; lengths and scales are
+// applied in one last pass over the rows.
 #include "ops/yoso/cpu/gradient.h"
 
 #include <algorithm>

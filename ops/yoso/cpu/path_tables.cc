@@ -1,6 +1,24 @@
 // The table path of one head: values packed in blocks of 16 columns, hash tables of one block
 // filled by the keys and read by the queries. Every step is cut into pieces that any worker may
 // run.
+//
+// Layout: values and sums are [block of 16 columns][row][16], so that a key's part of a block is
+// one register. Codes are [group of kGroup hashes][row][kGroup]. A table is [2^hash_bits][16]; a
+// pass fills per_pass_ of them, as many as the first-level cache holds beside the values that
+// stream by, and then reads them for every query. Rounded values (table_precision = int16) go in
+// pairs of blocks: 32 columns of int8, summed in int16 where the occupancy of the pass proves that
+// no sum overflows, else in int32.
+//
+// Who owns what: a piece of hashing or packing owns kPieceRows rows; a piece of tables owns a block
+// of columns for all hashes of a chunk, and so all sums of its columns. Nothing is shared, and the
+// order of hashes is fixed: the bits do not depend on the number of workers.
+//
+// Memory traffic: each pass streams the values and sums of its block once, from the second-level
+// cache for up to kWholeFloats of them; codes are read once for every block. Beyond kWholeFloats a
+// piece packs its own 16 columns anew for each chunk, so that memory stays bounded.
+//
+// Numerics: float32 sums in the order of hashes, and of keys within a bucket; whole numbers where
+// values are rounded. The division by the number of hashes comes last.
 #include <algorithm>
 #include <array>
 #include <atomic>

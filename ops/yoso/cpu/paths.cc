@@ -1,3 +1,17 @@
+// Which path a sequence takes, and the two that need no tables.
+//
+// Counts: for short sequences or one query. Codes of all hashes are kept, and every pair of query
+// and key is compared: the number of equal codes is the pair's weight. Keys come in blocks of
+// kKeyBlock, so that their codes and packed values are still near while all queries pass by; a
+// query's sums live in registers over a block. Work grows with queries x keys x hashes, one
+// comparison of bytes each; nothing random is read.
+//
+// Expectation (num_hashes = 0): the exact value. Tiles of kTileQueries x kTileKeys cosines by a
+// float32 product, then the collision probability of each, then the product with the values; an
+// output tile is added to in the order of keys. A row's totals are float64, in an order that no
+// instruction set changes.
+//
+// Both are one task for a range of queries, which owns their output rows.
 #include "ops/yoso/cpu/paths.h"
 
 #include <algorithm>

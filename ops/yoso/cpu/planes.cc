@@ -1,3 +1,14 @@
+// Random hyperplanes: drawn, packed for the instruction set, and kept.
+//
+// A coordinate is a standard normal number in fixed point, an odd number of 256 levels: 16 bits of
+// the Philox stream looked up in a table of the inverse normal distribution (gaussian_table.inc),
+// the same on every processor and on CUDA. Coordinates are drawn by their place in the stream, so
+// that the first m hashes are those of any larger m. Structured hashes (Hadamard) draw signs alone.
+//
+// Packing, [plane][head_dim] bytes into the kernels' tiles, is the instruction set's own. The most
+// recent 64 MiB of planes stay in a cache shared by all threads, by seed, layer, head and chunk of
+// hashes. Planes are made outside the cache's lock; two threads may make the same ones, and either
+// copy is right.
 #include "ops/yoso/cpu/planes.h"
 
 #include <algorithm>
