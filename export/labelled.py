@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ from attenuator.ops.knobs import shown
 from attenuator.runtime import Input, Row
 from attenuator.runtime.scores import sigmoid
 from attenuator.runtime.tokens import TextEncoder
-from attenuator.texts import lines_of
+from attenuator.texts import label_places, label_text, lines_of
 
 __all__ = ["fit_thresholds", "matrix_of"]
 
@@ -61,17 +62,19 @@ def matrix_of(rows: Sequence[tuple[str, object]], labels: Sequence[str]) -> npt.
     Raises:
         InvalidRequest: a text's labels are not a list of the model's.
     """
-    column = {label: index for index, label in enumerate(labels)}
     truth = np.zeros((len(rows), len(labels)), dtype=bool)
-    for row, (where, named) in enumerate(rows):
+    for where, named in rows:
         if not isinstance(named, list):
             actual = "has no labels" if named is None else f"has labels that are {shown(named)}"
             raise InvalidRequest(f"{where} {actual}, must have a list of label names, which may be empty")
-        for name in named:
-            if not isinstance(name, str) or name not in column:
+    column = label_places((label_text(name) or "" for _, named in rows for name in cast(list[object], named)), labels)
+    for row, (where, named) in zip(truth, rows, strict=True):
+        for name in cast(list[object], named):
+            label = label_text(name)
+            if label not in column:
                 quoted = ascii(name)[:80] if isinstance(name, str) else shown(name)
                 raise InvalidRequest(
                     f"{where} has the label {quoted}, must be one of the model's: {thresholds.some(labels)}"
                 )
-            truth[row, column[name]] = True
+            row[column[label]] = True
     return truth

@@ -242,12 +242,13 @@ def merge_knobs(operators: Iterable[Operator]) -> dict[str, Knob]:
                         f"the knob {knob.name} has {field} {ours!r} in {operator.name} and {theirs!r} in {owner}: "
                         "operators that share a knob must agree"
                     )
-            knobs[knob.name] = replace(known, doc=_both(known.doc, knob.doc), source=_both(known.source, knob.source))
+            doc, source = _both(known.doc, knob.doc, " "), _both(known.source, knob.source, "; ")
+            knobs[knob.name] = replace(known, doc=doc, source=source)
     return knobs
 
 
-def _both(first: str, second: str) -> str:
-    return first if second in first else f"{first} {second}"
+def _both(first: str, second: str, joint: str) -> str:
+    return first if second in first else f"{first}{joint}{second}"
 
 
 DOMAIN = "attenuator"

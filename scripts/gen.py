@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from attenuator import __version__
-from attenuator.ops import KNOBS, attention_with
+from attenuator.ops import KNOBS, OPERATORS, attention_with
 from attenuator.ops.spec import Knob
 from attenuator.serve.holdings import HELD_BY_ENGINE, HELD_BY_SERVER
 from attenuator.serve.metrics import Metrics
@@ -60,6 +60,24 @@ def knob_table() -> str:
     return "\n".join(lines)
 
 
+def attention_table() -> str:
+    """What `attenuator export --attention` takes, in Markdown."""
+    lines = [
+        "| `--attention` | for a model trained with | knobs (exact value) | runs on | what it computes |",
+        "|---|---|---|---|---|",
+    ]
+    for operator in OPERATORS:
+        if not operator.attention or operator.asked_as:
+            continue
+        knobs = [
+            f"`{knob.name}` ({knob.exact:g})" for knob in KNOBS.values() if operator.key in attention_with(knob.name)
+        ]
+        device = "CPU" if operator.cpu_only else "CPU, CUDA"
+        cells = (f"`{operator.key}`", operator.attention, ", ".join(knobs) or "none", device, operator.doc)
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def metric_table() -> str:
     """The table of metrics, in Markdown."""
     lines = ["| metric | type | labels | what it measures |", "|---|---|---|---|"]
@@ -97,6 +115,7 @@ def image_size() -> str:
 # File, then block, then what makes it.
 BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/knobs.md": {"knobs": knob_table, "brownout": brownout_tables.brownout},
+    "docs/own-model.md": {"attentions": attention_table},
     "docs/operations.md": {"metrics": metric_table},
     "docs/status.md": {"release": release_table},
     "docs/deploy-container.md": {"image-size": image_size},

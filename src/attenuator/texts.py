@@ -3,7 +3,7 @@
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from io import BufferedReader
@@ -76,6 +76,28 @@ def places(read: Iterable[str], name: str) -> Iterator[tuple[str, str]]:
     for number, line in enumerate(read, start=1):
         if line.strip():
             yield f"{name} line {number}", line.rstrip("\r\n")
+
+
+def label_text(value: Any) -> str | None:
+    """A label as a file has it, text or whole number, as text; None where it is neither."""
+    return str(value).strip() or None if isinstance(value, str | int) and not isinstance(value, bool) else None
+
+
+def label_places(names: Iterable[str], labels: Sequence[str]) -> dict[str, int]:
+    """Where the labels of a file stand among a model's: the one rule of every command that reads labels.
+
+    Args:
+        names: all that the file has, as text.
+        labels: the model's, in the order of its logits.
+
+    Returns:
+        The place of each label that the file may have: the model's names, or `0`, `1`, .. where the file has places
+        alone and not all of them are names too.
+    """
+    by_name = {label: place for place, label in enumerate(labels)}
+    by_place = {str(place): place for place in range(len(labels))}
+    given = set(names)
+    return by_place if given <= by_place.keys() and not given <= by_name.keys() else by_name
 
 
 def checked(line: str, where: str) -> str:

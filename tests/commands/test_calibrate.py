@@ -248,14 +248,15 @@ def test_a_single_text_is_one_text(folder: Path, tmp_path: Path) -> None:
     ("change", "sentence"),
     [
         ({"label": "lukewarm"}, "line 3 has the label 'lukewarm', must be one of: negative, neutral, positive"),
-        ({"label": 1}, "line 3: label is 1, must be one label of the bundle"),
+        ({"label": 1}, "line 3 has the label '1', must be one of: .*; or, on every line, its place from 0 to 2"),
+        ({"label": 1.5}, "line 3: label is 1.5, must be one label of the bundle"),
         ({"label": None}, "line 3 has no label, but .* has one: every line must have one, or none"),
         ({"labels": ["positive"]}, "line 3 has both label and labels, must have one of them"),
         ({"label": None, "labels": ["positive", "neutral"]}, "line 3: labels is a list, must be one label"),
         ({"text": ""}, "line 3"),
         ({"text": "good " * 100}, "line 3.*give --truncate"),
     ],
-    ids=["unknown", "number", "missing", "both", "two", "empty", "long"],
+    ids=["unknown", "one-place", "number", "missing", "both", "two", "empty", "long"],
 )
 def test_a_wrong_line_is_refused_by_its_number(
     model: Model, tmp_path: Path, change: dict[str, Any], sentence: str
@@ -277,6 +278,22 @@ def test_labels_of_several_are_compared_as_sets(bundles: dict[str, Path], tmp_pa
     logits = np.where(read.truth, 9, -9).astype(np.float32)
     assert correct(logits, read.truth, model.manifest).all()
     assert correct(-logits, read.truth, model.manifest).sum() == 0
+
+
+def test_places_of_labels_are_read_as_training_reads_them(model: Model, tmp_path: Path) -> None:
+    """As whole numbers or as text, on every line; `train` with such a file keeps the checkpoint's labels too."""
+    records = lines(model.manifest.labels)
+    truths = []
+    for write in (
+        lambda label: label,
+        model.manifest.labels.index,
+        lambda label: f"{model.manifest.labels.index(label)}",
+    ):
+        path = written(tmp_path / "data.jsonl", [record | {"label": write(record["label"])} for record in records])
+        read = read_texts(path, model, min_agreement=0.8, confidence=0.95, truncate=False)
+        truths.append(np.asarray(read.truth).tolist())
+    assert truths[0] == truths[1] == truths[2]
+    assert np.asarray(truths[0]).any(axis=0).all(), "every label occurs"
 
 
 def test_a_bundle_without_knobs_is_refused(bundles: dict[str, Path], data: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from attenuator.commands.classify import BATCH_CHARACTERS, batches, named
 from attenuator.errors import InputTooLong, InvalidRequest
-from attenuator.texts import STDIN, Item, items
+from attenuator.texts import STDIN, Item, items, label_places
 
 
 def contents(texts: list[str], files: list[str], *, jsonl: bool = False) -> list[dict[str, object]]:
@@ -36,6 +36,24 @@ def test_json_lines_hold_texts_pairs_and_token_ids(tmp_path: Path) -> None:
     kept = [{"text": "a"}, *records[1:3], {"token_ids": [1, 2], "token_type_ids": [0, 1]}]
     assert contents([], [str(path)]) == kept
     assert [item.excerpt for item in items([], [str(path)], jsonl=False)] == ["a", "a | b", "1 2", "1 2"]
+
+
+@pytest.mark.parametrize(
+    ("names", "labels", "expected"),
+    [
+        (["b", "a"], ["a", "b"], {"a": 0, "b": 1}),
+        (["1", "0"], ["a", "b"], {"0": 0, "1": 1}),
+        (["1", "2"], ["1", "2", "0"], {"1": 0, "2": 1, "0": 2}),  # names before places
+        (["1", "0"], ["1", "2"], {"0": 0, "1": 1}),  # not all are names
+        (["0", "a"], ["a", "b"], {"a": 0, "b": 1}),
+        (["2"], ["a", "b"], {"a": 0, "b": 1}),
+        (["²"], ["a", "b"], {"a": 0, "b": 1}),
+    ],
+)
+def test_labels_of_a_file_are_names_or_else_all_of_them_places(
+    names: list[str], labels: list[str], expected: dict[str, int]
+) -> None:
+    assert label_places(names, labels) == expected
 
 
 def test_standard_input_is_text_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -213,7 +213,7 @@ def test_what_needs_training_is_named(checkpoint: Path, data: Path, tmp_path: Pa
 
 def test_labels_may_be_places_in_columns_of_any_name(checkpoint: Path, tmp_path: Path) -> None:
     path = tmp_path / "table.tsv"
-    path.write_text("sentence\tclass\nthe fox\t2\nthe dog\tlevel\n")
+    path.write_text("sentence\tclass\nthe fox\t2\nthe dog\t1\n")
     settings = pipeline.CompareSettings(data=path, output=tmp_path / "new", column="sentence", label_column="class")
     run = pipeline.Run(str(checkpoint), settings, lambda _: None)
     assert run.texts.truth is not None

@@ -168,7 +168,7 @@ def test_files_of_thresholds_that_cannot_be_used(content: str | None, sentence: 
         ("a", "line 1 has labels that are a text, must have a list"),
         (["a", "z"], "line 1 has the label 'z', must be one of the model's: a, b"),
         ([["a"]], "line 1 has the label a list, must be"),
-        ([1], "line 1 has the label 1, must be"),
+        ([2], "line 1 has the label 2, must be"),
     ],
 )
 def test_labels_of_a_line_that_do_not_fit(labels: Any, sentence: str) -> None:

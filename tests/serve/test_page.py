@@ -1,8 +1,9 @@
 """The playground's files: what is served at `/`, how, how large, and that nothing comes from elsewhere."""
 
+import json
 import re
 from html.parser import HTMLParser
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
@@ -10,7 +11,10 @@ from pydantic import SecretStr
 from service import Service
 from starlette.testclient import TestClient
 
+from attenuator.api import ClassifyRequest
+from attenuator.bundle import read_manifest
 from attenuator.ops import KNOBS, OPERATORS
+from attenuator.runtime.tokens import TextEncoder
 from attenuator.serve.app import create_api
 from attenuator.serve.engine import Engine
 from attenuator.serve.keys import KeyRing
@@ -18,6 +22,7 @@ from attenuator.serve.page import FOLDER, INDEX, TYPES, read_assets
 from attenuator.serve.routes import Routes
 from attenuator.serve.settings import ServeSettings
 
+BUNDLES = Path(__file__).resolve().parents[2] / "examples/bundles"
 ASSETS = read_assets()
 PARTS = {path: asset.content.decode() for path, asset in ASSETS.items() if not path.startswith("examples/")}
 SVG = "http://www.w3.org/2000/svg"  # a name, never loaded
@@ -106,6 +111,31 @@ def test_every_file_that_is_named_is_there() -> None:
     files = {name.removeprefix("page/") for name in named if name.startswith("page/")}
     files |= {name for text in PARTS.values() for name in re.findall(r'from "\./(.*?)"', text)}
     assert files | {INDEX} == set(ASSETS)
+
+
+@pytest.mark.parametrize("path", [path for path in ASSETS if path.startswith("examples/")])
+def test_an_example_is_a_request_that_its_model_reads_whole(path: str) -> None:
+    """Its button names that model, and its tokens to two digits where it names them."""
+    [button] = [row for _, row in Tags(PARTS[INDEX]).rows if row.get("data-example") == f"page/{path}"]
+    request = ClassifyRequest.model_validate_json(ASSETS[path].content)
+    assert button["data-model"] == request.model
+    manifest = read_manifest(BUNDLES / str(request.model))
+    encoder = TextEncoder.of_bundle(BUNDLES / str(request.model) / "tokenizer.json", manifest)
+    [text] = json.loads(ASSETS[path].content)["inputs"]
+    tokens = len(encoder.encode(text, None, truncate=False, param="inputs").token_ids)
+    assert tokens <= manifest.max_tokens
+    title = PARTS[INDEX].partition(f'data-example="page/{path}"')[2].partition(">")[2].partition("<")[0]
+    named = re.search(r"([\d,]+) tokens", title)
+    assert named is None or float(f"{tokens:.2g}") == int(named[1].replace(",", ""))
+    reviews = re.match(r"(\d+) reviews", title)
+    assert reviews is None or int(reviews[1]) == len(text.split("\n\n"))
+
+
+def test_models_for_long_texts_have_an_example() -> None:
+    longest = [path.name for path in BUNDLES.iterdir() if read_manifest(path).max_tokens > 4096]
+    named = {row.get("data-model") for _, row in Tags(PARTS[INDEX]).rows}
+    assert longest
+    assert set(longest) <= named
 
 
 def test_every_element_that_a_script_asks_for_is_in_the_page() -> None:

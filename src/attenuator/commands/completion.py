@@ -20,9 +20,11 @@ EXAMPLES = """  for this session of bash:
     mkdir -p ~/.local/share/bash-completion/completions
     attenuator completion bash > ~/.local/share/bash-completion/completions/attenuator
   zsh, in a folder of its $fpath:
+    mkdir -p ~/.zfunc
     attenuator completion zsh > ~/.zfunc/_attenuator
     echo 'fpath+=~/.zfunc; autoload -Uz compinit; compinit' >> ~/.zshrc
   fish:
+    mkdir -p ~/.config/fish/completions
     attenuator completion fish > ~/.config/fish/completions/attenuator.fish
 
 exit codes: 0 success, 2 usage error"""

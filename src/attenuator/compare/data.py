@@ -84,7 +84,6 @@ def encode(path: Path, items: Sequence[Item], source: Source, *, truncate: bool)
         InvalidRequest: a text is empty or too long, or a label is none of the model's.
     """
     known: dict[str, Any] = {"labels": source.labels, "task": source.task}
-    items = [replace(item, label=_name(item.label, source), labels=_names(item.labels, source)) for item in items]
     truth = truth_of(items, Manifest.model_construct(**known))
     encoder = text_encoder(source.tokenizer, source.max_tokens, source.vocab_size, source.type_vocab_size)
     try:
@@ -92,19 +91,6 @@ def encode(path: Path, items: Sequence[Item], source: Source, *, truncate: bool)
     except InputTooLong as error:
         raise InputTooLong(str(error).replace("set truncate", "give --truncate")) from None
     return Texts(path.name, file_sha256(path), encoded, truth)
-
-
-def _name(label: Any, source: Source) -> Any:
-    """The label at a place, where one is given by its place; anything else as it is."""
-    place = str(label)
-    if isinstance(label, bool) or place in source.labels or not place.isdigit() or int(place) >= len(source.labels):
-        return label
-    return source.labels[int(place)]
-
-
-def _names(labels: Any, source: Source) -> Any:
-    """The same of each label of a list."""
-    return [_name(label, source) for label in labels] if isinstance(labels, list) else labels
 
 
 def drawn(texts: Texts, count: int) -> Texts:

@@ -63,7 +63,7 @@ class Data:
     def label_names(self) -> list[str]:
         """The labels that occur, in alphabetical order; numbers in theirs."""
         names = {label for text in self.texts for label in text.labels or ()}
-        return sorted(names, key=lambda name: (not name.isdigit(), int(name) if name.isdigit() else 0, name))
+        return sorted(names, key=lambda name: (not name.isdecimal(), int(name) if name.isdecimal() else 0, name))
 
 
 def read(

@@ -15,7 +15,7 @@ from attenuator.errors import InvalidRequest
 from attenuator.ops.knobs import shown
 from attenuator.runtime import Encoded, Input, Model
 from attenuator.runtime.scores import SCORES
-from attenuator.texts import Item, lines_of
+from attenuator.texts import Item, label_places, label_text, lines_of
 
 LABELS_SHOWN = 8
 LOWER_GOALS = (0.95, 0.9, 0.8)
@@ -114,11 +114,21 @@ def truth_of(items: Sequence[Item], manifest: Manifest) -> npt.NDArray[np.bool_]
             f"{with_labels.where} has a label, must have none: the bundle's task is regression, whose scores are "
             "compared with the exact ones alone"
         )
+    named = [(item, _names(item, field, value, manifest)) for item, field, value in fields]
+    places = label_places((name for _, names in named for name in names), manifest.labels)
     truth = np.zeros((len(items), len(manifest.labels)), dtype=bool)
-    for row, (item, field, value) in enumerate(fields):
-        for name in _names(item, field, value, manifest):
-            truth[row, manifest.labels.index(name)] = True
+    for row, (item, names) in zip(truth, named, strict=True):
+        for name in names:
+            if name not in places:
+                raise InvalidRequest(f"{item.where} has the label {ascii(name)[:80]}, must be {_allowed(manifest)}")
+            row[places[name]] = True
     return truth
+
+
+def _allowed(manifest: Manifest) -> str:
+    """The labels that a file may have, for a sentence."""
+    names = ", ".join(manifest.labels[:LABELS_SHOWN]) + (", ..." if len(manifest.labels) > LABELS_SHOWN else "")
+    return f"one of: {names}; or, on every line, its place from 0 to {len(manifest.labels) - 1}"
 
 
 def _field_of(item: Item) -> tuple[str, Any]:
@@ -131,17 +141,13 @@ def _field_of(item: Item) -> tuple[str, Any]:
 
 
 def _names(item: Item, field: str, value: Any, manifest: Manifest) -> list[str]:
-    """The labels of one line."""
-    names = value if isinstance(value, list) else [value]
+    """The labels of one line, as text."""
+    names = [label_text(one) for one in (value if isinstance(value, list) else [value])]
     single = manifest.task != "multi_label"
-    if not isinstance(value, list if field == "labels" else str) or (single and len(names) != 1):
+    if isinstance(value, list) != (field == "labels") or None in names or (single and len(names) != 1):
         allowed = "one label" if single else "a label" if field == "label" else "a list, which may be empty, of labels"
         raise InvalidRequest(f"{item.where}: {field} is {shown(value)}, must be {allowed} of the bundle")
-    for name in names:
-        if name not in manifest.labels:
-            known = ", ".join(manifest.labels[:LABELS_SHOWN]) + (", ..." if len(manifest.labels) > LABELS_SHOWN else "")
-            raise InvalidRequest(f"{item.where} has the label {ascii(name)[:80]}, must be one of: {known}")
-    return names
+    return [name for name in names if name is not None]
 
 
 def correct(logits: npt.NDArray[np.float32], truth: npt.NDArray[np.bool_], manifest: Manifest) -> npt.NDArray[np.bool_]:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from attenuator.bundle import Task
 from attenuator.errors import InvalidRequest
 from attenuator.rows import Columns, file_rows, format_of
+from attenuator.texts import label_places
 from attenuator.tuning.adapt.pipeline import Texts
 from attenuator.tuning.adapt.settings import AdaptSettings
 from attenuator.tuning.checkpoints import Trainable
@@ -86,8 +87,7 @@ def targets(texts: Sequence[Text], labels: list[str], task: Task) -> npt.NDArray
     """
     if task == "regression" or any(text.labels is None for text in texts):
         return None
-    numbers = {str(index): index for index in range(len(labels))}
-    places = numbers | {label: index for index, label in enumerate(labels)}
+    places = label_places((label for text in texts for label in text.labels or ()), labels)
     answers = np.zeros((len(texts), len(labels)), dtype=np.int64)
     for row, text in zip(answers, texts, strict=True):
         for label in text.labels or ():

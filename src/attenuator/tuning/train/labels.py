@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from attenuator.bundle import Task
 from attenuator.errors import InvalidRequest
+from attenuator.texts import label_places
 from attenuator.tuning.data import Data, Text
 
 __all__ = ["LabelPlan", "plan_labels"]
@@ -95,10 +96,9 @@ def plan_labels(path: Path, data: Data, stored: Sequence[str], task: Task, score
     if task != "regression":  # a classifier whose places may be kept
         own_task: Task = "multi_label" if data.multi_label or task == "multi_label" else "single_label"
         is_new = own_task != task
-        if set(names) <= set(stored):
-            return LabelPlan(list(stored), own_task, {name: index for index, name in enumerate(stored)}, is_new)
-        if all(name.isdigit() and int(name) < len(stored) for name in names):
-            return LabelPlan(list(stored), own_task, {str(index): index for index in range(len(stored))}, is_new)
+        places = label_places(names, stored)
+        if set(names) <= places.keys():
+            return LabelPlan(list(stored), own_task, places, is_new)
     if not data.multi_label and len(names) > MOST_LABELS * len(data.texts):
         raise InvalidRequest(
             f"{path} has {len(names)} different labels on {len(data.texts)} texts, must have several texts of a label; "
