@@ -44,7 +44,7 @@ def test_one_knob_of_several_operators_is_one_knob() -> None:
     knobs = merge_knobs([operator("First", KEEP), operator("Second", other), operator("Third", KEEP)])
     assert list(knobs) == ["keep"]
     assert knobs["keep"] == replace(
-        KEEP, doc="More rows go on. Fewer rows cost less.", source="one paper another paper"
+        KEEP, doc="More rows go on. Fewer rows cost less.", source="one paper; another paper"
     )
 
 
