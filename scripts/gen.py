@@ -30,6 +30,7 @@ from benchmarks.report import (  # noqa: E402
     efficiency_tables,
     error_tables,
     lra_tables,
+    profile_tables,
     server_tables,
 )
 from benchmarks.report.origins import SINCE_THEN  # noqa: E402
@@ -126,6 +127,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/attention-error.md": {"attention-error": error_tables.attention_error},
     "docs/efficiency.md": {"efficiency": efficiency_tables.efficiency},
     "docs/long-range-arena.md": {"long-range-arena": lra_tables.long_range_arena},
+    "docs/lab/models.md": {"profile": profile_tables.profiles},
     "docs/benchmarks.md": {
         "end-to-end": partial(documents.served, whole=True),
         "servers": server_tables.servers,

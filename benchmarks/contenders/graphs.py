@@ -115,13 +115,14 @@ def swapped(model: onnx.ModelProto, swap: Swap) -> onnx.ModelProto:
     return changed
 
 
-def with_hash_bits(model: onnx.ModelProto, hash_bits: int) -> onnx.ModelProto:
-    """A copy of a YOSO graph whose hashes have other lengths."""
+def with_attribute(model: onnx.ModelProto, name: str, value: int | str) -> onnx.ModelProto:
+    """A copy of a YOSO graph whose nodes have another value of an attribute, such as `hash_bits`."""
     changed = copy.deepcopy(model)
     for node in changed.graph.node:
-        for attribute in node.attribute:
-            if attribute.name == "hash_bits":
-                attribute.i = hash_bits
+        if (node.domain, node.op_type) == (DOMAIN, "YosoAttention"):
+            kept = [attribute for attribute in node.attribute if attribute.name != name]
+            del node.attribute[:]
+            node.attribute.extend([*kept, helper.make_attribute(name, value)])
     return changed
 
 

@@ -1,6 +1,7 @@
 """Sessions of one encoder with every attention, and what they are checked against."""
 
 import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from attenuator.export.encoder import Encoder, SelfAttention
 from attenuator.runtime import create
 from benchmarks.contenders.attention import CONV_SIZE
-from benchmarks.contenders.graphs import SWAPS, Shape, int8, padded_graph, swapped, traced, with_hash_bits
+from benchmarks.contenders.graphs import SWAPS, Shape, int8, padded_graph, swapped, traced, with_attribute
 from benchmarks.contenders.model_batches import Batch
 from benchmarks.contenders.nodes import bound
 
@@ -72,7 +73,7 @@ class Models:
         """The YOSO graph with other hashes, as another graph; its name."""
         name = f"yoso, {hash_bits} bits"
         if name not in self.sessions:
-            self.add(name, with_hash_bits(self.graphs["yoso"], hash_bits))
+            self.add(name, with_attribute(self.graphs["yoso"], "hash_bits", hash_bits))
             self.encoders[name] = self.encoders["yoso"]
         return name
 
@@ -110,13 +111,23 @@ class Models:
             layer.attributes["hash_bits"] = usual
         return relative(self.logits(name, batch, num_hashes=0), eager)
 
-    def runner(self, name: str, batch: Batch, **knobs: float) -> Any:
+    def runner(self, name: str, batch: Batch, **knobs: float) -> Callable[[], None]:
         """What runs a graph over bound memory."""
-        feeds = self.inputs(name, batch, **knobs)
-        session = self.sessions[name]
-        shapes = {"logits": session.run(["logits"], feeds)[0].shape, "value_flops": (len(batch.lengths),)}
-        outputs = {value.name: (shapes[value.name], np.float32) for value in session.get_outputs()}
-        return bound(session, feeds, outputs)[0]
+        return bound_run(self.sessions[name], self.inputs(name, batch, **knobs))
+
+
+def bound_run(session: Any, feeds: Mapping[str, Any]) -> Callable[[], None]:
+    """What runs a session over bound memory.
+
+    Args:
+        session: of a whole model.
+        feeds: graph inputs by name; those that the session does not take are left out.
+    """
+    taken = {value.name: feeds[value.name] for value in session.get_inputs()}
+    names = [value.name for value in session.get_outputs()]
+    results = session.run(names, taken)
+    outputs = {name: (result.shape, result.dtype) for name, result in zip(names, results, strict=True)}
+    return bound(session, taken, outputs)[0]
 
 
 def relative(actual: Any, truth: Any) -> float:

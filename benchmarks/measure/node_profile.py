@@ -3,44 +3,49 @@
 import json
 import tempfile
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import onnxruntime
 from onnx import ModelProto
 
-from attenuator import ops
+from attenuator.runtime.device import CPU
+from attenuator.runtime.session import make_options, open_session
 
 WARM_UP_RUNS, PROFILED_RUNS = 2, 10
+_SUFFIX = "_kernel_time"  # of a node's own event
+
+# From a node's type and name to the line of the profile that it counts in.
+Kind = Callable[[str, str], str]
 
 
-def node_times(model: ModelProto, feeds: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """Time by kind of node in the optimised graph, on one thread.
+def node_times(
+    model: ModelProto, feeds: Mapping[str, Any], kind_of: Kind = lambda op_type, name: op_type
+) -> dict[str, dict[str, float]]:
+    """Time by kind of node in the optimised graph, on one thread, with the options of serving.
 
     Args:
         model: with its weights inside.
         feeds: inputs by name.
+        kind_of: what nodes are counted together; those of one type by default.
 
     Returns:
-        By node type, most expensive first: nodes in the graph, microseconds (elapsed, each node's shortest run: the
+        By kind, most expensive first: nodes in the graph, microseconds (elapsed, each node's shortest run: the
         profiler has no CPU clock), share of all nodes' time.
     """
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.enable_mem_pattern = False
+    options = make_options(threads=1)
     options.enable_profiling = True
-    ops.register(options)
     with tempfile.TemporaryDirectory() as folder:
         options.profile_file_prefix = str(Path(folder) / "profile")
-        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        session = open_session(model.SerializeToString(), options, CPU)
         for _ in range(WARM_UP_RUNS + PROFILED_RUNS):
             session.run(None, dict(feeds))
         events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
     spent: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for event in events:
-        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
-            spent[event["args"]["op_name"]][event["name"]].append(event["dur"])
+        if event.get("cat") == "Node" and event["name"].endswith(_SUFFIX):
+            name = event["name"].removesuffix(_SUFFIX)
+            spent[kind_of(event["args"]["op_name"], name)][name].append(event["dur"])
     totals = {
         kind: float(sum(min(durations[WARM_UP_RUNS:]) for durations in nodes.values())) for kind, nodes in spent.items()
     }

@@ -33,6 +33,8 @@ inline void Dot(Ints& sums, Ints planes, Ints data) {
 //
 #include "ops/yoso/cpu/hadamard.inl"
 //
+#include "ops/yoso/cpu/bucket.inl"
+//
 #include "ops/yoso/cpu/table.inl"
 //
 #include "ops/yoso/cpu/angle.inl"

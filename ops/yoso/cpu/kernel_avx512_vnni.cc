@@ -20,6 +20,8 @@ namespace {
 //
 #include "ops/yoso/cpu/hadamard.inl"
 //
+#include "ops/yoso/cpu/bucket.inl"
+//
 #include "ops/yoso/cpu/table.inl"
 //
 #include "ops/yoso/cpu/angle.inl"

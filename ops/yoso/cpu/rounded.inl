@@ -44,11 +44,9 @@ inline void ScatterShorts(const std::int8_t* __restrict values, const Code* __re
                           std::int64_t count, std::int16_t* __restrict tables,
                           std::int64_t table_size) {
   for (std::int64_t j = 0; j < count; ++j) {
-    const Shorts value = Widen(values + j * kPairColumns);
+    const ShortHalves value = WidenHalves(values + j * kPairColumns);
     for (int t = 0; t < kTables; ++t) {
-      std::int16_t* bucket =
-          tables + t * table_size + codes[j * kGroup + t] * std::int64_t{kPairColumns};
-      Store(bucket, Add(LoadShorts(bucket), value));
+      AddTo(tables + t * table_size + codes[j * kGroup + t] * std::int64_t{kPairColumns}, value);
     }
   }
 }

@@ -18,12 +18,6 @@ inline void Store(std::int16_t* p, Shorts x) {
 inline Shorts Add(Shorts x, Shorts y) {
   return {{_mm256_add_epi16(x.v[0], y.v[0]), _mm256_add_epi16(x.v[1], y.v[1])}};
 }
-// 32 bytes.
-inline Shorts Widen(const std::int8_t* p) {
-  const __m128i* from = reinterpret_cast<const __m128i*>(p);
-  return {{_mm256_cvtepi8_epi16(_mm_loadu_si128(from)),
-           _mm256_cvtepi8_epi16(_mm_loadu_si128(from + 1))}};
-}
 // 16 bytes.
 inline Ints WidenSixteen(const std::int8_t* p) {
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));

@@ -9,10 +9,6 @@ inline Shorts ZeroShorts() { return {_mm512_setzero_si512()}; }
 inline Shorts LoadShorts(const std::int16_t* p) { return {_mm512_loadu_si512(p)}; }
 inline void Store(std::int16_t* p, Shorts x) { _mm512_storeu_si512(p, x.v); }
 inline Shorts Add(Shorts x, Shorts y) { return {_mm512_add_epi16(x.v, y.v)}; }
-// 32 bytes.
-inline Shorts Widen(const std::int8_t* p) {
-  return {_mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
-}
 // 16 bytes.
 inline Ints WidenSixteen(const std::int8_t* p) {
   return {_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};

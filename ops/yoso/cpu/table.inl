@@ -45,10 +45,9 @@ template <int kTables, class Code>
 inline void Scatter(const float* __restrict values, const Code* __restrict codes,
                     std::int64_t count, float* __restrict tables, std::int64_t table_floats) {
   for (std::int64_t j = 0; j < count; ++j) {
-    const Floats value = Load(values + j * kBlock);
+    const FloatHalves value = LoadHalves(values + j * kBlock);
     for (int t = 0; t < kTables; ++t) {
-      float* bucket = tables + t * table_floats + codes[j * kGroup + t] * std::int64_t{kBlock};
-      Store(bucket, Add(Load(bucket), value));
+      AddTo(tables + t * table_floats + codes[j * kGroup + t] * std::int64_t{kBlock}, value);
     }
   }
 }
