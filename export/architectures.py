@@ -13,10 +13,10 @@ from torch.nn import functional
 
 from attenuator.errors import ExportError
 from attenuator.export import checks, layers, positions, relative
-from attenuator.export.computing import computing, computing_windows
+from attenuator.export.computing import computing, computing_encoder, computing_windows
 from attenuator.export.encoder import Encoder
 from attenuator.export.families import FAMILIES, REFUSED
-from attenuator.export.packed import OPERATOR_BY_KEY, PackedBatch
+from attenuator.export.packed import PackedBatch
 from attenuator.ops import BASELINE
 
 __all__ = ["LAYOUTS", "Architecture", "architecture_of", "token_types"]
@@ -357,7 +357,7 @@ LAYOUTS: dict[str, Architecture] = {
     ),
     "nystromformer": _BERT(
         head=sequence_head,
-        operators=lambda _: computing("nystrom"),
+        operators=lambda _: ("nystrom",),
         attributes=lambda _: {"divisor": "sequence"},
         position_offset=lambda _: 2,
         check=checks.check_nystromformer,
@@ -372,7 +372,7 @@ LAYOUTS: dict[str, Architecture] = {
         layer=layers.encoder,
         head=lambda model, pooled: model.classifier(pooled),
         norm=lambda model, hidden: hidden if model.final_norm is None else model.final_norm(hidden),
-        operators=lambda config: computing(OPERATOR_BY_KEY[config.attention].attention),
+        operators=computing_encoder,
         attributes=lambda config: config.all_attributes,
         pooling=lambda config: config.pooling,
         max_tokens=lambda config: config.max_tokens,

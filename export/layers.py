@@ -58,7 +58,11 @@ def distilbert(layer: Any, hidden: Tensor, batch: PackedBatch) -> Tensor:
     attention = layer.attention
     rows = batch.rows(hidden)
     mixed = batch.attend(
-        attention.q_lin(rows), attention.k_lin(hidden), hidden, attention.v_lin, num_heads=attention.n_heads
+        attention.q_lin(batch.query_rows(hidden)),
+        attention.k_lin(hidden),
+        hidden,
+        attention.v_lin,
+        num_heads=attention.n_heads,
     )
     mixed, rows = batch.drop(mixed, rows)
     rows = layer.sa_layer_norm(attention.out_lin(mixed) + rows)
@@ -70,7 +74,7 @@ def albert(layer: Any, hidden: Tensor, batch: PackedBatch) -> Tensor:
     attention = layer.attention
     rows = batch.rows(hidden)
     mixed = batch.attend(
-        attention.query(rows),
+        attention.query(batch.query_rows(hidden)),
         attention.key(hidden),
         hidden,
         attention.value,
@@ -140,7 +144,7 @@ def deberta(layer: Any, hidden: Tensor, batch: PackedBatch) -> Tensor:
     rows = batch.rows(hidden)
     neighbours = None if layer.convolution is None else batch.rows(convolved(layer.convolution, hidden, batch))
     mixed = batch.attend(
-        attention.query_proj(rows),
+        attention.query_proj(batch.query_rows(hidden)),
         attention.key_proj(hidden),
         hidden,
         attention.value_proj,

@@ -21,6 +21,7 @@ from attenuator.errors import ExportError
 from attenuator.export import labelled
 from attenuator.export.attributes import ESTIMATORS, RANDOM_BLOCKS, TABLE_PRECISIONS, check_choice
 from attenuator.export.choose import KNOB, SelectionOptions, choose_selection
+from attenuator.export.computing import lacking, trained_with
 from attenuator.export.knobs import bundle_knobs, requested_defaults
 from attenuator.export.longer import lengthen
 from attenuator.export.lower import Progress, trace_forms, write_and_compare
@@ -272,12 +273,13 @@ def fitting(source: Source, attention: str) -> str:
     Raises:
         ExportError: the model was trained with another attention.
     """
-    allowed = {OPERATOR_BY_KEY[key].asked_as or key: key for key in source.architecture.operators(source.model.config)}
+    keys = source.architecture.operators(source.model.config)
+    allowed = {OPERATOR_BY_KEY[key].asked_as or key: key for key in keys}
     if attention not in allowed:
-        trained = OPERATOR_BY_KEY[next(iter(allowed.values()))].attention
+        trained = trained_with(keys)
         raise ExportError(
             f"the model was trained with {trained} attention, which attention '{attention}' does not compute; "
-            f"use {' or '.join(allowed)}"
+            f"use {' or '.join(allowed)}" + (f" ({attention}: {reason})" if (reason := lacking(attention)) else "")
         )
     return allowed[attention]
 
