@@ -17,6 +17,7 @@ from checkpoints import CHECKPOINTS, TEXTS, save
 from attenuator.__main__ import main
 from attenuator.bundle import BundleKnob
 from attenuator.commands.turns import shortest_s
+from attenuator.compare import candidates as candidates_module
 from attenuator.compare import measuring, pipeline
 from attenuator.compare.candidates import Method
 from attenuator.compare.data import Range
@@ -24,8 +25,9 @@ from attenuator.compare.grid import settings_of, without
 from attenuator.compare.judging import Candidate, judge
 from attenuator.compare.partial import NAME as PARTIAL
 from attenuator.compare.record import Comparison
-from attenuator.compare.report import sentence
+from attenuator.compare.report import sentence, told_together
 from attenuator.export.pipeline import ATTENTIONS
+from attenuator.export.source import load as load_source
 from attenuator.runtime import Row, load
 
 TEXTS_IN_FILE, TEXTS_RUN = 140, 110
@@ -61,7 +63,7 @@ def data(checkpoint: Path) -> Path:
 
 
 class Compared:
-    """A comparison that was interrupted before its second method was timed, and went on."""
+    """A comparison that was interrupted before its last method was timed, and went on."""
 
     def __init__(self, checkpoint: Path, data: Path, patch: pytest.MonkeyPatch) -> None:
         self.folder = checkpoint.parent / "output"
@@ -76,7 +78,7 @@ class Compared:
 
         def interrupted(*arguments: Any) -> Any:
             timed.append(1)
-            if len(timed) == 2:
+            if len(timed) == 3:
                 raise KeyboardInterrupt
             return measuring.times(*arguments)
 
@@ -103,7 +105,7 @@ def compared(checkpoint: Path, data: Path) -> Any:
 def test_an_interrupted_comparison_goes_on_where_it_ended(compared: Compared) -> None:
     code, _, errors = compared.interrupted
     assert code == 130
-    assert "exports mca (2 of 2)" in errors
+    assert "exports mca (2 of 3)" in errors
     assert errors.endswith("interrupted; the same command goes on where it ended\n")
     assert compared.partial.count('"logits"') == compared.partial.count('"batch"') > 0
     code, _, errors = compared.other
@@ -121,7 +123,10 @@ def test_texts_are_cut_to_the_time(compared: Compared) -> None:
 
 
 def test_figures_are_those_of_the_runtime(compared: Compared, data: Path) -> None:
-    models = {name: load(compared.folder / pipeline.BUNDLES / name, check=False) for name in ("softmax", "mca")}
+    models = {
+        name: load(compared.folder / pipeline.BUNDLES / name.replace(" ", "-"), check=False)
+        for name in ("softmax", "mca", "mca sampled")
+    }
     reference = models["softmax"]
     records = [json.loads(line) for line in data.read_text().splitlines()]
     places = np.sort(np.random.default_rng(0).permutation(TEXTS_IN_FILE)[:TEXTS_RUN])
@@ -152,8 +157,8 @@ def test_the_plain_bundle_runs_the_shared_knob_alone(compared: Compared) -> None
     settings = [(row["method"], row["knobs"]) for row in compared.result["ranges"][0]["settings"]]
     assert settings[0] == ("softmax", {"keep": 1})
     assert len({json.dumps(one, sort_keys=True) for one in settings}) == len(settings)
-    assert {name for name, _ in settings} == {"softmax", "mca"}
-    assert all(knobs["alpha"] > 0 for name, knobs in settings if name == "mca")
+    assert {name for name, _ in settings} == {"softmax", "mca", "mca sampled"}
+    assert all(knobs["alpha"] > 0 for name, knobs in settings if name != "softmax")
     assert any(knobs["keep"] < 1 for name, knobs in settings if name == "mca")
 
 
@@ -171,6 +176,8 @@ def test_table_plot_and_commands(compared: Compared) -> None:
                 other["times_as_fast"] > one["times_as_fast"] and other["accuracy"]["value"] >= one["accuracy"]["value"]
                 for other in row["settings"]
             )
+        assert 0 < row["attention_share"] < 1
+        assert f"Attention is about {row['attention_share']:.0%} of the exact model's time there" in compared.output
     for command in compared.result["commands"]:
         assert command in compared.output
         assert shlex.split(command)[:2] == ["attenuator", "export"]
@@ -208,7 +215,37 @@ def test_what_needs_training_is_named(checkpoint: Path, data: Path, tmp_path: Pa
     commands = {row.name: row.command for row in run.absent}
     assert shlex.split(commands["yoso"])[:5] == ["attenuator", "adapt", str(checkpoint), "--attention", "yoso"]
     assert commands["linear"] == ""
-    assert all("computes another attention than softmax" in row.why for row in run.absent)
+    assert all(row.why.startswith("another attention than softmax, with which the model was") for row in run.absent)
+    why = {row.name: row.why for row in run.absent}
+    assert why["reformer"].endswith(": its queries are its keys, one projection where the model has two")
+    assert why["linformer"].endswith(": it has trained weights of its own, key_projection")
+    lines = told_together(run.absent)
+    assert len(lines) == len({(row.why, row.command) for row in run.absent}) < len(run.absent)
+    assert f"linear, window, rfa: {why['linear']}" in lines
+
+
+@pytest.mark.parametrize(
+    ("name", "variants"),
+    [
+        ("bert", [(("estimator", "sampled"),)]),
+        ("encoder-yoso", [(("table_precision", "int16"),)]),
+        ("mpnet", []),
+    ],
+)
+def test_options_of_export_are_compared_where_an_attention_has_them(
+    name: str, variants: list[Any], tmp_path: Path
+) -> None:
+    source = load_source(str(save(CHECKPOINTS[name], tmp_path / name)))
+    attentions = candidates_module.attentions_of(source)
+    methods = candidates_module.methods_of(attentions, ["int8"], source)
+    assert methods[0] == Method(attentions[0], "fp32")
+    assert [method.precision for method in methods[1:]] == ["int8"] * (len(attentions) + len(variants))
+    assert [method.options for method in methods if method.options] == variants
+    for method in methods[len(attentions) + 1 :]:
+        [(option, value)] = method.options
+        assert method.name == f"{method.attention} {value} int8"
+        words = shlex.split(method.command("checkpoint", ""))
+        assert words[words.index(f"--{option.replace('_', '-')}") + 1] == value
 
 
 def test_labels_may_be_places_in_columns_of_any_name(checkpoint: Path, tmp_path: Path) -> None:
@@ -224,6 +261,7 @@ def test_labels_may_be_places_in_columns_of_any_name(checkpoint: Path, tmp_path:
     ("arguments", "code", "text"),
     [
         (["--attention", "softmax,sparse"], 1, "--attention has 'sparse', must be one or more of: softmax, mca"),
+        (["--device", "cuda"], 1, "--device is 'cuda', must be cpu: on a GPU only softmax, mca, yoso run; export each"),
         (["--precision", "fp16"], 1, "--precision has 'fp16', must be one or more of: fp32, int8"),
         (["--lengths", "16,71"], 2, "--lengths is '16,71', must be whole numbers from 1 to 70"),
         (["--output", "."], 1, "has files that are no comparison's"),

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 from attenuator.errors import AttenuatorError, InvalidRequest
+from attenuator.export.attributes import ESTIMATORS, TABLE_PRECISIONS
+from attenuator.export.computing import lacking, trained_with
 from attenuator.export.packed import OPERATOR_BY_KEY
-from attenuator.export.pipeline import ATTENTIONS
+from attenuator.export.pipeline import ATTENTIONS, DEFAULT_ESTIMATORS
 from attenuator.export.source import Source
 from attenuator.ops import BASELINE
 from attenuator.precision import PRECISIONS, PrecisionName
@@ -18,6 +20,9 @@ from attenuator.tuning.choices import REPLACEMENTS
 
 EXACT_PRECISION: PrecisionName = "fp32"
 ON_CPU = tuple(name for name, row in PRECISIONS.items() if row.cpu)
+# Options of export that trade accuracy for time, by name: their choices by attention.
+OPTIONS = {"estimator": ESTIMATORS, "table_precision": TABLE_PRECISIONS}
+AS_PUBLISHED = ("paper",)  # a choice that is there to be compared with a paper: slower, and no more accurate
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +32,18 @@ class Method:
     Attributes:
         attention: key, as a user of export gives it.
         precision: likewise.
+        options: attributes of the operator by name that differ from export's own choice.
     """
 
     attention: str
     precision: PrecisionName
+    options: tuple[tuple[str, str], ...] = ()
 
     @property
     def name(self) -> str:
-        """Such as `softmax`, or `softmax int8`."""
-        return self.attention if self.precision == EXACT_PRECISION else f"{self.attention} {self.precision}"
+        """Such as `softmax`, `softmax int8`, or the attention, its options and the precision."""
+        precision = [] if self.precision == EXACT_PRECISION else [self.precision]
+        return " ".join([self.attention, *(value for _, value in self.options), *precision])
 
     def command(self, checkpoint: str, knobs: str) -> str:
         """The command that exports it.
@@ -45,6 +53,8 @@ class Method:
             knobs: defaults, such as `keep=0.5`; empty where the bundle has no knob.
         """
         words = ["attenuator", "export", checkpoint, "--attention", self.attention]
+        for option, value in self.options:
+            words += [f"--{option.replace('_', '-')}", value]
         words += [] if self.precision == EXACT_PRECISION else ["--precision", self.precision]
         words += ["--knob-default", knobs] if knobs else []
         return shlex.join([*words, "--output", "BUNDLE"])
@@ -72,11 +82,27 @@ def attentions_of(source: Source) -> list[str]:
     return list(dict.fromkeys(each.asked_as or each.key for each in (own, *operators)))
 
 
-def methods_of(attentions: Iterable[str], precisions: Iterable[str]) -> list[Method]:
-    """Every attention in every precision, the reference first, then the others of its precision."""
+def variants_of(source: Source, attention: str) -> list[tuple[tuple[str, str], ...]]:
+    """What export may be asked for of an attention beside its own choice, one option at a time."""
+    operator = OPERATOR_BY_KEY[attention]
+    defaults: dict[str, object] = {item.name: item.default for item in operator.attributes}
+    if attention in ESTIMATORS:
+        defaults["estimator"] = DEFAULT_ESTIMATORS[source.architecture.pooling(source.model.config)]
+    rows = [(name, choice) for name, choices in OPTIONS.items() for choice in choices.get(attention, ())]
+    return [((name, choice),) for name, choice in rows if choice not in (defaults[name], *AS_PUBLISHED)]
+
+
+def methods_of(attentions: Sequence[str], precisions: Sequence[str], source: Source) -> list[Method]:
+    """Every attention in every precision, the reference first, then the others of its precision; last the variants."""
     ordered = dict.fromkeys((EXACT_PRECISION, *precisions))
     asked = [cast(PrecisionName, precision) for precision in ordered]
     every = [Method(attention, precision) for precision in asked for attention in attentions]
+    every += [
+        Method(attention, precision, options)
+        for precision in asked
+        for attention in attentions
+        for options in variants_of(source, attention)
+    ]
     return [every[0], *(method for method in every[1:] if method.precision in precisions)]
 
 
@@ -95,6 +121,20 @@ def chosen(words: str | None, flag: str, allowed: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(listed))
 
 
+def refuse_cuda(device: str) -> None:
+    """Refuses a GPU, on which most attentions do not run.
+
+    Raises:
+        InvalidRequest: says which do, and what measures them there.
+    """
+    if device == "cuda":
+        on_cuda = [key for key in ATTENTIONS if not OPERATOR_BY_KEY[key].cpu_only]
+        raise InvalidRequest(
+            f"--device is 'cuda', must be cpu: on a GPU only {', '.join(on_cuda)} run; export each of them that the "
+            "checkpoint can have, and measure the bundles with `attenuator calibrate --device cuda`"
+        )
+
+
 def absent(source: Source, checkpoint: str, data: Path) -> list[Absent]:
     """The attentions that the checkpoint cannot be exported with, each with the reason.
 
@@ -104,16 +144,17 @@ def absent(source: Source, checkpoint: str, data: Path) -> list[Absent]:
         data: the user's texts.
     """
     can = attentions_of(source)
-    trained = OPERATOR_BY_KEY[source.architecture.operators(source.model.config)[0]].attention
+    trained = trained_with(source.architecture.operators(source.model.config))
     rows = []
     for key in ATTENTIONS:
         if key in can:
             continue
-        why = f"computes another attention than {trained}, with which the model was trained"
+        why = f"another attention than {trained}, with which the model was trained"
+        why += f": {reason}" if (reason := lacking(key)) else ""
         command = ""
         if trained == BASELINE.attention and key in REPLACEMENTS:
             refusal = _refused_to_adapt(checkpoint, key)
-            why += f", and cannot be taught: {refusal}" if refusal else ""
+            why += f"; it cannot be taught: {refusal}" if refusal else ""
             if not refusal:
                 words = ["attenuator", "adapt", checkpoint, "--attention", key, "--data", str(data)]
                 command = shlex.join([*words, "--output", f"{Path(checkpoint).name}-{key}"])

@@ -8,7 +8,7 @@ bounds, and the walk ends at the first setting whose bound is too low, as that o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -105,15 +105,23 @@ class Verdict:
         range: which.
         points: one for each candidate, in their order.
         choice: what to take.
+        attention_share: of the exact model's modelled time at the range's median length; None where the reference is
+            not softmax attention.
     """
 
     range: Range
     points: list[Point] = field(default_factory=list)
     choice: Choice = field(default_factory=lambda: Choice(0))
+    attention_share: float | None = None
 
 
 def judge(
-    candidates: Sequence[Candidate], ranges: Sequence[Range], *, min_agreement: float, confidence: float
+    candidates: Sequence[Candidate],
+    ranges: Sequence[Range],
+    *,
+    min_agreement: float,
+    confidence: float,
+    attention_share: Callable[[int], float | None] = lambda _: None,
 ) -> list[Verdict]:
     """What every candidate is worth in each range, and which to take.
 
@@ -122,12 +130,14 @@ def judge(
         ranges: of lengths.
         min_agreement: what a choice must keep.
         confidence: of intervals and bounds.
+        attention_share: by tokens; see `Verdict`.
     """
     return [
         Verdict(
             each,
             _points(candidates, place, each, confidence),
             _choice(candidates, place, each, min_agreement, confidence),
+            attention_share(each.median),
         )
         for place, each in enumerate(ranges)
     ]

@@ -9,16 +9,18 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.progress import TaskProgressColumn, TimeRemainingColumn
 
 from attenuator import __version__
-from attenuator.bundle import MANIFEST
+from attenuator.bundle import MANIFEST, MODEL
 from attenuator.clients.progress import progress_bar
 from attenuator.commandline import listed_numbers
 from attenuator.commands.calibrate.pipeline import write_whole
 from attenuator.commands.calibrate.texts import Texts, correct
+from attenuator.commands.cost import TimeModel
 from attenuator.compare import candidates as choices
 from attenuator.compare.candidates import Absent, Method
 from attenuator.compare.data import Range, drawn, encode, ranges_of, read_items
@@ -31,13 +33,17 @@ from attenuator.compare.plot import comparison_svg
 from attenuator.compare.record import Comparison
 from attenuator.compare.settings import COMMAND, CompareSettings
 from attenuator.errors import BundleError, EngineError, ExportError, InvalidRequest
+from attenuator.export.packed import OPERATOR_BY_KEY
 from attenuator.export.pipeline import ATTENTIONS, export
 from attenuator.export.source import load as load_source
+from attenuator.ops import BASELINE
 from attenuator.rows import Columns
 from attenuator.runtime import CPU, Model, load
 from attenuator.runtime.device import hardware
+from attenuator.runtime.graph import read_graph
 from attenuator.runtime.scores import agrees
 from attenuator.runtime.session import cpu_count
+from attenuator.runtime.work import count_work
 
 FEWEST_TEXTS = 30  # that are run, however little time there is
 FEWEST_SHARE = 1 / 3  # of the time left that answers get, however long exports take
@@ -96,13 +102,14 @@ class Run:
     def __init__(self, source: str, settings: CompareSettings, note: Note) -> None:
         self.checkpoint, self.settings, self.note = source, settings, note
         self.deadline = Deadline(60 * settings.max_minutes)
+        choices.refuse_cuda(settings.device)
         columns = Columns(settings.column, settings.pair_column)
         items = read_items(settings.data, columns, settings.label_column, settings.max_texts)
         precisions = choices.chosen(settings.precision, "--precision", choices.ON_CPU)
         asked = choices.chosen(settings.attention, "--attention", ATTENTIONS)
         loaded = load_source(source)
         own, *others = choices.attentions_of(loaded)
-        self.methods = choices.methods_of([own, *(key for key in others if key in asked)], precisions)
+        self.methods = choices.methods_of([own, *(key for key in others if key in asked)], precisions, loaded)
         self.absent = [row for row in choices.absent(loaded, source, settings.data) if row.name in asked]
         self.texts = encode(settings.data, items, loaded, truncate=settings.truncate)
         self.ends = read_lengths(settings.lengths, loaded.max_tokens)
@@ -133,7 +140,13 @@ class Run:
                 )
             candidates = self.candidates(measured, reference, texts)
             goal = settings.min_agreement
-            verdicts = judge(candidates, ranges, min_agreement=goal, confidence=settings.confidence)
+            verdicts = judge(
+                candidates,
+                ranges,
+                min_agreement=goal,
+                confidence=settings.confidence,
+                attention_share=self.attention_share,
+            )
             facts = {
                 "attenuator": __version__,
                 "checkpoint": self.checkpoint,
@@ -153,6 +166,13 @@ class Run:
         """Where a method's bundle is put."""
         return self.folder / BUNDLES / method.name.replace(" ", "-")
 
+    def attention_share(self, tokens: int) -> float | None:
+        """Of the exact model's modelled time; None where its attention does not come to softmax attention."""
+        if OPERATOR_BY_KEY[self.methods[0].attention].attention != BASELINE.attention:
+            return None
+        graph = read_graph(self.place(self.methods[0]) / MODEL)
+        return TimeModel(count_work(graph)).attention_share(tokens)
+
     def exported(self, method: Method, results: Progressed) -> Model:
         """The bundle of a method, exported unless an interrupted run has left it.
 
@@ -163,7 +183,8 @@ class Run:
         if not (results.resumed and (folder / MANIFEST).is_file()):
             self.note(f"exports {method.name} ({self.methods.index(method) + 1} of {len(self.methods)})")
             begun = time.monotonic()
-            export(self.checkpoint, attention=method.attention, precision=method.precision, output=folder)
+            options: dict[str, Any] = dict(method.options)
+            export(self.checkpoint, attention=method.attention, precision=method.precision, output=folder, **options)
             self.export_seconds = time.monotonic() - begun
         return load(folder, threads=self.settings.threads, check=False)  # export has checked it
 
@@ -240,6 +261,8 @@ class Run:
         """
         settings = settings_of(model.manifest.knobs, self.settings.values)
         exact = settings[0]
+        if method.options:  # at the exact values an option changes nothing
+            settings = settings[1:] or settings
         if method.attention != self.methods[0].attention:  # the plain bundle does the rest
             settings = without(settings, exact, [knob.name for knob in reference.manifest.knobs]) or settings[:1]
         self.answers(method, model, texts, settings, results)

@@ -66,6 +66,7 @@ class Comparison:
             "high": verdict.range.high,
             "texts": len(verdict.range.places),
             "timed_at_tokens": verdict.range.median,
+            "attention_share": verdict.attention_share,
             "settings": [
                 {
                     **self._named(point.candidate),
@@ -91,6 +92,7 @@ class Comparison:
             "method": candidate.method.name,
             "attention": candidate.method.attention,
             "precision": candidate.method.precision,
+            "options": dict(candidate.method.options),
             "knobs": candidate.setting,
             "shown": shown(candidate.setting, candidate.exact),
         }

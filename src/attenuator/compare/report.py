@@ -65,6 +65,17 @@ def _row(point: Point, candidate: Candidate, chosen: bool) -> list[str]:
     return cells if point.accuracy is None else [*cells, _share(point.accuracy)]
 
 
+def told_together(left_out: Sequence[Absent]) -> list[str]:
+    """What was not compared, a line for each reason, with all that it holds for; what can be taught by itself."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for absent in left_out:
+        names.setdefault((absent.why, absent.command), []).append(absent.name)
+    return [
+        f"{', '.join(rows)}: {why}" + (f"; to teach it: {command}" if command else "")
+        for (why, command), rows in names.items()
+    ]
+
+
 def show(
     console: Console,
     verdicts: Sequence[Verdict],
@@ -87,6 +98,11 @@ def show(
             f"\n{verdict.range.name}: {len(verdict.range.places)} texts, timed at {verdict.range.median} tokens",
             style="bold",
         )
+        if verdict.attention_share is not None:
+            console.print(
+                f"Attention is about {verdict.attention_share:.0%} of the exact model's time there: free attention "
+                f"would make it {1 / (1 - verdict.attention_share):.2f} times as fast, keep and int8 spare other work."
+            )
         table = Table(box=None, pad_edge=False, header_style="bold")
         for name in ("", "method", "knobs"):
             table.add_column(name, no_wrap=True)
@@ -107,9 +123,8 @@ def show(
     )
     if left_out:
         console.print("\nNot compared", style="bold")
-        for absent in left_out:
-            teach = f"; to teach it: {absent.command}" if absent.command else ""
-            console.print(f"{absent.name}: {absent.why}{teach}", soft_wrap=True)
+        for line in told_together(left_out):
+            console.print(line, soft_wrap=True)
     console.print()
     for line in sentences:
         console.print(line, soft_wrap=True)
