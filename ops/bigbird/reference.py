@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attenuator.ops.bigbird.rule import BLOCKS_STREAM, is_full
+from attenuator.ops.reference_rows import heads_of_sequences
 from attenuator.ops.softmax.reference import probabilities
 from attenuator.ops.yoso.reference_hashes import philox
 
@@ -120,33 +121,23 @@ def bigbird_attention(
     Returns:
         [rows of query, num_heads * value_dim].
     """
-    head_dim, value_dim = key.shape[1] // num_heads, value.shape[1] // num_heads
     output = np.zeros((len(query), value.shape[1]))
-    for b, (begin, end) in enumerate(zip(cu_seqlens[:-1], cu_seqlens[1:], strict=True)):
-        if begin == end:
-            continue
-        rows = slice(begin, end) if queries == "all" else slice(b, b + 1)
-        count = int(num_random_blocks[b])
-        for head in range(num_heads):
-            columns = slice(head * head_dim, (head + 1) * head_dim)
-            weights = probabilities(query[rows, columns], key[begin:end, columns], scale)
-            if queries == "all" and not is_full(end - begin, count, block_size):
-                weights = probabilities_where(
-                    query[rows, columns],
-                    key[begin:end, columns],
-                    scale,
-                    seen_keys(
-                        end - begin,
-                        head,
-                        num_random_blocks=count,
-                        seed=int(seed[b]),
-                        layer=layer,
-                        block_size=block_size,
-                        random_blocks=random_blocks,
-                    ),
-                )
-            values = slice(head * value_dim, (head + 1) * value_dim)
-            output[rows, values] = weights @ value[begin:end, values].astype(np.float64)
+    for at in heads_of_sequences(key, value, cu_seqlens, num_heads, queries):
+        count = int(num_random_blocks[at.sequence])
+        sides = query[at.rows, at.columns], key[at.keys, at.columns]
+        weights = probabilities(*sides, scale)
+        if queries == "all" and not is_full(at.length, count, block_size):
+            seen = seen_keys(
+                at.length,
+                at.head,
+                num_random_blocks=count,
+                seed=int(seed[at.sequence]),
+                layer=layer,
+                block_size=block_size,
+                random_blocks=random_blocks,
+            )
+            weights = probabilities_where(*sides, scale, seen)
+        output[at.rows, at.values] = weights @ value[at.keys, at.values].astype(np.float64)
     return output
 
 

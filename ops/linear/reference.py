@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attenuator.ops.reference_rows import heads_of_sequences
+
 Floats = NDArray[np.floating[Any]]
 
 
@@ -36,16 +38,9 @@ def linear_attention(
     Returns:
         [rows of query, num_heads * value_dim].
     """
-    head_dim, value_dim = key.shape[1] // num_heads, value.shape[1] // num_heads
     output = np.zeros((len(query), value.shape[1]))
-    for b, (begin, end) in enumerate(zip(cu_seqlens[:-1], cu_seqlens[1:], strict=True)):
-        if begin == end:
-            continue
-        rows = slice(begin, end) if queries == "all" else slice(b, b + 1)
-        for head in range(num_heads):
-            columns = slice(head * head_dim, (head + 1) * head_dim)
-            values = slice(head * value_dim, (head + 1) * value_dim)
-            of_queries, of_keys = features(query[rows, columns]), features(key[begin:end, columns])
-            mixed = of_queries @ (of_keys.T @ value[begin:end, values].astype(np.float64))
-            output[rows, values] = mixed / (of_queries @ of_keys.sum(axis=0))[:, None]
+    for at in heads_of_sequences(key, value, cu_seqlens, num_heads, queries):
+        of_queries, of_keys = features(query[at.rows, at.columns]), features(key[at.keys, at.columns])
+        mixed = of_queries @ (of_keys.T @ value[at.keys, at.values].astype(np.float64))
+        output[at.rows, at.values] = mixed / (of_queries @ of_keys.sum(axis=0))[:, None]
     return output

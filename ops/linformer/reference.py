@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attenuator.ops.reference_rows import heads_of_sequences
 from attenuator.ops.softmax.reference import softmax
 
 Floats = NDArray[np.floating[Any]]
@@ -41,21 +42,15 @@ def linformer_attention(
     Returns:
         [rows of query, num_heads * value_dim].
     """
-    head_dim, value_dim = key.shape[1] // num_heads, value.shape[1] // num_heads
     k = len(key_projection) // num_heads
-    factor = scale or head_dim**-0.5
+    factor = scale or (key.shape[1] // num_heads) ** -0.5
     output = np.zeros((len(query), value.shape[1]))
-    for b, (begin, end) in enumerate(zip(cu_seqlens[:-1], cu_seqlens[1:], strict=True)):
-        if begin == end:
-            continue
-        rows = slice(begin, end) if queries == "all" else slice(b, b + 1)
-        for head in range(num_heads):
-            columns = slice(head * head_dim, (head + 1) * head_dim)
-            values = slice(head * value_dim, (head + 1) * value_dim)
-            e = key_projection[head * k : (head + 1) * k, : end - begin].astype(np.float64)
-            f = e if value_projection is None else value_projection[head * k : (head + 1) * k, : end - begin]
-            keys = e @ key[begin:end, columns].astype(np.float64)
-            scores = factor * query[rows, columns].astype(np.float64) @ keys.T
-            mixed = f.astype(np.float64) @ value[begin:end, values].astype(np.float64)
-            output[rows, values] = softmax(scores) @ mixed
+    for at in heads_of_sequences(key, value, cu_seqlens, num_heads, queries):
+        mixtures = slice(at.head * k, (at.head + 1) * k)
+        e = key_projection[mixtures, : at.length].astype(np.float64)
+        f = e if value_projection is None else value_projection[mixtures, : at.length]
+        keys = e @ key[at.keys, at.columns].astype(np.float64)
+        scores = factor * query[at.rows, at.columns].astype(np.float64) @ keys.T
+        mixed = f.astype(np.float64) @ value[at.keys, at.values].astype(np.float64)
+        output[at.rows, at.values] = softmax(scores) @ mixed
     return output

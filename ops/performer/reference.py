@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attenuator.ops.reference_features import orthogonal_directions
+from attenuator.ops.reference_rows import heads_of_sequences
 from attenuator.ops.softmax.reference import softmax
 
 Floats = NDArray[np.floating[Any]]
@@ -96,23 +97,17 @@ def performer_attention(
     Returns:
         [rows of query, num_heads * value_dim].
     """
-    head_dim, value_dim = key.shape[1] // num_heads, value.shape[1] // num_heads
+    head_dim = key.shape[1] // num_heads
     scale = scale or 1 / math.sqrt(head_dim)
     root = math.sqrt(abs(scale))
     output = np.zeros((len(query), value.shape[1]))
-    for b, (begin, end) in enumerate(zip(cu_seqlens[:-1], cu_seqlens[1:], strict=True)):
-        if begin == end:
+    for at in heads_of_sequences(key, value, cu_seqlens, num_heads, queries):
+        of_queries = scaled(query[at.rows, at.columns], math.copysign(root, scale))
+        of_keys = scaled(key[at.keys, at.columns], root)
+        mixed, count = value[at.keys, at.values].astype(np.float64), int(num_features[at.sequence])
+        if count == 0:
+            output[at.rows, at.values] = softmax_exact(of_queries, of_keys, mixed)
             continue
-        rows = slice(begin, end) if queries == "all" else slice(b, b + 1)
-        for head in range(num_heads):
-            columns = slice(head * head_dim, (head + 1) * head_dim)
-            values = slice(head * value_dim, (head + 1) * value_dim)
-            of_queries = scaled(query[rows, columns], math.copysign(root, scale))
-            of_keys = scaled(key[begin:end, columns], root)
-            mixed = value[begin:end, values].astype(np.float64)
-            if num_features[b] == 0:
-                output[rows, values] = softmax_exact(of_queries, of_keys, mixed)
-                continue
-            drawn = orthogonal_directions(int(seed[b]), layer, head, int(num_features[b]), head_dim)
-            output[rows, values] = softmax_estimate(of_queries, of_keys, mixed, drawn)
+        drawn = orthogonal_directions(int(seed[at.sequence]), layer, at.head, count, head_dim)
+        output[at.rows, at.values] = softmax_estimate(of_queries, of_keys, mixed, drawn)
     return output

@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attenuator.ops.reference_rows import heads_of_sequences
+
 Floats = NDArray[np.floating[Any]]
 Integers = NDArray[np.int64]
 
@@ -94,31 +96,23 @@ def relative_attention(
         The output [rows of query, num_heads * value_dim], and importance [T], summed over heads: the weight of key j
         for row 0 of its sequence, or its largest weight for any row; 0 without importance.
     """
-    head_dim, value_dim = key.shape[1] // num_heads, value.shape[1] // num_heads
     of_keys = np.zeros(len(key))
     places = np.arange(len(key)) if positions is None else positions
     output = np.zeros((len(query), value.shape[1]))
-    for b, (begin, end) in enumerate(zip(cu_seqlens[:-1], cu_seqlens[1:], strict=True)):
-        if begin == end:
-            continue
-        rows = slice(begin, end) if queries == "all" else slice(b, b + 1)
-        own = places[begin:end]
-        of_pairs = None if buckets is None else table_rows(own if queries == "all" else own[:1], own, buckets)
-        for head in range(num_heads):
-            columns = slice(head * head_dim, (head + 1) * head_dim)
-            values = slice(head * value_dim, (head + 1) * value_dim)
-            of_head = scores(
-                query[rows, columns],
-                key[begin:end, columns],
-                scale or head_dim**-0.5,
-                of_pairs,
-                None if pos_key is None else pos_key[:, columns],
-                None if pos_query is None else pos_query[:, columns],
-                None if bias is None else bias[:, head],
-            )
-            weights = np.exp(of_head - of_head.max(axis=1, keepdims=True))
-            weights /= weights.sum(axis=1, keepdims=True)
-            output[rows, values] = weights @ value[begin:end, values]
-            if importance != "none":
-                of_keys[begin:end] += weights[0] if importance == "first" else weights.max(axis=0)
+    for at in heads_of_sequences(key, value, cu_seqlens, num_heads, queries):
+        own = places[at.keys]
+        of_head = scores(
+            query[at.rows, at.columns],
+            key[at.keys, at.columns],
+            scale or (key.shape[1] // num_heads) ** -0.5,
+            None if buckets is None else table_rows(own if queries == "all" else own[:1], own, buckets),
+            None if pos_key is None else pos_key[:, at.columns],
+            None if pos_query is None else pos_query[:, at.columns],
+            None if bias is None else bias[:, at.head],
+        )
+        weights = np.exp(of_head - of_head.max(axis=1, keepdims=True))
+        weights /= weights.sum(axis=1, keepdims=True)
+        output[at.rows, at.values] = weights @ value[at.keys, at.values]
+        if importance != "none":
+            of_keys[at.keys] += weights[0] if importance == "first" else weights.max(axis=0)
     return output, of_keys

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attenuator.ops.reference_features import RFA_STREAM, directions
+from attenuator.ops.reference_rows import heads_of_sequences
 from attenuator.ops.softmax.reference import softmax
 
 Floats = NDArray[np.floating[Any]]
@@ -99,24 +100,18 @@ def rfa_attention(
     Returns:
         [rows of query, num_heads * value_dim].
     """
-    head_dim, value_dim = key.shape[1] // num_heads, value.shape[1] // num_heads
     factors = np.ones(num_heads) if inverse_sigma is None else inverse_sigma.astype(np.float64)
     factors = np.clip(factors, -INVERSE_SIGMA_HIGH, INVERSE_SIGMA_HIGH)
     output = np.zeros((len(query), value.shape[1]))
-    for b, (begin, end) in enumerate(zip(cu_seqlens[:-1], cu_seqlens[1:], strict=True)):
-        if begin == end:
+    for at in heads_of_sequences(key, value, cu_seqlens, num_heads, queries):
+        inverse = float(factors[at.head] / np.float32(sigma))
+        of_queries, of_keys = unit(query[at.rows, at.columns]), unit(key[at.keys, at.columns])
+        mixed, count = value[at.keys, at.values].astype(np.float64), int(num_features[at.sequence])
+        if count == 0:
+            output[at.rows, at.values] = kernel_exact(of_queries, of_keys, mixed, inverse)
             continue
-        rows = slice(begin, end) if queries == "all" else slice(b, b + 1)
-        for head in range(num_heads):
-            columns = slice(head * head_dim, (head + 1) * head_dim)
-            values = slice(head * value_dim, (head + 1) * value_dim)
-            inverse = float(factors[head] / np.float32(sigma))
-            of_queries, of_keys = unit(query[rows, columns]), unit(key[begin:end, columns])
-            mixed = value[begin:end, values].astype(np.float64)
-            if num_features[b] == 0:
-                output[rows, values] = kernel_exact(of_queries, of_keys, mixed, inverse)
-                continue
-            drawn = inverse * directions(int(seed[b]), layer, head, RFA_STREAM, int(num_features[b]), head_dim)
-            least = least_denominator(int(end - begin), inverse)
-            output[rows, values] = kernel_estimate(of_queries, of_keys, mixed, drawn, least)
+        head_dim = key.shape[1] // num_heads
+        drawn = inverse * directions(int(seed[at.sequence]), layer, at.head, RFA_STREAM, count, head_dim)
+        least = least_denominator(at.length, inverse)
+        output[at.rows, at.values] = kernel_estimate(of_queries, of_keys, mixed, drawn, least)
     return output

@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attenuator.ops.reference_rows import heads_of_sequences
+
 Floats = NDArray[np.floating[Any]]
 Positions = NDArray[np.int64]
 
@@ -96,18 +98,12 @@ def softmax_attention(
     Returns:
         [rows of query, num_heads * value_dim].
     """
-    head_dim, value_dim = key.shape[1] // num_heads, value.shape[1] // num_heads
     output = np.zeros((len(query), value.shape[1]))
-    for b, (begin, end) in enumerate(zip(cu_seqlens[:-1], cu_seqlens[1:], strict=True)):
-        if begin == end:
-            continue
-        rows = slice(begin, end) if queries == "all" else slice(b, b + 1)
-        for head in range(num_heads):
-            columns = slice(head * head_dim, (head + 1) * head_dim)
-            values = slice(head * value_dim, (head + 1) * value_dim)
-            places = None if positions is None else positions[begin:end]
-            weights = probabilities(query[rows, columns], key[begin:end, columns], scale, window, global_tokens, places)
-            output[rows, values] = weights @ value[begin:end, values]
+    for at in heads_of_sequences(key, value, cu_seqlens, num_heads, queries):
+        places = None if positions is None else positions[at.keys]
+        sides = query[at.rows, at.columns], key[at.keys, at.columns]
+        weights = probabilities(*sides, scale, window, global_tokens, places)
+        output[at.rows, at.values] = weights @ value[at.keys, at.values]
     return output
 
 
@@ -144,15 +140,10 @@ def attention_importance(
     Returns:
         [T]: sum over heads of the weight of key j for row 0 of its sequence, or of its largest weight for any row.
     """
-    head_dim = key.shape[1] // num_heads
     result = np.zeros(len(key))
-    for b, (begin, end) in enumerate(zip(cu_seqlens[:-1], cu_seqlens[1:], strict=True)):
-        if begin == end:
-            continue
-        rows = slice(begin, end) if queries == "all" else slice(b, b + 1)
-        places = None if positions is None else positions[begin:end]
-        for head in range(num_heads):
-            columns = slice(head * head_dim, (head + 1) * head_dim)
-            weights = probabilities(query[rows, columns], key[begin:end, columns], scale, window, global_tokens, places)
-            result[begin:end] += weights[0] if importance == "first" else weights.max(axis=0)
+    for at in heads_of_sequences(key, key, cu_seqlens, num_heads, queries):
+        places = None if positions is None else positions[at.keys]
+        sides = query[at.rows, at.columns], key[at.keys, at.columns]
+        weights = probabilities(*sides, scale, window, global_tokens, places)
+        result[at.keys] += weights[0] if importance == "first" else weights.max(axis=0)
     return result
