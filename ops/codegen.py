@@ -60,6 +60,12 @@ def knob_row(knob: Knob) -> str:
     return f'  static constexpr Knob<{cpp}> k{pascal(knob.name)}{{"{knob.name}", {values}}};'
 
 
+def attribute_bounds(attribute: Attribute) -> str:
+    """The bounds of a `float` that has any."""
+    name, bounds = f"k{pascal(attribute.name)}", (number(attribute.low, "float"), number(attribute.high, "float"))
+    return f"  static constexpr float {name}Low = {bounds[0]}, {name}High = {bounds[1]};"
+
+
 def attribute_member(attribute: Attribute) -> str:
     """A member of the `Attributes` struct."""
     if attribute.kind == "string":
@@ -103,6 +109,7 @@ def operator_struct(operator: Operator) -> str:
         f"  static constexpr std::array<InputSpec, {len(operator.inputs)}> kInputs{{{{\n      {inputs}}}}};",
         f"  static constexpr std::array<OutputSpec, {len(operator.outputs)}> kOutputs{{{{\n      {outputs}}}}};",
         *(knob_row(knob) for knob in operator.knobs),
+        *(attribute_bounds(item) for item in operator.attributes if item.kind == "float" and item.bounded),
         *enums,
         "  struct Attributes {",
         *(attribute_member(item) for item in operator.attributes),

@@ -194,6 +194,16 @@ class OperatorCost(ABC):
         """
         return tokens
 
+    def draws(self, attributes: Mapping[str, float | str], tokens: int, knobs: Mapping[str, float]) -> bool:
+        """Whether anything is random about a sequence at knobs that are not exact.
+
+        Args:
+            attributes: the nodes' own, those that they have in common; one that is absent has its default.
+            tokens: length of the sequence.
+            knobs: value by knob name.
+        """
+        return True
+
     def spared_macs(self, node: NodeShape, tokens: int) -> int:
         """Multiply-adds of the exact node that the knobs can spare at most; rows are spared in other nodes."""
         if self.part == "rows":

@@ -20,5 +20,9 @@ class BigBirdCost(OperatorCost):
         pairs = (size + last) * tokens + inner * ((FIXED_BLOCKS - 1 + count) * size + last) - 2 * size * size
         return pairs * node.num_heads * (node.head_dim + node.value_dim)
 
+    def draws(self, attributes: Mapping[str, float | str], tokens: int, knobs: Mapping[str, float]) -> bool:
+        """Not where a text is too short to draw from."""
+        return not is_full(tokens, int(knobs["num_random_blocks"]), int(attributes.get("block_size", 64)))
+
 
 COST = BigBirdCost()

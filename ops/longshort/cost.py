@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from attenuator.ops.cost import NodeShape, OperatorCost
+from attenuator.ops.window.rule import narrowed
 
 PUBLISHED_ROWS = 32  # mixtures of a head; where the graph does not say
 
@@ -14,7 +15,7 @@ class LongShortCost(OperatorCost):
         """Multiply-adds: every key is scored twice and mixed once for each mixture, every query meets what it sees."""
         rows = node.tables.get("dynamic_projection", (PUBLISHED_ROWS * node.num_heads, 0))[0] / node.num_heads
         trained = int(node.attributes.get("trained_window", 0))
-        window = min(int(knobs.get("window", 0)) or trained, trained)
+        window = narrowed(trained, int(knobs.get("window", 0)))
         both = node.head_dim + node.value_dim
         seen = min(tokens, 2 * window + 1) + rows
         return node.num_heads * (tokens * rows * (2 * node.head_dim + both) + node.queries(tokens) * seen * both)

@@ -17,6 +17,7 @@
 #include "ops/common/cpu.h"
 #include "ops/common/registry.h"
 #include "ops/common/tasks.h"
+#include "ops/common/window.h"
 #include "ops/longshort/cpu/kernel.h"
 
 namespace attenuator {
@@ -30,9 +31,6 @@ constexpr std::int64_t kLong = 1024;
 // Queries of a slice: as many as the keys beside them, which they share.
 constexpr std::int64_t kFewestRows = 4 * attention::kQueryBlock;
 constexpr std::int64_t kMostRows = 16 * attention::kQueryBlock;
-// As in spec.py. Under a smaller one a row of equal elements could be divided by 0.
-constexpr float kSmallestEpsilon = 1e-12f;
-constexpr float kLargestEpsilon = 1.0f;
 
 struct Inputs : attention::PackedInputs {
   TensorView projection;                                                            // [H * r, D]
@@ -92,8 +90,7 @@ class Batch {
       : normalise_(normalise), in_(inputs), attributes_(attributes), output_(output) {}
 
   std::int64_t window(std::int64_t b) const {
-    const std::int64_t trained = attributes_.trained_window, asked = in_.windows[b];
-    return asked == Spec::kWindow.exact ? trained : std::min(asked, trained);
+    return NarrowedWindow(attributes_.trained_window, in_.windows[b]);
   }
 
   double work(std::int64_t b) const {
@@ -200,7 +197,8 @@ class LongShortAttentionKernel final : public Kernel {
         normalise_(CpuIsa() >= Isa::kAvx512 ? longshort::NormaliseAvx512()
                                             : longshort::NormaliseAvx2()) {
     CheckFinite(Spec::kName, "scale", attributes_.scale);
-    CheckRange(Spec::kName, "epsilon", attributes_.epsilon, kSmallestEpsilon, kLargestEpsilon);
+    // With less, a row of equal elements could be divided by 0.
+    CheckRange(Spec::kName, "epsilon", attributes_.epsilon, Spec::kEpsilonLow, Spec::kEpsilonHigh);
   }
 
   void Run(RunContext& context) const override {

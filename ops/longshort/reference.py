@@ -5,7 +5,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attenuator.ops.reference_rows import heads_of_sequences
 from attenuator.ops.softmax.reference import softmax
+from attenuator.ops.window.rule import narrowed
 
 Floats = NDArray[np.floating[Any]]
 Float64s = NDArray[np.float64]
@@ -65,27 +67,20 @@ def longshort_attention(
     Returns:
         [rows of query, num_heads * value_dim].
     """
-    head_dim, value_dim = key.shape[1] // num_heads, value.shape[1] // num_heads
-    r, factor = len(dynamic_projection) // num_heads, scale or head_dim**-0.5
+    r, factor = len(dynamic_projection) // num_heads, scale or (key.shape[1] // num_heads) ** -0.5
     output = np.zeros((len(query), value.shape[1]))
-    for b, (begin, end) in enumerate(zip(cu_seqlens[:-1], cu_seqlens[1:], strict=True)):
-        if begin == end:
-            continue
-        rows = slice(begin, end) if queries == "all" else slice(b, b + 1)
-        places = np.arange(end - begin)
-        width = min(int(window[b]) or trained_window, trained_window)
-        outside = np.abs(places[: rows.stop - rows.start, None] - places) > width
-        for head in range(num_heads):
-            columns = slice(head * head_dim, (head + 1) * head_dim)
-            values = slice(head * value_dim, (head + 1) * value_dim)
-            q = query[rows, columns].astype(np.float64)
-            k, v = key[begin:end, columns].astype(np.float64), value[begin:end, values].astype(np.float64)
-            p = softmax(k @ dynamic_projection[head * r : (head + 1) * r].astype(np.float64).T, axis=0)
-            keys = layer_norm(k, local_key_norm[:, columns], epsilon)
-            global_keys = layer_norm(p.T @ k, global_key_norm[:, columns], epsilon)
-            scores = factor * q @ np.concatenate([keys, global_keys]).T
-            scores[:, : end - begin][outside] = -np.inf
-            local_values = layer_norm(v, local_value_norm[:, values], epsilon)
-            global_values = layer_norm(p.T @ v, global_value_norm[:, values], epsilon)
-            output[rows, values] = softmax(scores) @ np.concatenate([local_values, global_values])
+    for at in heads_of_sequences(key, value, cu_seqlens, num_heads, queries):
+        places = np.arange(at.length)
+        width = narrowed(trained_window, int(window[at.sequence]))
+        outside = np.abs(places[: at.rows.stop - at.rows.start, None] - places) > width
+        q = query[at.rows, at.columns].astype(np.float64)
+        k, v = key[at.keys, at.columns].astype(np.float64), value[at.keys, at.values].astype(np.float64)
+        p = softmax(k @ dynamic_projection[at.head * r : (at.head + 1) * r].astype(np.float64).T, axis=0)
+        keys = layer_norm(k, local_key_norm[:, at.columns], epsilon)
+        global_keys = layer_norm(p.T @ k, global_key_norm[:, at.columns], epsilon)
+        scores = factor * q @ np.concatenate([keys, global_keys]).T
+        scores[:, : at.length][outside] = -np.inf
+        local_values = layer_norm(v, local_value_norm[:, at.values], epsilon)
+        global_values = layer_norm(p.T @ v, global_value_norm[:, at.values], epsilon)
+        output[at.rows, at.values] = softmax(scores) @ np.concatenate([local_values, global_values])
     return output

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attenuator.ops.reformer.cost import is_exact
 from attenuator.ops.yoso.gaussian_table import thresholds
 from attenuator.ops.yoso.reference_hashes import philox, quantise
 
@@ -22,11 +23,6 @@ NORM_FLOOR = 1e-12  # rows shorter than this are keys shorter than 1
 def buckets_of(length: int, chunk_size: int, num_buckets: int) -> int:
     """How many buckets a round has: twice as many as chunks, as the paper takes, an even number within the bound."""
     return min(2 * -(-length // chunk_size), num_buckets // 2 * 2)
-
-
-def is_exact(length: int, chunk_size: int, num_rounds: int) -> bool:
-    """Whether every row sees every key: so asked for, or in rounds that would meet as many keys as there are."""
-    return num_rounds == 0 or 2 * chunk_size * num_rounds >= length
 
 
 def rotations(seed: int, layer: int, head: int, hash_round: int, num_rows: int, head_dim: int) -> NDArray[np.int64]:

@@ -146,7 +146,7 @@ class RfaAttentionKernel final : public Kernel {
   explicit RfaAttentionKernel(const NodeReader& reader)
       : attributes_(Spec::Read(reader)),
         kernels_(CpuIsa() >= Isa::kAvx512 ? rfa::KernelsAvx512() : rfa::KernelsAvx2()) {
-    CheckRange(Spec::kName, "sigma", attributes_.sigma, 0.05f, 1000.0f);
+    CheckRange(Spec::kName, "sigma", attributes_.sigma, Spec::kSigmaLow, Spec::kSigmaHigh);
   }
 
   void Run(RunContext& context) const override {

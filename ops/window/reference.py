@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attenuator.ops.softmax.reference import softmax_attention
+from attenuator.ops.softmax.reference import Positions, softmax_attention
 from attenuator.ops.window.rule import narrowed
 
 Floats = NDArray[np.floating[Any]]
@@ -17,6 +17,7 @@ def window_attention(
     value: Floats,
     cu_seqlens: NDArray[np.int32],
     window: NDArray[np.int32],
+    positions: Positions | None = None,
     *,
     num_heads: int,
     scale: float = 0.0,
@@ -32,6 +33,7 @@ def window_attention(
         value: [T, num_heads * value_dim].
         cu_seqlens: [B + 1], offsets of the sequences.
         window: [B], keys with |i - j| <= window; 0 is the trained one.
+        positions: [T], ascending in each sequence: what windows measure; None: the row's index.
         num_heads: heads.
         scale: factor on the scores; 0 means 1/sqrt(head_dim).
         trained_window: the widest window; 0 sees all keys.
@@ -49,6 +51,7 @@ def window_attention(
             key[begin:end],
             value[begin:end],
             np.array([0, end - begin], np.int32),
+            None if positions is None else positions[begin:end],
             num_heads=num_heads,
             scale=scale,
             window=narrowed(trained_window, int(window[b])),

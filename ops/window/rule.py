@@ -1,4 +1,4 @@
-"""What WindowAttention's reference and cost know alike; operator.cc has it in C++."""
+"""What WindowAttention's reference and cost know alike; ops/common/window.h has it in C++."""
 
 
 def narrowed(trained_window: int, window: int) -> int:

@@ -111,14 +111,16 @@ def test_selection_leaves_windows_their_true_positions() -> None:
         expected = [
             logits(model, ids.numpy(), types.numpy(), keep, powers, importance="maximum") for ids, types in texts(model)
         ]
-        actual = packed(model, "softmax", DEFAULT, keep=keep)
-        torch.testing.assert_close(actual, torch.from_numpy(np.stack(expected)), rtol=0, atol=1e-5)
+        for attention in ("softmax", "window"):
+            actual = packed(model, attention, DEFAULT, keep=keep)
+            torch.testing.assert_close(actual, torch.from_numpy(np.stack(expected)), rtol=0, atol=1e-5)
 
 
 def test_keep_1_gives_the_bits_of_a_model_without_selection() -> None:
     model = longformer([4, 12, 6])
-    assert torch.equal(packed(model, "softmax", DEFAULT), packed(model, "softmax"))
-    assert not torch.equal(packed(model, "softmax", DEFAULT, keep=0.5), packed(model, "softmax"))
+    for attention in ("softmax", "window"):
+        assert torch.equal(packed(model, attention, DEFAULT), packed(model, attention))
+        assert not torch.equal(packed(model, attention, DEFAULT, keep=0.5), packed(model, attention))
 
 
 def test_a_window_samples_values_and_the_row_of_the_first_token_stays_exact() -> None:

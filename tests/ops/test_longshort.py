@@ -88,6 +88,15 @@ def test_mixtures_without_a_preference_are_means() -> None:
     np.testing.assert_allclose(check(far, {"num_heads": 1})[:29], output[:29], atol=1e-5)
 
 
+@pytest.mark.parametrize("factor", [1e17, 1e19, 1e30])
+def test_norms_hold_for_rows_whose_squares_overflow(factor: float) -> None:
+    inputs = attention_inputs((70, 1, 9), (0, 0, 3), 2, (24, 15), 4)
+    for name in ("key", "value"):
+        inputs[name] *= np.float32(factor)
+        inputs[name][5] /= np.float32(factor)  # rows of any size beside each other
+    check(inputs, {"num_heads": 2})
+
+
 def test_weights_that_do_not_fit_are_refused() -> None:
     inputs = attention_inputs((4, 9), (0, 0), 2, (16, 16), 3)
     wrong = inputs | {"local_value_norm": np.ones((3, 32), np.float32)}

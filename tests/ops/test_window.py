@@ -2,9 +2,12 @@
 
 import numpy as np
 import pytest
+from cases import same_bits
 from harness import Array, AttributeValue, offsets, run
+from importance_cases import KINDS, gaps
 
 from attenuator.ops.window.reference import window_attention
+from attenuator.ops.window.rule import narrowed
 
 LENGTHS = (17, 0, 1, 200, 300, 65, 300)
 WINDOWS = (0, 3, 5, 1, 64, 7, 65536)
@@ -41,3 +44,25 @@ def test_trained_window_gives_the_bits_of_softmax_attention(knob: int) -> None:
     [output] = run("window", inputs, {"num_heads": 2, "trained_window": 20, "global_tokens": 1})
     del inputs["window"]
     assert output.tobytes() == run("softmax", inputs, {"num_heads": 2, "window": 20, "global_tokens": 1})[0].tobytes()
+
+
+@pytest.mark.parametrize("trained_window", [0, 5, 70])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("queries", ["all", "first"])
+@pytest.mark.parametrize("global_tokens", [0, 1])
+def test_importance_and_positions_are_those_of_softmax_attention(
+    trained_window: int, kind: str, queries: str, global_tokens: int
+) -> None:
+    """Sequences of every window in one batch, against each one alone."""
+    inputs = attention_inputs(queries == "first") | {"positions": gaps(LENGTHS)}
+    attributes: dict[str, AttributeValue] = {"num_heads": 2, "global_tokens": global_tokens, "queries": queries}
+    together = run("window", inputs, attributes | {"trained_window": trained_window, "importance": kind}, threads=3)
+    plain = run("window", inputs, attributes | {"trained_window": trained_window})
+    assert same_bits(plain, together[:1])
+    for b, (window, length) in enumerate(zip(WINDOWS, LENGTHS, strict=True)):
+        rows = slice(*inputs["cu_seqlens"][b : b + 2])
+        of_query = slice(b, b + 1) if queries == "first" else rows
+        alone = {name: inputs[name][rows] for name in ("key", "value", "positions")}
+        alone |= {"query": inputs["query"][of_query], "cu_seqlens": offsets([length])}
+        expected = run("softmax", alone, attributes | {"window": narrowed(trained_window, window), "importance": kind})
+        assert same_bits([together[0][of_query], together[1][rows]], expected)

@@ -5,8 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attenuator.bundle import Task
+from attenuator.bundle import BundleKnob, Task
+from attenuator.ops import KNOBS
 from attenuator.runtime import Row, load
+from attenuator.runtime.knobs import KnobTable
 from attenuator.runtime.sampling import DRAWS, draws_for, standard_error
 from attenuator.runtime.scores import SCORES
 
@@ -68,3 +70,25 @@ def test_draws_of_a_setting() -> None:
     rows = draws.rows(Row(encoded.token_ids, encoded.type_ids, {name: 1}, seed=2**53 - 1))
     assert len({row.seed for row in rows} | {2**53 - 1}) == DRAWS + 1
     assert all(0 <= row.seed < 2**53 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("operator", "attributes", "knob", "value", "longest"),
+    [
+        ("reformer", {"chunk_size": 16}, "num_rounds", 3, 96),
+        ("reformer", {}, "num_rounds", 2, 256),
+        ("bigbird", {"block_size": 4}, "num_random_blocks", 3, 44),
+        ("bigbird", {"block_size": 4, "random_blocks": "first"}, "num_random_blocks", 3, 10_000),
+    ],
+)
+def test_nothing_is_drawn_where_a_setting_is_exact_by_rule(
+    operator: str, attributes: dict[str, int | str], knob: str, value: int, longest: int
+) -> None:
+    model = load(BUNDLES / "reviews", check=False)
+    attention = model.manifest.attention.model_copy(update={"operator": operator, "attributes": attributes})
+    manifest = model.manifest.model_copy(update={"attention": attention})
+    table = KnobTable(model.manifest.name, [BundleKnob.model_validate(KNOBS[knob], from_attributes=True)])
+    assert draws_for(manifest, table, {knob: value}, longest) is None
+    drawn = draws_for(manifest, table, {knob: value}, longest + 1)
+    assert (drawn is None) == ("random_blocks" in attributes)
+    assert drawn is None or drawn.share == 1.0

@@ -3,8 +3,8 @@
 // A row at a time, three passes over at most 256 floats that stay in the first cache: its sum, its
 // centred elements to their place and the sum of their squares, then factors and terms. Memory
 // traffic is one read and one write of the row. The mean is taken off before squares are added up,
-// so that a row far from 0 loses no digits. Lanes are added up in a fixed order: a row's bits
-// follow from the row alone.
+// so that a row far from 0 loses no digits. Where their sum overflows, the row is scaled down.
+// Lanes are added up in a fixed order: a row's bits follow from the row alone.
 #include <cmath>
 
 #include "ops/longshort/cpu/kernel.h"
@@ -14,6 +14,9 @@ namespace {
 
 using Vector = Simd::Vector;
 constexpr std::int64_t kWidth = Simd::kWidth;
+// Takes any row whose sum of squares overflows to where it does not; a power of 2, so that nothing
+// is rounded.
+constexpr float kSmall = 0x1p-70f;
 
 // visit(c, count) for each vector of columns; count < kWidth for the last one where it is cut off.
 template <class Visit>
@@ -27,31 +30,42 @@ inline Vector Load(const float* row, std::int64_t count) {
   return count == kWidth ? Simd::Load(row) : Simd::LoadFirst(row, count);
 }
 
+// `to` = `row` times a factor, without its mean; returns its variance. Elements behind the last one
+// are 0 up to a whole vector.
+float Centre(const float* row, std::int64_t columns, float factor, float* to) {
+  const float share = 1.0f / static_cast<float>(columns);
+  const Vector times = Simd::Set(factor);
+  Vector sum = Simd::Zero();
+  ForVectors(columns, [&](std::int64_t c, std::int64_t some) {
+    sum = Simd::Add(sum, Simd::Mul(Load(row + c, some), times));
+  });
+  const Vector mean = Simd::Set(Simd::Sum(sum) * share);
+  Vector squares = Simd::Zero();
+  ForVectors(columns, [&](std::int64_t c, std::int64_t some) {
+    const Vector centred = Simd::Sub(Simd::Mul(Load(row + c, some), times), mean);
+    if (some == kWidth) {
+      Simd::Store(to + c, centred);
+    } else {
+      Simd::Store(to + c, Simd::Zero());
+      Simd::StoreFirst(to + c, centred, some);
+    }
+    const Vector kept = Simd::Load(to + c);
+    squares = Simd::Fma(kept, kept, squares);
+  });
+  return Simd::Sum(squares) * share;
+}
+
 void NormaliseRows(const Norm& norm, HeadRows rows, std::int64_t count, float* to,
                    std::int64_t pitch) {
   const std::int64_t columns = norm.columns, padded = PaddedToVectors(columns);
-  const float share = 1.0f / static_cast<float>(columns);
   for (std::int64_t i = 0; i < count; ++i, to += pitch) {
     const float* row = rows.data + i * rows.stride;
-    Vector sum = Simd::Zero();
-    ForVectors(columns, [&](std::int64_t c, std::int64_t some) {
-      sum = Simd::Add(sum, Load(row + c, some));
-    });
-    const Vector mean = Simd::Set(Simd::Sum(sum) * share);
-    Vector squares = Simd::Zero();
-    ForVectors(columns, [&](std::int64_t c, std::int64_t some) {
-      const Vector centred = Simd::Sub(Load(row + c, some), mean);
-      if (some == kWidth) {
-        Simd::Store(to + c, centred);
-      } else {
-        Simd::Store(to + c, Simd::Zero());
-        Simd::StoreFirst(to + c, centred, some);
-      }
-      const Vector kept = Simd::Load(to + c);
-      squares = Simd::Fma(kept, kept, squares);
-    });
-    const float variance = Simd::Sum(squares) * share;
-    const Vector inverse = Simd::Set(1.0f / std::sqrt(variance + norm.epsilon));
+    float variance = Centre(row, columns, 1.0f, to), epsilon = norm.epsilon;
+    if (!std::isfinite(variance)) {  // of large elements; where one is not finite, so it stays
+      variance = Centre(row, columns, kSmall, to);
+      epsilon *= kSmall * kSmall;
+    }
+    const Vector inverse = Simd::Set(1.0f / std::sqrt(variance + epsilon));
     ForVectors(columns, [&](std::int64_t c, std::int64_t some) {
       const Vector factor = Load(norm.factor + c, some), term = Load(norm.term + c, some);
       const Vector y = Simd::Fma(Simd::Mul(Simd::Load(to + c), inverse), factor, term);

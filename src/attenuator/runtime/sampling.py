@@ -23,6 +23,7 @@ from attenuator.ops.spec import SEED, SEED_HIGH
 from attenuator.runtime.batch import Row
 from attenuator.runtime.knobs import KnobTable
 from attenuator.runtime.scores import SCORES, Logits
+from attenuator.runtime.work import COSTS
 
 DRAWS = 4
 # The noise of few samples is smaller than in proportion: most rows of attention then have hardly any sample that is not
@@ -62,7 +63,14 @@ def draws_for(manifest: Manifest, table: KnobTable, knobs: Knobs, tokens: int) -
     Returns:
         None where nothing is random about the answer, so that its standard error from sampling is 0.
     """
-    random = [name for name in _random_knobs(manifest) if name in knobs and knobs[name] != table.rows[name].exact]
+    attributes = manifest.attention.attributes
+    random = [
+        name
+        for key, name in _random_knobs(manifest)
+        if name in knobs
+        and knobs[name] != table.rows[name].exact
+        and COSTS[key].draws(attributes if key == manifest.attention.operator else {}, tokens, knobs)
+    ]
     if not random:
         return None
     changed: dict[str, KnobValue] = {}
@@ -76,8 +84,8 @@ def draws_for(manifest: Manifest, table: KnobTable, knobs: Knobs, tokens: int) -
     return Draws({**knobs, **changed}, max(value / knobs[name] for name, value in changed.items()))
 
 
-def _random_knobs(manifest: Manifest) -> tuple[str, ...]:
-    """The knobs of a bundle at whose values answers depend on the seed."""
+def _random_knobs(manifest: Manifest) -> tuple[tuple[str, str], ...]:
+    """The knobs of a bundle at whose values answers depend on the seed, each behind its operator's key."""
     attention = manifest.attention
     return _random_knobs_of(attention.operator, tuple(attention.attributes.items()), tuple(attention.other_nodes))
 
@@ -85,7 +93,7 @@ def _random_knobs(manifest: Manifest) -> tuple[str, ...]:
 @lru_cache  # asked for every text of a request, at every setting that may be chosen
 def _random_knobs_of(
     attention: str, attributes: tuple[tuple[str, float | str], ...], others: tuple[str, ...]
-) -> tuple[str, ...]:
+) -> tuple[tuple[str, str], ...]:
     names = []
     for operator in OPERATORS:
         if operator.key != attention and operator.key not in others:
@@ -94,7 +102,7 @@ def _random_knobs_of(
         if operator.draws_unless is not None and operator.key == attention:
             name, value = operator.draws_unless
             draws = draws and dict(attributes).get(name) != value
-        names += [knob.name for knob in operator.knobs if draws and knob.sampling != "none"]
+        names += [(operator.key, knob.name) for knob in operator.knobs if draws and knob.sampling != "none"]
     return tuple(names)
 
 
