@@ -25,6 +25,7 @@ sys.path.insert(0, str(ROOT))
 import typescript  # noqa: E402
 from benchmarks.report import (  # noqa: E402
     added_time_tables,
+    attention_tables,
     brownout_tables,
     documents,
     efficiency_tables,
@@ -125,6 +126,10 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "demo-request": documents.demo_request,
     },
     "docs/attention-error.md": {"attention-error": error_tables.attention_error},
+    **{
+        f"ops/{key}/README.md": {"times": partial(attention_tables.beside_nodes, key)}
+        for key in attention_tables.ATTENTIONS
+    },
     "docs/efficiency.md": {"efficiency": efficiency_tables.efficiency},
     "docs/long-range-arena.md": {"long-range-arena": lra_tables.long_range_arena},
     "docs/lab/models.md": {"profile": profile_tables.profiles},

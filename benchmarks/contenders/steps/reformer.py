@@ -1,52 +1,24 @@
-"""ReformerAttention beside the same steps as nodes of ONNX Runtime, and beside exact softmax attention.
+"""ReformerAttention beside nodes with constant rotations, those of the operator's reference.
 
-    python -m benchmarks.reformer --lengths 1024 4096 --rounds 1 4
-
-The nodes have constant rotations, those of the operator's reference, and lengths that are whole chunks; as in Hugging
-Face's code they count a key in every round in which it is met. Both are checked before anything is timed. One sequence,
-one thread, in turns, in one process. Prints a table in Markdown.
+Lengths are whole chunks; as in Hugging Face's code the nodes count a key in every round in which it is met. Each is
+compared with a reference of its own.
 """
 
-import argparse
-import sys
 from typing import Any
 
 import numpy as np
 
 from attenuator.ops.reformer import reference
 from benchmarks.contenders import nodes
+from benchmarks.contenders.steps.graph import SEED, Case, Graph
 from benchmarks.measure.cases import CHANNELS, HEAD_DIM, HEADS, checked
-from benchmarks.measure.timing import interleave
-from benchmarks.report.tables import table
 
-CHUNK, NUM_BUCKETS, SEED = 64, 128, 7
+CASES = tuple({"tokens": tokens, "num_rounds": rounds} for tokens in (1024, 4096) for rounds in (1, 4)) + (
+    {"tokens": 4096, "num_rounds": 16},
+)
+CHUNK, NUM_BUCKETS = 64, 128
 CHECKED = 1024  # tokens; the reference takes memory quadratic in the length
 Array = np.ndarray[Any, Any]
-
-
-class Graph:
-    """Collects nodes and constants; every method returns the name of a value."""
-
-    def __init__(self) -> None:
-        self.nodes: list[Any] = []
-        self.constants: dict[str, Array] = {}
-
-    def op(self, op_type: str, *inputs: str, outputs: int = 1, **attributes: Any) -> str:
-        """A node; the name of its first output, of which the others end in their numbers."""
-        name = f"v{len(self.nodes)}"
-        names = [name, *(f"{name}_{number}" for number in range(1, outputs))]
-        self.nodes.append(nodes.node(op_type, inputs, names, **attributes))
-        return name
-
-    def constant(self, value: Any, dtype: Any = np.int64) -> str:
-        """An initializer."""
-        name = f"c{len(self.constants)}"
-        self.constants[name] = np.asarray(value, dtype)
-        return name
-
-    def shaped(self, value: str, *shape: int) -> str:
-        """Reshaped."""
-        return self.op("Reshape", value, self.constant(shape))
 
 
 def standard_nodes(length: int, rounds: int) -> Graph:
@@ -128,8 +100,9 @@ def counted_every_time(query: Array, value: Array, rounds: int) -> Array:
     return output
 
 
-def runners(length: int, rounds: int) -> dict[str, nodes.Runner]:
-    """The contenders, checked up to CHECKED tokens."""
+def contenders(case: Case, threads: int) -> dict[str, nodes.Runner]:
+    """The operator, the nodes and exact softmax attention, checked up to CHECKED tokens."""
+    length, rounds = case["tokens"], case["num_rounds"]
     rng = np.random.default_rng(length)
     key, value = (rng.standard_normal((length, CHANNELS)).astype(np.float32) for _ in range(2))
     # Whole steps of each row's largest coordinate, so that nothing is rounded before it is hashed, as in the nodes.
@@ -140,38 +113,16 @@ def runners(length: int, rounds: int) -> dict[str, nodes.Runner]:
     shape: dict[str, Any] = {"output": ((length, CHANNELS), np.float32)}
     offsets, knob, seed = np.array([0, length], np.int32), np.array([rounds], np.int32), np.array([SEED])
     feeds = {"query": query, "value": value, "cu_seqlens": offsets, "num_rounds": knob, "seed": seed}
+    ours = nodes.own("reformer", list(feeds), ["output"], num_heads=HEADS)
     runs = {
-        "nodes": nodes.Runner(graph.nodes, {"query": query, "value": value}, shape, constants=graph.constants),
-        "reformer": nodes.Runner([nodes.own("reformer", list(feeds), ["output"], num_heads=HEADS)], feeds, shape),
-        "softmax": nodes.softmax(query, key, value, offsets, HEADS),
+        "nodes": nodes.Runner(
+            graph.nodes, {"query": query, "value": value}, shape, constants=graph.constants, threads=threads
+        ),
+        "own": nodes.Runner([ours], feeds, shape, threads=threads),
+        "softmax": nodes.softmax(query, key, value, offsets, HEADS, threads=threads),
     }
     if length <= CHECKED:
-        ours = reference.reformer_attention(query, value, offsets, knob, seed, num_heads=HEADS)
-        for name, expected in (("reformer", ours), ("nodes", counted_every_time(query, value, rounds))):
+        exact = reference.reformer_attention(query, value, offsets, knob, seed, num_heads=HEADS)
+        for name, expected in (("own", exact), ("nodes", counted_every_time(query, value, rounds))):
             checked(name, float(np.abs(runs[name].result()["output"] - expected).max()))
     return runs
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Runs the program."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lengths", nargs="+", type=int, default=(1024, 4096), help=f"multiples of {CHUNK}")
-    parser.add_argument("--rounds", nargs="+", type=int, default=(1, 4))
-    parser.add_argument("--seconds", type=float, default=4.0, help="about how long a row's timed rounds may last")
-    options = parser.parse_args(arguments)
-    lines = []
-    for length in options.lengths:
-        if length % CHUNK:
-            parser.error(f"argument --lengths: {length} must be a multiple of {CHUNK}")
-        for rounds in options.rounds:
-            timings = interleave(runners(length, rounds), seconds=options.seconds)
-            ms = [f"{1e-3 * timings[name].median:.2f}" for name in ("reformer", "nodes", "softmax")]
-            ratio = timings["reformer"].median / timings["nodes"].median
-            lines.append([str(length), str(rounds), *ms, f"{ratio:.2f}"])
-    heads = ["tokens", "rounds", "ReformerAttention, ms", "nodes, ms", "SoftmaxAttention, ms", "operator over nodes"]
-    print(table(heads, lines))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,21 +1,18 @@
-"""Times BigBirdAttention beside the same steps as nodes of ONNX Runtime, and beside full attention.
+"""BigBirdAttention beside nodes that gather the blocks which each query block sees, by a constant table.
 
-    python -m benchmarks.bigbird
-
-One sequence of Gaussian rows, H = 12, D = 64, blocks of 64, three random blocks. The nodes gather the blocks that each
-query block sees, by a table that is a weight of the graph; rows of the second and the last but one block, which see one
-block less, are left out there. The other rows are compared before they are timed.
+One sequence of Gaussian rows, blocks of 64, three random blocks. Rows of the second and the last but one block, which
+see one block less, are left out of the nodes.
 """
-
-import argparse
 
 import numpy as np
 
 from attenuator.ops.bigbird.reference import drawn_blocks, fixed_blocks
 from benchmarks.contenders.nodes import Array, Runner, node, own
-from benchmarks.measure.timing import interleave
+from benchmarks.contenders.steps.graph import Case
+from benchmarks.measure.cases import HEAD_DIM, HEADS, checked
 
-HEADS, HEAD_DIM, SIZE, COUNT, SEED = 12, 64, 64, 3, 5
+CASES = ({"tokens": 1024, "num_random_blocks": 3}, {"tokens": 4096, "num_random_blocks": 3})
+SIZE, COUNT, SEED = 64, 3, 5
 TOLERANCE = 1e-5
 
 
@@ -87,8 +84,9 @@ def as_nodes(feeds: dict[str, Array], length: int, threads: int) -> Runner:
     return Runner(graph, feeds, outputs, constants=weights(length), threads=threads)
 
 
-def contenders(length: int, threads: int) -> dict[str, Runner]:
-    """By name, checked."""
+def contenders(case: Case, threads: int) -> dict[str, Runner]:
+    """The operator, the nodes and full attention."""
+    length = case["tokens"]
     random = np.random.default_rng(0)
     rows = {
         name: random.standard_normal((length, HEADS * HEAD_DIM)).astype(np.float32)
@@ -100,32 +98,11 @@ def contenders(length: int, threads: int) -> dict[str, Runner]:
     sparse = own("bigbird", [*packed, *knobs], ["output"], num_heads=HEADS, block_size=SIZE)
     full = own("softmax", list(packed), ["output"], num_heads=HEADS)
     runners = {
-        "bigbird": Runner([sparse], packed | knobs, outputs, threads=threads),
+        "own": Runner([sparse], packed | knobs, outputs, threads=threads),
         "nodes": as_nodes(rows, length, threads),
         "softmax": Runner([full], packed, outputs, threads=threads),
     }
-    output = runners["bigbird"].result()["output"]
+    output = runners["own"].result()["output"]
     common = np.concatenate([output[:SIZE], output[2 * SIZE : length - 2 * SIZE], output[length - SIZE :]])
-    error = float(np.abs(common - runners["nodes"].result()["output"]).max())
-    if error > TOLERANCE:
-        raise SystemExit(f"the two differ by {error:g}, more than {TOLERANCE:g}")
+    checked("bigbird", float(np.abs(common - runners["nodes"].result()["output"]).max()), TOLERANCE)
     return runners
-
-
-def main() -> None:
-    """Prints a row for each length and number of threads."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lengths", type=int, nargs="+", default=[1024, 4096], help="multiples of 64, at least 768")
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--seconds", type=float, default=5.0)
-    arguments = parser.parse_args()
-    print("| N | threads | bigbird, ms | nodes | softmax |\n|---|---|---|---|---|")
-    for length in arguments.lengths:
-        for threads in arguments.threads:
-            timing = interleave(contenders(length, threads), threads=threads, seconds=arguments.seconds)
-            least = {name: min(taken.wall_us) / 1000 for name, taken in timing.items()}
-            print(f"| {length} | {threads} | " + " | ".join(f"{ms:.2f}" for ms in least.values()) + " |", flush=True)
-
-
-if __name__ == "__main__":
-    main()

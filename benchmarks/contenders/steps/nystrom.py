@@ -1,31 +1,22 @@
-"""NystromAttention beside the same steps as ONNX Runtime's nodes, and its error: the tables of ops/nystrom/README.md.
+"""NystromAttention beside nodes that have the published code's steps."""
 
-    python -m benchmarks.nystrom [--threads 1]
-
-Times are of one sequence, contenders in turns, medians of CPU time. The error of a head is the largest difference of
-an element from the float64 reference, as a share of the reference's largest element.
-"""
-
-import argparse
 from typing import Any
 
 import numpy as np
 
-from attenuator.ops.nystrom.reference import nystrom_attention
 from benchmarks.contenders.nodes import Runner, node, own
-from benchmarks.measure.timing import interleave
+from benchmarks.contenders.steps.graph import Case
+from benchmarks.measure.cases import checked
 
-# Tokens, heads, head_dim, landmarks, taps of the convolution.
-SHAPES = (
-    (128, 12, 64, 32, 0),
-    (512, 12, 64, 64, 0),
-    (512, 12, 64, 64, 65),
-    (4096, 2, 64, 64, 33),
-    (1024, 4, 32, 256, 0),
+CASES = (
+    {"tokens": 128, "heads": 12, "head_dim": 64, "num_landmarks": 32, "taps": 0},
+    {"tokens": 512, "heads": 12, "head_dim": 64, "num_landmarks": 64, "taps": 0},
+    {"tokens": 512, "heads": 12, "head_dim": 64, "num_landmarks": 64, "taps": 65},
+    {"tokens": 4096, "heads": 2, "head_dim": 64, "num_landmarks": 64, "taps": 33},
+    {"tokens": 1024, "heads": 4, "head_dim": 32, "num_landmarks": 256, "taps": 0},
 )
 ITERATIONS = 6
-# Standard deviations of queries and keys at head_dim 64; scores have their product over 8.
-SPREADS = (0.5, 1.0, 2.0, 4.0)
+TOLERANCE = 1e-3
 Arrays = dict[str, np.ndarray[Any, Any]]
 
 
@@ -90,61 +81,21 @@ def steps(tokens: int, heads: int, head_dim: int, landmarks: int, taps: int) -> 
     return nodes, constants
 
 
-def contenders(shape: tuple[int, int, int, int, int], threads: int) -> dict[str, Runner]:
-    """The operator, the nodes, and exact softmax attention."""
-    tokens, heads, head_dim, landmarks, taps = shape
-    inputs = inputs_of(*shape)
+def contenders(case: Case, threads: int) -> dict[str, Runner]:
+    """The operator, the nodes, and exact softmax attention without the convolution."""
+    tokens, heads, head_dim, landmarks, taps = case.values()
+    inputs = inputs_of(tokens, heads, head_dim, landmarks, taps)
     weight = {name: inputs.pop(name) for name in ("conv_weight",) if taps}
     rows = {name: inputs[name] for name in ("query", "key", "value")}
     output = {"output": ((tokens, heads * head_dim), np.float32)}
-    nodes, constants = steps(*shape)
-    names = [*inputs, *weight]
+    nodes, constants = steps(tokens, heads, head_dim, landmarks, taps)
+    ours = own("nystrom", [*inputs, *weight], ["output"], num_heads=heads)
     softmax = own("softmax", [*rows, "cu_seqlens"], ["output"], num_heads=heads)
-    return {
-        "own": Runner(
-            [own("nystrom", names, ["output"], num_heads=heads)], inputs, output, constants=weight, threads=threads
-        ),
+    runners = {
+        "own": Runner([ours], inputs, output, constants=weight, threads=threads),
         "nodes": Runner(nodes, rows, output, constants=constants | weight, threads=threads),
         "softmax": Runner([softmax], rows | {"cu_seqlens": inputs["cu_seqlens"]}, output, threads=threads),
     }
-
-
-def error(landmarks: int, iterations: int, spread: float) -> float:
-    """Of four heads of 512 tokens and 64 channels."""
-    inputs = inputs_of(512, 4, 64, landmarks, 0, spread)
-    attributes = {"num_heads": 4, "iterations": iterations}
-    node_of = own("nystrom", list(inputs), ["output"], **attributes)
-    output = Runner([node_of], inputs, {"output": ((512, 256), np.float32)}).result()["output"]
-    expected = nystrom_attention(
-        inputs["query"],
-        inputs["key"],
-        inputs["value"],
-        inputs["cu_seqlens"],
-        inputs["num_landmarks"],
-        num_heads=4,
-        iterations=iterations,
-    )
-    return float(np.abs(output - expected).max() / np.abs(expected).max())
-
-
-def main() -> None:
-    """Prints both tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=1)
-    threads = parser.parse_args().threads
-    print("| tokens | heads | head_dim | landmarks | taps | own, ms | nodes, ms | own / nodes | softmax, ms |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    for shape in SHAPES:
-        taken = interleave(contenders(shape, threads), threads=threads)
-        mine, theirs, exact = (taken[name].median / 1000 for name in ("own", "nodes", "softmax"))
-        print(f"| {' | '.join(map(str, shape))} | {mine:.2f} | {theirs:.2f} | {mine / theirs:.2f} | {exact:.2f} |")
-    print("\n| landmarks | iterations |", *(f"spread {spread:g} |" for spread in SPREADS))
-    print("|---" * (2 + len(SPREADS)) + "|")
-    for landmarks in (16, 64, 256):
-        for iterations in (6, 16):
-            errors = (f"{error(landmarks, iterations, spread):.0e}" for spread in SPREADS)
-            print(f"| {landmarks} | {iterations} | {' | '.join(errors)} |")
-
-
-if __name__ == "__main__":
-    main()
+    mine, theirs = (runners[name].result()["output"] for name in ("own", "nodes"))
+    checked("nystrom", float(np.abs(mine - theirs).max() / np.abs(theirs).max()), TOLERANCE)
+    return runners
