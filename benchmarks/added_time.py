@@ -7,9 +7,13 @@ and metrics, which are scraped once a second; the request has goals for latency 
 at a time, over one connection, with a pause before the next. In turns with blocks of requests this process runs the
 model itself on the same tokens, with the same knobs and as many threads. Added time is what a request takes, from the
 first byte sent to the last one received, less the median of those runs; at the 99th percentile it thus holds what the
-machine does to a run of the model too, which `bare_ms` tells. CPU time is that of the service's process for a request,
-less that of a bare run: it hardly depends on what else the machine does. Flags that this program does not know go to
-the server. Writes benchmarks/results/added_time.json.
+machine does to a run of the model too. `over_bare_ms` leaves that out: the difference of the two percentiles.
+
+During a turn of one side the other sleeps for a second and its caches go cold, which does not happen to a service that
+is asked every few milliseconds. So the first `--settle` of each turn are kept apart, on both sides, as `first_ms`.
+
+CPU time is that of the service's process for a request, less that of a bare run: it hardly depends on what else the
+machine does. Flags that this program does not know go to the server. Writes benchmarks/results/added_time.json.
 """
 
 import argparse
@@ -22,7 +26,7 @@ import time
 from collections.abc import Callable, Sequence
 from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.request import urlopen
 
 from attenuator import runtime
@@ -96,17 +100,26 @@ def server_flags(manifest: Manifest, options: argparse.Namespace, folder: Path) 
     return [*flags, "--brownout-to", ",".join(floors), "--max-cost", "1e6", *options.flags]
 
 
-def blocks(
-    ask: Callable[[], float], run: Callable[[], float], options: argparse.Namespace
-) -> tuple[list[float], list[float]]:
-    """Milliseconds of requests and of bare runs, in turns."""
-    requests: list[float] = []
-    runs: list[float] = []
+class Times(NamedTuple):
+    """Milliseconds, in the order in which they were taken.
+
+    Attributes:
+        first: those at the beginnings of turns.
+        settled: all others.
+    """
+
+    first: list[float]
+    settled: list[float]
+
+
+def blocks(ask: Callable[[], float], run: Callable[[], float], options: argparse.Namespace) -> tuple[Times, Times]:
+    """Times of requests and of bare runs, in turns."""
+    requests, runs = Times([], []), Times([], [])
     for _ in range(options.blocks):
         for one, times in ((ask, requests), (run, runs)):
-            for _ in range(options.requests // options.blocks):
+            for place in range(options.requests // options.blocks):
                 time.sleep(options.pause_ms / 1000)
-                times.append(one())
+                (times.first if place < options.settle else times.settled).append(one())
     return requests, runs
 
 
@@ -147,18 +160,25 @@ def measure(pid: int, port: int, options: argparse.Namespace) -> Row:
     requests, runs = blocks(ask, run_counting, options)
     server_cpu = cpu_s(pid) - server_cpu
     connection.close()
-    bare, taken = quantiles(runs, QUANTILES), quantiles(requests, QUANTILES)
+    bare, taken = quantiles(runs.settled, QUANTILES), quantiles(requests.settled, QUANTILES)
+    count = options.requests // options.blocks * options.blocks  # of each
     return {
         "tokens": answer["tokens"][0],
         "knobs": answer["knobs"],
         "chosen_by": answer["chosen_by"],
-        "requests": len(requests),
+        "requests": len(requests.settled),
         "request_ms": taken,
         "bare_ms": bare,
         "added_ms": {name: value - bare["0.5"] for name, value in taken.items()},
+        "over_bare_ms": {name: value - bare[name] for name, value in taken.items()},
+        "all_added_ms": {
+            name: value - bare["0.5"]
+            for name, value in quantiles([*requests.first, *requests.settled], QUANTILES).items()
+        },
+        "first_ms": {"request": quantiles(requests.first, QUANTILES), "bare": quantiles(runs.first, QUANTILES)},
         "in_route_ms": quantiles(in_route, QUANTILES),
-        "server_cpu_ms": 1000 * server_cpu / len(requests),
-        "added_cpu_ms": 1000 * (server_cpu / len(requests) - own_cpu / len(runs)),
+        "server_cpu_ms": 1000 * server_cpu / count,
+        "added_cpu_ms": 1000 * (server_cpu - own_cpu) / count,
         "targets_ms": TARGETS_MS,
     }
 
@@ -179,6 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--max-latency-ms", type=float, default=1000.0)
     parser.add_argument("--requests", type=int, default=4000, help="and as many bare runs")
     parser.add_argument("--blocks", type=int, default=20)
+    parser.add_argument("--settle", type=int, default=10, help="first ones of each block, which are kept apart")
     parser.add_argument("--pause-ms", type=float, default=2.0, help="before each request")
     parser.add_argument("--threads", type=int, default=1, help="inside one run of the model")
     parser.add_argument("--output", type=Path, default=RESULTS / "added_time.json", help="result file")
@@ -191,7 +212,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         **record.cpu(),
         "bundle": manifest.name,
     }
-    head |= {"pause_ms": options.pause_ms, "threads": options.threads, "server_flags": options.flags}
+    head |= {
+        "pause_ms": options.pause_ms,
+        "settle": options.settle,
+        "threads": options.threads,
+        "server_flags": options.flags,
+    }
     processes = multiprocessing.get_context("spawn")
     ended = processes.Event()
     with (

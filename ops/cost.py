@@ -24,6 +24,27 @@ Part = Literal["attention", "projection", "rows"]
 
 
 @dataclass(frozen=True, slots=True)
+class Drawn:
+    """What a run draws for a seed and keeps for the runs that follow, as long as there is room.
+
+    Attributes:
+        work: of drawing it, in multiply-adds.
+        bytes: that it takes.
+    """
+
+    work: float = 0.0
+    bytes: int = 0
+
+    def __add__(self, other: "Drawn") -> "Drawn":
+        """Both."""
+        return Drawn(self.work + other.work, self.bytes + other.bytes)
+
+
+NOTHING_DRAWN = Drawn()
+KEPT_BYTES = 64 << 20  # of what was drawn: each cache in C++ has as many for the whole process
+
+
+@dataclass(frozen=True, slots=True)
 class NodeShape:
     """What the work of a node depends on, beside the sequence and the knobs.
 
@@ -179,6 +200,15 @@ class OperatorCost(ABC):
             tokens: length of the sequence.
             knobs: value by knob name; a knob that is absent has its exact value.
         """
+
+    def drawn(self, node: NodeShape, knobs: Mapping[str, float]) -> Drawn:
+        """What the node draws once for a seed, whatever the sequences; not part of `work`.
+
+        Args:
+            node: its shape.
+            knobs: value by knob name; a knob that is absent has its exact value.
+        """
+        return NOTHING_DRAWN
 
     def ns(self, node: NodeShape, tokens: int, knobs: Mapping[str, float]) -> float:
         """Modelled time of the same; as a rule what exact attention takes for as many multiply-adds."""

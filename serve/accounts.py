@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from attenuator.errors import AttenuatorError
-from attenuator.ops.knobs import KnobValue
-from attenuator.runtime import Model
+from attenuator.runtime import Model, Row
 from attenuator.serve.contention import Contention
 from attenuator.serve.jobs import Entry, Job, Lane
 from attenuator.serve.latency import LatencyModel
 from attenuator.serve.metrics import BatchRun, Metrics
+from attenuator.serve.seeds import KnownSeeds
 
 if TYPE_CHECKING:
     from attenuator.serve.otel import Traces
@@ -29,6 +29,7 @@ class Accounts:
         contention: Contention,
         metrics: Metrics,
         model_failed: Callable[[Model], None],
+        seeds: KnownSeeds,
         traces: "Traces | None",
     ) -> None:
         """Makes them.
@@ -38,6 +39,7 @@ class Accounts:
             contention: how much the lanes slow each other down; learns from every batch.
             metrics: count batches.
             model_failed: called when ONNX Runtime has failed on a batch of a model.
+            seeds: learn what every batch used.
             traces: as above.
         """
         self.traces = traces
@@ -45,12 +47,13 @@ class Accounts:
         self._contention = contention
         self._metrics = metrics
         self._model_failed = model_failed
+        self._seeds = seeds
 
     def ended(
         self,
         lane: Lane,
         batch: Sequence[Entry],
-        knobs: Sequence[Mapping[str, KnobValue]],
+        rows: Sequence[Row],
         seconds: float,
         beside_s: float,
     ) -> None:
@@ -58,8 +61,8 @@ class Accounts:
 
         Args:
             lane: where.
-            batch: its rows.
-            knobs: of each row.
+            batch: its rows' places.
+            rows: as they ran.
             seconds: that it took.
             beside_s: of them beside a batch of the other lane.
         """
@@ -71,7 +74,7 @@ class Accounts:
         run = BatchRun(
             model=model.manifest.name,
             lane=lane,
-            settings=list({id(each): each for each in knobs}.values()),
+            settings=list({id(row.knobs): row.knobs for row in rows}.values()),
             tokens=sum(entry.tokens for entry in batch),
             sequences=len(batch),
             predicted_s=predicted_s * seconds / max(alone_s, 1e-6),  # beside the other lane
@@ -79,6 +82,8 @@ class Accounts:
             shares=_shares(batch),
         )
         self._metrics.batch_ended(run)
+        for row in {(row.seed, id(row.knobs)): row for row in rows}.values():
+            self._seeds.used(model, row.seed, row.knobs)
         if self.traces is not None:
             self.traces.batch_ended(run, model, (entry.job.trace for entry in batch))
 

@@ -17,8 +17,8 @@ policy applies if it sets no knob itself. A caller who sets a knob or states a g
 `"degradable_to": {}` says no to the policy. A request with `min_agreement` is never lowered: that goal is a floor of
 its own, and chose the cheapest knobs that keep it.
 
-A request is lowered as it enters the queue and never again. Work that waits was then predicted to start within the
-target, and knobs that do not change keep the answer reproducible.
+A request is lowered as it enters the queue, and again as its turn comes if the level has risen (`lowering.py`): then
+more came than was foreseen, or what ran took longer. Its answer is that of the knobs that it names either way.
 """
 
 import math

@@ -5,35 +5,32 @@ import contextlib
 import gc
 import logging
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attenuator.calibration.times import RowTime
 from attenuator.errors import InvalidRequest, NotReady
-from attenuator.ops.knobs import KnobValue
+from attenuator.ops.knobs import Knobs
 from attenuator.runtime import Encoded, Input, Model, Row
 from attenuator.runtime.session import cpu_count
 from attenuator.serve import tracing
 from attenuator.serve.accounts import Accounts
 from attenuator.serve.brownout import LEAST_SHARE, Brownout, knobs_at, lowered_share
 from attenuator.serve.catalog import Catalog
-from attenuator.serve.choosing import Chosen
 from attenuator.serve.contention import Contention
 from attenuator.serve.floors import Floors
-from attenuator.serve.goals import Forecast, Parts
 from attenuator.serve.health import fault
 from attenuator.serve.holdings import EngineHoldings
-from attenuator.serve.jobs import ANYONE, IDLE, LANES, Entry, Flow, Job, Lane, demand_of, lane_of
+from attenuator.serve.jobs import ANYONE, IDLE, LANES, Entry, Flow, Job, Lane, demand_of
 from attenuator.serve.lanes import Lanes
-from attenuator.serve.latency import coarse_lengths
+from attenuator.serve.lowering import Lowering
 from attenuator.serve.metrics import Metrics
 from attenuator.serve.policy import read_policy
+from attenuator.serve.predicting import Predictor
 from attenuator.serve.room import Room
 from attenuator.serve.scheduler import Queue
+from attenuator.serve.seeds import KnownSeeds
 from attenuator.serve.sessions import SessionKeeper
 from attenuator.serve.settings import ServeSettings
 from attenuator.serve.shadow import Shadow
@@ -57,6 +54,8 @@ class Engine:
         catalog: loads, replaces and unloads them.
         metrics: what is counted and held here.
         brownout: which requests run with cheaper knobs under load, and how far.
+        predictor: what rows take, and when requests would be done.
+        lowering: lowers requests as they come, and those that wait.
         traces: spans of requests and batches; None where no traces are made.
         watch: keeps the models as a folder is.
         shadow: compares some answers with the exact ones while no request is in progress.
@@ -77,17 +76,27 @@ class Engine:
         self._queue = Queue(settings.max_batch_tokens)
         self._idle = asyncio.Event()
         self._idle.set()
-        serving, run_idle = self.catalog.serving, partial(self.run, flow=IDLE)
-        self.shadow = Shadow(settings.shadow_share, self._idle, self.metrics, serving, run_idle, self._exact_s)
         self._sessions = SessionKeeper(self.metrics)
         self._tokenizer = TokenizerThreads()
         wait = partial(self._tokenizer.wait_settled, settings.max_wait_ms / 1000)
         latencies, contention = self.catalog.latencies, Contention(settings.threads or cpu_count(), cpu_count())
-        accounts = Accounts(latencies, contention, self.metrics, self._sessions.failed, traces)
+        seeds = KnownSeeds()
+        accounts = Accounts(latencies, contention, self.metrics, self._sessions.failed, seeds, traces)
         self._lanes = Lanes(
-            self._queue, latencies, wait, self.metrics, contention, accounts, lambda: self.requests == 1
+            self._queue,
+            latencies,
+            wait,
+            self.metrics,
+            contention,
+            accounts,
+            lone=lambda: self.requests == 1,
+            lower=lambda now_s: self.lowering.waiting(now_s),
         )
         self._room = Room(self._queue, settings.max_requests, settings.max_queue_tokens, self._lanes.remaining_s)
+        self.predictor = Predictor(latencies, self._lanes, seeds)
+        self.lowering = Lowering(self.brownout, self.predictor, self._lanes, self._room)
+        serving, run_idle, exact_s = self.catalog.serving, partial(self.run, flow=IDLE), self.predictor.exact_s
+        self.shadow = Shadow(settings.shadow_share, self._idle, self.metrics, serving, run_idle, exact_s)
 
     @property
     def requests(self) -> int:
@@ -227,7 +236,7 @@ class Engine:
         model: Model,
         items: Sequence[Input],
         *,
-        knobs: Mapping[str, KnobValue],
+        knobs: Knobs,
         truncate: bool,
         floors: Floors = NO_FLOORS,
         flow: Flow = ANYONE,
@@ -252,37 +261,20 @@ class Engine:
         if not (self._tokenizer.is_quick(items) and self._queue.vacant()):  # else none is refused or comes meanwhile
             # A refusal must be cheap, or refusals would use up the time for answers: tokens are estimated, not counted.
             tokens = [estimate.tokens(item, model.manifest.max_tokens) for item in items]
-            demand = self._demand(model, tokens, knobs_at(model, knobs, floors, 1.0, tokens), knobs)
+            demand = self.predictor.demand(model, tokens, knobs_at(model, knobs, floors, 1.0, tokens), knobs)
             self._room.check_tokens(demand, flow.key)
         with self._queue.reserved(demand, flow.key):
             encoded = await self._tokenizer.encode(model, items, truncate)
         estimate.learn(items, encoded)
         return encoded
 
-    def lowered(
-        self, model: Model, chosen: Chosen, floors: Floors, tokens: Sequence[int], flow: Flow = ANYONE
-    ) -> Chosen:
-        """Lowers a request's knobs as far as the load demands and its floors allow.
-
-        Args:
-            model: the model.
-            chosen: the knobs that it would run with.
-            floors: how far they may fall; empty leaves them as they are.
-            tokens: of its inputs.
-            flow: whose it is.
-        """
-        if not floors:
-            return chosen
-        now_s = time.monotonic()
-        wait_s = self._lanes.wait_s(now_s, flow) if flow.priority == "interactive" else 0.0
-        level = self.brownout.level(flow).observe(wait_s, self._room.fullness(flow.key), now_s)
-        if self._room.full(self._demand(model, tokens, chosen.knobs, chosen.knobs), flow.key):
-            level = 1.0
-        knobs = knobs_at(model, chosen.knobs, floors, level, tokens)
-        return chosen if knobs == chosen.knobs else Chosen(knobs, "brownout")
-
     async def run(
-        self, model: Model, rows: list[Row], asked: Mapping[str, KnobValue] | None = None, flow: Flow = ANYONE
+        self,
+        model: Model,
+        rows: list[Row],
+        asked: Knobs | None = None,
+        flow: Flow = ANYONE,
+        floors: Floors = NO_FLOORS,
     ) -> Job:
         """Queues a request's rows and waits for their results; cancelling the call cancels the work.
 
@@ -291,9 +283,10 @@ class Engine:
             rows: one per input, and what explains the answers; the first has the request's knobs.
             asked: the knobs before they were lowered; None where they were not.
             flow: whose work it is; `IDLE` finds room always, so its caller bounds how much of it waits.
+            floors: how far the knobs may be lowered while it waits; empty where they may not.
 
         Returns:
-            The finished job.
+            The finished job, whose rows have the knobs that they ran with.
 
         Raises:
             Overloaded: too many tokens are waiting.
@@ -302,46 +295,16 @@ class Engine:
             NotReady: the service was stopped meanwhile.
         """
         tokens = [len(row.token_ids) for row in rows]
-        knobs, latency = rows[0].knobs, self.catalog.latencies[model]
-        times = [
-            time
-            for setting, same in groupby(rows, key=lambda row: row.knobs)
-            for time in latency.row_times([len(row.token_ids) for row in same], setting)
-        ]
-        seconds = [latency.added_s(time) for time in times]
+        knobs, times = rows[0].knobs, self.predictor.times(model, rows)
+        seconds = self.predictor.added_s(model, times)
         share = lowered_share(model, tokens, knobs, knobs if asked is None else asked)
         if flow != IDLE:
             self._room.check_tokens(demand_of(tokens, seconds, share), flow.key)
         done = asyncio.get_running_loop().create_future()
-        job = Job(model, rows, times, done, room_share=share, flow=flow, trace=tracing.current.get())
+        trace = tracing.current.get()
+        job = Job(model, rows, times, done, room_share=share, asked=asked, floors=floors, flow=flow, trace=trace)
         await self._lanes.finish(job, seconds)
         return job
-
-    def forecast(
-        self,
-        model: Model,
-        tokens: Sequence[int],
-        knobs: Mapping[str, KnobValue],
-        flow: Flow = ANYONE,
-        others: Parts = (),
-    ) -> Forecast:
-        """When a request that comes now would be done.
-
-        Args:
-            model: the model.
-            tokens: length of each input.
-            knobs: a value for every knob.
-            flow: whose it is.
-            others: further rows, by setting.
-        """
-        latency = self.catalog.latencies[model]
-        by_lane: dict[Lane, dict[RowTime, int]] = {}
-        for lengths, setting in ((coarse_lengths(some), each) for some, each in ((tokens, knobs), *others)):
-            for row_time, count in zip(latency.row_times(list(lengths), setting), lengths.values(), strict=True):
-                times = by_lane.setdefault(lane_of(latency.added_s(row_time)), {})
-                times[row_time] = times.get(row_time, 0) + count
-        forecasts = [self._lanes.forecast(lane, latency, times, flow) for lane, times in by_lane.items()]
-        return max(forecasts, key=lambda each: each.total_s)
 
     async def drain(self) -> None:
         """Refuses new requests and waits for those in progress, up to the time limit; watches no more."""
@@ -374,27 +337,9 @@ class Engine:
         for model in self.models.values():
             tokens_per_byte = self.catalog.estimates[model].tokens_per_byte
             tokens = min(int(body_bytes * tokens_per_byte * BODY_MARGIN), model.manifest.max_tokens)
-            [seconds] = self._seconds(model, [tokens], model.knobs.exact())
-            if lane_of(seconds) == "heavy":
+            if self.predictor.lane(model, tokens, model.knobs.exact()) == "heavy":
                 return True
         return False
-
-    def _exact_s(self, model: Model, tokens: int) -> float:
-        """What a row is predicted to take alone at the knobs' exact values."""
-        latency = self.catalog.latencies[model]
-        return latency.batch_s(Counter(latency.row_times([tokens], model.knobs.exact())))
-
-    def _seconds(self, model: Model, tokens: Sequence[int], knobs: Mapping[str, KnobValue]) -> list[float]:
-        """What each row is predicted to add to a batch."""
-        latency = self.catalog.latencies[model]
-        return [latency.added_s(time) for time in latency.row_times(tokens, knobs)]
-
-    def _demand(
-        self, model: Model, tokens: Sequence[int], knobs: Mapping[str, KnobValue], asked: Mapping[str, KnobValue]
-    ) -> dict[Lane, int]:
-        """Room by lane that a request takes with some knobs in place of those asked for."""
-        share = lowered_share(model, tokens, knobs, asked)
-        return demand_of(tokens, self._seconds(model, tokens, knobs), share)
 
     def _not_ready(self) -> NotReady:
         return NotReady(f"the service is {self.state} and takes no requests")

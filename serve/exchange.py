@@ -1,15 +1,19 @@
 """What a protocol says of itself so that its requests take the one path from a body to an answer (`serve.routes`)."""
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from starlette.responses import Response
 
 from attenuator.api import Classification
+from attenuator.errors import InvalidRequest
 from attenuator.runtime import Model
 from attenuator.serve.answers import json_response
 from attenuator.serve.json_body import parse_json
 from attenuator.serve.schema import ParsedRequest, model_name, parse_request
+
+TRUNCATE = "truncate"
 
 
 class Exchange(Protocol):
@@ -19,6 +23,8 @@ class Exchange(Protocol):
     """Whether the body may be followed by bytes that are not JSON."""
     model_places: str
     """Where a request may name its model, for the sentence on one that does not; empty where only its body can."""
+    written: Mapping[str, str]
+    """Fields that the shared path calls otherwise than the request does, and what the request calls them."""
 
     def parse(self, body: bytes) -> dict[str, Any]:
         """Reads the body; may run in a thread.
@@ -52,6 +58,7 @@ class OwnExchange:
 
     binary = False
     model_places = ""
+    written: Mapping[str, str] = {}
     parse = staticmethod(parse_json)
     model_name = staticmethod(model_name)
     request = staticmethod(parse_request)
@@ -63,3 +70,19 @@ class OwnExchange:
 
 
 OWN = OwnExchange()
+
+
+def as_written(error: InvalidRequest, written: Mapping[str, str]) -> InvalidRequest:
+    """An error of the shared path whose fields are called as the request calls them.
+
+    Args:
+        error: names a field, perhaps one inside another.
+        written: `Exchange.written`.
+    """
+    param, sentence = error.param or "", str(error)
+    name = re.split(r"[.\[]", param, maxsplit=1)[0]
+    for each in {name, TRUNCATE} & written.keys():  # sentences on lengths advise to set the second
+        sentence = re.sub(rf"(?<![\w.'/-]){each}(?!\w)", written[each], sentence)
+    if name in written:
+        param = written[name] + param.removeprefix(name)
+    return type(error)(sentence, param=param or None, allowed=error.allowed)

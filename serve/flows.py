@@ -4,6 +4,7 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from attenuator.runtime import Model
 from attenuator.serve.jobs import Entry, Job, Load, room_of
@@ -41,18 +42,41 @@ class FlowQueue:
             rows: index and predicted seconds of those that belong to this lane, at least one.
             number: arrival order of the first row; the others follow by one each.
         """
-        start = self._virtual_s
-        entries = self._by_job[job] = deque[Entry]()
-        heap = self._heaps.setdefault(job.model, [])
+        entries = []
         for offset, (index, seconds) in enumerate(rows):
             size = size_class(seconds / job.room_share)
             tokens = len(job.rows[index].token_ids)
             room = room_of(tokens, job.room_share)
-            entry = Entry(start, size, number + offset, job, index, tokens, seconds, room)
-            start += seconds
-            entries.append(entry)
+            entries.append(Entry(0.0, size, number + offset, job, index, tokens, seconds, room))
+        self._line_up(job, entries, self._virtual_s)
+
+    def lowered(self, job: Job, seconds: Sequence[float]) -> None:
+        """Takes a request's waiting rows as cheaper ones, in their old order and size classes.
+
+        Args:
+            job: the request, with its new knobs.
+            seconds: predicted time of each of its rows.
+        """
+        waiting = self._by_job.get(job)
+        if waiting is None:
+            return
+        cheaper = []
+        for entry in waiting:
+            entry.taken = True
+            self._count(entry, -1)
+            room = room_of(entry.tokens, job.room_share)
+            cheaper.append(replace(entry, seconds=seconds[entry.index], room=room, taken=False))
+        self._line_up(job, cheaper, waiting[0].start)
+
+    def _line_up(self, job: Job, entries: Sequence[Entry], start: float) -> None:
+        """Lets rows of a request wait, each to start where the one before it would end."""
+        heap = self._heaps.setdefault(job.model, [])
+        for entry in entries:
+            entry.start = start
+            start += entry.seconds
             heapq.heappush(heap, entry)
             self._count(entry, 1)
+        self._by_job[job] = deque(entries)
 
     def drop(self, job: Job) -> None:
         """Removes a request's waiting rows."""

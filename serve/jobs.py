@@ -2,14 +2,16 @@
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from attenuator.api import Priority
 from attenuator.calibration.times import RowTime
 from attenuator.errors import AttenuatorError
+from attenuator.ops.knobs import KnobValue
 from attenuator.runtime import Model, Row, RowResult
+from attenuator.serve.floors import Floors
 from attenuator.serve.tracing import RequestTrace
 
 Lane = Literal["light", "heavy"]
@@ -49,7 +51,7 @@ class Job:
 
     Attributes:
         model: that runs it.
-        rows: one per input; emptied when the job is dropped.
+        rows: one per input, with the knobs that they run with; emptied when the job is dropped.
         times: of each row, as predicted beforehand.
         done: set to True, or to an exception, when every row has its result or one failed.
         results: by row.
@@ -57,6 +59,8 @@ class Job:
         started_s: clock when its first row began to run.
         dropped: whether nobody waits for it any more.
         room_share: what one of its tokens counts in the queue; less than 1 where its knobs were lowered.
+        asked: its knobs before they were lowered; None where they are those of its rows.
+        floors: how far they may be lowered while it waits; empty where they may not.
         flow: whose work it is.
         trace: of the request, where traces are made.
     """
@@ -70,6 +74,8 @@ class Job:
     started_s: float | None = None
     dropped: bool = False
     room_share: float = 1.0
+    asked: Mapping[str, KnobValue] | None = None
+    floors: Floors = field(default_factory=dict)
     flow: Flow = ANYONE
     trace: RequestTrace | None = None
 
@@ -82,6 +88,14 @@ class Job:
         """Notes that it waits for its results from now on."""
         self.submitted_s = now_s
         self.results = [None] * len(self.rows)
+
+
+# Lowers a request that waits, where it must: its rows' new predicted seconds, or None where it stays as it is.
+Lower = Callable[[Job], Sequence[float] | None]
+
+
+def as_asked(job: Job) -> None:
+    """Lowers nothing."""
 
 
 @dataclass(slots=True, order=True)

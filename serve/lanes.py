@@ -15,7 +15,7 @@ from attenuator.serve.accounts import Accounts
 from attenuator.serve.contention import Contention
 from attenuator.serve.goals import Forecast
 from attenuator.serve.health import RunningBatch
-from attenuator.serve.jobs import ANYONE, IDLE, LANES, Displaced, Entry, Flow, Job, Lane
+from attenuator.serve.jobs import ANYONE, IDLE, LANES, Displaced, Entry, Flow, Job, Lane, Lower
 from attenuator.serve.latency import LatencyModel
 from attenuator.serve.metrics import Metrics
 from attenuator.serve.scheduler import Queue
@@ -68,7 +68,9 @@ class Lanes:
         metrics: Metrics,
         contention: Contention,
         accounts: Accounts,
+        *,
         lone: Callable[[], bool],
+        lower: Callable[[float], Lower],
     ) -> None:
         """Creates the lanes; `start` starts them.
 
@@ -80,6 +82,7 @@ class Lanes:
             contention: how much they slow each other down.
             accounts: of batches.
             lone: whether one request is in progress and no other.
+            lower: what lowers requests that wait, for the forming of a batch at a time of the clock.
         """
         self._queue = queue
         self._latencies = latencies
@@ -89,6 +92,7 @@ class Lanes:
         self._contention = contention
         self._accounts = accounts
         self._lone = lone
+        self._lower = lower
         self._wake = {lane: asyncio.Event() for lane in LANES}
         self._running: dict[Lane, Running] = {}
         self._jobs: set[Job] = set()
@@ -191,8 +195,8 @@ class Lanes:
         finally:
             ended_s = time.monotonic()
             self._contention.end("light", ended_s)
-        knobs, seconds_taken = [row.knobs for row in job.rows], ended_s - job.started_s
-        self._deliver(batch, results, partial(self._accounts.ended, "light", batch, knobs, seconds_taken, 0.0))
+        account = partial(self._accounts.ended, "light", batch, job.rows, ended_s - job.started_s, 0.0)
+        self._deliver(batch, results, account)
 
     def running(self, lane: Lane) -> int:
         """Number of rows that are running in a lane."""
@@ -297,7 +301,7 @@ class Lanes:
             await wake.wait()
             if lane == "light":
                 await self._wait_for_more()
-            batch = self._queue.take(lane)
+            batch = self._queue.take(lane, self._lower(time.monotonic()))
             if not batch and not self._running:
                 batch = self._queue.take_idle(lane)
             if not batch:
@@ -346,8 +350,7 @@ class Lanes:
         if failure is not None:
             await self._run_apart(lane, batch, failure)
             return
-        knobs = [row.knobs for row in rows]
-        account = partial(self._accounts.ended, lane, batch, knobs, ended - started, beside_s)
+        account = partial(self._accounts.ended, lane, batch, rows, ended - started, beside_s)
         self._deliver(batch, results, account)
 
     def _deliver(self, batch: Sequence[Entry], results: Sequence[RowResult], account: Callable[[], None]) -> None:

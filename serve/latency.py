@@ -74,6 +74,10 @@ class LatencyModel:
             remembered.update({(setting, length): time for length, time in zip(missing, times, strict=True)})
         return [remembered[setting, length] for length in tokens]
 
+    def drawing_s(self, work: float) -> float:
+        """Predicted seconds of drawing what a new seed takes, from its multiply-adds."""
+        return work / self._cost_per_s
+
     def _predicted(self, tokens: Sequence[int], knobs: Mapping[str, float]) -> list[RowTime]:
         if self._table is not None:
             return self._table.row_times(tokens, knobs)

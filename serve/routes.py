@@ -13,7 +13,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.responses import HTMLResponse, Response
 
 from attenuator.api import CLASSIFY, MODELS, ModelList
-from attenuator.errors import DeadlineExceeded
+from attenuator.errors import DeadlineExceeded, InvalidRequest
 from attenuator.ops.spec import SEED_HIGH
 from attenuator.runtime import Model, Row
 from attenuator.runtime.explaining import answer
@@ -22,7 +22,7 @@ from attenuator.serve.accesslog import CLIENT_LEFT
 from attenuator.serve.admin import Admin
 from attenuator.serve.answers import classification, json_response, model_info, timing_headers
 from attenuator.serve.body import Bodies
-from attenuator.serve.choosing import choose_knobs
+from attenuator.serve.choosing import Chosen, choose_knobs
 from attenuator.serve.documentation import (
     CLASSIFY_ANSWERS,
     METRICS,
@@ -33,7 +33,7 @@ from attenuator.serve.documentation import (
     page,
 )
 from attenuator.serve.engine import Engine
-from attenuator.serve.exchange import OWN, Exchange
+from attenuator.serve.exchange import OWN, Exchange, as_written
 from attenuator.serve.goals import Circumstances
 from attenuator.serve.keys import ApiKey, KeyRing, key_in
 from attenuator.serve.page import Page
@@ -173,14 +173,17 @@ class Routes:
             fields = await self._parse(body, exchange.parse)
             del body
             model = self._engine.model(exchange.model_name(fields, self._engine.models), exchange.model_places)
-            parsed = exchange.request(fields, model)
-            del fields
-            accesslog.note(model=model.manifest.name, inputs=len(parsed.items), **parsed.goals)
-            if key is not None:
-                key.check_priority(parsed.options.priority)
-                key.limit(parsed, model)
-            work = self._work(model, parsed, key, started_s, exchange)
-            return await unless_late(request, parsed, started_s, work)
+            try:
+                parsed = exchange.request(fields, model)
+                del fields
+                accesslog.note(model=model.manifest.name, inputs=len(parsed.items), **parsed.goals)
+                if key is not None:
+                    key.check_priority(parsed.options.priority)
+                    key.limit(parsed, model)
+                work = self._work(model, parsed, key, started_s, exchange)
+                return await unless_late(request, parsed, started_s, work)
+            except InvalidRequest as error:
+                raise as_written(error, exchange.written) from None
 
     async def _parse(self, body: bytes, parse: Callable[[bytes], dict[str, Any]]) -> dict[str, Any]:
         if len(body) <= INLINE_BYTES:
@@ -201,17 +204,22 @@ class Routes:
         tokens = [len(item.token_ids) for item in encoded]
         if key is not None:
             key.spend(sum(tokens))
-        terms = Terms(self._engine, model, parsed.options, tokens, key, flow, self._settings.max_cost, started_s)
+        seed = parsed.options.seed if parsed.has_seed else self._settings.seed
+        usual_seed = seed == self._settings.seed
+        seed = secrets.randbelow(SEED_HIGH + 1) if seed is None else seed
+        max_cost = self._settings.max_cost
+        terms = Terms(self._engine, model, parsed.options, tokens, key, flow, max_cost, started_s, seed, usual_seed)
         elapsed_s = time.perf_counter() - started_s
         asked = choose_knobs(model, parsed, Circumstances(max(tokens), elapsed_s, terms.forecast, terms.permits))
         terms.check_cost(asked.knobs)
-        seed = parsed.options.seed if parsed.has_seed else self._settings.seed
-        seed = secrets.randbelow(SEED_HIGH + 1) if seed is None else seed
         tokenized_s = time.perf_counter()
-        chosen = self._engine.lowered(model, asked, floors, tokens, flow)
+        chosen = self._engine.lowering.entering(model, asked, floors, tokens, flow)
         accesslog.note(knobs=dict(chosen.knobs), chosen_by=chosen.by)
         rows = [Row(item.token_ids, item.type_ids, chosen.knobs, seed) for item in encoded]
-        answered = await answer(model, parsed.options, rows, terms.runner(asked.knobs))
+        answered = await answer(model, parsed.options, rows, terms.runner(asked.knobs, floors))
+        if floors and answered.rows[0].knobs != chosen.knobs:  # lowered while it waited
+            chosen = Chosen(answered.rows[0].knobs, "brownout")
+            accesslog.note(knobs=dict(chosen.knobs), chosen_by=chosen.by)
         ended_s = time.perf_counter()
         stages_s = {
             "tokenize": tokenized_s - started_s,

@@ -17,6 +17,9 @@ The row with the lowest start runs first. Rows with equal starts run by size cla
 seconds), then by arrival. So a short request runs next, however many rows others have queued, and large requests take
 turns. A row whose knobs were lowered keeps the size class of what was asked for: it is cheaper, but does not overtake.
 
+*Lowering.* A request that waits may be lowered once more when a row of it comes next and none has run (`lowering.py`).
+Its rows keep their order, and the lane they wait in.
+
 *The oldest request.* New requests could hold a large one back for ever. So `OLDEST_SHARE` of the running time of a
 key and class is owed to its request that has waited longest: when that has got less, its next row leads a batch. A
 request that first-come, first-served among its key's and class's would finish after w seconds of their running time is
@@ -37,11 +40,11 @@ free.
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from attenuator.runtime import Model
 from attenuator.serve.flows import FlowQueue
-from attenuator.serve.jobs import ANYONE, IDLE, LANES, Class, Entry, Flow, Job, Lane, Load, lane_of
+from attenuator.serve.jobs import ANYONE, IDLE, LANES, Class, Entry, Flow, Job, Lane, Load, Lower, as_asked, lane_of
 from attenuator.serve.shares import Shares
 
 BATCH_S = 0.05
@@ -94,8 +97,18 @@ class LaneQueue:
         if queue is not None:
             queue.drop(job)
 
-    def take(self) -> list[Entry]:
-        """The next batch: rows of one model, none where nothing waits."""
+    def lowered(self, job: Job, seconds: Sequence[float]) -> None:
+        """Takes a request's waiting rows as cheaper ones; `seconds` is the predicted time of each of its rows."""
+        queue = self._flows.get((job.flow.priority, job.flow.key))
+        if queue is not None:
+            queue.lowered(job, seconds)
+
+    def take(self, lowers: Callable[[Job], bool]) -> list[Entry]:
+        """The next batch: rows of one model, none where nothing waits.
+
+        Args:
+            lowers: called with the request of a row that comes next, which it may make cheaper; says whether it did.
+        """
         if self._flows:
             self._forget_empty()
         if not self._flows:  # mostly: a lane looks here after each batch, before its answers leave
@@ -117,12 +130,17 @@ class LaneQueue:
             self._charge(place, entry.seconds)
             return entry
 
-        batch = [remove(place, self._flows[place].lead())]
+        queue = self._flows[place]
+        while lowers((leading := queue.lead()).job):
+            pass  # another row may lead by now
+        batch = [remove(place, leading)]
         tokens, seconds = batch[0].tokens, batch[0].seconds
         joining: tuple[Class, ...] = ("interactive",) if priority == "interactive" else tuple(self._keys)
         while self._lane == "light" and (place := self._next(batch[0].job.model, joining)) is not None:
             entry = self._flows[place].head(batch[0].job.model)
             assert entry is not None
+            if lowers(entry.job):
+                continue
             tokens += entry.tokens
             seconds += entry.seconds
             if tokens > self._max_batch_tokens or seconds > BATCH_S:
@@ -228,6 +246,11 @@ def _received_s(load: Load, head: Entry | None, seconds: float) -> float:
     return 0.0 if head is None or seconds <= 0 else min(load.seconds, seconds + head.seconds)
 
 
+def _never(job: Job) -> bool:
+    """Idle work is not lowered."""
+    return False
+
+
 class Queue:
     """Rows that wait, in both lanes.
 
@@ -317,9 +340,23 @@ class Queue:
         for queue in (*self.lanes.values(), *self._idle.values()):
             queue.drop(job)
 
-    def take(self, lane: Lane) -> list[Entry]:
-        """The next batch of a lane: rows of one model, none where nothing waits."""
-        return self.lanes[lane].take()
+    def take(self, lane: Lane, lower: Lower = as_asked) -> list[Entry]:
+        """The next batch of a lane: rows of one model, none where nothing waits.
+
+        Args:
+            lane: where.
+            lower: called with the requests whose rows come next; at most once each time with one that it lowers.
+        """
+
+        def lowers(job: Job) -> bool:
+            seconds = lower(job)
+            if seconds is None:
+                return False
+            for queue in self.lanes.values():  # a request's rows may wait in both
+                queue.lowered(job, seconds)
+            return True
+
+        return self.lanes[lane].take(lowers)
 
     @property
     def idle_waits(self) -> bool:
@@ -328,4 +365,4 @@ class Queue:
 
     def take_idle(self, lane: Lane) -> list[Entry]:
         """The next batch of idle work of a lane, none while a request waits in either lane."""
-        return [] if any(queue.load.tokens for queue in self.lanes.values()) else self._idle[lane].take()
+        return [] if any(queue.load.tokens for queue in self.lanes.values()) else self._idle[lane].take(_never)

@@ -1,6 +1,7 @@
 """The table of `added_time.py` in docs/benchmarks.md; standard library only."""
 
 import json
+from typing import Any
 
 from benchmarks.report.origins import commit
 from benchmarks.report.results_files import ISA_NAMES, RESULTS
@@ -11,7 +12,19 @@ ROWS = {
     "request_ms": "a request, until its answer is there",
     "bare_ms": "a bare run of the model",
     "added_ms": "a request, less the median bare run",
+    "over_bare_ms": "a request, less the bare run at the same percentile",
 }
+
+
+def _first(result: dict[str, Any]) -> str:
+    """What the first requests of a turn took, where they were kept apart."""
+    if "first_ms" not in result:
+        return ""
+    median, most = (result["first_ms"]["request"][q] for q in ("0.5", "0.99"))
+    return (
+        f"beside the first {result['settle']} of each turn, after a second in which the service slept ({median:.2f} ms "
+        f"in the median, {most:.2f} at the 99th percentile); "
+    )
 
 
 def added_time() -> str:
@@ -20,7 +33,8 @@ def added_time() -> str:
     if not path.is_file():
         return "No result is committed; `python -m benchmarks.added_time` measures it."
     result = json.loads(path.read_text(encoding="utf-8"))
-    body = [[name, *(f"{result[field][q]:.2f}" for q in ("0.5", "0.95", "0.99"))] for field, name in ROWS.items()]
+    rows = [(name, result[field]) for field, name in ROWS.items() if field in result]
+    body = [[name, *(f"{values[q]:.2f}" for q in ("0.5", "0.95", "0.99"))] for name, values in rows]
     targets = result["targets_ms"]
     body.append(["target of what is added", f"{targets['0.5']:.2f}", "", f"{targets['0.99']:.2f}"])
     machine = result["machine"]
@@ -28,6 +42,7 @@ def added_time() -> str:
         f"{table(HEAD, body)}\n\nCPU time of the service's process: {result['server_cpu_ms']:.2f} ms a request, "
         f"{result['added_cpu_ms']:.2f} ms more than a bare run. `{result['bundle']}`, a text of {result['tokens']} "
         f"tokens, {result['requests']} requests one at a time with pauses of {result['pause_ms']:g} ms, "
+        f"{_first(result)}"
         f"{machine['processor']} ({ISA_NAMES[result['isa']]}), {machine['cores']} cores, load average before the run "
         f"{result['load_average']:.1f}, {commit(result)}."
     )

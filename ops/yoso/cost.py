@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from attenuator.ops.cost import NodeShape, OperatorCost, Outlook
+from attenuator.ops.cost import NOTHING_DRAWN, Drawn, NodeShape, OperatorCost, Outlook
 
 ACOS_WORK = 32  # multiply-adds' worth of one collision probability, (1 - acos(x) / pi)^tau
+PLANE_WORK = 100.0  # of one drawn coordinate, a byte: 78 to 125 with 32 to 128 channels and 8 to 512 hashes
 
 
 class Units(NamedTuple):
@@ -48,6 +49,14 @@ def by_counts(node: NodeShape, tokens: int, num_hashes: int) -> Units:
     return Units(hashing=hashing, pairs=num_hashes * node.num_heads * node.queries(tokens) * tokens)
 
 
+def planes_drawn(node: NodeShape, num_hashes: int) -> Drawn:
+    """The Gaussian hyperplanes of all heads for a new seed; the signs of Hadamard ones do not count."""
+    if node.attributes.get("hash") == "hadamard":
+        return NOTHING_DRAWN
+    coordinates = num_hashes * node.num_heads * int(node.attributes.get("hash_bits", 0)) * node.head_dim
+    return Drawn(coordinates * PLANE_WORK, coordinates)
+
+
 class YosoCost(OperatorCost):
     """Keys are hashed and scattered once, rows hashed and gathered once, for each hash."""
 
@@ -58,6 +67,10 @@ class YosoCost(OperatorCost):
             return node.attention_macs(tokens) + rows * tokens * ACOS_WORK * node.num_heads
         hash_bits = int(node.attributes.get("hash_bits", 0))
         return num_hashes * (tokens + rows) * node.num_heads * (hash_bits * node.head_dim + node.value_dim)
+
+    def drawn(self, node: NodeShape, knobs: Mapping[str, float]) -> Drawn:
+        """The hyperplanes of a new seed."""
+        return planes_drawn(node, int(knobs.get("num_hashes", 0)))
 
     def ns(self, node: NodeShape, tokens: int, knobs: Mapping[str, float]) -> float:
         """The quicker of the two ways."""

@@ -17,6 +17,7 @@ from attenuator.runtime import Input, Model
 from attenuator.serve.answers import json_response
 from attenuator.serve.body import BINARY_TYPE
 from attenuator.serve.errors import Refusal, error_body
+from attenuator.serve.exchange import TRUNCATE
 from attenuator.serve.json_body import parse_json
 from attenuator.serve.peers.openinference_types import (
     Inference,
@@ -32,7 +33,9 @@ from attenuator.serve.peers.openinference_types import (
 )
 from attenuator.serve.peers.outputs import OUTPUTS, output_values, outputs_of
 from attenuator.serve.peers.parameters import (
+    EXPLAIN,
     HEADER,
+    IN_HEADER,
     check_names,
     class_of,
     header_fields,
@@ -40,6 +43,7 @@ from attenuator.serve.peers.parameters import (
     result_header,
     selected,
     shared_names,
+    written,
 )
 from attenuator.serve.peers.tensors import INTEGERS, JSON_BYTES, SIZE_PARAMETER, Tail, read_tensor, split_body
 from attenuator.serve.refusals import single_header
@@ -108,6 +112,7 @@ class Infer:
         self._model = model
         self._version = version
         self._tail = b""
+        self.written: Mapping[str, str] = {}
         self._id: str | None = None
         self._outputs: list[OutputTensor] = []
         self._binary_output = False
@@ -130,20 +135,19 @@ class Infer:
         body = check_values(InferOptions, fields)
         self._id = body.id
         header = header_fields(self._request)
-        check_names(header, shared_names())
+        check_names(header, shared_names(), f"{HEADER}.")
         parameters = body.parameters or {}
         check_names(parameters, [*InferParameters.model_fields, *shared_names()], "parameters.")
-        options = check_values(InferParameters, selected(parameters, InferParameters.model_fields))
-        own = merged(
-            {
-                "parameters": {
-                    name: parameters[name] for name in parameters if name not in InferParameters.model_fields
-                }
-                | class_of(options.priority, FIRST_BATCH_PRIORITY),
-                "the parameter timeout": {"timeout_ms": options.timeout * MICROSECONDS} if options.timeout else {},
-                f"the header {HEADER}": header,
-            }
-        )
+        special = selected(parameters, InferParameters.model_fields)
+        options = check_values(InferParameters, special, prefix="parameters.")
+        places = {
+            "parameters": {name: parameters[name] for name in parameters if name not in special}
+            | class_of(options.priority, FIRST_BATCH_PRIORITY),
+            "the parameter timeout": {"timeout_ms": options.timeout * MICROSECONDS} if options.timeout else {},
+            IN_HEADER: header,
+        }
+        self.written = written(places) | {name: f"parameters.{name}" for name in (TRUNCATE, EXPLAIN)}
+        own = merged(places)
         self._binary_output = options.binary_data_output
         self._outputs = requested_outputs(body.outputs, model, explain=options.explain)
         if options.explain:
@@ -181,7 +185,7 @@ class Infer:
 
 
 def read_inputs(raw: Sequence[Any], tail: Tail) -> Iterator[Input]:
-    """The inputs of tensors: row i of each.
+    """The inputs of tensors: row i of each, which sentences call by its tensor, such as `text[3]`.
 
     Raises:
         InvalidRequest: names what is wrong.
@@ -208,7 +212,7 @@ def read_inputs(raw: Sequence[Any], tail: Tail) -> Iterator[Input]:
             )
     main = TEXTS[0] if TEXTS[0] in tensors else NUMBERS[0]
     for row in range(count):
-        yield Input(f"inputs[{row}].{main}", **{name: rows[row] for name, rows in tensors.items()})
+        yield Input(f"{main}[{row}]", **{name: rows[row] for name, rows in tensors.items()})
 
 
 def read_input(raw: Any, where: str, tail: Tail) -> tuple[str, list[Any]]:

@@ -19,6 +19,7 @@ from attenuator.serve.schema import unknown_field
 
 HEADER = "Attenuator-Parameters"
 RESULT_HEADER = "Attenuator-Result"
+IN_HEADER = f"the header {HEADER}"
 # Fields of POST /v1/classify that the other protocols spell their own way, or whose results their answers cannot hold.
 ELSEWHERE = frozenset({"model", "top_k", "truncate", "return_logits", "explain"})
 EXPLAIN = "explain"
@@ -105,6 +106,16 @@ def merged(places: Mapping[str, Fields]) -> Fields:
             origin[name] = place
         fields |= some
     return fields
+
+
+def written(places: Mapping[str, Fields]) -> dict[str, str]:
+    """What a request calls the fields that are not in its body itself.
+
+    Args:
+        places: as `merged` takes them.
+    """
+    prefixes = {"parameters": "parameters.", IN_HEADER: f"{HEADER}."}
+    return {name: prefix + name for place, prefix in prefixes.items() for name in places.get(place, ())}
 
 
 def class_of(priority: str | int | None, first_batch: int) -> Fields:

@@ -113,7 +113,7 @@ class Peers:
         refuse_query(request, f"the header {HEADER}")
         self._engine.check_started()
         fields = header_fields(request)
-        check_names(fields, ["model"])
+        check_names(fields, ["model"], f"{HEADER}.")
         model = self._engine.model(model_name(fields, self._engine.models), f" in the header {HEADER}")
         return json_response(tei.info(model, self._settings))
 

@@ -22,12 +22,14 @@ from attenuator.serve.errors import Refusal, dump
 from attenuator.serve.json_body import parse_json
 from attenuator.serve.peers.parameters import (
     HEADER,
+    IN_HEADER,
     check_names,
     header_fields,
     merged,
     result_header,
     selected,
     shared_names,
+    written,
 )
 from attenuator.serve.schema import ParsedRequest, assemble, check_count, check_values, model_name
 from attenuator.serve.settings import ServeSettings
@@ -127,6 +129,7 @@ class Predict:
 
     def __init__(self, request: Request) -> None:
         self._request = request
+        self.written: Mapping[str, str] = {}
         self._options = PredictOptions()
         self._raw = False
         self._nested = False
@@ -134,7 +137,7 @@ class Predict:
     def parse(self, body: bytes) -> dict[str, Any]:
         """The fields of body and header; `parameters` stay apart."""
         header = header_fields(self._request)
-        check_names(header, ["model", *shared_names()])
+        check_names(header, ["model", *shared_names()], f"{HEADER}.")
         fields = parse_json(body)
         parameters = fields.pop("parameters", None)
         check_names(fields, ["inputs", "parameters", *PredictOptions.model_fields, *shared_names()])
@@ -145,7 +148,9 @@ class Predict:
                     f"parameters is {shown(parameters)}, must be an object", param="parameters", allowed="an object"
                 )
             check_names(parameters, [*Parameters.model_fields, *shared_names()], "parameters.")
-        return merged({"the body": fields, "parameters": parameters or {}, f"the header {HEADER}": header})
+        places = {"the body": fields, "parameters": parameters or {}, IN_HEADER: header}
+        self.written = written(places)
+        return merged(places)
 
     @staticmethod
     def model_name(fields: Mapping[str, Any], served: Iterable[str]) -> str | None:
@@ -210,7 +215,7 @@ def input_of(value: Any, where: str) -> Input:
             param=where,
             allowed=SHAPES,
         )
-    return Input(where if len(texts) == 1 else f"{where}.text", *texts)
+    return Input(where if isinstance(value, str) else f"{where}[0]", *texts)
 
 
 def check_activation(name: str | None, model: Model) -> None:

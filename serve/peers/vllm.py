@@ -20,9 +20,11 @@ from attenuator.runtime import Input, Model
 from attenuator.serve import requestid
 from attenuator.serve.answers import json_response
 from attenuator.serve.errors import Refusal, dump
+from attenuator.serve.exchange import TRUNCATE
 from attenuator.serve.json_body import parse_json
 from attenuator.serve.peers.parameters import (
     HEADER,
+    IN_HEADER,
     check_names,
     class_of,
     header_fields,
@@ -30,6 +32,7 @@ from attenuator.serve.peers.parameters import (
     result_header,
     selected,
     shared_names,
+    written,
 )
 from attenuator.serve.peers.tei import check_side
 from attenuator.serve.schema import ParsedRequest, assemble, check_count, check_values, model_name
@@ -154,15 +157,18 @@ class Classify:
 
     def __init__(self, request: Request) -> None:
         self._request = request
+        self.written: Mapping[str, str] = {}
         self._options = PeerOptions()
 
     def parse(self, body: bytes) -> dict[str, Any]:
         """The fields of body and header."""
         header = header_fields(self._request)
-        check_names(header, ["model", *shared_names()])
+        check_names(header, ["model", *shared_names()], f"{HEADER}.")
         fields = parse_json(body)
         check_names(fields, ["input", *PeerOptions.model_fields, *shared_names()])
-        return merged({"the body": fields, f"the header {HEADER}": header})
+        places = {"the body": fields, IN_HEADER: header}
+        self.written = written(places) | {"inputs": "input", TRUNCATE: "truncate_prompt_tokens"}
+        return merged(places)
 
     @staticmethod
     def model_name(fields: Mapping[str, Any], served: Iterable[str]) -> str | None:

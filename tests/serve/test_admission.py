@@ -158,7 +158,7 @@ def test_every_setting_between_those_named_fits_though_many_samples_are_explaine
         return Terms(cast(Engine, None), model, Options(explain=True), [tokens], None, ANYONE, max_cost, 0.0)
 
     def cost(value: int) -> float:
-        return model.predict_cost(tokens, {knob: value}) + terms(None)._draw_cost({knob: value})
+        return model.predict_cost(tokens, {knob: value}) + terms(None)._extra_cost({knob: value})
 
     assert cost(32) < cost(31)
     for limit in (cost(32), cost(24), cost(40)):

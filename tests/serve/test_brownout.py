@@ -6,7 +6,8 @@ import math
 import random
 import statistics
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -75,7 +76,12 @@ def poisson(seed: int, phases: list[tuple[float, float]]) -> list[float]:
 
 
 def simulate(
-    loop: asyncio.AbstractEventLoop, arrivals: list[float], floors: Floors, exact_error: float = 1.0
+    loop: asyncio.AbstractEventLoop,
+    arrivals: list[float],
+    floors: Floors,
+    exact_error: float = 1.0,
+    *,
+    while_waiting: bool = True,
 ) -> list[Outcome]:
     """Runs requests of one row; those that find `MAX_REQUESTS` waiting are refused.
 
@@ -84,15 +90,31 @@ def simulate(
         arrivals: in seconds.
         floors: of every request; empty for none.
         exact_error: what exact rows take, as a multiple of what is predicted.
+        while_waiting: also lowers those that wait, as their turn comes.
     """
     queue, level, outcomes = Queue(8192), Level(TARGET_S), []
     waiting: dict[Job, Outcome] = {}
     free_s = predicted_s = 0.0
 
+    def reached(now_s: float) -> float:
+        if not floors:
+            return 0.0
+        lane = queue.lanes["light"]
+        wait_s = max(max(0.0, predicted_s - now_s) + lane.wait_s(), lane.waited_s(now_s))
+        return level.observe(wait_s, len(waiting) / MAX_REQUESTS, now_s)
+
+    def lower(now_s: float, job: Job) -> list[float] | None:
+        [row], knobs = job.rows, lowered([HASHES], EXACT, floors, reached(now_s), seconds_of)
+        if not while_waiting or seconds_of(knobs) >= seconds_of(row.knobs):
+            return None
+        job.rows = [replace(row, knobs=knobs)]
+        waiting[job].hashes = knobs["num_hashes"]
+        return [seconds_of(knobs)]
+
     def run_until(now_s: float) -> None:
         nonlocal free_s, predicted_s
         while waiting and free_s <= now_s:
-            batch = queue.take("light")
+            batch = queue.take("light", partial(lower, max(free_s, min(job.submitted_s for job in waiting))))
             began_s = max(free_s, max(entry.job.submitted_s for entry in batch))
             predicted_s = free_s = began_s + sum(entry.seconds for entry in batch)
             for entry in batch:
@@ -104,13 +126,9 @@ def simulate(
 
     for now_s in arrivals:
         run_until(now_s)
-        reached = 0.0
-        if floors:
-            lane = queue.lanes["light"]
-            wait_s = max(max(0.0, predicted_s - now_s) + lane.wait_s(), lane.waited_s(now_s))
-            reached = level.observe(wait_s, len(waiting) / MAX_REQUESTS, now_s)
-        knobs = lowered([HASHES], EXACT, floors, reached, seconds_of)
-        outcomes.append(Outcome(now_s, reached, knobs["num_hashes"]))
+        share = reached(now_s)
+        knobs = lowered([HASHES], EXACT, floors, share, seconds_of)
+        outcomes.append(Outcome(now_s, share, knobs["num_hashes"]))
         if len(waiting) < MAX_REQUESTS:
             ids = np.zeros(TOKENS, np.int64)
             share = room_share([seconds_of(knobs)], [seconds_of(EXACT)])
@@ -145,6 +163,26 @@ def test_predictions_that_are_too_short_do_not_let_the_queue_grow(loop: asyncio.
     assert refused(outcomes) == 0
     waits = sorted(outcome.wait_s for outcome in outcomes)
     assert waits[int(0.95 * len(waits))] <= TARGET_S
+
+
+@pytest.mark.parametrize(("load", "exact_error"), [(1.2, 3.0), (2.0, 1.0), (2.0, 3.0), (4.0, 1.0)])
+def test_lowering_those_that_wait_shortens_the_longest_waits_and_calms_the_level(
+    loop: asyncio.AbstractEventLoop, load: float, exact_error: float
+) -> None:
+    """At no more cost to the others: on average they are answered no less accurately."""
+    arrivals = poisson(3, [(60.0, load)])
+    entering, waiting = (
+        simulate(loop, arrivals, FLOOR, exact_error, while_waiting=each)[100:] for each in (False, True)
+    )
+    longest = [sorted(each.wait_s for each in outcomes)[int(0.99 * len(outcomes))] for outcomes in (entering, waiting)]
+    assert longest[1] < 0.85 * longest[0]
+    spread = [statistics.pstdev(each.level for each in outcomes) for outcomes in (entering, waiting)]
+    assert spread[1] < spread[0]
+    work = [
+        statistics.fmean(math.log(seconds_of({"num_hashes": each.hashes})) for each in outcomes)
+        for outcomes in (entering, waiting)
+    ]
+    assert work[1] > work[0] - 0.01
 
 
 def test_the_level_settles_under_steady_load_and_returns_to_zero_after_it(loop: asyncio.AbstractEventLoop) -> None:

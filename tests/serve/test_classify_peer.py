@@ -102,7 +102,7 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "no ids": ("input[0]", "is empty", {"input": [[]]}),
     "id outside": ("input[1]", "is 99999999", {"input": [2, 99999999]}),
     "text among ids": ("input[1]", "is a text", {"input": [2, "a"]}),
-    "too long": ("input", "must have at most 8192", {"input": "good " * 9000}),
+    "too long": ("input", "at most 8192, or set truncate_prompt_tokens", {"input": "good " * 9000}),
     "truncation": ("truncate_prompt_tokens", "must be -1 or 8192", {"truncate_prompt_tokens": 16}),
     "huge truncation": ("truncate_prompt_tokens", "more than 18 digits", {"truncate_prompt_tokens": 10**4000}),
     "side": ("truncation_side", "must be right", {"truncation_side": "left"}),
@@ -125,3 +125,4 @@ def test_what_is_wrong_is_refused_in_one_sentence(service: Service, case: str) -
     error = answer.json()["error"]
     assert (error["type"], error["code"], error["param"]) == ("BadRequestError", 400, param)
     assert part in error["message"]
+    assert param in error["message"]

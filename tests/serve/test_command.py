@@ -1,5 +1,6 @@
 """The command `attenuator serve`: flags, environment, exit codes, log."""
 
+import asyncio
 import json
 import re
 import shutil
@@ -10,12 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from engines import started
 from service import Service
 
 from attenuator import bundle
 from attenuator.__main__ import main
 from attenuator.runtime.model import Model
-from attenuator.serve.__main__ import listen, warn_of_idle_floors
+from attenuator.serve.__main__ import listen, say_what_floors_win, warn_of_idle_floors
 from attenuator.serve.settings import ServeSettings
 
 
@@ -191,3 +193,18 @@ def test_floors_of_knobs_that_no_model_has_are_named_in_the_log(
     warn_of_idle_floors(["num_hashes", "alpha"], {"yoso": models["yoso"]})
     assert "--brownout-to names alpha, a knob of no served model; their knobs: " in caplog.text
     assert "num_hashes" not in caplog.text.partition("; their knobs")[0]
+
+
+def test_the_log_says_what_floors_win(bundles: dict[str, Path], caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with started(bundles["yoso"]) as (engine, _):
+            caplog.clear()
+            say_what_floors_win({}, engine)
+            assert not caplog.text
+            say_what_floors_win({"num_hashes": 4}, engine)
+            gains = [float(gain) for gain in re.findall(r"([\d.]+) times at (?:64|512|4096) tokens", caplog.text)]
+            assert len(gains) == 3
+            assert all(1 < gain < 8 for gain in gains), "an eighth of the hashes, and all else as before"
+
+    with caplog.at_level("INFO"):
+        asyncio.run(scenario())

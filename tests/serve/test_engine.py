@@ -134,12 +134,14 @@ def test_what_would_be_refused_for_room_is_lowered_to_its_floor_instead(bundles:
             await asyncio.sleep(0)
             with pytest.raises(Overloaded):
                 await run(asked)
-            assert engine.lowered(model, asked, {}, tokens) is asked
-            chosen = engine.lowered(model, asked, floors, tokens)
+            assert engine.lowering.entering(model, asked, {}, tokens) is asked
+            chosen = engine.lowering.entering(model, asked, floors, tokens)
             assert (chosen.knobs, chosen.by) == ({"num_hashes": 8}, "brownout")
             waiting += [asyncio.create_task(run(chosen)) for _ in range(5)]
             await asyncio.gather(*waiting)
-            assert engine.lowered(model, asked, floors, tokens).knobs != {"num_hashes": 8}, "there is room again"
+            assert engine.lowering.entering(model, asked, floors, tokens).knobs != {"num_hashes": 8}, (
+                "there is room again"
+            )
 
     asyncio.run(scenario())
 

@@ -138,7 +138,7 @@ def runner(model: Model, overloaded_after: int = 10**9) -> Any:
         runs += 1
         if runs > overloaded_after:
             raise errors.Overloaded("no room")
-        return RunOutcome(model.run(rows))
+        return RunOutcome(rows, model.run(rows))
 
     return run
 
@@ -231,11 +231,11 @@ def test_there_is_room_until_the_deadline_and_the_limit_on_cost(bundles: dict[st
                 began_s = time.perf_counter() + left_s - 100
                 options = Options(timeout_ms=100_000)
                 terms = Terms(engine, model, options, [400], None, ANYONE, max_cost, began_s)
-                return terms.runner(row.knobs).has_room([row, row], spent)
+                return terms.runner(row.knobs, {}).has_room([row, row], spent)
 
             assert room(left_s=99)
             assert not room(left_s=0)
-            assert not room(left_s=engine.forecast(model, [400], row.knobs).total_s), "for one, not for both"
+            assert not room(left_s=engine.predictor.forecast(model, [400], row.knobs).total_s), "for one, not for both"
             assert room(left_s=99, max_cost=2.5 * cost / 1e9)
             assert not room(left_s=99, max_cost=2.5 * cost / 1e9, spent=cost)
 
@@ -256,7 +256,7 @@ def test_there_is_room_until_the_deadline_and_the_limit_on_cost(bundles: dict[st
                 key = ApiKey.of(entry, None)
                 assert key.tokens is not None
                 key.spend(400)  # as the inputs are tokenized
-                using = Terms(engine, model, Options(), [400], key, ANYONE, None, 0.0).runner(knobs)
+                using = Terms(engine, model, Options(), [400], key, ANYONE, None, 0.0).runner(knobs, {})
                 for rows in runs:
                     await using.run([replace(row, knobs=knobs)] * rows)
                 assert key.tokens.spare == 9000 - tokens, "draws and further steps count, the inputs once"

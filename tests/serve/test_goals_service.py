@@ -255,10 +255,10 @@ def test_a_queue_lowers_what_a_latency_chooses_and_the_prediction_is_kept(folder
             model = engine.model(None)
             latency = engine.catalog.latencies[model]
             exact, tokens = model.knobs.exact(), [4000]
-            idle = engine.forecast(model, tokens, exact)
+            idle = engine.predictor.forecast(model, tokens, exact)
             assert idle.queue_s == 0
             options = Options(max_latency_ms=1300 * idle.run_s)
-            now = Circumstances(tokens[0], 0.0, partial(engine.forecast, model, tokens))
+            now = Circumstances(tokens[0], 0.0, partial(engine.predictor.forecast, model, tokens))
 
             def chosen() -> dict[str, Any]:
                 return knobs_for(model, options, now)
@@ -269,14 +269,14 @@ def test_a_queue_lowers_what_a_latency_chooses_and_the_prediction_is_kept(folder
             before = latency.batches
             waiting = [asyncio.create_task(engine.run(model, rows)) for _ in range(3)]
             await asyncio.sleep(0)
-            busy = engine.forecast(model, tokens, exact)
+            busy = engine.predictor.forecast(model, tokens, exact)
             assert chosen()["num_hashes"] > 0
             both = options.model_copy(update={"min_agreement": 1.0})
             with pytest.raises(errors.Overloaded) as caught:
                 knobs_for(model, both, now)
             assert caught.value.retry_after_s == pytest.approx(busy.queue_s - 0.3 * idle.run_s, abs=0.5 * idle.run_s)
             assert busy.queue_s > idle.run_s, "a heavy request waits for a row of each of the others at least"
-            cheap = engine.forecast(model, tokens, model.knobs.check({"num_hashes": 4}))
+            cheap = engine.predictor.forecast(model, tokens, model.knobs.check({"num_hashes": 4}))
             assert cheap.queue_s < busy.queue_s, "it runs in the light lane, where nothing waits"
             await asyncio.gather(*waiting)
             assert latency.batches - before == 3

@@ -62,7 +62,7 @@ def test_idle_work_takes_no_room_from_requests(bundles: dict[str, Path]) -> None
             idle = [start(engine, model, long) for _ in range(3)]
             await until(lambda: engine.running("heavy") == 1)
             assert list(engine.waiting()) == []
-            forecast = engine.forecast(model, [len(short.token_ids)], short.knobs)
+            forecast = engine.predictor.forecast(model, [len(short.token_ids)], short.knobs)
             assert forecast.queue_s == 0, "a request would stop it"
             jobs = await asyncio.gather(*(engine.run(model, [short]) for _ in range(3)))
             assert all(len(logits(job)) == 1 for job in jobs)

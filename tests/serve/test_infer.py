@@ -144,10 +144,10 @@ REFUSED: dict[str, tuple[str | None, str, dict[str, Any]]] = {
     "input a text": ("inputs[0]", "must be an object", {"inputs": ["a"]}),
     "unknown": ("input", "did you mean inputs", {"input": []}),
     "unknown parameter": ("parameters.num_hash", "did you mean num_hashes", {"parameters": {"num_hash": 3}}),
-    "knob": ("num_hashes", "from 0 to 512", {"parameters": {"num_hashes": 999}}),
-    "knob a text": ("num_hashes", "is a text", {"parameters": {"num_hashes": "8"}}),
-    "timeout": ("timeout", "microseconds", {"parameters": {"timeout": -1}}),
-    "two timeouts": ("timeout_ms", "must be set once", {"parameters": {"timeout": 1000, "timeout_ms": 5}}),
+    "knob": ("parameters.num_hashes", "from 0 to 512", {"parameters": {"num_hashes": 999}}),
+    "knob a text": ("parameters.num_hashes", "is a text", {"parameters": {"num_hashes": "8"}}),
+    "timeout": ("parameters.timeout", "microseconds", {"parameters": {"timeout": -1}}),
+    "two timeouts": ("parameters.timeout_ms", "must be set once", {"parameters": {"timeout": 1000, "timeout_ms": 5}}),
     "parameters": ("parameters", "must be an object", {"parameters": []}),
     "other tensor": ("inputs[0].name", "text, text_pair", changed(name="attention_mask")),
     "no shape": ("inputs[0].shape", "is missing", changed(shape=...)),
@@ -164,7 +164,16 @@ REFUSED: dict[str, tuple[str | None, str, dict[str, Any]]] = {
     "datatype": ("inputs[0].datatype", "must be BYTES", changed(datatype="INT64")),
     "other datatype": ("inputs[0].datatype", "BYTES for texts", changed(datatype="FP32")),
     "number as text": ("inputs[0].data[1]", "must be a text", changed(data=["a", 3])),
-    "empty text": ("inputs[1].text", "is empty", changed(data=["a", ""])),
+    "explain": ("parameters.explain", "or leave parameters.explain out", {"parameters": {"explain": True}}),
+    "goal": ("parameters.min_agreement", "needs a calibration", {"parameters": {"min_agreement": 0.9}}),
+    "priority": ("parameters.priority", "interactive or batch", {"parameters": {"priority": "soon"}}),
+    "too long": ("text[1]", "or set parameters.truncate", changed(data=["a", "good " * 9000])),
+    "empty in a pair": (
+        "text_pair[1]",
+        "is empty",
+        {"inputs": [TEXT, TEXT | {"name": "text_pair", "data": ["a", ""]}]},
+    ),
+    "empty text": ("text[1]", "is empty", changed(data=["a", ""])),
     "no data": ("inputs[0]", "has neither", changed(data=...)),
     "data a text": ("inputs[0].data", "must be a list", changed(data="a")),
     "shared memory": (
@@ -185,7 +194,7 @@ REFUSED: dict[str, tuple[str | None, str, dict[str, Any]]] = {
         "has 1 rows, must have 2",
         {"inputs": [TEXT, TEXT | {"name": "text_pair", "shape": [1], "data": ["a"]}]},
     ),
-    "id outside": ("inputs[0].token_ids[1]", "is 99999", {"inputs": [IDS | {"data": [2, 99999]}]}),
+    "id outside": ("token_ids[0][1]", "is 99999", {"inputs": [IDS | {"data": [2, 99999]}]}),
     "other output": ("outputs[0].name", "label, score", {"outputs": [{"name": "text"}]}),
     "output of other models": ("outputs[0].name", "must be another of", {"outputs": [{"name": "predicted"}]}),
     "output twice": ("outputs[1].name", "must be another of", {"outputs": [{"name": "score"}] * 2}),
@@ -210,6 +219,7 @@ def test_what_is_wrong_is_refused_in_one_sentence(service: Service, case: str) -
     error = answer.json()
     assert (answer.status_code, error["param"]) == (400, param), answer.text
     assert part in error["error"]
+    assert param in error["error"]
 
 
 def sent(service: Service, body: dict[str, Any], tail: bytes, length: str | None = None) -> tuple[int, str]:

@@ -69,7 +69,9 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], dict[str, str]]] = {
     "number": ("inputs", "inputs is 3", {"inputs": 3}, {}),
     "number in a pair": ("inputs[1][0]", "is 3", {"inputs": [["a"], [3]]}, {}),
     "empty text": ("inputs", "is empty", {"inputs": " "}, {}),
-    "empty in a pair": ("inputs[0].text_pair", "is empty", {"inputs": [["a", ""]]}, {}),
+    "first of a pair": ("inputs[0][0]", "is empty", {"inputs": [["", "a"]]}, {}),
+    "pair too long": ("inputs[0]", "at most 8192", {"inputs": [["good " * 5000, "good " * 5000]]}, {}),
+    "empty in a pair": ("inputs[0][1]", "is empty", {"inputs": [["a", ""]]}, {}),
     "missing": ("inputs", "is missing", {"inputs": ...}, {}),
     "no model": ("model", f"in the body and in the header {HEADER}, must be one of yoso", {"model": ...}, {}),
     "unknown": ("raw_score", "did you mean raw_scores", {"raw_score": True}, {}),
@@ -80,12 +82,17 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], dict[str, str]]] = {
     "other side": ("truncation_direction", "must be right", {"truncation_direction": "Left"}, {}),
     "parameters": ("parameters", "must be an object", {"parameters": 3}, {}),
     "unknown parameter": ("parameters.top", "did you mean top_k", {"parameters": {"top": 1}}, {}),
-    "top_k": ("top_k", "from 1 to 3", {"parameters": {"top_k": 4}}, {}),
-    "activation": ("function_to_apply", "none or softmax", {"parameters": {"function_to_apply": "sigmoid"}}, {}),
+    "top_k": ("parameters.top_k", "from 1 to 3", {"parameters": {"top_k": 4}}, {}),
+    "activation": (
+        "parameters.function_to_apply",
+        "none or softmax",
+        {"parameters": {"function_to_apply": "sigmoid"}},
+        {},
+    ),
     "half of a pair": ("degradable_to.a", "not a knob", {"degradable_to": {"a\ud800": 1}}, {}),
     "twice": ("seed", "set in the body and in the header", {"seed": 1}, {HEADER: '{"seed": 1}'}),
-    "header's knob": ("num_hashes", "from 0 to 512", {}, {HEADER: '{"num_hashes": -1}'}),
-    "header's field": ("raw_scores", "is unknown", {}, {HEADER: '{"raw_scores": true}'}),
+    "header's knob": (f"{HEADER}.num_hashes", "from 0 to 512", {}, {HEADER: '{"num_hashes": -1}'}),
+    "header's field": (f"{HEADER}.raw_scores", "is unknown", {}, {HEADER: '{"raw_scores": true}'}),
 }
 
 
@@ -98,6 +105,7 @@ def test_what_is_wrong_is_refused_in_one_sentence(service: Service, case: str) -
     error = answer.json()
     assert (answer.status_code, error["error_type"], error["param"]) == (422, "Validation", param), answer.text
     assert part in error["error"]
+    assert param in error["error"]
 
 
 @pytest.mark.parametrize("value", ["", "num_hashes=3", "[1]", '{"seed": 1', '{"seed": 1, "seed": 1}', "{}\u00ff"])

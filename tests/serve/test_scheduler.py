@@ -146,3 +146,38 @@ def test_counts_stay_right_whatever_happens(loop: asyncio.AbstractEventLoop, see
         load = waiting.queue.lanes[lane].load
         assert load.tokens == 0
         assert load.seconds == pytest.approx(0, abs=1e-9)
+
+
+def test_requests_that_are_lowered_as_their_turn_comes_let_more_join(loop: asyncio.AbstractEventLoop) -> None:
+    """Rows keep their order and their lane, and count what they take now; who is not lowered stays as it was."""
+    waiting = Waiting(loop)
+    for name, *seconds in [("a", 0.03, 0.4), ("b", 0.03), ("c", 0.03), ("d", 0.03)]:
+        waiting.add(name, *seconds)
+    asked: list[str] = []
+
+    def lower(job: Job) -> list[float] | None:
+        name = waiting.names[id(job)]
+        if name == "b" or job.room_share < 1:
+            return None
+        asked.append(name)
+        job.room_share = 0.25
+        return {"a": [0.0075, 0.1], "c": [0.0075], "d": [0.0075]}[name]
+
+    batch = waiting.queue.take("light", lower)
+    assert [waiting.names[id(entry.job)] for entry in batch] == ["a", "b", "c"]
+    assert asked == ["a", "c", "d"], "once each, and no further than the batch is looked for"
+    heavy, light = (waiting.queue.lanes[lane].load for lane in ("heavy", "light"))
+    assert (heavy.tokens, heavy.seconds) == (3, pytest.approx(0.1))
+    assert (light.tokens, light.seconds) == (3, pytest.approx(0.0075))
+    assert [waiting.take("heavy"), waiting.take(), waiting.take("heavy")] == [["a"], ["d"], []]
+    load = waiting.queue.lanes["light"].load
+    assert (load.tokens, load.seconds) == (0, pytest.approx(0, abs=1e-12))
+
+
+def test_lowered_rows_of_a_large_request_wait_as_long_as_they_take(loop: asyncio.AbstractEventLoop) -> None:
+    """Each starts where the one before it would end, by what they take now."""
+    waiting = Waiting(loop)
+    waiting.add("large", *[0.04] * 5)
+    once = iter([[0.02] * 5])
+    assert len(waiting.queue.take("light", lambda job: next(once, None))) == 2
+    assert [entry.start for entry in waiting.queue.lanes["light"].waiting()] == pytest.approx([0.04, 0.06, 0.08])

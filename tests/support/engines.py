@@ -1,12 +1,16 @@
-"""An engine without HTTP, for tests of what it does with rows."""
+"""An engine in this process, for tests of what it does with rows, and with requests that do not pass a socket."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import httpx
+
 from attenuator.runtime import Input, Model, Row
+from attenuator.serve.app import create_app
 from attenuator.serve.engine import Engine
+from attenuator.serve.keys import KeyRing
 from attenuator.serve.settings import ServeSettings
 
 
@@ -17,6 +21,18 @@ async def started(folder: Path, **settings: object) -> AsyncIterator[tuple[Engin
     await engine.start([folder])
     try:
         yield engine, engine.model(None)
+    finally:
+        await engine.stop()
+
+
+@asynccontextmanager
+async def service(folder: Path, **settings: object) -> AsyncIterator[tuple[Engine, httpx.ASGITransport]]:
+    """The whole service of one bundle; a brownout's level falls by nothing that a test could notice."""
+    chosen = ServeSettings.model_validate({"threads": 1, "brownout_target_ms": 1e6, **settings})
+    engine = Engine(chosen)
+    await engine.start([folder])
+    try:
+        yield engine, httpx.ASGITransport(create_app(engine, chosen, KeyRing(None, None)))
     finally:
         await engine.stop()
 

@@ -137,7 +137,7 @@ class BundleBackend:
         tokenized = time.perf_counter()
 
         async def run(rows: list[Row]) -> RunOutcome:
-            return RunOutcome(model.run(rows))
+            return RunOutcome(rows, model.run(rows))
 
         rows = [Row(item.token_ids, item.type_ids, knobs, seed) for item in encoded]
         answered = asyncio.run(answer(model, asked, rows, Runner(run)))

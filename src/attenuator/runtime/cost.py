@@ -10,6 +10,7 @@ Good to about a factor of two against time, which is what admission, batching an
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from attenuator.ops.cost import NOTHING_DRAWN, Drawn
 from attenuator.runtime.graph import Graph
 from attenuator.runtime.work import COSTS, Work, count_work
 
@@ -39,6 +40,14 @@ class CostModel:
             macs += rows * stage.token_macs
             macs += sum(COSTS[node.operator].work(node, rows, knobs) for node in stage.operators)
         return max(1.0, macs)
+
+    def drawn(self, knobs: Mapping[str, float]) -> Drawn:
+        """What a run draws for a seed that is new, beside the work of its sequences.
+
+        Args:
+            knobs: value by knob name; a knob that is absent has its exact value.
+        """
+        return sum((COSTS[node.operator].drawn(node, knobs) for node in self.work.operators), NOTHING_DRAWN)
 
 
 def cost_model(graph: Graph) -> CostModel:

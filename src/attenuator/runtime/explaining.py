@@ -35,10 +35,12 @@ class RunOutcome:
     """What a run of rows gave.
 
     Attributes:
+        rows: with the knobs that they ran with: load may have lowered them while they waited.
         results: one a row.
         queue_s: time until the first of them ran.
     """
 
+    rows: Sequence[Row]
     results: Sequence[RowResult]
     queue_s: float = 0.0
 
@@ -163,7 +165,7 @@ async def answer(model: Model, options: Options, rows: list[Row], runner: Runner
     """
     if not (options.explain or options.escalate):
         ran = await runner.run(rows)
-        return Answered(rows, ran.results, ran.queue_s)
+        return Answered(ran.rows, ran.results, ran.queue_s)
     explanation = _Explanation(model, options, rows, runner)
     if options.escalate:
         await explanation.escalate()

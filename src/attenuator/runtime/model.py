@@ -22,6 +22,7 @@ from attenuator.errors import (
     OperatorLibraryMissing,
     printable,
 )
+from attenuator.ops.cost import Drawn
 from attenuator.precision import PRECISIONS
 from attenuator.runtime import scores
 from attenuator.runtime import session as sessions
@@ -69,6 +70,7 @@ class Model:
         self._origin: tuple[Path, int | None] | None = None
         self.cost = cost
         self._costs: dict[tuple[int, tuple[tuple[str, float], ...]], float] = {}
+        self._drawn: dict[tuple[tuple[str, float], ...], Drawn] = {}
 
     def encode(
         self, text: str, text_pair: str | None = None, *, truncate: bool = False, param: str = "text"
@@ -196,6 +198,16 @@ class Model:
                 self._costs.clear()
             cost = self._costs[key] = self.cost.predict(tokens, knobs)
         return cost
+
+    def drawn(self, knobs: Mapping[str, float]) -> Drawn:
+        """What a run draws for a seed that is new; see `runtime.cost`."""
+        key = tuple(knobs.items())
+        drawn = self._drawn.get(key)
+        if drawn is None:
+            if len(self._drawn) >= MAX_REMEMBERED:
+                self._drawn.clear()
+            drawn = self._drawn[key] = self.cost.drawn(knobs)
+        return drawn
 
     def total_cost(self, lengths: Sequence[int], knobs: Mapping[str, float]) -> float:
         """Predicted work of several rows, in multiply-adds.

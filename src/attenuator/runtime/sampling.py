@@ -47,8 +47,12 @@ class Draws:
 
     def rows(self, row: Row) -> list[Row]:
         """The draws of an answer's row."""
-        seeds = ((row.seed + number * SEED_STEP) % (SEED_HIGH + 1) for number in range(1, DRAWS + 1))
-        return [replace(row, knobs=self.knobs, seed=seed) for seed in seeds]
+        return [replace(row, knobs=self.knobs, seed=seed) for seed in draw_seeds(row.seed)]
+
+
+def draw_seeds(seed: int) -> list[int]:
+    """The seeds of the draws of an answer with a seed."""
+    return [(seed + number * SEED_STEP) % (SEED_HIGH + 1) for number in range(1, DRAWS + 1)]
 
 
 def draws_for(manifest: Manifest, table: KnobTable, knobs: Knobs, tokens: int) -> Draws | None:

@@ -103,14 +103,14 @@ class TextEncoder:
 
     def encode(self, text: str, text_pair: str | None, *, truncate: bool, param: str) -> Encoded:
         """See `Model.encode`."""
-        for name, value in ((param, text), (_pair_param(param), text_pair)):
+        for name, value in ((param, text), (_beside(param, "text", "text_pair"), text_pair)):
             if value is not None:
                 check_text(value, name)
         first, whole_text = self._encode_part(text)
         second, whole_pair = (None, True) if text_pair is None else self._encode_part(text_pair)
         special = self._tokenizer.num_special_tokens_to_add(second is not None)
         count = len(first) + (0 if second is None else len(second)) + special
-        whole_param = param if second is None else param.removesuffix(".text")
+        whole_param = param if second is None else _together(param)
         if count == 0:
             raise InvalidRequest(
                 f"{whole_param} has no tokens, must be a text with at least one token",
@@ -136,7 +136,7 @@ class TextEncoder:
         ids = whole_numbers(token_ids, self.vocab_size, param)
         if token_type_ids is None:
             return Encoded(ids, np.zeros_like(ids))
-        types_param = param.removesuffix("token_ids") + "token_type_ids"
+        types_param = _beside(param, "token_ids", "token_type_ids")
         if len(token_type_ids) != len(token_ids):
             allowed = f"{len(token_ids)} token types, one for each token id"
             raise InvalidRequest(
@@ -259,5 +259,12 @@ def check_text(text: str, param: str) -> None:
             ) from None
 
 
-def _pair_param(param: str) -> str:
-    return param.removesuffix("text") + "text_pair"
+def _beside(param: str, own: str, other: str) -> str:
+    """What a field is called beside one of an input: `inputs[2].text_pair`, `text_pair[2]`, or `inputs[2][1]`."""
+    before, named, after = param.rpartition(own)
+    return before + other + after if named else param.removesuffix("[0]") + "[1]"
+
+
+def _together(param: str) -> str:
+    """What both texts of a pair are called, from the name of the first."""
+    return param.removesuffix(".text") if "text" in param else param.removesuffix("[0]")
