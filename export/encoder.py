@@ -106,7 +106,8 @@ class SelfAttention(nn.Module):
         """
         layout = PackedLayout(cu_seqlens)
         mix = training_mix(self.kind) if self.through_operator else None
-        if mix is not None and (packed := mix(query, key, value, cu_seqlens, self)) is not None:
+        if mix is not None:
+            packed = mix(query, key, value, cu_seqlens, self)
             if "conv_weight" in (weights := self.weights):
                 convolve = part(self.kind, "eager").sequence_conv
                 packed = packed + layout.pack(convolve(layout.pad(value, self.num_heads), weights["conv_weight"]))

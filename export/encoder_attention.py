@@ -140,7 +140,7 @@ def drawn_weights(config: Any, function: str) -> dict[str, nn.Parameter]:
 
 
 @cache
-def training_mix(kind: str) -> Callable[..., Tensor | None] | None:
+def training_mix(kind: str) -> Callable[..., Tensor] | None:
     """What computes an attention with gradients on packed rows; None where there is nothing but PyTorch's own way.
 
     Args:
@@ -149,7 +149,7 @@ def training_mix(kind: str) -> Callable[..., Tensor | None] | None:
     package = f"{training.__name__}.{kind}"
     if not find_spec(package) or not find_spec(f"{package}.encoder"):
         return None
-    mix: Callable[..., Tensor | None] = import_module(f"{package}.encoder").mix
+    mix: Callable[..., Tensor] = import_module(f"{package}.encoder").mix
     return mix
 
 

@@ -15,7 +15,7 @@ extern "C" {
  * `rows`: query, key, value and the gradient by the output, which are read, then the gradients by
  * query, key and value, which are written; num_rows rows each. `hashing`: cu_seqlens, num_hashes (1
  * and more) and seed, as the operator's inputs; attributes likewise, of which num_heads, hash_bits,
- * layer and hash count. Returns 0, or 1 on an error. */
+ * layer, hash and norm_lift count. Returns 0, or 1 on an error. */
 int32_t attenuator_yoso_gradient(const attenuator_rows* rows, int64_t num_rows,
                                  const attenuator_tensor* hashing,
                                  const attenuator_attribute* attributes, int32_t num_attributes,

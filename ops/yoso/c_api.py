@@ -39,7 +39,7 @@ def gradient(
             written; on the host.
         num_rows: of each, those of all sequences.
         hashing: cu_seqlens, num_hashes of 1 and more, seed; as the operator's inputs.
-        attributes: of the node; num_heads, hash_bits, layer and hash count.
+        attributes: of the node; num_heads, hash_bits, layer, hash and norm_lift count.
         collided: *YOSO, the true derivative of each pair that collides in at least one hash; otherwise eq. 4.
         softening: epsilon in the root of the true derivative, 0 to 1.
         num_threads: threads of this call; they do not change a bit of the result.

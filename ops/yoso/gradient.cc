@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <limits>
 #include <memory>
 #include <string>
@@ -47,6 +48,7 @@ class Gradient {
   Gradient(const Spec::Attributes& attributes, const GradientKind& kind, const GradientTensors& in)
       : attributes_(attributes), kind_(kind), in_(in) {
     CheckRange(Spec::kName, "softening", kind.softening, 0.0f, 1.0f);
+    CheckRange(Spec::kName, "norm_lift", attributes.norm_lift, 0.0f, 1e30f);
     CheckRows(in);
     sequences_ = CheckSequences(Spec::kName, in.cu_seqlens, in.rows);
     num_hashes_ = CheckKnob(Spec::kName, Spec::kNumHashes, in.num_hashes, sequences_.batch);
@@ -101,7 +103,8 @@ class Gradient {
                   .head_dim = static_cast<std::int32_t>(in_.query.columns),
                   .hash_bits = static_cast<std::int32_t>(attributes_.hash_bits),
                   .hadamard = attributes_.hash == Spec::Hash::kHadamard,
-                  .lifted = false};
+                  .lifted = attributes_.norm_lift > 0};
+    job.lift_root = std::sqrt(attributes_.norm_lift);
     job.head = static_cast<std::int32_t>(task.head);
     job.num_hashes = num_hashes_[task.sequence];
     const GradientHead head{.query = Read(in_.query, task),

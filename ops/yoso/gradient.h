@@ -31,8 +31,8 @@ struct GradientTensors {
 };
 
 // Throws std::invalid_argument where a tensor or an attribute is out of bounds; num_hashes is at
-// least 1 here, and of the attributes only num_heads, hash_bits, layer and hash count. Sequences
-// with a query or a key that is not finite get NaN.
+// least 1 here, and of the attributes only num_heads, hash_bits, layer, hash and norm_lift count.
+// Sequences with a query or a key that is not finite get NaN.
 void RunGradient(const spec::YosoAttention::Attributes& attributes, const GradientKind& kind,
                  const GradientTensors& tensors, ThreadPool& threads);
 

@@ -155,7 +155,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_checkpoint_says_what_it_was_trained_with(trained: Path) -> None:
     stored = json.loads((trained / "config.json").read_text())["attenuator"]
     assert stored == {
-        "attention": "yoso", "num_hashes": 12, "hash_bits": 5, "hash": "gaussian", "normalize": 1, "gradient": "bound"
+        "attention": "yoso", "num_hashes": 12, "hash_bits": 5, "hash": "gaussian", "normalize": 1, "norm_lift": 0.0,
+        "gradient": "bound",
     }  # fmt: skip
     model = transformers.AutoModelForSequenceClassification.from_pretrained(trained, attn_implementation=NAME)
     assert settings_of(model.config) == SETTINGS
@@ -258,7 +259,8 @@ def test_the_interface_s_name_alone_takes_the_defaults_and_records_them() -> Non
     model = transformers.AutoModelForSequenceClassification.from_config(config, attn_implementation=NAME)
     model(input_ids=torch.arange(12)[None])
     assert model.config.attenuator == {"attention": "yoso"} | {
-        "num_hashes": 32, "hash_bits": 8, "hash": "gaussian", "normalize": 1, "gradient": "bound"
+        "num_hashes": 32, "hash_bits": 8, "hash": "gaussian", "normalize": 1, "norm_lift": 0.0,
+        "gradient": "bound",
     }  # fmt: skip
 
 

@@ -38,14 +38,11 @@ def draw(lengths: tuple[int, ...] = LENGTHS, dtype: torch.dtype = torch.float32)
 
 def dense_counts(query: Tensor, key: Tensor, settings: Settings, head: int, seed: int = SEED) -> Tensor:
     """`[queries, keys]`: in how many hashes a pair of one head and sequence collides, by the NumPy reference."""
-    hashed = (
-        reference.codes(
-            rows[:, head].detach().float().numpy(), seed, LAYER, head, settings.num_hashes, settings.hash_bits,
-            settings.hash,  # type: ignore[arg-type]
-        )
-        for rows in (query, key)
-    )  # fmt: skip
-    query_codes, key_codes = hashed
+    options = (settings.num_hashes, settings.hash_bits, settings.hash, settings.norm_lift)
+    query_codes, key_codes = (
+        reference.codes(rows[:, head].detach().float().numpy(), seed, LAYER, head, *options, side)  # type: ignore[arg-type]
+        for rows, side in ((query, "query"), (key, "key"))
+    )
     return torch.from_numpy((query_codes[:, None, :] == key_codes[None, :, :]).sum(axis=2)).double()
 
 
@@ -65,7 +62,8 @@ def oracle(query: Tensor, key: Tensor, value: Tensor, settings: Settings, length
     for head in range(HEADS):
         for first, end in zip(starts[:-1], starts[1:], strict=True):
             q, k, v = query[first:end, head], key[first:end, head], value[first:end, head]
-            cosine = (q / q.norm(dim=1, keepdim=True)) @ (k / k.norm(dim=1, keepdim=True)).T
+            q, k = (rows / rows.norm(dim=1, keepdim=True).clamp_min(math.sqrt(settings.norm_lift)) for rows in (q, k))
+            cosine = q @ k.T
             fixed = cosine.detach()
             if settings.num_hashes:
                 counts = dense_counts(query[first:end], key[first:end], settings, head)
@@ -112,9 +110,24 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 @NORMALISATIONS
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("gradient", ["bound", "collided"])
-@pytest.mark.parametrize(("num_hashes", "hash"), [(5, "gaussian"), (40, "hadamard"), (0, "gaussian")])
-def test_gradients_are_those_of_the_dense_oracle(normalize: int, gradient: str, num_hashes: int, hash: str) -> None:
-    settings = Settings(num_hashes=num_hashes, hash_bits=3, hash=hash, normalize=normalize, gradient=gradient)
+@pytest.mark.parametrize(
+    ("num_hashes", "hash", "norm_lift"),
+    [
+        (5, "gaussian", 0.0),
+        (40, "hadamard", 0.0),
+        (0, "gaussian", 0.0),
+        # Some rows are shorter than the bound and some longer; then all are shorter.
+        (12, "gaussian", 6.0),
+        (40, "hadamard", 60.0),
+        (0, "gaussian", 6.0),
+    ],
+)
+def test_gradients_are_those_of_the_dense_oracle(
+    normalize: int, gradient: str, num_hashes: int, hash: str, norm_lift: float
+) -> None:
+    settings = Settings(
+        num_hashes=num_hashes, hash_bits=3, hash=hash, normalize=normalize, norm_lift=norm_lift, gradient=gradient
+    )
     drawn = draw()
     actual = gradients(lambda *rows: attend(*rows, offsets(LENGTHS), settings, SEED, LAYER), drawn)
     wide = [tensor.double() for tensor in drawn]
@@ -229,7 +242,7 @@ def test_no_tensor_has_the_square_of_the_length(
 def test_codes_are_those_of_the_reference(hash: str, bits: int) -> None:
     rows = draw((50,))[0] * torch.logspace(-20, 20, 50)[:, None, None]
     hashing = Hashing(offsets((50,)), torch.tensor([7]), 5, bits, hash, LAYER)
-    coded = codes(rows.transpose(0, 1), hashing, 7).numpy().view(np.uint16)
+    coded = codes(rows.transpose(0, 1), hashing, 7, "query").numpy().view(np.uint16)
     for head in range(HEADS):
         expected = reference.codes(rows[:, head].numpy(), 7, LAYER, head, 5, bits, hash)  # type: ignore[arg-type]
         assert np.array_equal(coded[:, head].T, expected)
@@ -240,7 +253,7 @@ def test_codes_of_rows_with_halves_of_their_maximum_are_those_of_the_reference()
     generator = torch.Generator().manual_seed(0)
     halves = torch.randint(1, 3, (HEADS, 200, HEAD_DIM), generator=generator) / 2.0
     rows = halves * torch.randn(HEADS, 200, HEAD_DIM, generator=generator).sign() * torch.linspace(1, 2, 200)[:, None]
-    coded = codes(rows, Hashing(offsets((200,)), torch.tensor([7]), 64, 8, "gaussian", LAYER), 7).numpy()
+    coded = codes(rows, Hashing(offsets((200,)), torch.tensor([7]), 64, 8, "gaussian", LAYER), 7, "key").numpy()
     for head in range(HEADS):
         expected = reference.codes(rows[head].numpy(), 7, LAYER, head, 64, 8, "gaussian")
         assert np.array_equal(coded[:, head].T, expected)
@@ -261,27 +274,30 @@ def test_a_ratio_of_weights_that_nearly_vanish_has_a_gradient(weight: float) -> 
 
 
 @NORMALISATIONS
+@pytest.mark.parametrize("norm_lift", [0.0, 6.0])
 @pytest.mark.parametrize("num_hashes", [0, 6])
-def test_training_computes_what_is_served(normalize: int, num_hashes: int) -> None:
+def test_training_computes_what_is_served(normalize: int, num_hashes: int, norm_lift: float) -> None:
     query, key, value, _ = draw()
-    settings = Settings(num_hashes=num_hashes, hash_bits=4, normalize=normalize)
+    settings = Settings(num_hashes=num_hashes, hash_bits=4, normalize=normalize, norm_lift=norm_lift)
     batch = len(LENGTHS)
     expected = reference.yoso_attention(
         *(tensor.flatten(1).numpy() for tensor in (query, key, value)),
         offsets(LENGTHS).numpy(), np.full(batch, num_hashes, np.int32), np.full(batch, SEED),
-        num_heads=HEADS, hash_bits=4, layer=LAYER, normalize=normalize,
+        num_heads=HEADS, hash_bits=4, layer=LAYER, normalize=normalize, norm_lift=norm_lift,
     )  # fmt: skip
     actual = attend(query, key, value, offsets(LENGTHS), settings, SEED, LAYER).flatten(1)
     np.testing.assert_allclose(actual.numpy(), expected, rtol=0, atol=2e-6 * np.abs(expected).max())
 
 
-def test_true_derivative_of_the_expectation_passes_gradcheck() -> None:
+@pytest.mark.parametrize("norm_lift", [0.0, 6.0, 60.0])
+def test_true_derivative_of_the_expectation_passes_gradcheck(norm_lift: float) -> None:
     lengths = (1, 4)
     tensors = [tensor.requires_grad_() for tensor in draw(lengths, torch.float64)[:3]]
     seeds = torch.zeros(2, dtype=torch.int64)
 
     def expected(*rows: Tensor) -> Tensor:
-        mixed: Tensor = yoso_mix(*rows, offsets(lengths), seeds, 0, 5, gradient="collided", softening=0.0)
+        options = {"gradient": "collided", "softening": 0.0, "norm_lift": norm_lift}
+        mixed: Tensor = yoso_mix(*rows, offsets(lengths), seeds, 0, 5, **options)
         return mixed
 
     assert torch.autograd.gradcheck(expected, tensors)
@@ -362,6 +378,17 @@ def test_a_row_without_direction_gets_no_gradient() -> None:
     assert not actual[1][2].any()
 
 
+def test_a_row_without_direction_gets_a_gradient_where_it_is_lifted() -> None:
+    """Its products with keys are what counts, and those of 0 grow with it."""
+    drawn = draw((6,))
+    drawn[0][2] = 0
+    settings = Settings(16, 3, norm_lift=6.0, normalize=RAW)
+    actual = gradients(lambda *rows: attend(*rows, offsets((6,)), settings, SEED, LAYER), drawn)
+    wide = [tensor.double() for tensor in drawn]
+    close(actual, gradients(lambda *rows: oracle(*rows, settings, (6,)), wide))
+    assert actual[1][2].abs().max() > 0
+
+
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("num_hashes", [0, 4])
 def test_operator_keeps_pytorch_s_rules(num_hashes: int) -> None:
@@ -377,6 +404,7 @@ def test_operator_keeps_pytorch_s_rules(num_hashes: int) -> None:
         ({"hash_bits": 0}, r"hash_bits is 0, must be a whole number in \[1, 16\]"),
         ({"normalize": 3}, r"normalize is 3, must be a whole number in \[0, 2\]"),
         ({"hash": "sha"}, "hash is 'sha', must be one of: gaussian, hadamard"),
+        ({"norm_lift": -1.0}, r"norm_lift is -1.0, must be a number in \[0, 1e\+30\]"),
         ({"gradient": "exact"}, "gradient is 'exact', must be one of: bound, collided, cheapest"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",

@@ -146,8 +146,10 @@ class HeadGradient {
 
   void Prepare(std::int64_t first, std::int64_t count) {
     const int head_dim = head_.head_dim;
-    kernels_.inverse_lengths(head_.query.slice(first, count), head_dim, query_inverses_ + first);
-    kernels_.inverse_lengths(head_.key.slice(first, count), head_dim, key_inverses_ + first);
+    kernels_.inverse_lengths(head_.query.slice(first, count), head_dim, job_.lift_root,
+                             query_inverses_ + first);
+    kernels_.inverse_lengths(head_.key.slice(first, count), head_dim, job_.lift_root,
+                             key_inverses_ + first);
     for (std::int64_t i = first; i < first + count; ++i) {
       std::fill_n(head_.by_query.row(i), head_dim, 0.0f);
       std::fill_n(head_.by_key.row(i), head_dim, 0.0f);
@@ -237,9 +239,9 @@ class HeadGradient {
       return MutableRows{rows.row(first), rows.stride};
     };
     kernels_.finish_unit(head_.query.slice(first, count), query_inverses_ + first, head_.head_dim,
-                         factor, from(head_.by_query));
+                         job_.lift_root, factor, from(head_.by_query));
     kernels_.finish_unit(head_.key.slice(first, count), key_inverses_ + first, head_.head_dim,
-                         factor, from(head_.by_key));
+                         job_.lift_root, factor, from(head_.by_key));
     kernels_.scale(count, head_.value_dim, share, from(head_.by_value));
   }
 

@@ -4,9 +4,10 @@
 //   by value j  sum_i B_ij grad_i
 //   by query i  tau / 2 sum_j B_ij <grad_i, value_j> key_j      and likewise by key j,
 //
-// where queries and keys are unit rows; then on through x / |x|. Hash by hash both sides are sorted
-// by their codes, so that the pairs that collide are those of one bucket: a product of small
-// matrices. Nothing has the square of the length.
+// where queries and keys are unit rows; then on through x / |x|, or x / sqrt(L) for rows within a
+// norm lift's bound L. Hash by hash both sides are sorted by their codes, so that the pairs that
+// collide are those of one bucket: a product of small matrices. Nothing has the square of the
+// length.
 //
 // Or *YOSO of the appendix: each pair that collides in any hash has the true derivative of its
 // weight in place of tau / 2 B_ij.

@@ -307,18 +307,24 @@ void AddBucket(const GradientHead& head, const EarlierHashes& earlier, const Buc
   BucketGradient(head, earlier, queries, keys, workspace).Run();
 }
 
-void InverseLengths(const Rows& rows, int columns, float* inverses) {
+// 1 / max(length, lift_root, 1e-12).
+inline float InverseLength(double length, float lift_root) {
+  const double least = lift_root > 1e-12 ? static_cast<double>(lift_root) : 1e-12;
+  return static_cast<float>(1.0 / (length > least ? length : least));
+}
+
+void InverseLengths(const Rows& rows, int columns, float lift_root, float* inverses) {
   for (std::int64_t i = 0; i < rows.count; ++i) {
     const float* row = rows.row(i);
     SquareSum squares;
     for (int c = 0; c < columns; c += kBlock) squares.Add(LoadColumns(row + c, columns - c));
-    const double length = __builtin_sqrt(squares.Total());
-    inverses[i] = static_cast<float>(1.0 / (length > 1e-12 ? length : 1e-12));
+    inverses[i] = InverseLength(__builtin_sqrt(squares.Total()), lift_root);
   }
 }
 
-void FinishUnit(const Rows& rows, const float* inverses, int columns, float factor,
+void FinishUnit(const Rows& rows, const float* inverses, int columns, float lift_root, float factor,
                 const MutableRows& sums) {
+  const float of_lifted = lift_root > 0 ? InverseLength(0.0, lift_root) : 0.0f;
   for (std::int64_t i = 0; i < rows.count; ++i) {
     const float* row = rows.row(i);
     float* target = sums.row(i);
@@ -329,7 +335,7 @@ void FinishUnit(const Rows& rows, const float* inverses, int columns, float fact
     }
     // (sum - unit <unit, sum>) / length; a row without a direction has no gradient.
     const float scale = inverses[i] < 1e12f ? factor * inverses[i] : 0.0f;
-    const Floats along = Set(-Sum(products));
+    const Floats along = Set(inverses[i] == of_lifted ? 0.0f : -Sum(products));
     for (int c = 0; c < columns; c += kBlock) {
       const int remaining = columns - c;
       const Floats unit = Mul(LoadColumns(row + c, remaining), Set(inverses[i]));

@@ -27,7 +27,9 @@ struct EarlierHashes {
   int count;
 };
 
-// One head of one sequence: rows, one over the length of each, at most 1e12, and the sums.
+// One head of one sequence: rows, one over the length of each, or over `lift_root` where that is
+// more, at most 1e12, and the sums. A lifted row's added coordinate has no part in any of it: where
+// queries have theirs, keys have 0, and the other way round.
 struct GradientHead {
   Rows query, key, value, grad;
   const float* query_inverses;
@@ -51,16 +53,17 @@ struct BucketSide {
 
 struct GradientKernels {
   std::int64_t (*workspace_floats)(int head_dim, int value_dim);
-  // 1 / max(|row|, 1e-12) of each row.
-  void (*inverse_lengths)(const Rows& rows, int columns, float* inverses);
+  // 1 / max(|row|, lift_root, 1e-12) of each row.
+  void (*inverse_lengths)(const Rows& rows, int columns, float lift_root, float* inverses);
   // Adds what one hash's bucket contributes, up to constant factors; `workspace` has room for
   // workspace_floats. `earlier` counts where the head is `collided`.
   void (*add_bucket)(const GradientHead& head, const EarlierHashes& earlier,
                      const BucketSide& queries, const BucketSide& keys, float* workspace);
   // From sums over unit rows to factor times the gradient by the rows themselves, in place: 0 where
-  // a row is shorter than 1e-12.
-  void (*finish_unit)(const Rows& rows, const float* inverses, int columns, float factor,
-                      const MutableRows& sums);
+  // a row is shorter than 1e-12. Rows within `lift_root` are divided by it alone: their direction
+  // is free, since the added coordinate keeps their length.
+  void (*finish_unit)(const Rows& rows, const float* inverses, int columns, float lift_root,
+                      float factor, const MutableRows& sums);
   void (*scale)(std::int64_t rows, int columns, float factor, const MutableRows& sums);
 };
 

@@ -14,7 +14,7 @@ from attenuator.export.encoder import Encoder, EncoderConfig
 from attenuator.ops import BASELINE, DOMAIN, OPERATORS
 from attenuator.tuning.choices import REPLACEMENTS, settings_class
 
-__all__ = ["attention_of", "encoder_config", "exact", "has_knobs", "kept_attributes", "settings_of", "use"]
+__all__ = ["attention_of", "encoder_config", "exact", "has_knobs", "settings_of", "use"]
 
 
 def _interface(attention: str) -> Any:
@@ -92,20 +92,6 @@ def encoder_config(config: EncoderConfig, attention: str, settings: Any) -> Enco
         return replace(config, attention=attention, knobs=knobs, attributes=kept[0] | attributes, sizes=kept[1])
     except ValueError as error:
         raise ExportError(f"the encoder cannot have {attention} attention: {error}") from None
-
-
-def kept_attributes(config: Any) -> dict[str, Any]:
-    """Attributes of an own encoder's attention that no setting of training has, where they are not the default.
-
-    Args:
-        config: of a checkpoint; one of transformers has none.
-    """
-    if not isinstance(config, EncoderConfig) or config.attention not in REPLACEMENTS:
-        return {}
-    operator = next(operator for operator in OPERATORS if operator.key == config.attention)
-    settable = {item.name for item in fields(settings_class(config.attention))}
-    defaults = {item.name: item.default for item in operator.attributes if item.name not in settable}
-    return {name: value for name, value in config.all_attributes.items() if value != defaults.get(name, value)}
 
 
 def use(model: Any, attention: str, settings: Any) -> None:

@@ -80,6 +80,7 @@ def attend(
         settings.hash,
         layer,
         settings.gradient,
+        norm_lift=settings.norm_lift,
     )
     if ratio:
         share = mixed[:, :, -1:]

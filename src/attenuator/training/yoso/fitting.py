@@ -66,12 +66,25 @@ def fits(
         One for each candidate.
     """
     longest = math.log2(max(1, sum(int(starts[-1]) for _, starts in batches) / len(batches))) + BITS_ABOVE_LENGTH
-    usual = [replace(settings, hash_bits=bits) for bits in CANDIDATE_BITS if bits <= max(longest, CANDIDATE_BITS[0])]
-    candidates = [settings] if "hash_bits" in fixed else usual
+    usual = [bits for bits in CANDIDATE_BITS if bits <= max(longest, CANDIDATE_BITS[0])]
+    head_dim = batches[0][0][0].query.shape[2]
+    candidates = [
+        replace(settings, hash_bits=bits, norm_lift=lift)
+        for bits in ([settings.hash_bits] if "hash_bits" in fixed else usual)
+        for lift in ([settings.norm_lift] if "norm_lift" in fixed else [0.0, softmax_lift(bits, head_dim)])
+    ]
     return [
         Fit(candidate, relative_error(batches, candidate), relative_error(batches, replace(candidate, num_hashes=0)))
         for candidate in candidates
     ]
+
+
+def softmax_lift(hash_bits: int, head_dim: int) -> float:
+    """The norm lift at which weights fall with the product of query and key as those of softmax do (appendix 1.1).
+
+    E is about exp(tau (q k / L - 1)), softmax's weight exp(q k / sqrt(head_dim)): L = tau sqrt(head_dim).
+    """
+    return hash_bits * math.sqrt(head_dim)
 
 
 def nearest(tried: Sequence[Fit]) -> Settings:

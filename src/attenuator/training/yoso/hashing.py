@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -29,6 +30,7 @@ class Hashing:
         hash_bits: tau in the paper.
         hash: `gaussian` or `hadamard`.
         layer: random stream, the operator's attribute of this name.
+        norm_lift: bound on the squared norms of rows; 0 for none.
     """
 
     cu_seqlens: Tensor
@@ -37,6 +39,12 @@ class Hashing:
     hash_bits: int
     hash: str
     layer: int
+    norm_lift: float = 0.0
+
+    @property
+    def least_length(self) -> float:
+        """What shorter rows count as, having a coordinate more: the root of the norm lift, if there is one."""
+        return max(NORM_FLOOR, math.sqrt(self.norm_lift))
 
     @property
     def sequences(self) -> list[tuple[slice, int]]:
@@ -46,24 +54,32 @@ class Hashing:
         return [(slice(first, end), seed) for first, end, seed in spans if end > first]
 
 
-def unit_rows(rows: Tensor) -> Tensor:
-    """Rows of length 1; those shorter than 1e-12 become nearly 0."""
-    return functional.normalize(rows, dim=-1, eps=NORM_FLOOR)
+def unit_rows(rows: Tensor, least_length: float = NORM_FLOOR) -> Tensor:
+    """Rows of length 1; shorter ones than `least_length` are divided by that, which makes those below 1e-12 nearly 0.
+
+    Of rows with a norm lift these are the coordinates that products see: where a query has its added coordinate, keys
+    have 0, and the other way round.
+    """
+    return functional.normalize(rows, dim=-1, eps=least_length)
 
 
-def codes(rows: Tensor, hashing: Hashing, seed: int) -> Tensor:
+def codes(rows: Tensor, hashing: Hashing, seed: int, side: reference.Side) -> Tensor:
     """Codes of the rows of one sequence.
 
     Args:
         rows: `[heads, tokens, head_dim]`, of any row length.
         hashing: which hashes.
         seed: of the sequence.
+        side: whose rows they are: a norm lift gives queries one coordinate and keys another.
 
     Returns:
         int16 `[hashes, heads, tokens]`, to be compared with one another: the 16 bits of a code, read with a sign.
     """
-    of_head = _hadamard_codes if hashing.hash == "hadamard" else _gaussian_codes
-    return torch.stack([of_head(one.float(), hashing, seed, head) for head, one in enumerate(rows)], dim=1)
+    if hashing.hash == "hadamard" or hashing.norm_lift:  # whole numbers beyond those that float32 multiplies exactly
+        heads = [_reference_codes(one.float(), hashing, seed, head, side) for head, one in enumerate(rows)]
+    else:
+        heads = [_gaussian_codes(one.float(), hashing, seed, head) for head, one in enumerate(rows)]
+    return torch.stack(heads, dim=1)
 
 
 @lru_cache(maxsize=CACHED_PLANES)
@@ -87,8 +103,8 @@ def _gaussian_codes(rows: Tensor, hashing: Hashing, seed: int, head: int) -> Ten
     return whole.to(torch.int32).to(torch.int16).t().contiguous()
 
 
-def _hadamard_codes(rows: Tensor, hashing: Hashing, seed: int, head: int) -> Tensor:
+def _reference_codes(rows: Tensor, hashing: Hashing, seed: int, head: int, side: reference.Side) -> Tensor:
     """As `_gaussian_codes`."""
-    settings = (seed, hashing.layer, head, hashing.num_hashes, hashing.hash_bits)
-    whole = reference.codes(rows.cpu().numpy(), *settings, hash="hadamard")
+    settings = (seed, hashing.layer, head, hashing.num_hashes, hashing.hash_bits, hashing.hash, hashing.norm_lift)
+    whole = reference.codes(rows.detach().cpu().numpy(), *settings, side)  # type: ignore[arg-type]
     return torch.from_numpy(whole.T.astype(np.uint16).view(np.int16)).to(rows.device)

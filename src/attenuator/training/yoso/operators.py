@@ -39,6 +39,7 @@ def yoso_mix(
     layer: int = 0,
     gradient: str = "bound",
     softening: float = SOFTENING,
+    norm_lift: float = 0.0,
 ) -> Tensor:
     """B V / m, or the expectation E V where num_hashes is 0, without normalisation.
 
@@ -54,12 +55,13 @@ def yoso_mix(
         layer: random stream, the operator's attribute of this name.
         gradient: one of `settings.GRADIENTS`.
         softening: epsilon in the root of the true derivative, which `collided` uses.
+        norm_lift: bound on the squared norms of rows, the operator's attribute of this name.
 
     Returns:
         `[T, heads, value_dim]` in the dtype of value. Sums over tables are float32 whatever the dtype; expectation and
         pairs are computed in that of the inputs.
     """
-    hashing = Hashing(cu_seqlens, seed, num_hashes, hash_bits, hash, layer)
+    hashing = Hashing(cu_seqlens, seed, num_hashes, hash_bits, hash, layer, norm_lift)
     if num_hashes == 0 and value.dtype == torch.float64:
         return mix_expectation(query, key, value, hashing)
     return mix(query, key, value, hashing)
@@ -79,27 +81,35 @@ def yoso_mix_backward(
     layer: int,
     gradient: str,
     softening: float,
+    norm_lift: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients by query, key and value, in their shapes; arguments as in `yoso_mix`, grad as its result."""
-    hashing = Hashing(cu_seqlens, seed, num_hashes, hash_bits, hash, layer)
+    hashing = Hashing(cu_seqlens, seed, num_hashes, hash_bits, hash, layer, norm_lift)
     if gradient == "cheapest":
         gradient = cheapest(hashing, query.shape[2], value.shape[2], compiled.takes(query))
     collided = gradient == "collided"
     if num_hashes and compiled.takes(query):
         return compiled.bucket_gradients(grad, query, key, value, hashing, collided, softening)
-    if collided or num_hashes == 0 or pairs_take_less(hashing, query.shape[2], value.shape[2]):
+    by_pairs = collided or num_hashes == 0 or norm_lift > 0
+    if by_pairs or pairs_take_less(hashing, query.shape[2], value.shape[2]):
         by_query, by_key, by_value = pair_gradients(grad, query, key, value, hashing, collided, softening)
     else:
         by_query, by_key, by_value = table_gradients(grad, query, key, value, hashing)
-    return through_unit(by_query, query), through_unit(by_key, key), by_value
+    least = hashing.least_length
+    return through_unit(by_query, query, least), through_unit(by_key, key, least), by_value
 
 
-def through_unit(grad: Tensor, rows: Tensor) -> Tensor:
-    """From the gradient by unit rows to that by the rows: (I - u u^T) g / |x|; 0 where a row has no direction."""
+def through_unit(grad: Tensor, rows: Tensor, least_length: float = NORM_FLOOR) -> Tensor:
+    """From the gradient by unit rows to that by the rows: (I - u u^T) g / |x|.
+
+    A shorter row than `least_length` is divided by that, a norm lift's root, and nothing else: g over the root. One
+    that is shorter than 1e-12 and has no lift has no direction, and gets 0.
+    """
     length = rows.norm(dim=-1, keepdim=True)
     unit = unit_rows(rows)
     across = grad - unit * (unit * grad).sum(dim=-1, keepdim=True)
-    return torch.where(length < NORM_FLOOR, 0.0, across / length.clamp_min(NORM_FLOOR))
+    within = grad / least_length if least_length > NORM_FLOOR else 0.0
+    return torch.where(length < least_length, within, across / length.clamp_min(NORM_FLOOR))
 
 
 @yoso_mix.register_fake

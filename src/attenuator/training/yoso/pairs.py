@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from attenuator.ops.yoso import reference
 from attenuator.training.yoso.hashing import Hashing, codes, unit_rows
 
 __all__ = ["PairWeights", "mix_expectation", "pair_gradients"]
@@ -69,7 +70,7 @@ def mix_expectation(query: Tensor, key: Tensor, value: Tensor, hashing: Hashing)
     """E V in the dtype of the inputs; shapes as in `tables.mix`."""
     mixed = torch.zeros_like(value)
     for place, _ in hashing.sequences:
-        units = [_heads_first(unit_rows(rows[place])) for rows in (query, key)]
+        units = [_heads_first(unit_rows(rows[place], hashing.least_length)) for rows in (query, key)]
         values = _heads_first(value[place])
         for rows, cosine in _cosines(*units):
             weights = expectation(cosine, hashing.hash_bits)
@@ -99,9 +100,10 @@ def pair_gradients(
     """
     by_query, by_key, by_value = torch.zeros_like(query), torch.zeros_like(key), torch.zeros_like(value)
     for place, seed in hashing.sequences:
-        hashed = [codes(_heads_first(rows[place]), hashing, seed) for rows in (query, key) if hashing.num_hashes]
+        sides: list[tuple[Tensor, reference.Side]] = [(query, "query"), (key, "key")] if hashing.num_hashes else []
+        hashed = [codes(_heads_first(rows[place]), hashing, seed, side) for rows, side in sides]
         weights = PairWeights(hashing.hash_bits, collided, softening, *hashed)
-        unit_query, unit_key = (_heads_first(unit_rows(rows[place])) for rows in (query, key))
+        unit_query, unit_key = (_heads_first(unit_rows(rows[place], hashing.least_length)) for rows in (query, key))
         grads, values = _heads_first(grad[place]), _heads_first(value[place])
         for rows, cosine in _cosines(unit_query, unit_key):
             share, slope = weights.of(cosine, rows)

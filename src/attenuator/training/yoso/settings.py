@@ -24,8 +24,11 @@ class Settings:
         hash: family of hyperplanes, `gaussian` or `hadamard`.
         normalize: `RAW` (0) is the mean over tables; `L2` (1) scales each head's row to length 1 (N-YOSO); `RATIO` (2)
             divides by the share of collisions, a weighted mean of the values, as softmax's is.
+        norm_lift: bound on the squared norms of queries and keys, which get a coordinate more each and that norm, so
+            that their products count and not their angles (appendix 1.1); 0 for none.
         gradient: `bound`, the lower bound of the paper's eq. 4; `collided`, *YOSO of its appendix; or `cheapest`, of
-            the two the one that is predicted to take less time, `collided` where they take about as long.
+            the two the one that is predicted to take less time for the lengths of a batch, `collided` where they take
+            about as long: one text may so have another estimate beside other texts, and training on other batches.
 
     Raises:
         ValueError: a value that is not allowed.
@@ -35,6 +38,7 @@ class Settings:
     hash_bits: int = 8
     hash: str = "gaussian"
     normalize: int = L2
+    norm_lift: float = 0.0
     gradient: str = "bound"
 
     def __post_init__(self) -> None:
@@ -43,6 +47,9 @@ class Settings:
         self._check_range("num_hashes", NUM_HASHES.low, NUM_HASHES.high)
         self._check_range("hash_bits", bits.low, bits.high)
         self._check_range("normalize", RAW, RATIO)
+        lift = _ATTRIBUTES["norm_lift"]
+        if not lift.fits(self.norm_lift):
+            raise ValueError(f"norm_lift is {self.norm_lift!r}, must be {lift.allowed}")
         self._check_choice("hash", _ATTRIBUTES["hash"].choices)
         self._check_choice("gradient", GRADIENTS)
 

@@ -42,6 +42,7 @@ def mix(query: Tensor, key: Tensor, value: Tensor, hashing: Hashing) -> Tensor:
         hash=hashing.hash,
         layer=hashing.layer,
         normalize=RAW,
+        norm_lift=hashing.norm_lift,
     )[0]
     return mixed.view(value.shape).to(value.dtype)
 
@@ -50,6 +51,8 @@ def table_gradients(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, hashing: Hashing
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Eq. 4 through tables, the one number in it that depends on a pair written as a sum over channels.
+
+    Not with a norm lift: queries and keys change places here, and would be hashed otherwise.
 
     Args:
         grad: `[T, heads, value_dim]`, of the result of `mix`.
