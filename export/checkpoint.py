@@ -17,7 +17,7 @@ from attenuator.export.encoder import Encoder
 from attenuator.export.families import OWN_ENCODER
 from attenuator.export.sentences import load_failure, one_line
 
-__all__ = ["load_model", "read_model_type", "refuse_left_out"]
+__all__ = ["load_model", "pretrained", "read_model_type", "refuse_left_out"]
 
 ADAPTER = "adapter_config.json"
 # Part of a weight's name -> the config's field that gives its first axis a length.
@@ -90,6 +90,25 @@ def load_transformers(folder: Path) -> nn.Module:
     if classes and not any(name.endswith("ForSequenceClassification") for name in classes):
         raise ExportError(f"the checkpoint is a {classes[0]}, must be a sequence classifier")
     architecture_of(config.model_type).check(config)
+    model, info = pretrained(folder, config, attn_implementation="eager")
+    refuse_other_model(config, info)
+    trained: nn.Module = model
+    return trained
+
+
+def pretrained(folder: Path, config: Any, **options: Any) -> tuple[Any, dict[str, Any]]:
+    """A sequence classifier of transformers as fp32, and what transformers says about loading it.
+
+    Args:
+        folder: the checkpoint.
+        config: of the model; weights of another shape are left out, and named in what is said.
+        options: further ones of `from_pretrained`.
+
+    Raises:
+        ExportError: files are damaged, or no module can be built from the config.
+    """
+    import transformers
+
     try:
         model, info = transformers.AutoModelForSequenceClassification.from_pretrained(
             folder,
@@ -97,15 +116,13 @@ def load_transformers(folder: Path) -> nn.Module:
             dtype=torch.float32,
             local_files_only=True,
             trust_remote_code=False,
-            attn_implementation="eager",
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # refused below, in a sentence that names the field
+            ignore_mismatched_sizes=True,
+            **options,
         )
-    except Exception as error:  # damaged files, or a config that no module can be built from
+    except Exception as error:  # whatever the library likes
         raise ExportError(f"the checkpoint '{folder}' cannot be loaded: {load_failure(error)}") from None
-    refuse_other_model(config, info)
-    trained: nn.Module = model
-    return trained
+    return model, info
 
 
 def refuse_other_model(config: Any, info: Mapping[str, Any]) -> None:

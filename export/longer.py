@@ -23,9 +23,10 @@ from attenuator.export.sentences import one_line
 if TYPE_CHECKING:  # PyTorch takes seconds to import, and --help lists POSITIONS
     from torch import Tensor
 
+    from attenuator.export.architectures import Architecture
     from attenuator.export.source import Source
 
-__all__ = ["POSITIONS", "lengthen"]
+__all__ = ["POSITIONS", "lengthen", "lengthened"]
 
 POSITIONS = {
     TRAINED_POSITIONS: "as many as the checkpoint has",
@@ -49,10 +50,25 @@ def lengthen(source: Source, positions: str, max_tokens: int | None) -> None:
     """
     if positions not in POSITIONS:
         raise ExportError(f"positions is '{positions}', must be one of: {', '.join(POSITIONS)}")
-    if positions == TRAINED_POSITIONS:
-        return
-    model: Any = source.model
-    trained = source.architecture.max_tokens(model.config)
+    if positions != TRAINED_POSITIONS:
+        longer_model = lengthened(source.model, source.architecture, positions, max_tokens)
+        source.model = longer_model.requires_grad_(False).eval()
+        source.max_tokens = int(max_tokens or 0)
+
+
+def lengthened(model: Any, architecture: Architecture, positions: str, max_tokens: int | None) -> Any:
+    """A model with a longer table of positions, built anew.
+
+    Args:
+        model: of transformers.
+        architecture: how it is laid out.
+        positions: a key of `POSITIONS`, not `TRAINED_POSITIONS`.
+        max_tokens: longest input that the model shall read, special tokens included.
+
+    Raises:
+        ExportError: `max_tokens` is not possible for this model, or it has no such table.
+    """
+    trained = architecture.max_tokens(model.config)
     if max_tokens is None or max_tokens <= trained:
         raise ExportError(
             f"max_tokens is {max_tokens}, must be more than the {trained} positions that the model was trained with, "
@@ -62,7 +78,7 @@ def lengthen(source: Source, positions: str, max_tokens: int | None) -> None:
         raise ExportError(
             f"max_tokens is {max_tokens}, must be at most {MAX_POSITIONS} where positions is '{positions}'"
         )
-    offset = source.architecture.position_offset(model.config)
+    offset = architecture.position_offset(model.config)
     weights = model.state_dict()
     name = next((name for name in weights if name.endswith(TABLE)), None)
     if name is None or len(weights[name]) != offset + trained:
@@ -74,8 +90,7 @@ def lengthen(source: Source, positions: str, max_tokens: int | None) -> None:
     weights[name] = table.new_empty(offset + max_tokens, table.shape[1])
     weights[name][:offset] = table[:offset]
     weights[name][offset:] = longer(table[offset:], positions, max_tokens)
-    source.model = rebuilt(model, weights, max_tokens - trained)
-    source.max_tokens = max_tokens
+    return rebuilt(model, weights, max_tokens - trained)
 
 
 def longer(table: Tensor, positions: str, rows: int) -> Tensor:
@@ -106,4 +121,4 @@ def rebuilt(model: Any, weights: dict[str, Tensor], added: int) -> Any:
         raise ExportError(
             f"the model cannot be built with {config.max_position_embeddings} positions: {one_line(error)}"
         ) from None
-    return other.requires_grad_(False).eval()
+    return other

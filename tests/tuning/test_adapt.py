@@ -26,7 +26,6 @@ from attenuator.training.yoso.fitting import fits, nearest, starting
 from attenuator.tuning import checkpoints, data
 from attenuator.tuning.adapt.distillation import Distillation, divergence
 from attenuator.tuning.adapt.pipeline import load_student, load_teacher, recorded
-from attenuator.tuning.attention import kept_attributes
 from attenuator.tuning.batches import Rows, predict
 from attenuator.tuning.plan import Plan
 from attenuator.tuning.run import run
@@ -153,7 +152,14 @@ def test_a_run_that_goes_on_ends_as_one_that_was_not_interrupted(
     assert not (tmp_path / "out" / "model.safetensors").exists()
     path = tmp_path / "out" / "training.json"
     written = json.loads(path.read_text())
-    for name, broken in (("settings", []), ("settings", {"hash_bits": 99}), ("before", [1]), ("before", [])):
+    figures = [row | {"agreement": "high"} for row in written["before"]]
+    for name, broken in (
+        ("settings", []),
+        ("settings", {"hash_bits": 99}),
+        ("before", [1]),
+        ("before", []),
+        ("before", figures),
+    ):
         path.write_text(json.dumps(written | {name: broken}))
         assert attenuator([*arguments, "--resume"]) == 1
         assert "has no run to go on with: it lacks a readable training.json\n" in capsys.readouterr().err
@@ -236,15 +242,14 @@ def test_what_is_recorded_is_softmax_attention_without_padding(
             torch.testing.assert_close(sample.mixed, mixed.transpose(0, 1), atol=1e-5, rtol=1e-5)
 
 
-def test_attributes_that_no_setting_has_are_named(sources: dict[str, Path], tmp_path: Path) -> None:
-    """Such as a norm lift in the config of a softmax encoder, with which the student is trained."""
-    for lift, kept in ((0.0, {}), (1.5, {"norm_lift": 1.5})):
-        source = tmp_path / str(lift)
-        shutil.copytree(sources["encoder-softmax"], source)
-        config = json.loads((source / "config.json").read_text())
-        (source / "config.json").write_text(json.dumps(config | {"norm_lift": lift}))
-        assert kept_attributes(load_student(source, "yoso", starting()).inner.config) == kept
-    assert kept_attributes(load_teacher(sources["bert"]).inner.config) == {}
+def test_a_norm_lift_is_that_of_the_settings_not_of_a_softmax_config(sources: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(sources["encoder-softmax"], tmp_path / "lifted")
+    path = tmp_path / "lifted" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"norm_lift": 1.5}))
+    for lift in (0.0, 9.0):
+        student = load_student(tmp_path / "lifted", "yoso", replace(starting(), norm_lift=lift))
+        assert student.inner.config.norm_lift == lift
+        assert student.inner.layers[0].attention.attributes["norm_lift"] == lift
 
 
 def test_the_settings_that_come_nearest_are_chosen() -> None:
@@ -256,12 +261,15 @@ def test_the_settings_that_come_nearest_are_chosen() -> None:
         mixed = attend(query, key, value, starts, replace(starting(), num_hashes=0, hash_bits=bits), 0)
         samples = [([AttentionSample(query, key, value, mixed)], starts)]
         tried = fits(samples, starting(), ())
-        assert [fit.expected_error < 1e-9 for fit in tried] == [fit.settings.hash_bits == bits for fit in tried]
+        exact = [(fit.settings.hash_bits, fit.settings.norm_lift) for fit in tried if fit.expected_error < 1e-9]
+        assert exact == [(bits, 0.0)]
         assert all(fit.error > fit.expected_error for fit in tried)
         best = min(tried, key=lambda fit: fit.error)
         assert nearest(tried) == best.settings, "by the error that will be served"
         assert tried[-1].settings.hash_bits == 8, "two bits above log2 of the length"
-    assert [fit.settings for fit in fits(samples, starting(), {"hash_bits"})] == [starting()]
+    lifted = [replace(starting(), norm_lift=lift) for lift in (0.0, 8 * 4.0)]  # tau times the root of head_dim
+    assert [fit.settings for fit in fits(samples, starting(), {"hash_bits"})] == lifted
+    assert [fit.settings for fit in fits(samples, lifted[1], {"hash_bits", "norm_lift"})] == lifted[1:]
 
 
 @pytest.mark.parametrize("task", ["single_label", "multi_label", "regression"])

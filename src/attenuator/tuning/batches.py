@@ -53,6 +53,10 @@ class Rows(Dataset[Row]):
         """Tokens of each text."""
         return np.array([len(one.token_ids) for one in self.encoded], dtype=np.int64)
 
+    def batches(self, batch_tokens: int, seed: int | None = None) -> LengthBatches:
+        """What is run together, in each epoch; arguments as `LengthBatches` takes them."""
+        return LengthBatches(self.lengths, batch_tokens, seed)
+
 
 class LengthBatches(Sampler[list[int]]):
     """Indices of each batch.

@@ -13,21 +13,23 @@ import transformers
 from safetensors.torch import load_file
 from torch import nn
 
-from attenuator.bundle import Task
+from attenuator.bundle import TRAINED_POSITIONS, Task
 from attenuator.errors import ExportError
 from attenuator.export.architectures import architecture_of, token_types
-from attenuator.export.checkpoint import read_model_type, refuse_left_out
+from attenuator.export.checkpoint import pretrained, read_model_type, refuse_left_out
 from attenuator.export.encoder import Encoder, EncoderConfig
 from attenuator.export.families import OWN_ENCODER
+from attenuator.export.longer import POSITIONS, lengthened
 from attenuator.export.sentences import load_failure, one_line
 from attenuator.export.source import task_of
 from attenuator.export.tokenizer import bundle_tokenizer, load_tokenizer
 from attenuator.runtime.tokens import TextEncoder
 from attenuator.tuning import attention as attentions
 from attenuator.tuning.batches import Collator
-from attenuator.tuning.choices import CHOICES
+from attenuator.tuning.choices import CHOICES, REPLACEMENTS
 from attenuator.tuning.data import text_encoder
 from attenuator.tuning.packed import PackedClassifier
+from attenuator.tuning.windows import without_windows
 
 __all__ = ["Trainable", "load", "stored_labels"]
 
@@ -135,6 +137,8 @@ def load(
     labels: Sequence[str] | None = None,
     task: Task | None = None,
     seed: int = 0,
+    positions: str = TRAINED_POSITIONS,
+    max_tokens: int | None = None,
 ) -> Trainable:
     """Loads a checkpoint to train it; nothing is ever fetched from a network.
 
@@ -146,6 +150,8 @@ def load(
         labels: of the model to train; the checkpoint's by default. Others than those get a classifier of new weights.
         task: likewise.
         seed: of weights that are drawn.
+        positions: how the model reads more tokens than it was trained with, a key of `longer.POSITIONS`.
+        max_tokens: longest input, special tokens included; what the model takes by default.
 
     Raises:
         ExportError: one sentence that says what the checkpoint lacks, or why it cannot be trained or exported.
@@ -163,25 +169,27 @@ def load(
     names = list(labels or [str(config.id2label[index]) for index in sorted(config.id2label)])
     config = labelled(config, names, task or task_of(config))
     torch.manual_seed(seed)
-    if isinstance(config, EncoderConfig):
+    architecture = architecture_of(model_type)
+    is_own = isinstance(config, EncoderConfig)
+    if is_own:
         config = attentions.encoder_config(config, chosen, tuned)
-        encoder, missing = load_encoder(folder, config, is_fresh)
-        encoder.compute_through_operator()
-        encoder.set_knobs(config.knobs)
-        model: nn.Module = PackedClassifier(encoder)
-        inner: Any = encoder
+    inner, missing = (load_encoder if is_own else load_transformers)(folder, config, is_fresh)
+    if positions != TRAINED_POSITIONS:
+        inner = lengthened(inner, architecture, positions, max_tokens)
+        tokenizer.model_max_length = max_tokens
+    if is_own:
+        inner.compute_through_operator()
+        inner.set_knobs(config.knobs)
     else:
-        inner, missing = load_transformers(folder, config, is_fresh)
+        inner = without_windows(inner) if chosen in REPLACEMENTS else inner
         attentions.use(inner, chosen, tuned)
-        model = inner
     held = bundle_tokenizer(tokenizer)
-    is_own = isinstance(inner, Encoder)
     vocab_size = config.vocab_size if is_own else inner.get_input_embeddings().num_embeddings
     types = token_types(inner)
-    longest = min(architecture_of(model_type).max_tokens(config), held.max_tokens)
+    longest = longest_input(min(architecture.max_tokens(inner.config), held.max_tokens), max_tokens)
     pad_id = 0 if is_own else config.pad_token_id or 0
     return Trainable(
-        model=model.float().train(),
+        model=(PackedClassifier(inner) if is_own else inner).float().train(),
         source=folder,
         tokenizer=tokenizer,
         texts=text_encoder(held, longest, vocab_size, max(1, types)),
@@ -191,6 +199,20 @@ def load(
         attention=chosen,
         new_weights=sorted(missing),
     )
+
+
+def longest_input(possible: int, max_tokens: int | None) -> int:
+    """How many tokens a text may have, of those that are possible.
+
+    Raises:
+        ExportError: more are asked for.
+    """
+    if max_tokens is not None and max_tokens > possible:
+        raise ExportError(
+            f"max_tokens is {max_tokens}, must be at most the {possible} that the model and its tokenizer take; "
+            f"positions {' or '.join(name for name in POSITIONS if name != TRAINED_POSITIONS)} let it read more"
+        )
+    return max_tokens or possible
 
 
 def labelled(config: Any, labels: list[str], task: Task) -> Any:
@@ -204,7 +226,7 @@ def labelled(config: Any, labels: list[str], task: Task) -> Any:
     return config
 
 
-def load_encoder(folder: Path, config: EncoderConfig, is_fresh: bool) -> tuple[Encoder, list[str]]:
+def load_encoder(folder: Path, config: EncoderConfig, is_fresh: bool) -> tuple[Any, list[str]]:
     """The own encoder, and the names of the weights that the checkpoint does not have in this shape.
 
     Raises:
@@ -239,21 +261,13 @@ def load_transformers(folder: Path, config: Any, is_fresh: bool) -> tuple[Any, l
     family = architecture_of(config.model_type)
     family.check(config)
     family.check_training(config)
-    try:
-        if is_fresh:
+    if is_fresh:
+        try:
             model = transformers.AutoModelForSequenceClassification.from_config(config, dtype=torch.float32)
-            return model, sorted(model.state_dict())
-        model, info = transformers.AutoModelForSequenceClassification.from_pretrained(
-            folder,
-            config=config,
-            dtype=torch.float32,
-            local_files_only=True,
-            trust_remote_code=False,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # the classifier's, where there are other labels
-        )
-    except Exception as error:  # damaged files, or a config that no module can be built from
-        raise ExportError(f"the checkpoint '{folder}' cannot be loaded: {load_failure(error)}") from None
+        except Exception as error:  # a config that no module can be built from
+            raise ExportError(f"the checkpoint '{folder}' cannot be loaded: {load_failure(error)}") from None
+        return model, sorted(model.state_dict())
+    model, info = pretrained(folder, config)
     refuse_left_out(config, info)
     missing = [*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])]
     inside = [name for name in missing if name.startswith(f"{model.base_model_prefix}.") and "pooler" not in name]

@@ -21,7 +21,7 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from attenuator.errors import AttenuatorError
 from attenuator.export.sentences import one_line
-from attenuator.tuning.batches import Collator, LengthBatches, Rows
+from attenuator.tuning.batches import Collator, Rows
 from attenuator.tuning.callbacks import Deadline, FirstStep, Interruption, Progress, RegularSaves
 from attenuator.tuning.plan import Plan
 
@@ -100,7 +100,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]  # untyped
         return self._batches(eval_dataset or self.eval_dataset, None)
 
     def _batches(self, rows: Any, seed: int | None) -> DataLoader[Any]:
-        batches = LengthBatches(rows.lengths, self.plan.batch_tokens, seed)
+        batches = rows.batches(self.plan.batch_tokens, seed)
         loader = DataLoader(rows, batch_sampler=batches, collate_fn=self.data_collator)
         prepared: DataLoader[Any] = self.accelerator.prepare(loader)
         return prepared
@@ -151,7 +151,7 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
 
 def seconds_per_step(trainer: Trainer, rows: Rows, collator: Collator, plan: Plan) -> float:
     """Mean time of a step, from forward and backward passes over a few batches; weights stay what they are."""
-    batches = list(LengthBatches(rows.lengths, plan.batch_tokens))
+    batches = list(rows.batches(plan.batch_tokens))
     chosen = [batches[place] for place in np.linspace(0, len(batches) - 1, TIMED_BATCHES).astype(int)]
     with undisturbed(trainer.model):
         trainer.model.train()
@@ -249,7 +249,7 @@ def run(
     """
     begun = time.monotonic()
     transformers.utils.logging.set_verbosity_error()
-    epoch_steps = len(LengthBatches(rows.lengths, plan.batch_tokens))
+    epoch_steps = len(rows.batches(plan.batch_tokens))
     last = last_checkpoint(plan.steps_folder)
     refuse_incomplete(last)
     done = 0 if last is None else int(Path(last).name.rpartition("-")[2])
@@ -268,7 +268,7 @@ def run(
         trainer.remove_callback(transformers.PrinterCallback)
         return trainer
 
-    evaluated = 0 if held_out is None else len(LengthBatches(held_out.lengths, plan.batch_tokens))
+    evaluated = 0 if held_out is None else len(held_out.batches(plan.batch_tokens))
     step_seconds = seconds_per_step(trainer_of(1), rows, collator, plan)
     predicted = estimate(plan, epoch_steps, done, step_seconds, evaluated)
     announce(predicted)

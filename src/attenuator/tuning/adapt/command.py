@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -24,8 +25,7 @@ from attenuator.tuning.adapt.pipeline import (
 )
 from attenuator.tuning.adapt.settings import COMMAND, AdaptSettings
 from attenuator.tuning.adapt.texts import TextFiles
-from attenuator.tuning.attention import kept_attributes
-from attenuator.tuning.checkpoints import CONFIG, Trainable
+from attenuator.tuning.checkpoints import Trainable
 from attenuator.tuning.choices import changes_of, settings_class
 from attenuator.tuning.output import READING, OutputFolder
 from attenuator.tuning.plan import plan_of
@@ -45,7 +45,11 @@ IDENTITY = (
     "attention_weight",
     "patience",
     "seed",
+    "positions",
+    "max_tokens",
 )
+# Of the trials of settings, those that are said.
+FITS_SHOWN = 5
 
 
 def note(sentence: str) -> None:
@@ -72,17 +76,16 @@ def run(settings: AdaptSettings, source: Path) -> tuple[Adapted, bool]:
     Raises:
         AttenuatorError: it cannot be adapted, or the folder not be written.
     """
+    clock = time.monotonic()
     torch.set_num_threads(settings.threads or torch.get_num_threads())
     files = TextFiles(settings)
-    teacher = load_teacher(source)
+    teacher = load_teacher(source, settings.positions, settings.max_tokens)
     refuse_other_attention(source, teacher, settings.attention, changes_of(settings))
     texts = files.tokenized(teacher)
     folder = OutputFolder(settings.output, identity(settings, source, files), resume=settings.resume)
     chosen, before = begun(settings, folder, teacher, texts)
     note(f"learns {settings.attention} attention with " + listed(asdict(chosen)))
-    student = load_student(source, settings.attention, chosen)
-    if kept := kept_attributes(student.inner.config):
-        note(f"keeps {listed(kept)} of {source / CONFIG}, for which training may take time quadratic in the length")
+    student = load_student(source, settings.attention, chosen, settings.positions, settings.max_tokens)
     adapted = teach(
         student,
         teacher,
@@ -95,6 +98,7 @@ def run(settings: AdaptSettings, source: Path) -> tuple[Adapted, bool]:
         announce=partial(announce, folder),
         measured=partial(keep_figures, folder, knob_of(settings.attention), len(texts.held_out)),
         shown=True,
+        begun=clock,
     )
     if adapted.outcome.reason == "interrupted":
         return adapted, False
@@ -114,11 +118,12 @@ def begun(
     if "settings" not in record:
         chosen, tried = choose(teacher, texts.learnt, settings.attention, changes_of(settings))
         folder.write(settings=asdict(chosen), tried=[asdict(fit) for fit in tried])
-        note("; ".join(described(fit, chosen) for fit in tried))
+        nearest = sorted(tried, key=lambda fit: fit.error)[:FITS_SHOWN]
+        note(f"of {len(tried)} settings tried: " + "; ".join(described(fit, chosen) for fit in nearest))
     knob = knob_of(settings.attention)
     try:
         chosen = settings_class(settings.attention)(**record["settings"])
-        before = [Figures(**row) for row in record["before"]] if "before" in record else None
+        before = [Figures.of_json(row) for row in record["before"]] if "before" in record else None
         is_whole = before is None or [row.value for row in before] == knob_values(knob, getattr(chosen, knob.name))
     except (TypeError, ValueError):
         raise folder.unreadable() from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +50,19 @@ class Figures:
     def as_json(self) -> dict[str, float | None]:
         """For the run's record."""
         return asdict(self)
+
+    @classmethod
+    def of_json(cls, values: dict[str, Any]) -> Self:
+        """From a run's record.
+
+        Raises:
+            TypeError: it has other fields, or one that is no number.
+        """
+        figures = cls(**values)
+        numbers = [value for name, value in values.items() if (name, value) != ("accuracy", None)]
+        if not all(type(number) in (int, float) for number in numbers):
+            raise TypeError(f"{values} are no figures")
+        return figures
 
 
 def knob_values(knob: Knob, value: float) -> list[int | float]:

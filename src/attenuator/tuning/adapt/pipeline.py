@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from attenuator import training
+from attenuator.bundle import TRAINED_POSITIONS
 from attenuator.errors import ExportError
 from attenuator.ops import BASELINE, OPERATORS
 from attenuator.ops.spec import Knob
@@ -78,13 +80,13 @@ class Adapted:
         return next(figures for figures in self.after if figures.value == value)
 
 
-def load_teacher(source: Path) -> Trainable:
-    """The checkpoint as it is, not to be trained.
+def load_teacher(source: Path, positions: str = TRAINED_POSITIONS, max_tokens: int | None = None) -> Trainable:
+    """The checkpoint as it is, not to be trained; positions and longest input as `checkpoints.load` takes them.
 
     Raises:
         ExportError: it has no trained classifier, computes its attention by itself, or has the new attention already.
     """
-    teacher = load(source)
+    teacher = load(source, positions=positions, max_tokens=max_tokens)
     if teacher.new_weights:
         raise ExportError(
             f"the checkpoint '{source}' has no trained weights for {teacher.new_weights[0]}; it must be a fine-tuned "
@@ -101,13 +103,19 @@ def load_teacher(source: Path) -> Trainable:
     return teacher
 
 
-def load_student(source: Path, attention: str, settings: Any) -> Trainable:
-    """A copy of the checkpoint with another attention, to be trained; arguments as `choose` returns them.
+def load_student(
+    source: Path,
+    attention: str,
+    settings: Any,
+    positions: str = TRAINED_POSITIONS,
+    max_tokens: int | None = None,
+) -> Trainable:
+    """A copy of the checkpoint with another attention, to be trained; arguments as `choose` and `load_teacher` say.
 
     Raises:
         ExportError: the model cannot have it.
     """
-    student = load(source, attention, settings=asdict(settings))
+    student = load(source, attention, settings=asdict(settings), positions=positions, max_tokens=max_tokens)
     make_recordable(student.model, student.inner)
     without_dropout(student.model)
     freeze_embeddings(student.inner)
@@ -189,6 +197,11 @@ def watched(held_out: Sequence[Encoded], logits: npt.NDArray[np.float32]) -> Row
     return Rows([held_out[place] for place in places], logits[places])
 
 
+def left(max_minutes: float | None, spent: float) -> float | None:
+    """Minutes that training may take once so many seconds are spent; a tenth of all at least."""
+    return None if max_minutes is None else max(max_minutes - spent / 60, max_minutes / 10)
+
+
 def teach(
     student: Trainable,
     teacher: Trainable,
@@ -202,6 +215,7 @@ def teach(
     announce: Callable[[Estimate], None] = lambda _: None,
     measured: Callable[[list[Figures]], None] = lambda _: None,
     shown: bool = False,
+    begun: float | None = None,
 ) -> Adapted:
     """Trains a student, and measures it before and after.
 
@@ -217,20 +231,26 @@ def teach(
         announce: called with what the run is predicted to take.
         measured: called with the figures before training.
         shown: whether a progress bar goes to stderr.
+        begun: when the time of `plan.max_minutes` began, on the monotonic clock in seconds; now by default. It includes
+            both measurements, the second of which is taken to need as long as the first.
 
     Raises:
         AttenuatorError: training diverged.
         KeyboardInterrupt: Ctrl-C before the first step, or twice.
     """
+    begun = time.monotonic() if begun is None else begun
     knob = knob_of(student.attention)
     value = getattr(settings, knob.name)
     fitting = import_module(f"{training.__name__}.{student.attention}.fitting")
     held_out = Rows(texts.held_out)
     logits = predict(teacher.model, held_out, teacher.collator, BATCH_TOKENS)
     values = knob_values(knob, value)
+    measuring_from = time.monotonic()
     if before is None:
         before = measure(student, held_out, logits, texts.targets, knob, values)
     measured(before)
+    now = time.monotonic()
+    spent = (now - begun) + (now - measuring_from)
     recipe = Recipe(
         knob, value, exact_share, attention_weight, plan.patience, lambda mixed: fitting.comparable(mixed, settings)
     )
@@ -239,7 +259,7 @@ def teach(
         student.collator,
         Rows(texts.learnt),
         watched(texts.held_out, logits),
-        replace(plan, better=DIVERGENCE, patience=0),
+        replace(plan, better=DIVERGENCE, patience=0, max_minutes=left(plan.max_minutes, spent)),
         metrics=metrics_of(student.task),
         trainer_class=Distillation,
         announce=announce,

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
 
 from attenuator.errors import ExportError
 from attenuator.export.encoder import SelfAttention
@@ -49,7 +50,10 @@ def make_recordable(model: Any, inner: Any) -> None:
     own = [module for module in model.modules() if isinstance(module, SelfAttention)]
     for module in own:
         module.attend = _recorded_own(module, module.attend)  # type: ignore[method-assign]
-    if own:
+    windowed = [module for module in model.modules() if isinstance(module, LongformerSelfAttention)]
+    for module in windowed:
+        module.register_forward_hook(_recorded_windows, with_kwargs=True)
+    if own or windowed:
         return
     if not inner._can_set_attn_implementation():
         raise ExportError(
@@ -77,6 +81,14 @@ def _recorded_interface(function: Callable[..., tuple[Tensor, Any]]) -> Callable
     return forward
 
 
+def _recorded_windows(module: Any, arguments: tuple[Any, ...], named: dict[str, Any], output: tuple[Any, ...]) -> None:
+    """Of a Longformer's attention: queries, keys and values that are not those of its global token."""
+    if _places:
+        hidden = named["hidden_states"] if "hidden_states" in named else arguments[0]
+        rows = [*(project(hidden) for project in (module.query, module.key, module.value)), output[0]]
+        _places[-1].append(AttentionSample(*(one.unflatten(2, (module.num_heads, -1)) for one in rows)))
+
+
 def _recorded_own(module: SelfAttention, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def attend(query: Tensor, key: Tensor, value: Tensor, *further: Tensor) -> Tensor:
         mixed = function(query, key, value, *further)
@@ -92,14 +104,16 @@ def packed(samples: list[AttentionSample], is_token: Tensor) -> list[AttentionSa
     """The samples without padding, `[T, heads, channels]`, whichever model they are of.
 
     Args:
-        samples: of transformers' models `[batch, tokens, heads, channels]`, of the own encoder packed already.
+        samples: of transformers' models `[batch, tokens, heads, channels]`, a Longformer's with more padding behind; of
+            the own encoder packed already.
         is_token: bool `[batch, tokens]`.
     """
+    longest = is_token.shape[1]
     return [
         sample
         if sample.query.dim() == 3
         else AttentionSample(
-            sample.query[is_token], sample.key[is_token], sample.value[is_token], sample.mixed[is_token]
+            *(rows[:, :longest][is_token] for rows in (sample.query, sample.key, sample.value, sample.mixed))
         )
         for sample in samples
     ]

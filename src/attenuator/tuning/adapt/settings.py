@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
+from attenuator.bundle import TRAINED_POSITIONS
 from attenuator.commandline import Positionals
+from attenuator.export.longer import POSITIONS
 from attenuator.tuning.choices import REPLACEMENTS, with_attention_settings
 from attenuator.tuning.settings import Epochs, LearningRate, Minutes, RunSettings
 
@@ -26,6 +28,11 @@ EXAMPLES = """  unlabelled texts like those that callers will send are enough, o
     attenuator adapt checkpoint --data texts.jsonl --min-agreement 0.98 --max-minutes 60 --output adapted
   interrupted by Ctrl-C, or killed? The same command with --resume goes on:
     attenuator adapt checkpoint --data texts.jsonl --output adapted --resume
+  read texts of up to 2,048 tokens with a model of 512 learned positions:
+    attenuator adapt checkpoint --data long.jsonl --positions repeated --max-tokens 2048 --output adapted
+
+which --positions? Teacher and student get the same longer table; the student's is trained with the rest
+{positions}
 
 what happens
   1. The checkpoint as it is becomes the teacher, a copy of it the student. Of the settings of the new attention that
@@ -38,15 +45,19 @@ what happens
 
 The output is a checkpoint with its tokenizer, whose config says what it was trained with; export takes it from there.
 CHECKPOINT is of the families that `attenuator export` takes and whose attention can be replaced, or of the project's
-own encoder. Nothing is fetched from a network.
+own encoder. A Longformer becomes a RoBERTa, whose tokens all attend to one another. Nothing is fetched from a network.
 
 exit codes: 0 the checkpoint is written, 1 it could not be, or it was but without the --min-agreement asked for, 2
-usage error, 130 interrupted; an error is one sentence on stderr""".replace("{attention}", REPLACEMENTS[0])
+usage error, 130 interrupted; an error is one sentence on stderr""".replace("{attention}", REPLACEMENTS[0]).replace(
+    "{positions}", "\n".join(f"  {name:13} {doc}" for name, doc in POSITIONS.items())
+)
 
 if TYPE_CHECKING:
     AttentionName = str
+    PositionsName = str
 else:
     AttentionName = Literal[REPLACEMENTS]
+    PositionsName = Literal[tuple(POSITIONS)]
 
 
 class AdaptSettings(RunSettings):
@@ -60,7 +71,7 @@ class AdaptSettings(RunSettings):
     min_agreement: Annotated[float, Field(gt=0, le=1)] | None = None
     """Fail where answers agree with the softmax model's on a smaller share of the texts held out."""
     max_minutes: Minutes | None = 20.0
-    """Time that training may take; its steps are planned to fit."""
+    """Time that the command may take, measuring included; its steps are planned to fit."""
     epochs: Epochs = 8.0
     """Passes over the texts at most."""
     learning_rate: LearningRate = 5e-4
@@ -71,8 +82,13 @@ class AdaptSettings(RunSettings):
     """Part of the steps, the first ones, that learn without noise."""
     attention_weight: Annotated[float, Field(ge=0, le=1000)] = 1.0
     """Weight of the attention outputs' relative squared error beside the divergence of the answers."""
-    patience: Annotated[int, Field(ge=0)] = 4
-    """Evaluations without a gain after which training ends, once it learns with noise; 0: it goes on to the end."""
+    patience: Annotated[int, Field(ge=0)] = 0
+    """Evaluations without a gain after which training ends, once it learns with noise; 0: it goes on to the end, where
+    the learning rate is lowest and most is gained."""
+    positions: PositionsName = TRAINED_POSITIONS
+    """How the model reads texts longer than it has learned positions for, listed below; --max-tokens says how long."""
+    max_tokens: Annotated[int, Field(ge=2)] | None = None
+    """Longest text, special tokens included; what the model takes by default, and more with other --positions."""
 
 
 SETTINGS = with_attention_settings(AdaptSettings)
