@@ -81,7 +81,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
         subprocess.run([sys.executable, *map(str, command)], cwd=folder, check=True, timeout=PAGE_TIMEOUT_S)
 
     run("examples/tutorial/collect.py", "--output", "given", "--limit", 600)
-    run("examples/tutorial/train.py", "given/train.jsonl", "--output", "path/to/checkpoint", "--steps", 20)
+    run("examples/tutorial/train.py", "given/train.jsonl", "--output", "path/to/checkpoint", "--epochs", 0.1)
     texts = [json.loads(line)["text"] for line in (folder / "given/train.jsonl").read_text().splitlines()]
     (folder / "texts.txt").write_text("\n".join(texts[:320]) + "\n", encoding="utf-8")
     short = [" ".join(text.split()[:15]) for text in texts[-420:]]

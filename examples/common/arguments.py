@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from attenuator.export.pipeline import export
-from common.training import Recipe
+from common.recipe import Recipe
 
 
 @dataclass(frozen=True)

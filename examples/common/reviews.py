@@ -10,8 +10,9 @@ import torch
 from attenuator.export.encoder import Encoder, EncoderConfig
 from common.arguments import Arguments
 from common.baseline import out_of_fold
+from common.recipe import Recipe
 from common.text import encode, imdb, target_matrix, train_tokenizer
-from common.training import Recipe, predict, train
+from common.training import predict, train
 
 DATA = "IMDb Large Movie Review Dataset v1.0 (Maas et al., ACL 2011), train split"
 LICENCE = "weights: Apache-2.0; the data states no licence, its authors ask to cite the ACL 2011 paper"

@@ -1,108 +1,35 @@
-"""The training loop of the bundled models: packed batches of random crops, averaged weights, noise from hashing."""
+"""How the bundled models train: packed batches of random crops, averaged weights, noise from hashing.
+
+The loop is that of `attenuator train` (`attenuator.tuning.run`), which is transformers' Trainer.
+"""
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
-from tqdm import tqdm
+from transformers import TrainerCallback
+from transformers.modeling_outputs import SequenceClassifierOutput
 
 from attenuator.export.encoder import Encoder
+from attenuator.tuning.batches import Rows
+from attenuator.tuning.plan import Plan
+from attenuator.tuning.run import Estimate, Trainer, run
+from common.crops import Batch, Crops, Ids, collate, pack
+from common.recipe import Recipe
 
-Ids = NDArray[np.int64]
 UNKNOWN_ID = 1
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How to train; lengths in tokens."""
-
-    epochs: int = 8
-    # Epochs over which the learning rate falls to 0, where that is longer than `epochs`: a later phase goes on.
-    schedule_epochs: int = 0
-    tokens_per_batch: int = 8192
-    learning_rate: float = 1e-3
-    weight_decay: float = 0.01
-    warmup: float = 0.05
-    word_dropout: float = 0.1
-    # Each document is cut to one of these lengths, drawn anew in each epoch, at a random offset.
-    crop_lengths: tuple[int, ...] = (256,)
-    # A document may be several crops, of that many tokens together, whose pooled vectors are averaged: mean pooling
-    # is linear in the tokens. At least one crop.
-    tokens_per_document: int = 0
-    # From this share of the schedule's steps on, every second step hashes, with one of `hashes`.
-    sampled_from: float = 1.0
-    hashes: tuple[int, ...] = (8, 16, 32)
-    average_decay: float = 0.998
-    # Products of matrices in bfloat16: half the time where the processor multiplies it.
-    reduced_precision: bool = False
-    seed: int = 0
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Crops end to end; `document` tells which row of `targets` a crop belongs to."""
-
-    input_ids: Tensor
-    position_ids: Tensor
-    cu_seqlens: Tensor
-    document: Tensor
-    targets: Tensor
-
-
-def pack(crops: list[tuple[Ids, int, int]], targets: NDArray[np.float32]) -> Batch:
-    """Pack crops (token ids `[tokens]`, offset in the document, document) with targets `[documents, labels]`."""
-    return Batch(
-        torch.from_numpy(np.concatenate([ids for ids, _, _ in crops])),
-        torch.from_numpy(np.concatenate([np.arange(start, start + len(ids)) for ids, start, _ in crops])),
-        torch.tensor(np.cumsum([0, *(len(ids) for ids, _, _ in crops)]), dtype=torch.int32),
-        torch.tensor([document for _, _, document in crops]),
-        torch.from_numpy(targets),
-    )
-
-
-def draw_crops(ids: Ids, recipe: Recipe, random: np.random.Generator) -> list[tuple[Ids, int]]:
-    """Disjoint crops of one document, (token ids `[tokens]`, offset) each, of one random length."""
-    length = int(random.choice(recipe.crop_lengths))
-    if len(ids) <= length:
-        return [(ids, 0)]
-    count = max(1, recipe.tokens_per_document // length)
-    if count == 1:
-        starts = random.integers(0, len(ids) - length + 1, size=1)
-    else:
-        starts = random.permutation(np.arange(int(random.integers(0, length)) - length, len(ids), length))[:count]
-    crops = [(ids[max(0, start) : start + length], max(0, int(start))) for start in starts]
-    return [crop for crop in crops if len(crop[0])]
-
-
-def batches(
-    documents: list[Ids], targets: NDArray[np.float32], recipe: Recipe, random: np.random.Generator
-) -> Iterator[Batch]:
-    """One epoch of random crops, documents of like length together, batches in random order."""
-    drawn = [draw_crops(ids, recipe, random) for ids in documents]
-    sizes = np.array([sum(len(crop) for crop, _ in crops) for crops in drawn])
-    # Some noise in the lengths makes each epoch group the documents anew.
-    order = np.argsort(sizes * random.uniform(0.8, 1.25, len(sizes)))
-    groups: list[list[int]] = [[]]
-    filled = 0
-    for index in order:
-        if groups[-1] and filled + sizes[index] > recipe.tokens_per_batch:
-            groups.append([])
-            filled = 0
-        groups[-1].append(int(index))
-        filled += int(sizes[index])
-    for group in random.permutation(len(groups)):
-        members = groups[group]
-        crops = [(crop, start, row) for row, index in enumerate(members) for crop, start in drawn[index]]
-        yield pack(crops, targets[members])
+# Of the highest learning rate, what it falls to.
+LOWEST_RATE = 0.02
 
 
 def document_logits(model: Encoder, batch: Batch) -> Tensor:
@@ -122,6 +49,104 @@ def loss_of(model: Encoder, logits: Tensor, targets: Tensor) -> Tensor:
     if model.config.problem_type == "multi_label_classification":
         return functional.binary_cross_entropy_with_logits(logits, targets)
     return functional.cross_entropy(logits, targets)
+
+
+class DocumentClassifier(nn.Module):
+    """An encoder as the Trainer calls it, on packed crops.
+
+    Args:
+        encoder: what is trained, in place.
+    """
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(
+        self, input_ids: Tensor, position_ids: Tensor, cu_seqlens: Tensor, document: Tensor, labels: Tensor
+    ) -> SequenceClassifierOutput:
+        """Logits `[documents, labels]` and the mean loss; arguments as the fields of `Batch`."""
+        batch = Batch(input_ids, position_ids, cu_seqlens, document, labels)
+        logits = document_logits(self.encoder, batch).float()
+        return SequenceClassifierOutput(loss=loss_of(self.encoder, logits, labels), logits=logits)
+
+
+class Averaging(TrainerCallback):  # type: ignore[misc]  # untyped
+    """Keeps a running average of the weights.
+
+    Args:
+        average: changed after every step.
+        model: what is trained.
+        decay: share of the average that a step leaves.
+    """
+
+    def __init__(self, average: Encoder, model: Encoder, decay: float) -> None:
+        self.average, self.model, self.decay = average, model, decay
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """A step further; the first ones count more."""
+        decay = min(self.decay, state.global_step / (state.global_step + 10))
+        with torch.no_grad():
+            torch._foreach_lerp_(list(self.average.parameters()), list(self.model.parameters()), 1 - decay)
+
+
+class RecipeTrainer(Trainer):
+    """The Trainer of `attenuator train`, by a recipe: noise, schedule, averaged weights of the best epoch.
+
+    Args:
+        recipe: how to train.
+        average: the averaged weights, which are evaluated and saved.
+        validate: a figure on held-out data, larger is better.
+        folder: checkpoint folder, written whenever the figure rises.
+        further: the library's.
+    """
+
+    def __init__(
+        self, *, recipe: Recipe, average: Encoder, validate: Callable[[Encoder], float], folder: Path, **further: Any
+    ) -> None:
+        super().__init__(**further)
+        self.recipe, self.average, self.validate, self.folder = recipe, average, validate, folder
+        self.best = -math.inf
+        self.schedule_steps = max(1, self.state.max_steps)
+        self.add_callback(Averaging(average, self.model.encoder, recipe.average_decay))
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """The learning rate rises, then falls by a cosine over the schedule's epochs, of which there may be more."""
+        recipe = self.recipe
+        steps = round(num_training_steps * max(recipe.epochs, recipe.schedule_epochs) / recipe.epochs)
+        warmup = recipe.warmup * steps
+        self.schedule_steps = steps
+
+        def rate(step: int) -> float:
+            falling = 0.5 * (1 + math.cos(math.pi * min(1.0, step / steps)))
+            return min((step + 1) / (warmup + 1), LOWEST_RATE + (1 - LOWEST_RATE) * falling)
+
+        self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer or self.optimizer, rate)
+        return self.lr_scheduler
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, **_: Any) -> Any:
+        """The loss with some words left out and, in every second step of the last part, hashed."""
+        recipe, step, encoder = self.recipe, self.state.global_step, self.model.encoder
+        hashed = step >= recipe.sampled_from * self.schedule_steps and step % 2 == 1
+        hashes = int(np.random.default_rng([recipe.seed, step]).choice(recipe.hashes))
+        encoder.set_knobs({"num_hashes": hashes} if hashed else {})
+        dropped = torch.rand(inputs["input_ids"].shape) < recipe.word_dropout
+        inputs = inputs | {"input_ids": inputs["input_ids"].masked_fill(dropped, UNKNOWN_ID)}
+        with torch.autocast("cpu", torch.bfloat16, enabled=recipe.reduced_precision):
+            outputs = model(**inputs)
+        return (outputs.loss, outputs) if return_outputs else outputs.loss
+
+    def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
+        """The figure of the averaged weights, which are saved where none was better."""
+        figure = self.validate(self.average)
+        if figure > self.best:
+            self.best = figure
+            self.average.save_pretrained(self.folder)
+        print(f"step {self.state.global_step}: held-out {figure:.4f}", flush=True)
+        metrics = {"eval_figure": figure}
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
 
 
 def train(
@@ -144,63 +169,51 @@ def train(
 
     Returns:
         The best figure.
+
+    Raises:
+        KeyboardInterrupt: it was interrupted.
     """
-    random = np.random.default_rng(recipe.seed)
+    best = -math.inf
+
+    def validated(candidate: Encoder) -> float:
+        nonlocal best
+        figure = validate(candidate)
+        best = max(best, figure)
+        return figure
+
     average = copy.deepcopy(model).eval()
     model.compute_through_operator()
-    decayed = [parameter for parameter in model.parameters() if parameter.ndim > 1]
-    plain = [parameter for parameter in model.parameters() if parameter.ndim <= 1]
-    optimizer = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": recipe.weight_decay}, {"params": plain, "weight_decay": 0.0}],
-        lr=recipe.learning_rate,
-        betas=(0.9, 0.98),
-        fused=True,
+    steps = folder / "steps"
+    shutil.rmtree(steps, ignore_errors=True)
+    outcome = run(
+        DocumentClassifier(model.train()),
+        collate,  # type: ignore[arg-type]  # of crops
+        Crops(documents, targets, recipe),
+        Rows([]),
+        Plan(
+            steps,
+            epochs=recipe.epochs,
+            learning_rate=recipe.learning_rate,
+            batch_tokens=recipe.tokens_per_batch,
+            seed=recipe.seed,
+            weight_decay=recipe.weight_decay,
+            adam_beta2=0.98,
+        ),
+        trainer_class=RecipeTrainer,
+        announce=announce,
+        shown=True,
+        options={"recipe": recipe, "average": average, "validate": validated, "folder": folder},
     )
-    epoch_steps = sum(1 for _ in batches(documents, targets, recipe, np.random.default_rng(recipe.seed)))
-    steps = max(recipe.epochs, recipe.schedule_epochs) * epoch_steps
-
-    def rate(step: int) -> float:
-        warmup = recipe.warmup * steps
-        return min((step + 1) / (warmup + 1), 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, step / steps))))
-
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
-    best, step = -math.inf, 0
-    for epoch in range(recipe.epochs):
-        model.train()
-        losses: list[float] = []
-        drawn = batches(documents, targets, recipe, random)
-        progress = tqdm(drawn, desc=f"epoch {epoch + 1}", total=epoch_steps, mininterval=2.0)
-        for batch in progress:
-            hashed = step >= recipe.sampled_from * steps and step % 2 == 1
-            model.set_knobs({"num_hashes": int(random.choice(recipe.hashes))} if hashed else {})
-            dropped = torch.rand(batch.input_ids.shape) < recipe.word_dropout
-            batch = Batch(batch.input_ids.masked_fill(dropped, UNKNOWN_ID), *_rest(batch))
-            with torch.autocast("cpu", torch.bfloat16, enabled=recipe.reduced_precision):
-                logits = document_logits(model, batch).float()
-            loss = loss_of(model, logits, batch.targets)
-            loss.backward()  # type: ignore[no-untyped-call]
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-            schedule.step()
-            step += 1
-            decay = min(recipe.average_decay, step / (step + 10))
-            with torch.no_grad():
-                torch._foreach_lerp_(list(average.parameters()), list(model.parameters()), 1 - decay)
-            losses.append(loss.item())
-            if step % 50 == 0:
-                progress.set_postfix(loss=f"{np.mean(losses[-200:]):.4f}")
-        figure = validate(average)
-        print(f"epoch {epoch + 1}: loss {np.mean(losses):.4f}, held-out {figure:.4f}", flush=True)
-        if figure > best:
-            best = figure
-            average.save_pretrained(folder)
+    if outcome.reason == "interrupted":
+        raise KeyboardInterrupt
+    shutil.rmtree(steps, ignore_errors=True)
     model.set_knobs({})
     return best
 
 
-def _rest(batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return batch.position_ids, batch.cu_seqlens, batch.document, batch.targets
+def announce(estimate: Estimate) -> None:
+    """Says how long training will take."""
+    print(f"{estimate.steps:,} steps, about {estimate.seconds / 60:.0f} minutes", flush=True)
 
 
 @torch.no_grad()

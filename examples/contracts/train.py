@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from common.arguments import Arguments, parse, write_bundle
 from common.embeddings import latent_semantic_vectors
+from common.recipe import Recipe
 from common.text import cuad, encode, target_matrix, train_tokenizer
-from common.training import Recipe, predict, train
+from common.training import predict, train
 from sklearn.metrics import average_precision_score
 
 from attenuator.export.encoder import Encoder, EncoderConfig

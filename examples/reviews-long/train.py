@@ -15,10 +15,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from common.arguments import parse
+from common.recipe import Recipe
 from common.reviews import train_reviews
 from common.stitched import write
 from common.text import imdb
-from common.training import Recipe
 
 MAX_TOKENS = 16_384
 RECIPE = Recipe(

@@ -11,9 +11,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from common.arguments import parse, write_bundle
+from common.recipe import Recipe
 from common.reviews import DATA, LICENCE, train_reviews
 from common.text import imdb
-from common.training import Recipe
 
 RECIPE = Recipe(epochs=3, schedule_epochs=6, crop_lengths=(128, 256, 256, 512), word_dropout=0.15)
 CONFIG: dict[str, float | int | str] = {"vocab_size": 10_000, "dropout": 0.2}

@@ -11,8 +11,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from common.arguments import parse, write_bundle
+from common.recipe import Recipe
 from common.reviews import DATA, LICENCE, train_reviews
-from common.training import Recipe
 
 RECIPE = Recipe(epochs=3, schedule_epochs=8, crop_lengths=(128, 256, 256, 512), word_dropout=0.15)
 # Every second step hashes: the weights learn to stand the noise of few hashes.

@@ -15,8 +15,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from common.arguments import Arguments, parse, write_bundle
+from common.recipe import Recipe
 from common.text import encode, sst2, target_matrix
-from common.training import Recipe, predict, train
+from common.training import predict, train
 from tokenizers import Tokenizer
 
 from attenuator.export.encoder import Encoder

@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from common.crops import Crops, collate, draw_crops, pack
+from common.recipe import Recipe
 from common.text import SPECIAL_TOKENS, Document, encode, hash_split, target_matrix, train_tokenizer
-from common.training import Recipe, batches, document_logits, draw_crops, pack, predict, train
+from common.training import document_logits, predict, train
 
 from attenuator.export.encoder import Encoder, EncoderConfig
 
@@ -62,12 +64,21 @@ def test_crops_are_disjoint_pieces_of_the_document() -> None:
     assert len(set(tokens)) == len(tokens)
 
 
-def test_batches_hold_every_document_once_and_respect_the_size() -> None:
+def test_batches_hold_every_document_once_and_about_as_many_tokens() -> None:
+    """In each epoch others, and as many; a document of more tokens than a batch has is one by itself."""
     rows = [np.full(length, 5) for length in range(1, 60)]
-    targets = np.arange(59, dtype=np.float32)[:, None]
-    drawn = list(batches(rows, targets, Recipe(tokens_per_batch=128), np.random.default_rng(0)))
-    assert sorted(float(value) for batch in drawn for value in batch.targets[:, 0]) == list(range(59))
-    assert max(len(batch.input_ids) for batch in drawn) <= 128
+    crops = Crops(rows, np.arange(59, dtype=np.float32)[:, None], Recipe(crop_lengths=(64,)))
+    batches = crops.batches(128, 3)
+    groupings = []
+    for epoch in range(2):
+        batches.set_epoch(epoch)
+        drawn = [collate([crops[row] for row in batch]) for batch in batches]
+        assert len(drawn) == len(batches) == round(sum(range(1, 60)) / 128)
+        assert sorted(float(value) for batch in drawn for value in batch["labels"][:, 0]) == list(range(59))
+        assert max(len(batch["input_ids"]) for batch in drawn) <= 128 + 59
+        groupings.append([len(batch["labels"]) for batch in drawn])
+    assert groupings[0] != groupings[1]
+    assert [len(batch) for batch in Crops(rows[-3:], crops.targets[-3:], crops.recipe).batches(40)] == [1, 1, 1]
 
 
 def test_pooled_crops_are_averaged_by_their_tokens() -> None:
