@@ -41,7 +41,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as start:
         tokenizer = tokenizer_of(texts)
         tokenizer.save_pretrained(start)
-        BertConfig(vocab_size=len(tokenizer), max_position_embeddings=LONGEST, **SHAPE, **DROPOUT).save_pretrained(start)
+        config = BertConfig(vocab_size=len(tokenizer), max_position_embeddings=LONGEST, **SHAPE, **DROPOUT)
+        config.save_pretrained(start)
         files = [f"{start}/config.json", "--data", str(options.data), "--output", str(options.output), "--truncate"]
         rates = ["--epochs", options.epochs, "--learning-rate", str(LEARNING_RATE), "--batch-tokens", str(BATCH_TOKENS)]
         return attenuator(["train", *files, *rates])
