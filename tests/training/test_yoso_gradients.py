@@ -395,20 +395,3 @@ def test_operator_keeps_pytorch_s_rules(num_hashes: int) -> None:
     lengths = (1, 6)
     tensors = [tensor.requires_grad_() for tensor in draw(lengths)[:3]]
     torch.library.opcheck(yoso_mix, (*tensors, offsets(lengths), torch.arange(2), num_hashes, 3))
-
-
-@pytest.mark.parametrize(
-    ("fields", "sentence"),
-    [
-        ({"num_hashes": 513}, r"num_hashes is 513, must be a whole number in \[0, 512\]"),
-        ({"hash_bits": 0}, r"hash_bits is 0, must be a whole number in \[1, 16\]"),
-        ({"normalize": 3}, r"normalize is 3, must be a whole number in \[0, 2\]"),
-        ({"hash": "sha"}, "hash is 'sha', must be one of: gaussian, hadamard"),
-        ({"norm_lift": -1.0}, r"norm_lift is -1.0, must be a number in \[0, 1e\+30\]"),
-        ({"gradient": "exact"}, "gradient is 'exact', must be one of: bound, collided, cheapest"),
-    ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
-)
-def test_settings_name_what_is_wrong(fields: dict[str, object], sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        Settings(**fields)  # type: ignore[arg-type]
