@@ -5,7 +5,6 @@ The test device runs every CUDA thread as a fiber, slowly: sizes here are small,
 
 from dataclasses import replace
 
-import harness_cuda
 import numpy as np
 import pytest
 from cases import Case, make_inputs, split, take, variants
@@ -21,7 +20,6 @@ YOSO = next(operator for operator in OPERATORS if operator.key == "yoso")
 HASHES: tuple[Hash, ...] = ("gaussian", "hadamard")
 ORDERS = ("forward", "backward", "1")
 ORDER = "ATTENUATOR_ON_HOST_ORDER"
-SCRATCH_BYTES = 64 << 20
 # The paths that cuda/operator.cc chooses, by num_hashes: up to 256 keys are always counted.
 COUNTED, TABLES = 150, 270
 
@@ -155,32 +153,6 @@ def test_halves_within_their_rounding(num_hashes: int, length: int, data: str) -
     actual, expected = run_on_device("yoso", inputs, attributes, data)[0], run("yoso", inputs, attributes)[0]
     step = 2.0**-11 if data == "float16" else 2.0**-8
     np.testing.assert_array_less(np.abs(actual - expected), 1.01 * step * np.abs(expected) + 1e-5)
-
-
-@pytest.mark.parametrize("hash_bits", [3, 10])
-def test_sequences_too_long_to_be_sorted_in_shared_memory(hash_bits: int) -> None:
-    agree(make((4200,), 1, 8, 8, 1), num_heads=1, hash_bits=hash_bits)
-
-
-def test_scratch_is_bounded_and_passes_change_no_sum(monkeypatch: pytest.MonkeyPatch) -> None:
-    """260 hashes of 16 bits need more than a wave has: they take passes."""
-    sizes: list[int] = []
-    aligned = harness_cuda._aligned
-
-    def record(size: int) -> Array:
-        sizes.append(size)
-        return aligned(size)
-
-    monkeypatch.setattr(harness_cuda, "_aligned", record)
-    inputs = make((260,), 1, 8, 8, 260)
-    # Counts of collisions are whole numbers, and so are these values: every order of sums has the same bits.
-    inputs["value"] = np.rint(8 * inputs["value"])
-    inputs["query"] = inputs["key"] + np.float32(0.05) * inputs["query"]
-    attributes: dict[str, AttributeValue] = {"num_heads": 1, "hash_bits": 16, "normalize": 0}
-    actual, expected = run_on_device("yoso", inputs, attributes)[0], run("yoso", inputs, attributes)[0]
-    assert SCRATCH_BYTES / 4 < max(sizes) <= SCRATCH_BYTES
-    assert np.array_equal(np.rint(actual * 260), np.rint(expected * 260))
-    assert relative(actual, expected) < 1e-6
 
 
 MIXED = (33, 0, TABLES, 1, 64)

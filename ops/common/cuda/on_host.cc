@@ -48,7 +48,6 @@ namespace {
 constexpr std::size_t kStackBytes = 128 << 10;
 constexpr std::size_t kMostBytes = 64;  // size of a value in a warp collective
 constexpr int kMaxThreads = 1024;
-constexpr std::size_t kSmallestShared = 99 * 1024;
 
 // A barrier of `expected` threads: the last to arrive releases all of them.
 struct Barrier {
@@ -204,9 +203,9 @@ const unsigned char* Collect(const void* value, std::size_t bytes) {
   return values;
 }
 
-std::size_t SharedLimit() {
-  const char* requested = std::getenv("ATTENUATOR_ON_HOST_SHARED");
-  return requested == nullptr ? kSmallestShared : std::strtoul(requested, nullptr, 10);
+std::size_t Requested(const char* variable, std::size_t otherwise) {
+  const char* requested = std::getenv(variable);
+  return requested == nullptr ? otherwise : std::strtoul(requested, nullptr, 10);
 }
 
 namespace {

@@ -72,9 +72,15 @@ const unsigned char* Collect(const void* value, std::size_t bytes);
 void WarpBarrier();
 void* SharedBytes();
 
+// A number in the environment.
+std::size_t Requested(const char* variable, std::size_t otherwise);
 // The most dynamic shared memory that a block may have, in bytes: ATTENUATOR_ON_HOST_SHARED, or by
 // default that of sm_86, sm_89 and sm_120, the least among the devices that are compiled for.
-std::size_t SharedLimit();
+inline std::size_t SharedLimit() { return Requested("ATTENUATOR_ON_HOST_SHARED", 99 * 1024); }
+// Of the device: ATTENUATOR_ON_HOST_MULTIPROCESSORS, by default 4.
+inline int Multiprocessors() {
+  return static_cast<int>(Requested("ATTENUATOR_ON_HOST_MULTIPROCESSORS", 4));
+}
 // Carries out the running fiber's asynchronous copies, except those of its newest `pending` groups.
 void FinishCopies(int pending);
 
@@ -270,6 +276,8 @@ struct DeviceLimits {
   int multiprocessors;
   int shared_bytes;
 };
-inline DeviceLimits Limits() { return {4, static_cast<int>(on_host::SharedLimit())}; }
+inline DeviceLimits Limits() {
+  return {on_host::Multiprocessors(), static_cast<int>(on_host::SharedLimit())};
+}
 
 }  // namespace attenuator::cuda

@@ -18,7 +18,10 @@ inline constexpr int kCudaRowTile = 64;    // rows hashed by one block, queries 
 inline constexpr int kCodePad = 16;        // count path: hashes of a row are a multiple of this
 inline constexpr int kUnitPad = 16;        // expectation: coordinates of a unit row likewise
 inline constexpr int kFirstKeys = 256;     // one query: keys of one block
-inline constexpr int kSharedKeys = 4096;   // longer sequences are sorted in global memory
+inline constexpr int kSharedKeys = 4096;   // a block sorts; longer sequences take several
+inline constexpr int kPieceKeys = 512;     // sorted keys of these that one warp adds
+inline constexpr int kDigitBits = 8;       // of a code, that keys are sorted by at a time
+inline constexpr int kSortedRuns = 8;      // of sorted keys, whose sums are added in order
 
 // One node's tensors and attributes.
 struct Node {
@@ -62,7 +65,7 @@ struct Job {
   // int32 [head][hash][table_rows + 1], where rows are divided by their totals: the first sorted
   // place of each row of the table, then num_keys, so that differences count its keys.
   std::int64_t begins;
-  std::int64_t orders;  // int32 [head][hash][2][num_keys], where num_keys > kSharedKeys
+  std::int64_t orders;  // [head][hash] of LongSizes, where num_keys > kSharedKeys
   // float [head][query][table_columns], where hashes take several passes; [head][run of kFirstKeys
   // keys][table_columns], where a sequence has one query and no tables.
   std::int64_t sums;
@@ -70,6 +73,37 @@ struct Job {
   std::int64_t totals;
 };
 using Jobs = cuda::Batch<Job>;
+
+// Sorted keys of a run.
+ATTENUATOR_HOST_DEVICE inline int RunSize(int count) {
+  constexpr int kStep = 32;  // a warp's
+  const int share = (count + kSortedRuns - 1) / kSortedRuns;
+  return (share + kStep - 1) / kStep * kStep;
+}
+
+// How a sequence of more than kSharedKeys keys is sorted and added, and the scratch of a (head,
+// hash) for it, in words of 4 bytes: orders of num_keys each, one or (hash_bits > kDigitBits) two,
+// first; then counters, starts and edges.
+struct LongSizes {
+  std::int32_t parts;     // of kSharedKeys keys, which blocks sort
+  std::int32_t pieces;    // of kPieceKeys sorted keys, which warps add: equally many in each run
+  std::int64_t counters;  // int32 [part][digit]
+  std::int64_t starts;    // int32 [piece]: buckets that begin there
+  std::int64_t edges;     // float [run][table_columns]
+  std::int64_t words;     // in all
+};
+ATTENUATOR_HOST_DEVICE inline LongSizes LongSizesOf(const Node& node, const Job& job) {
+  const auto whole = [](std::int64_t words) { return (words + 3) / 4 * 4; };
+  LongSizes sizes{};
+  sizes.parts = (job.num_keys + kSharedKeys - 1) / kSharedKeys;
+  sizes.pieces = kSortedRuns * ((RunSize(job.num_keys) + kPieceKeys - 1) / kPieceKeys);
+  sizes.counters =
+      whole(std::int64_t{node.hash_bits > kDigitBits ? 2 : 1} * std::int64_t{job.num_keys});
+  sizes.starts = sizes.counters + (std::int64_t{sizes.parts} << kDigitBits);
+  sizes.edges = whole(sizes.starts + sizes.pieces);
+  sizes.words = sizes.edges + std::int64_t{kSortedRuns} * node.table_columns();
+  return sizes;
+}
 
 // The planes of one seed: heads [head, head + num_heads), hashes [first_hash, + num_hashes).
 struct PlaneJob {
@@ -84,6 +118,9 @@ struct Span {
   std::int64_t begin, count;
 };
 using Spans = cuda::Batch<Span>;
+
+// Multiprocessors of the calling thread's current device.
+int Multiprocessors();
 
 void Clear(void* memory, std::int64_t bytes, cuda::Stream stream);
 
@@ -107,10 +144,23 @@ int HashBlocks(const Node& node, const Job& job);
 void LaunchHash(ElementType data, const Node& node, const Jobs& jobs, int blocks, bool by_row,
                 cuda::Stream stream);
 
+// Tables of jobs of at most most_keys keys, not more than kSharedKeys.
 int TableBlocks(const Node& node, const Job& job);
-// `shared_keys`: no job has more keys, and orders are kept in shared memory; 0: in scratch.
-void LaunchTables(ElementType data, const Node& node, const Jobs& jobs, int blocks, int shared_keys,
+void LaunchTables(ElementType data, const Node& node, const Jobs& jobs, int blocks, int most_keys,
                   cuda::Stream stream);
+// Those of more keys: for each pass of the sort CountDigits and Scatter, over blocks of parts, and
+// Offsets between them, over those of tables; then Mark and AddPieces, over those of pieces, and
+// JoinRuns, over those of tables.
+int PartBlocks(const Node& node, const Job& job);
+int PieceBlocks(const Node& node, const Job& job);
+void LaunchCountDigits(const Node& node, const Jobs& jobs, int blocks, int pass,
+                       cuda::Stream stream);
+void LaunchOffsets(const Node& node, const Jobs& jobs, int blocks, cuda::Stream stream);
+void LaunchScatter(const Node& node, const Jobs& jobs, int blocks, int pass, cuda::Stream stream);
+void LaunchMark(const Node& node, const Jobs& jobs, int blocks, cuda::Stream stream);
+void LaunchAddPieces(ElementType data, const Node& node, const Jobs& jobs, int blocks,
+                     cuda::Stream stream);
+void LaunchJoinRuns(const Node& node, const Jobs& jobs, int blocks, cuda::Stream stream);
 int GatherBlocks(const Node& node, const Job& job);
 void LaunchGather(ElementType data, const Node& node, const Jobs& jobs, int blocks,
                   cuda::Stream stream);

@@ -35,6 +35,14 @@ void ForBlocks(const std::vector<Item>& items, const Blocks& blocks, const Body&
   });
 }
 
+// The same over jobs, whose blocks depend on the node too.
+using JobBlocks = int (*)(const Node&, const Job&);
+template <class Body>
+void OverJobs(const Node& node, const std::vector<Job>& jobs, JobBlocks blocks,
+              const Body& launch) {
+  ForBlocks(jobs, [&](const Job& job) { return blocks(node, job); }, launch);
+}
+
 class YosoAttentionDeviceKernel final : public DeviceKernel {
  public:
   YosoAttentionDeviceKernel(const NodeReader& reader, ElementType data)
@@ -79,7 +87,7 @@ class YosoAttentionDeviceKernel final : public DeviceKernel {
     if (importance != nullptr) yoso::Clear(importance, in.key.rows() * 4, context.stream());
     Scan(in, node, broken, context.stream());
 
-    Planner planner(node);
+    Planner planner(node, yoso::Multiprocessors());
     std::vector<Job> sequences;
     for (std::int64_t b = 0; b < batch; ++b) {
       const std::int64_t length = in.sequences.length(b);
@@ -146,10 +154,34 @@ class YosoAttentionDeviceKernel final : public DeviceKernel {
     });
   }
 
+  // Tables of sequences of more than kSharedKeys keys.
+  void RunLongTables(const Node& node, const std::vector<Job>& jobs, Stream stream) const {
+    const int passes = node.hash_bits > yoso::kDigitBits ? 2 : 1;
+    for (int pass = 0; pass < passes; ++pass) {
+      OverJobs(node, jobs, yoso::PartBlocks, [&](const yoso::Jobs& batch, int blocks) {
+        yoso::LaunchCountDigits(node, batch, blocks, pass, stream);
+      });
+      OverJobs(node, jobs, yoso::TableBlocks, [&](const yoso::Jobs& batch, int blocks) {
+        yoso::LaunchOffsets(node, batch, blocks, stream);
+      });
+      OverJobs(node, jobs, yoso::PartBlocks, [&](const yoso::Jobs& batch, int blocks) {
+        yoso::LaunchScatter(node, batch, blocks, pass, stream);
+      });
+    }
+    OverJobs(node, jobs, yoso::PieceBlocks, [&](const yoso::Jobs& batch, int blocks) {
+      yoso::LaunchMark(node, batch, blocks, stream);
+    });
+    OverJobs(node, jobs, yoso::PieceBlocks, [&](const yoso::Jobs& batch, int blocks) {
+      yoso::LaunchAddPieces(data_, node, batch, blocks, stream);
+    });
+    OverJobs(node, jobs, yoso::TableBlocks, [&](const yoso::Jobs& batch, int blocks) {
+      yoso::LaunchJoinRuns(node, batch, blocks, stream);
+    });
+  }
+
   void RunWave(const Node& node, const Wave& wave, Stream stream) const {
-    const auto over = [&](const std::vector<Job>& jobs, int (*blocks)(const Node&, const Job&),
-                          const auto& launch) {
-      ForBlocks(jobs, [&](const Job& job) { return blocks(node, job); }, launch);
+    const auto over = [&](const std::vector<Job>& jobs, JobBlocks blocks, const auto& launch) {
+      OverJobs(node, jobs, blocks, launch);
     };
     const auto& tables = wave.jobs[static_cast<int>(Path::kTables)];
     const auto& counts = wave.jobs[static_cast<int>(Path::kCounts)];
@@ -181,9 +213,7 @@ class YosoAttentionDeviceKernel final : public DeviceKernel {
     over(short_ones, yoso::TableBlocks, [&](const yoso::Jobs& batch, int blocks) {
       yoso::LaunchTables(data_, node, batch, blocks, most_keys, stream);
     });
-    over(long_ones, yoso::TableBlocks, [&](const yoso::Jobs& batch, int blocks) {
-      yoso::LaunchTables(data_, node, batch, blocks, 0, stream);
-    });
+    RunLongTables(node, long_ones, stream);
     over(tables, yoso::GatherBlocks, [&](const yoso::Jobs& batch, int blocks) {
       yoso::LaunchGather(data_, node, batch, blocks, stream);
     });

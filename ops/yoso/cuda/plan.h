@@ -12,8 +12,12 @@
 
 namespace attenuator::yoso {
 
-inline constexpr std::int64_t kScratchBytes =
-    64 << 20;  // of a wave; one hash of one head may need more
+// A wave closes at kWaveBytes, about what a second-level cache holds, if each of its large kernels
+// has kWaveBlocks blocks for every multiprocessor; otherwise it grows up to the most, which follows
+// the card: 528 MiB on 132 multiprocessors. One hash of one head may need more.
+inline constexpr std::int64_t kWaveBytes = 64 << 20;
+inline constexpr std::int64_t kMostBytesEach = 4 << 20;  // of a multiprocessor
+inline constexpr std::int64_t kWaveBlocks = 2;
 inline constexpr std::int64_t kAlign = 256;
 
 enum class Path { kTables, kCounts, kExpectation };
@@ -69,13 +73,23 @@ inline HeadSizes Sizes(const Node& node, const Job& job, Path path) {
       sizes.maps = m * 4 << node.hash_bits;
       sizes.tables = m * job.table_rows * sum_bytes;
       if (node.divides()) sizes.begins = m * (job.table_rows + 1) * 4;
-      if (job.num_keys > kSharedKeys) sizes.orders = m * job.num_keys * 8;
+      if (job.num_keys > kSharedKeys) sizes.orders = m * 4 * LongSizesOf(node, job).words;
       if (m < job.total_hashes) {
         sizes.sums = job.num_queries * sum_bytes;
         sizes.totals = job.num_queries * 4;
       }
   }
   return sizes;
+}
+
+// Blocks of the smaller of the job's large kernels.
+inline std::int64_t LeastBlocks(const Node& node, const Job& job, Path path) {
+  if (path == Path::kTables) {
+    const bool is_short = job.num_keys <= kSharedKeys;
+    return std::min(is_short ? TableBlocks(node, job) : PieceBlocks(node, job),
+                    GatherBlocks(node, job));
+  }
+  return job.num_queries == 1 ? FirstBlocks(node, job) : PairBlocks(node, job);
 }
 
 struct Wave {
@@ -89,7 +103,10 @@ struct Wave {
 // Fills waves, one after another.
 class Planner {
  public:
-  explicit Planner(const Node& node) : node_(node) {}
+  Planner(const Node& node, int multiprocessors)
+      : node_(node),
+        most_bytes_(multiprocessors * kMostBytesEach),
+        enough_blocks_(multiprocessors * kWaveBlocks) {}
 
   void Add(const Job& sequence) {
     const Path path = ChoosePath(sequence, node_.value_dim);
@@ -98,12 +115,15 @@ class Planner {
       job.head = head;
       job.num_heads = 1;
       const std::int64_t bytes = Bytes(job, path);
-      if (bytes > kScratchBytes && path == Path::kTables) {
+      if (bytes > most_bytes_ && path == Path::kTables) {
         AddPasses(job);
         continue;
       }
-      if (wave_bytes_ + bytes > kScratchBytes) Close();
+      const std::int64_t limit =
+          wave_blocks_ < enough_blocks_ ? most_bytes_ : std::min(most_bytes_, kWaveBytes);
+      if (wave_bytes_ + bytes > limit) Close();
       wave_bytes_ += bytes;
+      wave_blocks_ += LeastBlocks(node_, job, path);
       auto& jobs = wave_.jobs[static_cast<int>(path)];
       if (!jobs.empty() && jobs.back().sequence == job.sequence) {
         ++jobs.back().num_heads;
@@ -134,7 +154,7 @@ class Planner {
     while (size > 1) {
       job.num_hashes = size;
       job.first_hash = job.total_hashes - size;  // where the most signs are needed
-      if (Bytes(job, Path::kTables) <= kScratchBytes) break;
+      if (Bytes(job, Path::kTables) <= most_bytes_) break;
       size = (size + 1) / 2;
     }
     for (std::int32_t first = 0; first < job.total_hashes; first += size) {
@@ -153,7 +173,7 @@ class Planner {
 
   // Offsets of all that the wave's jobs need.
   void Close() {
-    wave_bytes_ = 0;
+    wave_bytes_ = wave_blocks_ = 0;
     if (wave_.empty()) return;
     for (int path = 0; path < 3; ++path) {
       for (Job& job : wave_.jobs[path]) {
@@ -217,8 +237,11 @@ class Planner {
   }
 
   const Node& node_;
+  const std::int64_t most_bytes_;
+  const std::int64_t enough_blocks_;
   Wave wave_;
-  std::int64_t wave_bytes_ = 0;  // as far as it is filled, at the most
+  std::int64_t wave_bytes_ = 0;   // as far as it is filled, at the most
+  std::int64_t wave_blocks_ = 0;  // of those of its large kernels
   std::vector<Wave> waves_;
 };
 

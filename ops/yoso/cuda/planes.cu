@@ -137,6 +137,8 @@ __global__ void HadamardSigns(Node node, PlaneJobs jobs, int size) {
 
 }  // namespace
 
+int Multiprocessors() { return cuda::Limits().multiprocessors; }
+
 void Clear(void* memory, std::int64_t bytes, cuda::Stream stream) {
   cuda::ZeroAsync(memory, static_cast<std::size_t>(bytes), stream);
 }

@@ -1,0 +1,124 @@
+"""How YosoAttention's CUDA kernels build tables, on the test device: sums in the documented order, bit for bit.
+
+Sums of float32 depend on their order, so equal bits show that neither the sequence's length (one block sorts up to
+4,096 keys, many blocks more), nor waves and passes, nor the order of threads change it.
+"""
+
+import math
+
+import harness_cuda
+import numpy as np
+import pytest
+from cases import same_bits
+from harness import Array, AttributeValue, offsets
+from harness_cuda import DATA_TYPES, run_on_device
+from yoso_cases import make, relative
+
+from attenuator.ops.yoso.reference import codes, yoso_attention
+
+ORDER, MULTIPROCESSORS = "ATTENUATOR_ON_HOST_ORDER", "ATTENUATOR_ON_HOST_MULTIPROCESSORS"
+BYTES_EACH = 4 << 20  # of scratch, for each multiprocessor
+RUNS, STEP = 8, 32
+LAYER = 3
+
+
+def table_sums(query_codes: Array, key_codes: Array, values: Array) -> Array:
+    """Each query's bucket: keys in order, one after another within each of eight equal runs, then the runs: float32."""
+    order = np.argsort(key_codes, kind="stable")
+    size = math.ceil(math.ceil(len(order) / RUNS) / STEP) * STEP
+    sums = np.zeros((len(query_codes), values.shape[1]), np.float32)
+    for code in np.unique(query_codes):
+        places = np.flatnonzero(key_codes[order] == code)
+        total = None
+        for run in np.unique(places // size):
+            part = np.cumsum(values[order[places[places // size == run]]], axis=0, dtype=np.float32)[-1]
+            total = part if total is None else total + part
+        if total is not None:
+            sums[query_codes == code] = total
+    return sums
+
+
+def long_rows(length: int, head_dim: int, value_dim: int, spread: float = 1.0) -> dict[str, Array]:
+    """One head; `spread` 0 puts all keys into one bucket."""
+    inputs = make((length,), 1, head_dim, value_dim, 1)
+    inputs["key"] = inputs["key"][:1] + np.float32(spread) * inputs["key"]
+    inputs["value"] *= 10.0 ** np.random.default_rng(1).integers(-3, 4, (length, 1)).astype(np.float32)
+    return inputs
+
+
+# Type, length, value_dim, hash_bits, spread: around the ends of a block's keys, of steps and runs; odd and wide values.
+SHAPES = [
+    ("float", 257, 10, 3, 1.0),
+    ("bfloat16", 300, 9, 10, 1.0),
+    ("float16", 4096, 8, 12, 1.0),
+    ("float", 4097, 8, 8, 1.0),
+    ("float16", 4097, 8, 8, 1.0),
+    ("float", 4200, 9, 10, 1.0),
+    ("bfloat16", 4224, 66, 2, 1.0),
+    ("float16", 5000, 9, 16, 1.0),
+    ("float", 8200, 12, 8, 0.2),
+    ("float", 4300, 8, 9, 0.0),
+    ("float", 4128, 130, 1, 1.0),
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "-".join(map(str, shape)))
+def test_sums_are_taken_in_their_order(shape: tuple[str, int, int, int, float]) -> None:
+    data, length, value_dim, hash_bits, spread = shape
+    dtype = DATA_TYPES[data]
+    inputs = long_rows(length, 8, value_dim, spread)
+    inputs |= {name: inputs[name].astype(dtype).astype(np.float32) for name in ("query", "key", "value")}
+    attributes: dict[str, AttributeValue] = {"num_heads": 1, "hash_bits": hash_bits, "normalize": 0, "layer": LAYER}
+    query_codes, key_codes = (
+        codes(inputs[name], int(inputs["seed"][0]), LAYER, 0, 1, hash_bits, "gaussian")[:, 0]
+        for name in ("query", "key")
+    )
+    assert (len(np.unique(key_codes)) == 1) == (spread == 0)
+    expected = table_sums(query_codes, key_codes, inputs["value"]).astype(dtype).astype(np.float32)
+    assert same_bits(run_on_device("yoso", inputs, attributes, data), [expected])
+
+
+@pytest.mark.parametrize("hash_bits", [8, 11])
+def test_long_sequences_divided_by_their_weights(hash_bits: int) -> None:
+    inputs = long_rows(4500, 8, 8)
+    attributes: dict[str, AttributeValue] = {"num_heads": 1, "hash_bits": hash_bits, "normalize": 2}
+    [actual] = run_on_device("yoso", inputs, attributes)
+    assert relative(actual, yoso_attention(**inputs, **attributes)) < 1e-5  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("hash_bits", [7, 9])
+def test_long_and_short_sequences_of_a_batch(hash_bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several hashes; each sequence alone, any order of threads, one wave or many."""
+    lengths = (4400, 70, 4097)
+    inputs = make(lengths, 1, 8, 10, [1, 3, 1])
+    attributes: dict[str, AttributeValue] = {"num_heads": 1, "hash_bits": hash_bits}
+    [together] = run_on_device("yoso", inputs, attributes)
+    monkeypatch.setenv(ORDER, "backward")
+    monkeypatch.setenv(MULTIPROCESSORS, "1")
+    assert same_bits(run_on_device("yoso", inputs, attributes), [together])
+    begin = inputs["cu_seqlens"][2]
+    alone = {name: x[begin:] if x.ndim == 2 else x[2:] for name, x in inputs.items()}
+    assert same_bits(run_on_device("yoso", alone | {"cu_seqlens": offsets([4097])}, attributes), [together[begin:]])
+
+
+def test_scratch_follows_the_card_and_passes_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 hashes of 16 bits take more than 16 MiB: passes on one multiprocessor or four, none on eight."""
+    sizes: list[int] = []
+    aligned = harness_cuda._aligned
+
+    def record(size: int) -> Array:
+        sizes.append(size)
+        return aligned(size)
+
+    monkeypatch.setattr(harness_cuda, "_aligned", record)
+    inputs = make((260,), 1, 8, 8, 64)
+    inputs["query"] = inputs["key"] + np.float32(0.05) * inputs["query"]
+    results, needed = [], []
+    for multiprocessors in (1, 4, 8):
+        monkeypatch.setenv(MULTIPROCESSORS, str(multiprocessors))
+        sizes.clear()
+        results.append(run_on_device("yoso", inputs, {"num_heads": 1, "hash_bits": 16, "normalize": 2}))
+        needed.append(max(sizes))
+        assert needed[-1] <= multiprocessors * BYTES_EACH
+    assert needed[0] < needed[1] < 4 * BYTES_EACH < needed[2]
+    assert all(same_bits(result, results[0]) for result in results[1:])
