@@ -13,7 +13,7 @@ from devices import RAGGED_ON_HOST
 from harness import BY_NAME, Array, AttributeValue, offsets, run
 from harness_cuda import DATA_TYPES, library_path, run_on_device
 from mca_cases import ESTIMATORS, mca_inputs
-from mca_on_device import TOLERANCE, check, device, rounded
+from mca_on_device import TOLERANCE, approximates, check, device, rounded
 
 from attenuator.errors import EngineError
 from attenuator.ops.mca import reference, reference_plan, rule
@@ -34,7 +34,8 @@ def test_the_library_is_built() -> None:
 def test_every_variant(case: Case, data: str) -> None:
     inputs = make_inputs(case, (17, 64, 1, 0, 5, 33))
     flops = check(inputs, case.attributes, data)
-    assert flops.min() < 1.0, "nothing was approximated"
+    # Of row 0 alone tokens are mixed before they are projected, in every type.
+    assert (flops.min() < 1.0) == (approximates(case.attributes, data) or case.attributes.get("queries") == "first")
 
 
 def test_the_batch_that_every_operator_is_tested_with_is_approximated() -> None:
@@ -59,7 +60,7 @@ def test_odd_shapes_of_ragged_batches(estimator: str, heads: int, head_dim: int,
 def test_half_types(estimator: str, data: str) -> None:
     inputs = mca_inputs((70, 1, 40), 2, 32, 200)
     flops = check(inputs, {"num_heads": 2, "estimator": estimator}, data)
-    assert flops.min() < 1.0, "nothing was approximated"
+    assert (flops.min() < 1.0) == (estimator == "paper")
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
@@ -121,21 +122,19 @@ def repeated(inputs: dict[str, Array], alphas: Sequence[float]) -> dict[str, Arr
 
 @pytest.mark.parametrize("estimator", ["sampled", "deterministic"])
 @pytest.mark.parametrize(
-    ("length", "window", "global_tokens", "head_dim", "channels", "data"),
+    ("length", "window", "global_tokens", "head_dim", "channels"),
     [
-        (65, 0, 0, 8, 300, "float"),
-        (65, 0, 0, 136, 300, "float"),  # blocks of 32 rows
-        (200, 0, 0, 12, 300, "float"),
-        (200, 0, 0, 12, 300, "float16"),
-        (200, 0, 0, 12, 300, "bfloat16"),
-        (768, 0, 0, 8, 600, "float"),
-        (769, 0, 0, 8, 1600, "float"),
-        (420, 40, 0, 8, 400, "float"),
-        (420, 40, 1, 8, 400, "float"),
+        (65, 0, 0, 8, 300),
+        (65, 0, 0, 136, 300),  # blocks of 32 rows
+        (200, 0, 0, 12, 300),
+        (768, 0, 0, 8, 600),
+        (769, 0, 0, 8, 1600),
+        (420, 40, 0, 8, 400),
+        (420, 40, 1, 8, 400),
     ],
 )
 def test_probes_that_say_no_and_probes_that_say_yes(
-    estimator: str, length: int, window: int, global_tokens: int, head_dim: int, channels: int, data: str
+    estimator: str, length: int, window: int, global_tokens: int, head_dim: int, channels: int
 ) -> None:
     """At alphas just below, between and above the thresholds of two heads: 0, 1 and 2 probes say that it pays."""
     inputs = alike(length, 2, head_dim, channels, 0.1)
@@ -143,7 +142,6 @@ def test_probes_that_say_no_and_probes_that_say_yes(
     # The last rows of the probe matter; under a window a "no" is worth more than the maxima cost.
     last = probe.first_row + probe.rows
     inputs["query"][probe.first_row if window else last - 32 : last] *= np.float32(2.5 if window else 1.5)
-    inputs = rounded(inputs, data)
     attributes: dict[str, AttributeValue] = {
         "num_heads": 2,
         "estimator": estimator,
@@ -165,7 +163,7 @@ def test_probes_that_say_no_and_probes_that_say_yes(
     inputs = repeated(inputs, [low * (1 - MARGIN), (low + high) / 2, high * (1 + MARGIN)])
     first = limits[0] == low
     assert answers(inputs, attributes) == [False, False, first, not first, True, True]
-    flops = check(inputs, attributes, data)
+    flops = check(inputs, attributes)
     assert flops[0] == 1.0
     assert flops[2] < flops[1] < 1.0
     with pytest.MonkeyPatch.context() as patch:
@@ -282,7 +280,7 @@ def test_a_sequence_does_not_depend_on_its_batch(case: Case) -> None:
     inputs = make_inputs(case, (17, 64, 1), seed=3)
     inputs["alpha"][:] = [0.5, 1.0, 0.0]
     together = split(case, run_on_device("mca", inputs, case.attributes, data), inputs)
-    assert together[1][1] < 1.0, "nothing was approximated"
+    assert (together[1][1] < 1.0) == (approximates(case.attributes, data) or case.attributes["queries"] == "first")
     order = [2, 1]
     some = take(case, inputs, order)
     apart = split(case, run_on_device("mca", some, case.attributes, data), some)

@@ -120,8 +120,8 @@ __global__ __launch_bounds__(kThreads, 1) void Finish(Items items, DeviceCall ca
       }
     }
     const double dense = static_cast<double>(item.length) * call.channels * call.heads;
-    call.value_flops[item.index] =
-        broken || item.length == 0 ? 1.0f : static_cast<float>(spent / dense);
+    const bool whole = broken || item.length == 0 || item.way == Way::kExact;
+    call.value_flops[item.index] = whole ? 1.0f : static_cast<float>(spent / dense);
   }
   if (!broken) return;
   const std::int64_t rows = call.first ? 1 : item.length;

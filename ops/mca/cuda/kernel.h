@@ -45,6 +45,12 @@ struct SequenceItem {
 
 using Items = cuda::Batch<SequenceItem>;
 
+// Neighbouring rows of `hidden` that are projected exactly.
+struct RowSpan {
+  std::int32_t first_block, begin, rows;
+};
+using RowSpans = cuda::Batch<RowSpan>;
+
 // Inputs, outputs and sizes of a run.
 struct DeviceCall {
   const void* query;                  // [T, H * D], or [B, H * D]
@@ -112,6 +118,9 @@ struct DevicePlan {
   float* mixed;                 // [B, H, C]: (A X) of row 0
 };
 
+// Whether exact values are computed by tensor cores (dense.cu).
+inline bool IsDense(ElementType data) { return data != ElementType::kFloat; }
+
 // Queues zeros.
 void Clear(void* memory, std::size_t bytes, cuda::Stream stream);
 // From the weight alone; `weights` is written.
@@ -124,7 +133,12 @@ void LaunchFacts(ElementType data, const Items& items, const DeviceCall& call,
 void LaunchPlan(ElementType data, const Items& items, const DeviceCall& call,
                 const DeviceWeights& weights, const DeviceFacts& facts, const DevicePlan& plan,
                 cuda::Stream stream);
-// Values of every token of sequences that are exact or approximated.
+// Values of the spans' rows, in float16 and bfloat16. A span owns DenseBlocks blocks from its
+// first_block on; `blocks` is their number.
+int DenseBlocks(const DeviceCall& call, std::int64_t rows);
+void LaunchDense(ElementType data, const RowSpans& spans, int blocks, const DeviceCall& call,
+                 const DevicePlan& plan, cuda::Stream stream);
+// Values of every token of sequences that are approximated and, in float, of exact ones.
 void LaunchProject(ElementType data, const Items& items, const DeviceCall& call,
                    const DeviceWeights& weights, const DeviceFacts& facts, const DevicePlan& plan,
                    cuda::Stream stream);

@@ -75,6 +75,7 @@ class McaAttentionDeviceKernel final : public DeviceKernel {
     const DevicePlan plan = AllocatePlan(context, call, batch, approximates, probes, mixes);
 
     if (approximates) mca::LaunchWeights(data_, call, weights, stream);
+    if (mca::IsDense(data_)) ProjectDense(items, call, plan, stream);
     ForBatches(items, [&](const mca::Items& some) {
       mca::LaunchFacts(data_, some, call, facts, stream);
       mca::LaunchPlan(data_, some, call, weights, facts, plan, stream);
@@ -133,8 +134,9 @@ class McaAttentionDeviceKernel final : public DeviceKernel {
         // One token needs no mixing: projecting it is all there is to do.
         if (item.alpha > 0 && length > 1) item.way = Way::kMixed;
         item.keys = item.window > 0 && item.global == 0 ? item.window + 1 : item.length;
-      } else if (length > 0 && mca::WorthApproximating(window, inputs.channels(), item.alpha,
-                                                       attributes_.estimator)) {
+      } else if (length > 0 && MayApproximate() &&
+                 mca::WorthApproximating(window, inputs.channels(), item.alpha,
+                                         attributes_.estimator)) {
         item.way = Way::kApproximate;
         // `paper` does not ask.
         if (attributes_.estimator != DeviceEstimator::kPaper) item.probe = mca::ProbeOf(window);
@@ -143,6 +145,35 @@ class McaAttentionDeviceKernel final : public DeviceKernel {
       items.push_back(item);
     }
     return items;
+  }
+
+  // In half types tensor cores project all columns of a token sooner than its maximum is found, so
+  // only `paper`, which is there for comparison, approximates (README.md, section 6).
+  bool MayApproximate() const {
+    return !mca::IsDense(data_) || attributes_.estimator == DeviceEstimator::kPaper;
+  }
+
+  // Values of the exact sequences, neighbours together.
+  void ProjectDense(const std::vector<SequenceItem>& items, const DeviceCall& call,
+                    const DevicePlan& plan, Stream stream) const {
+    std::vector<mca::RowSpan> spans;
+    bool adjoins = false;
+    for (const SequenceItem& item : items) {
+      if (item.way == Way::kExact && adjoins) {
+        spans.back().rows += item.length;
+      } else if (item.way == Way::kExact) {
+        spans.push_back({.first_block = 0, .begin = item.begin, .rows = item.length});
+      }
+      adjoins = item.way == Way::kExact;
+    }
+    ForBatches(spans, [&](mca::RowSpans& batch) {
+      int blocks = 0;
+      for (int i = 0; i < batch.count; ++i) {
+        batch.items[i].first_block = blocks;
+        blocks += mca::DenseBlocks(call, batch.items[i].rows);
+      }
+      mca::LaunchDense(data_, batch, blocks, call, plan, stream);
+    });
   }
 
   DeviceWeights AllocateWeights(DeviceContext& context, const DeviceCall& call,

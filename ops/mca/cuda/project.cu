@@ -210,7 +210,9 @@ __global__ __launch_bounds__(kThreads, 2) void Project(Items items, DeviceCall c
   const SequenceItem item = items.items[blockIdx.z];
   const int head = static_cast<int>(blockIdx.y), t = static_cast<int>(threadIdx.x);
   const int begin = static_cast<int>(blockIdx.x) * kTokens;
-  if (item.way == Way::kMixed || begin >= item.length) return;
+  // LaunchDense computes exact sequences in half types.
+  const bool elsewhere = item.way == Way::kExact && sizeof(T) < sizeof(float);
+  if (item.way == Way::kMixed || elsewhere || begin >= item.length) return;
   const std::int64_t slot = static_cast<std::int64_t>(item.index) * call.heads + head;
   const std::int64_t first = head * call.tokens + item.begin;
   const int approximated = plan.approximated[slot];
@@ -335,7 +337,8 @@ __global__ __launch_bounds__(kThreads, 4) void ProjectPaper(Items items, DeviceC
 void LaunchProject(ElementType data, const Items& items, const DeviceCall& call,
                    const DeviceWeights& weights, const DeviceFacts& facts, const DevicePlan& plan,
                    cuda::Stream stream) {
-  if (!AnyOf(items, Way::kExact) && !AnyOf(items, Way::kApproximate)) return;
+  const bool exact = AnyOf(items, Way::kExact) && !IsDense(data);
+  if (!exact && !AnyOf(items, Way::kApproximate)) return;
   const auto heads = static_cast<unsigned>(call.heads), count = static_cast<unsigned>(items.count);
   const int longest = LongestOf(items);
   cuda::ForType(data, [&](auto type) {
