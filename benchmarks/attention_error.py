@@ -7,8 +7,9 @@ On drawn queries, keys and values, and on those that trained models of this tree
 layer, for the text of this tree's documents. The kernels of the CPU run, which agree with their references. An error is
 the Frobenius norm of the difference over that of the exact output; an angle is between a row of a head and the exact
 one, in radians, the mean over rows (YOSO's Figure 8 has it over the length). Where an operator states a bound of its
-error, the largest of all rows' mean errors is set beside it. The result file is written row by row, and a run measures
-what it lacks.
+error, what that allows and the largest of all rows' mean errors are set beside it, for each of its estimators. The
+result file is written row by row, and a run measures what it lacks, with --renew also what was measured with kernels
+that have changed since.
 """
 
 from __future__ import annotations
@@ -16,19 +17,23 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tqdm import tqdm
 
 from attenuator.ops import BASELINE, OPERATORS
 from attenuator.ops.spec import Knob, Operator
 from benchmarks.contenders.attention_inputs import Inputs, drawn, recorded
 from benchmarks.contenders.inputs import Array
 from benchmarks.measure import record
-from benchmarks.measure.resumable import Rows, tree_of
+from benchmarks.measure.options import amount, count
+from benchmarks.measure.resumable import Rows, is_outdated, tree_of
 
 ROOT = Path(__file__).resolve().parents[1]
 BUNDLES = ROOT / "examples" / "bundles"
@@ -38,12 +43,16 @@ LENGTHS = (128, 256, 512, 1024, 2048, 4096)
 SEEDS = 8
 LEAST, TOLERANCE = 48, 1e-4  # by which an exact value is taken for softmax attention
 FACTORS = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4)  # of a whole-number knob's default
+ESTIMATOR = "estimator"
 SHARES = (0.1, 0.2, 0.4, 0.6, 0.8, 1.0)  # of the way from the exact value of another to its other end
+WINDOWS = (16.0, 32.0, 64.0, 128.0, 256.0)  # of knobs whose default is the trained one
 APPROXIMATIONS = [each for each in OPERATORS if each.attention and each.knobs and not each.asked_as]
 
 
 def values_of(knob: Knob) -> list[float]:
     """Values of a knob to try, the exact one aside."""
+    if knob.bounded_by:
+        return list(WINDOWS)
     if knob.dtype == "int32":
         tried = {min(max(round(knob.default * factor), knob.low, 1), knob.high) for factor in FACTORS}
     else:
@@ -86,58 +95,103 @@ def angle(rows: Array, others: Array) -> float:
     return float(np.arccos(np.clip(cosines, -1, 1)).mean())
 
 
-def of_bound(inputs: Inputs, errors: Array, alpha: float) -> float:
-    """The largest row's mean error over MCA's bound, `alpha * mean token norm * ||W_v||_F` (Theorem 2), of its head.
+def variants(operator: Operator) -> list[dict[str, str]]:
+    """Ways in which an operator can approximate: each of its estimators, where it has several."""
+    choices = [choice for item in operator.attributes if item.name == ESTIMATOR for choice in item.choices or ()]
+    return [{ESTIMATOR: choice} for choice in choices] or [{}]
+
+
+def bounds(inputs: Inputs, alpha: float) -> Array:
+    """MCA's bounds of a row's mean error, alpha * mean token norm * ||W_v||_F (Theorem 2): `[heads]`.
 
     Args:
         inputs: with `hidden` `[n, C]` and `value_weight` `[C, heads * head_dim]`.
-        errors: `[heads, n]`, each row's error norm, the mean over seeds.
         alpha: of the bound.
     """
     norm = np.linalg.norm(inputs.tensors["hidden"], axis=1).mean()
-    heads = inputs.tensors["value_weight"].reshape(len(inputs.tensors["value_weight"]), inputs.num_heads, -1)
-    bounds = alpha * norm * np.linalg.norm(heads, axis=(0, 2))
-    return float((errors / bounds[:, None]).max())
+    weights = inputs.tensors["value_weight"].reshape(len(inputs.tensors["value_weight"]), inputs.num_heads, -1)
+    of_heads: Array = alpha * norm * np.linalg.norm(weights, axis=(0, 2))
+    return of_heads
 
 
-def measured(operator: Operator, source: str, inputs: Inputs, knob: Knob, value: float, seeds: int) -> dict[str, Any]:
-    """Errors at one value of a knob, over seeds."""
-    truth = exact(source, inputs.length, operator.key)
-    settings = {each.name: each.exact for each in operator.knobs} | {knob.name: value}
+def measured(case: Case, inputs: Inputs, seeds: int) -> dict[str, Any]:
+    """Errors over seeds."""
+    operator, knob = case.operator, case.knob
+    truth = exact(case.source, inputs.length, operator.key)
+    knobs = {each.name: each.exact for each in operator.knobs} | {knob.name: case.value}
     heads = (inputs.length, inputs.num_heads, -1)
     errors, angles, rows = [], [], []
     for seed in range(1 if knob.sampling == "none" else seeds):
-        output = inputs.run(operator, settings, seed)
+        output = inputs.run(operator, knobs, seed, case.settings)
         errors.append(np.linalg.norm(output - truth) / np.linalg.norm(truth))
         angles.append(angle(output.reshape(heads), truth.reshape(heads)))
         rows.append(np.linalg.norm((output - truth).reshape(heads), axis=2).T)
     result = {"error": float(np.mean(errors)), "spread": float(np.std(errors)), "angle": float(np.mean(angles))}
     if "value_weight" in {item.name for item in operator.inputs}:
-        result["of_bound"] = of_bound(inputs, np.mean(rows, axis=0), value)
+        allowed = bounds(inputs, case.value)
+        result["of_bound"] = float((np.mean(rows, axis=0) / allowed[:, None]).max())
+        result["allowed"] = float(np.sqrt(inputs.length) * np.linalg.norm(allowed) / np.linalg.norm(truth))
     return result
 
 
-def measure(rows: Rows, lengths: Sequence[int], seeds: int, minutes: float) -> bool:
-    """Measures what is missing; whether nothing is missing in the end."""
-    end = time.monotonic() + 60 * minutes
-    trees = {operator.key: tree_of([operator.key]) for operator in APPROXIMATIONS}
-    for length in lengths:
-        for source in (DRAWN, *TRAINED):
-            inputs = inputs_of(source, length)
-            for operator in APPROXIMATIONS if inputs else ():
-                assert inputs is not None
-                if not suits(inputs, operator):
-                    continue
-                for knob in operator.knobs:
+@dataclass(frozen=True)
+class Case:
+    """What a row is of.
+
+    Attributes:
+        operator: the attention.
+        settings: attributes, where it is tried with several.
+        source: of the inputs: `drawn`, or a bundle's name.
+        length: in tokens.
+        knob: that is set.
+        value: of the knob; others have their exact values.
+    """
+
+    operator: Operator
+    settings: dict[str, str]
+    source: str
+    length: int
+    knob: Knob
+    value: float
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What names the row."""
+        names = {"attention": self.operator.key, "settings": self.settings, "inputs": self.source, "n": self.length}
+        return names | {"knob": self.knob.name, "value": self.value}
+
+
+def cases(lengths: Sequence[int]) -> Iterator[Case]:
+    """All rows, short sequences first."""
+    for length, source in product(lengths, (DRAWN, *TRAINED)):
+        inputs = inputs_of(source, length)
+        for operator in APPROXIMATIONS if inputs else ():
+            assert inputs is not None
+            if suits(inputs, operator):
+                for settings, knob in product(variants(operator), operator.knobs):
                     for value in values_of(knob):
-                        facts = {"attention": operator.key, "inputs": source, "n": length, "knob": knob.name}
-                        if rows.find(**facts, value=value):
-                            continue
-                        if time.monotonic() > end:
-                            return False
-                        found = measured(operator, source, inputs, knob, value, seeds)
-                        rows.keep(facts | {"value": value} | found | trees[operator.key])
-        print(f"{length} tokens", file=sys.stderr, flush=True)
+                        yield Case(operator, settings, source, length, knob, value)
+
+
+def measure(rows: Rows, options: argparse.Namespace) -> bool:
+    """Measures what is missing; whether nothing is missing in the end."""
+    end = time.monotonic() + 60 * options.minutes
+    trees = {operator.key: tree_of([operator.key]) for operator in APPROXIMATIONS}
+
+    def holds(case: Case) -> bool:
+        return any(not (options.renew and is_outdated(row)) for row in rows.find(**case.facts))
+
+    todo = [case for case in cases(options.lengths) if not holds(case)]
+    with tqdm(total=len(todo), unit="row", disable=not todo) as bar:
+        for case in todo:
+            if time.monotonic() > end:
+                return False
+            bar.set_postfix_str(f"{case.length} tokens, {case.operator.key}")
+            inputs = inputs_of(case.source, case.length)
+            assert inputs is not None
+            found = measured(case, inputs, options.seeds)
+            rows.keep(case.facts | found | trees[case.operator.key], instead_of=case.facts)
+            bar.update()
     return True
 
 
@@ -162,10 +216,11 @@ def suits(inputs: Inputs, operator: Operator) -> bool:
 def main(arguments: list[str] | None = None) -> int:
     """Runs the program."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=10, help="to spend; the same command goes on")
-    parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help="in tokens")
-    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--minutes", type=amount, default=10, help="to spend; the same command goes on")
+    parser.add_argument("--lengths", type=count, nargs="+", default=LENGTHS, help="in tokens")
+    parser.add_argument("--seeds", type=count, default=SEEDS)
     parser.add_argument("--again", action="store_true", help="measure what the result file has as well")
+    parser.add_argument("--renew", action="store_true", help="measure again what kernels have changed of since")
     parser.add_argument("--output", type=Path, default=record.RESULTS / "attention_error.json")
     options = parser.parse_args(arguments)
     head = record.origin(sys.argv[1:] if arguments is None else arguments, []) | record.cpu()
@@ -175,7 +230,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         parser.error(str(error))
     try:
-        complete = measure(rows, options.lengths, options.seeds, options.minutes)
+        complete = measure(rows, options)
     except KeyboardInterrupt:
         complete = False
     print(f"{options.output}{'' if complete else ': the same command goes on'}", file=sys.stderr)

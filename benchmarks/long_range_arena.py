@@ -8,11 +8,12 @@ The benchmark's model: 2 layers of 64 channels with 2 heads, a feed-forward widt
 gets the same data, the same recipe and the same seeds; knobs are their operators' defaults, or as named with the
 attention: KEY:NAME=VALUE,NAME=VALUE with knobs, attributes, sizes or conv_size. ListOps and Pathfinder are drawn by
 their published rules; Text is read from IMDB, a folder with `train.jsonl.gz` and `test.jsonl.gz`, a line of which has
-`text` and `label`, 0 or 1. Size `lra` has the published lengths and steps, days of one core; `small` takes
-seconds of CPU time a model and ranks nothing.
+`text` and `label`, 0 or 1. Size `lra` has the published lengths and steps, days of one core; `medium` takes a
+minute or two of CPU time a model; `small` takes seconds and ranks nothing.
 
 A row of the result file is one trained model: its accuracy on the test file after the last step. A run trains what the
-file lacks, seed by seed; a model that --minutes cut short goes on from FOLDER. docs/long-range-arena.md is made of it.
+file lacks, seed by seed; a model that --minutes cut short, or Ctrl-C, goes on from FOLDER. The bar is over everything
+that is to be trained, in tokens, and its estimate that of the whole. docs/long-range-arena.md is made of it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -29,101 +30,45 @@ import torch
 from tqdm import tqdm
 
 from attenuator.export.encoder import EncoderConfig
-from attenuator.export.encoder_attention import ATTENTIONS, attributes_of, sizes_of, training_mix
-from attenuator.ops.spec import Attribute, Knob
-from benchmarks.contenders.encoders import defaults
+from attenuator.export.encoder_attention import ATTENTIONS, training_mix
+from benchmarks.contenders.settings import METAVAR, Contender, trainable
 from benchmarks.lra.tasks import SIZES, TASKS, Examples, Size, examples
 from benchmarks.lra.training import SHAPE, Run, accuracy
 from benchmarks.measure import record
+from benchmarks.measure.options import amount, count
 from benchmarks.measure.resumable import Rows, tree_of
 
-CONV_SIZE = Attribute("conv_size", "int", "taps of the convolution, for operators that have one", default=0)
-TYPES = {"int": int, "int32": int, "float": float, "string": str}
+FILES = ("train.jsonl.gz", "test.jsonl.gz")  # of the reviews
 
 
-@dataclass(frozen=True)
-class Contender:
-    """An attention and what is set of it.
-
-    Attributes:
-        key: of the operator.
-        fields: of the encoder's config: `knobs`, `attributes`, `sizes`, `conv_size`.
-    """
-
-    key: str
-    fields: dict[str, Any]
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Everything that is set, by name."""
-        found: dict[str, Any] = {}
-        for name, value in self.fields.items():
-            found |= value if isinstance(value, dict) else {name: value}
-        return found
-
-    def config(self, task: str, size: Size) -> EncoderConfig:
-        """The model for a task."""
-        of_task = TASKS[task]
-        return EncoderConfig(
-            vocab_size=of_task.vocabulary,
-            num_labels=of_task.labels,
-            max_tokens=size.longest,
-            attention=self.key,
-            **SHAPE,
-            **self.fields,
-        )
+def config(one: Contender, task: str, size: Size) -> EncoderConfig:
+    """The model for a task."""
+    of_task = TASKS[task]
+    shape = {"vocab_size": of_task.vocabulary, "num_labels": of_task.labels, "max_tokens": size.longest}
+    return one.config(**shape, **SHAPE)
 
 
-def contender(text: str) -> Contender:
-    """What `KEY:NAME=VALUE,...` names; knobs that it does not name have their defaults.
-
-    Raises:
-        argparse.ArgumentTypeError: it names what there is not, or a value that does not fit.
-    """
-    key, _, rest = text.partition(":")
-    if key not in ATTENTIONS:
-        raise argparse.ArgumentTypeError(f"attention is {key!r}, must be one of: {', '.join(ATTENTIONS)}")
-    fields: dict[str, Any] = {"knobs": defaults(key), "attributes": {}, "sizes": {}}
-    known: dict[str, tuple[str, Knob | Attribute]] = {CONV_SIZE.name: ("", CONV_SIZE)}
-    known |= {knob.name: ("knobs", knob) for knob in ATTENTIONS[key].knobs}
-    known |= {name: ("attributes", item) for name, item in attributes_of(key).items()}
-    known |= {name: ("sizes", item) for name, item in sizes_of(key).items()}
-    for item in filter(None, rest.split(",")):
-        name, _, value = item.partition("=")
-        if name not in known:
-            raise argparse.ArgumentTypeError(f"{key} has no {name!r}, only: {', '.join(known)}")
-        field, what = known[name]
-        try:
-            typed = TYPES[what.dtype if isinstance(what, Knob) else what.kind](value)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{name} of {key} is {value!r}, must be a number") from None
-        if field:
-            fields[field][name] = typed
-        else:
-            fields[name] = typed
-    made = Contender(key, fields)
-    try:
-        made.config("listops", SIZES["small"]["listops"])
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return made
-
-
-def trained(one: Contender, task: str, seed: int, end: float, options: argparse.Namespace) -> dict[str, Any] | None:
+def trained(
+    one: Contender, task: str, seed: int, end: float, options: argparse.Namespace, bar: tqdm[Any]
+) -> dict[str, Any] | None:
     """A model's accuracy; None where the time ended before its training."""
     size = SIZES[options.size][task]
     places = {"data": options.data, "work": options.work / "data"}
     data, test = (examples(task, size, split, **places) for split in ("train", "test"))
     named = [task, options.size, one.key, *(f"{name}={value}" for name, value in one.settings.items()), str(seed)]
-    run = Run(one.config(task, size), size, seed, options.work / "runs" / f"{'-'.join(named)}.pt")
-    with tqdm(total=size.steps, initial=run.step, desc=" ".join(named), mininterval=5.0) as bar:
+    run = Run(config(one, task, size), size, seed, options.work / "runs" / f"{'-'.join(named)}.pt")
+    bar.set_description(" ".join(named))
+    told = 0
 
-        def tell(step: int, loss: float) -> None:
-            bar.update(step - bar.n)
-            bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
+    def tell(step: int, loss: float) -> None:
+        nonlocal told
+        bar.update((step - told) * size.batch * size.longest)
+        told = step
+        bar.set_postfix_str(f"step {step} of {size.steps}, loss {loss:.3f}", refresh=False)
 
-        if not run.train(data, end, tell):
-            return None
+    tell(run.step, run.loss)
+    if not run.train(data, end, tell):
+        return None
     figures = {"accuracy": accuracy(run.model, test, size.batch), "loss": run.loss, "train_cpu_s": run.cpu_s}
     run.kept.unlink(missing_ok=True)
     return figures | {"commonest": commonest(test)}
@@ -137,22 +82,26 @@ def commonest(data: Examples) -> float:
 def measure(rows: Rows, options: argparse.Namespace) -> bool:
     """Trains what is missing; whether nothing is missing in the end."""
     end = time.monotonic() + 60 * options.minutes
-    for seed in range(options.seeds):
-        for task in options.tasks:
-            for one in options.attentions:
-                facts = {"task": task, "size": options.size, **asdict(SIZES[options.size][task])}
-                facts |= {"attention": one.key, "settings": one.settings, "seed": seed}
-                if rows.find(**facts):
-                    continue
-                if time.monotonic() >= end:
-                    return False
-                # Only where training computes through the operator's own kernels do its figures depend on them.
-                tree = tree_of([one.key] if training_mix(one.key) else [])
-                figures = trained(one, task, seed, end, options)
-                if figures is None:
-                    return False
-                rows.keep(facts | figures | tree)
-                print(f"{task}, {one.key}, seed {seed}: {figures['accuracy']:.3f}", file=sys.stderr, flush=True)
+    sizes = SIZES[options.size]
+    every = [(seed, task, one) for seed in range(options.seeds) for task in options.tasks for one in options.attentions]
+
+    def facts(seed: int, task: str, one: Contender) -> dict[str, Any]:
+        about = {"task": task, "size": options.size, **asdict(sizes[task])}
+        return about | {"attention": one.key, "settings": one.settings, "seed": seed}
+
+    todo = [each for each in every if not rows.find(**facts(*each))]
+    tokens = sum(sizes[task].steps * sizes[task].batch * sizes[task].longest for _, task, _ in todo)
+    with tqdm(total=tokens, unit=" tokens", unit_scale=True, mininterval=5.0, smoothing=0.0, disable=not todo) as bar:
+        for seed, task, one in todo:
+            if time.monotonic() >= end:
+                return False
+            # Only where training computes through the operator's own kernels do its figures depend on them.
+            tree = tree_of([one.key] if training_mix(one.key) else [])
+            figures = trained(one, task, seed, end, options, bar)
+            if figures is None:
+                return False
+            rows.keep(facts(seed, task, one) | figures | tree)
+            bar.write(f"{task}, {one.name}, seed {seed}: {figures['accuracy']:.3f}", file=sys.stderr)
     return True
 
 
@@ -161,19 +110,22 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder of the reviews, for Text")
     parser.add_argument("--work", type=Path, required=True, help="folder for what is drawn and for unfinished models")
-    parser.add_argument("--minutes", type=float, default=60, help="to spend; the same command goes on")
+    parser.add_argument("--minutes", type=amount, default=60, help="to spend; the same command goes on")
     parser.add_argument("--size", choices=SIZES, default="small")
     parser.add_argument("--tasks", nargs="+", choices=TASKS, help="all by default, Text where there is --data")
-    parser.add_argument(
-        "--attentions", nargs="+", type=contender, metavar="KEY[:NAME=VALUE,...]", help="all by default"
-    )
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--attentions", nargs="+", type=trainable, metavar=METAVAR, help="all by default")
+    parser.add_argument("--seeds", type=count, default=3)
+    parser.add_argument("--threads", type=count, default=1)
     parser.add_argument("--output", type=Path, default=record.RESULTS / "long_range_arena.json")
     parser.add_argument("--again", action="store_true", help="measure what the result file has as well")
     options = parser.parse_args(arguments)
+    lacking = [name for name in FILES if options.data and not (options.data / name).is_file()]
+    if lacking:
+        parser.error(f"--data is '{options.data}', which has no {lacking[0]}")
+    if "text" in (options.tasks or []) and not options.data:
+        parser.error("--tasks names text, which is read from --data, which is missing")
     options.tasks = options.tasks or [key for key, task in TASKS.items() if task.draw or options.data]
-    options.attentions = options.attentions or [contender(key) for key in ATTENTIONS]
+    options.attentions = options.attentions or [trainable(key) for key in ATTENTIONS]
     torch.set_num_threads(options.threads)
     head = record.origin(sys.argv[1:] if arguments is None else arguments, []) | record.cpu()
     facts = {"benchmark": "long_range_arena", "shape": SHAPE, "threads": options.threads}

@@ -1,100 +1,116 @@
-r"""MCA on classifiers of SST-2, MRPC, RTE and CoLA: scores over alpha beside Tables 1 and 2 of its paper.
+r"""MCA on trained classifiers: scores and work over alpha beside Tables 1, 2 and 3 of its paper.
 
-    python -m benchmarks.mca_tables --data GLUE --work FOLDER --minutes 8
-    python -m benchmarks.mca_tables --data GLUE --work FOLDER --tasks sst2 --checkpoint sst2=CHECKPOINT
+    python -m benchmarks.mca_tables --data DATA --work FOLDER --start MINILM --epochs 3     # then `make gen`
+    python -m benchmarks.mca_tables --data DATA --work FOLDER --tasks sst2 --texts 200 --seeds 2 --epochs 1 \
+        --output FILE.json                                                                  # a first look, minutes
 
-For each task two classifiers are trained on its training file, for --minutes each, of 4 layers and of half as many
-(Table 2 has DistilBERT), 256 channels, from nothing; --checkpoint takes one that was trained elsewhere instead. They
-are exported with MCA and answer the development file at each alpha with several seeds.
+DATA has a folder for each task: `sst2`, `mrpc`, `rte`, `cola` with `train.tsv` and `dev.tsv` as GLUE publishes them,
+`imdb` with `train.jsonl.gz` and `test.jsonl.gz`, `hyperpartisan` with `byarticle.jsonl.gz`; those that are there are
+taken. For each task of GLUE two classifiers are trained on its training file by `attenuator train`: `whole`, --start
+or, without it, 4 layers of 256 channels from nothing, and `half`, every second layer of that (Table 2 has DistilBERT).
+For long documents it is `windowed`: the own encoder from nothing, 2 layers of 256 channels under a window of 128 tokens
+on each side (Table 3 has Longformer). --checkpoint takes a whole one that was trained elsewhere instead. They are
+exported with MCA and answer the development file at each alpha with several seeds.
 
 The bound of MCA holds with n = a text's own tokens, which is what is served. The paper's code pads every text to 128
 tokens, takes n = 128 and counts padding as work that was saved. Its alpha is therefore alpha * n / 128 here; both are
 measured. Reductions are of the multiply-adds of the value projection: over real tokens, and in one column in the
 paper's way, 128 tokens a text, of which even an exact model is left with few ("padding alone").
 
-Everything is kept in FOLDER; the same command goes on with a run that was stopped. Prints tables in Markdown.
+Checkpoints and bundles stay in FOLDER, and rows go to the result file one by one: the same command goes on with a run
+that was stopped. docs/scores.md is made of it.
 """
 
 import argparse
-import csv
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tqdm import tqdm
 
 from attenuator import runtime
-from attenuator.__main__ import main as attenuator
-from attenuator.journal import Journal
 from benchmarks.contenders import glue
-from benchmarks.report.tables import table
+from benchmarks.contenders.classifiers import command, fresh_bert, note, own_encoder, pretrained, train
+from benchmarks.contenders.settings import contender
+from benchmarks.measure import record
+from benchmarks.measure.options import amount, count
+from benchmarks.measure.resumable import Rows, tree_of
 
-LAYERS = {"4 layers": 4, "2 layers": 2}
-TABLE_OF = {"4 layers": "1", "2 layers": "2"}
+MODELS = {"whole": "1", "half": "2", "windowed": "3"}  # and the table of the paper that each stands beside
+LAYERS = {"whole": 4, "half": 2}  # without --start
+WINDOWED = {"num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 1024}
+WINDOW = 128
 ALPHAS = (0.2, 0.4, 0.6, 1.0)
-LENGTHS = {"own": "n = own tokens", "128": "n = 128"}
 BATCH = 32
-PAPER = Path(__file__).parent / "paper" / "mca_glue.csv"
 
 
-def note(sentence: str) -> None:
-    """Says something on stderr."""
-    print(f"mca_tables: {sentence}", file=sys.stderr)
+def begin(options: argparse.Namespace, key: str, model: str, rows: list[dict[str, Any]], folder: Path) -> None:
+    """Writes what a classifier starts from, where an earlier run has not."""
+    task = glue.TASKS[key]
+    if (folder / "model.safetensors").is_file():
+        return
+    if model == "windowed":
+        one = contender(f"softmax:window={WINDOW}")
+        own_encoder(rows, task.names, one, WINDOWED | {"max_tokens": task.tokens}, folder)
+    elif options.start:
+        pretrained(options.start, task.names, model == "half", task.tokens, folder)
+    else:
+        fresh_bert(rows, task.names, LAYERS[model], task.tokens, folder)
 
 
 def bundle_of(options: argparse.Namespace, key: str, model: str) -> Path:
     """The bundle of a task's classifier, trained and exported where that has not been done."""
-    place: Path = options.work / key / model.replace(" ", "-")
+    place: Path = options.work / key / model
     bundle = place / f"bundle-{options.estimator}"
     if (bundle / "bundle.json").is_file():
         return bundle
-    trained = options.checkpoint.get(key) if model == "4 layers" else None
+    trained = options.checkpoint.get(key) if model == "whole" else None
     if trained is None:
-        trained = place / "trained"
-        rows = glue.read(options.data, key, "train")[: options.texts]
-        if not (place / "start" / "tokenizer.json").is_file():
-            note(f"{key}, {model}: a vocabulary and a start")
-            glue.begin(rows, key, LAYERS[model], place / "start")
-        file = glue.write(rows, place / "train.jsonl")
-        arguments = ["train", str(place / "start"), "--data", str(file), "--output", str(trained), "--truncate"]
-        arguments += ["--learning-rate", "5e-4", "--max-minutes", f"{options.minutes:g}", "--epochs", "10"]
-        arguments += ["--pair-column", "text_pair"] if len(glue.TASKS[key].texts) == 2 else []
-        command(arguments + (["--resume"] if trained.is_dir() else []))
+        rows = glue.read(options.data, key, "train")[: options.train_texts]
+        begin(options, key, model, rows, place / "start")
+        minutes = [] if options.minutes is None else ["--max-minutes", f"{options.minutes:g}"]
+        pre = options.start and model != "windowed"
+        rate = options.learning_rate or (5e-5 if pre else 5e-4)
+        further = ["--learning-rate", f"{rate:g}", "--epochs", f"{options.epochs:g}", *minutes]
+        trained = train(place / "start", rows, place / "trained", *further, "--threads", str(options.threads))
     command(["export", str(trained), "--attention", "mca", "--estimator", options.estimator, "--output", str(bundle)])
     return bundle
 
 
-def command(arguments: list[str]) -> None:
-    """Runs a command of the product.
-
-    Raises:
-        SystemExit: it failed, or was interrupted.
-    """
-    note(f"attenuator {' '.join(arguments)}")
-    code = attenuator(arguments)
-    if code:
-        raise SystemExit(code)
+def recipe_of(options: argparse.Namespace, key: str, model: str) -> dict[str, Any]:
+    """What is known of a classifier's training."""
+    place: Path = options.work / key / model / "trained" / "training.json"
+    if not place.is_file():
+        return {"start": "elsewhere"}
+    told = json.loads(place.read_text(encoding="utf-8"))
+    start = options.start.name if options.start and model != "windowed" else ""
+    return {"start": start, "epochs": told["identity"]["epochs"], "steps": told["steps"], "ended": told["ended"]}
 
 
-def settings(seeds: int) -> Iterator[tuple[float, str, int]]:
-    """alpha, whose n, and seed; exact answers once."""
+def settings(model: str, seeds: int) -> Iterator[tuple[float, str, int]]:
+    """alpha, whose n, and seed; exact answers once; under a window n is that of the window."""
     yield 0.0, "own", 0
     for alpha in ALPHAS:
-        for lengths in LENGTHS:
+        for lengths in ("own",) if model == "windowed" else ("own", "padded"):
             for seed in range(seeds):
                 yield alpha, lengths, seed
 
 
-def answer(model: runtime.Model, rows: list[dict[str, Any]], alpha: float, lengths: str, seed: int) -> dict[str, Any]:
+def answer(
+    model: runtime.Model, key: str, rows: list[dict[str, Any]], alpha: float, lengths: str, seed: int
+) -> dict[str, Any]:
     """Scores and work of a whole file at one setting."""
+    padded = glue.TASKS[key].tokens
     encoded = [model.encode(row["text"], row.get("text_pair"), truncate=True) for row in rows]
     tokens = np.array([len(item.token_ids) for item in encoded])
     labels, flops = [], []
     for start in range(0, len(rows), BATCH):
         batch = []
         for index, item in enumerate(encoded[start : start + BATCH], start):
-            of_text = alpha if lengths == "own" else alpha * min(tokens[index] / glue.TOKENS, 1.0)
+            of_text = alpha if lengths == "own" else alpha * min(tokens[index] / padded, 1.0)
             knobs = model.knobs.check(model.knobs.exact() | {"alpha": of_text})
             batch.append(runtime.Row(item.token_ids, item.type_ids, knobs, seed=seed * len(rows) + index))
         results = model.run(batch)
@@ -104,88 +120,100 @@ def answer(model: runtime.Model, rows: list[dict[str, Any]], alpha: float, lengt
     given, true = np.array(labels), np.array([row["label"] for row in rows])
     return {
         "scores": {name: 100 * metric(given, true) for name, metric in glue.METRICS.items()},
+        "commonest": 100 * max(float(true.mean()), 1 - float(true.mean())),
         "tokens": float(tokens.mean()),
         "real": float(tokens.sum()) / spent,
-        "padded": glue.TOKENS * len(rows) / spent,
+        "padded": padded * len(rows) / spent,
     }
 
 
-def measured(options: argparse.Namespace, journal: Journal, done: dict[tuple[Any, ...], Any]) -> None:
-    """Whatever the journal lacks, task by task."""
+def measure(options: argparse.Namespace, kept: Rows) -> None:
+    """Whatever the result file lacks, task by task."""
     for key in options.tasks:
-        for name in LAYERS:
-            missing = [each for each in settings(options.seeds) if (key, name, *each) not in done]
+        for model, table in MODELS.items():
+            if model not in options.models or table not in glue.TASKS[key].tables:
+                continue
+            facts = {"task": key, "model": model}
+            names = [
+                facts | dict(zip(("alpha", "lengths", "seed"), each, strict=True))
+                for each in settings(model, options.seeds)
+            ]
+            missing = [each for each in names if not kept.find(**each)]
             if not missing:
                 continue
-            model = runtime.load(bundle_of(options, key, name), threads=options.threads, check=False)
+            note(f"mca_tables: {key}, {model}: {len(missing)} settings to measure")
+            loaded = runtime.load(bundle_of(options, key, model), threads=options.threads, check=False)
             rows = glue.read(options.data, key, "dev")[: options.texts]
-            for number, each in enumerate(missing):
-                note(f"{key}, {name}: setting {number + 1} of {len(missing)}: alpha {each[0]:g}, {LENGTHS[each[1]]}")
-                done[(key, name, *each)] = answer(model, rows, *each)
-                journal.append({"setting": [key, name, *each], "result": done[(key, name, *each)]})
+            about = {"texts": len(rows), **recipe_of(options, key, model), **tree_of(["mca"])}
+            for each in tqdm(missing, desc=f"{key}, {model}", unit="setting"):
+                found = answer(loaded, key, rows, each["alpha"], each["lengths"], each["seed"])
+                kept.keep(each | found | about)
 
 
-def spread(values: list[float]) -> str:
-    """Mean, and half the width of its 95 % interval over seeds."""
-    half = 1.96 * float(np.std(values, ddof=1)) / len(values) ** 0.5 if len(values) > 1 else 0.0
-    return f"{np.mean(values):.1f} ± {half:.1f}" if len(values) > 1 else f"{values[0]:.1f}"
+def checkpoint_of(text: str) -> tuple[str, Path]:
+    """`TASK=FOLDER`.
+
+    Raises:
+        argparse.ArgumentTypeError: it is not that, or names what there is not.
+    """
+    key, _, folder = text.partition("=")
+    if key not in glue.TASKS or not (Path(folder) / "config.json").is_file():
+        known = ", ".join(glue.TASKS)
+        raise argparse.ArgumentTypeError(f"{text!r} must be TASK=FOLDER, a task of {known}, and a checkpoint's folder")
+    return key, Path(folder)
 
 
-def lines(options: argparse.Namespace, done: dict[tuple[Any, ...], Any], name: str) -> Iterator[list[str]]:
-    """The rows of a model's table."""
-    with PAPER.open(encoding="utf-8", newline="") as file:
-        paper = {(row["table"], row["task"], row["metric"], float(row["alpha"])): row for row in csv.DictReader(file)}
-    for key in options.tasks:
-        task, exact = glue.TASKS[key], done[(key, name, 0.0, "own", 0)]
-        for metric in task.metrics:
-            first = f"{task.title}, {metric}"
-            alone = f"{glue.TOKENS / exact['tokens']:.2f}"
-            yield [first, "0", f"{exact['scores'][metric]:.1f}", "1.00", "", "", f"{alone} (padding alone)", "", ""]
-            for alpha in ALPHAS:
-                row = [first, f"{alpha:g}"]
-                for lengths in LENGTHS:
-                    of_seeds = [done[(key, name, alpha, lengths, seed)] for seed in range(options.seeds)]
-                    row += [spread([each["scores"][metric] for each in of_seeds])]
-                    row += [f"{np.mean([each['real'] for each in of_seeds]):.2f}"]
-                theirs = paper[TABLE_OF[name], task.title, metric, alpha]
-                padded = f"{np.mean([each['padded'] for each in of_seeds]):.2f}"
-                scores = f"{theirs['result']} ({theirs['baseline']})"
-                yield [*row, padded, scores, theirs["flops_reduction_x"]]
-
-
-def checkpoints(given: list[str]) -> dict[str, Path]:
-    """`TASK=FOLDER` by task."""
-    pairs = dict(item.partition("=")[::2] for item in given)
-    return {key: Path(folder) for key, folder in pairs.items()}
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """The options, checked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder with a folder for each task")
+    parser.add_argument("--work", type=Path, required=True, help="folder for what is trained")
+    parser.add_argument("--tasks", nargs="+", choices=glue.TASKS, help="all that --data has by default")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--start", type=Path, help="folder of a pretrained BERT to fine-tune")
+    parser.add_argument(
+        "--checkpoint", action="append", default=[], type=checkpoint_of, metavar="TASK=FOLDER", help="trained elsewhere"
+    )
+    parser.add_argument("--epochs", type=amount, default=3.0)
+    parser.add_argument("--minutes", type=amount, help="of training for each classifier at most")
+    parser.add_argument("--learning-rate", type=amount, help="5e-5 with --start, else 5e-4")
+    parser.add_argument("--train-texts", type=count, help="texts of each training file at most")
+    parser.add_argument("--texts", type=count, help="texts of each development file at most")
+    parser.add_argument("--seeds", type=count, default=5)
+    parser.add_argument("--estimator", choices=("sampled", "deterministic", "paper"), default="paper")
+    parser.add_argument("--threads", type=count, default=1)
+    parser.add_argument("--output", type=Path, default=record.RESULTS / "mca_tables.json")
+    parser.add_argument("--again", action="store_true", help="measure what the result file has as well")
+    options = parser.parse_args(arguments)
+    options.checkpoint = dict(options.checkpoint)
+    there = glue.present(options.data)
+    options.tasks = options.tasks or there
+    lacking = [key for key in options.tasks if key not in there]
+    if lacking or not there:
+        files = ", ".join(f"{key}/{glue.FILES[key]}" for key in lacking or glue.TASKS)
+        parser.error(f"--data is '{options.data}', which has no {files}")
+    if options.start and not (options.start / "config.json").is_file():
+        parser.error(f"--start is '{options.start}', must be a checkpoint's folder")
+    return options
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the program."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder with sst2, mrpc, rte and cola")
-    parser.add_argument("--work", type=Path, required=True, help="folder for what is trained and measured")
-    parser.add_argument("--tasks", nargs="+", choices=glue.TASKS, default=list(glue.TASKS))
-    parser.add_argument("--checkpoint", action="append", default=[], metavar="TASK=FOLDER", help="of 4 layers or more")
-    parser.add_argument("--minutes", type=float, default=8.0, help="of training for each classifier")
-    parser.add_argument("--texts", type=int, help="texts of each file at most")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--estimator", choices=("sampled", "deterministic", "paper"), default="paper")
-    parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args(arguments)
-    options.checkpoint = checkpoints(options.checkpoint)
+    options = parse(arguments)
     options.work.mkdir(parents=True, exist_ok=True)
-    about = {"data": str(options.data.resolve()), "texts": options.texts, "estimator": options.estimator}
-    advice = "give another folder as --work"
-    with Journal(options.work / "measured.jsonl", about, other="is of a run with other options", advice=advice) as kept:
-        done = {tuple(record["setting"]): record["result"] for _, record in kept.records()}
-        measured(options, kept, done)
-    heads = ["task", "alpha"]
-    for lengths in LENGTHS.values():
-        heads += [f"score, {lengths}", "reduction"]
-    heads += ["n = 128, counted as the paper", "paper: score (exact)", "paper: reduction"]
-    for name in LAYERS:
-        print(f"\n{name}, estimator {options.estimator}, beside Table {TABLE_OF[name]}\n")
-        print(table(heads, list(lines(options, done, name))))
+    head = record.origin(sys.argv[1:] if arguments is None else arguments, []) | record.cpu()
+    facts = {"benchmark": "mca_tables", "estimator": options.estimator, "most_texts": options.texts}
+    try:
+        kept = Rows(options.output, head, facts, again=options.again)
+    except ValueError as error:
+        note(f"mca_tables: {error}")
+        return 2
+    try:
+        measure(options, kept)
+    except KeyboardInterrupt:
+        note(f"{options.output}: the same command goes on")
+        return 130
+    note(f"{options.output}: complete")
     return 0
 
 

@@ -112,7 +112,9 @@ def start_embeddings(weight: torch.nn.Parameter, texts: list[Text], tokenizer: A
     ids = tokenizer([part.text for part in paragraphs(texts)], add_special_tokens=False)["input_ids"]
     counter = TfidfVectorizer(analyzer=list, vocabulary=range(len(tokenizer)), lowercase=False, sublinear_tf=True)
     counts = counter.fit_transform(ids)
-    vectors = torch.from_numpy(TruncatedSVD(weight.shape[1], n_iter=2, random_state=0).fit(counts).components_.T)
+    channels = min(weight.shape[1], *counts.shape)  # few texts have fewer
+    found = torch.from_numpy(TruncatedSVD(channels, n_iter=2, random_state=0).fit(counts).components_.T)
+    vectors = torch.nn.functional.pad(found, (0, weight.shape[1] - found.shape[1]))
     scale = weight.norm() / vectors.norm()
     with torch.no_grad():
         weight.add_(vectors.float() * scale)

@@ -26,12 +26,14 @@ import typescript  # noqa: E402
 from benchmarks.report import (  # noqa: E402
     added_time_tables,
     attention_tables,
+    bert_small_tables,
     brownout_tables,
     documents,
     efficiency_tables,
     error_tables,
     lra_tables,
     profile_tables,
+    score_tables,
     server_tables,
 )
 from benchmarks.report.origins import SINCE_THEN  # noqa: E402
@@ -133,6 +135,8 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/efficiency.md": {"efficiency": efficiency_tables.efficiency},
     "docs/long-range-arena.md": {"long-range-arena": lra_tables.long_range_arena},
     "docs/lab/models.md": {"profile": profile_tables.profiles},
+    "docs/bert-small.md": {"bert-small": bert_small_tables.bert_small},
+    "docs/scores.md": {"scores": score_tables.scores},
     "docs/benchmarks.md": {
         "end-to-end": partial(documents.served, whole=True),
         "servers": server_tables.servers,

@@ -26,8 +26,11 @@ from attenuator.runtime.batch import pack
 from benchmarks.contenders.inputs import Array, clustered, correlated
 
 BY_NAME = {operator.name: operator for operator in OPERATORS}
-# Attributes that an operator has no default for, where no trained model says what they are.
-REQUIRED: dict[str, Any] = {"hash_bits": 8}
+# Attributes where no trained model says what they are: those without a default, and a window that leaves nothing out,
+# so that the knob narrows softmax attention.
+ASSUMED: dict[str, Any] = {"hash_bits": 8, "trained_window": 2**30}
+# Channels of drawn rows before the projection of values: BERT-base's, of which two heads are drawn.
+HIDDEN = 768
 
 
 @dataclass(frozen=True)
@@ -58,22 +61,25 @@ class Inputs:
         given = {*self.tensors, *knobs, "cu_seqlens", "seed"}
         return [item.name for item in operator.inputs if not item.optional and item.name not in given]
 
-    def run(self, operator: Operator, knobs: Mapping[str, float], seed: int) -> Array:
+    def run(
+        self, operator: Operator, knobs: Mapping[str, float], seed: int, settings: Mapping[str, Any] | None = None
+    ) -> Array:
         """The operator's output, float64 `[n, num_heads * head_dim]`.
 
         Args:
             operator: any that `lacks` nothing.
             knobs: value by name.
             seed: of its random stream, where it has one.
+            settings: attributes that are to be others than those of `attributes`.
         """
         dtypes = {"int32": torch.int32, "float": torch.float32}
         feeds: dict[str, torch.Tensor] = {name: torch.from_numpy(array) for name, array in self.tensors.items()}
         feeds |= {knob.name: torch.tensor([knobs[knob.name]], dtype=dtypes[knob.dtype]) for knob in operator.knobs}
         feeds["cu_seqlens"] = torch.tensor([0, self.length], dtype=torch.int32)
         feeds["seed"] = torch.tensor([seed], dtype=torch.int64)
-        names = {item.name: item.default for item in operator.attributes}
-        attributes = {name: REQUIRED[name] for name, default in names.items() if default is None and name in REQUIRED}
-        attributes |= {name: value for name, value in self.attributes.items() if name in names}
+        names = {item.name for item in operator.attributes}
+        attributes = {name: value for name, value in ASSUMED.items() if name in names}
+        attributes |= {name: value for name, value in {**self.attributes, **(settings or {})}.items() if name in names}
         attributes["num_heads"] = self.num_heads
         result = overload(operator)(*(feeds.get(item.name) for item in operator.inputs), **attributes)
         output: Array = (result[0] if isinstance(result, tuple) else result).numpy().astype(np.float64)
@@ -84,9 +90,9 @@ def drawn(length: int, num_heads: int, head_dim: int) -> Inputs:
     """Queries and keys around shared centres; values projected from rows with a mean and clusters, as text has."""
     packed = clustered(length, num_heads, head_dim)
     channels = num_heads * head_dim
-    hidden = correlated(length, channels)
+    hidden = correlated(length, HIDDEN)
     random = np.random.default_rng(3)
-    weight = random.standard_normal((channels, channels), dtype=np.float32) / np.float32(np.sqrt(channels))
+    weight = random.standard_normal((HIDDEN, channels), dtype=np.float32) / np.float32(np.sqrt(HIDDEN))
     bias = 0.1 * random.standard_normal(channels, dtype=np.float32)
     tensors = {"query": packed.query, "key": packed.key, "value": hidden @ weight + bias}
     return Inputs(tensors | {"hidden": hidden, "value_weight": weight, "value_bias": bias}, num_heads)

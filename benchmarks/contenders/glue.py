@@ -1,22 +1,20 @@
-"""Four tasks of GLUE: files in their published form, scores, and small classifiers to begin with.
+"""Labelled texts in their published form, and scores: four tasks of GLUE, and two of long documents.
 
-A folder has `sst2`, `mrpc`, `rte` and `cola`, each with `train.tsv` and `dev.tsv`.
+A folder has `sst2`, `mrpc`, `rte` and `cola`, each with `train.tsv` and `dev.tsv`; `imdb` with `train.jsonl.gz` and
+`test.jsonl.gz`, `hyperpartisan` with `byarticle.jsonl.gz`, whose lines have `text` and `label`.
 """
 
 import csv
+import gzip
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import nn
-
-from benchmarks.train_classifier import Text, fresh
 
 Labels = np.ndarray[Any, np.dtype[np.int64]]
-TOKENS = 128  # of a text at most, and what the MCA paper pads every text to
+EVERY = 5  # document of a file without a split is for testing
 
 
 class Task(NamedTuple):
@@ -24,11 +22,13 @@ class Task(NamedTuple):
 
     Attributes:
         title: in tables.
-        texts: columns of the text, or of both.
+        texts: columns of the text, or of both; none in a file of JSON lines.
         label: column of the label.
         header: whether the first line names the columns.
         names: labels in the order of the logits, as the files have them.
         metrics: what its scores are.
+        tokens: of a text at most, and what it is padded to where padding counts.
+        tables: of the MCA paper that have it.
     """
 
     title: str
@@ -37,6 +37,8 @@ class Task(NamedTuple):
     header: bool
     names: tuple[str, ...]
     metrics: tuple[str, ...]
+    tokens: int = 128
+    tables: tuple[str, ...] = ("1", "2")
 
 
 TASKS = {
@@ -44,12 +46,29 @@ TASKS = {
     "mrpc": Task("MRPC", (3, 4), 0, True, ("0", "1"), ("acc", "f1")),
     "rte": Task("RTE", (1, 2), 3, True, ("not_entailment", "entailment"), ("acc",)),
     "cola": Task("CoLA", (3,), 1, False, ("0", "1"), ("matthews",)),
+    "hyperpartisan": Task("HND", (), 0, False, ("0", "1"), ("acc", "f1"), 2048, ("3",)),
+    "imdb": Task("IMDB", (), 0, False, ("0", "1"), ("acc",), 2048, ("3",)),
 }
+# The file that tells whether a task is there.
+FILES = dict.fromkeys(TASKS, "dev.tsv") | {"hyperpartisan": "byarticle.jsonl.gz", "imdb": "test.jsonl.gz"}
+
+
+def present(data: Path) -> list[str]:
+    """The tasks that a folder has."""
+    return [key for key in TASKS if (data / key / FILES[key]).is_file()]
 
 
 def read(data: Path, key: str, split: str) -> list[dict[str, Any]]:
-    """The texts of a task, each with `text`, `text_pair` where it is a pair, and `label`, its place among the names."""
+    """The texts of a task, each with `text`, `text_pair` where it is a pair, and `label`, its place among the names.
+
+    Args:
+        data: the folder.
+        key: of the task.
+        split: `train` or `dev`.
+    """
     task = TASKS[key]
+    if not task.texts:
+        return documents(data / key, key, split)
     with (data / key / f"{split}.tsv").open(encoding="utf-8-sig", newline="") as file:
         lines = list(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))[int(task.header) :]
     rows = []
@@ -59,27 +78,16 @@ def read(data: Path, key: str, split: str) -> list[dict[str, Any]]:
     return rows
 
 
-def write(rows: list[dict[str, Any]], path: Path) -> Path:
-    """JSON lines."""
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
-
-
-def begin(rows: list[dict[str, Any]], key: str, layers: int, folder: Path) -> None:
-    """Writes an untrained classifier of so many layers, its vocabulary the task's own, and its tokenizer."""
-    folder.mkdir(parents=True, exist_ok=True)
-    texts = [Text(" ".join(row[name] for name in ("text", "text_pair") if name in row), row["label"]) for row in rows]
-    torch.manual_seed(0)
-    model, tokenizer = fresh(texts, TASKS[key].names, folder)
-    model.bert.encoder.layer = model.bert.encoder.layer[:layers]
-    embeddings = model.bert.embeddings
-    positions = nn.Embedding(TOKENS, model.config.hidden_size)
-    positions.weight.data.copy_(embeddings.position_embeddings.weight[:TOKENS])
-    embeddings.position_embeddings = positions
-    model.config.update({"num_hidden_layers": layers, "max_position_embeddings": TOKENS})
-    tokenizer.model_max_length = TOKENS
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+def documents(folder: Path, key: str, split: str) -> list[dict[str, Any]]:
+    """Long documents in an order of their own, for such files are sorted by label; every fifth is tested on."""
+    name = FILES[key] if key == "hyperpartisan" or split == "dev" else "train.jsonl.gz"
+    with gzip.open(folder / name, "rt", encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines]
+    order = np.random.default_rng(0).permutation(len(rows))
+    chosen = [rows[place] for place in order]
+    if key == "hyperpartisan":
+        chosen = [row for place, row in enumerate(chosen) if (place % EVERY == 0) == (split == "dev")]
+    return [{"text": row["text"].replace("<br />", " "), "label": int(row["label"])} for row in chosen]
 
 
 def accuracy(given: Labels, true: Labels) -> float:

@@ -114,6 +114,12 @@ SIZES: dict[str, dict[str, Size]] = {
         "text": Size(0, 4096, 25_000, 25_000, steps=20_000, warmup=8000),
         "pathfinder": Size(PIXELS, PIXELS, 160_000, 20_000, steps=62_400, warmup=312, batch=256),
     },
+    # Tasks that a model of this shape can begin to learn in minutes: enough to tell attentions apart at this size.
+    "medium": {
+        "listops": Size(50, 200, 16_000, 2000, steps=1000, warmup=100, batch=16, learning_rate=1e-3),
+        "text": Size(0, 512, 8000, 2000, steps=600, warmup=60, batch=16, learning_rate=1e-3),
+        "pathfinder": Size(PIXELS, PIXELS, 8000, 1000, steps=1000, warmup=100, batch=8, learning_rate=1e-3),
+    },
     "small": {
         "listops": Size(50, 200, 4000, 1000, steps=150, warmup=15, batch=16, learning_rate=1e-3),
         "text": Size(0, 256, 4000, 1000, steps=100, warmup=10, batch=16, learning_rate=1e-3),

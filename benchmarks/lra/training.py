@@ -26,7 +26,7 @@ SHAPE: dict[str, Any] = {
     "dropout": 0.1,
 }
 CLIP = 1.0
-SAVE_EVERY_S = 120.0
+SAVE_EVERY_S = 30.0
 EVALUATION_SEED = 1
 Batch = tuple[Tensor, Tensor, Tensor, Tensor]
 

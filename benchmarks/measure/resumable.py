@@ -5,11 +5,13 @@ Rows may be of several runs and trees: each says which.
 
 import json
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import record
 from benchmarks.measure.cases import Row
+from benchmarks.measure.kernels import fingerprint
 
 OF_A_ROW = ("commit", "modified", "kernels")
 
@@ -35,20 +37,41 @@ class Rows:
         self._head = {**head, **facts}
         self.done: list[Row] = []
         if path.is_file() and not again:
-            earlier = json.loads(path.read_text(encoding="utf-8"))
-            same = {**facts, "machine": head["machine"]}
-            if any(earlier.get(name) != json.loads(json.dumps(value)) for name, value in same.items()):
-                raise ValueError(f"{path} was measured otherwise: give --again, or another --output")
-            self.done = earlier["rows"]
+            self.done = self._earlier(head["machine"], facts)
+
+    def _earlier(self, machine: Row, facts: Mapping[str, Any]) -> list[Row]:
+        try:
+            earlier = json.loads(self.path.read_text(encoding="utf-8"))
+            rows: list[Row] = earlier["rows"]
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(f"{self.path} is no result file with rows: give --again, or another --output") from None
+        for name, value in {"machine": machine, **facts}.items():
+            if earlier.get(name) != json.loads(json.dumps(value)):
+                raise ValueError(f"{self.path} was measured with another {name}: give --again, or another --output")
+        return rows
 
     def find(self, **facts: Any) -> list[Row]:
         """Rows with these facts."""
         return [row for row in self.done if all(row.get(name) == value for name, value in facts.items())]
 
-    def keep(self, row: Row) -> None:
-        """Adds a row, and writes the file."""
-        self.done.append(row)
+    def keep(self, row: Row, *, instead_of: Mapping[str, Any] | None = None) -> None:
+        """Adds a row, and writes the file.
+
+        Args:
+            row: what was measured.
+            instead_of: facts of rows that it replaces.
+        """
+        replaced = self.find(**instead_of) if instead_of else []
+        self.done = [each for each in self.done if each not in replaced] + [row]
         record.write(self.path, self._head | {"rows": self.done})
+
+
+def is_outdated(row: Row) -> bool:
+    """Whether the kernels that a row measured have changed since."""
+    return row["kernels"] is None or any(_now(key) != was for key, was in row["kernels"].items())
+
+
+_now = cache(fingerprint)  # sources do not change while a program runs
 
 
 def tree_of(operators: list[str]) -> Row:

@@ -2,16 +2,17 @@
 
 import csv
 import json
+import statistics
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from attenuator.ops import OPERATORS
+from benchmarks.report.contenders import of_paper, place, shown
 from benchmarks.report.origins import commit
 from benchmarks.report.results_files import FOLDER, ISA_NAMES, RESULTS, Row, select
 from benchmarks.report.tables import table, times
 
 PAPER = FOLDER / "paper" / "yoso_appendix_efficiency.csv"
-BASELINE = "softmax"
+BASELINE = "`softmax`"
 STEPS = {
     "training": "### A training step, forward and backward",
     "inference": "### Inference",
@@ -23,12 +24,6 @@ def paper() -> list[dict[str, str]]:
     """The paper's rows that have figures."""
     with PAPER.open(encoding="utf-8", newline="") as stream:
         return [row for row in csv.DictReader(stream) if row["ms"]]
-
-
-def shown(row: Row) -> str:
-    """An attention with its knobs."""
-    knobs = ", ".join(f"{name} {value:g}" for name, value in row["knobs"].items())
-    return f"`{row['attention']}`" + (f", {knobs}" if knobs else "")
 
 
 def by_length(rows: list[Row], cell: Callable[[Row], str]) -> str:
@@ -49,27 +44,25 @@ def number(value: float) -> str:
 
 def compared(rows: list[Row], field: str, column: str) -> str:
     """How many times our figures and the paper's are softmax's of the same length: one line each."""
-    ours: Figures = {(row["attention"], row["n"]): row[field] for row in rows if "ms" in row}
-    theirs = [row for row in paper() if row["attention"]]
-    lengths = sorted({int(row["n"]) for row in theirs})
+    ours: Figures = {(shown(row), row["n"]): row[field] for row in rows if "ms" in row}
+    lengths = sorted({int(row["n"]) for row in paper()})
     body = []
-    for key in dict.fromkeys(row["attention"] for row in rows if row["attention"] != BASELINE):
-        mine = next(row for row in rows if row["attention"] == key)
-        knobs = {f"{name}={value:g}" for name, value in mine["knobs"].items()}
-        body.append([f"{shown(mine)}, here", *(_ratio(ours, key, n) for n in lengths)])
+    for name, one in {shown(row): row for row in rows}.items():
+        if name != BASELINE:
+            body.append([f"{name}, here", *(_ratio(ours, name, n) for n in lengths)])
         for number_of, batches in (("1", "largest batches"), ("2", "equal batches")):
-            figures: Figures = {
-                (row["attention"], int(row["n"])): float(row[column])
-                for row in theirs
-                if row["table"] == number_of and (not row["knobs"] or row["knobs"] in knobs)
-            }
-            if any(key == name for name, _ in figures):
-                body.append([f"the paper's, {batches}", *(_ratio(figures, key, n) for n in lengths)])
+            table_rows = [row for row in paper() if row["table"] == number_of]
+            theirs = of_paper(table_rows, one["attention"], one["settings"])
+            if theirs is None or name == BASELINE:
+                continue
+            figures: Figures = {(row["method"].lower(), int(row["n"])): float(row[column]) for row in table_rows}
+            ratios = (_ratio(figures, theirs["method"].lower(), n, "softmax") for n in lengths)
+            body.append([f"the paper's, {batches}", *ratios])
     return table(["attention", *(f"{n:,}" for n in lengths)], body)
 
 
-def _ratio(figures: Figures, key: str, n: int) -> str:
-    one, base = figures.get((key, n)), figures.get((BASELINE, n))
+def _ratio(figures: Figures, name: str, n: int, baseline: str = BASELINE) -> str:
+    one, base = figures.get((name, n)), figures.get((baseline, n))
     return times(one / base) if one and base else ""
 
 
@@ -78,7 +71,23 @@ def left_out(rows: list[Row]) -> Iterator[str]:
     for row in rows:
         if "left_out" in row:
             where = f"from {row['n']:,} tokens on" if row["n"] else "at all"
-            yield f"- {shown(row)}, {row['step']}: not measured {where}: {row['left_out']}"
+            why = f": {row['left_out']}"
+            if "s" in row:
+                why = f", where a run would take up to {row['s']:.0f} s or {row['gib']:.1f} GiB"
+            yield f"- {shown(row)}, {row['step']}: not measured {where}{why}"
+
+
+def how_busy(rows: list[Row]) -> str:
+    """How long runs took beside their CPU time: far more where others had the cores."""
+    ratios = [row["elapsed"] for row in rows if "ms" in row]
+    median, most = statistics.median(ratios), max(ratios)
+    return f"Elapsed time over CPU time was {median:.1f} (median; at most {most:.1f}): 1 is an idle machine."
+
+
+def trained_by(rows: list[Row]) -> str:
+    """Which attentions are trained through the operator's own gradient."""
+    own = dict.fromkeys(shown(row) for row in rows if row.get("through") == "operator")
+    return f"Through a gradient of the operator's own: {', '.join(own) or 'none'}. All others: PyTorch."
 
 
 def efficiency() -> str:
@@ -88,18 +97,18 @@ def efficiency() -> str:
         return "No result is committed; `python -m benchmarks.efficiency` measures it."
     result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     machine = result["machine"]
-    places = {operator.key: place for place, operator in enumerate(OPERATORS)}
-    rows = sorted(result["rows"], key=lambda row: (places.get(row["attention"], len(places)), row["n"]))
+    rows = sorted(result["rows"], key=lambda row: (place(row), row["n"]))
     parts = [
         f"Measured on one core of an {machine['processor']} ({ISA_NAMES[result['isa']]}), fp32, one sequence, CPU "
-        f"time; onnxruntime {result['versions']['onnxruntime']}, torch {result['versions']['torch']}, load average "
-        f"before the run {result['load_average']:.1f}, {commit(*rows)}, by `{result['command']}`."
+        f"time; onnxruntime {result['versions']['onnxruntime']}, torch {result['versions']['torch']}, "
+        f"{commit(*rows)}, by `{result['command']}`."
     ]
     for step, heading in STEPS.items():
         mine = select(rows, step=step)
         if not mine:
             continue
-        parts += [heading, "Milliseconds a sequence, by tokens:", by_length(mine, lambda row: number(row["ms"]))]
+        parts += [heading, how_busy(mine), *([trained_by(mine)] if step == "training" else [])]
+        parts += ["Milliseconds a sequence, by tokens:", by_length(mine, lambda row: number(row["ms"]))]
         parts += ["Peak memory of a sequence in MiB:", by_length(mine, lambda row: number(row["mib"]))]
         if step == "training":
             parts += [

@@ -3,12 +3,13 @@
 import json
 from collections.abc import Iterator, Sequence
 
-from attenuator.ops import OPERATORS
+from benchmarks.report.contenders import place, shown
 from benchmarks.report.origins import commit
 from benchmarks.report.results_files import ISA_NAMES, RESULTS, Row, select
 from benchmarks.report.tables import table
 
 HEADINGS = {"drawn": "### On drawn queries, keys and values"}
+BOUND_TOKENS = 256  # long enough to differ, short enough that every estimator samples
 MODEL = "### In the first layer of `examples/bundles/{}`"
 
 
@@ -24,30 +25,49 @@ def figure(row: Row | None) -> str:
 def by_length(rows: Sequence[Row]) -> str:
     """A line for each value of each knob, a column for each length."""
     lengths = sorted({row["n"] for row in rows})
-    named = {(row["attention"], row["knob"], row["value"], row["n"]): row for row in rows}
-    body = []
-    for attention, knob, value in dict.fromkeys(name[:3] for name in named):
-        cells = [figure(named.get((attention, knob, value, n))) for n in lengths]
-        body.append([f"`{attention}`, {knob} {value:g}", *cells])
-    return table(["attention", *(f"{n:,}" for n in lengths)], body)
+    named = {(set_to(row), row["n"]): row for row in rows}
+    body = [[name, *(figure(named.get((name, n))) for n in lengths)] for name in dict.fromkeys(map(set_to, rows))]
+    exact = [line[0] for line in body if not set(line[1:]) - {"0", ""}]
+    body = [line for line in body if line[0] not in exact]
+    left_out = f"\n\nExact at each of these lengths: {'; '.join(exact)}." if exact else ""
+    return table(["attention", *(f"{n:,}" for n in lengths)], body) + left_out
+
+
+def set_to(row: Row) -> str:
+    """An attention with its settings and its knob."""
+    return f"{shown(row)}, {row['knob']} {row['value']:g}"
 
 
 def bounds(rows: Sequence[Row]) -> Iterator[str]:
-    """By knob value, how near the largest error comes to what an operator promises."""
+    """What an operator's bound allows beside what is measured, by knob value; and how near any row comes to it."""
     having = [row for row in rows if "of_bound" in row]
-    if having:
-        values = sorted({row["value"] for row in having})
-        knob, attention = having[0]["knob"], having[0]["attention"]
-        body = []
-        for source in dict.fromkeys(row["inputs"] for row in having):
-            largest = [max(row["of_bound"] for row in select(having, inputs=source, value=value)) for value in values]
-            body.append([source, *(f"{value:.3f}" for value in largest)])
-        yield "### The bound"
-        yield (
-            f"`{attention}`: the largest mean error of a row of a head, over all lengths, as a share of the bound that "
-            f"{knob} sets (below 1: kept):"
-        )
-        yield table(["inputs", *(f"{knob} {value:g}" for value in values)], body)
+    if not having:
+        return
+    values = sorted({row["value"] for row in having})
+    knob, attention = having[0]["knob"], having[0]["attention"]
+    heads = [f"{knob} {value:g}" for value in values]
+    yield "### The bound"
+    yield (
+        f"`{attention}` at {BOUND_TOKENS} tokens: the relative error that the bound of {knob} allows if every row "
+        "has as much as it may, and what is measured of each estimator:"
+    )
+    short = select(having, n=BOUND_TOKENS)
+    body = []
+    for source in dict.fromkeys(row["inputs"] for row in short):
+        mine = {(shown(row), row["value"]): row for row in select(short, inputs=source)}
+        allowed = {row["value"]: row["allowed"] for row in mine.values()}
+        body.append([f"{source}: allowed", *(f"{allowed[value]:.2f}" for value in values)])
+        for name in dict.fromkeys(name for name, _ in mine):
+            cells = [mine.get((name, value)) for value in values]
+            body.append([f"{source}: {name}", *(f"{row['error']:.3f}" if row else "" for row in cells)])
+    yield table(["inputs", *heads], body)
+    yield "The largest mean error of a row of a head, over all lengths, as a share of its bound (below 1: kept):"
+    body = []
+    for source, name in dict.fromkeys((row["inputs"], shown(row)) for row in having):
+        mine = [row for row in select(having, inputs=source) if shown(row) == name]
+        largest = [max(row["of_bound"] for row in select(mine, value=value)) for value in values]
+        body.append([f"{source}: {name}", *(f"{value:.3f}" for value in largest)])
+    yield table(["inputs", *heads], body)
 
 
 def attention_error() -> str:
@@ -56,8 +76,7 @@ def attention_error() -> str:
     if not path.is_file():
         return "No result is committed; `python -m benchmarks.attention_error` measures it."
     result = json.loads(path.read_text(encoding="utf-8"))
-    places = {operator.key: place for place, operator in enumerate(OPERATORS)}
-    rows = sorted(result["rows"], key=lambda row: (places.get(row["attention"], 0), row["knob"], row["value"]))
+    rows = sorted(result["rows"], key=lambda row: (place(row), row["knob"], row["value"]))
     parts = [
         f"Computed on an {result['machine']['processor']} ({ISA_NAMES[result['isa']]}), {result['seeds']} seeds, "
         f"{commit(*rows)}, by `{result['command']}`."

@@ -4,9 +4,8 @@ import csv
 import json
 import statistics
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-from attenuator.ops import OPERATORS
+from benchmarks.report.contenders import of_paper, place, shown
 from benchmarks.report.origins import commit
 from benchmarks.report.results_files import FOLDER, RESULTS, Row, select
 from benchmarks.report.tables import table
@@ -20,26 +19,6 @@ def paper() -> list[dict[str, str]]:
     """The paper's rows (Zeng et al., "You Only Sample (Almost) Once", ICML 2021, Table 3)."""
     with PAPER.open(encoding="utf-8", newline="") as stream:
         return list(csv.DictReader(stream))
-
-
-def of_paper(attention: str, settings: dict[str, Any]) -> dict[str, str] | None:
-    """The paper's row of an attention: of those whose settings it has, the one that names most; None where none fits.
-
-    A setting without a value in the paper's row is there whatever its value, unless that is 0.
-    """
-
-    def has(item: str) -> bool:
-        name, _, value = item.partition("=")
-        return f"{settings[name]:g}" == value if value and name in settings else not value and bool(settings.get(name))
-
-    fitting = [row for row in paper() if row["attention"] == attention and all(map(has, row["settings"].split()))]
-    return max(fitting, key=lambda row: len(row["settings"].split()), default=None)
-
-
-def shown(row: Row) -> str:
-    """An attention with what is set of it."""
-    settings = ", ".join(f"{name} {value}" for name, value in row["settings"].items())
-    return f"`{row['attention']}`" + (f", {settings}" if settings else "")
 
 
 def of_seeds(rows: Sequence[Row]) -> str:
@@ -56,7 +35,7 @@ def accuracies(rows: Sequence[Row]) -> str:
     body[0] += ["", *("" for _ in tasks)]
     for name, one in {shown(row): row for row in rows}.items():
         mine = [row for row in rows if shown(row) == name]
-        theirs = of_paper(one["attention"], one["settings"]) or {}
+        theirs = of_paper(paper(), one["attention"], one["settings"]) or {}
         line = [name, *(of_seeds(select(mine, task=key)) for key in tasks), theirs.get("method", "")]
         body.append([*line, *(theirs.get(key, "") for key in tasks)])
     titles = [TITLES[key] for key in tasks]
@@ -87,8 +66,7 @@ def long_range_arena() -> str:
     if not path.is_file():
         return "No result is committed; `python -m benchmarks.long_range_arena` measures it."
     result = json.loads(path.read_text(encoding="utf-8"))
-    places = {operator.key: place for place, operator in enumerate(OPERATORS)}
-    rows = sorted(result["rows"], key=lambda row: (places.get(row["attention"], len(places)), row["seed"]))
+    rows = sorted(result["rows"], key=lambda row: (place(row), row["seed"]))
     parts = [
         f"Trained on an {result['machine']['processor']}, {result['threads']} thread, torch "
         f"{result['versions']['torch']}, {commit(*rows)}, by `{result['command']}`."

@@ -1,5 +1,6 @@
 """At which commit figures were measured, and whether the kernels that they measure have changed since."""
 
+import json
 from collections.abc import Sequence
 
 from attenuator.ops import OPERATORS
@@ -35,7 +36,9 @@ def commit(*results: Result) -> str:
 def _since_then(results: Sequence[Result]) -> str:
     if any(result.get("kernels") is None for result in results):
         return " (**which kernels that were is not known**)"
-    names = sorted({name for result in results for name in changed(result)})
+    # Rows by the hundred have the same kernels, and sources take a while to read.
+    different = {json.dumps([result["kernels"], "card" in result]): result for result in results}
+    names = sorted({name for result in different.values() for name in changed(result)})
     if not names:
         return ""
     listed = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))

@@ -41,6 +41,11 @@ def test_rows_are_measured_once_and_shown(tmp_path: Path, monkeypatch: pytest.Mo
     result = json.loads(output.read_text())
     assert attention_error.main(command) == 0
     assert json.loads(output.read_text())["rows"] == result["rows"]
+    assert {row["settings"].get("estimator") for row in result["rows"] if row["attention"] == "mca"} == {
+        "sampled",
+        "deterministic",
+        "paper",
+    }
     hashes = [row for row in result["rows"] if (row["attention"], row["inputs"]) == ("yoso", "drawn")]
     errors = [row["error"] for row in hashes]
     assert errors == sorted(errors, reverse=True), "more hashes, less error"

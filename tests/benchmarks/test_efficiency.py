@@ -1,10 +1,14 @@
 """`benchmarks.efficiency` at one short length: rows of both steps, a run that goes on, the tables."""
 
 import json
+from argparse import Namespace
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from benchmarks import efficiency
+from benchmarks.contenders.settings import Contender
 from benchmarks.measure import record
 from benchmarks.report import efficiency_tables
 
@@ -37,9 +41,58 @@ def test_rows_are_measured_once_and_shown(tmp_path: Path, monkeypatch: pytest.Mo
     assert "| `linear` |" in text
 
 
+def test_what_was_left_out_is_measured_where_it_may_take_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "efficiency.json"
+    asked: list[list[int]] = []
+
+    def child(one: Contender, step: str, lengths: list[int], options: Namespace, seconds: float) -> Iterator[Any]:
+        asked.append(lengths)
+        for n in lengths:
+            if n / 64 > options.longest:
+                yield {"n": n, "left_out": "by the length before", "s": n / 64, "gib": 0.0}
+                return
+            yield {"n": n, "ms": 1e3 * n / 128, "mib": 1.0, "rounds": 1, "elapsed": 1.0}
+
+    monkeypatch.setattr(efficiency, "child", child)
+    command = [
+        "--attentions",
+        "mca:alpha=0.4",
+        "softmax:window=32",
+        "--most-inference",
+        "1024",
+        "--output",
+        str(output),
+    ]
+    command += ["--steps", "inference"]
+    for longest in ("5", "5", "9"):
+        assert efficiency.main([*command, "--longest", longest]) == 0
+    assert asked == [[128, 256, 512, 1024]] * 2 + [[512, 1024]] * 2
+    rows = json.loads(output.read_text())["rows"]
+    assert [(row["attention"], row["n"], "ms" in row) for row in rows if row["n"] > 256] == [
+        (key, n, n == 512) for key in ("mca", "softmax") for n in (512, 1024)
+    ]
+    monkeypatch.setattr(efficiency_tables, "RESULTS", tmp_path)
+    text = efficiency_tables.efficiency()
+    assert (
+        "- `softmax`, window 32, inference: not measured from 1,024 tokens on, where a run would take up to 16 s"
+        in text
+    )
+    assert "| `mca`, alpha 0.4 |" in text
+    asked.clear()
+    stale = json.loads(output.read_text())
+    stale["rows"][0]["kernels"] = {"mca": "0"}
+    output.write_text(json.dumps(stale))
+    assert efficiency.main([*command, "--longest", "9", "--renew"]) == 0
+    assert asked == [[128]]
+    with pytest.raises(SystemExit):
+        efficiency.main(["--attentions", "nothing"])
+
+
 def test_the_papers_rows_are_of_operators_or_of_none() -> None:
     rows = efficiency_tables.paper()
     assert len(rows) == 156 - 4  # without the four that the paper leaves empty
-    softmax = {row["ms"] for row in rows if (row["table"], row["attention"], row["n"]) == ("2", "softmax", "4096")}
+    softmax = {row["ms"] for row in rows if (row["table"], row["method"].lower(), row["n"]) == ("2", "softmax", "4096")}
     assert softmax == {"101.6"}
     assert record.RESULTS.name == "results"

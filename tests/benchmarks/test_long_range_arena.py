@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 from benchmarks import long_range_arena
+from benchmarks.contenders.settings import trainable
 from benchmarks.lra import tasks, training
 from benchmarks.lra.tasks import PIXELS, Size, examples
-from benchmarks.report import lra_tables
+from benchmarks.report import contenders, lra_tables
 
 from attenuator.export.encoder_attention import ATTENTIONS
 
@@ -92,7 +93,7 @@ def test_every_attention_is_trained_once_and_shown(
 def test_a_run_that_was_cut_short_goes_on_to_the_same_bits(text: str, tmp_path: Path) -> None:
     size = TINY["listops"]
     data = examples("listops", size, "train", data=None, work=tmp_path)
-    config = long_range_arena.contender(text).config("listops", size)
+    config = long_range_arena.config(trainable(text), "listops", size)
     losses: dict[str, list[float]] = {"whole": [], "parts": []}
     whole = training.Run(config, size, 0, tmp_path / "whole.pt")
     assert whole.train(data, np.inf, lambda _, loss: losses["whole"].append(loss))
@@ -125,7 +126,7 @@ def test_a_learnable_task_is_learnt(tmp_path: Path) -> None:
     size = Size(0, 6, 64, 64, steps=60, warmup=5, batch=16, learning_rate=1e-2)
     labels = np.arange(64) % 2
     data = tasks.Examples(np.repeat(labels, 6).astype(np.uint8), np.arange(65) * 6, labels)
-    config = long_range_arena.contender("softmax").config("text", size)
+    config = long_range_arena.config(trainable("softmax"), "text", size)
     run = training.Run(config, size, 0, tmp_path / "run.pt")
     assert training.accuracy(run.model, data, 16) <= 0.5
     run.model.train()
@@ -134,20 +135,21 @@ def test_a_learnable_task_is_learnt(tmp_path: Path) -> None:
 
 
 def test_settings_of_an_attention() -> None:
-    made = long_range_arena.contender("yoso:num_hashes=8,conv_size=5,hash_bits=6")
-    config = made.config("pathfinder", TINY["pathfinder"])
+    made = trainable("yoso:num_hashes=8,conv_size=5,hash_bits=6")
+    config = long_range_arena.config(made, "pathfinder", TINY["pathfinder"])
     assert (config.knobs, config.conv_size, config.hash_bits) == ({"num_hashes": 8}, 5, 6)
     assert (config.max_tokens, config.num_labels, config.hidden_size) == (1024, 2, 64)
-    assert long_range_arena.contender("linformer:projected_tokens=16").fields["sizes"] == {"projected_tokens": 16}
+    assert trainable("linformer:projected_tokens=16").fields["sizes"] == {"projected_tokens": 16}
     for wrong in (
         "nothing",
+        "mca",
         "softmax:num_hashes=3",
         "yoso:num_hashes=many",
         "yoso:num_hashes=-1",
         "linear:conv_size=3",
     ):
         with pytest.raises(argparse.ArgumentTypeError):
-            long_range_arena.contender(wrong)
+            trainable(wrong)
 
 
 @pytest.mark.parametrize(
@@ -163,6 +165,6 @@ def test_settings_of_an_attention() -> None:
     ],
 )
 def test_the_papers_row_of_an_attention(text: str, method: str | None) -> None:
-    one = long_range_arena.contender(text)
-    row = lra_tables.of_paper(one.key, one.settings)
+    one = trainable(text)
+    row = contenders.of_paper(lra_tables.paper(), one.key, one.settings)
     assert (row and row["method"]) == method

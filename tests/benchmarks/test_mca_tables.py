@@ -1,6 +1,7 @@
 """The tables of MCA: GLUE's files, scores, and how work is counted over real tokens and in the paper's way."""
 
-from argparse import Namespace
+import gzip
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from benchmarks import mca_tables
-from benchmarks.contenders import glue
+from benchmarks.contenders import classifiers, glue
+from benchmarks.report import score_tables
+from safetensors.numpy import load_file
 
 FILES = {
     "sst2": "sentence\tlabel\na charming film \t1\n",
@@ -60,17 +63,69 @@ class Model:
 
 def test_padding_counts_as_saved_work_in_the_papers_way_alone() -> None:
     model, rows = Model(), [{"text": "x" * 16, "label": 0}, {"text": "x" * 48, "label": 1}]
-    result = mca_tables.answer(model, rows, 0.4, "128", 0)  # type: ignore[arg-type]
+    result = mca_tables.answer(model, "sst2", rows, 0.4, "padded", 0)  # type: ignore[arg-type]
     assert result["real"] == 2.0
     assert result["padded"] == 2 * 128 / (0.5 * 64)
     assert result["scores"]["acc"] == 100.0
     assert model.alphas == pytest.approx([0.4 * 16 / 128, 0.4 * 48 / 128])
 
 
-def test_tables_stand_beside_the_papers() -> None:
-    result = {"scores": dict.fromkeys(glue.METRICS, 70.0), "tokens": 32.0, "real": 1.5, "padded": 6.0}
-    done = {("mrpc", "2 layers", *each): result for each in mca_tables.settings(2)}
-    lines = list(mca_tables.lines(Namespace(tasks=["mrpc"], seeds=2), done, "2 layers"))
+def test_tables_stand_beside_the_papers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = {
+        "scores": dict.fromkeys(glue.METRICS, 70.0),
+        "tokens": 32.0,
+        "real": 1.5,
+        "padded": 6.0,
+        "commonest": 66.0,
+    }
+    about = {"texts": 400, "start": "", "epochs": 2, "steps": 30, "commit": "0" * 40, "modified": False, "kernels": {}}
+    names = ("alpha", "lengths", "seed")
+    rows = [
+        {"task": key, "model": model, **dict(zip(names, each, strict=True)), **result, **about}
+        for key, model in (("mrpc", "half"), ("imdb", "windowed"))
+        for each in mca_tables.settings(model, 2)
+    ]
+    lines = list(score_tables.lines(rows[:17], "half", ("own", "padded")))
     assert len(lines) == 2 * 5
-    assert lines[0][6] == "4.00 (padding alone)"
+    assert lines[0][6] == "6.00 (padding alone)"
     assert lines[1] == ["MRPC, acc", "0.2", "70.0 ± 0.0", "1.50", "70.0 ± 0.0", "1.50", "6.00", "85.26 (85.78)", "2.98"]
+    head = {"machine": {"processor": "CPU"}, "isa": "avx2", "estimator": "paper", "command": "python", "rows": rows}
+    (tmp_path / "mca_tables.json").write_text(json.dumps(head))
+    monkeypatch.setattr(score_tables, "RESULTS", tmp_path)
+    text = score_tables.scores()
+    assert "| IMDB, acc | 0.4 | 70.0 ± 0.0 | 1.50 | 6.00 | 84.10 (89.11) | 5.06 |" in text
+    assert "accuracy 70.0 ± 4.5 where the commonest label has 66.0" in text
+
+
+def test_what_a_run_starts_from_and_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = [
+        {"text": f"a {'fine' if label else 'dull'} film {i % 7}", "label": label} for label in (0, 1) for i in range(60)
+    ]
+    classifiers.fresh_bert(texts, ("0", "1"), 4, 16, tmp_path / "bert")
+    classifiers.pretrained(tmp_path / "bert", ("0", "1"), True, 8, tmp_path / "half")
+    config = json.loads((tmp_path / "half" / "config.json").read_text())
+    assert (config["num_hidden_layers"], config["max_position_embeddings"]) == (2, 16)
+    whole, half = (load_file(tmp_path / name / "model.safetensors") for name in ("bert", "half"))
+    second = "bert.encoder.layer.{}.attention.self.value.weight"
+    assert (half[second.format(1)] == whole[second.format(2)]).all()
+    with pytest.raises(SystemExit, match="must be the folder of a BERT"):
+        classifiers.pretrained(tmp_path, ("0", "1"), False, 8, tmp_path / "none")
+    for wrong, sentence in (([], "which has no sst2/dev.tsv"), (["--start", "nowhere"], "--start is 'nowhere'")):
+        if wrong:
+            (tmp_path / "sst2").mkdir()
+            (tmp_path / "sst2" / "dev.tsv").write_text(FILES["sst2"])
+        with pytest.raises(SystemExit):
+            mca_tables.parse(["--data", str(tmp_path), "--work", str(tmp_path / "work"), *wrong])
+        assert sentence in capsys.readouterr().err
+
+
+def test_long_documents_are_divided_and_not_in_the_order_of_labels(tmp_path: Path) -> None:
+    (tmp_path / "hyperpartisan").mkdir()
+    rows = [{"text": f"text<br />{i}", "label": int(i > 24)} for i in range(50)]
+    with gzip.open(tmp_path / "hyperpartisan" / "byarticle.jsonl.gz", "wt") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+    assert glue.present(tmp_path) == ["hyperpartisan"]
+    train, dev = (glue.read(tmp_path, "hyperpartisan", split) for split in ("train", "dev"))
+    assert (len(train), len(dev)) == (40, 10)
+    assert {row["text"] for row in train + dev} == {f"text {i}" for i in range(50)}
+    assert len({row["label"] for row in dev}) == 2
