@@ -21,10 +21,9 @@ def beside_nodes(key: str) -> str:
     rows = select(result["rows"], attention=key)
     if not rows:
         return f"No result is committed; `{COMMAND} --attention {key}` measures it."
-    loads = f"load average before the run {result['load_average']:.1f} on {result['machine']['cores']} cores"
     origin = (
         f"One sequence, one thread, median CPU time in turns, on an {result['machine']['processor']} "
-        f"({ISA_NAMES[result['isa']]}), {loads}, {commit(*rows)}, by `{COMMAND}`:"
+        f"({ISA_NAMES[result['isa']]}), {commit(*rows)}, by `{COMMAND}`:"
     )
     facts = list(rows[0]["case"])
     body = [

@@ -55,6 +55,6 @@ def test_a_run_measures_what_its_file_lacks(tmp_path: Path, monkeypatch: pytest.
     assert [row["case"] for row in rows] == [{"tokens": 64}, {"tokens": 80}]
     monkeypatch.setattr(attention_tables, "FILE", path)
     text = attention_tables.beside_nodes("linear")
-    assert text.count("\n| ") == 3
+    assert text.count("\n| ") == 4  # head, rule, two cases
     assert "operator / nodes" in text
     assert "No result is committed" in attention_tables.beside_nodes("rfa")
