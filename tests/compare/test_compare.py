@@ -20,7 +20,7 @@ from attenuator.commands.turns import shortest_s
 from attenuator.compare import candidates as candidates_module
 from attenuator.compare import measuring, pipeline
 from attenuator.compare.candidates import Method
-from attenuator.compare.data import Range
+from attenuator.compare.data import Range, ranges_of
 from attenuator.compare.grid import settings_of, without
 from attenuator.compare.judging import Candidate, judge
 from attenuator.compare.partial import NAME as PARTIAL
@@ -255,6 +255,10 @@ def test_labels_may_be_places_in_columns_of_any_name(checkpoint: Path, tmp_path:
     run = pipeline.Run(str(checkpoint), settings, lambda _: None)
     assert run.texts.truth is not None
     assert run.texts.truth.tolist() == [[False, False, True], [False, True, False]]
+    goal = {"min_agreement": 0.95, "confidence": 0.975}
+    for ends in (None, [2]):
+        last = ranges_of(run.texts, ends, 70, **goal)[-1]
+        assert last.high == 4, "of texts longer than these nothing is said"
 
 
 @pytest.mark.parametrize(
@@ -326,6 +330,7 @@ def candidates(share: Sequence[float], agreement: Sequence[float], texts: int) -
     [
         ([0.8, 0.5, 0.2], [1, 0.995, 0.6], 900, 2, "mca at alpha 0.2, 2.00 times as fast as exact at agreement 0.99"),
         ([0.8, 0.5], [0.9, 0.7], 900, 0, "is the better choice: nothing faster was sure to keep an agreement of 0.95"),
+        ([0.5], [0.965], 300, 0, "200 texts); more texts could show that it does."),
         ([0.97, 1.5], [1, 1], 900, 0, "is the better choice: nothing else was 1.05 times as fast."),
         ([0.5], [1], 60, 0, "mca at alpha 0.1 is 2.00 times as fast, at agreement 1.000 (lower bound 0.912, 40 texts)"),
         ([0.5], [1], 1, 0, "as far as so few texts can show"),

@@ -115,10 +115,12 @@ def ranges_of(
         confidence: at which.
     """
     lengths = texts.tokens
+    longest = int(lengths.max())  # of longer ones the texts say nothing, whatever the model takes
     if ends is None:
-        ends = bucket_ends(lengths, AMPLE * texts_needed(min_agreement, confidence, 2), max_tokens)
-    if ends[-1] < int(lengths.max()):
-        ends = [*ends, max_tokens]
+        found = bucket_ends(lengths, AMPLE * texts_needed(min_agreement, confidence, 2), max_tokens)
+        ends = [*(end for end in found if end < longest), longest]
+    if ends[-1] < longest:
+        ends = [*ends, longest]
     ranges = []
     for low, high in zip((0, *ends), ends, strict=False):
         places = np.flatnonzero((lengths > low) & (lengths <= high))

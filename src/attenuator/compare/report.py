@@ -48,9 +48,10 @@ def sentence(verdict: Verdict, candidates: Sequence[Candidate], min_agreement: f
             f"{texts}{exact} is the safe choice: {found}, but {verdict.points[0].agreement.trials} texts cannot show "
             f"{min_agreement:g}, {choice.texts_needed} can."
         )
+    more = "; more texts could show that it does" if agreement.value >= min_agreement else ""
     return (
         f"{texts}{exact} is the better choice: nothing faster was sure to keep an agreement of {min_agreement:g}; "
-        f"{found}."
+        f"{found}{more}."
     )
 
 
