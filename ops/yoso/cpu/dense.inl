@@ -25,63 +25,99 @@ inline void SumSome(const float* values, const std::int32_t* places, int size, c
   }
 }
 
-// Few keys collide with a query in any hash unless hash_bits is small, so only those are summed;
-// the others would add exact zeros.
-template <class Code, class Counter>
-void CountAndSumAs(const CountPass& pass) {
+// The keys that collide with a query in any hash: in how many, and which. They are few unless
+// hash_bits is small; the others would add exact zeros.
+struct Collisions {
+  alignas(64) float counts[kKeyBlock + kBlock];
+  alignas(64) std::int32_t keys[kKeyBlock + kBlock];
+  int size;
+};
+
+// Those of neighbouring queries from `query` on, for which a key's codes are loaded once.
+template <int kQueries, class Code, class Counter>
+inline void FindCollisions(const CountPass& pass, std::int64_t query, Collisions* found) {
   static_assert(kKeyTile % (kCounters * kBlock) == 0);
-  constexpr int kBlocksAtOnce = 4;
   const int groups = pass.spec.num_hashes / kGroup;
   const int rest = pass.spec.num_hashes % kGroup;
   const std::int64_t key_stride = pass.key_code_rows * kGroup;
   const std::int64_t query_stride = pass.query_code_rows * kGroup;
   const int num_keys = static_cast<int>(pass.num_keys);
-  float values[kKeyBlock + kBlock];
-  std::int32_t places[kKeyBlock + kBlock];
-  for (std::int64_t i = 0; i < pass.num_queries; ++i) {
-    int size = 0;
-    for (int first = 0; first < num_keys; first += kCounters * kBlock) {
-      Counter counters[kCounters];
-      const Code* keys = static_cast<const Code*>(pass.key_codes) + first * kGroup;
-      const Code* query = static_cast<const Code*>(pass.query_codes) + i * kGroup;
-      for (int g = 0; g < groups; ++g) {
-        const auto of_query = Counter::Query(query);
-        for (int c = 0; c < kCounters; ++c) counters[c].Add(keys + c * kBlock * kGroup, of_query);
-        keys += key_stride;
-        query += query_stride;
-      }
-      if (rest != 0) {
-        const auto of_query = Counter::Query(query);
-        for (int c = 0; c < kCounters; ++c) {
-          counters[c].Add(keys + c * kBlock * kGroup, of_query, (1u << rest) - 1);
+  int sizes[kQueries] = {};
+  for (int first = 0; first < num_keys; first += kCounters * kBlock) {
+    Counter counters[kQueries][kCounters];
+    const Code* keys = static_cast<const Code*>(pass.key_codes) + first * kGroup;
+    const Code* codes = static_cast<const Code*>(pass.query_codes) + query * kGroup;
+    for (int g = 0; g < groups; ++g) {
+#pragma GCC unroll 8
+      for (int c = 0; c < kCounters; ++c) {
+#pragma GCC unroll 2
+        for (int q = 0; q < kQueries; ++q) {
+          counters[q][c].Add(keys + c * kBlock * kGroup, Counter::Query(codes + q * kGroup));
         }
       }
+      keys += key_stride;
+      codes += query_stride;
+    }
+    for (int q = 0; rest != 0 && q < kQueries; ++q) {
+      const auto of_query = Counter::Query(codes + q * kGroup);
+      for (int c = 0; c < kCounters; ++c) {
+        counters[q][c].Add(keys + c * kBlock * kGroup, of_query, (1u << rest) - 1);
+      }
+    }
+    for (int q = 0; q < kQueries; ++q) {
       for (int c = 0; c < kCounters; ++c) {
         const int place = first + c * kBlock;
         const int remaining = num_keys - place < kBlock ? num_keys - place : kBlock;
         if (remaining <= 0) break;
-        size += AppendNonzero(counters[c].Sums(), remaining, place, values + size, places + size);
+        sizes[q] += AppendNonzero(counters[q][c].Sums(), remaining, place,
+                                  found[q].counts + sizes[q], found[q].keys + sizes[q]);
       }
     }
-    if (pass.totals != nullptr) {
-      Store(values + size, Zero());
-      Floats total = Zero();
-      for (int j = 0; j < size; j += kBlock) total = Add(total, Load(values + j));
-      // Whole numbers, exact in float, at most 512 for each of kKeyBlock keys.
-      pass.totals[i] =
-          (pass.accumulate ? pass.totals[i] : 0) + static_cast<std::int32_t>(Sum(total));
+  }
+  for (int q = 0; q < kQueries; ++q) found[q].size = sizes[q];
+}
+
+inline void SumCollisions(const CountPass& pass, std::int64_t query, Collisions& found) {
+  constexpr int kBlocksAtOnce = 4;
+  if (pass.totals != nullptr) {
+    Store(found.counts + found.size, Zero());
+    Floats total = Zero();
+    for (int j = 0; j < found.size; j += kBlock) total = Add(total, Load(found.counts + j));
+    // Whole numbers, exact in float, at most 512 for each of kKeyBlock keys.
+    pass.totals[query] =
+        (pass.accumulate ? pass.totals[query] : 0) + static_cast<std::int32_t>(Sum(total));
+  }
+  float* output = pass.output + query * pass.stride;
+  const auto values = [&](int column) {
+    return pass.values + column / kBlock * pass.value_block_stride;
+  };
+  int column = 0;
+  for (; column + kBlocksAtOnce * kBlock <= pass.columns; column += kBlocksAtOnce * kBlock) {
+    SumSome<kBlocksAtOnce>(found.counts, found.keys, found.size, values(column),
+                           pass.value_block_stride, kBlocksAtOnce * kBlock, output + column,
+                           pass.accumulate);
+  }
+  for (; column < pass.columns; column += kBlock) {
+    SumSome<1>(found.counts, found.keys, found.size, values(column), pass.value_block_stride,
+               pass.columns - column, output + column, pass.accumulate);
+  }
+}
+
+// How many keys a query meets is not foreseen, and a mispredicted end of its sum would discard the
+// comparisons of the next ones: so those of a few queries come first, then their sums.
+template <class Code, class Counter>
+void CountAndSumAs(const CountPass& pass) {
+  constexpr int kQueryBlock = 4;
+  Collisions found[kQueryBlock];
+  for (std::int64_t first = 0; first < pass.num_queries; first += kQueryBlock) {
+    const std::int64_t remaining = pass.num_queries - first;
+    const int count = remaining < kQueryBlock ? static_cast<int>(remaining) : kQueryBlock;
+    int q = 0;
+    for (; q + kComparedQueries <= count; q += kComparedQueries) {
+      FindCollisions<kComparedQueries, Code, Counter>(pass, first + q, found + q);
     }
-    float* output = pass.output + i * pass.stride;
-    int column = 0;
-    for (; column + kBlocksAtOnce * kBlock <= pass.columns; column += kBlocksAtOnce * kBlock) {
-      SumSome<kBlocksAtOnce>(
-          values, places, size, pass.values + column / kBlock * pass.value_block_stride,
-          pass.value_block_stride, kBlocksAtOnce * kBlock, output + column, pass.accumulate);
-    }
-    for (; column < pass.columns; column += kBlock) {
-      SumSome<1>(values, places, size, pass.values + column / kBlock * pass.value_block_stride,
-                 pass.value_block_stride, pass.columns - column, output + column, pass.accumulate);
-    }
+    for (; q < count; ++q) FindCollisions<1, Code, Counter>(pass, first + q, found + q);
+    for (q = 0; q < count; ++q) SumCollisions(pass, first + q, found[q]);
   }
 }
 
