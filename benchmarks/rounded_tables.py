@@ -4,8 +4,9 @@
     python -m benchmarks.rounded_tables models BUNDLE --texts FILE.jsonl [--num-hashes 8,64] [--count 1000]
 
 `times` runs both in turns with ONNX Runtime's two attention nodes, the faster of which counts, H = 12, D = 64, tau = 8,
-on independent rows. `models` runs a bundle's texts, one at a time, with both in its nodes: how often the labels are those of the exact graph, how far
-each node's rows move, and how far they are from their expectation anyhow, given the same inputs.
+on independent rows. `models` runs a bundle's texts, one at a time, with both in its nodes: how often the labels are
+those of the exact graph, how far each node's rows move, and how far they are from their expectation anyhow, given the
+same inputs.
 """
 
 import argparse
