@@ -76,7 +76,7 @@ struct WordCounter {
 };
 
 inline constexpr int kCounters = 4;             // of 16 keys each, held in registers
-inline constexpr int kComparedQueries = 1;        // queries compared together
+inline constexpr int kComparedQueries = 1;      // queries compared together
 inline constexpr int kRowTile = 6;              // rows of a register tile of multiply
 inline constexpr int kColumnTile = 1;           // its blocks of 16 columns
 inline constexpr int kPlaneTile = 1;            // register pairs of 16 planes of a hash tile

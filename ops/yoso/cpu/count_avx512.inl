@@ -63,7 +63,7 @@ struct WordCounter {
 };
 
 inline constexpr int kCounters = 8;                // of 16 keys each, held in registers
-inline constexpr int kComparedQueries = 2;        // queries compared together
+inline constexpr int kComparedQueries = 2;         // queries compared together
 inline constexpr int kRowTile = 6;                 // rows of a register tile of multiply
 inline constexpr int kColumnTile = 4;              // its blocks of 16 columns
 inline constexpr int kPlaneTile = 4;               // registers of 16 planes of a hash tile
