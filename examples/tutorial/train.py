@@ -35,7 +35,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("data", type=Path, help="JSON lines with text and label")
     parser.add_argument("--output", type=Path, required=True, help="folder for the checkpoint")
-    parser.add_argument("--epochs", default="5", help="passes over the texts")
+    parser.add_argument("--epochs", default="4", help="passes over the texts")
     options = parser.parse_args()
     texts = [json.loads(line)["text"] for line in options.data.read_text(encoding="utf-8").splitlines()]
     with tempfile.TemporaryDirectory() as start:
