@@ -21,6 +21,7 @@ from attenuator.bundle import read_manifest
 from attenuator.export.pipeline import export
 from attenuator.runtime import Row, load
 from attenuator.training.samples import AttentionSample
+from attenuator.training.yoso import fitting
 from attenuator.training.yoso.attention import attend
 from attenuator.training.yoso.fitting import fits, nearest, starting
 from attenuator.tuning import checkpoints, data
@@ -252,21 +253,27 @@ def test_a_norm_lift_is_that_of_the_settings_not_of_a_softmax_config(sources: di
         assert student.inner.layers[0].attention.attributes["norm_lift"] == lift
 
 
-def test_the_settings_that_come_nearest_are_chosen() -> None:
+def test_the_settings_that_come_nearest_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that the expectation of a number of bits has mixed are nearest to that number."""
     draw = torch.Generator().manual_seed(0)
     query, key, value = (torch.randn(64, 2, 16, generator=draw) for _ in range(3))
     starts = torch.tensor([0, 64], dtype=torch.int32)
+    monkeypatch.setattr(fitting, "NEAREST", 100)
     for bits in (4, 6, 8):
         mixed = attend(query, key, value, starts, replace(starting(), num_hashes=0, hash_bits=bits), 0)
         samples = [([AttentionSample(query, key, value, mixed)], starts)]
         tried = fits(samples, starting(), ())
-        exact = [(fit.settings.hash_bits, fit.settings.norm_lift) for fit in tried if fit.expected_error < 1e-9]
+        exact = [
+            (fit.settings.hash_bits, fit.settings.norm_lift) for fit in tried if (fit.expected_error or 0.0) < 1e-9
+        ]
         assert exact == [(bits, 0.0)]
-        assert all(fit.error > fit.expected_error for fit in tried)
+        assert all(fit.error > fit.expected_error for fit in tried if fit.expected_error is not None)
         best = min(tried, key=lambda fit: fit.error)
         assert nearest(tried) == best.settings, "by the error that will be served"
         assert tried[-1].settings.hash_bits == 8, "two bits above log2 of the length"
+    monkeypatch.setattr(fitting, "NEAREST", 3)
+    tried = sorted(fits(samples, starting(), ()), key=lambda fit: fit.error)
+    assert [fit.expected_error is None for fit in tried] == [False] * 3 + [True] * (len(tried) - 3)
     lifted = [replace(starting(), norm_lift=lift) for lift in (0.0, 8 * 4.0)]  # tau times the root of head_dim
     assert [fit.settings for fit in fits(samples, starting(), {"hash_bits"})] == lifted
     assert [fit.settings for fit in fits(samples, lifted[1], {"hash_bits", "norm_lift"})] == lifted[1:]

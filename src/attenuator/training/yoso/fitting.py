@@ -20,6 +20,8 @@ CANDIDATE_BITS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)
 # More bits than this above log2 of the length leave queries alone in their buckets.
 BITS_ABOVE_LENGTH = 2
 SEED = 1
+# Of the candidates those, the nearest, whose expectation is computed as well, in time quadratic in the length.
+NEAREST = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +31,12 @@ class Fit:
     Attributes:
         settings: what was tried.
         error: squared distance of the attention outputs over their variance, mean over layers, with sampled hashes.
-        expected_error: the same of the expectation, which has no sampling error.
+        expected_error: the same of the expectation, which has no sampling error; None where others are nearer.
     """
 
     settings: Settings
     error: float
-    expected_error: float
+    expected_error: float | None = None
 
 
 def starting() -> Settings:
@@ -73,9 +75,13 @@ def fits(
         for bits in ([settings.hash_bits] if "hash_bits" in fixed else usual)
         for lift in ([settings.norm_lift] if "norm_lift" in fixed else [0.0, softmax_lift(bits, head_dim)])
     ]
+    tried = [Fit(candidate, relative_error(batches, candidate)) for candidate in candidates]
+    last = sorted(fit.error for fit in tried)[:NEAREST][-1]
     return [
-        Fit(candidate, relative_error(batches, candidate), relative_error(batches, replace(candidate, num_hashes=0)))
-        for candidate in candidates
+        replace(fit, expected_error=relative_error(batches, replace(fit.settings, num_hashes=0)))
+        if fit.error <= last
+        else fit
+        for fit in tried
     ]
 
 

@@ -48,8 +48,6 @@ IDENTITY = (
     "positions",
     "max_tokens",
 )
-# Of the trials of settings, those that are said.
-FITS_SHOWN = 5
 
 
 def note(sentence: str) -> None:
@@ -118,7 +116,7 @@ def begun(
     if "settings" not in record:
         chosen, tried = choose(teacher, texts.learnt, settings.attention, changes_of(settings))
         folder.write(settings=asdict(chosen), tried=[asdict(fit) for fit in tried])
-        nearest = sorted(tried, key=lambda fit: fit.error)[:FITS_SHOWN]
+        nearest = sorted((fit for fit in tried if fit.expected_error is not None), key=lambda fit: fit.error)
         note(f"of {len(tried)} settings tried: " + "; ".join(described(fit, chosen) for fit in nearest))
     knob = knob_of(settings.attention)
     try:
