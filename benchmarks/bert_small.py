@@ -39,7 +39,7 @@ from benchmarks.contenders import glue
 from benchmarks.contenders.classifiers import Texts, note, own_encoder, train
 from benchmarks.contenders.settings import METAVAR, Contender, trainable
 from benchmarks.measure import record
-from benchmarks.measure.options import amount, count
+from benchmarks.measure.options import amount, count, folder
 from benchmarks.measure.resumable import Rows, tree_of
 
 TASKS = ("imdb", "sst2")
@@ -113,7 +113,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     """The options, checked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder with a folder for the task")
-    parser.add_argument("--work", type=Path, required=True, help="folder for what is trained")
+    parser.add_argument("--work", type=folder, required=True, help="folder for what is trained")
     parser.add_argument("--task", choices=TASKS, default=TASKS[0])
     parser.add_argument("--attentions", nargs="+", type=trainable, metavar=METAVAR, help="all by default")
     parser.add_argument("--layers", type=count, default=4)

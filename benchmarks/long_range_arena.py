@@ -35,7 +35,7 @@ from benchmarks.contenders.settings import METAVAR, Contender, trainable
 from benchmarks.lra.tasks import SIZES, TASKS, Examples, Size, examples
 from benchmarks.lra.training import SHAPE, Run, accuracy
 from benchmarks.measure import record
-from benchmarks.measure.options import amount, count
+from benchmarks.measure.options import amount, count, folder
 from benchmarks.measure.resumable import Rows, tree_of
 
 FILES = ("train.jsonl.gz", "test.jsonl.gz")  # of the reviews
@@ -109,7 +109,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the program."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder of the reviews, for Text")
-    parser.add_argument("--work", type=Path, required=True, help="folder for what is drawn and for unfinished models")
+    parser.add_argument("--work", type=folder, required=True, help="folder for what is drawn and for unfinished models")
     parser.add_argument("--minutes", type=amount, default=60, help="to spend; the same command goes on")
     parser.add_argument("--size", choices=SIZES, default="small")
     parser.add_argument("--tasks", nargs="+", choices=TASKS, help="all by default, Text where there is --data")

@@ -36,7 +36,7 @@ from benchmarks.contenders import glue
 from benchmarks.contenders.classifiers import command, fresh_bert, note, own_encoder, pretrained, train
 from benchmarks.contenders.settings import contender
 from benchmarks.measure import record
-from benchmarks.measure.options import amount, count
+from benchmarks.measure.options import amount, count, folder
 from benchmarks.measure.resumable import Rows, tree_of
 
 MODELS = {"whole": "1", "half": "2", "windowed": "3"}  # and the table of the paper that each stands beside
@@ -167,7 +167,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     """The options, checked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder with a folder for each task")
-    parser.add_argument("--work", type=Path, required=True, help="folder for what is trained")
+    parser.add_argument("--work", type=folder, required=True, help="folder for what is trained")
     parser.add_argument("--tasks", nargs="+", choices=glue.TASKS, help="all that --data has by default")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--start", type=Path, help="folder of a pretrained BERT to fine-tune")

@@ -2,6 +2,7 @@
 
 import argparse
 import math
+from pathlib import Path
 
 
 def count(text: str) -> int:
@@ -28,3 +29,15 @@ def amount(text: str) -> float:
     if not 0 <= value < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} must be a number of at least 0")
     return value
+
+
+def folder(text: str) -> Path:
+    """A folder that is there, or can be made.
+
+    Raises:
+        argparse.ArgumentTypeError: something else is there.
+    """
+    path = Path(text)
+    if path.exists() and not path.is_dir():
+        raise argparse.ArgumentTypeError(f"'{text}' must be a folder, and is a file")
+    return path

@@ -36,6 +36,8 @@ class Rows:
         self.path = path
         self._head = {**head, **facts}
         self.done: list[Row] = []
+        if path.is_dir():
+            raise ValueError(f"--output is '{path}', must be a file, and is a folder")
         if path.is_file() and not again:
             self.done = self._earlier(head["machine"], facts)
 
