@@ -28,6 +28,7 @@ from harness_cuda import DATA_TYPES, run_on_device  # noqa: E402
 HEAD_DIMS = (8, 64, 128, 256)
 SHORT = (2, 40)
 LONG = (300, 1100)  # beyond what operators treat as short, with one narrow head
+LONGEST = 4100  # beyond what one block takes, of operators whose knob counts samples: linear in the length
 NARROW = {name: 1 if name == "num_heads" else 16 for name in SIZES}
 FEW = 3
 
@@ -53,7 +54,9 @@ def runs(long: bool) -> Iterator[tuple[Case, str, dict[str, Array]]]:
             for extreme in extremes(case):
                 yield extreme, data, make_inputs(extreme, SHORT)
             narrow = Case(case.operator, case.attributes | {name: 1 for name in case.attributes if name == "num_heads"})
-            for length in LONG if long else LONG[:1]:
+            sampled = any(knob.dtype == "int32" for knob in case.operator.knobs)
+            lengths = (*LONG, LONGEST) if sampled else LONG
+            for length in lengths if long else LONG[:1]:
                 inputs = make_inputs(narrow, (length,), sizes=NARROW)
                 for knob in case.operator.knobs:
                     if knob.dtype == "int32":

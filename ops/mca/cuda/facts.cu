@@ -5,7 +5,8 @@
 // adds 64 rows in float32, blocks of 64 in float64, which is the CPU's order, so the mean row is
 // the CPU's bit for bit. Norms: one warp per row, in float64. The smallest sum over a row's keys
 // comes from running sums in float64 by one block per sequence: each thread sums a run of rows,
-// thread 0 joins the 256 runs. Traffic: query and key once, hidden three times.
+// thread 0 joins the 256 runs. Both are asked for in float alone: half types approximate by
+// `paper`, which needs neither. Traffic: query and key once, hidden three times.
 #include "ops/mca/cuda/device.h"
 
 namespace attenuator::mca {
@@ -41,20 +42,19 @@ __global__ __launch_bounds__(kThreads) void FindBroken(Items items, DeviceCall c
   if (!finite) atomicMax(facts.broken + item.index, 1);
 }
 
-template <class T>
 __global__ __launch_bounds__(kThreads) void MeanRow(Items items, DeviceCall call,
                                                     DeviceFacts facts) {
   const SequenceItem item = items.items[blockIdx.y];
   const int channel = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
   if (item.way != Way::kApproximate || channel >= call.channels) return;
   const std::int64_t stride = call.channels;
-  const T* rows = static_cast<const T*>(call.hidden) + item.begin * stride + channel;
+  const float* rows = static_cast<const float*>(call.hidden) + item.begin * stride + channel;
   double sum = 0;
   for (int start = 0; start < item.length; start += kSumRows) {
     const int end = min(start + kSumRows, item.length);
     float block = 0;
 #pragma unroll 8
-    for (int i = start; i < end; ++i) block += cuda::ToFloat(rows[i * stride]);
+    for (int i = start; i < end; ++i) block += rows[i * stride];
     sum += block;
   }
   const float mean = static_cast<float>(sum / item.length);
@@ -62,7 +62,6 @@ __global__ __launch_bounds__(kThreads) void MeanRow(Items items, DeviceCall call
   facts.centre[item.index * stride + channel] = mean;
 }
 
-template <class T>
 __global__ __launch_bounds__(kThreads) void Measure(Items items, DeviceCall call,
                                                     DeviceFacts facts) {
   const SequenceItem item = items.items[blockIdx.y];
@@ -70,12 +69,12 @@ __global__ __launch_bounds__(kThreads) void Measure(Items items, DeviceCall call
   const int row = static_cast<int>(blockIdx.x) * kBlockWarps + threadIdx.x / cuda::kWarp;
   if (item.way != Way::kApproximate || row >= item.length) return;
   const bool centred = facts.overflown[item.index] == 0;
-  const T* x = static_cast<const T*>(call.hidden) +
-               (static_cast<std::int64_t>(item.begin) + row) * call.channels;
+  const float* x = static_cast<const float*>(call.hidden) +
+                   (static_cast<std::int64_t>(item.begin) + row) * call.channels;
   const float* centre = facts.centre + static_cast<std::int64_t>(item.index) * call.channels;
   double square = 0, far = 0;
   for (int k = lane; k < call.channels; k += cuda::kWarp) {
-    const double e = cuda::ToFloat(x[k]), c = centred ? centre[k] : 0.0f;
+    const double e = x[k], c = centred ? centre[k] : 0.0f;
     square += e * e;
     far += (e - c) * (e - c);
   }
@@ -152,14 +151,14 @@ void LaunchFacts(ElementType data, const Items& items, const DeviceCall& call,
     cuda::Launch("McaAttention, finite rows", FindBroken<T>,
                  dim3(Blocks(longest, kFiniteRows), count), kThreads, 0, stream, items, call,
                  facts);
-    if (!AnyOf(items, Way::kApproximate) || call.estimator == DeviceEstimator::kPaper) return;
-    cuda::Launch("McaAttention, mean row", MeanRow<T>, dim3(Blocks(call.channels, kThreads), count),
-                 kThreads, 0, stream, items, call, facts);
-    cuda::Launch("McaAttention, distances", Measure<T>, dim3(Blocks(longest, kBlockWarps), count),
-                 kThreads, 0, stream, items, call, facts);
-    cuda::Launch("McaAttention, centre", Decide, dim3(count), kThreads,
-                 (kThreads + 1) * sizeof(double), stream, items, call, facts);
   });
+  if (!AnyOf(items, Way::kApproximate) || call.estimator == DeviceEstimator::kPaper) return;
+  cuda::Launch("McaAttention, mean row", MeanRow, dim3(Blocks(call.channels, kThreads), count),
+               kThreads, 0, stream, items, call, facts);
+  cuda::Launch("McaAttention, distances", Measure, dim3(Blocks(longest, kBlockWarps), count),
+               kThreads, 0, stream, items, call, facts);
+  cuda::Launch("McaAttention, centre", Decide, dim3(count), kThreads,
+               (kThreads + 1) * sizeof(double), stream, items, call, facts);
 }
 
 }  // namespace attenuator::mca

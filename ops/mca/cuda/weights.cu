@@ -104,17 +104,17 @@ __global__ __launch_bounds__(kThreads) void ScaledWeights(DeviceCall call, Devic
   }
 }
 
-template <class T>
+// Of weights in float, since half types do not approximate by `deterministic`.
 __global__ __launch_bounds__(kThreads) void Gram(DeviceCall call, double* gram) {
   const int size = call.head_dim, head = static_cast<int>(blockIdx.y);
   const int entry = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
   if (entry >= size * size) return;
-  const T* column_i = static_cast<const T*>(call.weight) + head * size + entry / size;
-  const T* column_j = static_cast<const T*>(call.weight) + head * size + entry % size;
+  const float* column_i = static_cast<const float*>(call.weight) + head * size + entry / size;
+  const float* column_j = static_cast<const float*>(call.weight) + head * size + entry % size;
   double sum = 0;
   for (int k = 0; k < call.channels; ++k) {
-    const double w = cuda::ToFloat(column_i[k * call.width()]);
-    sum += w * cuda::ToFloat(column_j[k * call.width()]);
+    const double w = column_i[k * call.width()];
+    sum += w * column_j[k * call.width()];
   }
   gram[static_cast<std::int64_t>(head) * (size + 2) * size + entry] = sum;
 }
@@ -206,15 +206,14 @@ void LaunchWeights(ElementType data, const DeviceCall& call, const DeviceWeights
     if (call.estimator != DeviceEstimator::kDeterministic) {
       cuda::Launch("McaAttention, scaled weights", ScaledWeights<T>, rows, kThreads, 0, stream,
                    call, weights);
-      return;
     }
-    const dim3 entries(Blocks(static_cast<std::int64_t>(call.head_dim) * call.head_dim, kThreads),
-                       heads);
-    cuda::Launch("McaAttention, Gram matrix", Gram<T>, entries, kThreads, 0, stream, call,
-                 weights.gram);
-    cuda::Launch("McaAttention, spectral norm", Spectral, dim3(heads), kThreads,
-                 (2 * kHeadDimHigh + kBlockWarps) * sizeof(double), stream, call, weights);
   });
+  if (call.estimator != DeviceEstimator::kDeterministic) return;
+  const dim3 entries(Blocks(static_cast<std::int64_t>(call.head_dim) * call.head_dim, kThreads),
+                     heads);
+  cuda::Launch("McaAttention, Gram matrix", Gram, entries, kThreads, 0, stream, call, weights.gram);
+  cuda::Launch("McaAttention, spectral norm", Spectral, dim3(heads), kThreads,
+               (2 * kHeadDimHigh + kBlockWarps) * sizeof(double), stream, call, weights);
 }
 
 }  // namespace attenuator::mca
