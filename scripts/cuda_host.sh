@@ -45,7 +45,8 @@ case $action in
     for tool in memcheck racecheck initcheck; do
       echo "sanitize-cuda: $tool"
       "$sanitizer" --tool $tool --error-exitcode 99 --target-processes application-only --kernel-name regex=attenuator \
-        "$python" -m pytest -q -p no:cacheprovider -m cuda -k torch --timeout 3600 tests/ops/test_fuzz_cuda.py "$@"
+        "$python" -m pytest -q -p no:cacheprovider -m cuda -k torch --timeout 3600 \
+        tests/ops/test_fuzz_cuda.py tests/ops/test_yoso_tables_cuda.py "$@"
     done
     ;;
 esac

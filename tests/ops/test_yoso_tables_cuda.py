@@ -1,4 +1,4 @@
-"""How YosoAttention's CUDA kernels build tables, on the test device: sums in the documented order, bit for bit.
+"""How YosoAttention's CUDA kernels build tables, on the test device and a GPU: sums in their order, bit for bit.
 
 Sums of float32 depend on their order, so equal bits show that neither the sequence's length (one block sorts up to
 4,096 keys, many blocks more), nor waves and passes, nor the order of threads change it.
@@ -9,8 +9,9 @@ import math
 import harness_cuda
 import numpy as np
 import pytest
-from cases import same_bits
-from harness import Array, AttributeValue, offsets
+from cases import Case, same_bits
+from devices import Device
+from harness import BY_NAME, Array, AttributeValue, offsets
 from harness_cuda import DATA_TYPES, run_on_device
 from yoso_cases import make, relative
 
@@ -62,8 +63,9 @@ SHAPES = [
 ]
 
 
+@pytest.mark.parametrize("kind", ["cuda_on_host", pytest.param("torch", marks=pytest.mark.cuda)])
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "-".join(map(str, shape)))
-def test_sums_are_taken_in_their_order(shape: tuple[str, int, int, int, float]) -> None:
+def test_sums_are_taken_in_their_order(shape: tuple[str, int, int, int, float], kind: str) -> None:
     data, length, value_dim, hash_bits, spread = shape
     dtype = DATA_TYPES[data]
     inputs = long_rows(length, 8, value_dim, spread)
@@ -75,7 +77,7 @@ def test_sums_are_taken_in_their_order(shape: tuple[str, int, int, int, float]) 
     )
     assert (len(np.unique(key_codes)) == 1) == (spread == 0)
     expected = table_sums(query_codes, key_codes, inputs["value"]).astype(dtype).astype(np.float32)
-    assert same_bits(run_on_device("yoso", inputs, attributes, data), [expected])
+    assert same_bits(Device(kind, data).run(Case(BY_NAME["yoso"], attributes), inputs), [expected])
 
 
 @pytest.mark.parametrize("hash_bits", [8, 11])
