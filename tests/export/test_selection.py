@@ -13,8 +13,8 @@ from selecting import logits
 
 from attenuator.bundle import Manifest, read_manifest
 from attenuator.export import export
-from attenuator.export.selection import DEFAULT, SCHEDULES, exponents
-from attenuator.ops import attention_with
+from attenuator.export.selection import DEFAULT, SCHEDULES, can_select, exponents
+from attenuator.ops import OPERATORS, attention_with
 from attenuator.runtime import Row, create
 
 Get = Callable[[str, str], Path]
@@ -28,8 +28,12 @@ WEIGHING = attention_with("keep")
 SELECTING = [
     (name, attention) for name, attention in CASES if attention in WEIGHING and name not in ONE_LAYER | CONVOLVING
 ]
-# Of the knob that an attention has besides.
-SAMPLED: dict[str, dict[str, float]] = {"softmax": {}, "mca": {"alpha": 0.5}, "yoso": {"num_hashes": 8}}
+# Of the knobs that an attention has besides.
+SAMPLED: dict[str, dict[str, float]] = {
+    operator.key: {knob.name: 0.5 if knob.dtype == "float" else 3 for knob in operator.knobs}
+    for operator in OPERATORS
+    if can_select(operator)
+}
 IDS = [f"{name}-{attention}" for name, attention in SELECTING]
 # One for each way in which layers are computed: every case costs an export of its own.
 EACH_LAYER = [
