@@ -6,6 +6,7 @@ import random
 import shlex
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -13,6 +14,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from checkpoints import CHECKPOINTS, TEXTS, save
+from rich.console import Console
 
 from attenuator.__main__ import main
 from attenuator.bundle import BundleKnob
@@ -25,7 +27,7 @@ from attenuator.compare.grid import settings_of, without
 from attenuator.compare.judging import Candidate, judge
 from attenuator.compare.partial import NAME as PARTIAL
 from attenuator.compare.record import Comparison
-from attenuator.compare.report import sentence, told_together
+from attenuator.compare.report import sentence, show, told_together
 from attenuator.export.pipeline import ATTENTIONS
 from attenuator.export.source import load as load_source
 from attenuator.runtime import Row, load
@@ -348,3 +350,16 @@ def test_a_choice_is_sure_to_keep_the_agreement(
         assert 0.95 <= verdict.choice.agreement.bound < verdict.choice.agreement.value
         assert verdict.choice.agreement.trials == 600, "a third of the texts chooses"
     assert words in sentence(verdict, built, 0.95)
+
+
+def test_what_does_the_work_of_the_reference_is_not_recommended() -> None:
+    """However fast the clock found it."""
+    built = candidates([0.4, 0.7], [1, 1], 900)
+    built[1] = replace(built[1], same_work=[True])
+    one = Range(1, 64, np.arange(900), 30)
+    [verdict] = judge(built, [one], min_agreement=0.95, confidence=0.975)
+    assert verdict.choice.candidate == 2
+    assert [point.frontier for point in verdict.points] == [True, False, True]
+    console = Console(file=io.StringIO(), width=120)
+    show(console, [verdict], built, [], [])
+    assert console.file.getvalue().count("alpha 0.1 (exact here)") == 1  # type: ignore[attr-defined]

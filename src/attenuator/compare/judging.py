@@ -40,6 +40,8 @@ class Candidate:
         correct: bool `[texts]`, whether it is the label given; None without labels.
         ms: time of one text of each range, in milliseconds.
         share: the same as a share of the reference's, taken in turns with it.
+        same_work: at the length of each range, whether it does the very work of the reference, as a setting does that
+            is exact for short texts: where it seems to be faster, the clock errs. Empty where nothing is known of it.
     """
 
     method: Method
@@ -49,6 +51,7 @@ class Candidate:
     correct: Bools | None
     ms: Sequence[float]
     share: Sequence[float]
+    same_work: Sequence[bool] = ()
 
     @property
     def is_exact(self) -> bool:
@@ -150,11 +153,18 @@ def _points(candidates: Sequence[Candidate], place: int, each: Range, confidence
     agreement = [share(one.agree) for one in candidates]
     accuracy = [None if one.correct is None else share(one.correct) for one in candidates]
     quality = [(of or other).value for of, other in zip(accuracy, agreement, strict=True)]
-    frontier = set(undominated([one.share[place] for one in candidates], quality))
+    rivals = _rivals(candidates, place)
+    best = undominated([candidates[index].share[place] for index in rivals], [quality[index] for index in rivals])
+    frontier = {rivals[each] for each in best}
     return [
         Point(index, one.ms[place], one.share[place], agreement[index], accuracy[index], index in frontier)
         for index, one in enumerate(candidates)
     ]
+
+
+def _rivals(candidates: Sequence[Candidate], place: int) -> list[int]:
+    """The reference, and what does other work than it in a range."""
+    return [0, *(index for index, one in enumerate(candidates) if index and not any(one.same_work[place : place + 1]))]
 
 
 def _choice(
@@ -164,8 +174,9 @@ def _choice(
     choosing = round(CHOOSING_SHARE * len(lots))
     if not choosing or choosing == len(lots):
         return Choice(0, texts_needed=texts_needed(min_agreement, confidence, SEVERAL))
-    quality = [float(one.agree[lots[:choosing]].mean()) for one in candidates]
-    tried = undominated([one.share[place] for one in candidates], quality)
+    rivals = _rivals(candidates, place)
+    quality = [float(candidates[index].agree[lots[:choosing]].mean()) for index in rivals]
+    tried = [rivals[each] for each in undominated([candidates[index].share[place] for index in rivals], quality)]
     order = [index for index in tried if not index or candidates[index].share[place] <= 1 / FASTER]
     deciding = lots[choosing:]
     shown = [proportion(int(candidates[index].agree[deciding].sum()), len(deciding), confidence) for index in order]

@@ -62,6 +62,7 @@ class Measured:
         exact: its exact setting.
         logits: `[texts, labels]` of each setting.
         times: of each setting at the length of each range.
+        work: predicted, likewise.
     """
 
     method: Method
@@ -69,6 +70,7 @@ class Measured:
     exact: Setting
     logits: list[Logits]
     times: Times
+    work: list[list[float]]
 
 
 def read_lengths(words: str | None, longest: int) -> list[int] | None:
@@ -242,7 +244,7 @@ class Run:
                 shutil.rmtree(self.place(method), ignore_errors=True)
         known = results.methods[method.name]
         logits = self.answers(method, None, texts, known["settings"], results)
-        return Measured(method, known["settings"], known["exact"], logits, Times(**known["times"]))
+        return Measured(method, known["settings"], known["exact"], logits, Times(**known["times"]), known["work"])
 
     def run(
         self,
@@ -267,11 +269,12 @@ class Run:
             settings = without(settings, exact, [knob.name for knob in reference.manifest.knobs]) or settings[:1]
         self.answers(method, model, texts, settings, results)
         self.deadline.check()
-        clock = times(model, settings, reference, texts.encoded, [each.median for each in ranges])
-        results.finish(
-            method.name,
-            {"settings": settings, "exact": exact, "times": {"seconds": clock.seconds, "exact": clock.exact}},
-        )
+        lengths = [each.median for each in ranges]
+        clock = times(model, settings, reference, texts.encoded, lengths)
+        checked = [model.knobs.check(setting) for setting in settings]
+        work = [[model.predict_cost(tokens, knobs) for tokens in lengths] for knobs in checked]
+        spent = {"seconds": clock.seconds, "exact": clock.exact}
+        results.finish(method.name, {"settings": settings, "exact": exact, "times": spent, "work": work})
 
     def answers(
         self, method: Method, model: Model | None, texts: Texts, settings: Sequence[Setting], results: Progressed
@@ -299,7 +302,8 @@ class Run:
             shares = np.array(each.times.seconds) / np.array(each.times.exact)
             if each is measured[0]:
                 shares /= shares[0]  # the reference's own exact setting was timed twice
-            for setting, logits, share in zip(each.settings, each.logits, shares, strict=True):
+            same = each.method.precision == measured[0].method.precision
+            for setting, logits, share, work in zip(each.settings, each.logits, shares, each.work, strict=True):
                 rows.append(
                     Candidate(
                         method=each.method,
@@ -309,6 +313,7 @@ class Run:
                         correct=None if texts.truth is None else correct(logits, texts.truth, manifest),
                         ms=(1e3 * base * share).tolist(),
                         share=share.tolist(),
+                        same_work=[same and spent == of for spent, of in zip(work, measured[0].work[0], strict=True)],
                     )
                 )
         return rows

@@ -59,9 +59,10 @@ def _share(value: Proportion | None) -> str:
     return "" if value is None else f"{value.value:.3f} [{value.low:.3f}, {value.high:.3f}]"
 
 
-def _row(point: Point, candidate: Candidate, chosen: bool) -> list[str]:
+def _row(point: Point, candidate: Candidate, chosen: bool, same_work: bool) -> list[str]:
     mark = "**" if chosen else "*" if point.frontier else ""
-    cells = [mark, candidate.method.name, shown(candidate.setting, candidate.exact)]
+    knobs = shown(candidate.setting, candidate.exact)
+    cells = [mark, candidate.method.name, f"{knobs} (exact here)" if same_work and candidate.setting else knobs]
     cells += [f"{point.ms:.2f}", f"{1 / point.share:.2f}", _share(point.agreement)]
     return cells if point.accuracy is None else [*cells, _share(point.accuracy)]
 
@@ -94,7 +95,7 @@ def show(
         sentences: what to take, one for each range.
     """
     has_labels = candidates[0].correct is not None
-    for verdict in verdicts:
+    for place, verdict in enumerate(verdicts):
         console.print(
             f"\n{verdict.range.name}: {len(verdict.range.places)} texts, timed at {verdict.range.median} tokens",
             style="bold",
@@ -113,7 +114,9 @@ def show(
             verdict.points, key=lambda each: (not each.frontier, -each.share if each.frontier else each.share)
         ):
             chosen = point.candidate == verdict.choice.candidate
-            row = _row(point, candidates[point.candidate], chosen)
+            candidate = candidates[point.candidate]
+            same = bool(point.candidate) and any(candidate.same_work[place : place + 1])
+            row = _row(point, candidate, chosen, same)
             table.add_row(*row, style=None if point.frontier or chosen else "dim")
         console.print(table)
     quality = "accuracy" if has_labels else "agreement"
