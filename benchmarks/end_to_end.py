@@ -71,6 +71,7 @@ def timed(model: served.Served, chosen: Documents, threads: int, seconds: float)
         "threads": threads,
         "keep": model.keep_values,
         "keep_default": model.keep_default,
+        "merged_default": model.merged_default,
         "contenders": records(timings),
         "errors": errors,
     }
@@ -130,7 +131,8 @@ def steps(options: argparse.Namespace, folder: Path) -> Iterator[Step]:
         if calibration:
             documents.write(calibration, rows[:CALIBRATION_TEXTS])
         place, schedule = folder / checkpoint.name, options.schedule
-        make = cache(partial(served.of_checkpoint, checkpoint, place, calibration, options.keep, schedule))
+        merge = {"merge": options.merge}
+        make = cache(partial(served.of_checkpoint, checkpoint, place, calibration, options.keep, schedule, **merge))
         for threads in options.threads:
             for cut in cuts(checkpoint, options.lengths or LENGTHS):
                 work = partial(
@@ -164,6 +166,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--lengths", nargs="+", type=int, help="at which texts are cut, and of the shapes")
     parser.add_argument("--keep", nargs="+", type=float, default=(0.5,), help="values beside the bundle's default")
     parser.add_argument("--schedule", help="of keep, as in export; chosen by the first texts by default")
+    parser.add_argument("--merge", action="store_true", help="also merge the tokens that keep leaves out")
     parser.add_argument("--compared-tokens", type=int, default=COMPARED_TOKENS, help="of texts whose labels count")
     parser.add_argument(
         "--quick", action="store_true", help=f"{QUICK} times fewer documents, keep's own default unasked"

@@ -138,7 +138,7 @@ class Trial:
         model = onnx.load(str(self.file), load_external_data=False)
         nodes = [node for node in model.graph.node if node.op_type == LENGTHS.name]
         for node, exponent in zip(nodes, exponents(schedule, self.layers, self.pooling), strict=False):
-            [attribute] = node.attribute
+            [attribute] = [item for item in node.attribute if item.name == "exponent"]
             attribute.f = exponent
         onnx.save(model, str(self.file))
         self.session = None  # frees the other one's weights first
@@ -259,7 +259,7 @@ def choose_selection(
         return None
     if options.texts is None:
         share = next(knob.default for knob in fields["knobs"] if knob.name == KNOB.name)
-        return ChosenSelection(schedule=options.schedule or DEFAULT, texts=0, share=share)
+        return ChosenSelection(schedule=options.schedule or DEFAULT, texts=0, share=share, merge=classifier.merge)
     manifest = Manifest.model_construct(**fields)
     with tempfile.TemporaryDirectory(prefix=f"{folder.name}.", dir=folder.parent) as name:
         progress("read the texts")
@@ -268,6 +268,7 @@ def choose_selection(
         progress(f"run {len(texts)} texts at the exact values")
         chosen = choose_setting(Trial(classifier, manifest, texts, Path(name)), options, progress)
     classifier.choose(chosen.schedule)
+    chosen = chosen.model_copy(update={"merge": classifier.merge})
     default = {"default": chosen.share}
     fields["knobs"] = [row.model_copy(update=default if row.name == KNOB.name else {}) for row in manifest.knobs]
     return chosen

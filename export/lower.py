@@ -98,7 +98,12 @@ def write_and_compare(
     path, precision = folder / bundle.MODEL, traced.sample.manifest.precision
     write_model(traced.plain, folder)
     nodes = verify.count_nodes(
-        path, classifier.operator.key, classifier.num_layers, classifier.selection.layers, classifier.global_nodes
+        path,
+        classifier.operator.key,
+        classifier.num_layers,
+        classifier.selection.layers,
+        classifier.global_nodes,
+        merges=classifier.selection.merges,
     )
     progress("compare the graph with it, with and without the operators")
     fp32 = traced.reference if precision == "fp32" else traced.reference.first()

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from attenuator.errors import ExportError
 from attenuator.export.selection import LENGTHS, SELECT, Selection
 from attenuator.ops import OPERATORS
-from attenuator.ops.spec import Operator
+from attenuator.ops.spec import UNMERGED_CU_SEQLENS, Operator
 from attenuator.ops.torch_op import overload
 
 __all__ = ["OPERATOR_BY_KEY", "PackedBatch", "Projections"]
@@ -208,7 +209,8 @@ class PackedBatch:
             "importance": self.selection.importance if selects else "none",
             **attributes,
         }
-        inputs: dict[str, Tensor | None] = {**self.inputs, "cu_seqlens": self.cu_seqlens, **tensors}
+        merged = {UNMERGED_CU_SEQLENS.name: self.inputs["cu_seqlens"]} if self.has_means else {}
+        inputs: dict[str, Tensor | None] = {**self.inputs, "cu_seqlens": self.cu_seqlens, **merged, **tensors}
         names = [item.name for item in self.operator.inputs]
         if "hidden" in names:
             weight = value.weight.t()
@@ -227,8 +229,22 @@ class PackedBatch:
         return outputs if selects else {name: tensor for name, tensor in outputs.items() if name != "importance"}
 
     @property
+    def has_means(self) -> bool:
+        """Whether the last row of a sequence may stand for several."""
+        return self.selection.merges and self.cu_seqlens is not self.inputs["cu_seqlens"]
+
+    @property
     def position_ids(self) -> Tensor:
-        """int64 `[T]`, of the rows that there are now."""
+        """int64 `[T]`, of the rows that there are now.
+
+        Raises:
+            ExportError: some of them are means of several.
+        """
+        if self.has_means:
+            raise ExportError(
+                f"merge is '{self.selection.merge}', but this model's attention reads where each token stands "
+                "(windows, rotary or relative positions), and a row for several stands nowhere; must be none"
+            )
         return self.following["position_ids"]
 
     @property
@@ -250,6 +266,13 @@ class PackedBatch:
             self.following[name] = compute(self.position_ids)
         return self.following[name]
 
+    def kept_lengths(self) -> Tensor:
+        """int32 `[B+1]`, of the rows that go on behind the attention before."""
+        exponent = self.selection.exponent(self.layer - 1)
+        knobs = (self.inputs[knob.name] for knob in LENGTHS.knobs)
+        kept: Tensor = overload(LENGTHS)(self.cu_seqlens, *knobs, exponent=exponent, merge=self.selection.merge)
+        return kept
+
     def select(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """The rows that go on in every sequence, by the importance from the attention before.
 
@@ -259,14 +282,26 @@ class PackedBatch:
         Returns:
             Of T rows the K that go on, in their order: `[K, C]`, and their places int64 `[K]`.
         """
-        exponent = self.selection.exponent(self.layer - 1)
-        knobs = (self.inputs[knob.name] for knob in LENGTHS.knobs)
-        kept_cu_seqlens = overload(LENGTHS)(self.cu_seqlens, *knobs, exponent=exponent)
+        kept_cu_seqlens = self.kept_lengths()
         kept, places = overload(SELECT)(rows, self.importance, self.cu_seqlens, kept_cu_seqlens)
         self.following = {name: tensor.index_select(0, places) for name, tensor in self.following.items()}
         self.cu_seqlens = kept_cu_seqlens
         self.importance = None
         return kept, places
+
+    def merge(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """As `select`, of several tensors `[T, C]`, with one row more in each sequence: the mean of those left out."""
+        kept_cu_seqlens, unmerged = self.kept_lengths(), self.inputs["cu_seqlens"]
+        # Each node chooses the same rows: finding them costs less than to gather by places, which a mean does not have.
+        chosen = [
+            overload(SELECT)(rows, self.importance, self.cu_seqlens, kept_cu_seqlens, unmerged)[0] for rows in tensors
+        ]
+        for rows in chosen[1:]:
+            torch._check(rows.shape[0] == chosen[0].shape[0])  # the exporter knows neither number
+        self.following = {}
+        self.cu_seqlens = kept_cu_seqlens
+        self.importance = None
+        return tuple(chosen)
 
     def drop(self, mixed: Tensor, *beside: Tensor) -> tuple[Tensor, ...]:
         """Leaves out, behind attention, the rows that no later layer sees; where others rejoin, nothing is left out.
@@ -276,10 +311,12 @@ class PackedBatch:
             beside: what is added to it later, such as the residual, `[T, C]` each.
 
         Returns:
-            The rows of all that go on, `[K, H * D]` and `[K, C]`.
+            The rows of all that go on, `[K, H * D]` and `[K, C]`; with merging, the means of the others among them.
         """
         if self.importance is None or not self.only_first:
             return mixed, *beside
+        if self.selection.merges:
+            return self.merge(mixed, *beside)
         mixed, places = self.select(mixed)
         return mixed, *(rows.index_select(0, places) for rows in beside)
 

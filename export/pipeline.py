@@ -27,7 +27,8 @@ from attenuator.export.longer import lengthen
 from attenuator.export.lower import Progress, trace_forms, write_and_compare
 from attenuator.export.packed import OPERATOR_BY_KEY
 from attenuator.export.samples import draw, encoded_texts
-from attenuator.export.selection import DEFAULT, NONE, SCHEDULES
+from attenuator.export.selection import DEFAULT, NONE
+from attenuator.export.selection_checks import check_selection, check_selection_names
 from attenuator.export.source import Source, load
 from attenuator.export.thresholds import Thresholds, chosen
 from attenuator.export.trace import PackedClassifier
@@ -68,6 +69,7 @@ def export(
     random_blocks: str | None = None,
     precision: str = "fp32",
     schedule: str | None = None,
+    merge: str = NONE,
     texts: Path | str | None = None,
     knob_default: float | Mapping[str, float] | None = None,
     thresholds: Thresholds | None = None,
@@ -94,6 +96,7 @@ def export(
         precision: what the model computes in: a row of `attenuator.precision`.
         schedule: how the selection of tokens spreads over the layers, a key of `selection.SCHEDULES`, by default
             `selection.DEFAULT`; `NONE` exports without selection.
+        merge: what becomes of the tokens that it leaves out, a key of `selection.MERGES`.
         texts: a file of texts such as the model will get, by which the schedule and the default of the selection's knob
             are chosen, unless the caller names them; see `choose`.
         knob_default: the knob's value where a request sets none, or values by knob; the checkpoint's or operator's own
@@ -122,7 +125,7 @@ def export(
     check_choice("table_precision", table_precision, attention, TABLE_PRECISIONS)
     check_choice("random_blocks", random_blocks, attention, RANDOM_BLOCKS)
     check_precision(precision)
-    check_schedule(schedule)
+    check_selection_names(schedule, merge)
     progress("load the model")
     loaded = load(source)
     lengthen(loaded, positions, max_tokens)
@@ -139,8 +142,9 @@ def export(
     if random_blocks is not None:
         attributes["random_blocks"] = random_blocks
     classifier = PackedClassifier(
-        loaded.architecture, loaded.model, operator.key, attributes, loaded.has_token_types, schedule or DEFAULT
+        loaded.architecture, loaded.model, operator.key, attributes, loaded.has_token_types, schedule or DEFAULT, merge
     )
+    check_selection(classifier, schedule, precision)
     defaults = requested_defaults(classifier.operators, knob_default)
     fields |= {
         "knobs": bundle_knobs(
@@ -259,12 +263,6 @@ def check_precision(precision: str) -> None:
     """Refuses a precision that does not exist."""
     if precision not in PRECISIONS:
         raise ExportError(f"precision is '{precision}', must be one of: {', '.join(PRECISIONS)}")
-
-
-def check_schedule(schedule: str | None) -> None:
-    """Refuses a schedule that does not exist."""
-    if schedule not in (*SCHEDULES, NONE, None):
-        raise ExportError(f"schedule is '{schedule}', must be one of: {', '.join((*SCHEDULES, NONE))}")
 
 
 def fitting(source: Source, attention: str) -> str:

@@ -13,17 +13,19 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from attenuator.ops import OPERATORS
-from attenuator.ops.spec import Operator
+from attenuator.ops.spec import UNMERGED_CU_SEQLENS, Operator
 
 __all__ = [
     "DEFAULT",
     "EVERYWHERE",
     "LENGTHS",
+    "MERGES",
     "NONE",
     "SCHEDULES",
     "SELECT",
     "Schedule",
     "Selection",
+    "can_merge",
     "can_select",
     "exponents",
     "selection_of",
@@ -34,6 +36,14 @@ _KEPT_LENGTHS = "kept_cu_seqlens"
 LENGTHS = next(row for row in OPERATORS if any(item.name == _KEPT_LENGTHS for item in row.outputs))
 SELECT = next(row for row in OPERATORS if any(item.name == _KEPT_LENGTHS for item in row.inputs))
 
+
+# Exports without selection nodes; and selections without a row for the tokens that they leave out.
+NONE = "none"
+# What becomes of those tokens.
+MERGES = {
+    NONE: "they are dropped",
+    "mean": "they become one row more, their mean, which later layers attend to as often as it stands for tokens",
+}
 
 # What exports ask an attention operator for, best first. A row matters as much as the row that weighs it most. The
 # first token's own weights choose worse in pretrained models, even where they classify by that token: its early layers
@@ -48,10 +58,17 @@ class Selection:
     Attributes:
         exponents: one a layer, 0 where it selects nothing.
         importance: how attention weighs a row; a choice of the attention operators' attribute of that name.
+        merge: what becomes of the other rows, where they do not rejoin; a key of `MERGES`.
     """
 
     exponents: tuple[float, ...] = ()
     importance: str = IMPORTANCES[0]
+    merge: str = NONE
+
+    @property
+    def merges(self) -> bool:
+        """Whether the other rows become one."""
+        return self.merge != NONE
 
     @property
     def layers(self) -> int:
@@ -72,6 +89,11 @@ def importance_of(operator: Operator) -> str | None:
 def can_select(operator: Operator) -> bool:
     """Whether an attention operator says how important each row is."""
     return importance_of(operator) is not None
+
+
+def can_merge(operator: Operator) -> bool:
+    """Whether an attention operator attends to a row that stands for several."""
+    return any(item.name == UNMERGED_CU_SEQLENS.name for item in operator.inputs)
 
 
 def _first(count: int) -> list[float]:
@@ -128,8 +150,6 @@ SCHEDULES: dict[str, Schedule] = {
 EVERYWHERE = "rising"
 # Where no texts were given to choose by: where few labels may change it keeps most at equal work (docs/lab/keep.md).
 DEFAULT = EVERYWHERE
-# Exports without selection nodes.
-NONE = "none"
 
 
 def places(num_layers: int, pooling: str) -> int:
@@ -154,7 +174,7 @@ def exponents(schedule: str, num_layers: int, pooling: str) -> tuple[float, ...]
     return (*SCHEDULES[schedule].exponents(count), *[0.0] * (num_layers - count))
 
 
-def selection_of(operator: Operator, schedule: str, num_layers: int, pooling: str) -> Selection:
+def selection_of(operator: Operator, schedule: str, num_layers: int, pooling: str, merge: str = NONE) -> Selection:
     """Which layers of a model select, and by what.
 
     Args:
@@ -162,8 +182,9 @@ def selection_of(operator: Operator, schedule: str, num_layers: int, pooling: st
         schedule: a key of `SCHEDULES`, or `NONE`.
         num_layers: layers of the model.
         pooling: `first` or `mean`.
+        merge: a key of `MERGES`.
     """
     importance = importance_of(operator)
     if importance is None:
         return Selection(exponents(NONE, num_layers, pooling))
-    return Selection(exponents(schedule, num_layers, pooling), importance)
+    return Selection(exponents(schedule, num_layers, pooling), importance, merge)

@@ -17,7 +17,7 @@ from attenuator.export.attributes import ESTIMATORS, RANDOM_BLOCKS, TABLE_PRECIS
 from attenuator.export.families import titles
 from attenuator.export.knobs import read_defaults
 from attenuator.export.longer import POSITIONS
-from attenuator.export.selection import DEFAULT, LENGTHS, NONE, SCHEDULES, can_select
+from attenuator.export.selection import DEFAULT, LENGTHS, MERGES, NONE, SCHEDULES, can_select
 from attenuator.ops import BASELINE, OPERATORS
 from attenuator.ops.spec import Operator
 from attenuator.precision import PrecisionName
@@ -69,6 +69,7 @@ ATTENTIONS = tuple(operator for operator in OPERATORS if operator.attention and 
 if TYPE_CHECKING:
     AttentionName = str
     ScheduleName = str
+    MergeName = str
     PositionsName = str
     EstimatorName = str
     TablePrecisionName = str
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
 else:
     AttentionName = Literal[tuple(operator.key for operator in ATTENTIONS)]
     ScheduleName = Literal[(*SCHEDULES, NONE)]
+    MergeName = Literal[tuple(MERGES)]
     PositionsName = Literal[tuple(POSITIONS)]
     EstimatorName = Literal[tuple(dict.fromkeys(chain(*ESTIMATORS.values())))]
     TablePrecisionName = Literal[tuple(dict.fromkeys(chain(*TABLE_PRECISIONS.values())))]
@@ -166,6 +168,10 @@ class ExportSettings(CommandSettings):
     """Number format that the model computes in, listed below."""
     schedule: ScheduleName | None = None
     """How the selection of tokens spreads over the layers, listed below; `none` leaves it out, and its knob."""
+    merge: MergeName = NONE
+    """What becomes of the tokens that selection leaves out, where a model classifies by its first token: `none`, they
+    are dropped, or `mean`, they become one row more, their mean, which later layers attend to as often as it stands for
+    tokens: fewer labels change at equal work. On CPUs only, and not with rotary or relative positions or windows."""
     texts: Path | None = None
     """File of a few hundred texts or more such as the model will get, one a line, or JSON lines with `text` (and
     `text_pair`) where it ends in .jsonl: by them the schedule and the default of the selection's knob are chosen."""

@@ -21,7 +21,7 @@ from attenuator.export.architectures import Architecture, token_types
 from attenuator.export.packed import OPERATOR_BY_KEY, PackedBatch
 from attenuator.export.selection import DEFAULT, LENGTHS, NONE, Selection, selection_of
 from attenuator.ops import DOMAIN, OPERATORS, SEQUENCE_OUTPUTS
-from attenuator.ops.spec import Operator, merge_knobs
+from attenuator.ops.spec import UNMERGED_CU_SEQLENS, Operator, merge_knobs
 from attenuator.ops.spec import Tensor as TensorSpec
 from attenuator.ops.torch_op import PYTHON_TYPES, TORCH_DTYPES, overload
 
@@ -49,6 +49,7 @@ class PackedClassifier(nn.Module):
         attributes: attributes of its nodes that the model does not fix, such as `estimator`.
         has_token_types: whether the graph takes `token_type_ids`.
         schedule: how the selection of tokens spreads over the layers; see `selection`.
+        merge: what becomes of the tokens that it leaves out, a key of `selection.MERGES`.
 
     Attributes:
         num_layers: layers of the model, repeated calls of a shared layer counted.
@@ -67,8 +68,10 @@ class PackedClassifier(nn.Module):
         attributes: dict[str, Any],
         has_token_types: bool | None = None,
         schedule: str = DEFAULT,
+        merge: str = NONE,
     ) -> None:
         super().__init__()
+        self.merge = merge
         self.model = model
         self.architecture = architecture
         self.operator = OPERATOR_BY_KEY[operator]
@@ -82,7 +85,9 @@ class PackedClassifier(nn.Module):
         self.selection = Selection()
         self.choose(schedule)
         self.operators = [*([LENGTHS] if self.selection.layers else []), self.operator]
-        host = [item.name for operator in self.operators for item in operator.inputs if item.host]
+        # What sequences were before rows were merged says `cu_seqlens` itself.
+        given = [item for operator in self.operators for item in operator.inputs if item != UNMERGED_CU_SEQLENS]
+        host = [item.name for item in given if item.host]
         types = ["token_type_ids"] if has_token_types else []
         self.inputs = ["input_ids", "position_ids", *types, *dict.fromkeys(["cu_seqlens", *host])]
         self.outputs = ["logits", *(item.name for item in self.operator.outputs if item.name in SEQUENCE_OUTPUTS)]
@@ -92,7 +97,7 @@ class PackedClassifier(nn.Module):
         """Sets which layers select, by the name of a schedule; none where a convolution needs every row."""
         if self.architecture.convolves(self.model.config):
             schedule = NONE
-        self.selection = selection_of(self.operator, schedule, self.num_layers, self.pooling)
+        self.selection = selection_of(self.operator, schedule, self.num_layers, self.pooling, self.merge)
 
     def forward(self, *tensors: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Graph inputs in the order of `inputs` to graph outputs in the order of `outputs`."""

@@ -55,7 +55,9 @@ def check(model_path: Path) -> None:
         raise ExportError(f"the exported graph is not valid ONNX: {error}") from error
 
 
-def count_nodes(model_path: Path, operator: str, layers: int, selections: int = 0, global_nodes: int = 0) -> NodeCount:
+def count_nodes(
+    model_path: Path, operator: str, layers: int, selections: int = 0, global_nodes: int = 0, *, merges: bool = False
+) -> NodeCount:
     """Checks the written file and counts its nodes.
 
     Args:
@@ -64,6 +66,7 @@ def count_nodes(model_path: Path, operator: str, layers: int, selections: int = 
         layers: layers of the model.
         selections: how many of them select tokens.
         global_nodes: how many of them have a further node for the row of a global token.
+        merges: whether tokens that are left out are merged: rows and residuals are then selected by a node each.
 
     Raises:
         ExportError: the file is not valid ONNX, a layer did not become one node (or two, with a global token), or one
@@ -82,9 +85,12 @@ def count_nodes(model_path: Path, operator: str, layers: int, selections: int = 
     if global_nodes:
         counts[operator] = global_nodes
     selecting = {row.key: counts[row.key] for row in (LENGTHS, SELECT)}
-    if set(selecting.values()) != {selections}:
-        shown = " and ".join(f"{number} {key}" for key, number in selecting.items())
-        raise ExportError(f"the exported graph has {shown} nodes, must have one of each for {selections} layers")
+    expected = {LENGTHS.key: selections, SELECT.key: selections * (2 if merges else 1)}
+    if selecting != expected:
+        shown, wanted = (
+            " and ".join(f"{number} {key}" for key, number in row.items()) for row in (selecting, expected)
+        )
+        raise ExportError(f"the exported graph has {shown} nodes, must have {wanted} for {selections} layers")
     nodes = [node for node in graph.node if node.domain == DOMAIN and keys[node.op_type] == operator]
     attributes = [{item.name: onnx.helper.get_attribute_value(item) for item in node.attribute} for node in nodes]
     shared = {name: value for name, value in attributes[0].items() if all(row[name] == value for row in attributes)}

@@ -132,7 +132,7 @@ void RunOnDevice(const Call& call, void* stream, attenuator_allocate allocate, v
     }
     const auto kernel = cuda::MakeDeviceKernel<Spec>(call.reader(), data);
     CDeviceContext context(call.name, call.tensors<Spec>(data), stream, allocate, state);
-    cuda::CheckAlignment(call.name, Spec::kInputs.data(), Spec::kInputs.size(), context);
+    cuda::CheckDeviceInputs(call.name, Spec::kInputs.data(), Spec::kInputs.size(), context);
     kernel->Run(context);
   }
 }

@@ -137,6 +137,24 @@ class Rows:
             self.place = body.op("Pad", positions, body.const((0, 1)))
             self.query_place = body.op("Gather", self.place, self.query_position)
 
+    def stands_for(self, body: Body) -> str:
+        """Float `[T + 1]`: of how many rows each key is the mean, by `unmerged_cu_seqlens`."""
+        one = body.const((1,))
+        starts = [body.op("Cast", name, to=TensorProto.INT64) for name in ("cu_seqlens", "unmerged_cu_seqlens")]
+        end = body.const((2**31 - 1,))
+        lengths = [
+            body.op(
+                "Sub", body.op("Slice", name, one, end), body.op("Slice", name, body.const((0,)), body.const((-1,)))
+            )
+            for name in starts
+        ]
+        # The appended row is a sequence of its own.
+        missing = body.op("Pad", body.op("Sub", lengths[1], lengths[0]), body.const((0, 1)))
+        ends = body.op("Concat", body.op("Slice", starts[0], one, end), body.const((-1,)), axis=0)
+        is_last = body.op("Equal", body.op("Add", self.position, body.const(1)), body.op("Gather", ends, self.sequence))
+        more = body.op("Where", is_last, body.op("Gather", missing, self.sequence), body.const(0))
+        return body.op("Cast", body.op("Add", more, body.const(1)), to=TensorProto.FLOAT)
+
     def same_sequence(self, body: Body) -> str:
         """Mask bool `[rows + 1, T + 1]`."""
         column = body.op("Unsqueeze", self.query_sequence, body.const((1,)))

@@ -25,6 +25,8 @@ class Tensor:
         optional: True where a trailing input or output may be left out. A knob that an operator gets later is optional:
             nodes exported before have no input for it, and compute its exact value. An optional output has an
             attribute of its name whose default leaves it out, and where no node uses it it costs nothing.
+        cpu_only: True where an optional input is the CPU kernels' alone: on CUDA a node that has it says so in one
+            sentence.
         float32: True where the tensor is float even if the operator's data tensors are half as wide, as on CUDA.
         shape: outputs only, how shape inference finds each axis: `("query", 0)` takes axis 0 of input `query`;
             `("kept_cu_seqlens", LAST)` the last value of that host input, known at run time alone; None is the batch.
@@ -36,6 +38,7 @@ class Tensor:
     doc: str
     host: bool = False
     optional: bool = False
+    cpu_only: bool = False
     float32: bool = False
     shape: tuple[tuple[str, int] | None, ...] = ()
 
@@ -298,6 +301,16 @@ POSITIONS = Tensor(
     "int64",
     "where each row stands in its sequence, ascending: what a window measures; without it, row after row",
     optional=True,
+)
+UNMERGED_CU_SEQLENS = Tensor(
+    "unmerged_cu_seqlens",
+    ("B + 1",),
+    "int32",
+    "first row of each sequence before rows were merged, then their number: where a sequence had more rows, its last "
+    "one is the mean of all that are missing; without it, no row is a mean",
+    host=True,
+    optional=True,
+    cpu_only=True,
 )
 IMPORTANCE = Attribute(
     "importance",

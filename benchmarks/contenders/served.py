@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from transformers import BertConfig, BertForSequenceClassification, BertTokenize
 
 from attenuator import runtime
 from attenuator.export import export
+from attenuator.export.selection import NONE
 from benchmarks.contenders import padded
 from benchmarks.contenders.documents import Documents
 from benchmarks.measure.cases import checked
@@ -25,6 +27,7 @@ SLOW_TWINS = (TORCH, PIPELINE, ORT_FP32_SORTED)
 EXACT_CONTENDERS = (TORCH, PIPELINE, ORT_FP32, ORT_FP32_SORTED, EXACT)
 PRECISIONS = ("fp32", "int8")
 KEEP = "keep"
+MERGED = ", merged"  # behind the name of a contender whose left out tokens become one
 RANDOM_VOCABULARY, RANDOM_LABELS = 8192, 4
 
 Runs = dict[str, Callable[[], Any]]
@@ -40,6 +43,7 @@ class Served:
         onnx: file by precision; see `padded.export_onnx`.
         bundles: folder by precision.
         keep: values of the knob that are compared, beside the bundle's default.
+        merged: bundles by precision that merge the tokens that they leave out; empty where these are not compared.
     """
 
     def __init__(
@@ -50,19 +54,26 @@ class Served:
         onnx: Mapping[str, Path],
         bundles: Mapping[str, Path],
         keep: Sequence[float],
+        merged: Mapping[str, Path] = MappingProxyType({}),
     ) -> None:
         self.name = name
         self.model = model
         self.tokenizer = tokenizer
         self.onnx = onnx
-        self.bundles = bundles
+        self.bundles = {(precision, ""): path for precision, path in bundles.items()}
+        self.bundles |= {(precision, MERGED): path for precision, path in merged.items()}
         self.layers = int(model.config.num_hidden_layers)
         self.hidden = int(model.config.hidden_size)
         self._sessions: dict[Any, Any] = {}
-        manifest = runtime.load(bundles["fp32"], threads=1, check=False).manifest
-        self.keep_default = next((float(knob.default) for knob in manifest.knobs if knob.name == KEEP), None)
-        values = set() if self.keep_default is None else {self.keep_default, *keep}
-        self.keep_values = sorted(values - {1.0}, reverse=True)
+        self.keep_default = keep_default(bundles["fp32"])
+        self.merged_default = keep_default(merged["fp32"]) if merged else None
+        self.keep_values = self.values(self.keep_default, keep)
+        self.merged_values = self.values(self.merged_default, keep)
+
+    @staticmethod
+    def values(default: float | None, more: Sequence[float]) -> list[float]:
+        """A bundle's default of the knob and others, falling, without the exact one; none without the knob."""
+        return sorted((set() if default is None else {default, *more}) - {1.0}, reverse=True)
 
     def session(self, precision: str, threads: int) -> Any:
         """ONNX Runtime's session, created once."""
@@ -71,11 +82,11 @@ class Served:
             self._sessions[key] = padded.session(self.onnx[precision], threads)
         return self._sessions[key]
 
-    def bundle(self, precision: str, threads: int) -> runtime.Model:
+    def bundle(self, precision: str, threads: int, merged: str = "") -> runtime.Model:
         """The bundle's model, loaded once."""
-        key = ("bundle", precision, threads)
+        key = ("bundle", precision, merged, threads)
         if key not in self._sessions:
-            self._sessions[key] = runtime.load(self.bundles[precision], threads=threads, check=False)
+            self._sessions[key] = runtime.load(self.bundles[precision, merged], threads=threads, check=False)
         model: runtime.Model = self._sessions[key]
         return model
 
@@ -90,12 +101,14 @@ class Served:
             for name, by_length in zip(names, (False, True), strict=True):
                 runs[name] = partial(padded.through_ort, session, documents, by_length=by_length)
         for precision in PRECISIONS:
-            model = self.bundle(precision, threads)
             prefix = "" if precision == "fp32" else f"{precision}, "
+            model = self.bundle(precision, threads)
             runs[f"{prefix}{EXACT}"] = partial(classify, model, documents, model.knobs.exact())
-            for value in self.keep_values:
-                knobs = model.knobs.exact() | {KEEP: value}
-                runs[f"{prefix}{KEEP} {value:g}"] = partial(classify, model, documents, knobs)
+            for suffix, values in (("", self.keep_values), (MERGED, self.merged_values)):
+                for value in values:
+                    model = self.bundle(precision, threads, suffix)
+                    knobs = model.knobs.exact() | {KEEP: value}
+                    runs[f"{prefix}{KEEP} {value:g}{suffix}"] = partial(classify, model, documents, knobs)
         return runs
 
     def checked(self, runs: Runs, tolerance: float) -> dict[str, float]:
@@ -108,6 +121,12 @@ class Served:
         names = [name for name in EXACT_CONTENDERS if name in runs and name != TORCH]
         errors = {name: float(np.abs(runs[name]() - truth).max() / np.abs(truth).max()) for name in names}
         return {name: checked(name, error, tolerance) for name, error in errors.items()}
+
+
+def keep_default(folder: Path) -> float | None:
+    """What a bundle says of the knob; None where it has none."""
+    manifest = runtime.load(folder, threads=1, check=False).manifest
+    return next((float(knob.default) for knob in manifest.knobs if knob.name == KEEP), None)
 
 
 def classify(model: runtime.Model, documents: Documents, knobs: Mapping[str, float]) -> Any:
@@ -132,6 +151,8 @@ def of_checkpoint(
     keep: Sequence[float],
     schedule: str | None = None,
     name: str = "",
+    *,
+    merge: bool = False,
 ) -> Served:
     """Exports a checkpoint in every way.
 
@@ -142,17 +163,22 @@ def of_checkpoint(
         keep: further values of it.
         schedule: that one; it is not chosen then.
         name: in result files; the checkpoint's own by default.
+        merge: also with the tokens that are left out merged to one.
     """
     folder.mkdir(parents=True)
     model = BertForSequenceClassification.from_pretrained(checkpoint).eval()
-    bundles = {precision: folder / f"bundle-{precision}" for precision in PRECISIONS}
-    chosen: dict[str, Any] = {"schedule": schedule, "texts": calibration}
-    for precision, path in bundles.items():
-        manifest = export(str(checkpoint), attention="softmax", output=path, precision=precision, **chosen)
-        if selection := manifest.provenance.selection:  # chosen in fp32, so the same for every precision
-            chosen = {"schedule": selection.schedule, "knob_default": {KEEP: selection.share}}
+    bundles: dict[str, dict[str, Path]] = {NONE: {}, "mean": {}}
+    for kind in bundles if merge else (NONE,):
+        chosen: dict[str, Any] = {"schedule": schedule, "texts": calibration}
+        for precision in PRECISIONS:
+            path = bundles[kind][precision] = folder / f"bundle-{precision}-{kind}"
+            options = {"precision": precision, "merge": kind, **chosen}
+            manifest = export(str(checkpoint), attention="softmax", output=path, **options)
+            if selection := manifest.provenance.selection:  # chosen in fp32, so the same for every precision
+                chosen = {"schedule": selection.schedule, "knob_default": {KEEP: selection.share}}
     tokenizer = BertTokenizerFast.from_pretrained(checkpoint)
-    return Served(name or checkpoint.name, model, tokenizer, padded.export_onnx(model, folder), bundles, keep)
+    onnx = padded.export_onnx(model, folder)
+    return Served(name or checkpoint.name, model, tokenizer, onnx, bundles[NONE], keep, bundles["mean"])
 
 
 def of_shape(name: str, folder: Path, longest: int, keep: Sequence[float], **size: int) -> Served:

@@ -40,10 +40,21 @@ def keep_default(row: Row) -> float:
     return float(row.get("keep_default", max(row["keep"], default=1.0)))
 
 
+def keep_values(row: Row) -> str:
+    """The defaults of `keep`, for a sentence."""
+    merged = row.get("merged_default")
+    return f"{keep_default(row):g}" + ("" if merged is None else f", {merged:g} merged")
+
+
 def default_contenders(row: Row) -> dict[str, str]:
     """A row's contenders under names that all models share: without sorted batches, `keep` at its default alone."""
-    default = f"keep {keep_default(row):g}"
-    names = {name: name.replace(default, "keep") for name in row["contenders"] if not name.endswith("sorted")}
+    defaults = [(f"keep {keep_default(row):g}", "keep")]
+    if row.get("merged_default") is not None:
+        defaults.append((f"keep {row['merged_default']:g}, merged", "keep, merged"))
+    short = {
+        f"{precision}{default}": f"{precision}{name}" for precision in ("", "int8, ") for default, name in defaults
+    }
+    names = {name: short.get(name, name) for name in row["contenders"] if not name.endswith("sorted")}
     return {short: name for name, short in names.items() if not re.search(r"keep \d", short)}
 
 
@@ -61,7 +72,7 @@ def side_by_side(rows: Sequence[Row]) -> str:
         for short, line in lines.items():
             speed, over_ort, over_exact, *shares = cells.get(column.get(short, ""), [""] * 5)
             line += [speed, over_ort, over_exact, *(share.partition(" (")[0] for share in shares)]
-    headings = (f"{heading(row)[:-1]}, `keep` {keep_default(row):g}" for row in rows)
+    headings = (f"{heading(row)[:-1]}, `keep` {keep_values(row)}" for row in rows)
     return f"{'. '.join(headings)}.\n\n{table(head, list(lines.values()))}"
 
 

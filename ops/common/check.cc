@@ -110,6 +110,24 @@ Sequences CheckSequences(const char* op, const TensorView& cu_seqlens, std::int6
   return sequences;
 }
 
+Sequences CheckUnmerged(const char* op, const TensorView& unmerged, const Sequences& sequences) {
+  constexpr const char* kInput = "unmerged_cu_seqlens";
+  if (!unmerged.present()) return sequences;
+  CheckAxis(op, kInput, unmerged, 0, sequences.batch + 1, "as cu_seqlens has");
+  const Sequences before = CheckOffsets(op, kInput, unmerged);
+  for (std::int64_t b = 0; b < sequences.batch; ++b) {
+    const std::int64_t length = sequences.length(b);
+    if (length == 0 ? before.length(b) == 0 : before.length(b) >= length) continue;
+    const std::string own = std::to_string(b);
+    Fail(op, std::string(kInput) + "[" + std::to_string(b + 1) + "] - " + kInput + "[" + own +
+                 "] is " + std::to_string(before.length(b)) + ", must be " +
+                 (length == 0
+                      ? "0, since sequence " + own + " has no row"
+                      : "at least " + std::to_string(length) + ", the rows of sequence " + own));
+  }
+  return before;
+}
+
 const std::int32_t* CheckKnob(const char* op, const Knob<std::int32_t>& knob,
                               const TensorView& values, std::int64_t batch) {
   return CheckBounded(op, knob.name, knob.low, knob.high, values.int32s(), values.rows(), batch);

@@ -43,6 +43,17 @@ Sequences CheckOffsets(const char* op, const char* input, const TensorView& offs
 // `total` is the number of packed rows.
 Sequences CheckSequences(const char* op, const TensorView& cu_seqlens, std::int64_t total);
 
+// `unmerged_cu_seqlens`, where it is there: offsets before rows were merged. The last row of a
+// sequence that had more rows is the mean of those that are missing. Where it is not there, no row
+// is a mean: `sequences`.
+Sequences CheckUnmerged(const char* op, const TensorView& unmerged, const Sequences& sequences);
+
+// How many rows the last row of a sequence stands for.
+inline std::int64_t RowsOfLast(const Sequences& unmerged, const Sequences& sequences,
+                               std::int64_t b) {
+  return unmerged.length(b) - sequences.length(b) + 1;
+}
+
 // A knob's value for each sequence. A node that is older than the knob has no input for it, and
 // computes the knob's exact value.
 template <class T>

@@ -20,14 +20,17 @@ class KeptLengthsCost(NegligibleCost):
 
     def rows(self, node: NodeShape, tokens: int, knobs: Mapping[str, float]) -> int:
         """Rows that the rule keeps."""
-        return kept_length(tokens, knobs.get(KEEP.name, KEEP.exact), float(node.attributes.get("exponent", 1.0)))
+        exponent, merge = float(node.attributes.get("exponent", 1.0)), str(node.attributes.get("merge", "none"))
+        return kept_length(tokens, knobs.get(KEEP.name, KEEP.exact), exponent, merge)
 
     def summary(self, nodes: Sequence[NodeShape]) -> dict[str, str]:
         """After which layers tokens are left behind, which share of them, and by what they are chosen."""
         own = [node for node in nodes if node.operator == SPEC.key]
         kinds = {str(node.attributes.get("importance", "none")): None for node in nodes if node.num_heads}
         chosen = [IMPORTANCE.get(kind, kind) for kind in kinds if kind != "none"]
-        return {"schedule": _schedule(own), "chosen by": " or ".join(chosen)}
+        merges = any(node.attributes.get("merge") == "mean" for node in own)
+        others = {"the others": "one row more, their mean"} if merges else {}
+        return {"schedule": _schedule(own), "chosen by": " or ".join(chosen), **others}
 
     def verdict(self, outlook: Outlook) -> list[str]:
         """What the default wins, from which length on, and the most that any value can."""

@@ -7,7 +7,7 @@ from attenuator.ops.kept_lengths.rule import kept_length
 
 
 def kept_lengths(
-    cu_seqlens: NDArray[np.int32], keep: NDArray[np.float32], *, exponent: float = 1.0
+    cu_seqlens: NDArray[np.int32], keep: NDArray[np.float32], *, exponent: float = 1.0, merge: str = "none"
 ) -> NDArray[np.int32]:
     """Offsets of the sequences of a packed batch after a selection.
 
@@ -15,12 +15,13 @@ def kept_lengths(
         cu_seqlens: [B + 1], offsets before it.
         keep: [B], the knob.
         exponent: of the node; stored as float32.
+        merge: of the node.
 
     Returns:
         [B + 1], offsets after it.
     """
     lengths = [
-        kept_length(int(length), float(share), exponent)
+        kept_length(int(length), float(share), exponent, merge)
         for length, share in zip(np.diff(cu_seqlens), keep, strict=True)
     ]
     return np.cumsum([0, *lengths]).astype(np.int32)

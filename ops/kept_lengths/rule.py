@@ -11,19 +11,20 @@ import struct
 BELOW_ONE = 1 - 2.0**-22
 
 
-def kept_length(length: int, keep: float, exponent: float = 1.0) -> int:
-    """Rows that a sequence keeps: ceil(length * keep^exponent), at least one.
+def kept_length(length: int, keep: float, exponent: float = 1.0, merge: str = "none") -> int:
+    """Rows that a sequence keeps: ceil(length * keep^exponent), at least one, and one more where others are merged.
 
     Args:
         length: rows that it has.
         keep: the knob, above 0, at most 1; rounded to float32, as which it travels.
         exponent: the node's attribute, likewise.
+        merge: the node's attribute: `none`, or `mean`, where the rows that are not kept become one.
     """
     share = _float32(keep)
     if length == 0 or share == 1:
         return length
     rows = math.ceil(length * math.pow(share, _float32(exponent)) * BELOW_ONE)
-    return min(max(rows, 1), length)
+    return min(max(rows, 1) + (merge == "mean"), length)
 
 
 def _float32(value: float) -> float:

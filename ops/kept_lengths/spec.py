@@ -38,6 +38,13 @@ SPEC = Operator(
             default=1.0,
             high=1,
         ),
+        Attribute(
+            "merge",
+            "string",
+            "what becomes of the rows that are not kept: nothing, or one row more, their mean",
+            default="none",
+            choices=("none", "mean"),
+        ),
     ),
     knobs=(KEEP,),
     host=True,

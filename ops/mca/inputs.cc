@@ -25,6 +25,8 @@ Inputs CheckInputs(const TensorContext& context, const Spec::Attributes& attribu
   if (inputs.positions.present()) {
     CheckAxis(Spec::kName, "positions", inputs.positions, 0, rows, "the number of rows of key");
   }
+  inputs.unmerged =
+      CheckUnmerged(Spec::kName, context.Input(Spec::kUnmergedCuSeqlensInput), inputs.sequences);
   inputs.head_dim = CheckHeadDim(Spec::kName, "key", inputs.key, attributes.num_heads);
   if (inputs.channels() < 1) Fail(Spec::kName, "hidden has 0 columns, must have at least 1");
   CheckAxis(Spec::kName, "value_weight", inputs.weight, 0, inputs.channels(),

@@ -17,6 +17,7 @@ struct Inputs {
   TensorView bias;    // [H * D]
   Sequences sequences;
   TensorView positions;      // [T], perhaps absent
+  Sequences unmerged;        // before rows were merged; those of `sequences` where none was
   const float* alpha;        // [B]
   const std::int64_t* seed;  // [B]
   std::int64_t head_dim;     // D

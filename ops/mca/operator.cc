@@ -65,6 +65,7 @@ class McaAttentionKernel final : public Kernel {
     Call call{.attributes = attributes_,
               .weights = weights,
               .sequences = sequences,
+              .unmerged = inputs.unmerged,
               .query = query.floats(),
               .key = key.floats(),
               .hidden = inputs.hidden.floats(),

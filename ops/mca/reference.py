@@ -25,7 +25,7 @@ from attenuator.ops.mca.reference_plan import (
     worth_sampling,
 )
 from attenuator.ops.mca.rule import SAMPLE_GROUP, SMALLEST_P, maxima_cost, probe_of, row_keys, worth_approximating
-from attenuator.ops.softmax.reference import Positions, probabilities
+from attenuator.ops.softmax.reference import Positions, probabilities, rows_of_last
 
 Ints = NDArray[np.integer[Any]]
 
@@ -201,6 +201,7 @@ def mca_attention(
     alpha: Floats,
     seed: Ints,
     positions: Positions | None = None,
+    unmerged_cu_seqlens: NDArray[np.int32] | None = None,
     *,
     num_heads: int,
     scale: float = 0.0,
@@ -222,6 +223,7 @@ def mca_attention(
         alpha: [B], 0 = exact.
         seed: [B].
         positions: [T], ascending in each sequence: what windows measure; None: the row's index.
+        unmerged_cu_seqlens: as in `softmax_attention`.
         num_heads: heads.
         scale: factor on the scores; 0 means 1/sqrt(head_dim).
         layer: random stream of this node.
@@ -237,6 +239,7 @@ def mca_attention(
     channels = hidden.shape[1]
     output = np.zeros(query.shape)
     value_flops = np.ones(len(alpha))
+    stands_for = rows_of_last(cu_seqlens, unmerged_cu_seqlens)
     for b, (begin, end) in enumerate(zip(cu_seqlens[:-1], cu_seqlens[1:], strict=True)):
         length = int(end - begin)
         if length == 0:
@@ -251,7 +254,9 @@ def mca_attention(
         for head in range(num_heads):
             block = slice(head * head_dim, (head + 1) * head_dim)
             weight, bias = value_weight[:, block], value_bias[block].astype(np.float64)
-            a = probabilities(query[rows, block], key[begin:end, block], scale, window, global_tokens, places)
+            a = probabilities(
+                query[rows, block], key[begin:end, block], scale, window, global_tokens, places, stands_for[b]
+            )
             if first:
                 output[rows, block] = a @ (sequence.hidden.astype(np.float64) @ weight) + bias
                 columns += _first_row_columns(sequence, int(np.count_nonzero(a)), head_dim)

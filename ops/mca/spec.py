@@ -13,6 +13,7 @@ from attenuator.ops.spec import (
     QUERY,
     SCALE,
     SEED,
+    UNMERGED_CU_SEQLENS,
     WINDOW,
     Attribute,
     Knob,
@@ -48,6 +49,7 @@ SPEC = Operator(
         Tensor("alpha", ("B",), "float", "error coefficient per sequence; 0 = exact", host=True),
         SEED,
         POSITIONS,
+        UNMERGED_CU_SEQLENS,
     ),
     outputs=(
         Tensor(

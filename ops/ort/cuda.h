@@ -47,7 +47,7 @@ struct CudaKernel {
     return Guard([&] {
       OrtDeviceContext run(Spec::kName, context, Spec::kInputs.data(), Spec::kInputs.size(),
                            Spec::kOutputs.data());
-      cuda::CheckAlignment(Spec::kName, Spec::kInputs.data(), Spec::kInputs.size(), run);
+      cuda::CheckDeviceInputs(Spec::kName, Spec::kInputs.data(), Spec::kInputs.size(), run);
       kernel->Run(run);
     });
   }

@@ -12,6 +12,12 @@ struct Inputs {
   TensorView importance;  // [T]
   Sequences sequences;
   Sequences kept;  // as many sequences; of each that has rows at least one, and at most all of them
+  // Lengths before rows were merged; those of `sequences` where rows that are not kept are dropped.
+  Sequences unmerged;
+  bool merges;  // the last kept row of a sequence that keeps fewer is the mean of the others
+
+  // Whether the last row of a sequence is already the mean of some: it is merged again, never kept.
+  bool has_mean(std::int64_t b) const { return unmerged.length(b) > sequences.length(b); }
 };
 
 // Throws std::invalid_argument where an input is wrong or does not fit the others.

@@ -28,6 +28,7 @@ def token_select(
     importance: NDArray[np.float32],
     cu_seqlens: NDArray[np.int32],
     kept_cu_seqlens: NDArray[np.int32],
+    unmerged_cu_seqlens: NDArray[np.int32] | None = None,
 ) -> tuple[NDArray[np.floating[Any]], NDArray[np.int64]]:
     """The rows of each sequence of a packed batch that matter most.
 
@@ -36,14 +37,27 @@ def token_select(
         importance: [T].
         cu_seqlens: [B + 1], offsets of the sequences.
         kept_cu_seqlens: [B + 1], offsets of what is kept of them.
+        unmerged_cu_seqlens: [B + 1], offsets before rows were merged; None: rows that are not kept are dropped.
 
     Returns:
-        The kept rows [K, C], bit for bit, and their places [K] among the packed rows.
+        The kept rows [K, C], bit for bit, and their places [K] among the packed rows. Where others are merged, the last
+        row of a sequence is their mean, rounded once, and its place that of the last of them.
     """
-    counts = np.diff(kept_cu_seqlens)
-    parts = [
-        begin + select_places(importance[begin:end], int(count))
-        for begin, end, count in zip(cu_seqlens[:-1], cu_seqlens[1:], counts, strict=True)
-    ]
-    places = np.concatenate([np.zeros(0, np.int64), *parts])
-    return rows[places], places
+    kept, places = rows[:0], np.zeros(0, np.int64)
+    for b, (begin, end) in enumerate(zip(cu_seqlens[:-1], cu_seqlens[1:], strict=True)):
+        own, count = rows[begin:end], int(kept_cu_seqlens[b + 1] - kept_cu_seqlens[b])
+        if unmerged_cu_seqlens is None or count == len(own):
+            chosen = select_places(importance[begin:end], count)
+            kept = np.concatenate([kept, own[chosen]])
+        else:
+            before = int(unmerged_cu_seqlens[b + 1] - unmerged_cu_seqlens[b])
+            stands_for = np.ones(len(own))
+            stands_for[-1] = before - len(own) + 1
+            single = len(own) - (before > len(own))
+            chosen = select_places(importance[begin : begin + single], count - 1)
+            others = np.setdiff1d(np.arange(len(own)), chosen)
+            mean = np.average(own[others].astype(np.float64), axis=0, weights=stands_for[others])
+            kept = np.concatenate([kept, own[chosen], mean[None].astype(rows.dtype)])
+            chosen = np.append(chosen, others[-1])
+        places = np.concatenate([places, begin + chosen])
+    return kept, places

@@ -1,6 +1,6 @@
 """What TokenSelect takes and gives."""
 
-from attenuator.ops.spec import CU_SEQLENS, LAST, Operator, Tensor
+from attenuator.ops.spec import CU_SEQLENS, LAST, UNMERGED_CU_SEQLENS, Operator, Tensor
 
 SPEC = Operator(
     name="TokenSelect",
@@ -10,6 +10,7 @@ SPEC = Operator(
         Tensor("importance", ("T",), "float", "what each row matters, as attention gives it", float32=True),
         CU_SEQLENS,
         Tensor("kept_cu_seqlens", ("B + 1",), "int32", "first kept row of each sequence, then K", host=True),
+        UNMERGED_CU_SEQLENS,
     ),
     outputs=(
         Tensor(
@@ -29,6 +30,7 @@ SPEC = Operator(
     ),
     attributes=(),
     knobs=(),
-    doc="Keeps the first row of each sequence of a packed batch and those of largest importance, in their order.",
-    source="Goyal et al., PoWER-BERT, ICML 2020, section 3.2",
+    doc="Keeps the first row of each sequence of a packed batch and those of largest importance, in their order; the "
+    "others are dropped, or merged to one row more, their mean.",
+    source="Goyal et al., PoWER-BERT, ICML 2020, section 3.2; Liang et al., EViT, ICLR 2022, section 3.2",
 )

@@ -25,10 +25,20 @@ def softmax_weights(body: Body, visible: str) -> str:
 def softmax_rows(body: Body, value: str, has: list[str]) -> None:
     """Exact softmax attention over `value` `[T + 1, H * D]`, written to `output`, and `importance` where it is one."""
     rows = Rows(body, "key", "query", "positions" if "positions" in has else None)
-    weights = softmax_weights(body, rows.visible(body))
+    visible = rows.visible(body)
+    weights = softmax_weights(body, visible)
+    if "unmerged_cu_seqlens" in has:
+        weights = counted(body, weights, rows.stands_for(body), visible)
     rows.cut(body, body.op("MatMul", weights, body.heads(value)), out="output")
     if "importance" in body.outputs:
         importance(body, rows, weights)
+
+
+def counted(body: Body, weights: str, times: str, visible: str) -> str:
+    """Softmax weights `[H, rows + 1, T + 1]` where key j counts `times[j]` times, 0 where a row does not see it."""
+    several = body.op("Mul", weights, times)
+    total = body.op("ReduceSum", several, body.const((2,)))
+    return body.op("Where", visible, body.op("Div", several, total), body.real(0.0))
 
 
 def score_scale(body: Body, query: str) -> str:

@@ -24,6 +24,8 @@ Inputs CheckInputs(const TensorContext& context, const Spec::Attributes& attribu
   if (inputs.positions.present()) {
     CheckAxis(Spec::kName, "positions", inputs.positions, 0, rows, "the number of rows of key");
   }
+  inputs.unmerged =
+      CheckUnmerged(Spec::kName, context.Input(Spec::kUnmergedCuSeqlensInput), inputs.sequences);
   inputs.head_dim = CheckHeadDim(Spec::kName, "key", inputs.key, attributes.num_heads);
   inputs.value_dim = CheckHeadDim(Spec::kName, "value", inputs.value, attributes.num_heads);
   inputs.scale = attention::ScoreScale(attributes.scale, inputs.head_dim);

@@ -15,6 +15,7 @@ struct Inputs {
   TensorView value;  // [T, H * Dv]
   Sequences sequences;
   TensorView positions;    // [T], perhaps absent
+  Sequences unmerged;      // before rows were merged; those of `sequences` where none was
   std::int64_t head_dim;   // D
   std::int64_t value_dim;  // Dv
   float scale;             // factor on the scores; the default, 0, is replaced by 1 / sqrt(D)

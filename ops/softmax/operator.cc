@@ -59,6 +59,7 @@ class SoftmaxAttentionKernel final : public Kernel {
       const std::int64_t begin = sequences.begin(b);
       attention::Head head = shared;
       head.length = sequences.length(b);
+      head.last_key_rows = static_cast<float>(RowsOfLast(inputs.unmerged, sequences, b));
       head.query = query.floats() + (first ? b : begin) * query.columns() + h * head.head_dim;
       head.key = key.floats() + begin * key.columns() + h * head.head_dim;
       head.value = value.floats() + begin * value.columns() + h * head.value_dim;

@@ -49,6 +49,7 @@ def probabilities(
     window: int = 0,
     global_tokens: int = 0,
     positions: Positions | None = None,
+    last_key_rows: int = 1,
 ) -> NDArray[np.float64]:
     """softmax(scale * Q K^T) of one head of one sequence over the visible keys.
 
@@ -59,11 +60,14 @@ def probabilities(
         window: see `visible`.
         global_tokens: see `visible`.
         positions: see `visible`.
+        last_key_rows: how many rows the last key stands for, whose weights it gets: Bolya et al., "Token Merging",
+            ICLR 2023, equation 1.
 
     Returns:
         [rows of query, n].
     """
     scores = query.astype(np.float64) @ key.astype(np.float64).T * (scale or key.shape[1] ** -0.5)
+    scores[:, -1] += np.log(last_key_rows)
     scores[~visible(len(query), len(key), window, global_tokens, positions)] = -np.inf
     return softmax(scores)
 
@@ -74,6 +78,7 @@ def softmax_attention(
     value: Floats,
     cu_seqlens: NDArray[np.int32],
     positions: Positions | None = None,
+    unmerged_cu_seqlens: NDArray[np.int32] | None = None,
     *,
     num_heads: int,
     scale: float = 0.0,
@@ -89,6 +94,8 @@ def softmax_attention(
         value: [T, num_heads * value_dim].
         cu_seqlens: [B + 1], offsets of the sequences.
         positions: [T], ascending in each sequence: what windows measure; None: the row's index.
+        unmerged_cu_seqlens: [B + 1], offsets before rows were merged, whose mean a sequence's last row is; None: no row
+            is a mean.
         num_heads: heads.
         scale: factor on the scores; 0 means 1/sqrt(head_dim).
         window: see `visible`.
@@ -99,12 +106,20 @@ def softmax_attention(
         [rows of query, num_heads * value_dim].
     """
     output = np.zeros((len(query), value.shape[1]))
+    stands_for = rows_of_last(cu_seqlens, unmerged_cu_seqlens)
     for at in heads_of_sequences(key, value, cu_seqlens, num_heads, queries):
         places = None if positions is None else positions[at.keys]
         sides = query[at.rows, at.columns], key[at.keys, at.columns]
-        weights = probabilities(*sides, scale, window, global_tokens, places)
+        weights = probabilities(*sides, scale, window, global_tokens, places, stands_for[at.sequence])
         output[at.rows, at.values] = weights @ value[at.keys, at.values]
     return output
+
+
+def rows_of_last(cu_seqlens: NDArray[np.integer[Any]], unmerged_cu_seqlens: NDArray[np.int32] | None) -> list[int]:
+    """How many rows the last row of each sequence stands for: [B]."""
+    lengths = np.diff(cu_seqlens)
+    unmerged = lengths if unmerged_cu_seqlens is None else np.diff(unmerged_cu_seqlens)
+    return [int(rows) for rows in unmerged - lengths + 1]
 
 
 def attention_importance(
@@ -112,6 +127,7 @@ def attention_importance(
     key: Floats,
     cu_seqlens: NDArray[np.int32],
     positions: Positions | None = None,
+    unmerged_cu_seqlens: NDArray[np.int32] | None = None,
     *,
     num_heads: int,
     importance: str,
@@ -130,6 +146,7 @@ def attention_importance(
         key: as in `softmax_attention`.
         cu_seqlens: as in `softmax_attention`.
         positions: as in `softmax_attention`.
+        unmerged_cu_seqlens: as in `softmax_attention`.
         num_heads: heads.
         importance: `first` or `maximum`.
         scale: factor on the scores; 0 means 1/sqrt(head_dim).
@@ -141,9 +158,10 @@ def attention_importance(
         [T]: sum over heads of the weight of key j for row 0 of its sequence, or of its largest weight for any row.
     """
     result = np.zeros(len(key))
+    stands_for = rows_of_last(cu_seqlens, unmerged_cu_seqlens)
     for at in heads_of_sequences(key, key, cu_seqlens, num_heads, queries):
         places = None if positions is None else positions[at.keys]
         sides = query[at.rows, at.columns], key[at.keys, at.columns]
-        weights = probabilities(*sides, scale, window, global_tokens, places)
+        weights = probabilities(*sides, scale, window, global_tokens, places, stands_for[at.sequence])
         result[at.keys] += weights[0] if importance == "first" else weights.max(axis=0)
     return result

@@ -12,6 +12,7 @@ from attenuator.ops.spec import (
     QUERIES,
     QUERY,
     SCALE,
+    UNMERGED_CU_SEQLENS,
     VALUE,
     WINDOW,
     Operator,
@@ -26,6 +27,7 @@ SPEC = Operator(
         VALUE,
         CU_SEQLENS,
         POSITIONS,
+        UNMERGED_CU_SEQLENS,
     ),
     outputs=(
         ATTENTION_OUTPUT,

@@ -85,6 +85,7 @@ class ChosenSelection(Record):
         agreement: share of the texts whose answers at the bundle's defaults agree with the exact ones, with the ends
             of a 95 % interval; None without texts.
         cost: predicted multiply-adds of the texts at the defaults, as a share of the exact values'; None without texts.
+        merge: what becomes of the tokens that are left out: `none`, or `mean`.
     """
 
     schedule: str
@@ -94,6 +95,7 @@ class ChosenSelection(Record):
     agreement_low: float | None = None
     agreement_high: float | None = None
     cost: float | None = None
+    merge: str = "none"
 
 
 class Provenance(Record):

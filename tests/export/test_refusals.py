@@ -73,6 +73,15 @@ def test_attention_that_the_model_was_not_trained_with(
             "schedule is 'steep', must be one of: rising, geometric, first, early, halving, none",
         ),
         ("bert", "softmax", {"schedule": "none", "texts": "x.txt"}, "this bundle selects no tokens"),
+        (
+            "bert-one-layer",
+            "softmax",
+            {"schedule": "first"},
+            "schedule is 'first', but this bundle selects no tokens: it has one layer, which computes the first token "
+            "alone; must be none",
+        ),
+        ("yoso", "yoso", {"schedule": "rising"}, "its attention has a convolution over neighbouring rows"),
+        ("longformer", "window", {"schedule": "early"}, "WindowAttention does not say what each row matters"),
         ("yoso", "yoso", {"texts": "x.txt"}, "this bundle selects no tokens"),
         ("bert", "softmax", {"texts": "nowhere.txt"}, "nowhere.txt cannot be read"),
         (

@@ -32,6 +32,7 @@ def tensors(operator: Operator) -> dict[str, torch.Tensor]:
     more = {"cu_seqlens": STARTS, "seed": torch.arange(3)}
     more |= {knob.name: torch.full((3,), knob.exact, dtype=TORCH_DTYPES[knob.dtype]) for knob in operator.knobs}
     more["positions"] = torch.arange(10)
+    more["unmerged_cu_seqlens"] = torch.tensor([0, 4, 4, 11], dtype=torch.int32)
     more["buckets"] = torch.tensor([3, 2, 1, 0, 0])
     more["kept_cu_seqlens"] = torch.tensor([0, 2, 2, 5], dtype=torch.int32)
     return inputs | {name: value for name, value in more.items() if name in inputs}
@@ -76,7 +77,7 @@ def test_eager_runs_the_kernels() -> None:
 def test_an_optional_output_is_computed_where_its_attribute_says_so() -> None:
     softmax = next(operator for operator in OPERATORS if operator.key == "softmax")
     inputs = tensors(softmax)
-    arrays = {name: inputs[name].numpy() for name in ("query", "key", "cu_seqlens", "positions")}
+    arrays = {name: inputs[name].numpy() for name in ("query", "key", "cu_seqlens", "positions", "unmerged_cu_seqlens")}
     output, importance = overload(softmax)(*inputs.values(), num_heads=HEADS, importance="maximum")
     np.testing.assert_allclose(
         importance.numpy(), attention_importance(**arrays, num_heads=HEADS, importance="maximum"), atol=1e-5

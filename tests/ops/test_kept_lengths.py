@@ -12,23 +12,24 @@ from attenuator.ops.kept_lengths.reference import kept_lengths
 EXPONENTS = (1.0, 0.5, 1 / 3, 0.25, 0.0)
 
 
-def kept(lengths: list[int], keep: list[float] | Array, exponent: float = 1.0) -> list[int]:
+def kept(lengths: list[int], keep: list[float] | Array, exponent: float = 1.0, merge: str = "none") -> list[int]:
     """Lengths after the selection."""
     inputs = {"cu_seqlens": offsets(lengths), "keep": np.asarray(keep, np.float32)}
-    [output] = run("kept_lengths", inputs, {"exponent": exponent})
+    [output] = run("kept_lengths", inputs, {"exponent": exponent, "merge": merge})
     assert output.dtype == np.int32
     assert output[0] == 0
     return [int(length) for length in np.diff(output)]
 
 
+@pytest.mark.parametrize("merge", ["none", "mean"])
 @pytest.mark.parametrize("exponent", EXPONENTS)
-def test_equals_the_reference(exponent: float) -> None:
+def test_equals_the_reference(exponent: float, merge: str) -> None:
     rng = np.random.default_rng(0)
     lengths = rng.choice([0, 1, 2, 3, 7, 50, 511, 512, 4096, 100_000], 2000)
     keep = rng.uniform(0.05, 1, 2000).astype(np.float32)
     inputs = {"cu_seqlens": offsets(lengths), "keep": keep}
-    [output] = run("kept_lengths", inputs, {"exponent": exponent})
-    np.testing.assert_array_equal(output, kept_lengths(**inputs, exponent=exponent))
+    [output] = run("kept_lengths", inputs, {"exponent": exponent, "merge": merge})
+    np.testing.assert_array_equal(output, kept_lengths(**inputs, exponent=exponent, merge=merge))
 
 
 def test_a_share_of_decimal_digits_keeps_what_it_says() -> None:
@@ -71,6 +72,14 @@ def test_exponents_that_sum_to_1_leave_the_share(steps: int) -> None:
         after = kept(after, keep, 1 / steps)
     least = [math.ceil(length * share - 1e-3) for length, share in zip(lengths, keep, strict=True)]
     assert all(0 <= rows - low <= steps for rows, low in zip(after, least, strict=True))
+
+
+def test_a_mean_is_one_row_more_where_it_spares_any() -> None:
+    lengths = [10, 11, 4, 3, 2, 1, 0, 5]
+    keep = [0.3, 0.5, 0.8, 0.05, 0.05, 0.05, 0.05, 0.6]
+    assert kept(lengths, keep) == [3, 6, 4, 1, 1, 1, 0, 3]
+    assert kept(lengths, keep, merge="mean") == [4, 7, 4, 2, 2, 1, 0, 4]
+    assert kept(lengths, [1.0] * 8, merge="mean") == lengths
 
 
 def test_no_sequences() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import promises
 import pytest
 from _pytest.mark.structures import ParameterSet
-from cases import CASES, Case, at_exact_values, defaults, make_inputs, same_bits
+from cases import CUDA_CASES, Case, at_exact_values, defaults, make_inputs, same_bits
 from devices import CPU, CPU_OPERATORS, CUDA, CUDA_OPERATORS, HOST_OPERATORS, ON_HOST, Device
 from harness import Array
 from harness_cuda import DATA_TYPES, device_name, run_on_device
@@ -31,7 +31,7 @@ def one_choice_each(operator: Operator) -> list[Case]:
         values = [value != standard[name] for name, value in case.attributes.items() if standard[name] is not None]
         return sum(values) + case.optional
 
-    return [case for case in CASES if case.operator is operator and changed(case) <= 1]
+    return [case for case in CUDA_CASES if case.operator is operator and changed(case) <= 1]
 
 
 def on_host(cases: list[Case]) -> list[ParameterSet]:
@@ -47,7 +47,7 @@ def on_cuda(cases: list[Case]) -> list[ParameterSet]:
     ]
 
 
-ALL = [case for case in CASES if case.operator in CUDA_OPERATORS]
+ALL = [case for case in CUDA_CASES if case.operator in CUDA_OPERATORS]
 FEW = [case for operator in CUDA_OPERATORS for case in one_choice_each(operator)]
 STANDARD = [defaults(operator) for operator in CUDA_OPERATORS]
 every_case = pytest.mark.parametrize(("device", "case"), [*on_host(STANDARD), *on_cuda(ALL)])

@@ -146,6 +146,75 @@ def test_smallest_batches(lengths: tuple[int, ...], channels: int) -> None:
     assert places.tolist() == list(range(sum(lengths)))
 
 
+def merging(
+    lengths: Sequence[int], keep: float, channels: int = 5, already: Sequence[int] = (), seed: int = 0
+) -> dict[str, Array]:
+    """The same, with a mean for the others; `already` rows were merged into the last one of each sequence before."""
+    inputs = batch(lengths, keep, channels, seed)
+    starts, shares = inputs["cu_seqlens"], np.full(len(lengths), keep, np.float32)
+    more = [length + (length and merged) for length, merged in zip(lengths, already or [0] * len(lengths), strict=True)]
+    return inputs | {
+        "kept_cu_seqlens": kept_lengths(starts, shares, merge="mean"),
+        "unmerged_cu_seqlens": offsets(more),
+    }
+
+
+@pytest.mark.parametrize("already", [(), (0, 0, 5, 1, 0, 40, 0, 7)], ids=["first", "again"])
+@pytest.mark.parametrize("keep", [0.05, 0.3, 0.95, 1.0])
+@pytest.mark.parametrize("channels", [1, 7, 33, 768])
+def test_merged_rows_equal_the_reference(channels: int, keep: float, already: Sequence[int]) -> None:
+    inputs = merging(LENGTHS, keep, channels, already)
+    (kept, places), (expected, chosen) = select(inputs), token_select(**inputs)
+    np.testing.assert_array_equal(places, chosen)
+    np.testing.assert_allclose(kept, expected, rtol=1e-6, atol=1e-7)
+    means = np.setdiff1d(inputs["kept_cu_seqlens"][1:] - 1, -1)
+    single = np.setdiff1d(np.arange(len(kept)), means)
+    assert kept[single].tobytes() == expected[single].tobytes(), "the others are copies"
+
+
+def test_merging_in_steps_is_the_mean_of_all_that_was_left_out() -> None:
+    """Whatever was merged before counts for as many rows as it stands for, and is never kept as a row."""
+    rng = np.random.default_rng(0)
+    rows, importance = rng.standard_normal((90, 8)).astype(np.float32), rng.random(90).astype(np.float32)
+    starts = now = offsets([90])
+    left, sums, weights = rows, rows.astype(np.float64).sum(axis=0), importance
+    for count in (60, 21, 5, 2):
+        kept = offsets([count])
+        inputs = {"rows": left, "importance": weights, "cu_seqlens": now}
+        left, places = select(inputs | {"kept_cu_seqlens": kept, "unmerged_cu_seqlens": starts})
+        weights, now = np.append(weights[places[:-1]], np.float32(2.0)), kept  # the mean matters most, yet is merged
+        total = left[:-1].astype(np.float64).sum(axis=0) + left[-1].astype(np.float64) * (90 - (count - 1))
+        np.testing.assert_allclose(total, sums, atol=2e-5)
+    np.testing.assert_array_equal(left[0], rows[0])
+
+
+def test_nothing_is_merged_where_every_row_goes_on() -> None:
+    inputs = merging(LENGTHS, 1.0, already=(0, 0, 5, 1, 0, 40, 0, 7))
+    kept, places = select(inputs)
+    assert kept.tobytes() == inputs["rows"].tobytes()
+    np.testing.assert_array_equal(places, np.arange(sum(LENGTHS)))
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        (
+            {"kept_cu_seqlens": [0, 1, 3]},
+            r"kept_cu_seqlens\[1\] - kept_cu_seqlens\[0\] is 1, must be in \[2, 4\], since sequence 0 has 4 rows",
+        ),
+        (
+            {"unmerged_cu_seqlens": [0, 4, 5]},
+            r"unmerged_cu_seqlens\[2\] - unmerged_cu_seqlens\[1\] is 1, must be at least 2, the rows of sequence 1",
+        ),
+        ({"unmerged_cu_seqlens": [0, 9]}, r"unmerged_cu_seqlens has size 2 on axis 0, must be 3 \(as cu_seqlens has\)"),
+    ],
+)
+def test_refusals_where_rows_are_merged(changed: dict[str, list[int]], sentence: str) -> None:
+    inputs = merging((4, 2), 1.0) | {name: np.array(value, np.int32) for name, value in changed.items()}
+    with pytest.raises(InvalidArgument, match=f"TokenSelect: {sentence}"):
+        select(inputs)
+
+
 REFUSED = {
     "more than there are": ([0, 3, 6, 6], r"kept_cu_seqlens\[2\] - kept_cu_seqlens\[1\] is 3, must be in \[1, 2\]"),
     "none of some": ([0, 3, 3, 3], r"kept_cu_seqlens\[2\] - kept_cu_seqlens\[1\] is 0, must be in \[1, 2\]"),

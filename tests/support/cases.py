@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from harness import NUMPY_TYPES, Array, AttributeValue, offsets, run
@@ -35,11 +35,12 @@ WINDOWS = (0, 6)
 
 @dataclass(frozen=True)
 class Case:
-    """One operator with one choice of attributes and of optional inputs."""
+    """One operator with one choice of attributes and of optional inputs, those aside that CUDA does not take."""
 
     operator: Operator
     attributes: dict[str, AttributeValue] = field(hash=False)
     optional: bool = False
+    on_cuda: bool = False
 
     def __str__(self) -> str:
         values = [str(value) if isinstance(value, str) else f"{name}{value}" for name, value in self.attributes.items()]
@@ -57,7 +58,8 @@ class Case:
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        return tuple(item for item in self.operator.inputs if self.optional or not item.optional)
+        taken = (item for item in self.operator.inputs if not (self.on_cuda and item.cpu_only))
+        return tuple(item for item in taken if self.optional or not item.optional)
 
     @property
     def outputs(self) -> tuple[Tensor, ...]:
@@ -123,6 +125,8 @@ def banded(operator: Operator, global_tokens: int) -> dict[str, AttributeValue]:
 
 
 CASES = [case for operator in OPERATORS for case in variants(operator)]
+# The same without the inputs that only the CPU takes.
+CUDA_CASES = [replace(case, on_cuda=True) for case in CASES]
 
 
 def knob_values(knob: Knob, count: int) -> Array:
@@ -147,8 +151,16 @@ def make_inputs(
         if item.name == "cu_seqlens":
             inputs[item.name] = offsets(lengths)
         elif item.name == "kept_cu_seqlens":
-            kept = [length and rng.choice((1, length, rng.integers(1, length + 1))) for length in lengths]
+            # A mean takes a row more than the first one.
+            least = [min(length, 2 if case.optional else 1) for length in lengths]
+            kept = [
+                length and rng.choice((low, length, rng.integers(low, length + 1)))
+                for low, length in zip(least, lengths, strict=True)
+            ]
             inputs[item.name] = offsets(kept)
+        elif item.name == "unmerged_cu_seqlens":
+            more = [length and length + rng.choice((0, 1, 30)) for length in lengths]
+            inputs[item.name] = offsets(more)
         elif item.name in knobs:
             inputs[item.name] = knob_values(knobs[item.name], len(lengths))
         elif item.name == "seed":

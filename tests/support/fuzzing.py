@@ -33,7 +33,13 @@ def contract_broken(case: Case, inputs: dict[str, Array], on_device: bool = Fals
         return True
     if "kept_cu_seqlens" in inputs:
         kept, lengths = inputs["kept_cu_seqlens"].astype(np.int64), np.diff(cu_seqlens)
-        if kept[0] != 0 or not ((np.diff(kept) >= np.minimum(lengths, 1)) & (np.diff(kept) <= lengths)).all():
+        least = np.minimum(lengths, 2 if "unmerged_cu_seqlens" in inputs else 1)
+        if kept[0] != 0 or not ((np.diff(kept) >= least) & (np.diff(kept) <= lengths)).all():
+            return True
+    if "unmerged_cu_seqlens" in inputs:
+        unmerged, lengths = inputs["unmerged_cu_seqlens"].astype(np.int64), np.diff(cu_seqlens)
+        before = np.diff(unmerged)
+        if unmerged[0] != 0 or (before < lengths).any() or before[lengths == 0].any():
             return True
     heads = int(case.attributes.get("num_heads", 1))
     for name in ("num_heads * head_dim", "num_heads * value_dim"):

@@ -219,7 +219,7 @@ def convolved(layer: Any, rows: Tensor) -> Tensor:
     return rows if beside is None else ACT2FN[beside.conv_act](beside.conv(rows.T[None])[0].T)
 
 
-def weights_of(parts: Parts, rows: Tensor, positions: Tensor) -> Tensor:
+def weights_of(parts: Parts, rows: Tensor, positions: Tensor, stands_for: Tensor) -> Tensor:
     """Attention weights `[heads, n, n]`; of YOSO the expected share of hashes in which a key collides."""
     query, key = (
         parts.rotate(project(rows).unflatten(1, (parts.heads, -1)).transpose(0, 1), positions)
@@ -237,7 +237,7 @@ def weights_of(parts: Parts, rows: Tensor, positions: Tensor) -> Tensor:
         if parts.first:
             far[0] = far[:, 0] = False
         scores = scores.masked_fill(far, -math.inf)
-    return scores.softmax(dim=-1)
+    return (scores + stands_for.log()).softmax(dim=-1)
 
 
 def first_row(parts: Parts, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -265,6 +265,16 @@ def kept(length: int, keep: float, exponent: float) -> int:
     return length if keep == 1 else max(1, math.ceil(length * np.float32(keep).item() ** exponent * (1 - 2.0**-22)))
 
 
+def merged(importance: Tensor, count: int, stands_for: Tensor) -> Tensor:
+    """What turns n rows into the `count - 1` that go on and the mean of the others: weights `[count, n]`."""
+    single = len(importance) - int(stands_for[-1] > 1)
+    places = chosen(importance[:single], count - 1)
+    others = torch.ones(len(importance))
+    others[places] = 0
+    mean = others * stands_for
+    return torch.cat([torch.eye(len(importance))[places], (mean / mean.sum())[None]])
+
+
 @torch.inference_mode()
 def logits(
     model: Any,
@@ -273,6 +283,7 @@ def logits(
     keep: float,
     exponents: tuple[float, ...],
     importance: str,
+    merge: str = "none",
 ) -> np.ndarray:
     """What the model says of one sequence of which a share goes on.
 
@@ -283,6 +294,7 @@ def logits(
         keep: the knob.
         exponents: one a layer, 0 where nothing is selected.
         importance: `first` or `maximum`.
+        merge: `none`, or `mean`: where others are dropped, they become one row, their mean.
 
     Returns:
         float32 `[labels]`.
@@ -290,7 +302,7 @@ def logits(
     config = model.config
     family = architecture_of(config.model_type)
     family.prepare(model)
-    positions = torch.arange(len(ids))
+    positions, stands_for = torch.arange(len(ids)), torch.ones(len(ids))
     inputs = {"input_ids": torch.from_numpy(ids), "position_ids": positions + family.position_offset(config)}
     if types is not None:
         inputs["token_type_ids"] = torch.from_numpy(types)
@@ -300,7 +312,7 @@ def logits(
     for layer, exponent in zip(family.blocks(model), exponents, strict=True):
         parts = PARTS.get(config.model_type, bert)(layer)
         source = parts.before(hidden)
-        weights = weights_of(parts, source, positions)
+        weights = weights_of(parts, source, positions, stands_for)
         value = parts.value(source).unflatten(1, (parts.heads, -1)).transpose(0, 1)
         mixed = weights @ value
         mixed = (
@@ -310,7 +322,12 @@ def logits(
         if parts.first:
             own, mixed[0] = first_row(parts, source)
             important = important.maximum(own.sum(dim=0))
-        places = chosen(important, kept(len(hidden), keep, exponent)) if exponent else None
+        count = kept(len(hidden), keep, exponent) if exponent else len(hidden)
+        if merge == "mean" and count + 1 < len(hidden):
+            mixing = merged(important, count + 1, stands_for)
+            mixed, hidden = mixing @ mixed, mixing @ hidden
+            stands_for = torch.cat([torch.ones(count), torch.tensor([len(ids) - count])])
+        places = chosen(important, count) if exponent and merge == "none" else None
         beside = convolved(layer, source)
         if places is not None and drops:
             mixed, hidden, positions, beside = mixed[places], hidden[places], positions[places], beside[places]

@@ -34,6 +34,9 @@ struct Head {
   // Keys [0, prefix), rows of no query, that every row sees beside its window; row i is that of key
   // i, from `prefix` on. For AttendRows without maxima.
   std::int64_t prefix = 0;
+  // Rows that the last key stands for, as their mean: its weight counts that often, so that its
+  // score has the logarithm added.
+  float last_key_rows = 1;
   // [length]: the keys inside each row's window, at most 2 * window + 1; null: |i - j| <= window.
   const KeyRange* ranges = nullptr;
 };

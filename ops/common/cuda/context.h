@@ -38,11 +38,17 @@ class DeviceContext : public TensorContext {
 // a caller's own memory, or a slice of a tensor, may not.
 inline constexpr std::uintptr_t kAlignment = 16;
 
-// Throws std::invalid_argument naming the input.
-inline void CheckAlignment(const char* op, const InputSpec* inputs, std::size_t num_inputs,
-                           const TensorContext& context) {
+// Throws std::invalid_argument naming the input that kernels on a device cannot take.
+inline void CheckDeviceInputs(const char* op, const InputSpec* inputs, std::size_t num_inputs,
+                              const TensorContext& context) {
   for (std::size_t i = 0; i < num_inputs; ++i) {
-    const auto address = reinterpret_cast<std::uintptr_t>(context.Input(i).data);
+    const TensorView input = context.Input(i);
+    if (inputs[i].cpu_only && input.present()) {
+      Fail(op,
+           std::string("input ") + inputs[i].name +
+               " is taken on the CPU only: it has no CUDA kernel, so load the model on the CPU");
+    }
+    const auto address = reinterpret_cast<std::uintptr_t>(input.data);
     if (!inputs[i].host && address % kAlignment != 0) {
       Fail(op, std::string(inputs[i].name) + " starts " + std::to_string(address % kAlignment) +
                    " bytes past a multiple of 16 bytes, must start at such a multiple");

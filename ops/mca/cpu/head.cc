@@ -349,6 +349,7 @@ attention::Head Call::head(std::int64_t b, std::int64_t h) const {
           .scale = attention::ScoreScale(attributes.scale, weights.head_dim),
           .window = window(b).narrow() ? attributes.window : 0,
           .global_token = window(b).wide_first(),
+          .last_key_rows = static_cast<float>(RowsOfLast(unmerged, sequences, b)),
           .ranges = window(b).narrow() ? window(b).ranges : nullptr};
 }
 

@@ -35,6 +35,7 @@ struct Call {
   const spec::McaAttention::Attributes& attributes;
   const Weights& weights;
   Sequences sequences;
+  Sequences unmerged;
   const float* query;
   const float* key;
   const float* hidden;

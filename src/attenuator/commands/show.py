@@ -71,12 +71,13 @@ def _thresholds(manifest: Manifest) -> str:
 def _selection(chosen: ChosenSelection | None) -> str:
     if chosen is None:
         return ""
+    how = f"schedule {chosen.schedule}" + ("" if chosen.merge == "none" else f", merge {chosen.merge}")
     if chosen.agreement is None or chosen.cost is None:
-        return f"schedule {chosen.schedule}; no texts were given at export to choose it by"
+        return f"{how}; no texts were given at export to choose it by"
     ends = "" if chosen.agreement_low is None else f" (95 % interval from {chosen.agreement_low:.1%})"
     return (
-        f"schedule {chosen.schedule}, chosen by {chosen.texts} texts: at the defaults {chosen.agreement:.1%} of the "
-        f"answers agree with the exact ones{ends}, for {chosen.cost:.0%} of the work"
+        f"{how}, chosen by {chosen.texts} texts: at the defaults {chosen.agreement:.1%} of the answers agree with the "
+        f"exact ones{ends}, for {chosen.cost:.0%} of the work"
     )
 
 

@@ -204,23 +204,27 @@ class _Counter:
             self.work.launches += 1
             self.work.layer_macs = self._between
         for tensor, name in zip(operator.outputs, node.outputs, strict=False):
-            self.rows[name] = self._rows_given(tensor, node, [stages[index] for index in bounded])
+            self.rows[name] = self._rows_given(operator, tensor, node, stages[bounded[0]])
             if tensor.axes[0] == BOUNDARIES:
                 self._bounded[name] = len(stages)
                 stages.append(Stage(shape, bounded[0], stages[bounded[0]].depth + 1))
 
-    def _rows_given(self, tensor: Tensor, node: Node, bounded: list[Stage]) -> _Rows:
+    def _rows_given(self, operator: Operator, tensor: Tensor, node: Node, taken: Stage) -> _Rows:
         """Rows of an operator's output, by the first axis that its spec names.
 
-        Boundaries are given in the order of the axes that they bound: the first those of T, the last those of rows that
-        go on.
+        The first boundaries that a node is given bound the rows that it takes, T. Those that bound the rows that go on
+        are named by the output's shape.
         """
         axis = tensor.axes[0]
         if axis in ("B", BOUNDARIES):
             return _Other.SEQUENCE
         if axis == "T or B":  # what the first input has
             return self.rows.get(node.inputs[0], _Other.CONSTANT) if node.inputs else _Other.CONSTANT
-        return bounded[0] if axis == "T" else bounded[-1]
+        rule = tensor.shape[0]
+        if axis == "T" or rule is None:
+            return taken
+        names = dict(zip((item.name for item in operator.inputs), node.inputs, strict=False))
+        return self.work.stages[self._bounded.get(names.get(rule[0], ""), 0)]
 
     def _constant(self, node: Node) -> None:
         """Keeps the shapes of weights that the graph transposes or converts before use."""

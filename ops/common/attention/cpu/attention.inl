@@ -91,6 +91,9 @@ inline void ScoreRow(const Head& head, std::int64_t first, std::int64_t keys, co
     }
     scores[j] = Simd::Sum(dot);
   }
+  if (first + keys == head.length && head.last_key_rows != 1) {
+    scores[keys - 1] += LastKeyTerm(head, Exponent(head));
+  }
   for (std::int64_t j = keys; j < Padded(keys); ++j) scores[j] = -__builtin_inff();
 }
 

@@ -117,6 +117,12 @@ inline void PackQueries(const Head& head, std::int64_t begin, std::int64_t count
   }
 }
 
+// What the score of the last key gets more, as it stands for several rows: log(rows), in the units
+// in which scores are before `factor` is applied.
+inline float LastKeyTerm(const Head& head, const Exponent& exponent) {
+  return __builtin_log2f(head.last_key_rows) / exponent.factor;
+}
+
 // scores[j, lane] of keys [first, last) and `count` queries.
 inline void Score(const Head& head, const float* query, std::int64_t count, std::int64_t first,
                   std::int64_t last, float* scores, std::int64_t pitch) {
@@ -135,6 +141,12 @@ inline void Score(const Head& head, const float* query, std::int64_t count, std:
           head.key + j * head.key_stride, head.key_stride, query + v * kWidth, pitch, head.head_dim,
           scores + (j - first) * pitch + v * kWidth);
     }
+  }
+  if (last < head.length || head.last_key_rows == 1) return;
+  const Vector term = Simd::Set(LastKeyTerm(head, Exponent(head)));
+  float* const line = scores + (last - 1 - first) * pitch;
+  for (std::int64_t lane = 0; lane < count; lane += kWidth) {
+    Simd::Store(line + lane, Simd::Add(Simd::Load(line + lane), term));
   }
 }
 
