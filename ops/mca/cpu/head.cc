@@ -355,9 +355,8 @@ attention::Head Call::head(std::int64_t b, std::int64_t h) const {
 
 SequenceRows Call::rows(std::int64_t b) const {
   const SequenceFacts& fact = facts[b];
-  const std::int64_t length = sequences.length(b);
   return {.hidden = hidden_rows(b),
-          .length = length,
+          .length = sequences.length(b),
           .keys = static_cast<double>(window(b).keys()),
           .alpha = static_cast<double>(alpha[b]),
           .seed = seed[b],
@@ -365,7 +364,7 @@ SequenceRows Call::rows(std::int64_t b) const {
           .centre = fact.centre.data(),
           .distances = fact.distances.data(),
           .beta = fact.beta,
-          .overhead = window(b).wide_first() ? FirstRowColumns(length) : 0.0,
+          .overhead = window(b).wide_first() ? FirstRowColumns(sequences.length(b)) : 0.0,
           .probe = attributes.estimator == Estimator::kPaper ? Probe{} : ProbeOf(window(b)),
           .maxima_cost = MaximaCost(window(b), weights.padded)};
 }
