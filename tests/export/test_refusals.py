@@ -81,7 +81,6 @@ def test_attention_that_the_model_was_not_trained_with(
             "alone; must be none",
         ),
         ("yoso", "yoso", {"schedule": "rising"}, "its attention has a convolution over neighbouring rows"),
-        ("longformer", "window", {"schedule": "early"}, "WindowAttention does not say what each row matters"),
         ("yoso", "yoso", {"texts": "x.txt"}, "this bundle selects no tokens"),
         ("bert", "softmax", {"texts": "nowhere.txt"}, "nowhere.txt cannot be read"),
         (
