@@ -90,7 +90,7 @@ def softmax_lift(hash_bits: int, head_dim: int) -> float:
 
     E is about exp(tau (q k / L - 1)), softmax's weight exp(q k / sqrt(head_dim)): L = tau sqrt(head_dim).
     """
-    return hash_bits * math.sqrt(head_dim)
+    return round(hash_bits * math.sqrt(head_dim), 1)
 
 
 def nearest(tried: Sequence[Fit]) -> Settings:
