@@ -85,4 +85,4 @@ def as_written(error: InvalidRequest, written: Mapping[str, str]) -> InvalidRequ
         sentence = re.sub(rf"(?<![\w.'/-]){each}(?!\w)", written[each], sentence)
     if name in written:
         param = written[name] + param.removeprefix(name)
-    return type(error)(sentence, param=param or None, allowed=error.allowed)
+    return type(error)(sentence, param=None if error.param is None else param, allowed=error.allowed)

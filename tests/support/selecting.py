@@ -331,10 +331,11 @@ def logits(
         beside = convolved(layer, source)
         if places is not None and drops:
             mixed, hidden, positions, beside = mixed[places], hidden[places], positions[places], beside[places]
+            stands_for = stands_for[places]
         hidden = parts.after(mixed, hidden)
         if places is not None and not drops:
             frozen.append((hidden, places))
-            hidden, positions = hidden[places], positions[places]
+            hidden, positions, stands_for = hidden[places], positions[places], stands_for[places]
         hidden = parts.feed_forward(hidden)
         if getattr(layer, "convolution", None) is not None:
             hidden = layer.convolution.LayerNorm(hidden + beside)
