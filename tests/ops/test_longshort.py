@@ -97,6 +97,14 @@ def test_norms_hold_for_rows_whose_squares_overflow(factor: float) -> None:
     check(inputs, {"num_heads": 2})
 
 
+@pytest.mark.parametrize("largest", [1e38, -3.4e38])
+def test_norms_hold_for_rows_whose_sums_overflow(largest: float) -> None:
+    inputs = attention_inputs((1, 1), (0, 0), 2, (24, 16), 4)
+    inputs["value"][0] = largest  # equal elements, of which a norm leaves its term
+    inputs["value"][1] = largest * np.linspace(1, 0.25, 32)
+    check(inputs, {"num_heads": 2})
+
+
 def test_weights_that_do_not_fit_are_refused() -> None:
     inputs = attention_inputs((4, 9), (0, 0), 2, (16, 16), 3)
     wrong = inputs | {"local_value_norm": np.ones((3, 32), np.float32)}

@@ -1,11 +1,12 @@
 // Layer norms of LongShortAttention's keys and values, for any Simd.
 //
 // A row at a time, three passes over at most 256 floats that stay in the first cache: its sum, its
-// centred elements to their place and the sum of their squares, then factors and terms. Memory
-// traffic is one read and one write of the row. The mean is taken off before squares are added up,
-// so that a row far from 0 loses no digits. Where their sum overflows, the row is scaled down.
-// Lanes are added up in a fixed order: a row's bits follow from the row alone.
+// centred elements and the sum of their squares, then factors and terms. Memory traffic is one read
+// and one write of the row. The mean is taken off before squares are added up, so that a row far
+// from 0 loses no digits. Where a sum overflows, the row is scaled down. Lanes are added up in a
+// fixed order: a row's bits follow from the row alone.
 #include <cmath>
+#include <limits>
 
 #include "ops/longshort/cpu/kernel.h"
 
@@ -17,6 +18,7 @@ constexpr std::int64_t kWidth = Simd::kWidth;
 // Takes any row whose sum of squares overflows to where it does not; a power of 2, so that nothing
 // is rounded.
 constexpr float kSmall = 0x1p-70f;
+constexpr std::int64_t kMostColumns = 256;  // of a head
 
 // visit(c, count) for each vector of columns; count < kWidth for the last one where it is cut off.
 template <class Visit>
@@ -58,17 +60,19 @@ float Centre(const float* row, std::int64_t columns, float factor, float* to) {
 void NormaliseRows(const Norm& norm, HeadRows rows, std::int64_t count, float* to,
                    std::int64_t pitch) {
   const std::int64_t columns = norm.columns, padded = PaddedToVectors(columns);
+  alignas(64) float centred[kMostColumns];  // apart: `to` may be where the rows are
   for (std::int64_t i = 0; i < count; ++i, to += pitch) {
     const float* row = rows.data + i * rows.stride;
-    float variance = Centre(row, columns, 1.0f, to), epsilon = norm.epsilon;
+    float variance = Centre(row, columns, 1.0f, centred), epsilon = norm.epsilon;
     if (!std::isfinite(variance)) {  // of large elements; where one is not finite, so it stays
-      variance = Centre(row, columns, kSmall, to);
-      epsilon *= kSmall * kSmall;
+      variance = Centre(row, columns, kSmall, centred);
+      // Too small to count beside any variance but 0, that of equal elements.
+      epsilon = std::numeric_limits<float>::min();
     }
     const Vector inverse = Simd::Set(1.0f / std::sqrt(variance + epsilon));
     ForVectors(columns, [&](std::int64_t c, std::int64_t some) {
       const Vector factor = Load(norm.factor + c, some), term = Load(norm.term + c, some);
-      const Vector y = Simd::Fma(Simd::Mul(Simd::Load(to + c), inverse), factor, term);
+      const Vector y = Simd::Fma(Simd::Mul(Simd::Load(centred + c), inverse), factor, term);
       Simd::Store(to + c, y);
     });
     for (std::int64_t c = (columns + kWidth - 1) / kWidth * kWidth; c < padded; ++c) to[c] = 0.0f;
