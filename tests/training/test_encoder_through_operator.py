@@ -123,6 +123,19 @@ def test_equal_texts_of_a_training_batch_have_hashes_of_their_own() -> None:
         assert torch.equal(logits[1], logits[2]) is not is_trained
 
 
+@pytest.mark.parametrize(("num_hashes", "norm_lift"), [(4, 0.0), (0, 1e30)])
+def test_rows_of_float16_are_computed_in_float32(num_hashes: int, norm_lift: float) -> None:
+    """It has neither the floor of a norm, by which a row that met nobody stays 0, nor the root of a large lift."""
+    rows = torch.ones(1, 1, 8, dtype=torch.float16)
+    query, starts = (-rows).requires_grad_(), torch.tensor([0, 1], dtype=torch.int32)
+    settings = Settings(num_hashes=num_hashes, hash_bits=16, norm_lift=norm_lift)
+    mixed = attend(query, rows, rows, starts, settings, seed=3)
+    assert torch.equal(mixed, attend(-rows.float(), rows.float(), rows.float(), starts, settings, seed=3).half())
+    mixed.sum().backward()
+    assert query.grad is not None
+    assert query.grad.isfinite().all()
+
+
 def test_the_ratio_of_half_wide_rows_is_rounded_once() -> None:
     draw = torch.Generator().manual_seed(4)
     rows = [torch.randn(50, 2, 16, generator=draw).bfloat16() for _ in range(3)]

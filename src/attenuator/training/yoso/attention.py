@@ -66,8 +66,10 @@ def attend(
     offsets = cu_seqlens.to("cpu", torch.int32)
     seeds = seed if isinstance(seed, Tensor) else torch.full((len(offsets) - 1,), seed, dtype=torch.int64)
     dtype = value.dtype
-    if ratio:  # sums of half the width would be rounded before they are divided
+    # A ratio's sums would be rounded before they are divided; float16 has no floor of 1e-12 and no root of large lifts.
+    if ratio or dtype == torch.float16:
         query, key, value = (rows.to(torch.promote_types(dtype, torch.float32)) for rows in (query, key, value))
+    if ratio:
         value = torch.cat([value, value.new_ones(*value.shape[:2], 1)], dim=2)
     mixed: Tensor = yoso_mix(
         query,
@@ -87,7 +89,7 @@ def attend(
         # Below the served floor the inverse, which is the gradient, may overflow; 0 divides only rows of zeros.
         floored = share.masked_fill(share < SUM_FLOOR, SUM_FLOOR).masked_fill(share == 0, 1.0)
         return (mixed[:, :, :-1] / floored).to(dtype)
-    return unit_rows(mixed) if settings.normalize == L2 else mixed
+    return (unit_rows(mixed) if settings.normalize == L2 else mixed).to(dtype)
 
 
 def attend_padded(
