@@ -223,7 +223,7 @@ def random_shape(case: Case, rng: np.random.Generator) -> tuple[Case, dict[str, 
     }
     attributes = {name: chosen.get(name, value) for name, value in case.attributes.items()}
     attributes |= {name: chosen[name] for name in ("layer", "chunk_size", "num_buckets") if name in chosen}
-    return Case(case.operator, attributes, case.optional), sizes
+    return replace(case, attributes=attributes), sizes
 
 
 def take(case: Case, inputs: dict[str, Array], order: Sequence[int]) -> dict[str, Array]:
