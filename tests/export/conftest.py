@@ -45,14 +45,15 @@ def checkpoint(shared: Path) -> Callable[[str], Path]:
 
 @pytest.fixture(scope="session")
 def exported(shared: Path, checkpoint: Callable[[str], Path]) -> Callable[..., Path]:
-    """Folder of the bundle of a checkpoint with an attention operator, in fp32 unless told otherwise."""
+    """Folder of the bundle of a checkpoint with an attention operator, in fp32 and dropping unless told otherwise."""
 
-    def get(name: str, attention: str, precision: str = "fp32") -> Path:
+    def get(name: str, attention: str, precision: str = "fp32", merge: str = "none") -> Path:
         source = str(checkpoint(name))
 
         def make(folder: Path) -> None:
-            export(source, attention=attention, output=folder, precision=precision)
+            export(source, attention=attention, output=folder, precision=precision, merge=merge)
 
-        return once(shared / "bundles" / precision / f"{name}-{attention}", make)
+        place = precision if merge == "none" else f"{precision}-{merge}"
+        return once(shared / "bundles" / place / f"{name}-{attention}", make)
 
     return get
