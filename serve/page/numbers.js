@@ -7,6 +7,9 @@ export const aboutTokens = (text) => Math.ceil(text.length / 5);
 
 export const score = (number) => (Math.abs(number) >= 100 ? whole(number) : number.toFixed(3));
 
+/** A unit as it follows a number: "hash tables", "rounds of hashing", but 1 "hash table", 1 "round of hashing". */
+export const unitOf = (number, unit) => (number === 1 ? unit.replace(/s(?= of | on |$)/, "") : unit);
+
 /** A knob's value: no more digits than it has. */
 export const plain = (number) => (Number.isInteger(number) ? whole(number) : String(Number(number.toPrecision(4))));
 

@@ -2,7 +2,7 @@
 
 import { byId, html } from "./dom.js";
 import { valueText } from "./knobs.js";
-import { plain } from "./numbers.js";
+import { plain, unitOf } from "./numbers.js";
 
 export class Sliders {
   #rows = [];
@@ -25,7 +25,7 @@ export class Sliders {
     const input = html("input", attributes);
     // The slider says its value itself: as a live region this would say it a second time.
     const value = html("output", { for: id, class: "knob-value", "aria-live": "off" });
-    const unit = html("span", { class: "knob-unit" }, knob.unit);
+    const unit = html("span", { class: "knob-unit" });
     input.addEventListener("input", () => {
       this.touched(knob);
       this.session.turn(knob.name, knob.stops[Number(input.value)]);
@@ -47,8 +47,9 @@ export class Sliders {
       input.disabled = goal !== null;
       const exact = knob.isExact(at);
       value.textContent = valueText(knob, at);
+      unit.textContent = unitOf(at, knob.unit);
       unit.hidden = exact;
-      input.setAttribute("aria-valuetext", exact ? "exact" : `${plain(at)} ${knob.unit}`);
+      input.setAttribute("aria-valuetext", exact ? "exact" : `${plain(at)} ${unitOf(at, knob.unit)}`);
     }
   }
 }

@@ -5,6 +5,7 @@ import csv
 import functools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,8 +20,10 @@ from running import Run
 from attenuator.api import CalibrationInfo, KnobInfo, ModelInfo
 from attenuator.commands.bench import results
 from attenuator.commands.bench.grid import MOST_SETTINGS, settings_of
+from attenuator.commands.bench.settings import EXAMPLES
 from attenuator.commands.bench.sweep import Sweep
 from attenuator.load import Client, Exchange, post
+from attenuator.ops import KNOBS
 
 KNOB = {"dtype": "float", "accuracy": "rises", "unit": "share", "doc": "a knob"}
 
@@ -214,3 +217,13 @@ def test_an_interrupted_sweep_prints_what_it_has(url: str, key: str, tmp_path: P
     assert "softmax on cpu" in done.stdout
     assert len(json.loads((tmp_path / "b.json").read_text())["rows"]) == 2
     assert done.stderr == ""
+
+
+def test_the_knob_values_in_the_examples_are_allowed() -> None:
+    shown = [(name.replace("-", "_"), values) for name, values in re.findall(r"--([a-z-]+) (\S+,\S+)$", EXAMPLES, re.M)]
+    assert shown
+    for name, values in shown:
+        knob = KNOBS[name]
+        for value in map(float, values.split(",")):
+            assert knob.low <= value <= knob.high, (name, value)
+            assert knob.dtype != "int32" or value.is_integer(), (name, value)

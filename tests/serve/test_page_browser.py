@@ -74,7 +74,7 @@ def test_the_picture_shows_what_the_service_answers_from_the_cheapest_value_to_t
     assert page.locator("#plot .calibrated").count() == 2 * len(listed["calibration"]["settings"])
     assert page.locator("#plot .own").count() == 4, "two settings, each with its agreement and its time"
 
-    turn(page, "num_hashes", "Home", "1 hash tables")
+    turn(page, "num_hashes", "Home", "1 hash table")
     dots(page)
     request |= {"num_hashes": 1}
     labels = [shown.classify(request | {"seed": seed}).json()["predictions"][0]["label"] for seed in range(SEEDS)]
@@ -142,7 +142,7 @@ def test_the_commands_that_are_copied_give_this_answer(shown: Service, visit: Ca
 def test_how_sure_an_answer_is_stands_beside_it_while_that_is_asked(shown: Service, visit: Callable[..., Any]) -> None:
     page = visit(shown)
     page.fill("#text", DOUBTFUL)
-    turn(page, "num_hashes", "Home", "1 hash tables")
+    turn(page, "num_hashes", "Home", "1 hash table")
     expect(page.locator("#certainty-text")).to_contain_text(
         "Not known: this setting is less accurate than all that were measured for this model."
     )

@@ -36,7 +36,8 @@ def examples(line: str) -> str:
     lines = []
     for knob in list(KNOBS.values())[:KNOBS_SHOWN]:
         default = knob.default if knob.default != knob.exact else knob.default / 2
-        values = {"low": default / 2, "default": default, "exact": knob.exact}
+        low = default // 2 if knob.dtype == "int32" else default / 2
+        values = {"low": low, "default": default, "exact": knob.exact}
         lines.append(line.format(flag=flag(knob.name), **{name: f"{value:g}" for name, value in values.items()}))
     return "\n".join(lines)
 
