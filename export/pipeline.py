@@ -227,10 +227,13 @@ def staging_for(folder: Path) -> Iterator[Path]:
         An empty folder on the same file system, so that `replace` is a rename.
 
     Raises:
-        OSError: it cannot be created there.
+        ExportError: it cannot be created there.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    except OSError as error:  # a file in the place of a parent folder, no permission, a full disk
+        raise ExportError(f"output '{folder}' cannot be written: {error.strerror}") from None
     try:
         staging.chmod(0o755)
         yield staging

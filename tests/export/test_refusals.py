@@ -238,6 +238,8 @@ def test_a_folder_that_is_not_a_bundle_is_left_alone(checkpoint: Get, tmp_path: 
         export(str(checkpoint("bert")), attention="mca", output=tmp_path)
     with pytest.raises(ExportError, match="is a file"):
         export(str(checkpoint("bert")), attention="mca", output=tmp_path / "notes.txt")
+    with pytest.raises(ExportError, match=r"notes.txt/inside' cannot be written: "):
+        export(str(checkpoint("bert")), attention="mca", output=tmp_path / "notes.txt" / "inside")
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
