@@ -32,14 +32,15 @@ import numpy as np
 from tqdm import tqdm
 
 from attenuator import runtime
+from attenuator.export.attributes import ESTIMATORS
 from benchmarks.contenders import glue
 from benchmarks.contenders.classifiers import command, fresh_bert, note, own_encoder, pretrained, train
 from benchmarks.contenders.settings import contender
 from benchmarks.measure import record
 from benchmarks.measure.options import amount, count, folder
 from benchmarks.measure.resumable import Rows, tree_of
+from benchmarks.report.score_tables import TABLES
 
-MODELS = {"whole": "1", "half": "2", "windowed": "3"}  # and the table of the paper that each stands beside
 LAYERS = {"whole": 4, "half": 2}  # without --start
 WINDOWED = {"num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 1024}
 WINDOW = 128
@@ -130,7 +131,7 @@ def answer(
 def measure(options: argparse.Namespace, kept: Rows) -> None:
     """Whatever the result file lacks, task by task."""
     for key in options.tasks:
-        for model, table in MODELS.items():
+        for model, table in TABLES.items():
             if model not in options.models or table not in glue.TASKS[key].tables:
                 continue
             facts = {"task": key, "model": model}
@@ -169,7 +170,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, required=True, help="folder with a folder for each task")
     parser.add_argument("--work", type=folder, required=True, help="folder for what is trained")
     parser.add_argument("--tasks", nargs="+", choices=glue.TASKS, help="all that --data has by default")
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--models", nargs="+", choices=TABLES, default=list(TABLES))
     parser.add_argument("--start", type=Path, help="folder of a pretrained BERT to fine-tune")
     parser.add_argument(
         "--checkpoint", action="append", default=[], type=checkpoint_of, metavar="TASK=FOLDER", help="trained elsewhere"
@@ -180,7 +181,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--train-texts", type=count, help="texts of each training file at most")
     parser.add_argument("--texts", type=count, help="texts of each development file at most")
     parser.add_argument("--seeds", type=count, default=5)
-    parser.add_argument("--estimator", choices=("sampled", "deterministic", "paper"), default="paper")
+    parser.add_argument("--estimator", choices=ESTIMATORS["mca"], default="paper")
     parser.add_argument("--threads", type=count, default=1)
     parser.add_argument("--output", type=Path, default=record.RESULTS / "mca_tables.json")
     parser.add_argument("--again", action="store_true", help="measure what the result file has as well")

@@ -22,7 +22,7 @@ from onnx import TensorProto, helper
 from attenuator.ops import DOMAIN, library_path
 from attenuator.ops.yoso.spec import SPEC
 from benchmarks.contenders.inputs import Array, gaussian
-from benchmarks.contenders.nodes import multi_head_attention, onnx_attention, yoso
+from benchmarks.contenders.nodes import is_yoso, multi_head_attention, onnx_attention, set_attribute, yoso
 from benchmarks.measure.cases import fastest
 from benchmarks.measure.timing import interleave
 
@@ -72,11 +72,9 @@ def with_precision(model: onnx.ModelProto, precision: str) -> tuple[onnx.ModelPr
     """The graph with this table precision, the rows that its nodes read as outputs more, and the nodes."""
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
-    nodes = [node for node in changed.graph.node if (node.domain, node.op_type) == (DOMAIN, SPEC.name)]
+    nodes = [node for node in changed.graph.node if is_yoso(node)]
     for node in nodes:
-        kept = [attribute for attribute in node.attribute if attribute.name != "table_precision"]
-        del node.attribute[:]
-        node.attribute.extend([*kept, helper.make_attribute("table_precision", precision)])
+        set_attribute(node, "table_precision", precision)
         for name in node.input[:3]:
             changed.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, None))
     return changed, nodes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from attenuator.errors import ExportError
 from attenuator.ops import OPERATORS
 
-__all__ = ["ESTIMATORS", "RANDOM_BLOCKS", "TABLE_PRECISIONS", "check_choice"]
+__all__ = ["CHOICES", "ESTIMATORS", "RANDOM_BLOCKS", "TABLE_PRECISIONS", "check_choice"]
 
 
 def choices_of(attribute: str) -> dict[str, tuple[str, ...]]:
@@ -18,6 +18,8 @@ def choices_of(attribute: str) -> dict[str, tuple[str, ...]]:
 ESTIMATORS = choices_of("estimator")
 TABLE_PRECISIONS = choices_of("table_precision")
 RANDOM_BLOCKS = choices_of("random_blocks")
+# The same by the attribute's name.
+CHOICES = {"estimator": ESTIMATORS, "table_precision": TABLE_PRECISIONS, "random_blocks": RANDOM_BLOCKS}
 
 
 def check_choice(name: str, choice: str | None, attention: str, choices: dict[str, tuple[str, ...]]) -> None:

@@ -19,7 +19,7 @@ from attenuator import bundle
 from attenuator.bundle import TRAINED_POSITIONS, Attention, Manifest, Provenance
 from attenuator.errors import ExportError
 from attenuator.export import labelled
-from attenuator.export.attributes import ESTIMATORS, RANDOM_BLOCKS, TABLE_PRECISIONS, check_choice
+from attenuator.export.attributes import CHOICES, ESTIMATORS, check_choice
 from attenuator.export.choose import KNOB, SelectionOptions, choose_selection
 from attenuator.export.computing import lacking, trained_with
 from attenuator.export.knobs import bundle_knobs, requested_defaults
@@ -120,11 +120,8 @@ def export(
     folder = Path(output).resolve()
     refuse_output(folder)
     library_path()
-    check_attention(attention)
-    check_choice("estimator", estimator, attention, ESTIMATORS)
-    check_choice("table_precision", table_precision, attention, TABLE_PRECISIONS)
-    check_choice("random_blocks", random_blocks, attention, RANDOM_BLOCKS)
-    check_precision(precision)
+    asked = {"estimator": estimator, "table_precision": table_precision, "random_blocks": random_blocks}
+    check_names(attention, asked, precision)
     check_selection_names(schedule, merge)
     progress("load the model")
     loaded = load(source)
@@ -133,16 +130,9 @@ def export(
     check_kernels(operator, precision)
     fields = describe(loaded, name or default_name(folder), max_tokens)
     fields["thresholds"] = chosen(loaded.task, loaded.labels, thresholds, fit_thresholds)
-    attributes = {}
-    if operator.key in ESTIMATORS:
-        pooling = loaded.architecture.pooling(loaded.model.config)
-        attributes["estimator"] = estimator or DEFAULT_ESTIMATORS[pooling]
-    if table_precision is not None:
-        attributes["table_precision"] = table_precision
-    if random_blocks is not None:
-        attributes["random_blocks"] = random_blocks
+    own = node_attributes(loaded, operator, asked)
     classifier = PackedClassifier(
-        loaded.architecture, loaded.model, operator.key, attributes, loaded.has_token_types, schedule or DEFAULT, merge
+        loaded.architecture, loaded.model, operator.key, own, loaded.has_token_types, schedule or DEFAULT, merge
     )
     check_selection(classifier, schedule, precision)
     defaults = requested_defaults(classifier.operators, knob_default)
@@ -256,14 +246,21 @@ def refuse_output(folder: Path) -> None:
         raise ExportError(f"output '{folder}' is a folder that is not a bundle, must be a bundle, empty or new")
 
 
-def check_attention(attention: str) -> None:
-    """Refuses an attention that does not exist."""
+def check_names(attention: str, asked: Mapping[str, str | None], precision: str) -> None:
+    """Refuses an attention, an attribute's value or a precision that does not exist.
+
+    Args:
+        attention: key of the operator.
+        asked: value by attribute, a key of `attributes.CHOICES`; None where none was chosen.
+        precision: of the bundle.
+
+    Raises:
+        ExportError: names what is allowed.
+    """
     if attention not in ATTENTIONS:
         raise ExportError(f"attention is '{attention}', must be one of: {', '.join(ATTENTIONS)}")
-
-
-def check_precision(precision: str) -> None:
-    """Refuses a precision that does not exist."""
+    for name, choice in asked.items():
+        check_choice(name, choice, attention, CHOICES[name])
     if precision not in PRECISIONS:
         raise ExportError(f"precision is '{precision}', must be one of: {', '.join(PRECISIONS)}")
 
@@ -283,6 +280,20 @@ def fitting(source: Source, attention: str) -> str:
             f"use {' or '.join(allowed)}" + (f" ({attention}: {reason})" if (reason := lacking(attention)) else "")
         )
     return allowed[attention]
+
+
+def node_attributes(source: Source, operator: Operator, asked: Mapping[str, str | None]) -> dict[str, str]:
+    """The attributes of the attention nodes that a user may choose, with export's own choice of the estimator.
+
+    Args:
+        source: the loaded model.
+        operator: that computes its attention.
+        asked: as in `check_names`.
+    """
+    own = {}
+    if operator.key in ESTIMATORS:
+        own["estimator"] = DEFAULT_ESTIMATORS[source.architecture.pooling(source.model.config)]
+    return own | {name: choice for name, choice in asked.items() if choice is not None}
 
 
 def check_kernels(operator: Operator, precision: str) -> None:

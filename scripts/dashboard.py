@@ -24,11 +24,8 @@ from grafana_foundation_sdk.models.dashboard import (
 FILE = Path(__file__).resolve().parent.parent / "deploy" / "monitoring" / "dashboard.json"
 SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 COLUMNS, HEIGHT = 24, 8
-OF_INTERVALS = {
-    "auto",
-    "auto_count",
-    "auto_min",
-}  # the library writes them on every variable; the schema has them on none
+# Fields of interval variables, which the library writes on every variable and the schema has on none of ours.
+OF_INTERVALS = {"auto", "auto_count", "auto_min"}
 PER_S, SECONDS, SHARE, TOKENS, NUMBER, BYTES = "reqps", "s", "percentunit", "short", "none", "bytes"
 HERE = '{instance=~"$instance"}'
 MODEL = '{instance=~"$instance", model=~"$model"}'
@@ -371,11 +368,11 @@ def content() -> str:
         width = COLUMNS // len(plots) if plots[0].now else COLUMNS // (2 if len(plots) in (2, 4) else 3)
         for plot in plots:
             board = board.with_panel(panel(plot, width))
-    shape = json.loads(JSONEncoder().encode(board.build()))
-    for variable in shape["templating"]["list"]:
+    written = json.loads(JSONEncoder().encode(board.build()))
+    for variable in written["templating"]["list"]:
         for name in OF_INTERVALS & variable.keys():
             del variable[name]
-    return json.dumps(shape, sort_keys=True, indent=1) + "\n"
+    return json.dumps(written, sort_keys=True, indent=1) + "\n"
 
 
 def main() -> int:

@@ -92,18 +92,19 @@ def say_what_floors_win(floors: Mapping[str, KnobValue], engine: Engine) -> None
     """Logs how many times as much each model does at the floors of a brownout as at its defaults."""
     for name, model in engine.models.items():
         own, defaults = policy_floors(floors, model.knobs), model.knobs.defaults()
+        if not own:
+            continue
         gains = {}
         for tokens in sorted({min(each, model.manifest.max_tokens) for each in FLOOR_LENGTHS}):
             lowered = knobs_at(model, defaults, own, 1.0, [tokens])
             usual_s, lowered_s = (engine.predictor.seconds(model, [tokens], each)[0] for each in (defaults, lowered))
             gains[tokens] = usual_s / lowered_s
-        if own:
-            by_length = ", ".join(f"{gain:.1f} times at {tokens} tokens" for tokens, gain in gains.items())
-            log.info(
-                "a brownout lets %s do as much as at its defaults: %s (predicted); more load than that is refused",
-                name,
-                by_length,
-            )
+        by_length = ", ".join(f"{gain:.1f} times at {tokens} tokens" for tokens, gain in gains.items())
+        log.info(
+            "a brownout lets %s do as much as at its defaults: %s (predicted); more load than that is refused",
+            name,
+            by_length,
+        )
 
 
 async def serve(settings: ServeSettings, folders: Sequence[Path], bound: socket.socket) -> bool:

@@ -2,14 +2,14 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from attenuator.api import Priority
 from attenuator.calibration.times import RowTime
 from attenuator.errors import AttenuatorError
-from attenuator.ops.knobs import KnobValue
+from attenuator.ops.knobs import Knobs
 from attenuator.runtime import Model, Row, RowResult
 from attenuator.serve.floors import Floors
 from attenuator.serve.tracing import RequestTrace
@@ -74,7 +74,7 @@ class Job:
     started_s: float | None = None
     dropped: bool = False
     room_share: float = 1.0
-    asked: Mapping[str, KnobValue] | None = None
+    asked: Knobs | None = None
     floors: Floors = field(default_factory=dict)
     flow: Flow = ANYONE
     trace: RequestTrace | None = None

@@ -34,14 +34,14 @@ class Predictor:
 
     def times(self, model: Model, rows: Sequence[Row]) -> list[RowTime]:
         """What each row takes, as predicted beforehand; the first of a new seed draws what it takes."""
-        latency, drawing = self._latencies[model], set[tuple[int, int]]()
+        latency, drawn = self._latencies[model], set[tuple[int, int]]()
         times: list[RowTime] = []
         for setting, group in groupby(rows, key=lambda row: row.knobs):
             same = list(group)
             for row, time in zip(same, latency.row_times([len(row.token_ids) for row in same], setting), strict=True):
-                place = (row.seed, id(setting))
-                missing = 0.0 if place in drawing else self._seeds.missing(model, row.seed, setting)
-                drawing.add(place)
+                draw = (row.seed, id(setting))
+                missing = 0.0 if draw in drawn else self._seeds.missing(model, row.seed, setting)
+                drawn.add(draw)
                 times.append(self._with_draws(latency, time, missing))
         return times
 
@@ -49,6 +49,10 @@ class Predictor:
         """What each row adds to a batch, in seconds."""
         latency = self._latencies[model]
         return [latency.added_s(each) for each in times]
+
+    def seconds(self, model: Model, tokens: Sequence[int], knobs: Knobs) -> list[float]:
+        """What rows of these lengths add to a batch at one setting, in seconds, with a seed whose draws are kept."""
+        return self.added_s(model, self._latencies[model].row_times(tokens, knobs))
 
     def exact_s(self, model: Model, tokens: int) -> float:
         """What a row takes alone at the knobs' exact values, in seconds."""
@@ -104,7 +108,3 @@ class Predictor:
             return time
         drawing_s = latency.drawing_s(missing)
         return RowTime(time.alone_s + drawing_s, time.added_s + drawing_s)
-
-    def seconds(self, model: Model, tokens: Sequence[int], knobs: Knobs) -> list[float]:
-        """What rows of these lengths add to a batch at one setting, in seconds, with a seed whose draws are kept."""
-        return self.added_s(model, self._latencies[model].row_times(tokens, knobs))

@@ -18,6 +18,7 @@ from attenuator.export.families import OWN_ENCODER
 from attenuator.export.selection import NONE
 from attenuator.export.trace import PackedClassifier, trace
 from attenuator.ops import DOMAIN
+from benchmarks.contenders.nodes import is_yoso, set_attribute
 
 Array = np.ndarray[Any, Any]
 
@@ -102,8 +103,7 @@ def swapped(model: onnx.ModelProto, swap: Swap) -> onnx.ModelProto:
     old = list(changed.graph.node)
     del changed.graph.node[:]
     for index, node in enumerate(old):
-        is_attention = (node.domain, node.op_type) == (DOMAIN, "YosoAttention")
-        changed.graph.node.extend(swap(node, index) if is_attention else [node])
+        changed.graph.node.extend(swap(node, index) if is_yoso(node) else [node])
     used = {name for node in changed.graph.node for name in node.input}
     kept = [value for value in changed.graph.input if value.name in used]
     del changed.graph.input[:]
@@ -119,10 +119,8 @@ def with_attribute(model: onnx.ModelProto, name: str, value: int | str) -> onnx.
     """A copy of a YOSO graph whose nodes have another value of an attribute, such as `hash_bits`."""
     changed = copy.deepcopy(model)
     for node in changed.graph.node:
-        if (node.domain, node.op_type) == (DOMAIN, "YosoAttention"):
-            kept = [attribute for attribute in node.attribute if attribute.name != name]
-            del node.attribute[:]
-            node.attribute.extend([*kept, helper.make_attribute(name, value)])
+        if is_yoso(node):
+            set_attribute(node, name, value)
     return changed
 
 

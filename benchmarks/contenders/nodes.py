@@ -34,6 +34,18 @@ def own(key: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: A
     return node(BY_KEY[key].name, inputs, outputs, DOMAIN, **attributes)
 
 
+def is_yoso(one: Any) -> bool:
+    """Whether a node is YosoAttention."""
+    return bool((one.domain, one.op_type) == (DOMAIN, BY_KEY["yoso"].name))
+
+
+def set_attribute(one: Any, name: str, value: int | str) -> None:
+    """Gives a node an attribute, in place of the value that it may have."""
+    kept = [attribute for attribute in one.attribute if attribute.name != name]
+    del one.attribute[:]
+    one.attribute.extend([*kept, helper.make_attribute(name, value)])
+
+
 class Runner:
     """A graph with its inputs bound: calling it runs it, outputs stay in the same memory.
 

@@ -82,11 +82,11 @@ class Served:
             self._sessions[key] = padded.session(self.onnx[precision], threads)
         return self._sessions[key]
 
-    def bundle(self, precision: str, threads: int, merged: str = "") -> runtime.Model:
-        """The bundle's model, loaded once."""
-        key = ("bundle", precision, merged, threads)
+    def bundle(self, precision: str, threads: int, suffix: str = "") -> runtime.Model:
+        """A bundle's model, loaded once; with the suffix `MERGED` that of the bundle which merges tokens."""
+        key = ("bundle", precision, suffix, threads)
         if key not in self._sessions:
-            self._sessions[key] = runtime.load(self.bundles[precision, merged], threads=threads, check=False)
+            self._sessions[key] = runtime.load(self.bundles[precision, suffix], threads=threads, check=False)
         model: runtime.Model = self._sessions[key]
         return model
 

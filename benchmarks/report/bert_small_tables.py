@@ -1,6 +1,5 @@
 """The table of `bert_small.py` in docs/bert-small.md, beside the YOSO paper's; standard library only."""
 
-import csv
 import json
 import statistics
 from collections.abc import Sequence
@@ -8,20 +7,17 @@ from collections.abc import Sequence
 from benchmarks.report.contenders import of_paper, place, shown
 from benchmarks.report.lra_tables import of_seeds
 from benchmarks.report.origins import commit
-from benchmarks.report.results_files import FOLDER, RESULTS, Row, select
-from benchmarks.report.tables import table
+from benchmarks.report.results_files import RESULTS, Row, paper_rows, select
+from benchmarks.report.tables import Z_95, table
 
-PAPER = FOLDER / "paper" / "yoso_bert_small.csv"
 TITLES = {"imdb": "IMDb", "sst2": "SST-2"}
 SIZE = ("task", "layers", "tokens", "train", "epochs", "test")
 COLUMNS = {"qnli": "QNLI", "qqp": "QQP, F1", "mnli_m": "MNLI"}
-CONFIDENCE = 1.96  # standard errors, 95 %
 
 
 def paper() -> list[dict[str, str]]:
     """The paper's rows (Zeng et al., "You Only Sample (Almost) Once", ICML 2021, appendix, table 3)."""
-    with PAPER.open(encoding="utf-8", newline="") as stream:
-        return list(csv.DictReader(stream))
+    return paper_rows("yoso_bert_small.csv")
 
 
 def accuracies(rows: Sequence[Row]) -> str:
@@ -41,7 +37,7 @@ def accuracies(rows: Sequence[Row]) -> str:
 def said_of(one: Row, rows: Sequence[Row]) -> str:
     """The size, and which differences the test file cannot tell from chance."""
     mean = statistics.mean(row["accuracy"] for row in rows)
-    apart = 100 * CONFIDENCE * (2 * mean * (1 - mean) / one["test"]) ** 0.5
+    apart = 100 * Z_95 * (2 * mean * (1 - mean) / one["test"]) ** 0.5
     return (
         f"{TITLES[one['task']]}: {one['layers']} layers, {one['train']:,} texts of at most {one['tokens']:,} tokens to "
         f"learn from, {one['epochs']:g} epochs, {one['steps']:,} steps, {one['test']:,} texts to test. Two models that "

@@ -1,6 +1,5 @@
 """The tables of `efficiency.py` in docs/efficiency.md, beside the YOSO paper's; standard library only."""
 
-import csv
 import json
 import statistics
 from collections.abc import Callable, Iterator
@@ -8,10 +7,9 @@ from typing import Any
 
 from benchmarks.report.contenders import of_paper, place, shown
 from benchmarks.report.origins import commit
-from benchmarks.report.results_files import FOLDER, ISA_NAMES, RESULTS, Row, select
+from benchmarks.report.results_files import ISA_NAMES, RESULTS, Row, paper_rows, select
 from benchmarks.report.tables import table, times
 
-PAPER = FOLDER / "paper" / "yoso_appendix_efficiency.csv"
 BASELINE = "`softmax`"
 STEPS = {
     "training": "### A training step, forward and backward",
@@ -22,8 +20,7 @@ Figures = dict[tuple[str, int], float]
 
 def paper() -> list[dict[str, str]]:
     """The paper's rows that have figures."""
-    with PAPER.open(encoding="utf-8", newline="") as stream:
-        return [row for row in csv.DictReader(stream) if row["ms"]]
+    return [row for row in paper_rows("yoso_appendix_efficiency.csv") if row["ms"]]
 
 
 def by_length(rows: list[Row], cell: Callable[[Row], str]) -> str:

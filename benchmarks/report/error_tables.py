@@ -27,15 +27,23 @@ def by_length(rows: Sequence[Row]) -> str:
     lengths = sorted({row["n"] for row in rows})
     named = {(set_to(row), row["n"]): row for row in rows}
     body = [[name, *(figure(named.get((name, n))) for n in lengths)] for name in dict.fromkeys(map(set_to, rows))]
-    exact = [line[0] for line in body if not set(line[1:]) - {"0", ""}]
-    body = [line for line in body if line[0] not in exact]
-    left_out = f"\n\nExact at each of these lengths: {'; '.join(exact)}." if exact else ""
-    return table(["attention", *(f"{n:,}" for n in lengths)], body) + left_out
+    exact = {line[0] for line in body if not set(line[1:]) - {"0", ""}}
+    values: dict[str, list[str]] = {}
+    for row in {set_to(row): row for row in rows if set_to(row) in exact}.values():
+        values.setdefault(knob_of(row), []).append(f"{row['value']:g}")
+    left_out = "; ".join(f"{name} {', '.join(found)}" for name, found in values.items())
+    text = table(["attention", *(f"{n:,}" for n in lengths)], [line for line in body if line[0] not in exact])
+    return f"{text}\n\nExact at each of these lengths: {left_out}." if exact else text
+
+
+def knob_of(row: Row) -> str:
+    """An attention with its settings and the name of its knob."""
+    return f"{shown(row)}, {row['knob']}"
 
 
 def set_to(row: Row) -> str:
-    """An attention with its settings and its knob."""
-    return f"{shown(row)}, {row['knob']} {row['value']:g}"
+    """The same with the knob's value."""
+    return f"{knob_of(row)} {row['value']:g}"
 
 
 def bounds(rows: Sequence[Row]) -> Iterator[str]:

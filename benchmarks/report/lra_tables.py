@@ -1,24 +1,20 @@
 """The tables of `long_range_arena.py` in docs/long-range-arena.md, beside the YOSO paper's; standard library only."""
 
-import csv
 import json
 import statistics
 from collections.abc import Iterator, Sequence
 
 from benchmarks.report.contenders import of_paper, place, shown
 from benchmarks.report.origins import commit
-from benchmarks.report.results_files import FOLDER, RESULTS, Row, select
-from benchmarks.report.tables import table
+from benchmarks.report.results_files import RESULTS, Row, paper_rows, select
+from benchmarks.report.tables import Z_95, table
 
-PAPER = FOLDER / "paper" / "yoso_lra.csv"
 TITLES = {"listops": "ListOps", "text": "Text", "pathfinder": "Pathfinder"}
-CONFIDENCE = 1.96  # standard errors, 95 %
 
 
 def paper() -> list[dict[str, str]]:
     """The paper's rows (Zeng et al., "You Only Sample (Almost) Once", ICML 2021, Table 3)."""
-    with PAPER.open(encoding="utf-8", newline="") as stream:
-        return list(csv.DictReader(stream))
+    return paper_rows("yoso_lra.csv")
 
 
 def of_seeds(rows: Sequence[Row]) -> str:
@@ -50,7 +46,7 @@ def said_of(rows: Sequence[Row]) -> Iterator[str]:
             continue
         one = mine[0]
         mean = statistics.mean(row["accuracy"] for row in mine)
-        apart = 100 * CONFIDENCE * (2 * mean * (1 - mean) / one["test"]) ** 0.5
+        apart = 100 * Z_95 * (2 * mean * (1 - mean) / one["test"]) ** 0.5
         lengths = f"{one['shortest']:,} to {one['longest']:,}" if one["shortest"] else f"at most {one['longest']:,}"
         yield (
             f"- {title}: {lengths} tokens, {one['train']:,} sequences to learn from, {one['test']:,} to test, "

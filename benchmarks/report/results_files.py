@@ -18,6 +18,12 @@ Result = dict[str, Any]
 Row = dict[str, Any]
 
 
+def paper_rows(name: str) -> list[dict[str, str]]:
+    """The rows of a file of a paper's figures, a CSV of `benchmarks/paper`."""
+    with (FOLDER / "paper" / name).open(encoding="utf-8", newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
 def load(benchmark: str) -> dict[str, Result]:
     """Result files of a benchmark by instruction set, most capable first."""
     paths = {isa: RESULTS / f"{benchmark}-{isa}.json" for isa in ISAS}

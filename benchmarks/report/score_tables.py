@@ -1,15 +1,13 @@
 """The tables of `mca_tables.py` in docs/scores.md, beside the MCA paper's; standard library only."""
 
-import csv
 import json
 import statistics
 from collections.abc import Iterator, Sequence
 
 from benchmarks.report.origins import commit
-from benchmarks.report.results_files import FOLDER, ISA_NAMES, RESULTS, Row, select
-from benchmarks.report.tables import table
+from benchmarks.report.results_files import ISA_NAMES, RESULTS, Row, paper_rows, select
+from benchmarks.report.tables import Z_95, table
 
-PAPER = FOLDER / "paper" / "mca_scores.csv"
 TITLES = {"sst2": "SST-2", "mrpc": "MRPC", "rte": "RTE", "cola": "CoLA", "hyperpartisan": "HND", "imdb": "IMDB"}
 METRICS = {"mrpc": ("acc", "f1"), "cola": ("matthews",), "hyperpartisan": ("acc", "f1")}
 HEADINGS = {
@@ -17,21 +15,21 @@ HEADINGS = {
     "half": "### Half the layers, beside Table 2 (DistilBERT)",
     "windowed": "### A windowed model on long documents, beside Table 3 (Longformer)",
 }
+# Of the paper, beside which each model stands.
 TABLES = dict(zip(HEADINGS, ("1", "2", "3"), strict=True))
-CONFIDENCE = 1.96  # standard errors, 95 %
 
 
 def paper() -> dict[tuple[str, str, str, float], dict[str, str]]:
     """The paper's rows by table, task, metric and alpha (Kim and Ko, AAAI 2022)."""
-    with PAPER.open(encoding="utf-8", newline="") as file:
-        return {(row["table"], row["task"], row["metric"], float(row["alpha"])): row for row in csv.DictReader(file)}
+    rows = paper_rows("mca_scores.csv")
+    return {(row["table"], row["task"], row["metric"], float(row["alpha"])): row for row in rows}
 
 
 def spread(values: Sequence[float]) -> str:
     """Mean, and half the width of its 95 % interval over seeds."""
     if len(values) < 2:
         return f"{values[0]:.1f}" if values else ""
-    return f"{statistics.mean(values):.1f} ± {CONFIDENCE * statistics.stdev(values) / len(values) ** 0.5:.1f}"
+    return f"{statistics.mean(values):.1f} ± {Z_95 * statistics.stdev(values) / len(values) ** 0.5:.1f}"
 
 
 def reduction(rows: Sequence[Row], field: str) -> str:
@@ -66,7 +64,7 @@ def said_of(rows: Sequence[Row]) -> Iterator[str]:
         mine = select(rows, task=key)
         one = mine[0]
         exact = next(row["scores"]["acc"] for row in mine if not row["alpha"]) / 100
-        apart = 100 * CONFIDENCE * (exact * (1 - exact) / one["texts"]) ** 0.5
+        apart = 100 * Z_95 * (exact * (1 - exact) / one["texts"]) ** 0.5
         trained = f"{one['epochs']:g} epochs, {one['steps']:,} steps" if "epochs" in one else "trained elsewhere"
         start = f" from {one['start']}" if one["start"] and "epochs" in one else ""
         yield (

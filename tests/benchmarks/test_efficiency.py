@@ -56,16 +56,8 @@ def test_what_was_left_out_is_measured_where_it_may_take_longer(
             yield {"n": n, "ms": 1e3 * n / 128, "mib": 1.0, "rounds": 1, "elapsed": 1.0}
 
     monkeypatch.setattr(efficiency, "child", child)
-    command = [
-        "--attentions",
-        "mca:alpha=0.4",
-        "softmax:window=32",
-        "--most-inference",
-        "1024",
-        "--output",
-        str(output),
-    ]
-    command += ["--steps", "inference"]
+    command = ["--attentions", "mca:alpha=0.4", "softmax:window=32", "--steps", "inference"]
+    command += ["--most-inference", "1024", "--output", str(output)]
     for longest in ("5", "5", "9"):
         assert efficiency.main([*command, "--longest", longest]) == 0
     assert asked == [[128, 256, 512, 1024]] * 2 + [[512, 1024]] * 2

@@ -97,6 +97,14 @@ def test_tables_stand_beside_the_papers(tmp_path: Path, monkeypatch: pytest.Monk
     assert "accuracy 70.0 ± 4.5 where the commonest label has 66.0" in text
 
 
+def test_tables_name_tasks_and_scores_as_they_are_measured() -> None:
+    """The tables know neither the files nor the metrics, which need more than the standard library."""
+    assert {key: task.title for key, task in glue.TASKS.items()} == score_tables.TITLES
+    assert {table for task in glue.TASKS.values() for table in task.tables} == set(score_tables.TABLES.values())
+    for key, task in glue.TASKS.items():
+        assert score_tables.METRICS.get(key, ("acc",)) == task.metrics
+
+
 def test_what_a_run_starts_from_and_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     texts = [
         {"text": f"a {'fine' if label else 'dull'} film {i % 7}", "label": label} for label in (0, 1) for i in range(60)

@@ -8,8 +8,10 @@ from harness import Array, offsets, run
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
 from attenuator.ops.kept_lengths.reference import kept_lengths
+from attenuator.ops.kept_lengths.spec import SPEC
 
 EXPONENTS = (1.0, 0.5, 1 / 3, 0.25, 0.0)
+MERGES = next(item.choices for item in SPEC.attributes if item.name == "merge")
 
 
 def kept(lengths: list[int], keep: list[float] | Array, exponent: float = 1.0, merge: str = "none") -> list[int]:
@@ -21,7 +23,7 @@ def kept(lengths: list[int], keep: list[float] | Array, exponent: float = 1.0, m
     return [int(length) for length in np.diff(output)]
 
 
-@pytest.mark.parametrize("merge", ["none", "mean"])
+@pytest.mark.parametrize("merge", MERGES)
 @pytest.mark.parametrize("exponent", EXPONENTS)
 def test_equals_the_reference(exponent: float, merge: str) -> None:
     rng = np.random.default_rng(0)

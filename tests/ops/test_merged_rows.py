@@ -10,12 +10,23 @@ from importance_cases import BANDS, KINDS, attention_inputs
 from mca_cases import mca_inputs
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
+from attenuator.export.selection import can_merge
+from attenuator.ops import OPERATORS
 from attenuator.ops.mca.reference import mca_attention
 from attenuator.ops.softmax.reference import attention_importance, softmax_attention
+from attenuator.ops.spec import Operator
 
 LENGTHS = (17, 1, 300, 0, 64, 129)
 MORE = (3, 40, 1000, 0, 0, 1)
 WEIGHED = ("query", "key", "cu_seqlens", "unmerged_cu_seqlens")
+ATTENDING = [operator for operator in OPERATORS if operator.attention and can_merge(operator)]
+every_operator = pytest.mark.parametrize("operator", ATTENDING, ids=lambda operator: operator.key)
+
+
+def inputs_of(operator: Operator, lengths: Sequence[int]) -> dict[str, Array]:
+    """Of two heads."""
+    makers = {"softmax": attention_inputs, "mca": lambda lengths: mca_inputs(lengths, 2, 24, 160)}
+    return makers[operator.key](lengths)
 
 
 def unmerged(lengths: Sequence[int], more: Sequence[int]) -> dict[str, Array]:
@@ -69,13 +80,13 @@ def test_a_key_that_stands_for_several_counts_as_often_as_equal_keys(times: int)
     np.testing.assert_allclose(actual, expected[:40], atol=1e-5)
 
 
-@pytest.mark.parametrize("operator", ["softmax", "mca"])
+@every_operator
 @pytest.mark.parametrize("kind", KINDS)
-def test_where_no_row_is_a_mean_the_bits_are_those_without_the_input(operator: str, kind: str) -> None:
-    inputs = attention_inputs(LENGTHS) if operator == "softmax" else mca_inputs(LENGTHS, 2, 24, 160)
+def test_where_no_row_is_a_mean_the_bits_are_those_without_the_input(operator: Operator, kind: str) -> None:
+    inputs = inputs_of(operator, LENGTHS)
     attributes: dict[str, Any] = {"num_heads": 2, "importance": kind}
-    without = run(operator, inputs, attributes)
-    with_it = run(operator, inputs | {"unmerged_cu_seqlens": inputs["cu_seqlens"]}, attributes, threads=2)
+    without = run(operator.key, inputs, attributes)
+    with_it = run(operator.key, inputs | {"unmerged_cu_seqlens": inputs["cu_seqlens"]}, attributes, threads=2)
     assert all(one.tobytes() == other.tobytes() for one, other in zip(without, with_it, strict=True))
 
 
@@ -87,8 +98,8 @@ def test_where_no_row_is_a_mean_the_bits_are_those_without_the_input(operator: s
         ([0, 9], r"unmerged_cu_seqlens has size 2 on axis 0, must be 4 \(as cu_seqlens has\)"),
     ],
 )
-@pytest.mark.parametrize(("operator", "name"), [("softmax", "SoftmaxAttention"), ("mca", "McaAttention")])
-def test_refusals(operator: str, name: str, starts: list[int], sentence: str) -> None:
-    inputs = attention_inputs((3, 0, 4)) if operator == "softmax" else mca_inputs((3, 0, 4), 2, 24, 30)
-    with pytest.raises(InvalidArgument, match=f"{name}: {sentence}"):
-        run(operator, inputs | {"unmerged_cu_seqlens": np.array(starts, np.int32)}, {"num_heads": 2})
+@every_operator
+def test_refusals(operator: Operator, starts: list[int], sentence: str) -> None:
+    inputs = inputs_of(operator, (3, 0, 4)) | {"unmerged_cu_seqlens": np.array(starts, np.int32)}
+    with pytest.raises(InvalidArgument, match=f"{operator.name}: {sentence}"):
+        run(operator.key, inputs, {"num_heads": 2})

@@ -13,6 +13,7 @@ from training_data import write
 from attenuator.__main__ import main as attenuator
 from attenuator.bundle import TRAINED_POSITIONS, read_manifest
 from attenuator.errors import ExportError
+from attenuator.export.longer import POSITIONS
 from attenuator.export.pipeline import export
 from attenuator.training.yoso.fitting import starting
 from attenuator.tuning import checkpoints
@@ -25,19 +26,9 @@ LONG = 190
 
 def adapt(source: Path, data: Path, output: Path, *further: str) -> int:
     """A run of few steps."""
-    options = (
-        "--num-hashes",
-        "4",
-        "--epochs",
-        "1",
-        "--batch-tokens",
-        "2048",
-        "--threads",
-        "1",
-        "--held-out-share",
-        "0.4",
-    )
-    return attenuator(["adapt", str(source), "--data", str(data), "--output", str(output), *options, *further])
+    options = ["--num-hashes", "4", "--epochs", "1", "--batch-tokens", "2048", "--threads", "1"]
+    options += ["--held-out-share", "0.4", *further]
+    return attenuator(["adapt", str(source), "--data", str(data), "--output", str(output), *options])
 
 
 def ids_of(tokens: int) -> dict[str, torch.Tensor]:
@@ -96,7 +87,7 @@ def test_a_longformer_is_adapted_exported_and_read_again(tmp_path: Path) -> None
     assert manifest.max_tokens == student.texts.max_tokens == load_teacher(source).texts.max_tokens
 
 
-@pytest.mark.parametrize("positions", ["repeated", "interpolated"])
+@pytest.mark.parametrize("positions", [name for name in POSITIONS if name != TRAINED_POSITIONS])
 def test_texts_beyond_the_learned_positions_are_learnt(positions: str, tmp_path: Path) -> None:
     source = save(CHECKPOINTS["bert"], tmp_path / "bert")
     teacher = load_teacher(source, positions, LONG)

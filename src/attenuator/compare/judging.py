@@ -53,6 +53,10 @@ class Candidate:
     share: Sequence[float]
     same_work: Sequence[bool] = ()
 
+    def does_same_work(self, place: int) -> bool:
+        """Whether it is known to do the very work of the reference in the range at a place."""
+        return bool(self.same_work) and self.same_work[place]
+
     @property
     def is_exact(self) -> bool:
         """Whether every knob has its exact value; an answer of another precision may differ all the same."""
@@ -164,7 +168,7 @@ def _points(candidates: Sequence[Candidate], place: int, each: Range, confidence
 
 def _rivals(candidates: Sequence[Candidate], place: int) -> list[int]:
     """The reference, and what does other work than it in a range."""
-    return [0, *(index for index, one in enumerate(candidates) if index and not any(one.same_work[place : place + 1]))]
+    return [0, *(index for index, one in enumerate(candidates) if index and not one.does_same_work(place))]
 
 
 def _choice(

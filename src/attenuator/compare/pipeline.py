@@ -62,7 +62,7 @@ class Measured:
         exact: its exact setting.
         logits: `[texts, labels]` of each setting.
         times: of each setting at the length of each range.
-        work: predicted, likewise.
+        work: predicted multiply-adds, `[settings][ranges]`, of one text of each range's median length.
     """
 
     method: Method

@@ -115,7 +115,7 @@ def show(
         ):
             chosen = point.candidate == verdict.choice.candidate
             candidate = candidates[point.candidate]
-            same = bool(point.candidate) and any(candidate.same_work[place : place + 1])
+            same = point.candidate > 0 and candidate.does_same_work(place)
             row = _row(point, candidate, chosen, same)
             table.add_row(*row, style=None if point.frontier or chosen else "dim")
         console.print(table)
