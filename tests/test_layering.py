@@ -247,3 +247,11 @@ def test_no_file_is_too_long() -> None:
     assert len(lines) > 40
     long = [f"{file.relative_to(ROOT)}: {count}" for file, count in lines.items() if count > MAX_LINES]
     assert not long, "\n".join(long)
+
+
+def test_contributors_are_told_what_folders_may_import() -> None:
+    told = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("| folder | may import |\n")[2]
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([^;|]*)", told.partition("\n\n")[0], re.MULTILINE))
+    named = {folder: set(re.findall(r"`(\w+)`", words)) for folder, words in rows.items()}
+    allowed = {folder: parts - {"errors"} for folder, parts in MAY_IMPORT.items()}
+    assert named == {folder: parts for folder, parts in allowed.items() if parts or folder in named}
