@@ -5,7 +5,7 @@ from __future__ import annotations
 from attenuator.errors import ExportError
 from attenuator.ops import OPERATORS
 
-__all__ = ["CHOICES", "ESTIMATORS", "RANDOM_BLOCKS", "TABLE_PRECISIONS", "check_choice"]
+__all__ = ["CHOICES", "DEFAULT_ESTIMATORS", "ESTIMATORS", "RANDOM_BLOCKS", "TABLE_PRECISIONS", "check_choice"]
 
 
 def choices_of(attribute: str) -> dict[str, tuple[str, ...]]:
@@ -20,6 +20,8 @@ TABLE_PRECISIONS = choices_of("table_precision")
 RANDOM_BLOCKS = choices_of("random_blocks")
 # The same by the attribute's name.
 CHOICES = {"estimator": ESTIMATORS, "table_precision": TABLE_PRECISIONS, "random_blocks": RANDOM_BLOCKS}
+# By pooling, what keeps more labels at equal work (docs/lab/mca.md): a mean over many tokens evens random errors out.
+DEFAULT_ESTIMATORS = {"first": "deterministic", "mean": "sampled"}
 
 
 def check_choice(name: str, choice: str | None, attention: str, choices: dict[str, tuple[str, ...]]) -> None:

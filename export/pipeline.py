@@ -19,7 +19,7 @@ from attenuator import bundle
 from attenuator.bundle import TRAINED_POSITIONS, Attention, Manifest, Provenance
 from attenuator.errors import ExportError
 from attenuator.export import labelled
-from attenuator.export.attributes import CHOICES, ESTIMATORS, check_choice
+from attenuator.export.attributes import CHOICES, DEFAULT_ESTIMATORS, ESTIMATORS, check_choice
 from attenuator.export.choose import KNOB, SelectionOptions, choose_selection
 from attenuator.export.computing import lacking, trained_with
 from attenuator.export.knobs import bundle_knobs, requested_defaults
@@ -51,8 +51,6 @@ __all__ = [
 
 ATTENTIONS = tuple(key for key, operator in OPERATOR_BY_KEY.items() if operator.attention and not operator.asked_as)
 
-# By pooling, what keeps more labels at equal work (docs/lab/mca.md): a mean over many tokens evens random errors out.
-DEFAULT_ESTIMATORS = {"first": "deterministic", "mean": "sampled"}
 TOOLS = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "tokenizers")
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import cast
 
 from attenuator.errors import AttenuatorError, InvalidRequest
-from attenuator.export.attributes import ESTIMATORS, TABLE_PRECISIONS
+from attenuator.export.attributes import DEFAULT_ESTIMATORS, ESTIMATORS, TABLE_PRECISIONS
 from attenuator.export.computing import lacking, trained_with
 from attenuator.export.packed import OPERATOR_BY_KEY
-from attenuator.export.pipeline import ATTENTIONS, DEFAULT_ESTIMATORS
+from attenuator.export.pipeline import ATTENTIONS
 from attenuator.export.source import Source
 from attenuator.ops import BASELINE
 from attenuator.precision import PRECISIONS, PrecisionName
