@@ -45,10 +45,10 @@ test: $(VENV)/.setup cuda-on-host ## every test
 	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile
 
 test-ray: $(VENV)/.ray ## the Ray Serve application: two replicas, one killed under load, a bundle rolled over
-	ATTENUATOR_TEST_RAY=1 $(BIN)/python -m pytest -rP tests/rayserve
+	ATTENUATOR_TEST_RAY=1 $(BIN)/python -m pytest -rfEP tests/rayserve
 
 fuzz-http: $(VENV)/.setup ## send the service 10,000 requests generated from its own OpenAPI description
-	SCHEMA_REQUESTS=10000 $(BIN)/python -m pytest -n $(TEST_JOBS) --timeout 3600 -rP tests/serve/test_schema_requests.py
+	SCHEMA_REQUESTS=10000 $(BIN)/python -m pytest -n $(TEST_JOBS) --timeout 3600 -rfEP tests/serve/test_schema_requests.py
 
 bench: $(VENV)/.setup ## measure operators and whole models beside ONNX Runtime's attention: results, plots, README
 	$(BIN)/python -m benchmarks.run_all
