@@ -15,6 +15,7 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 APPLICATION = "attenuator"
 IMPORT_PATH = "attenuator.rayserve.application:application"
 OBJECT_STORE_BYTES = 100 * 2**20
+DEPLOYED_WITHIN_S = 240  # on a machine that does much else
 
 
 class Cluster:
@@ -55,13 +56,21 @@ class Cluster:
             bundles: folders of bundles; other ones roll them over.
             arguments: of the application.
         """
+        from ray import serve
         from ray.serve.context import _get_global_client
         from ray.serve.schema import ServeDeploySchema
 
         replica = {"name": "Replica", "user_config": {"bundles": [str(folder) for folder in bundles]}}
         config = {"name": APPLICATION, "import_path": IMPORT_PATH, "args": arguments, "deployments": [replica]}
         schema = ServeDeploySchema.model_validate({"applications": [{"route_prefix": "/", **config}]})
-        _get_global_client().deploy_apps(schema, _blocking=True)
+        client = _get_global_client()
+        client.deploy_apps(schema)
+        end_s = time.monotonic() + DEPLOYED_WITHIN_S
+        while (status := serve.status().applications[APPLICATION].status) != "RUNNING":
+            late = status == "DEPLOY_FAILED" or time.monotonic() > end_s
+            assert not late, f"the application is {status}, must be RUNNING"
+            time.sleep(0.1)
+        client.wait_for_proxies_serving(wait_for_applications_running=True)
 
     def replicas(self, deployment: str = "Replica") -> dict[str, int]:
         """Process ids of the replicas that live, by id."""
