@@ -6,7 +6,8 @@
 # debootstrap; the base image is made by debootstrap from the machine's own package archive and has the machine's apt
 # settings, so keep it here. pip's settings (mirrors, certificates) are lent to the build only.
 # Everything lies in a scratch folder, removed at the end: 4 GB for the CPU, 20 GB for the GPU.
-# Usage: .ci/container.sh [cpu|gpu [SCRATCH_FOLDER]]; with RECORD=1 the CPU image's size is kept for docs/deploy-container.md.
+# Usage: .ci/container.sh [cpu|gpu [SCRATCH_FOLDER]]; with CUDA_ARCHITECTURES=90-real the GPU image is built for these alone;
+# with RECORD=1 the CPU image's size is kept for docs/deploy-container.md.
 set -euo pipefail
 limit_mb=450 # of the CPU image
 cd "$(dirname "$0")/.."
@@ -68,7 +69,8 @@ mapfile -t mounts < <(python3 .ci/pip_settings.py "$work/pip" /mnt/pip)
 read -r -a labelling < <(scripts/image_args.sh)
 say "building for $device"
 buildah build --quiet --format docker --network host --build-arg BASE=localhost/base --build-arg DEVICE="$device" \
-  "${labelling[@]}" --secret "id=pip,src=$work/pip/pip.conf" "${mounts[@]}" --tag localhost/attenuator . >"$work/build.log" 2>&1 ||
+  --build-arg CUDA_ARCHITECTURES="${CUDA_ARCHITECTURES:-}" "${labelling[@]}" --secret "id=pip,src=$work/pip/pip.conf" \
+  "${mounts[@]}" --tag localhost/attenuator . >"$work/build.log" 2>&1 ||
   { tail -n 40 "$work/build.log" >&2; exit 1; }
 
 container=$(buildah from localhost/attenuator)
