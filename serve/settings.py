@@ -49,8 +49,8 @@ class ServeSettings(CommandSettings):
     """Seed of requests that set none, so that equal requests get equal answers."""
     max_cost: float | None = Field(default=None, gt=0)
     """Largest predicted cost of one request, in billions of multiply-adds; more is refused with 422."""
-    max_batch_tokens: int = Field(default=8192, ge=1)
-    """Tokens that run together in one packed batch; a longer input runs alone."""
+    max_batch_tokens: int = Field(default=4096, ge=1)
+    """Tokens that run together in one packed batch; a longer input runs alone. A GPU wants more, such as 65536."""
     max_wait_ms: float = Field(default=2.0, ge=0, le=1000)
     """Longest wait of a batch for requests that are already being tokenized, in milliseconds."""
     max_queue_tokens: int = Field(default=262_144, ge=1)
