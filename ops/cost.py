@@ -58,6 +58,7 @@ class NodeShape:
         attributes: the node's attributes, the spec's defaults filled in.
         layer: layers of attention before it in the graph.
         tables: shapes of its inputs that are weights, by the names of the spec.
+        half: whether its value projection's weight has 16 bits, as its rows then have.
     """
 
     operator: str
@@ -68,6 +69,7 @@ class NodeShape:
     attributes: Mapping[str, int | float | str]
     layer: int = 0
     tables: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    half: bool = False
 
     @property
     def window(self) -> int:

@@ -13,14 +13,11 @@ from pathlib import Path
 
 from attenuator.commandline import fail, parse
 from attenuator.errors import AttenuatorError
-from attenuator.ops.knobs import KnobValue
 from attenuator.runtime.model import Model
 from attenuator.serve import logs
 from attenuator.serve.app import create_app
-from attenuator.serve.brownout import knobs_at
 from attenuator.serve.connections import Connections, connection_limit, raise_descriptor_limit
 from attenuator.serve.engine import Engine
-from attenuator.serve.floors import policy_floors
 from attenuator.serve.holdings import ServerHoldings
 from attenuator.serve.keys import KeyRing
 from attenuator.serve.policy import read_policy
@@ -34,7 +31,6 @@ start_log = logging.getLogger("attenuator.serve.start")
 # of its own system calls. With Python's 5 ms a short text is answered twice as slowly meanwhile; below this, changing
 # between threads takes more than it saves.
 SWITCH_INTERVAL_S = 0.0005
-FLOOR_LENGTHS = (64, 512, 4096)  # tokens at which the log says what floors win
 USAGE = "[BUNDLE ...] [options]"
 EXAMPLES = """  serve two models, then ask one of them:
     attenuator serve examples/bundles/reviews examples/bundles/sentiment --port 8000
@@ -88,25 +84,6 @@ def warn_of_idle_floors(floors: Iterable[str], models: Mapping[str, Model]) -> N
             log.warning("--brownout-to names %s, a knob of no served model; their knobs: %s", name, has)
 
 
-def say_what_floors_win(floors: Mapping[str, KnobValue], engine: Engine) -> None:
-    """Logs how many times as much each model does at the floors of a brownout as at its defaults."""
-    for name, model in engine.models.items():
-        own, defaults = policy_floors(floors, model.knobs), model.knobs.defaults()
-        if not own:
-            continue
-        gains = {}
-        for tokens in sorted({min(each, model.manifest.max_tokens) for each in FLOOR_LENGTHS}):
-            lowered = knobs_at(model, defaults, own, 1.0, [tokens])
-            usual_s, lowered_s = (engine.predictor.seconds(model, [tokens], each)[0] for each in (defaults, lowered))
-            gains[tokens] = usual_s / lowered_s
-        by_length = ", ".join(f"{gain:.1f} times at {tokens} tokens" for tokens, gain in gains.items())
-        log.info(
-            "a brownout lets %s do as much as at its defaults: %s (predicted); more load than that is refused",
-            name,
-            by_length,
-        )
-
-
 async def serve(settings: ServeSettings, folders: Sequence[Path], bound: socket.socket) -> bool:
     """Serves until a signal; answers health routes from the start, requests once the bundles are loaded.
 
@@ -136,9 +113,7 @@ async def serve(settings: ServeSettings, folders: Sequence[Path], bound: socket.
         await asyncio.wait({stop_requested, started}, return_when=asyncio.FIRST_COMPLETED)
         if started.done():
             started.result()
-            floors = read_policy(settings.brownout_to)
-            warn_of_idle_floors(floors, engine.models)
-            say_what_floors_win(floors, engine)
+            warn_of_idle_floors(read_policy(settings.brownout_to), engine.models)
             where = address(*bound.getsockname()[:2])
             key = "requests need an API key" if keys.required else "no API key is required"
             start_log.info("ready on http://%s (%s), %s", where, ", ".join(engine.models) or "no model yet", key)

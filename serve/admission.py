@@ -4,6 +4,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from attenuator.bundle import BundleKnob
 from attenuator.errors import InvalidRequest
@@ -52,14 +53,15 @@ def check_cost(
             param="inputs",
             allowed=f"at most {max_cost:g} billion multiply-adds",
         )
-    name, cheapest, best = room.knob, room.cheapest, room.best
-    others = "".join(f" and {other} {value:g}" for other, value in room.others.items())
+    name, others = room.knob, "".join(f" and {other} {value:g}" for other, value in room.others.items())
+    allowed = [f"from {min(room.sampled):g} to {max(room.sampled):g}"] if room.sampled else []
+    if room.best == model.knobs.rows[name].exact:
+        allowed.insert(0, f"{room.best:g} (exact)")
     raise InvalidRequest(
-        f"{sentence}: the cheapest setting that fits is {name} {cheapest:g}{others}, the most accurate {name} "
-        f"{best:g}{others}",
+        f"{sentence}: the cheapest setting that fits is {name} {room.cheapest:g}{others}, the most accurate {name} "
+        f"{room.best:g}{others}",
         param=name,
-        allowed=f"{name} from {min(cheapest, best):g} to {max(cheapest, best):g}"
-        + (f" with{others.removeprefix(' and')}" if others else ""),
+        allowed=f"{name} {' or '.join(allowed)}" + (f" with{others.removeprefix(' and')}" if others else ""),
     )
 
 
@@ -75,13 +77,15 @@ class Room:
     Attributes:
         knob: the one that varies.
         cheapest: its cheapest value.
-        best: its most accurate value that fits.
+        best: its most accurate value that fits: the exact one, where that fits.
+        sampled: its cheapest and its most accurate value that fit, the exact one aside; empty where none does.
         others: knobs that have to change too, each at its cheapest value.
     """
 
     knob: str
     cheapest: KnobValue
     best: KnobValue
+    sampled: tuple[KnobValue, ...]
     others: dict[str, KnobValue]
 
 
@@ -93,6 +97,8 @@ def room_of(
 ) -> Room | None:
     """The settings that fit, by the knob that saves most; others change only where that one alone does not do.
 
+    A knob's exact value may be its cheapest: on a short text, or where a seed's draws take more than exact attention.
+
     Args:
         cost: of a setting.
         knobs: the request's.
@@ -103,21 +109,29 @@ def room_of(
         The settings, or None where not even the cheapest value of every knob fits.
     """
     values = {row.name: cheapest_first(row) for row in rows}
-    lowest = {name: cost({**knobs, name: each[0]}) for name, each in values.items()}
-    names = sorted(values, key=lambda name: lowest[name])
+    exact: dict[str, KnobValue] = {row.name: int(row.exact) if row.dtype == "int32" else row.exact for row in rows}
+
+    def cost_at(name: str, value: KnobValue) -> float:
+        return cost({**knobs, name: value})
+
+    cheapest = {name: min(each[0], exact[name], key=partial(cost_at, name)) for name, each in values.items()}
+    names = sorted(values, key=lambda name: cost_at(name, cheapest[name]))
     setting, others = dict(knobs), {}
     for name in names:
-        if cost({**setting, name: values[name][0]}) < cost(setting):
-            others[name] = setting[name] = values[name][0]
+        if cost({**setting, name: cheapest[name]}) < cost(setting):
+            others[name] = setting[name] = cheapest[name]
         if cost(setting) <= max_cost:
             break
     if not others or cost(setting) > max_cost:
         return None
     [knob, *_] = names
     others.pop(knob, None)
-    # Whatever is cheaper than a setting that fits, fits too.
+    # Whatever is cheaper than a setting that fits, fits too; the exact value has no place in that order.
     fitting = bisect_left(values[knob], True, key=lambda value: cost({**setting, knob: value}) > max_cost)
-    return Room(knob, values[knob][0], values[knob][fitting - 1], others)
+    sampled: tuple[KnobValue, ...] = (values[knob][0], values[knob][fitting - 1]) if fitting else ()
+    if cost({**setting, knob: exact[knob]}) <= max_cost:
+        return Room(knob, cheapest[knob], exact[knob], sampled, others)
+    return Room(knob, sampled[0], sampled[1], sampled, others)
 
 
 def cheapest_first(row: BundleKnob) -> list[KnobValue]:

@@ -104,8 +104,10 @@ class Brownout:
             return {}
         if parsed.floors is not None:
             return parsed.floors
-        if not self._policy or parsed.requested or parsed.goals:
-            return {}
+        return {} if parsed.requested or parsed.goals else self.policy(model)
+
+    def policy(self, model: Model) -> Floors:
+        """The operator's floors for a model; empty where there are none."""
         return policy_floors(self._policy, model.knobs)
 
 

@@ -36,12 +36,14 @@ class Catalog:
         models: those that new requests get, by name.
         latencies: predicted times, also of models that are replaced and still answer requests.
         estimates: tokens to expect of a text, likewise.
+        on_served: called with each model that new requests get from then on.
     """
 
     def __init__(self, settings: ServeSettings) -> None:
         self.models: dict[str, Model] = {}
         self.latencies: WeakKeyDictionary[Model, LatencyModel] = WeakKeyDictionary()
         self.estimates: WeakKeyDictionary[Model, TokenEstimate] = WeakKeyDictionary()
+        self.on_served: Callable[[Model], None] = lambda model: None
         self._settings = settings
         self._device: Device | None = None
         self._threads = ThreadPoolExecutor(LOADING_THREADS, thread_name_prefix="load")
@@ -166,6 +168,7 @@ class Catalog:
         self.estimates[model] = TokenEstimate()
         self.models[manifest.name] = model
         log.info("loaded %s (%s, revision %.12s)", manifest.name, manifest.attention.operator, manifest.revision)
+        self.on_served(model)
         loop = asyncio.get_running_loop()
         named = f"{manifest.name}, revision {manifest.revision[:12]}"
         freed = weakref.finalize(model, self._free, loop, named, vars(model))

@@ -95,6 +95,7 @@ class Engine:
         self._room = Room(self._queue, settings.max_requests, settings.max_queue_tokens, self._lanes.remaining_s)
         self.predictor = Predictor(latencies, self._lanes, seeds)
         self.lowering = Lowering(self.brownout, self.predictor, self._lanes, self._room)
+        self.catalog.on_served = self.lowering.say_what_floors_win
         serving, run_idle, exact_s = self.catalog.serving, partial(self.run, flow=IDLE), self.predictor.exact_s
         self.shadow = Shadow(settings.shadow_share, self._idle, self.metrics, serving, run_idle, exact_s)
 

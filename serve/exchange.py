@@ -13,7 +13,7 @@ from attenuator.serve.answers import json_response
 from attenuator.serve.json_body import parse_json
 from attenuator.serve.schema import ParsedRequest, model_name, parse_request
 
-TRUNCATE = "truncate"
+TRUNCATE, TIMEOUT = "truncate", "timeout_ms"
 
 
 class Exchange(Protocol):

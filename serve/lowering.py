@@ -9,6 +9,7 @@ All rows of an answer have the same knobs, so a request that has begun is left a
 draws for its standard errors belong to its setting.
 """
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,6 +23,9 @@ from attenuator.serve.jobs import ANYONE, Flow, Job, Lower
 from attenuator.serve.lanes import Lanes
 from attenuator.serve.predicting import Predictor
 from attenuator.serve.room import Room
+
+log = logging.getLogger(__name__)
+FLOOR_LENGTHS = (64, 512, 4096)  # tokens at which the log says what floors win
 
 
 class Lowering:
@@ -60,6 +64,28 @@ class Lowering:
             level = 1.0
         knobs = knobs_at(model, chosen.knobs, floors, level, tokens)
         return chosen if knobs == chosen.knobs else Chosen(knobs, "brownout")
+
+    def say_what_floors_win(self, model: Model) -> None:
+        """Logs how many times as much a model does at the operator's floors as without a brownout.
+
+        The policy lowers requests that run at the defaults; those that ask for exact answers may name floors as well.
+        """
+        own, defaults = self._brownout.policy(model), model.knobs.defaults()
+        if not own:
+            return
+        gains = []
+        for tokens in sorted({min(each, model.manifest.max_tokens) for each in FLOOR_LENGTHS}):
+            exactly, usual, lowered = (
+                self._predictor.seconds(model, [tokens], each)[0]
+                for each in (model.knobs.exact(), defaults, knobs_at(model, defaults, own, 1.0, [tokens]))
+            )
+            gains.append(f"{usual / lowered:.1f} ({exactly / lowered:.1f}) times at {tokens} tokens")
+        log.info(
+            "a brownout lets %s do as much as at its defaults (at the exact values): %s (predicted); more load than "
+            "that is refused",
+            model.manifest.name,
+            ", ".join(gains),
+        )
 
     def waiting(self, now_s: float) -> Lower:
         """What lowers those that wait, for the forming of one batch.

@@ -33,7 +33,7 @@ from attenuator.serve.documentation import (
     page,
 )
 from attenuator.serve.engine import Engine
-from attenuator.serve.exchange import OWN, Exchange, as_written
+from attenuator.serve.exchange import OWN, TIMEOUT, Exchange, as_written
 from attenuator.serve.goals import Circumstances
 from attenuator.serve.keys import ApiKey, KeyRing, key_in
 from attenuator.serve.page import Page
@@ -181,7 +181,8 @@ class Routes:
                     key.check_priority(parsed.options.priority)
                     key.limit(parsed, model)
                 work = self._work(model, parsed, key, started_s, exchange)
-                return await unless_late(request, parsed, started_s, work)
+                timeout_field = exchange.written.get(TIMEOUT, TIMEOUT)
+                return await unless_late(request, parsed, started_s, work, timeout_field)
             except InvalidRequest as error:
                 raise as_written(error, exchange.written) from None
 
@@ -239,9 +240,16 @@ class Routes:
 
 
 async def unless_late(
-    request: Request, parsed: ParsedRequest, started_s: float, work: Coroutine[Any, Any, Response]
+    request: Request, parsed: ParsedRequest, started_s: float, work: Coroutine[Any, Any, Response], timeout_field: str
 ) -> Response:
     """Awaits the work on a request; cancels it if the request's deadline passes or its client disconnects.
+
+    Args:
+        request: whose client may leave.
+        parsed: has its deadline.
+        started_s: clock when it began.
+        work: on it.
+        timeout_field: what the request calls the field of its deadline.
 
     Raises:
         DeadlineExceeded: the deadline passed.
@@ -263,7 +271,7 @@ async def unless_late(
         if remaining_s is None or not deadline.expired():
             raise
         raise DeadlineExceeded(
-            f"there was no answer within {timeout_ms:g} ms (timeout_ms): the work was cancelled"
+            f"there was no answer within {timeout_ms:g} ms ({timeout_field}): the work was cancelled"
         ) from None
     except asyncio.CancelledError:
         if not client.left or working.uncancel():  # the service stops

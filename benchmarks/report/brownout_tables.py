@@ -30,7 +30,7 @@ def brownout() -> str:
         f"{commit(*results)}; Poisson arrivals, latency from the "
         f"moment at which a request was to leave, exact values asked for, {texts} texts. An answer is as the exact one "
         "where its label is the same, with several labels all of them; in brackets the share of single labels that are "
-        "the same. Other work on the machine came and went during the runs: the figures are rough."
+        "the same."
     )
     return f"{table(HEAD, body)}\n\n{origin}"
 

@@ -24,10 +24,12 @@ def value_share(node: NodeShape, tokens: int, alpha: float) -> float:
         alpha: the knob.
 
     Returns:
-        0 to 1; 1 where nothing is sampled.
+        0 to 1; 1 where nothing is sampled, as in half types, whose exact projection costs less (README.md, section 6).
     """
     estimator = str(node.attributes.get("estimator", "sampled"))
     if node.first_only or estimator == "deterministic" or alpha <= 0:
+        return 1.0
+    if node.half and estimator != "paper":
         return 1.0
     if not rule.worth_approximating(tokens, node.channels, alpha, estimator, node.window, node.global_tokens):
         return 1.0

@@ -17,7 +17,7 @@ from attenuator.runtime import Input, Model
 from attenuator.serve.answers import json_response
 from attenuator.serve.body import BINARY_TYPE
 from attenuator.serve.errors import Refusal, error_body
-from attenuator.serve.exchange import TRUNCATE
+from attenuator.serve.exchange import TIMEOUT, TRUNCATE
 from attenuator.serve.json_body import parse_json
 from attenuator.serve.peers.openinference_types import (
     Inference,
@@ -143,10 +143,12 @@ class Infer:
         places = {
             "parameters": {name: parameters[name] for name in parameters if name not in special}
             | class_of(options.priority, FIRST_BATCH_PRIORITY),
-            "the parameter timeout": {"timeout_ms": options.timeout * MICROSECONDS} if options.timeout else {},
+            "the parameter timeout": {TIMEOUT: options.timeout * MICROSECONDS} if options.timeout else {},
             IN_HEADER: header,
         }
-        self.written = written(places) | {name: f"parameters.{name}" for name in (TRUNCATE, EXPLAIN)}
+        called = {name: f"parameters.{name}" for name in (TRUNCATE, EXPLAIN)}
+        timeout = {TIMEOUT: "parameters.timeout"} if options.timeout else {}
+        self.written = timeout | written(places) | called
         own = merged(places)
         self._binary_output = options.binary_data_output
         self._outputs = requested_outputs(body.outputs, model, explain=options.explain)

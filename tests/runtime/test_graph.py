@@ -23,7 +23,7 @@ FIELDS = {
         {"FLOAT": "f", "INT": "i", "STRING": "s", "TENSOR": "t", "GRAPH": "g"}
         | {"SPARSE": "sparse_tensor", "SPARSES": "sparse_tensors"},
     ),
-    "TENSOR": (onnx.TensorProto, {"EXTERNAL": "external_data"}),
+    "TENSOR": (onnx.TensorProto, {"EXTERNAL": "external_data", "KIND": "data_type"}),
     "SPARSE": (onnx.SparseTensorProto, {}),
     "ENTRY": (onnx.StringStringEntryProto, {}),
     "VALUE": (onnx.ValueInfoProto, {}),

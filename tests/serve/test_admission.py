@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -25,19 +26,19 @@ from attenuator.serve.jobs import ANYONE
 from attenuator.serve.terms import Terms
 
 TOKENS = 160  # enough for MCA to sample, few enough for it to pay in so narrow a model
-# model, knob, a value that is too expensive, one that just fits
-CASES = [("yoso", "num_hashes", 500, 77), ("mca", "alpha", 0.3, 0.47)]
+# model, knob, a value that is too expensive, one that just fits, tokens at which the exact value does not
+CASES = [("yoso", "num_hashes", 500, 77, 2000), ("mca", "alpha", 0.3, 0.47, TOKENS)]
 
 
-@pytest.mark.parametrize(("kind", "knob", "dear", "fitting"), CASES)
+@pytest.mark.parametrize(("kind", "knob", "dear", "fitting", "tokens"), CASES)
 def test_settings_that_fit_are_named(
-    models: dict[str, Model], kind: str, knob: str, dear: float, fitting: float
+    models: dict[str, Model], kind: str, knob: str, dear: float, fitting: float, tokens: int
 ) -> None:
     model = models[kind]
-    limit = model.predict_cost(TOKENS, {knob: fitting}) / 1e9
-    check_cost(model, [TOKENS], {knob: fitting}, limit)
+    limit = model.predict_cost(tokens, {knob: fitting}) / 1e9
+    check_cost(model, [tokens], {knob: fitting}, limit)
     with pytest.raises(InvalidRequest) as caught:
-        check_cost(model, [TOKENS], {knob: dear}, limit)
+        check_cost(model, [tokens], {knob: dear}, limit)
     assert caught.value.param == knob
     named = re.search(
         rf"cheapest setting that fits is {knob} ([\d.]+), the most accurate {knob} ([\d.]+)", str(caught.value)
@@ -46,7 +47,7 @@ def test_settings_that_fit_are_named(
     cheapest, best = float(named[1]), float(named[2])
     assert best == pytest.approx(fitting)
     for value in (cheapest, best):
-        check_cost(model, [TOKENS], {knob: value}, limit)
+        check_cost(model, [tokens], {knob: value}, limit)
     row = model.knobs.rows[knob]
     assert cheapest == (row.low + 1 if row.accuracy == "rises" else row.high)
 
@@ -108,6 +109,47 @@ def test_a_knob_that_is_at_its_cheapest_is_not_named() -> None:
     room = room_of(cost_of_two, knobs, ROWS, cost_of_two({**knobs, "alpha": 0.5}))
     assert room is not None
     assert (room.knob, room.best, room.others) == ("alpha", 0.5, {})
+
+
+FEATURES = [BundleKnob.model_validate(KNOBS["num_features"], from_attributes=True)]
+# A text's own cost at 1 feature and exactly, what a feature adds, and what the draws of a seed add for each.
+TEXT, EXACT_TEXT, FEATURE, DRAWN = 100.0, 300.0, 1.0, 50.0
+
+
+def cost_of_features(setting: Mapping[str, KnobValue], drawn: float = DRAWN) -> float:
+    count = setting["num_features"]
+    return TEXT + count * (FEATURE + drawn) if count else EXACT_TEXT
+
+
+@pytest.mark.parametrize(
+    ("most", "drawn", "cheapest", "best", "sampled"),
+    [
+        (1000.0, DRAWN, 1, 0, (1, 17)),  # 17 features fit a fresh seed, and so does the exact value
+        (310.0, 250.0, 0, 0, ()),  # the draws of a single feature take more than exact attention
+        (290.0, DRAWN, 1, 3, (1, 3)),
+        (140.0, DRAWN, None, None, None),
+    ],
+)
+def test_the_exact_value_is_advised_where_it_fits(
+    most: float, drawn: float, cheapest: int | None, best: int | None, sampled: tuple[int, ...] | None
+) -> None:
+    cost = partial(cost_of_features, drawn=drawn)
+    room = room_of(cost, {"num_features": 256}, FEATURES, most)
+    named = (None, None, None) if room is None else (room.cheapest, room.best, room.sampled)
+    assert named == (cheapest, best, sampled)
+    assert all(
+        cost({"num_features": value}) <= most for value in (cheapest, best, *(sampled or ())) if value is not None
+    )
+
+
+def test_the_sentence_on_cost_names_the_exact_value(models: dict[str, Model]) -> None:
+    """16 tokens take less exactly than with 100 hashes; the fresh seed of a request costs them once more."""
+    model, tokens = models["yoso"], [16]
+    limit = 1.01 * model.predict_cost(16, {"num_hashes": 0}) / 1e9
+    with pytest.raises(InvalidRequest, match="the most accurate num_hashes 0") as caught:
+        check_cost(model, tokens, {"num_hashes": 100}, limit, lambda knobs: model.drawn(knobs).work)
+    assert (caught.value.allowed or "").startswith("num_hashes 0 (exact)")
+    check_cost(model, tokens, {"num_hashes": 0}, limit, lambda knobs: model.drawn(knobs).work)
 
 
 def test_shares_have_two_digits() -> None:

@@ -17,7 +17,7 @@ from service import Service
 from attenuator import bundle
 from attenuator.__main__ import main
 from attenuator.runtime.model import Model
-from attenuator.serve.__main__ import listen, say_what_floors_win, warn_of_idle_floors
+from attenuator.serve.__main__ import listen, warn_of_idle_floors
 from attenuator.serve.settings import ServeSettings
 
 
@@ -195,16 +195,20 @@ def test_floors_of_knobs_that_no_model_has_are_named_in_the_log(
     assert "num_hashes" not in caplog.text.partition("; their knobs")[0]
 
 
-def test_the_log_says_what_floors_win(bundles: dict[str, Path], caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_says_what_floors_win_of_each_model_that_is_loaded(
+    bundles: dict[str, Path], caplog: pytest.LogCaptureFixture
+) -> None:
     async def scenario() -> None:
-        async with started(bundles["yoso"]) as (engine, _):
-            caplog.clear()
-            say_what_floors_win({}, engine)
-            assert not caplog.text
-            say_what_floors_win({"num_hashes": 4}, engine)
-            gains = [float(gain) for gain in re.findall(r"([\d.]+) times at (?:64|512|4096) tokens", caplog.text)]
-            assert len(gains) == 3
-            assert all(1 < gain < 8 for gain in gains), "an eighth of the hashes, and all else as before"
+        async with started(bundles["yoso"], brownout_to="num_hashes=4") as (engine, _):
+            await engine.catalog.put("mca", bundles["mca"])
+            await engine.catalog.put("yoso", bundles["yoso"])
 
     with caplog.at_level("INFO"):
         asyncio.run(scenario())
+    lines = [line for line in caplog.messages if line.startswith("a brownout lets yoso do as much as at its defaults")]
+    assert len(lines) == 2, "at the start, and as it is loaded again; mca has no such knob"
+    for line in lines:
+        gains = re.findall(r"([\d.]+) \(([\d.]+)\) times at (?:64|512|4096) tokens", line)
+        assert len(gains) == 3
+        assert all(1 < float(usual) < 8 for usual, _ in gains), "an eighth of the hashes, and all else as before"
+        assert float(gains[-1][1]) > float(gains[-1][0]), "exact values of long texts take longer than the defaults"

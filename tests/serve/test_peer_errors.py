@@ -76,7 +76,8 @@ def test_keys_and_limits(keyed: Service, path: str) -> None:
     form = keyed.client.post(path, data={"inputs": "a"})
     check(path, form, 415, "unsupported_media_type", "application/json")
     late = post(timeout_ms=0.001) if path != INFER else post(parameters={"timeout_ms": 0.001})
-    check(path, late, 504, "deadline_exceeded", "0.001 ms")
+    field = "timeout_ms" if path != INFER else "parameters.timeout_ms"
+    check(path, late, 504, "deadline_exceeded", f"0.001 ms ({field})")
     zipped = keyed.client.post(path, json=GOOD[path], headers={"Content-Encoding": "gzip"})
     check(path, zipped, 400, "malformed_body", "Content-Encoding")
     query = keyed.client.post(f"{path}?num_hashes=3", json=GOOD[path])

@@ -13,6 +13,7 @@ from attenuator.runtime import wire
 from attenuator.runtime.wire import Value, fields, read_varint
 
 MAX_DEPTH = 8  # graphs inside nodes; an exported encoder has none
+HALF_TYPES = (10, 16)  # TensorProto's FLOAT16 and BFLOAT16
 
 
 @dataclass(slots=True)
@@ -44,6 +45,7 @@ class Graph:
         other_ops: `(domain, op_type)` of nodes in functions and nested graphs, by the function's `(domain, name)`.
         external: relative paths of external data.
         shapes: dims by initializer name.
+        halves: names of initializers of 16-bit floating-point numbers.
     """
 
     opsets: dict[str, int] = field(default_factory=dict)
@@ -51,6 +53,7 @@ class Graph:
     other_ops: dict[tuple[str, str], set[tuple[str, str]]] = field(default_factory=dict)
     external: set[str] = field(default_factory=set)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    halves: set[str] = field(default_factory=set)
 
 
 def read_graph(path: Path) -> Graph:
@@ -175,9 +178,11 @@ def _sparse(data: memoryview, graph: Graph) -> None:
 
 def _tensor(data: memoryview, graph: Graph, *, main: bool) -> None:
     dims: list[int] = []
-    name = ""
+    name, data_type = "", 0
     for number, value in fields(data):
-        if number == wire.TENSOR_DIMS:
+        if number == wire.TENSOR_KIND and isinstance(value, int):
+            data_type = value
+        elif number == wire.TENSOR_DIMS:
             if isinstance(value, int):
                 dims.append(value)
             else:  # packed
@@ -193,3 +198,5 @@ def _tensor(data: memoryview, graph: Graph, *, main: bool) -> None:
                 graph.external.add(str(entry.get(wire.ENTRY_VALUE, "")))
     if main and name:
         graph.shapes[name] = tuple(dims)
+        if data_type in HALF_TYPES:
+            graph.halves.add(name)

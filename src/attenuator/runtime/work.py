@@ -14,7 +14,7 @@ from attenuator.errors import BundleError
 from attenuator.ops import DOMAIN, OPERATORS
 from attenuator.ops.cost import NodeShape, costs_of
 from attenuator.ops.spec import Operator, Tensor
-from attenuator.runtime.graph import Graph, Node
+from attenuator.runtime.graph import HALF_TYPES, Graph, Node
 
 COSTS = costs_of(OPERATORS)  # by the operator's key; fails where an operator has none
 # Knobs that choose how many rows go on; at their exact values a model needs the most memory.
@@ -140,6 +140,7 @@ class _Counter:
         self.work = Work()
         [self._every] = self.work.stages
         self.constants = dict(graph.shapes)
+        self._halves = set(graph.halves)
         self.widths: dict[str, int] = {}
         # Layers of attention that a value has behind it. A layer may have several nodes, none behind another.
         self._behind: dict[str, int] = {}
@@ -235,6 +236,9 @@ class _Counter:
             self.constants[node.outputs[0]] = shape[::-1]
         elif node.op_type in ("Identity", "Cast", "DequantizeLinear"):
             self.constants[node.outputs[0]] = shape
+        kept = node.inputs[0] in self._halves
+        if node.attributes.get("to") in HALF_TYPES if node.op_type == "Cast" else kept:
+            self._halves.add(node.outputs[0])
 
     def _width(self, node: Node) -> int:
         """Channels of a node's first output, 0 where unknown."""
@@ -262,7 +266,8 @@ class _Counter:
             channels, value_width = weight
         tables = {name: shape for name, key in inputs.items() if (shape := self.constants.get(key))}
         head_dim, value_dim = width // heads, value_width // heads
-        return NodeShape(operator.key, heads, head_dim, value_dim, channels, attributes, layer, tables)
+        half = inputs.get("value_weight", "") in self._halves
+        return NodeShape(operator.key, heads, head_dim, value_dim, channels, attributes, layer, tables, half)
 
 
 def _operator(node: Node) -> Operator:
