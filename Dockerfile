@@ -36,10 +36,12 @@ RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
     && PATH="/tools/bin:$PATH" pip wheel --quiet --no-build-isolation --no-deps --wheel-dir /dist \
          --config-settings=cmake.define.ATTENUATOR_CUDA=$cuda \
          ${CUDA_ARCHITECTURES:+"--config-settings=cmake.define.ATTENUATOR_CUDA_ARCHITECTURES=$CUDA_ARCHITECTURES"} .
-# The service's own environment has neither pip nor build tools. The GPU's ONNX Runtime brings CUDA and cuDNN as wheels.
+# The service's own environment has neither pip nor build tools, nor the tests that NumPy and others install. The GPU's
+# ONNX Runtime brings CUDA and cuDNN as wheels.
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
     python3 -m venv --without-pip /opt/attenuator \
-    && /tools/bin/pip --python /opt/attenuator/bin/python install --quiet --no-cache-dir "$(ls /dist/*.whl)[$DEVICE]"
+    && /tools/bin/pip --python /opt/attenuator/bin/python install --quiet --no-cache-dir "$(ls /dist/*.whl)[$DEVICE]" \
+    && find /opt/attenuator/lib -type d -name tests -prune -exec rm -r {} +
 
 FROM ${BASE} AS runtime
 ENV DEBIAN_FRONTEND=noninteractive

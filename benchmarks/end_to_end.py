@@ -36,7 +36,8 @@ from benchmarks.measure.timing import Timing, interleave
 LENGTHS = (32, 128, 512, 2048)
 # Tokens of the documents that are timed, those documents at most, and tokens of those whose labels are compared.
 TIMED_TOKENS, MOST_TIMED, COMPARED_TOKENS = 6000, 1000, 60_000
-CALIBRATION_TEXTS = 400
+# Export chooses by that many texts, at most by half of them: by few hundred it takes luck for agreement.
+MOST_CALIBRATION_TEXTS = 2000
 # Random weights: layers, channels, heads, lengths, tokens that are timed. BERT-base takes seconds for a thousand.
 SHAPES = {
     "4 x 256": (4, 256, 4, LENGTHS, 4000),
@@ -127,16 +128,17 @@ def steps(options: argparse.Namespace, folder: Path) -> Iterator[Step]:
     texts = options.texts or [checkpoint / "test.jsonl" for checkpoint in options.checkpoints]
     for checkpoint, path in zip(options.checkpoints, texts, strict=True):
         rows = documents.read(path)
+        chosen_by = min(MOST_CALIBRATION_TEXTS, len(rows) // 2)
         calibration = None if options.quick else folder / f"{checkpoint.name}.jsonl"
         if calibration:
-            documents.write(calibration, rows[:CALIBRATION_TEXTS])
+            documents.write(calibration, rows[:chosen_by])
         place, schedule = folder / checkpoint.name, options.schedule
         merge = {"merge": options.merge}
         make = cache(partial(served.of_checkpoint, checkpoint, place, calibration, options.keep, schedule, **merge))
         for threads in options.threads:
             for cut in cuts(checkpoint, options.lengths or LENGTHS):
                 work = partial(
-                    lambda make, *more: trained(make(), *more), make, rows[CALIBRATION_TEXTS:], cut, threads, options
+                    lambda make, *more: trained(make(), *more), make, rows[chosen_by:], cut, threads, options
                 )
                 tokens = TIMED_TOKENS + options.compared_tokens / 4
                 yield Step("texts", f"{checkpoint.name}, {cut} tokens, {threads} thread(s)", work,

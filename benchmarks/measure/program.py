@@ -1,9 +1,11 @@
 """What the benchmark programs share: their command lines, the bar that tells how long they will take, the result file.
 
-Rows are written as they come, to FILE.partial; the result file itself appears, or is replaced, when all is there.
+Rows are written as they come, to FILE.partial; the result file itself appears, or is replaced, when all is there. The
+same command, at the same commit and on the same machine, goes on behind the rows that FILE.partial has.
 """
 
 import argparse
+import json
 import os
 import sys
 import time
@@ -97,6 +99,18 @@ def run(
     return measure({"benchmark": name, **head, **facts}, output, lambda: steps(options))
 
 
+def earlier(partial: Path, head: Row) -> dict[str, list[Row]]:
+    """Rows by section of a run that was stopped; none where another command, tree or machine wrote them."""
+    try:
+        found: Row = json.loads(partial.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    same = record.rounded(head | {"load_average": found.get("load_average")})
+    if any(found.get(name) != value for name, value in json.loads(json.dumps(same)).items()):
+        return {}
+    return {name: rows for name, rows in found.items() if name not in head and name != "seconds"}
+
+
 def measure(head: Row, output: Path, steps: Callable[[], Sequence[Step]]) -> int:
     """Does the steps under a progress bar on stderr.
 
@@ -110,7 +124,8 @@ def measure(head: Row, output: Path, steps: Callable[[], Sequence[Step]]) -> int
     """
     started = time.perf_counter()
     partial = output.with_name(output.name + ".partial")
-    sections: dict[str, list[Row]] = {}
+    sections = earlier(partial, head)
+    waiting = {name: len(rows) for name, rows in sections.items()}  # rows whose steps were not passed yet
 
     def content() -> Row:
         return head | {"seconds": time.perf_counter() - started} | sections
@@ -123,11 +138,14 @@ def measure(head: Row, output: Path, steps: Callable[[], Sequence[Step]]) -> int
             progress.update(task, total=sum(step.expected for step in todo))
             for number, (section, name, work, expected) in enumerate(todo, start=1):
                 progress.update(task, description=f"{number}/{len(todo)} {name}")
-                sections.setdefault(section, []).append(work())
-                record.write(partial, content())
+                if waiting.get(section):
+                    waiting[section] -= 1
+                else:
+                    sections.setdefault(section, []).append(work())
+                    record.write(partial, content())
                 progress.advance(task, expected)
     except KeyboardInterrupt:
-        done = f"; what was done lies in {partial}" if sections else ""
+        done = f"; what was done lies in {partial}, and the same command goes on from it" if sections else ""
         print(f"benchmarks: stopped{done}", file=sys.stderr)
         return INTERRUPTED
     record.write(output, content())

@@ -129,6 +129,17 @@ def test_what_was_measured_before_an_interruption_is_kept(tmp_path: Path, capsys
     assert "stopped" in capsys.readouterr().err
     assert json.loads((tmp_path / "x.json.partial").read_text())["rows"] == [{"n": 1}]
     assert (tmp_path / "x.json").read_text() == "{}"  # a finished result stays
+    again = [program.Step("rows", "first", interrupted, 1.0), program.Step("rows", "second", lambda: {"n": 2}, 1.0)]
+    assert program.measure({"benchmark": "x"}, tmp_path / "x.json", lambda: again) == 0
+    assert json.loads((tmp_path / "x.json").read_text())["rows"] == [{"n": 1}, {"n": 2}]
+
+
+@pytest.mark.parametrize("other", [{"benchmark": "y"}, {"benchmark": "x", "commit": "later"}], ids=["name", "tree"])
+def test_rows_of_another_command_or_tree_are_measured_again(tmp_path: Path, other: dict[str, Any]) -> None:
+    first = {"benchmark": "x", "rows": [{"n": 1}], "seconds": 3.0}
+    (tmp_path / "x.json.partial").write_text(json.dumps(first))
+    assert program.earlier(tmp_path / "x.json.partial", {"benchmark": "x"}) == {"rows": [{"n": 1}]}
+    assert program.earlier(tmp_path / "x.json.partial", other) == {}
 
 
 @pytest.mark.parametrize(
