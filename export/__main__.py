@@ -13,7 +13,7 @@ from attenuator.commandline import fail
 from attenuator.errors import AttenuatorError, ExportError
 from attenuator.export.knobs import read_defaults
 from attenuator.export.place import folder_or_function
-from attenuator.export.selection import LENGTHS, NONE
+from attenuator.export.selection import LENGTHS
 from attenuator.export.settings import COMMAND, ExportSettings, parse
 from attenuator.export.thresholds import read
 
@@ -78,7 +78,7 @@ def summary(manifest: Manifest, settings: ExportSettings) -> str:
 def selected(chosen: ChosenSelection) -> str:
     """How tokens are selected where a request says nothing."""
     [knob] = LENGTHS.knobs
-    merged = "" if chosen.merge == NONE else f", merge {chosen.merge}"
+    merged = f", merge {chosen.merge}" if chosen.merge else ""
     setting = f"  selection: schedule {chosen.schedule}, {knob.name} {chosen.share:g}{merged}"
     if chosen.agreement is None or chosen.cost is None:
         return f"{setting}; --texts FILE would choose them"

@@ -257,9 +257,10 @@ def choose_selection(
         if options.texts is not None:
             raise ExportError("texts is set, but this bundle selects no tokens, so there is nothing to choose by them")
         return None
+    merged = classifier.merge if classifier.selection.merges else None
     if options.texts is None:
         share = next(knob.default for knob in fields["knobs"] if knob.name == KNOB.name)
-        return ChosenSelection(schedule=options.schedule or DEFAULT, texts=0, share=share, merge=classifier.merge)
+        return ChosenSelection(schedule=options.schedule or DEFAULT, texts=0, share=share, merge=merged)
     manifest = Manifest.model_construct(**fields)
     with tempfile.TemporaryDirectory(prefix=f"{folder.name}.", dir=folder.parent) as name:
         progress("read the texts")
@@ -268,7 +269,7 @@ def choose_selection(
         progress(f"run {len(texts)} texts at the exact values")
         chosen = choose_setting(Trial(classifier, manifest, texts, Path(name)), options, progress)
     classifier.choose(chosen.schedule)
-    chosen = chosen.model_copy(update={"merge": classifier.merge})
+    chosen = chosen.model_copy(update={"merge": merged})
     default = {"default": chosen.share}
     fields["knobs"] = [row.model_copy(update=default if row.name == KNOB.name else {}) for row in manifest.knobs]
     return chosen

@@ -27,7 +27,7 @@ from attenuator.export.longer import lengthen
 from attenuator.export.lower import Progress, trace_forms, write_and_compare
 from attenuator.export.packed import OPERATOR_BY_KEY
 from attenuator.export.samples import draw, encoded_texts
-from attenuator.export.selection import DEFAULT, NONE
+from attenuator.export.selection import DEFAULT, DROPPED
 from attenuator.export.selection_checks import check_selection, check_selection_names
 from attenuator.export.source import Source, load
 from attenuator.export.thresholds import Thresholds, chosen
@@ -67,7 +67,7 @@ def export(
     random_blocks: str | None = None,
     precision: str = "fp32",
     schedule: str | None = None,
-    merge: str = NONE,
+    merge: str = DROPPED,
     texts: Path | str | None = None,
     knob_default: float | Mapping[str, float] | None = None,
     thresholds: Thresholds | None = None,

@@ -17,6 +17,7 @@ from attenuator.ops.spec import UNMERGED_CU_SEQLENS, Operator
 
 __all__ = [
     "DEFAULT",
+    "DROPPED",
     "EVERYWHERE",
     "LENGTHS",
     "MERGES",
@@ -37,11 +38,13 @@ LENGTHS = next(row for row in OPERATORS if any(item.name == _KEPT_LENGTHS for it
 SELECT = next(row for row in OPERATORS if any(item.name == _KEPT_LENGTHS for item in row.inputs))
 
 
-# Exports without selection nodes; and selections without a row for the tokens that they leave out.
+# Exports without selection nodes.
 NONE = "none"
-# What becomes of those tokens.
+# What becomes of the tokens that a selection leaves out, by the choices of the operator's attribute.
+[_MERGE] = [item for item in LENGTHS.attributes if item.name == "merge"]
+DROPPED = str(_MERGE.default)
 MERGES = {
-    NONE: "they are dropped",
+    DROPPED: "they are dropped",
     "mean": "they become one row more, their mean, which later layers attend to as often as it stands for tokens",
 }
 
@@ -63,12 +66,12 @@ class Selection:
 
     exponents: tuple[float, ...] = ()
     importance: str = IMPORTANCES[0]
-    merge: str = NONE
+    merge: str = DROPPED
 
     @property
     def merges(self) -> bool:
         """Whether the other rows become one."""
-        return self.merge != NONE
+        return self.merge != DROPPED
 
     @property
     def layers(self) -> int:
@@ -174,7 +177,7 @@ def exponents(schedule: str, num_layers: int, pooling: str) -> tuple[float, ...]
     return (*SCHEDULES[schedule].exponents(count), *[0.0] * (num_layers - count))
 
 
-def selection_of(operator: Operator, schedule: str, num_layers: int, pooling: str, merge: str = NONE) -> Selection:
+def selection_of(operator: Operator, schedule: str, num_layers: int, pooling: str, merge: str = DROPPED) -> Selection:
     """Which layers of a model select, and by what.
 
     Args:

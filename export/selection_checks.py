@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from attenuator.errors import ExportError
-from attenuator.export.selection import MERGES, NONE, SCHEDULES, can_merge, can_select
+from attenuator.export.selection import DROPPED, MERGES, NONE, SCHEDULES, can_merge, can_select
 from attenuator.export.trace import PackedClassifier
 from attenuator.precision import PRECISIONS
 
@@ -50,7 +50,7 @@ def check_selection(classifier: PackedClassifier, schedule: str | None, precisio
     elif not can_merge(classifier.operator):
         reason = f"{classifier.operator.name} attends to no row that stands for several"
     if reason:
-        raise ExportError(f"merge is '{selection.merge}', but {reason}; must be {NONE}")
+        raise ExportError(f"merge is '{selection.merge}', but {reason}; must be {DROPPED}")
     others = [name for name, row in PRECISIONS.items() if not row.half]
     if precision not in others:
         raise ExportError(

@@ -19,7 +19,7 @@ from attenuator.errors import ExportError
 from attenuator.export import positions
 from attenuator.export.architectures import Architecture, token_types
 from attenuator.export.packed import OPERATOR_BY_KEY, PackedBatch
-from attenuator.export.selection import DEFAULT, LENGTHS, NONE, Selection, selection_of
+from attenuator.export.selection import DEFAULT, DROPPED, LENGTHS, NONE, Selection, selection_of
 from attenuator.ops import DOMAIN, OPERATORS, SEQUENCE_OUTPUTS
 from attenuator.ops.spec import UNMERGED_CU_SEQLENS, Operator, merge_knobs
 from attenuator.ops.spec import Tensor as TensorSpec
@@ -68,7 +68,7 @@ class PackedClassifier(nn.Module):
         attributes: dict[str, Any],
         has_token_types: bool | None = None,
         schedule: str = DEFAULT,
-        merge: str = NONE,
+        merge: str = DROPPED,
     ) -> None:
         super().__init__()
         self.merge = merge

@@ -13,7 +13,7 @@ from transformers import BertConfig, BertForSequenceClassification, BertTokenize
 
 from attenuator import runtime
 from attenuator.export import export
-from attenuator.export.selection import NONE
+from attenuator.export.selection import DROPPED
 from benchmarks.contenders import padded
 from benchmarks.contenders.documents import Documents
 from benchmarks.measure.cases import checked
@@ -167,8 +167,8 @@ def of_checkpoint(
     """
     folder.mkdir(parents=True)
     model = BertForSequenceClassification.from_pretrained(checkpoint).eval()
-    bundles: dict[str, dict[str, Path]] = {NONE: {}, "mean": {}}
-    for kind in bundles if merge else (NONE,):
+    bundles: dict[str, dict[str, Path]] = {DROPPED: {}, "mean": {}}
+    for kind in bundles if merge else (DROPPED,):
         chosen: dict[str, Any] = {"schedule": schedule, "texts": calibration}
         for precision in PRECISIONS:
             path = bundles[kind][precision] = folder / f"bundle-{precision}-{kind}"
@@ -178,7 +178,7 @@ def of_checkpoint(
                 chosen = {"schedule": selection.schedule, "knob_default": {KEEP: selection.share}}
     tokenizer = BertTokenizerFast.from_pretrained(checkpoint)
     onnx = padded.export_onnx(model, folder)
-    return Served(name or checkpoint.name, model, tokenizer, onnx, bundles[NONE], keep, bundles["mean"])
+    return Served(name or checkpoint.name, model, tokenizer, onnx, bundles[DROPPED], keep, bundles["mean"])
 
 
 def of_shape(name: str, folder: Path, longest: int, keep: Sequence[float], **size: int) -> Served:

@@ -3,11 +3,11 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from attenuator.ops.kept_lengths.rule import kept_length
+from attenuator.ops.kept_lengths.rule import DROP, kept_length
 
 
 def kept_lengths(
-    cu_seqlens: NDArray[np.int32], keep: NDArray[np.float32], *, exponent: float = 1.0, merge: str = "none"
+    cu_seqlens: NDArray[np.int32], keep: NDArray[np.float32], *, exponent: float = 1.0, merge: str = DROP
 ) -> NDArray[np.int32]:
     """Offsets of the sequences of a packed batch after a selection.
 

@@ -1,5 +1,6 @@
 """What KeptLengths takes and gives."""
 
+from attenuator.ops.kept_lengths.rule import DROP, MERGES
 from attenuator.ops.spec import CU_SEQLENS, Attribute, Knob, Operator, Tensor
 
 KEEP = Knob(
@@ -42,8 +43,8 @@ SPEC = Operator(
             "merge",
             "string",
             "what becomes of the rows that are not kept: nothing, or one row more, their mean",
-            default="none",
-            choices=("none", "mean"),
+            default=DROP,
+            choices=MERGES,
         ),
     ),
     knobs=(KEEP,),

@@ -85,7 +85,7 @@ class ChosenSelection(Record):
         agreement: share of the texts whose answers at the bundle's defaults agree with the exact ones, with the ends
             of a 95 % interval; None without texts.
         cost: predicted multiply-adds of the texts at the defaults, as a share of the exact values'; None without texts.
-        merge: what becomes of the tokens that are left out: `none`, or `mean`.
+        merge: what the tokens that are left out become together, such as `mean`; None where they are dropped.
     """
 
     schedule: str
@@ -95,7 +95,7 @@ class ChosenSelection(Record):
     agreement_low: float | None = None
     agreement_high: float | None = None
     cost: float | None = None
-    merge: str = "none"
+    merge: str | None = None
 
 
 class Provenance(Record):

@@ -15,6 +15,7 @@ from filelock import FileLock
 from tracing import remember
 
 from attenuator.export import export
+from attenuator.export.selection import DROPPED
 
 remember()
 
@@ -47,13 +48,13 @@ def checkpoint(shared: Path) -> Callable[[str], Path]:
 def exported(shared: Path, checkpoint: Callable[[str], Path]) -> Callable[..., Path]:
     """Folder of the bundle of a checkpoint with an attention operator, in fp32 and dropping unless told otherwise."""
 
-    def get(name: str, attention: str, precision: str = "fp32", merge: str = "none") -> Path:
+    def get(name: str, attention: str, precision: str = "fp32", merge: str = DROPPED) -> Path:
         source = str(checkpoint(name))
 
         def make(folder: Path) -> None:
             export(source, attention=attention, output=folder, precision=precision, merge=merge)
 
-        place = precision if merge == "none" else f"{precision}-{merge}"
+        place = precision if merge == DROPPED else f"{precision}-{merge}"
         return once(shared / "bundles" / place / f"{name}-{attention}", make)
 
     return get

@@ -71,7 +71,7 @@ def _thresholds(manifest: Manifest) -> str:
 def _selection(chosen: ChosenSelection | None) -> str:
     if chosen is None:
         return ""
-    how = f"schedule {chosen.schedule}" + ("" if chosen.merge == "none" else f", merge {chosen.merge}")
+    how = f"schedule {chosen.schedule}" + (f", merge {chosen.merge}" if chosen.merge else "")
     if chosen.agreement is None or chosen.cost is None:
         return f"{how}; no texts were given at export to choose it by"
     ends = "" if chosen.agreement_low is None else f" (95 % interval from {chosen.agreement_low:.1%})"

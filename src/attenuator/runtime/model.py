@@ -301,7 +301,7 @@ def check_device(folder: Path, manifest: Manifest, device: Device) -> None:
             f"(--device cuda); the device here is {device}"
         )
     chosen = manifest.provenance.selection
-    if chosen is not None and chosen.merge != "none" and device.kind == "cuda":
+    if chosen is not None and chosen.merge and device.kind == "cuda":
         raise BundleError(
             f"bundle {folder} was exported with merge '{chosen.merge}', which runs on the CPU only (--device cpu); the "
             f"device here is {device}"
