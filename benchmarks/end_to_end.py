@@ -37,7 +37,7 @@ LENGTHS = (32, 128, 512, 2048)
 # Tokens of the documents that are timed, those documents at most, and tokens of those whose labels are compared.
 TIMED_TOKENS, MOST_TIMED, COMPARED_TOKENS = 6000, 1000, 60_000
 # Export chooses by that many texts, at most by half of them: by few hundred it takes luck for agreement.
-MOST_CALIBRATION_TEXTS = 2000
+MOST_CALIBRATION_TEXTS = 1000
 # Random weights: layers, channels, heads, lengths, tokens that are timed. BERT-base takes seconds for a thousand.
 SHAPES = {
     "4 x 256": (4, 256, 4, LENGTHS, 4000),

@@ -14,7 +14,7 @@ EXPONENTS = (1.0, 0.5, 1 / 3, 0.25, 0.0)
 MERGES = next(item.choices for item in SPEC.attributes if item.name == "merge")
 
 
-def kept(lengths: list[int], keep: list[float] | Array, exponent: float = 1.0, merge: str = "none") -> list[int]:
+def kept(lengths: list[int], keep: list[float] | Array, exponent: float = 1.0, merge: str = DROP) -> list[int]:
     """Lengths after the selection."""
     inputs = {"cu_seqlens": offsets(lengths), "keep": np.asarray(keep, np.float32)}
     [output] = run("kept_lengths", inputs, {"exponent": exponent, "merge": merge})
