@@ -7,6 +7,9 @@ from benchmarks.report import cuda_tables, end_to_end_tables, tables
 from benchmarks.report.origins import commit
 from benchmarks.report.results_files import ISA_NAMES, RESULTS, Result, load, load_cuda
 
+# Results of `end_to_end.py`, newest first: what the first has measured again is not shown of the others.
+SERVED = ("end_to_end_merged", "end_to_end")
+
 
 def origin(result: Result) -> str:
     """Where the figures come from, in one sentence."""
@@ -164,11 +167,17 @@ def served(*, whole: bool) -> str:
     Raises:
         FileNotFoundError: there is no result.
     """
-    results = load("end_to_end")
+    results = [result for name in SERVED for result in [*load(name).values()][:1]]
     if not results:
         raise FileNotFoundError(f"{RESULTS} lacks end_to_end: run `python -m benchmarks.end_to_end`")
-    result = next(iter(results.values()))
-    return "\n\n".join([*end_to_end_tables.parts(result, whole=whole), end_to_end_origin(result)])
+    blocks: list[str] = []
+    measured: set[tuple[str, int, int]] = set()
+    for result in results if whole else results[:1]:
+        by_case = {(row["model"], row["cut"], row["threads"]): row for row in result.get("texts", [])}
+        rest = result | {"texts": [row for case, row in by_case.items() if case not in measured]}
+        blocks += [*end_to_end_tables.parts(rest, whole=whole), end_to_end_origin(rest)]
+        measured |= by_case.keys()
+    return "\n\n".join(blocks)
 
 
 if __name__ == "__main__":

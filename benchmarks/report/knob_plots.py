@@ -147,8 +147,8 @@ def served(result: Result, path: Path) -> None:
         for short, name in default_contenders(row).items()
     }
     figure, axes = pyplot.subplots(figsize=SIZE)
-    own = ("exact", "keep", "int8, exact", "int8, keep")
-    colours = [COLOURS[2] if short in own else COLOURS[7] for short in shown]
+    own = ("exact", "keep", "int8")
+    colours = [COLOURS[2] if short.startswith(own) else COLOURS[7] for short in shown]
     bars = axes.barh(list(shown), [per_s for _, per_s in shown.values()], color=colours)
     for bar, (name, per_s) in zip(bars, shown.values(), strict=True):
         kept = row["labels"].get(name)
@@ -190,7 +190,7 @@ def draw(folder: Path) -> None:
     """
     agreement_over_time(folder / "knob_agreement.svg")
     time_over_length(folder / "knob_length.svg")
-    whole = load("end_to_end")
+    whole = load("end_to_end_merged") or load("end_to_end")
     if whole:
         served(next(iter(whole.values())), folder / "knob_served.svg")
     certainty({result["bundle"]: result for result in load_all(SURE)}, folder / "knob_certainty.svg")

@@ -8,6 +8,7 @@ from harness import Array, offsets, run
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
 from attenuator.ops.kept_lengths.reference import kept_lengths
+from attenuator.ops.kept_lengths.rule import DROP
 from attenuator.ops.kept_lengths.spec import SPEC
 
 EXPONENTS = (1.0, 0.5, 1 / 3, 0.25, 0.0)
