@@ -41,9 +41,9 @@ def keep_default(row: Row) -> float:
 
 
 def keep_values(row: Row) -> str:
-    """The defaults of `keep`, for a sentence."""
+    """The default of `keep`, for a sentence: of the bundle that merges where there is one."""
     merged = row.get("merged_default")
-    return f"{keep_default(row):g}" + ("" if merged is None else f", {merged:g} merged")
+    return f"{keep_default(row):g}" if merged is None else f"{merged:g}"
 
 
 def default_contenders(row: Row) -> dict[str, str]:
@@ -58,13 +58,21 @@ def default_contenders(row: Row) -> dict[str, str]:
     return {short: name for name, short in names.items() if not re.search(r"keep \d", short)}
 
 
+def defaults_without_twins(row: Row) -> dict[str, str]:
+    """The same without bundles that drop, where such as merge were measured."""
+    names = default_contenders(row)
+    return {short: name for short, name in names.items() if f"{short}, merged" not in names}
+
+
 def side_by_side(rows: Sequence[Row]) -> str:
     """Heading and one table of several models, each at the default of `keep`; agreement and accuracy without intervals.
+
+    Where bundles that merge were measured as well, those that drop are left out.
 
     Args:
         rows: of the result file, one for each model.
     """
-    head, columns = [""], [default_contenders(row) for row in rows]
+    head, columns = [""], [defaults_without_twins(row) for row in rows]
     lines: dict[str, list[str]] = {name: [name] for column in columns for name in column}
     for row, column in zip(rows, columns, strict=True):
         cells = {name: rest for name, *rest in body(row)}
