@@ -76,6 +76,7 @@ def bundle_of(options: argparse.Namespace, key: str, model: str) -> Path:
         pre = options.start and model != "windowed"
         rate = options.learning_rate or (5e-5 if pre else 5e-4)
         further = ["--learning-rate", f"{rate:g}", "--epochs", f"{options.epochs:g}", *minutes]
+        further += ["--batch-tokens", str(options.batch_tokens)]
         trained = train(place / "start", rows, place / "trained", *further, "--threads", str(options.threads))
     command(["export", str(trained), "--attention", "mca", "--estimator", options.estimator, "--output", str(bundle)])
     return bundle
@@ -88,7 +89,16 @@ def recipe_of(options: argparse.Namespace, key: str, model: str) -> dict[str, An
         return {"start": "elsewhere"}
     told = json.loads(place.read_text(encoding="utf-8"))
     start = options.start.name if options.start and model != "windowed" else ""
-    return {"start": start, "epochs": told["identity"]["epochs"], "steps": told["steps"], "ended": told["ended"]}
+    identity = told["identity"]
+    return {
+        "start": start,
+        "epochs": identity["epochs"],
+        "learning_rate": identity["learning_rate"],
+        "batch_tokens": identity["batch_tokens"],
+        "most_train_texts": options.train_texts,
+        "steps": told["steps"],
+        "ended": told["ended"],
+    }
 
 
 def settings(model: str, seeds: int) -> Iterator[tuple[float, str, int]]:
@@ -178,6 +188,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--epochs", type=amount, default=3.0)
     parser.add_argument("--minutes", type=amount, help="of training for each classifier at most")
     parser.add_argument("--learning-rate", type=amount, help="5e-5 with --start, else 5e-4")
+    parser.add_argument("--batch-tokens", type=count, default=4096, help="of a training step")
     parser.add_argument("--train-texts", type=count, help="texts of each training file at most")
     parser.add_argument("--texts", type=count, help="texts of each development file at most")
     parser.add_argument("--seeds", type=count, default=5)

@@ -65,7 +65,11 @@ def said_of(rows: Sequence[Row]) -> Iterator[str]:
         one = mine[0]
         exact = next(row["scores"]["acc"] for row in mine if not row["alpha"]) / 100
         apart = 100 * Z_95 * (exact * (1 - exact) / one["texts"]) ** 0.5
-        trained = f"{one['epochs']:g} epochs, {one['steps']:,} steps" if "epochs" in one else "trained elsewhere"
+        trained = "trained elsewhere"
+        if "epochs" in one:
+            most = f" of at most {one['most_train_texts']:,} texts" if one["most_train_texts"] else ""
+            steps = f"{one['steps']:,} steps of {one['batch_tokens']:,} tokens"
+            trained = f"{one['epochs']:g} epochs{most}, {steps} at a rate of {one['learning_rate']:g}"
         start = f" from {one['start']}" if one["start"] and "epochs" in one else ""
         yield (
             f"- {TITLES[key]}: {trained}{start}; {one['texts']:,} texts of {one['tokens']:.0f} tokens to test, "

@@ -78,7 +78,8 @@ def test_tables_stand_beside_the_papers(tmp_path: Path, monkeypatch: pytest.Monk
         "padded": 6.0,
         "commonest": 66.0,
     }
-    about = {"texts": 400, "start": "", "epochs": 2, "steps": 30, "commit": "0" * 40, "modified": False, "kernels": {}}
+    trained = {"start": "", "epochs": 2, "learning_rate": 1e-4, "most_train_texts": 4000, "batch_tokens": 64, "steps": 30}
+    about = {"texts": 400, **trained, "commit": "0" * 40, "modified": False, "kernels": {}}
     names = ("alpha", "lengths", "seed")
     rows = [
         {"task": key, "model": model, **dict(zip(names, each, strict=True)), **result, **about}
@@ -94,6 +95,7 @@ def test_tables_stand_beside_the_papers(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(score_tables, "RESULTS", tmp_path)
     text = score_tables.scores()
     assert "| IMDB, acc | 0.4 | 70.0 ± 0.0 | 1.50 | 6.00 | 84.10 (89.11) | 5.06 |" in text
+    assert "- MRPC: 2 epochs of at most 4,000 texts, 30 steps of 64 tokens at a rate of 0.0001;" in text
     assert "accuracy 70.0 ± 4.5 where the commonest label has 66.0" in text
 
 
