@@ -25,7 +25,9 @@ from attenuator.compare.candidates import Method
 from attenuator.compare.data import Range, ranges_of
 from attenuator.compare.grid import settings_of, without
 from attenuator.compare.judging import Candidate, judge
+from attenuator.compare.measuring import Times
 from attenuator.compare.partial import NAME as PARTIAL
+from attenuator.compare.partial import Progressed
 from attenuator.compare.record import Comparison
 from attenuator.compare.report import sentence, show, told_together
 from attenuator.export.pipeline import ATTENTIONS
@@ -65,7 +67,7 @@ def data(checkpoint: Path) -> Path:
 
 
 class Compared:
-    """A comparison that was interrupted before its last method was timed, and went on."""
+    """A comparison that was interrupted before its last method was done, and went on."""
 
     def __init__(self, checkpoint: Path, data: Path, patch: pytest.MonkeyPatch) -> None:
         self.folder = checkpoint.parent / "output"
@@ -76,22 +78,23 @@ class Compared:
         patch.setattr(measuring, "shortest_s", lambda runs, *_, **__: shortest_s(runs, 0.0, max_rounds=1))
         patch.setattr(pipeline, "seconds_per_text", lambda *_: 1e6)  # as if no text fitted into the time
         patch.setattr(pipeline, "FEWEST_TEXTS", TEXTS_RUN)
-        timed: list[int] = []
+        patch.setattr(measuring, "FAR_SLOWER", np.inf)  # one run of a tiny model says little
 
-        def interrupted(*arguments: Any) -> Any:
-            timed.append(1)
-            if len(timed) == 3:
+        def interrupted(self: Progressed, method: str) -> None:
+            if method == "mca sampled":
                 raise KeyboardInterrupt
-            return measuring.times(*arguments)
+            finish(self, method)
 
+        finish = Progressed.finish
         with pytest.MonkeyPatch.context() as once:
-            once.setattr(pipeline, "times", interrupted)
+            once.setattr(Progressed, "finish", interrupted)
             self.interrupted = compare(*command)
         self.partial = (self.folder / PARTIAL).read_text()
         self.other = compare(*command, "--truncate")
         runs: list[int] = []
         with pytest.MonkeyPatch.context() as once:
-            once.setattr(pipeline, "export", lambda *_, **__: pytest.fail("exported again"))
+            for name in ("export", "times"):
+                once.setattr(pipeline, name, lambda *_, **__: pytest.fail("exported or timed again"))
             once.setattr(measuring, "_run", lambda *_: runs.append(1))
             self.code, self.output, self.errors = compare(*command)
         self.runs_again = len(runs)
@@ -162,6 +165,29 @@ def test_the_plain_bundle_runs_the_shared_knob_alone(compared: Compared) -> None
     assert {name for name, _ in settings} == {"softmax", "mca", "mca sampled"}
     assert all(knobs["alpha"] > 0 for name, knobs in settings if name != "softmax")
     assert any(knobs["keep"] < 1 for name, knobs in settings if name == "mca")
+
+
+def test_texts_are_not_run_where_a_setting_is_far_slower_than_exact(
+    checkpoint: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reference is run all the same, and so is what is slower at some lengths alone."""
+    assert Times([[1.6, 2.9], [1.6, 3.2], [0.5, 0.5]], [1.0, 2.0]).far_slower() == [False, True, False]
+
+    def slow(model: Any, settings: list[Any], _: Any, __: Any, lengths: list[int]) -> Times:
+        is_slow = ["alpha" in setting or setting["keep"] < 1 for setting in settings]
+        return Times([[2.0 if each else 1.0] * len(lengths) for each in is_slow], [1.0] * len(lengths))
+
+    monkeypatch.setattr(pipeline, "times", slow)
+    code, output, _ = compare(
+        checkpoint, "--data", data, "--output", tmp_path / "new", "--precision", "fp32", "--attention", "mca",
+        "--values", 2, "--max-texts", 40,
+    )  # fmt: skip
+    assert code == 0
+    result = json.loads((tmp_path / "new" / pipeline.RESULT).read_text())
+    assert [(row["method"], row["shown"]) for row in result["ranges"][0]["settings"]] == [("softmax", "exact")]
+    names = [row["name"] for row in result["not_compared"] if "times as slow" in row["why"]]
+    assert {name.split(" at ")[0] for name in names} == {"softmax", "mca", "mca sampled"}
+    assert f"{', '.join(names)}: more than 1.5 times as slow as exact at every length, so that no text was" in output
 
 
 def test_table_plot_and_commands(compared: Compared) -> None:

@@ -20,6 +20,7 @@ from attenuator.runtime import Encoded, Model, Row
 SECONDS_PER_RUN = 0.1  # to spend on one setting at one length
 MAX_ROUNDS = 100
 PROBES = 16
+FAR_SLOWER = 1.5  # times the exact answer's time: more than clocks err by
 
 Step = Callable[[int], None]
 
@@ -64,6 +65,12 @@ class Times:
 
     seconds: list[list[float]]
     exact: list[float]
+
+    def far_slower(self) -> list[bool]:
+        """Of each setting whether it is far slower than the exact one at every length."""
+        return [
+            all(mine > FAR_SLOWER * exact for mine, exact in zip(row, self.exact, strict=True)) for row in self.seconds
+        ]
 
 
 def seconds_per_text(model: Model, texts: Sequence[Encoded]) -> float:

@@ -1,7 +1,8 @@
 """What a comparison has measured so far, so that the next run goes on where it ended: a journal in the output folder.
 
-After the line that says what is compared come records of three kinds: how many texts are run; the logits of one batch
-at one setting of one method, as little-endian float32 in base64; and what is known of a method once it is done.
+After the line that says what is compared come records of four kinds: how many texts are run; what is known of a method
+once its settings are timed; the logits of one batch at one of them, as little-endian float32 in base64; and that a
+method is done.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class Progressed:
     Attributes:
         resumed: whether an earlier run has left results.
         texts: how many texts are run; None as long as that is not settled.
-        methods: what is known of each method that is done, by its name.
+        timed: what is known of each method whose settings are timed, by its name.
+        done: names of the methods that are done.
     """
 
     def __init__(self, folder: Path, about: Mapping[str, Any], *, restart: bool) -> None:
@@ -50,7 +52,8 @@ class Progressed:
         )
         self.resumed = self._journal.resumed
         self.texts: int | None = None
-        self.methods: dict[str, dict[str, Any]] = {}
+        self.timed: dict[str, dict[str, Any]] = {}
+        self.done: set[str] = set()
         self._logits: dict[tuple[str, int, int], Logits] = {}
         try:
             for _, record in self._journal.records():
@@ -73,8 +76,10 @@ class Progressed:
         elif "logits" in record:
             values = np.frombuffer(base64.b64decode(record["logits"]), dtype="<f4").reshape(record["shape"])
             self._logits[record["method"], record["setting"], record["batch"]] = values
+        elif "timed" in record:
+            self.timed[record["method"]] = dict(record["timed"])
         else:
-            self.methods[record["method"]] = dict(record["done"])
+            self.done.add(record["done"])
 
     def settle(self, texts: int) -> None:
         """Keeps how many texts are run."""
@@ -93,10 +98,15 @@ class Progressed:
         )
         self._logits[method, setting, batch] = logits
 
-    def finish(self, method: str, known: Mapping[str, Any]) -> None:
-        """Keeps what is known of a method that is done, in JSON's types."""
-        self._journal.append({"method": method, "done": known})
-        self.methods[method] = dict(known)
+    def time(self, method: str, known: Mapping[str, Any]) -> None:
+        """Keeps what is known of a method whose settings are timed, in JSON's types."""
+        self._journal.append({"method": method, "timed": known})
+        self.timed[method] = dict(known)
+
+    def finish(self, method: str) -> None:
+        """Keeps that a method is done."""
+        self._journal.append({"done": method})
+        self.done.add(method)
 
     def remove(self) -> None:
         """Removes the journal: everything is measured and written."""

@@ -24,9 +24,18 @@ from attenuator.commands.cost import TimeModel
 from attenuator.compare import candidates as choices
 from attenuator.compare.candidates import Absent, Method
 from attenuator.compare.data import Range, drawn, encode, ranges_of, read_items
-from attenuator.compare.grid import Setting, settings_of, without
+from attenuator.compare.grid import Setting, settings_of, shown, without
 from attenuator.compare.judging import Candidate, judge
-from attenuator.compare.measuring import SECONDS_PER_RUN, Deadline, Times, TimeUp, answers, seconds_per_text, times
+from attenuator.compare.measuring import (
+    FAR_SLOWER,
+    SECONDS_PER_RUN,
+    Deadline,
+    Times,
+    TimeUp,
+    answers,
+    seconds_per_text,
+    times,
+)
 from attenuator.compare.output import BUNDLES, PLOT, RESULT, identity, output_folder
 from attenuator.compare.partial import Logits, Progressed
 from attenuator.compare.plot import comparison_svg
@@ -58,7 +67,7 @@ class Measured:
 
     Attributes:
         method: which.
-        settings: that were run.
+        settings: that were run; none where all are far slower than the exact answers.
         exact: its exact setting.
         logits: `[texts, labels]` of each setting.
         times: of each setting at the length of each range.
@@ -226,10 +235,12 @@ class Run:
         """
         is_reference = method == self.methods[0]
         try:
-            if method.name not in results.methods:
+            if method.name not in results.done:
                 self.deadline.check()
                 model = reference if is_reference else self.exported(method, results)
-                self.run(method, model, reference, texts, ranges, results)
+                known = results.timed.get(method.name) or self.timed(method, model, reference, texts, ranges, results)
+                self.answers(method, model, texts, known["settings"], results)
+                results.finish(method.name)
         except TimeUp:
             self.absent.append(Absent(method.name, f"--max-minutes {self.settings.max_minutes:g} ended before it"))
             return None
@@ -240,13 +251,15 @@ class Run:
             self.absent.append(Absent(method.name, f"{what}: {error}"))
             return None
         finally:
-            if not is_reference and not self.settings.keep_bundles and method.name in results.methods:
+            if not is_reference and not self.settings.keep_bundles and method.name in results.done:
                 shutil.rmtree(self.place(method), ignore_errors=True)
-        known = results.methods[method.name]
+        known = results.timed[method.name]
+        why = f"more than {FAR_SLOWER:g} times as slow as exact at every length, so that no text was run"
+        self.absent += [Absent(f"{method.name} at {shown(each, known['exact'])}", why) for each in known["far_slower"]]
         logits = self.answers(method, None, texts, known["settings"], results)
         return Measured(method, known["settings"], known["exact"], logits, Times(**known["times"]), known["work"])
 
-    def run(
+    def timed(
         self,
         method: Method,
         model: Model,
@@ -254,11 +267,10 @@ class Run:
         texts: Texts,
         ranges: Sequence[Range],
         results: Progressed,
-    ) -> None:
-        """Runs and times one method, and keeps what it finds.
+    ) -> dict[str, Any]:
+        """Times the settings of one method, and keeps those that are worth running the texts at.
 
         Raises:
-            TimeUp: before it was done.
             EngineError: ONNX Runtime failed.
         """
         settings = settings_of(model.manifest.knobs, self.settings.values)
@@ -267,14 +279,22 @@ class Run:
             settings = settings[1:] or settings
         if method.attention != self.methods[0].attention:  # the plain bundle does the rest
             settings = without(settings, exact, [knob.name for knob in reference.manifest.knobs]) or settings[:1]
-        self.answers(method, model, texts, settings, results)
-        self.deadline.check()
         lengths = [each.median for each in ranges]
         clock = times(model, settings, reference, texts.encoded, lengths)
-        checked = [model.knobs.check(setting) for setting in settings]
-        work = [[model.predict_cost(tokens, knobs) for tokens in lengths] for knobs in checked]
-        spent = {"seconds": clock.seconds, "exact": clock.exact}
-        results.finish(method.name, {"settings": settings, "exact": exact, "times": spent, "work": work})
+        slow = clock.far_slower()
+        if method == self.methods[0]:
+            slow[0] = False  # the exact answers, which all others are compared with
+        kept = [place for place, is_slow in enumerate(slow) if not is_slow]
+        checked = [model.knobs.check(settings[place]) for place in kept]
+        known = {
+            "settings": [settings[place] for place in kept],
+            "exact": exact,
+            "times": {"seconds": [clock.seconds[place] for place in kept], "exact": clock.exact},
+            "work": [[model.predict_cost(tokens, knobs) for tokens in lengths] for knobs in checked],
+            "far_slower": [setting for setting, is_slow in zip(settings, slow, strict=True) if is_slow],
+        }
+        results.time(method.name, known)
+        return known
 
     def answers(
         self, method: Method, model: Model | None, texts: Texts, settings: Sequence[Setting], results: Progressed
@@ -299,7 +319,7 @@ class Run:
         base = np.array(measured[0].times.exact)
         rows = []
         for each in measured:
-            shares = np.array(each.times.seconds) / np.array(each.times.exact)
+            shares = np.array(each.times.seconds).reshape(-1, len(base)) / np.array(each.times.exact)
             if each is measured[0]:
                 shares /= shares[0]  # the reference's own exact setting was timed twice
             same = each.method.precision == measured[0].method.precision
