@@ -15,7 +15,8 @@ Float64s = NDArray[np.float64]
 
 def layer_norm(rows: Float64s, norm: Floats, epsilon: float) -> Float64s:
     """Ba et al., 2016: rows [n, columns] of mean 0 and variance 1, times norm[0], plus norm[1]."""
-    centred = rows - rows.mean(axis=1, keepdims=True)
+    mean = rows.mean(axis=1, keepdims=True)
+    centred = rows - (mean + (rows - mean).mean(axis=1, keepdims=True))  # of equal elements 0, however large
     variance = (centred**2).mean(axis=1, keepdims=True)
     return np.asarray(centred / np.sqrt(variance + epsilon) * norm[0].astype(np.float64) + norm[1])
 

@@ -105,6 +105,17 @@ def test_norms_hold_for_rows_whose_sums_overflow(largest: float) -> None:
     check(inputs, {"num_heads": 2})
 
 
+@pytest.mark.parametrize("width", [9, 15, 24, 63, 255])
+@pytest.mark.parametrize("element", [1.1e3, 7.1e6, 1.1e30])
+def test_norms_leave_the_terms_of_equal_elements(width: int, element: float) -> None:
+    """Of large ones as well, at widths of which no float is the share."""
+    inputs = attention_inputs((3, 1), (0, 0), 2, (24, width), 4)
+    inputs["value"][:] = element
+    output = check(inputs, {"num_heads": 2})
+    inputs["value"][:] = 0
+    np.testing.assert_allclose(output, longshort_attention(**inputs, num_heads=2), atol=2e-5)
+
+
 def test_weights_that_do_not_fit_are_refused() -> None:
     inputs = attention_inputs((4, 9), (0, 0), 2, (16, 16), 3)
     wrong = inputs | {"local_value_norm": np.ones((3, 32), np.float32)}

@@ -1,10 +1,12 @@
 // Layer norms of LongShortAttention's keys and values, for any Simd.
 //
-// A row at a time, three passes over at most 256 floats that stay in the first cache: its sum, its
-// centred elements and the sum of their squares, then factors and terms. Memory traffic is one read
-// and one write of the row. The mean is taken off before squares are added up, so that a row far
-// from 0 loses no digits. Where a sum overflows, the row is scaled down. Lanes are added up in a
-// fixed order: a row's bits follow from the row alone.
+// A row at a time, four passes over at most 256 floats that stay in the first cache: its mean, what
+// that has rounded off, the centred elements and the sum of their squares, then factors and terms.
+// Memory traffic is one read and one write of the row. The mean is taken off before squares are
+// added up, so that a row far from 0 loses no digits; it is the nearest float to the true one where
+// elements lie close together, so that equal ones leave 0, however large. Where a sum overflows,
+// the row is scaled down. Lanes are added up in a fixed order: a row's bits follow from the row
+// alone.
 #include <cmath>
 #include <limits>
 
@@ -32,28 +34,37 @@ inline Vector Load(const float* row, std::int64_t count) {
   return count == kWidth ? Simd::Load(row) : Simd::LoadFirst(row, count);
 }
 
+// `to` = `row` times a factor, less `mean`; elements behind the last one are 0 up to a whole
+// vector. take(vector) for each vector of it.
+template <class Take>
+[[gnu::always_inline]] inline void Shift(const float* row, std::int64_t columns, float factor,
+                                         float mean, float* to, const Take& take) {
+  const Vector times = Simd::Set(factor), less = Simd::Set(mean);
+  ForVectors(columns, [&](std::int64_t c, std::int64_t some) {
+    const Vector shifted = Simd::Sub(Simd::Mul(Load(row + c, some), times), less);
+    if (some == kWidth) {
+      Simd::Store(to + c, shifted);
+    } else {
+      Simd::Store(to + c, Simd::Zero());
+      Simd::StoreFirst(to + c, shifted, some);
+    }
+    take(Simd::Load(to + c));
+  });
+}
+
 // `to` = `row` times a factor, without its mean; returns its variance. Elements behind the last one
 // are 0 up to a whole vector.
 float Centre(const float* row, std::int64_t columns, float factor, float* to) {
   const float share = 1.0f / static_cast<float>(columns);
-  const Vector times = Simd::Set(factor);
-  Vector sum = Simd::Zero();
-  ForVectors(columns, [&](std::int64_t c, std::int64_t some) {
-    sum = Simd::Add(sum, Simd::Mul(Load(row + c, some), times));
-  });
-  const Vector mean = Simd::Set(Simd::Sum(sum) * share);
+  float mean = 0.0f;
+  for (int pass = 0; pass < 2; ++pass) {  // the second adds what the first has rounded off
+    Vector sum = Simd::Zero();
+    Shift(row, columns, factor, mean, to, [&](Vector part) { sum = Simd::Add(sum, part); });
+    mean += Simd::Sum(sum) * share;
+  }
   Vector squares = Simd::Zero();
-  ForVectors(columns, [&](std::int64_t c, std::int64_t some) {
-    const Vector centred = Simd::Sub(Simd::Mul(Load(row + c, some), times), mean);
-    if (some == kWidth) {
-      Simd::Store(to + c, centred);
-    } else {
-      Simd::Store(to + c, Simd::Zero());
-      Simd::StoreFirst(to + c, centred, some);
-    }
-    const Vector kept = Simd::Load(to + c);
-    squares = Simd::Fma(kept, kept, squares);
-  });
+  Shift(row, columns, factor, mean, to,
+        [&](Vector part) { squares = Simd::Fma(part, part, squares); });
   return Simd::Sum(squares) * share;
 }
 
