@@ -78,8 +78,15 @@ def test_tables_stand_beside_the_papers(tmp_path: Path, monkeypatch: pytest.Monk
         "padded": 6.0,
         "commonest": 66.0,
     }
-    trained = {"start": "", "epochs": 2, "learning_rate": 1e-4, "most_train_texts": 4000, "batch_tokens": 64, "steps": 30}
-    about = {"texts": 400, **trained, "commit": "0" * 40, "modified": False, "kernels": {}}
+    trained = {
+        "start": "",
+        "epochs": 2,
+        "learning_rate": 1e-4,
+        "most_train_texts": 4000,
+        "batch_tokens": 64,
+        "steps": 30,
+    }
+    about = {"texts": 400, **trained, "steps": 30, "commit": "0" * 40, "modified": False, "kernels": {}}
     names = ("alpha", "lengths", "seed")
     rows = [
         {"task": key, "model": model, **dict(zip(names, each, strict=True)), **result, **about}
