@@ -4,13 +4,18 @@ r"""Trains classifiers for `end_to_end.py`: Hugging Face's BERT, 4 layers of 256
     python -m benchmarks.train_classifier --data 20newsgroups --task topics --length 512 --shortest 110 \
         --start checkpoints/short --learning-rate 5e-5 --output checkpoints/long
     python -m benchmarks.train_classifier --data imdb --task reviews --length 512 --output checkpoints/reviews
+    python -m benchmarks.train_classifier --data imdb --task reviews --length 128 --positions 128 --layers 2 \
+        --channels 128 --minutes 1.8 --output checkpoints/small
+    python -m benchmarks.train_classifier --data imdb --task reviews --length 512 --positions 512 --window 64 \
+        --start checkpoints/small --learning-rate 3e-4 --minutes 2 --output checkpoints/longformer
 
 DATA is a folder with `train.jsonl.gz` and `test.jsonl.gz`; a line has `text` and `label` (reviews: 0 or 1), or `group`
 (topics: the newsgroup's name). Newsgroup messages lose their headers and quotations, which name the group. Documents
 are cut at LENGTH WordPieces; where that is short, their paragraphs are the texts. OUTPUT becomes an ordinary
 checkpoint with its tokenizer, beside `test.jsonl`, the test texts and their labels.
 
-Training lasts `--minutes`, whatever it has reached by then; the learning rate falls to zero with the time left.
+Training lasts `--minutes`, whatever it has reached by then; the learning rate falls to zero with the time left. Time is
+that of the processor, so that other work beside it makes it longer and not worse.
 Batches are of similar lengths, the first third of the time over texts cut at 64 tokens: a short text already tells
 what words mean, and costs little. Needs torch, transformers and scikit-learn (extra `train`).
 """
@@ -33,8 +38,10 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from tokenizers import BertWordPieceTokenizer
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
 
+from benchmarks.contenders.longformers import longformer_of
+
 VOCABULARY = 8192
-SHAPE = {"num_hidden_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
+LAYERS, CHANNELS, HEAD_CHANNELS, POSITIONS = 4, 256, 64, 512
 SHORTEST = 12  # WordPieces; less text seldom has a topic
 PARAGRAPHS_BELOW = 128  # WordPieces
 BATCH_TOKENS = 1536
@@ -82,20 +89,19 @@ def paragraphs(texts: list[Text]) -> list[Text]:
     return [Text(part, text.label) for text in texts for part in re.split(r"\n\s*\n", text.text) if part.strip()]
 
 
-def fresh(texts: list[Text], names: tuple[str, ...], folder: Path) -> tuple[Any, Any]:
-    """An untrained classifier, and a tokenizer with a vocabulary of the task's own."""
+def fresh(texts: list[Text], names: tuple[str, ...], folder: Path, shape: dict[str, int]) -> tuple[Any, Any]:
+    """An untrained classifier of a shape, and a tokenizer with a vocabulary of the task's own."""
     wordpieces = BertWordPieceTokenizer(lowercase=True)
     wordpieces.train_from_iterator((text.text for text in texts), VOCABULARY, min_frequency=3, show_progress=False)
     wordpieces.save_model(str(folder))
     tokenizer = BertTokenizerFast(str(folder / "vocab.txt"), do_lower_case=True)
     config = BertConfig(
         vocab_size=len(tokenizer),
-        max_position_embeddings=512,
         hidden_dropout_prob=DROPOUT,
         attention_probs_dropout_prob=DROPOUT,
         id2label=dict(enumerate(names)),
         label2id={name: label for label, name in enumerate(names)},
-        **SHAPE,
+        **shape,
     )
     model = BertForSequenceClassification(config)
     start_embeddings(model.bert.embeddings.word_embeddings.weight, texts, tokenizer)
@@ -105,6 +111,17 @@ def fresh(texts: list[Text], names: tuple[str, ...], folder: Path) -> tuple[Any,
         for dense in (layer.attention.self.value, layer.attention.output.dense):
             torch.nn.init.orthogonal_(dense.weight)
     return model, tokenizer
+
+
+def shape_of(layers: int, channels: int, positions: int) -> dict[str, int]:
+    """Sizes as `BertConfig` names them."""
+    return {
+        "num_hidden_layers": layers,
+        "hidden_size": channels,
+        "num_attention_heads": max(1, channels // HEAD_CHANNELS),
+        "intermediate_size": 4 * channels,
+        "max_position_embeddings": positions,
+    }
 
 
 def start_embeddings(weight: torch.nn.Parameter, texts: list[Text], tokenizer: Any) -> None:
@@ -161,19 +178,19 @@ def train(
         model: to be trained.
         encoded: token ids of each text.
         labels: of each text.
-        seconds: until the learning rate is zero.
+        seconds: of the processor, until the learning rate is zero.
         learning_rate: at its highest.
         short_share: of the time, over texts cut at 64 tokens.
         save: called now and then with the share of time gone and the texts read so far.
     """
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     optimiser = torch.optim.AdamW(weights, learning_rate, weight_decay=WEIGHT_DECAY, betas=(0.9, 0.98))
-    started = saved = time.monotonic()
+    started = saved = time.thread_time()
     share, read = 0.0, 0
     while share < 1:
         cut = SHORT_LENGTH if share < short_share else sys.maxsize
         for batch in batches([ids[:cut] for ids in encoded], labels):
-            now = time.monotonic()
+            now = time.thread_time()
             share = (now - started) / seconds
             if share >= 1 or (cut == SHORT_LENGTH and share >= short_share):
                 break
@@ -188,7 +205,7 @@ def train(
             read += len(batch["labels"])
             if now - saved > SAVE_EVERY_S:
                 save(share, read)
-                saved = time.monotonic()
+                saved = time.thread_time()
     save(1.0, read)
 
 
@@ -201,11 +218,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--shortest", type=int, default=SHORTEST, help="WordPieces of a text at least, before it is cut"
     )
+    parser.add_argument("--layers", type=int, default=LAYERS)
+    parser.add_argument("--channels", type=int, default=CHANNELS, help="of the residual stream; heads have 64")
+    parser.add_argument("--positions", type=int, default=POSITIONS, help="rows of the table of learned positions")
+    parser.add_argument("--window", type=int, help="go on from --start as a Longformer whose tokens see so many")
     parser.add_argument("--start", type=Path, help="a pretrained BERT, or a checkpoint of this program, to go on from")
     parser.add_argument("--learning-rate", type=float, default=LEARNING_RATE)
     parser.add_argument("--minutes", type=float, default=38.0)
     parser.add_argument("--output", type=Path, required=True, help="folder of the checkpoint")
     options = parser.parse_args(arguments)
+    if options.window and not options.start:
+        parser.error("--window makes a Longformer of what --start names, which is not given")
     random.seed(0)
     torch.manual_seed(0)
     whole = {split: documents(options.data / f"{split}.jsonl.gz", options.task) for split in SPLITS}
@@ -214,10 +237,13 @@ def main(arguments: list[str] | None = None) -> int:
     if options.start:
         labels_of = {"id2label": dict(enumerate(names)), "label2id": {name: label for label, name in enumerate(names)}}
         model = BertForSequenceClassification.from_pretrained(options.start, num_labels=len(names), **labels_of)
-        model.bert.embeddings.requires_grad_(False)  # they mean what they should, and cost most to update
+        if options.window:
+            model = longformer_of(model, options.positions, options.window)
+        model.base_model.embeddings.requires_grad_(False)  # they mean what they should, and cost most to update
         tokenizer = BertTokenizerFast.from_pretrained(options.start)
     else:
-        model, tokenizer = fresh(whole["train"], names, options.output)
+        shape = shape_of(options.layers, options.channels, options.positions)
+        model, tokenizer = fresh(whole["train"], names, options.output, shape)
     tokenizer.model_max_length = options.length
     tokenizer.save_pretrained(options.output)
     texts, encoded, labels = {}, {}, {}

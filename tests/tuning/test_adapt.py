@@ -6,7 +6,7 @@ import re
 import shutil
 import signal
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,8 @@ from attenuator.runtime import Row, load
 from attenuator.training.samples import AttentionSample
 from attenuator.training.yoso import fitting
 from attenuator.training.yoso.attention import attend
-from attenuator.training.yoso.fitting import fits, nearest, starting
+from attenuator.training.yoso.fitting import fits, nearest
+from attenuator.training.yoso.settings import SEARCHED, starting
 from attenuator.tuning import checkpoints, data
 from attenuator.tuning.adapt.distillation import Distillation, divergence
 from attenuator.tuning.adapt.pipeline import load_student, load_teacher, recorded
@@ -271,6 +272,9 @@ def test_the_settings_that_come_nearest_are_chosen(monkeypatch: pytest.MonkeyPat
         best = min(tried, key=lambda fit: fit.error)
         assert nearest(tried) == best.settings, "by the error that will be served"
         assert tried[-1].settings.hash_bits == 8, "two bits above log2 of the length"
+        begin = asdict(starting())
+        varied = {name for fit in tried for name, value in asdict(fit.settings).items() if value != begin[name]}
+        assert varied == set(SEARCHED), "what --help says"
     monkeypatch.setattr(fitting, "NEAREST", 3)
     tried = sorted(fits(samples, starting(), ()), key=lambda fit: fit.error)
     assert [fit.expected_error is None for fit in tried] == [False] * 3 + [True] * (len(tried) - 3)

@@ -11,11 +11,11 @@ from checkpoints import CHECKPOINTS, VOCAB, save
 from training_data import write
 
 from attenuator.__main__ import main as attenuator
-from attenuator.bundle import TRAINED_POSITIONS, read_manifest
+from attenuator.bundle import TRAINED_POSITIONS
 from attenuator.errors import ExportError
 from attenuator.export.longer import POSITIONS
-from attenuator.export.pipeline import export
-from attenuator.training.yoso.fitting import starting
+from attenuator.export.source import load as load_to_export
+from attenuator.training.yoso.settings import starting
 from attenuator.tuning import checkpoints
 from attenuator.tuning.adapt.pipeline import load_student, load_teacher, recorded
 from attenuator.tuning.adapt.recording import packed, recording
@@ -25,8 +25,21 @@ LONG = 190
 
 
 def adapt(source: Path, data: Path, output: Path, *further: str) -> int:
-    """A run of few steps."""
-    options = ["--num-hashes", "4", "--epochs", "1", "--batch-tokens", "2048", "--threads", "1"]
+    """A run of few steps, without a search for settings."""
+    options = [
+        "--num-hashes",
+        "4",
+        "--hash-bits",
+        "4",
+        "--norm-lift",
+        "0",
+        "--epochs",
+        "1",
+        "--batch-tokens",
+        "2048",
+        "--threads",
+        "1",
+    ]
     options += ["--held-out-share", "0.4", *further]
     return attenuator(["adapt", str(source), "--data", str(data), "--output", str(output), *options])
 
@@ -74,7 +87,7 @@ def test_attention_of_windows_is_recorded_without_padding(tmp_path: Path) -> Non
         torch.testing.assert_close(sample.mixed.flatten(1), output[0, :21])
 
 
-def test_a_longformer_is_adapted_exported_and_read_again(tmp_path: Path) -> None:
+def test_a_longformer_is_adapted_and_read_again(tmp_path: Path) -> None:
     source = save(CHECKPOINTS["longformer"], tmp_path / "longformer")
     data = write(tmp_path / "texts.jsonl", 60)
     assert adapt(source, data, tmp_path / "adapted", "--label-column", "label") == 1, "its labels are not the model's"
@@ -83,16 +96,21 @@ def test_a_longformer_is_adapted_exported_and_read_again(tmp_path: Path) -> None
     assert adapt(source, plain, tmp_path / "adapted") == 0
     student = checkpoints.load(tmp_path / "adapted")
     assert (student.attention, student.inner.config.model_type) == ("yoso", "roberta")
-    manifest = export(str(tmp_path / "adapted"), attention="yoso", output=tmp_path / "bundle", schedule="none")
-    assert manifest.max_tokens == student.texts.max_tokens == load_teacher(source).texts.max_tokens
+    longest = load_to_export(str(tmp_path / "adapted")).max_tokens
+    assert longest == student.texts.max_tokens == load_teacher(source).texts.max_tokens
 
 
 @pytest.mark.parametrize("positions", [name for name in POSITIONS if name != TRAINED_POSITIONS])
-def test_texts_beyond_the_learned_positions_are_learnt(positions: str, tmp_path: Path) -> None:
+def test_texts_beyond_the_learned_positions_are_read(positions: str, tmp_path: Path) -> None:
     source = save(CHECKPOINTS["bert"], tmp_path / "bert")
-    teacher = load_teacher(source, positions, LONG)
-    with torch.no_grad():
-        assert teacher.model(**ids_of(LONG)).logits.isfinite().all()
+    for model in (load_teacher(source, positions, LONG), load_student(source, "yoso", starting(), positions, LONG)):
+        with torch.no_grad():
+            assert model.model(**ids_of(LONG)).logits.isfinite().all()
+
+
+def test_texts_beyond_the_learned_positions_are_learnt(tmp_path: Path) -> None:
+    positions = "interpolated"
+    source = save(CHECKPOINTS["bert"], tmp_path / "bert")
     words = "the quick brown fox jumps over the lazy dog " * 18
     texts = tmp_path / "texts.txt"
     texts.write_text("".join(f"{words}{index}\n" for index in range(60)))
@@ -100,8 +118,7 @@ def test_texts_beyond_the_learned_positions_are_learnt(positions: str, tmp_path:
     assert adapt(source, texts, tmp_path / "out", "--positions", positions, "--max-tokens", str(LONG)) == 0
     record = json.loads((tmp_path / "out" / "training.json").read_text())
     assert (record["identity"]["positions"], record["identity"]["max_tokens"]) == (positions, LONG)
-    export(str(tmp_path / "out"), attention="yoso", output=tmp_path / "bundle", schedule="none")
-    assert read_manifest(tmp_path / "bundle").max_tokens == LONG
+    assert load_to_export(str(tmp_path / "out")).max_tokens == LONG
 
 
 def test_the_student_begins_with_the_longer_table_of_its_teacher(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from attenuator.commandline import CommandSettings
 from attenuator.ops import BASELINE, OPERATORS
 from attenuator.ops.spec import Attribute, Knob
 
-__all__ = ["CHOICES", "REPLACEMENTS", "changes_of", "items", "settings_class", "with_attention_settings"]
+__all__ = ["CHOICES", "REPLACEMENTS", "changes_of", "items", "settings_class", "starting", "with_attention_settings"]
 
 # Keys of attention that can be trained with, beside that of most checkpoints.
 REPLACEMENTS = tuple(
@@ -32,7 +32,20 @@ def settings_class(attention: str) -> Any:
     Args:
         attention: one of `REPLACEMENTS`.
     """
-    return import_module(f"{training.__name__}.{attention}.settings").Settings
+    return _module(attention).Settings
+
+
+def starting(attention: str) -> Any:
+    """Settings from which `adapt` searches for those that come nearest to another attention.
+
+    Args:
+        attention: one of `REPLACEMENTS`.
+    """
+    return _module(attention).starting()
+
+
+def _module(attention: str) -> Any:
+    return import_module(f"{training.__name__}.{attention}.settings")
 
 
 def items() -> Iterator[tuple[str, Attribute | Knob]]:
@@ -44,26 +57,40 @@ def items() -> Iterator[tuple[str, Attribute | Knob]]:
             yield from ((operator.key, item) for item in settable if item.name in names)
 
 
-def _flag(key: str, item: Attribute | Knob) -> tuple[Any, Any]:
+def _default(key: str, name: str, *, is_searched: bool) -> str:
+    """What holds where a setting is not given."""
+    if not is_searched:
+        return f"by default what the checkpoint was trained with, else {getattr(settings_class(key)(), name)}"
+    if name in _module(key).SEARCHED:
+        return "by default what comes nearest to the teacher's attention"
+    return f"{getattr(starting(key), name)} by default"
+
+
+def _flag(key: str, item: Attribute | Knob, default: str) -> tuple[Any, Any]:
     """Type and field of what may be set."""
     if isinstance(item, Knob):
         number = int if item.dtype == "int32" else float
         kind: Any = Annotated[number, Field(ge=item.low, le=item.high)]
-        text = f"{item.doc} What is trained for, and the default of the bundle; {item.default:g} by default."
+        text = f"{item.doc} What is trained for, and the default of the bundle"
     elif item.choices:
         kind, text = Literal[item.choices], item.doc
     else:
         kind, text = Annotated[{"int": int, "float": float}[item.kind], Field(ge=item.low, le=item.high)], item.doc
-    return kind | None, Field(None, description=f"For {key}: {text}")
+    return kind | None, Field(None, description=f"For {key}: {text}; {default}.")
 
 
-def with_attention_settings(settings: type[S]) -> type[S]:
-    """A command's settings with one flag for each that attentions have, None where it is not set."""
+def with_attention_settings(settings: type[S], *, is_searched: bool) -> type[S]:
+    """A command's settings with one flag for each that attentions have, None where it is not set.
+
+    Args:
+        settings: of the command.
+        is_searched: whether it searches for those that are not given.
+    """
     extended: type[S] = create_model(  # type: ignore[call-overload]
         settings.__name__,
         __base__=settings,
         __doc__=settings.__doc__,
-        **{item.name: _flag(key, item) for key, item in items()},
+        **{item.name: _flag(key, item, _default(key, item.name, is_searched=is_searched)) for key, item in items()},
     )
     return extended
 

@@ -12,9 +12,9 @@ from torch import Tensor
 from attenuator.training.samples import AttentionSample, scale
 from attenuator.training.yoso.attention import attend
 from attenuator.training.yoso.hashing import unit_rows
-from attenuator.training.yoso.settings import L2, RATIO, Settings
+from attenuator.training.yoso.settings import L2, Settings
 
-__all__ = ["Fit", "comparable", "fits", "nearest", "starting"]
+__all__ = ["Fit", "comparable", "fits", "nearest"]
 
 CANDIDATE_BITS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)
 # More bits than this above log2 of the length leave queries alone in their buckets.
@@ -37,11 +37,6 @@ class Fit:
     settings: Settings
     error: float
     expected_error: float | None = None
-
-
-def starting() -> Settings:
-    """Where the search begins: a weighted mean of values, which is what softmax attention is."""
-    return Settings(normalize=RATIO)
 
 
 def comparable(mixed: Tensor, settings: Settings) -> Tensor:

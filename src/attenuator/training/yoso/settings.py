@@ -7,10 +7,12 @@ from typing import Any
 
 from attenuator.ops.yoso.spec import NUM_HASHES, SPEC
 
-__all__ = ["GRADIENTS", "L2", "RATIO", "RAW", "Settings"]
+__all__ = ["GRADIENTS", "L2", "RATIO", "RAW", "SEARCHED", "Settings", "starting"]
 
 GRADIENTS = ("bound", "collided", "cheapest")
 RAW, L2, RATIO = range(3)
+# What `attenuator adapt` varies to come near the attention of another model.
+SEARCHED = ("hash_bits", "norm_lift")
 _ATTRIBUTES: dict[str, Any] = {item.name: item for item in SPEC.attributes}
 
 
@@ -62,3 +64,8 @@ class Settings:
         value = getattr(self, name)
         if value not in choices:
             raise ValueError(f"{name} is {value!r}, must be one of: {', '.join(choices)}")
+
+
+def starting() -> Settings:
+    """Where the search for settings begins: a weighted mean of values, which is what softmax attention is."""
+    return Settings(normalize=RATIO)

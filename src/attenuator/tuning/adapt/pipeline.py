@@ -33,6 +33,7 @@ from attenuator.tuning.adapt.measuring import BATCH_TOKENS, Figures, accuracy, k
 from attenuator.tuning.adapt.recording import make_recordable, packed, recording
 from attenuator.tuning.batches import Rows, predict
 from attenuator.tuning.checkpoints import Trainable, load
+from attenuator.tuning.choices import starting
 from attenuator.tuning.packed import cu_seqlens_of
 from attenuator.tuning.plan import Plan
 from attenuator.tuning.run import Estimate, Outcome, run
@@ -162,7 +163,7 @@ def choose(
     """
     fitting = import_module(f"{training.__name__}.{attention}.fitting")
     try:
-        start = replace(fitting.starting(), **changes)
+        start = replace(starting(attention), **changes)
     except ValueError as error:
         raise ExportError(str(error)) from None
     tried = fitting.fits(recorded(teacher, texts), start, set(changes))

@@ -91,4 +91,4 @@ class AdaptSettings(RunSettings):
     """Longest text, special tokens included; what the model takes by default, and more with other --positions."""
 
 
-SETTINGS = with_attention_settings(AdaptSettings)
+SETTINGS = with_attention_settings(AdaptSettings, is_searched=True)

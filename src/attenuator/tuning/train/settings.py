@@ -80,4 +80,4 @@ class TrainSettings(RunSettings):
     """How often the model is evaluated in each epoch."""
 
 
-SETTINGS = with_attention_settings(TrainSettings)
+SETTINGS = with_attention_settings(TrainSettings, is_searched=False)
