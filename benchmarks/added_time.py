@@ -11,6 +11,7 @@ machine does to a run of the model too. `over_bare_ms` leaves that out: the diff
 
 During a turn of one side the other sleeps for a second and its caches go cold, which does not happen to a service that
 is asked every few milliseconds. So the first `--settle` of each turn are kept apart, on both sides, as `first_ms`.
+With them, `all_added_ms` is over the median bare run, `all_over_bare_ms` over bare runs that slept as long.
 
 CPU time is that of the service's process for a request, less that of a bare run: it hardly depends on what else the
 machine does. Flags that this program does not know go to the server. Writes benchmarks/results/added_time.json.
@@ -161,6 +162,7 @@ def measure(pid: int, port: int, options: argparse.Namespace) -> Row:
     server_cpu = cpu_s(pid) - server_cpu
     connection.close()
     bare, taken = quantiles(runs.settled, QUANTILES), quantiles(requests.settled, QUANTILES)
+    all_bare, all_taken = (quantiles([*each.first, *each.settled], QUANTILES) for each in (runs, requests))
     count = options.requests // options.blocks * options.blocks  # of each
     return {
         "tokens": answer["tokens"][0],
@@ -171,10 +173,8 @@ def measure(pid: int, port: int, options: argparse.Namespace) -> Row:
         "bare_ms": bare,
         "added_ms": {name: value - bare["0.5"] for name, value in taken.items()},
         "over_bare_ms": {name: value - bare[name] for name, value in taken.items()},
-        "all_added_ms": {
-            name: value - bare["0.5"]
-            for name, value in quantiles([*requests.first, *requests.settled], QUANTILES).items()
-        },
+        "all_added_ms": {name: value - bare["0.5"] for name, value in all_taken.items()},
+        "all_over_bare_ms": {name: value - all_bare[name] for name, value in all_taken.items()},
         "first_ms": {"request": quantiles(requests.first, QUANTILES), "bare": quantiles(runs.first, QUANTILES)},
         "in_route_ms": quantiles(in_route, QUANTILES),
         "server_cpu_ms": 1000 * server_cpu / count,
