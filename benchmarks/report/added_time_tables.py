@@ -13,6 +13,8 @@ ROWS = {
     "bare_ms": "a bare run of the model",
     "added_ms": "a request, less the median bare run",
     "over_bare_ms": "a request, less the bare run at the same percentile",
+    "all_added_ms": "the first of each turn counted in: less the median bare run",
+    "all_over_bare_ms": "likewise, less the bare run at the same percentile, the first ones counted in",
 }
 
 
