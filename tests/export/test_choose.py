@@ -67,6 +67,7 @@ def test_answers_that_never_change_get_the_cheapest_setting(sure: Path, texts: P
     chosen = manifest.provenance.selection
     assert chosen is not None
     assert (chosen.schedule, chosen.share, chosen.texts, chosen.agreement) == ("first", min(SHARES), COUNT, 1)
+    assert chosen.merge is None
     assert chosen.cost is not None
     assert chosen.cost < 0.7
     assert defaults(manifest) == {"keep": min(SHARES), "alpha": 0.2}
@@ -89,6 +90,19 @@ def test_the_choice_agrees_and_the_next_smaller_share_does_not(
     assert agreement(output, lines) >= AGREEMENT
     assert below
     assert agreement(output, lines, keep=below[-1]) < AGREEMENT
+
+
+def test_a_choice_with_merged_rows_is_what_the_bundle_answers(
+    checkpoint: Callable[[str], Path], texts: Path, lines: list[str], tmp_path: Path
+) -> None:
+    options = {"texts": texts, "schedule": "first", "merge": "mean"}
+    manifest = export(str(checkpoint("bert")), attention="softmax", output=tmp_path / "bundle", **options)
+    chosen = manifest.provenance.selection
+    assert chosen is not None
+    assert (chosen.merge, chosen.texts) == ("mean", COUNT)
+    assert chosen.share < 1
+    assert agreement(tmp_path / "bundle", lines) == pytest.approx(chosen.agreement)
+    assert f"keep {chosen.share:g}, merge mean, chosen by {COUNT} texts" in selected(chosen)
 
 
 def test_a_share_of_the_caller_leaves_the_schedule_to_choose(
