@@ -63,7 +63,9 @@ def said_of(rows: Sequence[Row]) -> Iterator[str]:
     for key in (key for key in TITLES if select(rows, task=key)):
         mine = select(rows, task=key)
         one = mine[0]
-        exact = next(row["scores"]["acc"] for row in mine if not row["alpha"]) / 100
+        scores = next(row["scores"] for row in mine if not row["alpha"])
+        exact = scores["acc"] / 100
+        alike = " It gives every text the same label, so that its scores say nothing." if not scores["matthews"] else ""
         apart = 100 * Z_95 * (exact * (1 - exact) / one["texts"]) ** 0.5
         trained = "trained elsewhere"
         if "epochs" in one:
@@ -73,7 +75,7 @@ def said_of(rows: Sequence[Row]) -> Iterator[str]:
         start = f" from {one['start']}" if one["start"] and "epochs" in one else ""
         yield (
             f"- {TITLES[key]}: {trained}{start}; {one['texts']:,} texts of {one['tokens']:.0f} tokens to test, "
-            f"accuracy {100 * exact:.1f} ± {apart:.1f} where the commonest label has {one['commonest']:.1f}."
+            f"accuracy {100 * exact:.1f} ± {apart:.1f} where the commonest label has {one['commonest']:.1f}.{alike}"
         )
 
 

@@ -103,7 +103,11 @@ def test_tables_stand_beside_the_papers(tmp_path: Path, monkeypatch: pytest.Monk
     text = score_tables.scores()
     assert "| IMDB, acc | 0.4 | 70.0 ± 0.0 | 1.50 | 6.00 | 84.10 (89.11) | 5.06 |" in text
     assert "- MRPC: 2 epochs of at most 4,000 texts, 30 steps of 64 tokens at a rate of 0.0001;" in text
-    assert "accuracy 70.0 ± 4.5 where the commonest label has 66.0" in text
+    assert "accuracy 70.0 ± 4.5 where the commonest label has 66.0.\n" in text
+    for row in rows:
+        row["scores"]["matthews"] = 0.0
+    (tmp_path / "mca_tables.json").write_text(json.dumps(head))
+    assert "has 66.0. It gives every text the same label" in score_tables.scores()
 
 
 def test_tables_name_tasks_and_scores_as_they_are_measured() -> None:
