@@ -1,8 +1,7 @@
 // Rows to int8, int8 planes, hash codes: exact integer arithmetic, hence the same codes everywhere.
 // Included inside the anonymous namespace of a kernel_*.cc file, which defines Datum,
-// kStepDims, Dot and StoreData for its instruction set.
+// kStepDims, StoreData and either Dot or DotTile for its instruction set.
 
-inline constexpr int kTile = 4;              // rows hashed together
 inline constexpr int kBatch = 16;            // rows quantised together, which hides its latencies
 inline constexpr int kPrefetchRows = 32;     // ahead, a few at a time: hashing leaves memory idle
 inline constexpr int kMaxBitWords = 64 + 4;  // 16-bit words of hash bits of one row, with slack
@@ -116,6 +115,21 @@ inline void EmitCodes(const std::uint8_t* bits, const HashSpec& spec, Code* code
   }
 }
 
+// Adds to the sums of kTile rows, kHeadDimHigh numbers apart, the products of one step. An
+// instruction set may have an overload of its own.
+template <int kRegisters>
+inline void DotTile(Ints (&sums)[kTile][kRegisters], const Ints (&planes)[kRegisters],
+                    const Datum* data) {
+#pragma GCC unroll 4
+  for (int t = 0; t < kTile; ++t) {
+    std::int32_t few;
+    __builtin_memcpy(&few, data + t * kHeadDimHigh, sizeof few);
+    const Ints spread = Set(few);
+#pragma GCC unroll 4
+    for (int r = 0; r < kRegisters; ++r) Dot(sums[t][r], planes[r], spread);
+  }
+}
+
 // 16 hash bits for each of kTile rows and kRegisters neighbouring registers of 16 planes: the signs
 // of thresholds[t] + sum of planes * data[t]. They leave in one piece, since a load of what several
 // smaller stores wrote has to wait until those have reached the cache. Not inlined: GCC 12 then
@@ -143,14 +157,7 @@ template <int kRegisters, bool kLifted>
     for (int r = 0; r < kRegisters; ++r) {
       plane[r] = Load(reinterpret_cast<const std::int32_t*>(planes + r * register_stride + s * 64));
     }
-#pragma GCC unroll 4
-    for (int t = 0; t < kTile; ++t) {
-      std::int32_t few;
-      __builtin_memcpy(&few, data[t] + s * kStepDims, sizeof few);
-      const Ints spread = Set(few);
-#pragma GCC unroll 4
-      for (int r = 0; r < kRegisters; ++r) Dot(sums[t][r], plane[r], spread);
-    }
+    DotTile(sums, plane, data[0] + s * kStepDims);
   }
 #pragma GCC unroll 4
   for (int t = 0; t < kTile; ++t) {

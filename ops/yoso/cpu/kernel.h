@@ -19,6 +19,7 @@ namespace attenuator::yoso {
 inline constexpr int kBlock = 16;                // floats in a block
 inline constexpr int kPairColumns = 2 * kBlock;  // rounded values of a row in a table's bucket
 inline constexpr int kGroup = 4;                 // hashes in a group of codes
+inline constexpr int kTile = 4;                  // rows hashed together
 inline constexpr int kHashChunk = 32;            // hashes whose codes exist at one time
 // The same for hash = hadamard, one block of which gives many hashes.
 inline constexpr int kMaxHadamardChunk = 64;
@@ -86,7 +87,7 @@ struct TablePass {
 
 // How wide the sums of rounded values are; which it is depends on how full buckets are.
 enum class SumWidth {
-  kAllFit,    // tables of 16 bits, added up in 16 bits
+  kAllFit,    // tables of 16 bits, added up in 16 bits, as those of neighbouring passes may be
   kEachFits,  // tables of 16 bits, added up in 32
   kInts,      // tables of 32 bits
 };
@@ -98,6 +99,9 @@ struct RoundedPass {
   const std::int8_t* values;  // [num_keys][32]
   std::int32_t* sums;  // of 16 columns [num_queries][16], and of the others sum_stride behind
   std::int64_t sum_stride;
+  // [num_queries][32], what the passes of a run have added up in 16 bits: all but the first begin
+  // with it, and all but the last leave it in place of sums.
+  std::int16_t* short_sums;
   // Null, or after the last table what a step of each column is worth: the sums become floats.
   const float* steps;
   void* tables;  // [num_tables][2^hash_bits] cache lines
@@ -106,6 +110,8 @@ struct RoundedPass {
   int hash_bits;
   int num_tables;
   SumWidth width;
+  bool begins_run;  // of passes in 16 bits; others are runs of one
+  bool ends_run;
   bool accumulate;  // add to `sums`; otherwise overwrite
   bool sparse;      // as of TablePass
 };

@@ -11,29 +11,8 @@ namespace attenuator::yoso {
 namespace {
 
 #include "ops/yoso/cpu/count_avx2.inl"
-
-// 16-bit planes times 16-bit data, two products a lane, exact in 32 bits: vpmaddwd. (Products of
-// bytes through vpmaddubsw would saturate at 255 * 127 * 2.)
-using Datum = std::int16_t;
-using PlaneDatum = std::int16_t;
-inline constexpr int kStepDims = 2;
-
-inline void StoreData(Datum* p, Ints a) { StoreInt16(p, a); }
-inline void StoreData(Datum* p, const Ints (&a)[4]) {
-  for (int i = 0; i < 4; ++i) StoreInt16(p + i * kBlock, a[i]);
-}
-// Not intrinsics: GCC 12 then keeps so many products in flight that an accumulator goes to memory,
-// which doubles the time.
-inline void Dot(__m256i& sums, __m256i planes, __m256i data) {
-  __m256i products;
-  asm("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0"
-      : "+x"(sums), "=&x"(products)
-      : "x"(planes), "x"(data));
-}
-inline void Dot(Ints& sums, Ints planes, Ints data) {
-  for (int i = 0; i < 2; ++i) Dot(sums.part[i], planes.part[i], data.part[i]);
-}
-
+#include "ops/yoso/cpu/dot_avx2.inl"
+//
 #include "ops/yoso/cpu/stream.inl"
 //
 #include "ops/yoso/cpu/hash.inl"

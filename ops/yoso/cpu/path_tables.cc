@@ -6,8 +6,8 @@
 // one register. Codes are [group of kGroup hashes][row][kGroup]. A table is [2^hash_bits][16]; a
 // pass fills per_pass_ of them, as many as the first-level cache holds beside the values that
 // stream by, and then reads them for every query. Rounded values (table_precision = int16) go in
-// pairs of blocks: 32 columns of int8, summed in int16 where the occupancy of the pass proves that
-// no sum overflows, else in int32.
+// pairs of blocks: 32 columns of int8, summed in int16 where the occupancy of a pass, or of a run
+// of them, proves that no sum overflows, else in int32.
 //
 // Who owns what: a piece of hashing or packing owns kPieceRows rows; a piece of tables owns a block
 // of columns for all hashes of a chunk, and so all sums of its columns. Nothing is shared, and the
@@ -145,15 +145,32 @@ class TablePath {
     }
   }
 
-  // Of each pass of a chunk, into widths_ at its first hash.
+  // Fills addends_ for the passes of a chunk. As long as the fullest buckets of neighbouring passes
+  // make few keys together, these are a run, added up in 16 bits.
   void ChooseWidths(const Chunk& chunk) {
-    if (keys_ * per_pass_ <= kShortKeys) {
-      widths_.fill(SumWidth::kAllFit);
-      return;
-    }
     std::array<Pass, kMaxHadamardChunk> passes;
+    std::array<Occupancy, kMaxHadamardChunk> occupancies;
     std::int64_t size = 0;
-    ForEachPass(chunk, [&](const Pass& pass) { passes[size++] = pass; });
+    ForEachPass(chunk, [&](const Pass& pass) {
+      occupancies[size] = {.total = keys_ * pass.count, .largest = keys_};
+      passes[size++] = pass;
+    });
+    if (keys_ * per_pass_ > kShortKeys) CountPasses(chunk, passes.data(), size, occupancies.data());
+    std::int64_t total = 0;
+    for (std::int64_t p = 0; p < size; ++p) {
+      Addend& own = addends_[passes[p].first];
+      own = {.width = WidthFor(occupancies[p]), .begins_run = true, .ends_run = true};
+      total += occupancies[p].total;
+      if (p > 0 && total <= kShortKeys) {
+        own.begins_run = addends_[passes[p - 1].first].ends_run = false;
+      } else {
+        total = occupancies[p].total;
+      }
+    }
+  }
+
+  void CountPasses(const Chunk& chunk, const Pass* passes, std::int64_t size,
+                   Occupancy* occupancies) {
     crew_.Share(size, scratch_, [&](std::int64_t piece, Scratch& own) {
       const Pass& pass = passes[piece];
       std::int32_t* counts = own.Get<std::int32_t>(
@@ -161,9 +178,9 @@ class TablePath {
       const auto count = [&]<class Code>(const Code* codes) {
         return CountOccupancy(codes, keys_, pass.count, hash_bits_, counts);
       };
-      widths_[pass.first] =
-          WidthFor(chunk.spec.wide() ? count(reinterpret_cast<const std::uint16_t*>(pass.key_codes))
-                                     : count(pass.key_codes));
+      occupancies[piece] = chunk.spec.wide()
+                               ? count(reinterpret_cast<const std::uint16_t*>(pass.key_codes))
+                               : count(pass.key_codes);
     });
   }
 
@@ -194,22 +211,30 @@ class TablePath {
     const bool sparse = keys_ < (std::int64_t{1} << hash_bits_);
     float* tables =
         own.Tables((static_cast<std::int64_t>(kBlock) << hash_bits_) * per_pass_, sparse);
+    std::int16_t* short_sums =
+        own.Get<std::int16_t>(Scratch::kPieceShortSums, kPairColumns * queries_);
+    bool accumulate = whole_ && chunk.first_hash > 0;
     ForEachPass(chunk, [&](const Pass& pass) {
       const bool ends = pass.first + pass.count == chunk.spec.num_hashes && (!whole_ || last);
+      const Addend& addend = addends_[pass.first];
       kernels_.run_rounded({.key_codes = pass.key_codes,
                             .query_codes = pass.query_codes,
                             .values = rounded,
                             .sums = reinterpret_cast<std::int32_t*>(sums),
                             .sum_stride = sum_stride_,
+                            .short_sums = short_sums,
                             .steps = ends ? steps : nullptr,
                             .tables = tables,
                             .num_keys = keys_,
                             .num_queries = queries_,
                             .hash_bits = hash_bits_,
                             .num_tables = pass.count,
-                            .width = widths_[pass.first],
-                            .accumulate = pass.first > 0 || (whole_ && chunk.first_hash > 0),
+                            .width = addend.width,
+                            .begins_run = addend.begins_run,
+                            .ends_run = addend.ends_run,
+                            .accumulate = accumulate,
                             .sparse = sparse});
+      accumulate |= addend.ends_run;
     });
     if (whole_) return;
     kernels_.unpack_sums(sums, sum_stride_, queries_, columns, job_.output + column,
@@ -314,10 +339,15 @@ class TablePath {
   std::uint8_t* query_codes_ = nullptr;
   float* values_ = nullptr;
   float* sums_ = nullptr;
-  std::int8_t* rounded_ = nullptr;                  // [pair of blocks][keys][32]
-  std::array<float, kHeadDimHigh> steps_;           // of each column's rounded values
-  std::array<SumWidth, kMaxHadamardChunk> widths_;  // of the pass that begins with this hash
-  std::int64_t* totals_ = nullptr;                  // of each query's collisions with any key
+  std::int8_t* rounded_ = nullptr;         // [pair of blocks][keys][32]
+  std::array<float, kHeadDimHigh> steps_;  // of each column's rounded values
+  // How the rounded sums of the pass that begins with this hash are added to those of others.
+  struct Addend {
+    SumWidth width;
+    bool begins_run, ends_run;
+  };
+  std::array<Addend, kMaxHadamardChunk> addends_;
+  std::int64_t* totals_ = nullptr;  // of each query's collisions with any key
   std::atomic<bool> finite_{true};
 };
 

@@ -51,25 +51,32 @@ inline void ScatterShorts(const std::int8_t* __restrict values, const Code* __re
   }
 }
 
-// `kFit`: the sums of all tables fit 16 bits; otherwise those of each do.
+// `kFit`: the sums of all tables of a run fit 16 bits; otherwise those of each do, in a run of one.
 template <int kTables, bool kFit, class Code>
 inline void GatherShorts(const RoundedPass& pass, const Code* __restrict codes,
                          std::int64_t table_size) {
   const std::int16_t* __restrict tables = static_cast<const std::int16_t*>(pass.tables);
+  std::int16_t* __restrict short_sums = pass.short_sums;
   std::int32_t* __restrict sums = pass.sums;
   std::int32_t* __restrict high_sums = pass.sums + pass.sum_stride;
   for (std::int64_t i = 0; i < pass.num_queries; ++i) {
+    const auto bucket = [&](int t) {
+      return LoadShorts(tables + t * table_size +
+                        codes[i * kGroup + t] * std::int64_t{kPairColumns});
+    };
+    Shorts sum =
+        kFit && !pass.begins_run ? LoadShorts(short_sums + i * kPairColumns) : ZeroShorts();
+    for (int t = 0; kFit && t < kTables; ++t) sum = Add(sum, bucket(t));
+    if (kFit && !pass.ends_run) {
+      Store(short_sums + i * kPairColumns, sum);
+      continue;
+    }
     Ints low = pass.accumulate ? Load(sums + i * kBlock) : Set(std::int32_t{0});
     Ints high = pass.accumulate ? Load(high_sums + i * kBlock) : Set(std::int32_t{0});
-    Shorts sum = ZeroShorts();
-    for (int t = 0; t < kTables; ++t) {
-      const Shorts bucket =
-          LoadShorts(tables + t * table_size + codes[i * kGroup + t] * std::int64_t{kPairColumns});
-      sum = kFit ? Add(sum, bucket) : bucket;
-      if (!kFit || t == kTables - 1) {
-        low = Add(low, LowHalf(sum));
-        high = Add(high, HighHalf(sum));
-      }
+    for (int t = 0; t < (kFit ? 1 : kTables); ++t) {
+      if (!kFit) sum = bucket(t);
+      low = Add(low, LowHalf(sum));
+      high = Add(high, HighHalf(sum));
     }
     StoreSums(sums + i * kBlock, low, pass.steps);
     StoreSums(high_sums + i * kBlock, high, pass.steps == nullptr ? nullptr : pass.steps + kBlock);

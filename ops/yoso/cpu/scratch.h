@@ -22,6 +22,7 @@ class Scratch {
     kPieceValues,
     kPieceRounded,
     kPieceSums,
+    kPieceShortSums,
     kTables,
     kTotals,
     kInverses,
