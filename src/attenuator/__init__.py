@@ -2,7 +2,7 @@
 
 import os
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 # From 1.29 on, ONNX Runtime's wheels for Linux report models, errors and a machine's id to their maker, unless this is
 # set before they are loaded. Who wants that sets it to 0.
