@@ -71,7 +71,8 @@ def said_of(rows: Sequence[Row]) -> Iterator[str]:
         if "epochs" in one:
             most = f" of at most {one['most_train_texts']:,} texts" if one["most_train_texts"] else ""
             steps = f"{one['steps']:,} steps of {one['batch_tokens']:,} tokens"
-            trained = f"{one['epochs']:g} epochs{most}, {steps} at a rate of {one['learning_rate']:g}"
+            cut = ", cut to the time allowed" if one["ended"] == "time" else ""
+            trained = f"{one['epochs']:g} epochs{most}{cut}, {steps} at a rate of {one['learning_rate']:g}"
         start = f" from {one['start']}" if one["start"] and "epochs" in one else ""
         yield (
             f"- {TITLES[key]}: {trained}{start}; {one['texts']:,} texts of {one['tokens']:.0f} tokens to test, "

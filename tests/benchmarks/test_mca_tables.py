@@ -86,7 +86,15 @@ def test_tables_stand_beside_the_papers(tmp_path: Path, monkeypatch: pytest.Monk
         "batch_tokens": 64,
         "steps": 30,
     }
-    about = {"texts": 400, **trained, "steps": 30, "commit": "0" * 40, "modified": False, "kernels": {}}
+    about = {
+        "texts": 400,
+        **trained,
+        "steps": 30,
+        "ended": "time",
+        "commit": "0" * 40,
+        "modified": False,
+        "kernels": {},
+    }
     names = ("alpha", "lengths", "seed")
     rows = [
         {"task": key, "model": model, **dict(zip(names, each, strict=True)), **result, **about}
@@ -102,7 +110,10 @@ def test_tables_stand_beside_the_papers(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(score_tables, "RESULTS", tmp_path)
     text = score_tables.scores()
     assert "| IMDB, acc | 0.4 | 70.0 ± 0.0 | 1.50 | 6.00 | 84.10 (89.11) | 5.06 |" in text
-    assert "- MRPC: 2 epochs of at most 4,000 texts, 30 steps of 64 tokens at a rate of 0.0001;" in text
+    assert (
+        "- MRPC: 2 epochs of at most 4,000 texts, cut to the time allowed, 30 steps of 64 tokens at a rate of 0.0001;"
+        in text
+    )
     assert "accuracy 70.0 ± 4.5 where the commonest label has 66.0.\n" in text
     for row in rows:
         row["scores"]["matthews"] = 0.0
