@@ -32,11 +32,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with gzip.open(folder / f"{split}.jsonl.gz", "wt", encoding="utf-8") as lines:
             lines.writelines(json.dumps(row) + "\n" for row in rows)
     output = folder / "checkpoint"
-    small = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 24}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train_classifier, "SHAPE", small)
-        common = ["--data", str(folder), "--task", "topics", "--length", "30", "--minutes", "0.01"]
-        assert train_classifier.main([*common, "--output", str(output)]) == 0
+    small = ["--layers", "2", "--channels", "16", "--length", "30", "--minutes", "0.01"]
+    assert train_classifier.main(["--data", str(folder), "--task", "topics", *small, "--output", str(output)]) == 0
     return output
 
 
