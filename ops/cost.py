@@ -230,7 +230,7 @@ class OperatorCost(ABC):
         """Whether anything is random about a sequence at knobs that are not exact.
 
         Args:
-            attributes: the nodes' own, those that they have in common; one that is absent has its default.
+            attributes: those that the nodes have in common, the spec's defaults filled in for all others.
             tokens: length of the sequence.
             knobs: value by knob name.
         """

@@ -202,6 +202,18 @@ class Operator:
             if self.host and not item.host:
                 raise ValueError(f"{self.name}: a host operator's tensors are the host's, {item.name} is not")
 
+    def filled(self, attributes: Mapping[str, int | float | str]) -> dict[str, int | float | str]:
+        """The attributes of a node as its kernels read them.
+
+        Args:
+            attributes: by name, such as the operator does not know among them perhaps.
+
+        Returns:
+            Those that the operator has, by its defaults where they are absent; a required one that is absent stays so.
+        """
+        values = {item.name: attributes.get(item.name, item.default) for item in self.attributes}
+        return {name: value for name, value in values.items() if value is not None}
+
     def outputs_with(self, attributes: Mapping[str, object]) -> tuple[Tensor, ...]:
         """The outputs that a node with these attributes has.
 

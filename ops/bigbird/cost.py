@@ -22,7 +22,7 @@ class BigBirdCost(OperatorCost):
 
     def draws(self, attributes: Mapping[str, float | str], tokens: int, knobs: Mapping[str, float]) -> bool:
         """Not where a text is too short to draw from."""
-        return not is_full(tokens, int(knobs["num_random_blocks"]), int(attributes.get("block_size", 64)))
+        return not is_full(tokens, int(knobs["num_random_blocks"]), int(attributes["block_size"]))
 
 
 COST = BigBirdCost()

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from attenuator.ops.cost import NegligibleCost, NodeShape, Outlook, Part
-from attenuator.ops.kept_lengths.rule import DROP, MEAN, kept_length
+from attenuator.ops.kept_lengths.rule import MEAN, kept_length
 from attenuator.ops.kept_lengths.spec import KEEP, SPEC
 
 # By the attribute of the attention nodes that give it.
@@ -20,7 +20,7 @@ class KeptLengthsCost(NegligibleCost):
 
     def rows(self, node: NodeShape, tokens: int, knobs: Mapping[str, float]) -> int:
         """Rows that the rule keeps."""
-        exponent, merge = float(node.attributes.get("exponent", 1.0)), str(node.attributes.get("merge", DROP))
+        exponent, merge = float(node.attributes["exponent"]), str(node.attributes["merge"])
         return kept_length(tokens, knobs.get(KEEP.name, KEEP.exact), exponent, merge)
 
     def summary(self, nodes: Sequence[NodeShape]) -> dict[str, str]:
@@ -28,7 +28,7 @@ class KeptLengthsCost(NegligibleCost):
         own = [node for node in nodes if node.operator == SPEC.key]
         kinds = {str(node.attributes.get("importance", "none")): None for node in nodes if node.num_heads}
         chosen = [IMPORTANCE.get(kind, kind) for kind in kinds if kind != "none"]
-        merges = any(node.attributes.get("merge") == MEAN for node in own)
+        merges = any(node.attributes["merge"] == MEAN for node in own)
         others = {"the others": "one row more, their mean"} if merges else {}
         return {"schedule": _schedule(own), "chosen by": " or ".join(chosen), **others}
 
@@ -72,7 +72,7 @@ class KeptLengthsCost(NegligibleCost):
 
 def _schedule(nodes: Sequence[NodeShape]) -> str:
     """The exponents, layer by layer, in words."""
-    exponents = [float(node.attributes.get("exponent", 1.0)) for node in nodes]
+    exponents = [float(node.attributes["exponent"]) for node in nodes]
     layers = [str(node.layer) for node in nodes]
     if len(nodes) == 1:
         return f"all at once: {_power(exponents[0])} of the tokens goes on from layer {layers[0]}'s attention"

@@ -14,7 +14,7 @@ class LongShortCost(OperatorCost):
     def work(self, node: NodeShape, tokens: int, knobs: Mapping[str, float]) -> float:
         """Multiply-adds: every key is scored twice and mixed once for each mixture, every query meets what it sees."""
         rows = node.tables.get("dynamic_projection", (PUBLISHED_ROWS * node.num_heads, 0))[0] / node.num_heads
-        trained = int(node.attributes.get("trained_window", 0))
+        trained = int(node.attributes["trained_window"])
         window = narrowed(trained, int(knobs.get("window", 0)))
         both = node.head_dim + node.value_dim
         seen = min(tokens, 2 * window + 1) + rows

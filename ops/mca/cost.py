@@ -26,7 +26,7 @@ def value_share(node: NodeShape, tokens: int, alpha: float) -> float:
     Returns:
         0 to 1; 1 where nothing is sampled, as in half types, whose exact projection costs less (README.md, section 6).
     """
-    estimator = str(node.attributes.get("estimator", "sampled"))
+    estimator = str(node.attributes["estimator"])
     if node.first_only or estimator == "deterministic" or alpha <= 0:
         return 1.0
     if node.half and estimator != "paper":

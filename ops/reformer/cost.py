@@ -3,14 +3,10 @@
 from collections.abc import Mapping
 
 from attenuator.ops.cost import NodeShape, OperatorCost, Outlook
+from attenuator.ops.reformer.rule import is_exact
 
 # Multiply-adds of exact attention that take as long as one of a chunk, whose rows are gathered.
 MAC_WORK = 1.8
-
-
-def is_exact(tokens: int, chunk_size: int, num_rounds: int) -> bool:
-    """Whether every row sees every key: so asked for, or in rounds that would meet as many keys as there are."""
-    return num_rounds == 0 or 2 * chunk_size * num_rounds >= tokens
 
 
 class ReformerCost(OperatorCost):
@@ -18,17 +14,17 @@ class ReformerCost(OperatorCost):
 
     def work(self, node: NodeShape, tokens: int, knobs: Mapping[str, float]) -> float:
         """Multiply-adds of hashing and of chunks; of exact attention where that is computed."""
-        chunk_size = int(node.attributes.get("chunk_size", 64))
+        chunk_size = int(node.attributes["chunk_size"])
         rounds = int(knobs.get("num_rounds", 0))
         if is_exact(tokens, chunk_size, rounds):
             return node.attention_macs(tokens)
-        half = min(-(-tokens // chunk_size), int(node.attributes.get("num_buckets", 128)) // 2)
+        half = min(-(-tokens // chunk_size), int(node.attributes["num_buckets"]) // 2)
         of_row = half * node.head_dim + MAC_WORK * 2 * chunk_size * (node.head_dim + node.value_dim)
         return rounds * tokens * node.num_heads * of_row
 
     def draws(self, attributes: Mapping[str, float | str], tokens: int, knobs: Mapping[str, float]) -> bool:
         """Not where rounds would meet as many keys as there are."""
-        return not is_exact(tokens, int(attributes.get("chunk_size", 64)), int(knobs["num_rounds"]))
+        return not is_exact(tokens, int(attributes["chunk_size"]), int(knobs["num_rounds"]))
 
     def verdict(self, outlook: Outlook) -> list[str]:
         """The general one, and where a setting is exact."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attenuator.ops.reformer.cost import is_exact
+from attenuator.ops.reformer.rule import is_exact
 from attenuator.ops.yoso.gaussian_table import thresholds
 from attenuator.ops.yoso.reference_hashes import philox, quantise
 

@@ -31,7 +31,7 @@ RATES = Units(hashing=0.00148, codes=0.645, buckets=0.0593, pairs=0.0226)  # fit
 def _codes(node: NodeShape, tokens: int, num_hashes: int) -> tuple[int, int]:
     """Hash codes of all keys and query rows, and the int8 multiply-adds that make them."""
     codes = num_hashes * node.num_heads * (tokens + node.queries(tokens))
-    return codes, codes * int(node.attributes.get("hash_bits", 0)) * node.head_dim
+    return codes, codes * int(node.attributes["hash_bits"]) * node.head_dim
 
 
 def by_tables(node: NodeShape, tokens: int, num_hashes: int) -> Units:
@@ -53,7 +53,7 @@ def planes_drawn(node: NodeShape, num_hashes: int) -> Drawn:
     """The Gaussian hyperplanes of all heads for a new seed; the signs of Hadamard ones do not count."""
     if node.attributes.get("hash") == "hadamard":
         return NOTHING_DRAWN
-    coordinates = num_hashes * node.num_heads * int(node.attributes.get("hash_bits", 0)) * node.head_dim
+    coordinates = num_hashes * node.num_heads * int(node.attributes["hash_bits"]) * node.head_dim
     return Drawn(coordinates * PLANE_WORK, coordinates)
 
 
@@ -65,7 +65,7 @@ class YosoCost(OperatorCost):
         rows, num_hashes = node.queries(tokens), int(knobs.get("num_hashes", 0))
         if not num_hashes:
             return node.attention_macs(tokens) + rows * tokens * ACOS_WORK * node.num_heads
-        hash_bits = int(node.attributes.get("hash_bits", 0))
+        hash_bits = int(node.attributes["hash_bits"])
         return num_hashes * (tokens + rows) * node.num_heads * (hash_bits * node.head_dim + node.value_dim)
 
     def drawn(self, node: NodeShape, knobs: Mapping[str, float]) -> Drawn:

@@ -12,6 +12,7 @@ from attenuator.commands.report import Measured, Report, measured_verdict, repor
 from attenuator.commands.show import show
 from attenuator.ops import KNOBS
 from attenuator.ops.cost import NodeShape
+from attenuator.ops.kept_lengths.spec import SPEC
 from attenuator.runtime.work import COSTS, Stage, Work
 
 LENGTHS = [64, 1024]
@@ -86,7 +87,7 @@ def test_what_a_selection_can_win(
     keep = BundleKnob(**{field: getattr(KNOBS["keep"], field) for field in BundleKnob.model_fields})
     keep = keep.model_copy(update={"default": default})
     manifest = manifest.model_copy(update={"knobs": [manifest.knobs[0], keep]})
-    selection = NodeShape("kept_lengths", 0, 0, 0, 0, {"exponent": 1.0}, 1)
+    selection = NodeShape("kept_lengths", 0, 0, 0, 0, SPEC.filled({}), 1)
     attention = replace(MCA, attributes={**ATTRIBUTES, "importance": "first"})
     stages = [
         Stage(operators=[attention, selection], token_macs=10_000, token_values=100),
@@ -139,7 +140,8 @@ def test_what_texts_chose_is_shown(bundles: dict[str, Path]) -> None:
 
 def test_the_schedule_in_words() -> None:
     def advice(*exponents: float) -> str:
-        nodes = [NodeShape("kept_lengths", 0, 0, 0, 0, {"exponent": each}, 1 + at) for at, each in enumerate(exponents)]
+        filled = [SPEC.filled({"exponent": each}) for each in exponents]
+        nodes = [NodeShape("kept_lengths", 0, 0, 0, 0, each, 1 + at) for at, each in enumerate(filled)]
         return COSTS["kept_lengths"].summary(nodes)["schedule"]
 
     assert advice(1 / 3, 1 / 3, 1 / 3) == (

@@ -211,3 +211,10 @@ def test_an_attribute_of_a_wrong_type_is_refused() -> None:
     graph = Graph(nodes=[Node("", "Gather", ["w", "input_ids"], ["q"], {}), node])
     with pytest.raises(BundleError, match="SoftmaxAttention whose window is 'wide', must be of type int"):
         count_work(graph)
+
+
+def test_a_node_without_a_required_attribute_is_refused() -> None:
+    node = Node(DOMAIN, "YosoAttention", ["q", "k", "v", "cu_seqlens"], ["y"], {"num_heads": 1})
+    graph = Graph(nodes=[Node("", "Gather", ["w", "input_ids"], ["q"], {}), node])
+    with pytest.raises(BundleError, match="YosoAttention without hash_bits, which it must have"):
+        count_work(graph)

@@ -15,6 +15,7 @@ from attenuator.bundle import BundleKnob
 from attenuator.errors import InvalidRequest
 from attenuator.ops import KNOBS
 from attenuator.ops.cost import NodeShape
+from attenuator.ops.kept_lengths.spec import SPEC
 from attenuator.ops.knobs import KnobValue
 from attenuator.runtime import Model, Row
 from attenuator.runtime.cost import CostModel
@@ -71,7 +72,7 @@ def test_cost_rises_along_the_settings(models: dict[str, Model], kind: str) -> N
 
 ATTRIBUTES: dict[str, int | float | str] = {"queries": "all", "window": 0, "estimator": "sampled"}
 MCA = NodeShape("mca", 2, 64, 64, 128, ATTRIBUTES)
-SELECTION = NodeShape("kept_lengths", 0, 0, 0, 0, {"exponent": 1.0}, 1)
+SELECTION = NodeShape("kept_lengths", 0, 0, 0, 0, SPEC.filled({}), 1)
 # A layer of every token, then one of those that are kept.
 TWO_KNOBS = CostModel(
     Work([Stage(operators=[MCA], token_macs=130_000), Stage(SELECTION, operators=[MCA], token_macs=130_000)])

@@ -9,7 +9,7 @@ Scores are taken as linear in the logits around the answer's own (delta method):
 be saturated where the answer's is not.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -31,6 +31,9 @@ DRAWS = 4
 # fourth of 32 samples: 0.3 of the truth with 10 words, 0.5 with 30, 0.8 with 250).
 FEWEST_SAMPLES, FEWEST_SAMPLES_TIMES_TOKENS = 8, 4096  # of a draw
 SEED_STEP = 0x13C6EF372FE94F  # 2^53 over the golden ratio, odd: seeds of draws lie far from those that callers choose
+
+# An operator's key, its attributes with their defaults, and the name of the knob.
+_RandomKnob = tuple[str, Mapping[str, int | float | str], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +70,10 @@ def draws_for(manifest: Manifest, table: KnobTable, knobs: Knobs, tokens: int) -
     Returns:
         None where nothing is random about the answer, so that its standard error from sampling is 0.
     """
-    attributes = manifest.attention.attributes
     random = [
         name
-        for key, name in _random_knobs(manifest)
-        if name in knobs
-        and knobs[name] != table.rows[name].exact
-        and COSTS[key].draws(attributes if key == manifest.attention.operator else {}, tokens, knobs)
+        for key, attributes, name in _random_knobs(manifest)
+        if name in knobs and knobs[name] != table.rows[name].exact and COSTS[key].draws(attributes, tokens, knobs)
     ]
     if not random:
         return None
@@ -88,26 +88,27 @@ def draws_for(manifest: Manifest, table: KnobTable, knobs: Knobs, tokens: int) -
     return Draws({**knobs, **changed}, max(value / knobs[name] for name, value in changed.items()))
 
 
-def _random_knobs(manifest: Manifest) -> tuple[tuple[str, str], ...]:
-    """The knobs of a bundle at whose values answers depend on the seed, each behind its operator's key."""
+def _random_knobs(manifest: Manifest) -> tuple[_RandomKnob, ...]:
+    """The knobs of a bundle at whose values answers depend on the seed."""
     attention = manifest.attention
     return _random_knobs_of(attention.operator, tuple(attention.attributes.items()), tuple(attention.other_nodes))
 
 
 @lru_cache  # asked for every text of a request, at every setting that may be chosen
 def _random_knobs_of(
-    attention: str, attributes: tuple[tuple[str, float | str], ...], others: tuple[str, ...]
-) -> tuple[tuple[str, str], ...]:
-    names = []
+    attention: str, attributes: tuple[tuple[str, int | float | str], ...], others: tuple[str, ...]
+) -> tuple[_RandomKnob, ...]:
+    found = []
     for operator in OPERATORS:
         if operator.key != attention and operator.key not in others:
             continue
+        filled = operator.filled(dict(attributes) if operator.key == attention else {})
         draws = SEED in operator.inputs
         if operator.draws_unless is not None and operator.key == attention:
             name, value = operator.draws_unless
-            draws = draws and dict(attributes).get(name) != value
-        names += [(operator.key, knob.name) for knob in operator.knobs if draws and knob.sampling != "none"]
-    return tuple(names)
+            draws = draws and filled.get(name) != value
+        found += [(operator.key, filled, knob.name) for knob in operator.knobs if draws and knob.sampling != "none"]
+    return tuple(found)
 
 
 def standard_error(task: Task, logits: Logits, drawn: Sequence[Logits], share: float) -> float:

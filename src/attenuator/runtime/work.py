@@ -258,7 +258,7 @@ class _Counter:
         if not operator.attention:
             width = self.widths.get(node.inputs[0], 0) if node.inputs else 0
             return NodeShape(operator.key, 0, 0, 0, width, attributes, layer)
-        heads = max(1, int(attributes.get("num_heads", 1)))
+        heads = max(1, int(attributes["num_heads"]))
         width = self.widths.get(inputs.get("query", ""), 0)
         channels, value_width = 0, self.widths.get(inputs.get("value", ""), width)
         weight = self.constants.get(inputs.get("value_weight", ""), ())
@@ -279,17 +279,16 @@ def _operator(node: Node) -> Operator:
 
 def _attributes(operator: Operator, node: Node) -> dict[str, int | float | str]:
     """The attributes of a node that its operator knows, defaults filled in."""
-    values = {}
+    values = operator.filled(node.attributes)
     for attribute in operator.attributes:
-        value = node.attributes.get(attribute.name, attribute.default)
+        value = values.get(attribute.name)
         if value is None:
-            continue
+            raise BundleError(f"the model has a node {node.op_type} without {attribute.name}, which it must have")
         if not isinstance(value, ATTRIBUTE_TYPES[attribute.kind]):
             raise BundleError(
                 f"the model has a node {node.op_type} whose {attribute.name} is {value!r}, must be of type "
                 f"{attribute.kind}"
             )
-        values[attribute.name] = value
     return values
 
 
@@ -297,7 +296,7 @@ def count_work(graph: Graph) -> Work:
     """Counts the work of a packed graph.
 
     Raises:
-        BundleError: a node of the domain is unknown, or has an attribute of a wrong type.
+        BundleError: a node of the domain is unknown, or lacks an attribute or has one of a wrong type.
     """
     counter = _Counter(graph)
     for node in graph.nodes:
