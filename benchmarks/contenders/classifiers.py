@@ -15,7 +15,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from attenuator.__main__ import main as attenuator
 from attenuator.export.encoder import Encoder
 from benchmarks.contenders.settings import Contender
-from benchmarks.train_classifier import Text, fresh
+from benchmarks.train_classifier import CHANNELS, LAYERS, POSITIONS, Text, fresh, shape_of
 
 Texts = Sequence[dict[str, Any]]
 
@@ -84,7 +84,7 @@ def fresh_bert(rows: Texts, names: tuple[str, ...], layers: int, tokens: int, fo
     """
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
-    model, tokenizer = fresh(as_texts(rows), names, folder)
+    model, tokenizer = fresh(as_texts(rows), names, folder, shape_of(LAYERS, CHANNELS, POSITIONS))
     model.bert.encoder.layer = model.bert.encoder.layer[:layers]
     embeddings = model.bert.embeddings
     positions = nn.Embedding(tokens, model.config.hidden_size)
@@ -140,7 +140,7 @@ def own_encoder(rows: Texts, names: tuple[str, ...], one: Contender, shape: dict
     """
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
-    model, tokenizer = fresh(as_texts(rows), names, folder)
+    model, tokenizer = fresh(as_texts(rows), names, folder, shape_of(LAYERS, CHANNELS, POSITIONS))
     words = model.bert.embeddings.word_embeddings.weight.detach()
     labels = {"num_labels": len(names), "id2label": dict(enumerate(names))}
     torch.manual_seed(0)
