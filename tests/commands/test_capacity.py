@@ -148,3 +148,16 @@ def test_the_page_shows_what_its_command_prints(
     monkeypatch.setenv("COLUMNS", "80")  # as a terminal usually has, and a pipe
     assert main(command.split()) == 0
     assert shown in capsys.readouterr().out
+
+
+def test_a_model_of_two_knobs_names_settings_and_reasons_whole_in_80_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    folder = Path(__file__).resolve().parents[2] / "examples/bundles/sentiment"
+    assert main(["inspect", str(folder), "--rate", "200", "--lengths", "512", "--price-per-hour", "0.2"]) == 0
+    text = capsys.readouterr().out
+    table = text[text.index("Texts of 512 tokens:") : text.index("Times are")].splitlines()[3:]
+    knobs, goals = zip(*((line[:12].strip(), line[12:26].split("  ")[0].strip()) for line in table), strict=True)
+    assert {"keep 0.2875,", "alpha 0.75", "keep 1,", "alpha 0"} <= set(knobs)
+    assert {"exact", "goal 0.99", "goal 0.95", "goal 0.9", "default"} <= {goal.rstrip(",") for goal in goals}

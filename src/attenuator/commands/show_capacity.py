@@ -32,10 +32,11 @@ def show_capacity(console: Console, capacity: Capacity) -> None:
 def _table(rows: list[CapacityRow]) -> Table:
     table = Table(box=None, pad_edge=False, collapse_padding=True, header_style="bold")
     priced = rows[0].price_per_hour is not None
-    # Headings of two lines, and numbers that never break, so that the table fits a terminal of 80 columns.
+    # Headings of two lines, a knob and a reason a line, and nothing that breaks within, so that the table fits a terminal
+    # of 80 columns.
     columns = ["agreement", "ms a\ntext", "a\nsecond", "replicas", "busy", *["price\nan hour", "per\nmillion"] * priced]
     table.add_column("setting", no_wrap=True)
-    table.add_column("because")
+    table.add_column("because", no_wrap=True)
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
@@ -43,7 +44,8 @@ def _table(rows: list[CapacityRow]) -> Table:
         cells = [agreement, f"{1e3 * row.seconds:.3g}", f"{row.per_s:.3g}", str(row.replicas), f"{row.busy:.0%}"]
         if row.price_per_hour is not None and row.price_per_million is not None:
             cells += [f"{row.price_per_hour:.2f}", f"{row.price_per_million:.2f}"]
-        table.add_row(shown(row.knobs) or "as it is", ", ".join(row.reasons), *cells)
+        setting = shown(row.knobs).replace(", ", ",\n") or "as it is"
+        table.add_row(setting, ",\n".join(row.reasons), *cells)
     return table
 
 
