@@ -48,14 +48,15 @@ class Steps:
 def summary(manifest: Manifest, settings: ExportSettings) -> str:
     """What was written, in a few lines."""
     attention, parity = manifest.attention, manifest.provenance.parity
-    knobs = ", ".join(
+    knobs = "; ".join(
         f"{knob.name} {knob.low:g} to {knob.high:g}, default {knob.default:g}, exact value {knob.exact:g}"
         for knob in manifest.knobs
     )
     lines = [
         f"{settings.output}: model '{manifest.name}', revision {manifest.revision[:12]}",
         f"  {answers(manifest)}, up to {manifest.max_tokens} tokens",
-        f"  attention: {attention.operator} in {attention.layers} layers; knob: {knobs or 'none'}",
+        f"  attention: {attention.operator} in {attention.layers} layers; "
+        f"knob{'s' * (len(manifest.knobs) > 1)}: {knobs or 'none'}",
         f"  largest difference to PyTorch: {parity['library']:.1e} with the operators, "
         f"{parity['fallback']:.1e} without (largest logit {parity['largest_logit']:.2g})",
     ]

@@ -66,6 +66,7 @@ depends on the padding. Bundles have no padding; they give what transformers giv
 exit codes: 0 bundle written, 1 the model cannot be exported, 2 usage error; an error is one sentence on stderr"""
 
 ATTENTIONS = tuple(operator for operator in OPERATORS if operator.attention and not operator.asked_as)
+_KEY_WIDTH = max(len(operator.key) for operator in ATTENTIONS)
 if TYPE_CHECKING:
     AttentionName = str
     ScheduleName = str
@@ -101,7 +102,9 @@ def attention_help(operator: Operator) -> str:
     for other in OPERATORS:
         if other.asked_as == operator.key:
             text += f" For models trained with {other.attention} attention: {other.doc}"
-    return textwrap.fill(text, 118, initial_indent=f"  {operator.key:8} ", subsequent_indent=" " * 11)
+    return textwrap.fill(
+        text, 118, initial_indent=f"  {operator.key:{_KEY_WIDTH}} ", subsequent_indent=" " * (_KEY_WIDTH + 3)
+    )
 
 
 def folder_help() -> str:

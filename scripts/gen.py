@@ -97,7 +97,8 @@ def release_table() -> str:
     lines = ["| what | result |", "|---|---|"]
     for row in record["rows"]:
         lines.append(f"| {row['what']} | {'' if row['tried'] else '**not tried**: '}{row['result']} |")
-    return "\n".join([*lines, "", f"Version {record['version']}, commit {record['commit']}."])
+    older = "" if record["version"] == __version__ else f" Version {__version__} has not been through it yet."
+    return "\n".join([*lines, "", f"Version {record['version']}, commit {record['commit']}.{older}"])
 
 
 def image_size() -> str:

@@ -63,7 +63,7 @@ function exactText(exactMs, running, expectedMs, { subject, isBusy }) {
   if (isBusy) return "waiting";
   if (!running) return "…";
   const seconds = `${(running / 1000).toFixed(1)} s`;
-  return expectedMs ? `${seconds} of about ${plain(Number((expectedMs / 1000).toPrecision(1)))} s` : `running, ${seconds}`;
+  return expectedMs ? `${seconds}, expected about ${plain(Number((expectedMs / 1000).toPrecision(1)))} s` : `running, ${seconds}`;
 }
 
 function shareText(own, exactMs, subject) {

@@ -319,7 +319,7 @@ def test_the_time_of_the_exact_answer_is_counted_against_the_expected_one(shown:
         held.append(route) if json.loads(route.request.post_data)["num_hashes"] == 0 else route.continue_()
 
     page = visit(shown, before=lambda page: page.route("**/v1/classify", hold))
-    expect(page.locator("#time-exact-text")).to_have_text(re.compile(r"^[\d.]+ s of about [\d.]+ s$"))
+    expect(page.locator("#time-exact-text")).to_have_text(re.compile(r"^[\d.]+ s, expected about [\d.]+ s$"))
 
 
 def test_before_a_text_is_counted_the_calibration_of_texts_about_as_long_is_shown(shown: Service, visit: Any) -> None:

@@ -32,8 +32,8 @@ def show_capacity(console: Console, capacity: Capacity) -> None:
 def _table(rows: list[CapacityRow]) -> Table:
     table = Table(box=None, pad_edge=False, collapse_padding=True, header_style="bold")
     priced = rows[0].price_per_hour is not None
-    # Headings of two lines, a knob and a reason a line, and nothing that breaks within, so that the table fits a terminal
-    # of 80 columns.
+    # Headings of two lines, one knob and one reason a line, none of which breaks, so that the table fits a terminal of
+    # 80 columns.
     columns = ["agreement", "ms a\ntext", "a\nsecond", "replicas", "busy", *["price\nan hour", "per\nmillion"] * priced]
     table.add_column("setting", no_wrap=True)
     table.add_column("because", no_wrap=True)
