@@ -43,6 +43,8 @@ CPU_SECONDS = 300
 # Usual text, then long runs that make a hostile pattern backtrack or a hostile replacement grow without end.
 SAMPLE = "The quick (brown) fox's 1,234.5 jumps: na\u00efve \u6f22\u5b57. " + "a" * 64 + "! " + "0" * 64 + " x" * 64
 
+FEW_TOKENS = 3
+
 
 def check_bundle(folder: Path, device: Device = CPU, *, copy_to: Path | None = None) -> None:
     """Loads a bundle, checks it against what it claims, and runs its probe.
@@ -273,6 +275,27 @@ def check_tables(folder: Path, model: Model) -> None:
         raise BundleError(
             f"bundle {folder}: {MODEL} fails on a text as {TOKENIZER} tokenizes it: {first_line(error)}"
         ) from None
+    check_ends(folder, model, encoded)
+
+
+def check_ends(folder: Path, model: Model, encoded: Encoded) -> None:
+    """Runs a text and its beginning at the lowest and the highest value of every knob, the others being exact.
+
+    The probe has exact values alone, at which nodes that select tokens and disagree about their number go unnoticed;
+    of a few tokens least go on.
+
+    Raises:
+        BundleError: the model fails at one of them.
+    """
+    for knob in model.manifest.knobs:
+        for value in (knob.low, knob.high):
+            try:
+                values = model.knobs.check(model.knobs.exact() | {knob.name: value})
+                model.run([Row(encoded.token_ids[:n], encoded.type_ids[:n], values) for n in (None, FEW_TOKENS)])
+            except AttenuatorError as error:
+                raise BundleError(
+                    f"bundle {folder}: {MODEL} fails at {knob.name} {value:g}: {first_line(error)}"
+                ) from None
 
 
 def check_probe(folder: Path, model: Model, inputs: list[Encoded], expected: npt.NDArray[np.float32]) -> None:
