@@ -50,8 +50,8 @@ def sentence(verdict: Verdict, candidates: Sequence[Candidate], min_agreement: f
         )
     more = "; more texts could show that it does" if agreement.value >= min_agreement else ""
     return (
-        f"{texts}{exact} is the better choice: nothing faster was sure to keep an agreement of {min_agreement:g}; "
-        f"{found}{more}."
+        f"{texts}{exact} is the better choice: the first faster setting tried was not sure to keep an agreement of "
+        f"{min_agreement:g}, and the search ends there; {found}{more}."
     )
 
 
