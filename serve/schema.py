@@ -140,10 +140,14 @@ def check_values(
     try:
         return kind.model_validate(raw)
     except ValidationError as error:
-        name = str(error.errors(include_url=False)[0]["loc"][0])
+        place = error.errors(include_url=False)[0]["loc"]
+        name = str(place[0])
+        allowed, param = _allowed(kind, name), prefix + name
         if name not in raw:
-            allowed, param = _allowed(kind, name), prefix + name
             raise InvalidRequest(f"{param} is missing, must be {allowed}", param=param, allowed=allowed) from None
+        if isinstance(raw[name], list) and len(place) > 1 and isinstance(place[1], int):
+            item = shown(raw[name][place[1]])
+            raise InvalidRequest(f"{param} has {item}, must be {allowed}", param=param, allowed=allowed) from None
         raise _wrong(kind, name, raw[name], prefix) from None
 
 

@@ -1,4 +1,4 @@
-"""Bundles whose graph runs at the knobs' exact values and fails at others: refused when they are loaded."""
+"""Bundles whose nodes contradict each other, their knobs or their specs: refused when they are loaded."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -33,6 +33,17 @@ def test_nodes_that_disagree_about_the_rows_that_go_on_are_refused(
     with pytest.raises(BundleError, match=r"model\.onnx fails at keep 0\.05: .*TokenSelect: ") as caught:
         check_bundle(folder)
     assert "\n" not in str(caught.value)
+
+
+def test_an_attribute_of_another_type_is_refused_by_the_name_of_its_file(tmp_path: Path) -> None:
+    folder = tiny.write(tmp_path / "keep", "keep")
+    model = onnx.load(folder / bundle.MODEL)
+    lengths = next(node for node in model.graph.node if node.op_type == "KeptLengths")
+    lengths.attribute.append(onnx.helper.make_attribute("merge", 3))
+    onnx.save(model, folder / bundle.MODEL)
+    tiny.sign(folder)
+    with pytest.raises(BundleError, match=r"keep: model\.onnx: .* whose merge is 3, must be of type string"):
+        check_bundle(folder)
 
 
 def test_a_knob_of_whole_numbers_whose_range_ends_in_a_fraction_is_refused(tmp_path: Path) -> None:

@@ -79,7 +79,11 @@ def check_bundle(folder: Path, device: Device = CPU, *, copy_to: Path | None = N
     check_attributes(folder, manifest, graph)
     session = open_model(files, folder, device=device)
     check_signature(folder, manifest, session)
-    model = Model(manifest, encoder, session, cost_model(graph), device)
+    try:
+        cost = cost_model(graph)
+    except BundleError as error:
+        raise BundleError(f"bundle {folder}: {MODEL}: {error}") from None
+    model = Model(manifest, encoder, session, cost, device)
     check_tables(folder, model)
     _write_message(stage=PROBE)
     check_probe(folder, model, *read_probe(files / PROBE, folder))
