@@ -26,13 +26,14 @@ from attenuator.ops.mca.reference_plan import (
 )
 from attenuator.ops.mca.rule import SAMPLE_GROUP, SMALLEST_P, maxima_cost, probe_of, row_keys, worth_approximating
 from attenuator.ops.softmax.reference import Positions, probabilities, rows_of_last
+from attenuator.ops.yoso.reference_hashes import PhiloxWords, philox
 
 Ints = NDArray[np.integer[Any]]
 
 SAMPLES_STREAM, PAPER_STREAM = 2, 3  # Stream in ops/common/philox.h
 
 
-def philox_words(seed: int, layer: int, head: int, stream: int, first_block: int, blocks: int) -> NDArray[np.uint64]:
+def philox_words(seed: int, layer: int, head: int, stream: int, first_block: int, blocks: int) -> PhiloxWords:
     """Words of the random stream (seed, layer, head, stream): Philox4x32-10, Salmon et al., SC 2011.
 
     Args:
@@ -44,19 +45,13 @@ def philox_words(seed: int, layer: int, head: int, stream: int, first_block: int
         blocks: how many.
 
     Returns:
-        [4 * blocks], each below 2^32.
+        [4 * blocks].
     """
-    low32, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
     block = np.arange(first_block, first_block + blocks, dtype=np.uint64)
-    c0, c1 = block & low32, (block >> shift) | np.uint64(stream << 24)
-    c2, c3 = np.full_like(block, head), np.full_like(block, layer)
-    k0, k1 = seed & 0xFFFFFFFF, seed >> 32
-    for _ in range(10):
-        p0, p1 = np.uint64(0xD2511F53) * c0, np.uint64(0xCD9E8D57) * c2
-        c0, c2 = (p1 >> shift) ^ c1 ^ np.uint64(k0), (p0 >> shift) ^ c3 ^ np.uint64(k1)
-        c1, c3 = p1 & low32, p0 & low32
-        k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
-    return np.stack([c0, c1, c2, c3], axis=1).reshape(-1)
+    counter = np.zeros((blocks, 4), np.uint64)
+    counter[:, 0], counter[:, 1] = block & np.uint64(0xFFFFFFFF), (block >> np.uint64(32)) | np.uint64(stream << 24)
+    counter[:, 2], counter[:, 3] = head, layer
+    return philox(seed, counter).reshape(-1)
 
 
 def uniforms(seed: int, layer: int, head: int, channels: int) -> NDArray[np.float32]:

@@ -54,9 +54,10 @@ def paper_distribution(weight: Floats) -> tuple[NDArray[np.uint64], Float64s]:
     return cdf, np.diff(cdf, prepend=np.uint64(0)).astype(np.float64) / 2.0**DRAW_BITS
 
 
-def paper_draws(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Uniform integers below 2^DRAW_BITS, each from two words below 2^32, the high one first: [words / 2]."""
-    return (words[0::2] << np.uint64(32) | words[1::2]) >> np.uint64(64 - DRAW_BITS)
+def paper_draws(words: NDArray[np.uint32]) -> NDArray[np.uint64]:
+    """Uniform integers below 2^DRAW_BITS, each from two words, the high one first: [words / 2]."""
+    wide = words.astype(np.uint64)
+    return (wide[0::2] << np.uint64(32) | wide[1::2]) >> np.uint64(64 - DRAW_BITS)
 
 
 def replaced(
