@@ -15,8 +15,9 @@ from torch import Tensor
 
 from attenuator import training
 from attenuator.errors import ExportError
-from attenuator.export.architectures import Architecture, eager_transformers
+from attenuator.export.architectures import Architecture
 from attenuator.export.computing import computing
+from attenuator.export.eager import eager_transformers
 from attenuator.export.packed import OPERATOR_BY_KEY
 from attenuator.ops import DOMAIN
 from attenuator.ops.spec import Attribute, Knob

@@ -13,8 +13,9 @@ from torch import nn
 
 from attenuator.bundle import Task
 from attenuator.errors import ExportError
-from attenuator.export.architectures import Architecture, architecture_of, token_types
+from attenuator.export.architectures import Architecture, architecture_of
 from attenuator.export.checkpoint import load_model, read_model_type
+from attenuator.export.eager import token_types
 from attenuator.export.encoder import Encoder
 from attenuator.export.place import folder_or_function
 from attenuator.export.retrained import as_trained

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from attenuator.errors import ExportError
 from attenuator.export import positions
-from attenuator.export.architectures import Architecture, token_types
+from attenuator.export.architectures import Architecture
+from attenuator.export.eager import token_types
 from attenuator.export.packed import OPERATOR_BY_KEY, PackedBatch
 from attenuator.export.selection import DEFAULT, DROPPED, LENGTHS, NONE, Selection, selection_of
 from attenuator.ops import DOMAIN, OPERATORS, SEQUENCE_OUTPUTS

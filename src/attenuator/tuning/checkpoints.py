@@ -15,8 +15,9 @@ from torch import nn
 
 from attenuator.bundle import TRAINED_POSITIONS, Task
 from attenuator.errors import ExportError
-from attenuator.export.architectures import architecture_of, token_types
+from attenuator.export.architectures import architecture_of
 from attenuator.export.checkpoint import pretrained, read_model_type, refuse_left_out
+from attenuator.export.eager import token_types
 from attenuator.export.encoder import Encoder, EncoderConfig
 from attenuator.export.families import OWN_ENCODER
 from attenuator.export.longer import POSITIONS, lengthened
