@@ -33,7 +33,7 @@ from benchmarks.contenders.attention_inputs import Inputs, drawn, recorded
 from benchmarks.contenders.inputs import Array
 from benchmarks.measure import record
 from benchmarks.measure.options import amount, count
-from benchmarks.measure.resumable import Rows, is_outdated, tree_of
+from benchmarks.measure.resumable import Rows, is_outdated, run, tree_of
 
 ROOT = Path(__file__).resolve().parents[1]
 BUNDLES = ROOT / "examples" / "bundles"
@@ -223,18 +223,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--renew", action="store_true", help="measure again what kernels have changed of since")
     parser.add_argument("--output", type=Path, default=record.RESULTS / "attention_error.json")
     options = parser.parse_args(arguments)
-    head = record.origin(sys.argv[1:] if arguments is None else arguments, []) | record.cpu()
     facts = {"benchmark": "attention_error", "seeds": options.seeds, "heads": HEADS, "head_dim": HEAD_DIM}
-    try:
-        rows = Rows(options.output, head, facts, again=options.again)
-    except ValueError as error:
-        parser.error(str(error))
-    try:
-        complete = measure(rows, options)
-    except KeyboardInterrupt:
-        complete = False
-    print(f"{options.output}{'' if complete else ': the same command goes on'}", file=sys.stderr)
-    return 0
+    return run(options.output, arguments, facts, lambda rows: measure(rows, options), again=options.again)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from benchmarks.contenders import steps
 from benchmarks.measure import record
-from benchmarks.measure.resumable import Rows, tree_of
+from benchmarks.measure.resumable import Rows, run, tree_of
 from benchmarks.measure.timing import interleave
 from benchmarks.report.attention_tables import ATTENTIONS
 
@@ -50,18 +50,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--again", action="store_true", help="measure what the result file has of them as well")
     parser.add_argument("--output", type=Path, default=record.RESULTS / "attentions.json")
     options = parser.parse_args(arguments)
-    head = record.origin(sys.argv[1:] if arguments is None else arguments, []) | record.cpu()
-    try:
-        rows = Rows(options.output, head, {"benchmark": "attentions", "threads": THREADS}, again=False)
-    except ValueError as error:
-        parser.error(str(error))
-    if options.again:
-        rows.done = [row for row in rows.done if row["attention"] not in options.attention]
-    try:
+
+    def work(rows: Rows) -> None:
+        if options.again:
+            rows.done = [row for row in rows.done if row["attention"] not in options.attention]
         measure(rows, tuple(options.attention), options.seconds)
-    except KeyboardInterrupt:
-        print(f"{options.output}: the same command goes on", file=sys.stderr)
-    return 0
+
+    return run(options.output, arguments, {"benchmark": "attentions", "threads": THREADS}, work, again=False)
 
 
 if __name__ == "__main__":

@@ -36,11 +36,11 @@ from attenuator.tuning.batches import Rows as Tokenized
 from attenuator.tuning.batches import predict
 from attenuator.tuning.data import Text, encode
 from benchmarks.contenders import glue
-from benchmarks.contenders.classifiers import Texts, note, own_encoder, train
+from benchmarks.contenders.classifiers import Texts, own_encoder, train
 from benchmarks.contenders.settings import METAVAR, Contender, trainable
 from benchmarks.measure import record
 from benchmarks.measure.options import amount, count, folder
-from benchmarks.measure.resumable import Rows, tree_of
+from benchmarks.measure.resumable import Rows, run, tree_of
 
 TASKS = ("imdb", "sst2")
 HEADS, FEED_FORWARD = 4, 1024
@@ -136,19 +136,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the program."""
     options = parse(arguments)
     torch.set_num_threads(1)
-    head = record.origin(sys.argv[1:] if arguments is None else arguments, []) | record.cpu()
     shape = {"hidden": 256, "heads": HEADS, "feed_forward": FEED_FORWARD, "learning_rate": LEARNING_RATE}
-    try:
-        rows = Rows(options.output, head, {"benchmark": "bert_small", "shape": shape}, again=options.again)
-    except ValueError as error:
-        note(f"bert_small: {error}")
-        return 2
-    try:
-        complete = measure(rows, options)
-    except KeyboardInterrupt:
-        complete = False
-    note(f"{options.output}{'' if complete else ': the same command goes on'}")
-    return 0
+    facts = {"benchmark": "bert_small", "shape": shape}
+    return run(options.output, arguments, facts, lambda rows: measure(rows, options), again=options.again)
 
 
 if __name__ == "__main__":

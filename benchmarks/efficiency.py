@@ -39,7 +39,7 @@ from benchmarks.contenders.encoders import Shape, inference, training_step
 from benchmarks.contenders.settings import BY_KEY, METAVAR, Contender, contender
 from benchmarks.measure import record
 from benchmarks.measure.options import amount, count
-from benchmarks.measure.resumable import Rows, is_outdated, tree_of
+from benchmarks.measure.resumable import Rows, is_outdated, run, tree_of
 from benchmarks.peak_memory import peak_mib
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -183,18 +183,8 @@ def main(arguments: list[str] | None = None) -> int:
             print(json.dumps(row), flush=True)
         return 0
     options.attentions = options.attentions or [contender(name) for name in ATTENTIONS]
-    head = record.origin(sys.argv[1:] if arguments is None else arguments, []) | record.cpu()
     facts = {"benchmark": "efficiency", "shape": asdict(SHAPE)}
-    try:
-        kept = Rows(options.output, head, facts, again=options.again)
-    except ValueError as error:
-        parser.error(str(error))
-    try:
-        complete = measure(options, kept)
-    except KeyboardInterrupt:
-        complete = False
-    print(f"{options.output}{'' if complete else ': the same command goes on'}", file=sys.stderr)
-    return 0
+    return run(options.output, arguments, facts, partial(measure, options), again=options.again)
 
 
 if __name__ == "__main__":

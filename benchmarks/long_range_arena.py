@@ -36,7 +36,7 @@ from benchmarks.lra.tasks import SIZES, TASKS, Examples, Size, examples
 from benchmarks.lra.training import SHAPE, Run, accuracy
 from benchmarks.measure import record
 from benchmarks.measure.options import amount, count, folder
-from benchmarks.measure.resumable import Rows, tree_of
+from benchmarks.measure.resumable import Rows, run, tree_of
 
 FILES = ("train.jsonl.gz", "test.jsonl.gz")  # of the reviews
 
@@ -127,17 +127,11 @@ def main(arguments: list[str] | None = None) -> int:
     options.tasks = options.tasks or [key for key, task in TASKS.items() if task.draw or options.data]
     options.attentions = options.attentions or [trainable(key) for key in ATTENTIONS]
     torch.set_num_threads(options.threads)
-    head = record.origin(sys.argv[1:] if arguments is None else arguments, []) | record.cpu()
     facts = {"benchmark": "long_range_arena", "shape": SHAPE, "threads": options.threads}
     try:
-        rows = Rows(options.output, head, facts, again=options.again)
-        complete = measure(rows, options)
+        return run(options.output, arguments, facts, lambda rows: measure(rows, options), again=options.again)
     except ValueError as error:
         parser.error(str(error))
-    except KeyboardInterrupt:
-        complete = False
-    print(f"{options.output}{'' if complete else ': the same command goes on'}", file=sys.stderr)
-    return 0
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from benchmarks.contenders.classifiers import command, fresh_bert, note, own_enc
 from benchmarks.contenders.settings import contender
 from benchmarks.measure import record
 from benchmarks.measure.options import amount, count, folder
-from benchmarks.measure.resumable import Rows, tree_of
+from benchmarks.measure.resumable import Rows, run, tree_of
 from benchmarks.report.score_tables import TABLES
 
 LAYERS = {"whole": 4, "half": 2}  # without --start
@@ -213,20 +214,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the program."""
     options = parse(arguments)
     options.work.mkdir(parents=True, exist_ok=True)
-    head = record.origin(sys.argv[1:] if arguments is None else arguments, []) | record.cpu()
     facts = {"benchmark": "mca_tables", "estimator": options.estimator, "most_texts": options.texts}
-    try:
-        kept = Rows(options.output, head, facts, again=options.again)
-    except ValueError as error:
-        note(f"mca_tables: {error}")
-        return 2
-    try:
-        measure(options, kept)
-    except KeyboardInterrupt:
-        note(f"{options.output}: the same command goes on")
-        return 130
-    note(f"{options.output}: complete")
-    return 0
+    return run(options.output, arguments, facts, partial(measure, options), again=options.again)
 
 
 if __name__ == "__main__":

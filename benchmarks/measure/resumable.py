@@ -1,10 +1,11 @@
-"""Result files that are written row by row, so that a program measures what its file lacks.
+"""Result files that are written row by row, so that a program measures what its file lacks, and the end of such a one.
 
 Rows may be of several runs and trees: each says which.
 """
 
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from benchmarks.measure import record
 from benchmarks.measure.cases import Row
 from benchmarks.measure.kernels import fingerprint
+from benchmarks.measure.program import INTERRUPTED
 
 OF_A_ROW = ("commit", "modified", "kernels")
 
@@ -66,6 +68,42 @@ class Rows:
         replaced = self.find(**instead_of) if instead_of else []
         self.done = [each for each in self.done if each not in replaced] + [row]
         record.write(self.path, self._head | {"rows": self.done})
+
+
+def run(
+    output: Path,
+    arguments: Sequence[str] | None,
+    facts: Mapping[str, Any],
+    measure: Callable[[Rows], bool | None],
+    *,
+    again: bool,
+) -> int:
+    """Measures what a result file lacks, and says on stderr where it lies and whether it is complete.
+
+    Args:
+        output: the result file.
+        arguments: of the command line; the program's own by default.
+        facts: what its rows have in common, the program's name as `benchmark` among them.
+        measure: adds the rows that are missing; False where its time ended before that.
+        again: forgets what the file has.
+
+    Returns:
+        The exit status: 0, 2 where the file's rows were measured otherwise, or 130 where the user stopped it.
+    """
+    head = record.origin(sys.argv[1:] if arguments is None else arguments, []) | record.cpu()
+    try:
+        rows = Rows(output, head, facts, again=again)
+    except ValueError as error:
+        print(f"{facts['benchmark']}: {error}", file=sys.stderr)
+        return 2
+    status, ending = 0, ""
+    try:
+        if measure(rows) is False:
+            ending = ": the same command goes on"
+    except KeyboardInterrupt:
+        status, ending = INTERRUPTED, ": the same command goes on"
+    print(f"{output}{ending}", file=sys.stderr)
+    return status
 
 
 def is_outdated(row: Row) -> bool:

@@ -1,0 +1,54 @@
+"""What programs whose result files are written row by row end with: status, sentence and file."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks.measure import resumable
+from benchmarks.measure.resumable import Rows
+
+FACTS = {"benchmark": "x", "threads": 1}
+
+
+def stopped(rows: Rows) -> None:
+    rows.keep({"n": 1})
+    raise KeyboardInterrupt
+
+
+def out_of_time(rows: Rows) -> bool:
+    rows.keep({"n": len(rows.done) + 1})
+    return False
+
+
+@pytest.mark.parametrize(
+    ("measure", "status", "ending"),
+    [
+        (lambda rows: rows.keep({"n": 1}), 0, ""),
+        (out_of_time, 0, ": the same command goes on"),
+        (stopped, 130, ": the same command goes on"),
+    ],
+    ids=["complete", "out of time", "stopped"],
+)
+def test_the_status_and_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], measure: Any, status: int, ending: str
+) -> None:
+    output = tmp_path / "x.json"
+    assert resumable.run(output, [], FACTS, measure, again=False) == status
+    assert capsys.readouterr().err == f"{output}{ending}\n"
+    written = json.loads(output.read_text())
+    assert written["rows"] == [{"n": 1}]
+    assert FACTS.items() <= written.items()
+
+
+def test_the_next_run_goes_on_unless_it_measures_otherwise_or_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output, other = tmp_path / "x.json", FACTS | {"threads": 2}
+    for again, rows in ((False, [1]), (False, [1, 2]), (True, [1])):
+        assert resumable.run(output, [], FACTS, out_of_time, again=again) == 0
+        assert [row["n"] for row in json.loads(output.read_text())["rows"]] == rows
+    capsys.readouterr()
+    assert resumable.run(output, [], other, lambda _: pytest.fail("measured"), again=False) == 2
+    assert capsys.readouterr().err.startswith(f"x: {output} was measured with another threads: give --again")
+    assert resumable.run(output, [], other, out_of_time, again=True) == 0
