@@ -258,7 +258,7 @@ class _Counter:
         if not operator.attention:
             width = self.widths.get(node.inputs[0], 0) if node.inputs else 0
             return NodeShape(operator.key, 0, 0, 0, width, attributes, layer)
-        heads = max(1, int(attributes["num_heads"]))
+        heads = max(1, int(attributes.get("num_heads", 1)))
         width = self.widths.get(inputs.get("query", ""), 0)
         channels, value_width = 0, self.widths.get(inputs.get("value", ""), width)
         weight = self.constants.get(inputs.get("value_weight", ""), ())
