@@ -85,7 +85,7 @@ def test_a_slow_request_does_not_hold_up_the_others(start: Callable[..., Service
 def test_short_requests_are_answered_before_the_batches_of_256_that_came_first(start: Callable[..., Service]) -> None:
     """An order, not a time: every short request ends before any of the batches, and these end too."""
     service = start("--max-queue-tokens", "10000000")
-    batch = {"model": "yoso", "inputs": ["good film " * 40] * 256, "num_hashes": 0}
+    batch = {"model": "yoso", "inputs": ["good film " * 40] * 256, "num_hashes": 512}  # seconds of work
     quick = {"model": "yoso", "inputs": "good film", "num_hashes": 4}
     order: list[str] = []
 
@@ -96,7 +96,7 @@ def test_short_requests_are_answered_before_the_batches_of_256_that_came_first(s
 
     with ThreadPoolExecutor(10) as pool:
         batches = [pool.submit(ask, "batch", batch) for _ in range(4)]
-        time.sleep(0.3)  # they are in the queue
+        time.sleep(0.1)  # they are in the queue
         shorts = [pool.submit(ask, "short", quick) for _ in range(6)]
         for request in batches + shorts:
             request.result()
