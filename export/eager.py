@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -40,17 +42,24 @@ def eager_transformers(model: Any, token_ids: Tensor, type_ids: Tensor) -> Tenso
     return logits
 
 
-def eager_yoso(model: Any, token_ids: Tensor, type_ids: Tensor) -> Tensor:
-    """The YOSO of transformers with its expectation, whatever the config says: its hashes need a CUDA kernel."""
+@contextmanager
+def _attentions_with(model: Any, name: str, value_for: Callable[[Any], Any]) -> Iterator[None]:
+    """Sets an attribute of every layer's attention, and sets it back afterwards."""
     attentions = [layer.attention.self for layer in encoder_blocks(model)]
-    before = [attention.use_expectation for attention in attentions]
+    before = [getattr(attention, name) for attention in attentions]
     for attention in attentions:
-        attention.use_expectation = True
+        setattr(attention, name, value_for(attention))
     try:
-        return eager_transformers(model, token_ids, type_ids)
+        yield
     finally:
         for attention, value in zip(attentions, before, strict=True):
-            attention.use_expectation = value
+            setattr(attention, name, value)
+
+
+def eager_yoso(model: Any, token_ids: Tensor, type_ids: Tensor) -> Tensor:
+    """The YOSO of transformers with its expectation, whatever the config says: its hashes need a CUDA kernel."""
+    with _attentions_with(model, "use_expectation", lambda attention: True):
+        return eager_transformers(model, token_ids, type_ids)
 
 
 def eager_nystromformer(model: Any, token_ids: Tensor, type_ids: Tensor) -> Tensor:
@@ -58,15 +67,8 @@ def eager_nystromformer(model: Any, token_ids: Tensor, type_ids: Tensor) -> Tens
 
     With fewer landmarks it takes texts of one length alone.
     """
-    attentions = [layer.attention.self for layer in encoder_blocks(model)]
-    before = [attention.num_landmarks for attention in attentions]
-    for attention in attentions:
-        attention.num_landmarks = attention.seq_len
-    try:
+    with _attentions_with(model, "num_landmarks", lambda attention: attention.seq_len):
         return eager_transformers(model, token_ids, type_ids)
-    finally:
-        for attention, value in zip(attentions, before, strict=True):
-            attention.num_landmarks = value
 
 
 def eager_big_bird(model: Any, token_ids: Tensor, type_ids: Tensor) -> Tensor:
