@@ -12,6 +12,7 @@ import httpx
 import numpy as np
 import pytest
 import tiny
+from engines import until
 from service import Service
 
 from attenuator.runtime import Input, Model, Row, RowResult, load
@@ -90,11 +91,6 @@ def run(folder: Path, scenario: Callable[[Engine, Model], object]) -> None:
             await engine.stop()
 
     asyncio.run(started())
-
-
-async def until(happened: Callable[[], bool]) -> None:
-    while not happened():
-        await asyncio.sleep(0)
 
 
 def test_a_request_stops_the_text_that_runs(bundles: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
