@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from tqdm import tqdm
 
 from benchmarks.lra import listops, pathfinder
 
 SPLITS = {"train": 0, "test": 1}  # and the seeds of their drawing
+PART = 500  # sequences of a file while a task is drawn
 Pair = tuple[NDArray[np.uint8], int]
 
 
@@ -58,21 +62,20 @@ class Examples(NamedTuple):
     labels: NDArray[np.int64]
 
 
-def draw_listops(size: Size, split: str) -> Iterator[Pair]:
-    """Expressions as tokens; those of the test file are none of the training file's."""
+def draw_listops(size: Size, split: str, first: int) -> Iterator[Pair]:
+    """Expressions as tokens, from one on; those of the test file are none of the training file's."""
     ids = {token: number for number, token in enumerate(listops.TOKENS)}
     skipped = size.train if split == "test" else 0
     stream = listops.expressions(0, size.shortest, size.longest)
-    for made in islice(stream, skipped, None):
+    for made in islice(stream, skipped + first, None):
         yield np.array([ids[token] for token in made.tokens], np.uint8), made.value
 
 
-def draw_pathfinder(size: Size, split: str) -> Iterator[Pair]:
-    """Images as grey values, labels in turns."""
-    draw = np.random.default_rng([SPLITS[split], size.longest])
-    label = 0
-    while True:
-        label = 1 - label
+def draw_pathfinder(size: Size, split: str, first: int) -> Iterator[Pair]:
+    """Images as grey values, from one on; labels in turns."""
+    for number in count(first):
+        label = 1 - number % 2
+        draw = np.random.default_rng([SPLITS[split], size.longest, number])
         yield pathfinder.pixels(pathfinder.scene(draw, label)), label
 
 
@@ -92,13 +95,13 @@ class Task(NamedTuple):
         title: in tables, as the papers have it.
         vocabulary: different tokens.
         labels: different labels.
-        draw: makes sequences; None where they are read from a folder of the user's.
+        draw: makes sequences of a size and a split, from one on; None where they are read from a folder of the user's.
     """
 
     title: str
     vocabulary: int
     labels: int
-    draw: Callable[[Size, str], Iterator[Pair]] | None
+    draw: Callable[[Size, str, int], Iterator[Pair]] | None
 
 
 TASKS = {
@@ -141,27 +144,58 @@ def examples(key: str, size: Size, split: str, *, data: Path | None, work: Path)
     Raises:
         ValueError: the task is read and there is no folder, or too few texts in it.
     """
-    count = size.train if split == "train" else size.test
-    drawn = TASKS[key].draw
-    if drawn is None:
+    number = size.train if split == "train" else size.test
+    if TASKS[key].draw is None:
         if data is None:
             raise ValueError(f"{key} is read from --data, which is missing")
-        return _packed(key, list(islice(read_text(data, size, split), count)), count)
+        return _packed(key, list(islice(read_text(data, size, split), number)), number)
     of_data = {name: asdict(size)[name] for name in ("shortest", "longest", "train", "test")}
-    file = work / "-".join([key, split, *map(str, of_data.values())])
-    file = file.with_suffix(".npz")
+    file = work / ("-".join([key, split, *map(str, of_data.values())]) + ".npz")
     if not file.is_file():
-        made = _packed(key, list(islice(drawn(size, split), count)), count)
-        work.mkdir(parents=True, exist_ok=True)
-        staging = file.with_suffix(".new.npz")
-        np.savez_compressed(staging, **made._asdict())
-        staging.replace(file)
+        parts = file.with_suffix("")
+        _save(file, _drawn(key, size, split, number, parts))
+        shutil.rmtree(parts)
+    return _read(file)
+
+
+def _drawn(key: str, size: Size, split: str, number: int, folder: Path) -> Examples:
+    """Sequences, with a bar; those that are in the folder from a drawing that was stopped are not drawn again."""
+    draw = TASKS[key].draw
+    assert draw is not None
+    folder.mkdir(parents=True, exist_ok=True)
+    sequences: Iterator[Pair] | None = None
+    with tqdm(total=number, desc=f"drawing {key}, {split}", unit=" sequences", delay=2, file=sys.stderr) as bar:
+        files = [folder / f"{first}.npz" for first in range(0, number, PART)]
+        for first, file in zip(range(0, number, PART), files, strict=True):
+            length = min(PART, number - first)
+            if file.is_file():
+                bar.update(length)
+                continue
+            sequences = sequences or draw(size, split, first)
+            pairs = []
+            for pair in islice(sequences, length):
+                pairs.append(pair)
+                bar.update()
+            _save(file, _packed(key, pairs, length))
+    parts = [_read(file) for file in files]
+    lengths = np.concatenate([np.diff(part.starts) for part in parts])
+    tokens, labels = (np.concatenate([getattr(part, name) for part in parts]) for name in ("tokens", "labels"))
+    return Examples(tokens, np.cumsum([0, *lengths]), labels)
+
+
+def _save(file: Path, made: Examples) -> None:
+    staging = file.with_suffix(".new.npz")
+    np.savez_compressed(staging, **made._asdict())
+    staging.replace(file)
+
+
+def _read(file: Path) -> Examples:
     with np.load(file) as kept:
         return Examples(**{name: kept[name] for name in Examples._fields})
 
 
-def _packed(key: str, pairs: list[Pair], count: int) -> Examples:
-    if len(pairs) < count:
-        raise ValueError(f"{key} has {len(pairs)} texts where this size takes {count}")
+def _packed(key: str, pairs: list[Pair], length: int) -> Examples:
+    if len(pairs) < length:
+        raise ValueError(f"{key} has {len(pairs)} texts where this size takes {length}")
     starts = np.cumsum([0, *(len(tokens) for tokens, _ in pairs)])
     return Examples(np.concatenate([tokens for tokens, _ in pairs]), starts, np.array([label for _, label in pairs]))

@@ -3,6 +3,8 @@
 import argparse
 import gzip
 import json
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +65,29 @@ def test_tasks_are_sequences_of_bytes_of_their_size(reviews: Path, tmp_path: Pat
         examples("text", TINY["text"], "train", data=None, work=tmp_path)
     with pytest.raises(ValueError, match="30 texts"):
         examples("text", Size(0, 30, 31, 8, 1, 1), "train", data=reviews, work=tmp_path)
+
+
+@pytest.mark.parametrize("key", ["listops", "pathfinder"])
+def test_a_drawing_that_was_stopped_goes_on(key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the same sequences; what was written is not drawn again."""
+    size = Size(10, 40, 7, 1, 1, 0) if key == "listops" else Size(PIXELS, PIXELS, 7, 1, 1, 0)
+    at_once = examples(key, size, "train", data=None, work=tmp_path / "at once")
+    monkeypatch.setattr(tasks, "PART", 2)
+    whole = tasks.TASKS[key].draw
+    assert whole is not None
+    firsts: list[int] = []
+
+    def stopped_once(size: Size, split: str, first: int) -> Iterator[tasks.Pair]:
+        firsts.append(first)
+        yield from islice(whole(size, split, first), 5)
+        assert first, "the first time"
+
+    monkeypatch.setitem(tasks.TASKS, key, tasks.TASKS[key]._replace(draw=stopped_once))
+    with pytest.raises(AssertionError, match="the first time"):
+        examples(key, size, "train", data=None, work=tmp_path)
+    resumed = examples(key, size, "train", data=None, work=tmp_path)
+    assert firsts == [0, 4]
+    assert all((one == other).all() for one, other in zip(resumed, at_once, strict=True))
 
 
 def test_every_attention_is_trained_once_and_shown(
