@@ -17,7 +17,7 @@ from attenuator.export.encoder import Encoder
 from attenuator.export.families import OWN_ENCODER
 from attenuator.export.sentences import load_failure, one_line
 
-__all__ = ["load_model", "pretrained", "read_model_type", "refuse_left_out"]
+__all__ = ["load_model", "pretrained", "read_config", "read_model_type", "refuse_left_out"]
 
 ADAPTER = "adapter_config.json"
 # Part of a weight's name -> the config's field that gives its first axis a length.
@@ -76,16 +76,23 @@ def load_model(folder: Path, model_type: str) -> nn.Module:
         raise ExportError(f"the checkpoint '{folder}' cannot be loaded: {one_line(error)}") from None
 
 
+def read_config(folder: Path) -> Any:
+    """What transformers makes of a checkpoint's config.json, or ExportError with what it says against it."""
+    import transformers
+
+    try:
+        return transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # config classes raise what they like
+        raise ExportError(f"{folder / 'config.json'} cannot be read: {one_line(error)}") from None
+
+
 def load_transformers(folder: Path) -> nn.Module:
     """A Hugging Face sequence classification checkpoint, as fp32."""
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
-    try:
-        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # config classes raise what they like
-        raise ExportError(f"{folder / 'config.json'} cannot be read: {one_line(error)}") from None
+    config = read_config(folder)
     classes = config.architectures or []
     if classes and not any(name.endswith("ForSequenceClassification") for name in classes):
         raise ExportError(f"the checkpoint is a {classes[0]}, must be a sequence classifier")

@@ -14,9 +14,10 @@ from torch import nn
 from attenuator.bundle import Task
 from attenuator.errors import ExportError
 from attenuator.export.architectures import Architecture, architecture_of
-from attenuator.export.checkpoint import load_model, read_model_type
+from attenuator.export.checkpoint import load_model, read_config, read_model_type
 from attenuator.export.eager import token_types
 from attenuator.export.encoder import Encoder
+from attenuator.export.families import OWN_ENCODER
 from attenuator.export.place import folder_or_function
 from attenuator.export.retrained import as_trained
 from attenuator.export.sentences import one_line
@@ -77,6 +78,8 @@ def load(source: str) -> Source:
         model, tokenizer, labels = call(folder, function)
         return describe(f"{folder.name}:{function}", model, tokenizer, labels)
     model_type = read_model_type(folder)
+    if model_type != OWN_ENCODER:
+        read_config(folder)  # transformers reads it for a tokenizer, too, which would get the blame
     tokenizer = load_tokenizer(folder, model_type)
     return describe(folder.resolve().name, load_model(folder, model_type), tokenizer, None)
 

@@ -33,6 +33,15 @@ def test_a_folder_without_a_tokenizer(family: str, files: list[str], checkpoint:
     assert sentence.endswith("into the folder: tokenizer.save_pretrained(folder)")
 
 
+def test_a_config_that_transformers_refuses(checkpoint: Get, tmp_path: Path) -> None:
+    """Of a Nystromformer without a convolution, say: transformers wants a number, also where it loads a tokenizer."""
+    folder = edit(checkpoint("nystromformer"), tmp_path / "other", conv_kernel_size=None)
+    sentence = refuse(folder, tmp_path)
+    assert "config.json cannot be read" in sentence
+    assert "'conv_kernel_size' expected int, got NoneType" in sentence
+    assert "tokenizer" not in sentence
+
+
 def test_a_tokenizer_of_special_tokens_alone(checkpoint: Get, tmp_path: Path) -> None:
     folder = edit(checkpoint("roberta"), tmp_path / "other")
     (folder / "tokenizer.json").unlink()
