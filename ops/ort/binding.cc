@@ -59,7 +59,6 @@ int OrtNodeReader::Choice(const char* name, std::initializer_list<const char*> c
 }
 
 std::optional<TensorView> OrtNodeReader::ConstantInput(std::size_t index) const {
-  if (inputs_ == nullptr) return std::nullopt;
   int constant = 0;
   const OrtValue* value = nullptr;
   if (Absent(Api().KernelInfoGetConstantInput_tensor(info_, index, &constant, &value)) ||

@@ -12,7 +12,7 @@
 //   provider and types. All must have the same inputs and outputs, optional ones included. Kernels
 //   of a provider that it was built without are ignored.
 // * A kernel object is shared by concurrent runs of its session: it is immutable after
-//   construction.
+//   construction, but for what it locks (ops/mca/cuda/kept.h).
 #pragma once
 
 #define ORT_API_MANUAL_INIT
@@ -55,8 +55,7 @@ OrtStatusPtr Guard(const Body& body) noexcept {
 TensorView ViewOf(const char* op, const InputSpec& input, const void* data,
                   const std::vector<std::int64_t>& shape);
 
-// Reads the attributes of one node and, unless `inputs` is null, its constant inputs in host
-// memory.
+// Reads the attributes of one node and its constant inputs, which lie where the node's inputs do.
 class OrtNodeReader final : public NodeReader {
  public:
   OrtNodeReader(const char* op, const OrtKernelInfo* info, const InputSpec* inputs)

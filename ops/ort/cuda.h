@@ -58,7 +58,7 @@ struct CudaOperator : OperatorBase<CudaOperator<Spec, kData>, Spec, CudaKernel<S
   static constexpr const char* kProvider = "CUDAExecutionProvider";
 
   static std::unique_ptr<CudaKernel<Spec>> Make(const OrtKernelInfo* info) {
-    const OrtNodeReader reader(Spec::kName, info, nullptr);
+    const OrtNodeReader reader(Spec::kName, info, Spec::kInputs.data());
     auto node = std::make_unique<CudaKernel<Spec>>();
     node->kernel = cuda::MakeDeviceKernel<Spec>(reader, kData);
     return node;

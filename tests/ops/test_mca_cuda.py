@@ -362,3 +362,18 @@ def test_refusals_are_those_of_the_cpu() -> None:
     inputs["alpha"][1] = 1.5
     with pytest.raises(EngineError, match=r"McaAttention: alpha\[1\] is 1.5, must be in \[0, 1\]"):
         device(inputs, {"num_heads": 2})
+
+
+@pytest.mark.parametrize("window", [0, 90])
+def test_scores_that_wait_in_shared_memory_are_those_computed_again(
+    window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shared memory of sm_86, sm_80 and sm_90: none, two and all but one of a block's tiles of keys wait there."""
+    inputs = mca_inputs((300, 140), 1, 64, 500)
+    inputs["alpha"][:] = 1.0
+    runs = []
+    for shared_bytes in (99 * 1024, 163 * 1024, 227 * 1024):
+        monkeypatch.setenv("ATTENUATOR_ON_HOST_SHARED", str(shared_bytes))
+        runs.append(device(inputs, {"num_heads": 1, "window": window, "global_tokens": int(window > 0)}))
+    assert runs[0][1].max() < 1.0
+    assert all(same_bits(outputs, runs[0]) for outputs in runs[1:])

@@ -2,7 +2,7 @@
 
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import ml_dtypes
@@ -41,6 +41,7 @@ def run_on_device(
     attributes: Mapping[str, AttributeValue],
     data: str = "float",
     offset: int = 0,
+    execute: Callable[[Call, Callable[[int], int]], None] | None = None,
 ) -> list[Array]:
     """Runs an operator's CUDA kernels once.
 
@@ -50,6 +51,7 @@ def run_on_device(
         attributes: of the node.
         data: element type of the data tensors: float, float16 or bfloat16. Inputs are rounded to it.
         offset: bytes by which the inputs are not aligned to 256.
+        execute: runs the call, with memory from its second argument; by default once, through the C ABI.
 
     Returns:
         The outputs in the spec's order, data tensors as float32.
@@ -88,7 +90,8 @@ def run_on_device(
         alive.append(memory)
         return int(memory.ctypes.data)
 
-    run_cuda(library_path(), Call(operator, memories, outputs, dict(attributes)), 0, allocate)
+    call = Call(operator, memories, outputs, dict(attributes))
+    execute(call, allocate) if execute else run_cuda(library_path(), call, 0, allocate)
     return [array.astype(np.float32) if item.data else array for item, array in zip(present, results, strict=True)]
 
 

@@ -12,11 +12,13 @@
 #include "ops/common/check.h"
 #include "ops/common/context.h"
 
+struct CUevent_st;
 struct CUstream_st;
 
 namespace attenuator::cuda {
 
 using Stream = CUstream_st*;  // what CUDA's own headers call cudaStream_t
+using Event = CUevent_st*;    // and cudaEvent_t
 
 // One run of a node on a CUDA device. Inputs that the spec keeps in host memory are host pointers,
 // all others and the outputs are device pointers. Queue work on stream() and return: nothing may
@@ -66,8 +68,9 @@ class DeviceKernel {
 };
 
 // Defined in ops/<operator>/cuda/operator.cc. `data` is the element type of the operator's data
-// tensors (InputSpec::data): kFloat, kFloat16 or kBfloat16. ConstantInput of the reader gives
-// nothing here: a weight may lie on the device. This one is for operators without that folder.
+// tensors (InputSpec::data): kFloat, kFloat16 or kBfloat16. ConstantInput of the reader says here
+// that an input is constant, and its shape: what it points to may lie on the device, and no stream
+// is at hand. This one is for operators without that folder.
 template <class Spec>
 std::unique_ptr<DeviceKernel> MakeDeviceKernel(const NodeReader&, ElementType) {
   Fail(Spec::kName, "runs on the CPU only: it has no CUDA kernel, so load the model on the CPU");

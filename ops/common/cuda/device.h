@@ -157,20 +157,22 @@ inline DeviceLimits Limits() {
   return limits;
 }
 
-// Queues a kernel; a grid without blocks queues nothing. `what` names operator and kernel in
-// errors.
+// `what` names operator and work in errors.
+inline void RefuseCapture(Stream stream, const char* what) {
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  Check(cudaStreamIsCapturing(stream, &capture), what);
+  if (capture == cudaStreamCaptureStatusNone) return;
+  throw std::runtime_error(std::string(what) +
+                           ": the stream is being captured into a CUDA graph, must not be: a graph "
+                           "would repeat the cu_seqlens and knobs of its capture");
+}
+
+// Queues a kernel; a grid without blocks queues nothing.
 template <class... Parameters, class... Arguments>
 void Launch(const char* what, void (*kernel)(Parameters...), dim3 grid, unsigned threads,
             std::size_t shared_bytes, Stream stream, const Arguments&... arguments) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
-  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-  Check(cudaStreamIsCapturing(stream, &capture), what);
-  if (capture != cudaStreamCaptureStatusNone) {
-    throw std::runtime_error(
-        std::string(what) +
-        ": the stream is being captured into a CUDA graph, must not be: a graph "
-        "would repeat the cu_seqlens and knobs of its capture");
-  }
+  RefuseCapture(stream, what);
   if (shared_bytes > 48 * 1024) {
     // CUDA wants more than 48 KiB to be allowed first. The limit belongs to the kernel, not to the
     // launch: it is always set to the device's largest, so that a concurrent run cannot lower it.
@@ -190,6 +192,30 @@ void Launch(const char* what, void (*kernel)(Parameters...), dim3 grid, unsigned
 inline void ZeroAsync(void* memory, std::size_t bytes, Stream stream) {
   if (bytes > 0) Check(cudaMemsetAsync(memory, 0, bytes, stream), "cudaMemsetAsync");
 }
+
+// Memory of the current device that outlives a run, uninitialised, and its end, which waits for the
+// device. Where the process ends, CUDA may be gone before, and the memory with it: no error.
+inline void* Allocate(std::size_t bytes, const char* what) {
+  void* memory = nullptr;
+  Check(cudaMalloc(&memory, bytes), what);
+  return memory;
+}
+inline void Free(void* memory) { static_cast<void>(cudaFree(memory)); }
+
+// A point in the work of a stream, which another stream can wait for on the device.
+inline Event MakeEvent(const char* what) {
+  Event event = nullptr;
+  Check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), what);
+  return event;
+}
+inline void Record(Event event, Stream stream, const char* what) {
+  Check(cudaEventRecord(event, stream), what);
+}
+inline void Wait(Stream stream, Event event, const char* what) {
+  RefuseCapture(stream, what);
+  Check(cudaStreamWaitEvent(stream, event, 0), what);
+}
+inline void Destroy(Event event) { static_cast<void>(cudaEventDestroy(event)); }
 
 #endif  // ATTENUATOR_CUDA_ON_HOST
 

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <new>
 #include <stdexcept>
 #include <string>
 
@@ -271,6 +272,17 @@ void Launch(const char* what, void (*kernel)(Parameters...), dim3 grid, unsigned
 }
 
 inline void ZeroAsync(void* memory, std::size_t bytes, Stream) { std::memset(memory, 0, bytes); }
+
+inline void* Allocate(std::size_t bytes, const char*) {
+  return std::memset(::operator new(bytes), 0xCD, bytes);
+}
+inline void Free(void* memory) { ::operator delete(memory); }
+
+// A launch has ended when Launch returns, so nothing waits for an event.
+inline Event MakeEvent(const char*) { return nullptr; }
+inline void Record(Event, Stream, const char*) {}
+inline void Wait(Stream, Event, const char*) {}
+inline void Destroy(Event) {}
 
 struct DeviceLimits {
   int multiprocessors;

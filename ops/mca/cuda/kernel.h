@@ -77,15 +77,15 @@ struct DeviceCall {
   }
 };
 
-// What the estimators need to know of the weight.
+// What the estimators need to know of the weight: facts, and what only their computation needs.
 struct DeviceWeights {
-  double* prefix;      // [H, C]: ||W_k||^2, then their running sums
-  float* inverse_p;    // [H, C]; inf where the row is zero
+  float* inverse_p;    // [H, C]; inf where the row is zero; estimators that sample
   std::uint64_t* cdf;  // [H, C], in units of 1 / kDrawRange; `paper`
   double* frobenius;   // [H]
-  double* gram;        // [H, D, D] followed by two rows [H, 2 D]; `deterministic`
   double* spectral;    // [H], at least ||W_a||_2; `deterministic`
   int* approximable;   // [H]: 0 where the head's weight is zero or not finite
+  double* prefix;      // [H, C]: ||W_k||^2, then their running sums; while facts are computed
+  double* gram;        // [H, D, D] and two rows [H, 2 D]; so too, of `deterministic`
 };
 
 // What LaunchFacts computes for each sequence.
@@ -129,7 +129,10 @@ void LaunchWeights(ElementType data, const DeviceCall& call, const DeviceWeights
 // Whether rows are finite and, of sequences that are approximated, mean row and distances.
 void LaunchFacts(ElementType data, const Items& items, const DeviceCall& call,
                  const DeviceFacts& facts, cuda::Stream stream);
-// The plan of sequences that are approximated.
+// plan.maxima and plan.probed.
+void LaunchMaxima(ElementType data, const Items& items, const DeviceCall& call,
+                  const DevicePlan& plan, cuda::Stream stream);
+// The plan of sequences that are approximated, LaunchMaxima included.
 void LaunchPlan(ElementType data, const Items& items, const DeviceCall& call,
                 const DeviceWeights& weights, const DeviceFacts& facts, const DevicePlan& plan,
                 cuda::Stream stream);

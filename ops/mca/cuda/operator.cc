@@ -7,6 +7,7 @@
 #include "ops/common/attention/cuda/attention.h"
 #include "ops/common/attention/importance.h"
 #include "ops/mca/cpu/sequence.h"
+#include "ops/mca/cuda/kept.h"
 #include "ops/mca/cuda/kernel.h"
 #include "ops/mca/inputs.h"
 
@@ -25,7 +26,9 @@ using mca::Way;
 class McaAttentionDeviceKernel final : public DeviceKernel {
  public:
   McaAttentionDeviceKernel(const NodeReader& reader, ElementType data)
-      : attributes_(Spec::Read(reader)), data_(data) {
+      : attributes_(Spec::Read(reader)),
+        data_(data),
+        constant_(reader.ConstantInput(Spec::kValueWeightInput).has_value()) {
     mca::CheckAttributes(attributes_);
   }
 
@@ -70,11 +73,10 @@ class McaAttentionDeviceKernel final : public DeviceKernel {
                 (items[b].global != 0 || (items[b].window_if_narrow > 0 && call.global_token)));
       if (items[b].way != Way::kMixed) attended.push_back(all[b]);
     }
-    const DeviceWeights weights = AllocateWeights(context, call, approximates);
     const DeviceFacts facts = AllocateFacts(context, call, batch, approximates);
     const DevicePlan plan = AllocatePlan(context, call, batch, approximates, probes, mixes);
 
-    if (approximates) mca::LaunchWeights(data_, call, weights, stream);
+    const DeviceWeights weights = approximates ? WeightsOf(call, context) : DeviceWeights{};
     if (mca::IsDense(data_)) ProjectDense(items, call, plan, stream);
     ForBatches(items, [&](const mca::Items& some) {
       mca::LaunchFacts(data_, some, call, facts, stream);
@@ -176,24 +178,9 @@ class McaAttentionDeviceKernel final : public DeviceKernel {
     });
   }
 
-  DeviceWeights AllocateWeights(DeviceContext& context, const DeviceCall& call,
-                                bool approximates) const {
-    DeviceWeights weights{};
-    if (!approximates) return weights;
-    const std::int64_t rows = static_cast<std::int64_t>(call.heads) * call.channels;
-    weights.prefix = context.ScratchArray<double>(rows);
-    weights.frobenius = context.ScratchArray<double>(call.heads);
-    weights.approximable = context.ScratchArray<int>(call.heads);
-    if (call.estimator == DeviceEstimator::kDeterministic) {
-      weights.gram = context.ScratchArray<double>((call.head_dim + 2) * call.width());
-      weights.spectral = context.ScratchArray<double>(call.heads);
-    } else {
-      weights.inverse_p = context.ScratchArray<float>(rows);
-    }
-    if (call.estimator == DeviceEstimator::kPaper) {
-      weights.cdf = context.ScratchArray<std::uint64_t>(rows);
-    }
-    return weights;
+  DeviceWeights WeightsOf(const DeviceCall& call, DeviceContext& context) const {
+    if (constant_) return kept_.Of(data_, call, context);
+    return mca::Study(data_, call, context.Scratch(mca::FactBytes(call)), context);
   }
 
   DeviceFacts AllocateFacts(DeviceContext& context, const DeviceCall& call, std::int64_t batch,
@@ -250,6 +237,8 @@ class McaAttentionDeviceKernel final : public DeviceKernel {
 
   Spec::Attributes attributes_;
   ElementType data_;
+  bool constant_;                  // the weight
+  mutable mca::KeptWeights kept_;  // its facts, if it is constant
 };
 
 }  // namespace

@@ -1,12 +1,5 @@
-// McaAttention on CUDA: column maxima of the attention weights, and the plan made from them: which
-// tokens are approximated, and how (ops/mca/cpu/projection.cc, README.md section 2).
-//
-// Maxima: 64 (or 32) rows of a head a block, scores in float32 as the float tiles of
-// ops/common/attention have them, computed twice: for each row's maximum and sum, then for the
-// weights. A column's maximum goes to memory by atomicMax on its bits, which order non-negative
-// floats, so that the order of blocks does not matter. A block of rows that belongs to the
-// probe also raises a separate set of maxima, `probed`. The probe begins and ends at multiples of
-// 64, so a block belongs to it entirely or not at all.
+// McaAttention on CUDA: the plan made from the column maxima (maxima.cu): which tokens are
+// approximated, and how (ops/mca/cpu/projection.cc, README.md section 2).
 //
 // Plan: one block per head of a sequence. It evaluates the probe's maxima first and stops, leaving
 // the head exact, where they predict no gain. r is computed in float64 and counted in integers.
@@ -14,98 +7,11 @@
 // tokens at a time; a token's rank among equal ones is found by comparing it with those before it.
 // The order is the CPU's, and so are the groups of six and the r that a group shares. u_k comes
 // from the same words of the Philox stream as on the CPU.
-#include "ops/common/attention/cuda/tile.h"
 #include "ops/mca/cpu/projection.h"
 #include "ops/mca/cuda/device.h"
 
 namespace attenuator::mca {
 namespace {
-
-template <class T, int kMicro>
-__global__ __launch_bounds__(attention::kTileThreads, 2) void Maxima(Items items, DeviceCall call,
-                                                                     DevicePlan plan) {
-  constexpr int kRows = 16 * kMicro;
-  const SequenceItem item = ItemAt(items, blockIdx.z, call);
-  const int row = static_cast<int>(blockIdx.x) * kRows, head = static_cast<int>(blockIdx.y);
-  if (item.way != Way::kApproximate || row >= item.length) return;
-  const attention::TileKeys keys =
-      attention::KeysOf({item.begin, item.length, item.query_row, 0}, row, kRows, item.window,
-                        item.global != 0, kRows, call.ranges);
-  const bool probed = row >= item.probe.first_row && row < item.probe.first_row + item.probe.rows;
-  const int stride = attention::TileStride(call.head_dim), lane = threadIdx.x % cuda::kWarp;
-  const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
-  float* query = cuda::SharedMemory<float>();
-  float* key = query + kRows * stride;
-  const std::int64_t width = call.width();
-  attention::LoadTile(
-      query, kRows,
-      static_cast<const T*>(call.query) + (item.query_row + row) * width + head * call.head_dim,
-      width, 0, keys.row_end - row, call.head_dim, call.scale);
-  const T* key_rows = static_cast<const T*>(call.key) + item.begin * width + head * call.head_dim;
-  float scores[kMicro][kMicro];
-  const auto score = [&](int start) {
-    const int end = keys.end(start, kRows);
-    __syncthreads();
-    attention::LoadTile(key, kRows, key_rows + start * width, width, keys.begin(start) - start,
-                        end - start, call.head_dim, 1.0f);
-    __syncthreads();
-    attention::ScoreTile<kMicro>(query, key, call.head_dim, scores);
-    if (end - start < kRows || keys.masked(start, kRows)) {
-      attention::MaskTile(keys, start, end, scores);
-    }
-  };
-  float largest[kMicro], sum[kMicro];
-#pragma unroll
-  for (int r = 0; r < kMicro; ++r) {
-    largest[r] = attention::kLowest;
-    sum[r] = 0;
-  }
-  for (int pass = 0; pass < 2; ++pass) {
-    for (int step = 0; step < keys.steps; ++step) {
-      const int start = keys.start(step, kRows);
-      if (pass == 0 || keys.steps > 1) score(start);
-      if (pass == 0) {
-#pragma unroll
-        for (int r = 0; r < kMicro; ++r) {
-          float most = largest[r];
-#pragma unroll
-          for (int k = 0; k < kMicro; ++k) most = fmaxf(most, scores[r][k]);
-          most = attention::RowMax(most);
-          float part = 0;
-#pragma unroll
-          for (int k = 0; k < kMicro; ++k) part += attention::Exp2(scores[r][k] - most);
-          sum[r] = __fmaf_rn(sum[r], attention::Exp2(largest[r] - most), attention::RowSum(part));
-          largest[r] = most;
-        }
-        continue;
-      }
-#pragma unroll
-      for (int k = 0; k < kMicro; ++k) {
-        float most = 0;
-#pragma unroll
-        for (int r = 0; r < kMicro; ++r) {
-          const float p = attention::Exp2(scores[r][k] - largest[r]) * sum[r];
-          most = largest[r] < INFINITY ? fmaxf(most, fminf(p, 1.0f)) : most;
-        }
-        most = fmaxf(most, __shfl_xor_sync(cuda::kFullMask, most, 16));
-        const int j = start + tx + 16 * k;
-        if (lane < 16 && j < keys.end(start, kRows) && most > 0) {
-          const std::int64_t at = head * call.tokens + item.begin + j;
-          atomicMax(plan.maxima + at, __float_as_uint(most));
-          if (probed) atomicMax(plan.probed + at, __float_as_uint(most));
-        }
-      }
-    }
-    if (pass == 1) break;
-#pragma unroll
-    for (int r = 0; r < kMicro; ++r) {
-      const int i = row + ty * kMicro + r;
-      const bool counts = i < keys.row_end && !(keys.global && i == 0);
-      largest[r] = counts ? largest[r] : INFINITY;  // excludes the row from the maxima
-      sum[r] = 1.0f / sum[r];
-    }
-  }
-}
 
 // root^2 rounded up, at least 1; 0 (exact) where that reaches `limit` or is NaN.
 __device__ inline int Samples(double root, double limit) {
@@ -338,19 +244,9 @@ void LaunchPlan(ElementType data, const Items& items, const DeviceCall& call,
                 cuda::Stream stream) {
   if (!AnyOf(items, Way::kApproximate)) return;
   const auto heads = static_cast<unsigned>(call.heads), count = static_cast<unsigned>(items.count);
+  LaunchMaxima(data, items, call, plan, stream);
   cuda::ForType(data, [&](auto type) {
     using T = decltype(type);
-    const auto maxima = [&](auto kernel, int rows) {
-      cuda::Launch("McaAttention, column maxima", kernel,
-                   dim3(Blocks(LongestOf(items), rows), heads, count), attention::kTileThreads,
-                   sizeof(float) * 2 * rows * attention::TileStride(call.head_dim), stream, items,
-                   call, plan);
-    };
-    if (call.head_dim <= 128) {
-      maxima(Maxima<T, 4>, 64);
-    } else {
-      maxima(Maxima<T, 2>, 32);
-    }
     cuda::Launch("McaAttention, plan", MakePlan, dim3(heads, count), kThreads,
                  kBlockWarps * sizeof(unsigned long long) + (kThreads + 1) * sizeof(int), stream,
                  items, call, weights, facts, plan);

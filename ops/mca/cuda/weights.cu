@@ -1,5 +1,5 @@
-// McaAttention on CUDA: what the estimators need to know about the weight. Computed at every run: a
-// weight may lie on the device, where it cannot be read when the session is created.
+// McaAttention on CUDA: what the estimators need to know about the weight. A weight may lie on the
+// device, where it cannot be read when the session is created: kept.h says at which runs.
 //
 // Sums run in float64 and in the CPU's order (ops/mca/cpu/weights.cc), so that p, the distribution
 // function and norms are the CPU's bit for bit. One thread per row of a head computes ||W_k||^2;
