@@ -64,7 +64,7 @@ def trained(
         nonlocal told
         bar.update((step - told) * size.batch * size.longest)
         told = step
-        bar.set_postfix_str(f"step {step} of {size.steps}, loss {loss:.3f}", refresh=False)
+        bar.set_postfix_str(f"step {step} of {size.steps}" + (f", loss {loss:.3f}" if step else ""), refresh=False)
 
     tell(run.step, run.loss)
     if not run.train(data, end, tell):
