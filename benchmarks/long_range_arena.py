@@ -8,8 +8,8 @@ The benchmark's model: 2 layers of 64 channels with 2 heads, a feed-forward widt
 gets the same data, the same recipe and the same seeds; knobs are their operators' defaults, or as named with the
 attention: KEY:NAME=VALUE,NAME=VALUE with knobs, attributes, sizes or conv_size. ListOps and Pathfinder are drawn by
 their published rules; Text is read from IMDB, a folder with `train.jsonl.gz` and `test.jsonl.gz`, a line of which has
-`text` and `label`, 0 or 1. Size `lra` has the published lengths and steps, days of one core; `medium` takes one
-to eight minutes of CPU time a model; `small` takes seconds and ranks nothing.
+`text` and `label`, 0 or 1. Size `lra` has the published lengths and steps, days of one core; `medium` takes up to
+eight minutes of CPU time a model, Reformer twenty on Pathfinder; `small` takes seconds and ranks nothing.
 
 A row of the result file is one trained model: its accuracy on the test file after the last step. A run trains what the
 file lacks, seed by seed; a model that --minutes cut short, or Ctrl-C, goes on from FOLDER. The bar is over everything
