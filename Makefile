@@ -5,6 +5,7 @@ PORT ?= 8000
 TEST_JOBS ?= $(shell expr $$(nproc) + 1)
 VENV := .venv
 BIN := $(VENV)/bin
+comma := ,
 # What the built library and the installed metadata depend on.
 SOURCES := pyproject.toml CMakeLists.txt ops/CMakeLists.txt ops/__init__.py $(shell find ops -name '*.cc' -o -name '*.h' -o -name '*.inl' -o -name '*.inc' -o -name 'spec.py' -o -name 'codegen.py' -o -name '*.lds')
 CPP := $(shell find ops tests -name '*.cc' -o -name '*.h' -o -name '*.inl' -o -name '*.cu')
@@ -21,24 +22,33 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || { echo "python's venv module is missing: apt-get install python3-venv" >&2; rm -rf $(VENV); exit 1; }
 	$(BIN)/python -m pip install --quiet --upgrade pip -r scripts/build_tools.txt
 
+# Installs the package with the extras $(1). pip is silent while the operators compile: of all that it can say, packages and ninja's [n/m] are
+# shown, and all of it where it fails.
+define install
+	@echo "Installing, and compiling the operators: a minute or two on many cores, up to ten on few."
+	@set -e; log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
+	{ $(BIN)/python -m pip install -v --no-build-isolation -e $(1) 2>&1 && echo installed; } | tee "$$log" | \
+	  sed -unE 's/^ *(\[[0-9]+\/[0-9]+\]) .* ([^ ]+)$$/  \1 \2/p; /^ *(Collecting|Downloading|Installing collected|ERROR)/p'; \
+	tail -1 "$$log" | grep -q '^installed$$' || { cat "$$log" >&2; exit 1; }
+endef
+
 # The service alone: no torch.
 $(VENV)/.demo: $(BIN)/python $(SOURCES)
-	$(BIN)/python -m pip install --no-build-isolation -e '.[cpu]'
+	$(call install,.[cpu])
 	@touch $@
 
 # Everything, for tests, export and training.
 $(VENV)/.setup: $(BIN)/python $(SOURCES)
-	$(BIN)/python -m pip install --no-build-isolation -e '.[dev]'
+	$(call install,.[dev])
 	@touch $@ $(VENV)/.demo
 
 $(VENV)/.ray: $(VENV)/.setup
-	$(BIN)/python -m pip install --no-build-isolation -e '.[dev,ray]'
+	$(call install,.[dev$(comma)ray])
 	@touch $@
 
 setup: $(VENV)/.setup ## a .venv with everything and the built operators
 
 demo: $(VENV)/.demo ## serve the bundled models on http://127.0.0.1:8000 (PORT=...)
-	@echo "Open http://127.0.0.1:$(PORT)/ in a browser and turn the knob, or: curl -s http://127.0.0.1:$(PORT)/v1/classify -H 'Content-Type: application/json' -d '{\"model\": \"reviews\", \"inputs\": \"What a wonderful film.\", \"num_hashes\": 32}'"
 	$(BIN)/attenuator serve examples/bundles/* --host 127.0.0.1 --port $(PORT)
 
 test: $(VENV)/.setup cuda-on-host ## every test
@@ -88,7 +98,7 @@ docs-test: $(VENV)/.setup ## run every code block of README and docs, page by pa
 	$(BIN)/python -m pytest -m documents -n $$(nproc) --dist loadgroup --timeout 1800 tests/test_code_blocks.py
 
 build: $(BIN)/python ## build the operators again
-	$(BIN)/python -m pip install --no-build-isolation --no-deps -e .
+	$(call install,. --no-deps)
 
 gen: $(VENV)/.setup ## write the generated parts of the documentation and the dashboard
 	$(BIN)/python scripts/gen.py

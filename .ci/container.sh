@@ -7,7 +7,6 @@
 # settings, so keep it here. pip's settings (mirrors, certificates) are lent to the build only.
 # Everything lies in a scratch folder, removed at the end: 4 GB for the CPU, 20 GB for the GPU.
 # Usage: .ci/container.sh [cpu|gpu [SCRATCH_FOLDER]]; with CUDA_ARCHITECTURES=90-real the GPU image is built for these alone;
-# with RECORD=1 the CPU image's size is kept for docs/deploy-container.md.
 set -euo pipefail
 limit_mb=450 # of the CPU image
 cd "$(dirname "$0")/.."
@@ -84,10 +83,6 @@ if [ "$device" = gpu ]; then
 elif [ "$size" -ge "$limit_mb" ]; then
   say "the image is too large: it must be under $limit_mb MB"
   exit 1
-elif [ -n "${RECORD:-}" ]; then
-  commit=$(git rev-parse --short=12 HEAD)
-  printf '{"commit": "%s", "megabytes": %d, "packages": %d, "models": %d}\n' "$commit" "$size" "$packages" "$models" >docs/image.json
-  say "kept in docs/image.json: run make gen"
 fi
 # A list or an object of the image's settings, entry by entry, each ended by a null character.
 setting() {

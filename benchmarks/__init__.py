@@ -1,1 +1,1 @@
-"""Programs that measure: `python -m benchmarks.operators`, `.models`, `.run_all`."""
+"""Programs that measure, in folders by what they measure; README.md lists them."""

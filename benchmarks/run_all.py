@@ -29,7 +29,7 @@ RESTRICTED = (
 )  # fmt: skip
 
 
-CUDA = (("cuda_operators", 1.0, (), 8), ("cuda_models", 1.0, (), 6))
+CUDA = (("cuda.operators", 1.0, (), 8), ("cuda.models", 1.0, (), 6))
 
 
 def cuda_plan(share: float) -> list[tuple[str, list[str], int]]:
@@ -81,7 +81,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"measured for {(time.perf_counter() - started) / 60:.1f} minutes", file=sys.stderr)
     last = [["-m", "benchmarks.report.plots"], ["scripts/gen.py"]]
     if options.device == "cpu":
-        last.insert(0, ["-m", "benchmarks.demo_request"])
+        last.insert(0, ["-m", "benchmarks.models.demo_request"])
     for command in last:
         if subprocess.run([sys.executable, *command], cwd=root, check=False).returncode:
             failed.append(command[-1])

@@ -16,6 +16,7 @@ from attenuator.export.place import folder_or_function
 from attenuator.export.selection import LENGTHS
 from attenuator.export.settings import COMMAND, ExportSettings, parse
 from attenuator.export.thresholds import read
+from attenuator.texts import lines
 
 __all__ = ["main"]
 
@@ -142,6 +143,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         fail(COMMAND, str(error))
     try:
         folder_or_function(source)
+        for path in filter(None, (settings.texts, settings.fit_thresholds)):
+            next(lines(str(path)), None)  # refuses what cannot be read
         with Steps(console) as steps:
             steps("import PyTorch")
             from attenuator.export.pipeline import export  # seconds of imports, after --help was answered

@@ -20,7 +20,8 @@ TABLE_PRECISIONS = choices_of("table_precision")
 RANDOM_BLOCKS = choices_of("random_blocks")
 # The same by the attribute's name.
 CHOICES = {"estimator": ESTIMATORS, "table_precision": TABLE_PRECISIONS, "random_blocks": RANDOM_BLOCKS}
-# By pooling, what keeps more labels at equal work (docs/lab/mca.md): a mean over many tokens evens random errors out.
+# By pooling, what keeps more labels at equal work
+# (benchmarks/operators/mca.md): a mean over many tokens evens random errors out.
 DEFAULT_ESTIMATORS = {"first": "deterministic", "mean": "sampled"}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,11 +14,24 @@ from attenuator.errors import ExportError
 from attenuator.export.architectures import architecture_of
 from attenuator.export.encoder import Encoder
 from attenuator.export.families import OWN_ENCODER
+from attenuator.export.place import read_checkpoint_config
 from attenuator.export.sentences import load_failure, one_line
 
-__all__ = ["load_model", "pretrained", "read_config", "read_model_type", "refuse_left_out"]
+__all__ = ["load_model", "pretrained", "read_config", "read_model_type", "refuse_left_out", "refuse_no_numbers"]
 
-ADAPTER = "adapter_config.json"
+# What the end of a class's name says that it is for.
+TASKS = {
+    "ForTokenClassification": "token classification",
+    "ForQuestionAnswering": "question answering",
+    "ForMultipleChoice": "multiple choice",
+    "ForMaskedLM": "language modelling",
+    "ForCausalLM": "language modelling",
+    "LMHeadModel": "language modelling",
+    "ForPreTraining": "language modelling",
+    "Model": "embedding",
+}
+# What wrappers for training on several devices and for compiling put before the names of weights.
+WRAPPERS = {r"^(module\.|_orig_mod\.)+": ""}
 # Part of a weight's name -> the config's field that gives its first axis a length.
 SIZED_BY = {
     "word_embeddings": "vocab_size",
@@ -36,22 +48,30 @@ def read_model_type(folder: Path) -> str:
     """The family of a checkpoint.
 
     Raises:
-        ExportError: the folder is no checkpoint, holds an adapter, or is of a family that cannot be exported.
+        ExportError: the folder is no checkpoint, holds an adapter or code of its own, is of a family that cannot be
+            exported, or names a class that transformers does not know.
     """
-    if (folder / ADAPTER).is_file():
-        raise ExportError(
-            f"'{folder}' holds an adapter ({ADAPTER}), must hold a whole model: merge the adapter into its base model "
-            "with peft's merge_and_unload() and save the result and the tokenizer into a folder of their own"
-        )
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        model_type = config.get("model_type")
-    except FileNotFoundError:
-        raise ExportError(f"'{folder}' is not a checkpoint: config.json is missing") from None
-    except (OSError, ValueError, AttributeError) as error:
-        raise ExportError(f"{folder / 'config.json'} cannot be read: {error}") from None
+    config = read_checkpoint_config(folder)
+    model_type = str(config.get("model_type"))
     architecture_of(model_type)
-    return str(model_type)
+    if model_type != OWN_ENCODER:
+        import transformers
+
+        for name in config.get("architectures") or []:
+            if not hasattr(transformers, str(name)):
+                raise ExportError(
+                    f"{folder / 'config.json'} names the architecture '{name}', which transformers has not and which "
+                    f"may compute something else than {sequence_classifier(model_type)}; if that computes the same, "
+                    "give FILE.py:NAME, a function of yours that loads the weights into it"
+                )
+    return model_type
+
+
+def sequence_classifier(model_type: str) -> str:
+    """The name of the class of transformers that a family's sequence classifiers are."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
+
+    return str(MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES[model_type])
 
 
 def load_model(folder: Path, model_type: str) -> nn.Module:
@@ -93,14 +113,26 @@ def load_transformers(folder: Path) -> nn.Module:
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
     config = read_config(folder)
-    classes = config.architectures or []
-    if classes and not any(name.endswith("ForSequenceClassification") for name in classes):
-        raise ExportError(f"the checkpoint is a {classes[0]}, must be a sequence classifier")
+    refuse_other_class(folder, config)
     architecture_of(config.model_type).check(config)
     model, info = pretrained(folder, config, attn_implementation="eager")
     refuse_other_model(config, info)
     trained: nn.Module = model
     return trained
+
+
+def refuse_other_class(folder: Path, config: Any) -> None:
+    """Refuses a checkpoint that says it is anything but its family's sequence classifier."""
+    own, classes = sequence_classifier(config.model_type), config.architectures or []
+    if not classes or own in classes:
+        return
+    task = next((title for ending, title in TASKS.items() if classes[0].endswith(ending)), None)
+    if (folder / "modules.json").is_file():
+        task = "embedding"  # of sentence-transformers, whatever the model below was trained for
+    raise ExportError(
+        f"the checkpoint is a {classes[0]}, must be a sequence classifier ({own})"
+        + (f": {task} is not supported" if task else "")
+    )
 
 
 def pretrained(folder: Path, config: Any, **options: Any) -> tuple[Any, dict[str, Any]]:
@@ -125,11 +157,19 @@ def pretrained(folder: Path, config: Any, **options: Any) -> tuple[Any, dict[str
             trust_remote_code=False,
             output_loading_info=True,
             ignore_mismatched_sizes=True,
+            key_mapping=WRAPPERS,
             **options,
         )
     except Exception as error:  # whatever the library likes
         raise ExportError(f"the checkpoint '{folder}' cannot be loaded: {load_failure(error)}") from None
     return model, info
+
+
+def refuse_no_numbers(model: nn.Module) -> None:
+    """Refuses weights with a NaN or an infinite value, of which every answer or that of one token would be nonsense."""
+    for name, weight in model.named_parameters():
+        if not bool(torch.isfinite(weight).all()):
+            raise ExportError(f"the weight {name} has values that are NaN or infinite, must be numbers")
 
 
 def refuse_other_model(config: Any, info: Mapping[str, Any]) -> None:

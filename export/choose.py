@@ -22,6 +22,7 @@ from attenuator import bundle
 from attenuator.bundle import ChosenSelection, Manifest
 from attenuator.calibration.proportions import fewest_texts, wilson
 from attenuator.errors import ExportError
+from attenuator.export import int8
 from attenuator.export.lower import Progress, write_model
 from attenuator.export.selection import DEFAULT, EVERYWHERE, LENGTHS, SCHEDULES, exponents
 from attenuator.export.trace import PackedClassifier, trace
@@ -110,6 +111,9 @@ def read_texts(path: Path, encoder: TextEncoder) -> list[Encoded]:
 class Trial:
     """The traced model on the texts, at any schedule and setting.
 
+    The exact answers are those in fp32, whatever the bundle's precision; an int8 bundle's settings run in int8, those
+    of half precision in fp32.
+
     Args:
         classifier: is traced, with selection wherever a layer can select.
         manifest: what the bundle will say; its knobs have their defaults, but for the one that is chosen.
@@ -126,12 +130,18 @@ class Trial:
         self.file = folder / bundle.MODEL
         self.knobs = KnobTable(manifest.name, manifest.knobs)
         classifier.choose(EVERYWHERE)
-        write_model(trace(classifier), folder)
+        graph = trace(classifier)
+        write_model(graph, folder)
         self.session: Any = None
         self.cost: CostModel
         self.open(EVERYWHERE)
         self.exact = np.concatenate(list(self.logits(self.knobs.exact())))
         self.exact_cost = self.work(self.knobs.exact())
+        if manifest.precision == "int8":
+            self.session = None
+            int8.quantise(graph)
+            write_model(graph, folder)
+            self.open(EVERYWHERE)
 
     def open(self, schedule: str) -> None:
         """Goes on with another schedule; the weights' file stays as it is."""
@@ -196,13 +206,13 @@ def choose_setting(trial: Trial, options: SelectionOptions, progress: Progress) 
     """
     schedule, share = options.schedule, options.share
     least = AGREEMENT if share is None else 0.0
-    best = Setting(schedule or DEFAULT, KNOB.exact, 1.0, 1.0)
+    best: Setting | None = None
     tried = []
     for name in distinct(trial.layers, trial.pooling) if schedule is None else [schedule]:
         trial.open(name)
         for value in SHARES if share is None else [share]:
             cost = trial.cost_at(value)
-            if share is None and cost >= best.cost:
+            if share is None and cost >= (best.cost if best else 1.0):
                 break
             progress(f"try {KNOB.name} {value:g}, schedule {name}, on {len(trial.texts)} texts")
             setting = Setting(name, value, cost, trial.agreement(value, least))
@@ -213,6 +223,8 @@ def choose_setting(trial: Trial, options: SelectionOptions, progress: Progress) 
     if share is not None:
         enough = [setting for setting in tried if setting.agreement >= AGREEMENT]
         best = min(enough, key=lambda one: one.cost) if enough else max(tried, key=lambda one: one.agreement)
+    if best is None:  # nothing cheaper agrees; rounding may change answers, too
+        best = Setting(schedule or DEFAULT, KNOB.exact, trial.cost_at(KNOB.exact), trial.agreement(KNOB.exact, 0.0))
     low, high = wilson(best.agreement * len(trial.texts), len(trial.texts), CONFIDENCE)
     return ChosenSelection(
         schedule=best.schedule,

@@ -8,7 +8,7 @@ before keep their answers to the last bit. Two tokens 512 apart look as if they 
 `interpolated`: the rows stretched, with straight lines between them (position interpolation, Chen et al. 2023, there
 for rotary positions). The order of all tokens is kept; neighbours look closer than in training, in short texts as well.
 
-`benchmarks/long_positions.py` compares them. Training afterwards makes either better.
+Training afterwards makes either better.
 """
 
 from __future__ import annotations

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -25,6 +21,7 @@ from attenuator.export.computing import lacking, trained_with
 from attenuator.export.knobs import bundle_knobs, requested_defaults
 from attenuator.export.longer import lengthen
 from attenuator.export.lower import Progress, trace_forms, write_and_compare
+from attenuator.export.output import refuse_output, replace, staging_for
 from attenuator.export.packed import OPERATOR_BY_KEY
 from attenuator.export.samples import draw, encoded_texts
 from attenuator.export.selection import DEFAULT, DROPPED
@@ -32,7 +29,7 @@ from attenuator.export.selection_checks import check_selection, check_selection_
 from attenuator.export.source import Source, load
 from attenuator.export.thresholds import Thresholds, chosen
 from attenuator.export.trace import PackedClassifier
-from attenuator.ops import library_path
+from attenuator.ops import BASELINE, library_path
 from attenuator.ops.spec import Operator
 from attenuator.precision import PRECISIONS
 from attenuator.runtime.check import check_graph, check_knobs
@@ -40,14 +37,7 @@ from attenuator.runtime.device import CPU, choose
 from attenuator.runtime.graph import read_graph
 from attenuator.runtime.model import check_in_child
 
-__all__ = [
-    "ATTENTIONS",
-    "export",
-    "finish",
-    "refuse_output",
-    "replace",
-    "staging_for",
-]
+__all__ = ["ATTENTIONS", "export", "finish"]
 
 ATTENTIONS = tuple(key for key, operator in OPERATOR_BY_KEY.items() if operator.attention and not operator.asked_as)
 
@@ -57,8 +47,8 @@ TOOLS = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "tokenize
 def export(
     source: str,
     *,
-    attention: str,
     output: Path | str,
+    attention: str = BASELINE.key,
     name: str | None = None,
     max_tokens: int | None = None,
     positions: str = TRAINED_POSITIONS,
@@ -83,8 +73,8 @@ def export(
 
     Args:
         source: a checkpoint folder, or `FILE.py:NAME` of a function returning model, tokenizer and labels.
-        attention: key of the operator that computes attention.
         output: the bundle's folder.
+        attention: key of the operator that computes attention.
         name: what requests call the model; the output folder's name by default.
         max_tokens: longest input, special tokens included; what the model takes by default.
         positions: how the model reads more tokens than it was trained with, a key of `longer.POSITIONS`.
@@ -124,6 +114,7 @@ def export(
     progress("load the model")
     loaded = load(source)
     lengthen(loaded, positions, max_tokens)
+    weights = loaded.weights_sha256()  # before half precision rounds them
     operator = OPERATOR_BY_KEY[fitting(loaded, attention)]
     check_kernels(operator, precision)
     fields = describe(loaded, name or default_name(folder), max_tokens)
@@ -165,6 +156,7 @@ def export(
             licence=licence,
             activation=loaded.activation,
             positions=positions,
+            weights=weights,
             tools=tool_versions(),
             parity=parity,
             selection=selection,
@@ -202,46 +194,6 @@ def write_files(
     traced = trace_forms(source, classifier, sample)
     progress("write the files")
     return write_and_compare(traced, classifier, folder, progress)
-
-
-@contextmanager
-def staging_for(folder: Path) -> Iterator[Path]:
-    """A folder beside the bundle's, in which the bundle is written; removed at the end, unless it was renamed.
-
-    Args:
-        folder: the bundle's, resolved; missing parent folders are created.
-
-    Yields:
-        An empty folder on the same file system, so that `replace` is a rename.
-
-    Raises:
-        ExportError: it cannot be created there.
-    """
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    except OSError as error:  # a file in the place of a parent folder, no permission, a full disk
-        raise ExportError(f"output '{folder}' cannot be written: {error.strerror}") from None
-    try:
-        staging.chmod(0o755)
-        yield staging
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-
-
-def refuse_output(folder: Path) -> None:
-    """Refuses to overwrite anything but a bundle or an empty folder.
-
-    Args:
-        folder: where a bundle is to be.
-
-    Raises:
-        ExportError: a file is there, or a folder with files and no `bundle.json`.
-    """
-    if folder.exists() and not folder.is_dir():
-        raise ExportError(f"output '{folder}' is a file, must be a folder")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / bundle.MANIFEST).is_file():
-        raise ExportError(f"output '{folder}' is a folder that is not a bundle, must be a bundle, empty or new")
 
 
 def check_names(attention: str, asked: Mapping[str, str | None], precision: str) -> None:
@@ -375,26 +327,3 @@ def finish(folder: Path, fields: dict[str, Any]) -> Manifest:
     else:
         check_in_child(folder, device=device)
     return manifest
-
-
-def replace(staging: Path, folder: Path) -> None:
-    """Moves the finished bundle to its place; an older bundle there stays whole until then.
-
-    Args:
-        staging: the finished bundle, beside `folder`; gone afterwards.
-        folder: its place; whatever is there is removed, so call `refuse_output` first.
-
-    Raises:
-        OSError: it cannot be renamed; an older bundle is then back in its place.
-    """
-    if not folder.exists():
-        staging.rename(folder)
-        return
-    old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    os.replace(folder, old)
-    try:
-        staging.rename(folder)
-    except OSError:
-        os.replace(old, folder)
-        raise
-    shutil.rmtree(old)

@@ -50,7 +50,7 @@ MERGES = {
 
 # What exports ask an attention operator for, best first. A row matters as much as the row that weighs it most. The
 # first token's own weights choose worse in pretrained models, even where they classify by that token: its early layers
-# look elsewhere (docs/lab/keep.md). An operator that never has all weights may offer nothing else.
+# look elsewhere (benchmarks/models/keep.md). An operator that never has all weights may offer nothing else.
 IMPORTANCES = ("maximum", "first")
 
 
@@ -151,7 +151,8 @@ SCHEDULES: dict[str, Schedule] = {
 }
 # The schedule by which every layer that can select does.
 EVERYWHERE = "rising"
-# Where no texts were given to choose by: where few labels may change it keeps most at equal work (docs/lab/keep.md).
+# Where no texts were given to choose by: where few labels may change it keeps most at equal work
+# (benchmarks/models/keep.md).
 DEFAULT = EVERYWHERE
 
 

@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 from pickle import UnpicklingError
 
-__all__ = ["load_failure", "one_line"]
+__all__ = ["disk_failure", "load_failure", "one_line"]
 
 LONGEST = 300
+# A full disk, a full quota, and a file larger than the process may write.
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# What PyTorch says where it cannot write.
+TORCH_WRITES = ("PytorchStreamWriter failed writing", "unexpected pos")
+
+
+def disk_failure(error: BaseException) -> str | None:
+    """What the disk has against a file that was to be written, in the system's words; None for any other failure."""
+    if isinstance(error, OSError):
+        return os.strerror(error.errno) if error.errno in DISK_ERRORS else None
+    text = str(error)
+    # safetensors and tokenizers, which are written in Rust, say the number; PyTorch does not say why.
+    said = re.search(r"os error (\d+)", text)
+    if said is not None:
+        return os.strerror(int(said[1])) if int(said[1]) in DISK_ERRORS else None
+    return "the disk is full" if any(words in text for words in TORCH_WRITES) else None
 
 
 def load_failure(error: BaseException) -> str:

@@ -26,7 +26,7 @@ __all__ = ["COMMAND", "ExportSettings", "parse"]
 
 COMMAND = "export"
 POSITIONALS = Positionals("SOURCE", 1, "checkpoint folder, or FILE.py:NAME; see below")
-USAGE = "SOURCE --attention ATTENTION --output BUNDLE [options]"
+USAGE = "SOURCE --output BUNDLE [options]"
 _EXAMPLES = """\
 {commands}
   attenuator export mymodel.py:load --attention {baseline} --output bundles/baseline --name baseline
@@ -146,7 +146,7 @@ EXAMPLES = (
 class ExportSettings(CommandSettings):
     """Turn a trained text classifier into a bundle that `attenuator serve` runs."""
 
-    attention: AttentionName
+    attention: AttentionName = BASELINE.key
     """Operator that computes attention, listed below."""
     output: Path
     """Folder to write the bundle to; an older bundle there is replaced, a folder with other files is refused."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import sys
 from collections.abc import Iterable
@@ -14,7 +15,7 @@ from torch import nn
 from attenuator.bundle import Task
 from attenuator.errors import ExportError
 from attenuator.export.architectures import Architecture, architecture_of
-from attenuator.export.checkpoint import load_model, read_config, read_model_type
+from attenuator.export.checkpoint import load_model, read_config, read_model_type, refuse_no_numbers
 from attenuator.export.eager import token_types
 from attenuator.export.encoder import Encoder
 from attenuator.export.families import OWN_ENCODER
@@ -58,6 +59,15 @@ class Source:
     def has_token_types(self) -> bool:
         """Whether the graph takes `token_type_ids`."""
         return self.type_vocab_size > 1
+
+    def weights_sha256(self) -> str:
+        """Hash of all weights and buffers with their names, by which bundles of one checkpoint are known."""
+        digest = hashlib.sha256()
+        for name, tensor in sorted(self.model.state_dict().items()):
+            values = tensor.detach().cpu().contiguous()
+            digest.update(f"{name} {values.dtype} {list(values.shape)}\n".encode())
+            digest.update(values.numpy().data)
+        return digest.hexdigest()
 
 
 def load(source: str) -> Source:
@@ -139,6 +149,7 @@ def describe(name: str, loaded: Any, tokenizer: Any, labels: Any) -> Source:
         config.return_dict = True  # whatever the checkpoint says: the parts of a model read each other's fields
     if not architecture.blocks(model):
         raise ExportError("the model has no layers (num_hidden_layers is 0), must have at least 1")
+    refuse_no_numbers(model)
     task = task_of(config)
     names = label_names(config, labels)
     held = bundle_tokenizer(tokenizer)

@@ -29,7 +29,7 @@ __all__ = [
 
 # Values of the C ABI's enumerations.
 DTYPE_CODES = {"float": 0, "int32": 1, "int64": 2, "float16": 3, "bfloat16": 4}
-KIND_CODES = {"int": 0, "float": 1, "string": 2}
+KIND_CODES: dict[type, int] = {int: 0, float: 1, str: 2}
 
 
 class _Tensor(ctypes.Structure):
@@ -143,17 +143,22 @@ def tensors(memories: Sequence[Memory | None]) -> Any:
 
 
 def attributes(operator: Operator, values: dict[str, Any]) -> Any:
-    """An array of `attenuator_attribute`, every attribute of the operator's; those left out have their defaults."""
+    """An array of `attenuator_attribute`, every attribute of the operator's; those left out have their defaults.
+
+    A value goes as the type that it has, so that the operator refuses one of the wrong type; a whole number is a float.
+    """
     rows = []
     for item in operator.attributes:
         value: Any = values.get(item.name, item.default)
+        if item.kind == "float" and isinstance(value, int):
+            value = float(value)
         rows.append(
             _Attribute(
                 item.name.encode(),
-                KIND_CODES[item.kind],
-                float(value) if item.kind == "float" else 0.0,
-                int(value) if item.kind == "int" else 0,
-                str(value).encode() if item.kind == "string" else None,
+                next(code for kind, code in KIND_CODES.items() if isinstance(value, kind)),
+                value if isinstance(value, float) else 0.0,
+                value if isinstance(value, int) else 0,
+                value.encode() if isinstance(value, str) else None,
             )
         )
     return (_Attribute * len(rows))(*rows)

@@ -3,7 +3,7 @@
 Two predictions follow from it. The service schedules by `work`, in multiply-adds. `attenuator inspect` shows `ns`, the
 modelled time on one core, as ratios, which carry over to other machines better than times do; it also prints `verdict`.
 The rates below, and those in an operator's own file, were fitted once to times of this project's kernels
-(`benchmarks/cost_rates.py`: off by 5 % at the median, most where a sequence is short). Standard library only.
+(`benchmarks/operators/cost_rates.py`: off by 5 % at the median, most where a sequence is short). Standard library only.
 """
 
 from abc import ABC, abstractmethod

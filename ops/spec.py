@@ -2,6 +2,21 @@
 
 Each `<operator>/spec.py` holds one `Operator`. C++ bounds and checks (`codegen.py`), graph inputs, request schema,
 error texts, README table and client checks are derived from it. Standard library only.
+
+Beside `spec.py` an operator's folder has
+
+* `README.md` and `reference.py`, its mathematics in words and in NumPy; `rule.py`, constants that kernels share;
+* `cost.py`, what it costs and what its knobs can win, by the vocabulary of `ops/cost.py`;
+* `fallback.py`, its exact value as an ONNX function;
+* `inputs.cc`, its checks, the same on every device, and `operator.cc`, the choice of a code path on the CPU, which
+  knows neither ONNX Runtime nor torch;
+* `cpu/` and `cuda/`, its kernels; a file's suffix (`_avx2`, `_avx512`, `_avx512_vnni`, `_avx512_amx`) is its
+  instruction set. Without `cuda/` the spec says `cpu_only`, or `host` where it computes on host memory alone;
+* `eager.py` where the project's own encoder trains with it. It reads attributes and knobs off the layer that it is
+  given, draws trained weights of its own in `parameters(config)` or `shared_parameters(config)` by the names of the
+  spec's inputs, and lists in `SIZES` what of their shape a config may set.
+
+An input or output of bundles that exist already is optional and last: an older bundle computes the knob's exact value.
 """
 
 import math

@@ -15,27 +15,15 @@ from functools import partial
 from pathlib import Path
 
 from attenuator import __version__
-from attenuator.ops import KNOBS, OPERATORS, attention_with
+from attenuator.ops import KNOBS, attention_with
 from attenuator.ops.spec import Knob
-from attenuator.serve.holdings import HELD_BY_ENGINE, HELD_BY_SERVER
-from attenuator.serve.metrics import Metrics
+from attenuator.serve.observe.gauges import HELD_BY_ENGINE, HELD_BY_SERVER
+from attenuator.serve.observe.metrics import Metrics
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 import typescript  # noqa: E402
-from benchmarks.report import (  # noqa: E402
-    added_time_tables,
-    attention_tables,
-    bert_small_tables,
-    brownout_tables,
-    documents,
-    efficiency_tables,
-    error_tables,
-    lra_tables,
-    profile_tables,
-    score_tables,
-    server_tables,
-)
+from benchmarks.report import pages  # noqa: E402
 from benchmarks.report.origins import SINCE_THEN  # noqa: E402
 
 WHAT_IT_IS = {"int32": "integer", "float": "number"}
@@ -51,34 +39,15 @@ def row(knob: Knob) -> str:
         f"{knob.default:g}",
         f"{knob.exact:g}",
         ACCURACY[knob.accuracy],
-        f"{knob.doc} ({knob.source})",
     )
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    return "| " + " | ".join(cells) + " |"
 
 
 def knob_table() -> str:
     """The table of knobs, in Markdown."""
-    head = ("knob", "attention", "values", "default", "exact value", "accuracy", "what it does")
+    head = ("knob", "attention", "values", "default", "exact value", "accuracy")
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     lines += [row(knob) for knob in KNOBS.values()]
-    return "\n".join(lines)
-
-
-def attention_table() -> str:
-    """What `attenuator export --attention` takes, in Markdown."""
-    lines = [
-        "| `--attention` | for a model trained with | knobs (exact value) | runs on | what it computes |",
-        "|---|---|---|---|---|",
-    ]
-    for operator in OPERATORS:
-        if not operator.attention or operator.asked_as:
-            continue
-        knobs = [
-            f"`{knob.name}` ({knob.exact:g})" for knob in KNOBS.values() if operator.key in attention_with(knob.name)
-        ]
-        device = "CPU" if operator.cpu_only else "CPU, CUDA"
-        cells = (f"`{operator.key}`", operator.attention, ", ".join(knobs) or "none", device, operator.doc)
-        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -92,59 +61,24 @@ def metric_table() -> str:
 
 
 def release_table() -> str:
-    """What `scripts/release_check.py --record` tried, in Markdown."""
+    """The systems and Pythons on which `scripts/release_check.py --record` tried the wheel, in Markdown."""
     record = json.loads((ROOT / "docs/release.json").read_text(encoding="utf-8"))
-    lines = ["| what | result |", "|---|---|"]
+    lines = ["| system | state | what ran |", "|---|---|---|"]
     for row in record["rows"]:
-        lines.append(f"| {row['what']} | {'' if row['tried'] else '**not tried**: '}{row['result']} |")
+        if ran := re.search(r"Python [\d.]+, glibc [\d.]+, onnxruntime [\d.]+", row["result"]):
+            lines.append(f"| {row['what']} | supported | {ran[0]} |")
+        elif not row["tried"]:
+            lines.append(f"| {row['what']} | untested | {row['result']} |")
     older = "" if record["version"] == __version__ else f" Version {__version__} has not been through it yet."
     return "\n".join([*lines, "", f"Version {record['version']}, commit {record['commit']}.{older}"])
 
 
-def image_size() -> str:
-    """What `.ci/container.sh` measured with RECORD=1, and the limit that it keeps, in Markdown.
-
-    Raises:
-        ValueError: the script states no limit.
-    """
-    record = json.loads((ROOT / "docs/image.json").read_text(encoding="utf-8"))
-    limit = re.search(r"^limit_mb=(\d+)", (ROOT / ".ci/container.sh").read_text(encoding="utf-8"), re.M)
-    if limit is None:
-        raise ValueError(".ci/container.sh has no limit_mb")
-    debian = record["megabytes"] - record["packages"] - record["models"]
-    parts = f"Debian with Python {debian}, Python packages {record['packages']}, models {record['models']}"
-    size = f"**Size.** The image for CPUs has {record['megabytes']} MB: {parts} (commit {record['commit']})."
-    return f"{size}\n`make container` fails from {limit[1]} MB on."
-
-
 # File, then block, then what makes it.
 BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
-    "docs/knobs.md": {"knobs": knob_table, "brownout": brownout_tables.brownout},
-    "docs/own-model.md": {"attentions": attention_table},
-    "docs/operations.md": {"metrics": metric_table},
+    "docs/knobs.md": {"knobs": knob_table},
+    "docs/reference/metrics.md": {"metrics": metric_table},
     "docs/status.md": {"release": release_table},
-    "docs/deploy-container.md": {"image-size": image_size},
-    "README.md": {
-        "end-to-end": partial(documents.served, whole=False),
-        "demo-request": documents.demo_request,
-    },
-    "docs/attention-error.md": {"attention-error": error_tables.attention_error},
-    **{
-        f"ops/{key}/README.md": {"times": partial(attention_tables.beside_nodes, key)}
-        for key in attention_tables.ATTENTIONS
-    },
-    "docs/efficiency.md": {"efficiency": efficiency_tables.efficiency},
-    "docs/long-range-arena.md": {"long-range-arena": lra_tables.long_range_arena},
-    "docs/lab/models.md": {"profile": profile_tables.profiles},
-    "docs/bert-small.md": {"bert-small": bert_small_tables.bert_small},
-    "docs/scores.md": {"scores": score_tables.scores},
-    "docs/benchmarks.md": {
-        "end-to-end": partial(documents.served, whole=True),
-        "servers": server_tables.servers,
-        "added-time": added_time_tables.added_time,
-        "benchmarks": documents.summary,
-        "benchmark-details": documents.details,
-    },
+    **pages.BLOCKS,
 }
 
 

@@ -9,8 +9,8 @@ from pydantic import BaseModel
 
 from attenuator import __version__, errors
 from attenuator.api import Classification, ClassifyRequest, ErrorBody, ModelList
-from attenuator.serve import errors as serve_errors
-from attenuator.serve.documentation import schemas_of
+from attenuator.serve.api import errors as serve_errors
+from attenuator.serve.api.documentation import schemas_of
 
 HEAD = "// Written by scripts/gen.py from the service's own types. Run `make gen` after a change there."
 SCALARS = {"string": "string", "integer": "number", "number": "number", "boolean": "boolean", "null": "null"}

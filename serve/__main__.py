@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import ipaddress
 import logging
 import os
 import signal
@@ -14,16 +13,16 @@ from pathlib import Path
 from attenuator.commandline import fail, parse
 from attenuator.errors import AttenuatorError
 from attenuator.runtime.model import Model
-from attenuator.serve import logs
+from attenuator.serve.access.keys import KeyRing
+from attenuator.serve.api.errors import protocol_error
 from attenuator.serve.app import create_app
-from attenuator.serve.connections import Connections, connection_limit, raise_descriptor_limit
+from attenuator.serve.edge.connections import Connections, connection_limit, raise_descriptor_limit
+from attenuator.serve.edge.server import Server, is_loopback
 from attenuator.serve.engine import Engine
-from attenuator.serve.holdings import ServerHoldings
-from attenuator.serve.keys import KeyRing
-from attenuator.serve.policy import read_policy
-from attenuator.serve.server import Server
-from attenuator.serve.settings import COMMAND, POSITIONALS, ServeSettings
-from attenuator.serve.tracing import open_traces
+from attenuator.serve.observe import events, logs
+from attenuator.serve.observe.gauges import ServerGauges
+from attenuator.serve.observe.tracing import open_traces
+from attenuator.serve.settings import COMMAND, POSITIONALS, ServeSettings, read_floors
 
 log = logging.getLogger("attenuator.serve")
 start_log = logging.getLogger("attenuator.serve.start")
@@ -68,7 +67,7 @@ def address(host: str, port: int) -> str:
 def warn_if_open(keys: KeyRing, bound: socket.socket) -> None:
     """Warns where other machines may reach a service that requires no key."""
     host, port = bound.getsockname()[:2]
-    if not keys.required and not ipaddress.ip_address(host.partition("%")[0]).is_loopback:
+    if not keys.required and not is_loopback(bound):
         log.warning(
             "no API key is set: everyone who can reach %s can use the service; set ATTENUATOR_API_KEY",
             address(host, port),
@@ -84,11 +83,8 @@ def warn_of_idle_floors(floors: Iterable[str], models: Mapping[str, Model]) -> N
             log.warning("--brownout-to names %s, a knob of no served model; their knobs: %s", name, has)
 
 
-async def serve(settings: ServeSettings, folders: Sequence[Path], bound: socket.socket) -> bool:
+async def serve(settings: ServeSettings, folders: Sequence[Path], bound: socket.socket) -> None:
     """Serves until a signal; answers health routes from the start, requests once the bundles are loaded.
-
-    Returns:
-        Whether a thread is still at work after the time limit for draining.
 
     Raises:
         AttenuatorError: a bundle cannot be served.
@@ -97,9 +93,16 @@ async def serve(settings: ServeSettings, folders: Sequence[Path], bound: socket.
     traces = open_traces(settings.otel)
     engine = Engine(settings, traces)
     connections = Connections(connection_limit(settings.max_connections, raise_descriptor_limit()))
-    connections.refused = engine.metrics.refused
-    engine.metrics.registry.register(ServerHoldings(connections))
-    server = Server(create_app(engine, settings, keys), settings, connections)
+
+    def refusal(status: int, sentence: str) -> bytes:
+        kind, content = protocol_error(status, sentence)
+        events.refused(status, kind)
+        engine.metrics.refused(kind)
+        return content
+
+    connections.refusal = refusal
+    engine.metrics.registry.register(ServerGauges(lambda: (connections.open, connections.limit)))
+    server = Server(create_app(engine, settings, keys), settings, connections, bound)
     running = asyncio.create_task(server.serve(sockets=[bound]))
     warn_if_open(keys, bound)
     stop = asyncio.Event()
@@ -113,22 +116,24 @@ async def serve(settings: ServeSettings, folders: Sequence[Path], bound: socket.
         await asyncio.wait({stop_requested, started}, return_when=asyncio.FIRST_COMPLETED)
         if started.done():
             started.result()
-            warn_of_idle_floors(read_policy(settings.brownout_to), engine.models)
+            warn_of_idle_floors(read_floors(settings.brownout_to), engine.models)
             where = address(*bound.getsockname()[:2])
             key = "requests need an API key" if keys.required else "no API key is required"
-            start_log.info("ready on http://%s (%s), %s", where, ", ".join(engine.models) or "no model yet", key)
+            page = "" if settings.no_page else "; open it in a browser to turn the knob"
+            start_log.info(
+                "ready on http://%s (%s), %s%s", where, ", ".join(engine.models) or "no model yet", key, page
+            )
             await stop_requested
         await drain(engine, server, stop)
     finally:
         stop_requested.cancel()
         watched.cancel()
         started.cancel()
-        busy = await engine.stop()
+        await engine.stop()
         server.should_exit = True
         await running
         if traces is not None:
             await traces.stop()
-    return busy
 
 
 def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -170,15 +175,20 @@ def main(arguments: Sequence[str]) -> int:
     if not folders and settings.watch is None:
         fail(COMMAND, "the following arguments are required: BUNDLE, or --watch; `attenuator serve --help` explains")
     logs.set_up(settings.log_format, settings.log_level)
+    raise_descriptor_limit()
     bound = listen(settings.host, settings.port)
     with contextlib.closing(bound):
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        with asyncio.Runner(loop_factory=fastest_loop()) as runner:
-            busy = runner.run(serve(settings, [Path(folder) for folder in folders], bound))
-    if busy:  # Python would wait for the thread, ONNX Runtime for the end of a node: minutes, at worst
-        logging.shutdown()
-        os._exit(0)
-    return 0
+        runner = asyncio.Runner(loop_factory=fastest_loop())
+        try:
+            runner.run(serve(settings, [Path(folder) for folder in folders], bound))
+        except AttenuatorError:
+            runner.close()
+            raise
+    # Python would wait for all threads: one in ONNX Runtime for minutes, one that reads from a dead mount for ever.
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":

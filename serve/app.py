@@ -17,10 +17,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from attenuator import __version__
 from attenuator.api import CLASSIFY, MODELS
 from attenuator.errors import AttenuatorError
-from attenuator.serve.accesslog import CLIENT_LEFT, AccessLog
-from attenuator.serve.documentation import LOAD_BODY, MODEL, classify_body, description
-from attenuator.serve.engine import Engine
-from attenuator.serve.errors import (
+from attenuator.serve.access.keys import KeyRing
+from attenuator.serve.api.documentation import LOAD_BODY, MODEL, classify_body, description
+from attenuator.serve.api.errors import (
     HTTP_ERROR,
     JSON,
     ROUTING_KINDS,
@@ -31,11 +30,13 @@ from attenuator.serve.errors import (
     response_for,
     stopped,
 )
-from attenuator.serve.keys import KeyRing
-from attenuator.serve.peers.description import request_bodies
-from attenuator.serve.peers.parameters import HEADER, RESULT_HEADER
-from attenuator.serve.requestid import RequestIds
-from attenuator.serve.routes import Routes
+from attenuator.serve.api.peers.description import request_bodies
+from attenuator.serve.api.peers.parameters import HEADER, RESULT_HEADER
+from attenuator.serve.api.routes import Routes
+from attenuator.serve.engine import Engine
+from attenuator.serve.observe.accesslog import AccessLog
+from attenuator.serve.observe.events import CLIENT_LEFT
+from attenuator.serve.observe.requestid import RequestIds
 from attenuator.serve.settings import ServeSettings
 
 log = logging.getLogger(__name__)

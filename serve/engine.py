@@ -9,39 +9,52 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from attenuator.errors import InvalidRequest, NotReady
 from attenuator.ops.knobs import Knobs
 from attenuator.runtime import Encoded, Input, Model, Row
 from attenuator.runtime.session import cpu_count
-from attenuator.serve import tracing
-from attenuator.serve.accounts import Accounts
-from attenuator.serve.brownout import LEAST_SHARE, Brownout, knobs_at, lowered_share
-from attenuator.serve.catalog import Catalog
-from attenuator.serve.contention import Contention
-from attenuator.serve.floors import Floors
-from attenuator.serve.health import fault
-from attenuator.serve.holdings import EngineHoldings
-from attenuator.serve.jobs import ANYONE, IDLE, LANES, Entry, Flow, Job, Lane, demand_of
-from attenuator.serve.lanes import Lanes
-from attenuator.serve.lowering import Lowering
-from attenuator.serve.metrics import Metrics
-from attenuator.serve.policy import read_policy
-from attenuator.serve.predicting import Predictor
-from attenuator.serve.room import Room
-from attenuator.serve.scheduler import Queue
-from attenuator.serve.seeds import KnownSeeds
-from attenuator.serve.sessions import SessionKeeper
-from attenuator.serve.settings import ServeSettings
-from attenuator.serve.shadow import Shadow
-from attenuator.serve.tokenizing import STOPPED, TokenizerThreads
-from attenuator.serve.watching import Watch
+from attenuator.serve.accuracy.brownout import (
+    LEAST_SHARE,
+    Brownout,
+    Floors,
+    knobs_at,
+    lowered_share,
+    say_what_floors_win,
+)
+from attenuator.serve.models.catalog import Catalog
+from attenuator.serve.models.tokenizing import STOPPED, TokenizerThreads
+from attenuator.serve.models.warmup import Speed
+from attenuator.serve.models.watching import Watch
+from attenuator.serve.observe import events
+from attenuator.serve.observe.gauges import EngineGauges, Held
+from attenuator.serve.observe.metrics import Metrics
+from attenuator.serve.observe.shadow import Shadow
+from attenuator.serve.scheduling.admission import Admission, Predictor
+from attenuator.serve.scheduling.lanes import Lanes
+from attenuator.serve.scheduling.queue import Queue
+from attenuator.serve.scheduling.requests import (
+    ANYONE,
+    IDLE,
+    LANES,
+    BatchRun,
+    Entry,
+    Flow,
+    Job,
+    Lane,
+    Listener,
+    demand_of,
+)
+from attenuator.serve.scheduling.times import Contention, KnownSeeds, LatencyModel
+from attenuator.serve.settings import ServeSettings, read_floors
 
 if TYPE_CHECKING:
-    from attenuator.serve.otel import Traces
+    from attenuator.serve.observe.otel import Traces
 
 log = logging.getLogger(__name__)
 NO_FLOORS: Floors = {}
+NO_MODEL = "no model is loaded"
 BODY_MARGIN = 2.0  # a body may have this many times fewer or more tokens than its size suggests
 
 
@@ -53,56 +66,76 @@ class Engine:
         state: `starting`, `ready`, `draining` or `stopped`.
         catalog: loads, replaces and unloads them.
         metrics: what is counted and held here.
-        brownout: which requests run with cheaper knobs under load, and how far.
+        latencies: how long each model's rows take, also of models that are replaced and still answer requests.
+        brownout: how far load lowers knobs.
         predictor: what rows take, and when requests would be done.
-        lowering: lowers requests as they come, and those that wait.
         traces: spans of requests and batches; None where no traces are made.
         watch: keeps the models as a folder is.
         shadow: compares some answers with the exact ones while no request is in progress.
     """
 
     def __init__(self, settings: ServeSettings, traces: "Traces | None" = None) -> None:
-        self.catalog = Catalog(settings)
+        self.metrics = Metrics()
+        self.latencies: WeakKeyDictionary[Model, LatencyModel] = WeakKeyDictionary()
+        self.catalog = Catalog(settings, self._served, self.metrics.session_restarted)
         self.models = self.catalog.models
         self.state = "starting"
-        self.metrics = Metrics()
-        holdings = EngineHoldings(self)
-        self.metrics.registry.register(holdings)
-        self.metrics.before_scrape.append(holdings.read)
-        self.brownout = Brownout(settings.brownout_target_ms / 1000, read_policy(settings.brownout_to))
+        gauges = EngineGauges(self._held)
+        self.metrics.registry.register(gauges)
+        self.metrics.before_scrape.append(gauges.read)
+        self.brownout = Brownout(settings.brownout_target_ms / 1000)
         self.traces = traces
         self.watch = Watch(settings.watch, self.catalog)
         self._settings = settings
-        self._queue = Queue(settings.max_batch_tokens)
         self._idle = asyncio.Event()
         self._idle.set()
-        self._sessions = SessionKeeper(self.metrics)
         self._tokenizer = TokenizerThreads()
+        self._queue = Queue(settings.max_batch_tokens, settings.max_queue_tokens, settings.max_requests)
         wait = partial(self._tokenizer.wait_settled, settings.max_wait_ms / 1000)
-        latencies, contention = self.catalog.latencies, Contention(settings.threads or cpu_count(), cpu_count())
-        seeds = KnownSeeds()
-        accounts = Accounts(latencies, contention, self.metrics, self._sessions.failed, seeds, traces)
-        self._lanes = Lanes(
-            self._queue,
-            latencies,
-            wait,
-            self.metrics,
-            contention,
-            accounts,
-            lone=lambda: self.requests == 1,
-            lower=lambda now_s: self.lowering.waiting(now_s),
-        )
-        self._room = Room(self._queue, settings.max_requests, settings.max_queue_tokens, self._lanes.remaining_s)
-        self.predictor = Predictor(latencies, self._lanes, seeds)
-        self.lowering = Lowering(self.brownout, self.predictor, self._lanes, self._room)
-        self.catalog.on_served = self.lowering.say_what_floors_win
+        learned = self.latencies, Contention(settings.threads or cpu_count(), cpu_count()), KnownSeeds()
+        listener = Listener(self._batch_ended, self._batch_failed, self.metrics.lane_restarted, traces is not None)
+        self._lanes = Lanes(self._queue, *learned, wait, listener)
+        self.predictor = Predictor(self._queue, self._lanes, *learned)
+        self._admission = Admission(self._queue, self.predictor)
         serving, run_idle, exact_s = self.catalog.serving, partial(self.run, flow=IDLE), self.predictor.exact_s
         self.shadow = Shadow(settings.shadow_share, self._idle, self.metrics, serving, run_idle, exact_s)
+
+    def _served(self, model: Model, speed: Speed) -> None:
+        """New requests get a model from now on."""
+        latency = LatencyModel(model.cost.predict, cost_per_s=speed.cost_per_s, table=speed.table)
+        latency.learn(latency.row_times(speed.tokens, speed.knobs), speed.seconds)
+        self.latencies[model] = latency
+        say_what_floors_win(read_floors(self._settings.brownout_to), self.predictor.seconds, model)
+
+    def _batch_ended(self, run: BatchRun) -> None:
+        self.metrics.batch_ended(run)
+        if self.traces is not None:
+            self.traces.batch_ended(run)
+
+    def _batch_failed(self, model: Model, lane: Lane) -> None:
+        self.metrics.batch_failed(model, lane)
+        self.catalog.reopen(model)
+
+    def _held(self) -> Held:
+        """What the metrics say of this moment."""
+        serving = set(self.models.values())
+        return Held(
+            waiting=self.waiting(),
+            running={lane: self.running(lane) for lane in LANES},
+            requests=self.requests,
+            brownout=self.brownout.highest(time.monotonic()),
+            state=self.state,
+            ready=self.fault() is None,
+            models={model: "serving" if model in serving else "draining" for model in self.latencies},
+            shadow_waiting=self.shadow.waiting,
+            agreement_low=self.shadow.low(),
+            watched=self.watch.states(),
+        )
 
     @property
     def requests(self) -> int:
         """Requests in progress."""
-        return self._room.requests
+        return self._queue.requests
 
     async def start(self, folders: Sequence[Path]) -> None:
         """Loads the bundles, runs each once, and opens for requests.
@@ -131,9 +164,12 @@ class Engine:
             places: where the request may name it, for the sentence on one that does not.
 
         Raises:
+            NotReady: no model is loaded.
             UnknownModel: no served model has that name.
             InvalidRequest: none is named, and several are served.
         """
+        if not self.models:
+            raise NotReady(NO_MODEL)
         if name is not None:
             return self.catalog.named(name)
         if len(self.models) != 1:
@@ -155,8 +191,8 @@ class Engine:
         if self.state != "ready":
             return str(self._not_ready())
         if not self.models:
-            return "no model is loaded"
-        return fault(self._lanes.dead(), self._lanes.batches(), self._settings.hang_ms / 1000)
+            return NO_MODEL
+        return self._lanes.fault(self._settings.hang_ms / 1000)
 
     def check_started(self) -> None:
         """Refuses until all models are loaded.
@@ -198,16 +234,16 @@ class Engine:
             Overloaded: too many requests are in progress, or the queue has no room for a body of this size.
         """
         self.check_running()
-        self._room.check_requests(key)
+        self._admission.check_requests(key)
         if self._queue.vacant():
             return
         estimates = [self.catalog.estimates[model] for model in self.models.values()]
         least = int(body_bytes * min((each.tokens_per_byte for each in estimates), default=0.0) / BODY_MARGIN)
         if self.brownout.highest(time.monotonic(), key):  # it may be lowered, which only the body tells
             least = int(least * LEAST_SHARE)
-        full = [lane for lane in LANES if self._room.full({lane: least}, key)]
+        full = [lane for lane in LANES if self._queue.full({lane: least}, key)]
         if "light" in full and ("heavy" in full or not self._may_be_heavy(body_bytes)):
-            self._room.check_tokens({"light": least}, key)
+            self._admission.check_tokens({"light": least}, key)
 
     @contextlib.asynccontextmanager
     async def admitted(self, body_bytes: int = 0, key: str = "") -> AsyncIterator[None]:
@@ -222,13 +258,13 @@ class Engine:
             Overloaded: as `check_open`.
         """
         self.check_open(body_bytes, key)
-        self._room.enter(key)
+        self._queue.enter(key)
         self._idle.clear()
         self.shadow.pause()
         try:
             yield
         finally:
-            self._room.leave(key)
+            self._queue.enter(key, -1)
             if not self.requests:
                 self._idle.set()
 
@@ -262,12 +298,28 @@ class Engine:
         if not (self._tokenizer.is_quick(items) and self._queue.vacant()):  # else none is refused or comes meanwhile
             # A refusal must be cheap, or refusals would use up the time for answers: tokens are estimated, not counted.
             tokens = [estimate.tokens(item, model.manifest.max_tokens) for item in items]
-            demand = self.predictor.demand(model, tokens, knobs_at(model, knobs, floors, 1.0, tokens), knobs)
-            self._room.check_tokens(demand, flow.key)
+            least = knobs_at(model, knobs, floors, 1.0, tokens)
+            demand = self.predictor.demand(model, tokens, least, lowered_share(model, tokens, least, knobs))
+            self._admission.check_tokens(demand, flow.key)
         with self._queue.reserved(demand, flow.key):
             encoded = await self._tokenizer.encode(model, items, truncate)
         estimate.learn(items, encoded)
         return encoded
+
+    def level(self, model: Model, tokens: Sequence[int], knobs: Knobs, flow: Flow) -> float:
+        """How far load lowers a request that may be lowered, from 0 to 1: to its floors where it finds no room.
+
+        Args:
+            model: which it asks.
+            tokens: of its inputs.
+            knobs: that it would run with.
+            flow: whose it is.
+        """
+        now_s = time.monotonic()
+        wait_s = self.predictor.wait_s(now_s, flow) if flow.priority == "interactive" else 0.0
+        fullness = self._queue.fullness(flow.key)
+        level = self.brownout.level(flow.key, flow.priority).observe(wait_s, fullness, now_s)
+        return 1.0 if self._queue.full(self.predictor.demand(model, tokens, knobs), flow.key) else level
 
     async def run(
         self,
@@ -275,7 +327,6 @@ class Engine:
         rows: list[Row],
         asked: Knobs | None = None,
         flow: Flow = ANYONE,
-        floors: Floors = NO_FLOORS,
     ) -> Job:
         """Queues a request's rows and waits for their results; cancelling the call cancels the work.
 
@@ -284,10 +335,9 @@ class Engine:
             rows: one per input, and what explains the answers; the first has the request's knobs.
             asked: the knobs before they were lowered; None where they were not.
             flow: whose work it is; `IDLE` finds room always, so its caller bounds how much of it waits.
-            floors: how far the knobs may be lowered while it waits; empty where they may not.
 
         Returns:
-            The finished job, whose rows have the knobs that they ran with.
+            The finished job.
 
         Raises:
             Overloaded: too many tokens are waiting.
@@ -300,10 +350,10 @@ class Engine:
         seconds = self.predictor.added_s(model, times)
         share = lowered_share(model, tokens, knobs, knobs if asked is None else asked)
         if flow != IDLE:
-            self._room.check_tokens(demand_of(tokens, seconds, share), flow.key)
+            self._admission.check_tokens(demand_of(tokens, seconds, share), flow.key)
         done = asyncio.get_running_loop().create_future()
-        trace = tracing.current.get()
-        job = Job(model, rows, times, done, room_share=share, asked=asked, floors=floors, flow=flow, trace=trace)
+        trace = events.trace.get()
+        job = Job(model, rows, times, done, room_share=share, flow=flow, trace=trace)
         await self._lanes.finish(job, seconds)
         return job
 
@@ -330,7 +380,6 @@ class Engine:
         self.shadow.stop()
         busy |= self._tokenizer.stop()
         busy |= await self._lanes.stop(NotReady(STOPPED))
-        busy |= self._sessions.stop()
         return busy
 
     def _may_be_heavy(self, body_bytes: int) -> bool:

@@ -8,15 +8,27 @@ from pydantic import Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import NoDecode
 
 from attenuator.commandline import CommandSettings, Positionals
-from attenuator.ops.knobs import DEFAULT_SEED
+from attenuator.errors import KnobOutOfRange
+from attenuator.ops import KNOBS
+from attenuator.ops.knobs import DEFAULT_SEED, KnobValue, check_knob, read_knob_values
 from attenuator.ops.spec import SEED_HIGH
-from attenuator.serve.policy import read_policy
 
 COMMAND = "serve"
 POSITIONALS = Positionals(
     "BUNDLE", "*", "folder of a bundle, as `attenuator export` writes it; requests name it by its name"
 )
+SENDABLE = re.compile(r"[!-~]+")
 ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s?#*]+")
+
+
+def check_key_text(key: str) -> None:
+    """Refuses a key that a header `Authorization` cannot carry.
+
+    Raises:
+        ValueError: as described.
+    """
+    if not SENDABLE.fullmatch(key):
+        raise ValueError("a key must have one or more printable ASCII characters and no spaces")
 
 
 class ServeSettings(CommandSettings):
@@ -25,6 +37,16 @@ class ServeSettings(CommandSettings):
     POST /v1/classify takes texts; GET /v1/models lists models and knobs; GET /docs explains every field.
     """
 
+    GROUPS = {
+        "host": "address",
+        "api_key": "keys",
+        "bundle_root": "models",
+        "device": "computing",
+        "max_cost": "load and accuracy",
+        "max_requests": "limits of arriving requests",
+        "drain_timeout_ms": "stopping",
+        "cors_origins": "web pages, metrics and logs",
+    }
     host: str = "127.0.0.1"
     """Address to listen on; 0.0.0.0 listens to the whole network."""
     port: int = Field(default=8000, ge=0, le=65535)
@@ -85,6 +107,8 @@ class ServeSettings(CommandSettings):
     """A batch that runs for this time and ten times its predicted one makes the service not ready, in milliseconds."""
     cors_origins: Annotated[list[str], NoDecode] = Field(default_factory=list)
     """Origins whose web pages may call the service, separated by commas (https://a.example,https://b.example), or *."""
+    allowed_hosts: Annotated[list[str], NoDecode] = Field(default_factory=list)
+    """Names besides localhost that requests may be for, between commas, or *; by default * unless host is loopback."""
     otel: bool = False
     """Sends OpenTelemetry traces over OTLP/HTTP, to where the OTEL_* variables say; needs the extra otel."""
     no_page: bool = False
@@ -100,9 +124,8 @@ class ServeSettings(CommandSettings):
     @classmethod
     def can_be_sent(cls, key: SecretStr | None) -> SecretStr | None:
         """Refuses keys that no header can carry, and an empty one, which an unset variable may give."""
-        text = "x" if key is None else key.get_secret_value()
-        if not text.isascii() or not text.isprintable() or " " in text or not text:
-            raise ValueError("a key must have one or more printable ASCII characters and no spaces")
+        if key is not None:
+            check_key_text(key.get_secret_value())
         return key
 
     @field_validator("admin_key")
@@ -144,10 +167,10 @@ class ServeSettings(CommandSettings):
     @classmethod
     def are_floors(cls, floors: str) -> str:
         """Refuses what is no list of knobs and values."""
-        read_policy(floors)
+        read_floors(floors)
         return floors
 
-    @field_validator("cors_origins", "bundle_root", mode="before")
+    @field_validator("cors_origins", "allowed_hosts", "bundle_root", mode="before")
     @classmethod
     def split_at_commas(cls, values: Any) -> Any:
         """Splits one text at its commas."""
@@ -162,3 +185,26 @@ class ServeSettings(CommandSettings):
             if not ORIGIN.fullmatch(origin):
                 raise ValueError(f"'{origin[:80]}' must be an origin such as https://app.example:8443, or *")
         return origins
+
+
+def read_floors(text: str) -> dict[str, KnobValue]:
+    """Reads `--brownout-to`, the operator's floors: `KNOB=VALUE`, several separated by commas.
+
+    Args:
+        text: may be empty, for none.
+
+    Returns:
+        The floors by knob.
+
+    Raises:
+        ValueError: a part is no such pair, a knob is unknown or there twice, or a value is out of range.
+    """
+    floors: dict[str, KnobValue] = {}
+    for name, value in read_knob_values(text).items():
+        if name not in KNOBS:
+            raise ValueError(f"'{name[:80]}' is no knob, must be one of: {', '.join(KNOBS)}")
+        try:
+            floors[name] = check_knob(KNOBS[name], value)
+        except KnobOutOfRange as error:
+            raise ValueError(str(error)) from None
+    return floors

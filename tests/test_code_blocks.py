@@ -156,11 +156,11 @@ def test_the_error_that_the_errors_page_shows_is_answered(demo: Service) -> None
 @pytest.mark.documents
 @pytest.mark.skipif(shutil.which("nginx") is None, reason="there is no nginx to try the proxy's configuration")
 def test_the_proxy_that_the_page_shows_passes_requests_on(demo: Service, tmp_path: Path) -> None:
-    [shown] = blocks_of("docs/deploy-proxy.md", "nginx")
+    [shown] = blocks_of("docs/deploy.md", "nginx")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     site = shown.text.replace(DEMO, f"127.0.0.1:{demo.port}").replace("listen 8080", f"listen 127.0.0.1:{port}")
-    path = "location /models/ { proxy_pass http://attenuator/; }\n    location = /metrics"
+    path = "location /models/ { proxy_set_header Host $host; proxy_pass http://attenuator/; }\n    location = /metrics"
     site = site.replace("location = /metrics", path)
     kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     own = "access_log off;\n" + "".join(f"{kind}_temp_path {tmp_path}/{kind};\n" for kind in kinds)

@@ -12,6 +12,7 @@ from typing import Literal
 import pytest
 
 from attenuator.__main__ import COMMANDS, main
+from attenuator.bundle import read_manifest
 from attenuator.commandline import (
     COMMAND_SETTINGS,
     OTHER_VARIABLES,
@@ -21,6 +22,7 @@ from attenuator.commandline import (
     parse,
     unknown_variable,
 )
+from attenuator.commands.classify_settings import ClassifySettings
 from attenuator.commands.inspect import InspectSettings
 from attenuator.ops import KNOBS
 from attenuator.serve.settings import ServeSettings
@@ -133,7 +135,7 @@ def test_a_missing_package_is_said_with_what_brings_it(
     [wanted] = re.findall(
         rf"the Python package '{package}' is missing: .* pip install '(.*)'\n$", capsys.readouterr().err
     )
-    extra = wanted.removeprefix("attenuator").strip("[]")
+    extra = wanted.removeprefix(".").strip("[]")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     brought = project["optional-dependencies"][extra] if extra else project["dependencies"]
     assert any(each.replace("-", "_").startswith(package) for each in brought)
@@ -175,3 +177,60 @@ def test_training_commands_import_undisturbed(
     captured = capsys.readouterr()
     assert captured.out == "went on\n"
     assert captured.err == f"attenuator {command}: {ABORTED}\n"
+
+
+def test_help_has_groups_and_leaves_out_what_is_hidden(capsys: pytest.CaptureFixture[str]) -> None:
+    class Grouped(FlagsAlone):
+        GROUPS = {"seed": "chance"}
+
+    with pytest.raises(SystemExit, match="0"):
+        parse(Grouped, "measure", ["--help"], None, usage="[options]", examples="  none", hidden={"pace"})
+    first, title, rest = capsys.readouterr().out.partition("\nchance:\n")
+    assert title
+    assert "--rounds" in first
+    assert "--seed" in rest
+    assert "--pace" not in first + rest
+    assert flags_alone("--pace", "slow")[0].pace == "slow"
+
+
+@pytest.mark.parametrize("settings", [ServeSettings, ClassifySettings])
+def test_groups_of_help_begin_at_flags_that_there_are(settings: type[CommandSettings]) -> None:
+    assert settings.GROUPS
+    assert settings.GROUPS.keys() <= settings.model_fields.keys() | KNOBS.keys()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["exprot"], "unknown command 'exprot', did you mean export?"),
+        (["zzz"], "unknown command 'zzz', must be one of: train, export"),
+        (["inspect", "x", "--rates"], "the flag --rates is unknown, did you mean --rate?"),
+        (["inspect", "x", "--rates=3"], "the flag --rates is unknown, did you mean --rate?"),
+        (["classify", "--num-hash", "3", "x"], "the flag --num-hash is unknown, did you mean --num-hashes?"),
+        (["serve", "--zzzzz"], "the flag --zzzzz is unknown;"),
+    ],
+)
+def test_a_typing_error_is_told_what_may_be_meant(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code = main(arguments)
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    assert code == 2
+    assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", [["--bundle", "{}"], ["--bundle={}"]])
+def test_help_of_classify_shows_the_knobs_of_the_bundle_at_hand(
+    flag: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = ROOT / "examples" / "bundles" / "reviews"
+    own = {knob.name for knob in read_manifest(folder).knobs}
+    shown = {}
+    for arguments in ([], [word.format(folder) for word in flag], ["--bundle", "nowhere"]):
+        with pytest.raises(SystemExit, match="0"):
+            main(["classify", *arguments, "--help"])
+        text = capsys.readouterr().out.partition("\nknobs:\n")[2].partition("\nexamples:\n")[0]
+        shown[len(shown)] = {name for name in KNOBS if f"--{name.replace('_', '-')} " in text}
+    assert shown == {0: set(KNOBS), 1: own, 2: set(KNOBS)}

@@ -9,7 +9,7 @@ import pytest
 
 import attenuator.serve.app  # noqa: F401  every error class is imported
 from attenuator import errors
-from attenuator.serve.errors import HTTP_ERROR, error_types
+from attenuator.serve.api.errors import HTTP_ERROR, error_types
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs/errors.md").read_text(encoding="utf-8")

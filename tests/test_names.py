@@ -62,7 +62,7 @@ ALLOWED = {
     "export/layers.py": {"yoso": FAMILY},
     "export/settings.py": {"yoso": FAMILY, "bigbird": FAMILY},
     "export/packed.py": {"'window'": "an attribute of attention nodes, whose upper bound is the knob"},
-    "serve/peers/tei.py": {"'softmax'": "an activation over the labels, as Hugging Face's clients name it"},
+    "serve/api/peers/tei.py": {"'softmax'": "an activation over the labels, as Hugging Face's clients name it"},
 }
 
 

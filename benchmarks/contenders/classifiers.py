@@ -15,7 +15,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from attenuator.__main__ import main as attenuator
 from attenuator.export.encoder import Encoder
 from benchmarks.contenders.settings import Contender
-from benchmarks.train_classifier import CHANNELS, LAYERS, POSITIONS, Text, fresh, shape_of
+from benchmarks.models.train_classifier import CHANNELS, LAYERS, POSITIONS, Text, fresh, shape_of
 
 Texts = Sequence[dict[str, Any]]
 

@@ -46,5 +46,5 @@ def run(
     options = parser.parse_args(command_line)
     place = cuda_place(options.device_id)
     head = {"benchmark": name, **record.origin(command_line, operators, cuda=True), "card": card(place)}
-    output = options.output or record.RESULTS / f"{name}-{slug(head['card']['name'])}.json"
+    output = options.output or record.RAW / f"{name}-{slug(head['card']['name'])}.json"
     return measure(head, output, lambda: steps(options, place, head))

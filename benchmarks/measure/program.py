@@ -95,7 +95,7 @@ def run(
     head = record.origin(command_line, operators) | record.cpu()
     if options.isa and head["isa"] != options.isa:
         parser.error(f"--isa is {options.isa}, but this processor's best is {head['isa']}")
-    output = options.output or record.RESULTS / f"{name}-{head['isa']}.json"
+    output = options.output or record.RAW / f"{name}-{head['isa']}.json"
     return measure({"benchmark": name, **head, **facts}, output, lambda: steps(options))
 
 

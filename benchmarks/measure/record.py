@@ -13,16 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from attenuator.ops import library_path
+from benchmarks.measure import summaries
 from benchmarks.measure.kernels import fingerprints
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
+RAW = RESULTS / "raw"  # ignored by git, which has summaries
 FORMAT_VERSION = 1
 PACKAGES = ("onnxruntime", "onnxruntime-gpu", "torch", "numpy")
 # Vector extensions that decide which kernels the baselines choose.
 EXTENSIONS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
 # What a result depends on; changes to these alone make a commit "modified".
-MEASURED = ("ops", "export", "src", "benchmarks/*.py")
+MEASURED = ("ops", "export", "src", "benchmarks/**/*.py")
 BASELINES = "ONNX Runtime and PyTorch choose their kernels by the processor alone, whatever isa says"
 
 
@@ -64,6 +66,12 @@ def versions() -> dict[str, str]:
     return versions
 
 
+def program(path: Path) -> str:
+    """A benchmark's name for `python -m`, by the path of its file."""
+    inside = path.parts[path.parts.index("benchmarks") :] if "benchmarks" in path.parts else ("benchmarks", path.name)
+    return ".".join(inside).removesuffix(".py").removesuffix(".__main__")
+
+
 def origin(arguments: Sequence[str], operators: Iterable[str], *, cuda: bool = False) -> dict[str, Any]:
     """Head of a result file.
 
@@ -86,7 +94,7 @@ def origin(arguments: Sequence[str], operators: Iterable[str], *, cuda: bool = F
         "commit": git("rev-parse", "HEAD"),
         "modified": bool(git("status", "--porcelain", "--", *MEASURED)),
         "kernels": fingerprints(operators, cuda=cuda),
-        "command": shlex.join(["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *named]),
+        "command": shlex.join(["python", "-m", program(Path(sys.argv[0])), *named]),
         "load_average": os.getloadavg()[0],
     }
 
@@ -97,10 +105,21 @@ def cpu() -> dict[str, Any]:
 
 
 def write(path: Path, content: dict[str, Any]) -> None:
-    """Writes a result file, whole or not at all."""
+    """Writes a result file, whole or not at all; beside one in `RAW`, its summary in `RESULTS`."""
+    _replace(path, json.dumps(rounded(content), indent=1) + "\n")
+    if path.parent == RAW and path.suffix == ".json":
+        _replace(RESULTS / path.name, summaries.text(summaries.summary(rounded(content))))
+
+
+def earlier(path: Path) -> Path:
+    """The file from which a run to a result file goes on: itself, or its committed summary."""
+    return RESULTS / path.name if path.parent == RAW and not path.is_file() else path
+
+
+def _replace(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     staging = path.with_name(path.name + ".new")
-    staging.write_text(json.dumps(rounded(content), indent=1) + "\n", encoding="utf-8")
+    staging.write_text(text, encoding="utf-8")
     staging.replace(path)
 
 

@@ -14,6 +14,7 @@ from benchmarks.measure import record
 from benchmarks.measure.cases import Row
 from benchmarks.measure.kernels import fingerprint
 from benchmarks.measure.program import INTERRUPTED
+from benchmarks.report.results_files import read
 
 OF_A_ROW = ("commit", "modified", "kernels")
 
@@ -40,12 +41,12 @@ class Rows:
         self.done: list[Row] = []
         if path.is_dir():
             raise ValueError(f"--output is '{path}', must be a file, and is a folder")
-        if path.is_file() and not again:
+        if record.earlier(path).is_file() and not again:
             self.done = self._earlier(head["machine"], facts)
 
     def _earlier(self, machine: Row, facts: Mapping[str, Any]) -> list[Row]:
         try:
-            earlier = json.loads(self.path.read_text(encoding="utf-8"))
+            earlier = read(record.earlier(self.path))
             rows: list[Row] = earlier["rows"]
         except (ValueError, KeyError, TypeError):
             raise ValueError(f"{self.path} is no result file with rows: give --again, or another --output") from None

@@ -138,7 +138,7 @@ class Traffic:
 
     def _look(self) -> Ask:
         path = self.random.choice(["/metrics", "/v1/models", "/health/ready", "/health/live"])
-        return Ask("look", f"GET {path} HTTP/1.1\r\nHost: soak\r\n\r\n".encode(), frozenset({200}))
+        return Ask("look", f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode(), frozenset({200}))
 
     def _mistake(self) -> Ask:
         name = self.model().name

@@ -1,10 +1,9 @@
-"""The table of `added_time.py` in docs/benchmarks.md; standard library only."""
+"""The table of `service/added_time.py`; standard library only."""
 
-import json
 from typing import Any
 
 from benchmarks.report.origins import commit
-from benchmarks.report.results_files import ISA_NAMES, RESULTS
+from benchmarks.report.results_files import ISA_NAMES, RESULTS, read
 from benchmarks.report.tables import table
 
 HEAD = ("milliseconds", "median", "95 %", "99 %")
@@ -33,8 +32,8 @@ def added_time() -> str:
     """What the service adds to a request, and where that was measured."""
     path = RESULTS / "added_time.json"
     if not path.is_file():
-        return "No result is committed; `python -m benchmarks.added_time` measures it."
-    result = json.loads(path.read_text(encoding="utf-8"))
+        return "No result is committed; `python -m benchmarks.service.added_time` measures it."
+    result = read(path)
     rows = [(name, result[field]) for field, name in ROWS.items() if field in result]
     body = [[name, *(f"{values[q]:.2f}" for q in ("0.5", "0.95", "0.99"))] for name, values in rows]
     targets = result["targets_ms"]

@@ -1,15 +1,14 @@
 """The tables of `attentions.py` in the operators' READMEs; standard library only."""
 
-import json
 from pathlib import Path
 
 from attenuator.ops import OPERATORS
 from benchmarks.report.origins import commit
-from benchmarks.report.results_files import ISA_NAMES, RESULTS, select
+from benchmarks.report.results_files import ISA_NAMES, RESULTS, read, select
 from benchmarks.report.tables import table
 
 FILE = RESULTS / "attentions.json"
-COMMAND = "python -m benchmarks.attentions"
+COMMAND = "python -m benchmarks.operators.attentions"
 STEPS = Path(__file__).resolve().parents[1] / "contenders" / "steps"
 # Operators that have a graph of nodes beside them, and so a table.
 ATTENTIONS = tuple(operator.key for operator in OPERATORS if (STEPS / f"{operator.key}.py").is_file())
@@ -17,7 +16,7 @@ ATTENTIONS = tuple(operator.key for operator in OPERATORS if (STEPS / f"{operato
 
 def beside_nodes(key: str) -> str:
     """Of one operator: its time, that of the same steps as nodes, and exact softmax attention's."""
-    result = json.loads(FILE.read_text(encoding="utf-8")) if FILE.is_file() else {"rows": []}
+    result = read(FILE) if FILE.is_file() else {"rows": []}
     rows = select(result["rows"], attention=key)
     if not rows:
         return f"No result is committed; `{COMMAND} --attention {key}` measures it."

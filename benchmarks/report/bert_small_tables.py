@@ -1,13 +1,12 @@
-"""The table of `bert_small.py` in docs/bert-small.md, beside the YOSO paper's; standard library only."""
+"""The table of `bert_small.py` in benchmarks/papers/bert_small.md, beside the YOSO paper's; standard library only."""
 
-import json
 import statistics
 from collections.abc import Sequence
 
 from benchmarks.report.contenders import of_paper, place, shown
 from benchmarks.report.lra_tables import of_seeds
 from benchmarks.report.origins import commit
-from benchmarks.report.results_files import RESULTS, Row, paper_rows, select
+from benchmarks.report.results_files import RESULTS, Row, paper_rows, read, select
 from benchmarks.report.tables import Z_95, table
 
 TITLES = {"imdb": "IMDb", "sst2": "SST-2"}
@@ -50,8 +49,8 @@ def bert_small() -> str:
     """Everything, and where it was measured."""
     path = RESULTS / "bert_small.json"
     if not path.is_file():
-        return "No result is committed; `python -m benchmarks.bert_small` measures it."
-    result = json.loads(path.read_text(encoding="utf-8"))
+        return "No result is committed; `python -m benchmarks.papers.bert_small` measures it."
+    result = read(path)
     rows = sorted(result["rows"], key=lambda row: (place(row), row["seed"]))
     parts = [
         f"Trained on an {result['machine']['processor']}, 1 thread, torch {result['versions']['torch']}, "

@@ -1,4 +1,4 @@
-"""The table of `brownout.py` in docs/knobs.md; standard library only."""
+"""The table of `brownout.py` in benchmarks/knobs.md; standard library only."""
 
 from benchmarks.report.origins import commit
 from benchmarks.report.results_files import ISA_NAMES, RESULTS, Result, load_all
@@ -19,7 +19,7 @@ def brownout() -> str:
     """What each bundle's server did, and where that was measured."""
     results = load_all("brownout")
     if not results:
-        raise FileNotFoundError(f"{RESULTS} lacks brownout-*.json: run `python -m benchmarks.brownout`")
+        raise FileNotFoundError(f"{RESULTS} lacks brownout-*.json: run `python -m benchmarks.service.brownout`")
     body = [line for result in results for line in _lines(result)]
     first = results[0]
     loads = ", ".join(f"{result['load_average']:.1f}" for result in results)

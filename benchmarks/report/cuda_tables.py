@@ -134,14 +134,14 @@ def encoders_table(result: Result) -> str:
 
 
 def parts(operators: dict[str, Result], models: dict[str, Result]) -> Iterator[str]:
-    """The GPUs' part of docs/benchmarks.md; nothing where none was measured."""
+    """The GPUs' part of operators/operators.md; nothing where none was measured."""
     for name, result in operators.items():
         yield f"### On CUDA: {name}"
         yield origin(result)
         yield "Times faster than the fastest of PyTorch's fused attentions and ONNX Runtime's own, 12 heads of 64:"
         yield speed_up_table(result)
         yield crossover_table(result)
-        yield f"![on CUDA](results/{plot_name(name)})"
+        yield f"![on CUDA](../results/{plot_name(name)})"
         yield limits_line(result)
         yield shares_table(result)
         yield "\n".join(refused_lines(result))

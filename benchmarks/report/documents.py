@@ -1,11 +1,10 @@
-"""The measured parts of README.md and docs/benchmarks.md, from the result files; `make gen` writes them."""
+"""The measured parts of the pages about operators and models, from the result files."""
 
-import json
 from collections.abc import Iterator
 
 from benchmarks.report import cuda_tables, end_to_end_tables, tables
 from benchmarks.report.origins import commit
-from benchmarks.report.results_files import ISA_NAMES, RESULTS, Result, load, load_cuda
+from benchmarks.report.results_files import ISA_NAMES, RESULTS, Result, load, load_cuda, read
 
 # Results of `end_to_end.py`, newest first: what the first has measured again is not shown of the others.
 SERVED = ("end_to_end_merged", "end_to_end")
@@ -22,21 +21,30 @@ def origin(result: Result) -> str:
     )
 
 
-def results() -> tuple[dict[str, Result], dict[str, Result]]:
-    """The committed results of `operators.py` and of `models.py`, by instruction set.
+def measured(benchmark: str) -> dict[str, Result]:
+    """The committed results of a benchmark by instruction set.
 
     Raises:
         FileNotFoundError: there are none.
     """
-    operators, models = load("operators"), load("models")
-    if not operators or not models:
-        raise FileNotFoundError(f"{RESULTS} lacks result files: run `make bench`")
-    return operators, models
+    results = load(benchmark)
+    if not results:
+        raise FileNotFoundError(f"{RESULTS} lacks {benchmark}-*.json: run `make bench`")
+    return results
+
+
+def origins(results: dict[str, Result]) -> Iterator[str]:
+    """Where figures come from; of less capable instruction sets, only where they are of another tree."""
+    best = next(iter(results.values()))
+    yield origin(best)
+    yield from (
+        f"{ISA_NAMES[isa]}: {commit(result)}." for isa, result in results.items() if result["commit"] != best["commit"]
+    )
 
 
 def demo_request() -> str:
-    """The README's table: score and time of its request at each setting, from `benchmarks.demo_request`."""
-    result = json.loads((RESULTS / "demo_request.json").read_text(encoding="utf-8"))
+    """A table of one request: its score and time at each setting, from `benchmarks.models.demo_request`."""
+    result = read(RESULTS / "demo_request.json")
     body = [
         [
             str(row["num_hashes"]) if row["num_hashes"] else "0, the exact value",
@@ -49,7 +57,7 @@ def demo_request() -> str:
     return (
         f"{tables.table(head, body)}\n\nMeasured on {result['machine']['processor']}, "
         f"{ISA_NAMES[result['isa']]}, {commit(result)}: CPU time of the model on one thread; an answer's `timing_ms` "
-        "has tokenizing too. `python -m benchmarks.demo_request && make gen` measures it on yours."
+        "has tokenizing too. `python -m benchmarks.models.demo_request && make gen` measures it on yours."
     )
 
 
@@ -58,59 +66,54 @@ def first(results: dict[str, Result]) -> dict[str, Result]:
     return dict([next(iter(results.items()))])
 
 
-def summary() -> str:
-    """YOSO over one sequence and in whole models."""
-    operators, models = results()
-    parts = [
-        origin(next(iter(operators.values()))),
-        "`YosoAttention`, times faster than the fastest exact fp32 attention of ONNX Runtime "
-        "(`com.microsoft.MultiHeadAttention`, `Attention` of opset 23) on one sequence, 12 heads of 64 channels, 8 "
-        "hash bits, for each `num_hashes`. Where the operator is restricted to an instruction set, ONNX Runtime keeps "
-        "the processor's best:",
-        tables.length_table(operators, "attention", "speed_up", ("yoso ",)),
-        "![speed-up over the number of tokens](../benchmarks/results/speed_up.svg)",
-        "Whole models, times faster than the same model with exact `SoftmaxAttention`; no attention over the same "
-        'values can beat "free attention", which only adds its inputs:',
-        *tables.model_tables(first(models), paper=True),
-    ]
-    return "\n\n".join(parts)
+def operators() -> str:
+    """What `operators.py` measured, on the CPU and on CUDA.
 
-
-def details() -> str:
-    """Everything else."""
-    operators, models = results()
-    best, whole = next(iter(operators.values())), next(iter(models.values()))
-    parts = [origin(best)]
-    parts += [
-        f"{ISA_NAMES[isa]}: {commit(result)}."
-        for isa, result in operators.items()
-        if result["commit"] != best["commit"]
-    ]
-    if whole["commit"] != best["commit"]:
-        parts.append(f"Whole models: {commit(whole)}.")
+    Raises:
+        FileNotFoundError: there is no result.
+    """
+    results = measured("operators")
     on_cuda = cuda_tables.parts(load_cuda("cuda_operators"), load_cuda("cuda_models"))
-    return "\n\n".join(part for part in [*parts, *operator_parts(operators), *model_parts(models), *on_cuda] if part)
+    return "\n\n".join(part for part in [*origins(results), *operator_parts(results), *on_cuda] if part)
+
+
+def models() -> str:
+    """What `models.py` measured on the CPU.
+
+    Raises:
+        FileNotFoundError: there is no result.
+    """
+    results = measured("models")
+    return "\n\n".join(part for part in [*origins(results), *model_parts(results)] if part)
 
 
 def operator_parts(operators: dict[str, Result]) -> Iterator[str]:
     """Tables of `operators.py`."""
     best = next(iter(operators.values()))
-    yield "### From which length on YOSO is faster"
+    yield "## YOSO on one sequence"
+    yield (
+        "Times faster than the fastest exact fp32 attention of ONNX Runtime (`com.microsoft.MultiHeadAttention`, "
+        "`Attention` of opset 23), 12 heads of 64 channels, 8 hash bits, for each `num_hashes`. Where the operator is "
+        "restricted to an instruction set, ONNX Runtime keeps the processor's best:"
+    )
+    yield tables.length_table(operators, "attention", "speed_up", ("yoso ",))
+    yield "![one operator alone, its speed-up over the number of tokens](../results/speed_up.svg)"
+    yield "## From which length on YOSO is faster"
     yield "One sequence, one thread; between measured lengths interpolated over logarithms:"
     yield tables.crossover_table(operators)
-    yield "![crossover](../benchmarks/results/crossover.svg)"
-    yield "### One sequence"
-    yield "Times faster than ONNX Runtime's fastest fp32 attention; exact attention and YOSO-C (33 taps):"
+    yield "![crossover](../results/crossover.svg)"
+    yield "## Exact attention and YOSO-C on one sequence"
+    yield "Times faster than ONNX Runtime's fastest fp32 attention; YOSO-C has 33 taps:"
     yield tables.length_table(operators, "attention", "speed_up", ("softmax", "yoso-c"))
     if any(row["threads"] == 2 and "speed_up_wall" in row for row in best["attention"]):
         yield "Two threads, elapsed time, both sides with two:"
         yield tables.length_table(operators, "attention", "speed_up_wall", ("softmax", "yoso"), threads=2)
     if best.get("ragged"):
-        yield "### Ragged batches"
+        yield "## Ragged batches"
         yield "Times faster than ONNX Runtime's fastest attention on the padded batch with its mask:"
         yield tables.ragged_table(operators)
     if best.get("projection"):
-        yield "### MCA's value projection"
+        yield "## MCA's value projection"
         yield (
             "768 channels, times faster than ONNX Runtime's prepacked MatMul, in the projection's own time; and with "
             "attention, than that MatMul followed by `SoftmaxAttention`, and by the better of ONNX Runtime's "
@@ -118,13 +121,13 @@ def operator_parts(operators: dict[str, Result]) -> Iterator[str]:
         )
         yield tables.projection_table(operators)
         yield tables.slowest_alpha(operators)
-        yield "![value projection](../benchmarks/results/projection.svg)"
+        yield "![value projection](../results/projection.svg)"
     if best.get("frontier"):
-        yield "### Error beside time"
+        yield "## Error beside time"
         yield tables.frontier_table(best)
-        yield "![error beside time](../benchmarks/results/frontier.svg)"
+        yield "![error beside time](../results/frontier.svg)"
     if best.get("memory"):
-        yield "### Memory"
+        yield "## Memory"
         yield f"Peak temporary memory, {best['memory'][0]['threads']} threads:"
         yield tables.memory_table(best)
 
@@ -132,8 +135,10 @@ def operator_parts(operators: dict[str, Result]) -> Iterator[str]:
 def model_parts(models: dict[str, Result]) -> Iterator[str]:
     """Tables of `models.py`."""
     best = next(iter(models.values()))
-    yield "### Whole models"
-    yield "Times faster than the same model with exact `SoftmaxAttention`, one sequence, one thread:"
+    yield (
+        "Times faster than the same model with exact `SoftmaxAttention`, one sequence, one thread; no attention over "
+        'the same values can beat "free attention", which only adds its inputs:'
+    )
     yield from tables.model_tables(models, paper=True)
     yield "Times faster than the same model with ONNX Runtime's fastest fused attention:"
     yield from tables.model_tables(first(models), "over_fused")
@@ -146,7 +151,7 @@ def model_parts(models: dict[str, Result]) -> Iterator[str]:
     if best.get("int8"):
         yield "int8 weights, times faster than the same model in fp32:"
         yield tables.int8_table(models)
-    yield "![whole models](../benchmarks/results/models.svg)"
+    yield "![whole models](../results/models.svg)"
 
 
 def end_to_end_origin(result: Result) -> str:
@@ -161,7 +166,7 @@ def end_to_end_origin(result: Result) -> str:
     )
 
 
-def served(*, whole: bool) -> str:
+def served() -> str:
     """One classifier served in every way that `end_to_end.py` compares.
 
     Raises:
@@ -169,16 +174,12 @@ def served(*, whole: bool) -> str:
     """
     results = [result for name in SERVED for result in [*load(name).values()][:1]]
     if not results:
-        raise FileNotFoundError(f"{RESULTS} lacks end_to_end: run `python -m benchmarks.end_to_end`")
+        raise FileNotFoundError(f"{RESULTS} lacks end_to_end: run `python -m benchmarks.models.end_to_end`")
     blocks: list[str] = []
     measured: set[tuple[str, int, int]] = set()
-    for result in results if whole else results[:1]:
+    for result in results:
         by_case = {(row["model"], row["cut"], row["threads"]): row for row in result.get("texts", [])}
         rest = result | {"texts": [row for case, row in by_case.items() if case not in measured]}
-        blocks += [*end_to_end_tables.parts(rest, whole=whole), end_to_end_origin(rest)]
+        blocks += [*end_to_end_tables.parts(rest), end_to_end_origin(rest)]
         measured |= by_case.keys()
     return "\n\n".join(blocks)
-
-
-if __name__ == "__main__":
-    print(summary(), details(), sep="\n\n")

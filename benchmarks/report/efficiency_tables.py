@@ -1,13 +1,12 @@
-"""The tables of `efficiency.py` in docs/efficiency.md, beside the YOSO paper's; standard library only."""
+"""The tables of `efficiency.py` in benchmarks/papers/efficiency.md, beside the YOSO paper's; standard library only."""
 
-import json
 import statistics
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from benchmarks.report.contenders import of_paper, place, shown
 from benchmarks.report.origins import commit
-from benchmarks.report.results_files import ISA_NAMES, RESULTS, Row, paper_rows, select
+from benchmarks.report.results_files import ISA_NAMES, RESULTS, Row, paper_rows, read, select
 from benchmarks.report.tables import table, times
 
 BASELINE = "`softmax`"
@@ -91,8 +90,8 @@ def efficiency() -> str:
     """Everything, and where it was measured."""
     path = RESULTS / "efficiency.json"
     if not path.is_file():
-        return "No result is committed; `python -m benchmarks.efficiency` measures it."
-    result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return "No result is committed; `python -m benchmarks.papers.efficiency` measures it."
+    result: dict[str, Any] = read(path)
     machine = result["machine"]
     rows = sorted(result["rows"], key=lambda row: (place(row), row["n"]))
     parts = [

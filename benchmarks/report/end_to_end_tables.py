@@ -1,7 +1,6 @@
 """The tables of `end_to_end.py`: a classifier as served today, beside itself as a bundle; standard library only."""
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from benchmarks.report.results_files import Result, Row
 from benchmarks.report.tables import table, times
@@ -32,56 +31,8 @@ def heading(row: Row) -> str:
     size = f"{row['layers']} layers of {row['hidden']} channels"
     threads = f"{row['threads']} thread{'s' * (row['threads'] > 1)}"
     what = f"`{row['model']}`, {size}" if "labels" in row else f"{size}, random weights, for time alone"
-    return f"{what}; texts cut at {row['cut']} tokens, {row['mean_tokens']:.0f} in the mean, {threads}:"
-
-
-def keep_default(row: Row) -> float:
-    """The bundle's; results before it was recorded have it as the largest value."""
-    return float(row.get("keep_default", max(row["keep"], default=1.0)))
-
-
-def keep_values(row: Row) -> str:
-    """The default of `keep`, for a sentence: of the bundle that merges where there is one."""
-    merged = row.get("merged_default")
-    return f"{keep_default(row):g}" if merged is None else f"{merged:g}"
-
-
-def default_contenders(row: Row) -> dict[str, str]:
-    """A row's contenders under names that all models share: without sorted batches, `keep` at its default alone."""
-    defaults = [(f"keep {keep_default(row):g}", "keep")]
-    if row.get("merged_default") is not None:
-        defaults.append((f"keep {row['merged_default']:g}, merged", "keep, merged"))
-    short = {
-        f"{precision}{default}": f"{precision}{name}" for precision in ("", "int8, ") for default, name in defaults
-    }
-    names = {name: short.get(name, name) for name in row["contenders"] if not name.endswith("sorted")}
-    return {short: name for name, short in names.items() if not re.search(r"keep \d", short)}
-
-
-def defaults_without_twins(row: Row) -> dict[str, str]:
-    """The same without bundles that drop, where such as merge were measured."""
-    names = default_contenders(row)
-    return {short: name for short, name in names.items() if f"{short}, merged" not in names}
-
-
-def side_by_side(rows: Sequence[Row]) -> str:
-    """Heading and one table of several models, each at the default of `keep`; agreement and accuracy without intervals.
-
-    Where bundles that merge were measured as well, those that drop are left out.
-
-    Args:
-        rows: of the result file, one for each model.
-    """
-    head, columns = [""], [defaults_without_twins(row) for row in rows]
-    lines: dict[str, list[str]] = {name: [name] for column in columns for name in column}
-    for row, column in zip(rows, columns, strict=True):
-        cells = {name: rest for name, *rest in body(row)}
-        head += [f"`{row['model']}`: a second", "× ONNX Runtime", "× exact", "agreement", "accuracy"]
-        for short, line in lines.items():
-            speed, over_ort, over_exact, *shares = cells.get(column.get(short, ""), [""] * 5)
-            line += [speed, over_ort, over_exact, *(share.partition(" (")[0] for share in shares)]
-    headings = (f"{heading(row)[:-1]}, `keep` {keep_values(row)}" for row in rows)
-    return f"{'. '.join(headings)}.\n\n{table(head, list(lines.values()))}"
+    texts = f"{row['documents']} texts timed, cut at {row['cut']} tokens, {row['mean_tokens']:.0f} in the mean"
+    return f"{what}; {texts}, {threads}:"
 
 
 def block(row: Row) -> str:
@@ -91,19 +42,6 @@ def block(row: Row) -> str:
     return f"{heading(row)}\n\n{table(head, list(body(row)))}"
 
 
-def parts(result: Result, *, whole: bool) -> Iterator[str]:
-    """The tables.
-
-    Args:
-        result: of `end_to_end.py`.
-        whole: all of them; else one, of each checkpoint's longest texts on the fewest threads.
-    """
-    rows = result.get("texts", [])
-    if whole:
-        yield from map(block, [*rows, *result.get("shapes", [])])
-        return
-    longest: dict[str, Row] = {}
-    for row in rows:
-        if "labels" in row and row["cut"] >= longest.get(row["model"], row)["cut"]:
-            longest[row["model"]] = row
-    yield side_by_side(list(longest.values()))
+def parts(result: Result) -> Iterator[str]:
+    """The tables of a result of `end_to_end.py`: one for each model, cut and number of threads."""
+    yield from map(block, [*result.get("texts", []), *result.get("shapes", [])])

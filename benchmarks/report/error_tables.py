@@ -1,11 +1,10 @@
-"""The tables of `attention_error.py` in docs/attention-error.md; standard library only."""
+"""The tables of `attention_error.py` in benchmarks/operators/attention_error.md; standard library only."""
 
-import json
 from collections.abc import Iterator, Sequence
 
 from benchmarks.report.contenders import place, shown
 from benchmarks.report.origins import commit
-from benchmarks.report.results_files import ISA_NAMES, RESULTS, Row, select
+from benchmarks.report.results_files import ISA_NAMES, RESULTS, Row, read, select
 from benchmarks.report.tables import table
 
 HEADINGS = {"drawn": "### On drawn queries, keys and values"}
@@ -82,8 +81,8 @@ def attention_error() -> str:
     """Everything, and where it was measured."""
     path = RESULTS / "attention_error.json"
     if not path.is_file():
-        return "No result is committed; `python -m benchmarks.attention_error` measures it."
-    result = json.loads(path.read_text(encoding="utf-8"))
+        return "No result is committed; `python -m benchmarks.operators.attention_error` measures it."
+    result = read(path)
     rows = sorted(result["rows"], key=lambda row: (place(row), row["knob"], row["value"]))
     parts = [
         f"Computed on an {result['machine']['processor']} ({ISA_NAMES[result['isa']]}), {result['seeds']} seeds, "

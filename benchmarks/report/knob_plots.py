@@ -13,9 +13,8 @@ from matplotlib.figure import Figure
 
 from attenuator.bundle import CALIBRATION, read_manifest
 from attenuator.calibration import Calibration, Setting, read_calibration
-from benchmarks.report.drawing import COLOURS
-from benchmarks.report.end_to_end_tables import default_contenders
-from benchmarks.report.results_files import RESULTS, Result, load, load_all
+from benchmarks.report.drawing import COLOURS, write
+from benchmarks.report.results_files import RESULTS, Result, Row, load, load_all
 
 ROOT = RESULTS.parent.parent
 BUNDLES = ROOT / "examples/bundles"
@@ -32,12 +31,6 @@ def footnote(figure: Figure, text: str) -> None:
     figure.set_layout_engine("tight", rect=(0, FOOTNOTE_HEIGHT * len(lines), 1, 1))
 
 
-def write(figure: Figure, path: Path) -> None:
-    """Writes a figure whose layout is settled; equal results give equal files."""
-    figure.savefig(path, metadata={"Date": None})
-    pyplot.close(figure)
-
-
 def commit_of(path: Path) -> str:
     """The commit that wrote a file; empty outside of a clone."""
     command = ["git", "log", "-1", "--format=%h", "--abbrev=12", "--", str(path)]
@@ -52,7 +45,7 @@ def measured_on(result: Result) -> str:
 def calibration_of(name: str) -> Calibration:
     """The calibration of a bundled model."""
     folder = BUNDLES / name
-    calibration = read_calibration(folder, read_manifest(folder).revision)
+    calibration = read_calibration(folder, read_manifest(folder))
     assert calibration is not None
     return calibration
 
@@ -139,28 +132,45 @@ def times_of(axes: Axes, calibration: Calibration, name: str) -> None:
     axes.legend(fontsize=7)
 
 
+def ways_to_serve(row: Row) -> dict[str, str]:
+    """Contenders by what the picture calls them: batches sorted by length, `keep` as export chose it."""
+    keep = row["merged_default"]
+    return {
+        "PyTorch": "PyTorch, eager",
+        "ONNX Runtime": "ONNX Runtime fp32, sorted",
+        "ONNX Runtime int8": "ONNX Runtime int8, sorted",
+        "Attenuator, exact": "exact",
+        "Attenuator int8, exact": "int8, exact",
+        f"Attenuator, keep {keep:g}": f"keep {keep:g}, merged",
+        f"Attenuator int8, keep {keep:g}": f"int8, keep {keep:g}, merged",
+    }
+
+
 def served(result: Result, path: Path) -> None:
     """One trained classifier in every way that the field serves it: texts a second, and labels that stay."""
-    row = result["texts"][-1]
+    row = result["texts"][0]
+    contenders, labels = row["contenders"], row["labels"]
     shown = {
-        short: (name, 1e6 * row["documents"] / row["contenders"][name]["cpu_us"]["median"])
-        for short, name in default_contenders(row).items()
+        short: (name, 1e6 * row["documents"] / contenders[name]["cpu_us"]["median"])
+        for short, name in ways_to_serve(row).items()
     }
     figure, axes = pyplot.subplots(figsize=SIZE)
-    own = ("exact", "keep", "int8")
-    colours = [COLOURS[2] if short.startswith(own) else COLOURS[7] for short in shown]
+    colours = [COLOURS[2] if short.startswith("Attenuator") else COLOURS[7] for short in shown]
     bars = axes.barh(list(shown), [per_s for _, per_s in shown.values()], color=colours)
     for bar, (name, per_s) in zip(bars, shown.values(), strict=True):
-        kept = row["labels"].get(name)
-        text = f"{per_s:.0f}" + (f", {kept['agreement']['share']:.1%} of the labels" if kept else "")
+        kept = labels[name]["agreement"]["share"] if name in labels else 1.0
+        text = f"{per_s:,.0f}" + (f"   {kept:.1%} of answers unchanged" if kept < 1 else "")
         axes.annotate(text, (per_s, bar.get_y() + bar.get_height() / 2), textcoords="offset points", xytext=(4, -3),
-                      fontsize=7)  # fmt: skip
+                      fontsize=8)  # fmt: skip
     axes.invert_yaxis()
-    axes.set_xlim(0, 1.35 * max(per_s for _, per_s in shown.values()))
+    axes.set_xlim(0, 1.62 * max(per_s for _, per_s in shown.values()))
+    axes.spines[["top", "right"]].set_visible(False)
     axes.set_xlabel("texts a second on one core")
-    title = f"{row['model']}, texts of {row['mean_tokens']:.0f} tokens in the mean; green: a bundle"
-    axes.set_title(title, fontsize=10)
-    footnote(figure, f"Labels: share that is as without any approximation. {measured_on(result)}")
+    axes.set_title(
+        f"A news classifier of {row['layers']} layers, texts of {row['mean_tokens']:.0f} tokens", fontsize=11
+    )
+    compared = f"Answers compared with exact ones on {labels['exact']['agreement']['documents']:,} texts"
+    footnote(figure, f"{compared}; texts sorted by length for ONNX Runtime. {measured_on(result)}")
     write(figure, path)
 
 

@@ -1,12 +1,11 @@
-"""The tables of `long_range_arena.py` in docs/long-range-arena.md, beside the YOSO paper's; standard library only."""
+"""The tables of `papers/long_range_arena.py`, beside the YOSO paper's; standard library only."""
 
-import json
 import statistics
 from collections.abc import Iterator, Sequence
 
 from benchmarks.report.contenders import of_paper, place, shown
 from benchmarks.report.origins import commit
-from benchmarks.report.results_files import RESULTS, Row, paper_rows, select
+from benchmarks.report.results_files import RESULTS, Row, paper_rows, read, select
 from benchmarks.report.tables import Z_95, table
 
 TITLES = {"listops": "ListOps", "text": "Text", "pathfinder": "Pathfinder"}
@@ -60,8 +59,8 @@ def long_range_arena() -> str:
     """Everything, and where it was measured."""
     path = RESULTS / "long_range_arena.json"
     if not path.is_file():
-        return "No result is committed; `python -m benchmarks.long_range_arena` measures it."
-    result = json.loads(path.read_text(encoding="utf-8"))
+        return "No result is committed; `python -m benchmarks.papers.long_range_arena` measures it."
+    result = read(path)
     rows = sorted(result["rows"], key=lambda row: (place(row), row["seed"]))
     parts = [
         f"Trained on an {result['machine']['processor']}, {result['threads']} thread, torch "

@@ -1,4 +1,4 @@
-"""The tables of docs/lab/models.md: where whole models' time goes, from `profile_model.py`; standard library only."""
+"""The tables of `models/profile_model.py`: where whole models' time goes; standard library only."""
 
 from collections.abc import Iterator
 
@@ -43,7 +43,7 @@ def origin(result: Result) -> str:
         f"Milliseconds on one thread, {num_hashes} hashes, of {machine['processor']} ({ISA_NAMES[isa]}), "
         f"onnxruntime {version}, {commit(result)}, load average "
         f"{result['load_average']:.1f} before the run: each node's shortest run as ONNX Runtime's profiler counts it, "
-        "below it medians of contenders in turns. `python -m benchmarks.profile_model && make gen` measures it."
+        "below it medians of contenders in turns. `python -m benchmarks.models.profile_model && make gen` measures it."
     )
 
 
@@ -51,7 +51,7 @@ def profiles() -> str:
     """Both tables, and where they were measured."""
     results = load("profile")
     if not results:
-        return "No result is committed; `python -m benchmarks.profile_model` measures it."
+        return "No result is committed; `python -m benchmarks.models.profile_model` measures it."
     result = next(iter(results.values()))
     parts = [origin(result)]
     for precision, words in PRECISIONS.items():

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.measure import summaries
+
 FOLDER = Path(__file__).resolve().parents[1]
 RESULTS = FOLDER / "results"
-PAPER = FOLDER / "paper" / "yoso_efficiency.csv"
+PAPER = FOLDER / "papers" / "figures" / "yoso_efficiency.csv"
 # Most capable first; the first that was measured is the one that the summary shows.
 ISAS = ("avx512_amx", "avx512_vnni", "avx512", "avx2")
 ISA_NAMES = {"avx512_amx": "AVX-512 with AMX", "avx512_vnni": "AVX-512 with VNNI", "avx512": "AVX-512", "avx2": "AVX2"}
@@ -19,20 +21,26 @@ Row = dict[str, Any]
 
 
 def paper_rows(name: str) -> list[dict[str, str]]:
-    """The rows of a file of a paper's figures, a CSV of `benchmarks/paper`."""
-    with (FOLDER / "paper" / name).open(encoding="utf-8", newline="") as stream:
+    """The rows of a file of a paper's figures, a CSV of `benchmarks/papers/figures`."""
+    with (FOLDER / "papers" / "figures" / name).open(encoding="utf-8", newline="") as stream:
         return list(csv.DictReader(stream))
+
+
+def read(path: Path) -> Result:
+    """A result file, or the summary of one."""
+    result: Result = json.loads(path.read_text(encoding="utf-8"))
+    return summaries.whole(result)
 
 
 def load(benchmark: str) -> dict[str, Result]:
     """Result files of a benchmark by instruction set, most capable first."""
     paths = {isa: RESULTS / f"{benchmark}-{isa}.json" for isa in ISAS}
-    return {isa: json.loads(path.read_text(encoding="utf-8")) for isa, path in paths.items() if path.is_file()}
+    return {isa: read(path) for isa, path in paths.items() if path.is_file()}
 
 
 def load_all(benchmark: str) -> list[Result]:
     """Every result file of a benchmark, by what it measured."""
-    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob(f"{benchmark}-*.json"))]
+    return [read(path) for path in sorted(RESULTS.glob(f"{benchmark}-*.json"))]
 
 
 def load_cuda(benchmark: str) -> dict[str, Result]:

@@ -1,11 +1,10 @@
-"""The tables of `mca_tables.py` in docs/scores.md, beside the MCA paper's; standard library only."""
+"""The tables of `mca_tables.py` in benchmarks/papers/mca_tables.md, beside the MCA paper's; standard library only."""
 
-import json
 import statistics
 from collections.abc import Iterator, Sequence
 
 from benchmarks.report.origins import commit
-from benchmarks.report.results_files import ISA_NAMES, RESULTS, Row, paper_rows, select
+from benchmarks.report.results_files import ISA_NAMES, RESULTS, Row, paper_rows, read, select
 from benchmarks.report.tables import Z_95, table
 
 TITLES = {"sst2": "SST-2", "mrpc": "MRPC", "rte": "RTE", "cola": "CoLA", "hyperpartisan": "HND", "imdb": "IMDB"}
@@ -84,8 +83,8 @@ def scores() -> str:
     """Everything, and where it was measured."""
     path = RESULTS / "mca_tables.json"
     if not path.is_file():
-        return "No result is committed; `python -m benchmarks.mca_tables` measures it."
-    result = json.loads(path.read_text(encoding="utf-8"))
+        return "No result is committed; `python -m benchmarks.papers.mca_tables` measures it."
+    result = read(path)
     parts = [
         f"Measured on an {result['machine']['processor']} ({ISA_NAMES[result['isa']]}), estimator "
         f"`{result['estimator']}`, {commit(*result['rows'])}, by `{result['command']}`."

@@ -1,4 +1,4 @@
-"""The tables of `server.py` in docs/benchmarks.md: a server beside others; standard library only."""
+"""The tables of `service/server.py`: a server beside others; standard library only."""
 
 from collections.abc import Iterator
 
@@ -28,7 +28,7 @@ def servers() -> str:
     """What each server did, and where that was measured."""
     results = load_all("server")
     if not results:
-        return "No result is committed; `python -m benchmarks.server` measures it."
+        return "No result is committed; `python -m benchmarks.service.server` measures it."
     return "\n\n".join(part for result in results for part in parts(result))
 
 
@@ -48,7 +48,7 @@ def parts(result: Result) -> Iterator[str]:
             f"{result['target_ms']:g} ms:"
         )
         yield table(LOAD_HEAD, [load_line(row) for row in rows])
-    yield f"![goodput and latency over the load](../benchmarks/results/server-{result['checkpoint']}.svg)"
+    yield f"![goodput and latency over the load](../results/server-{result['checkpoint']}.svg)"
     yield origin(result)
 
 

@@ -18,7 +18,8 @@ import onnx_ir as ir
 from attenuator.bundle import MANIFEST, MODEL, PROBE, Manifest, read_manifest
 from attenuator.export.int8 import quantise
 from attenuator.export.lower import write_model
-from attenuator.export.pipeline import finish, refuse_output, replace, staging_for
+from attenuator.export.output import refuse_output, replace, staging_for
+from attenuator.export.pipeline import finish
 from attenuator.runtime import create
 
 CALIBRATIONS = "calibration.*"  # what belongs to the source alone

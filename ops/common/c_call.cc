@@ -59,8 +59,8 @@ const attenuator_attribute* CNodeReader::Find(const char* name, std::int32_t kin
   for (std::int32_t i = 0; i < count_; ++i) {
     if (std::strcmp(attributes_[i].name, name) != 0) continue;
     if (attributes_[i].kind != kind) {
-      Fail(op_, std::string("attribute ") + name + " is of kind " +
-                    Named(kKindNames, attributes_[i].kind) + ", must be of kind " +
+      Fail(op_, std::string("attribute ") + name + " is of type " +
+                    Named(kKindNames, attributes_[i].kind) + ", must be of type " +
                     Named(kKindNames, kind));
     }
     return &attributes_[i];

@@ -9,9 +9,7 @@ namespace {
 
 const OrtApi& Api() { return Ort::GetApi(); }
 
-// Whether a read failed because there is nothing to read. ONNX Runtime's API cannot ask whether an
-// attribute exists, so a failed read counts as absent; one of the wrong type never gets here, since
-// ONNX Runtime refuses it when the model is loaded.
+// Whether a read failed because there is nothing to read.
 bool Absent(OrtStatus* status) {
   if (status == nullptr) return false;
   Api().ReleaseStatus(status);
@@ -40,22 +38,49 @@ TensorView ViewOf(const char* op, const InputSpec& input, const void* data,
 std::int64_t OrtNodeReader::Int(const char* name, std::int64_t low, std::int64_t high,
                                 std::optional<std::int64_t> standard) const {
   std::optional<std::int64_t> value = 0;
-  if (Absent(Api().KernelInfoGetAttribute_int64(info_, name, &*value))) value.reset();
+  if (!Has(name, "int", Api().KernelInfoGetAttribute_int64(info_, name, &*value))) value.reset();
   return CheckInt(op_, name, value, low, high, standard);
 }
 
 float OrtNodeReader::Float(const char* name, float standard) const {
   float value = 0;
-  return Absent(Api().KernelInfoGetAttribute_float(info_, name, &value)) ? standard : value;
+  return Has(name, "float", Api().KernelInfoGetAttribute_float(info_, name, &value)) ? value
+                                                                                     : standard;
 }
 
 int OrtNodeReader::Choice(const char* name, std::initializer_list<const char*> choices,
                           int standard) const {
   std::size_t size = 0;
-  if (Absent(Api().KernelInfoGetAttribute_string(info_, name, nullptr, &size))) return standard;
+  if (!Has(name, "string", Api().KernelInfoGetAttribute_string(info_, name, nullptr, &size))) {
+    return standard;
+  }
   std::string value(size, '\0');
   Ort::ThrowOnError(Api().KernelInfoGetAttribute_string(info_, name, value.data(), &size));
   return CheckChoice(op_, name, value.c_str(), choices, standard);
+}
+
+bool OrtNodeReader::Has(const char* name, const char* type, OrtStatus* read) const {
+  if (read == nullptr) return true;
+  const std::string why = Api().GetErrorMessage(read);
+  Api().ReleaseStatus(read);
+  std::int64_t integer = 0;
+  float number = 0;
+  std::size_t size = 0;
+  const char* other = nullptr;
+  if (!Absent(Api().KernelInfoGetAttribute_int64(info_, name, &integer))) {
+    other = "int";
+  } else if (!Absent(Api().KernelInfoGetAttribute_float(info_, name, &number))) {
+    other = "float";
+  } else if (!Absent(Api().KernelInfoGetAttribute_string(info_, name, nullptr, &size))) {
+    other = "string";
+  } else if (why.find("type") != std::string::npos) {
+    other = "list or tensor";
+  }
+  if (other != nullptr) {
+    Fail(op_,
+         std::string("attribute ") + name + " is of type " + other + ", must be of type " + type);
+  }
+  return false;
 }
 
 std::optional<TensorView> OrtNodeReader::ConstantInput(std::size_t index) const {

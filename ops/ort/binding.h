@@ -68,6 +68,11 @@ class OrtNodeReader final : public NodeReader {
   std::optional<TensorView> ConstantInput(std::size_t index) const override;
 
  private:
+  // Whether the node has the attribute, given the status of reading it as `type`. Fails where it
+  // has another type. ONNX Runtime gives both failures one code, so every other type is tried; for
+  // those that this API cannot read, lists and tensors, its message speaks of the type.
+  bool Has(const char* name, const char* type, OrtStatus* read) const;
+
   const char* op_;
   const OrtKernelInfo* info_;
   const InputSpec* inputs_;

@@ -25,7 +25,7 @@ class Units(NamedTuple):
     pairs: float = 0.0
 
 
-RATES = Units(hashing=0.00148, codes=0.645, buckets=0.0593, pairs=0.0226)  # fitted by benchmarks/cost_rates.py
+RATES = Units(hashing=0.00148, codes=0.645, buckets=0.0593, pairs=0.0226)  # fitted by benchmarks.operators.cost_rates
 
 
 def _codes(node: NodeShape, tokens: int, num_hashes: int) -> tuple[int, int]:

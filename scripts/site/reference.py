@@ -15,11 +15,11 @@ from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
 from attenuator.commandline import COMMAND_SETTINGS, ENV_PREFIX, CommandSettings
+from attenuator.serve.access.keys import KeyRing
+from attenuator.serve.api.documentation import type_text
+from attenuator.serve.api.routes import Routes
 from attenuator.serve.app import create_api
-from attenuator.serve.documentation import type_text
 from attenuator.serve.engine import Engine
-from attenuator.serve.keys import KeyRing
-from attenuator.serve.routes import Routes
 from attenuator.serve.settings import ServeSettings
 
 

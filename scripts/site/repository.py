@@ -14,8 +14,8 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS, ELSEWHERE, FRONT = "docs/", "source/", "README.md"
+BEHIND_IN_SEARCH = (ELSEWHERE, "reference/")
 LINK = re.compile(r"(?<=\]\()([^)#\s]+)(?=(?:#[^)\s]*)?\))")
-DEPLOYMENT = "deploy.md"
 
 
 def to_site(path: str) -> str:
@@ -61,17 +61,6 @@ def relative(uri: str, page: str) -> str:
     return PurePosixPath(*[".."] * page.count("/"), uri).as_posix()
 
 
-def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Puts every further page about deployment behind the first one."""
-    further = sorted(path.name for path in Path(config.docs_dir).glob("deploy-*.md"))
-    for section in config.nav or []:
-        for pages in section.values():
-            if DEPLOYMENT in pages:
-                place = pages.index(DEPLOYMENT) + 1
-                pages[place:place] = further
-    return config
-
-
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the front page and what pages link to outside of docs/."""
     waiting = {FRONT, *(to_repository(file.src_uri) for file in files.documentation_pages())}
@@ -86,8 +75,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Makes links of the repository links of the site."""
+    """Makes links of the repository links of the site, and lets search find the pages for users first."""
     uri = page.file.src_uri
+    if uri.startswith(BEHIND_IN_SEARCH):
+        page.meta.setdefault("search", {"boost": 0.1})
 
     def replaced(match: re.Match[str]) -> str:
         target = target_of(to_repository(uri), match[0])

@@ -3,6 +3,7 @@
 import importlib
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 
 from attenuator import __version__
 from attenuator.errors import AttenuatorError, EngineError
@@ -64,10 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"attenuator {__version__}")
         return 0
     if argv[0] not in COMMANDS:
-        print(
-            f"attenuator: unknown command '{argv[0]}', must be one of: {', '.join(COMMANDS)}",
-            file=sys.stderr,
-        )
+        close = get_close_matches(argv[0], COMMANDS, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"must be one of: {', '.join(COMMANDS)}"
+        print(f"attenuator: unknown command '{argv[0]}', {hint}", file=sys.stderr)
         return 2
     try:
         command = importlib.import_module(COMMANDS[argv[0]][0])
@@ -80,10 +80,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         root = (error.name or "").partition(".")[0]
         if root == "attenuator":
             raise
-        wanted = f"attenuator[{EXTRAS[root]}]" if root in EXTRAS else "attenuator"
+        extra = f"[{EXTRAS[root]}]" if root in EXTRAS else ""
         print(
-            f"attenuator {argv[0]}: the Python package '{root}' is missing: `make setup` in a checkout, "
-            f"else pip install '{wanted}'",
+            f"attenuator {argv[0]}: the Python package '{root}' is missing: in a checkout, `make setup` or "
+            f"pip install '.{extra}'",
             file=sys.stderr,
         )
         return 1

@@ -108,6 +108,8 @@ class Provenance(Record):
         activation: what the checkpoint asks its own library to apply to a score, such as `Sigmoid`; answers have the
             score before it. Empty where it asks for nothing.
         positions: `trained`, or how the table of positions was made longer than the checkpoint's.
+        weights: SHA-256 of the checkpoint's weights as the exact model has them, in fp32: the same for its bundles of
+            every precision. Empty in bundles from before the field.
         tools: versions of the packages that wrote the bundle.
         parity: differences to the trained model by name, as export measured them.
         selection: how the selection of tokens was chosen; None in a bundle without.
@@ -118,6 +120,7 @@ class Provenance(Record):
     licence: str = ""
     activation: str = ""
     positions: str = TRAINED_POSITIONS
+    weights: Sha256 | Literal[""] = ""
     tools: dict[str, str] = {}
     parity: dict[str, float] = {}
     selection: ChosenSelection | None = None
@@ -172,6 +175,11 @@ class Manifest(Record):
     def token_types(self) -> int:
         """Token types are 0 to this number - 1; 1 for a model without token types, whose tokens are all of type 0."""
         return self.type_vocab_size if "token_type_ids" in self.inputs else 1
+
+    @property
+    def rounded(self) -> bool:
+        """Whether even its exact answers differ from the checkpoint's, which are those in fp32."""
+        return self.precision != "fp32"
 
     @field_validator("files")
     @classmethod

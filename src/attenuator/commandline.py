@@ -13,11 +13,11 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from types import ModuleType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 from pydantic import SecretStr, ValidationError
 from pydantic_settings import BaseSettings, CliApp, CliSettingsSource, SettingsConfigDict, SettingsError
@@ -64,8 +64,13 @@ TYPE_NAME = re.compile(r"\b(int|float|str)\b")
 
 
 class CommandSettings(BaseSettings):
-    """Base of a command's settings: every field is a flag and an `ATTENUATOR_*` variable, its docstring the help."""
+    """Base of a command's settings: every field is a flag and an `ATTENUATOR_*` variable, its docstring the help.
 
+    Attributes:
+        GROUPS: titles in the help, by the first field under each; none makes one list.
+    """
+
+    GROUPS: ClassVar[Mapping[str, str]] = {}
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX,
         cli_kebab_case=True,
@@ -114,6 +119,10 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Ends the program with exit code 2."""
+        unknown = re.fullmatch(r"unrecognized arguments: (--[^\s=]+).*", message, re.DOTALL)
+        if unknown is not None:
+            close = get_close_matches(unknown[1], self._option_string_actions, n=1)
+            message = f"the flag {unknown[1]} is unknown" + (f", did you mean {close[0]}?" if close else "")
         print(f"{self.prog}: {message}; `{self.prog} --help` explains", file=sys.stderr)
         raise SystemExit(2)
 
@@ -221,6 +230,19 @@ def add_arguments(
     return CliSettingsSource(settings, root_parser=parser)
 
 
+def arrange_help(parser: argparse.ArgumentParser, settings: type[CommandSettings], hidden: Collection[str]) -> None:
+    """Puts the flags under the titles of `settings.GROUPS`, and leaves those of hidden fields out of the help."""
+    group = parser._optionals
+    for action in list(group._group_actions):
+        if action.dest in hidden:
+            action.help = argparse.SUPPRESS
+        if action.dest in settings.GROUPS:
+            group = parser.add_argument_group(settings.GROUPS[action.dest])
+        if group is not parser._optionals:
+            parser._optionals._group_actions.remove(action)
+            group._group_actions.append(action)
+
+
 def all_settings() -> Iterator[tuple[ModuleType, type[CommandSettings]]]:
     """The settings of every command whose extra is installed, with their module: its `COMMAND` is the name."""
     for path in COMMAND_SETTINGS:
@@ -238,6 +260,7 @@ def parse(
     *,
     usage: str,
     examples: str,
+    hidden: Collection[str] = (),
 ) -> tuple[S, list[str]]:
     """Reads a command's arguments and environment.
 
@@ -248,6 +271,7 @@ def parse(
         positionals: its positional arguments; None where it takes flags alone.
         usage: the command line in short.
         examples: closes the help.
+        hidden: fields whose flags the help leaves out.
 
     Returns:
         The settings and the positional arguments, none where the command takes none.
@@ -264,6 +288,7 @@ def parse(
         allow_abbrev=False,
     )
     source = add_arguments(parser, settings, positionals)
+    arrange_help(parser, settings, hidden)
     # A flag between two positional arguments would otherwise end their list.
     parsed = parser.parse_intermixed_args(list(arguments))
     values = list(vars(parsed).pop("positionals", []))  # the rest are settings

@@ -22,7 +22,7 @@
     │   └── NoAnswerInTime          within the client's own time limits; a TimeoutError
     └── UnexpectedAnswer            client side: the answer is not this API's
 
-HTTP status codes are given to them in `serve/errors.py` alone.
+HTTP status codes are given to them in `serve/api/errors.py` alone.
 
 A sentence may quote a file or a request, so every error passes its text through `printable`.
 """

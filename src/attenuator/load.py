@@ -123,7 +123,12 @@ def post(path: str, content: Mapping[str, Any], headers: Mapping[str, str] | Non
 
 def sized(path: str, body: bytes, headers: Mapping[str, str] | None = None, method: str = "POST") -> bytes:
     """The bytes of one request that says how long its body is, and that it is JSON."""
-    lines = {"Host": "load", "Content-Type": "application/json", **(headers or {}), "Content-Length": str(len(body))}
+    lines = {
+        "Host": "localhost",
+        "Content-Type": "application/json",
+        **(headers or {}),
+        "Content-Length": str(len(body)),
+    }
     head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
     return f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode() + body
 

@@ -1,12 +1,12 @@
-"""`benchmarks.attention_error` on short inputs: what it measures, keeps, and says of MCA's bound."""
+"""`benchmarks.operators.attention_error` on short inputs: what it measures, keeps, and says of MCA's bound."""
 
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import attention_error
 from benchmarks.contenders.attention_inputs import drawn, recorded
+from benchmarks.operators import attention_error
 from benchmarks.report import error_tables
 
 from attenuator.export.attributes import ESTIMATORS

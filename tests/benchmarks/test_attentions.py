@@ -1,12 +1,12 @@
-"""`benchmarks.attentions`: operators and nodes compute the same, and a stopped run goes on."""
+"""`benchmarks.operators.attentions`: operators and nodes compute the same, and a stopped run goes on."""
 
 import json
 from importlib import import_module
 from pathlib import Path
 
 import pytest
-from benchmarks import attentions
 from benchmarks.measure import record
+from benchmarks.operators import attentions
 from benchmarks.report import attention_tables
 
 from attenuator.ops import BASELINE, OPERATORS

@@ -1,11 +1,11 @@
-"""`benchmarks.bert_small` on a few made-up reviews: trained through the product, once, and shown."""
+"""`benchmarks.papers.bert_small` on a few made-up reviews: trained through the product, once, and shown."""
 
 import gzip
 import json
 from pathlib import Path
 
 import pytest
-from benchmarks import bert_small
+from benchmarks.papers import bert_small
 from benchmarks.report import bert_small_tables
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import matplotlib as mpl
 import pytest
 import tiny
-from benchmarks import brownout
-from benchmarks.brownout import Exchange, by_second, poisson, summary
 from benchmarks.report import brownout_plot
+from benchmarks.service import brownout
+from benchmarks.service.brownout import Exchange, by_second, poisson, summary
 
 
 def answer(label: str, num_hashes: int, by: str = "caller") -> dict[str, object]:

@@ -7,9 +7,10 @@ from typing import Any
 
 import matplotlib
 import pytest
-from benchmarks import cuda_models, cuda_operators
 from benchmarks.contenders import graphs
 from benchmarks.cuda import attention, encoders, projection
+from benchmarks.cuda import models as cuda_models
+from benchmarks.cuda import operators as cuda_operators
 from benchmarks.cuda.device import Place
 from benchmarks.measure.timing import Timing, cpu_sampler
 from benchmarks.report import cuda_plots, cuda_tables

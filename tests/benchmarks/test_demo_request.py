@@ -3,11 +3,12 @@
 import json
 
 import pytest
-from benchmarks import demo_request
+from benchmarks.measure import record
+from benchmarks.models import demo_request
 
 
 def test_the_committed_scores_are_those_of_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    committed = json.loads((demo_request.RESULTS / "demo_request.json").read_text(encoding="utf-8"))
+    committed = json.loads((record.RESULTS / "demo_request.json").read_text(encoding="utf-8"))
     monkeypatch.setattr(demo_request, "NUM_HASHES", (8,))  # the exact value takes seconds
     result = demo_request.measure(seconds=0)
     assert (result["tokens"], result["label"]) == (committed["tokens"], committed["label"])

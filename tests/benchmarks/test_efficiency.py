@@ -1,4 +1,4 @@
-"""`benchmarks.efficiency` at one short length: rows of both steps, a run that goes on, the tables."""
+"""`benchmarks.papers.efficiency` at one short length: rows of both steps, a run that goes on, the tables."""
 
 import json
 from argparse import Namespace
@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks import efficiency
 from benchmarks.contenders.settings import Contender
 from benchmarks.measure import record
+from benchmarks.papers import efficiency
 from benchmarks.report import efficiency_tables
 
 

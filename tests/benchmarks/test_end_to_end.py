@@ -6,9 +6,9 @@ import random
 from pathlib import Path
 
 import pytest
-from benchmarks import end_to_end, mca_estimators, train_classifier
 from benchmarks.contenders import documents, served
 from benchmarks.measure import intervals
+from benchmarks.models import end_to_end, train_classifier
 from benchmarks.report import end_to_end_tables
 from transformers import BertForSequenceClassification
 
@@ -68,18 +68,8 @@ def test_every_contender_classifies_the_same_documents(
     assert whole["documents"] == 40 < exact["agreement"]["documents"]
     assert exact["agreement"]["share"] == 1
     assert exact["accuracy"] == whole["labels"][served.ORT_FP32]["accuracy"]
-    [table] = end_to_end_tables.parts(result, whole=True)
+    [table] = end_to_end_tables.parts(result)
     assert "100.0% (" in table
-    # A second model whose default of keep is another: the lines of both are the same.
-    value = max(whole["keep"])
-    other = json.loads(json.dumps(whole).replace(f"keep {value:g}", "keep 0.3")) | {"model": "other"}
-    whole["keep_default"], other["keep_default"] = value, 0.3
-    [table] = end_to_end_tables.parts(result | {"texts": [whole, other]}, whole=False)
-    lines = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")]
-    names = [served.TORCH, served.PIPELINE, served.ORT_FP32, served.ORT_INT8]
-    names += [served.EXACT, served.KEEP, f"int8, {served.EXACT}", f"int8, {served.KEEP}"]
-    assert [line[0] for line in lines[2:]] == [f"| {name}" for name in names]
-    assert all(line[1:6] == [*line[6:10], line[10].removesuffix(" |")] for line in lines[2:])
 
 
 def test_documents_keep_their_order_through_sorted_batches() -> None:
@@ -95,19 +85,3 @@ def test_an_interval_is_wilsons() -> None:
     share = intervals.share([True] * 9 + [False])
     assert share["share"] == 0.9
     assert (share["low"], share["high"]) == pytest.approx((0.5958, 0.9821), abs=1e-4)
-
-
-def test_estimators_are_compared_on_the_same_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    texts = tmp_path / "texts.jsonl"
-    documents.write(texts, [{"text": f"a fine film number {i} " * (1 + 20 * i)} for i in range(4)])
-    bundle = Path(__file__).resolve().parents[2] / "examples" / "bundles" / "reviews-mca"
-    sizes = ["--texts", str(texts), "--timed", "1", "--seconds", "0", "--cut", "100"]
-    assert mca_estimators.main([str(bundle), *sizes]) == 0
-    head, *lines = capsys.readouterr().out.strip().splitlines()
-    assert head.startswith("reviews-mca, 4 texts of ")
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[3:]]
-    assert [(row[0], row[1]) for row in rows] == [
-        (f"`{name}`", f"{alpha:g}") for alpha in mca_estimators.ALPHAS for name in mca_estimators.ESTIMATORS
-    ]
-    flops = {(row[0], row[1]): float(row[3]) for row in rows}
-    assert flops["`sampled`", "1"] < flops["`sampled`", "0.2"] <= 1  # the largest alpha spares some of the long texts

@@ -100,7 +100,9 @@ def gen() -> ModuleType:
 def test_the_check_names_a_block_that_does_not_say_yet_that_it_is_old(gen: ModuleType) -> None:
     block = "text\n<!-- servers:begin -->\n{}\n<!-- servers:end -->\n"
     silent, admits = block.format("commit 1"), block.format("commit 1 (**since then the kernels of A have changed**)")
-    [sentence] = gen.outdated("docs/benchmarks.md", silent, admits)
-    assert sentence.startswith('docs/benchmarks.md, block "servers", is older than the kernels it measures (since then')
-    assert list(gen.outdated("docs/benchmarks.md", admits, admits)) == []
-    assert list(gen.outdated("docs/benchmarks.md", admits, silent)) == []
+    [sentence] = gen.outdated("benchmarks/service/server.md", silent, admits)
+    assert sentence.startswith(
+        'benchmarks/service/server.md, block "servers", is older than the kernels it measures (since then'
+    )
+    assert list(gen.outdated("benchmarks/service/server.md", admits, admits)) == []
+    assert list(gen.outdated("benchmarks/service/server.md", admits, silent)) == []

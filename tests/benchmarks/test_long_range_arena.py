@@ -1,4 +1,4 @@
-"""`benchmarks.long_range_arena` with tiny tasks: every attention trains, runs go on to the same bits, the tables."""
+"""`papers.long_range_arena` with tiny tasks: every attention trains, runs go on to the same bits, the tables."""
 
 import argparse
 import gzip
@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from benchmarks import long_range_arena
 from benchmarks.contenders.settings import trainable
-from benchmarks.lra import tasks, training
-from benchmarks.lra.tasks import PIXELS, Size, examples
+from benchmarks.papers import long_range_arena
+from benchmarks.papers.lra import tasks, training
+from benchmarks.papers.lra.tasks import PIXELS, Size, examples
 from benchmarks.report import contenders, lra_tables
 
 from attenuator.export.encoder_attention import ATTENTIONS

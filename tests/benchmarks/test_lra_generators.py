@@ -5,8 +5,18 @@ from itertools import islice
 
 import numpy as np
 import pytest
-from benchmarks.lra import listops, pathfinder
-from benchmarks.lra.pathfinder import CLEARANCE, CONTOUR, DASH, DISTRACTOR, DISTRACTORS, GAP, PADDING, SIDE, Scene
+from benchmarks.papers.lra import listops, pathfinder
+from benchmarks.papers.lra.pathfinder import (
+    CLEARANCE,
+    CONTOUR,
+    DASH,
+    DISTRACTOR,
+    DISTRACTORS,
+    GAP,
+    PADDING,
+    SIDE,
+    Scene,
+)
 
 ABOVE, BELOW = 20, 200
 

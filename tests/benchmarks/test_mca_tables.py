@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks import mca_tables
 from benchmarks.contenders import classifiers, glue
+from benchmarks.papers import mca_tables
 from benchmarks.report import score_tables
 from safetensors.numpy import load_file
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from benchmarks import profile_model
+from benchmarks.models import profile_model
 from benchmarks.report import profile_tables
 
 LINES = {"attention", "linear layers", "LayerNormalization", "Gelu", "Add", "Gather", "SequencePool"}

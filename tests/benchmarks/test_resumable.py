@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.measure import resumable
+from benchmarks.measure import record, resumable, summaries
 from benchmarks.measure.resumable import Rows
+from benchmarks.report.results_files import read
 
 FACTS = {"benchmark": "x", "threads": 1}
 
@@ -52,3 +53,31 @@ def test_the_next_run_goes_on_unless_it_measures_otherwise_or_again(
     assert resumable.run(output, [], other, lambda _: pytest.fail("measured"), again=False) == 2
     assert capsys.readouterr().err.startswith(f"x: {output} was measured with another threads: give --again")
     assert resumable.run(output, [], other, out_of_time, again=True) == 0
+
+
+def test_a_run_goes_on_from_the_committed_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "RESULTS", tmp_path)
+    monkeypatch.setattr(record, "RAW", tmp_path / "raw")
+    output = record.RAW / "x.json"
+    rows = [{"n": 1, "commit": "a", "kernels": {}}, {"n": 2, "of_bound": 0.5, "commit": "b", "kernels": {"mca": "c"}}]
+
+    def both(kept: Rows) -> None:
+        for row in rows:
+            kept.keep(row)
+
+    assert resumable.run(output, [], FACTS, both, again=False) == 0
+    output.unlink()  # as in a fresh clone
+    assert read(tmp_path / "x.json")["rows"] == rows
+    assert resumable.run(output, [], FACTS, lambda kept: kept.keep({"n": 3}), again=False) == 0
+    assert json.loads(output.read_text())["rows"] == [*rows, {"n": 3}]
+
+
+def test_a_summary_keeps_medians_and_the_elapsed_time_of_several_threads() -> None:
+    spread = {"median": 2.0, "low": 1.0, "high": 3.0, "min": 0.5, "max": 9.0}
+    timing = {"cpu_us": spread, "wall_us": spread, "rounds": 5, "repeats": 2}
+    row = {"n": 16, "contenders": {"ours": timing}, "speed_up": {"ours": spread}, "over": {"ours": spread}}
+    alone, several = summaries.summary({"attention": [row | {"threads": 1}, row | {"threads": 2}]})["attention"]
+    assert alone["contenders"] == {"ours": {"cpu_us": {"median": 2.0}}}
+    assert several["contenders"] == {"ours": {"cpu_us": {"median": 2.0}, "wall_us": {"median": 2.0}}}
+    assert alone["speed_up"] == {"ours": {"median": 2.0, "low": 1.0, "high": 3.0}}
+    assert alone["over"] == {"ours": {"median": 2.0}}

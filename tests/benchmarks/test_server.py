@@ -9,10 +9,10 @@ from pathlib import Path
 
 import checkpoints
 import matplotlib as mpl
-from benchmarks import server
 from benchmarks.contenders import servers
 from benchmarks.measure.processes import free_port
 from benchmarks.report import server_plot, server_tables
+from benchmarks.service import server
 
 from attenuator.load import Client, open_loop, post
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 import tiny
-from benchmarks import soak
 from benchmarks.measure.traffic import Ask, Traffic
-from benchmarks.soak import Soak, judged
+from benchmarks.service import soak
+from benchmarks.service.soak import Soak, judged
 
 from attenuator.bundle import manifest_content, parse_manifest
 

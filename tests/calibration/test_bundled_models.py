@@ -1,6 +1,6 @@
 """Half of some texts calibrates, the other half judges: on bundled models, over many halves.
 
-`benchmarks/calibration_splits.py` does the same on real texts, which are not part of this repository.
+`benchmarks/models/agreement_probability.py` does the like on real texts, which are not part of this repository.
 """
 
 import random

@@ -150,7 +150,7 @@ def test_damaged_certainty_is_refused(content: dict[str, Any], name: str) -> Non
 def test_bundles_say_how_sure_their_answers_are(folder: Path) -> None:
     """By margin, setting and length; and a way up that ends at the exact setting."""
     manifest = read_manifest(folder)
-    calibration = read_calibration(folder, manifest.revision)
+    calibration = read_calibration(folder, manifest)
     assert calibration is not None
     judge = Judge(manifest, KnobTable(manifest.name, manifest.knobs), calibration)
     exact, tokens = judge.knobs.exact(), 60
@@ -188,7 +188,7 @@ def _logits(judge: Judge, margin: float) -> np.ndarray:
 def test_a_setting_between_those_measured_is_taken_for_the_next_less_accurate_one() -> None:
     folder = ROOT / "examples/bundles/reviews"
     manifest = read_manifest(folder)
-    judge = Judge(manifest, KnobTable(manifest.name, manifest.knobs), read_calibration(folder, manifest.revision))
+    judge = Judge(manifest, KnobTable(manifest.name, manifest.knobs), read_calibration(folder, manifest))
     [name] = judge.knobs.names
     logits = np.array([0.3, 0.0], dtype=np.float32)
 

@@ -2,8 +2,9 @@
 
 import pytest
 
-from attenuator.calibration import Calibration, cheapest
+from attenuator.calibration import Calibration, cheapest, reaching
 from attenuator.calibration.proportions import proportion
+from attenuator.errors import GoalOutOfReach
 
 TEXTS = 10_000
 
@@ -60,3 +61,18 @@ def test_every_length_has_its_own_order() -> None:
 def test_where_the_exact_setting_is_the_fastest_every_goal_gets_it() -> None:
     rows = calibration([9990], ends=[512], frontiers=[[0]])
     assert cheapest(rows, 100, 0.0).knobs == {"knob": 0}
+
+
+def test_the_exact_setting_of_a_rounded_bundle_is_tested_as_well() -> None:
+    """Its answers are not the reference's: a goal above what it keeps is no setting's."""
+    rows = calibration([9100], ends=[512]).model_copy(update={"reference": "1" * 64})
+    exact = rows.settings[0].model_copy(update={"agreement": [proportion(9700, TEXTS, 0.95)]})
+    rows = rows.model_copy(update={"settings": [exact, *rows.settings[1:]]})
+    assert [cheapest(rows, 100, goal).knobs["knob"] for goal in (0.9, 0.95, 0.96)] == [1, 0, 0]
+    with pytest.raises(GoalOutOfReach, match="min_agreement 0.99 is above .* 9700 of 10000 answers .* at least 0.967"):
+        cheapest(rows, 100, 0.99)
+
+
+def test_a_bound_that_equals_the_goal_keeps_it() -> None:
+    assert reaching([1.0, 0.9, 0.8], 0.9) == 2
+    assert reaching([1.0, 0.9, 0.8], 0.8) == 3

@@ -17,7 +17,8 @@ from attenuator import clients, errors
 from attenuator.clients import UNSET, AsyncClient, Client
 from attenuator.ops import KNOBS
 from attenuator.ops.spec import SEED_HIGH
-from attenuator.serve import errors as serve_errors
+from attenuator.serve.api import errors as serve_errors
+from attenuator.serve.edge.bodies import BodyTimeout, BodyTooLarge
 
 
 def blocking(wire: Wire, verb: str, *args: Any, options: dict[str, Any] = ONCE, **kwargs: Any) -> Any:
@@ -179,7 +180,7 @@ def test_what_lies_between_becomes_one_sentence(
 
 
 def test_kinds_that_only_the_service_has_are_wrong_requests(ask: Ask) -> None:
-    for kind in (serve_errors.MalformedBody, serve_errors.BodyTooLarge, serve_errors.BodyTimeout):
+    for kind in (serve_errors.MalformedBody, BodyTooLarge, BodyTimeout):
         body = {"error": "no", "error_type": serve_errors.error_type(kind.__name__)}
         with pytest.raises(errors.AttenuatorError) as caught:
             ask(Wire(httpx.Response(serve_errors.STATUS[kind], json=body)), "classify", "text")

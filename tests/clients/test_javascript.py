@@ -13,7 +13,7 @@ from service import Service
 
 from attenuator.clients.answers import BY_STATUS
 from attenuator.clients.retries import RETRIED_STATUS
-from attenuator.serve.errors import error_type
+from attenuator.serve.api.errors import error_type
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE, TESTS = ROOT / "clients/js", Path(__file__).parent / "js"

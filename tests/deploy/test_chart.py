@@ -10,8 +10,8 @@ import yaml
 from chart import CHART, ROOT, VALUES, WITHOUT_HELM, helm, rendered
 
 from attenuator import __version__
+from attenuator.serve.api.probes import Probes
 from attenuator.serve.engine import Engine
-from attenuator.serve.probes import Probes
 from attenuator.serve.settings import ServeSettings
 
 OTHERS = {"ScaledObject", "ServiceMonitor", "PrometheusRule"}  # of KEDA and the Prometheus operator, not of Kubernetes
@@ -42,6 +42,12 @@ def test_chart_is_linted_and_has_the_version_of_the_package() -> None:
     done = helm("lint", ".", "--strict")
     assert done.returncode == 0, done.stdout
     assert yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))["appVersion"] == __version__
+
+
+def test_without_an_image_the_chart_says_that_no_registry_holds_one() -> None:
+    done = helm("template", "release", ".", image="")
+    assert done.returncode != 0
+    assert "image.repository is not set: no registry holds the image; build it from the checkout, push" in done.stderr
 
 
 @pytest.mark.parametrize("name", VALUES)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.cuda
 
 GPU = Device("cuda")
 DEMO = Path(__file__).resolve().parent.parent.parent / "examples" / "bundles"
-NAMES = ("reviews", "reviews-mca", "reviews-long", "contracts", "sentiment")
+NAMES = ("reviews", "reviews-mca", "contracts", "sentiment")
 TEXT = (
     "a film so good that it is bad again but the plot and the actors were not what this agreement between the parties "
     "calls a masterpiece and either of them may terminate it at any time"

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from attenuator.export import export
 from attenuator.export.families import FAMILIES
+from attenuator.export.source import load
 
 Get = Callable[[str], Path]
 
@@ -96,6 +97,55 @@ def test_weights_that_the_family_has_no_place_for(checkpoint: Get, tmp_path: Pat
     weights["bert.encoder.layer.1.attention.self.query.lora_A.weight"] = torch.ones(2, 32)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     assert "query.lora_A.weight has no place in a model of family 'bert'" in refuse(folder, tmp_path)
+
+
+@pytest.mark.parametrize("file", ["modeling_mean.py", "tokenization_mean.py"])
+def test_code_beside_the_weights_is_refused_and_never_run(file: str, checkpoint: Get, tmp_path: Path) -> None:
+    folder = edit(checkpoint("bert"), tmp_path / "own")
+    (folder / file).write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    sentence = refuse(folder, tmp_path)
+    assert f"brings code of its own ({file}), which is never run" in sentence
+    assert "give FILE.py:NAME" in sentence
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_tokenizer_of_its_own_code(checkpoint: Get, tmp_path: Path) -> None:
+    folder = edit(checkpoint("bert"), tmp_path / "own")
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"auto_map": {"AutoTokenizer": [None, "mine.Mine"]}}))
+    assert "auto_map in tokenizer_config.json" in refuse(folder, tmp_path)
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod."])
+@pytest.mark.parametrize("name", ["bert", "modernbert"])
+def test_weights_that_a_wrapper_of_training_renamed(prefix: str, name: str, checkpoint: Get, tmp_path: Path) -> None:
+    folder = edit(checkpoint(name), tmp_path / "wrapped")
+    weights = load_file(folder / "model.safetensors")
+    renamed = {prefix + key: value for key, value in weights.items()}
+    save_file(renamed, folder / "model.safetensors", metadata={"format": "pt"})
+    model = load(str(folder)).model.state_dict()
+    assert weights
+    for key, value in weights.items():
+        assert torch.equal(model[key], value)
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "tokenizer.json", "config.json"])
+def test_a_file_that_git_lfs_did_not_fetch(file: str, checkpoint: Get, tmp_path: Path) -> None:
+    folder = edit(checkpoint("bert"), tmp_path / "pointer")
+    (folder / file).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 440473133\n")
+    assert f"{file}' is a pointer of git-LFS and not the file itself" in refuse(folder, tmp_path)
+
+
+@pytest.mark.parametrize("inside", ["checkpoint-500", "snapshots/0123abc"])
+def test_a_folder_above_the_checkpoint_names_it(inside: str, checkpoint: Get, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(checkpoint("bert"), folder / inside)
+    assert f"config.json is missing; give the folder '{folder / inside}', which has one" in refuse(folder, tmp_path)
+
+
+def test_a_bundle_as_source(tmp_path: Path) -> None:
+    bundle = Path(__file__).parents[2] / "examples" / "bundles" / "sentiment"
+    assert "it is a bundle, which export writes; give the checkpoint" in refuse(bundle, tmp_path)
 
 
 def test_labels_counted_from_one(checkpoint: Get, tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_tells_what_int8_costs_and_wins(checkpoint: Callable[[str], Path], tmp_p
     [
         (["--attention", "mca"], 2, "SOURCE"),
         (["x", "--attention", "mca"], 2, "--output is missing"),
-        (["x", "--output", "y"], 2, "--attention is missing"),
+        (["x", "--output", "y", "--attentoin", "mca"], 2, "the flag --attentoin is unknown, did you mean --attention?"),
         (["x", "--attention", "nearest", "--output", "y"], 2, "must be one of: softmax, mca, yoso, linear"),
         (
             ["x", "--attention", "mca", "--output", "y", "--precision", "int4"],
@@ -77,6 +77,16 @@ def test_usage_errors(arguments: list[str], code: int, sentence: str) -> None:
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
+
+
+def test_texts_that_are_not_there_are_refused_before_torch_is_loaded(
+    checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    program = "import sys; from attenuator.__main__ import main; code = main(); print(code, 'torch' in sys.modules)"
+    arguments = ["export", str(checkpoint("bert")), "--texts", "nofile.txt", "--output", str(tmp_path / "x")]
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False)
+    assert done.stdout == "1 False\n"
+    assert "nofile.txt cannot be read: No such file or directory" in done.stderr
 
 
 def test_a_name_on_a_hub_is_refused_before_torch_is_loaded(tmp_path: Path) -> None:

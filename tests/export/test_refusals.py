@@ -12,6 +12,7 @@ import torch
 import transformers
 from checkpoints import MODERN, SMALL, VOCAB, bert, word_tokenizer
 from refusals import edit, refuse, save
+from safetensors.torch import load_file, save_file
 
 from attenuator.errors import ExportError
 from attenuator.export import export
@@ -123,7 +124,15 @@ def test_unsupported_family_names_those_that_are(tmp_path: Path) -> None:
     [
         ({"is_decoder": True}, "is a decoder"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
-        ({"architectures": ["BertForMaskedLM"]}, "is a BertForMaskedLM, must be a sequence classifier"),
+        (
+            {"architectures": ["BertForMaskedLM"]},
+            "is a BertForMaskedLM, must be a sequence classifier (BertForSequenceClassification): language modelling",
+        ),
+        ({"architectures": ["BertForTokenClassification"]}, ": token classification is not supported"),
+        ({"architectures": ["BertModel"]}, ": embedding is not supported"),
+        ({"architectures": ["RobertaForSequenceClassification"]}, "is a RobertaForSequenceClassification, must be"),
+        ({"architectures": ["MeanForSequenceClassification"]}, "give FILE.py:NAME"),
+        ({"auto_map": {"AutoModelForSequenceClassification": "modeling_mean.Mean"}}, "auto_map in config.json"),
         ({"problem_type": "regression"}, "the model is a regression with 3 outputs, must have one"),
         ({"hidden_size": 64}, "hidden_size asks for 64, but bert.embeddings.LayerNorm.bias has 32"),
         ({"num_hidden_layers": 3}, "no trained weights for bert.encoder.layer.2"),
@@ -225,11 +234,20 @@ def test_heads_that_the_operators_do_not_take(tmp_path: Path) -> None:
     assert "McaAttention: key has head_dim 4, must be in [8, 256]" in refuse(folder, tmp_path)
 
 
-def test_weights_that_are_not_numbers(checkpoint: Get, tmp_path: Path) -> None:
-    model = transformers.BertForSequenceClassification.from_pretrained(checkpoint("bert"))
-    with torch.no_grad():
-        model.classifier.weight[0, 0] = float("nan")
-    assert "differs from the PyTorch model by nan" in refuse(save(model, tmp_path / "nan"), tmp_path)
+@pytest.mark.parametrize(
+    ("name", "weight", "value"),
+    [
+        ("bert", "classifier.weight", "nan"),
+        ("bert", "bert.embeddings.word_embeddings.weight", "inf"),
+        ("encoder-softmax", "classifier.weight", "-inf"),
+    ],
+)
+def test_weights_that_are_not_numbers(name: str, weight: str, value: str, checkpoint: Get, tmp_path: Path) -> None:
+    folder = edit(checkpoint(name), tmp_path / "edited")
+    weights = load_file(folder / "model.safetensors")
+    weights[weight][-1, 0] = float(value)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    assert f"the weight {weight} has values that are NaN or infinite" in refuse(folder, tmp_path)
 
 
 def test_a_folder_that_is_not_a_bundle_is_left_alone(checkpoint: Get, tmp_path: Path) -> None:

@@ -46,19 +46,15 @@ def test_a_call() -> None:
         ),
         (replace(GOOD, outputs=[]), "SequencePool: output output is missing"),
         (
-            replace(
-                GOOD,
-                operator=replace(POOL, attributes=(replace(POOL.attributes[0], kind="int"),)),
-                attributes={"mode": 1},
-            ),
-            "SequencePool: attribute mode is of kind int, must be of kind string",
+            replace(GOOD, attributes={"mode": 1}),
+            "SequencePool: attribute mode is of type int, must be of type string",
         ),
         (
             replace(GOOD, attributes={"mode": "median"}),
             "SequencePool: attribute mode is 'median', must be one of: first, mean",
         ),
     ],
-    ids=["operator", "input", "type", "shape", "output", "kind", "choice"],
+    ids=["operator", "input", "type", "shape", "output", "attribute", "choice"],
 )
 def test_a_refusal_names_what_was_passed_and_what_is_allowed(call: Call, sentence: str) -> None:
     with pytest.raises(EngineError) as caught:

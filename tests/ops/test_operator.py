@@ -2,6 +2,7 @@
 
 import concurrent.futures
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -102,6 +103,20 @@ def test_shapes_are_inferred(case: Case) -> None:
                 assert axis == inputs[rule[0]].shape[rule[1]]
 
 
+# As ops/README.md has it: 1e10 in every row, or 1e30 in values beside usual queries and keys. Values 256 times as large
+# stand for 256 times as many keys as RAGGED's longest sequence has, about the 32,768 of that page.
+@every_case
+@pytest.mark.parametrize(("size", "value_size"), [(1e10, 1e10), (1.0, 2.56e32)])
+def test_rows_as_large_as_the_contract_allows_give_finite_outputs(case: Case, size: float, value_size: float) -> None:
+    inputs = make_inputs(case, RAGGED)
+    for item in case.inputs:
+        if item.axes[0] in ("T", "T or B") and item.dtype == "float":
+            rows = inputs[item.name]
+            equal = item.name in ("value", "hidden")
+            inputs[item.name] = np.full_like(rows, value_size) if equal else np.clip(rows, -1, 1) * np.float32(size)
+    assert all(np.isfinite(y).all() for y in run_case(case, inputs))
+
+
 @every_operator
 def test_wrong_ranks_are_refused_by_name(operator: Operator) -> None:
     case = defaults(operator)
@@ -122,6 +137,25 @@ def bad_values(attribute: Attribute) -> list[int | float | str]:
         return [int(attribute.low) - 1, int(attribute.high) + 1, 2**62, -(2**62)]
     beyond = [float(attribute.low - 1), float(attribute.high * 1.001)] if attribute.bounded else []
     return [np.nan, np.inf, *beyond]
+
+
+WRONG_TYPES: dict[str, tuple[Any, ...]] = {"int": (2, [2]), "float": (2.0, [2.0]), "string": ("2", ["2"])}
+
+
+@every_operator
+def test_an_attribute_of_the_wrong_type_is_refused_when_the_model_is_loaded(operator: Operator) -> None:
+    case = defaults(operator)
+    inputs = list(make_inputs(case, (4,)))
+    for attribute in operator.attributes:
+        for kind, (single, several) in WRONG_TYPES.items():
+            for wrong, name in ((single, kind), (several, "list or tensor")):
+                if name == attribute.kind:
+                    continue
+                sentence = (
+                    f"{operator.name}: attribute {attribute.name} is of type {name}, must be of type {attribute.kind}"
+                )
+                with pytest.raises(RuntimeException, match=f"{sentence}$"):
+                    open_session(build_model(operator, inputs, case.attributes | {attribute.name: wrong}, {}))
 
 
 @every_operator

@@ -160,6 +160,19 @@ def test_where_non_finite_rows_give_nan() -> None:
     assert (nan[30:] == (inputs["query"][30:, 1] > 0)).all()
 
 
+def test_an_infinite_value_makes_its_column_infinite_and_finite_ones_overflow() -> None:
+    inputs = attention_inputs((1000, 20), 1, 8, 8)
+    inputs["query"][:1000] = 0  # equal weights
+    clean = run("softmax", inputs, {"num_heads": 1})[0]
+    inputs["value"][40, 3] = -np.inf
+    inputs["value"][:1000, 5] = 1e37
+    output = run("softmax", inputs, {"num_heads": 1})[0]
+    assert (output[:1000, 3] == -np.inf).all()
+    assert np.isinf(output[:1000, 5]).all()
+    clean[:1000, [3, 5]] = output[:1000, [3, 5]]
+    np.testing.assert_array_equal(output, clean)
+
+
 def test_long_sequence_sampled_rows() -> None:
     length, heads, head_dim = 65536, 1, 16
     inputs = attention_inputs((length,), heads, head_dim, head_dim)

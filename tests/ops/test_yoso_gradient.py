@@ -207,7 +207,7 @@ def test_a_row_that_is_not_finite_breaks_its_own_sequence(side: int) -> None:
 def test_temporary_memory_is_linear_in_the_length() -> None:
     """8,192 tokens, 33 hashes, whose pairs would take 64 MiB at a byte each: at most 4 beside inputs and results."""
     script = """
-from benchmarks.peak_memory import peak_mib
+from benchmarks.operators.peak_memory import peak_mib
 from test_yoso_gradient import computed, draw
 
 rows, few = draw((8192,), 1, 64, 64), draw((64,), 1, 64, 64)

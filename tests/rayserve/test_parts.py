@@ -19,9 +19,9 @@ from attenuator.rayserve.calls import REPLICA_HEADER, Answer, Call, deadline_of,
 from attenuator.rayserve.outstanding import Outstanding, by_work
 from attenuator.rayserve.prices import UNKNOWN_S, Prices, prices_of
 from attenuator.rayserve.scraping import merged
-from attenuator.serve.accesslog import CLIENT_LEFT
+from attenuator.serve.access.keys import KeyRing
 from attenuator.serve.app import create_app
-from attenuator.serve.keys import KeyRing
+from attenuator.serve.observe.events import CLIENT_LEFT
 from attenuator.serve.settings import ServeSettings
 
 TEXT = "good film " * 100

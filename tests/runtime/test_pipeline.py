@@ -1,7 +1,9 @@
 """Tokenizers that do too much are refused in one sentence; long texts cost no more than what fits."""
 
 import json
+import random
 import shutil
+import string
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,10 +12,10 @@ import tiny
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from attenuator import bundle
-from attenuator.errors import BundleError, InputTooLong
+from attenuator.errors import BundleError, InputTooLong, InvalidRequest
 from attenuator.runtime.check import check_bundle
 from attenuator.runtime.pipeline import PUBLISHED, check_pattern, splits_at
-from attenuator.runtime.tokens import TextEncoder
+from attenuator.runtime.tokens import MAX_UNBROKEN, TextEncoder
 
 TEMPLATE = json.loads(tiny.tokenizer().to_str())["post_processor"]
 FIRST, SECOND = ({"Sequence": {"id": name, "type_id": index}} for index, name in enumerate("AB"))
@@ -116,7 +118,16 @@ def byte_level() -> Tokenizer:
     return tokenizer
 
 
-PIPELINES = {"wordpiece": tiny.tokenizer, "unigram": unigram, "byte level": byte_level}
+def replacing() -> Tokenizer:
+    """One that takes what stands in HTML and in treebanks for something else, as those of the examples do."""
+    tokenizer = tiny.tokenizer()
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Replace("<br />", " "), normalizers.Replace("!!", "good"), tokenizer.normalizer]
+    )
+    return tokenizer
+
+
+PIPELINES = {"wordpiece": tiny.tokenizer, "replacing": replacing, "unigram": unigram, "byte level": byte_level}
 TEXTS = {
     "words": "good film, the a " * 4000,
     "spaces": ("plot" + " " * 60) * 600 + "bad",
@@ -124,6 +135,10 @@ TEXTS = {
     "ideographs": "\u6f22\u5b57\u3002" * 9000,
     "special tokens": "[SEP]<mask> <mask> film <pad>" * 1500,
     "no end of word": "a" * 60000,
+    "punctuation": '"!,_(' * 12_000,
+    "exclamation marks": "!" * 59_999,
+    "tabs": "good\tfilm.plot\r" * 4000,
+    "html": "good<br />film!!!" * 3500,
     "lines": "term\r\n\nlaw\u2028shall " * 3000,
 }
 
@@ -147,6 +162,53 @@ def test_far_too_long_texts_are_cut_where_the_whole_would_be(
     assert 0 < cut.truncated <= len(whole) - 20
     with pytest.raises(InputTooLong, match="text has (more than )?[0-9]+ tokens, must have at most 20"):
         encoder.encode(text, None, truncate=False, param="text")
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("kind", PIPELINES)
+def test_random_texts_are_cut_where_the_whole_would_be(
+    side: Literal["left", "right"], kind: str, tmp_path: Path
+) -> None:
+    draw = random.Random(f"{kind} {side}")
+    tokenizer = PIPELINES[kind]()
+    tokenizer.save(str(tmp_path / bundle.TOKENIZER))
+    encoder = TextEncoder(tmp_path / bundle.TOKENIZER, max_tokens=20, vocab_size=1000, truncation_side=side)
+    tokenizer.enable_truncation(20, direction=side)
+    pieces = [*tiny.WORDS, *string.punctuation, *" \t\r\n", "<br />", "!!", "n't", "\u6f22\u3002", "e\u0301", "\u2260"]
+    for _ in range(20):
+        text = "".join(draw.choices(draw.sample(pieces, 9), k=12_000)) + "x"
+        assert encoder.encode(text, None, truncate=True, param="text").token_ids.tolist() == tokenizer.encode(text).ids
+
+
+@pytest.mark.parametrize("text", ["!", '"', "good,film,", "_"])
+@pytest.mark.parametrize("pair", [None, "good " * 10])
+def test_four_million_characters_without_a_space_are_not_tokenized_whole(
+    text: str, pair: str | None, tmp_path: Path
+) -> None:
+    tiny.tokenizer().save(str(tmp_path / bundle.TOKENIZER))
+    encoder = TextEncoder(tmp_path / bundle.TOKENIZER, max_tokens=512, vocab_size=1000)
+    text *= 4 * 2**20 // len(text)
+    for first, second in [(text, pair), *([(pair, text)] if pair else [])]:
+        assert encoder.encode(first, second, truncate=True, param="text").truncated < 100_000
+        with pytest.raises(InputTooLong, match="has more than 512 tokens, must have at most 512, or set truncate"):
+            encoder.encode(first, second, truncate=False, param="text")
+
+
+@pytest.mark.parametrize("truncate", [True, False])
+@pytest.mark.parametrize(("kind", "character"), [("wordpiece", "a"), ("replacing", "!"), ("byte level", "!")])
+def test_a_stretch_without_a_place_to_cut_it_is_refused(
+    kind: str, character: str, truncate: bool, tmp_path: Path
+) -> None:
+    PIPELINES[kind]().save(str(tmp_path / bundle.TOKENIZER))
+    encoder = TextEncoder(tmp_path / bundle.TOKENIZER, max_tokens=20, vocab_size=1000)
+    long = character * (MAX_UNBROKEN + 1)
+    sentence = f"has more than {MAX_UNBROKEN} characters in a row without a space or another place to cut it"
+    for texts, name in [((long, None), "inputs[0].text"), (("good", f"bad {long} bad"), "inputs[0].text_pair")]:
+        with pytest.raises(InvalidRequest) as caught:
+            encoder.encode(*texts, truncate=truncate, param="inputs[0].text")
+        assert (caught.value.param, str(caught.value).startswith(f"{name} {sentence}")) == (name, True)
+    assert encoder.encode("good " * 9999 + long, None, truncate=True, param="text").truncated, "cut before it"
+    assert encoder.encode(long[1:] + " a", None, truncate=True, param="text")
 
 
 def test_a_text_of_two_million_words_is_not_tokenized_whole(tmp_path: Path) -> None:

@@ -20,11 +20,11 @@ from service import Service
 from attenuator import bundle
 from attenuator.errors import InvalidRequest, UnknownModel
 from attenuator.runtime import Input, Row, load
-from attenuator.serve.admin import bundle_folder
+from attenuator.serve.access.keys import KeyRing
+from attenuator.serve.api.admin import bundle_folder
+from attenuator.serve.api.errors import response_for
 from attenuator.serve.app import create_app
 from attenuator.serve.engine import Engine
-from attenuator.serve.errors import response_for
-from attenuator.serve.keys import KeyRing
 from attenuator.serve.settings import ServeSettings
 
 KEY, ADMIN = {"Authorization": "Bearer user-key"}, {"Authorization": "Bearer admin-key"}
@@ -170,7 +170,8 @@ def test_without_a_model_the_service_is_not_ready(one: Service) -> None:
     ready = one.client.get("/health/ready")
     assert (ready.status_code, ready.json()["reason"]) == (503, "no model is loaded")
     for body in ({"inputs": "good"}, {"model": "yoso", "inputs": "good"}):
-        assert one.classify(body).status_code in (404, 422)
+        refused = one.classify(body)
+        assert (refused.status_code, refused.json()["error_type"]) == (503, "not_ready")
     assert put(one, "yoso", "first").status_code == 201
     assert one.client.get("/health/ready").status_code == 200
 
@@ -303,6 +304,9 @@ def test_no_path_leads_out_of_the_roots(root: Path, tmp_path: Path) -> None:
         with pytest.raises(InvalidRequest) as refused:
             bundle_folder({"bundle": path}, [empty, inside])
         assert refused.value.param == "bundle"
+    for path, sentence in (("", "bundle is empty, must be"), ("a\0b", "bundle has a zero byte, must be")):
+        with pytest.raises(InvalidRequest, match=sentence):
+            bundle_folder({"bundle": path}, [inside])
     with pytest.raises(InvalidRequest, match="--bundle-root is not set"):
         bundle_folder({"bundle": "bundle"}, [])
 

@@ -1,6 +1,8 @@
 """What the service answers to good requests."""
 
+import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +11,11 @@ import pytest
 import tiny
 from service import Service
 
+from attenuator.api import Classification
 from attenuator.runtime import Model, Row, load
-from attenuator.serve.answers import model_info
+from attenuator.runtime.scores import SCORES
+from attenuator.serve.api.answers import PIECE_VALUES, Answer, Piece, Turns, model_info
+from attenuator.serve.api.schema import parse_request
 
 TEXT = "a very good film was not bad"
 LONGER = " ".join(tiny.WORDS * 8)
@@ -202,3 +207,40 @@ def test_floats_that_are_whole_count_as_whole_numbers(service: Service) -> None:
     assert one | {"timing_ms": 0} == other | {"timing_ms": 0}
     assert isinstance(other["knobs"]["num_hashes"], int)
     assert isinstance(other["seed"], int)
+
+
+def test_scores_of_many_rows_have_the_bits_that_each_row_has_alone(models: dict[str, Model]) -> None:
+    draw = np.random.default_rng(0)
+    for task in SCORES:
+        for labels in (1, 2, 3, 7, 8, 9, 33, 41, 130):
+            logits = draw.normal(0, 6, (257, labels)).astype(np.float32)
+            together, alone = SCORES[task](logits), [SCORES[task](row) for row in logits]
+            assert together.tobytes() == np.array(alone).tobytes(), (task, labels)
+
+
+def test_a_long_answer_is_written_piece_by_piece_and_others_come_between(models: dict[str, Model]) -> None:
+    """256 inputs with all scores and logits held the event loop for 40 ms, whoever else waited."""
+    model = models["mca"]
+    parsed = parse_request({"inputs": ["x"] * 256, "top_k": len(model.manifest.labels), "return_logits": True}, model)
+    logits = np.random.default_rng(0).normal(size=(256, 3)).astype(np.float32)
+    fields = {"model": "m", "revision": "r", "device": "cpu", "knobs": {}, "requested": {}, "chosen_by": "default"}
+    fields |= {"seed": 0, "tokens": [1], "timing_ms": {}}
+    answer = Answer(model, fields, model.scores(logits), logits, [{}] * 256)
+    order: list[str] = []
+
+    def noting(piece: Piece, name: str) -> Piece:
+        assert piece.values <= PIECE_VALUES
+        return replace(piece, make=lambda: order.append(name) or piece.make())
+
+    async def both() -> list[bytes]:
+        turns, pieces = Turns(), answer.own_pieces(parsed)
+        assert len(pieces) > 1
+        short = Piece(lambda: order.append("short") or b"{}", 1)
+        first, second = ([noting(piece, name) for piece in pieces] for name in ("a", "b"))
+        return await asyncio.gather(turns.write(first), turns.write(second), turns.write([short]))
+
+    written, again, _ = asyncio.run(both())
+    assert written == again
+    assert Classification.model_validate_json(written).model_dump_json(exclude_none=True).encode() == written
+    assert order[:4] == ["short", "a", "b", "a"] or order[:4] == ["a", "short", "b", "a"]
+    assert order.count("a") == order.count("b")

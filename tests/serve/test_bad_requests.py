@@ -224,7 +224,10 @@ def test_wrong_route_or_method_has_the_same_form(service: Service, case: tuple[s
 def chunked(body: bytes, size: int) -> bytes:
     parts = [body[at : at + size] for at in range(0, len(body), size)]
     framed = b"".join(f"{len(part):x}\r\n".encode() + part + b"\r\n" for part in parts)
-    return b"POST /v1/classify HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n" + framed + b"0\r\n\r\n"
+    return (
+        b"POST /v1/classify HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n" + framed + b"0\r\n\r\n"
+    )
 
 
 MIB_4 = 4 * 2**20
@@ -262,8 +265,13 @@ def test_huge_body_is_refused(service: Service, case: tuple[int, str, bytes]) ->
 
 
 TEN_MB = dumped(inputs="good " * 2_000_000)
-EXPECT = b"POST /v1/classify HTTP/1.1\r\nHost: t\r\nContent-Length: 10000000\r\nExpect: 100-continue\r\n\r\n"
-BOTH = b"POST /v1/classify HTTP/1.1\r\nHost: t\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+EXPECT = (
+    b"POST /v1/classify HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    b"Content-Length: 10000000\r\nExpect: 100-continue\r\n\r\n"
+)
+BOTH = (
+    b"POST /v1/classify HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+)
 # id: (status, error_type, whether the client closes its half, bytes)
 RAW_CASES: dict[str, tuple[int, str, bool, bytes]] = {
     "10 MB": (413, "body_too_large", False, request_bytes(TEN_MB)),
@@ -282,7 +290,12 @@ RAW_CASES: dict[str, tuple[int, str, bool, bytes]] = {
     "chunks of a byte": (400, "malformed_request", False, chunked(b" " * 5000, 1)),
     "unknown coding": (501, "unsupported_transfer_encoding", False, chunked(b"", 7).replace(b": chunked", b": gzip")),
     "endless header": (431, "header_too_large", False, b"GET / HTTP/1.1\r\nX: " + b"a" * 70_000),
-    "large header": (431, "header_too_large", False, b"GET / HTTP/1.1\r\nHost: t\r\nX: " + b"a" * 17_000 + b"\r\n\r\n"),
+    "large header": (
+        431,
+        "header_too_large",
+        False,
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 17_000 + b"\r\n\r\n",
+    ),
     "nothing": (0, "", True, b""),
 }
 

@@ -6,8 +6,7 @@ import math
 import random
 import statistics
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -16,10 +15,9 @@ from attenuator.bundle import BundleKnob
 from attenuator.ops import KNOBS
 from attenuator.ops.knobs import KnobValue
 from attenuator.runtime import Row
-from attenuator.serve.brownout import FALL_TARGETS, FALL_TO, LEAST_SHARE, Level, room_share
-from attenuator.serve.floors import Floors, lowered
-from attenuator.serve.jobs import Job, room_of
-from attenuator.serve.scheduler import Queue
+from attenuator.serve.accuracy.brownout import FALL_TARGETS, FALL_TO, Floors, Level, lowered, room_share
+from attenuator.serve.scheduling.queue import Queue
+from attenuator.serve.scheduling.requests import Job, tokens_counted
 
 HASHES = BundleKnob.model_validate(KNOBS["num_hashes"], from_attributes=True)
 EXACT: dict[str, KnobValue] = {"num_hashes": 0}
@@ -80,8 +78,6 @@ def simulate(
     arrivals: list[float],
     floors: Floors,
     exact_error: float = 1.0,
-    *,
-    while_waiting: bool = True,
 ) -> list[Outcome]:
     """Runs requests of one row; those that find `MAX_REQUESTS` waiting are refused.
 
@@ -90,9 +86,8 @@ def simulate(
         arrivals: in seconds.
         floors: of every request; empty for none.
         exact_error: what exact rows take, as a multiple of what is predicted.
-        while_waiting: also lowers those that wait, as their turn comes.
     """
-    queue, level, outcomes = Queue(8192), Level(TARGET_S), []
+    queue, level, outcomes = Queue(8192, 10**9), Level(TARGET_S), []
     waiting: dict[Job, Outcome] = {}
     free_s = predicted_s = 0.0
 
@@ -103,18 +98,10 @@ def simulate(
         wait_s = max(max(0.0, predicted_s - now_s) + lane.wait_s(), lane.waited_s(now_s))
         return level.observe(wait_s, len(waiting) / MAX_REQUESTS, now_s)
 
-    def lower(now_s: float, job: Job) -> list[float] | None:
-        [row], knobs = job.rows, lowered([HASHES], EXACT, floors, reached(now_s), seconds_of)
-        if not while_waiting or seconds_of(knobs) >= seconds_of(row.knobs):
-            return None
-        job.rows = [replace(row, knobs=knobs)]
-        waiting[job].hashes = knobs["num_hashes"]
-        return [seconds_of(knobs)]
-
     def run_until(now_s: float) -> None:
         nonlocal free_s, predicted_s
         while waiting and free_s <= now_s:
-            batch = queue.take("light", partial(lower, max(free_s, min(job.submitted_s for job in waiting))))
+            batch = queue.take("light")
             began_s = max(free_s, max(entry.job.submitted_s for entry in batch))
             predicted_s = free_s = began_s + sum(entry.seconds for entry in batch)
             for entry in batch:
@@ -165,26 +152,6 @@ def test_predictions_that_are_too_short_do_not_let_the_queue_grow(loop: asyncio.
     assert waits[int(0.95 * len(waits))] <= TARGET_S
 
 
-@pytest.mark.parametrize(("load", "exact_error"), [(1.2, 3.0), (2.0, 1.0), (2.0, 3.0), (4.0, 1.0)])
-def test_lowering_those_that_wait_shortens_the_longest_waits_and_calms_the_level(
-    loop: asyncio.AbstractEventLoop, load: float, exact_error: float
-) -> None:
-    """At no more cost to the others: on average they are answered no less accurately."""
-    arrivals = poisson(3, [(60.0, load)])
-    entering, waiting = (
-        simulate(loop, arrivals, FLOOR, exact_error, while_waiting=each)[100:] for each in (False, True)
-    )
-    longest = [sorted(each.wait_s for each in outcomes)[int(0.99 * len(outcomes))] for outcomes in (entering, waiting)]
-    assert longest[1] < 0.85 * longest[0]
-    spread = [statistics.pstdev(each.level for each in outcomes) for outcomes in (entering, waiting)]
-    assert spread[1] < spread[0]
-    work = [
-        statistics.fmean(math.log(seconds_of({"num_hashes": each.hashes})) for each in outcomes)
-        for outcomes in (entering, waiting)
-    ]
-    assert work[1] > work[0] - 0.01
-
-
 def test_the_level_settles_under_steady_load_and_returns_to_zero_after_it(loop: asyncio.AbstractEventLoop) -> None:
     outcomes = simulate(loop, poisson(2, [(60.0, 2.0), (30.0, 0.1)]), FLOOR)
     steady = [outcome.level for outcome in outcomes if 10 < outcome.at_s < 60]
@@ -225,12 +192,15 @@ def test_the_level_rises_at_once_and_falls_slowly() -> None:
     assert half == later[1]
     assert level.at(1.0) == half, "a clock that stands still or goes back does not raise it"
     assert Level(TARGET_S).observe(0.0, 1.0, 1.0) == 1.0, "a full queue counts as much as a long wait"
+    assert Level(TARGET_S).observe(0.0, 0.75, 1.0) == 1.0, "bursts still find room where knobs are at their floors"
+    assert Level(TARGET_S).observe(0.0, 0.5625, 1.0) == pytest.approx(0.5)
+    assert Level(TARGET_S).observe(0.0, 0.375, 1.0) == 0.0
 
 
 def test_a_large_request_does_not_count_as_wait_for_those_that_run_before_its_rows(
     loop: asyncio.AbstractEventLoop,
 ) -> None:
-    queue = Queue(8192)
+    queue = Queue(8192, 10**9)
     ids = np.zeros(10, np.int64)
     large = Job("m", [Row(ids, ids, {})] * 100, [1.0] * 100, loop.create_future())
     queue.push(large, [0.04] * 100, 0.0)
@@ -246,16 +216,16 @@ def test_a_large_request_does_not_count_as_wait_for_those_that_run_before_its_ro
 
 def test_lowered_rows_take_as_much_less_room_as_they_take_time(loop: asyncio.AbstractEventLoop) -> None:
     assert room_share([1.0, 1.0], [4.0, 4.0]) == 0.25
-    assert room_share([1.0], [1000.0]) == LEAST_SHARE
+    assert room_share([1.0], [1000.0]) == 1 / 16, "tokens take memory, however cheap they are"
     assert room_share([3.0], [2.0]) == 1.0
-    queue = Queue(8192)
+    queue = Queue(8192, 5 * TOKENS // 4)
     ids = np.zeros(TOKENS, np.int64)
     for _ in range(3):
         job = Job("m", [Row(ids, ids, {})], [1.0], loop.create_future(), room_share=0.25)
         queue.push(job, [0.01], 0.0)
-    room = room_of(TOKENS, 0.25)
+    room = tokens_counted(TOKENS, 0.25)
     assert queue.occupied("light") == 3 * room == 750
-    assert queue.full({"light": TOKENS}, TOKENS) == "light"
-    assert queue.full({"light": room}, TOKENS) is None
+    assert queue.full({"light": TOKENS}) == "light"
+    assert queue.full({"light": room}) is None
     queue.take("light")
     assert queue.occupied("light") == 0

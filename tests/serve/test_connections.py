@@ -5,6 +5,8 @@ import json
 import resource
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 from service import Service, dumped, read_answer, request_bytes
 
 from attenuator.errors import AttenuatorError
-from attenuator.serve.connections import MAX_DEFAULT_CONNECTIONS, Client, Connections, connection_limit
+from attenuator.serve.edge.connections import MAX_DEFAULT_CONNECTIONS, Client, Connections, connection_limit
 
 STALLED = request_bytes(dumped(), length=5000)
 
@@ -33,7 +35,9 @@ def crowd(one: Service, count: int, data: bytes = b"") -> Iterator[list[socket.s
 
 def answers(one: Service) -> list[int]:
     """Statuses of requests on connections of their own."""
-    return [one.raw(data)[0] for data in (b"GET /health/ready HTTP/1.1\r\nHost: t\r\n\r\n", request_bytes(dumped()))]
+    return [
+        one.raw(data)[0] for data in (b"GET /health/ready HTTP/1.1\r\nHost: localhost\r\n\r\n", request_bytes(dumped()))
+    ]
 
 
 def processor_s(one: Service) -> float:
@@ -147,7 +151,7 @@ def test_client_that_reads_no_answers_is_held_up_and_gives_way(start: Callable[.
             connection.setblocking(False)
             with contextlib.suppress(BlockingIOError):
                 while True:
-                    connection.send(b"GET /docs HTTP/1.1\r\nHost: t\r\n\r\n" * 1000)
+                    connection.send(b"GET /docs HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000)
         assert answers(one) == [200, 200]
     one.good()
 
@@ -201,3 +205,10 @@ def test_longest_wait_gives_way_and_work_never_does() -> None:
     table.when_room = lambda: freed.append(True)
     table.remove(first)
     assert (freed, table.has_room()) == ([True], True)
+
+
+def test_too_few_files_are_one_sentence(bundles: dict[str, Path]) -> None:
+    command = f"ulimit -n 20; exec {sys.executable} -m attenuator serve {bundles['yoso']} --port 0"
+    ended = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr == "attenuator serve: the process may open 20 files (ulimit -H -n), must be 32 or more\n"

@@ -8,8 +8,8 @@ import pytest
 
 from attenuator.runtime import Input, Row
 from attenuator.runtime.session import cpu_count
-from attenuator.serve.contention import MEMORY_S, MOST, BusyTime, Contention
 from attenuator.serve.engine import Engine
+from attenuator.serve.scheduling.times import MEMORY_S, MOST_CONTENTION, BusyTime, Contention
 from attenuator.serve.settings import ServeSettings
 
 
@@ -80,7 +80,7 @@ def test_batches_that_ran_alone_teach_nothing_and_one_that_was_stopped_little() 
     assert 2.0 < contention.factor < 2.2
     for _ in range(1000):
         contention.learn(50.0, 50.0, 0.1)
-    assert contention.factor == MOST
+    assert contention.factor == MOST_CONTENTION
     assert math.isfinite(contention.alone_s(50.0, 50.0))
 
 

@@ -13,10 +13,10 @@ from service import GOOD, Service
 
 from attenuator.api import Classification, ErrorBody, Health, ModelList
 from attenuator.ops import KNOBS
+from attenuator.serve.access.keys import KeyRing
+from attenuator.serve.api.routes import Routes
 from attenuator.serve.app import create_api
 from attenuator.serve.engine import Engine
-from attenuator.serve.keys import KeyRing
-from attenuator.serve.routes import Routes
 from attenuator.serve.settings import ServeSettings
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,11 +10,15 @@ import pytest
 from engines import rows_of, started, until
 
 from attenuator.errors import EngineError, NotReady, Overloaded
+from attenuator.ops.knobs import Knobs
 from attenuator.runtime import Cancellation, Input, Model, Row, RowResult
-from attenuator.serve.choosing import Chosen
+from attenuator.serve.accuracy.brownout import Floors
+from attenuator.serve.accuracy.cost import Work
+from attenuator.serve.accuracy.plan import Asked, Limits, Plan, plan
 from attenuator.serve.engine import Engine
-from attenuator.serve.jobs import ANYONE, Job
-from attenuator.serve.tokenizing import LARGE_SIZE, SLICE_SIZE, TokenEstimate, TokenizerThreads, slices
+from attenuator.serve.models.tokenizing import LARGE_SIZE, SLICE_SIZE, TokenEstimate, TokenizerThreads, slices
+from attenuator.serve.request import RequestRun
+from attenuator.serve.scheduling.requests import ANYONE, Job
 
 LONG = Input("inputs", "good film " * 4000)
 SHORT = Input("inputs", "good film")
@@ -104,12 +108,12 @@ def test_a_full_queue_refuses_before_it_tokenizes(bundles: dict[str, Path]) -> N
             for _ in range(50):  # the tiny vocabulary has other tokens per byte than a natural one
                 await engine.encode(model, [SHORT], knobs={}, truncate=False)
             knobs = model.knobs.exact()
-            first = asyncio.create_task(engine.encode(model, [LONG] * 3, knobs=knobs, truncate=False))
+            first = [asyncio.create_task(engine.encode(model, [LONG], knobs=knobs, truncate=False)) for _ in range(3)]
             await asyncio.sleep(0)
             with pytest.raises(Overloaded):  # not InputTooLong, which only tokenizing can tell
                 await engine.encode(model, [Input("inputs", "good film " * 20_000)], knobs=knobs, truncate=False)
             await engine.encode(model, [SHORT], knobs=knobs, truncate=False)
-            await first
+            await asyncio.gather(*first)
 
     asyncio.run(scenario())
 
@@ -119,29 +123,28 @@ def test_what_would_be_refused_for_room_is_lowered_to_its_floor_instead(bundles:
 
     async def scenario() -> None:
         async with started(bundles["yoso"], max_queue_tokens=3000) as (engine, model):
-            asked = Chosen({"num_hashes": 512}, "caller")
-            floors = {"num_hashes": 8}
-            [encoded] = await engine.encode(
-                model, [Input("inputs", "good film " * 500)], knobs=asked.knobs, truncate=False
-            )
+            knobs, floors = {"num_hashes": 512}, {"num_hashes": 8}
+            [encoded] = await engine.encode(model, [Input("inputs", "good film " * 500)], knobs=knobs, truncate=False)
             tokens = [len(encoded.token_ids)]
 
-            async def run(chosen: Chosen) -> Job:
-                rows = [Row(encoded.token_ids, encoded.type_ids, chosen.knobs)]
-                return await engine.run(model, rows, asked.knobs)
+            def planned(floors: Floors) -> Plan:
+                asked = Asked(knobs, knobs, degradable_to=floors)
+                load = RequestRun(engine, Work(model, tokens), Limits(), ANYONE, time.perf_counter()).load()
+                return plan(model, asked, Limits(), load)
 
-            waiting = [asyncio.create_task(run(asked)) for _ in range(2)]
+            async def run(chosen: Knobs) -> Job:
+                return await engine.run(model, [Row(encoded.token_ids, encoded.type_ids, chosen)], knobs)
+
+            waiting = [asyncio.create_task(run(knobs)) for _ in range(3)]
             await asyncio.sleep(0)
             with pytest.raises(Overloaded):
-                await run(asked)
-            assert engine.lowering.entering(model, asked, {}, tokens) is asked
-            chosen = engine.lowering.entering(model, asked, floors, tokens)
-            assert (chosen.knobs, chosen.by) == ({"num_hashes": 8}, "brownout")
-            waiting += [asyncio.create_task(run(chosen)) for _ in range(5)]
+                await run(knobs)
+            assert (planned({}).knobs, planned({}).by) == (knobs, "caller")
+            lowered = planned(floors)
+            assert (lowered.knobs, lowered.by) == ({"num_hashes": 8}, "brownout")
+            waiting += [asyncio.create_task(run(lowered.knobs)) for _ in range(5)]
             await asyncio.gather(*waiting)
-            assert engine.lowering.entering(model, asked, floors, tokens).knobs != {"num_hashes": 8}, (
-                "there is room again"
-            )
+            assert planned(floors).knobs != {"num_hashes": 8}, "there is room again"
 
     asyncio.run(scenario())
 
@@ -149,17 +152,17 @@ def test_what_would_be_refused_for_room_is_lowered_to_its_floor_instead(bundles:
 def test_a_body_that_finds_no_room_is_refused_unread(bundles: dict[str, Path]) -> None:
     async def scenario() -> None:
         async with started(bundles["yoso"], max_queue_tokens=500) as (engine, model):
-            rows = await rows_of(engine, model, *[Input("inputs", "good film " * 20)] * 12)
-            engine.check_open(300)
-            waiting = asyncio.create_task(engine.run(model, rows))
+            rows = await rows_of(engine, model, *[Input("inputs", "good film " * 20)] * 10)
+            engine.check_open(1000)
+            waiting = [asyncio.create_task(engine.run(model, [row])) for row in rows]
             await asyncio.sleep(0)
             with pytest.raises(Overloaded):
-                engine.check_open(300)
+                engine.check_open(1000)
             engine.check_open(300_000)  # it may be for the other lane, where nothing waits
             async with engine.admitted(1):
                 engine.check_open()  # of a size that is not known
-            await waiting
-            engine.check_open(300)
+            await asyncio.gather(*waiting)
+            engine.check_open(1000)
 
     asyncio.run(scenario())
 
@@ -169,14 +172,14 @@ def test_a_body_that_might_be_lowered_is_read_during_a_brownout(bundles: dict[st
 
     async def scenario() -> None:
         async with started(bundles["yoso"], max_queue_tokens=500, brownout_target_ms=1e6) as (engine, model):
-            rows = await rows_of(engine, model, *[Input("inputs", "good film " * 20)] * 11)
-            waiting = asyncio.create_task(engine.run(model, rows))
+            rows = await rows_of(engine, model, *[Input("inputs", "good film " * 20)] * 10)
+            waiting = [asyncio.create_task(engine.run(model, [row])) for row in rows]
             await asyncio.sleep(0)
             with pytest.raises(Overloaded):
                 engine.check_open(1000)
-            engine.brownout.level(ANYONE).observe(1e6, 0.0, time.monotonic())
+            engine.brownout.level().observe(1e6, 0.0, time.monotonic())
             engine.check_open(1000)
-            await waiting
+            await asyncio.gather(*waiting)
 
     asyncio.run(scenario())
 

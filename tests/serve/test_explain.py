@@ -21,12 +21,14 @@ from attenuator.api import Options
 from attenuator.clients import AsyncClient, Client
 from attenuator.runtime import Model, Row, load
 from attenuator.runtime.explaining import Runner, RunOutcome, answer, judge_of
+from attenuator.serve.access.keyfile import parse_keys
+from attenuator.serve.access.keys import ApiKey
+from attenuator.serve.accuracy.cost import Work
+from attenuator.serve.accuracy.plan import Limits, Plan
 from attenuator.serve.engine import Engine
-from attenuator.serve.jobs import ANYONE
-from attenuator.serve.keyfile import parse_keys
-from attenuator.serve.keys import ApiKey
+from attenuator.serve.request import RequestRun
+from attenuator.serve.scheduling.requests import ANYONE
 from attenuator.serve.settings import ServeSettings
-from attenuator.serve.terms import Terms
 
 BUNDLES = Path(__file__).resolve().parents[2] / "examples" / "bundles"
 SENTENCE = "a quiet moving film that is not good but the plot was never dull and i want it back"
@@ -227,11 +229,13 @@ def test_there_is_room_until_the_deadline_and_the_limit_on_cost(bundles: dict[st
             row = Row(encoded.token_ids, encoded.type_ids, model.knobs.exact())
             cost = model.predict_cost(400, row.knobs)
 
+            plan = Plan(row.knobs, "caller", row.knobs, {})
+
             def room(*, left_s: float, spent: float = 0.0, max_cost: float | None = None) -> bool:
                 began_s = time.perf_counter() + left_s - 100
-                options = Options(timeout_ms=100_000)
-                terms = Terms(engine, model, options, [400], None, ANYONE, max_cost, began_s)
-                return terms.runner(row.knobs, {}).has_room([row, row], spent)
+                limits = Limits(max_cost=max_cost)
+                run = RequestRun(engine, Work(model, [400]), limits, ANYONE, began_s, timeout_ms=100_000)
+                return run.runner(plan).has_room([row, row], spent)
 
             assert room(left_s=99)
             assert not room(left_s=0)
@@ -241,26 +245,26 @@ def test_there_is_room_until_the_deadline_and_the_limit_on_cost(bundles: dict[st
 
             knobs = model.knobs.check({"num_hashes": 8})
             limit = 1.5 * model.predict_cost(400, knobs) / 1e9
-            plain, explained = (
-                Terms(engine, model, Options(explain=explain), [400], None, ANYONE, limit, 0.0)
-                for explain in (False, True)
-            )
-            plain.check_cost(knobs)
-            assert plain.permits(knobs)
-            assert not explained.permits(knobs), "its draws count"
+            limits = Limits(max_cost=limit)
+            plain, explained = Work(model, [400]), Work(model, [400], explained=True)
+            plain.check_cost(knobs, limit)
+            assert limits.permit(plain, knobs)
+            assert not limits.permit(explained, knobs), "its draws count"
             with pytest.raises(errors.InvalidRequest, match="the predicted cost is"):
-                explained.check_cost(knobs)
+                explained.check_cost(knobs, limit)
 
             [entry] = parse_keys('[{"name": "k", "key": "x", "tokens_per_s": 100, "burst_tokens": 9000}]', "here")
             for runs, tokens in (([1], 400), ([5], 2000), ([1, 2], 1200)):
                 key = ApiKey.of(entry, None)
                 assert key.tokens is not None
                 key.spend(400)  # as the inputs are tokenized
-                using = Terms(engine, model, Options(), [400], key, ANYONE, None, 0.0).runner(knobs, {})
+                using = RequestRun(engine, plain, Limits(), ANYONE, 0.0, spend=key.spend).runner(plan)
                 for rows in runs:
                     await using.run([replace(row, knobs=knobs)] * rows)
                 assert key.tokens.spare == 9000 - tokens, "draws and further steps count, the inputs once"
-            alone, with_draws = (terms.forecast(knobs).run_s for terms in (plain, explained))
+            alone, with_draws = (
+                RequestRun(engine, work, limits, ANYONE, 0.0).forecast(knobs).run_s for work in (plain, explained)
+            )
             assert with_draws > 2 * alone
         finally:
             await engine.stop()

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 from queue_simulation import SHORT_S, Request, bulk, shorts, simulate
 
-from attenuator.serve.flows import OLDEST_SHARE
-from attenuator.serve.jobs import HEAVY_S
-from attenuator.serve.scheduler import BATCH_S
+from attenuator.serve.scheduling.fairness import OLDEST_SHARE
+from attenuator.serve.scheduling.queue import BATCH_S
+from attenuator.serve.scheduling.requests import HEAVY_S
 
 
 @pytest.fixture

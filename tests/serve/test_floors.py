@@ -9,12 +9,12 @@ from calibrations import calibration, parsed
 from attenuator.bundle import BundleKnob
 from attenuator.errors import InvalidRequest, KnobOutOfRange, UnknownField
 from attenuator.ops import KNOBS
-from attenuator.ops.knobs import KnobValue, accuracy_rank
+from attenuator.ops.knobs import Knobs, KnobValue, accuracy_rank
 from attenuator.runtime import KnobTable, Model
-from attenuator.serve.brownout import Brownout
-from attenuator.serve.floors import check_floors, lowered, policy_floors
-from attenuator.serve.policy import read_policy
-from attenuator.serve.schema import parse_request
+from attenuator.serve.accuracy.brownout import check_floors, knobs_at, lowered, policy_floors
+from attenuator.serve.accuracy.plan import Limits, plan
+from attenuator.serve.api.schema import parse_request
+from attenuator.serve.settings import read_floors
 
 ROWS = {name: BundleKnob.model_validate(KNOBS[name], from_attributes=True) for name in ("alpha", "num_hashes", "keep")}
 TABLE = KnobTable("m", list(ROWS.values()))
@@ -100,12 +100,12 @@ def test_a_knob_that_spares_nothing_stays_as_asked() -> None:
 
 
 def test_a_policy_is_read_and_fitted_to_a_model() -> None:
-    policy = read_policy(" keep=0.25, num_hashes=8 ,")
+    policy = read_floors(" keep=0.25, num_hashes=8 ,")
     assert policy == {"keep": 0.25, "num_hashes": 8}
     narrow = ROWS["num_hashes"].model_copy(update={"low": 16.0})
     assert policy_floors(policy, KnobTable("m", [narrow])) == {"num_hashes": 16}
     assert policy_floors(policy, KnobTable("m", [ROWS["alpha"]])) == {}
-    assert read_policy("") == {}
+    assert read_floors("") == {}
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,8 @@ def test_policy_and_request_say_who_is_lowered(
     model = copy.copy(models["yoso"])
     model.calibration = parsed(calibration(model.manifest.revision, [8192], [({"num_hashes": 0}, (1000,))]))
     request = parse_request({"inputs": "good film", **fields}, model)
-    assert Brownout(0.5, {"num_hashes": 8, "keep": 0.5}).floors(model, request) == floors
+    limits = Limits(brownout_to={"num_hashes": 8, "keep": 0.5})
+    assert plan(model, request.asked, limits).floors == floors
 
 
 @pytest.mark.parametrize(
@@ -147,4 +148,26 @@ def test_policy_and_request_say_who_is_lowered(
 )
 def test_a_policy_that_is_none_says_why(text: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        read_policy(text)
+        read_floors(text)
+
+
+def test_each_of_several_floors_lowers_its_knob_as_if_it_were_alone() -> None:
+    """Along the way from what was asked for: what one spares does not let the next one stay higher."""
+    floors: dict[str, KnobValue] = {"alpha": 0.77, "num_hashes": 8, "keep": 0.1}
+    rows = list(ROWS.values())
+
+    def product(knobs: Knobs) -> float:
+        return float(knobs["keep"]) ** 2 * (1.1 - float(knobs["alpha"])) * (10 + knobs["num_hashes"]) + knobs["keep"]
+
+    together = lowered(rows, ASKED, floors, 0.5, product)
+    alone = [lowered(rows, ASKED, {name: floor}, 0.5, product)[name] for name, floor in floors.items()]
+    assert [together[name] for name in floors] == alone
+
+
+def test_a_request_is_lowered_as_its_longest_input_needs(models: dict[str, Model]) -> None:
+    """Hashes pay in long texts only: two tokens leave the exact value as it is."""
+    model, asked, floors = models["yoso"], {"num_hashes": 0}, {"num_hashes": 8}
+    short, long = (knobs_at(model, asked, floors, 0.5, [tokens]) for tokens in (2, 4000))
+    assert short != long
+    for tokens in ([2, 4000], [4000, 2]):
+        assert knobs_at(model, asked, floors, 0.5, tokens) == long

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from attenuator.runtime import Row
-from attenuator.serve.jobs import ANYONE, Flow, Job, Lane
-from attenuator.serve.scheduler import BATCH_S, Queue
+from attenuator.serve.scheduling.queue import BATCH_S, Queue
+from attenuator.serve.scheduling.requests import ANYONE, Flow, Job, Lane
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ class Simulation:
     """One lane, whose rows take what was predicted."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, lane: Lane) -> None:
-        self.queue = Queue(8192)
+        self.queue = Queue(8192, 10**9)
         self.loop = loop
         self.lane = lane
         self.now_s = 0.0

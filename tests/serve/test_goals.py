@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 from calibrations import calibration, parsed
 
-from attenuator.api import Options
 from attenuator.errors import GoalOutOfReach, InvalidRequest, NotCalibrated, Overloaded
 from attenuator.ops.knobs import KnobValue
 from attenuator.runtime import Model
-from attenuator.serve.brownout import Brownout
-from attenuator.serve.goals import Circumstances, Forecast, check_goals, knobs_for
-from attenuator.serve.schema import parse_request
+from attenuator.serve.accuracy.goals import Circumstances, check_goals, knobs_for
+from attenuator.serve.accuracy.plan import Limits, plan
+from attenuator.serve.api.schema import parse_request
 
 SHORT, LONG = 100, 4000
 # Agreeing texts of 1,000, up to 512 tokens and above.
@@ -34,13 +33,13 @@ def calibrated(models: dict[str, Model]) -> Model:
     return model
 
 
-def busy(queue_s: float) -> Callable[[Mapping[str, KnobValue]], Forecast]:
-    return lambda knobs: Forecast(queue_s, RUN_S[int(knobs["num_hashes"])])
+def busy(queue_s: float) -> Callable[[Mapping[str, KnobValue]], tuple[float, float]]:
+    return lambda knobs: (queue_s, RUN_S[int(knobs["num_hashes"])])
 
 
 def chosen(model: Model, tokens: int = LONG, elapsed_s: float = 0.0, queue_s: float = 0.0, **goals: float) -> KnobValue:
     now = Circumstances(tokens, elapsed_s, busy(queue_s))
-    knobs = knobs_for(model, Options.model_validate(goals), now)
+    knobs = knobs_for(model, now, **goals)
     assert isinstance(knobs["num_hashes"], int)
     return knobs["num_hashes"]
 
@@ -59,6 +58,18 @@ def test_an_agreement_chooses_the_cheapest_setting_whose_bound_reaches_it(
         short,
         long,
     )
+
+
+def test_a_goal_above_what_rounding_keeps_is_refused(models: dict[str, Model]) -> None:
+    model = copy.copy(models["yoso"])
+    settings = [({"num_hashes": 0}, [970]), ({"num_hashes": 64}, [950])]
+    model.calibration = parsed(calibration(model.manifest.revision, [8192], settings, reference="1" * 64))
+    assert [chosen(model, min_agreement=goal) for goal in (0.9, 0.95)] == [64, 0]
+    assert chosen(model, max_latency_ms=2000) == 0
+    for goals in ({"min_agreement": 0.99}, {"min_agreement": 0.99, "max_latency_ms": 2000}):
+        with pytest.raises(GoalOutOfReach, match="970 of 1000 answers") as refusal:
+            chosen(model, **goals)
+        assert refusal.value.param == "min_agreement"
 
 
 def test_the_choice_changes_where_a_bucket_ends(calibrated: Model) -> None:
@@ -142,7 +153,7 @@ def test_only_what_the_caller_may_have_is_chosen(calibrated: Model) -> None:
 
     def at_most(ceiling: int, **goals: float) -> KnobValue:
         now = Circumstances(LONG, 0.0, busy(0.0), lambda knobs: 0 < knobs["num_hashes"] <= ceiling)
-        return knobs_for(calibrated, Options.model_validate(goals), now)["num_hashes"]
+        return knobs_for(calibrated, now, **goals)["num_hashes"]
 
     assert at_most(64, max_latency_ms=5000) == 64
     assert at_most(64, min_agreement=0.99) == 64
@@ -161,7 +172,7 @@ def test_goals_beside_knobs_or_without_calibration_are_refused(
 ) -> None:
     def refused(model: Model, *knobs: str) -> Any:
         with pytest.raises(InvalidRequest) as caught:
-            check_goals(model, {"seed", name}, knobs)
+            check_goals(model, {name: 0.5}, knobs)
         assert caught.value.param == name
         return caught.value
 
@@ -169,15 +180,14 @@ def test_goals_beside_knobs_or_without_calibration_are_refused(
     missing = refused(models["yoso"])
     assert isinstance(missing, NotCalibrated)
     assert "attenuator calibrate" in str(missing)
-    check_goals(calibrated, {"seed", name}, [])
-    check_goals(models["yoso"], {"seed"}, ["num_hashes"])
+    check_goals(calibrated, {name: 0.5}, [])
+    check_goals(models["yoso"], {}, ["num_hashes"])
 
 
 def test_a_brownout_leaves_a_goal_alone_unless_its_caller_allows_it(calibrated: Model) -> None:
-    brownout = Brownout(1.0, {"num_hashes": 4})
-
     def floors(**fields: Any) -> Mapping[str, KnobValue]:
-        return brownout.floors(calibrated, parse_request({"inputs": "text", **fields}, calibrated))
+        asked = parse_request({"inputs": "text", **fields}, calibrated).asked
+        return plan(calibrated, asked, Limits(brownout_to={"num_hashes": 4})).floors
 
     assert floors() == {"num_hashes": 4}
     for goal in ({"min_agreement": 0.9}, {"max_latency_ms": 9}):

@@ -19,11 +19,10 @@ from service import Service, dumped
 
 from attenuator import errors
 from attenuator.__main__ import main
-from attenuator.api import Options
 from attenuator.clients import AsyncClient, Client
 from attenuator.runtime import Model, Row, load
+from attenuator.serve.accuracy.goals import Circumstances, knobs_for
 from attenuator.serve.engine import Engine
-from attenuator.serve.goals import Circumstances, knobs_for
 from attenuator.serve.settings import ServeSettings
 
 SETTINGS = [{"num_hashes": value} for value in (0, 512, 256, 64, 16, 4)]
@@ -253,15 +252,15 @@ def test_a_queue_lowers_what_a_latency_chooses_and_the_prediction_is_kept(folder
         await engine.start([folder])
         try:
             model = engine.model(None)
-            latency = engine.catalog.latencies[model]
+            latency = engine.latencies[model]
             exact, tokens = model.knobs.exact(), [4000]
             idle = engine.predictor.forecast(model, tokens, exact)
             assert idle.queue_s == 0
-            options = Options(max_latency_ms=1300 * idle.run_s)
+            latency_ms = 1300 * idle.run_s
             now = Circumstances(tokens[0], 0.0, partial(engine.predictor.forecast, model, tokens))
 
             def chosen() -> dict[str, Any]:
-                return knobs_for(model, options, now)
+                return knobs_for(model, now, max_latency_ms=latency_ms)
 
             assert chosen() == exact
             encoded = model.from_ids([5] * 4000)
@@ -271,9 +270,8 @@ def test_a_queue_lowers_what_a_latency_chooses_and_the_prediction_is_kept(folder
             await asyncio.sleep(0)
             busy = engine.predictor.forecast(model, tokens, exact)
             assert chosen()["num_hashes"] > 0
-            both = options.model_copy(update={"min_agreement": 1.0})
             with pytest.raises(errors.Overloaded) as caught:
-                knobs_for(model, both, now)
+                knobs_for(model, now, max_latency_ms=latency_ms, min_agreement=1.0)
             assert caught.value.retry_after_s == pytest.approx(busy.queue_s - 0.3 * idle.run_s, abs=0.5 * idle.run_s)
             assert busy.queue_s > idle.run_s, "a heavy request waits for a row of each of the others at least"
             cheap = engine.predictor.forecast(model, tokens, model.knobs.check({"num_hashes": 4}))

@@ -18,7 +18,8 @@ from attenuator.errors import (
     Unauthorized,
 )
 from attenuator.serve.__main__ import address, listen
-from attenuator.serve.errors import BodyTimeout, BodyTooLarge, response_for
+from attenuator.serve.api.errors import response_for
+from attenuator.serve.edge.bodies import BodyTimeout, BodyTooLarge
 
 HEX_ID = re.compile(r"[0-9a-f]{32}")
 PATHS = ["/v1/models", "/health/live", "/health/ready", "/nowhere"]
@@ -45,7 +46,10 @@ def test_request_id_is_made_where_none_is_fit(service: Service, request_id: str 
 def test_log_lines_of_a_request_have_its_id(start: Callable[..., Service], form: str) -> None:
     one = start("--log-format", form, "--drain-timeout-ms", "0")
     body = json.dumps({**GOOD, "num_hashes": 0, "inputs": ["good film " * 4000] * 8}).encode()
-    head = f"POST /v1/classify HTTP/1.1\r\nHost: t\r\nX-Request-Id: left-7\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = (
+        "POST /v1/classify HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"X-Request-Id: left-7\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
     with socket.create_connection((one.host, one.port)) as connection:
         connection.sendall(head.encode() + body)
     one.wait_for_log("the client disconnected")
@@ -54,7 +58,7 @@ def test_log_lines_of_a_request_have_its_id(start: Callable[..., Service], form:
     if form == "json":
         assert json.loads(lines[0])["request_id"] == "left-7"
     else:
-        assert " attenuator.serve.routes [left-7]: the client disconnected" in lines[0]
+        assert " attenuator.serve.api.routes [left-7]: the client disconnected" in lines[0]
     loaded = next(line for line in one.log().splitlines() if "loaded yoso" in line)
     assert "request_id" not in loaded
     assert "[" not in loaded

@@ -6,7 +6,7 @@ import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import numpy as np
@@ -17,11 +17,12 @@ from service import Service
 
 from attenuator.errors import BundleError, EngineError
 from attenuator.runtime import Cancellation, Input, Model, Row, RowResult, load
-from attenuator.serve import sessions
+from attenuator.serve.access.keys import KeyRing
 from attenuator.serve.app import create_app
 from attenuator.serve.engine import Engine
-from attenuator.serve.health import HANG_FACTOR, RunningBatch, fault
-from attenuator.serve.keys import KeyRing
+from attenuator.serve.models import catalog
+from attenuator.serve.scheduling.lanes import HANG_FACTOR, Running
+from attenuator.serve.scheduling.requests import Entry, Job
 from attenuator.serve.settings import ServeSettings
 
 
@@ -122,15 +123,15 @@ def test_a_batch_that_hangs_is_not_ready_until_it_ends(
 
 def test_a_batch_hangs_only_far_beyond_its_prediction() -> None:
     for running_s, hangs in ((HANG_FACTOR * 3 + 9.9, False), (HANG_FACTOR * 3 + 10.1, True)):
-        assert (fault([], [RunningBatch("m", "heavy", 3.0, running_s)], hang_s=10) is not None) == hangs
-    assert fault([], [], 10) is None
+        batch = [Entry(0.0, 0, 0, cast(Job, None), 0, 10, seconds, 10) for seconds in (1.0, 2.0)]
+        assert Running(batch, Cancellation(), 100.0, 0.0).hangs(100.0 + running_s, hang_s=10) == hangs
 
 
 def test_a_broken_session_is_made_again_and_requests_are_answered(
     bundles: dict[str, Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The session of another model, which has no such inputs, fails on every batch."""
-    monkeypatch.setattr(sessions, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(catalog, "REOPEN_INTERVAL_S", 0.0)
 
     async def scenario() -> None:
         async with started(bundles["yoso"]) as (engine, model, client):
@@ -155,7 +156,7 @@ def test_sessions_are_not_made_again_all_the_time(bundles: dict[str, Path], capl
             for _ in range(3):
                 with pytest.raises(EngineError):
                     await engine.run(model, [row(model, token=10**6)])
-                await until(lambda: not engine._sessions._tasks)
+                await until(lambda: not engine.catalog._reopening)
             await engine.run(model, [row(model)])
 
     with caplog.at_level("WARNING"):

@@ -8,7 +8,7 @@ from engines import rows_of, started, until
 
 from attenuator.runtime import Input, Model, Row
 from attenuator.serve.engine import Engine
-from attenuator.serve.jobs import IDLE, Displaced, Job
+from attenuator.serve.scheduling.requests import IDLE, Displaced, Job
 
 LONG = Input("inputs", "good film " * 4000)
 SHORT = Input("inputs", "good film")

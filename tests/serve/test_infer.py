@@ -14,9 +14,9 @@ from tritonclient import http as triton
 from tritonclient.utils import InferenceServerException
 
 from attenuator.runtime import Model
-from attenuator.serve.peers.openinference import Infer
-from attenuator.serve.peers.parameters import HEADER
-from attenuator.serve.peers.tensors import flat
+from attenuator.serve.api.peers.openinference import Infer
+from attenuator.serve.api.peers.parameters import HEADER
+from attenuator.serve.api.peers.tensors import flat
 
 TEXTS = ["good film", "the plot was not very good"]
 MULTI = {"model": "multi", "num_hashes": 8, "seed": 5}

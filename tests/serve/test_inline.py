@@ -10,9 +10,9 @@ import pytest
 from engines import started
 
 from attenuator.runtime import Cancellation, Model, Row, RowResult
+from attenuator.serve.access.keys import KeyRing
 from attenuator.serve.app import create_app
-from attenuator.serve.keys import KeyRing
-from attenuator.serve.lanes import INLINE_S
+from attenuator.serve.scheduling.lanes import INLINE_S
 from attenuator.serve.settings import ServeSettings
 
 SHORT = {"inputs": "good film", "num_hashes": 8, "return_logits": True}
@@ -43,7 +43,7 @@ def test_a_short_request_alone_takes_no_thread_and_others_do(
                     predictions: list[object] = answer.json()["predictions"]
                     return predictions
 
-                latency = engine.catalog.latencies[model]
+                latency = engine.latencies[model]
                 [short] = latency.row_times([4], model.knobs.check({"num_hashes": 8}))
                 while latency.batch_s({short: 1}) > INLINE_S:  # on a busy machine it has learned a longer time
                     latency.learn([short], INLINE_S / 4)
@@ -79,7 +79,7 @@ def test_a_run_on_the_event_loop_that_fails_is_answered_as_one_in_a_lane_is(
         async with started(bundles["yoso"]) as (engine, model):
             transport = httpx.ASGITransport(create_app(engine, ServeSettings(), KeyRing(None, None)))
             async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-                latency = engine.catalog.latencies[model]
+                latency = engine.latencies[model]
                 [short] = latency.row_times([4], model.knobs.check({"num_hashes": 8}))
                 while latency.batch_s({short: 1}) > INLINE_S:
                     latency.learn([short], INLINE_S / 4)

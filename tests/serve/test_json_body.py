@@ -8,9 +8,16 @@ from typing import Any
 import pytest
 
 from attenuator.errors import InvalidRequest
-from attenuator.serve import json_body
-from attenuator.serve.errors import MalformedBody
-from attenuator.serve.json_body import MAX_DEPTH, MAX_VALUES, PIECE_CHARACTERS, PIECE_UNITS, parse_json, refuse_repeated
+from attenuator.serve.api import json_body
+from attenuator.serve.api.errors import MalformedBody
+from attenuator.serve.api.json_body import (
+    MAX_DEPTH,
+    MAX_VALUES,
+    PIECE_CHARACTERS,
+    PIECE_UNITS,
+    parse_json,
+    refuse_repeated,
+)
 
 CHARACTERS = 'ab é你\U0001f600"\\/\n\t\x7f'
 

@@ -22,7 +22,7 @@ from attenuator.runtime import Model, Row, create, load
 from attenuator.runtime.batch import pack
 from attenuator.runtime.graph import read_graph
 from attenuator.runtime.work import count_work
-from attenuator.serve.warmup import rows_of
+from attenuator.serve.models.warmup import rows_of
 
 TEXT = "good film but a bad plot and the actor was not very good " * 8
 

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,10 @@ from service import GOOD, Service
 
 from attenuator.errors import AttenuatorError, KnobOutOfRange, RateLimited
 from attenuator.runtime import Model
-from attenuator.serve.keyfile import digest_of, parse_keys
-from attenuator.serve.keys import ApiKey, KeyRing
-from attenuator.serve.schema import parse_request
+from attenuator.serve.access.keyfile import digest_of, parse_keys
+from attenuator.serve.access.keys import ApiKey, KeyRing
+from attenuator.serve.accuracy.plan import Limits, plan
+from attenuator.serve.api.schema import parse_request
 
 PLAIN, HASHED, SLOW = "plain-key-3141", "hashed-key-2718", "slow-key-1414"
 KEYS: list[dict[str, Any]] = [
@@ -80,20 +83,18 @@ def test_a_ceiling_refuses_what_is_set_and_lowers_what_is_not(one: Service) -> N
 
 
 def test_a_ceiling_of_a_knob_that_falls_is_its_lowest_value(models: dict[str, Model]) -> None:
-    key = ApiKey("k", b"", ceilings={"alpha": 0.3})
+    def knobs(ceiling: float, **fields: float) -> Any:
+        asked = parse_request({"inputs": "good", **fields}, models["mca"]).asked
+        return plan(models["mca"], asked, Limits({"alpha": ceiling}, "k")).knobs
+
     for alpha, allowed in ((0.0, False), (0.29, False), (0.3, True), (1.0, True)):
-        parsed = parse_request({"inputs": "good", "alpha": alpha}, models["mca"])
         if allowed:
-            key.limit(parsed, models["mca"])
-            assert parsed.knobs["alpha"] == alpha
+            assert knobs(0.3, alpha=alpha) == {"alpha": alpha}
         else:
             with pytest.raises(KnobOutOfRange, match=r"must be at least 0\.3 for the API key 'k'"):
-                key.limit(parsed, models["mca"])
-    parsed = parse_request({"inputs": "good"}, models["mca"])
-    key.limit(parsed, models["mca"])
-    assert parsed.knobs["alpha"] == 0.3
-    exact = ApiKey("all", b"", ceilings={"alpha": 0.0})
-    exact.limit(parse_request({"inputs": "good", "alpha": 0.0}, models["mca"]), models["mca"])
+                knobs(0.3, alpha=alpha)
+    assert knobs(0.3) == {"alpha": 0.3}
+    assert knobs(0.0, alpha=0.0) == {"alpha": 0.0}
 
 
 def test_a_changed_file_is_read_and_a_broken_one_is_not(start: Callable[..., Service], tmp_path: Path) -> None:
@@ -176,6 +177,10 @@ WRONG = {
     "a hash that is none": ('[{"name": "a", "sha256": "s3cret"}]', "[0].sha256"),
     "a name with spaces": ('[{"name": "a b", "key": "s3cret"}]', "[0].name"),
     "unknown field": ('[{"name": "a", "key": "s3cret", "rate": 1}]', "[0].rate"),
+    "a key that no header can carry": (
+        '[{"name": "a", "key": "s3cret-\\u00e9"}]',
+        "[0]: a key must have one or more printable",
+    ),
     "burst alone": ('[{"name": "a", "key": "s3cret", "burst": 1}]', "requires requests_per_s"),
     "no rate": ('[{"name": "a", "key": "s3cret", "requests_per_s": 0}]', "[0].requests_per_s"),
     "a rate without end": ('[{"name": "a", "key": "s3cret", "requests_per_s": 1e999}]', "[0].requests_per_s"),
@@ -217,5 +222,37 @@ def test_a_file_that_is_not_there_is_an_error_at_the_start(tmp_path: Path) -> No
         KeyRing(None, SecretStr(str(tmp_path / "none.json")))
 
 
+def test_a_pipe_or_a_device_is_no_file_of_keys(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for file in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(AttenuatorError, match="is not a regular file"):
+            KeyRing(None, SecretStr(str(file)))
+
+
+def test_keys_that_become_a_pipe_stay_as_they_were_and_the_service_stops(
+    start: Callable[..., Service], tmp_path: Path
+) -> None:
+    """Opening a pipe that nobody writes to lasts for ever: no thread that did so was ever waited for in vain."""
+    file = tmp_path / "keys.json"
+    file.write_text(json.dumps(KEYS))
+    one = start("--api-keys", str(file))
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "pipe").replace(file)
+    one.wait_for_log("the API keys stay as they were", "is not a regular file")
+    assert one.client.get("/v1/models", headers=bearer(PLAIN)).status_code == 200
+    assert one.stop() == 0
+
+
 def test_digest_takes_any_text() -> None:
     assert len({digest_of(text) for text in ("", "a", "é", "\ud800")}) == 4
+
+
+@pytest.mark.parametrize(("rate", "burst"), [(0.2, 1), (1, 1), (1.5, 2), (2.0, 2)])
+def test_without_a_burst_a_key_may_use_at_once_what_a_second_brings_rounded_up(rate: float, burst: int) -> None:
+    """Not rounded down: a rate below one would never let a request through."""
+    [entry] = parse_keys(json.dumps([{"name": "k", "key": "x", "requests_per_s": rate}]), "here")
+    key, now_s = ApiKey.of(entry, None), time.monotonic()
+    for _ in range(burst):
+        key.take(now_s)
+    with pytest.raises(RateLimited):
+        key.take(now_s)

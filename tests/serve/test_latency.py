@@ -15,7 +15,8 @@ from attenuator.calibration.schema import Latency, Speed
 from attenuator.calibration.times import LatencyTable, RowTime
 from attenuator.runtime import Model
 from attenuator.runtime.device import hardware
-from attenuator.serve.latency import (
+from attenuator.serve.models.warmup import table_of
+from attenuator.serve.scheduling.times import (
     MAX_REMEMBERED,
     MAX_STEP,
     MODEL_BOUND,
@@ -23,7 +24,6 @@ from attenuator.serve.latency import (
     LatencyModel,
     coarse_lengths,
 )
-from attenuator.serve.warmup import table_of
 
 Machine = Callable[[list[RowTime]], float]
 

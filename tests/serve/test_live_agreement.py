@@ -9,8 +9,16 @@ import tiny
 
 from attenuator.calibration.proportions import upper_bound
 from attenuator.runtime import load
-from attenuator.serve import live_agreement
-from attenuator.serve.live_agreement import CONFIDENCE, FEWEST, FEWEST_SCORES, STEP, WINDOW, LiveAgreement, Window
+from attenuator.serve.observe import live_agreement
+from attenuator.serve.observe.live_agreement import (
+    CONFIDENCE,
+    FEWEST,
+    FEWEST_SCORES,
+    STEP,
+    WINDOW,
+    LiveAgreement,
+    Window,
+)
 
 CHEAP = {"num_hashes": 4}
 

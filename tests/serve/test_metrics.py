@@ -13,8 +13,8 @@ from service import GOOD, Service, request_bytes
 
 from attenuator.ops import KNOBS
 from attenuator.serve.engine import Engine
-from attenuator.serve.knob_ranges import knob_range, knob_ranges
-from attenuator.serve.metrics import Metrics
+from attenuator.serve.observe.knob_ranges import knob_range, knob_ranges
+from attenuator.serve.observe.metrics import Metrics
 from attenuator.serve.settings import ServeSettings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,7 +60,7 @@ def loaded(bundles: dict[str, Path]) -> Service:
 
 def test_documented_metrics_are_served_and_no_others(loaded: Service) -> None:
     kinds, samples = scrape(loaded)
-    page = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/reference/metrics.md").read_text(encoding="utf-8")
     documented = {name: (kind, set(re.findall(r"`(\w+)`", labels))) for name, kind, labels in ROW.findall(page)}
     own = {name: kind for name, kind in kinds.items() if name.startswith("attenuator_")}
     assert own == {name: kind for name, (kind, _) in documented.items()}

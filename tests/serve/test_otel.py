@@ -21,12 +21,12 @@ from service import Service
 
 from attenuator.errors import AttenuatorError, EngineError
 from attenuator.runtime import Model
+from attenuator.serve.access.keys import KeyRing
 from attenuator.serve.app import create_app
 from attenuator.serve.engine import Engine
-from attenuator.serve.keys import KeyRing
-from attenuator.serve.otel import Traces
+from attenuator.serve.observe.otel import Traces
+from attenuator.serve.observe.tracing import open_traces
 from attenuator.serve.settings import ServeSettings
-from attenuator.serve.tracing import open_traces
 
 TRACE, CALLER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 TRACEPARENT = {"traceparent": f"00-{TRACE}-{CALLER}-01"}
@@ -261,12 +261,12 @@ def test_without_being_asked_there_are_none() -> None:
 
 
 def test_a_missing_extra_is_one_sentence(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.delitem(sys.modules, "attenuator.serve.otel", raising=False)
+    monkeypatch.delitem(sys.modules, "attenuator.serve.observe.otel", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
-    with pytest.raises(AttenuatorError, match=r"^--otel: .* pip install 'attenuator\[otel\]'$"):
+    with pytest.raises(AttenuatorError, match=r"^--otel: .* pip install '\.\[otel\]' in a checkout$"):
         open_traces(True, {})
     assert open_traces(False, {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}) is None
-    assert "pip install 'attenuator[otel]'" in caplog.text, "an injected variable does not stop the service"
+    assert "pip install '.[otel]'" in caplog.text, "an injected variable does not stop the service"
 
 
 @pytest.mark.parametrize(

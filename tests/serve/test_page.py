@@ -15,11 +15,11 @@ from attenuator.api import ClassifyRequest
 from attenuator.bundle import read_manifest
 from attenuator.ops import KNOBS, OPERATORS
 from attenuator.runtime.tokens import TextEncoder
+from attenuator.serve.access.keys import KeyRing
+from attenuator.serve.api.routes import Routes
 from attenuator.serve.app import create_api
 from attenuator.serve.engine import Engine
-from attenuator.serve.keys import KeyRing
 from attenuator.serve.page import FOLDER, INDEX, TYPES, read_assets
-from attenuator.serve.routes import Routes
 from attenuator.serve.settings import ServeSettings
 
 BUNDLES = Path(__file__).resolve().parents[2] / "examples/bundles"

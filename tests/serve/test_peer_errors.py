@@ -10,9 +10,9 @@ import httpx
 import pytest
 from service import Service
 
+from attenuator.serve.access.keys import KeyRing
 from attenuator.serve.app import create_app
 from attenuator.serve.engine import Engine
-from attenuator.serve.keys import KeyRing
 from attenuator.serve.settings import ServeSettings
 
 KEYS = json.dumps([{"name": "plain", "key": "plain-key"}, {"name": "slow", "key": "slow-key", "requests_per_s": 1e-6}])
@@ -73,7 +73,7 @@ def test_keys_and_limits(keyed: Service, path: str) -> None:
     check(path, large, 413, "body_too_large", "at most 3000 bytes")
     assert large.headers["Connection"] == "close"
     check(path, keyed.client.post(path, content=b"{"), 400, "malformed_body", "is not JSON")
-    form = keyed.client.post(path, data={"inputs": "a"})
+    form = keyed.client.post(path, content="inputs=a", headers={"Content-Type": "application/x-www-form-urlencoded"})
     check(path, form, 415, "unsupported_media_type", "application/json")
     late = post(timeout_ms=0.001) if path != INFER else post(parameters={"timeout_ms": 0.001})
     field = "timeout_ms" if path != INFER else "parameters.timeout_ms"

@@ -1,5 +1,7 @@
 """HTTP as sockets speak it: half-closed clients, pipelines, upgrades, content types, early answers, time limits."""
 
+import base64
+import hashlib
 import json
 import re
 import socket
@@ -39,7 +41,7 @@ def statuses(one: Service, data: bytes, *, half_close: bool = False) -> list[int
 
 def with_header(line: str, body: bytes = b"") -> bytes:
     """A request with a further header line."""
-    return request_bytes(body or dumped()).replace(b"Host: test", b"Host: test\r\n" + line.encode())
+    return request_bytes(body or dumped()).replace(b"Host: localhost", b"Host: localhost\r\n" + line.encode())
 
 
 def test_half_closed_client_gets_its_answers(service: Service) -> None:
@@ -144,7 +146,7 @@ def test_silent_and_slow_headers_are_closed(start: Callable[..., Service]) -> No
     with connected(one) as silent, connected(one) as slow, connected(one) as kept:
         kept.sendall(request_bytes(dumped()))
         assert read_answer(kept).startswith(b"HTTP/1.1 200")
-        for byte in b"GET /health/live HTTP/1.1\r\nHost: t"[:20]:  # bytes that trickle in buy no time
+        for byte in b"GET /health/live HTTP/1.1\r\nHost: localhost"[:20]:  # bytes that trickle in buy no time
             slow.sendall(bytes([byte]))
         assert read_all(silent) == b""
         answer = read_all(slow)
@@ -174,3 +176,43 @@ def test_keep_alive_is_longer_than_the_python_client_waits() -> None:
     kept_s = httpx.Limits().keepalive_expiry
     assert kept_s is not None
     assert ServeSettings.model_fields["keep_alive_timeout_ms"].default >= 5 * kept_s * 1000
+
+
+def test_a_body_without_a_content_type_is_refused(service: Service) -> None:
+    """A web page of anyone may send it to a service on localhost without asking."""
+    head = f"POST /v1/classify HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(dumped())}\r\n\r\n"
+    status, _, body = service.raw(head.encode() + dumped())
+    assert (status, json.loads(body)["error_type"]) == (415, "unsupported_media_type")
+    assert "the Content-Type is missing, must be application/json" in json.loads(body)["error"]
+
+
+def test_names_that_lead_here_from_elsewhere_are_refused_on_loopback(start: Callable[..., Service]) -> None:
+    """DNS rebinding: a web page whose own name is made to lead to 127.0.0.1 is of one origin with the service."""
+
+    def status(one: Service, host: str) -> tuple[int, str]:
+        status, _, body = one.raw(f"GET /health/live HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+        return status, json.loads(body).get("error", "")
+
+    one = start()
+    for host in ("localhost", "LocalHost:8000", "a.localhost", "127.0.0.1:1", "10.1.2.3", "[::1]:9", ""):
+        assert status(one, host)[0] == 200, host
+    for host in ("evil.example", "localhost.evil.example:8000", "127.0.0.1.evil.example"):
+        code, sentence = status(one, host)
+        assert code == 421
+        assert f"its Host header names {host.partition(':')[0]}, must name localhost, an address, or one of" in sentence
+    named = start("--allowed-hosts", "one.example, Two.example")
+    assert [status(named, host)[0] for host in ("one.example:80", "two.EXAMPLE", "three.example")] == [200, 200, 421]
+    assert status(start("--host", "0.0.0.0"), "any.example")[0] == 200
+
+
+def test_answers_do_not_name_the_web_server(service: Service) -> None:
+    assert "server" not in service.client.get("/health/live").headers
+
+
+def test_the_reference_loads_and_runs_nothing(service: Service) -> None:
+    answer = service.client.get("/docs")
+    policy = answer.headers["Content-Security-Policy"]
+    [style] = re.findall(r"<style>(.*?)</style>", answer.text, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    assert f"default-src 'none'; style-src 'sha256-{digest}'" in policy
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"

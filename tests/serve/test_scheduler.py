@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from attenuator.runtime import Row
-from attenuator.serve.jobs import HEAVY_S, Job
-from attenuator.serve.scheduler import BATCH_S, Queue
+from attenuator.serve.scheduling.queue import BATCH_S, Queue
+from attenuator.serve.scheduling.requests import ANYONE, HEAVY_S, IDLE, Flow, Job
 
 
 @pytest.fixture
@@ -22,14 +22,16 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 class Waiting:
     """A queue whose jobs have names."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, max_batch_tokens: int = 100) -> None:
-        self.queue = Queue(max_batch_tokens)
+    def __init__(self, loop: asyncio.AbstractEventLoop, max_queue_tokens: int = 10**9) -> None:
+        self.queue = Queue(100, max_queue_tokens)
         self.loop = loop
         self.names: dict[int, str] = {}
 
-    def add(self, name: str, *seconds: float, at_s: float = 0.0, tokens: int = 10, model: str = "m") -> Job:
+    def add(
+        self, name: str, *seconds: float, at_s: float = 0.0, tokens: int = 10, model: str = "m", flow: Flow = ANYONE
+    ) -> Job:
         rows = [Row(np.zeros(tokens, np.int64), np.zeros(tokens, np.int64), {}) for _ in seconds]
-        job = Job(model, rows, [], self.loop.create_future())
+        job = Job(model, rows, [], self.loop.create_future(), flow=flow)
         self.queue.push(job, seconds, at_s)
         self.names[id(job)] = name
         return job
@@ -77,6 +79,19 @@ def test_heavy_rows_have_a_lane_of_their_own_and_run_alone(loop: asyncio.Abstrac
     assert [waiting.take("heavy"), waiting.take("heavy"), waiting.take("heavy")] == [["mixed"], ["mixed"], []]
 
 
+@pytest.mark.parametrize(("requests_s", "lane"), [(0.001, "heavy"), (2 * HEAVY_S, "light")])
+def test_idle_work_waits_for_requests_of_the_other_lane_too(
+    loop: asyncio.AbstractEventLoop, requests_s: float, lane: str
+) -> None:
+    waiting = Waiting(loop)
+    waiting.add("request", requests_s)
+    waiting.add("idle", 0.001, 2 * HEAVY_S, flow=IDLE)
+    assert waiting.queue.take_idle(lane) == []
+    waiting.take("light")
+    waiting.take("heavy")
+    assert len(waiting.queue.take_idle(lane)) == 1
+
+
 def test_dropped_requests_never_start_and_count_no_more(loop: asyncio.AbstractEventLoop) -> None:
     waiting = Waiting(loop)
     kept = waiting.add("kept", 0.001)
@@ -113,15 +128,47 @@ def test_requests_that_failed_while_others_of_their_rows_waited_are_forgotten(lo
 
 
 def test_full_lane_is_named_and_an_empty_one_takes_anything(loop: asyncio.AbstractEventLoop) -> None:
-    waiting = Waiting(loop)
-    assert waiting.queue.full({"light": 999}, 50) is None
-    waiting.add("first", 0.001, tokens=40)
-    assert waiting.queue.full({"light": 10}, 50) is None
-    assert waiting.queue.full({"light": 11}, 50) == "light"
-    assert waiting.queue.full({"heavy": 999}, 50) is None
-    with waiting.queue.reserved({"heavy": 45}):
-        assert waiting.queue.full({"light": 1, "heavy": 6}, 50) == "heavy"
-    assert waiting.queue.full({"heavy": 999}, 50) is None
+    waiting = Waiting(loop, max_queue_tokens=50)
+    assert waiting.queue.full({"light": 999}) is None
+    for name in "abc":
+        waiting.add(name, 0.001)
+    assert waiting.queue.full({"light": 10}) is None
+    assert waiting.queue.full({"light": 11}) == "light", "as much must stay free"
+    assert waiting.queue.full({"heavy": 999}) is None
+    with waiting.queue.reserved({"heavy": 12}), waiting.queue.reserved({"heavy": 12}):
+        with waiting.queue.reserved({"heavy": 12}):
+            assert waiting.queue.full({"light": 1, "heavy": 8}) == "heavy"
+        assert waiting.queue.full({"light": 1, "heavy": 8}) is None
+    assert waiting.queue.full({"heavy": 999}) is None
+
+
+def test_a_request_larger_than_the_queue_leaves_room_until_it_is_done(loop: asyncio.AbstractEventLoop) -> None:
+    """It takes a quarter, whether it is being tokenized or waits, and less once fewer of its rows wait."""
+    waiting = Waiting(loop, max_queue_tokens=100)
+    with waiting.queue.reserved({"light": 9999}):
+        assert waiting.queue.occupied("light") == 25
+    waiting.add("large", *[0.9 * BATCH_S] * 6)
+    taken = [waiting.queue.occupied("light")]
+    while waiting.take():
+        taken.append(waiting.queue.occupied("light"))
+    assert taken == [25, 25, 25, 25, 20, 10, 0]
+    jobs = [waiting.add(name, *[0.9 * BATCH_S] * 99) for name in "abc"]
+    assert waiting.queue.full({"light": 9999}) == "light", "large ones fill three quarters"
+    assert waiting.queue.full({"light": 12}) is None
+    waiting.queue.drop(jobs[0])
+    assert waiting.queue.full({"light": 9999}) is None
+
+
+def test_keys_that_send_large_requests_leave_room_for_others(loop: asyncio.AbstractEventLoop) -> None:
+    waiting = Waiting(loop, max_queue_tokens=100)
+    accepted = []
+    for key in ("flood", "flood", "flood", "second", "second", "third"):
+        if waiting.queue.full({"light": 9999}, key) is None:
+            waiting.add(key, *[0.001] * 99, flow=Flow(key))
+            accepted.append(key)
+    assert accepted == ["flood", "flood", "second"]
+    assert waiting.queue.full({"light": 10}, "third") is None
+    assert waiting.queue.fullness("third") == 0
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -146,38 +193,3 @@ def test_counts_stay_right_whatever_happens(loop: asyncio.AbstractEventLoop, see
         load = waiting.queue.lanes[lane].load
         assert load.tokens == 0
         assert load.seconds == pytest.approx(0, abs=1e-9)
-
-
-def test_requests_that_are_lowered_as_their_turn_comes_let_more_join(loop: asyncio.AbstractEventLoop) -> None:
-    """Rows keep their order and their lane, and count what they take now; who is not lowered stays as it was."""
-    waiting = Waiting(loop)
-    for name, *seconds in [("a", 0.03, 0.4), ("b", 0.03), ("c", 0.03), ("d", 0.03)]:
-        waiting.add(name, *seconds)
-    asked: list[str] = []
-
-    def lower(job: Job) -> list[float] | None:
-        name = waiting.names[id(job)]
-        if name == "b" or job.room_share < 1:
-            return None
-        asked.append(name)
-        job.room_share = 0.25
-        return {"a": [0.0075, 0.1], "c": [0.0075], "d": [0.0075]}[name]
-
-    batch = waiting.queue.take("light", lower)
-    assert [waiting.names[id(entry.job)] for entry in batch] == ["a", "b", "c"]
-    assert asked == ["a", "c", "d"], "once each, and no further than the batch is looked for"
-    heavy, light = (waiting.queue.lanes[lane].load for lane in ("heavy", "light"))
-    assert (heavy.tokens, heavy.seconds) == (3, pytest.approx(0.1))
-    assert (light.tokens, light.seconds) == (3, pytest.approx(0.0075))
-    assert [waiting.take("heavy"), waiting.take(), waiting.take("heavy")] == [["a"], ["d"], []]
-    load = waiting.queue.lanes["light"].load
-    assert (load.tokens, load.seconds) == (0, pytest.approx(0, abs=1e-12))
-
-
-def test_lowered_rows_of_a_large_request_wait_as_long_as_they_take(loop: asyncio.AbstractEventLoop) -> None:
-    """Each starts where the one before it would end, by what they take now."""
-    waiting = Waiting(loop)
-    waiting.add("large", *[0.04] * 5)
-    once = iter([[0.02] * 5])
-    assert len(waiting.queue.take("light", lambda job: next(once, None))) == 2
-    assert [entry.start for entry in waiting.queue.lanes["light"].waiting()] == pytest.approx([0.04, 0.06, 0.08])

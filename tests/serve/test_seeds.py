@@ -12,7 +12,7 @@ from engines import rows_of, service, started
 from attenuator.ops.cost import Drawn
 from attenuator.ops.knobs import Knobs
 from attenuator.runtime import Input, Model, Row
-from attenuator.serve.seeds import KnownSeeds
+from attenuator.serve.scheduling.times import KnownSeeds
 
 TEXT = "a very good film and not a bad plot"
 FEW, MANY = {"num_features": 4}, {"num_features": 16}
@@ -52,7 +52,7 @@ def test_a_new_seed_is_forecast_and_scheduled_by_what_it_draws(
     async def scenario() -> None:
         async with started(bundles["yoso"]) as (engine, model):
             [row] = await rows_of(engine, model, Input("inputs", TEXT))
-            second = engine.catalog.latencies[model].drawing_s(1.0) ** -1  # multiply-adds of a second
+            second = engine.latencies[model].drawing_s(1.0) ** -1  # multiply-adds of a second
             monkeypatch.setattr(Model, "drawn", lambda model, knobs: Drawn(second, 1))
             again, new = Row(row.token_ids, row.type_ids, row.knobs, 1), Row(row.token_ids, row.type_ids, row.knobs, 2)
             await engine.run(model, [again])

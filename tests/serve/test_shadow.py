@@ -16,14 +16,14 @@ from engines import until
 from service import Service
 
 from attenuator.runtime import Input, Model, Row, RowResult, load
-from attenuator.serve import shadow as module
+from attenuator.serve.access.keys import KeyRing
 from attenuator.serve.app import create_app
 from attenuator.serve.engine import Engine
-from attenuator.serve.jobs import Job
-from attenuator.serve.keys import KeyRing
-from attenuator.serve.metrics import Metrics
+from attenuator.serve.observe import shadow as module
+from attenuator.serve.observe.metrics import Metrics
+from attenuator.serve.observe.shadow import Shadow
+from attenuator.serve.scheduling.requests import Job
 from attenuator.serve.settings import ServeSettings
-from attenuator.serve.shadow import Shadow
 
 BUNDLES = Path(__file__).resolve().parents[2] / "examples" / "bundles"
 CHEAP = {"num_hashes": 1}

@@ -15,7 +15,7 @@ import tiny
 from attenuator import bundle
 from attenuator.runtime import Model
 from attenuator.serve.engine import Engine
-from attenuator.serve.logs import TextFormatter
+from attenuator.serve.observe.logs import TextFormatter
 from attenuator.serve.settings import ServeSettings
 
 

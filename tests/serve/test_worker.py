@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from attenuator.serve.__main__ import fastest_loop
-from attenuator.serve.worker import Worker
+from attenuator.serve.scheduling.worker import Worker
 
 
 def test_calls_run_one_after_the_other_in_one_thread() -> None:

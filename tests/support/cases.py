@@ -93,7 +93,7 @@ def variants(operator: Operator) -> Iterator[Case]:
         if item.kind == "string":
             options.append([(item.name, choice) for choice in item.choices])
         elif (item.low, item.high) in ((0, 1), (0, 2)):  # a third value comes below
-            options.append([(item.name, 0), (item.name, 1)])
+            options.append([(item.name, float(value) if item.kind == "float" else value) for value in (0, 1)])
         elif item.name == "window" or (item.name == "trained_window" and item.low == 0):
             options.append([(item.name, window) for window in WINDOWS])
         elif item.name == "chunk_size":  # so small that the long sequence of RAGGED has many

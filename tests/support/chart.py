@@ -31,9 +31,9 @@ VALUES = {"default": (), "cpu": ("values-cpu.yaml",), "gpu": ("values-gpu.yaml",
 WITHOUT_HELM = pytest.mark.skipif(HELM is None, reason="helm is not installed; scripts/helm.sh fetches one")
 
 
-def helm(*arguments: str, values: str = "") -> subprocess.CompletedProcess[str]:
+def helm(*arguments: str, values: str = "", image: str = "attenuator") -> subprocess.CompletedProcess[str]:
     """Runs helm on the chart."""
-    command = [str(HELM), *arguments, "--values", "-"]
+    command = [str(HELM), *arguments, "--values", "-", "--set", f"image.repository={image}"]
     return subprocess.run(command, input=values or "{}", capture_output=True, text=True, check=False, cwd=CHART)
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import httpx
 
 from attenuator.runtime import Input, Model, Row
+from attenuator.serve.access.keys import KeyRing
 from attenuator.serve.app import create_app
 from attenuator.serve.engine import Engine
-from attenuator.serve.keys import KeyRing
 from attenuator.serve.settings import ServeSettings
 
 

@@ -11,8 +11,8 @@ import promql_parser as promql
 import yaml
 from service import GOOD, Service
 
-from attenuator.serve.holdings import HELD_BY_ENGINE, HELD_BY_SERVER
-from attenuator.serve.metrics import Metrics
+from attenuator.serve.observe.gauges import HELD_BY_ENGINE, HELD_BY_SERVER
+from attenuator.serve.observe.metrics import Metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 MONITORING = ROOT / "deploy" / "monitoring"

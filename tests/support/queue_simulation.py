@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from attenuator.runtime import Row
-from attenuator.serve.jobs import ANYONE, HEAVY_S, LANES, Flow, Job, Lane
-from attenuator.serve.scheduler import BATCH_S, Queue
+from attenuator.serve.scheduling.queue import BATCH_S, Queue
+from attenuator.serve.scheduling.requests import ANYONE, HEAVY_S, LANES, Flow, Job, Lane
 
 SHORT_S = 0.001
 
@@ -38,7 +38,7 @@ class Request:
 
 def simulate(loop: asyncio.AbstractEventLoop, requests: list[Request], max_batch_tokens: int = 8192) -> None:
     """Runs requests to their ends, each lane one batch at a time."""
-    queue = Queue(max_batch_tokens)
+    queue = Queue(max_batch_tokens, 10**9)
     arrivals = sorted(requests, key=lambda request: request.at_s)
     owners: dict[Job, Request] = {}
     free_s: dict[Lane, float] = dict.fromkeys(LANES, 0.0)

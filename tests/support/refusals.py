@@ -1,7 +1,10 @@
 """Exports that are refused."""
 
 import json
+import resource
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,3 +40,14 @@ def edit(folder: Path, target: Path, **changes: Any) -> Path:
     config = json.loads((target / "config.json").read_text())
     (target / "config.json").write_text(json.dumps(config | changes))
     return target
+
+
+@contextmanager
+def files_up_to(size: int) -> Iterator[None]:
+    """Within it writing beyond that many bytes of a file fails, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

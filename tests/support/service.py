@@ -18,6 +18,7 @@ import httpx
 from attenuator.serve.__main__ import address
 
 READY = re.compile(r"ready on http://(?:\[([\da-f:]+)\]|([\d.]+)):(\d+)")
+JSON = "Content-Type: application/json"
 GOOD = {"model": "yoso", "inputs": "good film", "num_hashes": 8}
 
 
@@ -40,7 +41,8 @@ class Service:
         self.host, self.port = ready[1] or ready[2], int(ready[3])
         self._reader = threading.Thread(target=self._keep_reading, daemon=True)
         self._reader.start()
-        self.client = httpx.Client(base_url=f"http://{address(self.host, self.port)}", timeout=60)
+        base_url, headers = f"http://{address(self.host, self.port)}", dict([JSON.split(": ")])
+        self.client = httpx.Client(base_url=base_url, headers=headers, timeout=60)
 
     def _keep_reading(self) -> None:
         assert self.process.stderr is not None
@@ -113,7 +115,8 @@ def read_answer(connection: socket.socket) -> bytes:
 def request_bytes(body: bytes, *, path: str = "/v1/classify", method: str = "POST", length: int | None = None) -> bytes:
     """A request with a body, whose Content-Length may lie."""
     size = len(body) if length is None else length
-    return f"{method} {path} HTTP/1.1\r\nHost: test\r\nContent-Length: {size}\r\n\r\n".encode() + body
+    head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n{JSON}\r\nContent-Length: {size}\r\n\r\n"
+    return head.encode() + body
 
 
 def dumped(**fields: Any) -> bytes:

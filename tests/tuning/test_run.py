@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from checkpoints import CHECKPOINTS, save
+from refusals import files_up_to
 from training_data import LABELS, write
 
 from attenuator.errors import AttenuatorError
@@ -186,3 +187,12 @@ def test_every_text_is_in_one_batch_of_each_epoch_and_batches_keep_to_their_toke
     assert list(batches) == epochs[0]
     longest_first = list(LengthBatches(lengths, 1000))
     assert max(len(batch) * lengths[batch].max() for batch in longest_first) <= 1000
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_no_half_of_a_checkpoint(
+    sources: dict[str, Path], texts: data.Data, tmp_path: Path
+) -> None:
+    setting = Setting("bert-softmax", sources, texts)
+    with files_up_to(4096), pytest.raises(AttenuatorError, match="cannot be written: .*--resume goes on from the last"):
+        setting.run(tmp_path)
+    assert not list(tmp_path.rglob("checkpoint-*"))

@@ -17,7 +17,7 @@
 //   nothing needs to be cleared.
 //
 // Memory, a key, hash and head at value_dim 64, in bytes from L2: 256 (fp32) or 128 of values, 1 or
-// 2 of codes; and a table written once. README.md has the model.
+// 2 of codes; and a table written once. benchmarks/operators/yoso.md has the model.
 #include "ops/yoso/cuda/buckets.h"
 
 namespace attenuator::yoso {

@@ -7,19 +7,22 @@ passed its own test, which happens with probability 1 - `confidence` at most. No
 is due, and none for the number of goals: each goal is a walk of its own.
 """
 
+import math
 from collections.abc import Sequence
 
+from attenuator.bundle import Manifest
 from attenuator.calibration.schema import Calibration, Setting
+from attenuator.errors import GoalOutOfReach
 
 
 def reaching(bounds: Sequence[float], min_agreement: float) -> int:
-    """How many settings of a frontier, from the exact one on, keep a goal; at least the exact one.
+    """How many settings of a frontier, from the exact one on, keep a goal; 0 where not even the exact one does.
 
     Args:
-        bounds: lower bound of each setting's agreement, from the exact one to the cheapest.
+        bounds: lower bound of each setting's agreement, from the exact one to the cheapest; 1 of the reference itself.
         min_agreement: the goal, 0 to 1.
     """
-    return next((place for place, bound in enumerate(bounds) if place and bound < min_agreement), len(bounds))
+    return next((place for place, bound in enumerate(bounds) if bound < min_agreement), len(bounds))
 
 
 def cheapest(calibration: Calibration, tokens: int, min_agreement: float) -> Setting:
@@ -32,7 +35,38 @@ def cheapest(calibration: Calibration, tokens: int, min_agreement: float) -> Set
 
     Returns:
         The setting; the exact one where no cheaper one is sure enough to keep the goal.
+
+    Raises:
+        GoalOutOfReach: rounding alone changes more answers than the goal allows.
     """
     bucket = calibration.bucket(tokens)
-    settings = calibration.frontier(bucket)
-    return settings[reaching([setting.agreement[bucket].bound for setting in settings], min_agreement) - 1]
+    kept = reaching(calibration.bounds(bucket), min_agreement)
+    if not kept:
+        raise out_of_reach(calibration, bucket, min_agreement)
+    return calibration.frontier(bucket)[kept - 1]
+
+
+def out_of_reach(calibration: Calibration, bucket: int, min_agreement: float) -> GoalOutOfReach:
+    """That a goal is above what a bundle's rounding is shown to keep.
+
+    Args:
+        calibration: of a bundle that is not fp32.
+        bucket: of the text's length.
+        min_agreement: the goal.
+    """
+    exact = calibration.settings[0].agreement[bucket]
+    most = math.floor(exact.bound * 1e4) / 1e4
+    return GoalOutOfReach(
+        f"min_agreement {min_agreement:g} is above what this bundle's rounding is shown to keep: even at its exact "
+        f"setting {exact.successes} of {exact.trials} answers at these lengths were the checkpoint's in fp32, an "
+        f"agreement of at least {most:g} at {100 * calibration.confidence:g} % confidence; lower the goal, or serve "
+        "the checkpoint in fp32",
+        param="min_agreement",
+        allowed=f"at most {most:g}",
+    )
+
+
+def how_to_calibrate(manifest: Manifest) -> str:
+    """What gives a bundle the calibration that it lacks, for a sentence."""
+    reference = " with --reference, a bundle of the same checkpoint in fp32" if manifest.rounded else ""
+    return f"run 'attenuator calibrate' on its bundle{reference}"

@@ -5,14 +5,14 @@ other bundle it is refused. A *setting* is one value for every knob of the bundl
 is cheaper depends on the length of the text, so each bucket of lengths has an order of its own, its frontier.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from attenuator.bundle import CALIBRATION, Sha256
+from attenuator.bundle import CALIBRATION, Manifest, Sha256
 from attenuator.errors import CONTROL, BundleError
 
 FORMAT_VERSION = 1
@@ -103,7 +103,7 @@ class Setting(Record):
 
     Attributes:
         knobs: value by knob name; all knobs of the bundle.
-        agreement: share of texts whose answer agrees with the exact one, one a bucket.
+        agreement: share of texts whose answer agrees with the reference's, one a bucket.
         accuracy: share of texts whose answer is the label given, one a bucket; empty where no labels were given.
         time: predicted time as a share of the exact setting's, one a bucket, at the median length of its texts; empty
             where nothing was predicted.
@@ -134,13 +134,13 @@ class SettingCertainty(Record):
 
 
 class Certainty(Record):
-    """From an answer's margins to the probability that it agrees with the exact one.
+    """From an answer's margins to the probability that it agrees with the reference's.
 
     Attributes:
-        texts: how many it was fitted to; no answer but an exact one is said to be surer than they can show.
+        texts: how many it was fitted to; no answer but the reference's own is said to be surer than they can show.
         tolerance: in a regression, the distance within which scores agree, in its unit; else None.
         goals: probabilities, ascending.
-        settings: every setting that was measured, the exact one aside.
+        settings: every setting that was measured but the reference itself.
     """
 
     texts: Annotated[int, Field(ge=1)]
@@ -163,11 +163,14 @@ class Speed(Record):
 
     Attributes:
         knobs: the setting.
-        seconds: of one run of one text, the shortest of several; one for each length in `Latency.tokens`.
+        seconds: of one run of one text; one for each length in `Latency.tokens`.
+        gain: ends of a 95 % interval of how many times as fast it is as the exact setting, taken in turns with it; one
+            for each length. Two equal ends are modelled: the machine was busy. Empty in files from before the field.
     """
 
     knobs: dict[str, Finite]
     seconds: list[Seconds]
+    gain: list[tuple[Seconds, Seconds]] = []
 
 
 class Latency(Record):
@@ -192,7 +195,10 @@ class Latency(Record):
         """Checks what one field says about another."""
         if not self.tokens or any(after <= before for before, after in pairwise(self.tokens)):
             raise ValueError("tokens must be one or more lengths that rise")
-        for row in (self.batch_share, *(speed.seconds for speed in self.speeds)):
+        rows: list[Sequence[object]] = [self.batch_share]
+        for speed in self.speeds:
+            rows += [speed.seconds, *([speed.gain] if speed.gain else [])]
+        for row in rows:
             if len(row) != len(self.tokens):
                 raise ValueError(f"there are {len(row)} times, must be one for each of {len(self.tokens)} lengths")
         return self
@@ -204,6 +210,8 @@ class Calibration(Record):
     Attributes:
         format_version: of this file.
         revision: of the bundle that was measured.
+        reference: revision of the bundle of the same checkpoint in fp32 whose exact answers all agreement is with; None
+            where that is this bundle itself.
         confidence: of every interval and bound.
         data: name of the file of texts, without its folder.
         data_sha256: of its content.
@@ -216,6 +224,7 @@ class Calibration(Record):
 
     format_version: int
     revision: Sha256
+    reference: Sha256 | None = None
     confidence: Annotated[float, Field(gt=0.5, lt=1)]
     data: Line
     data_sha256: Sha256
@@ -258,6 +267,11 @@ class Calibration(Record):
         """A bucket's settings, from the exact one to the cheapest."""
         return [self.settings[place] for place in self.places(bucket)]
 
+    def bounds(self, bucket: int) -> list[float]:
+        """Lower bounds of the agreement of a bucket's settings, from the exact one on; 1 of the reference itself."""
+        exact, *others = (setting.agreement[bucket].bound for setting in self.frontier(bucket))
+        return [1.0 if self.reference is None else exact, *others]
+
     def expected_agreement(self, knobs: Mapping[str, float], tokens: int) -> float | None:
         """Share of the texts in a length's bucket on which a setting gave the exact answer; None where unknown."""
         setting = self.setting(knobs)
@@ -298,13 +312,17 @@ def calibration_content(files: Path, folder: Path) -> bytes | None:
         raise BundleError(f"{where} cannot be read: {error.strerror}") from None
 
 
-def parse_calibration(content: bytes, folder: Path, revision: str) -> Calibration:
+def parse_calibration(content: bytes, folder: Path, manifest: Manifest) -> Calibration | None:
     """Checks what `calibration.json` says.
 
     Args:
         content: of the file.
         folder: what error sentences call the bundle.
-        revision: of the bundle.
+        manifest: of the bundle.
+
+    Returns:
+        The calibration; None where it knows no agreement with the checkpoint: of a bundle that is not fp32, it was
+        measured against the bundle's own rounded answers, as earlier versions did.
 
     Raises:
         BundleError: one sentence that names the field and what is wrong with it, or the other revision.
@@ -317,26 +335,26 @@ def parse_calibration(content: bytes, folder: Path, revision: str) -> Calibratio
         place = ".".join(str(part) for part in first["loc"]) or "content"
         reason = first["msg"].removeprefix("Value error, ")
         raise BundleError(f"{where}: {place}: {reason}; {REMEDY}") from None
-    if calibration.revision != revision:
+    if calibration.revision != manifest.revision:
         raise BundleError(
             f"{where} belongs to revision {calibration.revision[:12]!r}, but the bundle is revision "
-            f"{revision[:12]!r}: {REMEDY}"
+            f"{manifest.revision[:12]!r}: {REMEDY}"
         )
-    return calibration
+    return None if manifest.rounded and calibration.reference is None else calibration
 
 
-def read_calibration(folder: Path, revision: str) -> Calibration | None:
+def read_calibration(folder: Path, manifest: Manifest) -> Calibration | None:
     """Reads and checks a bundle's `calibration.json`.
 
     Args:
         folder: the bundle.
-        revision: of the bundle.
+        manifest: of the bundle.
 
     Returns:
-        The calibration; None where the bundle has none.
+        The calibration; None where the bundle has none, or one that says nothing, see `parse_calibration`.
 
     Raises:
         BundleError: the file is unreadable, too large, not as described here, or belongs to another revision.
     """
     content = calibration_content(folder, folder)
-    return None if content is None else parse_calibration(content, folder, revision)
+    return None if content is None else parse_calibration(content, folder, manifest)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from attenuator.api import ChosenBy, Classification, LabelScore, Options, Prediction
-from attenuator.calibration import cheapest
+from attenuator.calibration import cheapest, how_to_calibrate
 from attenuator.clients.calls import UNSET, Unset
 from attenuator.clients.client import Client
 from attenuator.errors import InvalidRequest, NotCalibrated
@@ -176,8 +176,8 @@ class BundleBackend:
             return model.knobs.check(options.knobs), "caller" if options.knobs else "default"
         if model.calibration is None:
             raise NotCalibrated(
-                f"min_agreement needs a calibration, and bundle '{model.manifest.name}' has none: run 'attenuator "
-                "calibrate' on it, or set knobs",
+                f"min_agreement needs a calibration, and bundle '{model.manifest.name}' has none: "
+                f"{how_to_calibrate(model.manifest)}, or set knobs",
                 param="min_agreement",
             )
         return model.knobs.check(cheapest(model.calibration, longest, options.min_agreement).knobs), "goal"

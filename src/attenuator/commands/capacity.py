@@ -97,7 +97,7 @@ class Capacity(BaseModel):
     rows: list[CapacityRow]
 
 
-def _timed(calibration: Calibration | None, cores: int | None) -> Latency | None:
+def times_of(calibration: Calibration | None, cores: int | None = None) -> Latency | None:
     """The times to reckon with: of this processor before others, with as many threads as cores before others."""
     here = hardware(CPU)
     usable = [each for each in calibration.latency if each.speeds] if calibration else []
@@ -145,7 +145,10 @@ def _settings(
 
     add({knob.name: knob.exact for knob in manifest.knobs}, "exact")
     if calibration is not None:
+        most = calibration.bounds(calibration.bucket(tokens))[0]
         for goal in demand.goals:
+            if goal > most and demand.min_agreement is None:
+                continue  # rounding alone changes more answers
             add(cheapest(calibration, tokens, goal).knobs, f"goal {goal:g}")
     add({knob.name: knob.default for knob in manifest.knobs}, "default")
     for knobs in asked:
@@ -171,7 +174,7 @@ def capacity(
         lengths: of texts, in tokens.
         asked: settings to show besides those of goals; a value for every knob.
     """
-    timed = _timed(calibration, demand.cores)
+    timed = times_of(calibration, demand.cores)
     seconds_of = _seconds(manifest, work, timed)
     threads = timed.threads if timed else 1
     cores = demand.cores or threads

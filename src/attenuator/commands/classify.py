@@ -14,7 +14,7 @@ from attenuator.commandline import fail, parse
 from attenuator.commands.backends import Backend, BundleBackend, ClassifyOptions, ServerBackend
 from attenuator.commands.classify_settings import COMMAND, EXAMPLES, POSITIONALS, SETTINGS, USAGE, ClassifySettings
 from attenuator.commands.filerun import FileRun, named, partial_of, run_file
-from attenuator.commands.knobflags import flag
+from attenuator.commands.knobflags import flag, knobs_of_others
 from attenuator.commands.output import output_for
 from attenuator.errors import InvalidRequest, KnobOutOfRange
 from attenuator.ops import KNOBS
@@ -171,7 +171,8 @@ def main(arguments: Sequence[str]) -> int:
         AttenuatorError: the bundle, the server or an input is at fault.
         SystemExit: 2 after a usage error.
     """
-    settings, texts = parse(SETTINGS, COMMAND, arguments, POSITIONALS, usage=USAGE, examples=EXAMPLES)
+    others = knobs_of_others(arguments)
+    settings, texts = parse(SETTINGS, COMMAND, arguments, POSITIONALS, usage=USAGE, examples=EXAMPLES, hidden=others)
     if (settings.bundle is None) == (settings.url is None):
         both = "both are" if settings.bundle is not None else "neither is"
         fail(COMMAND, f"give either --bundle BUNDLE to run here or --url URL to ask a server: {both} set")

@@ -9,6 +9,7 @@ from pydantic_settings import SettingsConfigDict
 from attenuator.api import Priority
 from attenuator.commandline import CommandSettings, Positionals
 from attenuator.commands.knobflags import describe_flag, examples, with_knobs
+from attenuator.ops import KNOBS
 from attenuator.rows import Format
 
 COMMAND = "classify"
@@ -45,9 +46,18 @@ sentence on stderr"""
 class ClassifySettings(CommandSettings):
     """Classify texts with a bundle in this process (--bundle) or through a server (--url).
 
-    A knob trades accuracy for time, anew with every call; the last flags below are the knobs.
+    A knob trades accuracy for time, anew with every call; `--bundle BUNDLE --help` shows those that the bundle has.
     """
 
+    GROUPS = {
+        "bundle": "one of",
+        "model": "with --url",
+        "file": "files",
+        "min_agreement": "accuracy",
+        "top_k": "answers",
+        "device": "with --bundle",
+        next(iter(KNOBS)): "knobs",
+    }
     model_config = SettingsConfigDict(cli_shortcuts={"json-lines": "json"})
 
     bundle: Path | None = None

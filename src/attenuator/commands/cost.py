@@ -38,9 +38,11 @@ class TimeModel:
 
     Attributes:
         work: the model's work.
+        rounded: whether its linear layers are, so that they take less time than the rates say.
     """
 
     work: Work
+    rounded: bool = False
 
     def ns(self, tokens: int, setting: Setting) -> float:
         """The whole model in some setting."""
@@ -113,6 +115,29 @@ class TimeModel:
             than: what it is compared with; exact softmax attention over every token.
         """
         return self.ns(tokens, than) / self.ns(tokens, Setting(knobs))
+
+    def gain(self, tokens: int, knobs: Mapping[str, float]) -> float:
+        """Speed-up of the whole model at some knobs over its exact setting."""
+        return self.speedup(tokens, knobs, Setting({}))
+
+    def most(self, tokens: int, knobs: Mapping[str, float]) -> float:
+        """The most that the whole model can win at some knobs over its exact setting.
+
+        What a knob spares that depends on the text is taken to cost nothing, and rounded linear layers, whose rates are
+        those of fp32 here, may leave attention twice the share.
+
+        Args:
+            tokens: the length.
+            knobs: value by knob name.
+        """
+        least = self.ns(tokens, Setting(knobs))
+        for stage, rows in zip(self.work.stages, self.work.rows(tokens, knobs), strict=True):
+            for node in stage.operators:
+                cost = COSTS[node.operator]
+                now, exact = cost.ns(node, rows, knobs), cost.ns(node, rows, {})
+                if cost.follows_text and now != exact:
+                    least += exact - cost.spared_ns(node, rows) - now
+        return self.ns(tokens, Setting({})) / least * (2 if self.rounded else 1)
 
     def crossover(self, knobs: Mapping[str, float], than: Setting = EXACT) -> int | None:
         """Shortest length from which the model at some knobs is faster.

@@ -1,12 +1,15 @@
 """One flag per knob of the operators, for commands that take knobs."""
 
-from collections.abc import Callable, Iterable
+from argparse import ArgumentError, ArgumentParser
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import Field, create_model
 
-from attenuator.bundle import BundleKnob
+from attenuator.bundle import BundleKnob, read_manifest
 from attenuator.commandline import CommandSettings, fail, listed_numbers
+from attenuator.errors import AttenuatorError
 from attenuator.ops import KNOBS, attention_with
 from attenuator.ops.spec import Knob
 
@@ -55,6 +58,17 @@ def with_knobs(settings: type[S], type_of: Callable[[Knob], Any], help_of: Calla
         settings.__name__, __base__=settings, __doc__=settings.__doc__, **fields
     )
     return extended
+
+
+def knobs_of_others(arguments: Sequence[str]) -> set[str]:
+    """The knobs that the bundle behind `--bundle` has not, to leave them out of the help; none without a bundle."""
+    parser = ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--bundle", type=Path)
+    try:
+        folder = parser.parse_known_args(list(arguments))[0].bundle
+        return set() if folder is None else KNOBS.keys() - {knob.name for knob in read_manifest(folder).knobs}
+    except (ArgumentError, AttenuatorError):  # which the command itself reports
+        return set()
 
 
 def listed_values(command: str, knob: BundleKnob, text: str) -> list[float]:

@@ -1,6 +1,6 @@
 """Times a bundle here, over lengths and knob values, against exact softmax attention in the same process.
 
-Settings are timed in turns, so that a change of the machine's speed hits all of them, and each keeps its shortest time.
+Settings are timed in turns, so that a change of the machine's speed hits all of them.
 """
 
 import shutil
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from attenuator.bundle import MODEL, MODEL_DATA
 from attenuator.commands.baseline import has_replaced, write_baseline
 from attenuator.commands.report import ByKnob, Measured
-from attenuator.commands.turns import shortest_s
+from attenuator.commands.turns import in_turns
 from attenuator.errors import InvalidRequest
 from attenuator.ops import OPERATORS, SEQUENCE_OUTPUTS
 from attenuator.ops.knobs import KnobValue
@@ -141,13 +141,14 @@ def measure(
         for tokens in lengths:
             progress(tokens)
             runs = timer.runs(tokens_of(tokens), values)
-            seconds = shortest_s(list(runs.values()), budget_s)
-            best = {setting: shortest * 1e3 for setting, shortest in zip(runs, seconds, strict=True)}
+            taken = in_turns(list(runs.values()), budget_s, threads=threads)
+            best = {setting: each.seconds * 1e3 for setting, each in zip(runs, taken, strict=True)}
             results = {setting: run() for setting, run in runs.items()} if outputs else {}
             timings.append(
                 Measured(
                     tokens=tokens,
                     exact_ms=best[EXACT],
+                    noisy=not all(each.credible() for each in taken),
                     base_ms={name: best[BASE + name, 0.0] for name in values if (BASE + name, 0.0) in best},
                     own_ms=best.get(OWN),
                     knob_ms=_by_knob(values, best.__getitem__),

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict
 
 from attenuator.bundle import MANIFEST, BundleKnob, Manifest
 from attenuator.calibration import Calibration, read_calibration
+from attenuator.commands.calibrated import measured_gains
 from attenuator.commands.capacity import Capacity
 from attenuator.commands.cost import Setting, TimeModel
 from attenuator.ops import OPERATORS
@@ -63,10 +64,12 @@ class Measured(BaseModel):
         own_ms: a bundle without knobs whose attention is another one; else None.
         knob_ms: the whole model by knob and its value, all other knobs at their defaults.
         outputs: by further output of the graph, its value by knob and the knob's value.
+        noisy: whether the machine did so much else that times say little.
     """
 
     tokens: int
     exact_ms: float
+    noisy: bool = False
     base_ms: dict[str, float] = {}
     own_ms: float | None = None
     knob_ms: ByKnob = {}
@@ -95,7 +98,7 @@ class Report(BaseModel):
         measured: one row per length, where timing was asked for.
         calibration: what settings are worth; None where the bundle was not calibrated.
         capacity: what a rate of requests takes; None where none was asked for.
-        verdict: what follows, in sentences.
+        verdict: what follows, in sentences: from the times of the calibration, or else from the time model.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -252,6 +255,7 @@ def report_on(
         BundleError: the calibration is damaged, or of another revision.
     """
     modelled = _Modelled(manifest, work, lengths)
+    calibration = read_calibration(folder, manifest)
     shown = {knob.name: modelled.values(knob, values[knob.name]) for knob in manifest.knobs}
     return Report(
         folder=folder,
@@ -273,8 +277,8 @@ def report_on(
             for name, each in shown.items()
             if each
         },
-        calibration=read_calibration(folder, manifest.revision),
-        verdict=modelled.verdict(),
+        calibration=calibration,
+        verdict=(calibration and measured_gains(calibration)) or modelled.verdict(),
     )
 
 
@@ -290,4 +294,9 @@ def measured_verdict(report: Report, work: Work) -> list[str]:
         if operators and gains:
             limit = max(row.knobs[name].limit for row in report.modelled)
             sentences += COSTS[operators[0].key].measured_verdict(name, gains, limit)
+    if noisy := [str(row.tokens) for row in report.measured if row.noisy]:
+        sentences.append(
+            f"The machine was busy: the times at {', '.join(noisy)} tokens differ by more than a quarter from turn to "
+            "turn. Take them again when nothing else runs, or with a larger --budget-s."
+        )
     return sentences

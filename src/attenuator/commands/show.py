@@ -127,11 +127,11 @@ def show(console: Console, report: Report) -> None:
                 **report.uses.get(knob.name, {}),
             },
         )
+    if report.calibration:
+        show_calibration(console, report.calibration)
     _modelled(console, report)
     if report.measured:
         _measured(console, report)
-    if report.calibration:
-        show_calibration(console, report.calibration)
     if report.capacity:
         show_capacity(console, report.capacity)
     _head(console, "In short")

@@ -13,6 +13,7 @@ from attenuator.export.attributes import DEFAULT_ESTIMATORS, ESTIMATORS, TABLE_P
 from attenuator.export.computing import lacking, trained_with
 from attenuator.export.packed import OPERATOR_BY_KEY
 from attenuator.export.pipeline import ATTENTIONS
+from attenuator.export.selection import DROPPED, MERGES, can_merge, can_select
 from attenuator.export.source import Source
 from attenuator.ops import BASELINE
 from attenuator.precision import PRECISIONS, PrecisionName
@@ -89,7 +90,14 @@ def variants_of(source: Source, attention: str) -> list[tuple[tuple[str, str], .
     if attention in ESTIMATORS:
         defaults["estimator"] = DEFAULT_ESTIMATORS[source.architecture.pooling(source.model.config)]
     rows = [(name, choice) for name, choices in OPTIONS.items() for choice in choices.get(attention, ())]
-    return [((name, choice),) for name, choice in rows if choice not in (defaults[name], *AS_PUBLISHED)]
+    variants: list[tuple[tuple[str, str], ...]] = [
+        ((name, choice),) for name, choice in rows if choice not in (defaults[name], *AS_PUBLISHED)
+    ]
+    own = attention == attentions_of(source)[0]  # others leave out tokens in the same way
+    first = source.architecture.pooling(source.model.config) == "first"
+    if own and first and can_select(operator) and can_merge(operator):
+        variants += [(("merge", choice),) for choice in MERGES if choice != DROPPED]
+    return variants
 
 
 def methods_of(attentions: Sequence[str], precisions: Sequence[str], source: Source) -> list[Method]:

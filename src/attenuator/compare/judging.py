@@ -22,7 +22,7 @@ from attenuator.compare.candidates import Method
 from attenuator.compare.data import SEED, Range
 from attenuator.compare.grid import Setting
 
-FASTER = 1.05  # times as fast as the reference, at least: less is within what clocks err by
+FASTER = 1.05  # times as fast as the reference, at least: less is not worth another answer
 SEVERAL = 2  # as a bundle of several knobs: a part of the texts chooses
 
 Bools = npt.NDArray[np.bool_]
@@ -40,6 +40,8 @@ class Candidate:
         correct: bool `[texts]`, whether it is the label given; None without labels.
         ms: time of one text of each range, in milliseconds.
         share: the same as a share of the reference's, taken in turns with it.
+        slowest: upper end of the share's interval; empty where that is unknown.
+        credible: whether the clock was not disturbed; empty where nothing is known of it.
         same_work: at the length of each range, whether it does the very work of the reference, as a setting does that
             is exact for short texts: where it seems to be faster, the clock errs. Empty where nothing is known of it.
     """
@@ -51,11 +53,17 @@ class Candidate:
     correct: Bools | None
     ms: Sequence[float]
     share: Sequence[float]
+    slowest: Sequence[float] = ()
+    credible: Sequence[bool] = ()
     same_work: Sequence[bool] = ()
 
     def does_same_work(self, place: int) -> bool:
         """Whether it is known to do the very work of the reference in the range at a place."""
         return bool(self.same_work) and self.same_work[place]
+
+    def is_credible(self, place: int) -> bool:
+        """Whether its time in the range at a place may be relied on."""
+        return not self.credible or self.credible[place]
 
     @property
     def is_exact(self) -> bool:
@@ -71,6 +79,7 @@ class Point:
         candidate: its place among all.
         ms: time of one text.
         share: the same as a share of the reference's.
+        slowest: upper end of the share's interval.
         agreement: with the reference.
         accuracy: None without labels.
         frontier: whether no other is as good and faster: in accuracy where there are labels, else in agreement.
@@ -79,6 +88,7 @@ class Point:
     candidate: int
     ms: float
     share: float
+    slowest: float
     agreement: Proportion
     accuracy: Proportion | None
     frontier: bool
@@ -161,14 +171,29 @@ def _points(candidates: Sequence[Candidate], place: int, each: Range, confidence
     best = undominated([candidates[index].share[place] for index in rivals], [quality[index] for index in rivals])
     frontier = {rivals[each] for each in best}
     return [
-        Point(index, one.ms[place], one.share[place], agreement[index], accuracy[index], index in frontier)
+        Point(
+            index,
+            one.ms[place],
+            one.share[place],
+            (one.slowest or one.share)[place],
+            agreement[index],
+            accuracy[index],
+            index in frontier,
+        )
         for index, one in enumerate(candidates)
     ]
 
 
 def _rivals(candidates: Sequence[Candidate], place: int) -> list[int]:
-    """The reference, and what does other work than it in a range."""
-    return [0, *(index for index, one in enumerate(candidates) if index and not one.does_same_work(place))]
+    """The reference, and what does other work than it in a range, in a time that can be relied on."""
+    others = enumerate(candidates)
+    return [0, *(at for at, one in others if at and one.is_credible(place) and not one.does_same_work(place))]
+
+
+def _is_faster(candidate: Candidate, place: int) -> bool:
+    """Whether it is worth having, and no accident of the clock."""
+    slowest = (candidate.slowest or candidate.share)[place]
+    return candidate.share[place] <= 1 / FASTER and slowest < 1
 
 
 def _choice(
@@ -178,13 +203,12 @@ def _choice(
     choosing = round(CHOOSING_SHARE * len(lots))
     if not choosing or choosing == len(lots):
         return Choice(0, texts_needed=texts_needed(min_agreement, confidence, SEVERAL))
-    rivals = _rivals(candidates, place)
+    rivals = [index for index in _rivals(candidates, place) if not index or _is_faster(candidates[index], place)]
     quality = [float(candidates[index].agree[lots[:choosing]].mean()) for index in rivals]
-    tried = [rivals[each] for each in undominated([candidates[index].share[place] for index in rivals], quality)]
-    order = [index for index in tried if not index or candidates[index].share[place] <= 1 / FASTER]
+    order = [rivals[each] for each in undominated([candidates[index].share[place] for index in rivals], quality)]
     deciding = lots[choosing:]
     shown = [proportion(int(candidates[index].agree[deciding].sum()), len(deciding), confidence) for index in order]
-    reached = reaching([each.bound for each in shown], min_agreement) - 1
+    reached = reaching([1.0, *(each.bound for each in shown[1:])], min_agreement) - 1
     needed = (
         texts_needed(min_agreement, confidence, SEVERAL)
         if len(deciding) < fewest_texts(min_agreement, confidence)

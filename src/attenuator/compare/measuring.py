@@ -11,13 +11,15 @@ import numpy as np
 
 from attenuator.commands.calibrate.runs import batches_of
 from attenuator.commands.calibrate.timing import row_of
-from attenuator.commands.turns import shortest_s
+from attenuator.commands.cost import TimeModel
+from attenuator.commands.turns import Timing, in_turns
 from attenuator.compare.grid import Setting
 from attenuator.compare.partial import Logits, Progressed
 from attenuator.ops.knobs import KnobValue
 from attenuator.runtime import Encoded, Model, Row
 
 SECONDS_PER_RUN = 0.1  # to spend on one setting at one length
+ATTEMPTS = 2  # at the times of one length
 MAX_ROUNDS = 100
 PROBES = 16
 FAR_SLOWER = 1.5  # times the exact answer's time: more than clocks err by
@@ -61,10 +63,23 @@ class Times:
     Attributes:
         seconds: of each setting at each length, `[settings][lengths]`.
         exact: of the reference's exact setting, taken in turns with them, `[lengths]`.
+        slowest: upper ends of the intervals of `seconds`, `[settings][lengths]`.
+        credible: whether the clock was not disturbed, `[settings][lengths]`; see `times`.
     """
 
     seconds: list[list[float]]
     exact: list[float]
+    slowest: list[list[float]]
+    credible: list[list[bool]]
+
+    def of(self, places: Sequence[int]) -> Times:
+        """Those of some of the settings."""
+        return Times(
+            [self.seconds[place] for place in places],
+            self.exact,
+            [self.slowest[place] for place in places],
+            [self.credible[place] for place in places],
+        )
 
     def far_slower(self) -> list[bool]:
         """Of each setting whether it is far slower than the exact one at every length."""
@@ -143,9 +158,19 @@ def _run(model: Model, texts: Sequence[Encoded], places: Sequence[int], setting:
 
 
 def times(
-    model: Model, settings: Sequence[Setting], reference: Model, texts: Sequence[Encoded], lengths: Sequence[int]
+    model: Model,
+    settings: Sequence[Setting],
+    reference: Model,
+    texts: Sequence[Encoded],
+    lengths: Sequence[int],
+    modelled: TimeModel,
+    *,
+    threads: int | None = None,
 ) -> Times:
     """Times each setting at each length, in turns with the exact model.
+
+    A time is not credible where its turns do not agree, or where it wins more over the bundle's own exact setting than
+    the time model allows; such times are taken again, once.
 
     Args:
         model: the bundle.
@@ -153,15 +178,36 @@ def times(
         reference: the bundle of the exact model.
         texts: what fills the lengths.
         lengths: in tokens.
+        modelled: times of the bundle.
+        threads: of both; as many as there are cores by default.
 
     Raises:
         EngineError: ONNX Runtime failed.
     """
     checked: list[tuple[Model, Mapping[str, KnobValue]]] = [(reference, reference.knobs.exact())]
-    checked += [(model, model.knobs.check(setting)) for setting in settings]
-    columns = []
+    checked += [(model, model.knobs.exact()), *((model, model.knobs.check(setting)) for setting in settings)]
+    columns, credible = [], []
     for tokens in lengths:
         runs = [partial(each.run, [row_of(texts, tokens, knobs)]) for each, knobs in checked]
-        columns.append(shortest_s(runs, SECONDS_PER_RUN * len(runs), max_rounds=MAX_ROUNDS))
-    exact, *rows = (list(row) for row in zip(*columns, strict=True))
-    return Times(rows, exact)
+
+        def is_credible(timings: Sequence[Timing], tokens: int = tokens) -> list[bool]:
+            own = timings[1].gain
+            return [
+                timing.credible(modelled.most(tokens, setting), own)
+                for timing, setting in zip(timings[2:], settings, strict=True)
+            ]
+
+        for _ in range(ATTEMPTS):
+            timings = in_turns(runs, SECONDS_PER_RUN * len(runs), threads=threads, max_rounds=MAX_ROUNDS)
+            if all(is_credible(timings)):
+                break
+        columns.append(timings)
+        credible.append(is_credible(timings))
+    exact = [timings[0].seconds for timings in columns]
+    rows = list(zip(*(timings[2:] for timings in columns), strict=True))
+    return Times(
+        [[timing.seconds for timing in row] for row in rows],
+        exact,
+        [[seconds / timing.low for seconds, timing in zip(exact, row, strict=True)] for row in rows],
+        [list(row) for row in zip(*credible, strict=True)],
+    )

@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -181,8 +181,13 @@ class Run:
         """Of the exact model's modelled time; None where its attention does not come to softmax attention."""
         if OPERATOR_BY_KEY[self.methods[0].attention].attention != BASELINE.attention:
             return None
-        graph = read_graph(self.place(self.methods[0]) / MODEL)
-        return TimeModel(count_work(graph)).attention_share(tokens)
+        return self.time_model(self.methods[0]).attention_share(tokens)
+
+    def time_model(self, method: Method) -> TimeModel:
+        """The time model of a method's bundle."""
+        return TimeModel(
+            count_work(read_graph(self.place(method) / MODEL)), method.precision != choices.EXACT_PRECISION
+        )
 
     def exported(self, method: Method, results: Progressed) -> Model:
         """The bundle of a method, exported unless an interrupted run has left it.
@@ -280,7 +285,8 @@ class Run:
         if method.attention != self.methods[0].attention:  # the plain bundle does the rest
             settings = without(settings, exact, [knob.name for knob in reference.manifest.knobs]) or settings[:1]
         lengths = [each.median for each in ranges]
-        clock = times(model, settings, reference, texts.encoded, lengths)
+        modelled = self.time_model(method)
+        clock = times(model, settings, reference, texts.encoded, lengths, modelled, threads=self.settings.threads)
         slow = clock.far_slower()
         if method == self.methods[0]:
             slow[0] = False  # the exact answers, which all others are compared with
@@ -289,7 +295,7 @@ class Run:
         known = {
             "settings": [settings[place] for place in kept],
             "exact": exact,
-            "times": {"seconds": [clock.seconds[place] for place in kept], "exact": clock.exact},
+            "times": asdict(clock.of(kept)),
             "work": [[model.predict_cost(tokens, knobs) for tokens in lengths] for knobs in checked],
             "far_slower": [setting for setting, is_slow in zip(settings, slow, strict=True) if is_slow],
         }
@@ -320,10 +326,13 @@ class Run:
         rows = []
         for each in measured:
             shares = np.array(each.times.seconds).reshape(-1, len(base)) / np.array(each.times.exact)
-            if each is measured[0]:
-                shares /= shares[0]  # the reference's own exact setting was timed twice
+            slowest = np.array(each.times.slowest).reshape(-1, len(base)) / np.array(each.times.exact)
+            if each is measured[0]:  # its own exact setting was timed twice
+                slowest, shares = slowest / shares[0], shares / shares[0]
+                slowest[0] = 1.0
             same = each.method.precision == measured[0].method.precision
-            for setting, logits, share, work in zip(each.settings, each.logits, shares, each.work, strict=True):
+            of_settings = zip(each.settings, each.logits, shares, slowest, each.times.credible, each.work, strict=True)
+            for setting, logits, share, slow, credible, work in of_settings:
                 rows.append(
                     Candidate(
                         method=each.method,
@@ -333,6 +342,8 @@ class Run:
                         correct=None if texts.truth is None else correct(logits, texts.truth, manifest),
                         ms=(1e3 * base * share).tolist(),
                         share=share.tolist(),
+                        slowest=slow.tolist(),
+                        credible=credible,
                         same_work=[same and spent == of for spent, of in zip(work, measured[0].work[0], strict=True)],
                     )
                 )

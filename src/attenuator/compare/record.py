@@ -54,12 +54,14 @@ class Comparison:
             "format_version": FORMAT_VERSION,
             **self.about,
             "min_agreement": self.min_agreement,
-            "ranges": [self._range(verdict, text) for verdict, text in zip(self.verdicts, self.sentences, strict=True)],
+            "ranges": [
+                self._range(place, *each) for place, each in enumerate(zip(self.verdicts, self.sentences, strict=True))
+            ],
             "not_compared": [{"name": row.name, "why": row.why, "command": row.command or None} for row in self.absent],
             "commands": self.commands,
         }
 
-    def _range(self, verdict: Verdict, text: str) -> dict[str, Any]:
+    def _range(self, place: int, verdict: Verdict, text: str) -> dict[str, Any]:
         choice = verdict.choice
         return {
             "low": verdict.range.low,
@@ -72,6 +74,8 @@ class Comparison:
                     **self._named(point.candidate),
                     "ms": point.ms,
                     "times_as_fast": 1 / point.share,
+                    "times_as_fast_low": 1 / point.slowest,
+                    "credible": self.candidates[point.candidate].is_credible(place),
                     "agreement": _proportion(point.agreement),
                     "accuracy": point.accuracy and _proportion(point.accuracy),
                     "frontier": point.frontier,

@@ -25,13 +25,13 @@ def sentence(verdict: Verdict, candidates: Sequence[Candidate], min_agreement: f
     texts = f"For texts of {verdict.range.name}: "
     exact = f"exact {reference.method.attention} attention in {reference.method.precision}"
     if choice.candidate and choice.agreement is not None:
-        point = verdict.points[choice.candidate]
+        point, agreement = verdict.points[choice.candidate], choice.agreement
         accuracy, before = point.accuracy, verdict.points[0].accuracy
         labels = f"; accuracy {accuracy.value:.3f}, exact {before.value:.3f}" if accuracy and before else ""
         return (
-            f"{texts}{titled(candidates[choice.candidate])}, {1 / point.share:.2f} times as fast as exact at agreement "
-            f"{choice.agreement.value:.3f} (lower bound {choice.agreement.bound:.3f}, "
-            f"{choice.agreement.trials} texts){labels}."
+            f"{texts}{titled(candidates[choice.candidate])}, {1 / point.share:.2f} times as fast as exact (at least "
+            f"{1 / point.slowest:.2f}) at agreement {agreement.value:.3f} (lower bound {agreement.bound:.3f}, "
+            f"{agreement.trials} texts){labels}."
         )
     if choice.nearest is None or choice.nearest_agreement is None:
         reason = f"nothing else was {FASTER:g} times as fast"
@@ -59,11 +59,13 @@ def _share(value: Proportion | None) -> str:
     return "" if value is None else f"{value.value:.3f} [{value.low:.3f}, {value.high:.3f}]"
 
 
-def _row(point: Point, candidate: Candidate, chosen: bool, same_work: bool) -> list[str]:
+def _row(point: Point, candidate: Candidate, place: int, chosen: bool) -> list[str]:
     mark = "**" if chosen else "*" if point.frontier else ""
     knobs = shown(candidate.setting, candidate.exact)
-    cells = [mark, candidate.method.name, f"{knobs} (exact here)" if same_work and candidate.setting else knobs]
-    cells += [f"{point.ms:.2f}", f"{1 / point.share:.2f}", _share(point.agreement)]
+    same = point.candidate > 0 and candidate.does_same_work(place) and candidate.setting
+    cells = [mark, candidate.method.name, f"{knobs} (exact here)" if same else knobs]
+    noise = "?" if not candidate.is_credible(place) else ""
+    cells += [f"{point.ms:.2f}{noise}", f"{1 / point.share:.2f}{noise}", _share(point.agreement)]
     return cells if point.accuracy is None else [*cells, _share(point.accuracy)]
 
 
@@ -115,8 +117,7 @@ def show(
         ):
             chosen = point.candidate == verdict.choice.candidate
             candidate = candidates[point.candidate]
-            same = point.candidate > 0 and candidate.does_same_work(place)
-            row = _row(point, candidate, chosen, same)
+            row = _row(point, candidate, place, chosen)
             table.add_row(*row, style=None if point.frontier or chosen else "dim")
         console.print(table)
     quality = "accuracy" if has_labels else "agreement"
@@ -125,6 +126,12 @@ def show(
         f"{quality}. [low, high]: intervals.",
         style="dim",
     )
+    if any(not one.is_credible(place) for one in candidates for place in range(len(verdicts))):
+        console.print(
+            "?: the machine was busy, and this time was noise twice: its turns do not agree, or it wins more than the "
+            "work that the setting spares. It is not recommended; compare again when nothing else runs.",
+            style="bold",
+        )
     if left_out:
         console.print("\nNot compared", style="bold")
         for line in told_together(left_out):

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message
 
 from attenuator.api import MAX_TIMEOUT_MS
-from attenuator.serve.presence import presence_of
+from attenuator.serve.edge.bodies import client_of
 from attenuator.serve.settings import ServeSettings
 
 Headers = list[tuple[bytes, bytes]]
@@ -124,7 +124,7 @@ async def run(app: ASGIApp, call: Call) -> tuple[int, Headers, bytes]:
     try:
         await asyncio.shield(working)
     except asyncio.CancelledError:
-        presence_of(scope).leave()
+        client_of(scope).leave()
         await asyncio.wait({working})
         raise
     return start["status"], [(bytes(name), bytes(value)) for name, value in start["headers"]], b"".join(parts)

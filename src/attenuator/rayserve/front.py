@@ -23,12 +23,12 @@ from attenuator.rayserve.calls import Answer, Call, Headers, deadline_of, settin
 from attenuator.rayserve.outstanding import of_this_process
 from attenuator.rayserve.prices import Prices
 from attenuator.rayserve.scraping import merged
-from attenuator.serve.accesslog import CLIENT_LEFT
-from attenuator.serve.body import Bodies
-from attenuator.serve.documentation import METRICS
-from attenuator.serve.errors import STATUS, BodyTooLarge, failed, response_for
-from attenuator.serve.json_body import parse_json
-from attenuator.serve.keys import KeyRing, key_in
+from attenuator.serve.access.keys import KeyRing, key_in
+from attenuator.serve.api.documentation import METRICS
+from attenuator.serve.api.errors import STATUS, failed, response_for
+from attenuator.serve.api.json_body import parse_json
+from attenuator.serve.edge.bodies import Bodies, BodyTooLarge
+from attenuator.serve.observe.events import CLIENT_LEFT
 
 log = logging.getLogger(__name__)
 

@@ -13,11 +13,11 @@ from attenuator.errors import AttenuatorError
 from attenuator.ops.knobs import KnobValue
 from attenuator.runtime import Input, Model
 from attenuator.runtime.knobs import KnobTable
+from attenuator.serve.accuracy.goals import AGREEMENT
+from attenuator.serve.api.schema import parse_inputs
 from attenuator.serve.engine import Engine
-from attenuator.serve.goals import AGREEMENT
-from attenuator.serve.latency import LatencyModel
-from attenuator.serve.schema import parse_inputs
-from attenuator.serve.tokenizing import TokenEstimate
+from attenuator.serve.models.tokenizing import TokenEstimate
+from attenuator.serve.scheduling.times import LatencyModel
 
 UNKNOWN_S = 0.01  # a request of which nothing can be predicted
 INPUT_FIELDS = ("inputs", "input")  # as this service and others call them
@@ -105,7 +105,7 @@ def prices_of(engine: Engine) -> Prices:
         return Price(
             list(manifest.knobs),
             manifest.max_tokens,
-            catalog.latencies[model],
+            engine.latencies[model],
             catalog.estimates[model],
             model.calibration,
         )

@@ -14,11 +14,11 @@ from attenuator.rayserve.autoscaling import ARRIVED_S, QUEUE_S
 from attenuator.rayserve.calls import Answer, Call, run, settings_of
 from attenuator.rayserve.prices import Prices, prices_of
 from attenuator.rayserve.router import QUEUE_STAT
-from attenuator.serve import logs
+from attenuator.serve.access.keys import KeyRing
 from attenuator.serve.app import create_app
 from attenuator.serve.engine import Engine
-from attenuator.serve.keys import KeyRing
-from attenuator.serve.tracing import open_traces
+from attenuator.serve.observe import logs
+from attenuator.serve.observe.tracing import open_traces
 
 log = logging.getLogger(__name__)
 

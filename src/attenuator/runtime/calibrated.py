@@ -22,7 +22,7 @@ def open_calibration(
         copy_to: a folder that gets the file, exactly as it was read and checked.
 
     Returns:
-        The calibration; None where the bundle has none.
+        The calibration; None where the bundle has none that says anything of it, see `parse_calibration`.
 
     Raises:
         BundleError: it is damaged, belongs to another revision, or has settings that the model cannot run.
@@ -30,7 +30,9 @@ def open_calibration(
     content = calibration_content(files, folder)
     if content is None:
         return None
-    calibration = parse_calibration(content, folder, manifest.revision)
+    calibration = parse_calibration(content, folder, manifest)
+    if calibration is None:
+        return None
     check_settings(calibration, KnobTable(manifest.name, manifest.knobs), f"bundle {folder}: {CALIBRATION}")
     if copy_to is not None:
         (copy_to / CALIBRATION).write_bytes(content)

@@ -35,7 +35,7 @@ class Judge:
         return None if self.calibration is None else self.calibration.certainty
 
     def probability(self, logits: Logits, knobs: Knobs, tokens: int) -> float | None:
-        """The probability that an answer agrees with the exact one.
+        """The probability that an answer agrees with the checkpoint's exact one in fp32.
 
         Args:
             logits: float32 `[num_labels]`, of the answer.
@@ -43,10 +43,10 @@ class Judge:
             tokens: length of its text.
 
         Returns:
-            1 for an exact answer. At a setting that was not measured, what the surest one says that is in no knob more
-            accurate; None where none was measured, or the bundle has no such calibration.
+            1 for an exact answer in fp32. At a setting that was not measured, what the surest one says that is in no
+            knob more accurate; None where none was measured, or the bundle has no such calibration.
         """
-        if knobs == self.knobs.exact():
+        if knobs == self.knobs.exact() and not self.manifest.rounded:
             return 1.0
         calibration, certainty = self.calibration, self.certainty
         if calibration is None or certainty is None:

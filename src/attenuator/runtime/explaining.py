@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from attenuator.api import Options
+from attenuator.calibration import how_to_calibrate
 from attenuator.errors import InvalidRequest, NotCalibrated, Overloaded
 from attenuator.ops.knobs import Knobs, KnobValue
 from attenuator.runtime.batch import Row, RowResult
@@ -87,7 +88,7 @@ def check_certainty(model: Model, options: Options) -> None:
         old = "an old calibration" if model.calibration is not None else "none"
         raise NotCalibrated(
             f"{name} needs a calibration that says how sure answers are, and model '{model.manifest.name}' has {old}: "
-            f"run 'attenuator calibrate' on its bundle, or leave {name} out",
+            f"{how_to_calibrate(model.manifest)}, or leave {name} out",
             param=name,
             allowed="models with calibration.explains in GET /v1/models",
         )
@@ -141,13 +142,13 @@ class Answered:
         return knobs, model.calibration.expected_agreement(knobs, tokens) if model.calibration and alike else None
 
     def fields(self) -> Iterator[dict[str, Any]]:
-        """What `explain` and `escalate` add to each prediction of an answer."""
+        """What `explain` and `escalate` add to each prediction of an answer, in its order."""
         unknown: list[float | None] = [None] * len(self.rows)
         for row, probability, error in zip(
             self.rows, self.probabilities or unknown, self.standard_errors or unknown, strict=True
         ):
             own = dict(row.knobs) if self.steps else None
-            yield {"agreement_probability": probability, "standard_error": error, "knobs": own}
+            yield {"standard_error": error, "agreement_probability": probability, "knobs": own}
 
 
 async def answer(model: Model, options: Options, rows: list[Row], runner: Runner) -> Answered:

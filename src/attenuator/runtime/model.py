@@ -1,7 +1,6 @@
 """A loaded bundle: encode texts, run packed batches, read scores."""
 
 import json
-import math
 import signal
 import subprocess
 import sys
@@ -161,10 +160,28 @@ class Model:
         Raises:
             EngineError: a logit is not finite.
         """
+        self._check_finite(logits)
         manifest = self.manifest
-        if not all(map(math.isfinite, logits.tolist())):  # every score would be NaN, and the first label would win
-            raise EngineError(f"model '{manifest.name}' gave logits that are not finite")
         return scores.predict(logits, task=manifest.task, labels=manifest.labels, thresholds=manifest.thresholds)
+
+    def scores(self, logits: np.ndarray) -> scores.Floats:
+        """Scores of the labels, for any number of rows at once; each has the bits that it has alone.
+
+        Args:
+            logits: float32 `[..., num_labels]`.
+
+        Returns:
+            float64 of the same shape.
+
+        Raises:
+            EngineError: a logit is not finite.
+        """
+        self._check_finite(logits)
+        return scores.SCORES[self.manifest.task](logits)
+
+    def _check_finite(self, logits: np.ndarray) -> None:
+        if not np.isfinite(logits).all():  # every score would be NaN, and the first label would win
+            raise EngineError(f"model '{self.manifest.name}' gave logits that are not finite")
 
     def with_manifest(self, manifest: Manifest) -> "Model":
         """The same session under another manifest; for checks at load."""

@@ -7,6 +7,7 @@ model families that export supports, and others that grow a text as little.
 
 import base64
 import re
+import string
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -45,6 +46,7 @@ PUBLISHED = {
 # Pattern of the pre-tokenizer `Split` -> the pre-tokenizer that splits a text in the same way.
 SPLIT_LIKE = dict.fromkeys(PUBLISHED, "ByteLevel") | {r"\s+": "WhitespaceSplit", r"\s": "WhitespaceSplit"}
 SPACES = (" ", "\n")
+BERT_MARKS = ("\t", "\r", *string.punctuation)  # `BertPreTokenizer` starts a new piece at each of them
 
 
 def parts(component: Any) -> Iterator[Mapping[str, Any]]:
@@ -57,8 +59,13 @@ def parts(component: Any) -> Iterator[Mapping[str, Any]]:
             yield from parts(inner)
 
 
-def splits_at(pre_tokenizer: Any) -> tuple[str, ...]:
-    """Characters at which a pre-tokenizer always starts a new piece; none where the pieces depend on the whole text."""
+def splits_at(pre_tokenizer: Any, normalizer: Any = None) -> tuple[str, ...]:
+    """Characters at which a tokenizer always starts a new piece; none where the pieces depend on the whole text.
+
+    Args:
+        pre_tokenizer: of `tokenizer.json`.
+        normalizer: likewise; what its replacements look for is no such character, spaces aside.
+    """
     kinds = set()
     for part in parts(pre_tokenizer):
         kind = part["type"]
@@ -66,9 +73,13 @@ def splits_at(pre_tokenizer: Any) -> tuple[str, ...]:
             kind = SPLIT_LIKE.get(part["pattern"].get("Regex"), kind)
         if part.get("use_regex", True) and part.get("split", True):
             kinds.add(kind)
+    marks: tuple[str, ...] = SPACES if kinds & SPLITTERS else ()
     if kinds & PUNCTUATION_SPLITTERS:
-        return (*SPACES, "\u3002", "\uff0c")
-    return SPACES if kinds & SPLITTERS else ()
+        marks += ("\u3002", "\uff0c")
+    patterns = [part["pattern"] for part in parts(normalizer) if part["type"] == "Replace"]
+    if "BertPreTokenizer" in kinds and all("String" in pattern for pattern in patterns):
+        marks += tuple(mark for mark in BERT_MARKS if not any(mark in pattern["String"] for pattern in patterns))
+    return marks
 
 
 def check_pipeline(raw: Any, vocab_size: int) -> None:

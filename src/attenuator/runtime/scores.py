@@ -77,10 +77,13 @@ class RowScores:
     logits: list[float]
 
 
-def predict(
-    logits: npt.NDArray[np.float32], *, task: Task, labels: Sequence[str], thresholds: Sequence[float]
-) -> RowScores:
-    """Turns one row of logits into labels and scores.
+def ranked(scores: Sequence[float]) -> list[int]:
+    """The places of one row's scores, highest first; of equal ones the earlier first."""
+    return sorted(range(len(scores)), key=scores.__getitem__, reverse=True)  # stable
+
+
+def predict(logits: Logits, *, task: Task, labels: Sequence[str], thresholds: Sequence[float]) -> RowScores:
+    """The answer for one row.
 
     Args:
         logits: `[num_labels]`.
@@ -91,13 +94,11 @@ def predict(
     Returns:
         The prediction.
     """
-    # As plain numbers from here on: of so few, NumPy takes many times longer.
     scores: list[float] = SCORES[task](logits).tolist()
-    order = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)  # stable: of equal ones the earlier first
     chosen = None
     if task == "multi_label":
         chosen = [label for label, score, low in zip(labels, scores, thresholds, strict=True) if score >= low]
-    ranking = [(labels[i], scores[i]) for i in order]
+    ranking = [(labels[i], scores[i]) for i in ranked(scores)]
     return RowScores(ranking[0][0], ranking[0][1], chosen, ranking, logits.tolist())
 
 

@@ -19,6 +19,7 @@ Ids = npt.NDArray[np.int64]
 CHARS_PER_TOKEN = 16  # a text with more characters than this for each token allowed seldom fits
 NEARBY_CHARS = 64  # where a text is cut, tokens may differ as far away as this
 TOKENS_PER_CHAR = 4  # at most: one for each byte of the character in UTF-8
+MAX_UNBROKEN = 65_536  # characters without a place to cut: tokenizing them takes up to 30 MB
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,8 +77,11 @@ class TextEncoder:
         self.vocab_size = vocab_size
         self.token_types = token_types
         self.truncation_side = truncation_side
-        before = self._tokenizer.pre_tokenizer
-        self._splits_at = () if before is None else splits_at(json.loads(before.__getstate__()))
+        before, normalizer = (
+            None if part is None else json.loads(part.__getstate__())
+            for part in (self._tokenizer.pre_tokenizer, self._tokenizer.normalizer)
+        )
+        self._splits_at = splits_at(before, normalizer)
         added = (len(token.content) for token in self._tokenizer.get_added_tokens_decoder().values())
         self._unsure = TOKENS_PER_CHAR * (NEARBY_CHARS + max(added, default=0))
         largest = max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
@@ -103,11 +107,12 @@ class TextEncoder:
 
     def encode(self, text: str, text_pair: str | None, *, truncate: bool, param: str) -> Encoded:
         """See `Model.encode`."""
-        for name, value in ((param, text), (_beside(param, "text", "text_pair"), text_pair)):
-            if value is not None:
-                check_text(value, name)
-        first, whole_text = self._encode_part(text)
-        second, whole_pair = (None, True) if text_pair is None else self._encode_part(text_pair)
+        pair_param = _beside(param, "text", "text_pair")
+        check_text(text, param)
+        if text_pair is not None:
+            check_text(text_pair, pair_param)
+        first, whole_text = self._encode_part(text, param)
+        second, whole_pair = (None, True) if text_pair is None else self._encode_part(text_pair, pair_param)
         special = self._tokenizer.num_special_tokens_to_add(second is not None)
         count = len(first) + (0 if second is None else len(second)) + special
         whole_param = param if second is None else _together(param)
@@ -152,27 +157,34 @@ class TextEncoder:
             allowed=f"at most {self.max_tokens} tokens",
         )
 
-    def _encode_part(self, text: str) -> tuple[Encoding, bool]:
+    def _encode_part(self, text: str, param: str) -> tuple[Encoding, bool]:
         """The tokens of a text; where it has far more than `max_tokens`, only those on the side that truncation keeps.
 
-        Tokenizing millions of words would take hundreds of megabytes. So a long text is first cut at a space, if the
-        pre-tokenizer starts a new piece there: what is left has the same tokens as in the whole text. Tokens near the
-        cut may differ, because an added token may contain the space and a replacement may join the words beside it;
-        they are dropped.
+        Tokenizing millions of words would take hundreds of megabytes. So a long text is first cut at a space or another
+        character where the pre-tokenizer starts a new piece: what is left has the same tokens as in the whole text.
+        Tokens near the cut may differ, because an added token may contain the space and a replacement may join the
+        words beside it; they are dropped.
 
         Returns:
             More than `max_tokens` of the tokens, or all of them; and whether they are all.
         """
         size = CHARS_PER_TOKEN * (self.max_tokens + self._unsure)
         while self._splits_at and size < len(text):
-            part = self._encode(part_of(text, size, self._splits_at, self.truncation_side))
+            part = self._encode(part_of(text, size, self._splits_at, self.truncation_side), param)
             if len(part) > self.max_tokens + self._unsure:
                 part.truncate(len(part) - self._unsure, direction=self.truncation_side)
                 return part, False
             size *= 2
-        return self._encode(text), True
+        return self._encode(text, param), True
 
-    def _encode(self, text: str) -> Encoding:
+    def _encode(self, text: str, param: str) -> Encoding:
+        if not unbroken_within(text, MAX_UNBROKEN, self._splits_at):
+            raise InvalidRequest(
+                f"{param} has more than {MAX_UNBROKEN} characters in a row without a space or another place to cut it, "
+                f"must have at most {MAX_UNBROKEN}",
+                param=param,
+                allowed=f"at most {MAX_UNBROKEN} characters in a row without a space",
+            )
         # The `fast` variant keeps no offsets: three times faster on long texts.
         try:
             return self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0]
@@ -237,6 +249,16 @@ def part_of(text: str, size: int, marks: tuple[str, ...], side: Literal["left", 
         return text[: max(0, *(text.rfind(mark, size // 2, size) for mark in marks))]
     places = [text.find(mark, len(text) - size, len(text) - size // 2) for mark in marks]
     return text[min((at for at in places if at >= 0), default=len(text)) :]
+
+
+def unbroken_within(text: str, size: int, marks: tuple[str, ...]) -> bool:
+    """Whether no stretch of a text without one of the marks is longer than `size` characters."""
+    start = 0
+    while len(text) - start > size:
+        start = 1 + max((text.rfind(mark, start, start + size + 1) for mark in marks), default=-1)
+        if not start:
+            return False
+    return True
 
 
 def check_text(text: str, param: str) -> None:

@@ -14,14 +14,14 @@ from safetensors.torch import load_file
 from torch import nn
 
 from attenuator.bundle import TRAINED_POSITIONS, Task
-from attenuator.errors import ExportError
+from attenuator.errors import AttenuatorError, ExportError
 from attenuator.export.architectures import architecture_of
-from attenuator.export.checkpoint import pretrained, read_model_type, refuse_left_out
+from attenuator.export.checkpoint import pretrained, read_model_type, refuse_left_out, refuse_no_numbers
 from attenuator.export.eager import token_types
 from attenuator.export.encoder import Encoder, EncoderConfig
 from attenuator.export.families import OWN_ENCODER
 from attenuator.export.longer import POSITIONS, lengthened
-from attenuator.export.sentences import load_failure, one_line
+from attenuator.export.sentences import disk_failure, load_failure, one_line
 from attenuator.export.source import task_of
 from attenuator.export.tokenizer import bundle_tokenizer, load_tokenizer
 from attenuator.runtime.tokens import TextEncoder
@@ -80,13 +80,29 @@ class Trainable:
         return attentions.has_knobs(self.inner)
 
     def save(self, folder: Path) -> None:
-        """Writes a checkpoint: config with what attention was trained with, weights, tokenizer."""
-        folder.mkdir(parents=True, exist_ok=True)
-        self.inner.save_pretrained(folder)
-        if isinstance(self.model, PackedClassifier):
-            shutil.copyfile(self.source / TOKENIZER, folder / TOKENIZER)
-        else:
-            self.tokenizer.save_pretrained(folder)
+        """Writes a checkpoint: config with what attention was trained with, weights, tokenizer; all of it or nothing.
+
+        Raises:
+            AttenuatorError: the disk is full.
+        """
+        unfinished = folder / "unfinished"
+        shutil.rmtree(unfinished, ignore_errors=True)  # of a run that was killed here
+        try:
+            unfinished.mkdir(parents=True)
+            self.inner.save_pretrained(unfinished)
+            if isinstance(self.model, PackedClassifier):
+                shutil.copyfile(self.source / TOKENIZER, unfinished / TOKENIZER)
+            else:
+                self.tokenizer.save_pretrained(unfinished)
+            # Without a config no folder is a checkpoint.
+            for path in sorted(unfinished.iterdir(), key=lambda path: path.name == CONFIG):
+                path.replace(folder / path.name)
+        except Exception as error:  # safetensors and tokenizers have errors of their own
+            if (why := disk_failure(error)) is None:
+                raise
+            raise AttenuatorError(f"'{folder}' cannot be written: {why}; --resume goes on from here") from None
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def place_of(source: Path) -> tuple[Path, bool]:
@@ -175,6 +191,7 @@ def load(
     if is_own:
         config = attentions.encoder_config(config, chosen, tuned)
     inner, missing = (load_encoder if is_own else load_transformers)(folder, config, is_fresh)
+    refuse_no_numbers(inner)
     if positions != TRAINED_POSITIONS:
         inner = lengthened(inner, architecture, positions, max_tokens)
         tokenizer.model_max_length = max_tokens

@@ -20,7 +20,7 @@ from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_N
 from transformers.trainer_utils import get_last_checkpoint
 
 from attenuator.errors import AttenuatorError
-from attenuator.export.sentences import one_line
+from attenuator.export.sentences import disk_failure, one_line
 from attenuator.tuning.batches import Collator, Rows
 from attenuator.tuning.callbacks import Deadline, FirstStep, Interruption, Progress, RegularSaves
 from attenuator.tuning.plan import Plan
@@ -244,7 +244,7 @@ def run(
         options: further arguments of `trainer_class`.
 
     Raises:
-        AttenuatorError: a loss or a weight is not finite, or the last checkpoint is damaged.
+        AttenuatorError: a loss or a weight is not finite, the last checkpoint is damaged, or the disk is full.
         KeyboardInterrupt: Ctrl-C before the first step, or twice.
     """
     begun = time.monotonic()
@@ -286,7 +286,12 @@ def run(
     with interruption.listening():
         try:
             trainer.train(resume_from_checkpoint=last)
-        except Exception as error:  # damaged files raise what their libraries like
+        except Exception as error:  # damaged files and full disks raise what their libraries like
+            if (why := disk_failure(error)) is not None:
+                last_checkpoint(plan.steps_folder)  # removes what is not whole
+                raise AttenuatorError(
+                    f"'{plan.steps_folder}' cannot be written: {why}; --resume goes on from the last whole checkpoint"
+                ) from None
             if last is None or first_step.came:
                 raise
             raise damaged(last, one_line(error)) from None

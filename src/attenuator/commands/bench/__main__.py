@@ -77,7 +77,7 @@ def check_files(settings: BenchSettings) -> None:
         if not path.absolute().parent.is_dir():
             fail(COMMAND, f"{name} is {path}, in a folder that does not exist")
     if settings.plot is not None and importlib.util.find_spec("matplotlib") is None:
-        fail(COMMAND, "--plot needs the Python package 'matplotlib': pip install 'attenuator[plots]'")
+        fail(COMMAND, "--plot needs the Python package 'matplotlib': pip install '.[plots]' in a checkout")
 
 
 async def measure(sweep: Sweep, settings: BenchSettings, rates: Sequence[float] | None, grid: list[Setting]) -> None:

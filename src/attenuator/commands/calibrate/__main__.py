@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from attenuator.bundle import CALIBRATION, read_manifest
+from attenuator.bundle import CALIBRATION, Manifest, read_manifest
 from attenuator.calibration.schema import Calibration, read_calibration
 from attenuator.commandline import INTERRUPTED, parse
 from attenuator.commands.calibrate.pipeline import calibrate, time_again
@@ -29,13 +29,13 @@ def note(sentence: str) -> None:
     print(f"attenuator {COMMAND}: {sentence}", file=sys.stderr)
 
 
-def existing(folder: Path, revision: str) -> Calibration | None:
+def existing(folder: Path, manifest: Manifest) -> Calibration | None:
     """The calibration that the bundle has.
 
     One that does not belong to the bundle is removed: no service would load the bundle with it.
     """
     try:
-        return read_calibration(folder, revision)
+        return read_calibration(folder, manifest)
     except BundleError as error:
         path = folder / CALIBRATION
         if not path.is_file():
@@ -45,17 +45,57 @@ def existing(folder: Path, revision: str) -> Calibration | None:
         return None
 
 
+def check_reference(reference: Path | None, folder: Path, manifest: Manifest) -> None:
+    """Refuses what cannot be the reference of a bundle: the same checkpoint in fp32.
+
+    Args:
+        reference: a bundle, None where none was given.
+        folder: of the bundle to calibrate.
+        manifest: its manifest.
+
+    Raises:
+        InvalidRequest: it is missing, not fp32, or of another checkpoint.
+        BundleError: it cannot be read.
+    """
+    if reference is None:
+        if manifest.rounded:
+            raise InvalidRequest(
+                f"bundle {folder} is {manifest.precision}, and agreement is with the checkpoint's exact answers in "
+                "fp32: export the checkpoint in fp32 as well, and give that bundle as --reference"
+            )
+        return
+    if not manifest.rounded:
+        raise InvalidRequest(f"bundle {folder} is fp32, its own exact answers are the reference: leave --reference out")
+    other = read_manifest(reference)
+    if other.rounded:
+        raise InvalidRequest(f"--reference {reference} is {other.precision}, must be a bundle in fp32")
+    for place, each in ((folder, manifest), (reference, other)):
+        if not each.provenance.weights:
+            raise InvalidRequest(f"bundle {place} does not say which checkpoint it holds: export it again")
+    if other.provenance.weights != manifest.provenance.weights or other.labels != manifest.labels:
+        raise InvalidRequest(
+            f"--reference {reference} holds other weights or labels than {folder}, must be an export of the same "
+            "checkpoint with the same --positions"
+        )
+    if other.max_tokens < manifest.max_tokens:
+        raise InvalidRequest(
+            f"--reference {reference} takes {other.max_tokens} tokens, must take {manifest.max_tokens} as {folder} does"
+        )
+
+
 def run(settings: CalibrateSettings, folder: Path) -> Calibration:
     """Calibrates a bundle; raises an AttenuatorError where that cannot be done."""
     manifest = read_manifest(folder)
     if not manifest.knobs:
         raise BundleError(f"bundle {folder} has no knob, must have one to be calibrated: its answers are always exact")
-    before = existing(folder, manifest.revision)
+    before = existing(folder, manifest)
     if settings.only_times and settings.keep_times:
         raise InvalidRequest("--only-times and --keep-times are both given, must be one of them")
     for flag, given in (("--only-times", settings.only_times), ("--keep-times", settings.keep_times)):
         if given and before is None:
             raise InvalidRequest(f"bundle {folder} has no calibration, must have one for {flag}: leave that flag out")
+    if not settings.only_times:
+        check_reference(settings.reference, folder, manifest)
     choice = choose(settings.device, settings.device_id)
     if settings.device == "auto" and choice.device.kind == "cpu":
         note(f"running on {choice.device}: {choice.reason}")
@@ -70,7 +110,10 @@ def run(settings: CalibrateSettings, folder: Path) -> Calibration:
     if settings.only_times and before is not None:
         return time_again(model, folder, settings, texts, before)
     times = before.latency if settings.keep_times and before is not None else None
-    calibration = calibrate(model, folder, settings, texts, times)
+    reference = None
+    if settings.reference is not None:
+        reference = load(settings.reference, device=choice.device, threads=settings.threads)
+    calibration = calibrate(model, folder, settings, texts, times, reference)
     note_unseen_lengths(texts, manifest.max_tokens)
     return calibration
 

@@ -1,5 +1,6 @@
 """From a bundle and texts to `calibration.json` and its plot."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from attenuator.calibration.schema import Setting as CalibratedSetting
 from attenuator.clients.progress import progress_bar
 from attenuator.commands.calibrate.partial import PartialResults
 from attenuator.commands.calibrate.runs import Logits, batches_of, run_all
-from attenuator.commands.calibrate.settings import CalibrateSettings
+from attenuator.commands.calibrate.settings import COMMAND, CalibrateSettings
 from attenuator.commands.calibrate.texts import Texts, correct
 from attenuator.commands.calibrate.timing import lengths_to_time, time_settings
 from attenuator.commands.calibrated import shown
@@ -55,7 +56,7 @@ def predicted_time(folder: Path) -> PredictedTime:
 
 
 def measured(
-    model: Model, texts: Texts, settings: Sequence[Knobs], results: PartialResults, predicted: PredictedTime
+    settings: Sequence[tuple[Model, Knobs]], texts: Texts, results: PartialResults, predicted: PredictedTime
 ) -> list[Logits]:
     """Logits `[texts, labels]` of each setting, with a bar.
 
@@ -67,25 +68,27 @@ def measured(
         return sum(predicted(tokens, knobs) for tokens in lengths)
 
     with progress_bar(TaskProgressColumn(), TimeRemainingColumn()) as progress:
-        task = progress.add_task("", total=sum(work(knobs, lengths) for knobs in settings for lengths in groups))
+        task = progress.add_task("", total=sum(work(knobs, lengths) for _, knobs in settings for lengths in groups))
 
         def step(knobs: Mapping[str, float], batch: int) -> None:
             what = f"{len(texts.encoded)} texts at {shown(knobs)}"
             progress.update(task, description=what, advance=work(knobs, groups[batch]))
 
-        return run_all(model, texts.encoded, settings, results, step)
+        return run_all(settings, texts.encoded, results, step)
 
 
-def answers_of(model: Model, texts: Texts, settings: Sequence[Knobs], logits: Sequence[Logits]) -> Answers:
-    """Which answers agree with the exact ones, and which are the labels given."""
+def answers_of(
+    model: Model, texts: Texts, settings: Sequence[Knobs], logits: Sequence[Logits], exact: Logits
+) -> Answers:
+    """Which answers agree with the reference's `exact` ones, and which are the labels given."""
     manifest = model.manifest
-    agree = [agrees(each, logits[0], task=manifest.task, thresholds=manifest.thresholds) for each in logits]
+    agree = [agrees(each, exact, task=manifest.task, thresholds=manifest.thresholds) for each in logits]
     right = None if texts.truth is None else np.stack([correct(each, texts.truth, manifest) for each in logits])
     return Answers(settings, texts.tokens, np.stack(agree), right)
 
 
 def certainty_of(
-    manifest: Manifest, answers: Answers, logits: Sequence[Logits], buckets: Sequence[Bucket]
+    manifest: Manifest, answers: Answers, logits: Sequence[Logits], exact: Logits, buckets: Sequence[Bucket]
 ) -> Certainty:
     """How sure single answers are, from all texts at all settings.
 
@@ -93,28 +96,38 @@ def certainty_of(
         manifest: of the bundle.
         answers: of all texts.
         logits: `[texts, labels]` of each setting, the exact one first.
+        exact: `[texts, labels]` of the reference.
         buckets: of the calibration.
     """
     task = manifest.task
     deviations = [
-        certainty.Deviations(knobs, *margins(each, logits[0], task=task, thresholds=manifest.thresholds), agree)
+        certainty.Deviations(knobs, *margins(each, exact, task=task, thresholds=manifest.thresholds), agree)
         for knobs, each, agree in zip(answers.settings, logits, answers.agree, strict=True)
     ]
-    within = tolerance(logits[0]) if task == "regression" else None
-    return certainty.fit(deviations[1:], answers.tokens, buckets, within)
+    within = tolerance(exact) if task == "regression" else None
+    return certainty.fit(deviations if manifest.rounded else deviations[1:], answers.tokens, buckets, within)
 
 
-def timed(model: Model, texts: Texts, settings: Sequence[CalibratedSetting], threads: int) -> Latency:
-    """The latency table, with a bar."""
+def timed(model: Model, folder: Path, texts: Texts, settings: Sequence[CalibratedSetting], threads: int) -> Latency:
+    """The latency table, with a bar; says on stderr where the machine was too busy to be timed."""
     with progress_bar(TaskProgressColumn(), TimeRemainingColumn()) as progress:
         task = progress.add_task("", total=len(lengths_to_time(model.manifest.max_tokens)))
-        return time_settings(
+        latency, priced = time_settings(
             model,
             texts.encoded,
             [model.knobs.check(each.knobs) for each in settings],
             threads=threads,
+            modelled=TimeModel(count_work(read_graph(folder / MODEL)), model.manifest.rounded),
             progress=lambda tokens: progress.update(task, description=f"timing {tokens} tokens", advance=1),
         )
+    if priced:
+        every = len(latency.tokens) * (len(settings) + 1)
+        print(
+            f"attenuator {COMMAND}: the machine was busy: {priced} of {every} times were noise twice and are modelled; "
+            "take them again with --only-times when nothing else runs",
+            file=sys.stderr,
+        )
+    return latency
 
 
 def write(folder: Path, calibration: Calibration, plot: Path, name: str) -> None:
@@ -136,7 +149,7 @@ def time_again(
         InvalidRequest: a file cannot be written.
         EngineError: ONNX Runtime failed.
     """
-    here = timed(model, texts, calibration.settings, settings.threads or cpu_count())
+    here = timed(model, folder, texts, calibration.settings, settings.threads or cpu_count())
     others = [row for row in calibration.latency if (row.device, row.threads) != (here.device, here.threads)]
     calibration = calibration.model_copy(update={"latency": [*others, here]})
     write(folder, calibration, settings.plot or folder / PLOT, model.manifest.name)
@@ -144,7 +157,12 @@ def time_again(
 
 
 def calibrate(
-    model: Model, folder: Path, settings: CalibrateSettings, texts: Texts, times: list[Latency] | None = None
+    model: Model,
+    folder: Path,
+    settings: CalibrateSettings,
+    texts: Texts,
+    times: list[Latency] | None = None,
+    reference: Model | None = None,
 ) -> Calibration:
     """Measures everything, and writes the calibration and its plot.
 
@@ -154,6 +172,7 @@ def calibrate(
         settings: of the command.
         texts: to run.
         times: taken before, which stay; None takes them.
+        reference: the bundle of the same checkpoint in fp32; None where the bundle itself is fp32.
 
     Raises:
         InvalidRequest: a file cannot be written, or is of another run.
@@ -168,10 +187,14 @@ def calibrate(
         "truncate": settings.truncate,
         "device": str(model.device),
         "settings": knobs,
+        "reference": reference and reference.manifest.revision,
     }
     with PartialResults(folder, about, len(manifest.labels), restart=settings.restart) as results:
-        logits = measured(model, texts, knobs, results, predicted)
-        answers = answers_of(model, texts, knobs, logits)
+        runs = [(model, each) for each in knobs]
+        first = [(reference, reference.knobs.exact())] if reference else []
+        logits = measured([*first, *runs], texts, results, predicted)
+        exact, logits = logits[0], logits[len(first) :]
+        answers = answers_of(model, texts, knobs, logits, exact)
         buckets, kept = summarise(
             answers,
             predicted,
@@ -183,14 +206,15 @@ def calibrate(
         calibration = Calibration(
             format_version=FORMAT_VERSION,
             revision=manifest.revision,
+            reference=reference.manifest.revision if reference else None,
             confidence=settings.confidence,
             data=texts.name,
             data_sha256=texts.sha256,
             texts=len(texts.encoded),
             buckets=buckets,
             settings=kept,
-            certainty=certainty_of(manifest, answers, logits, buckets),
-            latency=[timed(model, texts, kept, settings.threads or cpu_count())] if times is None else times,
+            certainty=certainty_of(manifest, answers, logits, exact, buckets),
+            latency=[timed(model, folder, texts, kept, settings.threads or cpu_count())] if times is None else times,
         )
         write(folder, calibration, settings.plot or folder / PLOT, manifest.name)
         results.remove()

@@ -30,9 +30,8 @@ def batches_of(texts: Sequence[Encoded]) -> list[list[int]]:
 
 
 def run_all(
-    model: Model,
+    settings: Sequence[tuple[Model, Mapping[str, KnobValue]]],
     texts: Sequence[Encoded],
-    settings: Sequence[Mapping[str, KnobValue]],
     results: PartialResults,
     progress: Progress,
 ) -> list[Logits]:
@@ -42,9 +41,8 @@ def run_all(
     agreement as the texts' own differences do.
 
     Args:
-        model: the bundle.
+        settings: which bundle to run, and its checked values by knob name.
         texts: to run.
-        settings: checked values by knob name.
         results: keeps each batch as it is done.
         progress: called after each batch with the setting and the number of its tokens.
 
@@ -55,10 +53,9 @@ def run_all(
         EngineError: ONNX Runtime failed.
     """
     groups = batches_of(texts)
-    labels = len(model.manifest.labels)
     everything = []
-    for setting, knobs in enumerate(settings):
-        logits = np.empty((len(texts), labels), dtype=np.float32)
+    for setting, (model, knobs) in enumerate(settings):
+        logits = np.empty((len(texts), len(model.manifest.labels)), dtype=np.float32)
         for batch, places in enumerate(groups):
             rows = [Row(texts[place].token_ids, texts[place].type_ids, knobs, seed=place) for place in places]
             done = results.get(setting, batch)

@@ -19,6 +19,8 @@ EXAMPLES = """  what the settings of a bundle are worth on your texts; writes BU
     attenuator calibrate BUNDLE --data few.jsonl --min-agreement 0.95
   measured elsewhere, served here? Add the times of this device to what calibration.json says:
     attenuator calibrate BUNDLE --data held-out.jsonl --only-times
+  a bundle in int8, fp16 or bf16? Its answers are compared with the checkpoint's in fp32, so export that as EXACT
+    attenuator calibrate BUNDLE --data held-out.jsonl --reference EXACT
   interrupted? The same command goes on where it ended; --restart begins anew.
 
 Use texts that the model was not trained on and that resemble what callers will send, in length as well.
@@ -28,7 +30,7 @@ on stderr"""
 
 
 class CalibrateSettings(CommandSettings):
-    """Measure what each setting of a bundle's knobs is worth: agreement with the exact setting, accuracy, time.
+    """Measure what each setting of a bundle's knobs is worth: agreement with the exact answers, accuracy, time.
 
     The service needs it to serve goals (min_agreement, max_latency_ms). Every text runs at every setting of a grid,
     each with a seed of its own; agreement is measured for each range of lengths, with intervals, and time on this
@@ -38,6 +40,8 @@ class CalibrateSettings(CommandSettings):
     data: Path
     """File of JSON lines, each with text, with text and text_pair, or with token_ids; label or labels on all lines or
     on none."""
+    reference: Path | None = None
+    """For a bundle that is not fp32: a bundle of the same checkpoint in fp32, whose exact answers agreement is with."""
     min_agreement: Annotated[float, Field(gt=0, lt=1)] = 0.99
     """Agreement that the data must be able to show: decides how many texts are needed, and how lengths are divided."""
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.975

@@ -8,7 +8,7 @@ from attenuator.training.yoso.hashing import Hashing
 
 __all__ = ["cheapest", "pairs_take_less"]
 
-# Nanoseconds a head, measured on two threads of a processor with AVX-512 (`python -m benchmarks.training_step`).
+# Nanoseconds a head, measured on two threads of a processor with AVX-512.
 COLUMN = 0.2  # of a token in one table: a column added up and looked up, its share of the hashing
 PAIR = 4.0  # of a pair: what depends on nothing else
 PAIR_HASH = 0.3  # of a pair: one hash's codes compared

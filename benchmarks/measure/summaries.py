@@ -1,0 +1,78 @@
+"""The part of a result that is committed: what pages and plots are made of, a row a line.
+
+Programs write whole results to `results/raw`, which git ignores. Of a distribution the summary keeps the median, and
+the quartiles where plots draw them; elapsed time only where several threads ran. A program that goes on where it was
+stopped finds its `rows` in the summary too: they stay whole, with the names of fields and what a row says of its tree
+written once, in `fields` and `trees`.
+"""
+
+import json
+from typing import Any
+
+STATISTICS = {"median", "low", "high", "min", "max"}
+# Ratios whose quartiles plots draw.
+DRAWN = {"speed_up", "settings"}
+OF_A_TREE = ("commit", "modified", "kernels")
+# What no page and no plot reads; on one thread, elapsed time besides.
+LEFT_OUT = {"rounds", "repeats", "node_times", "over_ort_sorted"}
+ELAPSED = {"wall_us", "speed_up_wall", "over_softmax_wall"}
+
+
+def summary(result: dict[str, Any]) -> dict[str, Any]:
+    """What is committed of a result."""
+    short = {key: _short(value, key, 2) for key, value in result.items() if key != "rows"}
+    if "rows" not in result:
+        return short
+    trees: list[dict[str, Any]] = []
+    fields: list[list[str]] = []
+    rows = []
+    for row in result["rows"]:
+        tree = {name: row[name] for name in OF_A_TREE if name in row}
+        values = {name: value for name, value in row.items() if name not in tree}
+        rows.append([_place(tree, trees), _place(list(values), fields), *values.values()])
+    return short | {"trees": trees, "fields": fields, "rows": rows}
+
+
+def whole(summarised: dict[str, Any]) -> dict[str, Any]:
+    """A summary with rows as programs write them; any other result as it is."""
+    if "trees" not in summarised:
+        return summarised
+    trees, fields = summarised["trees"], summarised["fields"]
+    rows = [dict(zip(fields[names], values, strict=True)) | trees[tree] for tree, names, *values in summarised["rows"]]
+    return {key: value for key, value in summarised.items() if key not in ("trees", "fields")} | {"rows": rows}
+
+
+def text(summarised: dict[str, Any]) -> str:
+    """A summary as JSON: a line for each field, and for each row of a list."""
+    lines = []
+    for key, value in summarised.items():
+        if isinstance(value, list) and value and isinstance(value[0], dict | list):
+            rows = ",\n".join(json.dumps(row, separators=(",", ":")) for row in value)
+            lines.append(f"{json.dumps(key)}: [\n{rows}\n]")
+        else:
+            lines.append(f"{json.dumps(key)}: {json.dumps(value, separators=(',', ':'))}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _short(value: Any, field: str, threads: int) -> Any:
+    if isinstance(value, list):
+        return [_short(item, field, threads) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == STATISTICS:
+        kept = ("median", "low", "high") if field in DRAWN else ("median",)
+        return {name: value[name] for name in kept}
+    threads = value.get("threads", threads)
+    left_out = LEFT_OUT | (ELAPSED if threads == 1 else set())
+    # Below a field of ratios stand contenders, whose names say nothing of what is kept.
+    return {
+        name: _short(item, field if field in DRAWN else name, threads)
+        for name, item in value.items()
+        if name not in left_out
+    }
+
+
+def _place(item: Any, known: list[Any]) -> int:
+    if item not in known:
+        known.append(item)
+    return known.index(item)

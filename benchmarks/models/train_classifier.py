@@ -1,0 +1,283 @@
+r"""Trains classifiers for `end_to_end.py`: Hugging Face's BERT, 4 layers of 256 channels, without reduction.
+
+    python -m benchmarks.models.train_classifier --data 20newsgroups --task topics --length 80 \
+        --output checkpoints/short
+    python -m benchmarks.models.train_classifier --data 20newsgroups --task topics --length 512 --shortest 110 \
+        --start checkpoints/short --learning-rate 5e-5 --output checkpoints/long
+    python -m benchmarks.models.train_classifier --data imdb --task reviews --length 512 --output checkpoints/reviews
+    python -m benchmarks.models.train_classifier --data imdb --task reviews --length 128 --positions 128 --layers 2 \
+        --channels 128 --minutes 1.8 --output checkpoints/small
+    python -m benchmarks.models.train_classifier --data imdb --task reviews --length 512 --positions 512 --window 64 \
+        --start checkpoints/small --learning-rate 3e-4 --minutes 2 --output checkpoints/longformer
+
+DATA is a folder with `train.jsonl.gz` and `test.jsonl.gz`; a line has `text` and `label` (reviews: 0 or 1), or `group`
+(topics: the newsgroup's name). Newsgroup messages lose their headers and quotations, which name the group. Documents
+are cut at LENGTH WordPieces; where that is short, their paragraphs are the texts. OUTPUT becomes an ordinary
+checkpoint with its tokenizer, beside `test.jsonl`, the test texts and their labels.
+
+Training lasts `--minutes`, whatever it has reached by then; the learning rate falls to zero with the time left. Time is
+that of the processor, so that other work beside it makes it longer and not worse.
+Batches are of similar lengths, the first third of the time over texts cut at 64 tokens: a short text already tells
+what words mean, and costs little. Needs torch, transformers and scikit-learn (extra `train`).
+"""
+
+import argparse
+import gzip
+import json
+import random
+import re
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from sklearn.decomposition import TruncatedSVD
+from sklearn.feature_extraction.text import TfidfVectorizer
+from tokenizers import BertWordPieceTokenizer
+from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
+
+from benchmarks.contenders.longformers import longformer_of
+
+VOCABULARY = 8192
+LAYERS, CHANNELS, HEAD_CHANNELS, POSITIONS = 4, 256, 64, 512
+SHORTEST = 12  # WordPieces; less text seldom has a topic
+PARAGRAPHS_BELOW = 128  # WordPieces
+BATCH_TOKENS = 1536
+LEARNING_RATE, WARM_UP, WEIGHT_DECAY, DROPOUT = 6e-4, 0.03, 0.01, 0.1
+SHORT_LENGTH, SHORT_SHARE = 64, 1 / 3
+SAVE_EVERY_S = 300
+SPLITS = ("train", "test")
+TESTED = 600
+# A topic holds the groups whose names begin so.
+TOPICS = {
+    "computers": ("comp.",),
+    "sport": ("rec.sport.",),
+    "vehicles": ("rec.autos", "rec.motorcycles"),
+    "religion": ("soc.religion.", "alt.atheism", "talk.religion."),
+    "politics": ("talk.politics.",),
+}
+LABELS = {"topics": tuple(TOPICS), "reviews": ("negative", "positive")}
+QUOTATION = re.compile(r"^[>|:].*$|^.*\b(writes|wrote):?\s*$|^In article.*$", re.MULTILINE)
+
+
+class Text(NamedTuple):
+    """A text and the index of its label."""
+
+    text: str
+    label: int
+
+
+def documents(path: Path, task: str) -> list[Text]:
+    """The documents of a data file that have a label of the task."""
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines]
+    if task == "reviews":
+        return [Text(row["text"].replace("<br />", " "), int(row["label"])) for row in rows]
+    topics = [(label, begin) for label, begins in enumerate(TOPICS.values()) for begin in begins]
+    return [
+        Text(QUOTATION.sub("", row["text"].partition("\n\n")[2]), label)
+        for row in rows
+        for label, begin in topics
+        if row["group"].startswith(begin)
+    ]
+
+
+def paragraphs(texts: list[Text]) -> list[Text]:
+    """The parts of documents between blank lines."""
+    return [Text(part, text.label) for text in texts for part in re.split(r"\n\s*\n", text.text) if part.strip()]
+
+
+def fresh(texts: list[Text], names: tuple[str, ...], folder: Path, shape: dict[str, int]) -> tuple[Any, Any]:
+    """An untrained classifier of a shape, and a tokenizer with a vocabulary of the task's own."""
+    wordpieces = BertWordPieceTokenizer(lowercase=True)
+    wordpieces.train_from_iterator((text.text for text in texts), VOCABULARY, min_frequency=3, show_progress=False)
+    wordpieces.save_model(str(folder))
+    tokenizer = BertTokenizerFast(str(folder / "vocab.txt"), do_lower_case=True)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_dropout_prob=DROPOUT,
+        attention_probs_dropout_prob=DROPOUT,
+        id2label=dict(enumerate(names)),
+        label2id={name: label for label, name in enumerate(names)},
+        **shape,
+    )
+    model = BertForSequenceClassification(config)
+    start_embeddings(model.bert.embeddings.word_embeddings.weight, texts, tokenizer)
+    for layer in model.bert.encoder.layer:
+        # At BERT's usual start attention's output is a hundredth of the residual beside it, and the first token, which
+        # classifies, would for long see next to nothing of the others.
+        for dense in (layer.attention.self.value, layer.attention.output.dense):
+            torch.nn.init.orthogonal_(dense.weight)
+    return model, tokenizer
+
+
+def shape_of(layers: int, channels: int, positions: int) -> dict[str, int]:
+    """Sizes as `BertConfig` names them."""
+    return {
+        "num_hidden_layers": layers,
+        "hidden_size": channels,
+        "num_attention_heads": max(1, channels // HEAD_CHANNELS),
+        "intermediate_size": 4 * channels,
+        "max_position_embeddings": positions,
+    }
+
+
+def start_embeddings(weight: torch.nn.Parameter, texts: list[Text], tokenizer: Any) -> None:
+    """Lets embeddings start from which texts their WordPieces stand in: half an hour teaches too little of that."""
+    ids = tokenizer([part.text for part in paragraphs(texts)], add_special_tokens=False)["input_ids"]
+    counter = TfidfVectorizer(analyzer=list, vocabulary=range(len(tokenizer)), lowercase=False, sublinear_tf=True)
+    counts = counter.fit_transform(ids)
+    channels = min(weight.shape[1], *counts.shape)  # few texts have fewer
+    found = torch.from_numpy(TruncatedSVD(channels, n_iter=2, random_state=0).fit(counts).components_.T)
+    vectors = torch.nn.functional.pad(found, (0, weight.shape[1] - found.shape[1]))
+    scale = weight.norm() / vectors.norm()
+    with torch.no_grad():
+        weight.add_(vectors.float() * scale)
+
+
+def batches(encoded: list[list[int]], labels: list[int], shuffle: bool = True) -> Iterator[dict[str, torch.Tensor]]:
+    """Padded batches of texts of similar lengths, in random order."""
+    order = sorted(range(len(encoded)), key=lambda i: len(encoded[i]) + shuffle * random.random() * 4)
+    groups: list[list[int]] = [[]]
+    for i in order:
+        if (len(groups[-1]) + 1) * len(encoded[i]) > BATCH_TOKENS and groups[-1]:
+            groups.append([])
+        groups[-1].append(i)
+    if shuffle:
+        random.shuffle(groups)
+    for group in groups:
+        rows = [torch.tensor(encoded[i]) for i in group]
+        ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        mask = torch.nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
+        yield {"input_ids": ids, "attention_mask": mask, "labels": torch.tensor([labels[i] for i in group])}
+
+
+@torch.no_grad()
+def accuracy(model: Any, encoded: list[list[int]], labels: list[int]) -> float:
+    """Share of texts whose label is right."""
+    model.eval()
+    right = [model(**batch).logits.argmax(1) == batch["labels"] for batch in batches(encoded, labels, shuffle=False)]
+    model.train()
+    return float(torch.cat(right).float().mean())
+
+
+def train(
+    model: Any,
+    encoded: list[list[int]],
+    labels: list[int],
+    seconds: float,
+    learning_rate: float,
+    short_share: float,
+    save: Any,
+) -> None:
+    """Trains for so long.
+
+    Args:
+        model: to be trained.
+        encoded: token ids of each text.
+        labels: of each text.
+        seconds: of the processor, until the learning rate is zero.
+        learning_rate: at its highest.
+        short_share: of the time, over texts cut at 64 tokens.
+        save: called now and then with the share of time gone and the texts read so far.
+    """
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    optimiser = torch.optim.AdamW(weights, learning_rate, weight_decay=WEIGHT_DECAY, betas=(0.9, 0.98))
+    started = saved = time.thread_time()
+    share, read = 0.0, 0
+    while share < 1:
+        cut = SHORT_LENGTH if share < short_share else sys.maxsize
+        for batch in batches([ids[:cut] for ids in encoded], labels):
+            now = time.thread_time()
+            share = (now - started) / seconds
+            if share >= 1 or (cut == SHORT_LENGTH and share >= short_share):
+                break
+            for group in optimiser.param_groups:
+                group["lr"] = learning_rate * min(share / WARM_UP, (1 - share) / (1 - WARM_UP))
+            with torch.autocast("cpu", torch.bfloat16):  # twice as fast where the processor multiplies bfloat16
+                loss = model(**batch).loss
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(weights, 1.0)
+            optimiser.step()
+            optimiser.zero_grad()
+            read += len(batch["labels"])
+            if now - saved > SAVE_EVERY_S:
+                save(share, read)
+                saved = time.thread_time()
+    save(1.0, read)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the program."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder with train.jsonl.gz and test.jsonl.gz")
+    parser.add_argument("--task", choices=list(LABELS), required=True)
+    parser.add_argument("--length", type=int, required=True, help="WordPieces of a text at most")
+    parser.add_argument(
+        "--shortest", type=int, default=SHORTEST, help="WordPieces of a text at least, before it is cut"
+    )
+    parser.add_argument("--layers", type=int, default=LAYERS)
+    parser.add_argument("--channels", type=int, default=CHANNELS, help="of the residual stream; heads have 64")
+    parser.add_argument("--positions", type=int, default=POSITIONS, help="rows of the table of learned positions")
+    parser.add_argument("--window", type=int, help="go on from --start as a Longformer whose tokens see so many")
+    parser.add_argument("--start", type=Path, help="a pretrained BERT, or a checkpoint of this program, to go on from")
+    parser.add_argument("--learning-rate", type=float, default=LEARNING_RATE)
+    parser.add_argument("--minutes", type=float, default=38.0)
+    parser.add_argument("--output", type=Path, required=True, help="folder of the checkpoint")
+    options = parser.parse_args(arguments)
+    if options.window and not options.start:
+        parser.error("--window makes a Longformer of what --start names, which is not given")
+    random.seed(0)
+    torch.manual_seed(0)
+    whole = {split: documents(options.data / f"{split}.jsonl.gz", options.task) for split in SPLITS}
+    options.output.mkdir(parents=True, exist_ok=True)
+    names = LABELS[options.task]
+    if options.start:
+        labels_of = {"id2label": dict(enumerate(names)), "label2id": {name: label for label, name in enumerate(names)}}
+        model = BertForSequenceClassification.from_pretrained(options.start, num_labels=len(names), **labels_of)
+        if options.window:
+            model = longformer_of(model, options.positions, options.window)
+        model.base_model.embeddings.requires_grad_(False)  # they mean what they should, and cost most to update
+        tokenizer = BertTokenizerFast.from_pretrained(options.start)
+    else:
+        shape = shape_of(options.layers, options.channels, options.positions)
+        model, tokenizer = fresh(whole["train"], names, options.output, shape)
+    tokenizer.model_max_length = options.length
+    tokenizer.save_pretrained(options.output)
+    texts, encoded, labels = {}, {}, {}
+    for split in SPLITS:
+        cut = paragraphs(whole[split]) if options.length < PARAGRAPHS_BELOW else whole[split]
+        random.shuffle(cut)
+        ids = tokenizer([text.text for text in cut], truncation=True, max_length=options.length)["input_ids"]
+        texts[split] = [text for text, row in zip(cut, ids, strict=True) if len(row) >= options.shortest]
+        encoded[split] = [row for row in ids if len(row) >= options.shortest]
+        labels[split] = [text.label for text in texts[split]]
+        mean = np.mean([len(row) for row in encoded[split]])
+        print(f"{split}: {len(texts[split])} texts, {mean:.1f} tokens in the mean", flush=True)
+    lines = (json.dumps({"text": text.text, "label": names[text.label]}) for text in texts["test"])
+    (options.output / "test.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    tested = random.sample(range(len(texts["test"])), min(TESTED, len(texts["test"])))
+    sample = [encoded["test"][i] for i in tested], [labels["test"][i] for i in tested]
+
+    def save(share: float, read: int) -> None:
+        model.save_pretrained(options.output)
+        epochs = read / len(texts["train"])
+        print(f"{share:4.0%}: {epochs:.2f} epochs, test accuracy {accuracy(model, *sample):.4f}", flush=True)
+
+    train(
+        model,
+        encoded["train"],
+        labels["train"],
+        options.minutes * 60,
+        options.learning_rate,
+        0 if options.start else SHORT_SHARE,
+        save,
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The tables of the papers, made again with this project's operators."""

@@ -1,0 +1,1 @@
+"""API keys: who may ask, how often, and up to which knob values."""

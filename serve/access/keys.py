@@ -1,0 +1,236 @@
+"""API keys: who may ask, how often, and up to which knob values; their file is read again when it changes.
+
+Keys are kept as their SHA-256 alone. Only their names appear in logs, metrics and errors.
+"""
+
+import asyncio
+import hmac
+import logging
+import math
+import os
+import stat
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fastapi.security.utils import get_authorization_scheme_param
+from pydantic import SecretStr
+
+from attenuator.api import Priority
+from attenuator.errors import AttenuatorError, InvalidRequest, RateLimited, Unauthorized
+from attenuator.ops import KNOBS
+from attenuator.ops.knobs import Knobs, check_knob
+from attenuator.serve.access.keyfile import KeyEntry, digest_of, parse_keys
+from attenuator.serve.access.ratelimit import Bucket
+from attenuator.serve.models.file_version import ABSENT, version_of
+from attenuator.serve.scheduling.requests import Flow
+
+log = logging.getLogger(__name__)
+CHECK_INTERVAL_S = 1.0
+MAX_FILE_BYTES = 2**20
+SINGLE_KEY = "default"  # the name of the key in the setting `api_key`
+
+
+@dataclass(slots=True)
+class ApiKey:
+    """A key that may be used.
+
+    Attributes:
+        name: what logs and metrics call it.
+        digest: SHA-256 of the key.
+        requests: how often it may be used; None without a limit.
+        tokens: how many tokens of its requests may run; None without a limit.
+        weight: of its share of a busy service.
+        priority: the class of its requests that name none; with `batch`, of all of them.
+        ceilings: the most accurate value that its requests may have, by knob.
+    """
+
+    name: str
+    digest: bytes
+    requests: Bucket | None = None
+    tokens: Bucket | None = None
+    weight: float = 1.0
+    priority: Priority = "interactive"
+    ceilings: Knobs = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, entry: KeyEntry, before: "ApiKey | None") -> "ApiKey":
+        """A key of a file.
+
+        Args:
+            entry: of the file.
+            before: the key of this name when the file was last read; with the same limits, its counts go on.
+        """
+        ceilings = {name: check_knob(KNOBS[name], value) for name, value in entry.ceilings.items()}
+        return cls(
+            entry.name,
+            entry.digest,
+            _bucket(entry.requests_per_s, entry.burst, None if before is None else before.requests),
+            _bucket(entry.tokens_per_s, entry.burst_tokens, None if before is None else before.tokens),
+            entry.weight,
+            entry.priority,
+            ceilings,
+        )
+
+    def take(self, now_s: float) -> None:
+        """Counts a request.
+
+        Args:
+            now_s: a clock that never goes back.
+
+        Raises:
+            RateLimited: too many requests, or tokens in those before; says when the next one is taken.
+        """
+        if self.tokens is not None and (wait_s := self.tokens.wait_s(1, now_s)):
+            raise self._limited(f"may use {self.tokens.rate:g} tokens per second", wait_s)
+        if self.requests is not None:
+            if wait_s := self.requests.wait_s(1, now_s):
+                raise self._limited(f"may make {self.requests.rate:g} requests per second", wait_s)
+            self.requests.use(1)
+
+    def spend(self, tokens: int) -> None:
+        """Counts the tokens of a request that `take` has let through: those that come later wait for it."""
+        if self.tokens is not None:
+            self.tokens.use(tokens)
+
+    def check_priority(self, priority: Priority | None) -> None:
+        """Refuses a class above the key's.
+
+        Args:
+            priority: that the request names.
+
+        Raises:
+            InvalidRequest: it is `interactive`, and the key's is `batch`.
+        """
+        if priority is not None and priority != self.priority == "batch":
+            raise InvalidRequest(
+                f'priority is "{priority}", must be "batch" for the API key \'{self.name}\'',
+                param="priority",
+                allowed='"batch"',
+            )
+
+    def _limited(self, limit: str, wait_s: float) -> RateLimited:
+        return RateLimited(
+            f"the API key '{self.name}' {limit}; try again in {math.ceil(wait_s)} s", retry_after_s=wait_s
+        )
+
+
+def _bucket(rate: float | None, burst: int | None, before: Bucket | None) -> Bucket | None:
+    """A bucket, full or as before; by default what one second brings may be used at once."""
+    if rate is None:
+        return None
+    most = burst or max(1, math.ceil(rate))
+    return Bucket(rate, most, most, time.monotonic()).continued(before)
+
+
+class KeyRing:
+    """The keys of a service.
+
+    Attributes:
+        required: whether requests must have one.
+    """
+
+    def __init__(
+        self, api_key: SecretStr | None, api_keys: SecretStr | None, admin_key: SecretStr | None = None
+    ) -> None:
+        """Reads the keys.
+
+        Args:
+            api_key: a key without limits.
+            api_keys: path of a file of keys, or its content.
+            admin_key: of the admin routes, which the file must not have.
+
+        Raises:
+            AttenuatorError: the file cannot be read, is not a list of keys, or has one of the other two.
+        """
+        source = "" if api_keys is None else api_keys.get_secret_value()
+        self.required = api_key is not None or api_keys is not None
+        self._admin = None if admin_key is None else digest_of(admin_key.get_secret_value())
+        self._single = [] if api_key is None else [ApiKey(SINGLE_KEY, digest_of(api_key.get_secret_value()))]
+        self._keys = self._single
+        inline = source.lstrip().startswith("[")
+        self._file = Path(source) if api_keys is not None and not inline else None
+        self._version = ABSENT
+        if inline:
+            self._take_over(parse_keys(source, "the setting api_keys"))
+        elif self._file is not None:
+            self._version = version_of(self._file)
+            self._take_over(read_keys(self._file))
+
+    def check(self, sent: str) -> ApiKey:
+        """The key that a request was sent with; the comparison takes the same time for every key.
+
+        Raises:
+            Unauthorized: it is none of the keys.
+        """
+        digest, match = digest_of(sent), None
+        for key in self._keys:
+            if hmac.compare_digest(digest, key.digest):
+                match = key
+        if match is None:
+            state = "wrong" if sent else "missing"
+            raise Unauthorized(f"the API key is {state}, must be sent in the header 'Authorization: Bearer KEY'")
+        return match
+
+    def flow(self, key: ApiKey | None, priority: Priority | None = None) -> Flow:
+        """Whose work a request is; where there is one key alone, all requests are of the same.
+
+        Args:
+            key: that it was sent with; None where none is required.
+            priority: the class that it names, which the key allows.
+        """
+        if key is None:
+            return Flow(priority=priority or "interactive")
+        return Flow(key.name if len(self._keys) > 1 else "", priority or key.priority, key.weight)
+
+    async def watch(self) -> None:
+        """Reads the file again whenever it has changed, until cancelled; while it is broken, the keys stay."""
+        while self._file is not None:
+            await asyncio.sleep(CHECK_INTERVAL_S)
+            version = await asyncio.to_thread(version_of, self._file)  # a mount may hang
+            if version == self._version:
+                continue
+            self._version = version
+            try:
+                self._take_over(await asyncio.to_thread(read_keys, self._file))
+            except AttenuatorError as error:
+                log.error("the API keys stay as they were: %s", error)
+            else:
+                log.info("read the API keys again: %s", ", ".join(key.name for key in self._keys))
+
+    def _take_over(self, entries: list[KeyEntry]) -> None:
+        if self._single and any(entry.name == SINGLE_KEY for entry in entries):
+            raise AttenuatorError(f"the API keys have the name '{SINGLE_KEY}', which is that of the setting api_key")
+        others = {key.digest: "setting api_key" for key in self._single}
+        if self._admin is not None:  # whoever may ask could unload every model
+            others[self._admin] = "admin key"
+        for entry in entries:
+            if entry.digest in others:
+                raise AttenuatorError(f"the API key '{entry.name}' must differ from the {others[entry.digest]}")
+        before = {key.name: key for key in self._keys}
+        self._keys = [*self._single, *(ApiKey.of(entry, before.get(entry.name)) for entry in entries)]
+
+
+def key_in(authorization: str | None) -> str:
+    """The key in a header `Authorization`, empty where it has none, as FastAPI's `HTTPBearer` reads it."""
+    scheme, sent = get_authorization_scheme_param(authorization)
+    return sent.strip() if scheme.lower() == "bearer" else ""
+
+
+def read_keys(file: Path) -> list[KeyEntry]:
+    """Reads a file of keys.
+
+    Raises:
+        AttenuatorError: it cannot be read, or is not a list of keys.
+    """
+    where = f"the file of API keys {file}"
+    try:
+        with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
+            if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):  # a pipe or a device may never end
+                raise AttenuatorError(f"{where} is not a regular file")
+            content = opened.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise AttenuatorError(f"{where} cannot be read: {error.strerror or error}") from None
+    if len(content) > MAX_FILE_BYTES:
+        raise AttenuatorError(f"{where} has more than {MAX_FILE_BYTES} bytes")
+    return parse_keys(content.decode("utf-8", "replace"), where)

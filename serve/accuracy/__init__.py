@@ -1,0 +1,1 @@
+"""Which knobs a request runs with: caller, ceilings, goals, floors under load."""

@@ -1,0 +1,175 @@
+"""Goals: the caller says how sure or how fast, and calibration chooses the knobs.
+
+One setting per request, for its longest input, from the settings on the frontier of that length (`calibration`):
+
+* `min_agreement`: the cheapest setting whose lower bound reaches it; 1 is the exact setting.
+* `max_latency_ms`: the most accurate setting that is predicted to be answered in time. Counted are the time since the
+  request began, which includes tokenizing, what runs and waits before it, and its own rows. Where none is fast enough
+  the fastest runs: this goal chooses, the limit that is kept is `timeout_ms`.
+* Both: `max_latency_ms` chooses, and if what it chooses does not reach `min_agreement`, the request is refused: as one
+  that asks too much if an idle service could not do it either, else as one that comes at a bad time.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+from attenuator.calibration import Calibration, how_to_calibrate, out_of_reach, reaching
+from attenuator.errors import GoalOutOfReach, InvalidRequest, NotCalibrated, Overloaded
+from attenuator.ops.knobs import Knobs, KnobValue
+from attenuator.runtime import Model
+
+AGREEMENT, LATENCY = "min_agreement", "max_latency_ms"
+GOALS = (AGREEMENT, LATENCY)
+
+# Checked settings by model and bucket of lengths, with the lower bounds of their agreement: made once, not by request.
+_frontiers: WeakKeyDictionary[Model, dict[int, tuple[list[dict[str, KnobValue]], list[float]]]] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What a choice depends on besides the request.
+
+    Attributes:
+        tokens: length of the longest input.
+        elapsed_s: since the request began.
+        forecast: seconds until the request would run at a setting, and those that it would then run.
+        permits: whether the caller may have a setting: API keys have ceilings, the service a limit on cost.
+    """
+
+    tokens: int
+    elapsed_s: float
+    forecast: Callable[[Knobs], tuple[float, float]]
+    permits: Callable[[Knobs], bool] = lambda knobs: True
+
+
+def check_goals(model: Model, goals: Mapping[str, float], requested: Sequence[str]) -> None:
+    """Refuses goals beside knobs, and of a model that was not calibrated.
+
+    Args:
+        model: the model.
+        goals: that the caller stated.
+        requested: knobs that the caller set.
+
+    Raises:
+        InvalidRequest: a goal stands beside a knob.
+        NotCalibrated: the bundle has no calibration.
+    """
+    goal = next(iter(goals), None)
+    if goal is None:
+        return
+    if requested:
+        raise InvalidRequest(
+            f"{goal} stands beside {requested[0]}, but a goal chooses every knob: send either goals or knobs",
+            param=goal,
+            allowed="no goal beside a knob",
+        )
+    if model.calibration is None:
+        raise NotCalibrated(
+            f"{goal} needs a calibration, and model '{model.manifest.name}' has none: "
+            f"{how_to_calibrate(model.manifest)}, or set knobs",
+            param=goal,
+            allowed="models whose calibration in GET /v1/models is not null",
+        )
+
+
+def knobs_for(
+    model: Model, now: Circumstances, *, min_agreement: float | None = None, max_latency_ms: float | None = None
+) -> dict[str, KnobValue]:
+    """The knobs that a request's goals choose.
+
+    Args:
+        model: calibrated.
+        now: under which circumstances.
+        min_agreement: a goal.
+        max_latency_ms: a goal; one of them at least is stated.
+
+    Returns:
+        A value for every knob.
+
+    Raises:
+        GoalOutOfReach: the goals contradict each other for this model here, take a setting that is not permitted, or
+            ask for more than the model's rounding keeps.
+        Overloaded: they can be reached together once less is waiting.
+    """
+    assert model.calibration is not None
+    frontier, reaching = _settings(model, model.calibration, now.tokens, min_agreement)
+    if not reaching and min_agreement is not None:
+        raise out_of_reach(model.calibration, model.calibration.bucket(now.tokens), min_agreement)
+    keeping = frontier[:reaching]
+    if max_latency_ms is None:
+        chosen = next((knobs for knobs in reversed(keeping) if now.permits(knobs)), None)
+        if chosen is not None:
+            return dict(chosen)
+    else:
+        permitted = ((place, knobs) for place, knobs in enumerate(frontier) if now.permits(knobs))
+        place, in_time = _most_accurate(permitted, max_latency_ms / 1000 - now.elapsed_s, now)
+        if place is not None and (min_agreement is None or (in_time and place < reaching)):
+            return dict(frontier[place])
+        if min_agreement is not None and (usable := [knobs for knobs in keeping if now.permits(knobs)]):
+            raise _refusal(usable, min_agreement, max_latency_ms, now)
+    name, goal = (LATENCY, max_latency_ms) if min_agreement is None else (AGREEMENT, min_agreement)
+    raise GoalOutOfReach(
+        f"{name} {goal:g} takes {_named(keeping[-1])} or more accurate knobs here, which the ceilings "
+        "of the API key or the service's limit on cost do not permit",
+        param=name,
+        allowed="goals that permitted knobs reach",
+    )
+
+
+def _settings(
+    model: Model, calibration: Calibration, tokens: int, min_agreement: float | None
+) -> tuple[list[dict[str, KnobValue]], int]:
+    """The settings of a length, from the exact one to the cheapest, and how many of the first of them keep the goal."""
+    bucket = calibration.bucket(tokens)
+    frontiers = _frontiers.setdefault(model, {})
+    if bucket not in frontiers:
+        frontier = calibration.frontier(bucket)
+        knobs = [model.knobs.check(setting.knobs) for setting in frontier]
+        frontiers[bucket] = knobs, calibration.bounds(bucket)
+    settings, bounds = frontiers[bucket]
+    return settings, len(settings) if min_agreement is None else reaching(bounds, min_agreement)
+
+
+def _most_accurate(
+    settings: Iterable[tuple[int, Knobs]], limit_s: float, now: Circumstances
+) -> tuple[int | None, bool]:
+    """The place of the first setting that is done in time, else of the fastest; and whether it is in time."""
+    fastest, least_s = None, math.inf
+    for place, knobs in settings:
+        total_s = sum(now.forecast(knobs))
+        if total_s <= limit_s:
+            return place, True
+        if total_s < least_s:
+            fastest, least_s = place, total_s
+    return fastest, False
+
+
+def _refusal(
+    reaching: Sequence[Knobs], min_agreement: float, max_latency_ms: float, now: Circumstances
+) -> GoalOutOfReach | Overloaded:
+    """Why no setting keeps both goals: the goals, or the load."""
+    (queue_s, run_s), knobs = min(((now.forecast(knobs), knobs) for knobs in reaching), key=lambda pair: pair[0][1])
+    idle_ms = (now.elapsed_s + run_s) * 1000
+    needs = f"{AGREEMENT} {min_agreement:g} takes about {_shown(idle_ms)} ms here at these lengths ({_named(knobs)})"
+    if idle_ms > max_latency_ms:
+        return GoalOutOfReach(
+            f"{needs}, and {LATENCY} is {max_latency_ms:g}: raise {LATENCY} or lower {AGREEMENT}",
+            param=LATENCY,
+            allowed=f"about {_shown(idle_ms)} or more with {AGREEMENT} {min_agreement:g}",
+        )
+    wait_s = now.elapsed_s + (queue_s + run_s) - max_latency_ms / 1000
+    return Overloaded(
+        f"the service is overloaded: {needs} and waits {_shown(queue_s * 1000)} ms, and {LATENCY} is "
+        f"{max_latency_ms:g}; try again in {max(1.0, wait_s):.0f} s",
+        retry_after_s=wait_s,
+    )
+
+
+def _named(knobs: Knobs) -> str:
+    return ", ".join(f"{name} {value:g}" for name, value in knobs.items())
+
+
+def _shown(milliseconds: float) -> str:
+    return f"{milliseconds:.0f}" if milliseconds >= 100 else f"{milliseconds:.2g}"

@@ -1,0 +1,217 @@
+"""The one decision: what a request runs with, or why it is refused.
+
+Nothing else in the service reads a goal, a ceiling, a floor or the limit on cost.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+from attenuator.api import ChosenBy, Options
+from attenuator.errors import KnobOutOfRange
+from attenuator.ops import KNOBS
+from attenuator.ops.knobs import Knobs, KnobValue, accuracy_rank, clamped
+from attenuator.runtime import Model
+from attenuator.runtime.explaining import check_certainty, judge_of
+from attenuator.serve.accuracy.brownout import Floors, check_floors, knobs_at, policy_floors
+from attenuator.serve.accuracy.cost import Work
+from attenuator.serve.accuracy.goals import AGREEMENT, GOALS, Circumstances, check_goals, knobs_for
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a request says about its accuracy, checked against its model.
+
+    Attributes:
+        knobs: a value for every knob: the caller's, else the default.
+        requested: those that the caller set.
+        goals: `min_agreement` and `max_latency_ms`, as far as they are stated.
+        escalate: whether answers that are not sure enough run again.
+        degradable_to: how far load may lower the knobs; None where the caller does not say.
+    """
+
+    knobs: Knobs
+    requested: Knobs = field(default_factory=dict)
+    goals: Mapping[str, float] = field(default_factory=dict)
+    escalate: bool = False
+    degradable_to: Floors | None = None
+
+    @classmethod
+    def of(cls, model: Model, options: Options, knobs: Knobs, requested: Collection[str]) -> "Asked":
+        """Checks what a request has.
+
+        Args:
+            model: that it asks.
+            options: its fields besides inputs and knobs.
+            knobs: a value for every knob: the caller's, else the default.
+            requested: names of those that the caller set.
+
+        Raises:
+            InvalidRequest: by the rules under the table of `plan`.
+        """
+        goals: dict[str, float] = {name: getattr(options, name) for name in GOALS if name in options.model_fields_set}
+        check_goals(model, goals, [] if options.escalate else list(requested))
+        check_certainty(model, options)
+        floors = options.degradable_to
+        if floors is not None:
+            floors = check_floors(floors, model.knobs, None if goals else knobs)  # a goal chooses knobs later
+        return cls(knobs, {name: knobs[name] for name in requested}, goals, options.escalate, floors)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What others than the caller say about a request's accuracy.
+
+    Attributes:
+        ceilings: the most accurate value that its API key may have, by knob.
+        key: the name of that key.
+        max_cost: billions of multiply-adds for the whole request; None has no limit.
+        brownout_to: the operator's floors, by knob.
+    """
+
+    ceilings: Knobs = field(default_factory=dict)
+    key: str = ""
+    max_cost: float | None = None
+    brownout_to: Mapping[str, float] = field(default_factory=dict)
+
+    def permit(self, work: Work, knobs: Knobs) -> bool:
+        """Whether a request may run at a setting."""
+        if self.max_cost is not None and work.cost(knobs) > self.max_cost:
+            return False
+        return not any(
+            _is_above(name, knobs[name], ceiling) for name, ceiling in self.ceilings.items() if name in knobs
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is known once a request's inputs are tokenized.
+
+    Attributes:
+        work: what the request makes run.
+        elapsed_s: since it began.
+        forecast: seconds until it would run at a setting, and those that it would then run.
+        level: how far load lowers a request that would run at a setting, from 0 to 1. It is asked only about requests
+            that may be lowered, since these alone move it.
+    """
+
+    work: Work
+    elapsed_s: float
+    forecast: Callable[[Knobs], tuple[float, float]]
+    level: Callable[[Knobs], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a request runs with.
+
+    Attributes:
+        knobs: a value for every knob of the model.
+        by: who chose them.
+        unlowered: the same before load lowered them.
+        floors: how far load may lower them; empty where it may not.
+    """
+
+    knobs: Knobs
+    by: ChosenBy
+    unlowered: Knobs
+    floors: Floors
+
+
+def plan(model: Model, asked: Asked, limits: Limits, load: Load | None = None) -> Plan:
+    """Decides what a request runs with.
+
+    Each row has the last word on what the rows above it left open. Rows 4 to 8 need the inputs' lengths; without a
+    `load` the first three are done, which is enough to refuse a request for which there is no room.
+
+    | row | mechanism | what it does | refuses with |
+    | --- | --- | --- | --- |
+    | 1 | knobs of the caller | run as they are | |
+    | 2 | default of the bundle | stands for each knob that the caller leaves out | |
+    | 3 | ceilings of the API key | lower a default to the ceiling, never the caller's own | KnobOutOfRange |
+    | 4 | `escalate` | begins with the caller's knobs, else where the least time is expected, within 3 and 7 | |
+    | 5 | `min_agreement` | the cheapest setting that keeps it, within 3 and 7 | GoalOutOfReach |
+    | 6 | `max_latency_ms` | the most accurate setting that is in time, else the fastest, within 3 and 7; beside 5 the \
+one that is in time has to keep 5 | GoalOutOfReach; Overloaded where only the load is in the way |
+    | 7 | `--max-cost` | leaves the knobs alone | InvalidRequest |
+    | 8 | load | lowers the knobs to `degradable_to`, else to `--brownout-to` where none of 1, 4, 5, 6 spoke; never \
+those of 4 and 5; never below their floors | |
+
+    Beforehand `Asked.of` refuses what contradicts itself: a goal beside a knob (except with `escalate`), a goal without
+    calibration, `escalate` without `min_agreement` or beside `max_latency_ms`, and a floor above the knob of row 1 or
+    2 (of row 5 or 6 it may be above: then it does nothing).
+
+    Args:
+        model: which runs it.
+        asked: what its caller says.
+        limits: what others say.
+        load: what is known once it is tokenized; None before.
+
+    Raises:
+        KnobOutOfRange: as the table says.
+        GoalOutOfReach: likewise.
+        Overloaded: likewise.
+        InvalidRequest: likewise.
+    """
+    knobs = _within_ceilings(model, asked, limits)
+    by: ChosenBy = "caller" if asked.requested else "default"
+    floors = _floors(model, asked, limits)
+    if load is None:
+        return Plan(knobs, by, knobs, floors)
+    work = load.work
+
+    def permits(setting: Knobs) -> bool:
+        return limits.permit(work, setting)
+
+    longest = max(work.tokens)
+    if asked.escalate:
+        start = None if asked.requested else judge_of(model).start(longest, asked.goals[AGREEMENT], permits)
+        knobs, by = start or knobs, "escalation"
+    elif asked.goals:
+        now = Circumstances(longest, load.elapsed_s, load.forecast, permits)
+        knobs, by = knobs_for(model, now, **asked.goals), "goal"
+    work.check_cost(knobs, limits.max_cost)
+    if floors:
+        lowered = knobs_at(model, knobs, floors, load.level(knobs), work.tokens)
+        if lowered != knobs:
+            return Plan(lowered, "brownout", knobs, floors)
+    return Plan(knobs, by, knobs, floors)
+
+
+def _within_ceilings(model: Model, asked: Asked, limits: Limits) -> Knobs:
+    """The caller's knobs and the defaults, these lowered to the ceilings of the API key."""
+    lowered: dict[str, KnobValue] = {}
+    for name, ceiling in limits.ceilings.items():
+        row = model.knobs.rows.get(name)
+        if row is None or not _is_above(name, asked.knobs[name], ceiling):
+            continue
+        if name in asked.requested:
+            allowed = allowed_by(name, ceiling)
+            raise KnobOutOfRange(
+                f"{name} is {asked.knobs[name]:g}, must be {allowed} for the API key '{limits.key}'",
+                param=name,
+                allowed=allowed,
+            )
+        lowered[name] = clamped(row, ceiling)
+    return {**asked.knobs, **lowered} if lowered else asked.knobs
+
+
+def _floors(model: Model, asked: Asked, limits: Limits) -> Floors:
+    """How far load may lower a request; empty where it may not."""
+    if AGREEMENT in asked.goals:
+        return {}
+    if asked.degradable_to is not None:
+        return asked.degradable_to
+    return {} if asked.requested or asked.goals else policy_floors(limits.brownout_to, model.knobs)
+
+
+def _is_above(name: str, value: KnobValue, ceiling: KnobValue) -> bool:
+    """Whether a knob's value is more accurate than a ceiling."""
+    return accuracy_rank(KNOBS[name], value) > accuracy_rank(KNOBS[name], ceiling)
+
+
+def allowed_by(name: str, ceiling: KnobValue) -> str:
+    """The values of a knob that a ceiling allows, in words."""
+    knob = KNOBS[name]
+    within = f"at most {ceiling:g}" if knob.accuracy == "rises" else f"at least {ceiling:g}"
+    exact_is_within = knob.exact < ceiling if knob.accuracy == "rises" else knob.exact > ceiling
+    return f"{within} and not {knob.exact:g} (its exact value)" if exact_is_within else within

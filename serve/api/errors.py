@@ -1,0 +1,175 @@
+"""Errors to HTTP answers: the only place that knows status codes.
+
+Every error answer of the service has the body `{"error", "error_type", "param", "allowed"}`; on the routes that other
+servers have too, the form and the status that their clients expect.
+"""
+
+import functools
+import json
+import logging
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from starlette.responses import Response
+
+from attenuator import errors
+from attenuator.api import ErrorBody
+from attenuator.errors import printable
+from attenuator.serve.edge.bodies import BodyTimeout, BodyTooLarge, UnsupportedMediaType
+from attenuator.serve.observe import events
+
+log = logging.getLogger(__name__)
+
+
+class MalformedBody(errors.AttenuatorError):
+    """The body is not JSON."""
+
+
+STATUS: dict[type[Exception], int] = {
+    MalformedBody: 400,
+    errors.Unauthorized: 401,
+    errors.UnknownModel: 404,
+    BodyTimeout: 408,
+    BodyTooLarge: 413,
+    UnsupportedMediaType: 415,
+    errors.InvalidRequest: 422,
+    errors.Overloaded: 429,
+    errors.EngineError: 500,
+    errors.NotReady: 503,
+    errors.DeadlineExceeded: 504,
+}
+# Kinds that no error class stands for, by status: of routes, and of requests that are not valid HTTP.
+ROUTING_KINDS = {404: "not_found", 405: "method_not_allowed"}
+PROTOCOL_KINDS = {
+    408: "header_timeout",
+    421: "host_not_allowed",
+    431: "header_too_large",
+    501: "unsupported_transfer_encoding",
+    503: "not_ready",
+}
+MALFORMED_REQUEST, INTERNAL_ERROR, HTTP_ERROR = "malformed_request", "internal_error", "http_error"
+JSON = "application/json"
+
+
+@functools.cache
+def error_type(class_name: str) -> str:
+    """Name of an error's kind in JSON, such as `knob_out_of_range`."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", class_name).lower()
+
+
+def error_types() -> dict[str, int]:
+    """Status by every `error_type` that an answer may have, `http_error` aside: that has the web framework's status."""
+    classes, kinds = [errors.AttenuatorError], {MALFORMED_REQUEST: 400, INTERNAL_ERROR: 500}
+    while classes:
+        classes += classes[0].__subclasses__()
+        error = classes.pop(0)
+        status = next((STATUS[kind] for kind in error.__mro__ if kind in STATUS), None)
+        if status is not None:
+            kinds[error_type(error.__name__)] = status
+    return kinds | {kind: status for row in (ROUTING_KINDS, PROTOCOL_KINDS) for status, kind in row.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What an error answer says.
+
+    Attributes:
+        status: HTTP status.
+        sentence: names the field, its value and what is allowed.
+        kind: `error_type`.
+        param: the field that is wrong.
+        allowed: what is allowed there.
+    """
+
+    status: int
+    sentence: str
+    kind: str
+    param: str | None = None
+    allowed: str | None = None
+
+
+ErrorForm = Callable[[Refusal], tuple[int, bytes]]  # status and body
+
+
+def error_body(sentence: str, kind: str, *, param: str | None = None, allowed: str | None = None) -> bytes:
+    """The JSON of the service's own error answers."""
+    body = ErrorBody(
+        error=printable(sentence),
+        error_type=kind,
+        param=param,
+        allowed=allowed,
+    )
+    return body.model_dump_json().encode()
+
+
+def protocol_error(status: int, sentence: str) -> tuple[str, bytes]:
+    """Kind and body of the answer to what is not a valid request."""
+    kind = PROTOCOL_KINDS.get(status, MALFORMED_REQUEST)
+    return kind, error_body(sentence, kind)
+
+
+def own_form(refusal: Refusal) -> tuple[int, bytes]:
+    """The service's own form."""
+    return refusal.status, error_body(refusal.sentence, refusal.kind, param=refusal.param, allowed=refusal.allowed)
+
+
+def error_response(
+    refusal: Refusal, *, headers: Mapping[str, str] | None = None, form: ErrorForm = own_form
+) -> Response:
+    """An error answer.
+
+    Args:
+        refusal: what it says.
+        headers: further headers.
+        form: of the body.
+
+    Returns:
+        The response.
+    """
+    events.note(error_type=refusal.kind)
+    status, content = form(refusal)
+    return Response(content, status, headers=dict(headers or {}), media_type=JSON)
+
+
+def response_for(error: errors.AttenuatorError, form: ErrorForm = own_form) -> Response:
+    """The answer for an error raised on purpose; one of the service itself is logged."""
+    status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
+    headers: dict[str, str] = {}
+    param = allowed = None
+    if isinstance(error, errors.InvalidRequest | errors.UnknownModel):
+        param, allowed = error.param, error.allowed
+    if isinstance(error, errors.Overloaded):
+        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s or 1)))
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if status == 503:
+        headers["Retry-After"] = "1"
+    if status in (408, 413):  # what is left of the body would be read as the next request
+        headers["Connection"] = "close"
+    sentence = str(error)
+    if status == 500:  # what ONNX Runtime said is for the log
+        detail = error.detail if isinstance(error, errors.EngineError) else None
+        log.error("request failed: %s", f"{error}: {detail}" if detail else error)
+        sentence = f"{sentence}; the service's log says more, under id {events.request_id.get()}"
+    refusal = Refusal(status, sentence, error_type(type(error).__name__), param, allowed)
+    return error_response(refusal, headers=headers, form=form)
+
+
+def failed(form: ErrorForm = own_form) -> Response:
+    """The answer where the service itself failed."""
+    refusal = Refusal(500, "the service failed on this request; its log says why", INTERNAL_ERROR)
+    return error_response(refusal, form=form)
+
+
+def stopped(form: ErrorForm = own_form) -> Response:
+    """The answer to a request that was in progress when the service stopped."""
+    answer = response_for(errors.NotReady("the service was stopped before this request was finished"), form)
+    answer.headers["Connection"] = "close"
+    return answer
+
+
+def dump(content: object) -> bytes:
+    """JSON without NaN, in UTF-8."""
+    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()

@@ -1,0 +1,321 @@
+"""The Open Inference Protocol (KServe's V2, Triton): `POST /v2/models/{model}/infer` and what describes a model.
+
+https://github.com/kserve/open-inference-protocol, with Triton's extensions for binary tensors and classification.
+Knobs, goals and options are in the request's `parameters`.
+"""
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from fastapi import Request
+from pydantic_core import to_json
+from starlette.responses import Response
+
+from attenuator.api import Body
+from attenuator.errors import InvalidRequest, UnknownModel
+from attenuator.ops.knobs import shown
+from attenuator.runtime import Input, Model
+from attenuator.serve.api.answers import Answer, Piece, Write, json_response
+from attenuator.serve.api.errors import Refusal, error_body
+from attenuator.serve.api.forms import TIMEOUT, TRUNCATE, single_header
+from attenuator.serve.api.json_body import parse_json
+from attenuator.serve.api.peers.openinference_types import (
+    Inference,
+    InferOptions,
+    InferParameters,
+    InputTensor,
+    ModelMetadata,
+    OutputParameters,
+    OutputTensor,
+    TensorMetadata,
+    TensorParameters,
+)
+from attenuator.serve.api.peers.outputs import OUTPUTS, output_values, outputs_of
+from attenuator.serve.api.peers.parameters import (
+    EXPLAIN,
+    HEADER,
+    IN_HEADER,
+    check_names,
+    class_of,
+    header_fields,
+    merged,
+    result_header,
+    selected,
+    shared_names,
+    written,
+)
+from attenuator.serve.api.peers.tensors import INTEGERS, JSON_BYTES, SIZE_PARAMETER, Tail, read_tensor, split_body
+from attenuator.serve.api.schema import ParsedRequest, assemble, check_count, check_values
+from attenuator.serve.edge.bodies import BINARY_TYPE
+
+VERSION_DIGITS = 12
+TEXTS = ("text", "text_pair")
+NUMBERS = ("token_ids", "token_type_ids")
+MICROSECONDS = 1e-3  # in milliseconds
+FIRST_BATCH_PRIORITY = 2  # Triton's highest priority is 1
+OTHER_STATUSES = {422: 400}  # the service's own, and what this protocol has in their place
+
+Described = TypeVar("Described", bound=Body)
+
+
+def form(refusal: Refusal) -> tuple[int, bytes]:
+    """Errors as this protocol has them: what is wrong with a request is 400."""
+    status = OTHER_STATUSES.get(refusal.status, refusal.status)
+    return status, error_body(refusal.sentence, refusal.kind, param=refusal.param, allowed=refusal.allowed)
+
+
+def version_of(model: Model) -> str:
+    """The version of a model: the beginning of its revision."""
+    return model.manifest.revision[:VERSION_DIGITS]
+
+
+def check_version(model: Model, version: str | None) -> None:
+    """Refuses another version than the one that is served.
+
+    Raises:
+        UnknownModel: as described.
+    """
+    own = version_of(model)
+    if version not in (None, own, model.manifest.revision):
+        raise UnknownModel(
+            f"version '{str(version)[:80]}' of model '{model.manifest.name}' is not served, must be {own}",
+            param="version",
+            allowed=own,
+        )
+
+
+def metadata(model: Model) -> ModelMetadata:
+    """What the protocol says about a model."""
+    labels = len(model.manifest.labels)
+    return ModelMetadata(
+        name=model.manifest.name,
+        versions=(version_of(model),),
+        inputs=(
+            *(TensorMetadata(name=name, datatype="BYTES", shape=(-1,)) for name in TEXTS),
+            *(TensorMetadata(name=name, datatype="INT64", shape=(-1, -1)) for name in NUMBERS),
+        ),
+        outputs=tuple(
+            TensorMetadata(name=name, datatype=output.datatype, shape=(-1, labels) if output.wide else (-1,))
+            for name, output in outputs_of(model).items()
+        ),
+    )
+
+
+class Infer:
+    """One `infer` of a model."""
+
+    model_places = ""  # the path names it
+
+    def __init__(self, request: Request, model: str, version: str | None = None) -> None:
+        self._request = request
+        self._model = model
+        self._version = version
+        self._tail = b""
+        self.written: Mapping[str, str] = {}
+        self._id: str | None = None
+        self._outputs: list[OutputTensor] = []
+        self._binary_output = False
+        # Triton's client sends JSON without a type. Browsers would too, but never without saying whose page it is.
+        untyped = [] if "origin" in request.headers else [""]
+        self.types: Collection[str] = [*untyped, BINARY_TYPE] if JSON_BYTES in request.headers else untyped
+
+    def parse(self, body: bytes) -> dict[str, Any]:
+        """The JSON; what follows it is kept for its tensors."""
+        content, self._tail = split_body(body, single_header(self._request, JSON_BYTES))
+        fields = parse_json(content)
+        check_names(fields, list(InferOptions.model_fields))
+        return fields
+
+    def model_name(self, fields: Mapping[str, Any], served: Iterable[str]) -> str | None:
+        """The model of the path."""
+        return self._model
+
+    def request(self, fields: Mapping[str, Any], model: Model) -> ParsedRequest:
+        """To the request that the service answers."""
+        check_version(model, self._version)
+        body = check_values(InferOptions, fields)
+        self._id = body.id
+        header = header_fields(self._request)
+        check_names(header, shared_names(), f"{HEADER}.")
+        parameters = body.parameters or {}
+        check_names(parameters, [*InferParameters.model_fields, *shared_names()], "parameters.")
+        special = selected(parameters, InferParameters.model_fields)
+        options = check_values(InferParameters, special, prefix="parameters.")
+        places = {
+            "parameters": {name: parameters[name] for name in parameters if name not in special}
+            | class_of(options.priority, FIRST_BATCH_PRIORITY),
+            "the parameter timeout": {TIMEOUT: options.timeout * MICROSECONDS} if options.timeout else {},
+            IN_HEADER: header,
+        }
+        called = {name: f"parameters.{name}" for name in (TRUNCATE, EXPLAIN)}
+        timeout = {TIMEOUT: "parameters.timeout"} if options.timeout else {}
+        self.written = timeout | written(places) | called
+        own = merged(places)
+        self._binary_output = options.binary_data_output
+        self._outputs = requested_outputs(body.outputs, model, explain=options.explain)
+        if options.explain:
+            own["explain"] = True
+        own["truncate"] = options.truncate
+        tail, self._tail = Tail(self._tail), b""  # megabytes are not kept while the request waits
+        return assemble(own, model, read_inputs(body.inputs, tail))
+
+    async def response(self, answer: Answer, headers: dict[str, str], write: Write) -> Response:
+        """Tensors as JSON, or as bytes where they are asked for so."""
+        name, version = answer.fields["model"], version_of(answer.model)
+        head = Inference(
+            model_name=name, model_version=version, id=self._id, parameters=_parameters_of(answer), outputs=()
+        )
+        before = head.model_dump_json(exclude_none=True).encode().removesuffix(b"]}")
+        pieces: list[Piece] = []
+        tail = b""
+        for output in self._outputs:
+            options = output.parameters or OutputParameters()
+            values = output_values(output.name, answer, options.classification)
+            width = math.prod(values.shape[1:])
+            tensor: dict[str, Any] = {"name": output.name, "shape": values.shape, "datatype": values.datatype}
+            if self._binary_output if options.binary_data is None else options.binary_data:
+                packed = await write(answer.in_pieces(values.packed, width))
+                tail += packed
+                described = to_json(tensor | {"parameters": {SIZE_PARAMETER: len(packed)}})
+                pieces.append(Piece(partial(bytes, before + described)))
+            else:
+                pieces += answer.pieces(values.rows, width, before + to_json(tensor)[:-1] + b',"data":[', b"]}")
+            before = b","
+        json = await write([*pieces, Piece(lambda: b"]}")])
+        headers = headers | result_header(answer)
+        if not tail:
+            return json_response(json, headers=headers)
+        headers[JSON_BYTES] = str(len(json))
+        return Response(json + tail, headers=headers, media_type=BINARY_TYPE)
+
+
+def read_inputs(raw: Sequence[Any], tail: Tail) -> Iterator[Input]:
+    """The inputs of tensors: row i of each, which sentences call by its tensor, such as `text[3]`.
+
+    Raises:
+        InvalidRequest: names what is wrong.
+    """
+    tensors: dict[str, list[Any]] = {}
+    for place, fields in enumerate(raw):
+        name, rows = read_input(fields, f"inputs[{place}]", tail)
+        if name in tensors:
+            raise InvalidRequest(f"inputs has {name} twice, must have it once", param="inputs", allowed="each once")
+        tensors[name] = rows
+    tail.check_empty()
+    if not any(set(tensors) in ({group[0]}, set(group)) for group in (TEXTS, NUMBERS)):
+        allowed = "text, text and text_pair, token_ids, or token_ids and token_type_ids"
+        has = " and ".join(tensors) or "no tensor"
+        raise InvalidRequest(f"inputs has {has}, must have {allowed}", param="inputs", allowed=allowed)
+    first, *others = tensors
+    count = len(tensors[first])
+    for name in others:
+        if len(tensors[name]) != count:
+            raise InvalidRequest(
+                f"{name} has {len(tensors[name])} rows, must have {count}, as {first} has",
+                param=name,
+                allowed=f"{count} rows",
+            )
+    main = TEXTS[0] if TEXTS[0] in tensors else NUMBERS[0]
+    for row in range(count):
+        yield Input(f"{main}[{row}]", **{name: rows[row] for name, rows in tensors.items()})
+
+
+def read_input(raw: Any, where: str, tail: Tail) -> tuple[str, list[Any]]:
+    """An input tensor.
+
+    Returns:
+        Its name and its rows.
+
+    Raises:
+        InvalidRequest: names what is wrong.
+    """
+    tensor = read_object(raw, InputTensor, TensorParameters, where)
+    is_text = tensor.name in TEXTS
+    if (tensor.datatype == "BYTES") != is_text:
+        allowed = "BYTES" if is_text else " or ".join(INTEGERS)
+        raise InvalidRequest(
+            f"{where}.datatype is {tensor.datatype}, must be {allowed} for {tensor.name}",
+            param=f"{where}.datatype",
+            allowed=allowed,
+        )
+    if is_text and tensor.shape[1:] not in ([], [1]) or not is_text and len(tensor.shape) != 2:
+        allowed = "[inputs] or [inputs, 1]" if is_text else "[inputs, tokens]"
+        raise InvalidRequest(
+            f"{where}.shape is {tensor.shape}, must be {allowed} for {tensor.name}",
+            param=f"{where}.shape",
+            allowed=allowed,
+        )
+    check_count(tensor.shape[0], f"{where}.shape")
+    return tensor.name, read_tensor(raw, tensor.shape, tensor.datatype, tail, where)
+
+
+def requested_outputs(raw: Sequence[Any] | None, model: Model, *, explain: bool = False) -> list[OutputTensor]:
+    """The outputs that a request asks for: all that the model has where it leaves that open.
+
+    Args:
+        raw: what the request has there.
+        model: which answers.
+        explain: whether the answer is explained.
+
+    Raises:
+        InvalidRequest: names what is wrong.
+    """
+    outputs: list[OutputTensor] = []
+    names = list(outputs_of(model, explain=explain))
+    if not raw:
+        return [OutputTensor.model_validate({"name": name}) for name in names]
+    for place, fields in enumerate(raw):
+        where = f"outputs[{place}]"
+        output = read_object(fields, OutputTensor, OutputParameters, where)
+        if OUTPUTS[output.name].explains and not explain:
+            raise InvalidRequest(
+                f"{where}.name is {output.name}, which explained answers alone have: set explain in parameters, or ask "
+                f"for one of: {', '.join(names)}",
+                param=f"{where}.name",
+                allowed=", ".join(names),
+            )
+        if output.name not in names or output.name in [other.name for other in outputs]:
+            allowed = ", ".join(names)
+            raise InvalidRequest(
+                f"{where}.name is {output.name}, must be another of: {allowed}", param=f"{where}.name", allowed=allowed
+            )
+        ranked = output.parameters is not None and output.parameters.classification is not None
+        if ranked and not OUTPUTS[output.name].ranked:
+            allowed = " or ".join(name for name in names if OUTPUTS[name].ranked)
+            raise InvalidRequest(
+                f"{where}.parameters.classification is set for {output.name}, must be for {allowed}",
+                param=f"{where}.parameters.classification",
+                allowed=allowed,
+            )
+        outputs.append(output)
+    return outputs
+
+
+def read_object(raw: Any, kind: type[Described], parameters: type[Body], where: str) -> Described:
+    """Checks a tensor's description.
+
+    Args:
+        raw: what the request has there.
+        kind: what it must be.
+        parameters: what its parameters must be.
+        where: what error sentences call it.
+
+    Raises:
+        InvalidRequest: it is no object, has another field, or a field has a wrong value.
+    """
+    if not isinstance(raw, dict):
+        raise InvalidRequest(f"{where} is {shown(raw)}, must be an object", param=where, allowed="an object")
+    check_names(raw, list(kind.model_fields), f"{where}.")
+    if isinstance(raw.get("parameters"), dict):
+        inner = f"{where}.parameters."
+        check_names(raw["parameters"], list(parameters.model_fields), inner)
+        check_values(parameters, raw["parameters"], prefix=inner)
+    return check_values(kind, raw, prefix=f"{where}.")
+
+
+def _parameters_of(answer: Answer) -> dict[str, Any]:
+    """How a request was answered, as the protocol's flat parameters."""
+    names = ("seed", "chosen_by", "expected_agreement", "steps", "relative_cost")
+    return {**answer.fields["knobs"], **{name: answer.fields[name] for name in names if name in answer.fields}}

@@ -1,0 +1,136 @@
+"""Knobs and options where another server's protocol has no room for them: the header `Attenuator-Parameters`.
+
+The header holds one JSON object of the fields of `POST /v1/classify`. The answers of these routes have the header
+`Attenuator-Result`: which model answered, with which knobs, and who chose them.
+"""
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from fastapi import Request
+
+from attenuator.api import CLASSIFY, Options
+from attenuator.errors import AttenuatorError, InvalidRequest, UnknownField
+from attenuator.ops import KNOBS
+from attenuator.serve.api.answers import Answer
+from attenuator.serve.api.forms import single_header
+from attenuator.serve.api.json_body import parse_json
+from attenuator.serve.api.schema import unknown_field
+
+HEADER = "Attenuator-Parameters"
+RESULT_HEADER = "Attenuator-Result"
+IN_HEADER = f"the header {HEADER}"
+# Fields of POST /v1/classify that the other protocols spell their own way, or whose results their answers cannot hold.
+ELSEWHERE = frozenset({"model", "top_k", "truncate", "return_logits", "explain"})
+EXPLAIN = "explain"
+RESULT = frozenset({"model", "revision", "knobs", "chosen_by", "expected_agreement", "seed", "steps", "relative_cost"})
+
+Fields = dict[str, Any]
+
+
+def shared_names() -> list[str]:
+    """Fields of `POST /v1/classify` that every protocol takes: knobs, goals, seed, time limits."""
+    return [name for name in Options.model_fields if name not in ELSEWHERE] + list(KNOBS)
+
+
+def header_fields(request: Request) -> Fields:
+    """The fields in a request's header; none where it has no such header.
+
+    Raises:
+        MalformedBody: the header is not JSON, or there are two.
+        InvalidRequest: it is not an object, or has a field twice.
+    """
+    value = single_header(request, HEADER)
+    if value is None:
+        return {}
+    try:
+        return parse_json(value.encode("latin-1"))
+    except AttenuatorError as error:
+        reason = str(error).replace("the body", "it", 1)
+        raise type(error)(f'the header {HEADER} must be a JSON object such as {{"seed": 7}}: {reason}') from None
+
+
+def refuse_parameters(request: Request) -> None:
+    """Refuses the header where the body has room: if it were ignored, a knob would seem to be set.
+
+    Raises:
+        UnknownField: the request has the header.
+    """
+    if HEADER in request.headers:
+        raise UnknownField(
+            f"the header {HEADER} is not accepted here: put its fields in the JSON body",
+            param=HEADER,
+            allowed="no such header",
+        )
+
+
+def check_names(fields: Mapping[str, Any], known: Collection[str], prefix: str = "") -> None:
+    """Refuses fields that a request cannot have.
+
+    Raises:
+        UnknownField: names the first.
+    """
+    for name in fields:
+        if name == EXPLAIN and name not in known:
+            raise UnknownField(
+                f"{prefix}{name} is not accepted here, where an answer has no room for how sure it is: ask "
+                f"POST {CLASSIFY}, or POST /v2/models/{{model}}/infer with {name} in its parameters",
+                param=prefix + name,
+                allowed=f"no {name}",
+            )
+        if name not in known:
+            raise unknown_field(name, list(dict.fromkeys(known)), prefix)
+
+
+def selected(fields: Mapping[str, Any], names: Collection[str]) -> Fields:
+    """The fields of some names."""
+    return {name: value for name, value in fields.items() if name in names}
+
+
+def merged(places: Mapping[str, Fields]) -> Fields:
+    """Fields from several places of a request, by what sentences call the place.
+
+    Raises:
+        InvalidRequest: a field is in two places.
+    """
+    fields: Fields = {}
+    origin: dict[str, str] = {}
+    for place, some in places.items():
+        for name in some:
+            if name in origin:
+                raise InvalidRequest(
+                    f"{name} is set in {origin[name]} and in {place}, must be set once",
+                    param=name,
+                    allowed="each field once",
+                )
+            origin[name] = place
+        fields |= some
+    return fields
+
+
+def written(places: Mapping[str, Fields]) -> dict[str, str]:
+    """What a request calls the fields that are not in its body itself.
+
+    Args:
+        places: as `merged` takes them.
+    """
+    prefixes = {"parameters": "parameters.", IN_HEADER: f"{HEADER}."}
+    return {name: prefix + name for place, prefix in prefixes.items() for name in places.get(place, ())}
+
+
+def class_of(priority: str | int | None, first_batch: int) -> Fields:
+    """The field `priority` of a request whose protocol counts priorities.
+
+    Args:
+        priority: a class by its name or, as the protocol has it, a number: 0 leaves it open.
+        first_batch: from which number on a request can wait.
+    """
+    if isinstance(priority, str):
+        return {"priority": priority}
+    return {"priority": "batch" if priority >= first_batch else "interactive"} if priority else {}
+
+
+def result_header(answer: Answer) -> dict[str, str]:
+    """The header that says how a request was answered."""
+    return {RESULT_HEADER: json.dumps(selected(answer.fields, RESULT))}

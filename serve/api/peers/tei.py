@@ -1,0 +1,272 @@
+"""text-embeddings-inference: `POST /predict` and `GET /info`.
+
+https://huggingface.github.io/text-embeddings-inference (version 1.8). The field `parameters`, which that server
+ignores, is what clients of Hugging Face's inference API send; its answers hold a list for every input.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from fastapi import Request
+from pydantic import Field, RootModel
+from pydantic.json_schema import SkipJsonSchema
+from starlette.responses import Response
+
+from attenuator import __version__, api
+from attenuator.api import MAX_INPUTS, WHOLE, Body, LabelScore, Text
+from attenuator.errors import InvalidRequest
+from attenuator.ops.knobs import shown
+from attenuator.runtime import Input, Model
+from attenuator.runtime.scores import ranked
+from attenuator.serve.api.answers import Answer, Write, json_response
+from attenuator.serve.api.errors import Refusal, dump
+from attenuator.serve.api.json_body import parse_json
+from attenuator.serve.api.peers.parameters import (
+    HEADER,
+    IN_HEADER,
+    check_names,
+    header_fields,
+    merged,
+    result_header,
+    selected,
+    shared_names,
+    written,
+)
+from attenuator.serve.api.schema import ParsedRequest, assemble, check_count, check_values, model_name
+from attenuator.serve.settings import ServeSettings
+
+SHAPES = "a text, a list of one text, a pair of texts, or a list of such lists"
+ACTIVATIONS = {"single_label": "softmax", "multi_label": "sigmoid", "regression": "none"}
+OTHER_STATUSES = {500: 424}  # the service's own, and what this protocol has in their place
+ERROR_TYPES = {424: "Backend", 429: "Overloaded", 503: "Unhealthy", 504: "Backend"}
+
+
+class Parameters(Body):
+    """The fields that Hugging Face's clients send in `parameters`."""
+
+    function_to_apply: Literal["none", "sigmoid", "softmax"] | SkipJsonSchema[None] = Field(
+        None, description="none, sigmoid or softmax: none gives logits, the others are that of the model's task"
+    )
+    top_k: Annotated[int, Field(ge=1), WHOLE] | SkipJsonSchema[None] = Field(
+        None, description="a whole number from 1 to the number of labels"
+    )
+
+
+class PredictOptions(Body):
+    """The fields of `POST /predict` besides inputs, knobs, goals and parameters."""
+
+    raw_scores: bool = Field(False, description="true or false: logits in place of scores")
+    truncate: bool | None = Field(False, description="true or false: cut inputs that are too long")
+    truncation_direction: Literal["left", "right", "Left", "Right"] | SkipJsonSchema[None] = Field(
+        None, description="left or right: must be the side on which the model's inputs are cut"
+    )
+    model: str | SkipJsonSchema[None] = Field(
+        None, description="the name of a served model: may be left out if only one is served"
+    )
+
+
+class Scores(RootModel[tuple[LabelScore, ...]]):
+    """Every label of one input, highest score first."""
+
+
+class ScoresOfAll(RootModel[tuple[tuple[LabelScore, ...], ...]]):
+    """The same for each input of a batch, or with the field `parameters`."""
+
+
+class PredictError(api.Answer):
+    """Body of an error of these routes."""
+
+    error: str = Field(description="what is wrong, in one sentence")
+    error_type: Literal["Unhealthy", "Backend", "Overloaded", "Validation"]
+    param: str | None
+    allowed: str | None
+
+
+class Labels(api.Answer):
+    """The labels of a classifier by their place, and the other way round."""
+
+    id2label: dict[str, str]
+    label2id: dict[str, int]
+
+
+class Classifier(api.Answer):
+    """What kind of model it is."""
+
+    classifier: Labels
+
+
+class Info(api.Answer):
+    """Answer of `GET /info`."""
+
+    model_id: str = Field(description="name of the model")
+    model_sha: str = Field(description="SHA-256 that names the bundle's exact content")
+    model_dtype: str
+    model_type: Classifier
+    max_concurrent_requests: int
+    max_input_length: int = Field(description="tokens of the longest input, special tokens included")
+    max_batch_tokens: int
+    max_client_batch_size: int
+    auto_truncate: bool
+    version: str
+
+
+PairOrText = Annotated[list[Text], Field(min_length=1, max_length=2)]
+INPUTS = Text | PairOrText | Annotated[list[PairOrText], Field(min_length=1, max_length=MAX_INPUTS)]
+
+
+def form(refusal: Refusal) -> tuple[int, bytes]:
+    """Errors as this protocol has them; the engine's own are 424 there."""
+    status = OTHER_STATUSES.get(refusal.status, refusal.status)
+    kind = ERROR_TYPES.get(status, "Validation")
+    body = PredictError(error=refusal.sentence, error_type=kind, param=refusal.param, allowed=refusal.allowed)
+    return status, dump(body.model_dump())
+
+
+class Predict:
+    """One `POST /predict`."""
+
+    types: Collection[str] = ()
+    model_places = f" in the body and in the header {HEADER}"
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self.written: Mapping[str, str] = {}
+        self._options = PredictOptions()
+        self._raw = False
+        self._top_k: int | None = None
+        self._nested = False
+
+    def parse(self, body: bytes) -> dict[str, Any]:
+        """The fields of body and header; `parameters` stay apart."""
+        header = header_fields(self._request)
+        check_names(header, ["model", *shared_names()], f"{HEADER}.")
+        fields = parse_json(body)
+        parameters = fields.pop("parameters", None)
+        check_names(fields, ["inputs", "parameters", *PredictOptions.model_fields, *shared_names()])
+        if parameters is not None:
+            self._nested = True
+            if not isinstance(parameters, dict):
+                raise InvalidRequest(
+                    f"parameters is {shown(parameters)}, must be an object", param="parameters", allowed="an object"
+                )
+            check_names(parameters, [*Parameters.model_fields, *shared_names()], "parameters.")
+        places = {"the body": fields, "parameters": parameters or {}, IN_HEADER: header}
+        self.written = written(places)
+        return merged(places)
+
+    @staticmethod
+    def model_name(fields: Mapping[str, Any], served: Iterable[str]) -> str | None:
+        """As everywhere; the body may name it, and the header."""
+        return model_name(fields, served)
+
+    def request(self, fields: Mapping[str, Any], model: Model) -> ParsedRequest:
+        """To the request that the service answers."""
+        self._options = check_values(PredictOptions, selected(fields, PredictOptions.model_fields), ["truncate"])
+        hub = check_values(Parameters, selected(fields, Parameters.model_fields))
+        self._raw = self._options.raw_scores or hub.function_to_apply == "none"
+        check_activation(hub.function_to_apply, model)
+        check_side("truncation_direction", self._options.truncation_direction, model)
+        own = selected(fields, shared_names())
+        own |= {"truncate": bool(self._options.truncate)}
+        if hub.top_k is not None:
+            own["top_k"] = self._top_k = hub.top_k
+        return assemble(own, model, self._inputs(fields))
+
+    async def response(self, answer: Answer, headers: dict[str, str], write: Write) -> Response:
+        """Labels with scores, highest first: a list, or one for each input of a batch."""
+        labels = answer.model.manifest.labels
+
+        def rows(span: slice) -> Iterator[list[dict[str, Any]]]:
+            scores = answer.scores[span].tolist()
+            shown = answer.logits[span].tolist() if self._raw else scores
+            for own, values in zip(scores, shown, strict=True):
+                yield [{"label": labels[i], "score": values[i]} for i in ranked(own)[: self._top_k]]
+
+        pieces = answer.pieces(rows, 3 * len(labels), *((b"[", b"]") if self._nested else (b"", b"")))
+        return json_response(await write(pieces), headers=headers | result_header(answer))
+
+    def _inputs(self, fields: Mapping[str, Any]) -> Iterator[Input]:
+        """Inputs in any of the shapes; a list of lists is a batch."""
+        if "inputs" not in fields:
+            raise InvalidRequest(f"inputs is missing, must be {SHAPES}", param="inputs", allowed=SHAPES)
+        inputs = fields["inputs"]
+        if isinstance(inputs, list) and all(isinstance(item, list) for item in inputs):
+            self._nested = True
+            check_count(len(inputs), "inputs")
+            for index, item in enumerate(inputs):
+                yield input_of(item, f"inputs[{index}]")
+        else:
+            yield input_of(inputs, "inputs")
+
+
+def input_of(value: Any, where: str) -> Input:
+    """An input: a text, or a list of one or two.
+
+    Raises:
+        InvalidRequest: it is something else.
+    """
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list):
+        raise InvalidRequest(f"{where} is {shown(value)}, must be {SHAPES}", param=where, allowed=SHAPES)
+    for index, text in enumerate(texts):
+        if not isinstance(text, str):
+            param = f"{where}[{index}]"
+            raise InvalidRequest(f"{param} is {shown(text)}, must be a text", param=param, allowed="a text")
+    if not 1 <= len(texts) <= 2:
+        raise InvalidRequest(
+            f"{where} has {len(texts)} texts, must be {SHAPES}: texts of a batch are in a list each",
+            param=where,
+            allowed=SHAPES,
+        )
+    return Input(where if isinstance(value, str) else f"{where}[0]", *texts)
+
+
+def check_activation(name: str | None, model: Model) -> None:
+    """Refuses an activation that is not that of the model.
+
+    Raises:
+        InvalidRequest: names the field.
+    """
+    own = ACTIVATIONS[model.manifest.task]
+    if name not in (None, "none", own):
+        allowed = " or ".join(sorted({own, "none"}))
+        raise InvalidRequest(
+            f"function_to_apply is {name}, must be {allowed}: model '{model.manifest.name}' was trained with {own}",
+            param="function_to_apply",
+            allowed=allowed,
+        )
+
+
+def check_side(param: str, side: str | None, model: Model) -> None:
+    """Refuses to cut an input on another side than the model's.
+
+    Raises:
+        InvalidRequest: names the field.
+    """
+    own = model.manifest.truncation_side
+    if side is not None and side.lower() != own:
+        raise InvalidRequest(
+            f"{param} is {side}, must be {own}: inputs of model '{model.manifest.name}' are cut on that side",
+            param=param,
+            allowed=own,
+        )
+
+
+def info(model: Model, settings: ServeSettings) -> Info:
+    """What the protocol says about a model."""
+    labels = model.manifest.labels
+    numbered = {str(place): label for place, label in enumerate(labels)}
+    return Info(
+        model_id=model.manifest.name,
+        model_sha=model.manifest.revision,
+        model_dtype=model.manifest.precision,
+        model_type=Classifier(
+            classifier=Labels(id2label=numbered, label2id={label: place for place, label in enumerate(labels)})
+        ),
+        max_concurrent_requests=settings.max_requests,
+        max_input_length=model.manifest.max_tokens,
+        max_batch_tokens=settings.max_batch_tokens,
+        max_client_batch_size=MAX_INPUTS,
+        auto_truncate=False,
+        version=__version__,
+    )

@@ -1,0 +1,190 @@
+"""Tensors of the Open Inference Protocol: as lists in the JSON, or as bytes after it.
+
+The binary form is Triton's extension: the header `Inference-Header-Content-Length` says where the JSON ends; then come
+the tensors that have the parameter `binary_data_size`, in the order of the JSON. Numbers are little-endian; a text is
+its length in 4 bytes and UTF-8.
+"""
+
+import math
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from attenuator.errors import InvalidRequest
+from attenuator.ops.knobs import shown, whole_number
+from attenuator.serve.api.errors import MalformedBody
+
+JSON_BYTES = "Inference-Header-Content-Length"
+SIZE_PARAMETER = "binary_data_size"
+LENGTH_BYTES = 4
+INTEGERS = {"INT32": "<i4", "INT64": "<i8", "UINT32": "<u4", "UINT64": "<u8"}
+
+
+def split_body(body: bytes, json_bytes: str | None) -> tuple[bytes, bytes]:
+    """JSON and tensors of a body.
+
+    Args:
+        body: whole.
+        json_bytes: the header that says how many of its bytes are JSON; None where all are.
+
+    Raises:
+        MalformedBody: the header is not a number, or larger than the body.
+    """
+    if json_bytes is None:
+        return body, b""
+    size = int(json_bytes) if json_bytes.isdecimal() and len(json_bytes) < 16 else -1
+    if not 0 <= size <= len(body):
+        raise MalformedBody(
+            f"the header {JSON_BYTES} is '{json_bytes[:20]}', must be a number of bytes, at most the {len(body)} of "
+            "the body"
+        )
+    return body[:size], body[size:]
+
+
+class Tail:
+    """The bytes after the JSON, which tensors take in order."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self._at = 0
+
+    def take(self, size: Any, where: str) -> bytes:
+        """The next bytes.
+
+        Raises:
+            InvalidRequest: `size` is not a number of bytes, or there are fewer.
+        """
+        param = f"{where}.parameters.{SIZE_PARAMETER}"
+        remaining = len(self._content) - self._at
+        number = whole_number(size)
+        if number is None or not 0 <= number <= remaining:
+            allowed = f"a number of bytes, at most the {remaining} that follow the JSON"
+            raise InvalidRequest(f"{param} is {shown(size)}, must be {allowed}", param=param, allowed=allowed)
+        self._at += number
+        return self._content[self._at - number : self._at]
+
+    def check_empty(self) -> None:
+        """Refuses bytes that belong to no tensor.
+
+        Raises:
+            MalformedBody: there are some.
+        """
+        remaining = len(self._content) - self._at
+        if remaining:
+            raise MalformedBody(
+                f"the body has {remaining} bytes after its last tensor, must end with it: {SIZE_PARAMETER} of each "
+                "input says how many bytes are its own"
+            )
+
+
+def read_tensor(raw: Mapping[str, Any], shape: Sequence[int], datatype: str, tail: Tail, where: str) -> list[Any]:
+    """Reads an input's data.
+
+    Args:
+        raw: the input, with `data` or a size in `parameters`.
+        shape: of it.
+        datatype: BYTES or one of `INTEGERS`.
+        tail: the bytes after the JSON.
+        where: what error sentences call it.
+
+    Returns:
+        For texts, one for each; for numbers `[rows, columns]`, as lists.
+
+    Raises:
+        InvalidRequest: it has no data or both kinds, or another number of values than its shape has.
+    """
+    size = (raw.get("parameters") or {}).get(SIZE_PARAMETER)
+    if ("data" in raw) == (size is not None):
+        allowed = f"data, or {SIZE_PARAMETER} in its parameters"
+        has = "both" if size is not None else "neither"
+        raise InvalidRequest(f"{where} has {has}, must have {allowed}", param=where, allowed=allowed)
+    count = math.prod(shape)
+    values: list[Any]
+    if size is not None:
+        content = tail.take(size, where)
+        if datatype == "BYTES":
+            values = list(islice(texts_in(content, where), count + 1))  # a million empty ones fit into a body
+        else:
+            values = numbers_in(content, datatype, where)
+    else:
+        values = flat(raw["data"], f"{where}.data")
+    if len(values) != count:
+        number = f"more than {count}" if len(values) > count else len(values)
+        raise InvalidRequest(
+            f"{where} has {number} values, must have {count}: its shape is {list(shape)}",
+            param=where,
+            allowed=f"{count} values",
+        )
+    if datatype == "BYTES":
+        for index, value in enumerate(values):
+            if not isinstance(value, str):
+                param = f"{where}.data[{index}]"
+                raise InvalidRequest(f"{param} is {shown(value)}, must be a text", param=param, allowed="a text")
+        return values
+    columns = shape[-1]
+    return [values[first : first + columns] for first in range(0, count, columns)]
+
+
+def flat(data: Any, param: str) -> list[Any]:
+    """Values in order, whether the lists are nested as the shape is or not.
+
+    Raises:
+        InvalidRequest: it is not a list.
+    """
+    if not isinstance(data, list):
+        raise InvalidRequest(f"{param} is {shown(data)}, must be a list of values", param=param, allowed="a list")
+    if not data or not isinstance(data[0], list):  # the others are not looked at: there may be two million numbers
+        return data
+    values: list[Any] = []
+    for row in data:
+        values += row if isinstance(row, list) else [row]
+    return values
+
+
+def texts_in(content: bytes, where: str) -> Iterator[str]:
+    """The texts of a binary tensor.
+
+    Raises:
+        InvalidRequest: one ends after the tensor, or is not UTF-8.
+    """
+    at, count = 0, 0
+    while at < len(content):
+        start = at + LENGTH_BYTES
+        end = start + int.from_bytes(content[at:start], "little")
+        param = f"{where}[{count}]"
+        if end > len(content) or start > len(content):
+            raise InvalidRequest(
+                f"{param} ends after the {len(content)} bytes of its tensor: each text must be its length in "
+                f"{LENGTH_BYTES} bytes, then UTF-8",
+                param=param,
+                allowed="a length in 4 bytes and as many bytes of UTF-8",
+            )
+        try:
+            yield content[start:end].decode("utf-8")
+        except UnicodeDecodeError:
+            raise InvalidRequest(f"{param} is not UTF-8, must be a text", param=param, allowed="UTF-8") from None
+        at, count = end, count + 1
+
+
+def numbers_in(content: bytes, datatype: str, where: str) -> list[int]:
+    """The numbers of a binary tensor.
+
+    Raises:
+        InvalidRequest: it ends within a number.
+    """
+    dtype = np.dtype(INTEGERS[datatype])
+    if len(content) % dtype.itemsize:
+        allowed = f"{dtype.itemsize} bytes for each value of {datatype}"
+        raise InvalidRequest(f"{where} has {len(content)} bytes, must have {allowed}", param=where, allowed=allowed)
+    return list(np.frombuffer(content, dtype).tolist())
+
+
+def packed(values: Sequence[Any], datatype: str) -> bytes:
+    """Values of an output as bytes."""
+    if datatype == "BYTES":
+        texts = [str(value).encode() for value in values]
+        return b"".join(struct.pack("<I", len(text)) + text for text in texts)
+    return np.array(values, {"FP32": "<f4", "BOOL": "?"}[datatype]).tobytes()

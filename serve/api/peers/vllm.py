@@ -1,0 +1,243 @@
+"""vLLM: `POST /classify`, whose form SGLang shares.
+
+https://docs.vllm.ai, "Classification API". Knobs and goals are further fields of the body, as `extra_body` of OpenAI's
+client sends them.
+"""
+
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from fastapi import Request
+from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
+from starlette.responses import Response
+
+from attenuator import api
+from attenuator.api import MAX_INPUTS, WHOLE, Body, Priority, Text
+from attenuator.errors import InvalidRequest
+from attenuator.ops.knobs import shown
+from attenuator.runtime import Input, Model
+from attenuator.serve.api.answers import Answer, Write, json_response
+from attenuator.serve.api.errors import Refusal, dump
+from attenuator.serve.api.forms import TRUNCATE
+from attenuator.serve.api.json_body import parse_json
+from attenuator.serve.api.peers.parameters import (
+    HEADER,
+    IN_HEADER,
+    check_names,
+    class_of,
+    header_fields,
+    merged,
+    result_header,
+    selected,
+    shared_names,
+    written,
+)
+from attenuator.serve.api.peers.tei import check_side
+from attenuator.serve.api.schema import ParsedRequest, assemble, check_count, check_values, model_name
+from attenuator.serve.observe import events
+
+SHAPES = "a text, a list of texts, a list of token ids, or a list of such lists"
+WHOLE_LENGTH = -1
+FIRST_BATCH_PRIORITY = 1  # lower numbers are sooner
+OTHER_STATUSES = {422: 400}  # the service's own, and what this protocol has in their place
+TYPES = {
+    400: "BadRequestError",
+    401: "AuthenticationError",
+    404: "NotFoundError",
+    408: "RequestTimeoutError",
+    413: "RequestTooLargeError",
+    415: "UnsupportedMediaTypeError",
+    429: "RateLimitError",
+    500: "InternalServerError",
+    503: "ServiceUnavailableError",
+    504: "TimeoutError",
+}
+
+TokenIds = Annotated[list[Annotated[int, Field(ge=0), WHOLE]], Field(min_length=1)]
+INPUT = (
+    Text
+    | Annotated[list[Text], Field(min_length=1, max_length=MAX_INPUTS)]
+    | TokenIds
+    | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_INPUTS)]
+)
+
+
+class PeerOptions(Body):
+    """The fields of `POST /classify` besides inputs, knobs and goals."""
+
+    model: str | SkipJsonSchema[None] = Field(
+        None, description="the name of a served model: may be left out if only one is served"
+    )
+    truncate_prompt_tokens: Annotated[int, Field(ge=WHOLE_LENGTH), WHOLE] | None = Field(
+        None, description="-1 or the model's length: longer texts are cut to it"
+    )
+    truncation_side: Literal["left", "right"] | None = Field(
+        None, description="left or right: must be the side on which the model's inputs are cut"
+    )
+    use_activation: bool | None = Field(None, description="true or false: false gives logits in place of probabilities")
+    add_special_tokens: bool = Field(
+        True, description="true or false: false with token ids alone, which are used as given"
+    )
+    priority: Priority | Annotated[int, WHOLE] | SkipJsonSchema[None] = Field(
+        None, description="interactive or batch, or a whole number: 0 leaves it open, below is interactive, above batch"
+    )
+    request_id: Annotated[str, Field(pattern=r"^[\x21-\x7e]{1,128}$")] | SkipJsonSchema[None] = Field(
+        None, description="a text of at most 128 visible ASCII characters: ends the id of the answer"
+    )
+    user: str | SkipJsonSchema[None] = Field(None, description="a text: taken and not used, as there")
+
+
+NULLABLE = ("truncate_prompt_tokens", "truncation_side", "use_activation")
+
+
+class ClassLabel(api.Answer):
+    """What the model says about one input."""
+
+    index: int
+    label: str
+    probs: tuple[float, ...] = Field(description="score of every label, in the model's order")
+    num_classes: int
+
+
+class Usage(api.Answer):
+    """Tokens of the request."""
+
+    prompt_tokens: int
+    total_tokens: int
+    completion_tokens: int = 0
+    prompt_tokens_details: None = None
+
+
+class Classes(api.Answer):
+    """Answer of `POST /classify`."""
+
+    id: str
+    object: Literal["list"] = "list"
+    created: int = Field(description="seconds since 1970")
+    model: str
+    data: tuple[ClassLabel, ...]
+    usage: Usage
+
+
+class ErrorDetail(api.Answer):
+    """What is wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    code: int = Field(description="the HTTP status")
+    allowed: str | None = Field(description="what is allowed in the field; null where that does not apply")
+
+
+class ClassifyError(api.Answer):
+    """Body of an error of this route."""
+
+    error: ErrorDetail
+
+
+def form(refusal: Refusal) -> tuple[int, bytes]:
+    """Errors as this protocol has them: what is wrong with a field is 400."""
+    status = OTHER_STATUSES.get(refusal.status, refusal.status)
+    detail = ErrorDetail(
+        message=refusal.sentence,
+        type=TYPES.get(status, "APIError"),
+        param=refusal.param,
+        code=status,
+        allowed=refusal.allowed,
+    )
+    return status, dump(ClassifyError(error=detail).model_dump())
+
+
+class Classify:
+    """One `POST /classify`."""
+
+    types: Collection[str] = ()
+    model_places = ""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self.written: Mapping[str, str] = {}
+        self._options = PeerOptions()
+
+    def parse(self, body: bytes) -> dict[str, Any]:
+        """The fields of body and header."""
+        header = header_fields(self._request)
+        check_names(header, ["model", *shared_names()], f"{HEADER}.")
+        fields = parse_json(body)
+        check_names(fields, ["input", *PeerOptions.model_fields, *shared_names()])
+        places = {"the body": fields, IN_HEADER: header}
+        self.written = written(places) | {"inputs": "input", TRUNCATE: "truncate_prompt_tokens"}
+        return merged(places)
+
+    @staticmethod
+    def model_name(fields: Mapping[str, Any], served: Iterable[str]) -> str | None:
+        """As everywhere."""
+        return model_name(fields, served)
+
+    def request(self, fields: Mapping[str, Any], model: Model) -> ParsedRequest:
+        """To the request that the service answers."""
+        self._options = check_values(PeerOptions, selected(fields, PeerOptions.model_fields), NULLABLE)
+        check_side("truncation_side", self._options.truncation_side, model)
+        own = selected(fields, set(shared_names()) - PeerOptions.model_fields.keys())
+        own |= class_of(self._options.priority, FIRST_BATCH_PRIORITY)
+        own |= {"truncate": truncates(self._options.truncate_prompt_tokens, model)}
+        return assemble(own, model, self._inputs(fields))
+
+    async def response(self, answer: Answer, headers: dict[str, str], write: Write) -> Response:
+        """One entry for each input."""
+        labels, tokens = answer.model.manifest.labels, sum(answer.fields["tokens"])
+        shown = answer.logits if self._options.use_activation is False else answer.scores
+        best = answer.scores.argmax(axis=-1).tolist()
+
+        def rows(span: slice) -> Iterator[dict[str, Any]]:
+            for index, probs in enumerate(shown[span].tolist(), span.start):
+                yield {"index": index, "label": labels[best[index]], "probs": probs, "num_classes": len(labels)}
+
+        name = f"classify-{self._options.request_id or events.request_id.get()}"
+        usage = Usage(prompt_tokens=tokens, total_tokens=tokens)
+        head = Classes(id=name, created=int(time.time()), model=answer.fields["model"], data=(), usage=usage)
+        before, data, after = head.model_dump_json().encode().rpartition(b'"data":[')
+        pieces = answer.pieces(rows, 8 + len(labels), before + data, after)
+        return json_response(await write(pieces), headers=headers | result_header(answer))
+
+    def _inputs(self, fields: Mapping[str, Any]) -> Iterator[Input]:
+        """Inputs in any of the shapes; a list of numbers is one input."""
+        if "input" not in fields:
+            raise InvalidRequest(f"input is missing, must be {SHAPES}", param="input", allowed=SHAPES)
+        value = fields["input"]
+        several = isinstance(value, list) and not (value and type(value[0]) in (int, float))
+        items = value if several else [value]
+        check_count(len(items), "input")
+        for index, item in enumerate(items):
+            where = f"input[{index}]" if several else "input"
+            if isinstance(item, list):
+                yield Input(where, token_ids=item)
+            elif not isinstance(item, str):
+                raise InvalidRequest(f"{where} is {shown(item)}, must be {SHAPES}", param=where, allowed=SHAPES)
+            elif not self._options.add_special_tokens:
+                raise InvalidRequest(
+                    "add_special_tokens is false, must be true for texts; token ids are used as given",
+                    param="add_special_tokens",
+                    allowed="true for texts",
+                )
+            else:
+                yield Input(where, text=item)
+
+
+def truncates(tokens: int | None, model: Model) -> bool:
+    """Whether texts that are too long are cut.
+
+    Raises:
+        InvalidRequest: they would be cut to another length than the model's.
+    """
+    most = model.manifest.max_tokens
+    if tokens not in (None, WHOLE_LENGTH, most):
+        allowed = f"{WHOLE_LENGTH} or {most}"
+        raise InvalidRequest(
+            f"truncate_prompt_tokens is {shown(tokens)}, must be {allowed}, the length of '{model.manifest.name}'",
+            param="truncate_prompt_tokens",
+            allowed=allowed,
+        )
+    return tokens is not None

@@ -1,0 +1,285 @@
+"""The routes: one path from a body to an answer."""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request, Security
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.responses import HTMLResponse, Response
+
+from attenuator.api import CLASSIFY, MODELS, ModelList
+from attenuator.errors import DeadlineExceeded, InvalidRequest
+from attenuator.ops.spec import SEED_HIGH
+from attenuator.runtime import Model, Row
+from attenuator.runtime.explaining import answer
+from attenuator.serve.access.keys import ApiKey, KeyRing, key_in
+from attenuator.serve.accuracy.cost import Work
+from attenuator.serve.accuracy.plan import Limits, plan
+from attenuator.serve.api.admin import Admin
+from attenuator.serve.api.answers import Turns, answer_of, json_response, model_info, timing_headers
+from attenuator.serve.api.documentation import (
+    CLASSIFY_ANSWERS,
+    METRICS,
+    METRICS_ANSWERS,
+    MODELS_ANSWERS,
+    PAGE_HEADERS,
+    RATE_LIMITED,
+    Answers,
+    page,
+)
+from attenuator.serve.api.forms import TIMEOUT, Form, OwnForm, as_written, refuse_encoding, refuse_query
+from attenuator.serve.api.peers.parameters import refuse_parameters
+from attenuator.serve.api.peers.route import route_class
+from attenuator.serve.api.peers.routes import Peers
+from attenuator.serve.api.probes import Probes
+from attenuator.serve.api.schema import ParsedRequest
+from attenuator.serve.edge.bodies import Bodies, client_of
+from attenuator.serve.engine import Engine
+from attenuator.serve.observe import events
+from attenuator.serve.observe.events import CLIENT_LEFT
+from attenuator.serve.page import Page
+from attenuator.serve.request import RequestRun
+from attenuator.serve.settings import ServeSettings, read_floors
+
+log = logging.getLogger(__name__)
+
+INLINE_BYTES = 16_384  # of a body that the event loop parses itself: below 1 ms
+KEY = "api_key"  # where a request's scope holds its key
+BEARER = HTTPBearer(auto_error=False, description="an API key of the service")
+Credentials = Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]
+
+
+class Routes:
+    """The service's routes over one engine."""
+
+    def __init__(self, engine: Engine, settings: ServeSettings, keys: KeyRing) -> None:
+        self._engine = engine
+        self._keys = keys
+        self._settings = settings
+        self._floors = read_floors(settings.brownout_to)
+        self._bodies = Bodies(settings)
+        self._probes = Probes(engine)
+        self._turns = Turns()
+        self._parsing = ThreadPoolExecutor(1, thread_name_prefix="parse")
+
+    def router(self) -> APIRouter:
+        """Every route."""
+        router = APIRouter()
+        keyed = [Depends(self.check_key)] if self._keys.required else []
+
+        def add(path: str, method: str, endpoint: Callable[..., Awaitable[Response]], **extra: Any) -> None:
+            router.add_api_route(path, endpoint, methods=[method], response_class=Response, **extra)
+            if method == "GET":  # load balancers ask so; the server sends no body
+                extra = {name: extra.get(name) for name in ("dependencies", "route_class_override")}
+                router.add_api_route(path, endpoint, methods=["HEAD"], include_in_schema=False, **extra)
+
+        def answers(described: Answers, rate_limited: dict[str, Any] = RATE_LIMITED) -> dict[str, Any]:
+            needs_key = {401: described[401], 429: described.get(429, rate_limited)} if keyed else {}
+            rest = {status: row for status, row in described.items() if status != 401}
+            return {"dependencies": keyed, "responses": dict(sorted((needs_key | rest).items()))}
+
+        add(CLASSIFY, "POST", self.classify, summary="Classify texts", **answers(CLASSIFY_ANSWERS))
+        add(MODELS, "GET", self.models, summary="Models, labels and knobs", **answers(MODELS_ANSWERS))
+        for path, (endpoint, summary, described) in self._probes.routes().items():
+            add(path, "GET", endpoint, summary=summary, responses=described)
+        if self._settings.metrics != "off":
+            needs_key = [Depends(self.find_key)] if self._settings.metrics == "key" else []
+            summary = "Metrics for Prometheus, in its text format or OpenMetrics"
+            add(METRICS, "GET", self.metrics, summary=summary, dependencies=needs_key, responses=METRICS_ANSWERS)
+        if self._settings.admin_key is not None:
+            Admin(self._engine, self._settings, self._bodies, self._settings.admin_key).add_to(router)
+        for row in Peers(self._engine, self._settings, self.answer).routes():
+            extra: dict[str, Any] = {"responses": row.answers}
+            if 401 in row.answers:
+                extra = answers(row.answers, RATE_LIMITED | {"model": row.answers[401]["model"]})
+            extra |= {"summary": row.summary, "route_class_override": route_class(row.form)}
+            add(row.path, row.method, row.endpoint, **extra)
+        add("/docs", "GET", self.documentation, include_in_schema=False)
+        if not self._settings.no_page:
+            assets = Page()
+            add("/", "GET", assets.index, include_in_schema=False)
+            add("/page/{path:path}", "GET", assets.asset, include_in_schema=False)
+        return router
+
+    async def find_key(self, request: Request, credentials: Credentials) -> ApiKey:
+        """The key that a request was sent with.
+
+        Raises:
+            Unauthorized: no key, or one that is not known.
+        """
+        return self._key_of(request, credentials.credentials if credentials else "")
+
+    async def check_key(self, request: Request, credentials: Credentials) -> None:
+        """Refuses requests without a key, and those over its rate.
+
+        Raises:
+            Unauthorized: no key, or one that is not known.
+            RateLimited: the key was used more often than it may be.
+        """
+        key = await self.find_key(request, credentials)
+        key.take(time.monotonic())
+
+    def check_request_key(self, request: Request) -> None:
+        """As `check_key`, where keys are required at all; reads the header as `BEARER` does.
+
+        Raises:
+            Unauthorized: as `check_key`.
+            RateLimited: likewise.
+        """
+        if self._keys.required:
+            self._key_of(request, key_in(request.headers.get("authorization"))).take(time.monotonic())
+
+    def _key_of(self, request: Request, sent: str) -> ApiKey:
+        key = self._keys.check(sent.strip())
+        request.scope[KEY] = key
+        events.note(key=key.name)
+        return key
+
+    async def metrics(self, request: Request) -> Response:
+        """What the service counts and holds."""
+        content, content_type = await self._engine.metrics.exposition(request.headers.get("accept", ""))
+        return Response(content, headers={"Content-Type": content_type})
+
+    async def documentation(self, request: Request) -> Response:
+        """The reference as one page that loads nothing from elsewhere."""
+        return HTMLResponse(page(request.app.openapi(), str(request.base_url)), headers=PAGE_HEADERS)
+
+    async def models(self) -> Response:
+        """Lists the served models."""
+        self._engine.check_started()
+        return json_response(ModelList(models=tuple(model_info(model) for model in self._engine.models.values())))
+
+    async def classify(self, request: Request) -> Response:
+        """Classifies the inputs, all with the same knobs and seed."""
+        refuse_parameters(request)
+        return await self.answer(request, OwnForm())
+
+    async def answer(self, request: Request, form: Form) -> Response:
+        """The path that every classification takes, whatever the form of its request."""
+        started_s = time.perf_counter()
+        refuse_query(request)
+        key: ApiKey | None = request.scope.get(KEY)
+        share = self._keys.flow(key).key
+        if client_of(request.scope).body is None:  # before it is read; one that is there is checked once, below
+            announced = request.headers.get("content-length", "")
+            self._engine.check_open(int(announced) if announced.isdecimal() else 0, share)
+        body = await self._bodies.read(request, form.types)
+        async with self._engine.admitted(len(body), share):
+            refuse_encoding(request)
+            fields = await self._parse(body, form.parse)
+            del body
+            model = self._engine.model(form.model_name(fields, self._engine.models), form.model_places)
+            try:
+                parsed = form.request(fields, model)
+                del fields
+                events.note(model=model.manifest.name, inputs=len(parsed.items), **parsed.asked.goals)
+                if key is not None:
+                    key.check_priority(parsed.options.priority)
+                work = self._work(model, parsed, key, started_s, form)
+                timeout_field = form.written.get(TIMEOUT, TIMEOUT)
+                return await unless_late(request, parsed, started_s, work, timeout_field)
+            except InvalidRequest as error:
+                raise as_written(error, form.written) from None
+
+    async def _parse(self, body: bytes, parse: Callable[[bytes], dict[str, Any]]) -> dict[str, Any]:
+        if len(body) <= INLINE_BYTES:
+            return parse(body)
+        return await asyncio.get_running_loop().run_in_executor(self._parsing, parse, body)
+
+    def _limits(self, key: ApiKey | None) -> Limits:
+        """What others than the caller say about a request's accuracy."""
+        max_cost = self._settings.max_cost
+        if key is None:
+            return Limits(max_cost=max_cost, brownout_to=self._floors)
+        return Limits(key.ceilings, key.name, max_cost, self._floors)
+
+    async def _work(
+        self, model: Model, parsed: ParsedRequest, key: ApiKey | None, started_s: float, form: Form
+    ) -> Response:
+        options, asked = parsed.options, parsed.asked
+        limits = self._limits(key)
+        usual = plan(model, asked, limits)
+        flow = self._keys.flow(key, options.priority)
+        encoded = await self._engine.encode(
+            model, parsed.items, knobs=usual.knobs, truncate=options.truncate, floors=usual.floors, flow=flow
+        )
+        characters = sum(item.characters for item in parsed.items)
+        parsed.items.clear()  # texts of megabytes are not kept while the request waits
+        tokens = [len(item.token_ids) for item in encoded]
+        if key is not None:
+            key.spend(sum(tokens))
+        seed = options.seed if parsed.has_seed else self._settings.seed
+        usual_seed = seed == self._settings.seed
+        seed = secrets.randbelow(SEED_HIGH + 1) if seed is None else seed
+        work = Work(model, tokens, options.explain and not options.escalate, seed, usual_seed)
+        spend = key.spend if key is not None else lambda tokens: None
+        run = RequestRun(self._engine, work, limits, flow, started_s, options.timeout_ms, spend)
+        chosen = plan(model, asked, limits, run.load())
+        tokenized_s = time.perf_counter()
+        events.note(knobs=dict(chosen.knobs), chosen_by=chosen.by)
+        rows = [Row(item.token_ids, item.type_ids, chosen.knobs, seed) for item in encoded]
+        answered = await answer(model, options, rows, run.runner(chosen))
+        ended_s = time.perf_counter()
+        stages_s = {
+            "tokenize": tokenized_s - started_s,
+            "queue": answered.queue_s,
+            "compute": ended_s - tokenized_s - answered.queue_s,
+            "total": ended_s - started_s,
+        }
+        timing_ms = {name: round(seconds * 1e3, 3) for name, seconds in stages_s.items()}
+        events.note(tokens=sum(tokens), timing_ms=timing_ms)
+        if answered.steps is not None:
+            events.note(steps=answered.steps)
+        escalated = answered.steps is not None
+        self._engine.shadow.consider(model, answered.rows, answered.results, escalated=escalated)
+        headers = timing_headers(timing_ms, model.device, characters, sum(tokens))
+        whole = answer_of(model, parsed, chosen, seed, answered, timing_ms)
+        return await form.response(whole, headers, self._turns.write)
+
+
+async def unless_late(
+    request: Request, parsed: ParsedRequest, started_s: float, work: Coroutine[Any, Any, Response], timeout_field: str
+) -> Response:
+    """Awaits the work on a request; cancels it if the request's deadline passes or its client disconnects.
+
+    Args:
+        request: whose client may leave.
+        parsed: has its deadline.
+        started_s: clock when it began.
+        work: on it.
+        timeout_field: what the request calls the field of its deadline.
+
+    Raises:
+        DeadlineExceeded: the deadline passed.
+    """
+    timeout_ms = parsed.options.timeout_ms
+    remaining_s = None if timeout_ms is None else max(0.0, timeout_ms / 1000 - (time.perf_counter() - started_s))
+    working = asyncio.current_task()
+    assert working is not None
+    client = client_of(request.scope)
+    client.when_left = working.cancel
+    if client.left:
+        working.cancel()
+    try:
+        if remaining_s is None:
+            return await work
+        async with asyncio.timeout(remaining_s) as deadline:
+            return await work
+    except TimeoutError:
+        if remaining_s is None or not deadline.expired():
+            raise
+        raise DeadlineExceeded(
+            f"there was no answer within {timeout_ms:g} ms ({timeout_field}): the work was cancelled"
+        ) from None
+    except asyncio.CancelledError:
+        if not client.left or working.uncancel():  # the service stops
+            raise
+        log.info("the client disconnected: its work was cancelled")
+        return Response(status_code=CLIENT_LEFT)
+    finally:
+        client.when_left = None

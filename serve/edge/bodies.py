@@ -1,0 +1,219 @@
+"""Reads requests' bodies within limits.
+
+Bodies that are still arriving do not count as requests in progress. They have limits of their own: time and rate for
+each, number and bytes for all together. When there are too many, the one that began first is refused, so that stalled
+bodies keep nobody out.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Collection, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.requests import ClientDisconnect, Request
+
+from attenuator.errors import AttenuatorError
+from attenuator.serve.settings import ServeSettings
+
+CLIENT = "client"  # where a request's state holds it
+RATE_GRACE_S = 5.0
+JSON_TYPE = re.compile(r"application/([\w.+-]+\+)?json\s*(;.*)?", re.IGNORECASE)
+JSON, BINARY_TYPE = "application/json", "application/octet-stream"
+CHARSET = re.compile(r";\s*charset\s*=\s*\"?([^\s;\"]*)", re.IGNORECASE)
+
+
+class BodyTooLarge(AttenuatorError):
+    """The body is over the limit."""
+
+
+class BodyTimeout(AttenuatorError):
+    """The body did not arrive in time."""
+
+
+class UnsupportedMediaType(AttenuatorError):
+    """The body's Content-Type is not JSON."""
+
+
+class ClientState:
+    """Client state of a request: disconnected, body received.
+
+    ASGI's own way is to await the next message, which takes a task of its own for every request, and a time limit for a
+    body that mostly arrives with its header.
+
+    Attributes:
+        left: whether it has closed the connection, or its connection was closed, before it had its answer.
+        when_left: called once, when that happens.
+        body: the whole body, once it has arrived and while nobody has read it; None before.
+    """
+
+    __slots__ = ("body", "left", "when_left")
+
+    def __init__(self) -> None:
+        self.left = False
+        self.body: bytearray | None = None
+        self.when_left: Callable[[], object] | None = None
+
+    def leave(self) -> None:
+        """The connection is gone."""
+        if not self.left:
+            self.left = True
+            if self.when_left is not None:
+                self.when_left()
+
+    def take_body(self) -> bytes | None:
+        """The whole body, which is not kept here any longer; None where some may be missing, or the client has left."""
+        if self.body is None or self.left:
+            return None
+        body = bytes(self.body)
+        self.body.clear()
+        return body
+
+
+def client_of(scope: MutableMapping[str, Any]) -> ClientState:
+    """The client of the request that an ASGI scope describes."""
+    state = scope.setdefault("state", {})
+    if CLIENT not in state:
+        state[CLIENT] = ClientState()
+    client: ClientState = state[CLIENT]
+    return client
+
+
+@dataclass(eq=False, slots=True)
+class Arriving:
+    """A body that is arriving.
+
+    Attributes:
+        timeout: ends the wait for it.
+        parts: what has arrived.
+        size: bytes of it.
+        given_up: why it was given up before its time limit.
+    """
+
+    timeout: asyncio.Timeout
+    parts: list[bytes] = field(default_factory=list)
+    size: int = 0
+    given_up: str = ""
+
+
+class Bodies:
+    """All bodies that are arriving."""
+
+    def __init__(self, settings: ServeSettings) -> None:
+        self._settings = settings
+        self._arriving: dict[Arriving, None] = {}  # ordered: the first to begin comes first
+        self._bytes = 0
+
+    async def read(self, request: Request, types: Collection[str] = ()) -> bytes:
+        """Reads a request's body.
+
+        Args:
+            request: the request.
+            types: that it may have besides JSON; an empty one where it may have none.
+
+        Returns:
+            The body.
+
+        Raises:
+            UnsupportedMediaType: its Content-Type is not JSON.
+            BodyTooLarge: announced or found to be over the limit.
+            BodyTimeout: it did not arrive in time or at the least rate, or was given up in favour of others.
+            ClientDisconnect: the client left before the end.
+        """
+        check_content_type(request, types)
+        return await self.receive(request)
+
+    async def receive(self, request: Request) -> bytes:
+        """As `read`, whatever type the body is of.
+
+        Raises:
+            BodyTooLarge: as `read`.
+            BodyTimeout: likewise.
+            ClientDisconnect: likewise.
+        """
+        limit = self._settings.max_body_bytes
+        announced = request.headers.get("content-length", "0")
+        if announced.isdecimal() and int(announced) > limit:
+            raise _too_large(limit)
+        whole = client_of(request.scope).take_body()
+        if whole is not None:
+            if len(whole) > limit:
+                raise _too_large(limit)
+            return whole
+        started_s = asyncio.get_running_loop().time()
+        arriving = Arriving(asyncio.timeout_at(self._deadline_s(started_s, 0)))
+        self._arriving[arriving] = None
+        try:
+            async with arriving.timeout:
+                self._keep_limits()
+                async for part in request.stream():
+                    arriving.parts.append(part)
+                    arriving.size += len(part)
+                    self._bytes += len(part)
+                    if arriving.size > limit:
+                        raise _too_large(limit)
+                    if not arriving.timeout.expired() and not arriving.given_up:
+                        arriving.timeout.reschedule(self._deadline_s(started_s, arriving.size))
+                    self._keep_limits()
+        except TimeoutError:
+            raise BodyTimeout(arriving.given_up or self._late(arriving.size)) from None
+        finally:
+            self._arriving.pop(arriving, None)
+            self._bytes -= arriving.size
+        return b"".join(arriving.parts)
+
+    def _deadline_s(self, started_s: float, size: int) -> float:
+        """The time at which a body is too late, if no more of it arrives."""
+        end_s = self._settings.body_timeout_ms / 1000
+        rate = self._settings.min_body_bytes_per_s
+        return started_s + (min(end_s, RATE_GRACE_S + size / rate) if rate else end_s)
+
+    def _late(self, size: int) -> str:
+        """Why a body of which so many bytes have arrived is too late."""
+        if self._deadline_s(0.0, size) < self._settings.body_timeout_ms / 1000:
+            return f"the body arrived too slowly, must arrive at {self._settings.min_body_bytes_per_s} bytes/s or more"
+        return f"the body did not arrive within {self._settings.body_timeout_ms:g} ms"
+
+    def _keep_limits(self) -> None:
+        """Refuses bodies, the one that began first before the others, until number and bytes are within the limits."""
+        count, size = len(self._arriving), self._bytes
+        for oldest in self._arriving:
+            if count <= self._settings.max_arriving_bodies and size <= self._settings.max_arriving_bytes:
+                break
+            count -= 1
+            size -= oldest.size
+            if not oldest.given_up and not oldest.timeout.expired():
+                oldest.given_up = "too many bodies were arriving, and this one had taken the longest: try again"
+                oldest.timeout.reschedule(asyncio.get_running_loop().time())
+
+
+def check_content_type(request: Request, types: Collection[str]) -> None:
+    """Refuses a Content-Type other than JSON in UTF-8, and a body without one.
+
+    Web pages may send those anywhere without asking; for JSON, browsers ask the service first (CORS).
+
+    Args:
+        request: the request.
+        types: as `Bodies.read`.
+
+    Raises:
+        UnsupportedMediaType: names the header and how to send it.
+    """
+    values = request.headers.getlist("content-type")
+    for value in values or [""]:
+        charset = CHARSET.search(value)
+        if value == JSON or value.strip().lower() in types:
+            continue
+        if not JSON_TYPE.fullmatch(value.strip()) or (charset and charset[1].lower() not in ("utf-8", "utf8")):
+            what = f"is '{value[:80]}'" if values else "is missing"
+            raise UnsupportedMediaType(
+                f"the Content-Type {what}, must be application/json in UTF-8: "
+                "curl sends it with -H 'Content-Type: application/json'"
+            )
+
+
+def _too_large(limit: int) -> BodyTooLarge:
+    return BodyTooLarge(f"the body is too large, must have at most {limit} bytes")
+
+
+__all__ = ["Bodies", "ClientDisconnect"]

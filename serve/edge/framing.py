@@ -1,0 +1,244 @@
+"""HTTP/1.1 as llhttp reads it, with what it leaves to its callers: ambiguous requests, limits, ignored upgrades.
+
+llhttp reads all that has arrived at once. So requests that follow one that is not answered yet wait in uvicorn's
+`pipeline`, and its `cycle` is the request that was read last.
+"""
+
+import functools
+import ipaddress
+import re
+from collections.abc import Iterable, Sequence
+
+import httptools
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+MAX_HEADER_BYTES = 16 * 2**10
+MAX_SMALL_CHUNKS = 1024  # each takes a few microseconds, however little it holds
+SMALL_CHUNK_BYTES = 256
+MAX_WAITING_REQUESTS = 64  # of one connection; each takes a few kilobytes
+# A name or an address, perhaps with a port (RFC 9110, 7.2); the field may be empty. A server must refuse others.
+HOST = re.compile(
+    rb"(?:\[(?P<literal>[0-9A-Za-z:.%_~-]++)\]|(?P<name>(?:[\w.~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*+))(?::[0-9]*+)?",
+    re.ASCII,
+)
+LATER_ADDRESS = re.compile(rb"[vV][0-9A-Fa-f]+\.[0-9A-Za-z._~:-]+")  # RFC 3986, 3.2.2
+HEADER_TOO_LARGE = f"its header is too large, must have at most {MAX_HEADER_BYTES} bytes"
+
+
+class RefusedRequest(httptools.HttpParserError):
+    """A request that is not valid HTTP, or over a limit.
+
+    Attributes:
+        status: of the answer.
+    """
+
+    def __init__(self, reason: str, status: int = 400) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class Hosts:
+    """The names that requests may be for.
+
+    A web page whose own name is made to lead here ("DNS rebinding") would be one origin with the service and could read
+    its answers. Its requests have the page's name in their Host header, never an address. So addresses and `localhost`
+    are always accepted.
+    """
+
+    def __init__(self, names: Iterable[str] = ("*",)) -> None:
+        self._names = {name.lower().encode() for name in names}
+        self.check = functools.lru_cache(maxsize=64)(self._check)
+
+    def _check(self, value: bytes) -> None:
+        """Refuses a Host header.
+
+        Raises:
+            RefusedRequest: it is no name or address with a port, or a name that is not accepted.
+        """
+        found = HOST.fullmatch(value)
+        literal = None if found is None else found["literal"]
+        if found is None or (literal is not None and not (_is_address(literal) or LATER_ADDRESS.fullmatch(literal))):
+            raise RefusedRequest("its Host header is no name or address with a port, must be HOST or HOST:PORT")
+        name = (found["name"] or b"").lower().removesuffix(b".")
+        if literal is None and name and b"*" not in self._names and not self._accepts(name):
+            raise RefusedRequest(
+                f"its Host header names {name.decode('ascii')[:80]}, must name localhost, an address, or one of "
+                "--allowed-hosts",
+                421,
+            )
+
+    def _accepts(self, name: bytes) -> bool:
+        return name in self._names or name == b"localhost" or name.endswith(b".localhost") or _is_address(name)
+
+
+def _is_address(text: bytes) -> bool:
+    try:
+        ipaddress.ip_address(text.decode("ascii"))
+    except ValueError:
+        return False
+    return True
+
+
+def check_header(
+    method: bytes, target: bytes, version: str, headers: Sequence[tuple[bytes, bytes]], allowed: Hosts
+) -> None:
+    """Refuses requests that a proxy might read as two, or as another one, and headers over the limit.
+
+    Args:
+        method: such as `GET`.
+        target: as it was sent.
+        version: such as `1.1`.
+        headers: names in small letters, and values.
+        allowed: names that it may be for.
+
+    Raises:
+        RefusedRequest: the request is refused.
+    """
+    if version not in ("1.0", "1.1"):
+        raise RefusedRequest(f"its version is HTTP/{version}, must be HTTP/1.1 or HTTP/1.0")
+    if method == b"CONNECT":
+        raise RefusedRequest("its method is CONNECT, but this service is no proxy")
+    if b"#" in target:
+        raise RefusedRequest("its target has a fragment, must end before the '#'")
+    if not target.startswith(b"/") and not _path(target):
+        raise RefusedRequest("its target is no path, must be a path, or an address http://HOST:PORT/PATH")
+    hosts = [value for name, value in headers if name == b"host"]
+    if len(hosts) > 1 or (not hosts and version == "1.1"):
+        raise RefusedRequest(f"it has {len(hosts)} Host headers, must have one")
+    if hosts:
+        allowed.check(hosts[0])
+    codings = [value.lower() for name, value in headers if name == b"transfer-encoding"]
+    if codings and version == "1.0":
+        raise RefusedRequest("it has Transfer-Encoding in HTTP/1.0, which requires HTTP/1.1")
+    if codings not in ([], [b"chunked"]):
+        raise RefusedRequest("its Transfer-Encoding is not supported, must be chunked", 501)
+    if len(target) + sum(len(name) + len(value) + 4 for name, value in headers) > MAX_HEADER_BYTES:
+        raise RefusedRequest(HEADER_TOO_LARGE, 431)
+
+
+def _path(target: bytes) -> bytes | None:
+    """The path of a target that is a whole address of HTTP, or an asterisk; None where it is neither."""
+    try:
+        address = httptools.parse_url(target)
+    except httptools.HttpParserInvalidURLError:
+        return None
+    path: bytes | None = address.path
+    # RFC 9110, 4.2.4: a user before the host makes another host look like the one asked for.
+    is_http = (address.schema or b"http").lower() in (b"http", b"https") and address.userinfo is None
+    return path if is_http else None
+
+
+class RequestReader(HttpToolsProtocol):
+    """Reads the requests of one connection.
+
+    Attributes:
+        header_begun: whether a request's header has begun and not ended.
+    """
+
+    def __init__(self, config: Config, server_state: ServerState, hosts: Hosts) -> None:
+        super().__init__(config, server_state, {})
+        self._hosts = hosts
+        self.header_begun = False
+        self._bytes_between = 0  # received since the last end of a header, part of a body or end of a request
+        self._spare_chunks = 0.0
+
+    @property
+    def body_missing(self) -> bool:
+        """Whether some of the last request's body is yet to come."""
+        return self.cycle is not None and self.cycle.more_body
+
+    def refuse(self, status: int, reason: str) -> None:
+        """Answers what was read last with an error, and closes; nothing is read any more."""
+        raise NotImplementedError
+
+    def parse(self, data: bytes) -> None:
+        """Reads what has arrived; refuses it where it is not valid HTTP."""
+        self._bytes_between += len(data)
+        try:
+            self._feed(data)
+            if self._bytes_between > MAX_HEADER_BYTES:
+                raise RefusedRequest(HEADER_TOO_LARGE, 431)
+        except httptools.HttpParserError as error:
+            raised = error.__context__  # by a callback
+            cause = raised if isinstance(raised, httptools.HttpParserError) else error
+            self.refuse(getattr(cause, "status", 400), f"the request is not valid HTTP: {cause}")
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+            return
+        except httptools.HttpParserUpgrade as upgrade:
+            rest = data[upgrade.args[0] :]
+        self._feed_without_upgrade(rest)
+
+    def _feed_without_upgrade(self, rest: bytes) -> None:
+        """Reads a request again whose client asks for another protocol, which a server may ignore.
+
+        llhttp takes what follows such a header for the other protocol, the request's own body included.
+        """
+        version = self.parser.get_http_version().encode()
+        lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, version)]
+        lines += [b"%s: %s" % header for header in self.headers if header[0] != b"upgrade"]
+        self.parser = httptools.HttpRequestParser(self)
+        self._feed(b"\r\n".join([*lines, b"", rest]))
+
+    def _should_upgrade(self) -> bool:
+        return True  # `_feed_without_upgrade` begins the request, not uvicorn
+
+    def on_message_begin(self) -> None:
+        """A request's first byte was read.
+
+        Raises:
+            RefusedRequest: too many requests wait on this connection.
+        """
+        if len(self.pipeline) >= MAX_WAITING_REQUESTS:
+            raise RefusedRequest(f"more than {MAX_WAITING_REQUESTS} requests wait for an answer to one before them")
+        self.header_begun = True
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A line of a header was read, or of a trailer, which is for nobody here."""
+        if self.header_begun:
+            super().on_header(name, value.rstrip(b" \t"))
+        elif name.lower() in (b"connection", b"proxy-connection"):  # with `close` the next request would not be read
+            raise RefusedRequest(f"its trailer has {name.decode()}, which must stand in the header")
+
+    def on_headers_complete(self) -> None:
+        """A request's header was read: it is answered from now on, or waits for its turn.
+
+        Raises:
+            RefusedRequest: as `check_header`.
+        """
+        self.header_begun = False
+        self._bytes_between, self._spare_chunks = 0, MAX_SMALL_CHUNKS
+        version = self.parser.get_http_version()
+        check_header(self.parser.get_method(), self.url, version, self.headers, self._hosts)
+        self.expect_100_continue &= version == "1.1"
+        super().on_headers_complete()
+
+    def on_chunk_header(self) -> None:
+        """A chunk of a body begins; very many tiny ones that arrive at once would keep all others waiting.
+
+        Raises:
+            RefusedRequest: there are too many tiny ones.
+        """
+        self._spare_chunks -= 1
+        if self._spare_chunks < 0:
+            raise RefusedRequest(
+                f"the body has more than {MAX_SMALL_CHUNKS} chunks of less than {SMALL_CHUNK_BYTES} bytes on average"
+            )
+
+    def on_body(self, body: bytes) -> None:
+        """A part of a body was read."""
+        self._bytes_between = 0
+        self._spare_chunks += len(body) / SMALL_CHUNK_BYTES
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """A request was read to its end."""
+        self._bytes_between = 0
+        super().on_message_complete()
+        if self.cycle is not None:
+            self.cycle.more_body = False  # also where it was answered before

@@ -1,0 +1,1 @@
+"""The models that are loaded: catalog, loading and replacing, tokenizing, warm-up."""

@@ -1,0 +1,230 @@
+"""The models that a service serves: loads them at the start, and replaces and unloads them while it runs.
+
+A loaded model is one revision of a bundle. Requests hold the one that they began with, so that a replaced model answers
+them to their end; with the last of them its session is freed. What was learned about a revision goes with it.
+"""
+
+import asyncio
+import logging
+import math
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from attenuator.errors import AttenuatorError, BundleError, InvalidRequest, NotReady, UnknownModel
+from attenuator.runtime import Device, Model, choose, load
+from attenuator.serve.models.tokenizing import STOPPED, HeapTrim, TokenEstimate
+from attenuator.serve.models.warmup import Speed, warm_up
+from attenuator.serve.settings import ServeSettings
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+LOADING_THREADS = 2
+REOPEN_INTERVAL_S = 30.0  # at least, between two attempts: requests that always fail must not keep the disk busy
+MAX_NAMED = 16  # models in an error sentence
+
+
+class Catalog:
+    """The models of one service.
+
+    Attributes:
+        models: those that new requests get, by name.
+        estimates: tokens to expect of a text, also of models that are replaced and still answer requests.
+    """
+
+    def __init__(
+        self,
+        settings: ServeSettings,
+        on_served: Callable[[Model, Speed], None] = lambda model, speed: None,
+        on_reopened: Callable[[Model], None] = lambda model: None,
+    ) -> None:
+        """Starts without models.
+
+        Args:
+            settings: of the service.
+            on_served: called with each model before new requests get it.
+            on_reopened: called with each model whose session was made again.
+        """
+        self.models: dict[str, Model] = {}
+        self.estimates: WeakKeyDictionary[Model, TokenEstimate] = WeakKeyDictionary()
+        self._on_served = on_served
+        self._on_reopened = on_reopened
+        self._reopened_s: WeakKeyDictionary[Model, float] = WeakKeyDictionary()
+        self._reopening: set[asyncio.Task[None]] = set()
+        self._settings = settings
+        self._device: Device | None = None
+        self._threads = ThreadPoolExecutor(LOADING_THREADS, thread_name_prefix="load")
+        self._heap = HeapTrim(self._threads)
+        self._changing = asyncio.Lock()
+        self._under_way: set[Future[Any]] = set()
+        self._stopped = False
+
+    async def start(self, folders: Sequence[Path]) -> None:
+        """Loads the bundles of the start.
+
+        Args:
+            folders: the bundles.
+
+        Raises:
+            BundleError: a bundle is damaged, or two have the same name.
+            OperatorLibraryMissing: the operators are not built, or not for the device.
+            DeviceUnavailable: the device in the settings cannot be used.
+        """
+        settings = self._settings
+        choice = await self._in_thread(partial(choose, settings.device, settings.device_id))
+        if settings.device != "cpu":
+            level = logging.WARNING if choice.device.kind == "cpu" else logging.INFO
+            log.log(level, "running on %s: %s", choice.device, choice.reason)
+        self._device = choice.device
+        models = await asyncio.gather(*(self._in_thread(partial(self._load, folder)) for folder in folders))
+        for folder, model in zip(folders, models, strict=True):
+            name = model.manifest.name
+            if name in self.models:
+                raise BundleError(
+                    f"bundle {folder}: bundle.json: name is '{name}', must differ from that of the other bundles"
+                )
+            self._serve(model, await self._in_thread(partial(self._warm_up, model)))
+
+    async def put(self, name: str, folder: Path) -> tuple[Model, bool]:
+        """Loads a bundle and gives it to new requests; one at a time, in a thread, and checked as at the start.
+
+        Args:
+            name: must be the bundle's.
+            folder: the bundle.
+
+        Returns:
+            The model, and whether it replaces another.
+
+        Raises:
+            BundleError: the bundle cannot be served.
+            OperatorLibraryMissing: as `start`.
+            DeviceUnavailable: likewise.
+            InvalidRequest: the bundle has another name.
+            NotReady: the service was stopped meanwhile.
+        """
+        async with self._changing:
+            model = await self._in_thread(partial(self._load, folder))
+            if model.manifest.name != name:
+                asked = name[:128]
+                raise InvalidRequest(
+                    f"bundle holds a model called '{model.manifest.name}', must be called '{asked}' as in the path",
+                    param="bundle",
+                    allowed=f"a bundle whose name is '{asked}'",
+                )
+            speed = await self._in_thread(partial(self._warm_up, model))
+            if self._stopped:
+                raise NotReady(STOPPED)
+            replaces = name in self.models
+            self._serve(model, speed)
+            return model, replaces
+
+    @property
+    def served(self) -> str:
+        """The models that new requests get, in words."""
+        others = len(self.models) - MAX_NAMED
+        names = ", ".join(islice(self.models, MAX_NAMED)) + (f" and {others} more" if others > 0 else "")
+        return names or "none: no model is loaded"
+
+    def named(self, name: str) -> Model:
+        """The model that new requests get by a name.
+
+        Raises:
+            UnknownModel: none has it.
+        """
+        if name not in self.models:
+            served = self.served
+            raise UnknownModel(f"model '{name[:128]}' is not served, must be one of {served}", allowed=served)
+        return self.models[name]
+
+    def serving(self, model: Model) -> bool:
+        """Whether new requests get a model."""
+        return self.models.get(model.manifest.name) is model
+
+    async def remove(self, name: str) -> None:
+        """Gives a model to no new request any more.
+
+        Raises:
+            UnknownModel: none has that name.
+        """
+        async with self._changing:
+            self.named(name)
+            log.info("unloaded %s: requests that have begun are still answered", name)
+            del self.models[name]
+
+    def reopen(self, model: Model) -> None:
+        """Makes a model's session again, unless that was tried just now, while the old one goes on.
+
+        What made ONNX Runtime fail on a batch may have broken it for good.
+        """
+        now_s = time.monotonic()
+        if self._stopped or now_s < self._reopened_s.get(model, -math.inf) + REOPEN_INTERVAL_S:
+            return
+        self._reopened_s[model] = now_s
+        task = asyncio.create_task(self._reopen(model))
+        self._reopening.add(task)
+        task.add_done_callback(self._reopening.discard)
+
+    async def _reopen(self, model: Model) -> None:
+        name = model.manifest.name
+        try:
+            await self._in_thread(model.reopen)
+        except AttenuatorError as error:
+            log.error("the session of model '%s' could not be made again after a failure: %s", name, error)
+        else:
+            self._on_reopened(model)
+            log.warning("made the session of model '%s' again after a failure", name)
+
+    def stop(self) -> bool:
+        """Loads nothing more.
+
+        Returns:
+            Whether a thread is still loading.
+        """
+        self._stopped = True
+        self._heap.cancel()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        return any(not work.done() for work in list(self._under_way))
+
+    def _load(self, folder: Path) -> Model:
+        assert self._device is not None
+        return load(folder, device=self._device, threads=self._settings.threads)
+
+    def _warm_up(self, model: Model) -> Speed:
+        return warm_up(model, self._settings.max_batch_tokens, self._settings.threads)
+
+    def _serve(self, model: Model, speed: Speed) -> None:
+        manifest = model.manifest
+        self.estimates[model] = TokenEstimate()
+        self._on_served(model, speed)
+        self.models[manifest.name] = model
+        log.info("loaded %s (%s, revision %.12s)", manifest.name, manifest.attention.operator, manifest.revision)
+        loop = asyncio.get_running_loop()
+        named = f"{manifest.name}, revision {manifest.revision[:12]}"
+        freed = weakref.finalize(model, self._free, loop, named, vars(model))
+        freed.atexit = False
+
+    def _free(self, loop: asyncio.AbstractEventLoop, named: str, parts: dict[str, Any]) -> None:
+        """Frees what a model held, in a thread: the end of a session takes 3 to 30 ms.
+
+        Args:
+            loop: of the service.
+            named: the model, for the log.
+            parts: the attributes of the model, which is gone; nobody else has its session.
+        """
+        if self._stopped or loop.is_closed():
+            return
+        log.info("freed %s", named)
+        self._threads.submit(parts.clear)
+        loop.call_soon_threadsafe(self._heap.soon)
+
+    async def _in_thread(self, call: Callable[[], T]) -> T:
+        work = self._threads.submit(call)
+        self._under_way.add(work)
+        work.add_done_callback(self._under_way.discard)
+        return await asyncio.wrap_future(work)

@@ -1,0 +1,204 @@
+"""Spans of requests and batches for OpenTelemetry; the only module that loads its packages.
+
+A request has one span from its header to the end of its answer, and under it one for each phase: tokenize, queue,
+compute. A batch serves several requests, so its span begins a trace of its own, with a link to each request; the
+compute spans link back to it. What a span says comes from the fields of the request's line in the access log: never a
+text, a key or a path as it was asked for.
+
+Times are measured on the steady clock from each request's start: when the wall clock jumps, no span gets another
+length.
+"""
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from opentelemetry import propagate
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.environment_variables import OTEL_RESOURCE_ATTRIBUTES, OTEL_SERVICE_NAME
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, set_span_in_context
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from attenuator import __version__
+from attenuator.serve.observe import events
+from attenuator.serve.observe.accesslog import QUIET_ROUTES
+from attenuator.serve.scheduling.requests import BatchRun
+
+PREFIX = "attenuator."
+SERVICE = "attenuator"
+METHODS = {"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT"}
+OTHER = "_OTHER"  # the conventions' word for a method that HTTP does not define
+PHASES = ("tokenize", "queue", "compute")
+STANDARD = {"error_type": "error.type"}
+LAST_SPANS_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTrace:
+    """The trace of one request.
+
+    Attributes:
+        span: of the whole request.
+        method: of the request, `_OTHER` for one that HTTP does not define.
+        started_ns: when it began, in nanoseconds since 1970.
+        batches: that ran rows of it.
+    """
+
+    span: Span
+    method: str
+    started_ns: int
+    batches: list[SpanContext] = field(default_factory=list)
+
+    @property
+    def trace_id(self) -> str:
+        """Of the trace that the request belongs to, as log lines have it."""
+        return f"{self.span.get_span_context().trace_id:032x}"
+
+
+class Traces:
+    """Makes the spans of one service."""
+
+    def __init__(self, processor: SpanProcessor) -> None:
+        """Makes it.
+
+        Args:
+            processor: gets every span that ends.
+        """
+        named = OTEL_SERVICE_NAME in os.environ or "service.name=" in os.environ.get(OTEL_RESOURCE_ATTRIBUTES, "")
+        own = {"service.version": __version__} | ({} if named else {"service.name": SERVICE})
+        self._provider = TracerProvider(resource=Resource.create(own), shutdown_on_exit=False)
+        self._provider.add_span_processor(processor)
+        self._tracer = self._provider.get_tracer(SERVICE, __version__)
+
+    def wrap(self, app: ASGIApp) -> ASGIApp:
+        """The application with a span around every request, probes and scrapes aside."""
+
+        async def traced(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] != "http" or scope["path"].startswith(QUIET_ROUTES):
+                await app(scope, receive, send)
+                return
+            headers = trace_headers(scope["headers"])
+            method = scope["method"] if scope["method"] in METHODS else OTHER
+            started_ns, started_s = time.time_ns(), time.perf_counter()
+            span = self._tracer.start_span(
+                shown_method(method),
+                context=propagate.extract(headers, Context()),
+                kind=SpanKind.SERVER,
+                attributes={"http.request.method": method, f"{PREFIX}request_id": events.request_id.get()},
+                start_time=started_ns,
+            )
+            events.trace.set(RequestTrace(span, method, started_ns))
+            try:
+                await app(scope, receive, send)
+            finally:
+                span.end(started_ns + nanoseconds(time.perf_counter() - started_s))
+
+        return traced
+
+    def request_ended(self, route: str, status: int, seconds: float, fields: Mapping[str, Any]) -> None:
+        """Completes the span of the request that is being answered.
+
+        Args:
+            route: the route's pattern.
+            status: of its answer.
+            seconds: from its header to its answer's end.
+            fields: of its line in the access log.
+        """
+        trace = events.trace.get()
+        if not isinstance(trace, RequestTrace) or not trace.span.is_recording():
+            return
+        trace.span.set_attributes({"http.route": route, "http.response.status_code": status, **attributes(fields)})
+        trace.span.update_name(f"{shown_method(trace.method)} {route}")
+        if status >= 500:
+            trace.span.set_status(Status(StatusCode.ERROR))
+        inside, began_ns = set_span_in_context(trace.span, Context()), trace.started_ns
+        for phase in PHASES if "timing_ms" in fields else ():
+            links = [Link(batch) for batch in trace.batches] if phase == "compute" else None
+            span = self._tracer.start_span(phase, context=inside, links=links, start_time=began_ns)
+            began_ns += nanoseconds(fields["timing_ms"][phase] / 1e3)
+            span.end(began_ns)
+
+    def batch_ended(self, run: BatchRun) -> None:
+        """Makes the span of a batch that has just ended."""
+        traces = [trace for trace in run.traces if isinstance(trace, RequestTrace)]
+        unique = {id(trace): trace for trace in traces if trace.span.is_recording()}
+        if not unique:
+            return
+        manifest = run.model.manifest
+        ended_ns = time.time_ns()
+        span = self._tracer.start_span(
+            "batch",
+            context=Context(),
+            links=[Link(trace.span.get_span_context()) for trace in unique.values()],
+            attributes=attributes(
+                {
+                    "model": manifest.name,
+                    "revision": manifest.revision[:12],
+                    "lane": run.lane,
+                    "tokens": run.tokens,
+                    "sequences": run.sequences,
+                    "predicted_s": run.predicted_s,
+                }
+            ),
+            start_time=ended_ns - nanoseconds(run.seconds),
+        )
+        span.end(ended_ns)
+        for trace in unique.values():
+            trace.span.set_attribute(f"{PREFIX}revision", manifest.revision[:12])
+            if span.get_span_context().trace_flags.sampled:
+                trace.batches.append(span.get_span_context())
+
+    async def stop(self) -> None:
+        """Sends what is left; a receiver that does not answer is waited for a few seconds at most."""
+        # A thread that may stay behind at the exit of the process: exporters try again for half a minute.
+        stopping = threading.Thread(target=self._provider.shutdown, name="traces", daemon=True)
+        stopping.start()
+        await asyncio.to_thread(stopping.join, LAST_SPANS_S)
+
+
+def trace_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """The headers in which a caller's trace may be.
+
+    Without its baggage, which nothing here reads: OpenTelemetry takes 0.1 s to split one of 8000 blanks.
+    """
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in headers if name != b"baggage"}
+
+
+def attributes(fields: Mapping[str, Any]) -> dict[str, str | int | float | Sequence[str]]:
+    """Fields of the access log as attributes; those of a mapping one by one, times aside, which spans have."""
+    flat: dict[str, Any] = {}
+    for name, value in fields.items():
+        if name == "timing_ms":
+            continue
+        if isinstance(value, dict):
+            flat |= {f"{PREFIX}{name}.{key}": one for key, one in value.items()}
+        else:
+            flat[STANDARD.get(name, PREFIX + name)] = value
+    return flat
+
+
+def shown_method(method: str) -> str:
+    """A method as the name of a span has it."""
+    return "HTTP" if method == OTHER else method
+
+
+def nanoseconds(seconds: float) -> int:
+    """Whole nanoseconds."""
+    return round(seconds * 1e9)
+
+
+def otlp_traces() -> Traces:
+    """Traces that are sent over OTLP/HTTP, as the standard variables say.
+
+    Raises:
+        ValueError: a variable has a value that OpenTelemetry refuses.
+    """
+    return Traces(BatchSpanProcessor(OTLPSpanExporter()))

@@ -1,0 +1,1 @@
+"""Who runs next: queue, fairness, lanes, predicted times."""

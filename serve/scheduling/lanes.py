@@ -1,0 +1,364 @@
+"""Runs the batches of the queue, with one task and one thread per lane, and gives each request its results."""
+
+import asyncio
+import logging
+import time
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from attenuator.errors import AttenuatorError, EngineError
+from attenuator.runtime import Cancellation, Model, Row, RowResult
+from attenuator.serve.scheduling.queue import Queue
+from attenuator.serve.scheduling.requests import IDLE, LANES, BatchRun, Displaced, Entry, Job, Lane, Listener
+from attenuator.serve.scheduling.times import Contention, KnownSeeds, LatencyModel
+from attenuator.serve.scheduling.worker import Worker
+
+log = logging.getLogger(__name__)
+RESTART_S = 1.0
+INLINE_S = 0.001  # longest run that the event loop does itself: as long as other steps that it does not hand over
+HANG_FACTOR = 10  # a batch may take this many times its predicted time, and the time of the setting besides
+FAILED = "the service failed to run this request"
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A batch that is running.
+
+    Attributes:
+        batch: its rows.
+        cancellation: stops it.
+        started_s: clock when it began.
+        mark: of its beginning, for the time that it has run beside a batch of the other lane.
+    """
+
+    batch: Sequence[Entry]
+    cancellation: Cancellation
+    started_s: float
+    mark: float
+
+    @property
+    def idle(self) -> bool:
+        """Whether it is idle work, which makes way for requests."""
+        return self.batch[0].job.flow == IDLE
+
+    @property
+    def predicted_s(self) -> float:
+        """Seconds that it was predicted to take."""
+        return sum(entry.seconds for entry in self.batch)
+
+    def hangs(self, now_s: float, hang_s: float) -> bool:
+        """Whether it has run for some seconds more than ten times its predicted time."""
+        return now_s - self.started_s > HANG_FACTOR * self.predicted_s + hang_s
+
+
+class Lanes:
+    """The lanes of one service.
+
+    Everything but `Model.run` happens on the event loop, so that no state needs a lock.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        latencies: Mapping[Model, LatencyModel],
+        contention: Contention,
+        seeds: KnownSeeds,
+        wait_for_more: Callable[[], Awaitable[None]],
+        listener: Listener,
+    ) -> None:
+        """Creates the lanes; `start` starts them.
+
+        Args:
+            queue: where rows wait.
+            latencies: learn from every batch, as do contention and seeds.
+            contention: how much the lanes slow each other down.
+            seeds: whose draws are kept.
+            wait_for_more: waits briefly for requests that could join a light batch.
+            listener: is told of batches.
+        """
+        self._queue = queue
+        self._latencies = latencies
+        self._contention = contention
+        self._seeds = seeds
+        self._wait_for_more = wait_for_more
+        self._listener = listener
+        self._workers = {lane: Worker(f"compute-{lane}") for lane in LANES}
+        self._wake = {lane: asyncio.Event() for lane in LANES}
+        self._running: dict[Lane, Running] = {}
+        self._jobs: set[Job] = set()
+        self._tasks: dict[Lane, asyncio.Task[None]] = {}
+        self._stopping = False
+
+    def start(self) -> None:
+        """Begins to run batches."""
+        for lane in LANES:
+            self._start(lane)
+
+    def _start(self, lane: Lane) -> None:
+        """Starts a lane's task, with what waits in the lane."""
+        if not self._stopping:
+            self._wake[lane].set()
+            self._tasks[lane] = asyncio.create_task(self._serve(lane))
+            self._tasks[lane].add_done_callback(partial(self._ended, lane))
+
+    def _ended(self, lane: Lane, task: asyncio.Task[None]) -> None:
+        """Starts a lane again whose task has ended; a little later, since the cause may last."""
+        if self._stopping:
+            return
+        error = None if task.cancelled() else task.exception()
+        log.error(
+            "lane %s stopped (%s) and starts again in %g s", lane, error or "cancelled", RESTART_S, exc_info=error
+        )
+        self._listener.lane_restarted(lane)
+        asyncio.get_running_loop().call_later(RESTART_S, self._start, lane)
+
+    def fault(self, hang_s: float) -> str | None:
+        """Why the lanes cannot do their work, in one sentence; None where nothing is wrong.
+
+        Args:
+            hang_s: seconds over ten times the predicted ones from which on a batch hangs.
+        """
+        for lane, task in self._tasks.items():
+            if task.done():
+                return f"the {lane} lane has stopped and is about to start again"
+        now_s = time.monotonic()
+        for lane, running in self._running.items():
+            if running.hangs(now_s, hang_s):
+                model = running.batch[0].job.model.manifest.name
+                return (
+                    f"a batch of model '{model}' in the {lane} lane has been running for "
+                    f"{now_s - running.started_s:.0f} s, predicted were {running.predicted_s:.2g} s"
+                )
+        return None
+
+    async def finish(self, job: Job, seconds: Sequence[float]) -> None:
+        """Queues a request and waits for its results; cancelling the call cancels the work.
+
+        Args:
+            job: the request.
+            seconds: predicted time of each row.
+
+        Raises:
+            EngineError: a row failed.
+            NotReady: the lanes were stopped.
+            Displaced: it was idle work, and a request came.
+        """
+        self._jobs.add(job)
+        if job.flow != IDLE:
+            self._displace()
+        try:
+            if self._is_quick(job) and await self._is_alone():
+                self._run_here(job, seconds)
+            else:
+                for lane in self._queue.push(job, seconds, time.monotonic()):
+                    self._wake[lane].set()
+            await job.done
+        finally:
+            self._jobs.discard(job)
+            if any(result is None for result in job.results):
+                self._drop(job)
+
+    def _is_quick(self, job: Job) -> bool:
+        """Whether the event loop may run a request itself: a short one, while nobody else could use the time.
+
+        Handing it to a thread and back takes a fifth of the time that the service adds to a short text alone.
+        """
+        if self._running or job.flow == IDLE or self._queue.requests != 1:
+            return False
+        return self._latencies[job.model].batch_s(Counter(job.times)) <= INLINE_S
+
+    async def _is_alone(self) -> bool:
+        """Whether it is still the only request once those have begun that arrived meanwhile: they may share a batch."""
+        for _ in ("what has arrived is read", "its requests begin"):
+            await asyncio.sleep(0)
+        return self._queue.requests == 1 and not self._running and not self._stopping
+
+    def _run_here(self, job: Job, seconds: Sequence[float]) -> None:
+        """Runs a request on the event loop."""
+        job.submit(time.monotonic())
+        batch = Entry.of_job(job, seconds)
+        job.started_s = job.submitted_s
+        self._contention.begin("light", job.started_s)
+        try:
+            results = job.model.run(job.rows)
+        except AttenuatorError as error:
+            self._failed([job], "light", error)
+            job.fail(error)
+            return
+        except Exception:  # the same answer as from a lane
+            log.exception("the event loop failed on a request")
+            job.fail(EngineError(FAILED))
+            return
+        finally:
+            ended_s = time.monotonic()
+            self._contention.end("light", ended_s)
+        self._deliver("light", batch, job.rows, results, ended_s - job.started_s, 0.0)
+
+    def running(self, lane: Lane) -> int:
+        """Number of rows that are running in a lane."""
+        return len(self._running[lane].batch) if lane in self._running else 0
+
+    def remaining_s(self, lane: Lane, now_s: float) -> float:
+        """Predicted time until a lane's running batch ends, in seconds; without the other lane."""
+        running = self._running.get(lane)
+        if running is None or running.idle:
+            return 0.0
+        beside_s = self._contention.beside_s(lane, running.mark, now_s)
+        return max(0.0, running.predicted_s - self._contention.alone_s(now_s - running.started_s, beside_s))
+
+    async def stop(self, error: AttenuatorError) -> bool:
+        """Stops the lanes; a batch that is running stops at its next node.
+
+        Args:
+            error: the error that waiting requests get.
+
+        Returns:
+            Whether a thread is still working: inside a node it cannot be interrupted.
+        """
+        busy = bool(self._running)
+        self._stopping = True
+        for job in self._jobs:
+            job.fail(error)
+        for running in self._running.values():
+            running.cancellation.cancel()
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        for worker in self._workers.values():
+            worker.stop()
+        return busy
+
+    def _displace(self) -> None:
+        """Stops idle work that runs."""
+        for running in self._running.values():
+            if running.idle:
+                for entry in running.batch:
+                    entry.job.fail(Displaced("idle work was stopped: a request came"))
+                running.cancellation.cancel()
+
+    def _drop(self, job: Job) -> None:
+        self._queue.drop(job)
+        for running in self._running.values():
+            if all(entry.job.over for entry in running.batch):
+                running.cancellation.cancel()
+
+    async def _serve(self, lane: Lane) -> None:
+        wake = self._wake[lane]
+        while True:
+            await wake.wait()
+            if lane == "light":
+                await self._wait_for_more()
+            batch = self._queue.take(lane)
+            if not batch and not self._running:
+                batch = self._queue.take_idle(lane)
+            if not batch:
+                wake.clear()
+                continue
+            try:
+                await self._run(lane, batch)
+            except Exception:  # an error in one batch must not end the lane
+                log.exception("lane %s failed on a batch", lane)
+                for entry in batch:
+                    entry.job.fail(EngineError(FAILED))
+            except BaseException:  # the lane ends; nobody else would ever answer these requests
+                for entry in batch:
+                    entry.job.fail(EngineError(FAILED))
+                raise
+
+    async def _run(self, lane: Lane, batch: Sequence[Entry]) -> None:
+        batch = [entry for entry in batch if not entry.job.over]
+        if not batch:
+            return
+        model = batch[0].job.model
+        rows = [entry.job.rows[entry.index] for entry in batch]
+        started = time.monotonic()
+        for entry in batch:
+            if entry.job.started_s is None:
+                entry.job.started_s = started
+        cancellation = Cancellation()
+        mark = self._contention.begin(lane, started)
+        self._running[lane] = Running(batch, cancellation, started, mark)
+        failure: AttenuatorError | None = None
+        try:
+            results = await self._workers[lane].call(model.run, rows, cancellation)
+        except AttenuatorError as error:
+            failure = error
+        except asyncio.CancelledError:
+            cancellation.cancel()  # the next batch wants the thread
+            raise
+        finally:
+            del self._running[lane]
+            ended = time.monotonic()
+            beside_s = self._contention.beside_s(lane, mark, ended)
+            self._contention.end(lane, ended)
+            if self._queue.idle_waits:  # in either lane, for this batch to end
+                for wake in self._wake.values():
+                    wake.set()
+        if failure is not None:
+            await self._run_apart(lane, batch, failure)
+            return
+        self._deliver(lane, batch, rows, results, ended - started, beside_s)
+
+    def _deliver(
+        self,
+        lane: Lane,
+        batch: Sequence[Entry],
+        rows: Sequence[Row],
+        results: Sequence[RowResult],
+        seconds: float,
+        beside_s: float,
+    ) -> None:
+        """Gives requests the results of a batch, which took some seconds, of them some beside one of the other lane."""
+        learn = partial(self._learn, lane, batch, rows, seconds, beside_s)
+        if self._listener.before_answers:
+            learn()
+        for entry, result in zip(batch, results, strict=True):
+            entry.job.results[entry.index] = result
+            if not entry.job.over and None not in entry.job.results:
+                entry.job.done.set_result(True)
+        if not self._listener.before_answers:
+            asyncio.get_running_loop().call_soon(learn)  # behind the answers, which need not wait for it
+
+    def _learn(self, lane: Lane, batch: Sequence[Entry], rows: Sequence[Row], seconds: float, beside_s: float) -> None:
+        """Learns from a batch, and tells of it."""
+        model = batch[0].job.model
+        alone_s = self._contention.alone_s(seconds, beside_s)
+        predicted_s = self._latencies[model].learn([entry.job.times[entry.index] for entry in batch], alone_s)
+        self._contention.learn(seconds, beside_s, predicted_s)
+        for row in {(row.seed, id(row.knobs)): row for row in rows}.values():
+            self._seeds.used(model, row.seed, row.knobs)
+        shares: dict[tuple[str, str], float] = defaultdict(float)
+        for entry in batch:
+            shares[entry.job.flow.key, entry.job.flow.priority] += entry.seconds
+        run = BatchRun(
+            model=model,
+            lane=lane,
+            settings=list({id(row.knobs): row.knobs for row in rows}.values()),
+            tokens=sum(entry.tokens for entry in batch),
+            sequences=len(batch),
+            predicted_s=predicted_s * seconds / max(alone_s, 1e-6),  # beside the other lane
+            seconds=seconds,
+            shares=shares,
+            traces=[entry.job.trace for entry in batch],
+        )
+        self._listener.batch_ended(run)
+
+    def _failed(self, jobs: Sequence[Job], lane: Lane, error: AttenuatorError) -> None:
+        """Tells of a batch that failed, where ONNX Runtime did and somebody still waits."""
+        if jobs and error.__cause__ is not None:
+            self._listener.batch_failed(jobs[0].model, lane)
+
+    async def _run_apart(self, lane: Lane, batch: Sequence[Entry], error: AttenuatorError) -> None:
+        """Runs each request of a failed batch alone, so that only the request that caused the failure fails."""
+        jobs = list(dict.fromkeys(entry.job for entry in batch if not entry.job.over))
+        self._failed(jobs, lane, error)
+        if not jobs:
+            level = logging.DEBUG if batch[0].job.flow == IDLE else logging.INFO
+            log.log(level, "a run in lane %s was cancelled: nobody waits for its results any more", lane)
+        elif len(jobs) == 1:
+            jobs[0].fail(error)
+        else:
+            for job in jobs:
+                await self._run(lane, [entry for entry in batch if entry.job is job])

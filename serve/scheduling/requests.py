@@ -1,0 +1,228 @@
+"""What is scheduled: requests, their rows, whose they are, and in which lane a row runs."""
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from attenuator.api import Priority
+from attenuator.calibration.times import RowTime
+from attenuator.errors import AttenuatorError
+from attenuator.ops.knobs import Knobs
+from attenuator.runtime import Model, Row, RowResult
+
+Lane = Literal["light", "heavy"]
+LANES: tuple[Lane, Lane] = ("light", "heavy")
+HEAVY_S = 0.1
+Class = Priority | Literal["idle"]
+
+
+class Forecast(NamedTuple):
+    """When a request that comes now would be done.
+
+    Attributes:
+        queue_s: predicted seconds of what runs before it.
+        run_s: predicted seconds of its own rows, with a usual error on top.
+    """
+
+    queue_s: float
+    run_s: float
+
+    @property
+    def total_s(self) -> float:
+        """Until its last row is done."""
+        return self.queue_s + self.run_s
+
+
+class Displaced(AttenuatorError):
+    """Idle work had to make way for a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Whose work a request is: the scheduler is fair between flows, then between the requests of each.
+
+    Attributes:
+        key: name of its API key; empty where there are not several.
+        priority: its class. `idle` is the service's own work: it runs while no request waits or runs, and ends with
+            `Displaced` when one comes.
+        weight: of the key's share.
+    """
+
+    key: str = ""
+    priority: Class = "interactive"
+    weight: float = 1.0
+
+
+ANYONE, IDLE = Flow(), Flow(priority="idle")
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One request's rows, from the queue to their results.
+
+    Attributes:
+        model: that runs it.
+        rows: one per input, with the knobs that they run with; emptied when the job is dropped.
+        times: of each row, as predicted beforehand.
+        done: set to True, or to an exception, when every row has its result or one failed.
+        results: by row.
+        submitted_s: clock at submission.
+        started_s: clock when its first row began to run.
+        dropped: whether nobody waits for it any more.
+        room_share: room that one of its tokens takes; less than 1 where its knobs were lowered.
+        flow: whose work it is.
+        trace: of the request, for whoever is told of its batches.
+    """
+
+    model: Model
+    rows: list[Row]
+    times: Sequence[RowTime]
+    done: asyncio.Future[bool]
+    results: list[RowResult | None] = field(default_factory=list)
+    submitted_s: float = 0.0
+    started_s: float | None = None
+    dropped: bool = False
+    room_share: float = 1.0
+    flow: Flow = ANYONE
+    trace: object = None
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody waits for its rows any more."""
+        return self.dropped or self.done.done()
+
+    def submit(self, now_s: float) -> None:
+        """Notes that it waits for its results from now on."""
+        self.submitted_s = now_s
+        self.results = [None] * len(self.rows)
+
+    def fail(self, error: Exception) -> None:
+        """Ends it with an error, unless it has ended."""
+        if not self.done.done():
+            self.done.set_exception(error)
+
+
+@dataclass(slots=True, order=True)
+class Entry:
+    """A row in the queue, in fair order.
+
+    Attributes:
+        start: virtual time at which it starts, in seconds.
+        size_class: logarithm of its predicted seconds to base 4, rounded down.
+        number: arrival order.
+        job: the request.
+        index: its row.
+        tokens: its length.
+        seconds: its predicted time.
+        room: that it takes, in tokens.
+        taken: whether it has left the queue.
+    """
+
+    start: float
+    size_class: int
+    number: int
+    job: Job = field(compare=False)
+    index: int = field(compare=False)
+    tokens: int = field(compare=False)
+    seconds: float = field(compare=False)
+    room: int = field(compare=False)
+    taken: bool = field(default=False, compare=False)
+
+    @classmethod
+    def of_job(cls, job: Job, seconds: Sequence[float]) -> "list[Entry]":
+        """All rows of a request that does not wait, with their predicted times."""
+        return [
+            cls(0.0, 0, 0, job, index, len(job.rows[index].token_ids), each, 0) for index, each in enumerate(seconds)
+        ]
+
+
+@dataclass(slots=True)
+class Load:
+    """What waits in a lane.
+
+    Attributes:
+        tokens: of all rows; of requests that were lowered, by their `room_share`.
+        seconds: their predicted time.
+        room: that they take, in tokens: of a large request less than its own.
+    """
+
+    tokens: int = 0
+    seconds: float = 0.0
+    room: int = 0
+
+    def add(self, tokens: int, seconds: float, room: int) -> None:
+        """Counts rows in, or out where negative."""
+        self.tokens += tokens
+        self.seconds += seconds
+        self.room += room
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRun:
+    """A batch that ran, for those who are told.
+
+    Attributes:
+        model: which ran it.
+        lane: where it ran.
+        settings: the knobs of its requests.
+        tokens: of all its sequences.
+        sequences: how many.
+        predicted_s: seconds it was predicted to take.
+        seconds: what it took.
+        shares: predicted seconds by API key and class; the key is empty where there are not several.
+        traces: of its requests.
+    """
+
+    model: Model
+    lane: Lane
+    settings: Sequence[Knobs]
+    tokens: int
+    sequences: int
+    predicted_s: float
+    seconds: float
+    shares: Mapping[tuple[str, str], float]
+    traces: Sequence[object]
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Who is told what the lanes do.
+
+    Attributes:
+        batch_ended: a batch ran.
+        batch_failed: ONNX Runtime failed on a batch of a model that somebody waited for.
+        lane_restarted: a lane's task had ended and starts again.
+        before_answers: whether a batch is told before its requests get their results.
+    """
+
+    batch_ended: Callable[[BatchRun], None] = lambda run: None
+    batch_failed: Callable[[Model, Lane], None] = lambda model, lane: None
+    lane_restarted: Callable[[Lane], None] = lambda lane: None
+    before_answers: bool = False
+
+
+def lane_of(seconds: float) -> Lane:
+    """The lane of a row, from its predicted seconds."""
+    return "heavy" if seconds > HEAVY_S else "light"
+
+
+def tokens_counted(tokens: int, share: float) -> int:
+    """What a row counts in the queue, in tokens, where each of its own counts a share of one."""
+    return math.ceil(tokens * share)
+
+
+def demand_of(tokens: Sequence[int], seconds: Sequence[float], room_share: float = 1.0) -> dict[Lane, int]:
+    """Room that a request takes in the queue, in tokens by lane.
+
+    Args:
+        tokens: of each row.
+        seconds: predicted time of each row.
+        room_share: what one of its tokens counts.
+    """
+    demand = Counter[Lane]()
+    for count, value in zip(tokens, seconds, strict=True):
+        demand[lane_of(value)] += tokens_counted(count, room_share)
+    return demand

@@ -1,0 +1,207 @@
+"""What a request runs with, row by row of the table in `plan`: every two mechanisms that can meet."""
+
+import copy
+from typing import Any
+
+import pytest
+from calibrations import calibration, parsed
+
+from attenuator.errors import GoalOutOfReach, InvalidRequest, KnobOutOfRange, NotCalibrated, Overloaded
+from attenuator.ops.knobs import Knobs
+from attenuator.runtime import Model
+from attenuator.serve.accuracy.cost import Work
+from attenuator.serve.accuracy.plan import Limits, Load, Plan, plan
+from attenuator.serve.api.schema import parse_request
+
+TOKENS, DEFAULT = 4000, 32
+# hashes: texts of 1,000 that agree, predicted seconds, share of answers of which one is 0.9 sure
+MEASURED = {0: (1000, 1.0, 1.0), 256: (998, 0.4, 0.99), 64: (997, 0.2, 0.95), 16: (985, 0.1, 0.9), 4: (960, 0.05, 0.1)}
+KNOB = "num_hashes"
+
+
+@pytest.fixture(scope="module")
+def model(models: dict[str, Model]) -> Model:
+    model = copy.copy(models["yoso"])
+    content = calibration(
+        model.manifest.revision, [8192], [({KNOB: hashes}, [texts]) for hashes, (texts, _, _) in MEASURED.items()]
+    )
+    for setting, (_, seconds, _) in zip(content["settings"], MEASURED.values(), strict=True):
+        setting["time"] = [seconds]
+    sure = [
+        {"knobs": {KNOB: hashes}, "scale": [1 / hashes], "intercept": 0.0, "slope": 1.0, "sure": [[share]]}
+        for hashes, (_, _, share) in MEASURED.items()
+        if hashes
+    ]
+    model.calibration = parsed(content | {"certainty": {"texts": 1000, "goals": [0.9], "settings": sure}})
+    return model
+
+
+def decide(
+    model: Model, fields: dict[str, Any], limits: dict[str, Any], level: float, queue_s: float = 0.0, texts: int = 1
+) -> Plan:
+    """The plan of a request.
+
+    Args:
+        model: which it asks.
+        fields: of the request besides its inputs.
+        limits: of `Limits`; `max_cost` as the number of hashes that just fit, `ceilings` and `brownout_to` as such.
+        level: of the load.
+        queue_s: predicted seconds of what runs before it.
+        texts: inputs.
+    """
+    work = Work(model, [TOKENS] * texts)
+    given: dict[str, Any] = {
+        name: value if name == "key" else {KNOB: value} for name, value in limits.items() if name != "max_cost"
+    }
+    if "max_cost" in limits:
+        given["max_cost"] = work.cost({KNOB: limits["max_cost"]})
+
+    def forecast(knobs: Knobs) -> tuple[float, float]:
+        return queue_s, MEASURED[int(knobs[KNOB])][1]
+
+    load = Load(work, 0.0, forecast, lambda knobs: level)
+    asked = parse_request({"inputs": ["a"] * texts, **fields}, model).asked
+    return plan(model, asked, Limits(**given), load)
+
+
+ESCALATE = {"escalate": True, "min_agreement": 0.9}
+IDLE, BUSY = 0.0, 1.0
+
+
+@pytest.mark.parametrize(
+    ("fields", "limits", "level", "hashes", "by"),
+    [
+        # 1 caller, 2 default
+        ({KNOB: 64}, {}, IDLE, 64, "caller"),
+        ({}, {}, IDLE, DEFAULT, "default"),
+        # 3 ceiling beside 1 and 2
+        ({KNOB: 16}, {"ceilings": 16}, IDLE, 16, "caller"),
+        ({}, {"ceilings": 16}, IDLE, 16, "default"),
+        ({}, {"ceilings": 64}, IDLE, DEFAULT, "default"),
+        # 4 escalate beside 1, 3 and 7
+        (ESCALATE, {}, IDLE, 16, "escalation"),
+        (ESCALATE | {KNOB: 4}, {}, IDLE, 4, "escalation"),
+        (ESCALATE, {"ceilings": 8}, IDLE, 4, "escalation"),
+        (ESCALATE, {"max_cost": 8}, IDLE, 4, "escalation"),
+        (ESCALATE, {"ceilings": 3}, IDLE, 3, "escalation"),
+        # 5 min_agreement beside 3 and 7
+        ({"min_agreement": 0.99}, {}, IDLE, 64, "goal"),
+        ({"min_agreement": 1}, {}, IDLE, 0, "goal"),
+        ({"min_agreement": 0.99}, {"ceilings": 64}, IDLE, 64, "goal"),
+        ({"min_agreement": 0.99}, {"max_cost": 64}, IDLE, 64, "goal"),
+        # 6 max_latency_ms beside 3, 5 and 7
+        ({"max_latency_ms": 500}, {}, IDLE, 256, "goal"),
+        ({"max_latency_ms": 1}, {}, IDLE, 4, "goal"),
+        ({"max_latency_ms": 500}, {"ceilings": 100}, IDLE, 64, "goal"),
+        ({"max_latency_ms": 500}, {"max_cost": 100}, IDLE, 64, "goal"),
+        ({"max_latency_ms": 500, "min_agreement": 0.9}, {}, IDLE, 256, "goal"),
+        ({"max_latency_ms": 500, "min_agreement": 0.99}, {"ceilings": 64}, IDLE, 64, "goal"),
+        # 7 max cost beside 1, 2 and 3
+        ({KNOB: 64}, {"max_cost": 64}, IDLE, 64, "caller"),
+        ({}, {"max_cost": DEFAULT}, IDLE, DEFAULT, "default"),
+        ({}, {"max_cost": 20, "ceilings": 16}, IDLE, 16, "default"),
+        # 8 load: degradable_to beside each
+        ({KNOB: 64, "degradable_to": {KNOB: 8}}, {}, IDLE, 64, "caller"),
+        ({KNOB: 64, "degradable_to": {KNOB: 8}}, {}, BUSY, 8, "brownout"),
+        ({"degradable_to": {KNOB: 8}}, {}, BUSY, 8, "brownout"),
+        ({"degradable_to": {KNOB: 8}}, {"ceilings": 16}, BUSY, 8, "brownout"),
+        ({"degradable_to": {KNOB: 24}}, {"ceilings": 16}, BUSY, 16, "default"),
+        (ESCALATE | {"degradable_to": {KNOB: 4}}, {}, BUSY, 16, "escalation"),
+        ({"min_agreement": 0.99, "degradable_to": {KNOB: 4}}, {}, BUSY, 64, "goal"),
+        ({"max_latency_ms": 500, "degradable_to": {KNOB: 4}}, {}, BUSY, 4, "brownout"),
+        ({"max_latency_ms": 500, "degradable_to": {KNOB: 400}}, {}, BUSY, 256, "goal"),
+        ({"max_latency_ms": 500, "min_agreement": 0.9, "degradable_to": {KNOB: 4}}, {}, BUSY, 256, "goal"),
+        ({KNOB: 64, "degradable_to": {KNOB: 8}}, {"max_cost": 64}, BUSY, 8, "brownout"),
+        # 8 load: brownout_to beside each
+        ({}, {"brownout_to": 4}, IDLE, DEFAULT, "default"),
+        ({}, {"brownout_to": 4}, BUSY, 4, "brownout"),
+        ({KNOB: 64}, {"brownout_to": 4}, BUSY, 64, "caller"),
+        ({}, {"brownout_to": 4, "ceilings": 16}, BUSY, 4, "brownout"),
+        ({}, {"brownout_to": 24, "ceilings": 16}, BUSY, 16, "default"),
+        (ESCALATE, {"brownout_to": 4}, BUSY, 16, "escalation"),
+        ({"min_agreement": 0.99}, {"brownout_to": 4}, BUSY, 64, "goal"),
+        ({"max_latency_ms": 500}, {"brownout_to": 4}, BUSY, 256, "goal"),
+        ({}, {"brownout_to": 4, "max_cost": DEFAULT}, BUSY, 4, "brownout"),
+        ({"degradable_to": {KNOB: 8}}, {"brownout_to": 4}, BUSY, 8, "brownout"),
+        ({"degradable_to": {}}, {"brownout_to": 4}, BUSY, DEFAULT, "default"),
+    ],
+)
+def test_a_row_has_the_last_word_on_what_those_above_leave_open(
+    model: Model, fields: dict[str, Any], limits: dict[str, Any], level: float, hashes: int, by: str
+) -> None:
+    decided = decide(model, fields, limits, level)
+    assert (decided.knobs, decided.by) == ({KNOB: hashes}, by)
+
+
+@pytest.mark.parametrize(
+    ("fields", "limits", "queue_s", "kind", "param"),
+    [
+        # 3 beside 1 and 4
+        ({KNOB: 64}, {"ceilings": 16}, 0.0, KnobOutOfRange, KNOB),
+        (ESCALATE | {KNOB: 64}, {"ceilings": 16}, 0.0, KnobOutOfRange, KNOB),
+        # goals beside 3, 7 and each other
+        ({"min_agreement": 0.99}, {"ceilings": 16}, 0.0, GoalOutOfReach, "min_agreement"),
+        ({"min_agreement": 0.99}, {"max_cost": 16}, 0.0, GoalOutOfReach, "min_agreement"),
+        ({"max_latency_ms": 500}, {"ceilings": 3}, 0.0, GoalOutOfReach, "max_latency_ms"),
+        ({"max_latency_ms": 500}, {"max_cost": 3}, 0.0, GoalOutOfReach, "max_latency_ms"),
+        ({"max_latency_ms": 500, "min_agreement": 1}, {}, 0.0, GoalOutOfReach, "max_latency_ms"),
+        ({"max_latency_ms": 500, "min_agreement": 0.99}, {}, 9.0, Overloaded, None),
+        ({"max_latency_ms": 5000, "min_agreement": 0.99}, {"ceilings": 16}, 0.0, GoalOutOfReach, "min_agreement"),
+        # 7 beside 1, 2 and 4, and before 8
+        ({KNOB: 64}, {"max_cost": 16}, 0.0, InvalidRequest, KNOB),
+        ({}, {"max_cost": 16}, 0.0, InvalidRequest, KNOB),
+        (ESCALATE, {"max_cost": 2}, 0.0, InvalidRequest, KNOB),
+        ({KNOB: 64, "degradable_to": {KNOB: 8}}, {"max_cost": 16}, 0.0, InvalidRequest, KNOB),
+        ({}, {"max_cost": 16, "brownout_to": 8}, 0.0, InvalidRequest, KNOB),
+        # what contradicts itself
+        ({KNOB: 64, "min_agreement": 0.9}, {}, 0.0, InvalidRequest, "min_agreement"),
+        ({KNOB: 64, "max_latency_ms": 9}, {}, 0.0, InvalidRequest, "max_latency_ms"),
+        ({"escalate": True}, {}, 0.0, InvalidRequest, "escalate"),
+        (ESCALATE | {"max_latency_ms": 9}, {}, 0.0, InvalidRequest, "max_latency_ms"),
+        ({KNOB: 64, "degradable_to": {KNOB: 65}}, {}, 0.0, KnobOutOfRange, "degradable_to.num_hashes"),
+        ({"degradable_to": {KNOB: 33}}, {}, 0.0, KnobOutOfRange, "degradable_to.num_hashes"),
+    ],
+)
+def test_what_cannot_be_kept_together_is_refused_by_name(
+    model: Model,
+    fields: dict[str, Any],
+    limits: dict[str, Any],
+    queue_s: float,
+    kind: type[InvalidRequest | Overloaded],
+    param: str | None,
+) -> None:
+    with pytest.raises(kind) as caught:
+        decide(model, fields, limits, BUSY, queue_s)
+    assert type(caught.value) is kind
+    assert getattr(caught.value, "param", None) == param
+
+
+@pytest.mark.parametrize("goal", ["min_agreement", "max_latency_ms"])
+def test_a_goal_without_calibration_is_refused(models: dict[str, Model], goal: str) -> None:
+    with pytest.raises(NotCalibrated):
+        decide(models["yoso"], {goal: 0.9}, {}, IDLE)
+
+
+def test_only_what_may_be_lowered_asks_for_the_level_once(model: Model) -> None:
+    asked_for: list[Knobs] = []
+
+    def level(knobs: Knobs) -> float:
+        asked_for.append(knobs)
+        return 0.5
+
+    load = Load(Work(model, [TOKENS]), 0.0, lambda knobs: (0.0, 1.0), level)
+    for fields in ({KNOB: 64}, {"min_agreement": 0.9, "degradable_to": {KNOB: 4}}, {"degradable_to": {}}):
+        plan(model, parse_request({"inputs": "a", **fields}, model).asked, Limits(), load)
+    assert asked_for == []
+    lowered = plan(model, parse_request({"inputs": "a", "degradable_to": {KNOB: 4}}, model).asked, Limits(), load)
+    assert asked_for == [{KNOB: DEFAULT}]
+    assert 4 < lowered.knobs[KNOB] < DEFAULT
+    assert lowered.unlowered == {KNOB: DEFAULT}
+
+
+def test_before_the_lengths_are_known_a_plan_has_the_knobs_within_ceilings_and_the_floors(model: Model) -> None:
+    asked = parse_request({"inputs": "a", "degradable_to": {KNOB: 8}}, model).asked
+    early = plan(model, asked, Limits({KNOB: 16}, "k", max_cost=1e-9))
+    assert (early.knobs, early.by, early.floors) == ({KNOB: 16}, "default", {KNOB: 8})
+    with pytest.raises(KnobOutOfRange, match="for the API key 'k'"):
+        plan(model, parse_request({"inputs": "a", KNOB: 64}, model).asked, Limits({KNOB: 16}, "k"))
