@@ -208,6 +208,7 @@ def test_groups_of_help_begin_at_flags_that_there_are(settings: type[CommandSett
         (["inspect", "x", "--rates=3"], "the flag --rates is unknown, did you mean --rate?"),
         (["classify", "--num-hash", "3", "x"], "the flag --num-hash is unknown, did you mean --num-hashes?"),
         (["serve", "--zzzzz"], "the flag --zzzzz is unknown;"),
+        (["classify", "--frobnicate", "x"], "the flag --frobnicate is unknown;"),  # and not: did you mean --truncate?
     ],
 )
 def test_a_typing_error_is_told_what_may_be_meant(

@@ -13,9 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter, Valid
 
 from attenuator.api import Priority
 from attenuator.errors import AttenuatorError, InvalidRequest, KnobOutOfRange
+from attenuator.json_body import refuse_repeated
 from attenuator.ops import KNOBS
 from attenuator.ops.knobs import KnobValue, check_knob
-from attenuator.serve.api.json_body import refuse_repeated
 from attenuator.serve.settings import check_key_text
 
 LOWEST_RATE, HIGHEST_RATE = 1e-6, 1e9  # beyond them waits and counts overflow

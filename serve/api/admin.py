@@ -18,11 +18,11 @@ from attenuator.errors import (
     Unauthorized,
     UnknownField,
 )
+from attenuator.json_body import parse_json
 from attenuator.ops.knobs import shown
 from attenuator.serve.api.answers import json_response, model_info
 from attenuator.serve.api.documentation import DELETE_ANSWERS, MODEL, PUT_ANSWERS
 from attenuator.serve.api.forms import refuse_encoding, refuse_query
-from attenuator.serve.api.json_body import parse_json
 from attenuator.serve.edge.bodies import Bodies
 from attenuator.serve.engine import Engine
 from attenuator.serve.observe import events

@@ -17,14 +17,11 @@ from starlette.responses import Response
 from attenuator import errors
 from attenuator.api import ErrorBody
 from attenuator.errors import printable
+from attenuator.json_body import MalformedBody
 from attenuator.serve.edge.bodies import BodyTimeout, BodyTooLarge, UnsupportedMediaType
 from attenuator.serve.observe import events
 
 log = logging.getLogger(__name__)
-
-
-class MalformedBody(errors.AttenuatorError):
-    """The body is not JSON."""
 
 
 STATUS: dict[type[Exception], int] = {

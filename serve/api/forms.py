@@ -8,10 +8,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from attenuator.errors import InvalidRequest, UnknownField
+from attenuator.json_body import MalformedBody, parse_json
 from attenuator.runtime import Model
 from attenuator.serve.api.answers import Answer, Write, json_response
-from attenuator.serve.api.errors import MalformedBody
-from attenuator.serve.api.json_body import parse_json
 from attenuator.serve.api.schema import ParsedRequest, model_name, parse_request
 
 TRUNCATE, TIMEOUT = "truncate", "timeout_ms"

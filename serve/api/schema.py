@@ -5,13 +5,12 @@ What a request may have stands in `attenuator.api`; knob values are checked agai
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from attenuator.api import INPUT_KINDS, MAX_INPUTS, Options
-from attenuator.errors import InvalidRequest, UnknownField
+from attenuator.errors import InvalidRequest, UnknownField, closest
 from attenuator.ops import KNOBS
 from attenuator.ops.knobs import shown
 from attenuator.runtime import Input, Model
@@ -187,8 +186,7 @@ def unknown_field(name: str, known: Sequence[str], prefix: str = "") -> UnknownF
         known: names that there may be.
         prefix: of the object that holds it, with a dot at its end.
     """
-    # The search takes a microsecond a character, and a name may have millions.
-    close = get_close_matches(name, known, n=1) if len(name) <= MAX_FIELD_CHARACTERS else []
+    close = closest(name, known)
     hint = f"; did you mean {close[0]}?" if close else f", must be one of {', '.join(known)}"
     short = prefix + name[:MAX_FIELD_CHARACTERS]
     return UnknownField(f"the field '{short}' is unknown{hint}", param=short, allowed=", ".join(known))

@@ -3,10 +3,9 @@
 import importlib
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 
 from attenuator import __version__
-from attenuator.errors import AttenuatorError, EngineError
+from attenuator.errors import AttenuatorError, EngineError, closest
 
 COMMANDS = {
     "train": (
@@ -65,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"attenuator {__version__}")
         return 0
     if argv[0] not in COMMANDS:
-        close = get_close_matches(argv[0], COMMANDS, n=1)
+        close = closest(argv[0], COMMANDS)
         hint = f"did you mean {close[0]}?" if close else f"must be one of: {', '.join(COMMANDS)}"
         print(f"attenuator: unknown command '{argv[0]}', {hint}", file=sys.stderr)
         return 2

@@ -15,12 +15,13 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from types import ModuleType
 from typing import Any, ClassVar, NoReturn, TypeVar
 
 from pydantic import SecretStr, ValidationError
 from pydantic_settings import BaseSettings, CliApp, CliSettingsSource, SettingsConfigDict, SettingsError
+
+from attenuator.errors import closest
 
 ENV_PREFIX = "ATTENUATOR_"
 INTERRUPTED = 130  # exit code of a command that Ctrl-C ended
@@ -121,7 +122,7 @@ class Parser(argparse.ArgumentParser):
         """Ends the program with exit code 2."""
         unknown = re.fullmatch(r"unrecognized arguments: (--[^\s=]+).*", message, re.DOTALL)
         if unknown is not None:
-            close = get_close_matches(unknown[1], self._option_string_actions, n=1)
+            close = closest(unknown[1], self._option_string_actions, "--")
             message = f"the flag {unknown[1]} is unknown" + (f", did you mean {close[0]}?" if close else "")
         print(f"{self.prog}: {message}; `{self.prog} --help` explains", file=sys.stderr)
         raise SystemExit(2)
@@ -210,15 +211,10 @@ def unknown_variable(settings: type[CommandSettings], environment: Mapping[str, 
     names = unread(everything)
     if not names:
         return None
-    close = _close_names(names[0], own) or _close_names(names[0], everything)
+    name = names[0].upper()
+    close = closest(name, sorted(own), ENV_PREFIX) or closest(name, sorted(everything), ENV_PREFIX)
     hint = f"did you mean {' or '.join(close)}?" if close else "no setting has that name"
     return f"the environment variable {names[0][:80]} is unknown: {hint}"
-
-
-def _close_names(name: str, known: Iterable[str]) -> list[str]:
-    """Variables whose names resemble one, apart from the prefix that all of them share."""
-    suffixes = sorted(one.removeprefix(ENV_PREFIX) for one in known)
-    return [ENV_PREFIX + suffix for suffix in get_close_matches(name.upper().removeprefix(ENV_PREFIX), suffixes)]
 
 
 def add_arguments(

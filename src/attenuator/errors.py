@@ -28,7 +28,11 @@ A sentence may quote a file or a request, so every error passes its text through
 """
 
 import re
+from collections.abc import Iterable
+from difflib import get_close_matches
 
+SIMILAR = 0.7  # `closest`: the least share of characters in common; `frobnicate` and `truncate` have 0.67
+MAX_NAME = 100
 MAX_SENTENCE = 1000  # characters of an error's text
 # Controls, halves of surrogate pairs, and marks that turn the direction of what is printed after them.
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
@@ -48,6 +52,20 @@ def printable(text: str, limit: int = MAX_SENTENCE) -> str:
     """
     line = CONTROL.sub("", BREAKS.sub(" ", text[: 2 * limit]))
     return line if len(text) <= 2 * limit and len(line) <= limit else f"{line[: limit - 1]}\u2026"
+
+
+def closest(name: str, known: Iterable[str], prefix: str = "") -> list[str]:
+    """The known names that a mistyped one may stand for: at most three, the likeliest first.
+
+    Args:
+        name: as it was typed.
+        known: names that there are.
+        prefix: what names begin with and what therefore says nothing, such as `--`.
+    """
+    if len(name) > MAX_NAME:  # the search takes a microsecond a character, and a field's name may have millions
+        return []
+    rests = [one.removeprefix(prefix) for one in known if one.startswith(prefix)]
+    return [prefix + rest for rest in get_close_matches(name.removeprefix(prefix), rests, cutoff=SIMILAR)]
 
 
 class AttenuatorError(Exception):

@@ -15,6 +15,7 @@ from wire import ANSWER, ONCE, Wire
 
 from attenuator import clients, errors
 from attenuator.clients import UNSET, AsyncClient, Client
+from attenuator.json_body import MalformedBody
 from attenuator.ops import KNOBS
 from attenuator.ops.spec import SEED_HIGH
 from attenuator.serve.api import errors as serve_errors
@@ -180,7 +181,7 @@ def test_what_lies_between_becomes_one_sentence(
 
 
 def test_kinds_that_only_the_service_has_are_wrong_requests(ask: Ask) -> None:
-    for kind in (serve_errors.MalformedBody, BodyTooLarge, BodyTimeout):
+    for kind in (MalformedBody, BodyTooLarge, BodyTimeout):
         body = {"error": "no", "error_type": serve_errors.error_type(kind.__name__)}
         with pytest.raises(errors.AttenuatorError) as caught:
             ask(Wire(httpx.Response(serve_errors.STATUS[kind], json=body)), "classify", "text")

@@ -15,12 +15,12 @@ from starlette.responses import Response
 
 from attenuator.api import Body
 from attenuator.errors import InvalidRequest, UnknownModel
+from attenuator.json_body import parse_json
 from attenuator.ops.knobs import shown
 from attenuator.runtime import Input, Model
 from attenuator.serve.api.answers import Answer, Piece, Write, json_response
 from attenuator.serve.api.errors import Refusal, error_body
 from attenuator.serve.api.forms import TIMEOUT, TRUNCATE, single_header
-from attenuator.serve.api.json_body import parse_json
 from attenuator.serve.api.peers.openinference_types import (
     Inference,
     InferOptions,

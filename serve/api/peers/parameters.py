@@ -12,10 +12,10 @@ from fastapi import Request
 
 from attenuator.api import CLASSIFY, Options
 from attenuator.errors import AttenuatorError, InvalidRequest, UnknownField
+from attenuator.json_body import parse_json
 from attenuator.ops import KNOBS
 from attenuator.serve.api.answers import Answer
 from attenuator.serve.api.forms import single_header
-from attenuator.serve.api.json_body import parse_json
 from attenuator.serve.api.schema import unknown_field
 
 HEADER = "Attenuator-Parameters"

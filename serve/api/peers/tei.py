@@ -15,12 +15,12 @@ from starlette.responses import Response
 from attenuator import __version__, api
 from attenuator.api import MAX_INPUTS, WHOLE, Body, LabelScore, Text
 from attenuator.errors import InvalidRequest
+from attenuator.json_body import parse_json
 from attenuator.ops.knobs import shown
 from attenuator.runtime import Input, Model
 from attenuator.runtime.scores import ranked
 from attenuator.serve.api.answers import Answer, Write, json_response
 from attenuator.serve.api.errors import Refusal, dump
-from attenuator.serve.api.json_body import parse_json
 from attenuator.serve.api.peers.parameters import (
     HEADER,
     IN_HEADER,

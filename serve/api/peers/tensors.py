@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from attenuator.errors import InvalidRequest
+from attenuator.json_body import MalformedBody
 from attenuator.ops.knobs import shown, whole_number
-from attenuator.serve.api.errors import MalformedBody
 
 JSON_BYTES = "Inference-Header-Content-Length"
 SIZE_PARAMETER = "binary_data_size"

@@ -16,12 +16,12 @@ from starlette.responses import Response
 from attenuator import api
 from attenuator.api import MAX_INPUTS, WHOLE, Body, Priority, Text
 from attenuator.errors import InvalidRequest
+from attenuator.json_body import parse_json
 from attenuator.ops.knobs import shown
 from attenuator.runtime import Input, Model
 from attenuator.serve.api.answers import Answer, Write, json_response
 from attenuator.serve.api.errors import Refusal, dump
 from attenuator.serve.api.forms import TRUNCATE
-from attenuator.serve.api.json_body import parse_json
 from attenuator.serve.api.peers.parameters import (
     HEADER,
     IN_HEADER,

@@ -19,6 +19,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from attenuator.errors import AttenuatorError, DeadlineExceeded, NotReady, Unauthorized
+from attenuator.json_body import parse_json
 from attenuator.rayserve.calls import Answer, Call, Headers, deadline_of, settings_of, shared_scope
 from attenuator.rayserve.outstanding import of_this_process
 from attenuator.rayserve.prices import Prices
@@ -26,7 +27,6 @@ from attenuator.rayserve.scraping import merged
 from attenuator.serve.access.keys import KeyRing, key_in
 from attenuator.serve.api.documentation import METRICS
 from attenuator.serve.api.errors import STATUS, failed, response_for
-from attenuator.serve.api.json_body import parse_json
 from attenuator.serve.edge.bodies import Bodies, BodyTooLarge
 from attenuator.serve.observe.events import CLIENT_LEFT
 

@@ -1,10 +1,9 @@
 """The knobs of a bundle: what a caller may set, all derived from the manifest's knob rows."""
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 
 from attenuator.bundle import BundleKnob
-from attenuator.errors import UnknownField
+from attenuator.errors import UnknownField, closest
 from attenuator.ops.knobs import KnobValue, check_knob, describe
 
 
@@ -56,7 +55,7 @@ class KnobTable:
 
     def _unknown(self, name: str) -> UnknownField:
         has = f"it has {' and '.join(self.names)}" if self.rows else "it has no knobs"
-        close = get_close_matches(name, self.names, n=1)
+        close = closest(name, self.names)
         hint = f"; did you mean {close[0]}?" if close else ""
         return UnknownField(
             f"model '{self.model}' has no knob {name}: {has}{hint}",

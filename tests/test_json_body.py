@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from attenuator import json_body
 from attenuator.errors import InvalidRequest
-from attenuator.serve.api import json_body
-from attenuator.serve.api.errors import MalformedBody
-from attenuator.serve.api.json_body import (
+from attenuator.json_body import (
     MAX_DEPTH,
     MAX_VALUES,
     PIECE_CHARACTERS,
     PIECE_UNITS,
+    MalformedBody,
     parse_json,
     refuse_repeated,
 )

@@ -16,7 +16,6 @@ from typing import Any
 
 from attenuator.errors import AttenuatorError, InvalidRequest
 from attenuator.ops.knobs import shown
-from attenuator.serve.api.errors import MalformedBody
 
 MAX_VALUES = 2048  # texts, lists, objects, single numbers: 256 inputs with all their fields have 1,290
 MAX_DEPTH = 32
@@ -32,6 +31,10 @@ NUMBERS = re.compile(rf"[-+.0-9eE \t\n\r,]{{1,{PIECE_CHARACTERS}}}+")
 TEXT = re.compile(rf'(?>[^"\\]{{1,256}}+|\\(?:u[dD][89aAbB]..\\)?+(?>u....|.)){{{PIECE_UNITS}}}+', re.DOTALL)
 
 Scan = Callable[[str, int], tuple[Any, int]]
+
+
+class MalformedBody(AttenuatorError):
+    """The body is not JSON."""
 
 
 class _Decoder(json.JSONDecoder):
