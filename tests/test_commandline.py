@@ -51,6 +51,17 @@ def test_variable_that_nothing_reads_is_an_error(name: str, hint: str) -> None:
     assert "secret" not in sentence
 
 
+@pytest.mark.parametrize("said", [None, "ACTIVE"])
+def test_threads_of_pytorch_sleep_while_they_wait(monkeypatch: pytest.MonkeyPatch, said: str | None) -> None:
+    """Spinning, they make training 20 times as slow on a machine that does something else; who sets it is heard."""
+    monkeypatch.setitem(os.environ, "OMP_WAIT_POLICY", said or "")
+    if said is None:
+        del os.environ["OMP_WAIT_POLICY"]
+    with pytest.raises(SystemExit):
+        main(["inspect", "--help"])
+    assert os.environ["OMP_WAIT_POLICY"] == (said or "PASSIVE")
+
+
 def test_variables_of_other_commands_and_of_the_library_are_known() -> None:
     environment = dict.fromkeys(command_variables() | OTHER_VARIABLES, "1")
     for name in ("ATTENUATOR_API_KEY", "ATTENUATOR_NUM_HASHES", "ATTENUATOR_URL", "ATTENUATOR_OUTPUT"):

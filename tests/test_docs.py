@@ -106,6 +106,14 @@ def test_requests_have_fields_that_are_served(document: str) -> None:
         assert set(json.loads(body)) <= set(ClassifyRequest.model_fields), f"{document}: {body}"
 
 
+def test_git_ignores_what_the_commands_of_the_pages_write() -> None:
+    ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").split()
+    for document in DOCUMENTS:
+        shell = "\n".join(blocks(document, *SHELL)).replace("\\\n", " ")
+        for folder in re.findall(r"--output ([\w-]+)(?:/\S*)?(?=\s|$)", shell):
+            assert f"/{folder}/" in ignored, f"{document}: --output {folder}"
+
+
 def test_http_page_and_openapi_list_every_status() -> None:
     table = "\n".join(re.findall(r"^\|([ \d,]+)\|", (ROOT / "docs/http.md").read_text(encoding="utf-8"), re.M))
     listed = {int(code) for code in re.findall(r"\d{3}", table)}

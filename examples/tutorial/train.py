@@ -8,14 +8,13 @@ takes this one's place.
 
 import argparse
 import json
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from tokenizers import BertWordPieceTokenizer
 from transformers import BertConfig, BertTokenizerFast
-
-from attenuator.__main__ import main as attenuator
 
 VOCABULARY, LONGEST = 4096, 96
 SHAPE = {"num_hidden_layers": 3, "hidden_size": 128, "num_attention_heads": 4, "intermediate_size": 512}
@@ -45,7 +44,12 @@ def main() -> int:
         config.save_pretrained(start)
         files = [f"{start}/config.json", "--data", str(options.data), "--output", str(options.output), "--truncate"]
         rates = ["--epochs", options.epochs, "--learning-rate", str(LEARNING_RATE), "--batch-tokens", str(BATCH_TOKENS)]
-        return attenuator(["train", *files, *rates])
+        training = subprocess.Popen([sys.executable, "-m", "attenuator", "train", *files, *rates])
+        while True:
+            try:
+                return training.wait()
+            except KeyboardInterrupt:  # it comes to both; training saves its state, then ends
+                continue
 
 
 if __name__ == "__main__":

@@ -54,9 +54,10 @@ class KeptLengthsCost(NegligibleCost):
         start = outlook.crossover
         if start is None or start > outlook.max_tokens:
             return [f"{outlook.setting} wins nothing at any length that this model takes: leave it at {knob.exact:g}."]
+        at_first = f", and {first.speedup:.2f}x at {first.tokens}" if last.tokens > first.tokens else ""
         gain = (
-            f"Modelled, {outlook.setting} makes the whole model {last.speedup:.2f}x as fast at {last.tokens} tokens, "
-            f"and {first.speedup:.2f}x at {first.tokens}."
+            f"Modelled, {outlook.setting} makes the whole model {last.speedup:.2f}x as fast at {last.tokens} "
+            f"tokens{at_first}."
         )
         short = f"Below about {start} tokens selecting costs more than it spares: {knob.name} {knob.exact:g} is faster."
         return [gain, *([short] if start > first.tokens else []), limit, unknown]
@@ -66,7 +67,8 @@ class KeptLengthsCost(NegligibleCost):
         parts = []
         for value, by_length in gains.items():
             (shortest, least), *_, (longest, most) = [*by_length.items()] * 2
-            parts.append(f"{value:g} won {least:.2f}x at {shortest} tokens and {most:.2f}x at {longest}")
+            at_longest = f" and {most:.2f}x at {longest}" if longest > shortest else ""
+            parts.append(f"{value:g} won {least:.2f}x at {shortest} tokens{at_longest}")
         return [f"Measured here, {knob} {'; '.join(parts)}."]
 
 

@@ -15,11 +15,13 @@ class SoftmaxCost(OperatorCost):
     def verdict(self, outlook: Outlook) -> list[str]:
         """That there is nothing to turn, and what a faster attention could win."""
         first, last = outlook.lengths[0], outlook.lengths[-1]
+        several = last.tokens > first.tokens
+        share = f" and {last.attention_share:.0%} at {last.tokens}" if several else ""
+        gain = f" and {last.free_attention:.1f}x" if several else ""
         return [
             "This bundle computes exact softmax attention and has no knob.",
-            f"Attention is {first.attention_share:.0%} of its time at {first.tokens} tokens and "
-            f"{last.attention_share:.0%} at {last.tokens}: free attention would win {first.free_attention:.2f}x and "
-            f"{last.free_attention:.1f}x.",
+            f"Attention is {first.attention_share:.0%} of its time at {first.tokens} tokens{share}: free attention "
+            f"would win {first.free_attention:.2f}x{gain}.",
         ]
 
 

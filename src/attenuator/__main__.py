@@ -1,6 +1,7 @@
 """The `attenuator` command: hands over to the part that owns the subcommand, imported only then."""
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -68,6 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         hint = f"did you mean {close[0]}?" if close else f"must be one of: {', '.join(COMMANDS)}"
         print(f"attenuator: unknown command '{argv[0]}', {hint}", file=sys.stderr)
         return 2
+    # Threads of PyTorch's that wait for one another sleep: where they spin, the default, a machine that does anything
+    # else takes 20 times as long to train. OpenMP reads this once, when PyTorch is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         command = importlib.import_module(COMMANDS[argv[0]][0])
         return int(command.main(argv[1:]) or 0)

@@ -13,6 +13,7 @@ import tiny
 
 from attenuator.__main__ import main
 from attenuator.bundle import read_manifest
+from attenuator.commands.figures import plain
 
 Inspect = Callable[..., dict[str, Any]]
 ENDS, TIMED, TRIALS = (16, 64), (16, 64), 1000
@@ -108,6 +109,17 @@ def test_the_arithmetic_is_shown(bundle: Path, capsys: pytest.CaptureFixture[str
     assert "Capacity for 300 requests a second of one text each, replicas of 2 cores" in text
     assert "rounded up: " in text
     assert "in which 1,080,000 requests come" in text
+
+
+def test_numbers_are_plain(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Large ones and small ones have no exponent."""
+    flags = ["--rate", "1234567", "--lengths", "16,64", "--cores", "64", "--price-per-hour", "1e6"]
+    assert main(["inspect", str(bundle), *flags]) == 0
+    text = capsys.readouterr().out
+    capacity = text[text.index("Capacity for") : text.index("In short")]
+    assert "1,234,567 requests" in capacity
+    assert not re.search(r"\de[+-]?\d", capacity)
+    assert [plain(value) for value in (1100.0, 12.34, 1.07e-5, 0.0)] == ["1,100", "12.3", "0.0000107", "0"]
 
 
 @pytest.mark.parametrize(

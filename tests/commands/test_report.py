@@ -165,3 +165,23 @@ def test_the_verdict_is_of_every_operator_that_has_a_knob_here(bundles: dict[str
     report = report_of(bundles["mca"], manifest, [NodeShape("softmax", 2, 32, 32, 0, ATTRIBUTES), MCA])
     assert not any("no knob" in sentence for sentence in report.verdict)
     assert any("alpha can win at most" in sentence for sentence in report.verdict)
+
+
+def test_figures_of_one_length_are_said_once(bundles: dict[str, Path]) -> None:
+    """Not "1.07x at 80 tokens, and 1.07x at 80"."""
+    keep = BundleKnob(**{field: getattr(KNOBS["keep"], field) for field in BundleKnob.model_fields})
+    manifest = read_manifest(bundles["mca"])
+    knobs = [*manifest.knobs, keep.model_copy(update={"default": 0.3})]
+    selection = NodeShape("kept_lengths", 0, 0, 0, 0, SPEC.filled({}), 1)
+    attention = replace(MCA, attributes={**ATTRIBUTES, "importance": "first"})
+    stage = Stage(operators=[attention, selection], token_macs=10_000, token_values=100)
+    work = Work([stage, Stage(selection, operators=[attention], token_macs=10_000, token_values=100)])
+    values = {knob.name: values_of(knob) for knob in knobs}
+    report = report_on(bundles["mca"], manifest.model_copy(update={"knobs": knobs}), work, [80], values)
+    report.measured = [Measured(tokens=80, exact_ms=4.0, knob_ms={"keep": {0.3: 2.0}})]
+    sentences = report.verdict + measured_verdict(report, work)
+    exact = read_manifest(bundles["softmax"])
+    softmax = Work([Stage(operators=[NodeShape("softmax", 2, 32, 32, 0, ATTRIBUTES)], token_macs=10_000)])
+    sentences += report_on(bundles["softmax"], exact, softmax, [80], {}).verdict
+    assert any("keep 0.3 won 2.00x at 80 tokens." in sentence for sentence in sentences)
+    assert max(sentence.count("80") for sentence in sentences) == 1

@@ -232,9 +232,10 @@ class _Modelled:
         setting = ", ".join(f"{name} {value:g}" for name, value in self.defaults.items())
         first, last = self.lengths[0], self.lengths[-1]
         gains = [f"{self.model.speedup(tokens, self.defaults):.2f}x" for tokens in (first, last)]
+        at_last = f", and {gains[1]} at {last}" if last > first else ""
         return [
-            f"At the defaults ({setting}) this model is modelled {gains[0]} as fast at {first} tokens, and {gains[1]} "
-            f"at {last}, as with exact softmax attention over every token.",
+            f"At the defaults ({setting}) this model is modelled {gains[0]} as fast at {first} tokens{at_last}, as "
+            "with exact softmax attention over every token.",
             f"{self.by_limit()[0]} can win most: turn it first.",
         ]
 

@@ -7,6 +7,7 @@ from rich.table import Table
 
 from attenuator.bundle import TRAINED_POSITIONS, ChosenSelection, Manifest
 from attenuator.commands.calibrated import show_calibration
+from attenuator.commands.figures import plain
 from attenuator.commands.report import Report
 from attenuator.commands.show_capacity import show_capacity
 from attenuator.ops import SEQUENCE_OUTPUTS
@@ -215,8 +216,8 @@ def _measured(console: Console, report: Report) -> None:
         _head(console, f"Measured here, ms{' (speed-up)' if own else ''}: {how}")
         table = _table("tokens", "exact softmax", *(["this bundle"] if own else []))
         for row in report.measured:
-            cells = [] if row.own_ms is None else [f"{row.own_ms:.3g} ({row.exact_ms / row.own_ms:.2f}x)"]
-            table.add_row(str(row.tokens), f"{row.exact_ms:.3g}", *cells)
+            cells = [] if row.own_ms is None else [f"{plain(row.own_ms)} ({row.exact_ms / row.own_ms:.2f}x)"]
+            table.add_row(str(row.tokens), plain(row.exact_ms), *cells)
         console.print(table)
     for name, times in first.knob_ms.items():
         _head(console, f"Measured here over {name}{_others(report, name)}, ms (speed-up): {how}")
@@ -225,8 +226,8 @@ def _measured(console: Console, report: Report) -> None:
         )
         for row in report.measured:
             base = row.base_of(name)
-            cells = [f"{ms:.3g} ({base / ms:.2f}x)" for ms in row.knob_ms[name].values()]
-            table.add_row(str(row.tokens), f"{base:.3g}", *cells)
+            cells = [f"{plain(ms)} ({base / ms:.2f}x)" for ms in row.knob_ms[name].values()]
+            table.add_row(str(row.tokens), plain(base), *cells)
         console.print(table)
     for output, by_knob in first.outputs.items():
         for name, values in by_knob.items():

@@ -7,6 +7,7 @@ from rich.table import Table
 
 from attenuator.commands.calibrated import shown
 from attenuator.commands.capacity import HOUR_S, Capacity, CapacityRow
+from attenuator.commands.figures import plain
 
 
 def show_capacity(console: Console, capacity: Capacity) -> None:
@@ -19,7 +20,9 @@ def show_capacity(console: Console, capacity: Capacity) -> None:
     demand = capacity.demand
     cores = f"{capacity.cores} core{'s' * (capacity.cores != 1)}"
     console.print()
-    console.print(f"Capacity for {demand.rate:g} requests a second of one text each, replicas of {cores}", style="bold")
+    console.print(
+        f"Capacity for {demand.rate:,.10g} requests a second of one text each, replicas of {cores}", style="bold"
+    )
     tables = [list(rows) for _, rows in groupby(capacity.rows, key=lambda row: row.tokens)]
     for rows in tables:
         console.print(f"Texts of {rows[0].tokens} tokens:")
@@ -41,9 +44,9 @@ def _table(rows: list[CapacityRow]) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         agreement = "" if row.agreement is None else f"{row.agreement:.3f}"
-        cells = [agreement, f"{1e3 * row.seconds:.3g}", f"{row.per_s:.3g}", str(row.replicas), f"{row.busy:.0%}"]
+        cells = [agreement, plain(1e3 * row.seconds), plain(row.per_s), f"{row.replicas:,}", f"{row.busy:.0%}"]
         if row.price_per_hour is not None and row.price_per_million is not None:
-            cells += [f"{row.price_per_hour:.2f}", f"{row.price_per_million:.2f}"]
+            cells += [f"{row.price_per_hour:,.2f}", f"{row.price_per_million:,.2f}"]
         setting = shown(row.knobs).replace(", ", ",\n") or "as it is"
         table.add_row(setting, ",\n".join(row.reasons), *cells)
     return table
@@ -54,15 +57,15 @@ def arithmetic(capacity: Capacity, row: CapacityRow) -> list[str]:
     demand = capacity.demand
     allowed = row.per_s * demand.utilisation
     lines = [
-        f"Arithmetic for {shown(row.knobs) or 'this bundle'} at {row.tokens} tokens: a text adds {row.seconds:.3g} s "
-        f"of {capacity.threads} thread{'s' * (capacity.threads != 1)} to a full batch, so a replica answers "
-        f"{capacity.cores} / ({capacity.threads} x {row.seconds:.3g}) = {row.per_s:.3g} texts a second. "
-        f"Busy {demand.utilisation:.0%} of the time it answers {allowed:.3g}; "
-        f"{demand.rate:g} / {allowed:.3g} = {demand.rate / allowed:.3g}, rounded up: {row.replicas}."
+        f"Arithmetic for {shown(row.knobs) or 'this bundle'} at {row.tokens} tokens: a text adds "
+        f"{plain(row.seconds)} s of {capacity.threads} thread{'s' * (capacity.threads != 1)} to a full batch, so a "
+        f"replica answers {capacity.cores} / ({capacity.threads} x {plain(row.seconds)}) = {plain(row.per_s)} texts a second. "
+        f"Busy {demand.utilisation:.0%} of the time it answers {plain(allowed)}; "
+        f"{demand.rate:,.10g} / {plain(allowed)} = {plain(demand.rate / allowed)}, rounded up: {row.replicas:,}."
     ]
     if demand.price_per_hour is not None:
         lines.append(
-            f"{row.replicas} x {demand.price_per_hour:g} = {row.price_per_hour:g} an hour, in which "
-            f"{HOUR_S * demand.rate:,.0f} requests come: {row.price_per_million:.3g} for a million."
+            f"{row.replicas:,} x {demand.price_per_hour:,.10g} = {row.price_per_hour:,.10g} an hour, in which "
+            f"{HOUR_S * demand.rate:,.0f} requests come: {plain(row.price_per_million or 0.0)} for a million."
         )
     return lines
