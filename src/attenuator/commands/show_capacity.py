@@ -59,8 +59,8 @@ def arithmetic(capacity: Capacity, row: CapacityRow) -> list[str]:
     lines = [
         f"Arithmetic for {shown(row.knobs) or 'this bundle'} at {row.tokens} tokens: a text adds "
         f"{plain(row.seconds)} s of {capacity.threads} thread{'s' * (capacity.threads != 1)} to a full batch, so a "
-        f"replica answers {capacity.cores} / ({capacity.threads} x {plain(row.seconds)}) = {plain(row.per_s)} texts a second. "
-        f"Busy {demand.utilisation:.0%} of the time it answers {plain(allowed)}; "
+        f"replica answers {capacity.cores} / ({capacity.threads} x {plain(row.seconds)}) = {plain(row.per_s)} texts a "
+        f"second. Busy {demand.utilisation:.0%} of the time it answers {plain(allowed)}; "
         f"{demand.rate:,.10g} / {plain(allowed)} = {plain(demand.rate / allowed)}, rounded up: {row.replicas:,}."
     ]
     if demand.price_per_hour is not None:
