@@ -82,12 +82,17 @@ def selected(chosen: ChosenSelection) -> str:
     [knob] = LENGTHS.knobs
     merged = f", merge {chosen.merge}" if chosen.merge else ""
     setting = f"  selection: schedule {chosen.schedule}, {knob.name} {chosen.share:g}{merged}"
-    if chosen.agreement is None or chosen.cost is None:
+    if chosen.agreement is None:
         return f"{setting}; --texts FILE would choose them"
     ends = f"95 % interval {chosen.agreement_low:.1%} to {chosen.agreement_high:.1%}"
+    timed = (
+        ""
+        if chosen.gain is None
+        else f", {chosen.gain:.2f} times as fast as with every token [{chosen.gain_low:.2f}, {chosen.gain_high:.2f}]"
+    )
     return (
         f"{setting}, chosen by {chosen.texts} texts: at the defaults {chosen.agreement:.1%} of the answers agree with "
-        f"the exact ones ({ends}), for {chosen.cost:.0%} of the work"
+        f"the exact ones ({ends}){timed}"
     )
 
 

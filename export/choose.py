@@ -2,14 +2,14 @@
 
 The model is traced once, with selection wherever it can be; a schedule is then a row of exponents, 0 where a layer
 selects nothing. Of the settings whose answers agree with those of the exact values on `AGREEMENT` of the texts, the one
-of least predicted work is chosen. Shares are tried from the smallest, and a setting is given up as soon as too many
-answers have changed.
+of least predicted work is tried by the clock, and chosen if it wins there; else every token goes on. Shares are tried
+from the smallest, and a setting is given up as soon as too many answers have changed.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ import onnx
 from attenuator import bundle
 from attenuator.bundle import ChosenSelection, Manifest
 from attenuator.calibration.proportions import fewest_texts, wilson
+from attenuator.calibration.turns import Timing, in_turns
 from attenuator.errors import ExportError
 from attenuator.export import int8
 from attenuator.export.lower import Progress, write_model
@@ -47,6 +48,8 @@ MOST_TEXTS = 2000
 [KNOB] = LENGTHS.knobs
 SHARES = (KNOB.low, *(step / 20 for step in range(2, 20)))
 TOKENS_PER_BATCH = 4096
+# Timed: texts spread over the lengths, about so many tokens in all, for so many seconds; once more where disturbed.
+TIMED_TOKENS, TIMED_S, ATTEMPTS = 2048, 1.0, 2
 
 Logits = npt.NDArray[np.float32]
 
@@ -143,8 +146,8 @@ class Trial:
             write_model(graph, folder)
             self.open(EVERYWHERE)
 
-    def open(self, schedule: str) -> None:
-        """Goes on with another schedule; the weights' file stays as it is."""
+    def open(self, schedule: str, threads: int | None = None) -> None:
+        """Goes on with another schedule, on as many threads; the weights' file stays as it is."""
         model = onnx.load(str(self.file), load_external_data=False)
         nodes = [node for node in model.graph.node if node.op_type == LENGTHS.name]
         for node, exponent in zip(nodes, exponents(schedule, self.layers, self.pooling), strict=False):
@@ -152,7 +155,7 @@ class Trial:
             attribute.f = exponent
         onnx.save(model, str(self.file))
         self.session = None  # frees the other one's weights first
-        self.session = create(self.file)
+        self.session = create(self.file, threads=threads)
         self.cost = cost_model(read_graph(self.file))
 
     def logits(self, knobs: Mapping[str, float]) -> Iterator[Logits]:
@@ -178,6 +181,31 @@ class Trial:
         """Predicted work as a share of the exact model's."""
         return self.work(self.knobs_at(share)) / self.exact_cost
 
+    def gain(self, setting: Setting) -> Timing:
+        """How many times as fast the defaults are with a setting as with every token: text by text, on one thread."""
+        self.open(setting.schedule, threads=1)
+        ordered = sorted(self.texts, key=lambda text: len(text.token_ids))
+        count = max(1, min(len(ordered), TIMED_TOKENS * len(ordered) // sum(len(text.token_ids) for text in ordered)))
+        timed = [ordered[len(ordered) * (2 * place + 1) // (2 * count)] for place in range(count)]
+
+        def answering(share: float) -> Callable[[], None]:
+            knobs = self.knobs_at(share)
+            feeds = [pack([Row(text.token_ids, text.type_ids, knobs)], self.manifest) for text in timed]
+
+            def answer() -> None:
+                for each in feeds:
+                    self.session.run(["logits"], each)
+
+            return answer
+
+        runs = [answering(KNOB.exact), answering(setting.share)]
+        for _ in range(ATTEMPTS):
+            _, timing = in_turns(runs, TIMED_S, threads=1)
+            if timing.credible():
+                break
+        self.open(setting.schedule)
+        return timing
+
     def agreement(self, share: float, least: float) -> float:
         """Share of the texts whose answers agree with the exact ones, given up where it must be below `least`."""
         logits, done, same = self.exact.copy(), 0, 1.0
@@ -192,17 +220,64 @@ class Trial:
         return same
 
 
-def choose_setting(trial: Trial, options: SelectionOptions, progress: Progress) -> ChosenSelection:
-    """The cheapest setting that agrees on enough of the texts.
+def choose_setting(
+    trial: Trial, options: SelectionOptions, progress: Progress, note: Callable[[str], None]
+) -> ChosenSelection:
+    """The cheapest setting that agrees on enough of the texts, if it wins by the clock.
 
     Args:
         trial: the model on the texts.
         options: where the caller names the schedule, the share alone is chosen; where the caller names the share, the
             schedule alone, the cheapest that agrees on enough texts, or else the one that agrees on most.
         progress: called with one phrase for each setting that is tried.
+        note: called with the sentence that says why every token goes on.
 
     Returns:
-        The setting, with what was measured; the exact value where no cheaper setting agrees on enough texts.
+        The setting, with what was measured; the exact value where no cheaper setting agrees on enough texts and wins.
+    """
+    best = agreeing(trial, options, progress)
+    timing = None
+    if best is None:
+        note(f"no cheaper {KNOB.name} keeps {AGREEMENT:.0%} of the answers: its default stays {KNOB.exact:g}")
+    elif best.share != KNOB.exact:
+        progress(f"time {KNOB.name} {best.share:g}, schedule {best.schedule}")
+        timing = trial.gain(best)
+        if options.share is None and not timing.wins:
+            note(not_won(best, timing))
+            best = timing = None
+    if best is None:  # rounding and other knobs may change answers, too
+        schedule = options.schedule or DEFAULT
+        trial.open(schedule)
+        best = Setting(schedule, KNOB.exact, trial.cost_at(KNOB.exact), trial.agreement(KNOB.exact, 0.0))
+    low, high = wilson(best.agreement * len(trial.texts), len(trial.texts), CONFIDENCE)
+    return ChosenSelection(
+        schedule=best.schedule,
+        texts=len(trial.texts),
+        share=best.share,
+        agreement=best.agreement,
+        agreement_low=low,
+        agreement_high=high,
+        cost=best.cost,
+        gain=None if timing is None else timing.gain,
+        gain_low=None if timing is None else timing.low,
+        gain_high=None if timing is None else timing.high,
+    )
+
+
+def not_won(setting: Setting, timing: Timing) -> str:
+    """Why a setting is not the default although its answers agree."""
+    kept = f"{KNOB.name} {setting.share:g}, schedule {setting.schedule}, keeps {setting.agreement:.1%} of the answers"
+    won = f"{timing.gain:.2f} times as fast as every token [{timing.low:.2f}, {timing.high:.2f}]"
+    stays = f"the default of {KNOB.name} stays {KNOB.exact:g}"
+    if timing.credible():
+        return f"{kept}, but is only {won}: {stays}"
+    return f"{kept}, but the machine was too busy to time it ({won}): {stays}; export again when nothing else runs"
+
+
+def agreeing(trial: Trial, options: SelectionOptions, progress: Progress) -> Setting | None:
+    """The setting of least predicted work that agrees on enough of the texts; None where none does.
+
+    Arguments as `choose_setting` takes them; a share that the caller names is in it whatever it agrees on.
     """
     schedule, share = options.schedule, options.share
     least = AGREEMENT if share is None else 0.0
@@ -223,18 +298,7 @@ def choose_setting(trial: Trial, options: SelectionOptions, progress: Progress) 
     if share is not None:
         enough = [setting for setting in tried if setting.agreement >= AGREEMENT]
         best = min(enough, key=lambda one: one.cost) if enough else max(tried, key=lambda one: one.agreement)
-    if best is None:  # nothing cheaper agrees; rounding may change answers, too
-        best = Setting(schedule or DEFAULT, KNOB.exact, trial.cost_at(KNOB.exact), trial.agreement(KNOB.exact, 0.0))
-    low, high = wilson(best.agreement * len(trial.texts), len(trial.texts), CONFIDENCE)
-    return ChosenSelection(
-        schedule=best.schedule,
-        texts=len(trial.texts),
-        share=best.share,
-        agreement=best.agreement,
-        agreement_low=low,
-        agreement_high=high,
-        cost=best.cost,
-    )
+    return best
 
 
 def distinct(layers: int, pooling: str) -> list[str]:
@@ -249,6 +313,7 @@ def choose_selection(
     options: SelectionOptions,
     folder: Path,
     progress: Progress,
+    note: Callable[[str], None],
 ) -> ChosenSelection | None:
     """Settles how tokens are selected: as the caller asks, by texts, or else by the defaults.
 
@@ -258,6 +323,7 @@ def choose_selection(
         options: what the caller says.
         folder: where the bundle is written; holds the tokenizer. A trial graph is written beside it, and removed.
         progress: called with one phrase at the start of each step.
+        note: called with what the user should read afterwards.
 
     Returns:
         What was chosen; None where the graph selects nothing.
@@ -279,7 +345,7 @@ def choose_selection(
         encoder = TextEncoder.of_bundle(folder / bundle.TOKENIZER, manifest)
         texts = read_texts(options.texts, encoder)
         progress(f"run {len(texts)} texts at the exact values")
-        chosen = choose_setting(Trial(classifier, manifest, texts, Path(name)), options, progress)
+        chosen = choose_setting(Trial(classifier, manifest, texts, Path(name)), options, progress, note)
     classifier.choose(chosen.schedule)
     chosen = chosen.model_copy(update={"merge": merged})
     default = {"default": chosen.share}

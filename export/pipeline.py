@@ -146,7 +146,7 @@ def export(
                 Path(fit_thresholds), loaded, known, staging / bundle.TOKENIZER, note
             )
         options = SelectionOptions(schedule, defaults.get(KNOB.name), None if texts is None else Path(texts))
-        selection = choose_selection(classifier, fields, options, staging, progress)
+        selection = choose_selection(classifier, fields, options, staging, progress, note)
         fields["attention"], parity = write_files(
             loaded, classifier, Manifest.model_construct(**fields), staging, progress
         )

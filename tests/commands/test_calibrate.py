@@ -21,13 +21,13 @@ import tiny
 from attenuator.__main__ import main
 from attenuator.bundle import CALIBRATION, MODEL, read_manifest
 from attenuator.calibration import Calibration, read_calibration
+from attenuator.calibration.turns import Timing
 from attenuator.commands.calibrate import timing
 from attenuator.commands.calibrate.partial import NAME as PARTIAL
 from attenuator.commands.calibrate.partial import PartialResults
 from attenuator.commands.calibrate.pipeline import PLOT
 from attenuator.commands.calibrate.texts import correct, read_texts
 from attenuator.commands.cost import TimeModel
-from attenuator.commands.turns import Timing
 from attenuator.errors import InvalidRequest
 from attenuator.runtime import Model, Row, load
 from attenuator.runtime.graph import read_graph

@@ -120,11 +120,12 @@ def test_what_a_selection_can_win(
 
 def test_what_texts_chose_is_shown(bundles: dict[str, Path]) -> None:
     manifest = read_manifest(bundles["softmax"])
-    chosen = ChosenSelection(
-        schedule="early", texts=400, share=0.3, agreement=0.9925, agreement_low=0.978, agreement_high=0.998, cost=0.41
+    older = ChosenSelection(
+        schedule="early", texts=300, share=0.3, agreement=0.9925, agreement_low=0.978, agreement_high=0.998, cost=0.41
     )
+    chosen = older.model_copy(update={"texts": 400, "gain": 1.8, "gain_low": 1.7, "gain_high": 1.9})
     shown = {}
-    for selection in (None, chosen, ChosenSelection(schedule="early", texts=0, share=1.0)):
+    for selection in (None, older, chosen, ChosenSelection(schedule="early", texts=0, share=1.0)):
         source = manifest.provenance.model_copy(update={"selection": selection})
         node = NodeShape("softmax", 2, 32, 32, 0, ATTRIBUTES)
         text = printed(report_of(bundles["softmax"], manifest.model_copy(update={"provenance": source}), [node]))
@@ -135,7 +136,8 @@ def test_what_texts_chose_is_shown(bundles: dict[str, Path]) -> None:
         "schedule early, chosen by 400 texts: at the defaults 99.2% of the answers agree with the exact"
         in shown[400][0]
     )
-    assert "(95 % interval from 97.8%), for 41% of the work" in shown[400][0]
+    assert "(95 % interval from 97.8%), 1.80 times as fast as with every token [1.70, 1.90]" in shown[400][0]
+    assert shown[300][0].endswith("(95 % interval from 97.8%)"), "no predicted share of the work"
 
 
 def test_the_schedule_in_words() -> None:

@@ -15,8 +15,8 @@ from checkpoints import CHECKPOINTS, TEXTS, save
 
 from attenuator.__main__ import main
 from attenuator.bundle import MODEL, BundleKnob
+from attenuator.calibration.turns import Timing, in_turns
 from attenuator.commands.cost import TimeModel
-from attenuator.commands.turns import Timing, in_turns
 from attenuator.compare import candidates as candidates_module
 from attenuator.compare import measuring, pipeline
 from attenuator.compare.candidates import Method

@@ -10,8 +10,9 @@ import pytest
 from checkpoints import CHECKPOINTS, TEXTS, Checkpoint, load, save
 
 from attenuator.bundle import Manifest
+from attenuator.calibration.turns import Timing, in_turns
 from attenuator.errors import AttenuatorError
-from attenuator.export import export
+from attenuator.export import choose, export
 from attenuator.export.__main__ import selected
 from attenuator.export.choose import AGREEMENT, FEWEST_TEXTS, SHARES
 from attenuator.export.selection import SCHEDULES
@@ -20,6 +21,14 @@ from attenuator.runtime import load as serve
 
 WORDS = " ".join(TEXTS).split()
 COUNT = FEWEST_TEXTS + 1
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[Timing]:
+    """What the clock says of a setting beside every token, in place of the models' own times, which are tiny."""
+    timings = [Timing(1.0, 1.0, 1.0, 1.0), Timing(0.5, 2.0, 1.9, 2.1)]
+    monkeypatch.setattr(choose, "in_turns", lambda runs, budget_s, threads: timings)
+    return timings
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +84,50 @@ def test_answers_that_never_change_get_the_cheapest_setting(sure: Path, texts: P
     summary = selected(chosen)
     assert f"schedule first, keep 0.05, chosen by {COUNT} texts" in summary
     assert "100.0% of the answers agree" in summary
+    assert (chosen.gain, chosen.gain_low, chosen.gain_high) == (2.0, 1.9, 2.1)
+    assert summary.endswith("2.00 times as fast as with every token [1.90, 2.10]")
+
+
+@pytest.mark.parametrize(
+    ("timing", "sentence"),
+    [
+        (Timing(0.96, 1.04, 1.03, 1.05), "keeps 100.0% of the answers, but is only 1.04 times as fast as every token"),
+        (Timing(0.9, 1.1, 0.98, 1.2), "but is only 1.10 times as fast as every token [0.98, 1.20]"),
+        (Timing(0.5, 2.0, 1.0, 3.0), "but the machine was too busy to time it (2.00 times"),
+    ],
+)
+def test_a_setting_that_does_not_win_by_the_clock_is_no_default(
+    timing: Timing, sentence: str, clock: list[Timing], sure: Path, texts: Path, tmp_path: Path
+) -> None:
+    clock[1] = timing
+    notes: list[str] = []
+    manifest = export(str(sure), attention="mca", output=tmp_path / "bundle", texts=texts, note=notes.append)
+    chosen = manifest.provenance.selection
+    assert chosen is not None
+    assert (chosen.schedule, chosen.share, chosen.agreement, chosen.gain) == ("rising", 1.0, 1.0, None)
+    assert defaults(manifest) == {"keep": 1.0, "alpha": 0.2}
+    assert len(notes) == 1
+    assert sentence in notes[0]
+    assert "the default of keep stays 1" in notes[0]
+
+
+def test_the_clock_runs_texts_of_every_length(
+    monkeypatch: pytest.MonkeyPatch, sure: Path, texts: Path, tmp_path: Path
+) -> None:
+    """The same clock as `inspect --measure`, `calibrate` and `compare`, on one thread; every run answers."""
+
+    def timed(runs: Any, budget_s: float, threads: int) -> list[Timing]:
+        assert threads == 1
+        return in_turns(runs, 0.0, threads=threads)
+
+    monkeypatch.setattr(choose, "in_turns", timed)
+    manifest = export(str(sure), attention="softmax", output=tmp_path / "bundle", texts=texts, knob_default=0.3)
+    chosen = manifest.provenance.selection
+    assert chosen is not None
+    assert chosen.share == 0.3, "who names a share gets it, whatever it wins"
+    assert chosen.gain is not None
+    assert chosen.gain_low is not None
+    assert 0.3 < chosen.gain_low <= chosen.gain < 10
 
 
 def test_the_choice_agrees_and_the_next_smaller_share_does_not(

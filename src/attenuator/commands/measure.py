@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from attenuator.bundle import MODEL, MODEL_DATA
+from attenuator.calibration.turns import in_turns
 from attenuator.commands.baseline import has_replaced, write_baseline
 from attenuator.commands.report import ByKnob, Measured
-from attenuator.commands.turns import in_turns
 from attenuator.errors import InvalidRequest
 from attenuator.ops import OPERATORS, SEQUENCE_OUTPUTS
 from attenuator.ops.knobs import KnobValue

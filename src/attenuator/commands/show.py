@@ -73,12 +73,18 @@ def _selection(chosen: ChosenSelection | None) -> str:
     if chosen is None:
         return ""
     how = f"schedule {chosen.schedule}" + (f", merge {chosen.merge}" if chosen.merge else "")
-    if chosen.agreement is None or chosen.cost is None:
+    if chosen.agreement is None:
         return f"{how}; no texts were given at export to choose it by"
     ends = "" if chosen.agreement_low is None else f" (95 % interval from {chosen.agreement_low:.1%})"
+    timed = (
+        ""
+        if chosen.gain is None
+        else f", {chosen.gain:.2f} times as fast as with every token [{chosen.gain_low:.2f}, {chosen.gain_high:.2f}] "
+        "on one thread where it was exported"
+    )
     return (
         f"{how}, chosen by {chosen.texts} texts: at the defaults {chosen.agreement:.1%} of the answers agree with the "
-        f"exact ones{ends}, for {chosen.cost:.0%} of the work"
+        f"exact ones{ends}{timed}"
     )
 
 

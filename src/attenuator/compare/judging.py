@@ -18,11 +18,11 @@ from attenuator.calibration.frontier import CHOOSING_SHARE, texts_needed, undomi
 from attenuator.calibration.goals import reaching
 from attenuator.calibration.proportions import fewest_texts, proportion
 from attenuator.calibration.schema import Proportion
+from attenuator.calibration.turns import FASTER
 from attenuator.compare.candidates import Method
 from attenuator.compare.data import SEED, Range
 from attenuator.compare.grid import Setting
 
-FASTER = 1.05  # times as fast as the reference, at least: less is not worth another answer
 SEVERAL = 2  # as a bundle of several knobs: a part of the texts chooses
 
 Bools = npt.NDArray[np.bool_]

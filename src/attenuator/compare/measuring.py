@@ -9,10 +9,10 @@ from functools import partial
 
 import numpy as np
 
+from attenuator.calibration.turns import Timing, in_turns
 from attenuator.commands.calibrate.runs import batches_of
 from attenuator.commands.calibrate.timing import row_of
 from attenuator.commands.cost import TimeModel
-from attenuator.commands.turns import Timing, in_turns
 from attenuator.compare.grid import Setting
 from attenuator.compare.partial import Logits, Progressed
 from attenuator.ops.knobs import KnobValue

@@ -8,9 +8,10 @@ from rich.console import Console
 from rich.table import Table
 
 from attenuator.calibration.schema import Proportion
+from attenuator.calibration.turns import FASTER
 from attenuator.compare.candidates import Absent
 from attenuator.compare.grid import shown
-from attenuator.compare.judging import FASTER, Candidate, Point, Verdict
+from attenuator.compare.judging import Candidate, Point, Verdict
 
 
 def titled(candidate: Candidate) -> str:

@@ -10,8 +10,8 @@ from functools import partial
 import numpy as np
 
 from attenuator.calibration.schema import Latency, Speed
+from attenuator.calibration.turns import Timing, in_turns
 from attenuator.commands.cost import TimeModel
-from attenuator.commands.turns import Timing, in_turns
 from attenuator.ops.knobs import KnobValue
 from attenuator.runtime import Encoded, Model, Row
 from attenuator.runtime.device import hardware

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from attenuator.commands import turns
-from attenuator.commands.turns import MIN_ROUNDS, Timing, in_turns
+from attenuator.calibration import turns
+from attenuator.calibration.turns import MIN_ROUNDS, Timing, in_turns
 
 
 class Clock:

@@ -17,6 +17,7 @@ MAX_ROUNDS = 100_000
 STEADY = 1.1  # the upper end of an interval over the lower one: turns go on until all ratios are that close,
 PATIENCE = 4  # or have taken so many times the budget
 WIDE = 1.25  # beyond it a ratio says nothing
+FASTER = 1.05  # times as fast, at least: less is not worth another answer
 Z = 1.96  # of a 95 % interval
 MODEL_ERROR = 1.5  # times as much as is modelled: a clock that finds more was disturbed
 
@@ -45,6 +46,11 @@ class Timing:
             than: that call's own `gain`.
         """
         return self.high <= WIDE * self.low and self.low <= MODEL_ERROR * most * than
+
+    @property
+    def wins(self) -> bool:
+        """Whether it is worth having instead of the first call, and no accident of the clock."""
+        return self.credible() and self.gain >= FASTER and self.low > 1
 
 
 def in_turns(
