@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI
+from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
@@ -24,15 +25,15 @@ from attenuator.serve.api.errors import (
     JSON,
     ROUTING_KINDS,
     Refusal,
-    dump,
     error_response,
     failed,
     response_for,
     stopped,
 )
-from attenuator.serve.api.peers.description import request_bodies
-from attenuator.serve.api.peers.parameters import HEADER, RESULT_HEADER
+from attenuator.serve.api.peers.parameters import RESULT_HEADER
+from attenuator.serve.api.peers.routes import request_bodies
 from attenuator.serve.api.routes import Routes
+from attenuator.serve.api.schema import HEADER
 from attenuator.serve.engine import Engine
 from attenuator.serve.observe.accesslog import AccessLog
 from attenuator.serve.observe.events import CLIENT_LEFT
@@ -157,7 +158,7 @@ async def _root(request: Request) -> Response:
     """Leads browsers to the reference, and says in JSON where everything is."""
     content = {"service": "attenuator", "version": __version__, "docs": "/docs", "classify": f"POST {CLASSIFY}"}
     content |= {"models": MODELS, "ready": "/health/ready", "openapi": "/openapi.json"}
-    return Response(dump(content), 307, headers={"Location": "docs"}, media_type=JSON)
+    return Response(to_json(content), 307, headers={"Location": "docs"}, media_type=JSON)
 
 
 # Handlers are coroutines: others would be run in a thread each.

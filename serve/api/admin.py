@@ -22,7 +22,7 @@ from attenuator.json_body import parse_json
 from attenuator.ops.knobs import shown
 from attenuator.serve.api.answers import json_response, model_info
 from attenuator.serve.api.documentation import DELETE_ANSWERS, MODEL, PUT_ANSWERS
-from attenuator.serve.api.forms import refuse_encoding, refuse_query
+from attenuator.serve.api.schema import refuse_elsewhere, refuse_encoding, wrong
 from attenuator.serve.edge.bodies import Bodies
 from attenuator.serve.engine import Engine
 from attenuator.serve.observe import events
@@ -65,7 +65,7 @@ class Admin:
 
     async def put(self, request: Request, name: str) -> Response:
         """Loads a bundle; new requests get it once it has passed every check, and the old one answers those before."""
-        refuse_query(request)
+        refuse_elsewhere(request)
         self._engine.check_running()
         body = await self._bodies.read(request)
         refuse_encoding(request)
@@ -79,7 +79,7 @@ class Admin:
 
     async def delete(self, request: Request, name: str) -> Response:
         """Unloads a model; requests that have begun are answered."""
-        refuse_query(request, None)
+        refuse_elsewhere(request, None)
         self._engine.check_running()
         await self._engine.catalog.remove(name)
         events.note(model=name)
@@ -108,7 +108,7 @@ def bundle_folder(body: dict[str, Any], roots: Sequence[Path]) -> Path:
         given = "is missing" if "bundle" not in body else f"is {shown(path)}"
         if isinstance(path, str):
             given = "has a zero byte" if path else "is empty"
-        raise InvalidRequest(f"bundle {given}, must be {ALLOWED}", param="bundle", allowed=ALLOWED)
+        raise wrong("bundle", given, ALLOWED)
     for root in roots:
         inside = root.resolve()
         try:

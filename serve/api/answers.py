@@ -1,15 +1,15 @@
-"""Answers: from results to JSON, written piece by piece, so that a long answer keeps nobody waiting.
+"""Answers: from results to JSON, in the form of a protocol.
 
-256 inputs with every score and logit are 20,000 values. So their JSON is made of plain dicts and lists, a millisecond's
-worth at a time, and between two pieces others come first (`Turns`).
+256 inputs with every score and logit are 20,000 values. So the JSON of a long answer is made of plain dicts and lists,
+a millisecond's worth at a time, and between two pieces others come first (`Turns`).
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import compress
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -25,31 +25,19 @@ from attenuator.api import (
     MeasuredSetting,
     ModelInfo,
 )
+from attenuator.json_body import parse_json
 from attenuator.runtime import Device, Model
 from attenuator.runtime.batch import by_output
 from attenuator.runtime.explaining import Answered
 from attenuator.runtime.scores import ranked
 from attenuator.serve.accuracy.plan import Plan
 from attenuator.serve.api.errors import JSON
-from attenuator.serve.api.schema import ParsedRequest
+from attenuator.serve.api.schema import ParsedRequest, parse_request
 
 PIECE_VALUES = 4096  # of one piece of an answer: about 1 ms
 
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A part of an answer that is not written yet.
-
-    Attributes:
-        make: writes it.
-        values: about how many numbers, texts and objects it has.
-    """
-
-    make: Callable[[], bytes]
-    values: int = 0
-
-
-Write = Callable[[Sequence[Piece]], Awaitable[bytes]]
+Make = Callable[[slice], bytes]
+Write = Callable[[Make, int, int, bytes], Awaitable[bytes]]
 
 
 class Turns:
@@ -58,16 +46,23 @@ class Turns:
     def __init__(self) -> None:
         self._turn = asyncio.Lock()  # those who wait get it in the order in which they came
 
-    async def write(self, pieces: Sequence[Piece]) -> bytes:
-        """Makes the pieces of an answer and joins them; a short one waits for nobody."""
-        if sum(piece.values for piece in pieces) <= PIECE_VALUES:
-            return b"".join([piece.make() for piece in pieces])
-        written = []
-        for piece in pieces:
+    async def write(self, make: Make, inputs: int, values: int, between: bytes) -> bytes:
+        """Writes what an answer says of each input; a short answer waits for nobody.
+
+        Args:
+            make: writes it for some of the inputs.
+            inputs: how many there are.
+            values: about how many numbers, texts and objects the whole answer has for one of them.
+            between: what separates two pieces.
+        """
+        if inputs * values <= PIECE_VALUES:
+            return make(slice(0, inputs))
+        pieces, step = [], max(1, PIECE_VALUES // values)
+        for first in range(0, inputs, step):
             async with self._turn:
-                written.append(piece.make())
+                pieces.append(make(slice(first, min(first + step, inputs))))
                 await asyncio.sleep(0)
-        return b"".join(written)
+        return between.join(pieces)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,7 +71,8 @@ class Answer:
 
     Attributes:
         model: which answered.
-        fields: those of `api.Classification`, in its order, without `predictions`; those that are None are left out.
+        fields: those of `api.Classification`, in its order, with an empty list in place of its predictions; those that
+            are None are left out.
         scores: float64 `[inputs, labels]`, in the bundle's order of labels.
         logits: float32 `[inputs, labels]`.
         more: by input, what `explain` and `escalate` add to its prediction; None where that is unknown.
@@ -88,63 +84,87 @@ class Answer:
     logits: npt.NDArray[np.float32]
     more: Sequence[Mapping[str, Any]]
 
-    def pieces(self, rows: Callable[[slice], Iterable[Any]], values: int, before: bytes, after: bytes) -> list[Piece]:
-        """A JSON array with elements for each input, and what stands before and after it, cut into pieces.
 
-        Args:
-            rows: the elements of some of the inputs.
-            values: about how many numbers, texts and objects those of one input have.
-            before: what comes before the first element.
-            after: what comes after the last.
+class Form(Protocol):
+    """One request and its answer, in the form of a protocol."""
+
+    types: Collection[str]
+    """Types that its bodies may have besides JSON; an empty one where they may have none."""
+    takes_header: bool
+    """Whether fields may stand in the header `schema.HEADER`."""
+    model_places: str
+    """Where a request may name its model, for the sentence on one that does not; empty where only its body can."""
+    written: Mapping[str, str]
+    """Fields that the shared path calls otherwise than the request does, and what the request calls them."""
+
+    def parse(self, body: bytes) -> dict[str, Any]:
+        """Reads the fields, among them `model` where the request names one; may run in a thread.
+
+        Raises:
+            MalformedBody: the body is not what the protocol sends.
+            InvalidRequest: it is not an object, or has too many values.
         """
-        last = len(self.scores)
 
-        def make(span: slice) -> bytes:
-            elements = to_json(list(rows(span)))[1:-1]
-            return (b"" if span.start else before) + elements + (b"," if span.stop < last else after)
+    def request(self, fields: Mapping[str, Any], model: Model) -> ParsedRequest:
+        """Checks the fields against their model.
 
-        return self.in_pieces(make, values)
-
-    def in_pieces(self, make: Callable[[slice], bytes], values: int) -> list[Piece]:
-        """Cuts the inputs into runs that are worth a piece each.
-
-        Args:
-            make: makes the piece of some of the inputs.
-            values: as `pieces`.
+        Raises:
+            InvalidRequest: names the field, what was given and what is allowed.
+            UnknownModel: the model is not served as the request wants it.
         """
-        step, last = max(1, PIECE_VALUES // values), len(self.scores)
-        spans = (slice(first, min(first + step, last)) for first in range(0, last, step))
-        return [Piece(partial(make, span), values * (span.stop - span.start)) for span in spans]
 
-    def own_pieces(self, parsed: ParsedRequest) -> list[Piece]:
-        """The JSON of `api.Classification`, with what the request asks for of each prediction."""
-        head = {name: self.fields[name] for name in ("model", "revision", "device")}
-        tail = {name: value for name, value in self.fields.items() if name not in head}
-        top_k, logits = parsed.options.top_k, parsed.options.return_logits
-        return self.pieces(
-            partial(self.predictions, top_k=top_k, with_logits=logits),
-            8 + 3 * (top_k or 0) + logits * self.logits.shape[1],
-            to_json(head)[:-1] + b',"predictions":[',
-            b"]," + to_json(tail)[1:],
-        )
+    async def response(self, answer: Answer, headers: dict[str, str], write: Write) -> Response:
+        """The answer in the protocol's form."""
 
-    def predictions(self, span: slice, top_k: int | None, *, with_logits: bool) -> Iterator[dict[str, Any]]:
+
+class OwnForm:
+    """The form of `POST /v1/classify`."""
+
+    types: Collection[str] = ()
+    takes_header = False
+    model_places = ""
+    written: Mapping[str, str] = {}
+    parse = staticmethod(parse_json)
+
+    def request(self, fields: Mapping[str, Any], model: Model) -> ParsedRequest:
+        """The request as it is."""
+        parsed = parse_request(fields, model)
+        self._top_k, self._with_logits = parsed.options.top_k, parsed.options.return_logits
+        return parsed
+
+    async def response(self, answer: Answer, headers: dict[str, str], write: Write) -> Response:
+        """The answer as it is."""
+        values = 8 + 3 * (self._top_k or 0) + self._with_logits * answer.logits.shape[1]
+        predictions = await write(partial(self._predictions, answer), len(answer.scores), values, b",")
+        before, start, after = to_json(answer.fields).partition(b'"predictions":[')
+        return Response(before + start + predictions + after, headers=headers, media_type=JSON)
+
+    def _predictions(self, answer: Answer, span: slice) -> bytes:
         """Predictions as `api.Prediction` has them."""
-        manifest = self.model.manifest
-        labels, scores = manifest.labels, self.scores[span]
+        manifest, predictions = answer.model.manifest, []
+        labels, scores = manifest.labels, answer.scores[span]
         chosen = (scores >= manifest.thresholds).tolist() if manifest.task == "multi_label" else None
-        logits = self.logits[span].tolist() if with_logits else None
+        logits = answer.logits[span].tolist() if self._with_logits else None
         # As plain numbers from here on: of so few, NumPy takes many times longer.
-        for row, (own, more) in enumerate(zip(scores.tolist(), self.more[span], strict=True)):
+        for row, (own, more) in enumerate(zip(scores.tolist(), answer.more[span], strict=True)):
             best = own.index(max(own))
             prediction = {"label": labels[best], "score": own[best]}
             if chosen is not None:
                 prediction["labels"] = list(compress(labels, chosen[row]))
-            if top_k is not None:
-                prediction["scores"] = [{"label": labels[i], "score": own[i]} for i in ranked(own)[:top_k]]
+            if self._top_k is not None:
+                prediction["scores"] = [{"label": labels[i], "score": own[i]} for i in ranked(own)[: self._top_k]]
             if logits is not None:
                 prediction["logits"] = logits[row]
-            yield prediction | {name: value for name, value in more.items() if value is not None}
+            for name, value in more.items():
+                if value is not None:
+                    prediction[name] = value
+            predictions.append(prediction)
+        return elements(predictions)
+
+
+def elements(values: list[Any]) -> bytes:
+    """The JSON of a list's elements, without its brackets."""
+    return to_json(values)[1:-1]
 
 
 def answer_of(
@@ -173,6 +193,7 @@ def answer_of(
         "model": model.manifest.name,
         "revision": model.manifest.revision,
         "device": str(model.device),
+        "predictions": (),
         "knobs": dict(knobs),
         "requested": parsed.asked.requested,
         "chosen_by": plan.by,
@@ -184,9 +205,11 @@ def answer_of(
         "relative_cost": answered.relative_cost,
         "timing_ms": timing_ms,
     }
+    for name in ("expected_agreement", "steps", "relative_cost"):
+        if fields[name] is None:
+            del fields[name]
     logits = np.array([result.logits for result in answered.results])
-    known = {name: value for name, value in fields.items() if value is not None}
-    return Answer(model, known, model.scores(logits), logits, [*answered.fields()])
+    return Answer(model, fields, model.scores(logits), logits, [*answered.fields()])
 
 
 def model_info(model: Model) -> ModelInfo:
@@ -233,7 +256,7 @@ def _calibration_info(model: Model) -> CalibrationInfo | None:
 def timing_headers(timing_ms: Mapping[str, float], device: Device, characters: int, tokens: int) -> dict[str, str]:
     """`Server-Timing`, and the headers that text-embeddings-inference sends (whole milliseconds)."""
     return {
-        "Server-Timing": ", ".join(f"{name};dur={value}" for name, value in timing_ms.items()),
+        "Server-Timing": ", ".join(map("{};dur={}".format, timing_ms, timing_ms.values())),
         "x-compute-type": "cpu" if device.kind == "cpu" else "gpu",
         "x-compute-time": str(round(timing_ms["total"])),
         "x-compute-characters": str(characters),
@@ -245,13 +268,6 @@ def timing_headers(timing_ms: Mapping[str, float], device: Device, characters: i
     }
 
 
-def json_response(
-    content: BaseModel | bytes,
-    status: int = 200,
-    headers: Mapping[str, str] | None = None,
-    *,
-    exclude_none: bool = False,
-) -> Response:
+def json_response(content: BaseModel, status: int = 200, *, exclude_none: bool = False) -> Response:
     """An answer; `exclude_none` leaves fields out that are None."""
-    body = content if isinstance(content, bytes) else content.model_dump_json(exclude_none=exclude_none)
-    return Response(body, status, headers, JSON)
+    return Response(content.model_dump_json(exclude_none=exclude_none), status, media_type=JSON)

@@ -5,13 +5,13 @@ servers have too, the form and the status that their clients expect.
 """
 
 import functools
-import json
 import logging
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
+from pydantic import BaseModel
 from starlette.responses import Response
 
 from attenuator import errors
@@ -87,50 +87,45 @@ class Refusal:
     allowed: str | None = None
 
 
-ErrorForm = Callable[[Refusal], tuple[int, bytes]]  # status and body
+@dataclass(frozen=True, slots=True)
+class ErrorForm:
+    """The form that a protocol's clients expect of an error.
+
+    Attributes:
+        kind: type of its body.
+        body: makes one.
+        statuses: the service's own, and what the protocol has in their place.
+    """
+
+    kind: type[BaseModel]
+    body: Callable[[Refusal], BaseModel]
+    statuses: Mapping[int, int] = field(default_factory=dict)
 
 
-def error_body(sentence: str, kind: str, *, param: str | None = None, allowed: str | None = None) -> bytes:
-    """The JSON of the service's own error answers."""
-    body = ErrorBody(
-        error=printable(sentence),
-        error_type=kind,
-        param=param,
-        allowed=allowed,
-    )
-    return body.model_dump_json().encode()
+def own_body(refusal: Refusal) -> ErrorBody:
+    """The body of the service's own error answers."""
+    sentence = printable(refusal.sentence)
+    return ErrorBody(error=sentence, error_type=refusal.kind, param=refusal.param, allowed=refusal.allowed)
+
+
+OWN_FORM = ErrorForm(ErrorBody, own_body)
 
 
 def protocol_error(status: int, sentence: str) -> tuple[str, bytes]:
     """Kind and body of the answer to what is not a valid request."""
     kind = PROTOCOL_KINDS.get(status, MALFORMED_REQUEST)
-    return kind, error_body(sentence, kind)
+    return kind, own_body(Refusal(status, sentence, kind)).model_dump_json().encode()
 
 
-def own_form(refusal: Refusal) -> tuple[int, bytes]:
-    """The service's own form."""
-    return refusal.status, error_body(refusal.sentence, refusal.kind, param=refusal.param, allowed=refusal.allowed)
-
-
-def error_response(
-    refusal: Refusal, *, headers: Mapping[str, str] | None = None, form: ErrorForm = own_form
-) -> Response:
-    """An error answer.
-
-    Args:
-        refusal: what it says.
-        headers: further headers.
-        form: of the body.
-
-    Returns:
-        The response.
-    """
+def error_response(refusal: Refusal, headers: Mapping[str, str] | None = None, form: ErrorForm = OWN_FORM) -> Response:
+    """An error answer with further headers, in the form of a protocol."""
     events.note(error_type=refusal.kind)
-    status, content = form(refusal)
-    return Response(content, status, headers=dict(headers or {}), media_type=JSON)
+    status = form.statuses.get(refusal.status, refusal.status)
+    content = form.body(replace(refusal, status=status)).model_dump_json()
+    return Response(content, status, headers, JSON)
 
 
-def response_for(error: errors.AttenuatorError, form: ErrorForm = own_form) -> Response:
+def response_for(error: errors.AttenuatorError, form: ErrorForm = OWN_FORM) -> Response:
     """The answer for an error raised on purpose; one of the service itself is logged."""
     status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
     headers: dict[str, str] = {}
@@ -151,22 +146,17 @@ def response_for(error: errors.AttenuatorError, form: ErrorForm = own_form) -> R
         log.error("request failed: %s", f"{error}: {detail}" if detail else error)
         sentence = f"{sentence}; the service's log says more, under id {events.request_id.get()}"
     refusal = Refusal(status, sentence, error_type(type(error).__name__), param, allowed)
-    return error_response(refusal, headers=headers, form=form)
+    return error_response(refusal, headers, form)
 
 
-def failed(form: ErrorForm = own_form) -> Response:
+def failed(form: ErrorForm = OWN_FORM) -> Response:
     """The answer where the service itself failed."""
     refusal = Refusal(500, "the service failed on this request; its log says why", INTERNAL_ERROR)
     return error_response(refusal, form=form)
 
 
-def stopped(form: ErrorForm = own_form) -> Response:
+def stopped(form: ErrorForm = OWN_FORM) -> Response:
     """The answer to a request that was in progress when the service stopped."""
     answer = response_for(errors.NotReady("the service was stopped before this request was finished"), form)
     answer.headers["Connection"] = "close"
     return answer
-
-
-def dump(content: object) -> bytes:
-    """JSON without NaN, in UTF-8."""
-    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()

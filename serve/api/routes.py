@@ -21,7 +21,7 @@ from attenuator.serve.access.keys import ApiKey, KeyRing, key_in
 from attenuator.serve.accuracy.cost import Work
 from attenuator.serve.accuracy.plan import Limits, plan
 from attenuator.serve.api.admin import Admin
-from attenuator.serve.api.answers import Turns, answer_of, json_response, model_info, timing_headers
+from attenuator.serve.api.answers import Form, OwnForm, Turns, answer_of, json_response, model_info, timing_headers
 from attenuator.serve.api.documentation import (
     CLASSIFY_ANSWERS,
     METRICS,
@@ -32,12 +32,16 @@ from attenuator.serve.api.documentation import (
     Answers,
     page,
 )
-from attenuator.serve.api.forms import TIMEOUT, Form, OwnForm, as_written, refuse_encoding, refuse_query
-from attenuator.serve.api.peers.parameters import refuse_parameters
-from attenuator.serve.api.peers.route import route_class
-from attenuator.serve.api.peers.routes import Peers
+from attenuator.serve.api.peers.routes import Peers, route_class
 from attenuator.serve.api.probes import Probes
-from attenuator.serve.api.schema import ParsedRequest
+from attenuator.serve.api.schema import (
+    TIMEOUT,
+    ParsedRequest,
+    as_written,
+    model_name,
+    refuse_elsewhere,
+    refuse_encoding,
+)
 from attenuator.serve.edge.bodies import Bodies, client_of
 from attenuator.serve.engine import Engine
 from attenuator.serve.observe import events
@@ -156,13 +160,12 @@ class Routes:
 
     async def classify(self, request: Request) -> Response:
         """Classifies the inputs, all with the same knobs and seed."""
-        refuse_parameters(request)
         return await self.answer(request, OwnForm())
 
     async def answer(self, request: Request, form: Form) -> Response:
         """The path that every classification takes, whatever the form of its request."""
         started_s = time.perf_counter()
-        refuse_query(request)
+        refuse_elsewhere(request, takes_header=form.takes_header)
         key: ApiKey | None = request.scope.get(KEY)
         share = self._keys.flow(key).key
         if client_of(request.scope).body is None:  # before it is read; one that is there is checked once, below
@@ -171,9 +174,12 @@ class Routes:
         body = await self._bodies.read(request, form.types)
         async with self._engine.admitted(len(body), share):
             refuse_encoding(request)
-            fields = await self._parse(body, form.parse)
+            if len(body) <= INLINE_BYTES:
+                fields = form.parse(body)
+            else:
+                fields = await asyncio.get_running_loop().run_in_executor(self._parsing, form.parse, body)
             del body
-            model = self._engine.model(form.model_name(fields, self._engine.models), form.model_places)
+            model = self._engine.model(model_name(fields, self._engine.models), form.model_places)
             try:
                 parsed = form.request(fields, model)
                 del fields
@@ -185,11 +191,6 @@ class Routes:
                 return await unless_late(request, parsed, started_s, work, timeout_field)
             except InvalidRequest as error:
                 raise as_written(error, form.written) from None
-
-    async def _parse(self, body: bytes, parse: Callable[[bytes], dict[str, Any]]) -> dict[str, Any]:
-        if len(body) <= INLINE_BYTES:
-            return parse(body)
-        return await asyncio.get_running_loop().run_in_executor(self._parsing, parse, body)
 
     def _limits(self, key: ApiKey | None) -> Limits:
         """What others than the caller say about a request's accuracy."""

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,7 @@ from service import Service
 from attenuator.api import Classification
 from attenuator.runtime import Model, Row, load
 from attenuator.runtime.scores import SCORES
-from attenuator.serve.api.answers import PIECE_VALUES, Answer, Piece, Turns, model_info
-from attenuator.serve.api.schema import parse_request
+from attenuator.serve.api.answers import PIECE_VALUES, Answer, Make, OwnForm, Turns, Write, model_info
 
 TEXT = "a very good film was not bad"
 LONGER = " ".join(tiny.WORDS * 8)
@@ -220,27 +218,33 @@ def test_scores_of_many_rows_have_the_bits_that_each_row_has_alone(models: dict[
 
 def test_a_long_answer_is_written_piece_by_piece_and_others_come_between(models: dict[str, Model]) -> None:
     """256 inputs with all scores and logits held the event loop for 40 ms, whoever else waited."""
-    model = models["mca"]
-    parsed = parse_request({"inputs": ["x"] * 256, "top_k": len(model.manifest.labels), "return_logits": True}, model)
+    model, form = models["mca"], OwnForm()
+    form.request({"inputs": ["x"] * 256, "top_k": len(model.manifest.labels), "return_logits": True}, model)
     logits = np.random.default_rng(0).normal(size=(256, 3)).astype(np.float32)
-    fields = {"model": "m", "revision": "r", "device": "cpu", "knobs": {}, "requested": {}, "chosen_by": "default"}
-    fields |= {"seed": 0, "tokens": [1], "timing_ms": {}}
+    fields = {"model": "m", "revision": "r", "device": "cpu", "predictions": (), "knobs": {}, "requested": {}}
+    fields |= {"chosen_by": "default", "seed": 0, "tokens": [1], "timing_ms": {}}
     answer = Answer(model, fields, model.scores(logits), logits, [{}] * 256)
     order: list[str] = []
 
-    def noting(piece: Piece, name: str) -> Piece:
-        assert piece.values <= PIECE_VALUES
-        return replace(piece, make=lambda: order.append(name) or piece.make())
+    async def both() -> list[Any]:
+        turns = Turns()
 
-    async def both() -> list[bytes]:
-        turns, pieces = Turns(), answer.own_pieces(parsed)
-        assert len(pieces) > 1
-        short = Piece(lambda: order.append("short") or b"{}", 1)
-        first, second = ([noting(piece, name) for piece in pieces] for name in ("a", "b"))
-        return await asyncio.gather(turns.write(first), turns.write(second), turns.write([short]))
+        def noting(name: str) -> Write:
+            async def write(make: Make, inputs: int, values: int, between: bytes) -> bytes:
+                def noted(span: slice) -> bytes:
+                    assert (span.stop - span.start) * values <= PIECE_VALUES
+                    order.append(name)
+                    return make(span)
 
-    written, again, _ = asyncio.run(both())
-    assert written == again
-    assert Classification.model_validate_json(written).model_dump_json(exclude_none=True).encode() == written
+                return await turns.write(noted, inputs, values, between)
+
+            return write
+
+        short = turns.write(lambda span: order.append("short") or b"{}", 1, 1, b",")
+        return await asyncio.gather(*(form.response(answer, {}, noting(name)) for name in ("a", "b")), short)
+
+    first, second, _ = asyncio.run(both())
+    assert first.body == second.body
+    assert Classification.model_validate_json(first.body).model_dump_json(exclude_none=True).encode() == first.body
     assert order[:4] == ["short", "a", "b", "a"] or order[:4] == ["a", "short", "b", "a"]
-    assert order.count("a") == order.count("b")
+    assert order.count("a") == order.count("b") > 1

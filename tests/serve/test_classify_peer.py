@@ -8,8 +8,9 @@ from fastapi import Request
 from service import Service
 
 from attenuator.runtime import Model
-from attenuator.serve.api.peers.parameters import HEADER, RESULT_HEADER
+from attenuator.serve.api.peers.parameters import RESULT_HEADER
 from attenuator.serve.api.peers.vllm import Classify
+from attenuator.serve.api.schema import HEADER
 
 TEXTS = ["good film", "the plot was not very good"]
 MULTI = {"model": "multi", "num_hashes": 8, "seed": 5}

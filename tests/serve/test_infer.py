@@ -15,8 +15,8 @@ from tritonclient.utils import InferenceServerException
 
 from attenuator.runtime import Model
 from attenuator.serve.api.peers.openinference import Infer
-from attenuator.serve.api.peers.parameters import HEADER
 from attenuator.serve.api.peers.tensors import flat
+from attenuator.serve.api.schema import HEADER
 
 TEXTS = ["good film", "the plot was not very good"]
 MULTI = {"model": "multi", "num_hashes": 8, "seed": 5}

@@ -8,7 +8,8 @@ from huggingface_hub import InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
 from service import Service
 
-from attenuator.serve.api.peers.parameters import HEADER, RESULT_HEADER
+from attenuator.serve.api.peers.parameters import RESULT_HEADER
+from attenuator.serve.api.schema import HEADER
 
 TEXTS = ["good film", "the plot was not very good"]
 MULTI = {"model": "multi", "num_hashes": 8, "seed": 5}

@@ -5,8 +5,8 @@ Knobs, goals and options are in the request's `parameters`.
 """
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -18,9 +18,8 @@ from attenuator.errors import InvalidRequest, UnknownModel
 from attenuator.json_body import parse_json
 from attenuator.ops.knobs import shown
 from attenuator.runtime import Input, Model
-from attenuator.serve.api.answers import Answer, Piece, Write, json_response
-from attenuator.serve.api.errors import Refusal, error_body
-from attenuator.serve.api.forms import TIMEOUT, TRUNCATE, single_header
+from attenuator.serve.api.answers import Answer, Write
+from attenuator.serve.api.errors import JSON, OWN_FORM
 from attenuator.serve.api.peers.openinference_types import (
     Inference,
     InferOptions,
@@ -32,10 +31,8 @@ from attenuator.serve.api.peers.openinference_types import (
     TensorMetadata,
     TensorParameters,
 )
-from attenuator.serve.api.peers.outputs import OUTPUTS, output_values, outputs_of
 from attenuator.serve.api.peers.parameters import (
     EXPLAIN,
-    HEADER,
     IN_HEADER,
     check_names,
     class_of,
@@ -46,8 +43,27 @@ from attenuator.serve.api.peers.parameters import (
     shared_names,
     written,
 )
-from attenuator.serve.api.peers.tensors import INTEGERS, JSON_BYTES, SIZE_PARAMETER, Tail, read_tensor, split_body
-from attenuator.serve.api.schema import ParsedRequest, assemble, check_count, check_values
+from attenuator.serve.api.peers.tensors import (
+    INTEGERS,
+    JSON_BYTES,
+    OUTPUTS,
+    SIZE_PARAMETER,
+    Tail,
+    output_values,
+    outputs_of,
+    read_tensor,
+    split_body,
+)
+from attenuator.serve.api.schema import (
+    TIMEOUT,
+    TRUNCATE,
+    ParsedRequest,
+    assemble,
+    check_count,
+    check_values,
+    single_header,
+    wrong,
+)
 from attenuator.serve.edge.bodies import BINARY_TYPE
 
 VERSION_DIGITS = 12
@@ -55,15 +71,9 @@ TEXTS = ("text", "text_pair")
 NUMBERS = ("token_ids", "token_type_ids")
 MICROSECONDS = 1e-3  # in milliseconds
 FIRST_BATCH_PRIORITY = 2  # Triton's highest priority is 1
-OTHER_STATUSES = {422: 400}  # the service's own, and what this protocol has in their place
+ERROR_FORM = replace(OWN_FORM, statuses={422: 400})
 
 Described = TypeVar("Described", bound=Body)
-
-
-def form(refusal: Refusal) -> tuple[int, bytes]:
-    """Errors as this protocol has them: what is wrong with a request is 400."""
-    status = OTHER_STATUSES.get(refusal.status, refusal.status)
-    return status, error_body(refusal.sentence, refusal.kind, param=refusal.param, allowed=refusal.allowed)
 
 
 def version_of(model: Model) -> str:
@@ -79,11 +89,8 @@ def check_version(model: Model, version: str | None) -> None:
     """
     own = version_of(model)
     if version not in (None, own, model.manifest.revision):
-        raise UnknownModel(
-            f"version '{str(version)[:80]}' of model '{model.manifest.name}' is not served, must be {own}",
-            param="version",
-            allowed=own,
-        )
+        sentence = f"version '{str(version)[:80]}' of model '{model.manifest.name}' is not served, must be {own}"
+        raise UnknownModel(sentence, param="version", allowed=own)
 
 
 def metadata(model: Model) -> ModelMetadata:
@@ -106,6 +113,7 @@ def metadata(model: Model) -> ModelMetadata:
 class Infer:
     """One `infer` of a model."""
 
+    takes_header = True
     model_places = ""  # the path names it
 
     def __init__(self, request: Request, model: str, version: str | None = None) -> None:
@@ -122,23 +130,18 @@ class Infer:
         self.types: Collection[str] = [*untyped, BINARY_TYPE] if JSON_BYTES in request.headers else untyped
 
     def parse(self, body: bytes) -> dict[str, Any]:
-        """The JSON; what follows it is kept for its tensors."""
+        """The JSON, and the model of the path; what follows the JSON is kept for its tensors."""
         content, self._tail = split_body(body, single_header(self._request, JSON_BYTES))
         fields = parse_json(content)
         check_names(fields, list(InferOptions.model_fields))
-        return fields
-
-    def model_name(self, fields: Mapping[str, Any], served: Iterable[str]) -> str | None:
-        """The model of the path."""
-        return self._model
+        return fields | {"model": self._model}
 
     def request(self, fields: Mapping[str, Any], model: Model) -> ParsedRequest:
         """To the request that the service answers."""
         check_version(model, self._version)
-        body = check_values(InferOptions, fields)
+        body = check_values(InferOptions, selected(fields, InferOptions.model_fields))
         self._id = body.id
-        header = header_fields(self._request)
-        check_names(header, shared_names(), f"{HEADER}.")
+        header = header_fields(self._request, shared_names())
         parameters = body.parameters or {}
         check_names(parameters, [*InferParameters.model_fields, *shared_names()], "parameters.")
         special = selected(parameters, InferParameters.model_fields)
@@ -167,28 +170,25 @@ class Infer:
         head = Inference(
             model_name=name, model_version=version, id=self._id, parameters=_parameters_of(answer), outputs=()
         )
-        before = head.model_dump_json(exclude_none=True).encode().removesuffix(b"]}")
-        pieces: list[Piece] = []
-        tail = b""
-        for output in self._outputs:
-            options = output.parameters or OutputParameters()
-            values = output_values(output.name, answer, options.classification)
-            width = math.prod(values.shape[1:])
+        inputs, tensors, tail = len(answer.scores), [], b""
+        wanted = [(output, output.parameters or OutputParameters()) for output in self._outputs]
+        outputs = [output_values(output.name, answer, options.classification) for output, options in wanted]
+        width = sum(math.prod(values.shape[1:]) for values in outputs)
+        for values, (output, options) in zip(outputs, wanted, strict=True):
             tensor: dict[str, Any] = {"name": output.name, "shape": values.shape, "datatype": values.datatype}
             if self._binary_output if options.binary_data is None else options.binary_data:
-                packed = await write(answer.in_pieces(values.packed, width))
+                packed = await write(values.packed, inputs, width, b"")
                 tail += packed
-                described = to_json(tensor | {"parameters": {SIZE_PARAMETER: len(packed)}})
-                pieces.append(Piece(partial(bytes, before + described)))
+                tensors.append(to_json(tensor | {"parameters": {SIZE_PARAMETER: len(packed)}}))
             else:
-                pieces += answer.pieces(values.rows, width, before + to_json(tensor)[:-1] + b',"data":[', b"]}")
-            before = b","
-        json = await write([*pieces, Piece(lambda: b"]}")])
+                data = await write(values.as_json, inputs, width, b",")
+                tensors.append(b'%b,"data":[%b]}' % (to_json(tensor)[:-1], data))
+        json = head.model_dump_json(exclude_none=True).encode().removesuffix(b"]}") + b",".join(tensors) + b"]}"
         headers = headers | result_header(answer)
         if not tail:
-            return json_response(json, headers=headers)
+            return Response(json, 200, headers, JSON)
         headers[JSON_BYTES] = str(len(json))
-        return Response(json + tail, headers=headers, media_type=BINARY_TYPE)
+        return Response(json + tail, 200, headers, BINARY_TYPE)
 
 
 def read_inputs(raw: Sequence[Any], tail: Tail) -> Iterator[Input]:
@@ -212,11 +212,8 @@ def read_inputs(raw: Sequence[Any], tail: Tail) -> Iterator[Input]:
     count = len(tensors[first])
     for name in others:
         if len(tensors[name]) != count:
-            raise InvalidRequest(
-                f"{name} has {len(tensors[name])} rows, must have {count}, as {first} has",
-                param=name,
-                allowed=f"{count} rows",
-            )
+            sentence = f"{name} has {len(tensors[name])} rows, must have {count}, as {first} has"
+            raise InvalidRequest(sentence, param=name, allowed=f"{count} rows")
     main = TEXTS[0] if TEXTS[0] in tensors else NUMBERS[0]
     for row in range(count):
         yield Input(f"{main}[{row}]", **{name: rows[row] for name, rows in tensors.items()})
@@ -235,18 +232,12 @@ def read_input(raw: Any, where: str, tail: Tail) -> tuple[str, list[Any]]:
     is_text = tensor.name in TEXTS
     if (tensor.datatype == "BYTES") != is_text:
         allowed = "BYTES" if is_text else " or ".join(INTEGERS)
-        raise InvalidRequest(
-            f"{where}.datatype is {tensor.datatype}, must be {allowed} for {tensor.name}",
-            param=f"{where}.datatype",
-            allowed=allowed,
-        )
+        sentence = f"{where}.datatype is {tensor.datatype}, must be {allowed} for {tensor.name}"
+        raise InvalidRequest(sentence, param=f"{where}.datatype", allowed=allowed)
     if is_text and tensor.shape[1:] not in ([], [1]) or not is_text and len(tensor.shape) != 2:
         allowed = "[inputs] or [inputs, 1]" if is_text else "[inputs, tokens]"
-        raise InvalidRequest(
-            f"{where}.shape is {tensor.shape}, must be {allowed} for {tensor.name}",
-            param=f"{where}.shape",
-            allowed=allowed,
-        )
+        sentence = f"{where}.shape is {tensor.shape}, must be {allowed} for {tensor.name}"
+        raise InvalidRequest(sentence, param=f"{where}.shape", allowed=allowed)
     check_count(tensor.shape[0], f"{where}.shape")
     return tensor.name, read_tensor(raw, tensor.shape, tensor.datatype, tail, where)
 
@@ -264,31 +255,28 @@ def requested_outputs(raw: Sequence[Any] | None, model: Model, *, explain: bool 
     """
     outputs: list[OutputTensor] = []
     names = list(outputs_of(model, explain=explain))
+    allowed = ", ".join(names)
     if not raw:
         return [OutputTensor.model_validate({"name": name}) for name in names]
     for place, fields in enumerate(raw):
         where = f"outputs[{place}]"
         output = read_object(fields, OutputTensor, OutputParameters, where)
         if OUTPUTS[output.name].explains and not explain:
-            raise InvalidRequest(
+            sentence = (
                 f"{where}.name is {output.name}, which explained answers alone have: set explain in parameters, or ask "
-                f"for one of: {', '.join(names)}",
-                param=f"{where}.name",
-                allowed=", ".join(names),
+                f"for one of: {allowed}"
             )
+            raise InvalidRequest(sentence, param=f"{where}.name", allowed=allowed)
         if output.name not in names or output.name in [other.name for other in outputs]:
-            allowed = ", ".join(names)
-            raise InvalidRequest(
-                f"{where}.name is {output.name}, must be another of: {allowed}", param=f"{where}.name", allowed=allowed
-            )
+            sentence = f"{where}.name is {output.name}, must be another of: {allowed}"
+            raise InvalidRequest(sentence, param=f"{where}.name", allowed=allowed)
         ranked = output.parameters is not None and output.parameters.classification is not None
         if ranked and not OUTPUTS[output.name].ranked:
-            allowed = " or ".join(name for name in names if OUTPUTS[name].ranked)
-            raise InvalidRequest(
-                f"{where}.parameters.classification is set for {output.name}, must be for {allowed}",
-                param=f"{where}.parameters.classification",
-                allowed=allowed,
+            param, those = (
+                f"{where}.parameters.classification",
+                " or ".join(name for name in names if OUTPUTS[name].ranked),
             )
+            raise InvalidRequest(f"{param} is set for {output.name}, must be for {those}", param=param, allowed=those)
         outputs.append(output)
     return outputs
 
@@ -306,7 +294,7 @@ def read_object(raw: Any, kind: type[Described], parameters: type[Body], where: 
         InvalidRequest: it is no object, has another field, or a field has a wrong value.
     """
     if not isinstance(raw, dict):
-        raise InvalidRequest(f"{where} is {shown(raw)}, must be an object", param=where, allowed="an object")
+        raise wrong(where, f"is {shown(raw)}", "an object")
     check_names(raw, list(kind.model_fields), f"{where}.")
     if isinstance(raw.get("parameters"), dict):
         inner = f"{where}.parameters."

@@ -15,10 +15,8 @@ from attenuator.errors import AttenuatorError, InvalidRequest, UnknownField
 from attenuator.json_body import parse_json
 from attenuator.ops import KNOBS
 from attenuator.serve.api.answers import Answer
-from attenuator.serve.api.forms import single_header
-from attenuator.serve.api.schema import unknown_field
+from attenuator.serve.api.schema import HEADER, single_header, unknown_field
 
-HEADER = "Attenuator-Parameters"
 RESULT_HEADER = "Attenuator-Result"
 IN_HEADER = f"the header {HEADER}"
 # Fields of POST /v1/classify that the other protocols spell their own way, or whose results their answers cannot hold.
@@ -34,35 +32,23 @@ def shared_names() -> list[str]:
     return [name for name in Options.model_fields if name not in ELSEWHERE] + list(KNOBS)
 
 
-def header_fields(request: Request) -> Fields:
+def header_fields(request: Request, known: Collection[str]) -> Fields:
     """The fields in a request's header; none where it has no such header.
 
     Raises:
         MalformedBody: the header is not JSON, or there are two.
-        InvalidRequest: it is not an object, or has a field twice.
+        InvalidRequest: it is not an object, has a field twice, or one that is not `known`.
     """
     value = single_header(request, HEADER)
     if value is None:
         return {}
     try:
-        return parse_json(value.encode("latin-1"))
+        fields = parse_json(value.encode("latin-1"))
     except AttenuatorError as error:
         reason = str(error).replace("the body", "it", 1)
         raise type(error)(f'the header {HEADER} must be a JSON object such as {{"seed": 7}}: {reason}') from None
-
-
-def refuse_parameters(request: Request) -> None:
-    """Refuses the header where the body has room: if it were ignored, a knob would seem to be set.
-
-    Raises:
-        UnknownField: the request has the header.
-    """
-    if HEADER in request.headers:
-        raise UnknownField(
-            f"the header {HEADER} is not accepted here: put its fields in the JSON body",
-            param=HEADER,
-            allowed="no such header",
-        )
+    check_names(fields, known, f"{HEADER}.")
+    return fields
 
 
 def check_names(fields: Mapping[str, Any], known: Collection[str], prefix: str = "") -> None:
@@ -99,22 +85,15 @@ def merged(places: Mapping[str, Fields]) -> Fields:
     for place, some in places.items():
         for name in some:
             if name in origin:
-                raise InvalidRequest(
-                    f"{name} is set in {origin[name]} and in {place}, must be set once",
-                    param=name,
-                    allowed="each field once",
-                )
+                sentence = f"{name} is set in {origin[name]} and in {place}, must be set once"
+                raise InvalidRequest(sentence, param=name, allowed="each field once")
             origin[name] = place
         fields |= some
     return fields
 
 
 def written(places: Mapping[str, Fields]) -> dict[str, str]:
-    """What a request calls the fields that are not in its body itself.
-
-    Args:
-        places: as `merged` takes them.
-    """
+    """What a request calls the fields that are not in its body itself, by places as `merged` takes them."""
     prefixes = {"parameters": "parameters.", IN_HEADER: f"{HEADER}."}
     return {name: prefix + name for place, prefix in prefixes.items() for name in places.get(place, ())}
 

@@ -4,7 +4,7 @@ https://huggingface.github.io/text-embeddings-inference (version 1.8). The field
 ignores, is what clients of Hugging Face's inference API send; its answers hold a list for every input.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from fastapi import Request
@@ -19,10 +19,9 @@ from attenuator.json_body import parse_json
 from attenuator.ops.knobs import shown
 from attenuator.runtime import Input, Model
 from attenuator.runtime.scores import ranked
-from attenuator.serve.api.answers import Answer, Write, json_response
-from attenuator.serve.api.errors import Refusal, dump
+from attenuator.serve.api.answers import Answer, Write, elements
+from attenuator.serve.api.errors import JSON, ErrorForm, Refusal
 from attenuator.serve.api.peers.parameters import (
-    HEADER,
     IN_HEADER,
     check_names,
     header_fields,
@@ -32,12 +31,11 @@ from attenuator.serve.api.peers.parameters import (
     shared_names,
     written,
 )
-from attenuator.serve.api.schema import ParsedRequest, assemble, check_count, check_values, model_name
+from attenuator.serve.api.schema import HEADER, ParsedRequest, assemble, check_count, check_values, wrong
 from attenuator.serve.settings import ServeSettings
 
 SHAPES = "a text, a list of one text, a pair of texts, or a list of such lists"
 ACTIVATIONS = {"single_label": "softmax", "multi_label": "sigmoid", "regression": "none"}
-OTHER_STATUSES = {500: 424}  # the service's own, and what this protocol has in their place
 ERROR_TYPES = {424: "Backend", 429: "Overloaded", 503: "Unhealthy", 504: "Backend"}
 
 
@@ -114,18 +112,20 @@ PairOrText = Annotated[list[Text], Field(min_length=1, max_length=2)]
 INPUTS = Text | PairOrText | Annotated[list[PairOrText], Field(min_length=1, max_length=MAX_INPUTS)]
 
 
-def form(refusal: Refusal) -> tuple[int, bytes]:
-    """Errors as this protocol has them; the engine's own are 424 there."""
-    status = OTHER_STATUSES.get(refusal.status, refusal.status)
-    kind = ERROR_TYPES.get(status, "Validation")
-    body = PredictError(error=refusal.sentence, error_type=kind, param=refusal.param, allowed=refusal.allowed)
-    return status, dump(body.model_dump())
+def error_body(refusal: Refusal) -> PredictError:
+    """The body of an error."""
+    kind = ERROR_TYPES.get(refusal.status, "Validation")
+    return PredictError(error=refusal.sentence, error_type=kind, param=refusal.param, allowed=refusal.allowed)
+
+
+ERROR_FORM = ErrorForm(PredictError, error_body, {500: 424})
 
 
 class Predict:
     """One `POST /predict`."""
 
     types: Collection[str] = ()
+    takes_header = True
     model_places = f" in the body and in the header {HEADER}"
 
     def __init__(self, request: Request) -> None:
@@ -138,26 +138,18 @@ class Predict:
 
     def parse(self, body: bytes) -> dict[str, Any]:
         """The fields of body and header; `parameters` stay apart."""
-        header = header_fields(self._request)
-        check_names(header, ["model", *shared_names()], f"{HEADER}.")
+        header = header_fields(self._request, ["model", *shared_names()])
         fields = parse_json(body)
         parameters = fields.pop("parameters", None)
         check_names(fields, ["inputs", "parameters", *PredictOptions.model_fields, *shared_names()])
         if parameters is not None:
             self._nested = True
             if not isinstance(parameters, dict):
-                raise InvalidRequest(
-                    f"parameters is {shown(parameters)}, must be an object", param="parameters", allowed="an object"
-                )
+                raise wrong("parameters", f"is {shown(parameters)}", "an object")
             check_names(parameters, [*Parameters.model_fields, *shared_names()], "parameters.")
         places = {"the body": fields, "parameters": parameters or {}, IN_HEADER: header}
         self.written = written(places)
         return merged(places)
-
-    @staticmethod
-    def model_name(fields: Mapping[str, Any], served: Iterable[str]) -> str | None:
-        """As everywhere; the body may name it, and the header."""
-        return model_name(fields, served)
 
     def request(self, fields: Mapping[str, Any], model: Model) -> ParsedRequest:
         """To the request that the service answers."""
@@ -176,19 +168,24 @@ class Predict:
         """Labels with scores, highest first: a list, or one for each input of a batch."""
         labels = answer.model.manifest.labels
 
-        def rows(span: slice) -> Iterator[list[dict[str, Any]]]:
+        def rows(span: slice) -> bytes:
             scores = answer.scores[span].tolist()
             shown = answer.logits[span].tolist() if self._raw else scores
-            for own, values in zip(scores, shown, strict=True):
-                yield [{"label": labels[i], "score": values[i]} for i in ranked(own)[: self._top_k]]
+            best = [ranked(own)[: self._top_k] for own in scores]
+            return elements(
+                [
+                    [{"label": labels[i], "score": values[i]} for i in places]
+                    for places, values in zip(best, shown, strict=True)
+                ]
+            )
 
-        pieces = answer.pieces(rows, 3 * len(labels), *((b"[", b"]") if self._nested else (b"", b"")))
-        return json_response(await write(pieces), headers=headers | result_header(answer))
+        body = await write(rows, len(answer.scores), 3 * len(labels), b",")
+        return Response(b"[%b]" % body if self._nested else body, 200, headers | result_header(answer), JSON)
 
     def _inputs(self, fields: Mapping[str, Any]) -> Iterator[Input]:
         """Inputs in any of the shapes; a list of lists is a batch."""
         if "inputs" not in fields:
-            raise InvalidRequest(f"inputs is missing, must be {SHAPES}", param="inputs", allowed=SHAPES)
+            raise wrong("inputs", "is missing", SHAPES)
         inputs = fields["inputs"]
         if isinstance(inputs, list) and all(isinstance(item, list) for item in inputs):
             self._nested = True
@@ -207,17 +204,13 @@ def input_of(value: Any, where: str) -> Input:
     """
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list):
-        raise InvalidRequest(f"{where} is {shown(value)}, must be {SHAPES}", param=where, allowed=SHAPES)
+        raise wrong(where, f"is {shown(value)}", SHAPES)
     for index, text in enumerate(texts):
         if not isinstance(text, str):
-            param = f"{where}[{index}]"
-            raise InvalidRequest(f"{param} is {shown(text)}, must be a text", param=param, allowed="a text")
+            raise wrong(f"{where}[{index}]", f"is {shown(text)}", "a text")
     if not 1 <= len(texts) <= 2:
-        raise InvalidRequest(
-            f"{where} has {len(texts)} texts, must be {SHAPES}: texts of a batch are in a list each",
-            param=where,
-            allowed=SHAPES,
-        )
+        sentence = f"{where} has {len(texts)} texts, must be {SHAPES}: texts of a batch are in a list each"
+        raise InvalidRequest(sentence, param=where, allowed=SHAPES)
     return Input(where if isinstance(value, str) else f"{where}[0]", *texts)
 
 
@@ -230,11 +223,10 @@ def check_activation(name: str | None, model: Model) -> None:
     own = ACTIVATIONS[model.manifest.task]
     if name not in (None, "none", own):
         allowed = " or ".join(sorted({own, "none"}))
-        raise InvalidRequest(
-            f"function_to_apply is {name}, must be {allowed}: model '{model.manifest.name}' was trained with {own}",
-            param="function_to_apply",
-            allowed=allowed,
+        sentence = (
+            f"function_to_apply is {name}, must be {allowed}: model '{model.manifest.name}' was trained with {own}"
         )
+        raise InvalidRequest(sentence, param="function_to_apply", allowed=allowed)
 
 
 def check_side(param: str, side: str | None, model: Model) -> None:
@@ -245,11 +237,8 @@ def check_side(param: str, side: str | None, model: Model) -> None:
     """
     own = model.manifest.truncation_side
     if side is not None and side.lower() != own:
-        raise InvalidRequest(
-            f"{param} is {side}, must be {own}: inputs of model '{model.manifest.name}' are cut on that side",
-            param=param,
-            allowed=own,
-        )
+        sentence = f"{param} is {side}, must be {own}: inputs of model '{model.manifest.name}' are cut on that side"
+        raise InvalidRequest(sentence, param=param, allowed=own)
 
 
 def info(model: Model, settings: ServeSettings) -> Info:

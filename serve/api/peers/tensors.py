@@ -1,4 +1,4 @@
-"""Tensors of the Open Inference Protocol: as lists in the JSON, or as bytes after it.
+"""Tensors of the Open Inference Protocol, read and written: as lists in the JSON, or as bytes after it.
 
 The binary form is Triton's extension: the header `Inference-Header-Content-Length` says where the JSON ends; then come
 the tensors that have the parameter `binary_data_size`, in the order of the JSON. Numbers are little-endian; a text is
@@ -7,19 +7,27 @@ its length in 4 bytes and UTF-8.
 
 import math
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
+from attenuator.bundle import Task
 from attenuator.errors import InvalidRequest
 from attenuator.json_body import MalformedBody
 from attenuator.ops.knobs import shown, whole_number
+from attenuator.runtime import Model
+from attenuator.runtime.scores import ranked
+from attenuator.serve.api.answers import Answer, elements
+from attenuator.serve.api.schema import wrong
 
 JSON_BYTES = "Inference-Header-Content-Length"
 SIZE_PARAMETER = "binary_data_size"
 LENGTH_BYTES = 4
+Datatype = Literal["BYTES", "FP32", "BOOL"]
 INTEGERS = {"INT32": "<i4", "INT64": "<i8", "UINT32": "<u4", "UINT64": "<u8"}
 
 
@@ -62,7 +70,7 @@ class Tail:
         number = whole_number(size)
         if number is None or not 0 <= number <= remaining:
             allowed = f"a number of bytes, at most the {remaining} that follow the JSON"
-            raise InvalidRequest(f"{param} is {shown(size)}, must be {allowed}", param=param, allowed=allowed)
+            raise wrong(param, f"is {shown(size)}", allowed)
         self._at += number
         return self._content[self._at - number : self._at]
 
@@ -113,16 +121,12 @@ def read_tensor(raw: Mapping[str, Any], shape: Sequence[int], datatype: str, tai
         values = flat(raw["data"], f"{where}.data")
     if len(values) != count:
         number = f"more than {count}" if len(values) > count else len(values)
-        raise InvalidRequest(
-            f"{where} has {number} values, must have {count}: its shape is {list(shape)}",
-            param=where,
-            allowed=f"{count} values",
-        )
+        sentence = f"{where} has {number} values, must have {count}: its shape is {list(shape)}"
+        raise InvalidRequest(sentence, param=where, allowed=f"{count} values")
     if datatype == "BYTES":
         for index, value in enumerate(values):
             if not isinstance(value, str):
-                param = f"{where}.data[{index}]"
-                raise InvalidRequest(f"{param} is {shown(value)}, must be a text", param=param, allowed="a text")
+                raise wrong(f"{where}.data[{index}]", f"is {shown(value)}", "a text")
         return values
     columns = shape[-1]
     return [values[first : first + columns] for first in range(0, count, columns)]
@@ -182,9 +186,107 @@ def numbers_in(content: bytes, datatype: str, where: str) -> list[int]:
     return list(np.frombuffer(content, dtype).tolist())
 
 
-def packed(values: Sequence[Any], datatype: str) -> bytes:
-    """Values of an output as bytes."""
-    if datatype == "BYTES":
-        texts = [str(value).encode() for value in values]
-        return b"".join(struct.pack("<I", len(text)) + text for text in texts)
-    return np.array(values, {"FP32": "<f4", "BOOL": "?"}[datatype]).tobytes()
+@dataclass(frozen=True, slots=True)
+class Output:
+    """An output.
+
+    Attributes:
+        datatype: of its values.
+        wide: whether it has a value for each label, in the model's order; else one for each input.
+        ranked: whether its best values can be asked for.
+        task: the only task that has it; None for all.
+        explains: whether only explained answers have it.
+    """
+
+    datatype: Datatype
+    wide: bool = False
+    ranked: bool = False
+    task: Task | None = None
+    explains: bool = False
+
+
+UNKNOWN = -1.0  # of a probability or an error that is not known; JSON has no NaN
+OUTPUTS = {
+    "label": Output("BYTES"),
+    "score": Output("FP32"),
+    "probs": Output("FP32", wide=True, ranked=True),
+    "logits": Output("FP32", wide=True, ranked=True),
+    "predicted": Output("BOOL", wide=True, task="multi_label"),
+    "agreement_probability": Output("FP32", explains=True),
+    "standard_error": Output("FP32", explains=True),
+}
+
+
+def outputs_of(model: Model, *, explain: bool = False) -> dict[str, Output]:
+    """The outputs that a model has, with those of explained answers or without."""
+    return {
+        name: output
+        for name, output in OUTPUTS.items()
+        if output.task in (None, model.manifest.task) and explain >= output.explains
+    }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OutputValues:
+    """Values of an output.
+
+    Attributes:
+        rows: the values of some inputs, in row-major order.
+        shape: of the tensor.
+        datatype: of the values.
+    """
+
+    rows: Callable[[slice], list[Any]]
+    shape: tuple[int, ...]
+    datatype: Datatype
+
+    def packed(self, span: slice) -> bytes:
+        """The values of some inputs as bytes."""
+        if self.datatype == "BYTES":
+            texts = [str(value).encode() for value in self.rows(span)]
+            return b"".join(struct.pack("<I", len(text)) + text for text in texts)
+        return np.array(self.rows(span), {"FP32": "<f4", "BOOL": "?"}[self.datatype]).tobytes()
+
+    def as_json(self, span: slice) -> bytes:
+        """The same as elements of a JSON array."""
+        return elements(self.rows(span))
+
+
+def output_values(name: str, answer: Answer, best: int | None) -> OutputValues:
+    """An output of a request.
+
+    Args:
+        name: of `OUTPUTS`.
+        answer: to the request.
+        best: how many of the best values are wanted, as texts `value:index:label`; None for all values.
+    """
+    output, manifest = OUTPUTS[name], answer.model.manifest
+    values, count = _values_of(name, answer), len(answer.scores)
+    if best is not None:
+        width = min(best, len(manifest.labels))
+
+        def texts(span: slice) -> list[str]:
+            return [text for row in values[span].tolist() for text in _ranked(row, manifest.labels, width)]
+
+        return OutputValues(texts, (count, width), "BYTES")
+    shape = (count, len(manifest.labels)) if output.wide else (count,)
+    return OutputValues(lambda span: values[span].ravel().tolist(), shape, output.datatype)
+
+
+def _values_of(name: str, answer: Answer) -> npt.NDArray[Any]:
+    """An output's values, `[inputs, labels]` or `[inputs]`."""
+    manifest = answer.model.manifest
+    if name == "label":
+        return np.asarray([manifest.labels[place] for place in answer.scores.argmax(axis=-1).tolist()], object)
+    if name == "score":
+        return np.asarray(answer.scores.max(axis=-1))
+    if name == "predicted":
+        return np.asarray(answer.scores >= manifest.thresholds)
+    if OUTPUTS[name].explains:
+        return np.array([UNKNOWN if each[name] is None else each[name] for each in answer.more])
+    return answer.logits if name == "logits" else answer.scores
+
+
+def _ranked(values: Sequence[float], labels: Sequence[str], width: int) -> list[str]:
+    """The best values with place and label, highest first, as Triton's classification extension writes them."""
+    return [f"{values[place]:f}:{place}:{labels[place]}" for place in ranked(values)[:width]]

@@ -5,7 +5,7 @@ client sends them.
 """
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from fastapi import Request
@@ -19,11 +19,9 @@ from attenuator.errors import InvalidRequest
 from attenuator.json_body import parse_json
 from attenuator.ops.knobs import shown
 from attenuator.runtime import Input, Model
-from attenuator.serve.api.answers import Answer, Write, json_response
-from attenuator.serve.api.errors import Refusal, dump
-from attenuator.serve.api.forms import TRUNCATE
+from attenuator.serve.api.answers import Answer, Write, elements
+from attenuator.serve.api.errors import JSON, ErrorForm, Refusal
 from attenuator.serve.api.peers.parameters import (
-    HEADER,
     IN_HEADER,
     check_names,
     class_of,
@@ -35,13 +33,12 @@ from attenuator.serve.api.peers.parameters import (
     written,
 )
 from attenuator.serve.api.peers.tei import check_side
-from attenuator.serve.api.schema import ParsedRequest, assemble, check_count, check_values, model_name
+from attenuator.serve.api.schema import TRUNCATE, ParsedRequest, assemble, check_count, check_values, wrong
 from attenuator.serve.observe import events
 
 SHAPES = "a text, a list of texts, a list of token ids, or a list of such lists"
 WHOLE_LENGTH = -1
 FIRST_BATCH_PRIORITY = 1  # lower numbers are sooner
-OTHER_STATUSES = {422: 400}  # the service's own, and what this protocol has in their place
 TYPES = {
     400: "BadRequestError",
     401: "AuthenticationError",
@@ -137,23 +134,26 @@ class ClassifyError(api.Answer):
     error: ErrorDetail
 
 
-def form(refusal: Refusal) -> tuple[int, bytes]:
-    """Errors as this protocol has them: what is wrong with a field is 400."""
-    status = OTHER_STATUSES.get(refusal.status, refusal.status)
+def error_body(refusal: Refusal) -> ClassifyError:
+    """The body of an error."""
     detail = ErrorDetail(
         message=refusal.sentence,
-        type=TYPES.get(status, "APIError"),
+        type=TYPES.get(refusal.status, "APIError"),
         param=refusal.param,
-        code=status,
+        code=refusal.status,
         allowed=refusal.allowed,
     )
-    return status, dump(ClassifyError(error=detail).model_dump())
+    return ClassifyError(error=detail)
+
+
+ERROR_FORM = ErrorForm(ClassifyError, error_body, {422: 400})
 
 
 class Classify:
     """One `POST /classify`."""
 
     types: Collection[str] = ()
+    takes_header = True
     model_places = ""
 
     def __init__(self, request: Request) -> None:
@@ -163,18 +163,12 @@ class Classify:
 
     def parse(self, body: bytes) -> dict[str, Any]:
         """The fields of body and header."""
-        header = header_fields(self._request)
-        check_names(header, ["model", *shared_names()], f"{HEADER}.")
+        header = header_fields(self._request, ["model", *shared_names()])
         fields = parse_json(body)
         check_names(fields, ["input", *PeerOptions.model_fields, *shared_names()])
         places = {"the body": fields, IN_HEADER: header}
         self.written = written(places) | {"inputs": "input", TRUNCATE: "truncate_prompt_tokens"}
         return merged(places)
-
-    @staticmethod
-    def model_name(fields: Mapping[str, Any], served: Iterable[str]) -> str | None:
-        """As everywhere."""
-        return model_name(fields, served)
 
     def request(self, fields: Mapping[str, Any], model: Model) -> ParsedRequest:
         """To the request that the service answers."""
@@ -191,21 +185,25 @@ class Classify:
         shown = answer.logits if self._options.use_activation is False else answer.scores
         best = answer.scores.argmax(axis=-1).tolist()
 
-        def rows(span: slice) -> Iterator[dict[str, Any]]:
-            for index, probs in enumerate(shown[span].tolist(), span.start):
-                yield {"index": index, "label": labels[best[index]], "probs": probs, "num_classes": len(labels)}
+        def rows(span: slice) -> bytes:
+            return elements(
+                [
+                    {"index": index, "label": labels[best[index]], "probs": probs, "num_classes": len(labels)}
+                    for index, probs in enumerate(shown[span].tolist(), span.start)
+                ]
+            )
 
         name = f"classify-{self._options.request_id or events.request_id.get()}"
         usage = Usage(prompt_tokens=tokens, total_tokens=tokens)
         head = Classes(id=name, created=int(time.time()), model=answer.fields["model"], data=(), usage=usage)
-        before, data, after = head.model_dump_json().encode().rpartition(b'"data":[')
-        pieces = answer.pieces(rows, 8 + len(labels), before + data, after)
-        return json_response(await write(pieces), headers=headers | result_header(answer))
+        before, start, after = head.model_dump_json().encode().rpartition(b'"data":[')
+        data = await write(rows, len(answer.scores), 8 + len(labels), b",")
+        return Response(before + start + data + after, 200, headers | result_header(answer), JSON)
 
     def _inputs(self, fields: Mapping[str, Any]) -> Iterator[Input]:
         """Inputs in any of the shapes; a list of numbers is one input."""
         if "input" not in fields:
-            raise InvalidRequest(f"input is missing, must be {SHAPES}", param="input", allowed=SHAPES)
+            raise wrong("input", "is missing", SHAPES)
         value = fields["input"]
         several = isinstance(value, list) and not (value and type(value[0]) in (int, float))
         items = value if several else [value]
@@ -215,13 +213,10 @@ class Classify:
             if isinstance(item, list):
                 yield Input(where, token_ids=item)
             elif not isinstance(item, str):
-                raise InvalidRequest(f"{where} is {shown(item)}, must be {SHAPES}", param=where, allowed=SHAPES)
+                raise wrong(where, f"is {shown(item)}", SHAPES)
             elif not self._options.add_special_tokens:
-                raise InvalidRequest(
-                    "add_special_tokens is false, must be true for texts; token ids are used as given",
-                    param="add_special_tokens",
-                    allowed="true for texts",
-                )
+                sentence = "add_special_tokens is false, must be true for texts; token ids are used as given"
+                raise InvalidRequest(sentence, param="add_special_tokens", allowed="true for texts")
             else:
                 yield Input(where, text=item)
 

@@ -50,7 +50,7 @@ class Price:
             AttenuatorError: the request will be refused.
         """
         inputs = next((fields[name] for name in INPUT_FIELDS if name in fields), None)
-        tokens = [self.estimate.tokens(item, self.max_tokens) for item in parse_inputs(inputs)]
+        tokens = [self.estimate.tokens(item, self.max_tokens) for item in parse_inputs({"inputs": inputs})]
         times = self.latency.row_times(tokens, self._setting(fields, max(tokens)))
         return sum(self.latency.added_s(time) for time in times)
 
