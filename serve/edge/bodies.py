@@ -18,6 +18,7 @@ from attenuator.serve.settings import ServeSettings
 
 CLIENT = "client"  # where a request's state holds it
 RATE_GRACE_S = 5.0
+GIVEN_UP = "too many bodies were arriving, and this one had taken the longest: try again"
 JSON_TYPE = re.compile(r"application/([\w.+-]+\+)?json\s*(;.*)?", re.IGNORECASE)
 JSON, BINARY_TYPE = "application/json", "application/octet-stream"
 CHARSET = re.compile(r";\s*charset\s*=\s*\"?([^\s;\"]*)", re.IGNORECASE)
@@ -35,6 +36,7 @@ class UnsupportedMediaType(AttenuatorError):
     """The body's Content-Type is not JSON."""
 
 
+@dataclass(eq=False, slots=True)
 class ClientState:
     """Client state of a request: disconnected, body received.
 
@@ -44,15 +46,12 @@ class ClientState:
     Attributes:
         left: whether it has closed the connection, or its connection was closed, before it had its answer.
         when_left: called once, when that happens.
-        body: the whole body, once it has arrived and while nobody has read it; None before.
+        body: the whole body, once it has arrived, and empty once it has been read; None before.
     """
 
-    __slots__ = ("body", "left", "when_left")
-
-    def __init__(self) -> None:
-        self.left = False
-        self.body: bytearray | None = None
-        self.when_left: Callable[[], object] | None = None
+    left: bool = False
+    when_left: Callable[[], object] | None = None
+    body: bytearray | None = None
 
     def leave(self) -> None:
         """The connection is gone."""
@@ -60,14 +59,6 @@ class ClientState:
             self.left = True
             if self.when_left is not None:
                 self.when_left()
-
-    def take_body(self) -> bytes | None:
-        """The whole body, which is not kept here any longer; None where some may be missing, or the client has left."""
-        if self.body is None or self.left:
-            return None
-        body = bytes(self.body)
-        self.body.clear()
-        return body
 
 
 def client_of(scope: MutableMapping[str, Any]) -> ClientState:
@@ -87,13 +78,11 @@ class Arriving:
         timeout: ends the wait for it.
         parts: what has arrived.
         size: bytes of it.
-        given_up: why it was given up before its time limit.
     """
 
     timeout: asyncio.Timeout
     parts: list[bytes] = field(default_factory=list)
     size: int = 0
-    given_up: str = ""
 
 
 class Bodies:
@@ -104,12 +93,12 @@ class Bodies:
         self._arriving: dict[Arriving, None] = {}  # ordered: the first to begin comes first
         self._bytes = 0
 
-    async def read(self, request: Request, types: Collection[str] = ()) -> bytes:
+    async def read(self, request: Request, types: Collection[str] | None = ()) -> bytes:
         """Reads a request's body.
 
         Args:
             request: the request.
-            types: that it may have besides JSON; an empty one where it may have none.
+            types: that it may have besides JSON; an empty one where it may have none. None: whatever it has.
 
         Returns:
             The body.
@@ -120,26 +109,23 @@ class Bodies:
             BodyTimeout: it did not arrive in time or at the least rate, or was given up in favour of others.
             ClientDisconnect: the client left before the end.
         """
-        check_content_type(request, types)
-        return await self.receive(request)
-
-    async def receive(self, request: Request) -> bytes:
-        """As `read`, whatever type the body is of.
-
-        Raises:
-            BodyTooLarge: as `read`.
-            BodyTimeout: likewise.
-            ClientDisconnect: likewise.
-        """
+        if types is not None:
+            check_content_type(request, types)
         limit = self._settings.max_body_bytes
         announced = request.headers.get("content-length", "0")
         if announced.isdecimal() and int(announced) > limit:
             raise _too_large(limit)
-        whole = client_of(request.scope).take_body()
-        if whole is not None:
-            if len(whole) > limit:
-                raise _too_large(limit)
-            return whole
+        client = client_of(request.scope)
+        if client.body is None or client.left:
+            return await self._receive(request, limit)
+        if len(client.body) > limit:
+            raise _too_large(limit)
+        whole = bytes(client.body)
+        client.body.clear()
+        return whole
+
+    async def _receive(self, request: Request, limit: int) -> bytes:
+        """As `read`, a body that is still arriving."""
         started_s = asyncio.get_running_loop().time()
         arriving = Arriving(asyncio.timeout_at(self._deadline_s(started_s, 0)))
         self._arriving[arriving] = None
@@ -149,17 +135,17 @@ class Bodies:
                 async for part in request.stream():
                     arriving.parts.append(part)
                     arriving.size += len(part)
-                    self._bytes += len(part)
+                    if arriving in self._arriving:
+                        self._bytes += len(part)
+                        self._keep_limits()
                     if arriving.size > limit:
                         raise _too_large(limit)
-                    if not arriving.timeout.expired() and not arriving.given_up:
+                    if arriving in self._arriving and not arriving.timeout.expired():
                         arriving.timeout.reschedule(self._deadline_s(started_s, arriving.size))
-                    self._keep_limits()
         except TimeoutError:
-            raise BodyTimeout(arriving.given_up or self._late(arriving.size)) from None
+            raise BodyTimeout(self._late(arriving.size) if arriving in self._arriving else GIVEN_UP) from None
         finally:
-            self._arriving.pop(arriving, None)
-            self._bytes -= arriving.size
+            self._forget(arriving)
         return b"".join(arriving.parts)
 
     def _deadline_s(self, started_s: float, size: int) -> float:
@@ -176,15 +162,18 @@ class Bodies:
 
     def _keep_limits(self) -> None:
         """Refuses bodies, the one that began first before the others, until number and bytes are within the limits."""
-        count, size = len(self._arriving), self._bytes
-        for oldest in self._arriving:
-            if count <= self._settings.max_arriving_bodies and size <= self._settings.max_arriving_bytes:
-                break
-            count -= 1
-            size -= oldest.size
-            if not oldest.given_up and not oldest.timeout.expired():
-                oldest.given_up = "too many bodies were arriving, and this one had taken the longest: try again"
+        most, most_bytes = self._settings.max_arriving_bodies, self._settings.max_arriving_bytes
+        while len(self._arriving) > most or self._bytes > most_bytes:
+            oldest = next(iter(self._arriving))
+            self._forget(oldest)
+            if not oldest.timeout.expired():
                 oldest.timeout.reschedule(asyncio.get_running_loop().time())
+
+    def _forget(self, arriving: Arriving) -> None:
+        """Counts a body no longer, which has arrived or is given up."""
+        if arriving in self._arriving:
+            del self._arriving[arriving]
+            self._bytes -= arriving.size
 
 
 def check_content_type(request: Request, types: Collection[str]) -> None:

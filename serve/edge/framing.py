@@ -8,11 +8,14 @@ import functools
 import ipaddress
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any, cast
 
 import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
+
+from attenuator.serve.edge.bodies import client_of
 
 MAX_HEADER_BYTES = 16 * 2**10
 MAX_SMALL_CHUNKS = 1024  # each takes a few microseconds, however little it holds
@@ -23,7 +26,7 @@ HOST = re.compile(
     rb"(?:\[(?P<literal>[0-9A-Za-z:.%_~-]++)\]|(?P<name>(?:[\w.~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*+))(?::[0-9]*+)?",
     re.ASCII,
 )
-LATER_ADDRESS = re.compile(rb"[vV][0-9A-Fa-f]+\.[0-9A-Za-z._~:-]+")  # RFC 3986, 3.2.2
+HEADER, BODY = "header", "body"
 HEADER_TOO_LARGE = f"its header is too large, must have at most {MAX_HEADER_BYTES} bytes"
 
 
@@ -59,7 +62,7 @@ class Hosts:
         """
         found = HOST.fullmatch(value)
         literal = None if found is None else found["literal"]
-        if found is None or (literal is not None and not (_is_address(literal) or LATER_ADDRESS.fullmatch(literal))):
+        if found is None or (literal is not None and not _is_address(literal)):
             raise RefusedRequest("its Host header is no name or address with a port, must be HOST or HOST:PORT")
         name = (found["name"] or b"").lower().removesuffix(b".")
         if literal is None and name and b"*" not in self._names and not self._accepts(name):
@@ -104,17 +107,22 @@ def check_header(
         raise RefusedRequest("its target has a fragment, must end before the '#'")
     if not target.startswith(b"/") and not _path(target):
         raise RefusedRequest("its target is no path, must be a path, or an address http://HOST:PORT/PATH")
-    hosts = [value for name, value in headers if name == b"host"]
+    hosts, codings, size = [], [], len(target)
+    for name, value in headers:
+        size += len(name) + len(value) + 4
+        if name == b"host":
+            hosts.append(value)
+        elif name == b"transfer-encoding":
+            codings.append(value.lower())
     if len(hosts) > 1 or (not hosts and version == "1.1"):
         raise RefusedRequest(f"it has {len(hosts)} Host headers, must have one")
     if hosts:
         allowed.check(hosts[0])
-    codings = [value.lower() for name, value in headers if name == b"transfer-encoding"]
     if codings and version == "1.0":
         raise RefusedRequest("it has Transfer-Encoding in HTTP/1.0, which requires HTTP/1.1")
     if codings not in ([], [b"chunked"]):
         raise RefusedRequest("its Transfer-Encoding is not supported, must be chunked", 501)
-    if len(target) + sum(len(name) + len(value) + 4 for name, value in headers) > MAX_HEADER_BYTES:
+    if size > MAX_HEADER_BYTES:
         raise RefusedRequest(HEADER_TOO_LARGE, 431)
 
 
@@ -134,20 +142,17 @@ class RequestReader(HttpToolsProtocol):
     """Reads the requests of one connection.
 
     Attributes:
-        header_begun: whether a request's header has begun and not ended.
+        current: the request that is being answered; None where there is none.
+        unfinished: what has begun of the request that was read last and has not ended: `header`, `body` or nothing.
     """
 
     def __init__(self, config: Config, server_state: ServerState, hosts: Hosts) -> None:
         super().__init__(config, server_state, {})
+        self.current: RequestResponseCycle | None = None
+        self.unfinished = ""
         self._hosts = hosts
-        self.header_begun = False
         self._bytes_between = 0  # received since the last end of a header, part of a body or end of a request
         self._spare_chunks = 0.0
-
-    @property
-    def body_missing(self) -> bool:
-        """Whether some of the last request's body is yet to come."""
-        return self.cycle is not None and self.cycle.more_body
 
     def refuse(self, status: int, reason: str) -> None:
         """Answers what was read last with an error, and closes; nothing is read any more."""
@@ -157,7 +162,12 @@ class RequestReader(HttpToolsProtocol):
         """Reads what has arrived; refuses it where it is not valid HTTP."""
         self._bytes_between += len(data)
         try:
-            self._feed(data)
+            while data:
+                try:
+                    self.parser.feed_data(data)
+                    break
+                except httptools.HttpParserUpgrade as upgrade:
+                    data = self._without_upgrade(data[upgrade.args[0] :])
             if self._bytes_between > MAX_HEADER_BYTES:
                 raise RefusedRequest(HEADER_TOO_LARGE, 431)
         except httptools.HttpParserError as error:
@@ -165,16 +175,8 @@ class RequestReader(HttpToolsProtocol):
             cause = raised if isinstance(raised, httptools.HttpParserError) else error
             self.refuse(getattr(cause, "status", 400), f"the request is not valid HTTP: {cause}")
 
-    def _feed(self, data: bytes) -> None:
-        try:
-            self.parser.feed_data(data)
-            return
-        except httptools.HttpParserUpgrade as upgrade:
-            rest = data[upgrade.args[0] :]
-        self._feed_without_upgrade(rest)
-
-    def _feed_without_upgrade(self, rest: bytes) -> None:
-        """Reads a request again whose client asks for another protocol, which a server may ignore.
+    def _without_upgrade(self, rest: bytes) -> bytes:
+        """What to read again of a request whose client asks for another protocol, which a server may ignore.
 
         llhttp takes what follows such a header for the other protocol, the request's own body included.
         """
@@ -182,10 +184,10 @@ class RequestReader(HttpToolsProtocol):
         lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, version)]
         lines += [b"%s: %s" % header for header in self.headers if header[0] != b"upgrade"]
         self.parser = httptools.HttpRequestParser(self)
-        self._feed(b"\r\n".join([*lines, b"", rest]))
+        return b"\r\n".join([*lines, b"", rest])
 
     def _should_upgrade(self) -> bool:
-        return True  # `_feed_without_upgrade` begins the request, not uvicorn
+        return True  # `_without_upgrade` begins the request, not uvicorn
 
     def on_message_begin(self) -> None:
         """A request's first byte was read.
@@ -195,12 +197,12 @@ class RequestReader(HttpToolsProtocol):
         """
         if len(self.pipeline) >= MAX_WAITING_REQUESTS:
             raise RefusedRequest(f"more than {MAX_WAITING_REQUESTS} requests wait for an answer to one before them")
-        self.header_begun = True
+        self.unfinished = HEADER
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A line of a header was read, or of a trailer, which is for nobody here."""
-        if self.header_begun:
+        if self.unfinished == HEADER:
             super().on_header(name, value.rstrip(b" \t"))
         elif name.lower() in (b"connection", b"proxy-connection"):  # with `close` the next request would not be read
             raise RefusedRequest(f"its trailer has {name.decode()}, which must stand in the header")
@@ -211,12 +213,17 @@ class RequestReader(HttpToolsProtocol):
         Raises:
             RefusedRequest: as `check_header`.
         """
-        self.header_begun = False
+        self.unfinished = ""
         self._bytes_between, self._spare_chunks = 0, MAX_SMALL_CHUNKS
         version = self.parser.get_http_version()
         check_header(self.parser.get_method(), self.url, version, self.headers, self._hosts)
+        if self.parser.should_upgrade():
+            return
         self.expect_100_continue &= version == "1.1"
         super().on_headers_complete()
+        self.unfinished = BODY
+        if not self.pipeline:
+            self.current = self.cycle
 
     def on_chunk_header(self) -> None:
         """A chunk of a body begins; very many tiny ones that arrive at once would keep all others waiting.
@@ -237,8 +244,10 @@ class RequestReader(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """A request was read to its end."""
+        """A request was read to its end; one that asks for another protocol is read again."""
         self._bytes_between = 0
-        super().on_message_complete()
-        if self.cycle is not None:
+        if self.unfinished == BODY:
+            self.unfinished = ""
+            super().on_message_complete()
             self.cycle.more_body = False  # also where it was answered before
+            client_of(cast("dict[str, Any]", self.cycle.scope)).body = self.cycle.body

@@ -1,42 +1,23 @@
 """HTTP/1.1 on one connection: uvicorn's protocol with time limits, half-closed clients and errors in JSON."""
 
 import asyncio
-import contextlib
 import enum
-import os
-import socket
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, cast
 
-from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from uvicorn.server import ServerState
 
 from attenuator.serve.edge.bodies import JSON, client_of
-from attenuator.serve.edge.connections import Client, Connections
-from attenuator.serve.edge.framing import Hosts, RequestReader
+from attenuator.serve.edge.connections import Connections
+from attenuator.serve.edge.framing import BODY, HEADER, Hosts, RequestReader
 
 LINGER_S = 5.0
 LINGER_BYTES = 32 * 2**20
 WRITE_TIMEOUT_S = 30.0
-HALF_CLOSE_CHECK_S = 0.5
+FIRST_PROBE_S = 0.2  # the next ones follow after twice as long each
 MAX_HELD_BYTES = 64 * 2**10
-ARRIVED_BYTES, ARRIVED_READS = 64 * 2**10, 16  # read of a connection that gives way: at a time, and how often
-RESET_CHECK_S = 0.05  # first check after the interim answer; the next ones take HALF_CLOSE_CHECK_S
-
-
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """Longest waits for a client, in seconds.
-
-    Attributes:
-        header_s: for a request's header, from the connection's start or the header's first byte.
-        keep_alive_s: for the next request.
-    """
-
-    header_s: float
-    keep_alive_s: float
 
 
 class Phase(enum.Enum):
@@ -49,6 +30,25 @@ class Phase(enum.Enum):
     WRITE = "the client to read the answer"
     DISCARD = "the rest of a body that was answered early"
     LINGER = "the client's end of a closed connection"
+
+
+def time_limits(header_s: float, keep_alive_s: float) -> dict[Phase, float]:
+    """The longest waits in seconds, by what a connection waits for.
+
+    Args:
+        header_s: for a request's header, from the connection's start or the header's first byte.
+        keep_alive_s: for the next request.
+
+    Returns:
+        The limits; `bodies` has that of bodies, and work has none here.
+    """
+    return {
+        Phase.IDLE: keep_alive_s,
+        Phase.HEADER: header_s,
+        Phase.WRITE: WRITE_TIMEOUT_S,
+        Phase.DISCARD: LINGER_S,
+        Phase.LINGER: LINGER_S,
+    }
 
 
 class LingeringTransport(asyncio.Transport):
@@ -70,7 +70,8 @@ class LingeringTransport(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Sends; what is written before an answer's end is held while it is small: one packet costs less than two."""
         self._held += data
-        if not self._protocol.amid_answer or len(self._held) > MAX_HELD_BYTES:
+        current = self._protocol.current
+        if current is None or not current.response_started or len(self._held) > MAX_HELD_BYTES:
             self.flush()
 
     def flush(self) -> None:
@@ -87,54 +88,45 @@ class LingeringTransport(asyncio.Transport):
         self._protocol.close()
 
 
-class HttpProtocol(RequestReader, Client):
+class HttpProtocol(RequestReader):
     """One connection.
 
     Attributes:
         phase: what it waits for.
-        current: the request that is being answered, or was answered last.
     """
 
     def __init__(
-        self, config: Config, server_state: ServerState, timeouts: Timeouts, connections: Connections, hosts: Hosts
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        limits_s: Mapping[Phase, float],
+        connections: Connections,
+        hosts: Hosts,
     ) -> None:
         super().__init__(config, server_state, hosts)
         self.phase = Phase.IDLE
-        self.current: RequestResponseCycle | None = None
         self._table = connections
+        self._limits_s = limits_s
         self._timer: asyncio.TimerHandle | None = None
         self._refusal: tuple[int, str] | None = None  # status and reason; nothing is read any more
         self._half_closed = False
-        self._probed = False
         self._discarded = 0
-        self._limits_s = {
-            Phase.IDLE: timeouts.keep_alive_s,
-            Phase.HEADER: timeouts.header_s,
-            Phase.WRITE: WRITE_TIMEOUT_S,
-            Phase.DISCARD: LINGER_S,
-            Phase.LINGER: LINGER_S,
-        }
-
-    @property
-    def unanswered(self) -> RequestResponseCycle | None:
-        """The request that is being answered; None where there is none."""
-        return None if self.current is None or self.current.response_complete else self.current
-
-    @property
-    def amid_answer(self) -> bool:
-        """Whether an answer was begun and more of it follows."""
-        return (unanswered := self.unanswered) is not None and unanswered.response_started
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The connection is set up."""
         self._real = cast(asyncio.Transport, transport)  # uvloop's has no such base
         self._lingering = LingeringTransport(self._real, self)
         super().connection_made(self._lingering)
-        self._enter(Phase.HEADER)
+        self._table.add(self)
+        self._update()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone, whoever ended it."""
-        self._set_timer(None)
+        if self._timer is not None:
+            self._timer.cancel()
         self._table.remove(self)
         self._client_left()
         super().connection_lost(exc)
@@ -149,10 +141,6 @@ class HttpProtocol(RequestReader, Client):
         self.parse(data)
         self._update()
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        self.current = cycle
-        super()._start_asgi_task(cycle, app)
-
     def eof_received(self) -> bool:  # type: ignore[override]
         """The client sends nothing more: it has left, or has closed its half and waits for the answer.
 
@@ -163,10 +151,10 @@ class HttpProtocol(RequestReader, Client):
             return False
         if not self._half_closed:
             self._half_closed = True
-            self.loop.call_later(HALF_CLOSE_CHECK_S, self._probe_client)
-        if self._refusal is None and (self.header_begun or self.body_missing):
-            part = "header" if self.header_begun else "body"
-            self.refuse(400, f"the request's {part} is incomplete: the client closed the connection while sending it")
+            self.loop.call_later(FIRST_PROBE_S, self._probe_client, FIRST_PROBE_S)
+        if self._refusal is None and self.unfinished:
+            what = f"the request's {self.unfinished} is incomplete"
+            self.refuse(400, f"{what}: the client closed the connection while sending it")
         self._update()
         return not self.transport.is_closing()
 
@@ -182,27 +170,27 @@ class HttpProtocol(RequestReader, Client):
 
     def on_response_complete(self) -> None:
         """An answer was sent: the next request may begin."""
-        self.server_state.total_requests += 1
+        self.current = None
         if self.transport.is_closing():
             return
         self._lingering.flush()
-        next_one = self.pipeline.pop() if self.pipeline else None
-        if not self.pipeline:
-            self.flow.resume_reading()
-        if next_one is not None:
-            self._start_asgi_task(*next_one)
+        if self.pipeline:
+            self.current, app = self.pipeline.pop()
+            self._start_asgi_task(self.current, app)
         elif self._refusal is not None:
             self._send_refusal(*self._refusal)
-        elif self.body_missing and any(name == b"expect" for name, _ in self.headers):
+        elif self.unfinished == BODY and self.expect_100_continue:
             self.close()  # the client may or may not send the body, so the next request's start cannot be known
+        if not self.pipeline:
+            self.flow.resume_reading()
         self._update()
 
     def shutdown(self) -> None:
         """The service stops: closes now, or after the answer under way."""
-        if (unanswered := self.unanswered) is None:
+        if self.current is None:
             self.close()
         else:
-            unanswered.keep_alive = False
+            self.current.keep_alive = False
 
     def close(self) -> None:
         """Closes once what was written has been read.
@@ -213,7 +201,7 @@ class HttpProtocol(RequestReader, Client):
         if self.transport.is_closing():
             return
         self._lingering.flush()
-        sends = (self._refusal is not None or self.body_missing) and not self._half_closed
+        sends = (self._refusal is not None or self.unfinished == BODY) and not self._half_closed
         self._enter(Phase.LINGER)
         if sends:
             self.flow.resume_reading()
@@ -221,31 +209,11 @@ class HttpProtocol(RequestReader, Client):
         else:
             self._real.close()
 
-    def give_way(self) -> bool:
-        """Closes at once, in favour of a new connection, but for one whose request has arrived meanwhile.
-
-        What has arrived is read first: the kernel resets a connection that is closed before, and the client loses its
-        answer.
-        """
-        if self.transport is None:
-            return False
-        if not self.transport.is_closing() and (arrived := self._read_arrived()):
-            self.data_received(arrived)
-        if self.phase is Phase.WORK:
-            return False
+    def give_way(self) -> None:
+        """Closes at once, in favour of a new connection."""
         if self.phase is Phase.BODY:
             self.refuse(503, "too many connections are open, and this request's body had made no progress for longest")
-            for _ in range(ARRIVED_READS):
-                if not self._read_arrived():
-                    break
         self.transport.abort()
-        return True
-
-    def _read_arrived(self) -> bytes:
-        """Bytes that the kernel holds; none where there are none or the connection is gone."""
-        with contextlib.suppress(OSError):
-            return os.read(self.transport.get_extra_info("socket").fileno(), ARRIVED_BYTES)
-        return b""
 
     def refuse(self, status: int, reason: str) -> None:
         """Answers what was received last with an error of the protocol, and closes.
@@ -253,54 +221,52 @@ class HttpProtocol(RequestReader, Client):
         The requests before it are answered first. Nothing is sent where its own answer has begun.
         """
         self._refusal = status, reason
-        if self.unanswered is None or (self.current is self.cycle and self.body_missing):
+        if self.current is None or (self.current is self.cycle and self.unfinished == BODY):
             self._send_refusal(status, reason)
-        elif self.pipeline and self.body_missing:
+        elif self.pipeline and self.unfinished == BODY:
             self.pipeline.popleft()  # the request that is refused; the last one comes first
 
     def _send_refusal(self, status: int, reason: str) -> None:
-        if not (self.body_missing and self.cycle.response_started):
+        if not (self.unfinished == BODY and self.cycle.response_started):
             content = self._table.refusal(status, reason[:200])
             fields = f"Content-Type: {JSON}\r\nContent-Length: {len(content)}\r\nConnection: close\r\n\r\n"
-            head_only = not self.header_begun and self.parser.get_method() == b"HEAD"
+            head_only = self.unfinished != HEADER and self.parser.get_method() == b"HEAD"
             self.transport.write(STATUS_LINE[status] + fields.encode() + (b"" if head_only else content))
-        if (unanswered := self.unanswered) is not None:
-            unanswered.scope["state"]["refused"] = status
+        if self.current is not None:
+            self.current.scope["state"]["refused"] = status
             self._client_left()
         self.close()
 
     def _client_left(self) -> None:
         """Tells whoever works on a request that is not answered yet."""
-        if (unanswered := self.unanswered) is not None:
-            unanswered.disconnected = True
-            unanswered.message_event.set()
-            client_of(cast(dict[str, Any], unanswered.scope)).leave()
+        if self.current is not None:
+            self.current.disconnected = True
+            self.current.message_event.set()
+            client_of(cast("dict[str, Any]", self.current.scope)).leave()
 
     def _update(self) -> None:
         """Enters the phase that the connection is in now."""
         if self.transport.is_closing():
             return
-        unanswered = self.unanswered
-        if unanswered is not None and not unanswered.more_body:
-            client_of(cast("dict[str, Any]", unanswered.scope)).body = unanswered.body
-        self._enter(self._current_phase())
-        if self._half_closed and self.phase in (Phase.IDLE, Phase.HEADER):
+        if self.flow.write_paused:
+            phase = Phase.WRITE
+        elif self.current is not None:
+            phase = Phase.BODY if self.current.more_body else Phase.WORK
+        elif self.unfinished == BODY:
+            phase = Phase.DISCARD
+        else:
+            phase = Phase.HEADER if self.unfinished or self.cycle is None else Phase.IDLE
+        if phase is not self.phase:
+            self._enter(phase)
+        if self._half_closed and phase in (Phase.IDLE, Phase.HEADER):
             self.close()
 
-    def _current_phase(self) -> Phase:
-        if self.flow.write_paused:
-            return Phase.WRITE
-        if (unanswered := self.unanswered) is not None:
-            return Phase.BODY if unanswered.more_body else Phase.WORK
-        if self.body_missing:
-            return Phase.DISCARD
-        return Phase.HEADER if self.current is None or self.header_begun else Phase.IDLE
-
     def _enter(self, phase: Phase) -> None:
-        if phase is self.phase:
-            return
         self.phase = phase
-        self._set_timer(self._limits_s.get(phase))
+        if self._timer is not None:
+            self._timer.cancel()
+        limit_s = self._limits_s.get(phase)
+        self._timer = None if limit_s is None else self.loop.call_later(limit_s, self._time_out)
         if phase is Phase.WORK:
             self._table.end_wait(self)
             if not self.pipeline:
@@ -308,34 +274,22 @@ class HttpProtocol(RequestReader, Client):
         else:
             self._table.begin_wait(self)
 
-    def _set_timer(self, seconds: float | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = None if seconds is None else self.loop.call_later(seconds, self._time_out)
-
     def _time_out(self) -> None:
-        if self.phase is Phase.IDLE or (self.phase is Phase.HEADER and not self.header_begun):
-            self.close()
-        elif self.phase is Phase.HEADER:
+        if self.phase is Phase.HEADER and self.unfinished:
             self.refuse(408, f"the header did not arrive within {self._limits_s[Phase.HEADER] * 1000:g} ms")
+        elif self.phase in (Phase.IDLE, Phase.HEADER):
+            self.close()
         else:
             self.transport.abort()
 
-    def _probe_client(self) -> None:
+    def _probe_client(self, after_s: float) -> None:
         """Finds out whether a client that has closed its half is still there.
 
-        Only sending something tells: a client that has left answers with a reset. HTTP/1.1 allows an interim answer;
-        most requests are answered before the first check.
+        Only sending tells: the second write to a client that has left fails. HTTP/1.1 allows interim answers; most
+        requests are answered before the first.
         """
-        if self.transport.is_closing() or self.phase is not Phase.WORK:
-            return
-        assert self.current is not None
-        if not self._probed and not self.current.response_started and self.current.scope["http_version"] == "1.1":
-            self._probed = True
-            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            self.loop.call_later(RESET_CHECK_S, self._probe_client)
-            return
-        if self.transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-            self.transport.abort()
-            return
-        self.loop.call_later(HALF_CLOSE_CHECK_S, self._probe_client)
+        current = self.current
+        if self.phase is Phase.WORK and current is not None and current.scope["http_version"] == "1.1":
+            if not current.response_started:
+                self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.loop.call_later(2 * after_s, self._probe_client, 2 * after_s)

@@ -2,62 +2,66 @@
 
 import asyncio
 import contextlib
+import functools
 import ipaddress
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from typing import cast
 
 import uvicorn
 from starlette.types import ASGIApp
 
-from attenuator.serve.edge.connections import Connections, Listener
+from attenuator.serve.edge.connections import Connections
 from attenuator.serve.edge.framing import Hosts
-from attenuator.serve.edge.protocol import HttpProtocol, Timeouts
+from attenuator.serve.edge.protocol import HttpProtocol, time_limits
 from attenuator.serve.settings import ServeSettings
 
 LAST_ANSWERS_S = 1.0
 CLOSE_S = 1.0
+ACCEPT_BATCH = 16  # connections accepted at a time, before the limit on their number is looked at
+KERNEL_QUEUE = 2048
 
 
 class Server(uvicorn.Server):
     """Serves one socket; signals are handled by its caller."""
 
     def __init__(self, app: ASGIApp, settings: ServeSettings, connections: Connections, bound: socket.socket) -> None:
+        connect = functools.partial(
+            HttpProtocol,
+            limits_s=time_limits(settings.header_timeout_ms / 1000, settings.keep_alive_timeout_ms / 1000),
+            connections=connections,
+            hosts=Hosts(settings.allowed_hosts or ([settings.host] if is_loopback(bound) else ["*"])),
+        )
         config = uvicorn.Config(
             app,
-            http=HttpProtocol,
+            http=cast("type[HttpProtocol]", connect),
             ws="none",
             log_config=None,
             access_log=False,
             lifespan="off",
             interface="asgi3",
             server_header=False,
+            backlog=ACCEPT_BATCH,
         )
         super().__init__(config)
         self._connections = connections
-        self._timeouts = Timeouts(settings.header_timeout_ms / 1000, settings.keep_alive_timeout_ms / 1000)
-        self._hosts = Hosts(settings.allowed_hosts or ([settings.host] if is_loopback(bound) else ["*"]))
-        self._listeners: list[Listener] = []
 
-    async def startup(self, sockets: Sequence[socket.socket] | None = None) -> None:
-        """Listens; uvicorn would leave accepting to asyncio."""
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listens; asyncio takes one number for the kernel's queue and for what it accepts at a time."""
+        await super().startup(sockets)
+        for bound in sockets or []:
+            bound.listen(KERNEL_QUEUE)
 
-        def connect() -> HttpProtocol:
-            return HttpProtocol(self.config, self.server_state, self._timeouts, self._connections, self._hosts)
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Closes the listeners, idle connections at once, and what is left soon after.
 
-        self._listeners = [Listener(bound, self._connections, connect) for bound in sockets or []]
-        self.started = True
-
-    async def shutdown(self, sockets: Sequence[socket.socket] | None = None) -> None:
-        """Closes the listeners, idle connections at once, and what is left soon after."""
-        for listener in self._listeners:
-            listener.close()
-            await listener.wait_closed()
+        Uvicorn would log an error where a client has not read its answer by then.
+        """
+        for server in self.servers:
+            server.close()
         for connection in self.server_state.connections.copy():
             connection.shutdown()
         await until(lambda: not self.server_state.connections, CLOSE_S)
-        for connection in self.server_state.connections.copy():
-            connection.transport.abort()
-        await asyncio.sleep(0)
 
     async def end_requests(self, *, at_once: bool) -> int:
         """Answers 503 to every request that is not answered yet.

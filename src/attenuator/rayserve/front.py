@@ -105,7 +105,7 @@ class Front:
         """Headers and body; of a body that is too large the header alone, by which the replica refuses it."""
         headers: Headers = list(request.scope["headers"])
         try:
-            return headers, await self._bodies.receive(request)
+            return headers, await self._bodies.read(request, types=None)
         except BodyTooLarge:
             size = str(self._settings.max_body_bytes + 1).encode()
             others = [(name, value) for name, value in headers if name != b"content-length"]
