@@ -22,8 +22,7 @@ from attenuator.ops import KNOBS
 from attenuator.ops.knobs import Knobs, check_knob
 from attenuator.serve.access.keyfile import KeyEntry, digest_of, parse_keys
 from attenuator.serve.access.ratelimit import Bucket
-from attenuator.serve.models.file_version import ABSENT, version_of
-from attenuator.serve.scheduling.requests import Flow
+from attenuator.serve.file_version import ABSENT, version_of
 
 log = logging.getLogger(__name__)
 CHECK_INTERVAL_S = 1.0
@@ -172,16 +171,9 @@ class KeyRing:
             raise Unauthorized(f"the API key is {state}, must be sent in the header 'Authorization: Bearer KEY'")
         return match
 
-    def flow(self, key: ApiKey | None, priority: Priority | None = None) -> Flow:
-        """Whose work a request is; where there is one key alone, all requests are of the same.
-
-        Args:
-            key: that it was sent with; None where none is required.
-            priority: the class that it names, which the key allows.
-        """
-        if key is None:
-            return Flow(priority=priority or "interactive")
-        return Flow(key.name if len(self._keys) > 1 else "", priority or key.priority, key.weight)
+    def share(self, key: ApiKey) -> str:
+        """The name of a key among whose holders the service is shared; empty where there is one key alone."""
+        return key.name if len(self._keys) > 1 else ""
 
     async def watch(self) -> None:
         """Reads the file again whenever it has changed, until cancelled; while it is broken, the keys stay."""

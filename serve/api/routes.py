@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.responses import HTMLResponse, Response
 
-from attenuator.api import CLASSIFY, MODELS, ModelList
+from attenuator.api import CLASSIFY, MODELS, ModelList, Priority
 from attenuator.errors import DeadlineExceeded, InvalidRequest
 from attenuator.ops.spec import SEED_HIGH
 from attenuator.runtime import Model, Row
@@ -48,6 +48,7 @@ from attenuator.serve.observe import events
 from attenuator.serve.observe.events import CLIENT_LEFT
 from attenuator.serve.page import Page
 from attenuator.serve.request import RequestRun
+from attenuator.serve.scheduling.requests import ANYONE, Flow
 from attenuator.serve.settings import ServeSettings, read_floors
 
 log = logging.getLogger(__name__)
@@ -167,7 +168,7 @@ class Routes:
         started_s = time.perf_counter()
         refuse_elsewhere(request, takes_header=form.takes_header)
         key: ApiKey | None = request.scope.get(KEY)
-        share = self._keys.flow(key).key
+        share = "" if key is None else self._keys.share(key)
         if client_of(request.scope).body is None:  # before it is read; one that is there is checked once, below
             announced = request.headers.get("content-length", "")
             self._engine.check_open(int(announced) if announced.isdecimal() else 0, share)
@@ -199,13 +200,19 @@ class Routes:
             return Limits(max_cost=max_cost, brownout_to=self._floors)
         return Limits(key.ceilings, key.name, max_cost, self._floors)
 
+    def _flow(self, key: ApiKey | None, priority: Priority | None) -> Flow:
+        """Whose work a request is, by its key and by the class that it names, which the key allows."""
+        if key is None:
+            return Flow(priority=priority or "interactive")
+        return Flow(self._keys.share(key), priority or key.priority, key.weight)
+
     async def _work(
         self, model: Model, parsed: ParsedRequest, key: ApiKey | None, started_s: float, form: Form
     ) -> Response:
         options, asked = parsed.options, parsed.asked
         limits = self._limits(key)
         usual = plan(model, asked, limits)
-        flow = self._keys.flow(key, options.priority)
+        flow = ANYONE if key is None and options.priority is None else self._flow(key, options.priority)
         encoded = await self._engine.encode(
             model, parsed.items, knobs=usual.knobs, truncate=options.truncate, floors=usual.floors, flow=flow
         )

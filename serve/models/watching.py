@@ -28,8 +28,8 @@ from typing import Literal
 from attenuator.bundle import MANIFEST, manifest_content, parse_manifest
 from attenuator.errors import AttenuatorError
 from attenuator.runtime import Model
+from attenuator.serve.file_version import ABSENT, FileVersion, version_of
 from attenuator.serve.models.catalog import Catalog
-from attenuator.serve.models.file_version import ABSENT, FileVersion, version_of
 
 log = logging.getLogger(__name__)
 INTERVAL_S = 1.0
