@@ -15,11 +15,11 @@ from attenuator.errors import AttenuatorError
 from attenuator.runtime.model import Model
 from attenuator.serve.access.keys import KeyRing
 from attenuator.serve.api.errors import protocol_error
-from attenuator.serve.app import create_app
+from attenuator.serve.app import create_app, observe
 from attenuator.serve.edge.connections import Connections, connection_limit, raise_descriptor_limit
 from attenuator.serve.edge.server import Server, is_loopback
 from attenuator.serve.engine import Engine
-from attenuator.serve.observe import events, logs
+from attenuator.serve.observe import logs
 from attenuator.serve.observe.gauges import ServerGauges
 from attenuator.serve.observe.tracing import open_traces
 from attenuator.serve.settings import COMMAND, POSITIONALS, ServeSettings, read_floors
@@ -91,18 +91,19 @@ async def serve(settings: ServeSettings, folders: Sequence[Path], bound: socket.
     """
     keys = KeyRing(settings.api_key, settings.api_keys, settings.admin_key)
     traces = open_traces(settings.otel)
-    engine = Engine(settings, traces)
+    engine = Engine(settings)
+    observers = observe(engine, settings, traces)
     connections = Connections(connection_limit(settings.max_connections, raise_descriptor_limit()))
 
     def refusal(status: int, sentence: str) -> bytes:
         kind, content = protocol_error(status, sentence)
-        events.refused(status, kind)
-        engine.metrics.refused(kind)
+        logs.log_refused(status, kind)
+        observers.metrics.refused(kind)
         return content
 
     connections.refusal = refusal
-    engine.metrics.registry.register(ServerGauges(lambda: (connections.open, connections.limit)))
-    server = Server(create_app(engine, settings, keys), settings, connections, bound)
+    observers.metrics.registry.register(ServerGauges(lambda: (connections.open, connections.limit)))
+    server = Server(create_app(engine, settings, keys, observers), settings, connections, bound)
     running = asyncio.create_task(server.serve(sockets=[bound]))
     warn_if_open(keys, bound)
     stop = asyncio.Event()

@@ -1,10 +1,11 @@
-"""The application: routes, error answers and the OpenAPI description."""
+"""The application: routes, error answers, the OpenAPI description, and who is told of what happens."""
 
 import asyncio
 import functools
 import logging
-from collections.abc import Mapping
-from typing import Any
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastapi import FastAPI
 from pydantic_core import to_json
@@ -13,7 +14,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from attenuator import __version__
 from attenuator.api import CLASSIFY, MODELS
@@ -35,29 +36,83 @@ from attenuator.serve.api.peers.routes import request_bodies
 from attenuator.serve.api.routes import Routes
 from attenuator.serve.api.schema import HEADER
 from attenuator.serve.engine import Engine
-from attenuator.serve.observe.accesslog import AccessLog
 from attenuator.serve.observe.events import CLIENT_LEFT
-from attenuator.serve.observe.requestid import RequestIds
+from attenuator.serve.observe.gauges import EngineGauges, Held
+from attenuator.serve.observe.logs import STATUS, RequestLog
+from attenuator.serve.observe.metrics import Metrics
+from attenuator.serve.observe.shadow import Shadow
+from attenuator.serve.scheduling.requests import IDLE, LANES
 from attenuator.serve.settings import ServeSettings
+
+if TYPE_CHECKING:
+    from attenuator.serve.observe.otel import Traces
 
 log = logging.getLogger(__name__)
 DESCRIPTION = "Transformer text classifiers whose attention has an accuracy knob, set per request."
 CORS_EXPOSED = ("X-Request-Id", "Retry-After", "Server-Timing", RESULT_HEADER)
 
 
-def create_app(engine: Engine, settings: ServeSettings, keys: KeyRing) -> ASGIApp:
+class Observers(NamedTuple):
+    """Who is told of what happens.
+
+    Attributes:
+        metrics: what is counted and held.
+        shadow: compares some answers with the exact ones while no request is in progress; None where none are.
+    """
+
+    metrics: Metrics
+    shadow: Shadow | None
+
+
+def observe(engine: Engine, settings: ServeSettings, traces: "Traces | None" = None) -> Observers:
+    """Has metrics, traces and live quality told of what happens in a service."""
+    metrics, listeners, shadow = Metrics(), engine.listeners, None
+    metrics.listen(listeners)
+    if traces is not None:
+        traces.listen(listeners)
+    if settings.shadow_share:
+        run_idle = partial(engine.run, flow=IDLE)
+        serving, exact_s = engine.catalog.serving, engine.predictor.exact_s
+        shadow = Shadow(settings.shadow_share, engine.idle, metrics, serving, run_idle, exact_s)
+        shadow.listen(listeners)
+    gauges = EngineGauges(partial(held, engine, shadow))
+    metrics.registry.register(gauges)
+    metrics.before_scrape.append(gauges.read)
+    return Observers(metrics, shadow)
+
+
+def held(engine: Engine, shadow: Shadow | None) -> Held:
+    """What the metrics say of this moment."""
+    serving = set(engine.models.values())
+    return Held(
+        waiting=engine.waiting(),
+        running={lane: engine.running(lane) for lane in LANES},
+        requests=engine.requests,
+        brownout=engine.brownout.highest(time.monotonic()),
+        state=engine.state,
+        ready=engine.fault() is None,
+        models={model: "serving" if model in serving else "draining" for model in engine.latencies},
+        shadow_waiting=shadow.waiting if shadow else 0,
+        agreement_low=shadow.low() if shadow else (),
+        watched=engine.watch.states(),
+    )
+
+
+def create_app(engine: Engine, settings: ServeSettings, keys: KeyRing, observers: Observers | None = None) -> ASGIApp:
     """Makes the application over an engine.
 
     Args:
         engine: started or about to be.
         settings: of the service.
         keys: its API keys.
+        observers: of the engine; by default made here.
 
     Returns:
         The ASGI application: FastAPI inside the layers that every request passes.
     """
-    routes = Routes(engine, settings, keys)
-    app: ASGIApp = Guard(ClassifyDirectly(create_api(routes, engine), routes))
+    metrics = (observers or observe(engine, settings)).metrics
+    routes = Routes(engine, settings, keys, metrics.exposition)
+    app: ASGIApp = ClassifyDirectly(create_api(routes, engine), routes)
     if settings.cors_origins:
         app = CORSMiddleware(
             app,
@@ -66,15 +121,7 @@ def create_app(engine: Engine, settings: ServeSettings, keys: KeyRing) -> ASGIAp
             allow_headers=("Authorization", "Content-Type", "X-Request-Id", HEADER),
             expose_headers=CORS_EXPOSED,
         )
-    counted, traces = engine.metrics.request_ended, engine.traces
-    if traces is None:
-        return RequestIds(AccessLog(app, counted))
-
-    def ended(route: str, status: int, seconds: float, fields: Mapping[str, Any]) -> None:
-        counted(route, status, seconds, fields)
-        traces.request_ended(route, status, seconds, fields)
-
-    return RequestIds(traces.wrap(AccessLog(app, ended)))
+    return RequestLog(app, engine.listeners)
 
 
 def create_api(routes: Routes, engine: Engine) -> FastAPI:
@@ -101,7 +148,8 @@ def create_api(routes: Routes, engine: Engine) -> FastAPI:
 class ClassifyDirectly:
     """Answers `POST /v1/classify` without the router's machinery, which costs more than refusing a request.
 
-    The route is also in the router, for the description and for other methods.
+    The route is also in the router, for the description and for other methods. Requests on which the application fails
+    or is stopped are answered in the form of every other error.
     """
 
     def __init__(self, api: FastAPI, routes: Routes) -> None:
@@ -111,46 +159,27 @@ class ClassifyDirectly:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
-        if scope["type"] != "http" or scope["path"] != CLASSIFY or scope["method"] != "POST":
-            await self._api(scope, receive, send)
+        try:
+            if scope["type"] != "http" or scope["path"] != CLASSIFY or scope["method"] != "POST":
+                await self._api(scope, receive, send)
+                return
+            scope["route"] = self._route
+            request = Request(scope, receive)
+            try:
+                self._routes.check_request_key(request)
+                answer = await self._routes.classify(request)
+            except ClientDisconnect as error:
+                answer = await _client_left(request, error)
+            except AttenuatorError as error:
+                answer = await _refused(request, error)
+            await answer(scope, receive, send)
             return
-        scope["route"] = self._route
-        request = Request(scope, receive)
-        try:
-            self._routes.check_request_key(request)
-            answer = await self._routes.classify(request)
-        except ClientDisconnect as error:
-            answer = await _client_left(request, error)
-        except AttenuatorError as error:
-            answer = await _refused(request, error)
-        await answer(scope, receive, send)
-
-
-class Guard:
-    """Answers requests on which the application fails or is stopped, in the form of every other error."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
-        begun = False
-
-        async def send_noting_begin(message: Message) -> None:
-            nonlocal begun
-            begun = True
-            await send(message)
-
-        try:
-            await self._app(scope, receive, send_noting_begin)
         except asyncio.CancelledError:  # the service stops; nobody else cancels a request's task
             answer = stopped()
         except Exception:
             log.exception("the service failed on a request")
             answer = failed()
-        else:
-            return
-        if not begun:
+        if STATUS not in scope:  # no answer has begun
             await answer(scope, receive, send)
 
 

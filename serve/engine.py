@@ -8,7 +8,6 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from attenuator.errors import InvalidRequest, NotReady
@@ -28,29 +27,13 @@ from attenuator.serve.models.tokenizing import STOPPED, TokenizerThreads
 from attenuator.serve.models.warmup import Speed
 from attenuator.serve.models.watching import Watch
 from attenuator.serve.observe import events
-from attenuator.serve.observe.gauges import EngineGauges, Held
-from attenuator.serve.observe.metrics import Metrics
-from attenuator.serve.observe.shadow import Shadow
+from attenuator.serve.observe.events import Listeners
 from attenuator.serve.scheduling.admission import Admission, Predictor
 from attenuator.serve.scheduling.lanes import Lanes
 from attenuator.serve.scheduling.queue import Queue
-from attenuator.serve.scheduling.requests import (
-    ANYONE,
-    IDLE,
-    LANES,
-    BatchRun,
-    Entry,
-    Flow,
-    Job,
-    Lane,
-    Listener,
-    demand_of,
-)
+from attenuator.serve.scheduling.requests import ANYONE, IDLE, LANES, Entry, Flow, Job, Lane, demand_of
 from attenuator.serve.scheduling.times import Contention, KnownSeeds, LatencyModel
 from attenuator.serve.settings import ServeSettings, read_floors
-
-if TYPE_CHECKING:
-    from attenuator.serve.observe.otel import Traces
 
 log = logging.getLogger(__name__)
 NO_FLOORS: Floors = {}
@@ -65,40 +48,33 @@ class Engine:
         models: those that new requests get, by name.
         state: `starting`, `ready`, `draining` or `stopped`.
         catalog: loads, replaces and unloads them.
-        metrics: what is counted and held here.
+        listeners: who is told of what happens here.
         latencies: how long each model's rows take, also of models that are replaced and still answer requests.
         brownout: how far load lowers knobs.
         predictor: what rows take, and when requests would be done.
-        traces: spans of requests and batches; None where no traces are made.
         watch: keeps the models as a folder is.
-        shadow: compares some answers with the exact ones while no request is in progress.
+        idle: set while no request is in progress.
     """
 
-    def __init__(self, settings: ServeSettings, traces: "Traces | None" = None) -> None:
-        self.metrics = Metrics()
+    def __init__(self, settings: ServeSettings) -> None:
+        self.listeners = Listeners()
         self.latencies: WeakKeyDictionary[Model, LatencyModel] = WeakKeyDictionary()
-        self.catalog = Catalog(settings, self._served, self.metrics.session_restarted)
+        self.catalog = Catalog(settings, self._served, self.listeners)
         self.models = self.catalog.models
         self.state = "starting"
-        gauges = EngineGauges(self._held)
-        self.metrics.registry.register(gauges)
-        self.metrics.before_scrape.append(gauges.read)
         self.brownout = Brownout(settings.brownout_target_ms / 1000)
-        self.traces = traces
         self.watch = Watch(settings.watch, self.catalog)
         self._settings = settings
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self.idle = asyncio.Event()
+        self.idle.set()
         self._tokenizer = TokenizerThreads()
         self._queue = Queue(settings.max_batch_tokens, settings.max_queue_tokens, settings.max_requests)
         wait = partial(self._tokenizer.wait_settled, settings.max_wait_ms / 1000)
         learned = self.latencies, Contention(settings.threads or cpu_count(), cpu_count()), KnownSeeds()
-        listener = Listener(self._batch_ended, self._batch_failed, self.metrics.lane_restarted, traces is not None)
-        self._lanes = Lanes(self._queue, *learned, wait, listener)
+        self.listeners.batch_failed.append(lambda model, lane: self.catalog.reopen(model))
+        self._lanes = Lanes(self._queue, *learned, wait, self.listeners)
         self.predictor = Predictor(self._queue, self._lanes, *learned)
         self._admission = Admission(self._queue, self.predictor)
-        serving, run_idle, exact_s = self.catalog.serving, partial(self.run, flow=IDLE), self.predictor.exact_s
-        self.shadow = Shadow(settings.shadow_share, self._idle, self.metrics, serving, run_idle, exact_s)
 
     def _served(self, model: Model, speed: Speed) -> None:
         """New requests get a model from now on."""
@@ -106,31 +82,6 @@ class Engine:
         latency.learn(latency.row_times(speed.tokens, speed.knobs), speed.seconds)
         self.latencies[model] = latency
         say_what_floors_win(read_floors(self._settings.brownout_to), self.predictor.seconds, model)
-
-    def _batch_ended(self, run: BatchRun) -> None:
-        self.metrics.batch_ended(run)
-        if self.traces is not None:
-            self.traces.batch_ended(run)
-
-    def _batch_failed(self, model: Model, lane: Lane) -> None:
-        self.metrics.batch_failed(model, lane)
-        self.catalog.reopen(model)
-
-    def _held(self) -> Held:
-        """What the metrics say of this moment."""
-        serving = set(self.models.values())
-        return Held(
-            waiting=self.waiting(),
-            running={lane: self.running(lane) for lane in LANES},
-            requests=self.requests,
-            brownout=self.brownout.highest(time.monotonic()),
-            state=self.state,
-            ready=self.fault() is None,
-            models={model: "serving" if model in serving else "draining" for model in self.latencies},
-            shadow_waiting=self.shadow.waiting,
-            agreement_low=self.shadow.low(),
-            watched=self.watch.states(),
-        )
 
     @property
     def requests(self) -> int:
@@ -151,7 +102,8 @@ class Engine:
         await self.catalog.start(folders)
         await self.watch.start()
         self._lanes.start()
-        self.shadow.start()
+        for tell in self.listeners.started:
+            tell()
         gc.freeze()  # what is loaded by now stays, as a rule, so the garbage collector need not examine it again
         if self.state == "starting":
             self.state = "ready"
@@ -259,14 +211,15 @@ class Engine:
         """
         self.check_open(body_bytes, key)
         self._queue.enter(key)
-        self._idle.clear()
-        self.shadow.pause()
+        self.idle.clear()
+        for tell in self.listeners.request_admitted:
+            tell()
         try:
             yield
         finally:
             self._queue.enter(key, -1)
             if not self.requests:
-                self._idle.set()
+                self.idle.set()
 
     async def encode(
         self,
@@ -359,12 +312,11 @@ class Engine:
 
     async def drain(self) -> None:
         """Refuses new requests and waits for those in progress, up to the time limit; watches no more."""
-        self.watch.stop()
-        self.shadow.stop()
+        self._stop_beside()
         self.state = "draining"
         log.info("draining: %d requests in progress", self.requests)
         try:
-            await asyncio.wait_for(self._idle.wait(), self._settings.drain_timeout_ms / 1000)
+            await asyncio.wait_for(self.idle.wait(), self._settings.drain_timeout_ms / 1000)
         except TimeoutError:
             log.warning("stopping with %d requests in progress", self.requests)
 
@@ -376,11 +328,16 @@ class Engine:
         """
         busy = self.catalog.stop()
         self.state = "stopped"
-        self.watch.stop()
-        self.shadow.stop()
+        self._stop_beside()
         busy |= self._tokenizer.stop()
         busy |= await self._lanes.stop(NotReady(STOPPED))
         return busy
+
+    def _stop_beside(self) -> None:
+        """Ends what goes on beside requests."""
+        self.watch.stop()
+        for tell in self.listeners.stopping:
+            tell()
 
     def _may_be_heavy(self, body_bytes: int) -> bool:
         """Whether a body could hold a row for the heavy lane, at the knobs' exact values."""

@@ -22,8 +22,8 @@ from attenuator.serve.access.keyfile import parse_keys
 from attenuator.serve.accuracy.goals import GOALS
 from attenuator.serve.api.documentation import CLASSIFY_ANSWERS
 from attenuator.serve.api.errors import STATUS
-from attenuator.serve.observe.accesslog import AccessLog
-from attenuator.serve.observe.logs import JsonFormatter
+from attenuator.serve.observe import events
+from attenuator.serve.observe.logs import JsonFormatter, RequestLog
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = documents()
@@ -157,14 +157,15 @@ def test_operations_page_lists_every_field_of_the_log(caplog: pytest.LogCaptureF
     rows = re.findall(r"^\| (`.*?) \|", section, re.M)
     listed = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     with caplog.at_level(logging.INFO, logger="attenuator.access"):
-        asyncio.run(AccessLog(answer_nothing, lambda *ended: None)(REQUEST, no_message, ignore_message))
+        asyncio.run(RequestLog(answer_nothing, events.Listeners())(REQUEST, no_message, ignore_message))
     [record] = caplog.records
-    record.request_id = "an-id"
+    known = events.request_id.set("an-id")
     always = set(json.loads(JsonFormatter().format(record)))
+    events.request_id.reset(known)
     assert always | noted_fields() | {"trace_id", "exception"} == listed
 
 
-REQUEST = {"type": "http", "method": "GET"}
+REQUEST = {"type": "http", "method": "GET", "headers": []}
 
 
 async def answer_nothing(scope: Scope, receive: Receive, send: Send) -> None:

@@ -101,10 +101,10 @@ SERVE = {
     "edge": {"settings"},
     "page": set(),
     "observe": {"scheduling"},
-    "engine": {"accuracy", "models", "observe", "scheduling", "settings"},
+    "engine": {"accuracy", "models", "scheduling", "settings"},
     "request": {"accuracy", "engine", "scheduling"},
     "api": {"access", "accuracy", "edge", "engine", "models", "page", "request", "scheduling", "settings"},
-    "app": {"access", "api", "engine", "observe", "settings"},
+    "app": {"access", "api", "engine", "observe", "scheduling", "settings"},
     "__main__": {"access", "api", "app", "edge", "engine", "observe", "settings"},
     "__init__": set(),
 }
@@ -216,6 +216,10 @@ def test_a_room_of_serve_imports_only_what_lies_below_it() -> None:
     arrows = rooms_of_serve()
     assert set(arrows) == set(SERVE)
     assert {(room, other) for room, others in arrows.items() for other in others - SERVE[room]} == set()
+
+
+def test_only_what_puts_the_service_together_knows_who_is_told_of_events() -> None:
+    assert {room for room, others in SERVE.items() if "observe" in others} == {"app", "__main__"}
 
 
 def test_events_that_every_room_may_import_know_nothing_of_the_service() -> None:

@@ -20,6 +20,7 @@ from attenuator.serve.api.documentation import type_text
 from attenuator.serve.api.routes import Routes
 from attenuator.serve.app import create_api
 from attenuator.serve.engine import Engine
+from attenuator.serve.observe.metrics import Metrics
 from attenuator.serve.settings import ServeSettings
 
 
@@ -35,7 +36,7 @@ def openapi() -> dict[str, Any]:
     settings = ServeSettings(api_key=SecretStr("key"), admin_key=SecretStr("admin"))
     engine = Engine(settings)
     keys = KeyRing(settings.api_key, settings.api_keys, settings.admin_key)
-    return create_api(Routes(engine, settings, keys), engine).openapi()
+    return create_api(Routes(engine, settings, keys, Metrics().exposition), engine).openapi()
 
 
 def linked(name: str) -> str:

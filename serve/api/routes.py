@@ -54,6 +54,7 @@ from attenuator.serve.settings import ServeSettings, read_floors
 log = logging.getLogger(__name__)
 
 INLINE_BYTES = 16_384  # of a body that the event loop parses itself: below 1 ms
+Exposition = Callable[[str], Awaitable[tuple[bytes, str]]]
 KEY = "api_key"  # where a request's scope holds its key
 BEARER = HTTPBearer(auto_error=False, description="an API key of the service")
 Credentials = Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]
@@ -62,8 +63,10 @@ Credentials = Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]
 class Routes:
     """The service's routes over one engine."""
 
-    def __init__(self, engine: Engine, settings: ServeSettings, keys: KeyRing) -> None:
+    def __init__(self, engine: Engine, settings: ServeSettings, keys: KeyRing, exposition: Exposition) -> None:
+        """Takes what the routes ask; `exposition` gives the metrics for an `Accept` header: body and Content-Type."""
         self._engine = engine
+        self._exposition = exposition
         self._keys = keys
         self._settings = settings
         self._floors = read_floors(settings.brownout_to)
@@ -147,7 +150,7 @@ class Routes:
 
     async def metrics(self, request: Request) -> Response:
         """What the service counts and holds."""
-        content, content_type = await self._engine.metrics.exposition(request.headers.get("accept", ""))
+        content, content_type = await self._exposition(request.headers.get("accept", ""))
         return Response(content, headers={"Content-Type": content_type})
 
     async def documentation(self, request: Request) -> Response:
@@ -244,7 +247,8 @@ class Routes:
         if answered.steps is not None:
             events.note(steps=answered.steps)
         escalated = answered.steps is not None
-        self._engine.shadow.consider(model, answered.rows, answered.results, escalated=escalated)
+        for tell in self._engine.listeners.answered:
+            tell(model, answered.rows, answered.results, escalated)
         headers = timing_headers(timing_ms, model.device, characters, sum(tokens))
         whole = answer_of(model, parsed, chosen, seed, answered, timing_ms)
         return await form.response(whole, headers, self._turns.write)

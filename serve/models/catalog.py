@@ -21,6 +21,7 @@ from attenuator.errors import AttenuatorError, BundleError, InvalidRequest, NotR
 from attenuator.runtime import Device, Model, choose, load
 from attenuator.serve.models.tokenizing import STOPPED, HeapTrim, TokenEstimate
 from attenuator.serve.models.warmup import Speed, warm_up
+from attenuator.serve.observe.events import Listeners
 from attenuator.serve.settings import ServeSettings
 
 log = logging.getLogger(__name__)
@@ -41,20 +42,20 @@ class Catalog:
     def __init__(
         self,
         settings: ServeSettings,
-        on_served: Callable[[Model, Speed], None] = lambda model, speed: None,
-        on_reopened: Callable[[Model], None] = lambda model: None,
+        on_served: Callable[[Model, Speed], None],
+        listeners: Listeners,
     ) -> None:
         """Starts without models.
 
         Args:
             settings: of the service.
             on_served: called with each model before new requests get it.
-            on_reopened: called with each model whose session was made again.
+            listeners: are told of sessions that were made again.
         """
         self.models: dict[str, Model] = {}
         self.estimates: WeakKeyDictionary[Model, TokenEstimate] = WeakKeyDictionary()
         self._on_served = on_served
-        self._on_reopened = on_reopened
+        self._listeners = listeners
         self._reopened_s: WeakKeyDictionary[Model, float] = WeakKeyDictionary()
         self._reopening: set[asyncio.Task[None]] = set()
         self._settings = settings
@@ -177,7 +178,8 @@ class Catalog:
         except AttenuatorError as error:
             log.error("the session of model '%s' could not be made again after a failure: %s", name, error)
         else:
-            self._on_reopened(model)
+            for tell in self._listeners.session_restarted:
+                tell(model)
             log.warning("made the session of model '%s' again after a failure", name)
 
     def stop(self) -> bool:

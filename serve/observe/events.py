@@ -1,15 +1,19 @@
-"""What rooms tell about the request that is being answered, and what they may know of it: its id and its trace.
+"""What happens in the service, told to whoever listens, and what is known of the request that is being answered.
 
-The access log, metrics and traces read it; every request has a task of its own, so that each sees its own.
+The only module of this room that others import. Every request has a task of its own, so that each sees its own fields.
 """
 
 import logging
 import time
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from attenuator.ops.knobs import Knobs
+from attenuator.runtime import Model, Row, RowResult
+
 CLIENT_LEFT = 499  # the status of a request whose client disconnected; it is not sent
-PROTOCOL_ERROR_INTERVAL_S = 1.0
 
 
 class Trace(Protocol):
@@ -32,6 +36,64 @@ def note(**values: Any) -> None:
         noted.update(values)
 
 
+@dataclass(frozen=True, slots=True)
+class BatchRun:
+    """A batch that ran.
+
+    Attributes:
+        model: which ran it.
+        lane: where it ran.
+        settings: the knobs of its requests.
+        tokens: of all its sequences.
+        sequences: how many.
+        predicted_s: seconds it was predicted to take.
+        seconds: what it took.
+        shares: predicted seconds by API key and class; the key is empty where there are not several.
+        traces: of its requests.
+    """
+
+    model: Model
+    lane: str
+    settings: Sequence[Knobs]
+    tokens: int
+    sequences: int
+    predicted_s: float
+    seconds: float
+    shares: Mapping[tuple[str, str], float]
+    traces: Sequence[object]
+
+
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """Who is told of what happens in one service; filled at its start.
+
+    Attributes:
+        started: the models are loaded.
+        stopping: no further requests are taken.
+        request_began: a request's header has arrived, here its ASGI scope.
+        request_admitted: its body has arrived, and it counts as in progress.
+        answered: a request has its results: model, rows, results, and whether it has `escalate`.
+        request_ended: route (the pattern, not the path that was asked for), status, seconds, fields of its log line.
+        batch_ran: a batch ran, and its requests are about to get their results.
+        batch_ended: they have got them, and need not wait for who is told now.
+        batch_failed: ONNX Runtime failed on a batch of a model, in a lane, that somebody waited for.
+        lane_restarted: a lane's task had ended and starts again.
+        session_restarted: a model's session was made again.
+    """
+
+    started: list[Callable[[], None]] = field(default_factory=list)
+    stopping: list[Callable[[], None]] = field(default_factory=list)
+    request_began: list[Callable[[Mapping[str, Any]], None]] = field(default_factory=list)
+    request_admitted: list[Callable[[], None]] = field(default_factory=list)
+    answered: list[Callable[[Model, Sequence[Row], Sequence[RowResult], bool], None]] = field(default_factory=list)
+    request_ended: list[Callable[[str, int, float, Mapping[str, Any]], None]] = field(default_factory=list)
+    batch_ran: list[Callable[[BatchRun], None]] = field(default_factory=list)
+    batch_ended: list[Callable[[BatchRun], None]] = field(default_factory=list)
+    batch_failed: list[Callable[[Model, str], None]] = field(default_factory=list)
+    lane_restarted: list[Callable[[str], None]] = field(default_factory=list)
+    session_restarted: list[Callable[[Model], None]] = field(default_factory=list)
+
+
 class RateLimitedLog:
     """Logs at most one line in an interval, with the count of those that were left out."""
 
@@ -51,11 +113,3 @@ class RateLimitedLog:
         repeated = f" ({self._count} more since the last such line)" if self._count else ""
         self._count, self._next_s = 0, now_s + self._interval_s
         self._logger.log(self._level, f"{message}%s", *values, repeated)
-
-
-_refused = RateLimitedLog(logging.getLogger("attenuator.access"), logging.INFO, PROTOCOL_ERROR_INTERVAL_S)
-
-
-def refused(status: int, kind: str) -> None:
-    """Tells of input that is not a request, such as a malformed header: at most one line a second."""
-    _refused("answered %d to what is not a valid request, error_type=%s", status, kind)

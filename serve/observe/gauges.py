@@ -10,8 +10,7 @@ from prometheus_client.registry import Collector
 
 from attenuator import __version__
 from attenuator.runtime import Model
-from attenuator.serve.observe.knob_ranges import knob_ranges
-from attenuator.serve.observe.metrics import PREFIX, Description
+from attenuator.serve.observe.metrics import PREFIX, Description, knob_ranges
 from attenuator.serve.scheduling.requests import LANES, Entry, Lane
 
 STATES = ("starting", "ready", "draining", "stopped")

@@ -1,21 +1,99 @@
-"""Log lines on standard error, as text or one JSON object a line; texts of requests never appear in them."""
+"""The log on standard error, as text or one JSON object a line; one line per request says what it cost.
+
+Texts, keys and requested paths never appear in it. Every request has an id, taken from `X-Request-Id` or made: it is in
+its answer's header and in its lines. Whatever answers a request adds fields with `events.note`: they are in the
+request's line as `name=value`, and as fields in JSON.
+"""
 
 import json
 import logging
+import re
+import secrets
 import time
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from attenuator.errors import printable
-from attenuator.serve.observe import events, requestid
+from attenuator.serve.observe import events
+from attenuator.serve.observe.events import CLIENT_LEFT, Listeners, RateLimitedLog
 
+access = logging.getLogger("attenuator.access")
 TEXT = "%(asctime)s %(levelname)s %(name)s%(request)s: %(message)s"
 MAX_LINE = 16_384  # characters of a line of text
+ID_HEADER = b"x-request-id"
+ID = re.compile(r"[\w.:/+=@-]{1,128}", re.ASCII)  # what else a caller sends would end up in the log as it is
+STATUS = "status"  # where a request's scope has that of its answer, once this has begun
+QUIET_ROUTES = ("/health", "/v2/health/", "/metrics")  # asked for every few seconds by machines
+not_valid = RateLimitedLog(access, logging.INFO, interval_s=1.0)
+
+
+class RequestLog:
+    """Wraps an application: gives every request its id, tells of it, and logs one line at its end."""
+
+    def __init__(self, app: ASGIApp, listeners: Listeners) -> None:
+        self._app = app
+        self._listeners = listeners
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        text = dict(reversed(scope["headers"])).get(ID_HEADER, b"").decode("latin-1")
+        request_id = text if ID.fullmatch(text) else secrets.token_hex(16)
+        fields: dict[str, Any] = {}
+        events.request_id.set(request_id)
+        events.fields.set(fields)
+        for began in self._listeners.request_began:
+            began(scope)
+        started_s = time.perf_counter()
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                scope[STATUS] = message["status"]
+                message["headers"] = [*message.get("headers", ()), (ID_HEADER, request_id.encode("ascii"))]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        finally:
+            status = scope.get("state", {}).get("refused", scope.get(STATUS, CLIENT_LEFT))
+            seconds = time.perf_counter() - started_s
+            route = getattr(scope.get("route"), "path", "(none)")  # the path asked for may hold a text or a key
+            for ended in self._listeners.request_ended:
+                ended(route, status, seconds, fields)
+            log_request(scope["method"], route, status, seconds * 1e3, fields)
+
+
+def log_request(method: str, route: str, status: int, duration_ms: float, fields: dict[str, Any]) -> None:
+    """One line about a request; of a field that is a mapping, text has the values one by one."""
+    level = logging.DEBUG if route.startswith(QUIET_ROUTES) else logging.INFO
+    if not access.isEnabledFor(level):
+        return
+    record = {"method": method[:16], "route": route, "status": status, "duration_ms": round(duration_ms, 3)}
+    message = f"{record['method']} {route} {status} {record['duration_ms']} ms"
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            for key, one in value.items():
+                message += f" {name}.{key}={one}"
+        else:
+            message += f" {name}={value}"
+    access.log(level, "%s", message, extra={"fields": record | fields})
+
+
+def log_refused(status: int, kind: str) -> None:
+    """Tells of input that is not a request, such as a malformed header: at most one line a second."""
+    not_valid("answered %d to what is not a valid request, error_type=%s", status, kind)
 
 
 class TextFormatter(logging.Formatter):
     """A message a line, whatever it quotes, such as a folder's name; an exception's traceback follows on its own."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - overrides
-        """The line without the traceback."""
+        """The line without the traceback, with the id of the request that it belongs to."""
+        request_id = events.request_id.get()
+        record.request = f" [{request_id}]" if request_id else ""
         return printable(super().formatMessage(record), MAX_LINE)
 
 
@@ -30,7 +108,7 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        request_id = getattr(record, "request_id", "")
+        request_id = events.request_id.get()
         if request_id:
             line["request_id"] = request_id
         trace = events.trace.get()
@@ -53,7 +131,6 @@ def set_up(form: str, level: str) -> None:
     logging._srcfile = None
     logging.logThreads = logging.logMultiprocessing = logging.logProcesses = False
     handler = logging.StreamHandler()
-    handler.addFilter(requestid.add_to)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter(TEXT))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     # Uvicorn warns of every malformed request, with less than the access log says.

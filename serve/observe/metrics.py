@@ -6,6 +6,7 @@ the moment is read when the metrics are scraped (`gauges.py`).
 
 import asyncio
 import functools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -13,9 +14,10 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client import exposition as text
 from prometheus_client.openmetrics import exposition as openmetrics
 
+from attenuator.ops import KNOBS
+from attenuator.ops.knobs import KnobValue
 from attenuator.runtime import Model
-from attenuator.serve.observe.knob_ranges import knob_ranges
-from attenuator.serve.scheduling.requests import BatchRun, Lane
+from attenuator.serve.observe.events import BatchRun, Listeners
 
 PREFIX = "attenuator_"
 TEXT = (text.generate_latest, text.CONTENT_TYPE_PLAIN_0_0_4)
@@ -28,6 +30,8 @@ RATIOS = (0.25, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2, 4, 8)
 CANCELLED = {499: "client_left", 504: "deadline"}
 MIXED = "mixed"
 MOST_STEPS = 8  # of a label; more count as so many
+FLOAT_RANGES = 4  # of a knob's values, of equal width, from 0 to its highest one
+WHOLE_BASE = 4  # a range of whole numbers ends at a power of this
 
 
 class Description(NamedTuple):
@@ -46,6 +50,25 @@ class Description(NamedTuple):
     doc: str
 
 
+class AnswerSeries(NamedTuple):
+    """What counts the answers of one model with knobs in the same ranges."""
+
+    answers: Counter
+    inputs: Counter
+    tokens: Counter
+    phases: tuple[tuple[str, Histogram], ...]
+
+
+class BatchSeries(NamedTuple):
+    """What counts the batches of one model, in one lane, with knobs in the same ranges."""
+
+    predicted: Counter
+    tokens: Histogram
+    sequences: Histogram
+    seconds: Histogram
+    ratio: Histogram
+
+
 class Metrics:
     """The metrics of one service, in a registry of their own.
 
@@ -62,9 +85,9 @@ class Metrics:
         self.before_scrape: list[Callable[[], None]] = []
         self._writing: dict[str, asyncio.Task[bytes]] = {}
         ProcessCollector(registry=self.registry)
-        self._count_http = self._http_counts()
-        self._count_answer = self._answer_counts()
-        self._count_batch = self._batch_counts()
+        self._of_route = self._http_series()
+        self._of_answer = self._answer_series()
+        self._of_batch = self._batch_series()
         self._refusals = self._counter(
             "refusals", "Error answers by kind, also those to what is not valid HTTP.", "error_type"
         )
@@ -101,6 +124,14 @@ class Metrics:
             "reason",
         )
 
+    def listen(self, listeners: Listeners) -> None:
+        """Listens to everything that is counted."""
+        listeners.request_ended.append(self.request_ended)
+        listeners.batch_ended.append(self.batch_ended)
+        listeners.batch_failed.append(self.batch_failed)
+        listeners.lane_restarted.append(self.lane_restarted)
+        listeners.session_restarted.append(self.session_restarted)
+
     def request_ended(self, route: str, status: int, seconds: float, fields: Mapping[str, Any]) -> None:
         """Counts a request.
 
@@ -110,7 +141,9 @@ class Metrics:
             seconds: from its header to its answer's end.
             fields: of its line in the access log.
         """
-        self._count_http(route, status)(seconds)
+        requests, took = self._of_route(route, status)
+        requests.inc()
+        took.observe(seconds)
         if "error_type" in fields:
             self.refused(fields["error_type"])
         if "key" in fields:
@@ -120,8 +153,12 @@ class Metrics:
         if status == 200 and "steps" in fields:
             self._escalated.labels(fields["model"], min(fields["steps"], MOST_STEPS)).inc()
         if status == 200 and "timing_ms" in fields:
-            count = self._count_answer(fields["model"], knob_ranges(fields["knobs"]), fields["chosen_by"])
-            count(fields["inputs"], fields["tokens"], fields["timing_ms"])
+            series = self._of_answer(fields["model"], knob_ranges(fields["knobs"]), fields["chosen_by"])
+            series.answers.inc()
+            series.inputs.inc(fields["inputs"])
+            series.tokens.inc(fields["tokens"])
+            for phase, took in series.phases:
+                took.observe(fields["timing_ms"][phase] / 1e3)
 
     def refused(self, error_type: str) -> None:
         """Counts an error answer."""
@@ -129,17 +166,22 @@ class Metrics:
 
     def batch_ended(self, run: BatchRun) -> None:
         """Counts a batch that ran; its knobs are `mixed` where its requests have different ranges."""
-        ranges = {knob_ranges(knobs) for knobs in run.settings}
-        self._count_batch(run.model.manifest.name, ranges.pop() if len(ranges) == 1 else MIXED, run.lane)(run)
+        ranges = set(map(knob_ranges, run.settings))
+        series = self._of_batch(run.model.manifest.name, ranges.pop() if len(ranges) == 1 else MIXED, run.lane)
+        series.predicted.inc(run.predicted_s)
+        series.tokens.observe(run.tokens)
+        series.sequences.observe(run.sequences)
+        series.seconds.observe(run.seconds)
+        series.ratio.observe(run.seconds / run.predicted_s)
         predicted_s = sum(run.shares.values())
         for place, share_s in run.shares.items():
             self._computed.labels(*place).inc(run.seconds * share_s / predicted_s)
 
-    def batch_failed(self, model: Model, lane: Lane) -> None:
+    def batch_failed(self, model: Model, lane: str) -> None:
         """Counts a batch on which ONNX Runtime failed."""
         self._failures.labels(model.manifest.name, lane).inc()
 
-    def lane_restarted(self, lane: Lane) -> None:
+    def lane_restarted(self, lane: str) -> None:
         """Counts a lane that was started again."""
         self._restarts.labels(lane).inc()
 
@@ -176,25 +218,15 @@ class Metrics:
             self._writing[content_type] = writing
         return await asyncio.shield(self._writing[content_type]), content_type
 
-    def _http_counts(self) -> Callable[[str, int], Callable[[float], None]]:
+    # Finding a series by its labels takes longer than counting, so that these are kept.
+    def _http_series(self) -> Callable[[str, int], tuple[Counter, Histogram]]:
         total = self._counter(
             "http_requests", "Requests by route and status; 499 where the client left.", "route", "status"
         )
         seconds = self._histogram("http_request_seconds", "Time from header to answer.", SECONDS, "route")
+        return functools.cache(lambda route, status: (total.labels(route, status), seconds.labels(route)))
 
-        @functools.cache  # finding a series by its labels takes longer than counting
-        def of_series(route: str, status: int) -> Callable[[float], None]:
-            one, took = total.labels(route, status), seconds.labels(route)
-
-            def count(request_s: float) -> None:
-                one.inc()
-                took.observe(request_s)
-
-            return count
-
-        return of_series
-
-    def _answer_counts(self) -> Callable[[str, str, str], Callable[[int, int, Mapping[str, float]], None]]:
+    def _answer_series(self) -> Callable[[str, str, str], AnswerSeries]:
         labels = ("model", "knobs")
         total = self._counter("requests", "Requests answered, by who chose their knobs.", *labels, "chosen_by")
         inputs = self._counter("sequences", "Inputs of the requests answered.", *labels)
@@ -207,23 +239,14 @@ class Metrics:
         phases = {name: self._histogram(f"{name}_seconds", doc, SECONDS, *labels) for name, doc in docs.items()}
 
         @functools.cache
-        def of_series(model: str, knobs: str, chosen_by: str) -> Callable[[int, int, Mapping[str, float]], None]:
-            one = total.labels(model, knobs, chosen_by)
-            all_inputs, all_tokens = inputs.labels(model, knobs), tokens.labels(model, knobs)
-            took = [(name, phase.labels(model, knobs)) for name, phase in phases.items()]
+        def of_answer(model: str, knobs: str, chosen_by: str) -> AnswerSeries:
+            took = tuple((name, phase.labels(model, knobs)) for name, phase in phases.items())
+            own = (model, knobs)
+            return AnswerSeries(total.labels(*own, chosen_by), inputs.labels(*own), tokens.labels(*own), took)
 
-            def count(request_inputs: int, request_tokens: int, timing_ms: Mapping[str, float]) -> None:
-                one.inc()
-                all_inputs.inc(request_inputs)
-                all_tokens.inc(request_tokens)
-                for name, phase in took:
-                    phase.observe(timing_ms[name] / 1e3)
+        return of_answer
 
-            return count
-
-        return of_series
-
-    def _batch_counts(self) -> Callable[[str, str, Lane], Callable[[BatchRun], None]]:
+    def _batch_series(self) -> Callable[[str, str, str], BatchSeries]:
         labels = ("model", "knobs", "lane")
         tokens = self._histogram("batch_tokens", "Tokens of a batch.", TOKENS, *labels)
         sequences = self._histogram("batch_sequences", "Sequences of a batch.", SEQUENCES, *labels)
@@ -234,20 +257,11 @@ class Metrics:
         predicted = self._counter("batch_predicted_seconds", "Predicted time of the batches that ran.", *labels)
 
         @functools.cache
-        def of_series(model: str, knobs: str, lane: Lane) -> Callable[[BatchRun], None]:
-            own = (model, knobs, lane)
-            all_predicted = predicted.labels(*own)
-            observed = [one.labels(*own) for one in (tokens, sequences, seconds, ratio)]
+        def of_batch(*own: str) -> BatchSeries:
+            histograms = (tokens.labels(*own), sequences.labels(*own), seconds.labels(*own), ratio.labels(*own))
+            return BatchSeries(predicted.labels(*own), *histograms)
 
-            def count(run: BatchRun) -> None:
-                all_predicted.inc(run.predicted_s)
-                values = (run.tokens, run.sequences, run.seconds, run.seconds / run.predicted_s)
-                for one, value in zip(observed, values, strict=True):
-                    one.observe(value)
-
-            return count
-
-        return of_series
+        return of_batch
 
     def _counter(self, name: str, doc: str, *labels: str) -> Counter:
         self.described.append(Description(f"{PREFIX}{name}_total", "counter", labels, doc))
@@ -256,3 +270,34 @@ class Metrics:
     def _histogram(self, name: str, doc: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
         self.described.append(Description(PREFIX + name, "histogram", labels, doc))
         return Histogram(PREFIX + name, doc, labels, buckets=buckets, registry=self.registry)
+
+
+def knob_ranges(knobs: Mapping[str, KnobValue]) -> str:
+    """A setting as a few ranges, such as `a=17-64,b=exact`: a metric keeps every label that it ever had.
+
+    Args:
+        knobs: a value for every knob of a model, each within its bounds.
+
+    Returns:
+        One range a knob, in the order given; `none` for a model without knobs.
+    """
+    ranges = ""
+    for name, value in knobs.items():
+        ranges += f"{',' if ranges else ''}{name}={knob_range(name, value)}"
+    return ranges or "none"
+
+
+def knob_range(name: str, value: KnobValue) -> str:
+    """The range of one value: `exact`, or its lowest and highest value."""
+    knob = KNOBS[name]
+    if value == knob.exact:
+        return "exact"
+    if knob.dtype == "float":
+        width = knob.high / FLOAT_RANGES
+        index = max(0, min(FLOAT_RANGES, math.ceil(value / width)) - 1)  # a range includes its highest value
+        return f"{index * width:g}-{(index + 1) * width:g}"
+    highest = 1
+    while highest < value:
+        highest *= WHOLE_BASE
+    lowest = highest // WHOLE_BASE + 1
+    return f"{lowest}-{highest}" if lowest < highest else str(highest)

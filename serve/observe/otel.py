@@ -25,12 +25,11 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, set_span_in_context
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from attenuator import __version__
 from attenuator.serve.observe import events
-from attenuator.serve.observe.accesslog import QUIET_ROUTES
-from attenuator.serve.scheduling.requests import BatchRun
+from attenuator.serve.observe.events import BatchRun, Listeners
+from attenuator.serve.observe.logs import QUIET_ROUTES
 
 PREFIX = "attenuator."
 SERVICE = "attenuator"
@@ -78,33 +77,29 @@ class Traces:
         self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer(SERVICE, __version__)
 
-    def wrap(self, app: ASGIApp) -> ASGIApp:
-        """The application with a span around every request, probes and scrapes aside."""
+    def request_began(self, scope: Mapping[str, Any]) -> None:
+        """Begins the span of a request, unless it is a probe or a scrape."""
+        if scope["path"].startswith(QUIET_ROUTES):
+            return
+        method = scope["method"] if scope["method"] in METHODS else OTHER
+        started_ns = time.time_ns()
+        span = self._tracer.start_span(
+            shown_method(method),
+            context=propagate.extract(trace_headers(scope["headers"]), Context()),
+            kind=SpanKind.SERVER,
+            attributes={"http.request.method": method, f"{PREFIX}request_id": events.request_id.get()},
+            start_time=started_ns,
+        )
+        events.trace.set(RequestTrace(span, method, started_ns))
 
-        async def traced(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["type"] != "http" or scope["path"].startswith(QUIET_ROUTES):
-                await app(scope, receive, send)
-                return
-            headers = trace_headers(scope["headers"])
-            method = scope["method"] if scope["method"] in METHODS else OTHER
-            started_ns, started_s = time.time_ns(), time.perf_counter()
-            span = self._tracer.start_span(
-                shown_method(method),
-                context=propagate.extract(headers, Context()),
-                kind=SpanKind.SERVER,
-                attributes={"http.request.method": method, f"{PREFIX}request_id": events.request_id.get()},
-                start_time=started_ns,
-            )
-            events.trace.set(RequestTrace(span, method, started_ns))
-            try:
-                await app(scope, receive, send)
-            finally:
-                span.end(started_ns + nanoseconds(time.perf_counter() - started_s))
-
-        return traced
+    def listen(self, listeners: Listeners) -> None:
+        """Listens to requests and batches, and to these before their requests end."""
+        listeners.request_began.append(self.request_began)
+        listeners.batch_ran.append(self.batch_ran)
+        listeners.request_ended.append(self.request_ended)
 
     def request_ended(self, route: str, status: int, seconds: float, fields: Mapping[str, Any]) -> None:
-        """Completes the span of the request that is being answered.
+        """Completes and ends the span of the request that is being answered.
 
         Args:
             route: the route's pattern.
@@ -125,8 +120,9 @@ class Traces:
             span = self._tracer.start_span(phase, context=inside, links=links, start_time=began_ns)
             began_ns += nanoseconds(fields["timing_ms"][phase] / 1e3)
             span.end(began_ns)
+        trace.span.end(trace.started_ns + nanoseconds(seconds))
 
-    def batch_ended(self, run: BatchRun) -> None:
+    def batch_ran(self, run: BatchRun) -> None:
         """Makes the span of a batch that has just ended."""
         traces = [trace for trace in run.traces if isinstance(trace, RequestTrace)]
         unique = {id(trace): trace for trace in traces if trace.span.is_recording()}

@@ -29,10 +29,9 @@ import numpy as np
 import numpy.typing as npt
 
 from attenuator.runtime import Model, Row, RowResult
-from attenuator.serve.observe.events import RateLimitedLog
-from attenuator.serve.observe.knob_ranges import knob_ranges
+from attenuator.serve.observe.events import Listeners, RateLimitedLog
 from attenuator.serve.observe.live_agreement import Comparison, LiveAgreement
-from attenuator.serve.observe.metrics import Metrics
+from attenuator.serve.observe.metrics import Metrics, knob_ranges
 from attenuator.serve.scheduling.requests import Displaced, Job
 
 log = logging.getLogger(__name__)
@@ -117,10 +116,16 @@ class Shadow:
         """Texts that wait for their exact run."""
         return len(self._waiting)
 
+    def listen(self, listeners: Listeners) -> None:
+        """Listens to answers, and to what lets texts run or stops them."""
+        listeners.started.append(self.start)
+        listeners.request_admitted.append(self.pause)
+        listeners.answered.append(self.consider)
+        listeners.stopping.append(self.stop)
+
     def start(self) -> None:
         """Begins to run texts."""
-        if self._share:
-            self._task = asyncio.create_task(self._run_all())
+        self._task = asyncio.create_task(self._run_all())
 
     def stop(self) -> None:
         """Ends, with the text that runs."""
@@ -129,7 +134,7 @@ class Shadow:
             self._task.cancel()
 
     def consider(
-        self, model: Model, rows: Sequence[Row], results: Sequence[RowResult], *, escalated: bool = False
+        self, model: Model, rows: Sequence[Row], results: Sequence[RowResult], escalated: bool = False
     ) -> None:
         """Draws from the texts of an answered request; answers at the exact value have nothing to compare.
 
@@ -139,8 +144,6 @@ class Shadow:
             results: one a row.
             escalated: whether the request's texts decided themselves with which knobs they were answered.
         """
-        if not self._share:
-            return
         exact = model.knobs.exact()
         for row, result in zip(rows, results, strict=True):
             if row.knobs == exact or self._random.random() >= self._share:

@@ -10,8 +10,9 @@ from functools import partial
 
 from attenuator.errors import AttenuatorError, EngineError
 from attenuator.runtime import Cancellation, Model, Row, RowResult
+from attenuator.serve.observe.events import BatchRun, Listeners
 from attenuator.serve.scheduling.queue import Queue
-from attenuator.serve.scheduling.requests import IDLE, LANES, BatchRun, Displaced, Entry, Job, Lane, Listener
+from attenuator.serve.scheduling.requests import IDLE, LANES, Displaced, Entry, Job, Lane
 from attenuator.serve.scheduling.times import Contention, KnownSeeds, LatencyModel
 from attenuator.serve.scheduling.worker import Worker
 
@@ -66,7 +67,7 @@ class Lanes:
         contention: Contention,
         seeds: KnownSeeds,
         wait_for_more: Callable[[], Awaitable[None]],
-        listener: Listener,
+        listeners: Listeners,
     ) -> None:
         """Creates the lanes; `start` starts them.
 
@@ -76,14 +77,14 @@ class Lanes:
             contention: how much the lanes slow each other down.
             seeds: whose draws are kept.
             wait_for_more: waits briefly for requests that could join a light batch.
-            listener: is told of batches.
+            listeners: are told of batches.
         """
         self._queue = queue
         self._latencies = latencies
         self._contention = contention
         self._seeds = seeds
         self._wait_for_more = wait_for_more
-        self._listener = listener
+        self._listeners = listeners
         self._workers = {lane: Worker(f"compute-{lane}") for lane in LANES}
         self._wake = {lane: asyncio.Event() for lane in LANES}
         self._running: dict[Lane, Running] = {}
@@ -111,7 +112,8 @@ class Lanes:
         log.error(
             "lane %s stopped (%s) and starts again in %g s", lane, error or "cancelled", RESTART_S, exc_info=error
         )
-        self._listener.lane_restarted(lane)
+        for tell in self._listeners.lane_restarted:
+            tell(lane)
         asyncio.get_running_loop().call_later(RESTART_S, self._start, lane)
 
     def fault(self, hang_s: float) -> str | None:
@@ -312,13 +314,13 @@ class Lanes:
     ) -> None:
         """Gives requests the results of a batch, which took some seconds, of them some beside one of the other lane."""
         learn = partial(self._learn, lane, batch, rows, seconds, beside_s)
-        if self._listener.before_answers:
+        if self._listeners.batch_ran:
             learn()
         for entry, result in zip(batch, results, strict=True):
             entry.job.results[entry.index] = result
             if not entry.job.over and None not in entry.job.results:
                 entry.job.done.set_result(True)
-        if not self._listener.before_answers:
+        if not self._listeners.batch_ran:
             asyncio.get_running_loop().call_soon(learn)  # behind the answers, which need not wait for it
 
     def _learn(self, lane: Lane, batch: Sequence[Entry], rows: Sequence[Row], seconds: float, beside_s: float) -> None:
@@ -343,12 +345,14 @@ class Lanes:
             shares=shares,
             traces=[entry.job.trace for entry in batch],
         )
-        self._listener.batch_ended(run)
+        for tell in (*self._listeners.batch_ran, *self._listeners.batch_ended):
+            tell(run)
 
     def _failed(self, jobs: Sequence[Job], lane: Lane, error: AttenuatorError) -> None:
         """Tells of a batch that failed, where ONNX Runtime did and somebody still waits."""
         if jobs and error.__cause__ is not None:
-            self._listener.batch_failed(jobs[0].model, lane)
+            for tell in self._listeners.batch_failed:
+                tell(jobs[0].model, lane)
 
     async def _run_apart(self, lane: Lane, batch: Sequence[Entry], error: AttenuatorError) -> None:
         """Runs each request of a failed batch alone, so that only the request that caused the failure fails."""

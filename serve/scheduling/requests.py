@@ -3,14 +3,13 @@
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from attenuator.api import Priority
 from attenuator.calibration.times import RowTime
 from attenuator.errors import AttenuatorError
-from attenuator.ops.knobs import Knobs
 from attenuator.runtime import Model, Row, RowResult
 
 Lane = Literal["light", "heavy"]
@@ -158,50 +157,6 @@ class Load:
         self.tokens += tokens
         self.seconds += seconds
         self.room += room
-
-
-@dataclass(frozen=True, slots=True)
-class BatchRun:
-    """A batch that ran, for those who are told.
-
-    Attributes:
-        model: which ran it.
-        lane: where it ran.
-        settings: the knobs of its requests.
-        tokens: of all its sequences.
-        sequences: how many.
-        predicted_s: seconds it was predicted to take.
-        seconds: what it took.
-        shares: predicted seconds by API key and class; the key is empty where there are not several.
-        traces: of its requests.
-    """
-
-    model: Model
-    lane: Lane
-    settings: Sequence[Knobs]
-    tokens: int
-    sequences: int
-    predicted_s: float
-    seconds: float
-    shares: Mapping[tuple[str, str], float]
-    traces: Sequence[object]
-
-
-@dataclass(frozen=True, slots=True)
-class Listener:
-    """Who is told what the lanes do.
-
-    Attributes:
-        batch_ended: a batch ran.
-        batch_failed: ONNX Runtime failed on a batch of a model that somebody waited for.
-        lane_restarted: a lane's task had ended and starts again.
-        before_answers: whether a batch is told before its requests get their results.
-    """
-
-    batch_ended: Callable[[BatchRun], None] = lambda run: None
-    batch_failed: Callable[[Model, Lane], None] = lambda model, lane: None
-    lane_restarted: Callable[[Lane], None] = lambda lane: None
-    before_answers: bool = False
 
 
 def lane_of(seconds: float) -> Lane:

@@ -17,6 +17,7 @@ from attenuator.serve.access.keys import KeyRing
 from attenuator.serve.api.routes import Routes
 from attenuator.serve.app import create_api
 from attenuator.serve.engine import Engine
+from attenuator.serve.observe.metrics import Metrics
 from attenuator.serve.settings import ServeSettings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -135,5 +136,5 @@ def test_example_of_the_page_works_on_a_server_of_several_models(service: Servic
 def test_description_is_made_once() -> None:
     settings = ServeSettings()
     engine = Engine(settings)
-    api = create_api(Routes(engine, settings, KeyRing(None, None)), engine)
+    api = create_api(Routes(engine, settings, KeyRing(None, None), Metrics().exposition), engine)
     assert api.openapi() is api.openapi()

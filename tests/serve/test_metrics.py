@@ -12,9 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from service import GOOD, Service, request_bytes
 
 from attenuator.ops import KNOBS
-from attenuator.serve.engine import Engine
-from attenuator.serve.observe.knob_ranges import knob_range, knob_ranges
-from attenuator.serve.observe.metrics import Metrics
+from attenuator.serve.observe.metrics import Metrics, knob_range, knob_ranges
 from attenuator.serve.settings import ServeSettings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -150,7 +148,7 @@ def test_a_key_for_metrics_must_be_there() -> None:
 
 
 def test_every_service_counts_for_itself() -> None:
-    first, second = Engine(ServeSettings()).metrics, Engine(ServeSettings()).metrics
+    first, second = Metrics(), Metrics()
     first.refused("not_found")
     name, labels = "attenuator_refusals_total", {"error_type": "not_found"}
     assert (first.registry.get_sample_value(name, labels), second.registry.get_sample_value(name, labels)) == (1, None)

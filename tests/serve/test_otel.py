@@ -22,7 +22,7 @@ from service import Service
 from attenuator.errors import AttenuatorError, EngineError
 from attenuator.runtime import Model
 from attenuator.serve.access.keys import KeyRing
-from attenuator.serve.app import create_app
+from attenuator.serve.app import create_app, observe
 from attenuator.serve.engine import Engine
 from attenuator.serve.observe.otel import Traces
 from attenuator.serve.observe.tracing import open_traces
@@ -39,10 +39,11 @@ def spans_of(folder: Path, ask: Callable[[httpx.AsyncClient], Any]) -> list[Read
 
     async def scenario() -> None:
         settings = ServeSettings(threads=1)
-        engine = Engine(settings, Traces(SimpleSpanProcessor(exporter)))
+        engine = Engine(settings)
+        observers = observe(engine, settings, Traces(SimpleSpanProcessor(exporter)))
         await engine.start([folder])
         try:
-            app = create_app(engine, settings, KeyRing(None, None, None))
+            app = create_app(engine, settings, KeyRing(None, None, None), observers)
             transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
             async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
                 await ask(client)

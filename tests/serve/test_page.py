@@ -19,6 +19,7 @@ from attenuator.serve.access.keys import KeyRing
 from attenuator.serve.api.routes import Routes
 from attenuator.serve.app import create_api
 from attenuator.serve.engine import Engine
+from attenuator.serve.observe.metrics import Metrics
 from attenuator.serve.page import FOLDER, INDEX, TYPES, read_assets
 from attenuator.serve.settings import ServeSettings
 
@@ -70,7 +71,8 @@ def client(**settings: Any) -> TestClient:
     """A client of a service that is not started, with an API key."""
     chosen = ServeSettings(api_key=SecretStr("sesame"), **settings)
     engine = Engine(chosen)
-    return TestClient(create_api(Routes(engine, chosen, KeyRing(chosen.api_key, None)), engine), follow_redirects=False)
+    routes = Routes(engine, chosen, KeyRing(chosen.api_key, None), Metrics().exposition)
+    return TestClient(create_api(routes, engine), follow_redirects=False)
 
 
 def test_the_page_is_open_where_models_need_a_key() -> None:

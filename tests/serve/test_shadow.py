@@ -17,7 +17,7 @@ from service import Service
 
 from attenuator.runtime import Input, Model, Row, RowResult, load
 from attenuator.serve.access.keys import KeyRing
-from attenuator.serve.app import create_app
+from attenuator.serve.app import Observers, create_app, observe
 from attenuator.serve.engine import Engine
 from attenuator.serve.observe import shadow as module
 from attenuator.serve.observe.metrics import Metrics
@@ -80,13 +80,15 @@ def test_what_waits_is_bounded_in_texts_and_tokens(models: dict[str, Model]) -> 
     assert (long.waiting, dropped(metrics, "full")) == (count + 499, 3), "those that need the longest pause go first"
 
 
-def run(folder: Path, scenario: Callable[[Engine, Model], object]) -> None:
+def run(folder: Path, scenario: Callable[[Engine, Observers, Model], object]) -> None:
     async def started() -> None:
-        engine = Engine(ServeSettings(threads=1, shadow_share=1))
+        settings = ServeSettings(threads=1, shadow_share=1)
+        engine = Engine(settings)
+        observers = observe(engine, settings)
         await engine.start([folder])
         try:
             async with asyncio.timeout(60):
-                await scenario(engine, engine.model(None))  # type: ignore[misc]
+                await scenario(engine, observers, engine.model(None))  # type: ignore[misc]
         finally:
             await engine.stop()
 
@@ -104,18 +106,19 @@ def test_a_request_stops_the_text_that_runs(bundles: dict[str, Path], monkeypatc
         begun.append(len(rows[0].token_ids))
         return run_model(model, rows, cancellation)  # type: ignore[arg-type]
 
-    async def scenario(engine: Engine, model: Model) -> None:
+    async def scenario(engine: Engine, observers: Observers, model: Model) -> None:
+        metrics, shadow = observers
         monkeypatch.setattr(Model, "run", noting)
         long = row(model.manifest.max_tokens)
-        engine.shadow.consider(model, [long], [RESULT])
+        shadow.consider(model, [long], [RESULT])
         for times in (1, 2):
             await until(lambda times=times: len(begun) == times)  # type: ignore[misc]
             async with engine.admitted():
-                await until(lambda: engine.shadow._running is None)
-                assert engine.shadow.waiting == (1 if times == 1 else 0)
+                await until(lambda: shadow._running is None)
+                assert shadow.waiting == (1 if times == 1 else 0)
                 await asyncio.sleep(0.01)
                 assert len(begun) == times, "nothing runs while a request is in progress"
-        assert dropped(engine.metrics, "interrupted") == 1
+        assert dropped(metrics, "interrupted") == 1
         assert begun == [model.manifest.max_tokens] * 2
 
     run(bundles["yoso"], scenario)
@@ -145,15 +148,16 @@ def test_a_long_text_waits_for_a_long_pause(models: dict[str, Model], monkeypatc
 def test_a_failure_is_counted_and_the_next_text_runs(
     bundles: dict[str, Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario(engine: Engine, model: Model) -> None:
+    async def scenario(engine: Engine, observers: Observers, model: Model) -> None:
+        metrics, shadow = observers
         outside = row()
         outside.token_ids[:] = 10**6
-        engine.shadow.consider(model, [outside, row()], [RESULT] * 2)
-        await until(lambda: compared(engine) == 1)
-        assert dropped(engine.metrics, "failed") == 1
+        shadow.consider(model, [outside, row()], [RESULT] * 2)
+        await until(lambda: compared(metrics) == 1)
+        assert dropped(metrics, "failed") == 1
 
-    def compared(engine: Engine) -> float:
-        counts = [each for each in engine.metrics.registry.collect() if each.name == "attenuator_shadow_texts"]
+    def compared(metrics: Metrics) -> float:
+        counts = [each for each in metrics.registry.collect() if each.name == "attenuator_shadow_texts"]
         return sum(sample.value for each in counts for sample in each.samples)
 
     run(bundles["yoso"], scenario)
@@ -161,16 +165,17 @@ def test_a_failure_is_counted_and_the_next_text_runs(
 
 
 def test_texts_do_not_keep_an_unloaded_model(bundles: dict[str, Path]) -> None:
-    async def scenario(engine: Engine, model: Model) -> None:
+    async def scenario(engine: Engine, observers: Observers, model: Model) -> None:
+        metrics, shadow = observers
         async with engine.admitted():
-            engine.shadow.consider(model, [row()], [RESULT])
+            shadow.consider(model, [row()], [RESULT])
             await engine.catalog.remove("yoso")
             gone = weakref.ref(model)
             del model
             await until(lambda: gone() is None)
-            assert engine.shadow.waiting == 1
-        await until(lambda: engine.shadow.waiting == 0)
-        assert dropped(engine.metrics, "unloaded") == 1
+            assert shadow.waiting == 1
+        await until(lambda: shadow.waiting == 0)
+        assert dropped(metrics, "unloaded") == 1
 
     run(bundles["yoso"], scenario)
 
@@ -225,14 +230,15 @@ def test_escalated_texts_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None
     """What they say decides at which setting they are answered: they are no sample of all texts there."""
     monkeypatch.setattr(module, "SETTLE_S", 1e6)  # nothing runs: what was drawn is looked at
 
-    async def scenario(engine: Engine, model: Model) -> None:
-        app = create_app(engine, ServeSettings(), KeyRing(None, None, None))
+    async def scenario(engine: Engine, observers: Observers, model: Model) -> None:
+        metrics, shadow = observers
+        app = create_app(engine, ServeSettings(), KeyRing(None, None, None), observers)
         body = {"inputs": ["a quiet film", "not very good but never dull"], "min_agreement": 0.9}
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test") as client:
             for fields in ({}, {"escalate": True}):
                 answer = await client.post("/v1/classify", json=body | fields)
                 assert answer.status_code == 200, answer.text
-        assert [text.escalated for text in engine.shadow._waiting] == [False, False, True, True]
+        assert [text.escalated for text in shadow._waiting] == [False, False, True, True]
 
     run(BUNDLES / "sentiment", scenario)
 

@@ -15,7 +15,7 @@ from attenuator.rayserve.calls import Answer, Call, run, settings_of
 from attenuator.rayserve.prices import Prices, prices_of
 from attenuator.rayserve.router import QUEUE_STAT
 from attenuator.serve.access.keys import KeyRing
-from attenuator.serve.app import create_app
+from attenuator.serve.app import create_app, observe
 from attenuator.serve.engine import Engine
 from attenuator.serve.observe import logs
 from attenuator.serve.observe.tracing import open_traces
@@ -31,9 +31,10 @@ class Replica:
         self._settings = settings_of(settings)
         logs.set_up(self._settings.log_format, self._settings.log_level)
         self._traces = open_traces(self._settings.otel)
-        self._engine = Engine(self._settings, self._traces)
+        self._engine = Engine(self._settings)
+        observers = observe(self._engine, self._settings, self._traces)
         keys = KeyRing(self._settings.api_key, self._settings.api_keys)
-        self._app = create_app(self._engine, self._settings, keys)
+        self._app = create_app(self._engine, self._settings, keys, observers)
         self._watched = asyncio.create_task(keys.watch())
         self._name = serve.get_replica_context().replica_id.unique_id
         self._in_progress: dict[str, float] = defaultdict(float)  # predicted seconds by front
