@@ -57,8 +57,8 @@ BUILD = gauge("build_info", "Always 1; the label names the version.", "version")
 SHADOW_WAITING = gauge("shadow_waiting_texts", "Texts that wait to run again at the exact value.")
 AGREEMENT_LOW = gauge(
     "agreement_low",
-    "1 where live answers agree with the exact ones less often than calibration measured, 0 where they do not; "
-    "absent where too few were compared.",
+    "1 where live answers agree with the bundle's own exact ones less often than calibration measured, 0 where they do "
+    "not; absent where too few were compared. What int8, fp16 and bf16 change in exact answers is not in it.",
     "model",
     "knobs",
     "tokens",

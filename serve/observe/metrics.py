@@ -111,7 +111,7 @@ class Metrics:
         )
         self._shadowed = self._counter(
             "shadow_texts",
-            "Texts that ran again at the exact value, by whether the answer was the same or other.",
+            "Texts that ran again at the bundle's own exact value, by whether the answer was the same or other.",
             "model",
             "knobs",
             "tokens",

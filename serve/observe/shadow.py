@@ -1,4 +1,7 @@
-"""Live quality: a share of the answered texts runs again at the exact value while the service is idle.
+"""Live quality: a share of the answered texts runs again at the bundle's exact value while the service is idle.
+
+The exact answers are the bundle's own. Those of a rounded bundle differ from the checkpoint's in fp32, which its
+calibration refers to; what rounding changes is seen there alone, and an alarm comes later by as much.
 
 Each text is drawn by lot with the operator's probability, whatever its request, so that neither a caller nor the load
 chooses which. What is drawn waits in memory as token ids, with the logits of its answer; nothing of it is logged.

@@ -14,7 +14,7 @@ import pytest
 from checkpoints import TEXTS, Checkpoint, bert, load, save
 
 from attenuator.__main__ import main
-from attenuator.bundle import CALIBRATION
+from attenuator.bundle import CALIBRATION, read_manifest
 from attenuator.export import export
 from attenuator.export.choose import FEWEST_TEXTS
 from attenuator.runtime import Model, Row
@@ -139,6 +139,7 @@ def test_a_bundle_of_another_checkpoint_is_no_reference(folder: Path, tmp_path: 
     code, _, errors = command("calibrate", folder / "int8", *words)
     assert code == 1
     assert "holds other weights or labels" in errors
+    assert f"export '{read_manifest(folder / 'int8').provenance.source}'" in errors, "what to do"
 
 
 def test_a_calibration_against_the_bundles_own_answers_counts_as_none(calibrated: Path, tmp_path: Path) -> None:

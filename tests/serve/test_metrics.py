@@ -69,6 +69,14 @@ def test_documented_metrics_are_served_and_no_others(loaded: Service) -> None:
                 assert all(set(own) - {"le"} == labels for own, _ in rows), series
 
 
+@pytest.mark.parametrize("name", ["shadow_texts_total", "agreement_low"])
+def test_live_agreement_is_said_to_be_with_the_bundles_own_exact_answers(name: str) -> None:
+    """Those of a rounded bundle are rounded, too: that is no agreement with the checkpoint."""
+    page = (ROOT / "docs/reference/metrics.md").read_text(encoding="utf-8")
+    [row] = [line for line in page.splitlines() if line.startswith(f"| `attenuator_{name}`")]
+    assert "the bundle's own exact" in row
+
+
 def test_metrics_add_up(loaded: Service) -> None:
     _, samples = scrape(loaded)
     answered = "attenuator_requests_total"

@@ -74,8 +74,8 @@ def check_reference(reference: Path | None, folder: Path, manifest: Manifest) ->
             raise InvalidRequest(f"bundle {place} does not say which checkpoint it holds: export it again")
     if other.provenance.weights != manifest.provenance.weights or other.labels != manifest.labels:
         raise InvalidRequest(
-            f"--reference {reference} holds other weights or labels than {folder}, must be an export of the same "
-            "checkpoint with the same --positions"
+            f"--reference {reference} holds other weights or labels than {folder}: export "
+            f"'{manifest.provenance.source}', which that one was made of, in fp32 with the same --positions"
         )
     if other.max_tokens < manifest.max_tokens:
         raise InvalidRequest(
