@@ -82,7 +82,7 @@ class ServeSettings(CommandSettings):
     brownout_target_ms: float = Field(default=500, gt=0)
     """Predicted wait that brownouts hold, in milliseconds; knobs that may be lowered begin to fall at half of it."""
     shadow_share: float = Field(default=0, ge=0, le=1)
-    """Share of texts that run again at the bundle's own exact value while the service idles, to compare; 0.01 is ample."""
+    """Share of texts that run again at the bundle's own exact value while the service idles; 0.01 is ample."""
     max_requests: int = Field(default=512, ge=1)
     """Requests in progress at a time, each counted once its body has arrived; a request over it gets 429."""
     max_body_bytes: int = Field(default=4 * 2**20, ge=1)
