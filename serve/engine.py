@@ -185,7 +185,8 @@ class Engine:
             NotReady: starting, draining or stopped.
             Overloaded: too many requests are in progress, or the queue has no room for a body of this size.
         """
-        self.check_running()
+        if self.state != "ready":
+            raise self._not_ready()
         self._admission.check_requests(key)
         if self._queue.vacant():
             return
@@ -218,7 +219,7 @@ class Engine:
             yield
         finally:
             self._queue.enter(key, -1)
-            if not self.requests:
+            if not self._queue.requests:
                 self.idle.set()
 
     async def encode(

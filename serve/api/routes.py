@@ -4,9 +4,10 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated, Any, cast
 
 from fastapi import APIRouter, Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
@@ -14,12 +15,13 @@ from starlette.responses import HTMLResponse, Response
 
 from attenuator.api import CLASSIFY, MODELS, ModelList, Priority
 from attenuator.errors import DeadlineExceeded, InvalidRequest
+from attenuator.ops.knobs import Knobs
 from attenuator.ops.spec import SEED_HIGH
-from attenuator.runtime import Model, Row
-from attenuator.runtime.explaining import answer
+from attenuator.runtime import Model, Row, RowResult
+from attenuator.runtime.explaining import Runner, RunOutcome, answer
 from attenuator.serve.access.keys import ApiKey, KeyRing, key_in
-from attenuator.serve.accuracy.cost import Work
-from attenuator.serve.accuracy.plan import Limits, plan
+from attenuator.serve.accuracy.cost import Work, seeds_of
+from attenuator.serve.accuracy.plan import Limits, Load, plan
 from attenuator.serve.api.admin import Admin
 from attenuator.serve.api.answers import Form, OwnForm, Turns, answer_of, json_response, model_info, timing_headers
 from attenuator.serve.api.documentation import (
@@ -47,8 +49,7 @@ from attenuator.serve.engine import Engine
 from attenuator.serve.observe import events
 from attenuator.serve.observe.events import CLIENT_LEFT
 from attenuator.serve.page import Page
-from attenuator.serve.request import RequestRun
-from attenuator.serve.scheduling.requests import ANYONE, Flow
+from attenuator.serve.scheduling.requests import ANYONE, Flow, Forecast
 from attenuator.serve.settings import ServeSettings, read_floors
 
 log = logging.getLogger(__name__)
@@ -219,7 +220,7 @@ class Routes:
         encoded = await self._engine.encode(
             model, parsed.items, knobs=usual.knobs, truncate=options.truncate, floors=usual.floors, flow=flow
         )
-        characters = sum(item.characters for item in parsed.items)
+        characters = sum([item.characters for item in parsed.items])
         parsed.items.clear()  # texts of megabytes are not kept while the request waits
         tokens = [len(item.token_ids) for item in encoded]
         if key is not None:
@@ -228,30 +229,89 @@ class Routes:
         usual_seed = seed == self._settings.seed
         seed = secrets.randbelow(SEED_HIGH + 1) if seed is None else seed
         work = Work(model, tokens, options.explain and not options.escalate, seed, usual_seed)
-        spend = key.spend if key is not None else lambda tokens: None
-        run = RequestRun(self._engine, work, limits, flow, started_s, options.timeout_ms, spend)
-        chosen = plan(model, asked, limits, run.load())
+        run = RequestRun(self._engine, work, limits, flow, started_s, options.timeout_ms, key)
+        chosen = plan(model, asked, limits, Load(work, time.perf_counter() - started_s, run.forecast, run.level))
+        run.unlowered = chosen.unlowered
         tokenized_s = time.perf_counter()
         events.note(knobs=dict(chosen.knobs), chosen_by=chosen.by)
         rows = [Row(item.token_ids, item.type_ids, chosen.knobs, seed) for item in encoded]
-        answered = await answer(model, options, rows, run.runner(chosen))
+        answered = await answer(model, options, rows, Runner(run.run, run.has_room, run.permits))
         ended_s = time.perf_counter()
-        stages_s = {
-            "tokenize": tokenized_s - started_s,
-            "queue": answered.queue_s,
-            "compute": ended_s - tokenized_s - answered.queue_s,
-            "total": ended_s - started_s,
+        timing_ms = {
+            "tokenize": round((tokenized_s - started_s) * 1e3, 3),
+            "queue": round(answered.queue_s * 1e3, 3),
+            "compute": round((ended_s - tokenized_s - answered.queue_s) * 1e3, 3),
+            "total": round((ended_s - started_s) * 1e3, 3),
         }
-        timing_ms = {name: round(seconds * 1e3, 3) for name, seconds in stages_s.items()}
         events.note(tokens=sum(tokens), timing_ms=timing_ms)
-        if answered.steps is not None:
-            events.note(steps=answered.steps)
         escalated = answered.steps is not None
+        if escalated:
+            events.note(steps=answered.steps)
         for tell in self._engine.listeners.answered:
             tell(model, answered.rows, answered.results, escalated)
         headers = timing_headers(timing_ms, model.device, characters, sum(tokens))
         whole = answer_of(model, parsed, chosen, seed, answered, timing_ms)
         return await form.response(whole, headers, self._turns.write)
+
+
+@dataclass(slots=True)
+class RequestRun:
+    """A request between its tokenized inputs and its results: what it asks of the engine.
+
+    Attributes:
+        engine: which runs it.
+        work: what it makes run.
+        limits: those of others on its accuracy.
+        flow: whose it is.
+        started_s: clock (`time.perf_counter`) when it began.
+        timeout_ms: its deadline; None without one.
+        key: in whose rate the tokens count that it runs beyond its inputs, which are counted.
+        unlowered: its knobs before load lowered them; None where it did not.
+    """
+
+    engine: Engine
+    work: Work
+    limits: Limits
+    flow: Flow
+    started_s: float
+    timeout_ms: float | None = None
+    key: ApiKey | None = None
+    unlowered: Knobs | None = None
+    _ran: bool = False
+
+    async def run(self, rows: list[Row]) -> RunOutcome:
+        """Runs rows, together with what else waits."""
+        if self.key is not None:
+            self.key.spend(sum(len(row.token_ids) for row in rows) - (0 if self._ran else sum(self.work.tokens)))
+            self._ran = True
+        job = await self.engine.run(self.work.model, rows, self.unlowered, self.flow)
+        queue_s = 0.0 if job.started_s is None else job.started_s - job.submitted_s
+        return RunOutcome(job.rows, cast(list[RowResult], job.results), queue_s)
+
+    def forecast(self, knobs: Knobs) -> Forecast:
+        """When it would be done at a setting."""
+        work = self.work
+        draws, seeds = work.draws(knobs), work.seeds(knobs)
+        return self.engine.predictor.forecast(work.model, work.tokens, knobs, self.flow, draws, seeds)
+
+    def level(self, knobs: Knobs) -> float:
+        """How far load lowers it from a setting, from 0 to 1."""
+        return self.engine.level(self.work.model, self.work.tokens, knobs, self.flow)
+
+    def permits(self, knobs: Knobs) -> bool:
+        """Whether the limits of others allow a setting."""
+        return self.limits.permit(self.work, knobs)
+
+    def has_room(self, rows: Sequence[Row], spent: float) -> bool:
+        """Whether the limit on cost and the deadline leave room for further rows."""
+        if not self.work.fits_besides(rows, spent, self.limits.max_cost):
+            return False
+        if self.timeout_ms is None:
+            return True
+        parts = [([len(row.token_ids)], row.knobs) for row in rows]
+        (tokens, knobs), *others = parts
+        forecast = self.engine.predictor.forecast(self.work.model, tokens, knobs, self.flow, others, seeds_of(rows))
+        return time.perf_counter() + forecast.total_s <= self.started_s + self.timeout_ms / 1000
 
 
 async def unless_late(

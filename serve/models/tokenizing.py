@@ -38,17 +38,19 @@ class TokenEstimate:
 
     def learn(self, inputs: Sequence[Input], encoded: Sequence[Encoded]) -> None:
         """Learns from a request's inputs; token ids teach nothing."""
-        pairs = [(item, result) for item, result in zip(inputs, encoded, strict=True) if item.token_ids is None]
-        size = sum(utf8_size(item) for item, _ in pairs)
+        size = tokens = 0
+        for item, result in zip(inputs, encoded, strict=True):
+            if item.token_ids is None:
+                size += utf8_size(item)
+                tokens += len(result.token_ids) + result.truncated
         if size:
-            tokens = sum(len(result.token_ids) + result.truncated for _, result in pairs)
             self.tokens_per_byte += 0.1 * (tokens / size - self.tokens_per_byte)
 
 
 def utf8_size(item: Input) -> int:
     """Bytes of an input's texts; half of a surrogate pair, which is refused later, counts too."""
-    texts = (item.text or "", item.text_pair or "")
-    return sum(len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass")) for text in texts)
+    text = (item.text or "") + (item.text_pair or "")
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 @functools.cache
@@ -141,7 +143,7 @@ class TokenizerThreads:
 
     def is_quick(self, inputs: Sequence[Input]) -> bool:
         """Whether inputs are so short that the event loop encodes them itself."""
-        return len(inputs) <= INLINE_INPUTS and sum(item.size for item in inputs) <= INLINE_SIZE
+        return len(inputs) <= INLINE_INPUTS and sum([item.size for item in inputs]) <= INLINE_SIZE
 
     async def wait_settled(self, seconds: float) -> None:
         """Waits until no request is being tokenized that could join a batch, at most for some seconds."""

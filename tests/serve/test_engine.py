@@ -14,10 +14,10 @@ from attenuator.ops.knobs import Knobs
 from attenuator.runtime import Cancellation, Input, Model, Row, RowResult
 from attenuator.serve.accuracy.brownout import Floors
 from attenuator.serve.accuracy.cost import Work
-from attenuator.serve.accuracy.plan import Asked, Limits, Plan, plan
+from attenuator.serve.accuracy.plan import Asked, Limits, Load, Plan, plan
+from attenuator.serve.api.routes import RequestRun
 from attenuator.serve.engine import Engine
 from attenuator.serve.models.tokenizing import LARGE_SIZE, SLICE_SIZE, TokenEstimate, TokenizerThreads, slices
-from attenuator.serve.request import RequestRun
 from attenuator.serve.scheduling.requests import ANYONE, Job
 
 LONG = Input("inputs", "good film " * 4000)
@@ -129,8 +129,8 @@ def test_what_would_be_refused_for_room_is_lowered_to_its_floor_instead(bundles:
 
             def planned(floors: Floors) -> Plan:
                 asked = Asked(knobs, knobs, degradable_to=floors)
-                load = RequestRun(engine, Work(model, tokens), Limits(), ANYONE, time.perf_counter()).load()
-                return plan(model, asked, Limits(), load)
+                run = RequestRun(engine, Work(model, tokens), Limits(), ANYONE, time.perf_counter())
+                return plan(model, asked, Limits(), Load(run.work, 0.0, run.forecast, run.level))
 
             async def run(chosen: Knobs) -> Job:
                 return await engine.run(model, [Row(encoded.token_ids, encoded.type_ids, chosen)], knobs)

@@ -24,9 +24,9 @@ from attenuator.runtime.explaining import Runner, RunOutcome, answer, judge_of
 from attenuator.serve.access.keyfile import parse_keys
 from attenuator.serve.access.keys import ApiKey
 from attenuator.serve.accuracy.cost import Work
-from attenuator.serve.accuracy.plan import Limits, Plan
+from attenuator.serve.accuracy.plan import Limits
+from attenuator.serve.api.routes import RequestRun
 from attenuator.serve.engine import Engine
-from attenuator.serve.request import RequestRun
 from attenuator.serve.scheduling.requests import ANYONE
 from attenuator.serve.settings import ServeSettings
 
@@ -229,13 +229,11 @@ def test_there_is_room_until_the_deadline_and_the_limit_on_cost(bundles: dict[st
             row = Row(encoded.token_ids, encoded.type_ids, model.knobs.exact())
             cost = model.predict_cost(400, row.knobs)
 
-            plan = Plan(row.knobs, "caller", row.knobs, {})
-
             def room(*, left_s: float, spent: float = 0.0, max_cost: float | None = None) -> bool:
                 began_s = time.perf_counter() + left_s - 100
                 limits = Limits(max_cost=max_cost)
                 run = RequestRun(engine, Work(model, [400]), limits, ANYONE, began_s, timeout_ms=100_000)
-                return run.runner(plan).has_room([row, row], spent)
+                return run.has_room([row, row], spent)
 
             assert room(left_s=99)
             assert not room(left_s=0)
@@ -258,7 +256,7 @@ def test_there_is_room_until_the_deadline_and_the_limit_on_cost(bundles: dict[st
                 key = ApiKey.of(entry, None)
                 assert key.tokens is not None
                 key.spend(400)  # as the inputs are tokenized
-                using = RequestRun(engine, plain, Limits(), ANYONE, 0.0, spend=key.spend).runner(plan)
+                using = RequestRun(engine, plain, Limits(), ANYONE, 0.0, key=key)
                 for rows in runs:
                     await using.run([replace(row, knobs=knobs)] * rows)
                 assert key.tokens.spare == 9000 - tokens, "draws and further steps count, the inputs once"
