@@ -321,7 +321,7 @@ def choose_selection(
         classifier: gets the schedule.
         fields: of the manifest, as far as they are known; the knob among them gets its default.
         options: what the caller says.
-        folder: where the bundle is written; holds the tokenizer. A trial graph is written beside it, and removed.
+        folder: where the bundle is written; holds the tokenizer. A trial graph is written into it, and removed.
         progress: called with one phrase at the start of each step.
         note: called with what the user should read afterwards.
 
@@ -340,7 +340,7 @@ def choose_selection(
         share = next(knob.default for knob in fields["knobs"] if knob.name == KNOB.name)
         return ChosenSelection(schedule=options.schedule or DEFAULT, texts=0, share=share, merge=merged)
     manifest = Manifest.model_construct(**fields)
-    with tempfile.TemporaryDirectory(prefix=f"{folder.name}.", dir=folder.parent) as name:
+    with tempfile.TemporaryDirectory(dir=folder) as name:  # not beside it, where another export takes it for left
         progress("read the texts")
         encoder = TextEncoder.of_bundle(folder / bundle.TOKENIZER, manifest)
         texts = read_texts(options.texts, encoder)

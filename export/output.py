@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import glob
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -13,11 +14,13 @@ from pathlib import Path
 
 from attenuator import bundle
 from attenuator.errors import ExportError
-from attenuator.export.sentences import disk_failure
+from attenuator.export.sentences import writing
 
 __all__ = ["refuse_output", "replace", "staging_for"]
 
 UNFINISHED, REPLACED = "unfinished", "replaced"
+# Of what older versions left, only folders with nothing else in them are removed.
+BUNDLE_FILES = {*bundle.REQUIRED_FILES, bundle.MODEL_DATA, bundle.MANIFEST, bundle.CALIBRATION}
 
 
 def refuse_output(folder: Path) -> None:
@@ -48,7 +51,8 @@ def staging_for(folder: Path) -> Iterator[Path]:
         An empty folder on the same file system, so that `replace` is a rename.
 
     Raises:
-        ExportError: it cannot be created there, or the disk is full.
+        ExportError: it cannot be created there.
+        AttenuatorError: the disk is full.
     """
     parent = folder.parent
     try:
@@ -63,11 +67,8 @@ def staging_for(folder: Path) -> Iterator[Path]:
         raise ExportError(f"output '{folder}' cannot be written: {error.strerror}") from None
     try:
         staging.chmod(0o755)
-        yield staging
-    except Exception as error:  # libraries that write have errors of their own
-        if (why := disk_failure(error)) is None:
-            raise
-        raise ExportError(f"output '{folder}' cannot be written: {why}") from None
+        with writing(f"output '{folder}'"):
+            yield staging
     finally:
         shutil.rmtree(staging, ignore_errors=True)
         os.close(held)
@@ -130,3 +131,13 @@ def replace(staging: Path, folder: Path) -> None:
             raise
     for old in folder.parent.glob(f"{glob.escape(prefix)}*"):  # a process that was killed here leaves one, too
         shutil.rmtree(old, ignore_errors=True)
+    remove_older(folder)
+
+
+def remove_older(folder: Path) -> None:
+    """Removes what killed exports of versions up to 0.3 left of this bundle: `.NAME.` and eight characters."""
+    name = re.compile(rf"\.{re.escape(folder.name)}(\.[a-z0-9_]{{8}}){{1,2}}")
+    for left in folder.parent.iterdir():
+        is_left = name.fullmatch(left.name) and left.is_dir() and not left.is_symlink()
+        if is_left and {path.name for path in left.iterdir()} <= BUNDLE_FILES:
+            shutil.rmtree(left, ignore_errors=True)

@@ -5,9 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pickle import UnpicklingError
 
-__all__ = ["disk_failure", "load_failure", "one_line"]
+from attenuator.errors import AttenuatorError
+
+__all__ = ["disk_failure", "load_failure", "one_line", "writing"]
 
 LONGEST = 300
 # A full disk, a full quota, and a file larger than the process may write.
@@ -26,6 +30,25 @@ def disk_failure(error: BaseException) -> str | None:
     if said is not None:
         return os.strerror(int(said[1])) if int(said[1]) in DISK_ERRORS else None
     return "the disk is full" if any(words in text for words in TORCH_WRITES) else None
+
+
+@contextmanager
+def writing(what: str, advice: str = "") -> Iterator[None]:
+    """Within it a full disk, of which every library that writes has errors of its own, is one sentence.
+
+    Args:
+        what: is written, with quotes.
+        advice: what to do then, after a semicolon.
+
+    Raises:
+        AttenuatorError: the disk is full.
+    """
+    try:
+        yield
+    except Exception as error:
+        if (why := disk_failure(error)) is None:
+            raise
+        raise AttenuatorError(f"{what} cannot be written: {why}" + (f"; {advice}" if advice else "")) from None
 
 
 def load_failure(error: BaseException) -> str:

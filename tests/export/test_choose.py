@@ -15,6 +15,7 @@ from attenuator.errors import AttenuatorError
 from attenuator.export import choose, export
 from attenuator.export.__main__ import selected
 from attenuator.export.choose import AGREEMENT, FEWEST_TEXTS, SHARES
+from attenuator.export.output import staging_for
 from attenuator.export.selection import SCHEDULES
 from attenuator.runtime import Row
 from attenuator.runtime import load as serve
@@ -109,6 +110,17 @@ def test_a_setting_that_does_not_win_by_the_clock_is_no_default(
     assert len(notes) == 1
     assert sentence in notes[0]
     assert "the default of keep stays 1" in notes[0]
+
+
+def test_another_export_beside_it_leaves_the_trial_graph_alone(sure: Path, texts: Path, tmp_path: Path) -> None:
+    def step(name: str) -> None:
+        if name.startswith("try"):
+            with staging_for(tmp_path / "other"):
+                pass
+
+    manifest = export(str(sure), attention="softmax", output=tmp_path / "bundle", texts=texts, progress=step)
+    assert manifest.provenance.selection is not None
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", texts.name]
 
 
 def test_the_clock_runs_texts_of_every_length(

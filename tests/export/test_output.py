@@ -64,6 +64,16 @@ def test_what_a_killed_export_leaves_is_removed_by_the_next_and_what_a_living_on
             process.communicate()
 
 
+def test_what_killed_exports_of_older_versions_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    for name in (".mca.k3x_9a2b", ".mca.k3x_9a2b.0123abcd", ".mca.settings", ".mca2.k3x_9a2b", ".mca.notes"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / ("model.onnx" if name != ".mca.settings" else "mine.txt")).write_text("half")
+    with staging_for(tmp_path / "mca") as staging:
+        (staging / MANIFEST).write_text("{}")
+        replace(staging, tmp_path / "mca")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".mca.notes", ".mca.settings", ".mca2.k3x_9a2b", "mca"]
+
+
 def test_an_old_bundle_that_a_killed_export_had_moved_away_is_removed_once_a_new_one_is_there(tmp_path: Path) -> None:
     old = tmp_path / ".bundle.replaced.abc"
     old.mkdir()

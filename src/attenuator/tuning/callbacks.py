@@ -144,4 +144,9 @@ class Progress(TrainerCallback):  # type: ignore[misc]  # untyped
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Leaves the bar as it is."""
-        self.bar.close()
+        self.close()
+
+    def close(self) -> None:
+        """Ends the bar's line, so that what is said next has one of its own."""
+        if self.bar is not None:
+            self.bar.close()

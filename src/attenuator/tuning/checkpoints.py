@@ -14,14 +14,14 @@ from safetensors.torch import load_file
 from torch import nn
 
 from attenuator.bundle import TRAINED_POSITIONS, Task
-from attenuator.errors import AttenuatorError, ExportError
+from attenuator.errors import ExportError
 from attenuator.export.architectures import architecture_of
 from attenuator.export.checkpoint import pretrained, read_model_type, refuse_left_out, refuse_no_numbers
 from attenuator.export.eager import token_types
 from attenuator.export.encoder import Encoder, EncoderConfig
 from attenuator.export.families import OWN_ENCODER
 from attenuator.export.longer import POSITIONS, lengthened
-from attenuator.export.sentences import disk_failure, load_failure, one_line
+from attenuator.export.sentences import load_failure, one_line, writing
 from attenuator.export.source import task_of
 from attenuator.export.tokenizer import bundle_tokenizer, load_tokenizer
 from attenuator.runtime.tokens import TextEncoder
@@ -88,19 +88,16 @@ class Trainable:
         unfinished = folder / "unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)  # of a run that was killed here
         try:
-            unfinished.mkdir(parents=True)
-            self.inner.save_pretrained(unfinished)
-            if isinstance(self.model, PackedClassifier):
-                shutil.copyfile(self.source / TOKENIZER, unfinished / TOKENIZER)
-            else:
-                self.tokenizer.save_pretrained(unfinished)
-            # Without a config no folder is a checkpoint.
-            for path in sorted(unfinished.iterdir(), key=lambda path: path.name == CONFIG):
-                path.replace(folder / path.name)
-        except Exception as error:  # safetensors and tokenizers have errors of their own
-            if (why := disk_failure(error)) is None:
-                raise
-            raise AttenuatorError(f"'{folder}' cannot be written: {why}; --resume goes on from here") from None
+            with writing(f"'{folder}'", "--resume goes on from here"):
+                unfinished.mkdir(parents=True)
+                self.inner.save_pretrained(unfinished)
+                if isinstance(self.model, PackedClassifier):
+                    shutil.copyfile(self.source / TOKENIZER, unfinished / TOKENIZER)
+                else:
+                    self.tokenizer.save_pretrained(unfinished)
+                # Without a config no folder is a checkpoint.
+                for path in sorted(unfinished.iterdir(), key=lambda path: path.name == CONFIG):
+                    path.replace(folder / path.name)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
 

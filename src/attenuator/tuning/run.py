@@ -20,7 +20,7 @@ from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_N
 from transformers.trainer_utils import get_last_checkpoint
 
 from attenuator.errors import AttenuatorError
-from attenuator.export.sentences import disk_failure, one_line
+from attenuator.export.sentences import disk_failure, one_line, writing
 from attenuator.tuning.batches import Collator, Rows
 from attenuator.tuning.callbacks import Deadline, FirstStep, Interruption, Progress, RegularSaves
 from attenuator.tuning.plan import Plan
@@ -279,22 +279,23 @@ def run(
     callbacks = [RegularSaves(60 * plan.save_minutes), deadline, interruption, first_step]
     if plan.patience and held_out is not None:
         callbacks.append(transformers.EarlyStoppingCallback(plan.patience))
+    progress = Progress()
     if shown:
-        callbacks.append(Progress())
+        callbacks.append(progress)
     for callback in callbacks:
         trainer.add_callback(callback)
-    with interruption.listening():
+    advice = "--resume goes on from the last whole checkpoint"
+    with interruption.listening(), writing(f"'{plan.steps_folder}'", advice):
         try:
             trainer.train(resume_from_checkpoint=last)
-        except Exception as error:  # damaged files and full disks raise what their libraries like
-            if (why := disk_failure(error)) is not None:
+        except Exception as error:  # damaged files raise what their libraries like
+            if disk_failure(error) is not None:
                 last_checkpoint(plan.steps_folder)  # removes what is not whole
-                raise AttenuatorError(
-                    f"'{plan.steps_folder}' cannot be written: {why}; --resume goes on from the last whole checkpoint"
-                ) from None
-            if last is None or first_step.came:
-                raise
-            raise damaged(last, one_line(error)) from None
+            elif last is not None and not first_step.came:
+                raise damaged(last, one_line(error)) from None
+            raise
+        finally:
+            progress.close()
     log = [{name: value for name, value in row.items() if value is not None} for row in trainer.state.log_history]
     refuse_no_number(model, log)
     steps = trainer.state.global_step
