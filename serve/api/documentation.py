@@ -14,6 +14,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel, Field
 
 from attenuator.api import CLASSIFY, MODELS, Body, Classification, ClassifyRequest, ErrorBody, ModelInfo, ModelList
+from attenuator.serve.api.schema import HEADER
 
 STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
 table{border-collapse:collapse;width:100%}td,th{border:1px solid #ccc;padding:.3rem .6rem;text-align:left;
@@ -26,6 +27,7 @@ PAGE_HEADERS = {
     ),
     "X-Content-Type-Options": "nosniff",
 }
+HEADER_NOTE = "knobs, goals and further fields of POST /v1/classify, for clients whose requests have no room for them"
 METRICS = "/metrics"
 MODEL = f"{MODELS}/{{name}}"
 LOWER_BOUNDS = {"from": "minimum", "above": "exclusiveMinimum"}
@@ -89,39 +91,19 @@ METRICS_ANSWERS: Answers = {
 
 
 @dataclass(frozen=True, slots=True)
-class JsonHeader:
-    """A request header that holds JSON.
-
-    Attributes:
-        name: of the header.
-        kind: type of its content.
-        note: what it is for.
-    """
-
-    name: str
-    kind: type[BaseModel]
-    note: str
-
-    def described(self) -> dict[str, Any]:
-        """The header as OpenAPI has a parameter."""
-        content = {"application/json": {"schema": reference(self.kind)}}
-        return {"name": self.name, "in": "header", "required": False, "description": self.note, "content": content}
-
-
-@dataclass(frozen=True, slots=True)
 class RequestBody:
     """A body that a route reads without FastAPI.
 
     Attributes:
         kind: its type; the name stands in the description.
         example: one that works.
-        header: a request header besides.
+        header: what `HEADER` may hold besides, as JSON; None where the route does not take it.
         method: of the route.
     """
 
     kind: type[BaseModel]
     example: dict[str, Any]
-    header: JsonHeader | None = None
+    header: type[BaseModel] | None = None
     method: str = "post"
 
 
@@ -131,6 +113,10 @@ class LoadRequest(Body):
     bundle: str = Field(min_length=1, description="the path of a bundle inside a folder of --bundle-root")
 
 
+OTHER_HOST = {
+    "description": "the Host header names neither this host nor one of --allowed-hosts",
+    "content": {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorBody"}}},
+}
 LOAD_BODY = RequestBody(LoadRequest, {"bundle": "bundles/reviews"}, method="put")
 
 
@@ -156,29 +142,19 @@ def model_field(model: str | None) -> dict[str, Any]:
 
 
 def classify_body(model: str | None) -> RequestBody:
-    """The body of `POST /v1/classify`.
-
-    Args:
-        model: a served one, for the example; None where none is loaded.
-    """
+    """The body of `POST /v1/classify`; the example names a served model where one is loaded."""
     return RequestBody(ClassifyRequest, model_field(model) | {"inputs": EXAMPLE_INPUTS, "top_k": 2})
 
 
 def description(app: FastAPI, bodies: Mapping[str, RequestBody]) -> dict[str, Any]:
-    """FastAPI's description, completed with the request bodies, which the routes read without FastAPI.
-
-    Args:
-        app: the application.
-        bodies: by path.
-
-    Returns:
-        OpenAPI, as JSON has it.
-    """
+    """FastAPI's OpenAPI, completed with the request bodies by path, which the routes read without FastAPI."""
     described = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
     for methods in described["paths"].values():
         for operation in methods.values():  # FastAPI adds its own 422 where a path has a parameter; a text always fits
-            if "HTTPValidationError" in json.dumps(operation["responses"].get("422")):
-                del operation["responses"]["422"]
+            answers = operation["responses"] | {"421": OTHER_HOST}
+            if "HTTPValidationError" in json.dumps(answers.get("422")):
+                del answers["422"]
+            operation["responses"] = dict(sorted(answers.items()))
     schemas = described["components"]["schemas"]
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
@@ -190,8 +166,10 @@ def description(app: FastAPI, bodies: Mapping[str, RequestBody]) -> dict[str, An
         content = {"schema": reference(body.kind), "example": body.example}
         operation["requestBody"] = {"required": True, "content": {"application/json": content}}
         if body.header is not None:
-            schemas |= schemas_of(body.header.kind)
-            operation.setdefault("parameters", []).append(body.header.described())
+            schemas |= schemas_of(body.header)
+            header = {"name": HEADER, "in": "header", "required": False, "description": HEADER_NOTE}
+            header["content"] = {"application/json": {"schema": reference(body.header)}}
+            operation.setdefault("parameters", []).append(header)
     return described
 
 
@@ -207,15 +185,7 @@ def example(openapi: dict[str, Any], base_url: str) -> str:
 
 
 def page(openapi: dict[str, Any], base_url: str) -> str:
-    """Renders the reference.
-
-    Args:
-        openapi: the application's OpenAPI description.
-        base_url: where the service was reached.
-
-    Returns:
-        A complete HTML document.
-    """
+    """The OpenAPI description as a complete HTML document, for a service that was reached at an address."""
     schemas = openapi["components"]["schemas"]
     parts = [
         f"<!doctype html><html lang=en><meta charset=utf-8><title>Attenuator</title><style>{STYLE}</style>",
@@ -246,12 +216,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def type_text(value: dict[str, Any], shown: Callable[[str], str] = str) -> str:
-    """The type of a field in words.
-
-    Args:
-        value: its schema.
-        shown: how the name of a type of the description is written.
-    """
+    """The type of a field in words, from its schema; `shown` writes the name of a type of the description."""
     if "$ref" in value:
         return shown(str(value["$ref"]).rpartition("/")[2])
     if "anyOf" in value:

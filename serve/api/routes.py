@@ -94,7 +94,7 @@ class Routes:
 
         add(CLASSIFY, "POST", self.classify, summary="Classify texts", **answers(CLASSIFY_ANSWERS))
         add(MODELS, "GET", self.models, summary="Models, labels and knobs", **answers(MODELS_ANSWERS))
-        for path, (endpoint, summary, described) in self._probes.routes().items():
+        for path, endpoint, summary, described in self._probes.routes():
             add(path, "GET", endpoint, summary=summary, responses=described)
         if self._settings.metrics != "off":
             needs_key = [Depends(self.find_key)] if self._settings.metrics == "key" else []

@@ -1,6 +1,7 @@
 """Checks a request: strict, unknown fields refused, one sentence for whatever is wrong.
 
-What a request may have stands in `attenuator.api`; knob values are checked against the model's own bounds.
+What a request may have stands in `attenuator.api`; knob values are checked against the model's own bounds. Whatever
+here and in `peers/` finds a fault raises `InvalidRequest`, which names the field, what was given and what is allowed.
 """
 
 import re
@@ -45,11 +46,7 @@ class ParsedRequest:
 
 
 def model_name(raw: Mapping[str, Any], served: Iterable[str]) -> str | None:
-    """The model that a body names, or None where it names none.
-
-    Raises:
-        InvalidRequest: it is not a text.
-    """
+    """The model that a body names, or None where it names none."""
     name = raw.get("model")
     if "model" not in raw or isinstance(name, str):
         return name
@@ -58,18 +55,7 @@ def model_name(raw: Mapping[str, Any], served: Iterable[str]) -> str | None:
 
 
 def parse_request(raw: Mapping[str, Any], model: Model) -> ParsedRequest:
-    """Checks the fields of a body against a model.
-
-    Args:
-        raw: the body.
-        model: the model that it names.
-
-    Returns:
-        The checked request.
-
-    Raises:
-        InvalidRequest: names the field, what was given and what is allowed.
-    """
+    """Checks the fields of a body against the model that it names."""
     for name in raw:
         if name not in OPTIONS and name not in KNOBS and name != "inputs":
             raise unknown_field(name, ["inputs", *OPTIONS, *model.knobs.names])
@@ -83,12 +69,6 @@ def assemble(fields: Mapping[str, Any], model: Model, inputs: Iterable[Input]) -
         fields: knobs and options.
         model: the model that it asks.
         inputs: checked as they are read.
-
-    Returns:
-        The checked request.
-
-    Raises:
-        InvalidRequest: names the field, what was given and what is allowed.
     """
     requested: dict[str, Any] = {}
     others: dict[str, Any] = {}
@@ -115,9 +95,6 @@ def check_values(
         raw: values by name.
         nullable: fields that may be null.
         prefix: of the object that holds them, with a dot at its end.
-
-    Raises:
-        InvalidRequest: names the field.
     """
     for name, value in raw.items():
         if value is None and name not in nullable:
@@ -138,11 +115,7 @@ def check_values(
 
 
 def parse_inputs(fields: Mapping[str, Any]) -> Iterator[Input]:
-    """Checks the types of a body's inputs; their texts and token ids are checked when they are tokenized.
-
-    Raises:
-        InvalidRequest: names the input.
-    """
+    """Checks the types of a body's inputs; their texts and token ids are checked when they are tokenized."""
     raw = fields.get("inputs")
     if isinstance(raw, str):
         yield Input("inputs", text=raw)
@@ -163,14 +136,10 @@ def parse_inputs(fields: Mapping[str, Any]) -> Iterator[Input]:
 
 
 def check_count(count: int, param: str) -> None:
-    """Refuses a request without inputs, or with too many.
-
-    Raises:
-        InvalidRequest: names the field that holds them.
-    """
+    """Refuses a request without inputs, or with too many."""
     if not 1 <= count <= MAX_INPUTS:
-        allowed = f"1 to {MAX_INPUTS} items"
-        raise InvalidRequest(f"{param} has {count} items, must have 1 to {MAX_INPUTS}", param=param, allowed=allowed)
+        sentence = f"{param} has {count} items, must have 1 to {MAX_INPUTS}"
+        raise InvalidRequest(sentence, param=param, allowed=f"1 to {MAX_INPUTS} items")
 
 
 def unknown_field(name: str, known: Sequence[str], prefix: str = "") -> UnknownField:
@@ -187,9 +156,9 @@ def unknown_field(name: str, known: Sequence[str], prefix: str = "") -> UnknownF
     return UnknownField(f"the field '{short}' is unknown{hint}", param=short, allowed=", ".join(known))
 
 
-def wrong(param: str, state: str, allowed: str) -> InvalidRequest:
-    """The error for a field with a wrong value, such as `seed is a text, must be a whole number`."""
-    return InvalidRequest(f"{param} {state}, must be {allowed}", param=param, allowed=allowed)
+def wrong(param: str, state: str, allowed: str, more: str = "") -> InvalidRequest:
+    """The error for a field with a wrong value, such as `seed is a text, must be a whole number`; `more` ends it."""
+    return InvalidRequest(f"{param} {state}, must be {allowed}{more}", param=param, allowed=allowed)
 
 
 def _allowed(kind: type[BaseModel], name: str) -> str:
@@ -219,9 +188,6 @@ def refuse_elsewhere(request: Request, place: str | None = "the JSON body", *, t
         request: the request.
         place: where the fields of a query string should stand; None where the route takes none.
         takes_header: whether they may stand in `HEADER`.
-
-    Raises:
-        UnknownField: names the first.
     """
     if not takes_header and HEADER in request.headers:
         sentence = f"the header {HEADER} is not accepted here: put its fields in the JSON body"

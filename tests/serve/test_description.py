@@ -62,6 +62,8 @@ def test_every_schema_that_is_named_is_there(described: dict[str, Any]) -> None:
 
 def test_routes_list_their_statuses(described: dict[str, Any]) -> None:
     statuses = {path: set(next(iter(methods.values()))["responses"]) for path, methods in described["paths"].items()}
+    for answers in statuses.values():
+        answers.remove("421")  # which every route has: the Host header is checked before the route is looked for
     errors = {"400", "404", "408", "413", "415", "422", "429", "500", "503", "504"}
     model, version = "/v2/models/{model}", "/v2/models/{model}/versions/{version}"
     assert statuses == {

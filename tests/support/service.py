@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterable
@@ -27,11 +26,11 @@ class Service:
 
     def __init__(self, folders: Iterable[Path], *flags: str) -> None:
         command = [sys.executable, "-m", "attenuator", "serve", *map(str, folders), "--port", "0", *flags]
-        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self._lines: list[str] = []
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
         for line in self.process.stderr:
-            self._log.write(line)
+            self._lines.append(line)
             ready = READY.search(line)
             if ready:
                 break
@@ -47,13 +46,11 @@ class Service:
     def _keep_reading(self) -> None:
         assert self.process.stderr is not None
         for line in self.process.stderr:
-            self._log.write(line)
+            self._lines.append(line)
 
     def log(self) -> str:
         """What the server wrote to standard error."""
-        self._log.flush()
-        self._log.seek(0)
-        return self._log.read()
+        return "".join(self._lines)
 
     def wait_for_log(self, *parts: str, within_s: float = 20) -> str:
         """The log, once one of its lines holds all of the parts: a line comes after the answer that it is about."""
@@ -96,7 +93,6 @@ class Service:
         self._reader.join(timeout=10)
         assert self.process.stderr is not None
         self.process.stderr.close()
-        self._log.close()
         return code
 
 

@@ -5,7 +5,7 @@ Knobs, goals and options are in the request's `parameters`.
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -34,6 +34,7 @@ from attenuator.serve.api.peers.openinference_types import (
 from attenuator.serve.api.peers.parameters import (
     EXPLAIN,
     IN_HEADER,
+    PeerForm,
     check_names,
     class_of,
     header_fields,
@@ -82,11 +83,7 @@ def version_of(model: Model) -> str:
 
 
 def check_version(model: Model, version: str | None) -> None:
-    """Refuses another version than the one that is served.
-
-    Raises:
-        UnknownModel: as described.
-    """
+    """Refuses another version than the one that is served."""
     own = version_of(model)
     if version not in (None, own, model.manifest.revision):
         sentence = f"version '{str(version)[:80]}' of model '{model.manifest.name}' is not served, must be {own}"
@@ -110,24 +107,18 @@ def metadata(model: Model) -> ModelMetadata:
     )
 
 
-class Infer:
-    """One `infer` of a model."""
+class Infer(PeerForm):
+    """One `infer` of a model, which the path names."""
 
-    takes_header = True
-    model_places = ""  # the path names it
+    _tail = b""
 
     def __init__(self, request: Request, model: str, version: str | None = None) -> None:
-        self._request = request
+        super().__init__(request)
         self._model = model
         self._version = version
-        self._tail = b""
-        self.written: Mapping[str, str] = {}
-        self._id: str | None = None
-        self._outputs: list[OutputTensor] = []
-        self._binary_output = False
         # Triton's client sends JSON without a type. Browsers would too, but never without saying whose page it is.
         untyped = [] if "origin" in request.headers else [""]
-        self.types: Collection[str] = [*untyped, BINARY_TYPE] if JSON_BYTES in request.headers else untyped
+        self.types = [*untyped, BINARY_TYPE] if JSON_BYTES in request.headers else untyped
 
     def parse(self, body: bytes) -> dict[str, Any]:
         """The JSON, and the model of the path; what follows the JSON is kept for its tensors."""
@@ -192,11 +183,7 @@ class Infer:
 
 
 def read_inputs(raw: Sequence[Any], tail: Tail) -> Iterator[Input]:
-    """The inputs of tensors: row i of each, which sentences call by its tensor, such as `text[3]`.
-
-    Raises:
-        InvalidRequest: names what is wrong.
-    """
+    """The inputs of tensors: row i of each, which sentences call by its tensor, such as `text[3]`."""
     tensors: dict[str, list[Any]] = {}
     for place, fields in enumerate(raw):
         name, rows = read_input(fields, f"inputs[{place}]", tail)
@@ -220,24 +207,15 @@ def read_inputs(raw: Sequence[Any], tail: Tail) -> Iterator[Input]:
 
 
 def read_input(raw: Any, where: str, tail: Tail) -> tuple[str, list[Any]]:
-    """An input tensor.
-
-    Returns:
-        Its name and its rows.
-
-    Raises:
-        InvalidRequest: names what is wrong.
-    """
+    """Name and rows of an input tensor."""
     tensor = read_object(raw, InputTensor, TensorParameters, where)
     is_text = tensor.name in TEXTS
     if (tensor.datatype == "BYTES") != is_text:
         allowed = "BYTES" if is_text else " or ".join(INTEGERS)
-        sentence = f"{where}.datatype is {tensor.datatype}, must be {allowed} for {tensor.name}"
-        raise InvalidRequest(sentence, param=f"{where}.datatype", allowed=allowed)
+        raise wrong(f"{where}.datatype", f"is {tensor.datatype}", allowed, f" for {tensor.name}")
     if is_text and tensor.shape[1:] not in ([], [1]) or not is_text and len(tensor.shape) != 2:
         allowed = "[inputs] or [inputs, 1]" if is_text else "[inputs, tokens]"
-        sentence = f"{where}.shape is {tensor.shape}, must be {allowed} for {tensor.name}"
-        raise InvalidRequest(sentence, param=f"{where}.shape", allowed=allowed)
+        raise wrong(f"{where}.shape", f"is {tensor.shape}", allowed, f" for {tensor.name}")
     check_count(tensor.shape[0], f"{where}.shape")
     return tensor.name, read_tensor(raw, tensor.shape, tensor.datatype, tail, where)
 
@@ -249,9 +227,6 @@ def requested_outputs(raw: Sequence[Any] | None, model: Model, *, explain: bool 
         raw: what the request has there.
         model: which answers.
         explain: whether the answer is explained.
-
-    Raises:
-        InvalidRequest: names what is wrong.
     """
     outputs: list[OutputTensor] = []
     names = list(outputs_of(model, explain=explain))
@@ -272,11 +247,9 @@ def requested_outputs(raw: Sequence[Any] | None, model: Model, *, explain: bool 
             raise InvalidRequest(sentence, param=f"{where}.name", allowed=allowed)
         ranked = output.parameters is not None and output.parameters.classification is not None
         if ranked and not OUTPUTS[output.name].ranked:
-            param, those = (
-                f"{where}.parameters.classification",
-                " or ".join(name for name in names if OUTPUTS[name].ranked),
-            )
-            raise InvalidRequest(f"{param} is set for {output.name}, must be for {those}", param=param, allowed=those)
+            those = " or ".join(name for name in names if OUTPUTS[name].ranked)
+            sentence = f"{where}.parameters.classification is set for {output.name}, must be for {those}"
+            raise InvalidRequest(sentence, param=f"{where}.parameters.classification", allowed=those)
         outputs.append(output)
     return outputs
 
@@ -289,9 +262,6 @@ def read_object(raw: Any, kind: type[Described], parameters: type[Body], where: 
         kind: what it must be.
         parameters: what its parameters must be.
         where: what error sentences call it.
-
-    Raises:
-        InvalidRequest: it is no object, has another field, or a field has a wrong value.
     """
     if not isinstance(raw, dict):
         raise wrong(where, f"is {shown(raw)}", "an object")

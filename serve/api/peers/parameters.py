@@ -27,6 +27,18 @@ RESULT = frozenset({"model", "revision", "knobs", "chosen_by", "expected_agreeme
 Fields = dict[str, Any]
 
 
+class PeerForm:
+    """What the forms of other servers' requests have in common."""
+
+    types: Collection[str] = ()
+    takes_header = True
+    model_places = ""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self.written: Mapping[str, str] = {}
+
+
 def shared_names() -> list[str]:
     """Fields of `POST /v1/classify` that every protocol takes: knobs, goals, seed, time limits."""
     return [name for name in Options.model_fields if name not in ELSEWHERE] + list(KNOBS)
@@ -52,19 +64,14 @@ def header_fields(request: Request, known: Collection[str]) -> Fields:
 
 
 def check_names(fields: Mapping[str, Any], known: Collection[str], prefix: str = "") -> None:
-    """Refuses fields that a request cannot have.
-
-    Raises:
-        UnknownField: names the first.
-    """
+    """Refuses fields that a request cannot have."""
     for name in fields:
         if name == EXPLAIN and name not in known:
-            raise UnknownField(
+            sentence = (
                 f"{prefix}{name} is not accepted here, where an answer has no room for how sure it is: ask "
-                f"POST {CLASSIFY}, or POST /v2/models/{{model}}/infer with {name} in its parameters",
-                param=prefix + name,
-                allowed=f"no {name}",
+                f"POST {CLASSIFY}, or POST /v2/models/{{model}}/infer with {name} in its parameters"
             )
+            raise UnknownField(sentence, param=prefix + name, allowed=f"no {name}")
         if name not in known:
             raise unknown_field(name, list(dict.fromkeys(known)), prefix)
 
@@ -75,11 +82,7 @@ def selected(fields: Mapping[str, Any], names: Collection[str]) -> Fields:
 
 
 def merged(places: Mapping[str, Fields]) -> Fields:
-    """Fields from several places of a request, by what sentences call the place.
-
-    Raises:
-        InvalidRequest: a field is in two places.
-    """
+    """Fields from several places of a request, by what sentences call the place."""
     fields: Fields = {}
     origin: dict[str, str] = {}
     for place, some in places.items():

@@ -22,7 +22,6 @@ from attenuator.serve.api.documentation import (
     CLASSIFY_ANSWERS,
     EXAMPLE_INPUTS,
     Answers,
-    JsonHeader,
     RequestBody,
     model_field,
 )
@@ -40,7 +39,6 @@ log = logging.getLogger(__name__)
 PREDICT, INFO, CLASSIFY_PEER, SERVER = "/predict", "/info", "/classify", "/v2"
 MODEL = f"{SERVER}/models/{{model}}"
 VERSION = f"{MODEL}/versions/{{version}}"
-HEADER_NOTE = "knobs, goals and further fields of POST /v1/classify, for clients whose requests have no room for them"
 
 NamedModel = Annotated[str | None, Header(alias=HEADER, description='which model: {"model": ".."}')]
 
@@ -220,11 +218,7 @@ def shared(name: str, base: type[BaseModel], **fields: Any) -> type[BaseModel]:
 
 
 def request_bodies(model: str | None) -> dict[str, RequestBody]:
-    """Body by path.
-
-    Args:
-        model: a served one, for the examples; None where none is loaded.
-    """
+    """Body by path; the examples name a served model where one is loaded."""
     note = "as clients of Hugging Face's inference API send it"
     predict = shared(
         "PredictRequest",
@@ -242,9 +236,8 @@ def request_bodies(model: str | None) -> dict[str, RequestBody]:
         parameters=(shared("InferenceParameters", types.InferParameters), Field(None)),
     )
     tensor = {"name": "text", "shape": [len(EXAMPLE_INPUTS)], "datatype": "BYTES", "data": EXAMPLE_INPUTS}
-    header = JsonHeader(HEADER, shared("ParametersAndModel", ModelName), HEADER_NOTE)
-    only_header = JsonHeader(HEADER, shared("SharedParameters", Shared), HEADER_NOTE)
-    infer = RequestBody(inference, {"inputs": [tensor]}, only_header)
+    header = shared("ParametersAndModel", ModelName)
+    infer = RequestBody(inference, {"inputs": [tensor]}, shared("SharedParameters", Shared))
     named = model_field(model)
     return {
         PREDICT: RequestBody(predict, named | {"inputs": [[text] for text in EXAMPLE_INPUTS]}, header),

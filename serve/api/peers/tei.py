@@ -4,17 +4,15 @@ https://huggingface.github.io/text-embeddings-inference (version 1.8). The field
 ignores, is what clients of Hugging Face's inference API send; its answers hold a list for every input.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from fastapi import Request
 from pydantic import Field, RootModel
 from pydantic.json_schema import SkipJsonSchema
 from starlette.responses import Response
 
 from attenuator import __version__, api
 from attenuator.api import MAX_INPUTS, WHOLE, Body, LabelScore, Text
-from attenuator.errors import InvalidRequest
 from attenuator.json_body import parse_json
 from attenuator.ops.knobs import shown
 from attenuator.runtime import Input, Model
@@ -23,6 +21,7 @@ from attenuator.serve.api.answers import Answer, Write, elements
 from attenuator.serve.api.errors import JSON, ErrorForm, Refusal
 from attenuator.serve.api.peers.parameters import (
     IN_HEADER,
+    PeerForm,
     check_names,
     header_fields,
     merged,
@@ -121,20 +120,11 @@ def error_body(refusal: Refusal) -> PredictError:
 ERROR_FORM = ErrorForm(PredictError, error_body, {500: 424})
 
 
-class Predict:
+class Predict(PeerForm):
     """One `POST /predict`."""
 
-    types: Collection[str] = ()
-    takes_header = True
     model_places = f" in the body and in the header {HEADER}"
-
-    def __init__(self, request: Request) -> None:
-        self._request = request
-        self.written: Mapping[str, str] = {}
-        self._options = PredictOptions()
-        self._raw = False
-        self._top_k: int | None = None
-        self._nested = False
+    _nested = False
 
     def parse(self, body: bytes) -> dict[str, Any]:
         """The fields of body and header; `parameters` stay apart."""
@@ -153,15 +143,19 @@ class Predict:
 
     def request(self, fields: Mapping[str, Any], model: Model) -> ParsedRequest:
         """To the request that the service answers."""
-        self._options = check_values(PredictOptions, selected(fields, PredictOptions.model_fields), ["truncate"])
+        options = check_values(PredictOptions, selected(fields, PredictOptions.model_fields), ["truncate"])
         hub = check_values(Parameters, selected(fields, Parameters.model_fields))
-        self._raw = self._options.raw_scores or hub.function_to_apply == "none"
-        check_activation(hub.function_to_apply, model)
-        check_side("truncation_direction", self._options.truncation_direction, model)
-        own = selected(fields, shared_names())
-        own |= {"truncate": bool(self._options.truncate)}
+        self._raw = options.raw_scores or hub.function_to_apply == "none"
+        self._top_k = hub.top_k
+        activation = ACTIVATIONS[model.manifest.task]
+        if hub.function_to_apply not in (None, "none", activation):
+            allowed = " or ".join(sorted({activation, "none"}))
+            trained = f": model '{model.manifest.name}' was trained with {activation}"
+            raise wrong("function_to_apply", f"is {hub.function_to_apply}", allowed, trained)
+        check_side("truncation_direction", options.truncation_direction, model)
+        own = selected(fields, shared_names()) | {"truncate": bool(options.truncate)}
         if hub.top_k is not None:
-            own["top_k"] = self._top_k = hub.top_k
+            own["top_k"] = hub.top_k
         return assemble(own, model, self._inputs(fields))
 
     async def response(self, answer: Answer, headers: dict[str, str], write: Write) -> Response:
@@ -197,11 +191,7 @@ class Predict:
 
 
 def input_of(value: Any, where: str) -> Input:
-    """An input: a text, or a list of one or two.
-
-    Raises:
-        InvalidRequest: it is something else.
-    """
+    """An input: a text, or a list of one or two."""
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list):
         raise wrong(where, f"is {shown(value)}", SHAPES)
@@ -209,49 +199,27 @@ def input_of(value: Any, where: str) -> Input:
         if not isinstance(text, str):
             raise wrong(f"{where}[{index}]", f"is {shown(text)}", "a text")
     if not 1 <= len(texts) <= 2:
-        sentence = f"{where} has {len(texts)} texts, must be {SHAPES}: texts of a batch are in a list each"
-        raise InvalidRequest(sentence, param=where, allowed=SHAPES)
+        raise wrong(where, f"has {len(texts)} texts", SHAPES, ": texts of a batch are in a list each")
     return Input(where if isinstance(value, str) else f"{where}[0]", *texts)
 
 
-def check_activation(name: str | None, model: Model) -> None:
-    """Refuses an activation that is not that of the model.
-
-    Raises:
-        InvalidRequest: names the field.
-    """
-    own = ACTIVATIONS[model.manifest.task]
-    if name not in (None, "none", own):
-        allowed = " or ".join(sorted({own, "none"}))
-        sentence = (
-            f"function_to_apply is {name}, must be {allowed}: model '{model.manifest.name}' was trained with {own}"
-        )
-        raise InvalidRequest(sentence, param="function_to_apply", allowed=allowed)
-
-
 def check_side(param: str, side: str | None, model: Model) -> None:
-    """Refuses to cut an input on another side than the model's.
-
-    Raises:
-        InvalidRequest: names the field.
-    """
+    """Refuses to cut an input on another side than the model's."""
     own = model.manifest.truncation_side
     if side is not None and side.lower() != own:
-        sentence = f"{param} is {side}, must be {own}: inputs of model '{model.manifest.name}' are cut on that side"
-        raise InvalidRequest(sentence, param=param, allowed=own)
+        raise wrong(param, f"is {side}", own, f": inputs of model '{model.manifest.name}' are cut on that side")
 
 
 def info(model: Model, settings: ServeSettings) -> Info:
     """What the protocol says about a model."""
     labels = model.manifest.labels
     numbered = {str(place): label for place, label in enumerate(labels)}
+    places = {label: place for place, label in enumerate(labels)}
     return Info(
         model_id=model.manifest.name,
         model_sha=model.manifest.revision,
         model_dtype=model.manifest.precision,
-        model_type=Classifier(
-            classifier=Labels(id2label=numbered, label2id={label: place for place, label in enumerate(labels)})
-        ),
+        model_type=Classifier(classifier=Labels(id2label=numbered, label2id=places)),
         max_concurrent_requests=settings.max_requests,
         max_input_length=model.manifest.max_tokens,
         max_batch_tokens=settings.max_batch_tokens,

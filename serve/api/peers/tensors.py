@@ -60,11 +60,7 @@ class Tail:
         self._at = 0
 
     def take(self, size: Any, where: str) -> bytes:
-        """The next bytes.
-
-        Raises:
-            InvalidRequest: `size` is not a number of bytes, or there are fewer.
-        """
+        """The next bytes."""
         param = f"{where}.parameters.{SIZE_PARAMETER}"
         remaining = len(self._content) - self._at
         number = whole_number(size)
@@ -100,9 +96,6 @@ def read_tensor(raw: Mapping[str, Any], shape: Sequence[int], datatype: str, tai
 
     Returns:
         For texts, one for each; for numbers `[rows, columns]`, as lists.
-
-    Raises:
-        InvalidRequest: it has no data or both kinds, or another number of values than its shape has.
     """
     size = (raw.get("parameters") or {}).get(SIZE_PARAMETER)
     if ("data" in raw) == (size is not None):
@@ -133,11 +126,7 @@ def read_tensor(raw: Mapping[str, Any], shape: Sequence[int], datatype: str, tai
 
 
 def flat(data: Any, param: str) -> list[Any]:
-    """Values in order, whether the lists are nested as the shape is or not.
-
-    Raises:
-        InvalidRequest: it is not a list.
-    """
+    """Values in order, whether the lists are nested as the shape is or not."""
     if not isinstance(data, list):
         raise InvalidRequest(f"{param} is {shown(data)}, must be a list of values", param=param, allowed="a list")
     if not data or not isinstance(data[0], list):  # the others are not looked at: there may be two million numbers
@@ -149,11 +138,7 @@ def flat(data: Any, param: str) -> list[Any]:
 
 
 def texts_in(content: bytes, where: str) -> Iterator[str]:
-    """The texts of a binary tensor.
-
-    Raises:
-        InvalidRequest: one ends after the tensor, or is not UTF-8.
-    """
+    """The texts of a binary tensor."""
     at, count = 0, 0
     while at < len(content):
         start = at + LENGTH_BYTES
@@ -174,11 +159,7 @@ def texts_in(content: bytes, where: str) -> Iterator[str]:
 
 
 def numbers_in(content: bytes, datatype: str, where: str) -> list[int]:
-    """The numbers of a binary tensor.
-
-    Raises:
-        InvalidRequest: it ends within a number.
-    """
+    """The numbers of a binary tensor."""
     dtype = np.dtype(INTEGERS[datatype])
     if len(content) % dtype.itemsize:
         allowed = f"{dtype.itemsize} bytes for each value of {datatype}"

@@ -5,10 +5,9 @@ client sends them.
 """
 
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from fastapi import Request
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 from starlette.responses import Response
@@ -23,6 +22,7 @@ from attenuator.serve.api.answers import Answer, Write, elements
 from attenuator.serve.api.errors import JSON, ErrorForm, Refusal
 from attenuator.serve.api.peers.parameters import (
     IN_HEADER,
+    PeerForm,
     check_names,
     class_of,
     header_fields,
@@ -149,17 +149,8 @@ def error_body(refusal: Refusal) -> ClassifyError:
 ERROR_FORM = ErrorForm(ClassifyError, error_body, {422: 400})
 
 
-class Classify:
+class Classify(PeerForm):
     """One `POST /classify`."""
-
-    types: Collection[str] = ()
-    takes_header = True
-    model_places = ""
-
-    def __init__(self, request: Request) -> None:
-        self._request = request
-        self.written: Mapping[str, str] = {}
-        self._options = PeerOptions()
 
     def parse(self, body: bytes) -> dict[str, Any]:
         """The fields of body and header."""
@@ -222,17 +213,9 @@ class Classify:
 
 
 def truncates(tokens: int | None, model: Model) -> bool:
-    """Whether texts that are too long are cut.
-
-    Raises:
-        InvalidRequest: they would be cut to another length than the model's.
-    """
+    """Whether texts that are too long are cut."""
     most = model.manifest.max_tokens
     if tokens not in (None, WHOLE_LENGTH, most):
-        allowed = f"{WHOLE_LENGTH} or {most}"
-        raise InvalidRequest(
-            f"truncate_prompt_tokens is {shown(tokens)}, must be {allowed}, the length of '{model.manifest.name}'",
-            param="truncate_prompt_tokens",
-            allowed=allowed,
-        )
+        length = f", the length of '{model.manifest.name}'"
+        raise wrong("truncate_prompt_tokens", f"is {shown(tokens)}", f"{WHOLE_LENGTH} or {most}", length)
     return tokens is not None
