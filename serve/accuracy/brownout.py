@@ -35,7 +35,7 @@ from attenuator.bundle import BundleKnob
 from attenuator.errors import KnobOutOfRange, UnknownField
 from attenuator.ops.knobs import Knobs, KnobValue, accuracy_rank, check_knob, clamped, describe
 from attenuator.runtime import KnobTable, Model
-from attenuator.runtime.inputs import MAX_FIELD_CHARACTERS
+from attenuator.runtime.tokens import MAX_FIELD_CHARACTERS
 from attenuator.serve.accuracy.cost import cheapest_first
 
 log = logging.getLogger(__name__)

@@ -192,7 +192,7 @@ def answer_of(
     fields = {
         "model": model.manifest.name,
         "revision": model.manifest.revision,
-        "device": str(model.device),
+        "device": model.device_name,
         "predictions": (),
         "knobs": dict(knobs),
         "requested": parsed.asked.requested,
@@ -218,7 +218,7 @@ def model_info(model: Model) -> ModelInfo:
     return ModelInfo(
         name=manifest.name,
         revision=manifest.revision,
-        device=str(model.device),
+        device=model.device_name,
         task=manifest.task,
         labels=tuple(manifest.labels),
         max_tokens=manifest.max_tokens,

@@ -18,7 +18,7 @@ from attenuator.json_body import MalformedBody
 from attenuator.ops import KNOBS
 from attenuator.ops.knobs import shown
 from attenuator.runtime import Input, Model
-from attenuator.runtime.inputs import MAX_FIELD_CHARACTERS
+from attenuator.runtime.tokens import MAX_FIELD_CHARACTERS
 from attenuator.serve.accuracy.plan import Asked
 
 Fields = TypeVar("Fields", bound=BaseModel)

@@ -125,7 +125,7 @@ class TokenizerThreads:
             NotReady: the service was stopped meanwhile.
         """
         if self.is_quick(inputs):
-            return [item.encode(model, truncate) for item in inputs]
+            return [item.encode(model.encoder, truncate) for item in inputs]
         sizes = [item.size for item in inputs]
         soon = sum(sizes) <= LARGE_SIZE
         self.arriving += soon
@@ -168,7 +168,7 @@ class TokenizerThreads:
         if self._stopped.is_set():
             raise NotReady(STOPPED)
         pool = self._large if sum(item.size for item in inputs) > LARGE_SIZE else self._usual
-        threaded = pool.submit(lambda: [item.encode(model, truncate) for item in inputs])
+        threaded = pool.submit(lambda: [item.encode(model.encoder, truncate) for item in inputs])
         self._under_way.add(threaded)
         threaded.add_done_callback(self._under_way.discard)
         work = asyncio.wrap_future(threaded)

@@ -99,7 +99,7 @@ def family(description: Description, values: Iterable[tuple[tuple[str, ...], flo
 
 def model_labels(model: Model) -> tuple[str, ...]:
     """The labels of a loaded model."""
-    return (model.manifest.name, model.manifest.revision[:12], str(model.device))
+    return (model.manifest.name, model.manifest.revision[:12], model.device_name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,8 @@ import math
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 
-from attenuator.calibration.times import LatencyTable, PredictCost, RowTime, setting_key
+from attenuator.calibration.schema import setting_key
+from attenuator.calibration.times import LatencyTable, PredictCost, RowTime
 from attenuator.ops.cost import KEPT_BYTES, NOTHING_DRAWN, Drawn
 from attenuator.ops.knobs import Knobs
 from attenuator.runtime import Model

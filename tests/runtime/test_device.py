@@ -126,7 +126,7 @@ def test_bound_run_gives_the_same_bits(models: dict[str, Model], bundles: dict[s
     feeds = pack([Row(row, np.zeros_like(row), model.knobs.defaults(), 9) for row in ids], model.manifest)
     ort_session = session.create(bundles[kind] / MODEL)
     outputs = model.manifest.outputs
-    plain = session.run(ort_session, feeds, outputs)
+    plain = ort_session.run(outputs, feeds)
     bound = session.run_bound(ort_session, feeds, outputs, None, device=CPU)
     for one, other in zip(plain, bound, strict=True):
         np.testing.assert_array_equal(one, other)
@@ -158,7 +158,7 @@ def test_failing_run_writes_nothing_to_standard_error(
     ids = np.array([10**6])
     feeds = pack([Row(ids, ids * 0, {"num_hashes": 4})], models["yoso"].manifest)
     with pytest.raises(Exception, match="out of data bounds"):
-        session.run(ort_session, feeds, ["logits"])
+        ort_session.run(["logits"], feeds)
     assert capfd.readouterr().err == ""
 
 

@@ -72,7 +72,7 @@ def logits_of(folder: Path) -> tuple[str, dict[str, list[bytes]]]:
     model = load(folder, check=False, threads=1)
     answers = {}
     for text in [*TEXTS, LONG]:
-        encoded = Input("inputs", text).encode(model, False)
+        encoded = Input("inputs", text).encode(model.encoder, False)
         knobs = model.knobs.check({"num_hashes": 0 if text == LONG else 8})
         [result] = model.run([Row(encoded.token_ids, encoded.type_ids, knobs, 0)])
         answers[text] = result.logits.tobytes()

@@ -250,7 +250,7 @@ def test_slices_cover_all_inputs_in_order() -> None:
 def test_token_estimate_follows_the_tokenizer(models: dict[str, Model]) -> None:
     estimate = TokenEstimate()
     items = [Input("inputs", "good film " * 100), Input("inputs", "very good", "a bad film")]
-    encoded = [item.encode(models["yoso"], False) for item in items]
+    encoded = [item.encode(models["yoso"].encoder, False) for item in items]
     for _ in range(100):
         estimate.learn(items, encoded)
     tokens = sum(len(item.token_ids) for item in encoded)
@@ -259,5 +259,5 @@ def test_token_estimate_follows_the_tokenizer(models: dict[str, Model]) -> None:
     ids = Input("inputs", token_ids=[5] * 77)
     assert estimate.tokens(ids, 4096) == 77
     before = estimate.tokens_per_byte
-    estimate.learn([ids], [ids.encode(models["yoso"], False)])
+    estimate.learn([ids], [ids.encode(models["yoso"].encoder, False)])
     assert estimate.tokens_per_byte == before

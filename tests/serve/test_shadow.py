@@ -197,7 +197,7 @@ def test_live_agreement_is_measured_and_a_low_one_is_said(start_with: Callable[.
     calibrations.write(folder, promised)
     random = np.random.default_rng(0)
     texts = [" ".join(random.choice(tiny.WORDS, 12)) for _ in range(75)]
-    encoded = [Input("inputs", text).encode(model, False) for text in texts]
+    encoded = [Input("inputs", text).encode(model.encoder, False) for text in texts]
     answers, exact = (
         [
             model.predict(each.logits).labels

@@ -279,11 +279,19 @@ class Calibration(Record):
 
     def setting(self, knobs: Mapping[str, float]) -> Setting | None:
         """What was measured at some knobs; None where nothing was."""
-        return next((setting for setting in self.settings if setting.knobs == knobs), None)
+        for setting in self.settings:
+            if setting.knobs == knobs:
+                return setting
+        return None
 
     def bucket(self, tokens: int) -> int:
         """Index of the bucket that a length belongs to; of lengths beyond all, the last."""
         return next((index for index, row in enumerate(self.buckets) if tokens <= row.high), len(self.buckets) - 1)
+
+
+def setting_key(knobs: Mapping[str, float]) -> frozenset[tuple[str, float]]:
+    """A setting as a key of a mapping."""
+    return frozenset(knobs.items())
 
 
 def calibration_content(files: Path, folder: Path) -> bytes | None:

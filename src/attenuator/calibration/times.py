@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from attenuator.calibration.schema import Latency
+from attenuator.calibration.schema import Latency, setting_key
 
 SIZE_BASE = 4
 OUTLIER, POLISH_ROUNDS = 1.5, 10
@@ -111,8 +111,3 @@ def _unexplained(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         residuals -= np.median(residuals, axis=1, keepdims=True)
         residuals -= np.median(residuals, axis=0, keepdims=True)
     return residuals
-
-
-def setting_key(knobs: Mapping[str, float]) -> frozenset[tuple[str, float]]:
-    """A setting as a key of a mapping."""
-    return frozenset(knobs.items())

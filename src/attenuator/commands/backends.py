@@ -131,7 +131,7 @@ class BundleBackend:
         asked = Options.model_validate(certainty)
         check_certainty(model, asked)
         items = [Input.of(item, f"inputs[{index}]") for index, item in enumerate(inputs)]
-        encoded = [item.encode(model, options.truncate) for item in items]
+        encoded = [item.encode(model.encoder, options.truncate) for item in items]
         tokens = [len(item.token_ids) for item in encoded]
         knobs, chosen_by = self._knobs(options, max(tokens))
         tokenized = time.perf_counter()

@@ -8,8 +8,7 @@ from rich.table import Table
 
 from attenuator.calibration.goals import cheapest
 from attenuator.calibration.proportions import fewest_texts
-from attenuator.calibration.schema import Bucket, Calibration, Latency, Setting
-from attenuator.calibration.times import setting_key
+from attenuator.calibration.schema import Bucket, Calibration, Latency, Setting, setting_key
 from attenuator.commands.capacity import times_of
 
 GOALS = (0.7, 0.8, 0.9, 0.95, 0.99, 0.999)

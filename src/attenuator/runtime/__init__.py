@@ -11,12 +11,11 @@ The only code that creates ONNX Runtime sessions; it imports neither torch nor t
 
 from attenuator.runtime.batch import Row, RowResult
 from attenuator.runtime.device import CPU, Choice, Device, choose
-from attenuator.runtime.inputs import Input
 from attenuator.runtime.knobs import KnobTable
 from attenuator.runtime.model import Model, load
 from attenuator.runtime.scores import RowScores
 from attenuator.runtime.session import Cancellation, create
-from attenuator.runtime.tokens import Encoded
+from attenuator.runtime.tokens import Encoded, Input
 
 __all__ = [
     "CPU",

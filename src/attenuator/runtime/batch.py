@@ -44,7 +44,7 @@ class RowResult:
     """
 
     logits: npt.NDArray[np.float32]
-    outputs: Mapping[str, float] = field(default_factory=dict)
+    outputs: dict[str, float] = field(default_factory=dict)
 
     @property
     def value_flops(self) -> float | None:
@@ -52,10 +52,13 @@ class RowResult:
         return self.outputs.get("value_flops")
 
 
-def by_output(results: Sequence[RowResult]) -> dict[str, tuple[float, ...]]:
+def by_output(results: Sequence[RowResult]) -> dict[str, list[float]]:
     """The graph's further outputs by name, beside the logits: one value per row, as an answer has them."""
-    names = results[0].outputs if results else ()
-    return {name: tuple(result.outputs[name] for result in results) for name in names}
+    values: dict[str, list[float]] = {}
+    for result in results:
+        for name, value in result.outputs.items():
+            values.setdefault(name, []).append(value)
+    return values
 
 
 def pack(rows: Sequence[Row], manifest: Manifest) -> dict[str, npt.NDArray[Any]]:
@@ -75,7 +78,9 @@ def pack(rows: Sequence[Row], manifest: Manifest) -> dict[str, npt.NDArray[Any]]
     lengths = np.array([len(row.token_ids) for row in rows], dtype=np.int64)
     cu_seqlens = np.zeros(len(rows) + 1, dtype=np.int32)
     np.cumsum(lengths, out=cu_seqlens[1:], dtype=np.int32)
-    dtypes = {knob.name: KNOB_DTYPES[knob.dtype] for knob in manifest.knobs}
+    dtypes: dict[str, type] = {}
+    for knob in manifest.knobs:
+        dtypes[knob.name] = KNOB_DTYPES[knob.dtype]
     feeds: dict[str, npt.NDArray[Any]] = {}
     for name in manifest.inputs:
         if name == "input_ids":

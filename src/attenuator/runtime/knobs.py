@@ -18,6 +18,7 @@ class KnobTable:
     def __init__(self, model: str, rows: Sequence[BundleKnob]) -> None:
         self.model = model
         self.rows = {row.name: row for row in rows}
+        self._defaults = {row.name: check_knob(row, _typed(row, row.default)) for row in rows}
 
     @property
     def names(self) -> list[str]:
@@ -26,7 +27,7 @@ class KnobTable:
 
     def defaults(self) -> dict[str, KnobValue]:
         """The bundle's default of every knob."""
-        return {name: check_knob(row, _typed(row, row.default)) for name, row in self.rows.items()}
+        return dict(self._defaults)
 
     def exact(self) -> dict[str, KnobValue]:
         """The exact value of every knob."""
@@ -48,10 +49,11 @@ class KnobTable:
         for name in requested:
             if name not in self.rows:
                 raise self._unknown(name)
-        return {
-            name: check_knob(row, requested[name] if name in requested else _typed(row, row.default))
-            for name, row in self.rows.items()
-        }
+        values = dict(self._defaults)
+        for name in values:
+            if name in requested:
+                values[name] = check_knob(self.rows[name], requested[name])
+        return values
 
     def _unknown(self, name: str) -> UnknownField:
         has = f"it has {' and '.join(self.names)}" if self.rows else "it has no knobs"

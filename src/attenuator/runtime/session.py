@@ -153,41 +153,15 @@ def placed(session: ort.InferenceSession) -> dict[str, str]:
     return providers
 
 
-def run(
-    session: ort.InferenceSession,
-    feeds: dict[str, np.ndarray],
-    outputs: list[str],
-    cancellation: Cancellation | None = None,
-    *,
-    device: Device = CPU,
-) -> list[np.ndarray]:
-    """One run; see `InferenceSession.run`.
-
-    Args:
-        session: what `create` gave.
-        feeds: array by graph input.
-        outputs: names of the graph outputs to return.
-        cancellation: stops the run from another thread.
-        device: where the session runs.
-
-    Returns:
-        One array an output.
-    """
-    options = None if cancellation is None else cancellation.options
-    if device.kind == "cpu":  # where binding costs 10 to 70 us a run and saves no copy
-        return list(session.run(outputs, feeds, options))
-    return run_bound(session, feeds, outputs, options, device=device)
-
-
 def run_bound(
     session: ort.InferenceSession,
     feeds: dict[str, np.ndarray],
     outputs: list[str],
-    options: ort.RunOptions | None,
+    options: ort.RunOptions | None = None,
     *,
     device: Device,
 ) -> list[np.ndarray]:
-    """One run with inputs and outputs bound to the memory that the graph wants them in.
+    """One run on a CUDA device with inputs and outputs bound to the memory that the graph wants them in.
 
     Token inputs are copied to the device once, however many nodes read them; knobs, seeds and cu_seqlens stay in host
     memory, where the operators read them without waiting for the device; outputs come to host memory.

@@ -60,7 +60,7 @@ def read_texts(path: Path, model: Model, *, min_agreement: float, confidence: fl
     refuse_too_few(path, len(items), min_agreement, confidence, len(model.manifest.knobs))
     truth = truth_of(items, model.manifest)
     try:
-        encoded = [Input.of(item.content, item.where).encode(model, truncate=truncate) for item in items]
+        encoded = [Input.of(item.content, item.where).encode(model.encoder, truncate=truncate) for item in items]
     except InvalidRequest as error:
         sentence = str(error).replace("set truncate", "give --truncate")
         raise type(error)(sentence, param=error.param, allowed=error.allowed) from None
