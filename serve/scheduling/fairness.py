@@ -22,8 +22,9 @@ its class's time, and `batch` at least `BATCH_CLASS_SHARE` of all: nothing starv
 
 import heapq
 import math
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from attenuator.runtime import Model
@@ -74,24 +75,63 @@ def size_class(seconds: float) -> int:
     return math.floor(math.log(seconds, 4))
 
 
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """What waits of one request in one lane.
+
+    Attributes:
+        job: the request.
+        rows: index and predicted seconds of each row, in order.
+        number: its place in order of arrival.
+        start: virtual time at which its first row starts.
+        tokens: that its rows count.
+    """
+
+    job: Job
+    rows: deque[tuple[int, float]]
+    number: int
+    start: float
+    tokens: int = 0
+
+    def first(self) -> Entry:
+        """Its first row."""
+        index, seconds = self.rows[0]
+        return Entry(self.job, index, len(self.job.rows[index].token_ids), seconds)
+
+    def size(self, seconds: float) -> int:
+        """The size class of one of its rows, as it was asked for."""
+        return size_class(seconds / self.job.room_share)
+
+
+Place = tuple[float, int, int, Waiting]  # start, size class and number of a request's first row: its fair order
+
+
 class FlowQueue:
     """Rows of one API key and class that wait in one lane.
+
+    A heap holds the requests of each model by their first rows. A place that is out of date, since its row was taken
+    out of turn or its request has ended, comes before the right one; it is mended when it reaches the top.
 
     Attributes:
         load: what waits.
         weight: of its share.
     """
 
-    def __init__(self, max_request_room: int) -> None:
-        """Starts empty; one request may take so much room, in tokens."""
+    def __init__(self, max_request_room: int, lane: Load) -> None:
+        """Starts empty.
+
+        Args:
+            max_request_room: that one request may take, in tokens.
+            lane: what waits in the lane, in which it counts as well.
+        """
         self.load = Load()
-        self._max_request_room = max_request_room
-        self._tokens = Counter[Job]()  # that wait of each request
         self.weight = 1.0
+        self._lane = lane
+        self._max_request_room = max_request_room
         self._virtual_s = 0.0
         self._owed_s = 0.0
-        self._heaps: dict[Model, list[Entry]] = {}  # by model; entries already taken or dropped are skipped later
-        self._by_job: dict[Job, deque[Entry]] = {}  # jobs by arrival, rows in order
+        self._heaps: dict[Model, list[Place]] = {}
+        self._by_job: dict[Job, Waiting] = {}  # by arrival
 
     def push(self, job: Job, rows: Sequence[tuple[int, float]], number: int) -> None:
         """Adds rows of a request.
@@ -99,26 +139,22 @@ class FlowQueue:
         Args:
             job: the request.
             rows: index and predicted seconds of those that belong to this lane, at least one.
-            number: arrival order of the first row; the others follow by one each.
+            number: its place in order of arrival.
         """
-        heap, entries, start = self._heaps.setdefault(job.model, []), deque[Entry](), self._virtual_s
-        for offset, (index, seconds) in enumerate(rows):
-            size = size_class(seconds / job.room_share)
-            tokens = len(job.rows[index].token_ids)
-            entry = Entry(
-                start, size, number + offset, job, index, tokens, seconds, tokens_counted(tokens, job.room_share)
-            )
-            start += seconds  # where this one would end
-            heapq.heappush(heap, entry)
-            self._count(entry, 1)
-            entries.append(entry)
-        self._by_job[job] = entries
+        waiting = self._by_job[job] = Waiting(job, deque(rows), number, self._virtual_s)
+        tokens = seconds = 0.0
+        for index, each in rows:
+            tokens += tokens_counted(len(job.rows[index].token_ids), job.room_share)
+            seconds += each
+        self._count(waiting, int(tokens), seconds)
+        heapq.heappush(self._heaps.setdefault(job.model, []), self._place(waiting))
 
     def drop(self, job: Job) -> None:
         """Removes a request's waiting rows."""
-        for entry in self._by_job.pop(job, ()):
-            entry.taken = True
-            self._count(entry, -1)
+        waiting = self._by_job.pop(job, None)
+        if waiting is not None:
+            self._count(waiting, -waiting.tokens, -sum(seconds for _, seconds in waiting.rows))
+            waiting.rows.clear()
 
     def oldest(self) -> Job | None:
         """The request that has waited longest; removes requests that have ended meanwhile."""
@@ -129,33 +165,43 @@ class FlowQueue:
             self.drop(job)
         return None
 
-    def head(self, model: Model | None = None) -> Entry | None:
+    def head(self, model: Model | None = None) -> Place | None:
         """The first row in fair order, of one model where one is named."""
-        models = list(self._heaps) if model is None else [model]
-        return min((heap[0] for each in models if (heap := self._waiting_heap(each))), default=None)
+        if model is None:
+            return min((first for each in list(self._heaps) if (first := self.head(each))), default=None)
+        heap = self._heaps.get(model)
+        while heap:
+            start, _, _, waiting = heap[0]
+            if not waiting.rows or waiting.job.over:
+                heapq.heappop(heap)
+            elif start < waiting.start:
+                heapq.heapreplace(heap, self._place(waiting))
+            else:
+                return heap[0]
+        self._heaps.pop(model, None)
+        return None
 
-    def lead(self) -> Entry:
-        """The row that leads the flow's next batch: the first in fair order, or that of an oldest request that is owed.
+    def lead(self) -> Waiting:
+        """The request whose first row leads the flow's next batch: the first in fair order, or an oldest that is owed.
 
         At least one row must wait.
         """
         oldest, first = self.oldest(), self.head()
         assert oldest is not None
         assert first is not None
-        owed = self._by_job[oldest][0]
-        if self._owed_s >= owed.seconds:
+        owed = self._by_job[oldest]
+        if self._owed_s >= owed.rows[0][1]:
             return owed
-        self._virtual_s = first.start
-        return first
+        self._virtual_s = first[0]
+        return first[3]
 
-    def remove(self, entry: Entry) -> None:
-        """Takes a row, which must be the first one waiting of its request."""
-        entries = self._by_job[entry.job]
-        entries.popleft()
-        if not entries:
+    def take(self, waiting: Waiting, entry: Entry) -> None:
+        """Takes a request's first row, as `Waiting.first` gives it."""
+        waiting.rows.popleft()
+        waiting.start += entry.seconds
+        self._count(waiting, -tokens_counted(entry.tokens, entry.job.room_share), -entry.seconds)
+        if not waiting.rows:
             del self._by_job[entry.job]
-        entry.taken = True
-        self._count(entry, -1)
 
     def settle(self, oldest: Job | None, taken: Sequence[Entry]) -> None:
         """Counts what the flow's oldest request is owed.
@@ -170,9 +216,10 @@ class FlowQueue:
 
     def waiting(self) -> Iterator[Entry]:
         """The rows that wait, those of requests that have ended meanwhile aside."""
-        for job, entries in self._by_job.items():
+        for job, waiting in self._by_job.items():
             if not job.over:
-                yield from entries
+                for index, seconds in waiting.rows:
+                    yield Entry(job, index, len(job.rows[index].token_ids), seconds)
 
     def wait_s(self) -> float:
         """Predicted seconds of the flow's rows that run before one that arrives now."""
@@ -190,30 +237,25 @@ class FlowQueue:
 
     def _before_s(self, start: float, size: float) -> float:
         """Predicted seconds of the waiting rows that come before one of this start and size class, or with it."""
-        seconds = 0.0
-        for job, entries in self._by_job.items():
+        before_s = 0.0
+        for job, waiting in self._by_job.items():
             if not job.over:
-                for entry in entries:
-                    ties = abs(entry.start - start) <= ROUNDING_S
-                    if (entry.size_class > size) if ties else (entry.start > start):
+                own_start = waiting.start
+                for _, seconds in waiting.rows:
+                    ties = abs(own_start - start) <= ROUNDING_S
+                    if (waiting.size(seconds) > size) if ties else (own_start > start):
                         break
-                    seconds += entry.seconds
-        return seconds
+                    before_s += seconds
+                    own_start += seconds
+        return before_s
 
-    def _waiting_heap(self, model: Model) -> list[Entry]:
-        """A model's rows, of which the first one waits; none where none does."""
-        heap = self._heaps.get(model, [])
-        while heap and (heap[0].taken or heap[0].job.over):
-            heapq.heappop(heap)
-        if not heap:
-            self._heaps.pop(model, None)
-        return heap
+    @staticmethod
+    def _place(waiting: Waiting) -> Place:
+        return waiting.start, waiting.size(waiting.rows[0][1]), waiting.number, waiting
 
-    def _count(self, entry: Entry, sign: int) -> None:
-        before = self._tokens[entry.job]
-        after = before + sign * entry.room
-        self._tokens[entry.job] = after
-        if not after:
-            del self._tokens[entry.job]
-        room = min(after, self._max_request_room) - min(before, self._max_request_room)
-        self.load.add(sign * entry.room, sign * entry.seconds, room)
+    def _count(self, waiting: Waiting, tokens: int, seconds: float) -> None:
+        before, most = waiting.tokens, self._max_request_room
+        waiting.tokens = before + tokens
+        room = min(waiting.tokens, most) - min(before, most)
+        self.load.add(tokens, seconds, room)
+        self._lane.add(tokens, seconds, room)

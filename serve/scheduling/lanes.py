@@ -180,7 +180,7 @@ class Lanes:
     def _run_here(self, job: Job, seconds: Sequence[float]) -> None:
         """Runs a request on the event loop."""
         job.submit(time.monotonic())
-        batch = Entry.of_job(job, seconds)
+        batch = [Entry(job, index, len(row.token_ids), seconds[index]) for index, row in enumerate(job.rows)]
         job.started_s = job.submitted_s
         self._contention.begin("light", job.started_s)
         try:

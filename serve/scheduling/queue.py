@@ -22,13 +22,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from attenuator.runtime import Model
-from attenuator.serve.scheduling.fairness import FlowQueue, Shares
+from attenuator.serve.scheduling.fairness import FlowQueue, Place, Shares, Waiting
 from attenuator.serve.scheduling.requests import ANYONE, IDLE, LANES, Class, Entry, Flow, Job, Lane, Load, lane_of
 
 BATCH_S = 0.05
 BATCH_CLASS_SHARE = 0.1
 REQUEST_ROOM_SHARE = 0.25  # of a lane's room, which one request may take
-EMPTY = FlowQueue(0)
+EMPTY = FlowQueue(0, Load())
 CLASS_WEIGHTS: dict[Class, float] = {"interactive": 1 - BATCH_CLASS_SHARE, "batch": BATCH_CLASS_SHARE, "idle": 1.0}
 
 
@@ -36,10 +36,12 @@ class LaneQueue:
     """Rows that wait in one lane.
 
     Attributes:
+        load: what waits.
         reserved: room for requests that are being tokenized, in estimated tokens by API key.
     """
 
     def __init__(self, lane: Lane, max_batch_tokens: int, max_request_room: int) -> None:
+        self.load = Load()
         self.reserved = Counter[str]()
         self._lane = lane
         self._max_request_room = max_request_room
@@ -48,11 +50,6 @@ class LaneQueue:
         self._keys: dict[Class, Shares[str]] = {each: Shares() for each in CLASS_WEIGHTS}
         self._flows: dict[tuple[Class, str], FlowQueue] = {}
 
-    @property
-    def load(self) -> Load:
-        """What waits."""
-        return _sum_of(self._flows.values())
-
     def load_of(self, key: str) -> Load:
         """What waits of an API key."""
         return _sum_of(queue for (_, name), queue in self._flows.items() if name == key)
@@ -60,7 +57,10 @@ class LaneQueue:
     def push(self, job: Job, rows: Sequence[tuple[int, float]], number: int) -> None:
         """As `FlowQueue.push`, to the queue of the request's flow."""
         flow = job.flow
-        queue = self._flows.setdefault((flow.priority, flow.key), FlowQueue(self._max_request_room))
+        place = flow.priority, flow.key
+        if place not in self._flows:
+            self._flows[place] = FlowQueue(self._max_request_room, self.load)
+        queue = self._flows[place]
         queue.weight = flow.weight
         self._classes.join(flow.priority)
         self._keys[flow.priority].join(flow.key)
@@ -78,34 +78,36 @@ class LaneQueue:
             self._forget_empty()
         if not self._flows:  # mostly: a lane looks here after each batch, before its answers leave
             return []
-        place = self._next(None, tuple(self._keys))
-        if place is None:
+        following = self._next(None, tuple(self._keys))
+        if following is None:
             return []
-        priority, key = place
-        self._classes.lead(priority)
-        self._keys[priority].lead(key)
+        place, _ = following
+        self._classes.lead(place[0])
+        self._keys[place[0]].lead(place[1])
+        waiting = self._flows[place].lead()
+        entry = waiting.first()
+        model, tokens, seconds = entry.job.model, entry.tokens, entry.seconds
+        joining: tuple[Class, ...] = ("interactive",) if place[0] == "interactive" else tuple(self._keys)
+        batch: list[Entry] = []
         oldest: dict[FlowQueue, Job | None] = {}
         taken: dict[FlowQueue, list[Entry]] = {}
-
-        def remove(place: tuple[Class, str], entry: Entry) -> Entry:
+        while True:
             queue = self._flows[place]
-            oldest.setdefault(queue, queue.oldest())
-            taken.setdefault(queue, []).append(entry)
-            queue.remove(entry)
+            if queue not in oldest:
+                oldest[queue], taken[queue] = queue.oldest(), []
+            queue.take(waiting, entry)
             self._charge(place, entry.seconds)
-            return entry
-
-        batch = [remove(place, self._flows[place].lead())]
-        tokens, seconds = batch[0].tokens, batch[0].seconds
-        joining: tuple[Class, ...] = ("interactive",) if priority == "interactive" else tuple(self._keys)
-        while self._lane == "light" and (place := self._next(batch[0].job.model, joining)) is not None:
-            entry = self._flows[place].head(batch[0].job.model)
-            assert entry is not None
+            taken[queue].append(entry)
+            batch.append(entry)
+            following = self._next(model, joining) if self._lane == "light" else None
+            if following is None:
+                break
+            place, waiting = following
+            entry = waiting.first()
             tokens += entry.tokens
             seconds += entry.seconds
             if tokens > self._max_batch_tokens or seconds > BATCH_S:
                 break
-            batch.append(remove(place, entry))
         for queue, entries in taken.items():
             queue.settle(oldest[queue], entries)
         return batch
@@ -155,27 +157,25 @@ class LaneQueue:
             queues = [queue for (priority, _), queue in self._flows.items() if priority == other]
             if other != flow.priority and queues:
                 heads = [head for queue in queues if (head := queue.head()) is not None]
-                head = max(heads, key=lambda entry: entry.seconds, default=None)
+                head = max(heads, key=_seconds_of, default=None)
                 seconds += _received_s(_sum_of(queues), head, (end - self._classes.start(other)) * weight)
         return seconds
 
-    def _next(self, model: Model | None, classes: Sequence[Class]) -> tuple[Class, str] | None:
-        """The flow whose row comes next, among those of some classes with a row of one model, or of any."""
+    def _next(self, model: Model | None, classes: Sequence[Class]) -> tuple[tuple[Class, str], Waiting] | None:
+        """The flow whose row comes next, among those of some classes with a row of one model, or of any; and whose."""
         best: tuple[float, int, float, int, int] | None = None
         chosen = None
         for place, queue in self._flows.items():
             priority, key = place
             head = queue.head(model) if priority in classes else None
             if head is not None:
-                order = (
-                    self._classes.start(priority),
-                    classes.index(priority),
-                    self._keys[priority].start(key),
-                    head.size_class,
-                    head.number,
-                )
+                _, size, number, waiting = head
+                if len(self._flows) == 1:
+                    return place, waiting
+                shares = self._classes.start(priority), classes.index(priority), self._keys[priority].start(key)
+                order = (*shares, size, number)
                 if best is None or order < best:
-                    best, chosen = order, place
+                    best, chosen = order, (place, waiting)
         return chosen
 
     def _charge(self, place: tuple[Class, str], seconds: float) -> None:
@@ -192,6 +192,7 @@ class LaneQueue:
                 keys.clear()
         if not classes:
             self._classes.clear()
+            self.load.seconds = 0.0  # of which sums and differences leave something
 
 
 def _sum_of(queues: Iterable[FlowQueue]) -> Load:
@@ -201,9 +202,13 @@ def _sum_of(queues: Iterable[FlowQueue]) -> Load:
     return load
 
 
-def _received_s(load: Load, head: Entry | None, seconds: float) -> float:
+def _seconds_of(head: Place) -> float:
+    return head[3].rows[0][1]
+
+
+def _received_s(load: Load, head: Place | None, seconds: float) -> float:
     """What someone else receives who is this much behind: whole rows, as far as they wait."""
-    return 0.0 if head is None or seconds <= 0 else min(load.seconds, seconds + head.seconds)
+    return 0.0 if head is None or seconds <= 0 else min(load.seconds, seconds + _seconds_of(head))
 
 
 class Queue:
@@ -311,7 +316,7 @@ class Queue:
         queues = self._idle if job.flow == IDLE else self.lanes
         for lane, rows in by_lane.items():
             queues[lane].push(job, rows, self._count)
-            self._count += len(rows)
+            self._count += 1
         return set(by_lane)
 
     def drop(self, job: Job) -> None:

@@ -104,38 +104,21 @@ class Job:
             self.done.set_exception(error)
 
 
-@dataclass(slots=True, order=True)
+@dataclass(slots=True, eq=False)
 class Entry:
-    """A row in the queue, in fair order.
+    """A row of a request.
 
     Attributes:
-        start: virtual time at which it starts, in seconds.
-        size_class: logarithm of its predicted seconds to base 4, rounded down.
-        number: arrival order.
         job: the request.
-        index: its row.
+        index: its place there.
         tokens: its length.
         seconds: its predicted time.
-        room: that it takes, in tokens.
-        taken: whether it has left the queue.
     """
 
-    start: float
-    size_class: int
-    number: int
-    job: Job = field(compare=False)
-    index: int = field(compare=False)
-    tokens: int = field(compare=False)
-    seconds: float = field(compare=False)
-    room: int = field(compare=False)
-    taken: bool = field(default=False, compare=False)
-
-    @classmethod
-    def of_job(cls, job: Job, seconds: Sequence[float]) -> "list[Entry]":
-        """All rows of a request that does not wait, with their predicted times."""
-        return [
-            cls(0.0, 0, 0, job, index, len(job.rows[index].token_ids), each, 0) for index, each in enumerate(seconds)
-        ]
+    job: Job
+    index: int
+    tokens: int
+    seconds: float
 
 
 @dataclass(slots=True)

@@ -122,7 +122,7 @@ def test_a_batch_that_hangs_is_not_ready_until_it_ends(
 
 def test_a_batch_hangs_only_far_beyond_its_prediction() -> None:
     for running_s, hangs in ((HANG_FACTOR * 3 + 9.9, False), (HANG_FACTOR * 3 + 10.1, True)):
-        batch = [Entry(0.0, 0, 0, cast(Job, None), 0, 10, seconds, 10) for seconds in (1.0, 2.0)]
+        batch = [Entry(cast(Job, None), 0, 10, seconds) for seconds in (1.0, 2.0)]
         assert Running(batch, Cancellation(), 100.0, 0.0).hangs(100.0 + running_s, hang_s=10) == hangs
 
 

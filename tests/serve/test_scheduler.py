@@ -2,6 +2,8 @@
 
 import asyncio
 import random
+import sys
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -193,3 +195,22 @@ def test_counts_stay_right_whatever_happens(loop: asyncio.AbstractEventLoop, see
         load = waiting.queue.lanes[lane].load
         assert load.tokens == 0
         assert load.seconds == pytest.approx(0, abs=1e-9)
+
+
+def test_a_row_is_taken_in_a_few_calls_however_many_wait(loop: asyncio.AbstractEventLoop) -> None:
+    """Hundreds of tiny rows are one batch, and the event loop forms it."""
+    calls = []
+    for requests in (2, 40):
+        waiting = Waiting(loop)
+        for number in range(requests):
+            waiting.add(str(number), *[0.0005] * 256, tokens=1)
+        counted = Counter[str]()
+        sys.setprofile(lambda frame, event, argument, counted=counted: counted.update([event]))
+        try:
+            batch = waiting.queue.take("light")
+        finally:
+            sys.setprofile(None)
+        assert len(batch) > 90
+        calls.append(counted["call"] / len(batch))
+    assert max(calls) < 16
+    assert calls[1] < 1.2 * calls[0]
