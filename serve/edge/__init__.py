@@ -10,8 +10,9 @@ errors is handed to it at the start (`Connections.refusal`). Which danger each p
   another protocol together with a body, which uvicorn loses (Java's).
 * `protocol`: headers that trickle, answers that nobody reads, clients that leave while their request is worked on, or
   that close their half and wait; a client that still sends gets its answer before the connection ends.
-* `bodies`: bodies that trickle, are too large, are too many at once, or are of a type that any web page may send.
-* `server`: an end that waits for connections, and signals, which the caller handles.
+* `bodies`: bodies that trickle, are too large, are too many at once, or are of a type that any web page may send; many
+  requests that take milliseconds each before the first of them waits for anything.
+* `server`: crowds that connect at once, an end that waits for connections, and signals, which the caller handles.
 
 *What uvicorn does by itself* and is used: accepting, parsing, keep-alive, pipelines, back pressure. Its
 `timeout_keep_alive` runs between requests alone, not from the connection's start; its limit on headers is for the

@@ -18,6 +18,7 @@ from attenuator.serve.settings import ServeSettings
 
 CLIENT = "client"  # where a request's state holds it
 RATE_GRACE_S = 5.0
+SMALL_BYTES = 1024
 GIVEN_UP = "too many bodies were arriving, and this one had taken the longest: try again"
 JSON_TYPE = re.compile(r"application/([\w.+-]+\+)?json\s*(;.*)?", re.IGNORECASE)
 JSON, BINARY_TYPE = "application/json", "application/octet-stream"
@@ -92,9 +93,12 @@ class Bodies:
         self._settings = settings
         self._arriving: dict[Arriving, None] = {}  # ordered: the first to begin comes first
         self._bytes = 0
+        self._turn = asyncio.Lock()  # those who wait get it in the order in which they came
 
     async def read(self, request: Request, types: Collection[str] | None = ()) -> bytes:
-        """Reads a request's body.
+        """Reads a request's body; of larger ones a single one in each round of the event loop.
+
+        What reading and checking such a request takes is not cut into pieces: in turn, they let short ones pass.
 
         Args:
             request: the request.
@@ -117,11 +121,15 @@ class Bodies:
             raise _too_large(limit)
         client = client_of(request.scope)
         if client.body is None or client.left:
-            return await self._receive(request, limit)
-        if len(client.body) > limit:
+            whole = await self._receive(request, limit)
+        elif len(client.body) > limit:
             raise _too_large(limit)
-        whole = bytes(client.body)
-        client.body.clear()
+        else:
+            whole = bytes(client.body)
+            client.body.clear()
+        if len(whole) > SMALL_BYTES:
+            async with self._turn:
+                await asyncio.sleep(0)
         return whole
 
     async def _receive(self, request: Request, limit: int) -> bytes:

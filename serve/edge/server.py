@@ -18,7 +18,8 @@ from attenuator.serve.settings import ServeSettings
 
 LAST_ANSWERS_S = 1.0
 CLOSE_S = 1.0
-ACCEPT_BATCH = 16  # connections accepted at a time, before the limit on their number is looked at
+LISTENERS = 8
+ACCEPT_BATCH = 2  # that each of asyncio's own accepts in a round, before the limit on connections is looked at
 KERNEL_QUEUE = 2048
 
 
@@ -47,9 +48,10 @@ class Server(uvicorn.Server):
         self._connections = connections
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listens; asyncio takes one number for the kernel's queue and for what it accepts at a time."""
-        await super().startup(sockets)
-        for bound in sockets or []:
+        """Listens, with several listeners on each socket: uvloop's accept one connection in a round of the loop."""
+        bounds = sockets or []
+        await super().startup([bound.dup() for bound in bounds for _ in range(LISTENERS)])
+        for bound in bounds:
             bound.listen(KERNEL_QUEUE)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -57,8 +59,8 @@ class Server(uvicorn.Server):
 
         Uvicorn would log an error where a client has not read its answer by then.
         """
-        for server in self.servers:
-            server.close()
+        for listener in [*self.servers, *(sockets or [])]:
+            listener.close()
         for connection in self.server_state.connections.copy():
             connection.shutdown()
         await until(lambda: not self.server_state.connections, CLOSE_S)

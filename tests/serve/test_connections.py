@@ -1,5 +1,6 @@
 """More connections than there is room for: silent ones, stalled bodies, answers nobody reads."""
 
+import asyncio
 import contextlib
 import json
 import resource
@@ -10,12 +11,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from fastapi import FastAPI
 from service import Service, dumped, read_answer, request_bytes
+from starlette.requests import Request
 
 from attenuator.errors import AttenuatorError
+from attenuator.serve.__main__ import fastest_loop, listen
+from attenuator.serve.edge.bodies import Bodies, client_of
 from attenuator.serve.edge.connections import MAX_DEFAULT_CONNECTIONS, Connections, connection_limit
+from attenuator.serve.edge.server import Server
+from attenuator.serve.settings import ServeSettings
 
 SPARE = 40  # descriptors, less than `SPARE_DESCRIPTORS`
 STALLED = request_bytes(dumped(), length=5000)
@@ -127,6 +135,52 @@ def test_client_that_reads_no_answers_is_held_up_and_gives_way(start: Callable[.
                     connection.send(b"GET /docs HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000)
         assert answers(one) == [200, 200]
     one.good()
+
+
+def test_larger_bodies_are_handed_over_one_in_a_round_of_the_loop() -> None:
+    async def rounds_of_each(size: int) -> list[int]:
+        bodies = Bodies(ServeSettings())
+        now, ended = 0, []
+
+        async def read() -> None:
+            scope: dict[str, Any] = {"type": "http", "headers": [(b"content-type", b"application/json")]}
+            client_of(scope).body = bytearray(size)
+            assert len(await bodies.read(Request(scope))) == size
+            ended.append(now)
+
+        reading = [asyncio.create_task(read()) for _ in range(20)]
+        while not all(task.done() for task in reading):
+            await asyncio.sleep(0)
+            now += 1
+        return ended
+
+    larger, small = asyncio.run(rounds_of_each(2000)), asyncio.run(rounds_of_each(500))
+    assert len(set(larger)) == 20
+    assert max(larger) < 100
+    assert set(small) == {0}
+
+
+def test_many_connections_are_accepted_in_a_round_of_the_loop() -> None:
+    """A short request would else wait for one round of the loop for each connection of a crowd that came before it."""
+
+    async def rounds_until_accepted(count: int) -> int:
+        bound, connections = listen("127.0.0.1", 0), Connections(1000)
+        server = Server(FastAPI(), ServeSettings(), connections, bound)
+        server.config.load()
+        server.lifespan = server.config.lifespan_class(server.config)
+        await server.startup([bound])
+        with contextlib.ExitStack() as stack:
+            for _ in range(count):
+                stack.enter_context(socket.create_connection(bound.getsockname()))
+            rounds = 0
+            while connections.open < count:
+                await asyncio.sleep(0)
+                rounds += 1
+        await server.shutdown([bound])
+        return rounds
+
+    with asyncio.Runner(loop_factory=fastest_loop()) as runner:
+        assert runner.run(rounds_until_accepted(64)) <= 64 // 4
 
 
 @pytest.mark.parametrize(
