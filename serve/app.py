@@ -37,7 +37,7 @@ from attenuator.serve.api.routes import Routes
 from attenuator.serve.api.schema import HEADER
 from attenuator.serve.engine import Engine
 from attenuator.serve.observe.events import CLIENT_LEFT
-from attenuator.serve.observe.gauges import EngineGauges, Held
+from attenuator.serve.observe.gauges import EngineGauges
 from attenuator.serve.observe.logs import STATUS, RequestLog
 from attenuator.serve.observe.metrics import Metrics
 from attenuator.serve.observe.shadow import Shadow
@@ -75,27 +75,26 @@ def observe(engine: Engine, settings: ServeSettings, traces: "Traces | None" = N
         serving, exact_s = engine.catalog.serving, engine.predictor.exact_s
         shadow = Shadow(settings.shadow_share, engine.idle, metrics, serving, run_idle, exact_s)
         shadow.listen(listeners)
-    gauges = EngineGauges(partial(held, engine, shadow))
+    gauges = EngineGauges()
     metrics.registry.register(gauges)
-    metrics.before_scrape.append(gauges.read)
+
+    def read() -> None:
+        serving = engine.models.values()
+        gauges.take(
+            waiting=engine.waiting(),
+            running={lane: engine.running(lane) for lane in LANES},
+            requests=engine.requests,
+            brownout=engine.brownout.highest(time.monotonic()),
+            state=engine.state,
+            ready=engine.fault() is None,
+            models={model: "serving" if model in serving else "draining" for model in engine.latencies},
+            shadow_waiting=shadow.waiting if shadow else 0,
+            agreement_low=shadow.low() if shadow else (),
+            watched=engine.watch.states(),
+        )
+
+    metrics.before_scrape.append(read)
     return Observers(metrics, shadow)
-
-
-def held(engine: Engine, shadow: Shadow | None) -> Held:
-    """What the metrics say of this moment."""
-    serving = set(engine.models.values())
-    return Held(
-        waiting=engine.waiting(),
-        running={lane: engine.running(lane) for lane in LANES},
-        requests=engine.requests,
-        brownout=engine.brownout.highest(time.monotonic()),
-        state=engine.state,
-        ready=engine.fault() is None,
-        models={model: "serving" if model in serving else "draining" for model in engine.latencies},
-        shadow_waiting=shadow.waiting if shadow else 0,
-        agreement_low=shadow.low() if shadow else (),
-        watched=engine.watch.states(),
-    )
 
 
 def create_app(engine: Engine, settings: ServeSettings, keys: KeyRing, observers: Observers | None = None) -> ASGIApp:

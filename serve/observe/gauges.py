@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -16,9 +15,13 @@ from attenuator.serve.scheduling.requests import LANES, Entry, Lane
 STATES = ("starting", "ready", "draining", "stopped")
 
 
+HELD: list[Description] = []  # every gauge, as its page lists them
+
+
 def gauge(name: str, doc: str, *labels: str) -> Description:
     """The description of a value that goes up and down."""
-    return Description(PREFIX + name, "gauge", labels, doc)
+    HELD.append(Description(PREFIX + name, "gauge", labels, doc))
+    return HELD[-1]
 
 
 QUEUE_TOKENS = gauge("queue_tokens", "Tokens that wait for a batch.", "model", "knobs", "lane")
@@ -68,25 +71,8 @@ WATCHED = gauge(
     "Bundles in the watched folder: serving, incomplete while files are missing, or refused, which the log explains.",
     "state",
 )
-HELD_BY_ENGINE = (
-    QUEUE_TOKENS,
-    QUEUE_PREDICTED,
-    LANE_QUEUE_PREDICTED,
-    KEY_QUEUE_PREDICTED,
-    RUNNING,
-    IN_PROGRESS,
-    BROWNOUT,
-    STATE,
-    READY,
-    MODELS,
-    BUILD,
-    SHADOW_WAITING,
-    AGREEMENT_LOW,
-    WATCHED,
-)
 CONNECTIONS = gauge("connections", "Open connections.")
 CONNECTION_LIMIT = gauge("connection_limit", "Connections that may be open.")
-HELD_BY_SERVER = (CONNECTIONS, CONNECTION_LIMIT)
 
 
 def family(description: Description, values: Iterable[tuple[tuple[str, ...], float]]) -> Metric:
@@ -102,59 +88,66 @@ def model_labels(model: Model) -> tuple[str, ...]:
     return (model.manifest.name, model.manifest.revision[:12], model.device_name)
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """What a service holds at one moment.
-
-    Attributes:
-        waiting: rows that wait, by lane.
-        running: sequences of the batch that runs, by lane.
-        requests: in progress.
-        brownout: the highest level.
-        state: of the service.
-        ready: whether requests are answered as they should be.
-        models: every loaded model: `serving`, or `draining` where it only answers what has begun.
-        shadow_waiting: texts that wait to run again at the exact value.
-        agreement_low: values of that metric by its labels' values.
-        watched: bundles in the watched folder, by state.
-    """
-
-    waiting: Iterable[tuple[Lane, Entry]]
-    running: Mapping[Lane, int]
-    requests: int
-    brownout: float
-    state: str
-    ready: bool
-    models: Mapping[Model, str]
-    shadow_waiting: int
-    agreement_low: Iterable[tuple[tuple[str, ...], float]]
-    watched: Mapping[Literal["serving", "incomplete", "refused"], int]
-
-
 class EngineGauges(Collector):
     """What a service held when its metrics were scraped last."""
 
-    def __init__(self, read: Callable[[], Held]) -> None:
-        """Reads nothing yet; `read` is called on the event loop, before a thread writes the metrics."""
-        self._read = read
-        self._families: Sequence[Metric] = ()
+    def __init__(self) -> None:
+        self._families: list[Metric] = []
         self._known: set[tuple[str, str, str]] = set()  # a queue that is empty again is 0, not absent
         self._known_keys: set[tuple[str, str, str]] = set()
 
     def collect(self) -> Sequence[Metric]:
-        """One family a metric, as they were read last."""
+        """One family a metric, as they were taken last."""
         return self._families
 
-    def read(self) -> None:
-        """Reads what the engine holds now."""
-        self._families = list(self._held(self._read()))
+    def take(
+        self,
+        *,
+        waiting: Iterable[tuple[Lane, Entry]],
+        running: Mapping[Lane, int],
+        requests: int,
+        brownout: float,
+        state: str,
+        ready: bool,
+        models: Mapping[Model, str],
+        shadow_waiting: int,
+        agreement_low: Iterable[tuple[tuple[str, ...], float]],
+        watched: Mapping[Literal["serving", "incomplete", "refused"], int],
+    ) -> None:
+        """Takes what the service holds now; on the event loop, before a thread writes the metrics.
 
-    def _held(self, held: Held) -> Iterator[Metric]:
+        Args:
+            waiting: rows that wait, by lane.
+            running: sequences of the batch that runs, by lane.
+            requests: in progress.
+            brownout: the highest level.
+            state: of the service.
+            ready: whether requests are answered as they should be.
+            models: every loaded model: `serving`, or `draining` where it only answers what has begun.
+            shadow_waiting: texts that wait to run again at the exact value.
+            agreement_low: values of that metric by its labels' values.
+            watched: bundles in the watched folder, by state.
+        """
+        self._families = [
+            *self._waiting(waiting),
+            family(RUNNING, [((lane,), running[lane]) for lane in LANES]),
+            family(IN_PROGRESS, [((), requests)]),
+            family(BROWNOUT, [((), brownout)]),
+            family(STATE, [((each,), each == state) for each in STATES]),
+            family(READY, [((), ready)]),
+            family(MODELS, [((*model_labels(model), use), 1) for model, use in models.items()]),
+            family(BUILD, [((__version__,), 1)]),
+            family(SHADOW_WAITING, [((), shadow_waiting)]),
+            family(AGREEMENT_LOW, agreement_low),
+            family(WATCHED, [((each,), count) for each, count in watched.items()]),
+        ]
+
+    def _waiting(self, waiting: Iterable[tuple[Lane, Entry]]) -> Iterator[Metric]:
         tokens: dict[tuple[str, str, str], float] = defaultdict(float)
         seconds: dict[tuple[str, str, str], float] = defaultdict(float)
         of_keys: dict[tuple[str, str, str], float] = defaultdict(float)
         of_lanes = dict.fromkeys(LANES, 0.0)
-        for lane, entry in held.waiting:
+        for lane, entry in waiting:
             labels = (entry.job.model.manifest.name, knob_ranges(entry.job.rows[entry.index].knobs), lane)
             tokens[labels] += entry.tokens
             seconds[labels] += entry.seconds
@@ -166,16 +159,6 @@ class EngineGauges(Collector):
         yield family(QUEUE_PREDICTED, [(labels, seconds[labels]) for labels in sorted(self._known)])
         yield family(LANE_QUEUE_PREDICTED, [((lane,), of_lanes[lane]) for lane in LANES])
         yield family(KEY_QUEUE_PREDICTED, [(labels, of_keys[labels]) for labels in sorted(self._known_keys)])
-        yield family(RUNNING, [((lane,), held.running[lane]) for lane in LANES])
-        yield family(IN_PROGRESS, [((), held.requests)])
-        yield family(BROWNOUT, [((), held.brownout)])
-        yield family(STATE, [((state,), state == held.state) for state in STATES])
-        yield family(READY, [((), held.ready)])
-        yield family(MODELS, [((*model_labels(model), state), 1) for model, state in held.models.items()])
-        yield family(BUILD, [((__version__,), 1)])
-        yield family(SHADOW_WAITING, [((), held.shadow_waiting)])
-        yield family(AGREEMENT_LOW, held.agreement_low)
-        yield family(WATCHED, [((state,), count) for state, count in held.watched.items()])
 
 
 class ServerGauges(Collector):
