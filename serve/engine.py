@@ -321,18 +321,13 @@ class Engine:
         except TimeoutError:
             log.warning("stopping with %d requests in progress", self.requests)
 
-    async def stop(self) -> bool:
-        """Stops everything; requests in progress get NotReady, and a batch that is running stops at its next node.
-
-        Returns:
-            Whether a thread is still working: inside a node or while loading it cannot be interrupted.
-        """
-        busy = self.catalog.stop()
+    async def stop(self) -> None:
+        """Stops everything; requests in progress get NotReady, and a batch that is running stops at its next node."""
+        self.catalog.stop()
         self.state = "stopped"
         self._stop_beside()
-        busy |= self._tokenizer.stop()
-        busy |= await self._lanes.stop(NotReady(STOPPED))
-        return busy
+        self._tokenizer.stop()
+        await self._lanes.stop(NotReady(STOPPED))
 
     def _stop_beside(self) -> None:
         """Ends what goes on beside requests."""

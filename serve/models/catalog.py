@@ -10,7 +10,7 @@ import math
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -63,7 +63,6 @@ class Catalog:
         self._threads = ThreadPoolExecutor(LOADING_THREADS, thread_name_prefix="load")
         self._heap = HeapTrim(self._threads)
         self._changing = asyncio.Lock()
-        self._under_way: set[Future[Any]] = set()
         self._stopped = False
 
     async def start(self, folders: Sequence[Path]) -> None:
@@ -182,16 +181,11 @@ class Catalog:
                 tell(model)
             log.warning("made the session of model '%s' again after a failure", name)
 
-    def stop(self) -> bool:
-        """Loads nothing more.
-
-        Returns:
-            Whether a thread is still loading.
-        """
+    def stop(self) -> None:
+        """Loads nothing more."""
         self._stopped = True
         self._heap.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
-        return any(not work.done() for work in list(self._under_way))
 
     def _load(self, folder: Path) -> Model:
         assert self._device is not None
@@ -226,7 +220,4 @@ class Catalog:
         loop.call_soon_threadsafe(self._heap.soon)
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
-        work = self._threads.submit(call)
-        self._under_way.add(work)
-        work.add_done_callback(self._under_way.discard)
-        return await asyncio.wrap_future(work)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)

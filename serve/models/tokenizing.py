@@ -6,9 +6,8 @@ import ctypes
 import functools
 import gc
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 from attenuator.errors import NotReady
 from attenuator.runtime import Encoded, Input, Model
@@ -114,8 +113,8 @@ class TokenizerThreads:
         self._usual = ThreadPoolExecutor(2, thread_name_prefix="tokenize")
         self._large = ThreadPoolExecutor(1, thread_name_prefix="tokenize-large")
         self._heap = HeapTrim(self._large)
-        self._stopped = asyncio.Event()
-        self._under_way: set[Future[list[Encoded]]] = set()
+        self._stopped = False
+        self._under_way: set[asyncio.Future[list[Encoded]]] = set()
 
     async def encode(self, model: Model, inputs: Sequence[Input], truncate: bool) -> list[Encoded]:
         """Encodes a request's inputs; cancelling the call leaves at most one slice under way.
@@ -152,36 +151,30 @@ class TokenizerThreads:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.settled.wait(), seconds)
 
-    def stop(self) -> bool:
-        """Takes no more inputs; requests that are being tokenized get NotReady.
-
-        Returns:
-            Whether a thread is still working.
-        """
-        self._stopped.set()
+    def stop(self) -> None:
+        """Takes no more inputs; requests that are being tokenized get NotReady."""
+        self._stopped = True
         self._heap.cancel()
+        for work in self._under_way:
+            work.cancel()
         for pool in (self._usual, self._large):
             pool.shutdown(wait=False, cancel_futures=True)
-        return any(not work.done() for work in self._under_way)
 
     async def _encode_slice(self, model: Model, inputs: Sequence[Input], truncate: bool) -> list[Encoded]:
-        if self._stopped.is_set():
+        if self._stopped:
             raise NotReady(STOPPED)
         pool = self._large if sum(item.size for item in inputs) > LARGE_SIZE else self._usual
-        threaded = pool.submit(lambda: [item.encode(model.encoder, truncate) for item in inputs])
-        self._under_way.add(threaded)
-        threaded.add_done_callback(self._under_way.discard)
-        work = asyncio.wrap_future(threaded)
-        stopped = asyncio.create_task(self._stopped.wait())
+        loop = asyncio.get_running_loop()
+        work = loop.run_in_executor(pool, lambda: [item.encode(model.encoder, truncate) for item in inputs])
+        self._under_way.add(work)
         try:
-            either: list[asyncio.Future[Any]] = [work, stopped]
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if stopped.done():
-                raise NotReady(STOPPED)
-            return work.result()
+            return await work
+        except asyncio.CancelledError:
+            if self._stopped:
+                raise NotReady(STOPPED) from None
+            raise
         finally:
-            stopped.cancel()
-            work.cancel()
+            self._under_way.discard(work)
 
 
 def slices(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:

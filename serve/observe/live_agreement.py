@@ -82,18 +82,6 @@ class Window:
         return self.low != before
 
 
-class Place(NamedTuple):
-    """Where comparisons are counted together.
-
-    Attributes:
-        knobs: the setting, as pairs of name and value.
-        bucket: index of the calibration's length bucket.
-    """
-
-    knobs: tuple[tuple[str, float], ...]
-    bucket: int
-
-
 class Comparison(NamedTuple):
     """What a comparison told.
 
@@ -110,11 +98,11 @@ class LiveAgreement:
     """Comparisons of one model's live answers with its exact ones.
 
     Attributes:
-        windows: by setting and length, for calibrated settings only.
+        windows: by setting and the calibration's bucket of the length, for calibrated settings only.
     """
 
     def __init__(self, model: Model) -> None:
-        self.windows: dict[Place, Window] = {}
+        self.windows: dict[tuple[tuple[tuple[str, KnobValue], ...], int], Window] = {}
         self._calibration = model.calibration
         self._task, self._thresholds = model.manifest.task, model.manifest.thresholds
         self._scores, self._mean, self._squares = 0, 0.0, 0.0
@@ -148,11 +136,11 @@ class LiveAgreement:
         """The bucket of a length as labels and log lines have it, such as `1-64`."""
         return ALL_LENGTHS if self._calibration is None else self._named(self._calibration.bucket(tokens))
 
-    def judged(self) -> Iterator[tuple[dict[str, float], str, bool]]:
+    def judged(self) -> Iterator[tuple[dict[str, KnobValue], str, bool]]:
         """Setting, lengths and whether agreement is low, wherever there were enough comparisons."""
-        for place, window in self.windows.items():
+        for (knobs, bucket), window in self.windows.items():
             if window.judged:
-                yield dict(place.knobs), self._named(place.bucket), window.low
+                yield dict(knobs), self._named(bucket), window.low
 
     def _named(self, bucket: int) -> str:
         assert self._calibration is not None
@@ -164,7 +152,7 @@ class LiveAgreement:
         if self._calibration is None or knobs is None:
             return None
         bucket = self._calibration.bucket(tokens)
-        place = Place(tuple(sorted(knobs.items())), bucket)
+        place = (tuple(sorted(knobs.items())), bucket)
         if place not in self.windows:
             setting = self._calibration.setting(knobs)
             if setting is None:

@@ -210,16 +210,12 @@ class Lanes:
         beside_s = self._contention.beside_s(lane, running.mark, now_s)
         return max(0.0, running.predicted_s - self._contention.alone_s(now_s - running.started_s, beside_s))
 
-    async def stop(self, error: AttenuatorError) -> bool:
+    async def stop(self, error: AttenuatorError) -> None:
         """Stops the lanes; a batch that is running stops at its next node.
 
         Args:
             error: the error that waiting requests get.
-
-        Returns:
-            Whether a thread is still working: inside a node it cannot be interrupted.
         """
-        busy = bool(self._running)
         self._stopping = True
         for job in self._jobs:
             job.fail(error)
@@ -230,7 +226,6 @@ class Lanes:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         for worker in self._workers.values():
             worker.stop()
-        return busy
 
     def _displace(self) -> None:
         """Stops idle work that runs."""

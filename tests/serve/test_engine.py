@@ -91,7 +91,7 @@ def test_requests_in_progress_end_with_one_sentence_when_the_engine_stops(bundle
                 ),
             ]
             await until(lambda: engine.running("heavy") > 0)
-            assert await engine.stop(), "threads are at work"
+            await engine.stop()
             return await asyncio.gather(*tasks, return_exceptions=True)
 
     outcomes = asyncio.run(scenario())
