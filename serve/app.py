@@ -32,7 +32,7 @@ from attenuator.serve.api.errors import (
     stopped,
 )
 from attenuator.serve.api.peers.parameters import RESULT_HEADER
-from attenuator.serve.api.peers.routes import request_bodies
+from attenuator.serve.api.peers.routes import error_form, request_bodies
 from attenuator.serve.api.routes import Routes
 from attenuator.serve.api.schema import HEADER
 from attenuator.serve.engine import Engine
@@ -174,10 +174,10 @@ class ClassifyDirectly:
             await answer(scope, receive, send)
             return
         except asyncio.CancelledError:  # the service stops; nobody else cancels a request's task
-            answer = stopped()
+            answer = stopped(error_form(scope.get("route")))
         except Exception:
             log.exception("the service failed on a request")
-            answer = failed()
+            answer = failed(error_form(scope.get("route")))
         if STATUS not in scope:  # no answer has begun
             await answer(scope, receive, send)
 
@@ -211,12 +211,12 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, AttenuatorError)
-    return response_for(error)
+    return response_for(error, error_form(request.scope.get("route")))
 
 
 async def _failed(request: Request, error: Exception) -> Response:
     """As `Guard`, which gets the error afterwards and logs it: the framework would answer in plain text first."""
-    return failed()
+    return failed(error_form(request.scope.get("route")))
 
 
 async def _client_left(request: Request, error: Exception) -> Response:

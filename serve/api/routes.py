@@ -34,7 +34,7 @@ from attenuator.serve.api.documentation import (
     Answers,
     page,
 )
-from attenuator.serve.api.peers.routes import Peers, route_class
+from attenuator.serve.api.peers.routes import Peers
 from attenuator.serve.api.probes import Probes
 from attenuator.serve.api.schema import (
     TIMEOUT,
@@ -84,8 +84,8 @@ class Routes:
         def add(path: str, method: str, endpoint: Callable[..., Awaitable[Response]], **extra: Any) -> None:
             router.add_api_route(path, endpoint, methods=[method], response_class=Response, **extra)
             if method == "GET":  # load balancers ask so; the server sends no body
-                extra = {name: extra.get(name) for name in ("dependencies", "route_class_override")}
-                router.add_api_route(path, endpoint, methods=["HEAD"], include_in_schema=False, **extra)
+                needs = extra.get("dependencies")
+                router.add_api_route(path, endpoint, methods=["HEAD"], include_in_schema=False, dependencies=needs)
 
         def answers(described: Answers, rate_limited: dict[str, Any] = RATE_LIMITED) -> dict[str, Any]:
             needs_key = {401: described[401], 429: described.get(429, rate_limited)} if keyed else {}
@@ -106,8 +106,7 @@ class Routes:
             extra: dict[str, Any] = {"responses": row.answers}
             if 401 in row.answers:
                 extra = answers(row.answers, RATE_LIMITED | {"model": row.answers[401]["model"]})
-            extra |= {"summary": row.summary, "route_class_override": route_class(row.form)}
-            add(row.path, row.method, row.endpoint, **extra)
+            add(row.path, row.method, row.endpoint, summary=row.summary, **extra)
         add("/docs", "GET", self.documentation, include_in_schema=False)
         if not self._settings.no_page:
             assets = Page()

@@ -49,8 +49,8 @@ from attenuator.serve.api.peers.tensors import (
     JSON_BYTES,
     OUTPUTS,
     SIZE_PARAMETER,
+    OutputValues,
     Tail,
-    output_values,
     outputs_of,
     read_tensor,
     split_body,
@@ -163,7 +163,7 @@ class Infer(PeerForm):
         )
         inputs, tensors, tail = len(answer.scores), [], b""
         wanted = [(output, output.parameters or OutputParameters()) for output in self._outputs]
-        outputs = [output_values(output.name, answer, options.classification) for output, options in wanted]
+        outputs = [OutputValues(output.name, answer, options.classification) for output, options in wanted]
         width = sum(math.prod(values.shape[1:]) for values in outputs)
         for values, (output, options) in zip(outputs, wanted, strict=True):
             tensor: dict[str, Any] = {"name": output.name, "shape": values.shape, "datatype": values.datatype}

@@ -1,21 +1,15 @@
 """The peers' routes: what each is called and answers, the form of its errors, and how OpenAPI describes it."""
 
-import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Annotated, Any, NamedTuple
 
 from fastapi import Header, Request
-from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field, create_model
 from pydantic.json_schema import SkipJsonSchema
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from attenuator import __version__
 from attenuator.api import Body, ClassifyRequest
-from attenuator.errors import AttenuatorError
 from attenuator.runtime import Model
 from attenuator.serve.api.answers import Form, json_response
 from attenuator.serve.api.documentation import (
@@ -25,7 +19,7 @@ from attenuator.serve.api.documentation import (
     RequestBody,
     model_field,
 )
-from attenuator.serve.api.errors import ErrorForm, failed, response_for, stopped
+from attenuator.serve.api.errors import OWN_FORM, ErrorForm
 from attenuator.serve.api.peers import openinference, tei, vllm
 from attenuator.serve.api.peers import openinference_types as types
 from attenuator.serve.api.peers.parameters import header_fields, shared_names
@@ -34,11 +28,15 @@ from attenuator.serve.edge.bodies import BINARY_TYPE
 from attenuator.serve.engine import Engine
 from attenuator.serve.settings import ServeSettings
 
-log = logging.getLogger(__name__)
-
 PREDICT, INFO, CLASSIFY_PEER, SERVER = "/predict", "/info", "/classify", "/v2"
 MODEL = f"{SERVER}/models/{{model}}"
 VERSION = f"{MODEL}/versions/{{version}}"
+ERROR_FORMS = {  # by the first part of a route's path
+    PREDICT: tei.ERROR_FORM,
+    INFO: tei.ERROR_FORM,
+    CLASSIFY_PEER: vllm.ERROR_FORM,
+    SERVER: openinference.ERROR_FORM,
+}
 
 NamedModel = Annotated[str | None, Header(alias=HEADER, description='which model: {"model": ".."}')]
 
@@ -51,7 +49,6 @@ class PeerRoute(NamedTuple):
     endpoint: Callable[..., Awaitable[Response]]
     summary: str
     answers: Answers
-    form: ErrorForm
 
 
 class Peers:
@@ -70,29 +67,29 @@ class Peers:
 
     def routes(self) -> Iterator[PeerRoute]:
         """Every route."""
-        what, form = "in the form of text-embeddings-inference", tei.ERROR_FORM
-        predict = answers_of(form, tei.Scores | tei.ScoresOfAll, "labels with scores, highest first")
+        what = "in the form of text-embeddings-inference"
+        predict = answers_of(tei.ERROR_FORM, tei.Scores | tei.ScoresOfAll, "labels with scores, highest first")
         info = only(predict, tei.Info, "labels and limits", 400, 404, 422, 503)
-        yield PeerRoute(PREDICT, "POST", self.predict, f"Classify, {what}", predict, form)
-        yield PeerRoute(INFO, "GET", self.info, f"The model, {what}", info, form)
+        yield PeerRoute(PREDICT, "POST", self.predict, f"Classify, {what}", predict)
+        yield PeerRoute(INFO, "GET", self.info, f"The model, {what}", info)
         classify = answers_of(vllm.ERROR_FORM, vllm.Classes, "one entry per input")
         summary = "Classify, in the form of vLLM"
-        yield PeerRoute(CLASSIFY_PEER, "POST", self.classify, summary, classify, vllm.ERROR_FORM)
+        yield PeerRoute(CLASSIFY_PEER, "POST", self.classify, summary, classify)
 
-        where, form = "in the Open Inference Protocol", openinference.ERROR_FORM
-        infer = answers_of(form, types.Inference, "the outputs")
+        where = "in the Open Inference Protocol"
+        infer = answers_of(openinference.ERROR_FORM, types.Inference, "the outputs")
         infer[200]["content"] = {BINARY_TYPE: {"schema": {"type": "string", "format": "binary"}}}
         server: Answers = {200: {"model": types.ServerMetadata, "description": "name and version"}}
         metadata = only(infer, types.ModelMetadata, "its tensors and version", 404, 503)
         ready = only(infer, types.ModelReady, "it answers requests", 404, 503)
-        yield PeerRoute(SERVER, "GET", self.server, f"The server, {where}", server, form)
+        yield PeerRoute(SERVER, "GET", self.server, f"The server, {where}", server)
         for base, endpoints in (
             (MODEL, (self.metadata, self.ready, self.infer)),
             (VERSION, (self.metadata_of, self.ready_of, self.infer_of)),
         ):
-            yield PeerRoute(base, "GET", endpoints[0], f"A model, {where}", metadata, form)
-            yield PeerRoute(f"{base}/ready", "GET", endpoints[1], "Whether a model answers requests", ready, form)
-            yield PeerRoute(f"{base}/infer", "POST", endpoints[2], f"Classify, {where}", infer, form)
+            yield PeerRoute(base, "GET", endpoints[0], f"A model, {where}", metadata)
+            yield PeerRoute(f"{base}/ready", "GET", endpoints[1], "Whether a model answers requests", ready)
+            yield PeerRoute(f"{base}/infer", "POST", endpoints[2], f"Classify, {where}", infer)
 
     async def predict(self, request: Request) -> Response:
         """Classifies, as text-embeddings-inference does."""
@@ -155,31 +152,10 @@ class Peers:
         return model
 
 
-def route_class(form: ErrorForm) -> type[APIRoute]:
-    """The class of the routes whose errors have a form, key and limits included."""
-
-    class FormedRoute(APIRoute):
-        """Answers what goes wrong on the way, also before the endpoint is reached."""
-
-        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-            handler = super().get_route_handler()
-
-            async def answer(request: Request) -> Response:
-                try:
-                    return await handler(request)
-                except AttenuatorError as error:
-                    return response_for(error, form)
-                except (HTTPException, ClientDisconnect):
-                    raise
-                except asyncio.CancelledError:  # the service stops; nobody else cancels a request's task
-                    return stopped(form)
-                except Exception:
-                    log.exception("the service failed on a request")
-                    return failed(form)
-
-            return answer
-
-    return FormedRoute
+def error_form(route: object) -> ErrorForm:
+    """The form of a route's errors, also of those before the endpoint is reached, such as a missing key."""
+    path = getattr(route, "path", "")
+    return ERROR_FORMS.get("/" + path.strip("/").partition("/")[0], OWN_FORM)
 
 
 def answers_of(form: ErrorForm, success: Any, meaning: str) -> Answers:

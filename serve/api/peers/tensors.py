@@ -7,7 +7,7 @@ its length in 4 bytes and UTF-8.
 
 import math
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal
@@ -32,11 +32,7 @@ INTEGERS = {"INT32": "<i4", "INT64": "<i8", "UINT32": "<u4", "UINT64": "<u8"}
 
 
 def split_body(body: bytes, json_bytes: str | None) -> tuple[bytes, bytes]:
-    """JSON and tensors of a body.
-
-    Args:
-        body: whole.
-        json_bytes: the header that says how many of its bytes are JSON; None where all are.
+    """JSON and tensors of a body, whose header `JSON_BYTES` says where the JSON ends; None where all is JSON.
 
     Raises:
         MalformedBody: the header is not a number, or larger than the body.
@@ -45,10 +41,8 @@ def split_body(body: bytes, json_bytes: str | None) -> tuple[bytes, bytes]:
         return body, b""
     size = int(json_bytes) if json_bytes.isdecimal() and len(json_bytes) < 16 else -1
     if not 0 <= size <= len(body):
-        raise MalformedBody(
-            f"the header {JSON_BYTES} is '{json_bytes[:20]}', must be a number of bytes, at most the {len(body)} of "
-            "the body"
-        )
+        allowed = f"a number of bytes, at most the {len(body)} of the body"
+        raise MalformedBody(f"the header {JSON_BYTES} is '{json_bytes[:20]}', must be {allowed}")
     return body[:size], body[size:]
 
 
@@ -207,19 +201,33 @@ def outputs_of(model: Model, *, explain: bool = False) -> dict[str, Output]:
     }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class OutputValues:
     """Values of an output.
 
     Attributes:
-        rows: the values of some inputs, in row-major order.
         shape: of the tensor.
         datatype: of the values.
     """
 
-    rows: Callable[[slice], list[Any]]
-    shape: tuple[int, ...]
-    datatype: Datatype
+    def __init__(self, name: str, answer: Answer, best: int | None) -> None:
+        """Takes them from an answer.
+
+        Args:
+            name: of `OUTPUTS`.
+            answer: to the request.
+            best: how many of the best values are wanted, as texts `value:index:label`; None for all values.
+        """
+        self._values, self._best, self._labels = _values_of(name, answer), best, answer.model.manifest.labels
+        width = len(self._labels) if best is None else min(best, len(self._labels))
+        self.shape = (len(answer.scores), width) if OUTPUTS[name].wide else (len(answer.scores),)
+        self.datatype: Datatype = OUTPUTS[name].datatype if best is None else "BYTES"
+
+    def rows(self, span: slice) -> list[Any]:
+        """The values of some inputs in row-major order."""
+        values = self._values[span]
+        if self._best is None:
+            return list(values.ravel().tolist())
+        return [f"{row[i]:f}:{i}:{self._labels[i]}" for row in values.tolist() for i in ranked(row)[: self._best]]
 
     def packed(self, span: slice) -> bytes:
         """The values of some inputs as bytes."""
@@ -231,27 +239,6 @@ class OutputValues:
     def as_json(self, span: slice) -> bytes:
         """The same as elements of a JSON array."""
         return elements(self.rows(span))
-
-
-def output_values(name: str, answer: Answer, best: int | None) -> OutputValues:
-    """An output of a request.
-
-    Args:
-        name: of `OUTPUTS`.
-        answer: to the request.
-        best: how many of the best values are wanted, as texts `value:index:label`; None for all values.
-    """
-    output, manifest = OUTPUTS[name], answer.model.manifest
-    values, count = _values_of(name, answer), len(answer.scores)
-    if best is not None:
-        width = min(best, len(manifest.labels))
-
-        def texts(span: slice) -> list[str]:
-            return [text for row in values[span].tolist() for text in _ranked(row, manifest.labels, width)]
-
-        return OutputValues(texts, (count, width), "BYTES")
-    shape = (count, len(manifest.labels)) if output.wide else (count,)
-    return OutputValues(lambda span: values[span].ravel().tolist(), shape, output.datatype)
 
 
 def _values_of(name: str, answer: Answer) -> npt.NDArray[Any]:
@@ -266,8 +253,3 @@ def _values_of(name: str, answer: Answer) -> npt.NDArray[Any]:
     if OUTPUTS[name].explains:
         return np.array([UNKNOWN if each[name] is None else each[name] for each in answer.more])
     return answer.logits if name == "logits" else answer.scores
-
-
-def _ranked(values: Sequence[float], labels: Sequence[str], width: int) -> list[str]:
-    """The best values with place and label, highest first, as Triton's classification extension writes them."""
-    return [f"{values[place]:f}:{place}:{labels[place]}" for place in ranked(values)[:width]]
