@@ -50,7 +50,8 @@ class Asked:
         """
         goals: dict[str, float] = {name: getattr(options, name) for name in GOALS if name in options.model_fields_set}
         check_goals(model, goals, [] if options.escalate else list(requested))
-        check_certainty(model, options)
+        if options.explain or options.escalate:
+            check_certainty(model, options)
         floors = options.degradable_to
         if floors is not None:
             floors = check_floors(floors, model.knobs, None if goals else knobs)  # a goal chooses knobs later
@@ -109,12 +110,14 @@ class Plan:
         by: who chose them.
         unlowered: the same before load lowered them.
         floors: how far load may lower them; empty where it may not.
+        reach: probability to agree that each answer has to reach by escalation; None without escalation.
     """
 
     knobs: Knobs
     by: ChosenBy
     unlowered: Knobs
     floors: Floors
+    reach: float | None = None
 
 
 def plan(model: Model, asked: Asked, limits: Limits, load: Load | None = None) -> Plan:
@@ -174,7 +177,7 @@ those of 4 and 5; never below their floors | |
         lowered = knobs_at(model, knobs, floors, load.level(knobs), work.tokens)
         if lowered != knobs:
             return Plan(lowered, "brownout", knobs, floors)
-    return Plan(knobs, by, knobs, floors)
+    return Plan(knobs, by, knobs, floors, asked.goals[AGREEMENT] if asked.escalate else None)
 
 
 def _within_ceilings(model: Model, asked: Asked, limits: Limits) -> Knobs:

@@ -234,7 +234,8 @@ class Routes:
         tokenized_s = time.perf_counter()
         events.note(knobs=dict(chosen.knobs), chosen_by=chosen.by)
         rows = [Row(item.token_ids, item.type_ids, chosen.knobs, seed) for item in encoded]
-        answered = await answer(model, options, rows, Runner(run.run, run.has_room, run.permits))
+        runner = Runner(run.run, run.has_room, run.permits)
+        answered = await answer(model, rows, runner, explain=options.explain, reach=chosen.reach)
         ended_s = time.perf_counter()
         timing_ms = {
             "tokenize": round((tokenized_s - started_s) * 1e3, 3),

@@ -17,7 +17,6 @@ from service import Service
 
 from attenuator import errors
 from attenuator.__main__ import main
-from attenuator.api import Options
 from attenuator.clients import AsyncClient, Client
 from attenuator.runtime import Model, Row, load
 from attenuator.runtime.explaining import Runner, RunOutcome, answer, judge_of
@@ -116,7 +115,7 @@ def test_standard_errors_are_about_the_deviation_over_seeds(loaded: dict[str, Mo
     """In the mean over texts; from so few draws a single one is known to about 40 %."""
     model = loaded[name]
     knobs = model.knobs.check(SETTINGS[name][index])
-    options, using = Options(explain=True), Runner(runner(model))
+    using = Runner(runner(model))
     encoded = [model.encode(text) for text in TEXTS]
 
     def rows(seed: int) -> list[Row]:
@@ -124,7 +123,7 @@ def test_standard_errors_are_about_the_deviation_over_seeds(loaded: dict[str, Mo
 
     many = [model.run(rows(seed)) for seed in range(100, 132)]
     scores = np.array([[model.predict(result.logits).score for result in run] for run in many])
-    estimates = [asyncio.run(answer(model, options, rows(seed), using)).standard_errors for seed in range(8)]
+    estimates = [asyncio.run(answer(model, rows(seed), using, explain=True)).standard_errors for seed in range(8)]
     estimated = np.sqrt(np.mean(np.square(np.array(estimates, dtype=float))))
     ratio = estimated / np.sqrt(scores.var(axis=0, ddof=1).mean())
     assert 0.75 < ratio < 1.3, ratio
@@ -183,13 +182,13 @@ def test_without_knobs_it_begins_where_the_expected_time_is_least(explaining: Se
 def test_escalation_ends_where_there_is_no_room(loaded: dict[str, Model]) -> None:
     """A deadline or the limit on cost that leaves none, and a queue that is full: the answers so far stand."""
     model = loaded["reviews"]
-    options = Options(escalate=True, explain=True, min_agreement=0.999)
+    sure: Any = {"explain": True, "reach": 0.999}
     knobs = model.knobs.check({"num_hashes": 4})
     encoded = [model.encode(text) for text in TEXTS]
     rows = [Row(one.token_ids, one.type_ids, knobs) for one in encoded]
     expected = [result.logits.tobytes() for result in model.run(rows)]
     for using in (Runner(runner(model), has_room=lambda rows, spent: False), Runner(runner(model, overloaded_after=1))):
-        answered = asyncio.run(answer(model, options, rows, using))
+        answered = asyncio.run(answer(model, rows, using, **sure))
         assert [result.logits.tobytes() for result in answered.results] == expected
         assert answered.steps == 1
         assert min(value for value in answered.probabilities if value is not None) < 0.999
@@ -200,14 +199,14 @@ def test_escalation_ends_where_there_is_no_room(loaded: dict[str, Model]) -> Non
         asked.append(spent)
         return all(0 < row.knobs["num_hashes"] <= 16 for row in rows)
 
-    answered = asyncio.run(answer(model, options, rows, Runner(runner(model), cheap_alone)))
+    answered = asyncio.run(answer(model, rows, Runner(runner(model), cheap_alone), **sure))
     assert {row.knobs["num_hashes"] for row in answered.rows} <= {4, 8, 16}
     assert answered.steps is not None
     assert answered.steps > 1
     assert asked == sorted(asked)
     assert asked[0] > 0
     with pytest.raises(errors.Overloaded):
-        asyncio.run(answer(model, options, rows, Runner(runner(model, overloaded_after=0))))
+        asyncio.run(answer(model, rows, Runner(runner(model, overloaded_after=0)), **sure))
 
 
 def test_a_deadline_with_time_enough_lets_all_steps_run_and_they_are_counted(explaining: Service) -> None:

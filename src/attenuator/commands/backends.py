@@ -140,7 +140,8 @@ class BundleBackend:
             return RunOutcome(rows, model.run(rows))
 
         rows = [Row(item.token_ids, item.type_ids, knobs, seed) for item in encoded]
-        answered = asyncio.run(answer(model, asked, rows, Runner(run)))
+        reach = options.min_agreement if options.escalate else None
+        answered = asyncio.run(answer(model, rows, Runner(run), explain=options.explain, reach=reach))
         computed = time.perf_counter()
         ran_with, expected_agreement = answered.setting(model)
         return Classification(

@@ -134,7 +134,7 @@ class Answered:
 
         That is None where it is unknown, or where the answers have different knobs.
         """
-        tokens = max(len(row.token_ids) for row in self.rows)
+        tokens = max([len(row.token_ids) for row in self.rows])
         knobs, alike = self.rows[0].knobs, True
         if self.steps:
             knobs = max((row.knobs for row in self.rows), key=partial(model.predict_cost, tokens))
@@ -151,25 +151,28 @@ class Answered:
             yield {"standard_error": error, "agreement_probability": probability, "knobs": own}
 
 
-async def answer(model: Model, options: Options, rows: list[Row], runner: Runner) -> Answered:
+async def answer(
+    model: Model, rows: list[Row], runner: Runner, *, explain: bool = False, reach: float | None = None
+) -> Answered:
     """Answers a request.
 
     Args:
         model: which answers.
-        options: of the request.
         rows: its texts, with the knobs to begin with.
         runner: runs the rows.
+        explain: whether the answers say their standard errors and probabilities.
+        reach: probability to agree that each answer has to reach by escalation; None without escalation.
 
     Raises:
         Overloaded: there is no room for the first run.
         EngineError: a row failed.
     """
-    if not (options.explain or options.escalate):
+    if not explain and reach is None:
         ran = await runner.run(rows)
         return Answered(ran.rows, ran.results, ran.queue_s)
-    explanation = _Explanation(model, options, rows, runner)
-    if options.escalate:
-        await explanation.escalate()
+    explanation = _Explanation(model, rows, runner, explain=explain, reach=reach)
+    if reach is not None:
+        await explanation.escalate(reach)
     else:
         await explanation.run_with_draws()
     return explanation.answered()
@@ -178,10 +181,11 @@ async def answer(model: Model, options: Options, rows: list[Row], runner: Runner
 class _Explanation:
     """One request on its way."""
 
-    def __init__(self, model: Model, options: Options, rows: list[Row], runner: Runner) -> None:
+    def __init__(self, model: Model, rows: list[Row], runner: Runner, *, explain: bool, reach: float | None) -> None:
         self._model = model
         self._judge = judge_of(model)
-        self._options = options
+        self._explain = explain
+        self._reach = reach
         self._runner = runner
         self._rows = list(rows)
         self._results: list[RowResult] = []
@@ -195,7 +199,7 @@ class _Explanation:
         """What became of it."""
         exact = self._model.knobs.exact()
         whole = self._model.total_cost([len(row.token_ids) for row in self._rows], exact)
-        steps = self._steps if self._options.escalate else None
+        steps = None if self._reach is None else self._steps
         share = float(f"{self._cost / whole:.4g}")
         return Answered(self._rows, self._results, self._queue_s, steps, share, self._probabilities, self._errors)
 
@@ -208,12 +212,12 @@ class _Explanation:
         self._take_errors(places, results[len(self._rows) :])
         await self._judge_all(places)
 
-    async def escalate(self) -> None:
+    async def escalate(self, reach: float) -> None:
         """Runs the texts, and those that are not sure enough again; then the draws, if they are asked for."""
         pending = list(range(len(self._rows)))
         self._results = await self._run(self._rows)
         await self._judge_all(pending)
-        while again := await self._next([place for place in pending if not self._sure(place)]):
+        while again := await self._next([place for place in pending if not self._sure(place, reach)], reach):
             try:
                 results = await self._run(list(again.values()))
             except Overloaded:
@@ -222,12 +226,12 @@ class _Explanation:
                 self._rows[place], self._results[place] = row, result
             pending = list(again)
             await self._judge_all(pending)
-        if self._options.explain:
+        if self._explain:
             await self._draw_afterwards()
 
-    def _sure(self, place: int) -> bool:
-        probability, goal = self._probabilities[place], self._options.min_agreement
-        return probability is not None and goal is not None and probability >= goal
+    def _sure(self, place: int, reach: float) -> bool:
+        probability = self._probabilities[place]
+        return probability is not None and probability >= reach
 
     async def _run(self, rows: list[Row]) -> list[RowResult]:
         ran = await self._runner.run(rows)
@@ -248,10 +252,8 @@ class _Explanation:
         for place, value in zip(places, await _off_loop(judge, len(places)), strict=True):
             self._probabilities[place] = value
 
-    async def _next(self, unsure: Sequence[int]) -> dict[int, Row]:
+    async def _next(self, unsure: Sequence[int], reach: float) -> dict[int, Row]:
         """The rows of the next step, by the place of their text; empty where nothing more can be done."""
-        goal = self._options.min_agreement
-        assert goal is not None
 
         def choices() -> dict[int, list[dict[str, KnobValue]]]:
             return {
@@ -259,7 +261,7 @@ class _Explanation:
                     self._results[place].logits,
                     self._rows[place].knobs,
                     len(self._rows[place].token_ids),
-                    goal,
+                    reach,
                     self._runner.permits,
                 )
                 for place in unsure
@@ -277,7 +279,7 @@ class _Explanation:
 
     def _fits(self, rows: Sequence[Row]) -> bool:
         """Whether there is room for rows, and for their draws where they are due."""
-        draws = [draw for row in rows for draw in self._draws(row)] if self._options.explain else []
+        draws = [draw for row in rows for draw in self._draws(row)] if self._explain else []
         return self._runner.has_room([*rows, *draws], self._cost)
 
     def _draws(self, row: Row) -> list[Row]:
