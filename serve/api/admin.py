@@ -53,11 +53,7 @@ class Admin:
     async def check_key(
         self, credentials: Annotated[HTTPAuthorizationCredentials | None, Security(ADMIN_BEARER)]
     ) -> None:
-        """Refuses requests without the admin key; the comparison takes the same time for every key.
-
-        Raises:
-            Unauthorized: no key, or another one.
-        """
+        """Refuses requests without the admin key; the comparison takes the same time for every key."""
         sent = credentials.credentials.strip() if credentials else ""
         if not hmac.compare_digest(sent.encode("utf-8", "surrogatepass"), self._key):
             state = "wrong" if sent else "missing"
@@ -87,18 +83,9 @@ class Admin:
 
 
 def bundle_folder(body: dict[str, Any], roots: Sequence[Path]) -> Path:
-    """The folder that a body names.
+    """The folder that a body names, without symbolic links, which must lie inside one of the roots.
 
-    Args:
-        body: of the request.
-        roots: folders that bundles may be loaded from; a path that is not absolute is looked for in each.
-
-    Returns:
-        The folder, without symbolic links.
-
-    Raises:
-        UnknownField: a field besides `bundle`.
-        InvalidRequest: it is missing, no text, or not a folder inside a root; which of these folders exist is not told.
+    A path that is not absolute is looked for in each root. An error does not tell which other folders exist.
     """
     for name in body:
         if name != "bundle":

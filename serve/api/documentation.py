@@ -113,7 +113,7 @@ class LoadRequest(Body):
     bundle: str = Field(min_length=1, description="the path of a bundle inside a folder of --bundle-root")
 
 
-OTHER_HOST = {
+OTHER_HOST = {  # as FastAPI writes the other answers
     "description": "the Host header names neither this host nor one of --allowed-hosts",
     "content": {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorBody"}}},
 }

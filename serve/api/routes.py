@@ -115,35 +115,29 @@ class Routes:
         return router
 
     async def find_key(self, request: Request, credentials: Credentials) -> ApiKey:
-        """The key that a request was sent with.
+        """The key that a request was sent with; `credentials` are there for the description.
 
         Raises:
             Unauthorized: no key, or one that is not known.
         """
-        return self._key_of(request, credentials.credentials if credentials else "")
+        return self._key_of(request)
 
     async def check_key(self, request: Request, credentials: Credentials) -> None:
-        """Refuses requests without a key, and those over its rate.
+        """As `check_request_key`; `credentials` are there for the description."""
+        self.check_request_key(request)
+
+    def check_request_key(self, request: Request) -> None:
+        """Refuses requests without a key, and those over its rate, where keys are required at all.
 
         Raises:
             Unauthorized: no key, or one that is not known.
             RateLimited: the key was used more often than it may be.
         """
-        key = await self.find_key(request, credentials)
-        key.take(time.monotonic())
-
-    def check_request_key(self, request: Request) -> None:
-        """As `check_key`, where keys are required at all; reads the header as `BEARER` does.
-
-        Raises:
-            Unauthorized: as `check_key`.
-            RateLimited: likewise.
-        """
         if self._keys.required:
-            self._key_of(request, key_in(request.headers.get("authorization"))).take(time.monotonic())
+            self._key_of(request).take(time.monotonic())
 
-    def _key_of(self, request: Request, sent: str) -> ApiKey:
-        key = self._keys.check(sent.strip())
+    def _key_of(self, request: Request) -> ApiKey:
+        key = self._keys.check(key_in(request.headers.get("authorization")))
         request.scope[KEY] = key
         events.note(key=key.name)
         return key
