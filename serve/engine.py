@@ -302,7 +302,7 @@ class Engine:
         tokens = [len(row.token_ids) for row in rows]
         knobs, times = rows[0].knobs, self.predictor.times(model, rows)
         seconds = self.predictor.added_s(model, times)
-        share = lowered_share(model, tokens, knobs, knobs if asked is None else asked)
+        share = 1.0 if asked is None else lowered_share(model, tokens, knobs, asked)
         if flow != IDLE:
             self._admission.check_tokens(demand_of(tokens, seconds, share), flow.key)
         done = asyncio.get_running_loop().create_future()

@@ -224,7 +224,8 @@ class Routes:
         work = Work(model, tokens, options.explain and not options.escalate, seed, usual_seed)
         run = RequestRun(self._engine, work, limits, flow, started_s, options.timeout_ms, key)
         chosen = plan(model, asked, limits, Load(work, time.perf_counter() - started_s, run.forecast, run.level))
-        run.unlowered = chosen.unlowered
+        if chosen.knobs != chosen.unlowered:
+            run.unlowered = chosen.unlowered
         tokenized_s = time.perf_counter()
         events.note(knobs=dict(chosen.knobs), chosen_by=chosen.by)
         rows = [Row(item.token_ids, item.type_ids, chosen.knobs, seed) for item in encoded]
