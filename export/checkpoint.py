@@ -93,7 +93,7 @@ def load_model(folder: Path, model_type: str) -> nn.Module:
     try:
         return Encoder.from_pretrained(folder)
     except Exception as error:  # safetensors has errors of its own
-        raise ExportError(f"the checkpoint '{folder}' cannot be loaded: {one_line(error)}") from None
+        raise ExportError(f"the checkpoint '{folder}' cannot be loaded: {load_failure(error)}") from None
 
 
 def read_config(folder: Path) -> Any:
@@ -179,8 +179,14 @@ def refuse_other_model(config: Any, info: Mapping[str, Any]) -> None:
     missing = sorted(info["missing_keys"])
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        renamed = next((name for name in sorted(info["unexpected_keys"]) if name.endswith(f".{missing[0]}")), None)
         raise ExportError(
-            f"the checkpoint has no trained weights for {missing[0]}{more}; it must be a fine-tuned sequence classifier"
+            f"the checkpoint has no trained weights for {missing[0]}{more}; "
+            + (
+                f"it has {renamed}: save the model inside its wrapper, with save_pretrained"
+                if renamed
+                else "it must be a fine-tuned sequence classifier"
+            )
         )
     refuse_left_out(config, info)
 

@@ -17,6 +17,8 @@ CONFIG = "config.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 ADAPTER = "adapter_config.json"
 REMOTE_CODE = ("modeling_*.py", "tokenization_*.py")
+# Where a training run's checkpoints lie, a hub's cache of a model, of several, and the folder above that.
+BELOW = ("*", "snapshots/*", "*/snapshots/*", "*/*/snapshots/*")
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 
@@ -103,9 +105,10 @@ def instead_of_config(folder: Path) -> str:
     """What a folder without a config.json is, and what to give instead."""
     if (folder / MANIFEST).is_file():
         return "it is a bundle, which export writes; give the checkpoint that the bundle was made from"
-    # A training run's checkpoints and a hub's cache lie in folders below.
-    found = [path.parent for pattern in (f"*/{CONFIG}", f"snapshots/*/{CONFIG}") for path in folder.glob(pattern)]
+    found = [path.parent for below in BELOW for path in folder.glob(f"{below}/{CONFIG}")]
     if not found:
         return f"{CONFIG} is missing"
     newest = max(found, key=lambda path: ((path / CONFIG).stat().st_mtime, path.name))
+    if len({path.parent for path in found}) > 1:
+        return f"{CONFIG} is missing; give one of the {len(found)} folders below that have one, such as '{newest}'"
     return f"{CONFIG} is missing; give the folder '{newest}', which has one"

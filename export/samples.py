@@ -193,7 +193,7 @@ def eager_logits(source: Source, rows: list[Row]) -> npt.NDArray[np.float32]:
     """What the PyTorch model says about each row alone, float32 `[B, labels]`.
 
     Raises:
-        ExportError: the model fails.
+        ExportError: the model fails, or answers no numbers.
     """
     eager = source.architecture.eager
     try:
@@ -203,4 +203,9 @@ def eager_logits(source: Source, rows: list[Row]) -> npt.NDArray[np.float32]:
             ]
     except Exception as error:  # whatever the model raises
         raise ExportError(f"the PyTorch model fails on token ids below its vocab_size: {one_line(error)}") from error
-    return torch.stack(logits).numpy()
+    answers: npt.NDArray[np.float32] = torch.stack(logits).numpy()
+    if not np.isfinite(answers).all():
+        raise ExportError(
+            "the PyTorch model answers NaN or infinity to some token ids: with its weights float32 overflows"
+        )
+    return answers

@@ -53,6 +53,8 @@ def writing(what: str, advice: str = "") -> Iterator[None]:
 
 def load_failure(error: BaseException) -> str:
     """Why weights could not be loaded; PyTorch's own text on a pickle that could run code advises to let it."""
+    if "deserializing header" in str(error):  # of safetensors: a web page in the file's place, say
+        return f"its weights are cut short or no safetensors file; fetch them again ({one_line(error)})"
     if isinstance(error, UnpicklingError):
         return (
             "its weights are a pickle that is damaged or holds more than tensors, which is not read, since it could "

@@ -143,6 +143,40 @@ def test_a_folder_above_the_checkpoint_names_it(inside: str, checkpoint: Get, tm
     assert f"config.json is missing; give the folder '{folder / inside}', which has one" in refuse(folder, tmp_path)
 
 
+def test_a_folder_above_several_models_names_one(checkpoint: Get, tmp_path: Path) -> None:
+    cache = tmp_path / "hub"
+    for name in ("models--a--b", "models--c--d"):
+        shutil.copytree(checkpoint("bert"), cache / name / "snapshots" / "0123abc")
+    for folder in (cache, tmp_path):
+        sentence = refuse(folder, tmp_path / "exported")
+        assert "give one of the 2 folders below that have one, such as" in sentence
+        assert "snapshots/0123abc'" in sentence
+
+
+@pytest.mark.parametrize("content", [b"", b"<html>log in first</html>", None], ids=["empty", "page", "half"])
+def test_weights_that_did_not_arrive_whole(content: bytes | None, checkpoint: Get, tmp_path: Path) -> None:
+    folder = edit(checkpoint("bert"), tmp_path / "half")
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2] if content is None else content)
+    assert "its weights are cut short or no safetensors file; fetch them again" in refuse(folder, tmp_path)
+
+
+def test_weights_that_an_unknown_wrapper_renamed(checkpoint: Get, tmp_path: Path) -> None:
+    folder = edit(checkpoint("bert"), tmp_path / "wrapped")
+    weights = load_file(folder / "model.safetensors")
+    renamed = {"net." + key: value for key, value in weights.items()}
+    save_file(renamed, folder / "model.safetensors", metadata={"format": "pt"})
+    assert "; it has net.bert.embeddings.LayerNorm.bias: save the model inside its wrapper" in refuse(folder, tmp_path)
+
+
+def test_finite_weights_that_overflow(checkpoint: Get, tmp_path: Path) -> None:
+    folder = edit(checkpoint("bert"), tmp_path / "large")
+    weights = load_file(folder / "model.safetensors")
+    weights["bert.encoder.layer.0.intermediate.dense.weight"][0] = 3e38
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    assert "answers NaN or infinity to some token ids" in refuse(folder, tmp_path)
+
+
 def test_a_bundle_as_source(tmp_path: Path) -> None:
     bundle = Path(__file__).parents[2] / "examples" / "bundles" / "sentiment"
     assert "it is a bundle, which export writes; give the checkpoint" in refuse(bundle, tmp_path)
