@@ -180,13 +180,10 @@ def refuse_other_model(config: Any, info: Mapping[str, Any]) -> None:
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         renamed = next((name for name in sorted(info["unexpected_keys"]) if name.endswith(f".{missing[0]}")), None)
+        hint = f"; it has {renamed}: save the model inside its wrapper, with save_pretrained" if renamed else ""
         raise ExportError(
-            f"the checkpoint has no trained weights for {missing[0]}{more}; "
-            + (
-                f"it has {renamed}: save the model inside its wrapper, with save_pretrained"
-                if renamed
-                else "it must be a fine-tuned sequence classifier"
-            )
+            f"the checkpoint has no trained weights for {missing[0]}{more}; it must be a fine-tuned sequence classifier"
+            + hint
         )
     refuse_left_out(config, info)
 

@@ -168,7 +168,7 @@ def draw(source: Source, manifest: Manifest, encoded: list[Encoded]) -> Sample:
         encoded: the texts.
 
     Raises:
-        ExportError: the model fails on a row.
+        ExportError: the model fails on a row, or answers no numbers.
     """
     generator = np.random.default_rng(SEED)
     exact = {knob.name: knob.exact for knob in manifest.knobs}
@@ -186,14 +186,19 @@ def draw(source: Source, manifest: Manifest, encoded: list[Encoded]) -> Sample:
     core = len(rows)
     for _ in range(PRECISIONS[manifest.precision].export_repeats - 1):
         rows += random_rows(EXTRA_LENGTHS)
-    return Sample(manifest, rows, core, eager_logits(source, rows))
+    logits = eager_logits(source, rows)
+    if not np.isfinite(logits).all():
+        raise ExportError(
+            "the PyTorch model answers NaN or infinity to some token ids: with its weights float32 overflows"
+        )
+    return Sample(manifest, rows, core, logits)
 
 
 def eager_logits(source: Source, rows: list[Row]) -> npt.NDArray[np.float32]:
     """What the PyTorch model says about each row alone, float32 `[B, labels]`.
 
     Raises:
-        ExportError: the model fails, or answers no numbers.
+        ExportError: the model fails.
     """
     eager = source.architecture.eager
     try:
@@ -203,9 +208,4 @@ def eager_logits(source: Source, rows: list[Row]) -> npt.NDArray[np.float32]:
             ]
     except Exception as error:  # whatever the model raises
         raise ExportError(f"the PyTorch model fails on token ids below its vocab_size: {one_line(error)}") from error
-    answers: npt.NDArray[np.float32] = torch.stack(logits).numpy()
-    if not np.isfinite(answers).all():
-        raise ExportError(
-            "the PyTorch model answers NaN or infinity to some token ids: with its weights float32 overflows"
-        )
-    return answers
+    return torch.stack(logits).numpy()
