@@ -104,7 +104,7 @@ async def serve(settings: ServeSettings, folders: Sequence[Path], bound: socket.
     connections.refusal = refusal
     observers.metrics.registry.register(ServerGauges(lambda: (connections.open, connections.limit)))
     server = Server(create_app(engine, settings, keys, observers), settings, connections, bound)
-    running = asyncio.create_task(server.serve(sockets=[bound]))
+    running = asyncio.create_task(server.serve())
     warn_if_open(keys, bound)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

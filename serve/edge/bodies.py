@@ -8,7 +8,7 @@ bodies keep nobody out.
 import asyncio
 import re
 from collections.abc import Callable, Collection, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
@@ -77,12 +77,10 @@ class Arriving:
 
     Attributes:
         timeout: ends the wait for it.
-        parts: what has arrived.
-        size: bytes of it.
+        size: bytes that have arrived.
     """
 
     timeout: asyncio.Timeout
-    parts: list[bytes] = field(default_factory=list)
     size: int = 0
 
 
@@ -137,11 +135,12 @@ class Bodies:
         started_s = asyncio.get_running_loop().time()
         arriving = Arriving(asyncio.timeout_at(self._deadline_s(started_s, 0)))
         self._arriving[arriving] = None
+        parts: list[bytes] = []
         try:
             async with arriving.timeout:
                 self._keep_limits()
                 async for part in request.stream():
-                    arriving.parts.append(part)
+                    parts.append(part)
                     arriving.size += len(part)
                     if arriving in self._arriving:
                         self._bytes += len(part)
@@ -154,7 +153,7 @@ class Bodies:
             raise BodyTimeout(self._late(arriving.size) if arriving in self._arriving else GIVEN_UP) from None
         finally:
             self._forget(arriving)
-        return b"".join(arriving.parts)
+        return b"".join(parts)
 
     def _deadline_s(self, started_s: float, size: int) -> float:
         """The time at which a body is too late, if no more of it arrives."""

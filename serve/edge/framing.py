@@ -26,6 +26,8 @@ HOST = re.compile(
     rb"(?:\[(?P<literal>[0-9A-Za-z:.%_~-]++)\]|(?P<name>(?:[\w.~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*+))(?::[0-9]*+)?",
     re.ASCII,
 )
+# A user before the host would make another host look like the one asked for (RFC 9110, 4.2.4).
+TARGET = re.compile(rb"(?:https?://[^/?#@]+)?/[^#]*|\*", re.IGNORECASE)
 HEADER, BODY = "header", "body"
 HEADER_TOO_LARGE = f"its header is too large, must have at most {MAX_HEADER_BYTES} bytes"
 
@@ -51,7 +53,7 @@ class Hosts:
     """
 
     def __init__(self, names: Iterable[str] = ("*",)) -> None:
-        self._names = {name.lower().encode() for name in names}
+        self._names = {name.lower().encode() for name in names} | {b"localhost", b""}
         self.check = functools.lru_cache(maxsize=64)(self._check)
 
     def _check(self, value: bytes) -> None:
@@ -61,19 +63,15 @@ class Hosts:
             RefusedRequest: it is no name or address with a port, or a name that is not accepted.
         """
         found = HOST.fullmatch(value)
-        literal = None if found is None else found["literal"]
-        if found is None or (literal is not None and not _is_address(literal)):
+        if found is None or (found["literal"] and not _is_address(found["literal"])):
             raise RefusedRequest("its Host header is no name or address with a port, must be HOST or HOST:PORT")
         name = (found["name"] or b"").lower().removesuffix(b".")
-        if literal is None and name and b"*" not in self._names and not self._accepts(name):
+        if not (name in self._names or b"*" in self._names or name.endswith(b".localhost") or _is_address(name)):
             raise RefusedRequest(
                 f"its Host header names {name.decode('ascii')[:80]}, must name localhost, an address, or one of "
                 "--allowed-hosts",
                 421,
             )
-
-    def _accepts(self, name: bytes) -> bool:
-        return name in self._names or name == b"localhost" or name.endswith(b".localhost") or _is_address(name)
 
 
 def _is_address(text: bytes) -> bool:
@@ -103,10 +101,8 @@ def check_header(
         raise RefusedRequest(f"its version is HTTP/{version}, must be HTTP/1.1 or HTTP/1.0")
     if method == b"CONNECT":
         raise RefusedRequest("its method is CONNECT, but this service is no proxy")
-    if b"#" in target:
-        raise RefusedRequest("its target has a fragment, must end before the '#'")
-    if not target.startswith(b"/") and not _path(target):
-        raise RefusedRequest("its target is no path, must be a path, or an address http://HOST:PORT/PATH")
+    if not TARGET.fullmatch(target):
+        raise RefusedRequest("its target is no path without '#', must be one, or an address http://HOST:PORT/PATH")
     hosts, codings, size = [], [], len(target)
     for name, value in headers:
         size += len(name) + len(value) + 4
@@ -124,18 +120,6 @@ def check_header(
         raise RefusedRequest("its Transfer-Encoding is not supported, must be chunked", 501)
     if size > MAX_HEADER_BYTES:
         raise RefusedRequest(HEADER_TOO_LARGE, 431)
-
-
-def _path(target: bytes) -> bytes | None:
-    """The path of a target that is a whole address of HTTP, or an asterisk; None where it is neither."""
-    try:
-        address = httptools.parse_url(target)
-    except httptools.HttpParserInvalidURLError:
-        return None
-    path: bytes | None = address.path
-    # RFC 9110, 4.2.4: a user before the host makes another host look like the one asked for.
-    is_http = (address.schema or b"http").lower() in (b"http", b"https") and address.userinfo is None
-    return path if is_http else None
 
 
 class RequestReader(HttpToolsProtocol):
@@ -173,7 +157,8 @@ class RequestReader(HttpToolsProtocol):
         except httptools.HttpParserError as error:
             raised = error.__context__  # by a callback
             cause = raised if isinstance(raised, httptools.HttpParserError) else error
-            self.refuse(getattr(cause, "status", 400), f"the request is not valid HTTP: {cause}")
+            what = "its target is no address" if isinstance(cause, httptools.HttpParserInvalidURLError) else cause
+            self.refuse(getattr(cause, "status", 400), f"the request is not valid HTTP: {what}")
 
     def _without_upgrade(self, rest: bytes) -> bytes:
         """What to read again of a request whose client asks for another protocol, which a server may ignore.

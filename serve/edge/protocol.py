@@ -14,10 +14,9 @@ from attenuator.serve.edge.connections import Connections
 from attenuator.serve.edge.framing import BODY, HEADER, Hosts, RequestReader
 
 LINGER_S = 5.0
-LINGER_BYTES = 32 * 2**20
 WRITE_TIMEOUT_S = 30.0
-FIRST_PROBE_S = 0.2  # the next ones follow after twice as long each
 MAX_HELD_BYTES = 64 * 2**10
+FIRST_PROBE_S = 0.2  # the next ones follow after twice as long each
 
 
 class Phase(enum.Enum):
@@ -113,7 +112,6 @@ class HttpProtocol(RequestReader):
         self._timer: asyncio.TimerHandle | None = None
         self._refusal: tuple[int, str] | None = None  # status and reason; nothing is read any more
         self._half_closed = False
-        self._discarded = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The connection is set up."""
@@ -134,9 +132,6 @@ class HttpProtocol(RequestReader):
     def data_received(self, data: bytes) -> None:
         """Bytes have arrived."""
         if self._refusal is not None or self.transport.is_closing():
-            self._discarded += len(data)
-            if self._discarded > LINGER_BYTES:
-                self.transport.abort()
             return
         self.parse(data)
         self._update()
@@ -196,7 +191,7 @@ class HttpProtocol(RequestReader):
         """Closes once what was written has been read.
 
         If a connection is closed while the client is sending, the kernel resets it and the client loses its answer. So
-        what it still sends is read and discarded, within limits.
+        what it still sends is read and discarded, for some seconds.
         """
         if self.transport.is_closing():
             return

@@ -1,4 +1,4 @@
-"""Uvicorn's server over this service's own listener, connections and ends."""
+"""Uvicorn's server with this service's own connections and end."""
 
 import asyncio
 import contextlib
@@ -46,21 +46,21 @@ class Server(uvicorn.Server):
         )
         super().__init__(config)
         self._connections = connections
+        self._bound = bound
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listens, with several listeners on each socket: uvloop's accept one connection in a round of the loop."""
-        bounds = sockets or []
-        await super().startup([bound.dup() for bound in bounds for _ in range(LISTENERS)])
-        for bound in bounds:
-            bound.listen(KERNEL_QUEUE)
+        """Listens, with several listeners on the socket: uvloop's accept one connection in a round of the loop."""
+        await super().startup([self._bound.dup() for _ in range(LISTENERS)])
+        self._bound.listen(KERNEL_QUEUE)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Closes the listeners, idle connections at once, and what is left soon after.
 
         Uvicorn would log an error where a client has not read its answer by then.
         """
-        for listener in [*self.servers, *(sockets or [])]:
+        for listener in self.servers:
             listener.close()
+        self._bound.close()
         for connection in self.server_state.connections.copy():
             connection.shutdown()
         await until(lambda: not self.server_state.connections, CLOSE_S)

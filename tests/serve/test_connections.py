@@ -168,7 +168,7 @@ def test_many_connections_are_accepted_in_a_round_of_the_loop() -> None:
         server = Server(FastAPI(), ServeSettings(), connections, bound)
         server.config.load()
         server.lifespan = server.config.lifespan_class(server.config)
-        await server.startup([bound])
+        await server.startup()
         with contextlib.ExitStack() as stack:
             for _ in range(count):
                 stack.enter_context(socket.create_connection(bound.getsockname()))
@@ -176,7 +176,7 @@ def test_many_connections_are_accepted_in_a_round_of_the_loop() -> None:
             while connections.open < count:
                 await asyncio.sleep(0)
                 rounds += 1
-        await server.shutdown([bound])
+        await server.shutdown()
         return rounds
 
     with asyncio.Runner(loop_factory=fastest_loop()) as runner:
