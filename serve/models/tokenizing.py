@@ -3,9 +3,8 @@
 import asyncio
 import contextlib
 import ctypes
-import functools
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -52,47 +51,38 @@ def utf8_size(item: Input) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
-@functools.cache
-def trimmer() -> Callable[[int], int] | None:
-    """The `malloc_trim` of glibc; None with another C library."""
-    try:
-        return ctypes.CDLL(None).malloc_trim
-    except (AttributeError, OSError):
-        return None
-
-
 class HeapTrim:
     """Gives memory back to the system a little after a large request, once for all that end meanwhile.
 
-    glibc keeps what a thread has freed for later: after a text of megabytes, hundreds of MiB.
+    glibc keeps what a thread has freed for later: after a text of megabytes, hundreds of MiB. Other C libraries have no
+    `malloc_trim`: with them nothing is done.
     """
 
     def __init__(self, threads: Executor) -> None:
         """`threads` is where to trim; it takes milliseconds."""
         self._threads = threads
+        self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         self._due: asyncio.TimerHandle | None = None
 
     def soon(self) -> None:
         """Asks for a trim, once what the request held is freed."""
-        if self._due is None and trimmer() is not None:
-            self._due = asyncio.get_running_loop().call_later(TRIM_DELAY_S, self._trim)
+        if self._due is None and self._trim is not None:
+            self._due = asyncio.get_running_loop().call_later(TRIM_DELAY_S, self._begin)
 
     def cancel(self) -> None:
         """Forgets the trim that was asked for."""
         if self._due is not None:
             self._due.cancel()
 
-    def _trim(self) -> None:
+    def _begin(self) -> None:
         self._due = None
-        trim = trimmer()
-        if trim is not None:
-            self._threads.submit(release, trim)
+        self._threads.submit(self._release)
 
-
-def release(trim: Callable[[int], int]) -> None:
-    """Frees what is in cycles, such as an error with the frames that held a text, and then what the heap keeps."""
-    gc.collect()
-    trim(0)
+    def _release(self) -> None:
+        """Frees what is in cycles, such as an error with the frames that held a text, and then what the heap keeps."""
+        gc.collect()
+        if self._trim is not None:
+            self._trim(0)
 
 
 class TokenizerThreads:
