@@ -26,7 +26,6 @@ import math
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 
-from attenuator.calibration.schema import setting_key
 from attenuator.calibration.times import LatencyTable, PredictCost, RowTime
 from attenuator.ops.cost import KEPT_BYTES, NOTHING_DRAWN, Drawn
 from attenuator.ops.knobs import Knobs
@@ -71,7 +70,7 @@ class LatencyModel:
 
     def row_times(self, tokens: Sequence[int], knobs: Mapping[str, float]) -> list[RowTime]:
         """Times of rows of these lengths at one setting, as predicted beforehand."""
-        setting = setting_key(knobs)
+        setting = frozenset(knobs.items())
         remembered = self._beforehand
         if len(remembered) > MAX_REMEMBERED:
             remembered.clear()

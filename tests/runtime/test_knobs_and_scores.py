@@ -7,7 +7,7 @@ from attenuator.bundle import BundleKnob
 from attenuator.errors import InvalidRequest, KnobOutOfRange, UnknownField
 from attenuator.ops.knobs import check_seed, shown
 from attenuator.runtime import KnobTable
-from attenuator.runtime.scores import agrees, predict, sigmoid, softmax
+from attenuator.runtime.scores import agrees, predict, sigmoid, softmax, unchanged
 
 TEXTS = {"unit": "", "doc": ""}
 HASHES = BundleKnob(name="num_hashes", dtype="int32", default=32, low=0, high=64, exact=0, accuracy="rises", **TEXTS)
@@ -86,22 +86,22 @@ def test_softmax_and_sigmoid_survive_any_logit() -> None:
 
 def test_labels_at_their_threshold_count_and_ties_go_to_the_first() -> None:
     logits = np.array([0.0, -1.0, 0.0], dtype=np.float32)
-    prediction = predict(logits, task="multi_label", labels=["a", "b", "c"], thresholds=[0.5, 0.1, 0.6])
+    prediction = predict(sigmoid(logits), logits, labels=["a", "b", "c"], thresholds=[0.5, 0.1, 0.6])
     assert prediction.labels == ["a", "b"]
     assert (prediction.label, prediction.score) == ("a", 0.5)
     assert [name for name, _ in prediction.ranking] == ["a", "c", "b"]
-    single = predict(logits, task="single_label", labels=["a", "b", "c"], thresholds=[])
+    single = predict(softmax(logits), logits, labels=["a", "b", "c"])
     assert single.labels is None
     assert single.logits == [0.0, -1.0, 0.0]
     logits = np.array([0.0, 2.0, 1.0], dtype=np.float32)
-    best = predict(logits, task="single_label", labels=["a", "b", "c"], thresholds=[])
+    best = predict(softmax(logits), logits, labels=["a", "b", "c"])
     assert (best.label, best.score) == ("b", softmax(logits)[1])
 
 
 @pytest.mark.parametrize("logit", [-3.5, 0.0, 17.25, 3e38])
 def test_a_regression_answers_the_logit_itself(logit: float) -> None:
     row = np.array([logit], dtype=np.float32)
-    prediction = predict(row, task="regression", labels=["similarity"], thresholds=[])
+    prediction = predict(unchanged(row), row, labels=["similarity"])
     assert (prediction.label, prediction.score, prediction.labels) == ("similarity", float(row[0]), None)
     assert (prediction.ranking, prediction.logits) == ([("similarity", float(row[0]))], [float(row[0])])
 

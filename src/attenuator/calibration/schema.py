@@ -289,11 +289,6 @@ class Calibration(Record):
         return next((index for index, row in enumerate(self.buckets) if tokens <= row.high), len(self.buckets) - 1)
 
 
-def setting_key(knobs: Mapping[str, float]) -> frozenset[tuple[str, float]]:
-    """A setting as a key of a mapping."""
-    return frozenset(knobs.items())
-
-
 def calibration_content(files: Path, folder: Path) -> bytes | None:
     """The bytes of a bundle's `calibration.json`; None where the bundle has none.
 

@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from attenuator.calibration.schema import Latency, setting_key
+from attenuator.calibration.schema import Latency
 
 SIZE_BASE = 4
 OUTLIER, POLISH_ROUNDS = 1.5, 10
@@ -67,12 +67,12 @@ class LatencyTable:
         times -= residuals - np.clip(residuals, -math.log(OUTLIER), math.log(OUTLIER))
         self._log_seconds = times
         self._log_costs = np.log(costs)
-        self._rows = {setting_key(speed.knobs): row for row, speed in enumerate(measured.speeds)}
+        self._rows = {frozenset(speed.knobs.items()): row for row, speed in enumerate(measured.speeds)}
 
     def row_times(self, tokens: Sequence[int], knobs: Mapping[str, float]) -> list[RowTime]:
         """Times of rows of these lengths at one setting; lengths beyond those that were timed are scaled by cost."""
         log_lengths = np.log(tokens)
-        row = self._rows.get(setting_key(knobs))
+        row = self._rows.get(frozenset(knobs.items()))
         if row is None:
             timed = np.clip(tokens, self._tokens[0], self._tokens[-1]).tolist()
             alone_s = np.exp([self._between(length, knobs) for length in timed])

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from attenuator.calibration.goals import cheapest
 from attenuator.calibration.proportions import fewest_texts
-from attenuator.calibration.schema import Bucket, Calibration, Latency, Setting, setting_key
+from attenuator.calibration.schema import Bucket, Calibration, Latency, Setting
 from attenuator.commands.capacity import times_of
 
 GOALS = (0.7, 0.8, 0.9, 0.95, 0.99, 0.999)
@@ -89,8 +89,8 @@ def _place(times: Latency, bucket: Bucket) -> int:
 def _speedup(setting: Setting, calibration: Calibration, bucket: int, times: Latency | None) -> str:
     """How many times as fast as the exact setting, with its interval where it was measured; empty where unknown."""
     if times is not None:
-        seconds = {setting_key(each.knobs): each for each in times.speeds}
-        own, exact = (seconds.get(setting_key(each.knobs)) for each in (setting, calibration.settings[0]))
+        seconds = {frozenset(each.knobs.items()): each for each in times.speeds}
+        own, exact = (seconds.get(frozenset(each.knobs.items())) for each in (setting, calibration.settings[0]))
         if own is not None and exact is not None:
             place = _place(times, calibration.buckets[bucket])
             low, high = own.gain[place] if own.gain else (0.0, 0.0)

@@ -40,6 +40,18 @@ MAX_QUOTED = 300  # characters quoted from another program's message
 ERRORS_BY_KIND: dict[str, type[AttenuatorError]] = {"library": OperatorLibraryMissing, "device": DeviceUnavailable}
 
 
+class Cancellation:
+    """Stops a run that is under way, between two nodes of the graph; safe to call from another thread."""
+
+    def __init__(self) -> None:
+        self.options = ort.RunOptions()
+        self.options.log_severity_level = sessions.SILENT
+
+    def cancel(self) -> None:
+        """Makes the run that was given this object raise soon."""
+        self.options.terminate = True
+
+
 class Model:
     """A bundle that is ready to run; every method may be called from several threads at once.
 
@@ -114,7 +126,7 @@ class Model:
         """
         return self.encoder.from_ids(token_ids, token_type_ids, param=param)
 
-    def run(self, rows: Sequence[Row], cancellation: sessions.Cancellation | None = None) -> list[RowResult]:
+    def run(self, rows: Sequence[Row], cancellation: Cancellation | None = None) -> list[RowResult]:
         """Runs rows as one packed batch; on the CPU each answer is, bit for bit, the one that the row gets alone.
 
         On CUDA that holds for the operators; cuBLAS chooses a kernel by the number of rows, so that logits at the exact
@@ -150,7 +162,7 @@ class Model:
                     f"model '{self.manifest.name}' gave {name} of shape {list(array.shape)} for a batch, must be "
                     f"{list(shape)}: one {'row of logits' if name == 'logits' else 'value'} per sequence"
                 )
-        results = [RowResult(logits, {}) for logits in by_name.pop("logits")]
+        results = list(map(RowResult, by_name.pop("logits")))
         for name, values in by_name.items():
             for result, value in zip(results, values.tolist(), strict=True):
                 result.outputs[name] = value
@@ -168,9 +180,9 @@ class Model:
         Raises:
             EngineError: a logit is not finite.
         """
-        self._check_finite(logits)
         manifest = self.manifest
-        return scores.predict(logits, task=manifest.task, labels=manifest.labels, thresholds=manifest.thresholds)
+        thresholds = manifest.thresholds if manifest.task == "multi_label" else None
+        return scores.predict(self.scores(logits), logits, labels=manifest.labels, thresholds=thresholds)
 
     def scores(self, logits: np.ndarray) -> scores.Floats:
         """Scores of the labels, for any number of rows at once; each has the bits that it has alone.
@@ -184,12 +196,9 @@ class Model:
         Raises:
             EngineError: a logit is not finite.
         """
-        self._check_finite(logits)
-        return scores.SCORES[self.manifest.task](logits)
-
-    def _check_finite(self, logits: np.ndarray) -> None:
         if not np.isfinite(logits).all():  # every score would be NaN, and the first label would win
             raise EngineError(f"model '{self.manifest.name}' gave logits that are not finite")
+        return scores.SCORES[self.manifest.task](logits)
 
     def with_manifest(self, manifest: Manifest) -> "Model":
         """The same session under another manifest; for checks at load."""

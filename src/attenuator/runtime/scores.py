@@ -82,23 +82,25 @@ def ranked(scores: Sequence[float]) -> list[int]:
     return sorted(range(len(scores)), key=scores.__getitem__, reverse=True)  # stable
 
 
-def predict(logits: Logits, *, task: Task, labels: Sequence[str], thresholds: Sequence[float]) -> RowScores:
+def predict(
+    scores: Floats, logits: Logits, *, labels: Sequence[str], thresholds: Sequence[float] | None = None
+) -> RowScores:
     """The answer for one row.
 
     Args:
+        scores: `[num_labels]`, as one of `SCORES` makes them of the logits.
         logits: `[num_labels]`.
-        task: `single_label` (softmax), `multi_label` (sigmoid) or `regression` (the logit itself).
         labels: the bundle's labels, in the order of the logits.
-        thresholds: multi-label only, one a label.
+        thresholds: one a label, in a multi-label bundle; else None.
 
     Returns:
         The prediction.
     """
-    scores: list[float] = SCORES[task](logits).tolist()
+    values: list[float] = scores.tolist()
     chosen = None
-    if task == "multi_label":
-        chosen = [label for label, score, low in zip(labels, scores, thresholds, strict=True) if score >= low]
-    ranking = [(labels[i], scores[i]) for i in ranked(scores)]
+    if thresholds is not None:
+        chosen = [label for label, score, low in zip(labels, values, thresholds, strict=True) if score >= low]
+    ranking = [(labels[i], values[i]) for i in ranked(values)]
     return RowScores(ranking[0][0], ranking[0][1], chosen, ranking, logits.tolist())
 
 

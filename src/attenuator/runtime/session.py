@@ -24,18 +24,6 @@ HOST_OPERATORS = {operator.name for operator in ops.OPERATORS if operator.host}
 DEVICE_INPUTS = ("input_ids", "position_ids", "token_type_ids")
 
 
-class Cancellation:
-    """Stops a run that is under way, between two nodes of the graph; safe to call from another thread."""
-
-    def __init__(self) -> None:
-        self.options = ort.RunOptions()
-        self.options.log_severity_level = SILENT
-
-    def cancel(self) -> None:
-        """Makes the run that was given this object raise soon."""
-        self.options.terminate = True
-
-
 def cpu_count() -> int:
     """CPU cores that this process may use."""
     return len(os.sched_getaffinity(0))
