@@ -42,8 +42,8 @@ def test_generated_blocks_are_current() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_deployment_page_and_refusals_install_for_cuda_in_the_same_words() -> None:
-    assert f"`{INSTALL}`" in (ROOT / "docs/deploy.md").read_text(encoding="utf-8")
+def test_gpu_page_and_refusals_install_for_cuda_in_the_same_words() -> None:
+    assert f"`{INSTALL}`" in (ROOT / "docs/gpu.md").read_text(encoding="utf-8")
 
 
 def test_readme_and_pages_are_short() -> None:

@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,25 @@ ROOT = Path(__file__).resolve().parent.parent
 # What a browser fetches by itself, as against links that a reader follows.
 FETCHED = re.compile(r"""<(?:script|img|iframe|source|link)\b[^>]*?(?:src|href)=["']?(?:https?:)?//[^"'\s>]*""")
 STYLE_FETCHES = re.compile(r"""(?:url\(\s*["']?|@import\s+["'])(?:https?:)?//[^)"']*""")
+
+# What a reader types, and the page or section that answers.
+ANSWERED_BY = {
+    "install": "install.html",
+    "how do I set an API key": "api-keys.html",
+    "api key": "api-keys.html",
+    "what happens to accuracy under load": "under-load.html",
+    "accuracy under load": "under-load.html",
+    "how do I run on a GPU": "gpu.html",
+    "run on a gpu": "gpu.html",
+    "gpu": "gpu.html",
+    "what does keep do": "faq.html#what-does-keep-do",
+    "keep": "knobs.html#keep",
+    "kubernetes": "deploy-kubernetes.html",
+    "run it in Docker": "deploy.html",
+    "docker": "deploy.html",
+    "what does error rate_limited mean": "errors.html",
+    "unknown_model": "errors.html#over-http",
+}
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +63,13 @@ def test_pages_fetch_nothing_from_elsewhere(site: Path) -> None:
         for fetch in pattern.findall(path.read_text(encoding="utf-8"))
     ]
     assert fetched == []
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="the site's search runs in node")
+def test_search_finds_the_page_that_answers_first(site: Path) -> None:
+    command = ["node", "tests/support/search.mjs", str(site), *ANSWERED_BY]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    assert dict(zip(ANSWERED_BY, done.stdout.splitlines(), strict=True)) == ANSWERED_BY
 
 
 def test_links_out_of_the_documents_lead_to_pages_and_pictures_of_the_site(site: Path) -> None:

@@ -15,6 +15,8 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).resolve().parents[2]
 DOCS, ELSEWHERE, FRONT = "docs/", "source/", "README.md"
 BEHIND_IN_SEARCH = (ELSEWHERE, "reference/")
+# The search takes "a" and "do" for the beginnings of "Architecture" and "Docker".
+AHEAD_IN_SEARCH = ("gpu.md",)
 LINK = re.compile(r"(?<=\]\()([^)#\s]+)(?=(?:#[^)\s]*)?\))")
 
 
@@ -79,6 +81,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     uri = page.file.src_uri
     if uri.startswith(BEHIND_IN_SEARCH):
         page.meta.setdefault("search", {"boost": 0.1})
+    if uri in AHEAD_IN_SEARCH:
+        page.meta.setdefault("search", {"boost": 2})
 
     def replaced(match: re.Match[str]) -> str:
         target = target_of(to_repository(uri), match[0])
