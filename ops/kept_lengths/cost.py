@@ -67,9 +67,10 @@ class KeptLengthsCost(NegligibleCost):
         parts = []
         for value, by_length in gains.items():
             (shortest, least), *_, (longest, most) = [*by_length.items()] * 2
-            at_longest = f" and {most:.2f}x at {longest}" if longest > shortest else ""
-            parts.append(f"{value:g} won {least:.2f}x at {shortest} tokens{at_longest}")
-        return [f"Measured here, {knob} {'; '.join(parts)}."]
+            at_longest = f" and {most:.2f}x" if longest > shortest else ""
+            parts.append(f"{value:g} won {least:.2f}x{at_longest}")
+        lengths = f"{shortest} and {longest}" if longest > shortest else f"{shortest}"
+        return [f"Measured here at {lengths} tokens, {knob} {'; '.join(parts)}."]
 
 
 def _schedule(nodes: Sequence[NodeShape]) -> str:

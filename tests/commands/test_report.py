@@ -185,5 +185,5 @@ def test_figures_of_one_length_are_said_once(bundles: dict[str, Path]) -> None:
     exact = read_manifest(bundles["softmax"])
     softmax = Work([Stage(operators=[NodeShape("softmax", 2, 32, 32, 0, ATTRIBUTES)], token_macs=10_000)])
     sentences += report_on(bundles["softmax"], exact, softmax, [80], {}).verdict
-    assert any("keep 0.3 won 2.00x at 80 tokens." in sentence for sentence in sentences)
+    assert any("at 80 tokens, keep 0.3 won 2.00x." in sentence for sentence in sentences)
     assert max(sentence.count("80") for sentence in sentences) == 1
