@@ -217,6 +217,10 @@ def test_a_room_of_serve_imports_only_what_lies_below_it() -> None:
     assert {(room, other) for room, others in arrows.items() for other in others - SERVE[room]} == set()
 
 
+def test_few_modules_of_serve_lie_outside_its_rooms() -> None:
+    assert len(list((PACKAGE / "serve").resolve().glob("*.py"))) <= 6
+
+
 def test_only_what_puts_the_service_together_knows_who_is_told_of_events() -> None:
     assert {room for room, others in SERVE.items() if "observe" in others} == {"app", "__main__"}
 
