@@ -15,7 +15,7 @@ from attenuator.export.knobs import read_defaults
 from attenuator.export.place import folder_or_function
 from attenuator.export.selection import LENGTHS
 from attenuator.export.settings import COMMAND, ExportSettings, parse
-from attenuator.export.thresholds import read
+from attenuator.export.thresholds import read, refuse_two_ways
 from attenuator.texts import lines
 
 __all__ = ["main"]
@@ -147,6 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ExportError as error:
         fail(COMMAND, str(error))
     try:
+        refuse_two_ways(thresholds, settings.fit_thresholds)
         folder_or_function(source)
         for path in filter(None, (settings.texts, settings.fit_thresholds)):
             next(lines(str(path)), None)  # refuses what cannot be read

@@ -20,7 +20,19 @@ from attenuator.bundle import Task
 from attenuator.errors import ExportError
 from attenuator.ops.knobs import shown
 
-__all__ = ["DEFAULT", "FEWEST", "Thresholds", "best_threshold", "by_label", "chosen", "f1", "fit", "read", "some"]
+__all__ = [
+    "DEFAULT",
+    "FEWEST",
+    "Thresholds",
+    "best_threshold",
+    "by_label",
+    "chosen",
+    "f1",
+    "fit",
+    "read",
+    "refuse_two_ways",
+    "some",
+]
 
 DEFAULT = 0.5
 # With fewer texts that have a label, or fewer that lack it, its threshold stays where it is.
@@ -70,8 +82,7 @@ def chosen(
     Raises:
         ExportError: the model has none, there are two ways to set them, or they do not fit its labels.
     """
-    if requested is not None and fitted_on is not None:
-        raise ExportError("thresholds and fit_thresholds are both set, must be one of them: given, or fitted on texts")
+    refuse_two_ways(requested, fitted_on)
     if task == "multi_label":
         return by_label({} if requested is None else requested, labels)
     for field, value in (("thresholds", requested), ("fit_thresholds", fitted_on)):
@@ -81,6 +92,16 @@ def chosen(
                 "(problem_type 'multi_label_classification') have thresholds"
             )
     return []
+
+
+def refuse_two_ways(requested: object, fitted_on: object) -> None:
+    """Refuses thresholds that are set and to be fitted as well.
+
+    Raises:
+        ExportError: both are there.
+    """
+    if requested is not None and fitted_on is not None:
+        raise ExportError("thresholds and fit_thresholds are both set, must be one of them: given, or fitted on texts")
 
 
 def by_label(thresholds: Thresholds, labels: Sequence[str]) -> list[float]:
