@@ -8,7 +8,6 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from weakref import WeakKeyDictionary
 
 from attenuator.errors import InvalidRequest, NotReady
 from attenuator.ops.knobs import Knobs
@@ -31,8 +30,8 @@ from attenuator.serve.observe.events import Listeners
 from attenuator.serve.scheduling.admission import Admission, Predictor
 from attenuator.serve.scheduling.lanes import Lanes
 from attenuator.serve.scheduling.queue import Queue
-from attenuator.serve.scheduling.requests import ANYONE, IDLE, LANES, Entry, Flow, Job, Lane, demand_of
-from attenuator.serve.scheduling.times import Contention, KnownSeeds, LatencyModel
+from attenuator.serve.scheduling.requests import ANYONE, LANES, Entry, Flow, Job, Lane, demand_of
+from attenuator.serve.scheduling.times import LatencyModel, Learned
 from attenuator.serve.settings import ServeSettings, read_floors
 
 log = logging.getLogger(__name__)
@@ -58,7 +57,8 @@ class Engine:
 
     def __init__(self, settings: ServeSettings) -> None:
         self.listeners = Listeners()
-        self.latencies: WeakKeyDictionary[Model, LatencyModel] = WeakKeyDictionary()
+        self._learned = Learned(settings.threads or cpu_count(), cpu_count())
+        self.latencies = self._learned.latencies
         self.catalog = Catalog(settings, self._served, self.listeners)
         self.models = self.catalog.models
         self.state = "starting"
@@ -70,10 +70,9 @@ class Engine:
         self._tokenizer = TokenizerThreads()
         self._queue = Queue(settings.max_batch_tokens, settings.max_queue_tokens, settings.max_requests)
         wait = partial(self._tokenizer.wait_settled, settings.max_wait_ms / 1000)
-        learned = self.latencies, Contention(settings.threads or cpu_count(), cpu_count()), KnownSeeds()
         self.listeners.batch_failed.append(lambda model, lane: self.catalog.reopen(model))
-        self._lanes = Lanes(self._queue, *learned, wait, self.listeners)
-        self.predictor = Predictor(self._queue, self._lanes, *learned)
+        self._lanes = Lanes(self._queue, self._learned, wait, self.listeners)
+        self.predictor = Predictor(self._queue, self._lanes, self._learned)
         self._admission = Admission(self._queue, self.predictor)
 
     def _served(self, model: Model, speed: Speed) -> None:
@@ -187,7 +186,8 @@ class Engine:
         """
         if self.state != "ready":
             raise self._not_ready()
-        self._admission.check_requests(key)
+        if reason := self._queue.too_many(key):
+            raise self._admission.overloaded(reason, "light")
         if self._queue.vacant():
             return
         estimates = [self.catalog.estimates[model] for model in self.models.values()]
@@ -248,15 +248,16 @@ class Engine:
             NotReady: the service was stopped meanwhile.
         """
         estimate = self.catalog.estimates[model]
-        demand: dict[Lane, int] = {}
-        if not (self._tokenizer.is_quick(items) and self._queue.vacant()):  # else none is refused or comes meanwhile
+        if self._tokenizer.is_quick(items) and self._queue.vacant():  # none is refused, and none comes meanwhile
+            encoded = await self._tokenizer.encode(model, items, truncate)
+        else:
             # A refusal must be cheap, or refusals would use up the time for answers: tokens are estimated, not counted.
             tokens = [estimate.tokens(item, model.manifest.max_tokens) for item in items]
             least = knobs_at(model, knobs, floors, 1.0, tokens)
             demand = self.predictor.demand(model, tokens, least, lowered_share(model, tokens, least, knobs))
             self._admission.check_tokens(demand, flow.key)
-        with self._queue.reserved(demand, flow.key):
-            encoded = await self._tokenizer.encode(model, items, truncate)
+            with self._queue.reserved(demand, flow.key):
+                encoded = await self._tokenizer.encode(model, items, truncate)
         estimate.learn(items, encoded)
         return encoded
 
@@ -299,11 +300,12 @@ class Engine:
             EngineError: a row failed.
             NotReady: the service was stopped meanwhile.
         """
+        times = self._learned.times(model, rows)
+        seconds, share = self.latencies[model].added_s(times), 1.0
         tokens = [len(row.token_ids) for row in rows]
-        knobs, times = rows[0].knobs, self.predictor.times(model, rows)
-        seconds = self.predictor.added_s(model, times)
-        share = 1.0 if asked is None else lowered_share(model, tokens, knobs, asked)
-        if flow != IDLE:
+        if asked is not None:
+            share = lowered_share(model, tokens, rows[0].knobs, asked)
+        if flow.priority != "idle" and not self._queue.vacant():
             self._admission.check_tokens(demand_of(tokens, seconds, share), flow.key)
         done = asyncio.get_running_loop().create_future()
         trace = events.trace.get()

@@ -3,16 +3,15 @@
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
 
 from attenuator.calibration.times import RowTime
 from attenuator.errors import Overloaded
 from attenuator.ops.knobs import Knobs
-from attenuator.runtime import Model, Row
+from attenuator.runtime import Model
 from attenuator.serve.scheduling.lanes import Lanes
 from attenuator.serve.scheduling.queue import Queue
 from attenuator.serve.scheduling.requests import ANYONE, LANES, Flow, Forecast, Lane, demand_of, lane_of
-from attenuator.serve.scheduling.times import Contention, KnownSeeds, LatencyModel, coarse_lengths
+from attenuator.serve.scheduling.times import LatencyModel, Learned, coarse_lengths
 
 Parts = Sequence[tuple[Sequence[int], Knobs]]  # lengths of the rows that run at a setting
 Seeds = Iterable[tuple[int, Knobs]]
@@ -22,42 +21,17 @@ FREE_QUEUE_SHARE = 0.5
 class Predictor:
     """Predicts by what batches of each model took, by what runs and waits, and by the seeds that are known."""
 
-    def __init__(
-        self,
-        queue: Queue,
-        lanes: Lanes,
-        latencies: Mapping[Model, LatencyModel],
-        contention: Contention,
-        seeds: KnownSeeds,
-    ) -> None:
+    def __init__(self, queue: Queue, lanes: Lanes, learned: Learned) -> None:
         self._queue = queue
         self._lanes = lanes
-        self._latencies = latencies
-        self._contention = contention
-        self._seeds = seeds
-
-    def times(self, model: Model, rows: Sequence[Row]) -> list[RowTime]:
-        """What each row takes, as predicted beforehand; the first of a new seed draws what it takes."""
-        latency, drawn = self._latencies[model], set[tuple[int, int]]()
-        times: list[RowTime] = []
-        for setting, group in groupby(rows, key=lambda row: row.knobs):
-            same = list(group)
-            beforehand = latency.row_times([len(row.token_ids) for row in same], setting)
-            for row, row_time in zip(same, beforehand, strict=True):
-                draw = (row.seed, id(setting))
-                missing = 0.0 if draw in drawn else self._seeds.missing(model, row.seed, setting)
-                drawn.add(draw)
-                times.append(self._with_draws(latency, row_time, missing))
-        return times
-
-    def added_s(self, model: Model, times: Sequence[RowTime]) -> list[float]:
-        """What each row adds to a batch, in seconds."""
-        latency = self._latencies[model]
-        return [latency.added_s(each) for each in times]
+        self._latencies = learned.latencies
+        self._contention = learned.contention
+        self._seeds = learned.seeds
 
     def seconds(self, model: Model, tokens: Sequence[int], knobs: Knobs) -> list[float]:
         """What rows of these lengths add to a batch at one setting, in seconds, with a seed whose draws are kept."""
-        return self.added_s(model, self._latencies[model].row_times(tokens, knobs))
+        latency = self._latencies[model]
+        return latency.added_s(latency.row_times(tokens, knobs))
 
     def exact_s(self, model: Model, tokens: int) -> float:
         """What a row takes alone at the knobs' exact values, in seconds."""
@@ -97,10 +71,10 @@ class Predictor:
         by_lane: dict[Lane, dict[RowTime, int]] = {}
         for lengths, setting in ((coarse_lengths(some), each) for some, each in ((tokens, knobs), *others)):
             for row_time, count in zip(latency.row_times(list(lengths), setting), lengths.values(), strict=True):
-                first, missing = self._with_draws(latency, row_time, missing), 0.0
+                first, missing = latency.with_draws(row_time, missing), 0.0
                 for each, number in ((first, 1), (row_time, count - 1)):
                     if number:
-                        times = by_lane.setdefault(lane_of(latency.added_s(each)), {})
+                        times = by_lane.setdefault(lane_of(latency.added_s([each])[0]), {})
                         times[each] = times.get(each, 0) + number
         forecasts = [self._forecast(lane, latency, times, flow) for lane, times in by_lane.items()]
         return max(forecasts, key=lambda each: each.total_s)
@@ -125,7 +99,7 @@ class Predictor:
 
     def _forecast(self, lane: Lane, latency: LatencyModel, times: Mapping[RowTime, int], flow: Flow) -> Forecast:
         """When a request that comes now would be done with its rows in a lane, by how many there are of each time."""
-        added_s = [latency.added_s(each) for each in times]
+        added_s = latency.added_s(list(times))
         own_s = sum(seconds * count for seconds, count in zip(added_s, times.values(), strict=True))
         if lane == "light":
             run_s = latency.batch_s(times)
@@ -145,14 +119,6 @@ class Predictor:
         other_s = sum(self._alone_s(other, now_s) for other in LANES if other != lane)
         return self._contention.shared_s(lane, seconds, other_s, now_s)
 
-    @staticmethod
-    def _with_draws(latency: LatencyModel, row_time: RowTime, missing: float) -> RowTime:
-        """A row's time with that of drawing so many multiply-adds' worth first."""
-        if not missing:
-            return row_time
-        drawing_s = latency.drawing_s(missing)
-        return RowTime(row_time.alone_s + drawing_s, row_time.added_s + drawing_s)
-
 
 class Admission:
     """Refuses requests for which there is no room; the name of a key is empty where there are not several."""
@@ -160,16 +126,6 @@ class Admission:
     def __init__(self, queue: Queue, predictor: Predictor) -> None:
         self._queue = queue
         self._predictor = predictor
-
-    def check_requests(self, key: str) -> None:
-        """Refuses a request of a key where too many are in progress.
-
-        Raises:
-            Overloaded: as described.
-        """
-        reason = self._queue.too_many(key)
-        if reason:
-            raise self._overloaded(reason, "light")
 
     def check_tokens(self, demand: Mapping[Lane, int], key: str) -> None:
         """Refuses tokens for which a lane has no room.
@@ -182,9 +138,10 @@ class Admission:
             queue = self._queue.lanes[lane]
             own = queue.load_of(key).tokens if key else 0
             among = f", {own} of the API key '{key}' among them" if own else ""
-            raise self._overloaded(f"{queue.load.tokens} tokens are waiting{among}", lane)
+            raise self.overloaded(f"{queue.load.tokens} tokens are waiting{among}", lane)
 
-    def _overloaded(self, what: str, lane: Lane) -> Overloaded:
+    def overloaded(self, what: str, lane: Lane) -> Overloaded:
+        """The refusal of a request for which a lane has no room, and what there is in its place, in words."""
         # After this time part of what takes room is done, and a new request finds some.
         load = self._queue.lanes[lane].load
         taken = load.room / load.tokens if load.tokens else 1.0

@@ -4,16 +4,17 @@ import asyncio
 import logging
 import time
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from attenuator.calibration.times import RowTime
 from attenuator.errors import AttenuatorError, EngineError
-from attenuator.runtime import Cancellation, Model, Row, RowResult
+from attenuator.runtime import Cancellation, Row, RowResult
 from attenuator.serve.observe.events import BatchRun, Listeners
 from attenuator.serve.scheduling.queue import Queue
 from attenuator.serve.scheduling.requests import IDLE, LANES, Displaced, Entry, Job, Lane
-from attenuator.serve.scheduling.times import Contention, KnownSeeds, LatencyModel
+from attenuator.serve.scheduling.times import Learned
 from attenuator.serve.scheduling.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -63,9 +64,7 @@ class Lanes:
     def __init__(
         self,
         queue: Queue,
-        latencies: Mapping[Model, LatencyModel],
-        contention: Contention,
-        seeds: KnownSeeds,
+        learned: Learned,
         wait_for_more: Callable[[], Awaitable[None]],
         listeners: Listeners,
     ) -> None:
@@ -73,16 +72,13 @@ class Lanes:
 
         Args:
             queue: where rows wait.
-            latencies: learn from every batch, as do contention and seeds.
-            contention: how much the lanes slow each other down.
-            seeds: whose draws are kept.
+            learned: learns from every batch.
             wait_for_more: waits briefly for requests that could join a light batch.
             listeners: are told of batches.
         """
         self._queue = queue
-        self._latencies = latencies
-        self._contention = contention
-        self._seeds = seeds
+        self._learned = learned
+        self._contention = learned.contention
         self._wait_for_more = wait_for_more
         self._listeners = listeners
         self._workers = {lane: Worker(f"compute-{lane}") for lane in LANES}
@@ -148,10 +144,10 @@ class Lanes:
             Displaced: it was idle work, and a request came.
         """
         self._jobs.add(job)
-        if job.flow != IDLE:
+        if self._running and job.flow != IDLE:
             self._displace()
         try:
-            if self._is_quick(job) and await self._is_alone():
+            if await self._is_quick(job):
                 self._run_here(job, seconds)
             else:
                 for lane in self._queue.push(job, seconds, time.monotonic()):
@@ -159,21 +155,19 @@ class Lanes:
             await job.done
         finally:
             self._jobs.discard(job)
-            if any(result is None for result in job.results):
+            if job.missing:
                 self._drop(job)
 
-    def _is_quick(self, job: Job) -> bool:
+    async def _is_quick(self, job: Job) -> bool:
         """Whether the event loop may run a request itself: a short one, while nobody else could use the time.
 
         Handing it to a thread and back takes a fifth of the time that the service adds to a short text alone.
         """
         if self._running or job.flow == IDLE or self._queue.requests != 1:
             return False
-        return self._latencies[job.model].batch_s(Counter(job.times)) <= INLINE_S
-
-    async def _is_alone(self) -> bool:
-        """Whether it is still the only request once those have begun that arrived meanwhile: they may share a batch."""
-        for _ in ("what has arrived is read", "its requests begin"):
+        if self._learned.latencies[job.model].batch_s(Counter(job.times)) > INLINE_S:
+            return False
+        for _ in ("what has arrived is read", "its requests begin"):  # they may share a batch
             await asyncio.sleep(0)
         return self._queue.requests == 1 and not self._running and not self._stopping
 
@@ -312,33 +306,40 @@ class Lanes:
         if self._listeners.batch_ran:
             learn()
         for entry, result in zip(batch, results, strict=True):
-            entry.job.results[entry.index] = result
-            if not entry.job.over and None not in entry.job.results:
-                entry.job.done.set_result(True)
+            job = entry.job
+            job.results[entry.index] = result
+            job.missing -= 1
+            if not (job.missing or job.over):
+                job.done.set_result(True)
         if not self._listeners.batch_ran:
             asyncio.get_running_loop().call_soon(learn)  # behind the answers, which need not wait for it
 
     def _learn(self, lane: Lane, batch: Sequence[Entry], rows: Sequence[Row], seconds: float, beside_s: float) -> None:
         """Learns from a batch, and tells of it."""
         model = batch[0].job.model
-        alone_s = self._contention.alone_s(seconds, beside_s)
-        predicted_s = self._latencies[model].learn([entry.job.times[entry.index] for entry in batch], alone_s)
-        self._contention.learn(seconds, beside_s, predicted_s)
-        for row in {(row.seed, id(row.knobs)): row for row in rows}.values():
-            self._seeds.used(model, row.seed, row.knobs)
+        settings: dict[tuple[int, int], Row] = {}
+        tokens, times, traces = 0, list[RowTime](), list[object]()
         shares: dict[tuple[str, str], float] = defaultdict(float)
-        for entry in batch:
-            shares[entry.job.flow.key, entry.job.flow.priority] += entry.seconds
+        for entry, row in zip(batch, rows, strict=True):
+            job = entry.job
+            shares[job.flow.key, job.flow.priority] += entry.seconds
+            settings[row.seed, id(row.knobs)] = row
+            tokens += entry.tokens
+            times.append(job.times[entry.index])
+            traces.append(job.trace)
+        predicted_s = self._learned.learn(model, times, seconds, beside_s)
+        for row in settings.values():
+            self._learned.seeds.used(model, row.seed, row.knobs)
         run = BatchRun(
             model=model,
             lane=lane,
-            settings=list({id(row.knobs): row.knobs for row in rows}.values()),
-            tokens=sum(entry.tokens for entry in batch),
+            settings=list({id(row.knobs): row.knobs for row in settings.values()}.values()),
+            tokens=tokens,
             sequences=len(batch),
-            predicted_s=predicted_s * seconds / max(alone_s, 1e-6),  # beside the other lane
+            predicted_s=predicted_s,
             seconds=seconds,
             shares=shares,
-            traces=[entry.job.trace for entry in batch],
+            traces=traces,
         )
         for tell in (*self._listeners.batch_ran, *self._listeners.batch_ended):
             tell(run)

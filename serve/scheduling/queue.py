@@ -270,7 +270,8 @@ class Queue:
 
     def vacant(self) -> bool:
         """Whether nothing waits and no room is reserved: then no request can be too large."""
-        return not any(self.occupied(lane) for lane in LANES)
+        light, heavy = self.lanes.values()
+        return not (light.load.room or light.reserved or heavy.load.room or heavy.reserved)
 
     def occupied(self, lane: Lane) -> int:
         """Room that is taken or reserved in a lane, in tokens."""
@@ -305,7 +306,10 @@ class Queue:
             yield
         finally:
             for lane, tokens in room.items():
-                self.lanes[lane].reserved[key] -= tokens
+                reserved = self.lanes[lane].reserved
+                reserved[key] -= tokens
+                if not reserved[key]:
+                    del reserved[key]
 
     def push(self, job: Job, seconds: Sequence[float], now_s: float) -> set[Lane]:
         """Adds a request, with the predicted seconds of each row; gives the lanes where they wait."""

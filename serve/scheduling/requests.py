@@ -68,6 +68,7 @@ class Job:
         times: of each row, as predicted beforehand.
         done: set to True, or to an exception, when every row has its result or one failed.
         results: by row.
+        missing: how many of them.
         submitted_s: clock at submission.
         started_s: clock when its first row began to run.
         dropped: whether nobody waits for it any more.
@@ -81,6 +82,7 @@ class Job:
     times: Sequence[RowTime]
     done: asyncio.Future[bool]
     results: list[RowResult | None] = field(default_factory=list)
+    missing: int = 0
     submitted_s: float = 0.0
     started_s: float | None = None
     dropped: bool = False
@@ -96,7 +98,8 @@ class Job:
     def submit(self, now_s: float) -> None:
         """Notes that it waits for its results from now on."""
         self.submitted_s = now_s
-        self.results = [None] * len(self.rows)
+        self.missing = len(self.rows)
+        self.results = [None] * self.missing
 
     def fail(self, error: Exception) -> None:
         """Ends it with an error, unless it has ended."""

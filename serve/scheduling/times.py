@@ -25,11 +25,13 @@ side: all models share the room of one cache, and what two of them share counts 
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 from attenuator.calibration.times import LatencyTable, PredictCost, RowTime
 from attenuator.ops.cost import KEPT_BYTES, NOTHING_DRAWN, Drawn
 from attenuator.ops.knobs import Knobs
-from attenuator.runtime import Model
+from attenuator.runtime import Model, Row
 from attenuator.serve.scheduling.requests import LANES, Lane
 
 RUN_OVERHEAD_S = 2e-4
@@ -41,6 +43,7 @@ MAX_REMEMBERED = 16_384  # times of lengths at settings: predicting one takes 20
 STEPS_PER_OCTAVE, FEW_ROWS = 8, 8
 MOST_CONTENTION, CONTENTION_RATE = 4.0, 0.05
 MEMORY_S = 5.0
+OTHER: dict[Lane, Lane] = {"light": "heavy", "heavy": "light"}
 
 
 class LatencyModel:
@@ -80,9 +83,10 @@ class LatencyModel:
             remembered.update({(setting, length): time for length, time in zip(missing, times, strict=True)})
         return [remembered[setting, length] for length in tokens]
 
-    def drawing_s(self, work: float) -> float:
-        """Predicted seconds of drawing what a new seed takes, from its multiply-adds."""
-        return work / self._cost_per_s
+    def with_draws(self, row_time: RowTime, missing: float) -> RowTime:
+        """A row's time with that of drawing so many multiply-adds' worth first."""
+        drawing_s = missing / self._cost_per_s
+        return RowTime(row_time.alone_s + drawing_s, row_time.added_s + drawing_s) if missing else row_time
 
     def _predicted(self, tokens: Sequence[int], knobs: Mapping[str, float]) -> list[RowTime]:
         if self._table is not None:
@@ -94,15 +98,22 @@ class LatencyModel:
         """Measured over predicted time, as learned, for rows of this size."""
         return math.exp(self._model_term + self._size_terms.get(time.size, 0.0))
 
-    def added_s(self, time: RowTime) -> float:
-        """Predicted seconds that a row adds to a batch."""
-        return time.added_s * self.correction(time)
+    def added_s(self, times: Sequence[RowTime]) -> list[float]:
+        """Predicted seconds that each row adds to a batch."""
+        seconds: dict[RowTime, float] = {}
+        for time in times:
+            if time not in seconds:
+                seconds[time] = time.added_s * self.correction(time)
+        return [seconds[time] for time in times] if len(times) > 1 else list(seconds.values())
 
     def batch_s(self, times: Mapping[RowTime, int]) -> float:
         """Predicted seconds of rows that run together, at least one, by how many there are of each time."""
-        corrections = {time: self.correction(time) for time in times}
-        start_s = max((time.alone_s - time.added_s) * each for time, each in corrections.items())
-        return start_s + sum(count * time.added_s * corrections[time] for time, count in times.items())
+        start_s = added_s = 0.0
+        for time, count in times.items():
+            correction = self.correction(time)
+            start_s = max(start_s, (time.alone_s - time.added_s) * correction)
+            added_s += count * time.added_s * correction
+        return start_s + added_s
 
     def upper_s(self, seconds: float) -> float:
         """A predicted time with a usual error on top."""
@@ -112,19 +123,26 @@ class LatencyModel:
         """Learns from a batch, by its rows' times and the seconds that it took; gives those that were predicted."""
         counts = Counter(times)
         predicted_s = self.batch_s(counts)
-        added_s = {time: count * self.added_s(time) for time, count in counts.items()}
-        whole_s = sum(added_s.values())
-        error = min(max(math.log(max(seconds, 1e-6) / predicted_s), -MAX_STEP), MAX_STEP)
+        error = _step(seconds, predicted_s)
         self.batches += 1
         self.predicted_s += predicted_s
         self.measured_s += seconds
         self.spread += SPREAD_RATE * (abs(error) - self.spread)
+        added_s: dict[int, float] = {}
+        for time, count in counts.items():
+            added_s[time.size] = added_s.get(time.size, 0.0) + count * time.added_s * self.correction(time)
+        whole_s = sum(added_s.values())
         rate = max(MODEL_RATE, 1 / (self.batches + 1))  # the first batches say more than what was predicted beforehand
-        self._model_term = _bounded(self._model_term + rate * error, MODEL_BOUND)
-        for time, part_s in added_s.items():
-            step = SIZE_RATE * error * part_s / whole_s
-            self._size_terms[time.size] = _bounded(self._size_terms.get(time.size, 0.0) + step, SIZE_BOUND)
+        self._model_term = min(max(self._model_term + rate * error, -MODEL_BOUND), MODEL_BOUND)
+        for size, part_s in added_s.items():
+            term = self._size_terms.get(size, 0.0) + SIZE_RATE * error * part_s / whole_s
+            self._size_terms[size] = min(max(term, -SIZE_BOUND), SIZE_BOUND)
         return predicted_s
+
+
+def _step(seconds: float, predicted_s: float) -> float:
+    """The logarithm of measured over predicted time, as far as one batch may count."""
+    return min(max(math.log(max(seconds, 1e-6) / predicted_s), -MAX_STEP), MAX_STEP)
 
 
 def coarse_lengths(tokens: Sequence[int]) -> dict[int, int]:
@@ -138,32 +156,32 @@ def coarse_lengths(tokens: Sequence[int]) -> dict[int, int]:
     return {math.floor(2 ** (step / STEPS_PER_OCTAVE)): count for step, count in steps.items()}
 
 
-def _bounded(value: float, bound: float) -> float:
-    return min(max(value, -bound), bound)
-
-
+@dataclass(slots=True)
 class BusyTime:
-    """When a lane is busy."""
+    """When a lane is busy.
 
-    def __init__(self) -> None:
-        self._busy = False
-        self._total_s = 0.0
-        self._share = 0.0
-        self._changed_s = 0.0
+    Attributes:
+        busy: whether it runs a batch.
+        total_s: seconds in which it has been busy.
+        share: of the last seconds in which it was busy; the older, the less they count.
+        until_s: clock up to which these are counted.
+    """
 
-    def change(self, now_s: float, *, busy: bool) -> None:
-        """The lane begins or ends a batch."""
-        self._total_s, self._share = self.total_s(now_s), self.share(now_s)
-        self._busy, self._changed_s = busy, now_s
+    busy: bool = False
+    total_s: float = 0.0
+    share: float = 0.0
+    until_s: float = 0.0
 
-    def total_s(self, now_s: float) -> float:
-        """Seconds in which it has been busy."""
-        return self._total_s + (now_s - self._changed_s if self._busy else 0.0)
-
-    def share(self, now_s: float) -> float:
-        """Share of the last seconds in which it was busy; the older, the less they count."""
-        fading = math.exp((self._changed_s - now_s) / MEMORY_S)
-        return self._share * fading + (1 - fading if self._busy else 0.0)
+    def at(self, now_s: float) -> "BusyTime":
+        """The same, counted up to now."""
+        passed_s = now_s - self.until_s
+        fading = math.exp(-passed_s / MEMORY_S)
+        self.share *= fading
+        if self.busy:
+            self.total_s += passed_s
+            self.share += 1 - fading
+        self.until_s = now_s
+        return self
 
 
 class Contention:
@@ -180,16 +198,16 @@ class Contention:
 
     def begin(self, lane: Lane, now_s: float) -> float:
         """A lane begins a batch; gives a mark for `beside_s`."""
-        self._busy[lane].change(now_s, busy=True)
-        return self._busy[_other(lane)].total_s(now_s)
+        self._busy[lane].at(now_s).busy = True
+        return self._busy[OTHER[lane]].at(now_s).total_s
 
     def end(self, lane: Lane, now_s: float) -> None:
         """A lane ends its batch."""
-        self._busy[lane].change(now_s, busy=False)
+        self._busy[lane].at(now_s).busy = False
 
     def beside_s(self, lane: Lane, mark: float, now_s: float) -> float:
         """Seconds since a lane's batch began in which the other lane ran one."""
-        return self._busy[_other(lane)].total_s(now_s) - mark
+        return self._busy[OTHER[lane]].at(now_s).total_s - mark
 
     def alone_s(self, seconds: float, beside_s: float) -> float:
         """What a time would have been without the other lane."""
@@ -204,18 +222,14 @@ class Contention:
             other_s: that waits and runs there now, likewise.
             now_s: the clock.
         """
-        later_s = self._busy[_other(lane)].share(now_s) * max(0.0, seconds - other_s)
+        later_s = self._busy[OTHER[lane]].at(now_s).share * max(0.0, seconds - other_s)
         return seconds + (self.factor - 1) * min(seconds, other_s + later_s)
 
     def learn(self, seconds: float, beside_s: float, predicted_s: float) -> None:
         """Learns from a batch that took some seconds, of them some beside the other lane; predicted without that."""
-        error = math.log(max(self.alone_s(seconds, beside_s), 1e-6) / predicted_s)
-        step = CONTENTION_RATE * min(1.0, beside_s / seconds) * min(max(error, -MAX_STEP), MAX_STEP)
+        error = _step(self.alone_s(seconds, beside_s), predicted_s)
+        step = CONTENTION_RATE * min(1.0, beside_s / seconds) * error
         self.factor = min(max(self.factor * math.exp(step), 1.0), MOST_CONTENTION)
-
-
-def _other(lane: Lane) -> Lane:
-    return "heavy" if lane == "light" else "light"
 
 
 class KnownSeeds:
@@ -244,3 +258,45 @@ class KnownSeeds:
         self._kept[key] = kept
         while self._bytes > self._most_bytes and self._kept:
             self._bytes -= self._kept.popitem(last=False)[1].bytes
+
+
+class Learned:
+    """What the batches of one service have taught, for whoever predicts.
+
+    Attributes:
+        latencies: how long rows take, by model, also of those that are replaced and still answer requests.
+        contention: what lanes cost each other.
+        seeds: whose draws are kept.
+    """
+
+    def __init__(self, threads: int, cores: int) -> None:
+        """Knows no model yet."""
+        self.latencies: WeakKeyDictionary[Model, LatencyModel] = WeakKeyDictionary()
+        self.contention = Contention(threads, cores)
+        self.seeds = KnownSeeds()
+
+    def times(self, model: Model, rows: Sequence[Row]) -> list[RowTime]:
+        """What each row takes, as predicted beforehand; the first of a new seed draws what it takes."""
+        latency, first, times = self.latencies[model], rows[0], list[RowTime]()
+        alike: list[int] = []  # lengths of rows at one setting, which are predicted together
+        drawn: dict[tuple[int, int], tuple[int, float]] = {}
+        for place, row in enumerate(rows):
+            if row.knobs is not first.knobs and row.knobs != first.knobs:
+                times += latency.row_times(alike, first.knobs)
+                alike, first = [], row
+            alike.append(len(row.token_ids))
+            if (row.seed, id(first.knobs)) not in drawn:
+                drawn[row.seed, id(first.knobs)] = place, self.seeds.missing(model, row.seed, row.knobs)
+        times += latency.row_times(alike, first.knobs)
+        for place, missing in drawn.values():
+            times[place] = latency.with_draws(times[place], missing)
+        return times
+
+    def learn(self, model: Model, times: Sequence[RowTime], seconds: float, beside_s: float) -> float:
+        """Learns from a batch that took some seconds, of them some beside the other lane; gives those predicted."""
+        if not beside_s:
+            return self.latencies[model].learn(times, seconds)
+        alone_s = self.contention.alone_s(seconds, beside_s)
+        predicted_s = self.latencies[model].learn(times, alone_s)
+        self.contention.learn(seconds, beside_s, predicted_s)
+        return predicted_s * seconds / max(alone_s, 1e-6)

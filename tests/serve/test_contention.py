@@ -50,15 +50,15 @@ def test_a_lane_that_was_busy_lately_is_expected_to_be_so() -> None:
 def test_busy_time_does_not_depend_on_when_it_is_asked() -> None:
     one, other = BusyTime(), BusyTime()
     for lane in (one, other):
-        lane.change(1.0, busy=True)
+        lane.at(1.0).busy = True
     for _ in range(3):
-        one.share(2.0)
-    one.change(2.5, busy=True)
+        one.at(2.0)
+    one.at(2.5).busy = True
     for lane in (one, other):
-        lane.change(4.0, busy=False)
-    assert one.total_s(9.0) == other.total_s(9.0) == 3.0
-    assert one.share(9.0) == pytest.approx(other.share(9.0))
-    assert 0 < one.share(9.0) < 1
+        lane.at(4.0).busy = False
+    assert one.at(9.0).total_s == other.at(9.0).total_s == 3.0
+    assert one.share == pytest.approx(other.share)
+    assert 0 < one.share < 1
 
 
 @pytest.mark.parametrize("truth", [1.0, 1.4, 2.0, 3.0])

@@ -9,6 +9,7 @@ import httpx
 import pytest
 from engines import rows_of, service, started
 
+from attenuator.calibration.times import RowTime
 from attenuator.ops.cost import Drawn
 from attenuator.ops.knobs import Knobs
 from attenuator.runtime import Input, Model, Row
@@ -52,12 +53,14 @@ def test_a_new_seed_is_forecast_and_scheduled_by_what_it_draws(
     async def scenario() -> None:
         async with started(bundles["yoso"]) as (engine, model):
             [row] = await rows_of(engine, model, Input("inputs", TEXT))
-            second = engine.latencies[model].drawing_s(1.0) ** -1  # multiply-adds of a second
+            second = 1 / (
+                engine.latencies[model].with_draws(RowTime(0.0, 0.0), 1.0).alone_s
+            )  # multiply-adds of a second
             monkeypatch.setattr(Model, "drawn", lambda model, knobs: Drawn(second, 1))
             again, new = Row(row.token_ids, row.type_ids, row.knobs, 1), Row(row.token_ids, row.type_ids, row.knobs, 2)
             await engine.run(model, [again])
             await asyncio.sleep(0)  # what a batch used is noted behind its answers
-            times = engine.predictor.times(model, [again, new, new, again])
+            times = engine._learned.times(model, [again, new, new, again])
             assert [time.alone_s > 1 for time in times] == [False, True, False, False], "once for all rows of a request"
 
             def forecast(*seeds: int) -> float:

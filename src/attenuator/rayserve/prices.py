@@ -52,13 +52,13 @@ class Price:
         inputs = next((fields[name] for name in INPUT_FIELDS if name in fields), None)
         tokens = [self.estimate.tokens(item, self.max_tokens) for item in parse_inputs({"inputs": inputs})]
         times = self.latency.row_times(tokens, self._setting(fields, max(tokens)))
-        return sum(self.latency.added_s(time) for time in times)
+        return sum(self.latency.added_s(times))
 
     def of_size(self, size: int) -> float:
         """Predicted seconds of a body of which only the size is known."""
         tokens = self.estimate.tokens(Input("inputs", text="x" * min(size, 8 * self.max_tokens)), self.max_tokens)
         table = KnobTable("", self.knobs)
-        return sum(self.latency.added_s(time) for time in self.latency.row_times([tokens], table.defaults()))
+        return sum(self.latency.added_s(self.latency.row_times([tokens], table.defaults())))
 
     def _setting(self, fields: Mapping[str, Any], tokens: int) -> Mapping[str, KnobValue]:
         table = KnobTable("", self.knobs)
