@@ -48,8 +48,10 @@ class Asked:
         Raises:
             InvalidRequest: by the rules under the table of `plan`.
         """
-        goals: dict[str, float] = {name: getattr(options, name) for name in GOALS if name in options.model_fields_set}
-        check_goals(model, goals, [] if options.escalate else list(requested))
+        goals: dict[str, float] = {}
+        if not options.model_fields_set.isdisjoint(GOALS):
+            goals = {name: getattr(options, name) for name in GOALS if name in options.model_fields_set}
+            check_goals(model, goals, [] if options.escalate else list(requested))
         if options.explain or options.escalate:
             check_certainty(model, options)
         floors = options.degradable_to
@@ -155,9 +157,9 @@ those of 4 and 5; never below their floors | |
         Overloaded: likewise.
         InvalidRequest: likewise.
     """
-    knobs = _within_ceilings(model, asked, limits)
+    knobs = _within_ceilings(model, asked, limits) if limits.ceilings else asked.knobs
     by: ChosenBy = "caller" if asked.requested else "default"
-    floors = _floors(model, asked, limits)
+    floors = _floors(model, asked, limits) if asked.degradable_to or limits.brownout_to else {}
     if load is None:
         return Plan(knobs, by, knobs, floors)
     work = load.work
@@ -172,7 +174,8 @@ those of 4 and 5; never below their floors | |
     elif asked.goals:
         now = Circumstances(longest, load.elapsed_s, load.forecast, permits)
         knobs, by = knobs_for(model, now, **asked.goals), "goal"
-    work.check_cost(knobs, limits.max_cost)
+    if limits.max_cost is not None:
+        work.check_cost(knobs, limits.max_cost)
     if floors:
         lowered = knobs_at(model, knobs, floors, load.level(knobs), work.tokens)
         if lowered != knobs:

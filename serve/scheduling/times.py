@@ -289,7 +289,8 @@ class Learned:
                 drawn[row.seed, id(first.knobs)] = place, self.seeds.missing(model, row.seed, row.knobs)
         times += latency.row_times(alike, first.knobs)
         for place, missing in drawn.values():
-            times[place] = latency.with_draws(times[place], missing)
+            if missing:
+                times[place] = latency.with_draws(times[place], missing)
         return times
 
     def learn(self, model: Model, times: Sequence[RowTime], seconds: float, beside_s: float) -> float:
