@@ -43,5 +43,11 @@ def block(row: Row) -> str:
 
 
 def parts(result: Result) -> Iterator[str]:
-    """The tables of a result of `end_to_end.py`: one for each model, cut and number of threads."""
-    yield from map(block, [*result.get("texts", []), *result.get("shapes", [])])
+    """The tables of a result of `end_to_end.py`: one for each model, cut and number of threads.
+
+    Random weights are shown of shapes alone that no trained model has.
+    """
+    trained = result.get("texts", [])
+    sizes = {(row["layers"], row["hidden"]) for row in trained}
+    untrained = [row for row in result.get("shapes", []) if (row["layers"], row["hidden"]) not in sizes]
+    yield from map(block, [*trained, *untrained])
