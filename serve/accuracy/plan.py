@@ -133,7 +133,8 @@ def plan(model: Model, asked: Asked, limits: Limits, load: Load | None = None) -
     | 1 | knobs of the caller | run as they are | |
     | 2 | default of the bundle | stands for each knob that the caller leaves out | |
     | 3 | ceilings of the API key | lower a default to the ceiling, never the caller's own | KnobOutOfRange |
-    | 4 | `escalate` | begins with the caller's knobs, else where the least time is expected, within 3 and 7 | |
+    | 4 | `escalate` | begins with the caller's knobs, else where the least time is expected, within 3 and 7 | \
+GoalOutOfReach |
     | 5 | `min_agreement` | the cheapest setting that keeps it, within 3 and 7 | GoalOutOfReach |
     | 6 | `max_latency_ms` | the most accurate setting that is in time, else the fastest, within 3 and 7; beside 5 the \
 one that is in time has to keep 5 | GoalOutOfReach; Overloaded where only the load is in the way |
@@ -169,8 +170,8 @@ those of 4 and 5; never below their floors | |
 
     longest = max(work.tokens)
     if asked.escalate:
-        start = None if asked.requested else judge_of(model).start(longest, asked.goals[AGREEMENT], permits)
-        knobs, by = start or knobs, "escalation"
+        start = judge_of(model).start(longest, asked.goals[AGREEMENT], permits)
+        knobs, by = knobs if asked.requested else start or knobs, "escalation"
     elif asked.goals:
         now = Circumstances(longest, load.elapsed_s, load.forecast, permits)
         knobs, by = knobs_for(model, now, **asked.goals), "goal"

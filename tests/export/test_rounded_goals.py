@@ -92,15 +92,16 @@ def test_agreement_is_with_the_answers_in_fp32(calibrated: Path, folder: Path, p
     assert 0.9 < calibration.settings[0].agreement[0].value < 0.99, "rounding moves labels of this model"
 
 
-def test_a_goal_above_what_rounding_keeps_is_refused(calibrated: Path) -> None:
-    words = ["classify", "--bundle", calibrated, "the quick fox", "--json", "--min-agreement"]
+@pytest.mark.parametrize("more", [[], ["--escalate"], ["--escalate", "--keep", "0.5"]], ids=" ".join)
+def test_a_goal_above_what_rounding_keeps_is_refused(calibrated: Path, more: list[str]) -> None:
+    words = ["classify", "--bundle", calibrated, "the quick fox", "--json", *more, "--min-agreement"]
     for goal in ("0.999", "1"):
         code, _, errors = command(*words, goal)
         assert code == 1
         assert re.search(r"is above what this bundle's rounding is shown to keep: .* of \d+ answers", errors)
     code, output, _ = command(*words, "0.8")
     assert code == 0
-    assert json.loads(output)["expected_agreement"] < 1
+    assert json.loads(output).get("expected_agreement", 0) < 1, "known of measured knobs"
     assert " -" in command("inspect", calibrated)[1].split("Calibration:")[1], "the table has no setting for 0.99"
 
 

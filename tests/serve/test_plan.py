@@ -81,6 +81,8 @@ IDLE, BUSY = 0.0, 1.0
         # 4 escalate beside 1, 3 and 7
         (ESCALATE, {}, IDLE, 16, "escalation"),
         (ESCALATE | {KNOB: 4}, {}, IDLE, 4, "escalation"),
+        (ESCALATE | {"min_agreement": 1}, {}, IDLE, 0, "escalation"),
+        (ESCALATE | {"min_agreement": 0.999}, {"ceilings": 256}, IDLE, 256, "escalation"),
         (ESCALATE, {"ceilings": 8}, IDLE, 4, "escalation"),
         (ESCALATE, {"max_cost": 8}, IDLE, 4, "escalation"),
         (ESCALATE, {"ceilings": 3}, IDLE, 3, "escalation"),
@@ -139,6 +141,10 @@ def test_a_row_has_the_last_word_on_what_those_above_leave_open(
         # 3 beside 1 and 4
         ({KNOB: 64}, {"ceilings": 16}, 0.0, KnobOutOfRange, KNOB),
         (ESCALATE | {KNOB: 64}, {"ceilings": 16}, 0.0, KnobOutOfRange, KNOB),
+        # 4 at a probability that only the exact setting has, beside 3 and 7
+        (ESCALATE | {"min_agreement": 0.9999}, {"ceilings": 256}, 0.0, GoalOutOfReach, "min_agreement"),
+        (ESCALATE | {"min_agreement": 0.9999, KNOB: 64}, {"ceilings": 256}, 0.0, GoalOutOfReach, "min_agreement"),
+        (ESCALATE | {"min_agreement": 1}, {"max_cost": 64}, 0.0, GoalOutOfReach, "min_agreement"),
         # goals beside 3, 7 and each other
         ({"min_agreement": 0.99}, {"ceilings": 16}, 0.0, GoalOutOfReach, "min_agreement"),
         ({"min_agreement": 0.99}, {"max_cost": 16}, 0.0, GoalOutOfReach, "min_agreement"),

@@ -133,8 +133,13 @@ def _sure(probabilities: Floats, places: npt.NDArray[np.int64], buckets: int) ->
 
 
 def _probability(inputs: Floats, line: Floats, least: float, texts: int) -> Floats:
-    """Probabilities from log-odds, by intercept and slope; so many texts show none above (n + 1) / (n + 2)."""
-    return np.clip(_logistic(line[0] + line[1] * inputs), least, (texts + 1) / (texts + 2))
+    """Probabilities from log-odds, by intercept and slope, at most what so many texts show."""
+    return np.clip(_logistic(line[0] + line[1] * inputs), least, most_shown(texts))
+
+
+def most_shown(texts: int) -> float:
+    """The largest probability that so many texts can show (Laplace's rule of succession)."""
+    return (texts + 1) / (texts + 2)
 
 
 def _least(margins: Floats, tolerance: float | None) -> float:

@@ -171,8 +171,10 @@ class BundleBackend:
         """A value for every knob, and who chose them."""
         model = self._model
         if options.escalate and options.min_agreement is not None:
-            start = None if options.knobs else self._start(longest, options.min_agreement)
-            return start or model.knobs.check(options.knobs), "escalation"
+            start = self._start(longest, options.min_agreement)
+            if start is None or options.knobs:
+                start = model.knobs.check(options.knobs)
+            return start, "escalation"
         if options.min_agreement is None:
             return model.knobs.check(options.knobs), "caller" if options.knobs else "default"
         if model.calibration is None:

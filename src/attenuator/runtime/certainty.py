@@ -1,5 +1,6 @@
 """How sure an answer is, and which setting would make it surer; from a bundle's calibration, without another run."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -7,9 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from attenuator.bundle import Manifest
-from attenuator.calibration import Calibration
-from attenuator.calibration.certainty import expected_share, probability
+from attenuator.calibration import Calibration, out_of_reach
+from attenuator.calibration.certainty import expected_share, most_shown, probability
 from attenuator.calibration.schema import Certainty, SettingCertainty
+from attenuator.errors import GoalOutOfReach
 from attenuator.ops.knobs import Knobs, KnobValue, accuracy_rank
 from attenuator.runtime.knobs import KnobTable
 from attenuator.runtime.scores import Logits, margins
@@ -65,11 +67,25 @@ class Judge:
 
         Returns:
             A value for every knob; None where no setting of the frontier is permitted, or nothing was measured.
+
+        Raises:
+            GoalOutOfReach: the goal is above what the bundle's rounding keeps, or takes the exact setting, which is not
+                permitted.
         """
         calibration, certainty = self.calibration, self.certainty
         if calibration is None or certainty is None:
             return None
         bucket = calibration.bucket(tokens)
+        if calibration.bounds(bucket)[0] < goal:
+            raise out_of_reach(calibration, bucket, goal)
+        if goal > most_shown(certainty.texts) and not permits(self.knobs.exact()):
+            most = math.floor(most_shown(certainty.texts) * 1e4) / 1e4
+            raise GoalOutOfReach(
+                f"min_agreement {goal:g} takes the exact knobs here, which the ceilings of the API key or the "
+                f"service's limit on cost do not permit: other knobs are shown to reach at most {most:g}",
+                param="min_agreement",
+                allowed=f"at most {most:g}",
+            )
         permitted = []
         for setting in calibration.frontier(bucket):
             checked = self.knobs.check(setting.knobs)
