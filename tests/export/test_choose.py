@@ -93,6 +93,7 @@ def test_answers_that_never_change_get_the_cheapest_setting(sure: Path, texts: P
     ("timing", "sentence"),
     [
         (Timing(0.96, 1.04, 1.03, 1.05), "keeps 100.0% of the answers, but is only 1.04 times as fast as every token"),
+        (Timing(0.95, 1.05, 1.03, 1.06), "but is only 1.05 times as fast as every token [1.03, 1.06]"),
         (Timing(0.9, 1.1, 0.98, 1.2), "but is only 1.10 times as fast as every token [0.98, 1.20]"),
         (Timing(0.5, 2.0, 1.0, 3.0), "but the machine was too busy to time it (2.00 times"),
     ],

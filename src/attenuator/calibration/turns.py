@@ -49,8 +49,8 @@ class Timing:
 
     @property
     def wins(self) -> bool:
-        """Whether it is worth having instead of the first call, and no accident of the clock."""
-        return self.credible() and self.gain >= FASTER and self.low > 1
+        """Whether it is surely worth having instead of the first call."""
+        return self.credible() and self.low >= FASTER
 
 
 def in_turns(
