@@ -94,7 +94,8 @@ class TextFormatter(logging.Formatter):
         """The line without the traceback, with the id of the request that it belongs to."""
         request_id = events.request_id.get()
         record.request = f" [{request_id}]" if request_id else ""
-        return printable(super().formatMessage(record), MAX_LINE)
+        line = super().formatMessage(record)
+        return line if line.isprintable() and len(line) <= MAX_LINE else printable(line, MAX_LINE)
 
 
 class JsonFormatter(logging.Formatter):
