@@ -5,8 +5,9 @@
 prints the table of the example's README. Agreement is with the exact value; time is that of this machine. Of a model
 with several knobs `--knob NAME` says which one the values are of; the others are at their exact values.
 
-`--against OTHER_BUNDLE` compares two bundles of one model instead, such as one in int8 (`int8_bundle.py`) with its fp32
-original: quality of both, agreement of their labels and the largest difference of a logit, at the same knob and seed.
+`--against OTHER_BUNDLE` compares two bundles of one model instead, such as one in int8 (`smaller_bundle.py`) with its
+fp32 original: quality of both, agreement of their labels and the largest difference of a logit, at the same knob and
+seed.
 """
 
 from __future__ import annotations

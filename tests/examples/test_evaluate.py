@@ -4,14 +4,18 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
-from common import evaluate
-from common.int8_bundle import write_int8
+import tiny
+from common import evaluate, smaller_bundle
+from common.smaller_bundle import write_int8
 from common.text import Document, Task
+from onnx import numpy_helper
 
 from attenuator.bundle import read_manifest
 from attenuator.errors import ExportError
-from attenuator.runtime import load
+from attenuator.runtime import Row, load
 from attenuator.runtime.graph import read_graph
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -99,3 +103,24 @@ def test_what_cannot_be_compared_is_refused(
         rows(monkeypatch, capsys, *arguments)
     message = f"{caught.value}{capsys.readouterr().err}"
     assert "their labels or knobs differ" in message if pattern else "--against needs --bundle" in message
+
+
+def test_half_tables_change_the_looked_up_rows_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every answer moves by little, no other weight by a bit, and a smaller copy serves like its source."""
+    monkeypatch.setattr(smaller_bundle, "LEAST_ROWS", 1)
+    source = tiny.write(tmp_path / "source", "keep")
+    smaller_bundle.write_half_tables(source, tmp_path / "half")
+    before, after = (
+        {one.name: one for one in onnx.load(path / "model.onnx").graph.initializer}
+        for path in (source, tmp_path / "half")
+    )
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed
+    for name in changed:
+        table = numpy_helper.to_array(before[name])
+        np.testing.assert_array_equal(numpy_helper.to_array(after[name]), table.astype(np.float16))
+    exact, half = load(source), load(tmp_path / "half")
+    rows = [Row(ids, ids * 0, exact.knobs.exact()) for ids in (np.arange(1, 9), np.arange(3, 40) % 20)]
+    for one, other in zip(exact.run(rows), half.run(rows), strict=True):
+        assert not np.array_equal(one.logits, other.logits)
+        np.testing.assert_allclose(one.logits, other.logits, atol=1e-2)

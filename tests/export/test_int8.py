@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from common.int8_bundle import write_int8
+from common.smaller_bundle import write_int8
 from exported import LENGTHS, eager_logits, rows, run
 from onnx import TensorProto, helper, numpy_helper
 
