@@ -247,7 +247,8 @@ ROWS: dict[str, list[Plot]] = {
         Plot(
             "Live agreement, over an hour",
             SHARE,
-            "Share of texts whose answer is the exact one, of those that ran again. Needs --shadow-share.",
+            "Share of texts whose answer is the bundle's own exact one, of those that ran again; what int8 or "
+            "half precision rounds is not in it. Needs --shadow-share.",
             {
                 "{{model}} {{knobs}}": f"sum by (model, knobs) (increase(attenuator_shadow_texts_total{SAME}[1h])) / "
                 f"sum by (model, knobs) (increase(attenuator_shadow_texts_total{MODEL}[1h]))"

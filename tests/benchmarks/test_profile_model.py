@@ -7,7 +7,7 @@ import pytest
 from benchmarks.models import profile_model
 from benchmarks.report import profile_tables
 
-LINES = {"attention", "linear layers", "LayerNormalization", "Gelu", "Add", "Gather", "SequencePool"}
+LINES = {"attention", "linear layers", "LayerNormalization", "Gelu", "Add", "Cast", "Gather", "SequencePool"}
 
 
 @pytest.mark.parametrize("precision", profile_model.PRECISIONS)
