@@ -219,6 +219,8 @@ def test_groups_of_help_begin_at_flags_that_there_are(settings: type[CommandSett
         (["inspect", "x", "--rates=3"], "the flag --rates is unknown, did you mean --rate?"),
         (["classify", "--num-hash", "3", "x"], "the flag --num-hash is unknown, did you mean --num-hashes?"),
         (["serve", "--zzzzz"], "the flag --zzzzz is unknown;"),
+        (["classify", "--bundle", "x", "--jsonl"], "the flag --jsonl is gone: give --format jsonl;"),
+        (["calibrate", "x", "--plot", "y.svg"], "the flag --plot is gone: the plot is calibration.svg in the bundle;"),
         (["classify", "--frobnicate", "x"], "the flag --frobnicate is unknown;"),  # and not: did you mean --truncate?
     ],
 )

@@ -115,6 +115,15 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
         return super()._metavar_formatter(action, default_metavar)
 
 
+# Flags that are gone, by command, and what to do in their place.
+REMOVED = {
+    ("calibrate", "--plot"): "the plot is calibration.svg in the bundle",
+    ("classify", "--jsonl"): "give --format jsonl",
+    ("compare", "--device"): "it measures on the CPU; export for a GPU and give `attenuator calibrate --device cuda` "
+    "the bundles",
+}
+
+
 class Parser(argparse.ArgumentParser):
     """Says what is wrong in one sentence, without repeating the usage."""
 
@@ -122,8 +131,10 @@ class Parser(argparse.ArgumentParser):
         """Ends the program with exit code 2."""
         unknown = re.fullmatch(r"unrecognized arguments: (--[^\s=]+).*", message, re.DOTALL)
         if unknown is not None:
+            gone = REMOVED.get((self.prog.rpartition(" ")[2], unknown[1]))
             close = closest(unknown[1], self._option_string_actions, "--")
-            message = f"the flag {unknown[1]} is unknown" + (f", did you mean {close[0]}?" if close else "")
+            hint = f", did you mean {close[0]}?" if close else ""
+            message = f"the flag {unknown[1]} is " + (f"gone: {gone}" if gone else f"unknown{hint}")
         print(f"{self.prog}: {message}; `{self.prog} --help` explains", file=sys.stderr)
         raise SystemExit(2)
 

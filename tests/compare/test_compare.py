@@ -294,7 +294,7 @@ def test_labels_may_be_places_in_columns_of_any_name(checkpoint: Path, tmp_path:
     ("arguments", "code", "text"),
     [
         (["--attention", "softmax,sparse"], 1, "--attention has 'sparse', must be one or more of: softmax, mca"),
-        (["--device", "cuda"], 1, "--device is 'cuda', must be cpu: on a GPU only softmax, mca, yoso run; export each"),
+        (["--device", "cuda"], 2, "the flag --device is gone: it measures on the CPU; export for a GPU and give"),
         (["--precision", "fp16"], 1, "--precision has 'fp16', must be one or more of: fp32, int8"),
         (["--lengths", "16,71"], 2, "--lengths is '16,71', must be whole numbers from 1 to 70"),
         (["--output", "."], 1, "has files that are no comparison's"),

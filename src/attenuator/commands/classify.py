@@ -128,7 +128,7 @@ def file_run(settings: ClassifySettings, output: str, texts: Sequence[str], file
 
 def input_format(settings: ClassifySettings, file: str | None) -> Format:
     """The format of the file that is read."""
-    return format_of(file or "", settings.format or ("jsonl" if settings.jsonl else None))
+    return format_of(file or "", settings.format)
 
 
 def source_of(settings: ClassifySettings, texts: Sequence[str], file: str | None) -> Iterator[Item]:

@@ -37,7 +37,7 @@ EXAMPLES = f"""  one answer without a server, at the bundle's defaults:
     attenuator classify --bundle BUNDLE --format csv --output - < reviews.csv > answered.csv
   pairs and token ids as JSON lines: {{"text": "..", "text_pair": ".."}} or {{"token_ids": [101, 7592, 102]}}, which
   may have token_type_ids
-    producer | attenuator classify --url http://127.0.0.1:8000 --jsonl
+    producer | attenuator classify --url http://127.0.0.1:8000 --format jsonl
 
 exit codes: 0 all inputs are classified, 1 something failed or a row has an error, 2 usage error; an error is one
 sentence on stderr"""
@@ -93,9 +93,6 @@ class ClassifySettings(CommandSettings):
     """Forget what an earlier run with this OUTPUT has finished."""
     concurrency: Annotated[int, Field(ge=1, le=256)] = 8
     """With --url and --output: requests under way at a time."""
-    jsonl: bool = False
-    """Every input line is a JSON object with text, with text and text_pair, or with token_ids (and
-    token_type_ids)."""
     min_agreement: Annotated[float, Field(gt=0, le=1)] | None = None
     """Goal in place of knobs, for calibrated models: the cheapest ones whose answers agree with the exact ones on at
     least this share of inputs; 1 is exact."""

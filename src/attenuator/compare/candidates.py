@@ -129,20 +129,6 @@ def chosen(words: str | None, flag: str, allowed: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(listed))
 
 
-def refuse_cuda(device: str) -> None:
-    """Refuses a GPU, on which most attentions do not run.
-
-    Raises:
-        InvalidRequest: says which do, and what measures them there.
-    """
-    if device == "cuda":
-        on_cuda = [key for key in ATTENTIONS if not OPERATOR_BY_KEY[key].cpu_only]
-        raise InvalidRequest(
-            f"--device is 'cuda', must be cpu: on a GPU only {', '.join(on_cuda)} run; export each of them that the "
-            "checkpoint can have, and measure the bundles with `attenuator calibrate --device cuda`"
-        )
-
-
 def absent(source: Source, checkpoint: str, data: Path) -> list[Absent]:
     """The attentions that the checkpoint cannot be exported with, each with the reason.
 

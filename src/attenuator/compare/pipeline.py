@@ -113,7 +113,6 @@ class Run:
     def __init__(self, source: str, settings: CompareSettings, note: Note) -> None:
         self.checkpoint, self.settings, self.note = source, settings, note
         self.deadline = Deadline(60 * settings.max_minutes)
-        choices.refuse_cuda(settings.device)
         columns = Columns(settings.column, settings.pair_column)
         items = read_items(settings.data, columns, settings.label_column, settings.max_texts)
         precisions = choices.chosen(settings.precision, "--precision", choices.ON_CPU)

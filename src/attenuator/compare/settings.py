@@ -1,7 +1,7 @@
 """The settings of `attenuator compare`."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
@@ -83,9 +83,6 @@ class CompareSettings(CommandSettings):
     """Leave the exported bundles in the output folder, ready to be calibrated and served."""
     restart: bool = False
     """Forget what an interrupted run has measured."""
-    device: Literal["cpu", "auto", "cuda"] = "cpu"
-    """Where to measure: the CPU alone (auto is the same). For a GPU, export each attention that runs there and give
-    `attenuator calibrate --device cuda` the bundles."""
     threads: Annotated[int | None, Field(ge=1, le=1024)] = None
     """Threads; as many as there are cores by default."""
 

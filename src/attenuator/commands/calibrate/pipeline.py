@@ -130,13 +130,13 @@ def timed(model: Model, folder: Path, texts: Texts, settings: Sequence[Calibrate
     return latency
 
 
-def write(folder: Path, calibration: Calibration, plot: Path, name: str) -> None:
+def write(folder: Path, calibration: Calibration, name: str) -> None:
     """Writes `calibration.json` and the plot.
 
     Raises:
         InvalidRequest: one of them cannot be written.
     """
-    write_whole(plot, frontier_svg(calibration, f"{name} on {calibration.data}"))
+    write_whole(folder / PLOT, frontier_svg(calibration, f"{name} on {calibration.data}"))
     write_whole(folder / CALIBRATION, calibration.model_dump_json(indent=1) + "\n")
 
 
@@ -152,7 +152,7 @@ def time_again(
     here = timed(model, folder, texts, calibration.settings, settings.threads or cpu_count())
     others = [row for row in calibration.latency if (row.device, row.threads) != (here.device, here.threads)]
     calibration = calibration.model_copy(update={"latency": [*others, here]})
-    write(folder, calibration, settings.plot or folder / PLOT, model.manifest.name)
+    write(folder, calibration, model.manifest.name)
     return calibration
 
 
@@ -216,6 +216,6 @@ def calibrate(
             certainty=certainty_of(manifest, answers, logits, exact, buckets),
             latency=[timed(model, folder, texts, kept, settings.threads or cpu_count())] if times is None else times,
         )
-        write(folder, calibration, settings.plot or folder / PLOT, manifest.name)
+        write(folder, calibration, manifest.name)
         results.remove()
     return calibration

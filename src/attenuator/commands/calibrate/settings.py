@@ -48,8 +48,6 @@ class CalibrateSettings(CommandSettings):
     """Confidence of intervals, and of the bounds that callers' min_agreement is compared with."""
     truncate: bool = False
     """Cut texts that are longer than the model takes, instead of refusing the file."""
-    plot: Path | None = None
-    """Where to write the plot of the frontier, an SVG file. Default: calibration.svg in the bundle."""
     only_times: bool = False
     """Only time the settings of the bundle's calibration.json, here and now; its other figures stay, and so do times of
     other devices."""
