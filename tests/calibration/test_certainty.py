@@ -85,6 +85,14 @@ def test_a_wider_margin_a_shorter_text_and_a_better_setting_are_surer_but_never_
     assert probability(certainty, fine, 0, [0.3, 50, 50]) > values[2], "one rival, not three"
 
 
+def test_with_two_labels_no_answer_is_less_sure_than_a_coin() -> None:
+    random = np.random.default_rng(3)
+    exact = random.standard_normal((400, 1))
+    wrong = Deviations({"num_hashes": 1}, -exact, exact, np.zeros(400, dtype=bool))
+    certainty = fit([wrong], np.full(400, 50), BUCKETS)
+    assert probability(certainty, certainty.settings[0], 0, [0.1]) == 0.5
+
+
 def test_settings_whose_answers_never_or_wildly_change_are_fitted_too() -> None:
     exact, _, tokens = simulated("single_label", 0)
     certainty = fitted("single_label", exact, [exact, -exact, np.zeros_like(exact)], tokens)

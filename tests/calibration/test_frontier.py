@@ -37,6 +37,17 @@ def test_several_knobs_take_a_third_more_texts() -> None:
     assert [texts_needed(0.02, 0.975, knobs) for knobs in (1, 2)] == [1, 2], "one to choose by, one to judge by"
 
 
+def test_a_bucket_of_its_own_takes_twice_the_texts_that_show_the_goal_without_a_change() -> None:
+    fewest = texts_needed(0.99, 0.95, 1)
+    for short, ends in ((2 * fewest - 1, [512]), (2 * fewest, [128, 512])):
+        tokens = np.repeat([100, 400], [short, 2 * fewest])
+        rows = Answers([{"one": 0.0}], tokens, np.ones((1, len(tokens)), dtype=bool))
+        buckets, _ = summarise(
+            rows, lambda *_: 1.0, defaults={"one": 0.0}, min_agreement=0.99, confidence=0.95, max_tokens=512
+        )
+        assert [bucket.high for bucket in buckets] == ends
+
+
 def answers(settings: list[dict[str, float]], agree: np.ndarray) -> Answers:
     return Answers(settings, np.full(agree.shape[1], 100), agree)
 

@@ -84,6 +84,13 @@ def test_batches_that_ran_alone_teach_nothing_and_one_that_was_stopped_little() 
     assert math.isfinite(contention.alone_s(50.0, 50.0))
 
 
+def test_a_batch_beside_another_is_never_thought_to_be_faster() -> None:
+    contention = Contention(1, 2)
+    for _ in range(1000):
+        contention.learn(0.01, 0.01, 0.1)
+    assert contention.factor == 1.0
+
+
 def test_a_short_request_is_predicted_to_take_longer_while_a_long_one_runs(bundles: dict[str, Path]) -> None:
     """Its own lane is empty; the other one uses the same cores."""
 

@@ -188,6 +188,17 @@ def test_a_goal_without_calibration_is_refused(models: dict[str, Model], goal: s
         decide(models["yoso"], {goal: 0.9}, {}, IDLE)
 
 
+def test_the_longest_input_chooses_for_all(models: dict[str, Model]) -> None:
+    """Short texts keep the goal with 4 hashes, long ones with 64."""
+    model = copy.copy(models["yoso"])
+    agreeing = [({KNOB: 0}, [1000, 1000]), ({KNOB: 64}, [997, 997]), ({KNOB: 4}, [997, 500])]
+    model.calibration = parsed(calibration(model.manifest.revision, [100, 8192], agreeing))
+    asked = parse_request({"inputs": ["a", "b", "c"], "min_agreement": 0.99}, model).asked
+    for tokens, hashes in (([10, TOKENS, 10], 64), ([TOKENS, 10, 10], 64), ([10, 10, 10], 4)):
+        load = Load(Work(model, tokens), 0.0, lambda knobs: (0.0, 1.0), lambda knobs: IDLE)
+        assert plan(model, asked, Limits(), load).knobs == {KNOB: hashes}
+
+
 def test_only_what_may_be_lowered_asks_for_the_level_once(model: Model) -> None:
     asked_for: list[Knobs] = []
 
