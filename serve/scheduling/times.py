@@ -173,7 +173,7 @@ class BusyTime:
     until_s: float = 0.0
 
     def at(self, now_s: float) -> "BusyTime":
-        """The same, counted up to now."""
+        """Counts up to now, and gives itself."""
         passed_s = now_s - self.until_s
         fading = math.exp(-passed_s / MEMORY_S)
         self.share *= fading

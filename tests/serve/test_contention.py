@@ -44,6 +44,7 @@ def test_a_lane_that_was_busy_lately_is_expected_to_be_so() -> None:
         contention.begin("heavy", float(second))
         contention.end("heavy", second + 0.5)
     assert contention.shared_s("light", 2.0, 0.0, 60.0) == pytest.approx(3.0, abs=0.1)
+    assert contention.shared_s("light", 2.0, 1.0, 60.0) == pytest.approx(3.5, abs=0.1), "after what waits there now"
     assert contention.shared_s("light", 2.0, 0.0, 60.0 + 10 * MEMORY_S) == pytest.approx(2.0, abs=0.01)
 
 

@@ -78,6 +78,15 @@ def test_what_slows_one_size_is_learned_for_that_size_and_partly_for_others() ->
     assert 1 < unseen < 3
 
 
+def test_rows_that_are_little_of_a_batch_learn_little_from_it() -> None:
+    latency = LatencyModel(cost)
+    for _ in range(60):
+        learn(latency, slower(3.0), 10, 4000, batches=1)
+        learn(latency, slower(1.0), 500, batches=1)
+    short, long = (latency.correction(*times_of(latency, tokens)) for tokens in (10, 4000))
+    assert long > 1.1 * short
+
+
 def test_a_machine_that_gets_faster_again_is_noticed_by_sizes_that_do_not_run() -> None:
     """Else a goal would never choose a slow setting again, which then would never run and be learned from."""
     latency = LatencyModel(cost)

@@ -30,10 +30,17 @@ class Waiting:
         self.names: dict[int, str] = {}
 
     def add(
-        self, name: str, *seconds: float, at_s: float = 0.0, tokens: int = 10, model: str = "m", flow: Flow = ANYONE
+        self,
+        name: str,
+        *seconds: float,
+        at_s: float = 0.0,
+        tokens: int = 10,
+        model: str = "m",
+        flow: Flow = ANYONE,
+        room_share: float = 1.0,
     ) -> Job:
         rows = [Row(np.zeros(tokens, np.int64), np.zeros(tokens, np.int64), {}) for _ in seconds]
-        job = Job(model, rows, [], self.loop.create_future(), flow=flow)
+        job = Job(model, rows, [], self.loop.create_future(), flow=flow, room_share=room_share)
         self.queue.push(job, seconds, at_s)
         self.names[id(job)] = name
         return job
@@ -171,6 +178,27 @@ def test_keys_that_send_large_requests_leave_room_for_others(loop: asyncio.Abstr
     assert accepted == ["flood", "flood", "second"]
     assert waiting.queue.full({"light": 10}, "third") is None
     assert waiting.queue.fullness("third") == 0
+
+
+def test_a_key_is_full_where_it_would_be_refused(loop: asyncio.AbstractEventLoop) -> None:
+    """It may take half of what the others leave, so each of its tokens and requests counts twice."""
+    waiting = Waiting(loop, max_queue_tokens=100)
+    waiting.add("a", 0.001, 0.001, flow=Flow("a"))
+    assert [waiting.queue.fullness(key) for key in ("", "a", "b")] == [0.2, 0.4, 0.0]
+    waiting.add("b", 0.001, 0.001, flow=Flow("b"))
+    assert [waiting.queue.fullness(key) for key in ("", "a", "b")] == [0.4, 0.5, 0.5]
+    queue = Queue(100, 100, max_requests=10)
+    for key in "aaabbb":
+        queue.enter(key)
+    assert queue.fullness("") == 0.5, "all but the one that asks"
+    assert queue.fullness("a") == pytest.approx(2 * 2 / (10 - 3))
+
+
+def test_a_lowered_row_does_not_overtake_those_shorter_than_what_was_asked_for(loop: asyncio.AbstractEventLoop) -> None:
+    waiting = Waiting(loop)
+    waiting.add("lowered", 0.004, room_share=0.25)
+    waiting.add("plain", 0.008)
+    assert waiting.take() == ["plain", "lowered"]
 
 
 @pytest.mark.parametrize("seed", range(5))

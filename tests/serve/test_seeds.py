@@ -63,12 +63,13 @@ def test_a_new_seed_is_forecast_and_scheduled_by_what_it_draws(
             times = engine._learned.times(model, [again, new, new, again])
             assert [time.alone_s > 1 for time in times] == [False, True, False, False], "once for all rows of a request"
 
-            def forecast(*seeds: int) -> float:
-                with_knobs = [(seed, row.knobs) for seed in seeds]
-                return engine.predictor.forecast(model, [len(row.token_ids)] * 3, row.knobs, seeds=with_knobs).run_s
+            def forecast(*seeds: int, longest: int = len(row.token_ids)) -> float:
+                with_knobs, tokens = [(seed, row.knobs) for seed in seeds], len(row.token_ids)
+                return engine.predictor.forecast(model, [tokens, tokens, longest], row.knobs, seeds=with_knobs).run_s
 
             assert forecast(1) == forecast()
             assert forecast(2) > 0.3, "a second, corrected by the run that had nothing to draw after all"
+            assert forecast(2, longest=len(row.token_ids) + 1) == pytest.approx(forecast(2), rel=0.2), "once for all"
             assert forecast(2, 3) - forecast(2) == pytest.approx(forecast(2) - forecast(1), rel=0.2)
 
     asyncio.run(scenario())
