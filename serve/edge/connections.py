@@ -24,8 +24,8 @@ WARNING_INTERVAL_S = 60.0
 class Client(Protocol):
     """What the table needs of a connection."""
 
-    def give_way(self) -> None:
-        """Closes the connection at once."""
+    def give_way(self) -> bool:
+        """Closes the connection at once; False where its request has arrived meanwhile, which is worked on from now."""
 
 
 class Connections:
@@ -58,8 +58,8 @@ class Connections:
         self._waiting[client] = None
         while len(self._open) > self.limit and (oldest := next(iter(self._waiting))) is not client:
             self._warn("%d connections are open, the most allowed: the longest idle ones are closed", self.limit)
-            self.remove(oldest)
-            oldest.give_way()
+            if oldest.give_way():
+                self.remove(oldest)
 
     def remove(self, client: Client) -> None:
         """Forgets a connection that has closed."""

@@ -1,7 +1,9 @@
 """HTTP/1.1 on one connection: uvicorn's protocol with time limits, half-closed clients and errors in JSON."""
 
 import asyncio
+import contextlib
 import enum
+import os
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -15,6 +17,7 @@ from attenuator.serve.edge.framing import BODY, HEADER, Hosts, RequestReader
 
 LINGER_S = 5.0
 WRITE_TIMEOUT_S = 30.0
+ARRIVED_BYTES, ARRIVED_READS = 64 * 2**10, 16  # read of a connection that gives way: at a time, and how often
 MAX_HELD_BYTES = 64 * 2**10
 FIRST_PROBE_S = 0.2  # the next ones follow after twice as long each
 
@@ -204,11 +207,32 @@ class HttpProtocol(RequestReader):
         else:
             self._real.close()
 
-    def give_way(self) -> None:
-        """Closes at once, in favour of a new connection."""
+    def give_way(self) -> bool:
+        """Closes at once, in favour of a new connection, but for one whose request has arrived meanwhile.
+
+        What has arrived is read first: the kernel resets a connection that is closed before, and the client loses its
+        answer.
+
+        Returns:
+            Whether it is closed.
+        """
+        if not self.transport.is_closing() and (arrived := self._read_arrived()):
+            self.data_received(arrived)
+        if self.phase is Phase.WORK:
+            return False
         if self.phase is Phase.BODY:
             self.refuse(503, "too many connections are open, and this request's body had made no progress for longest")
+            for _ in range(ARRIVED_READS):
+                if not self._read_arrived():
+                    break
         self.transport.abort()
+        return True
+
+    def _read_arrived(self) -> bytes:
+        """Bytes that the kernel holds; none where there are none or the connection is gone."""
+        with contextlib.suppress(OSError):
+            return os.read(self.transport.get_extra_info("socket").fileno(), ARRIVED_BYTES)
+        return b""
 
     def refuse(self, status: int, reason: str) -> None:
         """Answers what was received last with an error of the protocol, and closes.

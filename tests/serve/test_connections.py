@@ -123,6 +123,20 @@ def test_stalled_body_gives_way_to_new_connections(start: Callable[..., Service]
     one.wait_for_log("POST /v1/classify 503")
 
 
+@pytest.mark.parametrize(("data", "status"), [(STALLED, 503), (request_bytes(dumped()), 200)], ids=["part", "whole"])
+def test_what_has_arrived_and_is_not_read_yet_gets_its_answer(
+    start: Callable[..., Service], data: bytes, status: int
+) -> None:
+    """The server stands still until more connections than it may have wait for it, each with its bytes."""
+    one = start("--max-connections", "20")
+    one.process.send_signal(signal.SIGSTOP)
+    with crowd(one, 60, data) as connections:
+        one.process.send_signal(signal.SIGCONT)
+        for connection in connections[:40]:
+            assert read_answer(connection).startswith(f"HTTP/1.1 {status}".encode())
+    one.good()
+
+
 def test_client_that_reads_no_answers_is_held_up_and_gives_way(start: Callable[..., Service]) -> None:
     one = start("--max-connections", "20")
     with contextlib.ExitStack() as stack:
@@ -207,8 +221,9 @@ class Recorded:
 
     gave_way = False
 
-    def give_way(self) -> None:
+    def give_way(self) -> bool:
         self.gave_way = True
+        return True
 
 
 def test_longest_wait_gives_way_and_work_never_does() -> None:
