@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from attenuator.bundle import TRAINED_POSITIONS, Attention, Manifest, Provenance
 from attenuator.errors import ExportError
 from attenuator.export import labelled
 from attenuator.export.attributes import CHOICES, DEFAULT_ESTIMATORS, ESTIMATORS, check_choice
-from attenuator.export.choose import KNOB, SelectionOptions, choose_selection
+from attenuator.export.choose import AGREEMENT, KNOB, SelectionOptions, choose_selection
 from attenuator.export.computing import lacking, trained_with
 from attenuator.export.knobs import bundle_knobs, requested_defaults
 from attenuator.export.longer import lengthen
@@ -32,6 +32,7 @@ from attenuator.export.trace import PackedClassifier
 from attenuator.ops import BASELINE, library_path
 from attenuator.ops.spec import Operator
 from attenuator.precision import PRECISIONS
+from attenuator.runtime import Encoded
 from attenuator.runtime.check import check_graph, check_knobs
 from attenuator.runtime.device import CPU, choose
 from attenuator.runtime.graph import read_graph
@@ -45,7 +46,7 @@ TOOLS = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "tokenize
 
 
 def export(
-    source: str,
+    source: str | Source,
     *,
     output: Path | str,
     attention: str = BASELINE.key,
@@ -57,8 +58,9 @@ def export(
     random_blocks: str | None = None,
     precision: str = "fp32",
     schedule: str | None = None,
-    merge: str = DROPPED,
-    texts: Path | str | None = None,
+    merge: str | None = None,
+    texts: Path | str | Sequence[Encoded] | None = None,
+    min_agreement: float = AGREEMENT,
     knob_default: float | Mapping[str, float] | None = None,
     thresholds: Thresholds | None = None,
     fit_thresholds: Path | str | None = None,
@@ -72,7 +74,8 @@ def export(
     The bundle appears under `output` whole or not at all; a bundle that is already there is replaced.
 
     Args:
-        source: a checkpoint folder, or `FILE.py:NAME` of a function returning model, tokenizer and labels.
+        source: a checkpoint folder, or `FILE.py:NAME` of a function returning model, tokenizer and labels; or what
+            `source.load` gave for one of them.
         output: the bundle's folder.
         attention: key of the operator that computes attention.
         name: what requests call the model; the output folder's name by default.
@@ -84,9 +87,11 @@ def export(
         precision: what the model computes in: a row of `attenuator.precision`.
         schedule: how the selection of tokens spreads over the layers, a key of `selection.SCHEDULES`, by default
             `selection.DEFAULT`; `NONE` exports without selection.
-        merge: what becomes of the tokens that it leaves out, a key of `selection.MERGES`.
-        texts: a file of texts such as the model will get, by which the schedule and the default of the selection's knob
-            are chosen, unless the caller names them; see `choose`.
+        merge: what becomes of the tokens that it leaves out, a key of `selection.MERGES`; by default the better of
+            those that the model can have where there are texts, else `selection.DROPPED`.
+        texts: texts such as the model will get, a file or tokenized, by which schedule, merge and the default of the
+            selection's knob are chosen, unless the caller names them; see `choose`.
+        min_agreement: share of the texts whose answers the default must not change.
         knob_default: the knob's value where a request sets none, or values by knob; the checkpoint's or operator's own
             by default.
         thresholds: of a multi-label model, in the order of its labels or by label; those not named stay 0.5.
@@ -110,18 +115,24 @@ def export(
     library_path()
     asked = {"estimator": estimator, "table_precision": table_precision, "random_blocks": random_blocks}
     check_names(attention, asked, precision)
-    check_selection_names(schedule, merge)
+    check_selection_names(schedule, merge or DROPPED)
     progress("load the model")
-    loaded = load(source)
+    loaded = load(source) if isinstance(source, str) else source
     lengthen(loaded, positions, max_tokens)
-    weights = loaded.weights_sha256()  # before half precision rounds them
+    weights = loaded.weights_sha256  # before half precision rounds them
     operator = OPERATOR_BY_KEY[fitting(loaded, attention)]
     check_kernels(operator, precision)
     fields = describe(loaded, name or default_name(folder), max_tokens)
     fields["thresholds"] = chosen(loaded.task, loaded.labels, thresholds, fit_thresholds)
     own = node_attributes(loaded, operator, asked)
     classifier = PackedClassifier(
-        loaded.architecture, loaded.model, operator.key, own, loaded.has_token_types, schedule or DEFAULT, merge
+        loaded.architecture,
+        loaded.model,
+        operator.key,
+        own,
+        loaded.has_token_types,
+        schedule or DEFAULT,
+        merge or DROPPED,
     )
     check_selection(classifier, schedule, precision)
     defaults = requested_defaults(classifier.operators, knob_default)
@@ -145,7 +156,8 @@ def export(
             fields["thresholds"] = labelled.fit_thresholds(
                 Path(fit_thresholds), loaded, known, staging / bundle.TOKENIZER, note
             )
-        options = SelectionOptions(schedule, defaults.get(KNOB.name), None if texts is None else Path(texts))
+        by = Path(texts) if isinstance(texts, str) else texts
+        options = SelectionOptions(schedule, merge, defaults.get(KNOB.name), by, min_agreement)
         selection = choose_selection(classifier, fields, options, staging, progress, note)
         fields["attention"], parity = write_files(
             loaded, classifier, Manifest.model_construct(**fields), staging, progress

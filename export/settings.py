@@ -17,7 +17,7 @@ from attenuator.export.attributes import ESTIMATORS, RANDOM_BLOCKS, TABLE_PRECIS
 from attenuator.export.families import titles
 from attenuator.export.knobs import read_defaults
 from attenuator.export.longer import POSITIONS
-from attenuator.export.selection import DEFAULT, DROPPED, LENGTHS, MERGES, NONE, SCHEDULES, can_select
+from attenuator.export.selection import DEFAULT, LENGTHS, MERGES, NONE, SCHEDULES, can_select
 from attenuator.ops import BASELINE, OPERATORS
 from attenuator.ops.spec import Operator
 from attenuator.precision import PrecisionName
@@ -171,13 +171,14 @@ class ExportSettings(CommandSettings):
     """Number format that the model computes in, listed below."""
     schedule: ScheduleName | None = None
     """How the selection of tokens spreads over the layers, listed below; `none` leaves it out, and its knob."""
-    merge: MergeName = DROPPED
+    merge: MergeName | None = None
     """What becomes of the tokens that selection leaves out, where a model classifies by its first token: `none`, they
     are dropped, or `mean`, they become one row more, their mean, which later layers attend to as often as it stands for
-    tokens: fewer labels change at equal work. On CPUs only, and not with rotary or relative positions or windows."""
+    tokens. With --texts the better of both by default, else `none`. `mean` is for CPUs only, and not with rotary or
+    relative positions or windows."""
     texts: Path | None = None
     """File of a few hundred texts or more such as the model will get, one a line, or JSON lines with `text` (and
-    `text_pair`) where it ends in .jsonl: by them the schedule and the default of the selection's knob are chosen."""
+    `text_pair`) where it ends in .jsonl: by them schedule, merge and the default of the selection's knob are chosen."""
     knob_default: KnobDefaults | None = None
     """A knob's value for requests that set none: a number where there is one knob, else by name, such as `keep=0.5`,
     several separated by commas; by default that of the checkpoint or the operator."""

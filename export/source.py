@@ -7,6 +7,7 @@ import importlib.util
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,12 @@ class Source:
         """Whether the graph takes `token_type_ids`."""
         return self.type_vocab_size > 1
 
+    @cached_property
     def weights_sha256(self) -> str:
-        """Hash of all weights and buffers with their names, by which bundles of one checkpoint are known."""
+        """Hash of all weights and buffers with their names, by which bundles of one checkpoint are known.
+
+        Taken before an export first prepares the model, which may add modules or round weights.
+        """
         digest = hashlib.sha256()
         for name, tensor in sorted(self.model.state_dict().items()):
             values = tensor.detach().cpu().contiguous()

@@ -12,7 +12,7 @@ from checkpoints import CHECKPOINTS, TEXTS, Checkpoint, load, save
 from attenuator.bundle import Manifest
 from attenuator.calibration.turns import Timing, in_turns
 from attenuator.errors import AttenuatorError
-from attenuator.export import choose, export
+from attenuator.export import export, trial
 from attenuator.export.__main__ import selected
 from attenuator.export.choose import AGREEMENT, FEWEST_TEXTS, SHARES
 from attenuator.export.output import staging_for
@@ -28,7 +28,7 @@ COUNT = FEWEST_TEXTS + 1
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[Timing]:
     """What the clock says of a setting beside every token, in place of the models' own times, which are tiny."""
     timings = [Timing(1.0, 1.0, 1.0, 1.0), Timing(0.5, 2.0, 1.9, 2.1)]
-    monkeypatch.setattr(choose, "in_turns", lambda runs, budget_s, threads: timings)
+    monkeypatch.setattr(trial, "in_turns", lambda runs, budget_s, threads: timings)
     return timings
 
 
@@ -133,7 +133,7 @@ def test_the_clock_runs_texts_of_every_length(
         assert threads == 1
         return in_turns(runs, 0.0, threads=threads)
 
-    monkeypatch.setattr(choose, "in_turns", timed)
+    monkeypatch.setattr(trial, "in_turns", timed)
     manifest = export(str(sure), attention="softmax", output=tmp_path / "bundle", texts=texts, knob_default=0.3)
     chosen = manifest.provenance.selection
     assert chosen is not None
@@ -169,6 +169,22 @@ def test_a_choice_with_merged_rows_is_what_the_bundle_answers(
     assert chosen.share < 1
     assert agreement(tmp_path / "bundle", lines) == pytest.approx(chosen.agreement)
     assert f"keep {chosen.share:g}, merge mean, chosen by {COUNT} texts" in selected(chosen)
+
+
+def test_texts_choose_between_dropping_and_merging(
+    checkpoint: Callable[[str], Path], texts: Path, tmp_path: Path
+) -> None:
+    chosen = {}
+    for merge in (None, "none", "mean"):
+        output = tmp_path / str(merge)
+        manifest = export(str(checkpoint("bert")), output=output, texts=texts, schedule="first", merge=merge)
+        assert manifest.provenance.selection is not None
+        chosen[merge] = manifest.provenance.selection
+    costs = {merge: chosen[merge].cost for merge in ("none", "mean")}
+    assert costs["none"] != costs["mean"]
+    best = min(costs, key=lambda merge: costs[merge])
+    assert (chosen[None].cost, chosen[None].share) == (costs[best], chosen[best].share)
+    assert chosen[None].merge == {"none": None, "mean": "mean"}[best]
 
 
 def test_a_share_of_the_caller_leaves_the_schedule_to_choose(
