@@ -2,14 +2,16 @@
 
 import pytest
 
-from attenuator.calibration import Calibration, cheapest, reaching
+from attenuator.calibration import Calibration, cheapest, default_setting, reaching
 from attenuator.calibration.proportions import proportion
 from attenuator.errors import GoalOutOfReach
 
 TEXTS = 10_000
 
 
-def calibration(*agreements: list[int], ends: list[int], frontiers: list[list[int]] | None = None) -> Calibration:
+def calibration(
+    *agreements: list[int], ends: list[int], frontiers: list[list[int]] | None = None, **fields: object
+) -> Calibration:
     """Settings `knob` 0 (exact), 1, 2, .. with so many of 10,000 texts that agree, for each bucket."""
     rows = [[TEXTS] * len(ends), *agreements]
     starts = [1, *(end + 1 for end in ends)]
@@ -29,6 +31,7 @@ def calibration(*agreements: list[int], ends: list[int], frontiers: list[list[in
                 {"knobs": {"knob": float(place)}, "agreement": [proportion(count, TEXTS, 0.95) for count in counts]}
                 for place, counts in enumerate(rows)
             ],
+            **fields,
         }
     )
 
@@ -76,3 +79,32 @@ def test_the_exact_setting_of_a_rounded_bundle_is_tested_as_well() -> None:
 def test_a_bound_that_equals_the_goal_keeps_it() -> None:
     assert reaching([1.0, 0.9, 0.8], 0.9) == 2
     assert reaching([1.0, 0.9, 0.8], 0.8) == 3
+
+
+@pytest.mark.parametrize(("goal", "chosen"), [(0.8, 4), (0.9, 3), (0.99, 1), (0.9993, 0), (1.0, 0)])
+def test_requests_that_set_nothing_get_the_last_setting_that_measured_the_default(goal: float, chosen: int) -> None:
+    rows = calibration([9992], [9800], [9100], [8000], ends=[512], default_agreement=goal)
+    assert default_setting(rows, 100).knobs == {"knob": chosen}
+
+
+def test_a_share_that_touches_the_default_reaches_it() -> None:
+    """What was measured is compared, not the bound that a request's own goal needs."""
+    rows = calibration([9900], ends=[512], default_agreement=0.99)
+    assert (default_setting(rows, 100).knobs, cheapest(rows, 100, 0.99).knobs) == ({"knob": 1}, {"knob": 0})
+
+
+def test_the_default_does_not_jump_over_a_setting_that_fails_either() -> None:
+    rows = calibration([9990], [9000], [9990], ends=[512], default_agreement=0.99)
+    assert default_setting(rows, 100).knobs == {"knob": 1}
+
+
+def test_the_default_of_every_length_follows_its_own_order() -> None:
+    rows = calibration([9990, 10], [10, 9990], ends=[64, 512], frontiers=[[0, 1], [0, 2, 1]], default_agreement=0.99)
+    assert [default_setting(rows, tokens).knobs["knob"] for tokens in (64, 65, 100_000)] == [1, 2, 2]
+
+
+def test_where_rounding_alone_is_below_the_default_the_exact_setting_is_the_default() -> None:
+    rows = calibration([9900], ends=[512], reference="1" * 64, default_agreement=0.99)
+    exact = rows.settings[0].model_copy(update={"agreement": [proportion(9700, TEXTS, 0.95)]})
+    rows = rows.model_copy(update={"settings": [exact, *rows.settings[1:]]})
+    assert default_setting(rows, 100).knobs == {"knob": 0}

@@ -120,6 +120,9 @@ HOSTILE = {
     "a speed's knob": (change("latency", 0, "speeds", 0, "knobs", value={"num_hashes": -1}), "latency.0.speeds.0"),
     "half a pair": (change("data", value="\ud800"), "Invalid JSON"),
     "control characters": (change("data", value="a\x1b[2Jb"), "data"),
+    "a default of 0": (change("default_agreement", value=0), "default_agreement: Input should be greater than 0"),
+    "a default above 1": (change("default_agreement", value=1.5), "default_agreement: Input should be less than or"),
+    "a default in words": (change("default_agreement", value="x"), "default_agreement: Input should be a valid number"),
 }
 
 

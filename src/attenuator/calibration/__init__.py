@@ -1,6 +1,15 @@
 """What a bundle's settings are worth: measured by `attenuator calibrate`, read by the service to serve goals."""
 
-from attenuator.calibration.goals import cheapest, how_to_calibrate, out_of_reach, reaching
+from attenuator.calibration.goals import cheapest, default_setting, how_to_calibrate, out_of_reach, reaching
 from attenuator.calibration.schema import Calibration, Setting, read_calibration
 
-__all__ = ["Calibration", "Setting", "cheapest", "how_to_calibrate", "out_of_reach", "reaching", "read_calibration"]
+__all__ = [
+    "Calibration",
+    "Setting",
+    "cheapest",
+    "default_setting",
+    "how_to_calibrate",
+    "out_of_reach",
+    "reaching",
+    "read_calibration",
+]

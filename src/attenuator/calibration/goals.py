@@ -1,4 +1,4 @@
-"""The cheapest setting that keeps an agreement: what `min_agreement` means.
+"""The cheapest setting that keeps an agreement: what `min_agreement` means, and what requests that set nothing get.
 
 Settings are tested in an order that was fixed before their agreement was looked at, from the exact one to the
 cheapest, and the walk ends at the first that does not pass. This is fixed-sequence testing (Maurer, Hothorn and
@@ -15,14 +15,15 @@ from attenuator.calibration.schema import Calibration, Setting
 from attenuator.errors import GoalOutOfReach
 
 
-def reaching(bounds: Sequence[float], min_agreement: float) -> int:
+def reaching(agreements: Sequence[float], min_agreement: float) -> int:
     """How many settings of a frontier, from the exact one on, keep a goal; 0 where not even the exact one does.
 
     Args:
-        bounds: lower bound of each setting's agreement, from the exact one to the cheapest; 1 of the reference itself.
+        agreements: of each setting, from the exact one to the cheapest, what is compared with the goal: lower bounds,
+            or shares that were measured.
         min_agreement: the goal, 0 to 1.
     """
-    return next((place for place, bound in enumerate(bounds) if bound < min_agreement), len(bounds))
+    return next((place for place, each in enumerate(agreements) if each < min_agreement), len(agreements))
 
 
 def cheapest(calibration: Calibration, tokens: int, min_agreement: float) -> Setting:
@@ -44,6 +45,28 @@ def cheapest(calibration: Calibration, tokens: int, min_agreement: float) -> Set
     if not kept:
         raise out_of_reach(calibration, bucket, min_agreement)
     return calibration.frontier(bucket)[kept - 1]
+
+
+def default_setting(calibration: Calibration, tokens: int) -> Setting:
+    """The setting of a request that sets nothing: the same walk, over what was measured in place of its lower bounds.
+
+    A request's `min_agreement` is a promise, which holds at the calibration's confidence: there a setting's lower bound
+    has to reach the goal. `default_agreement` is an expectation: here the share that was measured has to reach it, and
+    the answer states that share as `expected_agreement`. Texts that are not enough to promise a goal still choose.
+
+    Args:
+        calibration: of the bundle, with a `default_agreement`.
+        tokens: length of the text, which says in which bucket to look.
+
+    Returns:
+        The last setting before the first whose measured agreement is below the goal; the exact one where rounding alone
+        is already below it.
+    """
+    assert calibration.default_agreement is not None
+    bucket = calibration.bucket(tokens)
+    frontier = calibration.frontier(bucket)
+    measured = [setting.agreement[bucket].value for setting in frontier]
+    return frontier[max(reaching(measured, calibration.default_agreement) - 1, 0)]
 
 
 def out_of_reach(calibration: Calibration, bucket: int, min_agreement: float) -> GoalOutOfReach:

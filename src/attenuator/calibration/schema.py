@@ -220,6 +220,8 @@ class Calibration(Record):
         settings: the exact one, then every other that is on the frontier of a bucket, and the bundle's defaults.
         certainty: how sure single answers are; None in files from before it was measured.
         latency: one a device and number of threads.
+        default_agreement: share of answers that requests which set nothing keep, as measured, see `default_setting`;
+            None, as in files from before the field, serves them at the bundle's defaults.
     """
 
     format_version: int
@@ -233,6 +235,7 @@ class Calibration(Record):
     settings: Annotated[list[Setting], Field(min_length=1, max_length=MAX_SETTINGS)]
     certainty: Certainty | None = None
     latency: Annotated[list[Latency], Field(max_length=MAX_DEVICES)] = []
+    default_agreement: Annotated[float, Field(gt=0, le=1)] | None = None
 
     @model_validator(mode="after")
     def fits_together(self) -> Self:
