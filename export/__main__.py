@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -15,35 +14,11 @@ from attenuator.export.knobs import read_defaults
 from attenuator.export.place import folder_or_function
 from attenuator.export.selection import LENGTHS
 from attenuator.export.settings import COMMAND, ExportSettings, parse
+from attenuator.export.steps import Steps
 from attenuator.export.thresholds import read, refuse_two_ways
 from attenuator.texts import lines
 
 __all__ = ["main"]
-
-
-class Steps:
-    """Shows on stderr which step runs, and how long each took."""
-
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        self.status = console.status("start")
-        self.step = ""
-        self.begun = time.monotonic()
-
-    def __enter__(self) -> Steps:
-        self.status.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.status.stop()
-
-    def __call__(self, step: str) -> None:
-        """Ends the running step and begins the next."""
-        now = time.monotonic()
-        if self.step:
-            self.console.print(f"[green]done[/] {self.step} [dim]{now - self.begun:.1f} s[/]", highlight=False)
-        self.step, self.begun = step, now
-        self.status.update(step)
 
 
 def summary(manifest: Manifest, settings: ExportSettings) -> str:

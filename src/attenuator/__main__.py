@@ -13,6 +13,10 @@ COMMANDS = {
         "attenuator.tuning.train.__main__",
         "train a classifier on your labelled texts (needs the extra 'train')",
     ),
+    "tune": (
+        "attenuator.tune.__main__",
+        "make a bundle that is as fast as your texts allow at an agreement (extra 'export')",
+    ),
     "export": ("attenuator.export.__main__", "turn a trained model into a bundle (needs the extra 'export')"),
     "adapt": ("attenuator.tuning.adapt.__main__", "teach a softmax checkpoint cheaper attention (extra 'train')"),
     "compare": ("attenuator.compare.__main__", "which attention suits a checkpoint, on your texts (extra 'export')"),

@@ -30,6 +30,7 @@ COMMAND_SETTINGS = (
     "attenuator.tuning.train.settings:SETTINGS",
     "attenuator.export.settings:ExportSettings",
     "attenuator.tuning.adapt.settings:SETTINGS",
+    "attenuator.tune.settings:SETTINGS",
     "attenuator.compare.settings:SETTINGS",
     "attenuator.commands.calibrate.settings:SETTINGS",
     "attenuator.serve.settings:ServeSettings",

@@ -30,9 +30,9 @@ def test_a_narrow_range_of_whole_numbers_has_each_value_once(high: float) -> Non
     assert all(value == int(value) and 0 <= value <= high for value in found)
 
 
-def test_numbers_are_spread_evenly_to_the_end_that_is_not_exact() -> None:
+def test_numbers_are_spread_to_the_end_that_is_not_exact_evenly_or_in_even_ratios() -> None:
     assert values(knob(), 5) == [0, 0.2, 0.4, 0.5, 0.6, 0.8, 1]
-    assert values(knob(**SHARE), 5) == [1, 0.81, 0.62, 0.43, 0.24, 0.05]
+    assert values(knob(**SHARE), 5) == [1, 0.55, 0.3, 0.17, 0.09, 0.05]
 
 
 def test_several_knobs_have_every_combination_of_fewer_values() -> None:

@@ -9,6 +9,7 @@ from attenuator.bundle import BundleKnob
 # Values of a knob besides the exact one and the default, by how many knobs there are; all combinations are measured.
 VALUES = {1: 8, 2: 4}
 FEWEST_VALUES = 2
+RATIO_DIGITS = 2  # people read them
 # Values of a whole number, whose exact value stands apart, are spread from this share of its range on.
 SMALLEST_SHARE = 1 / 128
 
@@ -34,8 +35,13 @@ def _powers(knob: BundleKnob, count: int) -> Iterable[float]:
 
 
 def _steps(knob: BundleKnob, count: int) -> Iterable[float]:
-    """Evenly spaced numbers from the exact value to the other end."""
+    """Numbers from the exact value to the other end: evenly spaced, or with even ratios where both are above 0.
+
+    A share of work that halves wins twice the time wherever it starts, so even ratios are what a choice needs.
+    """
     end = knob.low if knob.exact > knob.low else knob.high
+    if end > 0 and knob.exact > 0:
+        return (round(knob.exact * (end / knob.exact) ** (step / count), RATIO_DIGITS) for step in range(1, count + 1))
     return (round(knob.exact + step / count * (end - knob.exact), 6) for step in range(1, count + 1))
 
 

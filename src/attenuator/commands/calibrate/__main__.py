@@ -113,7 +113,7 @@ def run(settings: CalibrateSettings, folder: Path) -> Calibration:
     reference = None
     if settings.reference is not None:
         reference = load(settings.reference, device=choice.device, threads=settings.threads)
-    calibration = calibrate(model, folder, settings, texts, times, reference)
+    calibration = calibrate(model, folder, settings, texts, times, reference).calibration
     note_unseen_lengths(texts, manifest.max_tokens)
     return calibration
 

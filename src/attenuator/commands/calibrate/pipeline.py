@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,23 @@ from attenuator.runtime.session import cpu_count
 from attenuator.runtime.work import count_work
 
 PLOT = "calibration.svg"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """A calibration, and the answers that it was made from.
+
+    Attributes:
+        calibration: as it is written.
+        settings: checked values by knob name, the exact ones first.
+        logits: float32 `[texts, labels]` of each setting.
+        exact: float32 `[texts, labels]` of the reference.
+    """
+
+    calibration: Calibration
+    settings: Sequence[Knobs]
+    logits: Sequence[Logits]
+    exact: Logits
 
 
 def write_whole(path: Path, content: str) -> None:
@@ -163,7 +181,9 @@ def calibrate(
     texts: Texts,
     times: list[Latency] | None = None,
     reference: Model | None = None,
-) -> Calibration:
+    *,
+    keep_partial: bool = False,
+) -> Outcome:
     """Measures everything, and writes the calibration and its plot.
 
     Args:
@@ -173,6 +193,7 @@ def calibrate(
         texts: to run.
         times: taken before, which stay; None takes them.
         reference: the bundle of the same checkpoint in fp32; None where the bundle itself is fp32.
+        keep_partial: leaves what a later run would go on from.
 
     Raises:
         InvalidRequest: a file cannot be written, or is of another run.
@@ -208,6 +229,7 @@ def calibrate(
             revision=manifest.revision,
             reference=reference.manifest.revision if reference else None,
             confidence=settings.confidence,
+            default_agreement=settings.min_agreement,
             data=texts.name,
             data_sha256=texts.sha256,
             texts=len(texts.encoded),
@@ -217,5 +239,6 @@ def calibrate(
             latency=[timed(model, folder, texts, kept, settings.threads or cpu_count())] if times is None else times,
         )
         write(folder, calibration, manifest.name)
-        results.remove()
-    return calibration
+        if not keep_partial:
+            results.remove()
+    return Outcome(calibration, knobs, logits, exact)

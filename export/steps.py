@@ -1,0 +1,36 @@
+"""The steps of long work on standard error: which one runs, and how long each took."""
+
+from __future__ import annotations
+
+import time
+
+from rich.console import Console
+
+__all__ = ["Steps"]
+
+
+class Steps:
+    """Shows on stderr which step runs, and how long each took."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.status = console.status("start")
+        self.step = ""
+        self.begun = time.monotonic()
+
+    def __enter__(self) -> Steps:
+        """Begins to show them."""
+        self.status.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Shows none any more."""
+        self.status.stop()
+
+    def __call__(self, step: str) -> None:
+        """Ends the running step and begins the next."""
+        now = time.monotonic()
+        if self.step:
+            self.console.print(f"[green]done[/] {self.step} [dim]{now - self.begun:.1f} s[/]", highlight=False)
+        self.step, self.begun = step, now
+        self.status.update(step)

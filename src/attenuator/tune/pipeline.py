@@ -1,0 +1,351 @@
+"""From a checkpoint and a file of texts to one bundle with a calibration, a default goal and a report."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from attenuator import __version__
+from attenuator.bundle import MANIFEST, ChosenSelection, Manifest, file_sha256
+from attenuator.calibration.goals import default_setting
+from attenuator.calibration.proportions import fewest_texts, proportion
+from attenuator.calibration.turns import Timing
+from attenuator.commands.calibrate.partial import NAME as PARTIAL
+from attenuator.commands.calibrate.pipeline import Outcome, calibrate, write_whole
+from attenuator.commands.calibrate.settings import CalibrateSettings
+from attenuator.commands.calibrate.texts import correct
+from attenuator.compare.candidates import attentions_of
+from attenuator.errors import ExportError, InvalidRequest
+from attenuator.export.output import refuse_output, replace
+from attenuator.export.pipeline import default_name, export
+from attenuator.export.selection import LENGTHS
+from attenuator.export.source import Source, load
+from attenuator.journal import Journal
+from attenuator.ops.knobs import Knobs
+from attenuator.runtime import CPU, Model
+from attenuator.runtime import load as load_bundle
+from attenuator.runtime.device import hardware
+from attenuator.runtime.scores import agrees
+from attenuator.tune import result, texts
+from attenuator.tune.changes import changed_texts, default_logits
+from attenuator.tune.page import report_page
+from attenuator.tune.result import CONFIDENCE, Candidate, Point, Tuned
+from attenuator.tune.settings import TuneSettings
+from attenuator.tune.speed import Contender, texts_a_second
+from attenuator.tune.texts import FEWEST, Parts
+
+REPORT = "report.html"
+EXACT_PRECISION = "fp32"
+ROUNDED_PRECISION = "int8"
+# What changes the result: an interrupted run goes on with these alone.
+IDENTITY = {"min_agreement", "precision", "minutes", "column", "pair_column", "label_column", "name", "max_tokens"}
+[KEEP] = LENGTHS.knobs
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Exported:
+    """A bundle of the tuning, and what the texts say of it.
+
+    Attributes:
+        folder: where it lies until it is taken.
+        manifest: its own.
+        outcome: of its calibration.
+    """
+
+    folder: Path
+    manifest: Manifest
+    outcome: Outcome
+
+
+class Run:
+    """A tuning under way.
+
+    Args:
+        checkpoint: as the user named it.
+        settings: of the command.
+        note: says a sentence to the user.
+        step: shows which step runs.
+
+    Raises:
+        AttenuatorError: the checkpoint cannot be read, or the output not be written.
+    """
+
+    def __init__(self, checkpoint: str, settings: TuneSettings, note: Say, step: Say) -> None:
+        self.settings, self.note, self.step = settings, note, step
+        step("load the checkpoint")
+        self.source: Source = load(checkpoint)
+        self.output = settings.output or Path("bundles") / default_name(Path(self.source.name.rpartition(":")[2]))
+        refuse_output(self.output.resolve())
+        self.work = self.output.resolve().with_name(f".{self.output.resolve().name}.tuning")
+        self.name = settings.name or default_name(self.output.resolve())
+
+    def tune(self) -> Tuned | None:
+        """Does all of it.
+
+        Returns:
+            What came out; None where there were too few texts to choose by, and the bundle is exact.
+
+        Raises:
+            AttenuatorError: the checkpoint cannot be exported, the texts cannot be read, or a file cannot be written.
+        """
+        settings = self.settings
+        path = settings.texts
+        if path is None:
+            self.exact_only("no texts")
+            return None
+        every, items = texts.read(path, settings, self.source, self.note)
+        if len(items) < FEWEST:
+            self.exact_only(f"{len(items)} different texts, fewer than {FEWEST},")
+            return None
+        fixed_s, each_s = texts.seconds_of(self.source, every, settings.threads)
+        count = texts.fitting(fixed_s, each_s, len(items), settings.minutes)
+        self.say_how_long(count, len(items), fixed_s, each_s)
+        parts = texts.divided(every, items, count)
+        with self.journal(count) as journal:
+            bundles = self.bundles(path, parts)
+            tuned, taken = self.judged(bundles, parts)
+            self.publish(bundles[taken].folder, tuned)
+            journal.remove()
+        shutil.rmtree(self.work, ignore_errors=True)
+        return tuned
+
+    def exact_only(self, has: str) -> None:
+        """Writes an exact bundle, and says what texts it would take to do better."""
+        self.export(self.output, EXACT_PRECISION)
+        goals = ", ".join(f"{fewest_texts(goal, CONFIDENCE)} texts promise {goal:g}" for goal in (0.95, 0.99, 0.995))
+        self.note(
+            f"'{self.output}' is exact: with {has} there is nothing to measure agreement by. Give --texts a file of "
+            f"texts like those that callers will send, without labels; if no answer changes, {goals}"
+        )
+
+    def say_how_long(self, count: int, every: int, fixed_s: float, each_s: float) -> None:
+        """Says beforehand about how long it takes, and what does not fit."""
+        takes = f"{count} texts take about {minutes(fixed_s + count * each_s)}"
+        if count < every:
+            takes += (
+                f" (--minutes {self.settings.minutes:g}); all {every} would take {minutes(fixed_s + every * each_s)}"
+            )
+        self.note(takes)
+
+    def journal(self, count: int) -> Journal:
+        """What an interrupted run was about, in the folder where its bundles lie.
+
+        Raises:
+            InvalidRequest: they are of other texts, another checkpoint or other options, or cannot be written.
+        """
+        about = {
+            "attenuator": __version__,
+            "weights": self.source.weights_sha256,
+            "texts": file_sha256(self.settings.texts) if self.settings.texts else "",
+            "count": count,
+            **self.settings.model_dump(mode="json", include=IDENTITY),
+        }
+        if self.settings.restart:
+            shutil.rmtree(self.work, ignore_errors=True)
+        try:
+            self.work.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidRequest(f"--output {self.output} cannot be written: {error.strerror}") from None
+        return Journal(
+            self.work / "tuning.jsonl",
+            about,
+            other="is of an interrupted tuning of another checkpoint, other texts or other options",
+            advice="give --restart to forget it, or the options of that run to go on",
+        )
+
+    def export(self, folder: Path, precision: str, **options: Any) -> Manifest:
+        """Exports the checkpoint with the attention that it was trained with."""
+        return export(
+            self.source,
+            output=folder,
+            attention=attentions_of(self.source)[0],
+            name=self.name,
+            max_tokens=self.settings.max_tokens,
+            precision=precision,
+            progress=lambda phrase: self.step(f"{precision}: {phrase}"),
+            note=self.note,
+            **options,
+        )
+
+    def bundles(self, path: Path, parts: Parts) -> list[Exported]:
+        """The fp32 bundle, whose selection the choosing texts choose, and the int8 one with the same selection."""
+        goal = self.settings.min_agreement
+        folder = self.work / EXACT_PRECISION
+        if not (folder / MANIFEST).is_file():
+            by = parts.choosing.encoded if self.selects() else None
+            self.export(folder, EXACT_PRECISION, texts=by, min_agreement=goal)
+        exact = load_bundle(folder, threads=self.settings.threads, check=False)
+        if not exact.manifest.knobs:
+            raise InvalidRequest(
+                f"'{self.source.name}' has no knob to tune: its layers leave out no tokens. Export it, in int8 if you "
+                "like: attenuator export"
+            )
+        rows = [self.calibrated(path, folder, exact, parts, None)]
+        if self.settings.precision != EXACT_PRECISION:
+            folder = self.work / ROUNDED_PRECISION
+            try:
+                if not (folder / MANIFEST).is_file():
+                    self.export(folder, ROUNDED_PRECISION, **same_selection(exact.manifest))
+                rounded = load_bundle(folder, threads=self.settings.threads, check=False)
+                rows.append(self.calibrated(path, folder, rounded, parts, exact))
+            except ExportError as error:
+                if self.settings.precision == ROUNDED_PRECISION:
+                    raise
+                self.note(f"int8 is left out: {error}")
+        return rows
+
+    def selects(self) -> bool:
+        """Whether the choosing texts can choose anything: the attention says what each token matters, in two layers."""
+        from attenuator.export.packed import OPERATOR_BY_KEY
+        from attenuator.export.selection import can_select, places
+
+        operator = OPERATOR_BY_KEY[attentions_of(self.source)[0]]
+        config, architecture = self.source.model.config, self.source.architecture
+        layers = places(len(architecture.blocks(self.source.model)), architecture.pooling(config))
+        return can_select(operator) and layers > 0 and not architecture.convolves(config)
+
+    def calibrated(self, path: Path, folder: Path, model: Model, parts: Parts, reference: Model | None) -> Exported:
+        """Runs the judging texts at every setting of a bundle."""
+        self.step(f"{model.manifest.precision}: run {len(parts.items)} texts at every setting, then time them")
+        options = CalibrateSettings(
+            data=path,
+            min_agreement=self.settings.min_agreement,
+            confidence=CONFIDENCE,
+            truncate=True,
+            threads=self.settings.threads,
+        )
+        outcome = calibrate(model, folder, options, parts.judging, reference=reference, keep_partial=True)
+        return Exported(folder, model.manifest, outcome)
+
+    def judged(self, bundles: Sequence[Exported], parts: Parts) -> tuple[Tuned, int]:
+        """Speeds, the choice, and what it changes; and which of the bundles was chosen."""
+        self.step("time the settings in turns on one core")
+        timings, count = self.timings(bundles, parts)
+        candidates = []
+        for place, each in enumerate(bundles):
+            candidates.append(self.candidate(each, timings[place], parts))
+        alone = self.settings.precision == ROUNDED_PRECISION and len(candidates) > 1
+        taken = len(candidates) - 1 if alone else result.chosen(candidates, self.settings.min_agreement)
+        changed, changed_of = changed_texts(bundles[taken].outcome, bundles[taken].manifest, parts)
+        tuned = Tuned(
+            name=self.name,
+            min_agreement=self.settings.min_agreement,
+            exact_a_second=count / timings[0][0].seconds,
+            candidates=candidates,
+            chosen=taken,
+            selection=selected(bundles[0].manifest.provenance.selection),
+            texts=len(parts.items),
+            choosing=len(parts.choosing.encoded),
+            tokens=float(parts.judging.tokens.mean()),
+            changed=changed,
+            changed_of=changed_of,
+            tried=self.tried(bundles[0].manifest),
+            machine=hardware(CPU),
+        )
+        return tuned, taken
+
+    def timings(self, bundles: Sequence[Exported], parts: Parts) -> tuple[list[list[Timing]], int]:
+        """Of every bundle its calibrated settings and last its default; and how many texts a batch has."""
+        contenders, lengths = [], []
+        for each in bundles:
+            model = load_bundle(each.folder, threads=1, check=False)
+            calibration = each.outcome.calibration
+            fixed: list[Knobs] = [model.knobs.check(setting.knobs) for setting in calibration.settings]
+            own = [Contender(model, lambda tokens, knobs=knobs: knobs) for knobs in fixed]  # type: ignore[misc]
+            own.append(Contender(model, default_of(model, each.outcome)))
+            contenders += own
+            lengths.append(len(own))
+        timings, count = texts_a_second(contenders, parts.judging.encoded)
+        ends = np.cumsum(lengths)
+        return [timings[end - length : end] for end, length in zip(ends, lengths, strict=True)], count
+
+    def candidate(self, each: Exported, timings: Sequence[Timing], parts: Parts) -> Candidate:
+        """A bundle's settings with their agreement, accuracy and speed."""
+        manifest, outcome = each.manifest, each.outcome
+        logits = [outcome.logits[place_of(outcome, setting.knobs)] for setting in outcome.calibration.settings]
+        logits.append(default_logits(outcome, parts.judging.tokens))
+
+        def point(knobs: Knobs, answers: npt.NDArray[np.float32], timing: Timing) -> Point:
+            same = agrees(answers, outcome.exact, task=manifest.task, thresholds=manifest.thresholds)
+            truth = parts.judging.truth
+            right = None if truth is None else correct(answers, truth, manifest)
+            accuracy = None if right is None else proportion(int(right.sum()), len(right), CONFIDENCE)
+            agreement = proportion(int(same.sum()), len(same), CONFIDENCE)
+            return Point(knobs, agreement, accuracy, timing.gain, timing.low, timing.high)
+
+        named: list[Knobs] = [*(setting.knobs for setting in outcome.calibration.settings), {}]
+        *points, default = map(point, named, logits, timings)
+        return Candidate(manifest.precision, outcome.calibration, points, default)
+
+    def tried(self, manifest: Manifest) -> list[str]:
+        """What was looked at, a sentence each."""
+        selection = manifest.provenance.selection
+        rows = []
+        if selection is not None and selection.texts:
+            rows.append(
+                f"Dropping tokens and merging them, at every schedule and {KEEP.name} from {KEEP.low:g} to 0.95: the "
+                f"{selection.texts} choosing texts took {KEEP.name} {selection.share:g}, {selected(selection)}, which "
+                f"changes {1 - (selection.agreement or 0):.1%} of their answers."
+            )
+        rows.append(
+            "Attentions other than the checkpoint's own were not tried: mca spares the value projections alone, a "
+            "twelfth of a layer at most. attenuator compare tries all of them."
+        )
+        return rows
+
+    def publish(self, folder: Path, tuned: Tuned) -> None:
+        """Writes the report, and moves the chosen bundle to its place.
+
+        Raises:
+            InvalidRequest: that cannot be done.
+        """
+        self.step("write the report")
+        write_whole(folder / REPORT, report_page(tuned, str(self.output)))
+        (folder / PARTIAL).unlink(missing_ok=True)
+        place = self.output.resolve()
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            replace(folder, place)
+        except OSError as error:
+            raise InvalidRequest(f"--output {self.output} cannot be written: {error.strerror}") from None
+
+
+def same_selection(manifest: Manifest) -> dict[str, Any]:
+    """The options of export that make the selection of another bundle."""
+    selection = manifest.provenance.selection
+    defaults = {knob.name: knob.default for knob in manifest.knobs}
+    if selection is None:
+        return {"knob_default": defaults}
+    return {"schedule": selection.schedule, "merge": selection.merge or "none", "knob_default": defaults}
+
+
+def selected(selection: ChosenSelection | None) -> str:
+    """How tokens are left out, in words; empty where none are."""
+    if selection is None:
+        return ""
+    kind = "dropped" if selection.merge is None else f"merged to their {selection.merge}"
+    return f"tokens left out are {kind}, schedule {selection.schedule}"
+
+
+def place_of(outcome: Outcome, knobs: Mapping[str, float]) -> int:
+    """Where a setting stands among those that were run."""
+    return next(place for place, each in enumerate(outcome.settings) if dict(each) == dict(knobs))
+
+
+def default_of(model: Model, outcome: Outcome) -> Callable[[int], Knobs]:
+    """The default setting by length."""
+    calibration = outcome.calibration
+    return lambda tokens: model.knobs.check(default_setting(calibration, tokens).knobs)
+
+
+def minutes(seconds: float) -> str:
+    """A time in words."""
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} minutes"

@@ -1,0 +1,203 @@
+"""What a tuning came to: each bundle's settings with agreement and speed, the choice, and all of it in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from attenuator.calibration.goals import default_setting
+from attenuator.calibration.proportions import lower_bound
+from attenuator.calibration.schema import Calibration, Proportion
+from attenuator.calibration.turns import FASTER
+from attenuator.ops.knobs import Knobs
+
+CONFIDENCE = 0.975  # of intervals and promises, as a calibration's
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A setting of one bundle over all texts that judge.
+
+    Attributes:
+        knobs: value by name; empty for the default, which may depend on the length.
+        agreement: with the exact answers in fp32.
+        accuracy: None without labels.
+        gain: how many times as fast as the exact fp32 bundle.
+        low: lower end of a 95 % interval of that.
+        high: its upper end.
+    """
+
+    knobs: Knobs
+    agreement: Proportion
+    accuracy: Proportion | None
+    gain: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One bundle.
+
+    Attributes:
+        precision: its number format.
+        calibration: its own.
+        points: its settings, the exact one first.
+        default: what requests that set nothing get.
+    """
+
+    precision: str
+    calibration: Calibration
+    points: Sequence[Point]
+    default: Point
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every length's default is the exact setting."""
+        exact = self.calibration.settings[0]
+        return all(default_setting(self.calibration, bucket.high) is exact for bucket in self.calibration.buckets)
+
+    @property
+    def setting(self) -> str:
+        """The default in words, by length where it depends on it."""
+        ends = [bucket.high for bucket in self.calibration.buckets]
+        shown = [_shown(default_setting(self.calibration, end).knobs) for end in ends]
+        last = [place for place in range(len(ends)) if place + 1 == len(ends) or shown[place + 1] != shown[place]]
+        parts = [shown[place] if place == last[-1] else f"{shown[place]} up to {ends[place]} tokens" for place in last]
+        return ", ".join(parts) + (" above" if len(parts) > 1 else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A text whose answer changes.
+
+    Attributes:
+        text: its beginning, on one line.
+        exact: the exact answer, label and score.
+        tuned: that of the chosen bundle.
+    """
+
+    text: str
+    exact: tuple[str, float]
+    tuned: tuple[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """A finished tuning.
+
+    Attributes:
+        name: of the model.
+        min_agreement: the goal.
+        exact_a_second: texts a second of the exact fp32 bundle on one core.
+        candidates: the fp32 bundle first.
+        chosen: place of the one that was taken.
+        selection: how tokens are left out, in words; empty where none are.
+        texts: how many judged.
+        choosing: how many chose.
+        tokens: of a judging text, in the mean.
+        changed: some of the texts whose answers change, those that the exact answer was surest of first.
+        changed_of: how many change.
+        tried: what else was looked at, a sentence each.
+        machine: the times are of.
+    """
+
+    name: str
+    min_agreement: float
+    exact_a_second: float
+    candidates: Sequence[Candidate]
+    chosen: int
+    selection: str
+    texts: int
+    choosing: int
+    tokens: float
+    changed: Sequence[Changed]
+    changed_of: int
+    tried: Sequence[str]
+    machine: str
+
+    @property
+    def choice(self) -> Candidate:
+        """The bundle that was taken."""
+        return self.candidates[self.chosen]
+
+
+def chosen(candidates: Sequence[Candidate], min_agreement: float) -> int:
+    """The place of the fastest candidate that was measured to keep the goal; the first where none surely wins over it.
+
+    Args:
+        candidates: the one to fall back on first.
+        min_agreement: the goal.
+    """
+    best = 0
+    for place, each in enumerate(candidates):
+        keeps = each.default.agreement.value >= min_agreement
+        if keeps and each.default.gain >= FASTER * candidates[best].default.gain:
+            best = place
+    return best
+
+
+def sentences(tuned: Tuned, output: str) -> list[str]:
+    """What a person reads at the end.
+
+    Args:
+        tuned: the result.
+        output: the bundle's folder, as the user named it.
+    """
+    choice = tuned.choice
+    lines = [f"exact: {_count(tuned.exact_a_second)} texts a second on one core, {tuned.tokens:.0f} tokens in the mean"]
+    lines += [_line(tuned, each) for each in tuned.candidates]
+    promised = choice.default.agreement
+    lines.append(
+        f"promise: {promised.trials} texts show, at {100 * CONFIDENCE:g} % confidence, that at least "
+        f"{promised.bound:.1%} of the answers stay the same on texts like these"
+    )
+    if most_shown(promised.trials) < tuned.min_agreement:
+        lines.append(
+            f"  so few texts cannot promise {tuned.min_agreement:g}, whatever they answer: {promised.trials} can "
+            f"promise {most_shown(promised.trials):.3f} at most"
+        )
+    accuracy, before = choice.default.accuracy, tuned.candidates[0].points[0].accuracy
+    if accuracy and before:
+        lines.append(f"accuracy: {accuracy.value:.3f}, exact {before.value:.3f}")
+    kept = "requests that set nothing are exact" if choice.is_exact else f"default {choice.setting}"
+    lines.append(f"bundle: {output}, {choice.precision}, {', '.join(filter(None, (tuned.selection, kept)))}")
+    lines.append(f"Serve it: attenuator serve {output}")
+    return lines
+
+
+def _line(tuned: Tuned, each: Candidate) -> str:
+    """One candidate against the exact bundle."""
+    point = each.default
+    row = point.agreement
+    measured = f"measured {row.value:.3f}, {row.low:.3f} to {row.high:.3f} on {row.trials} texts"
+    speed = f"{_count(tuned.exact_a_second * point.gain)} texts a second, {point.gain:.1f} times as fast"
+    goal = f"at {100 * tuned.min_agreement:g} % agreement"
+    if row.value < tuned.min_agreement:
+        return f"{each.precision}: its rounding alone does not keep {tuned.min_agreement:g} ({measured}): not taken"
+    if each.is_exact and each.precision == "fp32":
+        return f"{goal}, fp32: no setting that was tried keeps it in less time; {teach_or_round(tuned)}"
+    alone = " by rounding alone, every token computed" if each.is_exact else f" with {each.setting}"
+    return f"{goal}, {each.precision}: {speed}{alone} ({measured})"
+
+
+def teach_or_round(tuned: Tuned) -> str:
+    """What else there is where leaving out tokens does not pay."""
+    others = [each for each in tuned.candidates if each.precision != "fp32"]
+    return (
+        "int8 is what wins here" if others and tuned.choice in others else "exact attention is the better choice here"
+    )
+
+
+def most_shown(texts: int) -> float:
+    """The agreement that so many texts promise if no answer changes."""
+    return lower_bound(texts, texts, CONFIDENCE)
+
+
+def _shown(knobs: Knobs) -> str:
+    return ", ".join(f"{name} {value:g}" for name, value in knobs.items())
+
+
+def _count(number: float) -> str:
+    """Texts a second, in as many digits as say something."""
+    return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"

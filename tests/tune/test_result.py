@@ -1,0 +1,92 @@
+"""What a tuning takes and says, from numbers."""
+
+from dataclasses import replace
+
+import pytest
+
+from attenuator.calibration.proportions import proportion
+from attenuator.calibration.schema import Bucket, Calibration, Setting
+from attenuator.tune.page import report_page
+from attenuator.tune.result import CONFIDENCE, Candidate, Changed, Point, Tuned, chosen, sentences
+
+TEXTS = 600
+
+
+def point(same: int, gain: float, **knobs: float) -> Point:
+    return Point(knobs, proportion(same, TEXTS, CONFIDENCE), None, gain, 0.98 * gain, 1.02 * gain)
+
+
+def candidate(precision: str, same: dict[float, int], gains: dict[float, float], default: float) -> Candidate:
+    """With one bucket and the knob keep."""
+    settings = [
+        Setting.model_validate({"knobs": {"keep": keep}, "agreement": [proportion(count, TEXTS, CONFIDENCE)]})
+        for keep, count in same.items()
+    ]
+    calibration = Calibration(
+        format_version=1,
+        revision="0" * 64,
+        reference=None if precision == "fp32" else "1" * 64,
+        confidence=CONFIDENCE,
+        data="texts.txt",
+        data_sha256="0" * 64,
+        texts=TEXTS,
+        buckets=[Bucket(low=1, high=512, texts=TEXTS)],
+        settings=settings,
+        default_agreement=0.99,
+    )
+    points = [point(count, gains[keep], keep=keep) for keep, count in same.items()]
+    return Candidate(precision, calibration, points, point(same[default], gains[default]))
+
+
+EXACT = {1.0: 600, 0.5: 590}
+PLAIN = candidate("fp32", EXACT | {0.5: 596}, {1.0: 1.0, 0.5: 2.0}, 0.5)
+ROUNDED = candidate("int8", {1.0: 599, 0.5: 595}, {1.0: 2.2, 0.5: 4.4}, 0.5)
+
+
+def tuned(*candidates: Candidate, taken: int = 0) -> Tuned:
+    changed = [Changed("a <b> text", ("up", 0.9), ("down", 0.6))]
+    return Tuned("mine", 0.99, 338.2, candidates, taken, "tokens left out are dropped, schedule first", TEXTS, 400,
+                 49.4, changed, 3, ["mca was not tried."], "a CPU")  # fmt: skip
+
+
+def test_the_fastest_that_keeps_the_goal_is_taken() -> None:
+    assert chosen([PLAIN, ROUNDED], 0.99) == 1
+    assert chosen([PLAIN], 0.99) == 0
+    lossy = replace(ROUNDED, default=point(593, 4.4))
+    assert chosen([PLAIN, lossy], 0.99) == 0, "its rounding changes too many answers"
+    no_faster = replace(ROUNDED, default=point(598, 2.05))
+    assert chosen([PLAIN, no_faster], 0.99) == 0, "not worth another answer"
+
+
+def test_the_sentences_say_speed_agreement_promise_and_what_to_do() -> None:
+    lines = sentences(tuned(PLAIN, ROUNDED, taken=1), "bundles/mine")
+    assert lines[0] == "exact: 338 texts a second on one core, 49 tokens in the mean"
+    assert lines[1].startswith("at 99 % agreement, fp32: 676 texts a second, 2.0 times as fast with keep 0.5 (measured")
+    assert "int8: 1,488 texts a second, 4.4 times as fast with keep 0.5 (measured 0.992, 0.978 to" in lines[2]
+    assert lines[3] == (
+        "promise: 600 texts show, at 97.5 % confidence, that at least 98.1% of the answers stay the same on texts "
+        "like these"
+    )
+    assert lines[-1] == "Serve it: attenuator serve bundles/mine"
+
+
+def test_where_leaving_out_tokens_does_not_pay_the_sentence_says_what_does() -> None:
+    plain = candidate("fp32", EXACT, {1.0: 1.0, 0.5: 2.0}, 1.0)
+    rounded = candidate("int8", {1.0: 599, 0.5: 580}, {1.0: 2.5, 0.5: 4.0}, 1.0)
+    lines = sentences(tuned(plain, rounded, taken=1), "bundles/mine")
+    assert "no setting that was tried keeps it in less time; int8 is what wins here" in lines[1]
+    assert "2.5 times as fast by rounding alone, every token computed" in lines[2]
+    lines = sentences(tuned(plain), "bundles/mine")
+    assert "exact attention is the better choice here" in lines[1]
+    lossy = candidate("int8", {1.0: 590, 0.5: 580}, {1.0: 2.5, 0.5: 4.0}, 1.0)
+    assert "its rounding alone does not keep 0.99" in sentences(tuned(plain, lossy), "bundles/mine")[2]
+
+
+@pytest.mark.parametrize("candidates", [(PLAIN,), (PLAIN, ROUNDED)])
+def test_the_page_holds_every_setting_and_escapes_texts(candidates: tuple[Candidate, ...]) -> None:
+    page = report_page(tuned(*candidates), "bundles/<mine>")
+    assert page.count("<circle") == 2 * len(candidates) + 1
+    assert page.count("<tr") == 1 + 3 * len(candidates) + 2
+    assert "a &lt;b&gt; text" in page
+    assert "<mine>" not in page
+    assert "3 of 600" in page
