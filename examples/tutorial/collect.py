@@ -2,9 +2,9 @@
 
     python examples/tutorial/collect.py --output tutorial
 
-The sources are read, not imported. OUTPUT gets three files of JSON lines, `{"text": "..", "label": "numpy"}`:
-train.jsonl, texts.jsonl (by which export chooses) and held-out.jsonl (by which calibration measures). A source file's
-texts are all in the same one, so that none of them has a near copy of what another one has.
+The sources are read, not imported. OUTPUT gets two files of JSON lines, `{"text": "..", "label": "numpy"}`:
+train.jsonl and texts.jsonl (which `attenuator tune` takes). A source file's texts are all in the same one, so that
+neither has a near copy of what the other has.
 """
 
 import argparse
@@ -23,7 +23,7 @@ PACKAGES = ("numpy", "scipy", "sklearn", "torch", "transformers")
 WORDS = range(15, 400)
 FROM_A_FILE = 12  # at most, so that many files are read
 # The last hexadecimal digit of a file's digest says where its texts go.
-SPLITS = {"held-out": "01", "texts": "2", "train": "3456789abcdef"}
+SPLITS = {"texts": "012", "train": "3456789abcdef"}
 
 
 def digest(text: str) -> str:
@@ -50,7 +50,7 @@ def docstrings(package: str) -> Iterator[tuple[str, str]]:
 def main() -> int:
     """Runs the program."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--output", type=Path, required=True, help="folder for the three files")
+    parser.add_argument("--output", type=Path, required=True, help="folder for the two files")
     parser.add_argument("--limit", type=int, default=1200, help="texts of a package")
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
