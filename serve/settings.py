@@ -71,6 +71,9 @@ class ServeSettings(CommandSettings):
     """Seed of requests that set none, so that equal requests get equal answers."""
     max_cost: float | None = Field(default=None, gt=0)
     """Largest predicted cost of one request, in billions of multiply-adds; more is refused with 422."""
+    default: Literal["goal", "exact"] = "goal"
+    """What requests that set nothing run at: the default goal of the bundle's calibration, or else the defaults of its
+    knobs; exact runs them, and each knob that a request leaves out, at the exact value."""
     max_batch_tokens: int = Field(default=4096, ge=1)
     """Tokens that run together in one packed batch; a longer input runs alone. A GPU wants more, such as 65536."""
     max_wait_ms: float = Field(default=2.0, ge=0, le=1000)

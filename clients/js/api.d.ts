@@ -32,6 +32,11 @@ export interface CalibrationInfo {
   texts: number;
   /** whether it says how sure single answers are: explain, escalate */
   explains?: boolean;
+  /**
+   * share of answers that were exact, as measured, at what requests run at that set no knob, no goal and
+   * no escalate; null where they run at the knobs' defaults
+   */
+  default_agreement?: number | null;
   /** in order of length */
   buckets: readonly LengthBucket[];
   /** the exact one first */
@@ -223,6 +228,11 @@ export interface LengthBucket {
    * exact one to the cheapest
    */
   settings: readonly number[];
+  /**
+   * the setting of a request of such length that sets nothing, likewise; null without a
+   * default_agreement
+   */
+  default?: number | null;
 }
 
 /** How often a setting gave the exact answer, on texts of one bucket of lengths. */

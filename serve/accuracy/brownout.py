@@ -35,6 +35,7 @@ from attenuator.bundle import BundleKnob
 from attenuator.errors import KnobOutOfRange, UnknownField
 from attenuator.ops.knobs import Knobs, KnobValue, accuracy_rank, check_knob, clamped, describe
 from attenuator.runtime import KnobTable, Model
+from attenuator.runtime.calibrated import default_knobs
 from attenuator.runtime.tokens import MAX_FIELD_CHARACTERS
 from attenuator.serve.accuracy.cost import cheapest_first
 
@@ -250,11 +251,12 @@ def say_what_floors_win(
         seconds: what rows of some lengths are predicted to take at a setting.
         model: which is served from now on.
     """
-    own, defaults = policy_floors(policy, model.knobs), model.knobs.defaults()
+    own = policy_floors(policy, model.knobs)
     if not own:
         return
     gains = []
     for tokens in sorted({min(each, model.manifest.max_tokens) for each in FLOOR_LENGTHS}):
+        defaults = default_knobs(model.knobs, model.calibration, tokens)
         exactly, usual, least = (
             seconds(model, [tokens], each)[0]
             for each in (model.knobs.exact(), defaults, knobs_at(model, defaults, own, 1.0, [tokens]))

@@ -6,6 +6,7 @@ One setting per request, for its longest input, from the settings on the frontie
 * `max_latency_ms`: the most accurate setting that is predicted to be answered in time. Counted are the time since the
   request began, which includes tokenizing, what runs and waits before it, and its own rows. Where none is fast enough
   the fastest runs: this goal chooses, the limit that is kept is `timeout_ms`.
+* Neither, nor anything else: the default goal of the calibration, where it has one, chooses as far as it may.
 * Both: `max_latency_ms` chooses, and if what it chooses does not reach `min_agreement`, the request is refused: as one
   that asks too much if an idle service could not do it either, else as one that comes at a bad time.
 """
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
-from attenuator.calibration import Calibration, how_to_calibrate, out_of_reach, reaching
+from attenuator.calibration import Calibration, how_to_calibrate, keeping_default, out_of_reach, reaching
 from attenuator.errors import GoalOutOfReach, InvalidRequest, NotCalibrated, Overloaded
 from attenuator.ops.knobs import Knobs, KnobValue
 from attenuator.runtime import Model
@@ -23,8 +24,24 @@ from attenuator.runtime import Model
 AGREEMENT, LATENCY = "min_agreement", "max_latency_ms"
 GOALS = (AGREEMENT, LATENCY)
 
-# Checked settings by model and bucket of lengths, with the lower bounds of their agreement: made once, not by request.
-_frontiers: WeakKeyDictionary[Model, dict[int, tuple[list[dict[str, KnobValue]], list[float]]]] = WeakKeyDictionary()
+
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """The settings of one range of lengths, from the exact one to the cheapest.
+
+    Attributes:
+        settings: a value for every knob, checked.
+        bounds: lower bound of the agreement of each.
+        keeping_default: how many of the first of them keep the default agreement; 0 where there is none.
+    """
+
+    settings: list[dict[str, KnobValue]]
+    bounds: list[float]
+    keeping_default: int
+
+
+# By model and bucket of lengths: made once, not by request.
+_frontiers: WeakKeyDictionary[Model, dict[int, Frontier]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +111,12 @@ def knobs_for(
         Overloaded: they can be reached together once less is waiting.
     """
     assert model.calibration is not None
-    frontier, reaching = _settings(model, model.calibration, now.tokens, min_agreement)
-    if not reaching and min_agreement is not None:
+    row = _frontier(model, model.calibration, now.tokens)
+    frontier = row.settings
+    kept = len(frontier) if min_agreement is None else reaching(row.bounds, min_agreement)
+    if not kept and min_agreement is not None:
         raise out_of_reach(model.calibration, model.calibration.bucket(now.tokens), min_agreement)
-    keeping = frontier[:reaching]
+    keeping = frontier[:kept]
     if max_latency_ms is None:
         chosen = next((knobs for knobs in reversed(keeping) if now.permits(knobs)), None)
         if chosen is not None:
@@ -105,7 +124,7 @@ def knobs_for(
     else:
         permitted = ((place, knobs) for place, knobs in enumerate(frontier) if now.permits(knobs))
         place, in_time = _most_accurate(permitted, max_latency_ms / 1000 - now.elapsed_s, now)
-        if place is not None and (min_agreement is None or (in_time and place < reaching)):
+        if place is not None and (min_agreement is None or (in_time and place < kept)):
             return dict(frontier[place])
         if min_agreement is not None and (usable := [knobs for knobs in keeping if now.permits(knobs)]):
             raise _refusal(usable, min_agreement, max_latency_ms, now)
@@ -118,18 +137,38 @@ def knobs_for(
     )
 
 
-def _settings(
-    model: Model, calibration: Calibration, tokens: int, min_agreement: float | None
-) -> tuple[list[dict[str, KnobValue]], int]:
-    """The settings of a length, from the exact one to the cheapest, and how many of the first of them keep the goal."""
+def default_knobs_for(model: Model, tokens: int, permits: Callable[[Knobs], bool]) -> dict[str, KnobValue] | None:
+    """The knobs of a request that sets nothing, by the default goal of its model's calibration.
+
+    Args:
+        model: which it asks.
+        tokens: length of the longest input.
+        permits: as `Circumstances` has it.
+
+    Returns:
+        A value for every knob: those of `runtime.calibrated.default_knobs` where they are permitted, else the cheapest
+        permitted ones that keep the goal as well, else the most accurate permitted ones of the frontier. None where the
+        model has no default goal, or none of them is permitted.
+    """
+    calibration = model.calibration
+    if calibration is None or calibration.default_agreement is None:
+        return None
+    frontier = _frontier(model, calibration, tokens)
+    kept = frontier.keeping_default
+    order = (*reversed(frontier.settings[:kept]), *frontier.settings[kept:])
+    chosen = next((knobs for knobs in order if permits(knobs)), None)
+    return None if chosen is None else dict(chosen)
+
+
+def _frontier(model: Model, calibration: Calibration, tokens: int) -> Frontier:
+    """The settings of a length."""
     bucket = calibration.bucket(tokens)
     frontiers = _frontiers.setdefault(model, {})
     if bucket not in frontiers:
-        frontier = calibration.frontier(bucket)
-        knobs = [model.knobs.check(setting.knobs) for setting in frontier]
-        frontiers[bucket] = knobs, calibration.bounds(bucket)
-    settings, bounds = frontiers[bucket]
-    return settings, len(settings) if min_agreement is None else reaching(bounds, min_agreement)
+        settings = [model.knobs.check(setting.knobs) for setting in calibration.frontier(bucket)]
+        kept = 0 if calibration.default_agreement is None else keeping_default(calibration, bucket)
+        frontiers[bucket] = Frontier(settings, calibration.bounds(bucket), kept)
+    return frontiers[bucket]
 
 
 def _most_accurate(

@@ -14,7 +14,14 @@ from attenuator.runtime import Model
 from attenuator.runtime.explaining import check_certainty, judge_of
 from attenuator.serve.accuracy.brownout import Floors, check_floors, knobs_at, policy_floors
 from attenuator.serve.accuracy.cost import Work
-from attenuator.serve.accuracy.goals import AGREEMENT, GOALS, Circumstances, check_goals, knobs_for
+from attenuator.serve.accuracy.goals import (
+    AGREEMENT,
+    GOALS,
+    Circumstances,
+    check_goals,
+    default_knobs_for,
+    knobs_for,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +29,7 @@ class Asked:
     """What a request says about its accuracy, checked against its model.
 
     Attributes:
-        knobs: a value for every knob: the caller's, else the default.
+        knobs: a value for every knob: the caller's, else the model's default.
         requested: those that the caller set.
         goals: `min_agreement` and `max_latency_ms`, as far as they are stated.
         escalate: whether answers that are not sure enough run again.
@@ -56,7 +63,8 @@ class Asked:
             check_certainty(model, options)
         floors = options.degradable_to
         if floors is not None:
-            floors = check_floors(floors, model.knobs, None if goals else knobs)  # a goal chooses knobs later
+            by_length = goals or (not requested and model.calibration and model.calibration.default_agreement)
+            floors = check_floors(floors, model.knobs, None if by_length else knobs)  # what a goal chooses later
         return cls(knobs, {name: knobs[name] for name in requested}, goals, options.escalate, floors)
 
 
@@ -125,13 +133,16 @@ class Plan:
 def plan(model: Model, asked: Asked, limits: Limits, load: Load | None = None) -> Plan:
     """Decides what a request runs with.
 
-    Each row has the last word on what the rows above it left open. Rows 4 to 8 need the inputs' lengths; without a
-    `load` the first three are done, which is enough to refuse a request for which there is no room.
+    Each row has the last word on what the rows above it left open. Goals and rows 4 to 8 need the inputs' lengths;
+    without a `load` the others are done, which is enough to refuse a request for which there is no room.
 
     | row | mechanism | what it does | refuses with |
     | --- | --- | --- | --- |
     | 1 | knobs of the caller | run as they are | |
-    | 2 | default of the bundle | stands for each knob that the caller leaves out | |
+    | 2 | default | the default goal of the calibration where the caller sets nothing (rows 1, 4, 5 and 6): the \
+setting that keeps it as measured, else another one of its frontier within 3 and 7; without such a goal or such a \
+setting the model's default of each knob that the caller leaves out: the bundle's, with `--default exact` the exact \
+value | |
     | 3 | ceilings of the API key | lower a default to the ceiling, never the caller's own | KnobOutOfRange |
     | 4 | `escalate` | begins with the caller's knobs, else where the least time is expected, within 3 and 7 | \
 GoalOutOfReach |
@@ -144,7 +155,7 @@ those of 4 and 5; never below their floors | |
 
     Beforehand `Asked.of` refuses what contradicts itself: a goal beside a knob (except with `escalate`), a goal without
     calibration, `escalate` without `min_agreement` or beside `max_latency_ms`, and a floor above the knob of row 1 or
-    2 (of row 5 or 6 it may be above: then it does nothing).
+    2 (above what a goal chooses, the default one too, it may be: then it does nothing).
 
     Args:
         model: which runs it.
@@ -175,6 +186,8 @@ those of 4 and 5; never below their floors | |
     elif asked.goals:
         now = Circumstances(longest, load.elapsed_s, load.forecast, permits)
         knobs, by = knobs_for(model, now, **asked.goals), "goal"
+    elif not asked.requested:
+        knobs = default_knobs_for(model, longest, permits) or knobs
     if limits.max_cost is not None:
         work.check_cost(knobs, limits.max_cost)
     if floors:

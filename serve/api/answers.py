@@ -25,6 +25,7 @@ from attenuator.api import (
     MeasuredSetting,
     ModelInfo,
 )
+from attenuator.calibration import Calibration, keeping_default
 from attenuator.json_body import parse_json
 from attenuator.runtime import Device, Model
 from attenuator.runtime.batch import by_output
@@ -222,7 +223,7 @@ def model_info(model: Model) -> ModelInfo:
         task=manifest.task,
         labels=tuple(manifest.labels),
         max_tokens=manifest.max_tokens,
-        knobs=tuple(KnobInfo.of(knob) for knob in manifest.knobs),
+        knobs=tuple(KnobInfo.of(knob) for knob in model.knobs.rows.values()),
         calibration=_calibration_info(model),
     )
 
@@ -232,7 +233,13 @@ def _calibration_info(model: Model) -> CalibrationInfo | None:
     if calibration is None:
         return None
     buckets = (
-        LengthBucket(low=row.low, high=row.high, texts=row.texts, settings=tuple(calibration.places(index)))
+        LengthBucket(
+            low=row.low,
+            high=row.high,
+            texts=row.texts,
+            settings=tuple(calibration.places(index)),
+            default=_default_place(calibration, index),
+        )
         for index, row in enumerate(calibration.buckets)
     )
     settings = (
@@ -248,9 +255,17 @@ def _calibration_info(model: Model) -> CalibrationInfo | None:
         data=calibration.data,
         texts=calibration.texts,
         explains=calibration.certainty is not None,
+        default_agreement=calibration.default_agreement,
         buckets=tuple(buckets),
         settings=tuple(settings),
     )
+
+
+def _default_place(calibration: Calibration, bucket: int) -> int | None:
+    """The place of the setting of requests that set nothing; None without a default goal."""
+    if calibration.default_agreement is None:
+        return None
+    return calibration.places(bucket)[keeping_default(calibration, bucket) - 1]
 
 
 def timing_headers(timing_ms: Mapping[str, float], device: Device, characters: int, tokens: int) -> dict[str, str]:

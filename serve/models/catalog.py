@@ -189,7 +189,10 @@ class Catalog:
 
     def _load(self, folder: Path) -> Model:
         assert self._device is not None
-        return load(folder, device=self._device, threads=self._settings.threads)
+        model = load(folder, device=self._device, threads=self._settings.threads)
+        if self._settings.default == "exact":
+            model.be_exact_by_default()
+        return model
 
     def _warm_up(self, model: Model) -> Speed:
         return warm_up(model, self._settings.max_batch_tokens, self._settings.threads)

@@ -284,6 +284,11 @@ class LengthBucket(Answer):
         description="the settings that goals choose from at these lengths, as places in the list of settings, from the "
         "exact one to the cheapest"
     )
+    default: int | None = Field(
+        None,
+        description="the setting of a request of such length that sets nothing, likewise; null without a "
+        "default_agreement",
+    )
 
 
 class CalibrationInfo(Answer):
@@ -293,6 +298,11 @@ class CalibrationInfo(Answer):
     data: str = Field(description="name of the file of texts that were measured")
     texts: int = Field(description="texts in it")
     explains: bool = Field(False, description="whether it says how sure single answers are: explain, escalate")
+    default_agreement: float | None = Field(
+        None,
+        description="share of answers that were exact, as measured, at what requests run at that set no knob, no goal "
+        "and no escalate; null where they run at the knobs' defaults",
+    )
     buckets: tuple[LengthBucket, ...] = Field(description="in order of length")
     settings: tuple[MeasuredSetting, ...] = Field(description="the exact one first")
 

@@ -22,10 +22,11 @@ from attenuator.__main__ import main
 from attenuator.bundle import CALIBRATION, MODEL, read_manifest
 from attenuator.calibration import Calibration, read_calibration
 from attenuator.calibration.turns import Timing
-from attenuator.commands.calibrate import timing
+from attenuator.commands.calibrate import pipeline, timing
 from attenuator.commands.calibrate.partial import NAME as PARTIAL
 from attenuator.commands.calibrate.partial import PartialResults
 from attenuator.commands.calibrate.pipeline import PLOT
+from attenuator.commands.calibrate.settings import CalibrateSettings
 from attenuator.commands.calibrate.texts import correct, read_texts
 from attenuator.commands.cost import TimeModel
 from attenuator.errors import InvalidRequest
@@ -91,6 +92,7 @@ def calibrated(fresh: Path, data: Path) -> Path:
     code, output, errors = calibrate(folder, "--data", data)
     assert (code, errors) == (0, "")
     assert "the cheapest num_hashes for a min_agreement" in output
+    assert "Requests that set nothing run at what kept 0.8 when measured: " in " ".join(output.split())
     return folder
 
 
@@ -214,6 +216,18 @@ def test_times_stay_where_the_machine_is_busy_and_all_else_is_measured(
     assert again.certainty is not None
     assert again.certainty.texts == TEXTS
     assert len(again.certainty.settings) >= len(again.settings) - 1
+
+
+def test_the_goal_is_that_of_requests_that_set_nothing(calibrated: Path, folder: Path, data: Path) -> None:
+    """And stays with the times, unless another one is asked for."""
+    model, before = load(folder, check=False), calibration_of(calibrated)
+    assert before.default_agreement == 0.8
+    texts = read_texts(data, model, min_agreement=0.8, confidence=0.975, truncate=False)
+    before = before.model_copy(update={"default_agreement": 0.7})
+    for settings, kept in ((CalibrateSettings(data=data), 0.7), (CalibrateSettings(data=data, min_agreement=0.9), 0.9)):
+        assert pipeline.calibrate(model, folder, settings, texts, before).default_agreement == kept
+    again = calibration_of(folder)
+    assert (again.default_agreement, again.latency) == (0.9, before.latency)
 
 
 def test_partial_results_are_kept_and_those_of_another_run_are_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import tiny
 
 from attenuator.__main__ import main
-from attenuator.bundle import read_manifest
+from attenuator.bundle import CALIBRATION, read_manifest
 from attenuator.commands.figures import plain
 
 Inspect = Callable[..., dict[str, Any]]
@@ -100,6 +101,21 @@ def test_without_a_calibration_times_are_modelled(inspect: Inspect, tmp_path: Pa
     assert row["reasons"] == ["exact", "default"]
     assert row["agreement"] is None
     assert row["replicas"] == math.ceil(1e6 * row["seconds"] / 0.6)
+
+
+def test_the_default_is_what_requests_that_set_nothing_run_at(
+    inspect: Inspect, bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(bundle, tmp_path / "yoso"))
+    content = json.loads((folder / CALIBRATION).read_text()) | {"default_agreement": 0.97}
+    calibrations.write(folder, content)
+    for each, hashes in ((bundle, {16: 32, 64: 32}), (folder, {16: 8, 64: 32})):
+        rows = inspect(each, "--rate", 10, "--lengths", "16,64")["rows"]
+        assert {row["tokens"]: hashes_of(row) for row in rows if "default" in row["reasons"]} == hashes
+    assert main(["inspect", str(folder)]) == 0
+    assert "Requests that set nothing run at what kept 0.97 when measured: " in " ".join(
+        capsys.readouterr().out.split()
+    )
 
 
 def test_the_arithmetic_is_shown(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:

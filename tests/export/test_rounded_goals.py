@@ -15,6 +15,7 @@ from checkpoints import TEXTS, Checkpoint, bert, load, save
 
 from attenuator.__main__ import main
 from attenuator.bundle import CALIBRATION, read_manifest
+from attenuator.calibration import default_setting
 from attenuator.export import export
 from attenuator.export.choose import FEWEST_TEXTS
 from attenuator.runtime import Model, Row
@@ -103,6 +104,26 @@ def test_a_goal_above_what_rounding_keeps_is_refused(calibrated: Path, more: lis
     assert code == 0
     assert json.loads(output).get("expected_agreement", 0) < 1, "known of measured knobs"
     assert " -" in command("inspect", calibrated)[1].split("Calibration:")[1], "the table has no setting for 0.99"
+
+
+def test_what_sets_nothing_runs_at_the_default_goal_and_expects_the_answers_in_fp32(
+    calibrated: Path, tmp_path: Path
+) -> None:
+    calibration = serve(calibrated).calibration
+    assert calibration is not None
+    assert calibration.default_agreement == 0.9
+    exact, cheaper = calibration.settings[0], calibration.frontier(0)[-1]
+    for goal in (0.9, 1.0):
+        folder = Path(shutil.copytree(calibrated, tmp_path / str(goal)))
+        stated = calibration.model_copy(update={"default_agreement": goal})
+        (folder / CALIBRATION).write_text(stated.model_dump_json())
+        code, output, _ = command("classify", "--bundle", folder, "the quick fox", "--json")
+        assert code == 0
+        answer, usual = json.loads(output), default_setting(stated, 5)
+        assert (answer["knobs"], answer["chosen_by"]) == (usual.knobs, "default")
+        assert answer["expected_agreement"] == usual.agreement[0].value < 1
+        assert usual == exact if goal == 1 else usual.agreement[0].value >= goal
+    assert cheaper != exact, "there was something to choose"
 
 
 def test_how_sure_an_exact_answer_is_counts_the_rounding(

@@ -3,10 +3,12 @@
 import asyncio
 import json
 import pickle
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import calibrations
 import httpx
 import pytest
 import tiny
@@ -14,6 +16,7 @@ from engines import started, until
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import ASGIApp
 
+from attenuator.bundle import read_manifest
 from attenuator.rayserve.autoscaling import ARRIVED_S, BUSY_SHARE, QUEUE_S, PredictedQueue
 from attenuator.rayserve.calls import REPLICA_HEADER, Answer, Call, deadline_of, run, settings_of
 from attenuator.rayserve.outstanding import Outstanding, by_work
@@ -126,6 +129,29 @@ def test_prices_rise_with_knob_length_and_number_of_inputs(prices: Prices) -> No
     assert seconds(inputs=TEXT * 20, num_hashes=1) > 2 * cheap
     assert seconds(inputs=[TEXT] * 5, num_hashes=1) == pytest.approx(5 * cheap)
     assert seconds(input=TEXT, model="yoso", num_hashes=1) == cheap, "as other servers call it"
+
+
+@pytest.mark.parametrize(("flags", "hashes"), [({}, 4), ({"default": "exact"}, 0)], ids=["goal", "exact"])
+def test_what_sets_nothing_costs_what_its_default_does(
+    folder: Path, tmp_path: Path, flags: dict[str, Any], hashes: int
+) -> None:
+    content = calibrations.calibration(
+        read_manifest(folder).revision,
+        [8192],
+        [({"num_hashes": 0}, [1000]), ({"num_hashes": 4}, [990])],
+        default_agreement=0.99,
+    )
+    calibrations.write(Path(shutil.copytree(folder, tmp_path / "yoso")), content)
+
+    async def priced() -> Prices:
+        async with started(tmp_path / "yoso", **flags) as (engine, _):
+            return prices_of(engine)
+
+    prices = pickle.loads(pickle.dumps(asyncio.run(priced())))
+    usual, named, other = (
+        prices.seconds({"inputs": TEXT} | each, 100) for each in ({}, {"num_hashes": hashes}, {"num_hashes": 64})
+    )
+    assert usual == named != other
 
 
 @pytest.mark.parametrize(

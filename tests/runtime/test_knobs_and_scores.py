@@ -23,6 +23,13 @@ def test_values_are_filled_in_and_typed() -> None:
     assert table.exact() == {"num_hashes": 0, "alpha": 0.0}
 
 
+def test_exact_values_may_be_the_defaults() -> None:
+    table = KnobTable("m", [HASHES, ALPHA]).exact_by_default()
+    assert table.defaults() == table.check({}) == {"num_hashes": 0, "alpha": 0.0}
+    assert table.check({"num_hashes": 8}) == {"num_hashes": 8, "alpha": 0.0}, "also those that a request leaves out"
+    assert [type(value) for value in table.defaults().values()] == [int, float]
+
+
 @pytest.mark.parametrize("value", [True, False, None, "8", 8.5, 65.0, -1, 65, [8], {"a": 1}, float("nan"), 10**40])
 def test_whole_number_knob_refuses(value: object) -> None:
     with pytest.raises(KnobOutOfRange, match=r"must be a whole number from 0 to 64$") as caught:

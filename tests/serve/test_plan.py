@@ -135,6 +135,110 @@ def test_a_row_has_the_last_word_on_what_those_above_leave_open(
     assert (decided.knobs, decided.by) == ({KNOB: hashes}, by)
 
 
+@pytest.fixture(scope="module")
+def with_goal(model: Model) -> Model:
+    """The same model with a default goal, which 16 hashes keep and 4 do not, of its measured settings."""
+    return having(model, 0.98)
+
+
+def having(model: Model, default_agreement: float | None) -> Model:
+    other = copy.copy(model)
+    assert model.calibration
+    other.calibration = model.calibration.model_copy(update={"default_agreement": default_agreement})
+    return other
+
+
+@pytest.mark.parametrize(
+    ("fields", "limits", "level", "hashes", "by"),
+    [
+        # 2 default goal alone, and not beside 1, 4, 5 or 6
+        ({}, {}, IDLE, 16, "default"),
+        ({"explain": True}, {}, IDLE, 16, "default"),
+        ({"seed": 7, "top_k": 1}, {}, IDLE, 16, "default"),
+        ({KNOB: 64}, {}, IDLE, 64, "caller"),
+        ({KNOB: DEFAULT}, {}, IDLE, DEFAULT, "caller"),
+        (ESCALATE | {"min_agreement": 1}, {}, IDLE, 0, "escalation"),
+        (ESCALATE, {"ceilings": 3}, IDLE, 3, "escalation"),
+        ({"min_agreement": 0.99}, {}, IDLE, 64, "goal"),
+        ({"max_latency_ms": 500}, {}, IDLE, 256, "goal"),
+        # 2 beside 3 and 7: the most accurate setting of the frontier that is permitted, else as without the goal
+        ({}, {"ceilings": 16}, IDLE, 16, "default"),
+        ({}, {"ceilings": 8}, IDLE, 4, "default"),
+        ({}, {"ceilings": 3}, IDLE, 3, "default"),
+        ({}, {"max_cost": 16}, IDLE, 16, "default"),
+        ({}, {"max_cost": 8}, IDLE, 4, "default"),
+        ({}, {"max_cost": 64, "ceilings": 8}, IDLE, 4, "default"),
+        # 2 beside 8
+        ({}, {"brownout_to": 4}, IDLE, 16, "default"),
+        ({}, {"brownout_to": 4}, BUSY, 4, "brownout"),
+        ({}, {"brownout_to": 24}, BUSY, 16, "default"),
+        ({}, {"brownout_to": 4, "ceilings": 8}, BUSY, 4, "default"),
+        ({"degradable_to": {KNOB: 8}}, {}, IDLE, 16, "default"),
+        ({"degradable_to": {KNOB: 8}}, {}, BUSY, 8, "brownout"),
+        ({"degradable_to": {KNOB: 64}}, {}, BUSY, 16, "default"),
+        ({"degradable_to": {}}, {"brownout_to": 4}, BUSY, 16, "default"),
+    ],
+)
+def test_a_default_goal_chooses_for_requests_that_set_nothing(
+    with_goal: Model, fields: dict[str, Any], limits: dict[str, Any], level: float, hashes: int, by: str
+) -> None:
+    decided = decide(with_goal, fields, limits, level)
+    assert (decided.knobs, decided.by) == ({KNOB: hashes}, by)
+    assert [type(value) for value in decided.knobs.values()] == [int]
+
+
+@pytest.mark.parametrize(("goal", "hashes"), [(1, 0), (0.998, 256), (0.9975, 256), (0.985, 16), (0.5, 4)])
+def test_the_default_goal_is_compared_with_what_was_measured(model: Model, goal: float, hashes: int) -> None:
+    """Not with the lower bound: 998 of 1,000 are 0.998."""
+    assert decide(having(model, goal), {}, {}, IDLE).knobs == {KNOB: hashes}
+
+
+def test_a_default_goal_of_a_rounded_bundle_that_even_the_exact_setting_misses_is_the_exact_setting(
+    model: Model,
+) -> None:
+    rounded = having(model, 0.99)
+    assert rounded.calibration
+    exact, *others = rounded.calibration.settings
+    missing = exact.model_copy(update={"agreement": others[2].agreement})  # 0.985
+    rounded.calibration = rounded.calibration.model_copy(update={"reference": "1" * 64, "settings": [missing, *others]})
+    assert decide(rounded, {}, {}, IDLE).knobs == {KNOB: 0}
+    assert rounded.calibration.expected_agreement({KNOB: 0}, TOKENS) == 0.985
+
+
+def test_a_default_goal_that_no_cost_permits_is_refused_as_a_default_is(with_goal: Model) -> None:
+    with pytest.raises(InvalidRequest, match="the predicted cost is") as caught:
+        decide(with_goal, {}, {"max_cost": 2}, IDLE)
+    assert caught.value.param == KNOB
+
+
+@pytest.mark.parametrize("calibrated", [True, False], ids=["calibrated", "not calibrated"])
+@pytest.mark.parametrize(
+    ("fields", "limits", "level", "hashes", "by"),
+    [
+        ({}, {}, IDLE, 0, "default"),
+        ({KNOB: 64}, {}, IDLE, 64, "caller"),
+        ({}, {"ceilings": 16}, IDLE, 16, "default"),
+        ({}, {"brownout_to": 4}, BUSY, 4, "brownout"),
+        ({"degradable_to": {KNOB: 400}}, {}, BUSY, 400, "brownout"),
+    ],
+)
+def test_an_operator_may_make_exact_the_default(
+    with_goal: Model,
+    calibrated: bool,
+    fields: dict[str, Any],
+    limits: dict[str, Any],
+    level: float,
+    hashes: int,
+    by: str,
+) -> None:
+    exact = copy.copy(with_goal)
+    exact.calibration = with_goal.calibration if calibrated else None
+    exact.be_exact_by_default()
+    decided = decide(exact, fields, limits, level)
+    assert (decided.knobs, decided.by) == ({KNOB: hashes}, by)
+    assert decide(with_goal, {}, {}, IDLE).knobs == {KNOB: 16}, "another model with the same manifest"
+
+
 @pytest.mark.parametrize(
     ("fields", "limits", "queue_s", "kind", "param"),
     [
@@ -188,12 +292,14 @@ def test_a_goal_without_calibration_is_refused(models: dict[str, Model], goal: s
         decide(models["yoso"], {goal: 0.9}, {}, IDLE)
 
 
-def test_the_longest_input_chooses_for_all(models: dict[str, Model]) -> None:
+@pytest.mark.parametrize("fields", [{"min_agreement": 0.99}, {}], ids=["goal", "default"])
+def test_the_longest_input_chooses_for_all(models: dict[str, Model], fields: dict[str, Any]) -> None:
     """Short texts keep the goal with 4 hashes, long ones with 64."""
     model = copy.copy(models["yoso"])
     agreeing = [({KNOB: 0}, [1000, 1000]), ({KNOB: 64}, [997, 997]), ({KNOB: 4}, [997, 500])]
-    model.calibration = parsed(calibration(model.manifest.revision, [100, 8192], agreeing))
-    asked = parse_request({"inputs": ["a", "b", "c"], "min_agreement": 0.99}, model).asked
+    content = calibration(model.manifest.revision, [100, 8192], agreeing, default_agreement=0.99)
+    model.calibration = parsed(content)
+    asked = parse_request({"inputs": ["a", "b", "c"], **fields}, model).asked
     for tokens, hashes in (([10, TOKENS, 10], 64), ([TOKENS, 10, 10], 64), ([10, 10, 10], 4)):
         load = Load(Work(model, tokens), 0.0, lambda knobs: (0.0, 1.0), lambda knobs: IDLE)
         assert plan(model, asked, Limits(), load).knobs == {KNOB: hashes}
@@ -216,9 +322,13 @@ def test_only_what_may_be_lowered_asks_for_the_level_once(model: Model) -> None:
     assert lowered.unlowered == {KNOB: DEFAULT}
 
 
-def test_before_the_lengths_are_known_a_plan_has_the_knobs_within_ceilings_and_the_floors(model: Model) -> None:
+def test_before_the_lengths_are_known_a_plan_has_the_knobs_within_ceilings_and_the_floors(
+    model: Model, with_goal: Model
+) -> None:
     asked = parse_request({"inputs": "a", "degradable_to": {KNOB: 8}}, model).asked
     early = plan(model, asked, Limits({KNOB: 16}, "k", max_cost=1e-9))
     assert (early.knobs, early.by, early.floors) == ({KNOB: 16}, "default", {KNOB: 8})
+    asked = parse_request({"inputs": "a"}, with_goal).asked
+    assert plan(with_goal, asked, Limits()).knobs == {KNOB: DEFAULT}, "a goal needs the lengths"
     with pytest.raises(KnobOutOfRange, match="for the API key 'k'"):
         plan(model, parse_request({"inputs": "a", KNOB: 64}, model).asked, Limits({KNOB: 16}, "k"))

@@ -1,6 +1,13 @@
 """What a bundle's settings are worth: measured by `attenuator calibrate`, read by the service to serve goals."""
 
-from attenuator.calibration.goals import cheapest, default_setting, how_to_calibrate, out_of_reach, reaching
+from attenuator.calibration.goals import (
+    cheapest,
+    default_setting,
+    how_to_calibrate,
+    keeping_default,
+    out_of_reach,
+    reaching,
+)
 from attenuator.calibration.schema import Calibration, Setting, read_calibration
 
 __all__ = [
@@ -9,6 +16,7 @@ __all__ = [
     "cheapest",
     "default_setting",
     "how_to_calibrate",
+    "keeping_default",
     "out_of_reach",
     "reaching",
     "read_calibration",

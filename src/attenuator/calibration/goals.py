@@ -59,14 +59,26 @@ def default_setting(calibration: Calibration, tokens: int) -> Setting:
         tokens: length of the text, which says in which bucket to look.
 
     Returns:
-        The last setting before the first whose measured agreement is below the goal; the exact one where rounding alone
-        is already below it.
+        The last setting before the first whose measured agreement is below `default_agreement`; the exact one where
+        rounding alone is already below it.
+    """
+    bucket = calibration.bucket(tokens)
+    return calibration.frontier(bucket)[keeping_default(calibration, bucket) - 1]
+
+
+def keeping_default(calibration: Calibration, bucket: int) -> int:
+    """How many settings of a bucket's frontier, from the exact one on, keep the default agreement as measured.
+
+    Args:
+        calibration: of the bundle, with a `default_agreement`.
+        bucket: of the text's length.
+
+    Returns:
+        At least 1: where rounding alone is already below it, there is nothing better than the exact setting.
     """
     assert calibration.default_agreement is not None
-    bucket = calibration.bucket(tokens)
-    frontier = calibration.frontier(bucket)
-    measured = [setting.agreement[bucket].value for setting in frontier]
-    return frontier[max(reaching(measured, calibration.default_agreement) - 1, 0)]
+    measured = [setting.agreement[bucket].value for setting in calibration.frontier(bucket)]
+    return max(1, reaching(measured, calibration.default_agreement))
 
 
 def out_of_reach(calibration: Calibration, bucket: int, min_agreement: float) -> GoalOutOfReach:

@@ -167,16 +167,26 @@ class BundleBackend:
     def close(self) -> None:
         """Does nothing: there are no connections."""
 
+    def chooses_by_length(self, options: ClassifyOptions) -> bool:
+        """Whether the knobs follow from the longest of the inputs that are asked together."""
+        calibration = self._model.calibration
+        by_default = not options.knobs and calibration is not None and calibration.default_agreement is not None
+        return options.min_agreement is not None or by_default
+
     def _knobs(self, options: ClassifyOptions, longest: int) -> tuple[dict[str, KnobValue], ChosenBy]:
         """A value for every knob, and who chose them."""
+        from attenuator.runtime.calibrated import default_knobs
+
         model = self._model
         if options.escalate and options.min_agreement is not None:
             start = self._start(longest, options.min_agreement)
             if start is None or options.knobs:
                 start = model.knobs.check(options.knobs)
             return start, "escalation"
+        if options.min_agreement is None and not options.knobs:
+            return default_knobs(model.knobs, model.calibration, longest), "default"
         if options.min_agreement is None:
-            return model.knobs.check(options.knobs), "caller" if options.knobs else "default"
+            return model.knobs.check(options.knobs), "caller"
         if model.calibration is None:
             raise NotCalibrated(
                 f"min_agreement needs a calibration, and bundle '{model.manifest.name}' has none: "

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.table import Table
 
-from attenuator.calibration.goals import cheapest
+from attenuator.calibration.goals import cheapest, default_setting
 from attenuator.calibration.proportions import fewest_texts
 from attenuator.calibration.schema import Bucket, Calibration, Latency, Setting
 from attenuator.commands.capacity import times_of
@@ -42,6 +42,8 @@ def show_calibration(console: Console, calibration: Calibration) -> None:
         at = [] if times is None else [str(times.tokens[_place(times, bucket)])]
         table.add_row(f"{bucket.low} to {bucket.high}", str(bucket.texts), *at, *cells)
     console.print(table)
+    if calibration.default_agreement is not None:
+        console.print(usual(calibration))
     if calibration.reference is not None:
         kept = ", ".join(f"{row.value:.3f} [{row.low:.3f}, {row.high:.3f}]" for row in exact.agreement)
         console.print(
@@ -56,6 +58,19 @@ def show_calibration(console: Console, calibration: Calibration) -> None:
         + "".join(f"; timed on {row.device}, threads: {row.threads}" for row in calibration.latency)
         + ".",
         style="dim",
+    )
+
+
+def usual(calibration: Calibration) -> str:
+    """What requests that set nothing run at, by length, in a sentence; the calibration has a default agreement."""
+    parts = []
+    for index, bucket in enumerate(calibration.buckets):
+        setting = default_setting(calibration, bucket.high)
+        name = "exact" if setting is calibration.settings[0] else shown(setting.knobs)
+        parts.append(f"{name} up to {bucket.high} tokens ({setting.agreement[index].value:.3f})")
+    return (
+        f"Requests that set nothing run at what kept {calibration.default_agreement:g} when measured: "
+        f"{', '.join(parts)}."
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pydantic import BaseModel
 
 from attenuator.bundle import Manifest
-from attenuator.calibration import Calibration, cheapest
+from attenuator.calibration import Calibration, cheapest, default_setting
 from attenuator.calibration.schema import Latency
 from attenuator.calibration.times import LatencyTable
 from attenuator.commands.cost import Setting, TimeModel
@@ -150,7 +150,10 @@ def _settings(
             if goal > most and demand.min_agreement is None:
                 continue  # rounding alone changes more answers
             add(cheapest(calibration, tokens, goal).knobs, f"goal {goal:g}")
-    add({knob.name: knob.default for knob in manifest.knobs}, "default")
+    if calibration is not None and calibration.default_agreement is not None:
+        add(default_setting(calibration, tokens).knobs, "default")
+    else:
+        add({knob.name: knob.default for knob in manifest.knobs}, "default")
     for knobs in asked:
         add(knobs, "asked for")
     return shown

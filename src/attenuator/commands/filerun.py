@@ -158,8 +158,8 @@ def in_batches(run: ManyCalls, backend: BundleBackend, options: ClassifyOptions)
         backend: the bundle.
         options: what is asked of every input.
     """
-    # A goal chooses the knobs by the longest input of a batch; alone, an input has the same answer in every run.
-    size = 1 if options.min_agreement is not None else backend.max_items
+    # By the longest input of a batch; alone, an input has the same answer in every run.
+    size = 1 if backend.chooses_by_length(options) else backend.max_items
     with run:
         tasks = run.tasks()
         while group := list(itertools.islice(tasks, size)):

@@ -12,6 +12,7 @@ from attenuator.calibration import Calibration, cheapest
 from attenuator.errors import AttenuatorError
 from attenuator.ops.knobs import KnobValue
 from attenuator.runtime import Input, Model
+from attenuator.runtime.calibrated import default_knobs
 from attenuator.runtime.knobs import KnobTable
 from attenuator.serve.accuracy.goals import AGREEMENT
 from attenuator.serve.api.schema import parse_inputs
@@ -28,11 +29,11 @@ class Price:
     """What the rows of one model cost.
 
     Attributes:
-        knobs: of its bundle.
+        knobs: of its bundle, with the defaults that the replica serves.
         max_tokens: of an input.
         latency: predicted times, as a replica has learned them.
         estimate: tokens to expect of a text.
-        calibration: by which a goal chooses knobs; None where there is none.
+        calibration: by which a goal, the default one too, chooses knobs; None where there is none.
     """
 
     knobs: list[BundleKnob]
@@ -57,15 +58,15 @@ class Price:
     def of_size(self, size: int) -> float:
         """Predicted seconds of a body of which only the size is known."""
         tokens = self.estimate.tokens(Input("inputs", text="x" * min(size, 8 * self.max_tokens)), self.max_tokens)
-        table = KnobTable("", self.knobs)
-        return sum(self.latency.added_s(self.latency.row_times([tokens], table.defaults())))
+        return sum(self.latency.added_s(self.latency.row_times([tokens], self._setting({}, tokens))))
 
     def _setting(self, fields: Mapping[str, Any], tokens: int) -> Mapping[str, KnobValue]:
         table = KnobTable("", self.knobs)
         goal = fields.get(AGREEMENT)
         if isinstance(goal, int | float) and self.calibration is not None:
             return table.check(cheapest(self.calibration, tokens, goal).knobs)
-        return table.check({name: fields[name] for name in table.names if name in fields})
+        requested = {name: fields[name] for name in table.names if name in fields}
+        return table.check(requested) if requested else default_knobs(table, self.calibration, tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ def prices_of(engine: Engine) -> Prices:
     def price(model: Model) -> Price:
         manifest = model.manifest
         return Price(
-            list(manifest.knobs),
+            list(model.knobs.rows.values()),
             manifest.max_tokens,
             engine.latencies[model],
             catalog.estimates[model],

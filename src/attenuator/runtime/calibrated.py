@@ -1,13 +1,33 @@
-"""A bundle's calibration, checked against the bundle: its settings must be ones that the model can run."""
+"""A bundle's calibration, checked against the bundle: its settings must be ones that the model can run.
+
+What requests that set nothing run with follows from both.
+"""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from attenuator.bundle import CALIBRATION, Manifest
-from attenuator.calibration import Calibration
+from attenuator.calibration import Calibration, default_setting
 from attenuator.calibration.schema import REMEDY, calibration_content, parse_calibration
 from attenuator.errors import BundleError, InvalidRequest
+from attenuator.ops.knobs import KnobValue
 from attenuator.runtime.knobs import KnobTable
+
+
+def default_knobs(knobs: KnobTable, calibration: Calibration | None, tokens: int) -> dict[str, KnobValue]:
+    """What a request that sets nothing runs with, where nobody limits it.
+
+    Args:
+        knobs: of the bundle.
+        calibration: of the bundle; None where it was not calibrated.
+        tokens: of its longest input.
+
+    Returns:
+        A value for every knob: by `default_setting` where the calibration has a default agreement, else the defaults.
+    """
+    if calibration is None or calibration.default_agreement is None:
+        return knobs.defaults()
+    return knobs.check(default_setting(calibration, tokens).knobs)
 
 
 def open_calibration(

@@ -12,7 +12,7 @@ class KnobTable:
 
     Attributes:
         model: the bundle's name, for sentences.
-        rows: the manifest's rows by knob name.
+        rows: by knob name; those of the manifest, unless the service is told of other defaults.
     """
 
     def __init__(self, model: str, rows: Sequence[BundleKnob]) -> None:
@@ -26,8 +26,12 @@ class KnobTable:
         return list(self.rows)
 
     def defaults(self) -> dict[str, KnobValue]:
-        """The bundle's default of every knob."""
+        """The default of every knob."""
         return dict(self._defaults)
+
+    def exact_by_default(self) -> "KnobTable":
+        """The same knobs, with their exact values as defaults."""
+        return KnobTable(self.model, [row.model_copy(update={"default": row.exact}) for row in self.rows.values()])
 
     def exact(self) -> dict[str, KnobValue]:
         """The exact value of every knob."""

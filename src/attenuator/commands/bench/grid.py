@@ -28,8 +28,8 @@ def settings_of(model: ModelInfo, chosen: Mapping[str, Sequence[float]]) -> list
     Args:
         model: that is asked.
         chosen: values by knob, of which every combination runs beside the defaults of the other knobs. Where it is
-            empty, settings come from the calibration, evenly along its frontier for the longest texts; without one the
-            default is compared with the exact setting.
+            empty, settings come from the calibration, evenly along its frontier for the longest texts, with what
+            requests that set nothing run at; without one the default is compared with the exact setting.
     """
     defaults = {knob.name: knob.default for knob in model.knobs}
     if chosen:
@@ -38,7 +38,9 @@ def settings_of(model: ModelInfo, chosen: Mapping[str, Sequence[float]]) -> list
         calibration = model.calibration
         frontier = [dict(calibration.settings[index].knobs) for index in calibration.buckets[-1].settings]
         step = max(1, -(-(len(frontier) - 1) // (MOST_SETTINGS - 1)))
-        settings = [*frontier[::step], *frontier[-1:], defaults]
+        place = calibration.buckets[-1].default
+        usual = defaults if place is None else dict(calibration.settings[place].knobs)
+        settings = [*frontier[::step], *frontier[-1:], usual]
     else:
         settings = [defaults]
     unique: list[Setting] = []

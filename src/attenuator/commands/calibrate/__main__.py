@@ -109,11 +109,11 @@ def run(settings: CalibrateSettings, folder: Path) -> Calibration:
     )
     if settings.only_times and before is not None:
         return time_again(model, folder, settings, texts, before)
-    times = before.latency if settings.keep_times and before is not None else None
     reference = None
     if settings.reference is not None:
         reference = load(settings.reference, device=choice.device, threads=settings.threads)
-    calibration = calibrate(model, folder, settings, texts, times, reference).calibration
+    before = before if settings.keep_times else None
+    calibration = calibrate(model, folder, settings, texts, before, reference).calibration
     note_unseen_lengths(texts, manifest.max_tokens)
     return calibration
 

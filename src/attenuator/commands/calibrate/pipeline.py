@@ -179,7 +179,7 @@ def calibrate(
     folder: Path,
     settings: CalibrateSettings,
     texts: Texts,
-    times: list[Latency] | None = None,
+    before: Calibration | None = None,
     reference: Model | None = None,
     *,
     keep_partial: bool = False,
@@ -191,7 +191,7 @@ def calibrate(
         folder: where it lies.
         settings: of the command.
         texts: to run.
-        times: taken before, which stay; None takes them.
+        before: whose times stay, and whose default agreement unless the settings have one; None takes times.
         reference: the bundle of the same checkpoint in fp32; None where the bundle itself is fp32.
         keep_partial: leaves what a later run would go on from.
 
@@ -229,14 +229,18 @@ def calibrate(
             revision=manifest.revision,
             reference=reference.manifest.revision if reference else None,
             confidence=settings.confidence,
-            default_agreement=settings.min_agreement,
             data=texts.name,
             data_sha256=texts.sha256,
             texts=len(texts.encoded),
             buckets=buckets,
             settings=kept,
             certainty=certainty_of(manifest, answers, logits, exact, buckets),
-            latency=[timed(model, folder, texts, kept, settings.threads or cpu_count())] if times is None else times,
+            latency=[timed(model, folder, texts, kept, settings.threads or cpu_count())]
+            if before is None
+            else before.latency,
+            default_agreement=settings.min_agreement
+            if before is None or "min_agreement" in settings.model_fields_set
+            else before.default_agreement,
         )
         write(folder, calibration, manifest.name)
         if not keep_partial:

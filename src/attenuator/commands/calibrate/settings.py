@@ -43,7 +43,8 @@ class CalibrateSettings(CommandSettings):
     reference: Path | None = None
     """For a bundle that is not fp32: a bundle of the same checkpoint in fp32, whose exact answers agreement is with."""
     min_agreement: Annotated[float, Field(gt=0, lt=1)] = 0.99
-    """Agreement that the data must be able to show: decides how many texts are needed, and how lengths are divided."""
+    """Agreement that the data must be able to show: decides how many texts are needed, and how lengths are divided. It
+    is also the default goal: requests that set nothing run at the cheapest setting that keeps it, as measured."""
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.975
     """Confidence of intervals, and of the bounds that callers' min_agreement is compared with."""
     truncate: bool = False
@@ -52,7 +53,8 @@ class CalibrateSettings(CommandSettings):
     """Only time the settings of the bundle's calibration.json, here and now; its other figures stay, and so do times of
     other devices."""
     keep_times: bool = False
-    """Measure everything but times, which stay as the bundle's calibration.json has them: for a busy machine."""
+    """Measure everything but times, which stay as the bundle's calibration.json has them: for a busy machine. The
+    default goal stays too, unless --min-agreement is set."""
     restart: bool = False
     """Forget what an interrupted run has measured."""
     device: Literal["cpu", "cuda", "auto"] = "cpu"
