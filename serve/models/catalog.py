@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 
 from attenuator.errors import AttenuatorError, BundleError, InvalidRequest, NotReady, UnknownModel
 from attenuator.runtime import Device, Model, choose, load
+from attenuator.runtime.calibrated import exact_by_default
 from attenuator.serve.models.tokenizing import STOPPED, HeapTrim, TokenEstimate
 from attenuator.serve.models.warmup import Speed, warm_up
 from attenuator.serve.observe.events import Listeners
@@ -191,7 +192,7 @@ class Catalog:
         assert self._device is not None
         model = load(folder, device=self._device, threads=self._settings.threads)
         if self._settings.default == "exact":
-            model.be_exact_by_default()
+            model.knobs, model.calibration = exact_by_default(model.knobs, model.calibration)
         return model
 
     def _warm_up(self, model: Model) -> Speed:

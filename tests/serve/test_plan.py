@@ -9,6 +9,7 @@ from calibrations import calibration, parsed
 from attenuator.errors import GoalOutOfReach, InvalidRequest, KnobOutOfRange, NotCalibrated, Overloaded
 from attenuator.ops.knobs import Knobs
 from attenuator.runtime import Model
+from attenuator.runtime.calibrated import exact_by_default
 from attenuator.serve.accuracy.cost import Work
 from attenuator.serve.accuracy.plan import Limits, Load, Plan, plan
 from attenuator.serve.api.schema import parse_request
@@ -232,8 +233,7 @@ def test_an_operator_may_make_exact_the_default(
     by: str,
 ) -> None:
     exact = copy.copy(with_goal)
-    exact.calibration = with_goal.calibration if calibrated else None
-    exact.be_exact_by_default()
+    exact.knobs, exact.calibration = exact_by_default(exact.knobs, with_goal.calibration if calibrated else None)
     decided = decide(exact, fields, limits, level)
     assert (decided.knobs, decided.by) == ({KNOB: hashes}, by)
     assert decide(with_goal, {}, {}, IDLE).knobs == {KNOB: 16}, "another model with the same manifest"

@@ -70,7 +70,7 @@ def usual(calibration: Calibration) -> str:
         parts.append(f"{name} up to {bucket.high} tokens ({setting.agreement[index].value:.3f})")
     return (
         f"Requests that set nothing run at what kept {calibration.default_agreement:g} when measured: "
-        f"{', '.join(parts)}."
+        f"{'; '.join(parts)}."
     )
 
 

@@ -30,6 +30,13 @@ def default_knobs(knobs: KnobTable, calibration: Calibration | None, tokens: int
     return knobs.check(default_setting(calibration, tokens).knobs)
 
 
+def exact_by_default(knobs: KnobTable, calibration: Calibration | None) -> tuple[KnobTable, Calibration | None]:
+    """The knobs and the calibration of a model whose default is the exact setting, whatever its bundle says."""
+    if calibration is not None:
+        calibration = calibration.model_copy(update={"default_agreement": None})
+    return knobs.exact_by_default(), calibration
+
+
 def open_calibration(
     files: Path, manifest: Manifest, folder: Path, *, copy_to: Path | None = None
 ) -> Calibration | None:

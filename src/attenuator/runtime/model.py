@@ -200,12 +200,6 @@ class Model:
             raise EngineError(f"model '{self.manifest.name}' gave logits that are not finite")
         return scores.SCORES[self.manifest.task](logits)
 
-    def be_exact_by_default(self) -> None:
-        """Makes the exact value the default of every knob, whatever the bundle and its calibration say."""
-        self.knobs = self.knobs.exact_by_default()
-        if self.calibration is not None:
-            self.calibration = self.calibration.model_copy(update={"default_agreement": None})
-
     def with_manifest(self, manifest: Manifest) -> "Model":
         """The same session under another manifest; for checks at load."""
         return Model(manifest, self.encoder, self._session, self.cost, self.device, self.calibration)
