@@ -28,7 +28,7 @@ from attenuator.ops import KNOBS
 KNOB = {"dtype": "float", "accuracy": "rises", "unit": "share", "doc": "a knob"}
 
 
-def model(task: str = "single_label", frontier: Sequence[float] = ()) -> ModelInfo:
+def model(task: str = "single_label", frontier: Sequence[float] = (), default: int | None = None) -> ModelInfo:
     knobs = [
         KnobInfo.model_validate(KNOB | {"name": "a", "default": 0.5, "low": 0.0, "high": 1.0, "exact": 1.0}),
         KnobInfo.model_validate(
@@ -39,7 +39,7 @@ def model(task: str = "single_label", frontier: Sequence[float] = ()) -> ModelIn
     calibration = None
     if frontier:
         rows = [{"knobs": {"a": value, "b": 0}, "agreement": ()} for value in frontier]
-        bucket = {"low": 1, "high": 512, "texts": 9, "settings": range(len(frontier))}
+        bucket = {"low": 1, "high": 512, "texts": 9, "settings": range(len(frontier)), "default": default}
         calibration = CalibrationInfo.model_validate(
             {"confidence": 0.975, "data": "d", "texts": 9, "buckets": [bucket], "settings": rows}
         )
@@ -68,6 +68,13 @@ def test_settings_of_a_calibration_lie_along_its_frontier(count: int) -> None:
     assert values == sorted(values, reverse=True)
     assert values[-1] == frontier[-1]
     assert min(count, 2) <= len(values) <= MOST_SETTINGS + 1
+
+
+def test_what_requests_that_set_nothing_run_at_is_among_the_settings() -> None:
+    frontier = [each / 20 for each in range(20, 0, -1)]
+    by_knobs, by_goal = (settings_of(model(frontier=frontier, default=place), {}) for place in (None, 3))
+    assert [each for each in by_goal if each not in by_knobs] == [{"a": frontier[3], "b": 0}]
+    assert [each for each in by_knobs if each not in by_goal] == [{"a": 0.5, "b": 4}]
 
 
 def exchange(text: int, status: int, ms: float, label: str = "", **fields: Any) -> Exchange:
