@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from rich.console import Console
 
@@ -26,6 +28,19 @@ class Steps:
     def __exit__(self, *exception: object) -> None:
         """Shows none any more."""
         self.status.stop()
+
+    def detail(self, phrase: str) -> None:
+        """Says more about the running step, until the next one begins."""
+        self.status.update(f"{self.step}: {phrase}")
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Shows nothing meanwhile: something else draws a bar."""
+        self.status.stop()
+        try:
+            yield
+        finally:
+            self.status.start()
 
     def __call__(self, step: str) -> None:
         """Ends the running step and begins the next."""

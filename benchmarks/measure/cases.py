@@ -15,6 +15,10 @@ Runs = dict[str, Callable[[], Any]]
 Row = dict[str, Any]
 
 
+class Inaccurate(SystemExit):
+    """A contender computes something else than the reference; ends a program that does not go on with others."""
+
+
 class Case(NamedTuple):
     """Something to time.
 
@@ -74,10 +78,10 @@ def checked(name: str, error: float, tolerance: float = TOLERANCE) -> float:
     """The error, where it is tolerable.
 
     Raises:
-        SystemExit: the contender computes something else.
+        Inaccurate: the contender computes something else.
     """
     if not error <= tolerance:
-        raise SystemExit(
+        raise Inaccurate(
             f"benchmarks: {name} differs from the reference by {error:.2g}, at most {tolerance:g} is right"
         )
     return error

@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -19,10 +20,11 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn,
 from rich.text import Text
 
 from benchmarks.measure import record
-from benchmarks.measure.cases import Row
+from benchmarks.measure.cases import Inaccurate, Row
 from benchmarks.report.results_files import ISAS
 
 INTERRUPTED = 130  # what shells give for SIGINT
+FAILED = "failed"  # section of the steps whose contenders were not right
 
 
 class Step(NamedTuple):
@@ -120,12 +122,15 @@ def measure(head: Row, output: Path, steps: Callable[[], Sequence[Step]]) -> int
         steps: gives them.
 
     Returns:
-        The exit status: 0, or 130 where the user stopped it.
+        The exit status: 0, 1 where a contender was not right, whose step is a row of `FAILED` then, or 130 where the
+        user stopped it.
     """
     started = time.perf_counter()
     partial = output.with_name(output.name + ".partial")
     sections = earlier(partial, head)
-    waiting = {name: len(rows) for name, rows in sections.items()}  # rows whose steps were not passed yet
+    # Steps that an earlier run has done, and that were not passed yet.
+    waiting = Counter({name: len(rows) for name, rows in sections.items() if name != FAILED})
+    waiting.update(row["section"] for row in sections.get(FAILED, []))
 
     def content() -> Row:
         return head | {"seconds": time.perf_counter() - started} | sections
@@ -141,7 +146,12 @@ def measure(head: Row, output: Path, steps: Callable[[], Sequence[Step]]) -> int
                 if waiting.get(section):
                     waiting[section] -= 1
                 else:
-                    sections.setdefault(section, []).append(work())
+                    try:
+                        sections.setdefault(section, []).append(work())
+                    except Inaccurate as error:
+                        row = {"section": section, "step": name, "error": str(error)}
+                        sections.setdefault(FAILED, []).append(row)
+                        progress.console.print(f"{name}: failed: {error}", markup=False)
                     record.write(partial, content())
                 progress.advance(task, expected)
     except KeyboardInterrupt:
@@ -151,4 +161,4 @@ def measure(head: Row, output: Path, steps: Callable[[], Sequence[Step]]) -> int
     record.write(output, content())
     partial.unlink(missing_ok=True)
     print(output, file=sys.stderr)
-    return 0
+    return 1 if sections.get(FAILED) else 0

@@ -50,8 +50,11 @@ def processor() -> dict[str, Any]:
 
 
 def git(*arguments: str) -> str:
-    """Output of a git command in this repository, empty where there is none."""
-    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    """Output of a git command in this repository, empty where there is none, and where there is no git."""
+    try:
+        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return ""
     return done.stdout.strip() if done.returncode == 0 else ""
 
 

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from rich.console import Console
 
 from attenuator.bundle import Manifest
 from attenuator.calibration import read_calibration
@@ -34,6 +35,7 @@ from attenuator.export.choose import SelectionOptions, agreeing, merges_to_try
 from attenuator.export.knobs import bundle_knobs
 from attenuator.export.pipeline import describe
 from attenuator.export.source import load
+from attenuator.export.steps import Steps
 from attenuator.export.trace import PackedClassifier
 from attenuator.export.trial import KNOB, Trial
 from attenuator.runtime import Row
@@ -205,7 +207,8 @@ def command(checkpoint: str, precision: Any, options: argparse.Namespace, folder
         threads=options.threads,
     )
     begun = time.perf_counter()
-    run = Run(checkpoint, settings, print, quiet)
+    steps = Steps(Console(stderr=True))
+    run = Run(checkpoint, settings, print, steps)
     tuned = run.tune()
     took_s = time.perf_counter() - begun
     assert tuned is not None
@@ -215,7 +218,7 @@ def command(checkpoint: str, precision: Any, options: argparse.Namespace, folder
     assert calibration is not None
     exact_folder = folder / "exact"
     if not exact_folder.exists():
-        Run(checkpoint, settings.model_copy(update={"texts": None, "output": exact_folder}), print, quiet).tune()
+        Run(checkpoint, settings.model_copy(update={"texts": None, "output": exact_folder}), print, steps).tune()
     exact = load_bundle(exact_folder, threads=options.threads)
     texts, _ = read(rest, TuneSettings(texts=rest), run.source, print)
     answers: list[Logits] = []

@@ -110,6 +110,7 @@ def test_an_interrupted_tuning_goes_on_and_ends_in_one_bundle_with_default_and_r
     monkeypatch.setattr(pipeline, "export", lambda *args, **options: exported.append("") or own(*args, **options))
     code, printed, said = tune(*command)
     assert (code, exported) == (0, []), "both bundles were there"
+    assert "goes on with an interrupted tuning" in said
     assert [path.name for path in output.parent.iterdir()] == ["mine"]
     assert not (output / PARTIAL).exists()
 

@@ -26,6 +26,7 @@ from attenuator.export.output import refuse_output, replace
 from attenuator.export.pipeline import default_name, export
 from attenuator.export.selection import LENGTHS
 from attenuator.export.source import Source, load
+from attenuator.export.steps import Steps
 from attenuator.journal import Journal
 from attenuator.ops.knobs import Knobs
 from attenuator.runtime import CPU, Model
@@ -72,20 +73,21 @@ class Run:
         checkpoint: as the user named it.
         settings: of the command.
         note: says a sentence to the user.
-        step: shows which step runs.
+        steps: shows which step runs.
 
     Raises:
         AttenuatorError: the checkpoint cannot be read, or the output not be written.
     """
 
-    def __init__(self, checkpoint: str, settings: TuneSettings, note: Say, step: Say) -> None:
-        self.settings, self.note, self.step = settings, note, step
-        step("load the checkpoint")
+    def __init__(self, checkpoint: str, settings: TuneSettings, note: Say, steps: Steps) -> None:
+        self.settings, self.note, self.steps = settings, note, steps
+        self.output = settings.output or Path("bundles") / default_name(Path(checkpoint.rpartition(":")[2]))
+        place = self.output.resolve()
+        refuse_output(place)
+        self.work = place.with_name(f".{place.name}.tuning")
+        self.name = settings.name or default_name(place)
+        steps("load the checkpoint")
         self.source: Source = load(checkpoint)
-        self.output = settings.output or Path("bundles") / default_name(Path(self.source.name.rpartition(":")[2]))
-        refuse_output(self.output.resolve())
-        self.work = self.output.resolve().with_name(f".{self.output.resolve().name}.tuning")
-        self.name = settings.name or default_name(self.output.resolve())
 
     def tune(self) -> Tuned | None:
         """Does all of it.
@@ -110,6 +112,8 @@ class Run:
         self.say_how_long(count, len(items), fixed_s, each_s)
         parts = texts.divided(every, items, count)
         with self.journal(count) as journal:
+            if journal.resumed:
+                self.note("goes on with an interrupted tuning")
             bundles = self.bundles(path, parts)
             tuned, taken = self.judged(bundles, parts)
             self.publish(bundles[taken].folder, tuned)
@@ -119,6 +123,7 @@ class Run:
 
     def exact_only(self, has: str) -> None:
         """Writes an exact bundle, and says what texts it would take to do better."""
+        self.steps("export in fp32")
         self.export(self.output, EXACT_PRECISION)
         goals = ", ".join(f"{fewest_texts(goal, CONFIDENCE)} texts promise {goal:g}" for goal in (0.95, 0.99, 0.995))
         self.note(
@@ -170,7 +175,7 @@ class Run:
             name=self.name,
             max_tokens=self.settings.max_tokens,
             precision=precision,
-            progress=lambda phrase: self.step(f"{precision}: {phrase}"),
+            progress=self.steps.detail,
             note=self.note,
             **options,
         )
@@ -181,6 +186,7 @@ class Run:
         folder = self.work / EXACT_PRECISION
         if not (folder / MANIFEST).is_file():
             by = parts.choosing.encoded if self.selects() else None
+            self.steps(f"choose by {len(parts.choosing.encoded)} texts which tokens to leave out, and export in fp32")
             self.export(folder, EXACT_PRECISION, texts=by, min_agreement=goal)
         exact = load_bundle(folder, threads=self.settings.threads, check=False)
         if not exact.manifest.knobs:
@@ -193,6 +199,7 @@ class Run:
             folder = self.work / ROUNDED_PRECISION
             try:
                 if not (folder / MANIFEST).is_file():
+                    self.steps("export in int8")
                     self.export(folder, ROUNDED_PRECISION, **same_selection(exact.manifest))
                 rounded = load_bundle(folder, threads=self.settings.threads, check=False)
                 rows.append(self.calibrated(path, folder, rounded, parts, exact))
@@ -214,7 +221,7 @@ class Run:
 
     def calibrated(self, path: Path, folder: Path, model: Model, parts: Parts, reference: Model | None) -> Exported:
         """Runs the judging texts at every setting of a bundle."""
-        self.step(f"{model.manifest.precision}: run {len(parts.items)} texts at every setting, then time them")
+        self.steps(f"run {len(parts.items)} other texts at every setting in {model.manifest.precision}, and time them")
         options = CalibrateSettings(
             data=path,
             min_agreement=self.settings.min_agreement,
@@ -222,12 +229,13 @@ class Run:
             truncate=True,
             threads=self.settings.threads,
         )
-        outcome = calibrate(model, folder, options, parts.judging, reference=reference, keep_partial=True)
+        with self.steps.paused():
+            outcome = calibrate(model, folder, options, parts.judging, reference=reference, keep_partial=True)
         return Exported(folder, model.manifest, outcome)
 
     def judged(self, bundles: Sequence[Exported], parts: Parts) -> tuple[Tuned, int]:
         """Speeds, the choice, and what it changes; and which of the bundles was chosen."""
-        self.step("time the settings in turns on one core")
+        self.steps("time the settings in turns on one core")
         timings, count = self.timings(bundles, parts)
         candidates = []
         for place, each in enumerate(bundles):
@@ -307,7 +315,6 @@ class Run:
         Raises:
             InvalidRequest: that cannot be done.
         """
-        self.step("write the report")
         write_whole(folder / REPORT, report_page(tuned, str(self.output)))
         (folder / PARTIAL).unlink(missing_ok=True)
         place = self.output.resolve()
