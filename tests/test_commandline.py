@@ -214,7 +214,7 @@ def test_groups_of_help_begin_at_flags_that_there_are(settings: type[CommandSett
     ("arguments", "sentence"),
     [
         (["exprot"], "unknown command 'exprot', did you mean export?"),
-        (["zzz"], "unknown command 'zzz', must be one of: train, export"),
+        (["zzz"], "unknown command 'zzz', must be one of: train, tune"),
         (["inspect", "x", "--rates"], "the flag --rates is unknown, did you mean --rate?"),
         (["inspect", "x", "--rates=3"], "the flag --rates is unknown, did you mean --rate?"),
         (["classify", "--num-hash", "3", "x"], "the flag --num-hash is unknown, did you mean --num-hashes?"),
