@@ -4,7 +4,6 @@ import asyncio
 import functools
 import logging
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastapi import FastAPI
@@ -41,7 +40,7 @@ from attenuator.serve.observe.gauges import EngineGauges
 from attenuator.serve.observe.logs import STATUS, RequestLog
 from attenuator.serve.observe.metrics import Metrics
 from attenuator.serve.observe.shadow import Shadow
-from attenuator.serve.scheduling.requests import IDLE, LANES
+from attenuator.serve.scheduling.requests import LANES
 from attenuator.serve.settings import ServeSettings
 
 if TYPE_CHECKING:
@@ -71,9 +70,8 @@ def observe(engine: Engine, settings: ServeSettings, traces: "Traces | None" = N
     if traces is not None:
         traces.listen(listeners)
     if settings.shadow_share:
-        run_idle = partial(engine.run, flow=IDLE)
         serving, exact_s = engine.catalog.serving, engine.predictor.exact_s
-        shadow = Shadow(settings.shadow_share, engine.idle, metrics, serving, run_idle, exact_s)
+        shadow = Shadow(settings.shadow_share, engine.idle, metrics, serving, exact_s)
         shadow.listen(listeners)
     gauges = EngineGauges()
     metrics.registry.register(gauges)

@@ -289,14 +289,13 @@ class Engine:
             model: the model.
             rows: one per input, and what explains the answers; the first has the request's knobs.
             asked: the knobs before they were lowered; None where they were not.
-            flow: whose work it is; `IDLE` finds room always, so its caller bounds how much of it waits.
+            flow: whose it is.
 
         Returns:
             The finished job.
 
         Raises:
             Overloaded: too many tokens are waiting.
-            Displaced: it was idle work, and a request came.
             EngineError: a row failed.
             NotReady: the service was stopped meanwhile.
         """
@@ -305,7 +304,7 @@ class Engine:
         tokens = [len(row.token_ids) for row in rows]
         if asked is not None:
             share = lowered_share(model, tokens, rows[0].knobs, asked)
-        if flow.priority != "idle" and not self._queue.vacant():
+        if not self._queue.vacant():
             self._admission.check_tokens(demand_of(tokens, seconds, share), flow.key)
         done = asyncio.get_running_loop().create_future()
         trace = events.trace.get()

@@ -6,9 +6,10 @@ calibration refers to; what rounding changes is seen there alone, and an alarm c
 Each text is drawn by lot with the operator's probability, whatever its request, so that neither a caller nor the load
 chooses which. What is drawn waits in memory as token ids, with the logits of its answer; nothing of it is logged.
 
-*Nobody waits for it.* A text runs alone, as idle work, once no request has been in progress for `SETTLE_S` and for
-`IDLE_FACTOR` times as long as it is predicted to take. A request whose body arrives meanwhile stops it, before the
-request itself reaches a lane; but only at the next node of the graph, and of a long text one node may take a second. So
+*Nobody waits for it.* A text runs alone, in a thread beside the lanes, once no request has been in progress for
+`SETTLE_S` and for `IDLE_FACTOR` times as long as it is predicted to take. A request whose body arrives meanwhile stops
+it, before the request itself reaches a lane; but only at the next node of the graph, and of a long text one node may
+take a second of the cores that the request wants too. So
 a long text has to wait for a long pause, which begins anew after every text. Of requests that come at random, one in 15
 at most meets a text where every text is drawn, and one in 200 where one of a hundred is. A text that was stopped waits
 again, behind the others, and is dropped after `MAX_RUNS`. Where room is short, the text that needs the longest pause
@@ -23,7 +24,7 @@ import logging
 import time
 import weakref
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 from weakref import WeakKeyDictionary
@@ -31,11 +32,11 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-from attenuator.runtime import Model, Row, RowResult
+from attenuator.errors import EngineError
+from attenuator.runtime import Cancellation, Model, Row, RowResult
 from attenuator.serve.observe.events import Listeners, RateLimitedLog
 from attenuator.serve.observe.live_agreement import Comparison, LiveAgreement
 from attenuator.serve.observe.metrics import Metrics, knob_ranges
-from attenuator.serve.scheduling.requests import Displaced, Job
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +81,6 @@ class Shadow:
         idle: asyncio.Event,
         metrics: Metrics,
         serving: Callable[[Model], bool],
-        run: Callable[[Model, list[Row]], Awaitable[Job]],
         exact_s: Callable[[Model, int], float],
         random: Random | None = None,
     ) -> None:
@@ -91,7 +91,6 @@ class Shadow:
             idle: set while no request is in progress.
             metrics: count comparisons and dropped texts.
             serving: whether new requests still get a model.
-            run: runs rows as idle work.
             exact_s: predicted seconds of a text of a length at the exact value.
             random: draws the texts.
         """
@@ -99,14 +98,13 @@ class Shadow:
         self._idle = idle
         self._metrics = metrics
         self._serving = serving
-        self._run_idle = run
         self._exact_s = exact_s
         self._random = random or Random()
         self._waiting: deque[Waiting] = deque()
         self._tokens = 0
         self._drawn = asyncio.Event()
         self._agreement: WeakKeyDictionary[Model, LiveAgreement] = WeakKeyDictionary()
-        self._running: asyncio.Task[RowResult] | None = None
+        self._running: Cancellation | None = None
         self._pause_anew = True
         self._idle_since_s = 0.0
         self._task: asyncio.Task[None] | None = None
@@ -221,30 +219,27 @@ class Shadow:
             return
         text.runs += 1
         row = Row(text.row.token_ids, text.row.type_ids, model.knobs.exact(), text.row.seed)
-        self._running = asyncio.create_task(self._exact(model, row))
-        await asyncio.wait({self._running})
-        running, self._running = self._running, None
-        error = Displaced() if running.cancelled() else running.exception()
-        if error is None:
-            agreement = self._agreement.get(model)
-            if agreement is None:
-                agreement = self._agreement[model] = LiveAgreement(model)
-            tokens = len(row.token_ids)
-            knobs = None if text.escalated else text.row.knobs
-            comparison = agreement.compare(knobs, tokens, text.logits, running.result().logits)
-            self._report(model, text, agreement.lengths(tokens), comparison)
-        elif not isinstance(error, Displaced):
-            self._drop(text, "failed")
-            self._failure("model '%s' failed on a text that ran again at the exact value: %s", text.name, error)
-        elif text.runs < MAX_RUNS:
-            self._push(text)
-        else:
-            self._drop(text, "interrupted")
-
-    async def _exact(self, model: Model, row: Row) -> RowResult:
-        [result] = (await self._run_idle(model, [row])).results
-        assert result is not None
-        return result
+        self._running = Cancellation()
+        try:
+            [result] = await asyncio.to_thread(model.run, [row], self._running)
+        except EngineError as error:
+            if not self._pause_anew:
+                self._drop(text, "failed")
+                self._failure("model '%s' failed on a text that ran again at the exact value: %s", text.name, error)
+            elif text.runs < MAX_RUNS:
+                self._push(text)
+            else:
+                self._drop(text, "interrupted")
+            return
+        finally:
+            self._running = None
+        agreement = self._agreement.get(model)
+        if agreement is None:
+            agreement = self._agreement[model] = LiveAgreement(model)
+        tokens = len(row.token_ids)
+        knobs = None if text.escalated else text.row.knobs
+        comparison = agreement.compare(knobs, tokens, text.logits, result.logits)
+        self._report(model, text, agreement.lengths(tokens), comparison)
 
     def _report(self, model: Model, text: Waiting, lengths: str, comparison: Comparison) -> None:
         """Counts a comparison, and says so where it changes what is known."""

@@ -13,7 +13,7 @@ from attenuator.errors import AttenuatorError, EngineError
 from attenuator.runtime import Cancellation, Row, RowResult
 from attenuator.serve.observe.events import BatchRun, Listeners
 from attenuator.serve.scheduling.queue import Queue
-from attenuator.serve.scheduling.requests import IDLE, LANES, Displaced, Entry, Job, Lane
+from attenuator.serve.scheduling.requests import LANES, Entry, Job, Lane
 from attenuator.serve.scheduling.times import Learned
 from attenuator.serve.scheduling.worker import Worker
 
@@ -39,11 +39,6 @@ class Running:
     cancellation: Cancellation
     started_s: float
     mark: float
-
-    @property
-    def idle(self) -> bool:
-        """Whether it is idle work, which makes way for requests."""
-        return self.batch[0].job.flow == IDLE
 
     @property
     def predicted_s(self) -> float:
@@ -141,11 +136,8 @@ class Lanes:
         Raises:
             EngineError: a row failed.
             NotReady: the lanes were stopped.
-            Displaced: it was idle work, and a request came.
         """
         self._jobs.add(job)
-        if self._running and job.flow != IDLE:
-            self._displace()
         try:
             if await self._is_quick(job):
                 self._run_here(job, seconds)
@@ -163,7 +155,7 @@ class Lanes:
 
         Handing it to a thread and back takes a fifth of the time that the service adds to a short text alone.
         """
-        if self._running or job.flow == IDLE or self._queue.requests != 1:
+        if self._running or self._queue.requests != 1:
             return False
         if self._learned.latencies[job.model].batch_s(Counter(job.times)) > INLINE_S:
             return False
@@ -199,7 +191,7 @@ class Lanes:
     def remaining_s(self, lane: Lane, now_s: float) -> float:
         """Predicted time until a lane's running batch ends, in seconds; without the other lane."""
         running = self._running.get(lane)
-        if running is None or running.idle:
+        if running is None:
             return 0.0
         beside_s = self._contention.beside_s(lane, running.mark, now_s)
         return max(0.0, running.predicted_s - self._contention.alone_s(now_s - running.started_s, beside_s))
@@ -221,14 +213,6 @@ class Lanes:
         for worker in self._workers.values():
             worker.stop()
 
-    def _displace(self) -> None:
-        """Stops idle work that runs."""
-        for running in self._running.values():
-            if running.idle:
-                for entry in running.batch:
-                    entry.job.fail(Displaced("idle work was stopped: a request came"))
-                running.cancellation.cancel()
-
     def _drop(self, job: Job) -> None:
         self._queue.drop(job)
         for running in self._running.values():
@@ -242,8 +226,6 @@ class Lanes:
             if lane == "light":
                 await self._wait_for_more()
             batch = self._queue.take(lane)
-            if not batch and not self._running:
-                batch = self._queue.take_idle(lane)
             if not batch:
                 wake.clear()
                 continue
@@ -284,9 +266,6 @@ class Lanes:
             ended = time.monotonic()
             beside_s = self._contention.beside_s(lane, mark, ended)
             self._contention.end(lane, ended)
-            if self._queue.idle_waits:  # in either lane, for this batch to end
-                for wake in self._wake.values():
-                    wake.set()
         if failure is not None:
             await self._run_apart(lane, batch, failure)
             return
@@ -355,8 +334,7 @@ class Lanes:
         jobs = list(dict.fromkeys(entry.job for entry in batch if not entry.job.over))
         self._failed(jobs, lane, error)
         if not jobs:
-            level = logging.DEBUG if batch[0].job.flow == IDLE else logging.INFO
-            log.log(level, "a run in lane %s was cancelled: nobody waits for its results any more", lane)
+            log.info("a run in lane %s was cancelled: nobody waits for its results any more", lane)
         elif len(jobs) == 1:
             jobs[0].fail(error)
         else:

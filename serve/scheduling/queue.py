@@ -8,8 +8,6 @@ and its predicted time within `BATCH_S`; rows of the class `batch` do not join o
 row always runs; heavy rows run alone. So a short request waits for the batch that is running, and sometimes for one
 that the oldest request or the other class leads. Each takes at most `HEAVY_S`, mostly `BATCH_S`.
 
-*Idle work*, the service's own, waits apart. It runs only while no request waits or runs, in either lane.
-
 *Room.* A lane has room for a bounded number of tokens. A request takes room for its waiting tokens, for a quarter of
 the lane at most: what is beyond that waits in the request and moves up as its rows run. So any request finds room in an
 empty lane, and the largest leaves some. A request may take at most as much as then stays free, and so may all of an API
@@ -21,15 +19,16 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from attenuator.api import Priority
 from attenuator.runtime import Model
 from attenuator.serve.scheduling.fairness import FlowQueue, Place, Shares, Waiting
-from attenuator.serve.scheduling.requests import ANYONE, IDLE, LANES, Class, Entry, Flow, Job, Lane, Load, lane_of
+from attenuator.serve.scheduling.requests import ANYONE, LANES, Entry, Flow, Job, Lane, Load, lane_of
 
 BATCH_S = 0.05
 BATCH_CLASS_SHARE = 0.1
 REQUEST_ROOM_SHARE = 0.25  # of a lane's room, which one request may take
 EMPTY = FlowQueue(0, Load())
-CLASS_WEIGHTS: dict[Class, float] = {"interactive": 1 - BATCH_CLASS_SHARE, "batch": BATCH_CLASS_SHARE, "idle": 1.0}
+CLASS_WEIGHTS: dict[Priority, float] = {"interactive": 1 - BATCH_CLASS_SHARE, "batch": BATCH_CLASS_SHARE}
 
 
 class LaneQueue:
@@ -46,9 +45,9 @@ class LaneQueue:
         self._lane = lane
         self._max_request_room = max_request_room
         self._max_batch_tokens = max_batch_tokens
-        self._classes = Shares[Class]()
-        self._keys: dict[Class, Shares[str]] = {each: Shares() for each in CLASS_WEIGHTS}
-        self._flows: dict[tuple[Class, str], FlowQueue] = {}
+        self._classes = Shares[Priority]()
+        self._keys: dict[Priority, Shares[str]] = {each: Shares() for each in CLASS_WEIGHTS}
+        self._flows: dict[tuple[Priority, str], FlowQueue] = {}
 
     def load_of(self, key: str) -> Load:
         """What waits of an API key."""
@@ -87,7 +86,7 @@ class LaneQueue:
         waiting = self._flows[place].lead()
         entry = waiting.first()
         model, tokens, seconds = entry.job.model, entry.tokens, entry.seconds
-        joining: tuple[Class, ...] = ("interactive",) if place[0] == "interactive" else tuple(self._keys)
+        joining: tuple[Priority, ...] = ("interactive",) if place[0] == "interactive" else tuple(self._keys)
         batch: list[Entry] = []
         oldest: dict[FlowQueue, Job | None] = {}
         taken: dict[FlowQueue, list[Entry]] = {}
@@ -161,7 +160,7 @@ class LaneQueue:
                 seconds += _received_s(_sum_of(queues), head, (end - self._classes.start(other)) * weight)
         return seconds
 
-    def _next(self, model: Model | None, classes: Sequence[Class]) -> tuple[tuple[Class, str], Waiting] | None:
+    def _next(self, model: Model | None, classes: Sequence[Priority]) -> tuple[tuple[Priority, str], Waiting] | None:
         """The flow whose row comes next, among those of some classes with a row of one model, or of any; and whose."""
         best: tuple[float, int, float, int, int] | None = None
         chosen = None
@@ -178,7 +177,7 @@ class LaneQueue:
                     best, chosen = order, (place, waiting)
         return chosen
 
-    def _charge(self, place: tuple[Class, str], seconds: float) -> None:
+    def _charge(self, place: tuple[Priority, str], seconds: float) -> None:
         priority, key = place
         self._classes.charge(priority, seconds / CLASS_WEIGHTS[priority])
         self._keys[priority].charge(key, seconds / self._flows[place].weight)
@@ -230,9 +229,7 @@ class Queue:
         self._max_queue_tokens = max_queue_tokens
         self._max_request_room = max(1, int(REQUEST_ROOM_SHARE * max_queue_tokens))
         self._max_requests = max_requests
-        self.lanes, self._idle = (  # idle work takes no room from requests
-            {lane: LaneQueue(lane, max_batch_tokens, self._max_request_room) for lane in LANES} for _ in range(2)
-        )
+        self.lanes = {lane: LaneQueue(lane, max_batch_tokens, self._max_request_room) for lane in LANES}
         self.requests = 0
         self._requests_of = Counter[str]()
         self._count = 0
@@ -317,9 +314,8 @@ class Queue:
         by_lane: dict[Lane, list[tuple[int, float]]] = {}
         for index, value in enumerate(seconds):
             by_lane.setdefault(lane_of(value), []).append((index, value))
-        queues = self._idle if job.flow == IDLE else self.lanes
         for lane, rows in by_lane.items():
-            queues[lane].push(job, rows, self._count)
+            self.lanes[lane].push(job, rows, self._count)
             self._count += 1
         return set(by_lane)
 
@@ -327,18 +323,9 @@ class Queue:
         """Removes a request: its waiting rows never start."""
         job.dropped = True
         job.rows = []
-        for queue in (*self.lanes.values(), *self._idle.values()):
+        for queue in self.lanes.values():
             queue.drop(job)
 
     def take(self, lane: Lane) -> list[Entry]:
         """The next batch of a lane: rows of one model, none where nothing waits."""
         return self.lanes[lane].take()
-
-    @property
-    def idle_waits(self) -> bool:
-        """Whether idle work waits."""
-        return any(queue.load.tokens for queue in self._idle.values())
-
-    def take_idle(self, lane: Lane) -> list[Entry]:
-        """The next batch of idle work of a lane, none while a request waits in either lane."""
-        return [] if any(queue.load.tokens for queue in self.lanes.values()) else self._idle[lane].take()

@@ -9,13 +9,11 @@ from typing import Literal, NamedTuple
 
 from attenuator.api import Priority
 from attenuator.calibration.times import RowTime
-from attenuator.errors import AttenuatorError
 from attenuator.runtime import Model, Row, RowResult
 
 Lane = Literal["light", "heavy"]
 LANES: tuple[Lane, Lane] = ("light", "heavy")
 HEAVY_S = 0.1
-Class = Priority | Literal["idle"]
 
 
 class Forecast(NamedTuple):
@@ -35,27 +33,22 @@ class Forecast(NamedTuple):
         return self.queue_s + self.run_s
 
 
-class Displaced(AttenuatorError):
-    """Idle work had to make way for a request."""
-
-
 @dataclass(frozen=True, slots=True)
 class Flow:
     """Whose work a request is: the scheduler is fair between flows, then between the requests of each.
 
     Attributes:
         key: name of its API key; empty where there are not several.
-        priority: its class. `idle` is the service's own work: it runs while no request waits or runs, and ends with
-            `Displaced` when one comes.
+        priority: its class.
         weight: of the key's share.
     """
 
     key: str = ""
-    priority: Class = "interactive"
+    priority: Priority = "interactive"
     weight: float = 1.0
 
 
-ANYONE, IDLE = Flow(), Flow(priority="idle")
+ANYONE = Flow()
 
 
 @dataclass(slots=True, eq=False)

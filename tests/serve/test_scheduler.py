@@ -11,7 +11,7 @@ import pytest
 
 from attenuator.runtime import Row
 from attenuator.serve.scheduling.queue import BATCH_S, Queue
-from attenuator.serve.scheduling.requests import ANYONE, HEAVY_S, IDLE, Flow, Job
+from attenuator.serve.scheduling.requests import ANYONE, HEAVY_S, Flow, Job
 
 
 @pytest.fixture
@@ -86,19 +86,6 @@ def test_heavy_rows_have_a_lane_of_their_own_and_run_alone(loop: asyncio.Abstrac
     waiting.add("light", 0.001, at_s=1)
     assert waiting.take("light") == ["mixed", "light"]
     assert [waiting.take("heavy"), waiting.take("heavy"), waiting.take("heavy")] == [["mixed"], ["mixed"], []]
-
-
-@pytest.mark.parametrize(("requests_s", "lane"), [(0.001, "heavy"), (2 * HEAVY_S, "light")])
-def test_idle_work_waits_for_requests_of_the_other_lane_too(
-    loop: asyncio.AbstractEventLoop, requests_s: float, lane: str
-) -> None:
-    waiting = Waiting(loop)
-    waiting.add("request", requests_s)
-    waiting.add("idle", 0.001, 2 * HEAVY_S, flow=IDLE)
-    assert waiting.queue.take_idle(lane) == []
-    waiting.take("light")
-    waiting.take("heavy")
-    assert len(waiting.queue.take_idle(lane)) == 1
 
 
 def test_dropped_requests_never_start_and_count_no_more(loop: asyncio.AbstractEventLoop) -> None:

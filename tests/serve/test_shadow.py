@@ -22,7 +22,6 @@ from attenuator.serve.engine import Engine
 from attenuator.serve.observe import shadow as module
 from attenuator.serve.observe.metrics import Metrics
 from attenuator.serve.observe.shadow import Shadow
-from attenuator.serve.scheduling.requests import Job
 from attenuator.serve.settings import ServeSettings
 
 BUNDLES = Path(__file__).resolve().parents[2] / "examples" / "bundles"
@@ -39,15 +38,11 @@ RESULT = RowResult(np.array([1.0, 0.0], np.float32))
 
 def shadow(share: float, **random: Random) -> tuple[Shadow, Metrics]:
     metrics = Metrics()
-    return Shadow(share, asyncio.Event(), metrics, lambda model: True, run_never, exact_s, **random), metrics
+    return Shadow(share, asyncio.Event(), metrics, lambda model: True, exact_s, **random), metrics
 
 
 def exact_s(model: Model, tokens: int) -> float:
     return tokens / 1000
-
-
-async def run_never(model: Model, rows: list[Row]) -> Job:
-    raise AssertionError
 
 
 def dropped(metrics: Metrics, reason: str, model: str = "yoso") -> float:
