@@ -17,7 +17,7 @@ from pathlib import Path
 from attenuator import __version__
 from attenuator.ops import KNOBS, attention_with
 from attenuator.ops.spec import Knob
-from attenuator.serve.observe.gauges import HELD
+from attenuator.serve.observe.gauges import GAUGES
 from attenuator.serve.observe.metrics import Metrics
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -54,7 +54,7 @@ def knob_table() -> str:
 def metric_table() -> str:
     """The table of metrics, in Markdown."""
     lines = ["| metric | type | labels | what it measures |", "|---|---|---|---|"]
-    for one in (*Metrics().described, *HELD):
+    for one in (*Metrics().described, *GAUGES):
         labels = ", ".join(f"`{label}`" for label in one.labels)
         lines.append(f"| `{one.name}` | {one.kind} | {labels} | {one.doc} |")
     return "\n".join(lines)

@@ -20,7 +20,7 @@ from attenuator.serve.edge.connections import Connections, connection_limit, rai
 from attenuator.serve.edge.server import Server, is_loopback
 from attenuator.serve.engine import Engine
 from attenuator.serve.observe import logs
-from attenuator.serve.observe.gauges import ServerGauges
+from attenuator.serve.observe.gauges import Gauges
 from attenuator.serve.observe.tracing import open_traces
 from attenuator.serve.settings import COMMAND, POSITIONALS, ServeSettings, read_floors
 
@@ -102,7 +102,10 @@ async def serve(settings: ServeSettings, folders: Sequence[Path], bound: socket.
         return content
 
     connections.refusal = refusal
-    observers.metrics.registry.register(ServerGauges(lambda: (connections.open, connections.limit)))
+    Gauges(
+        observers.metrics,
+        lambda: {"connections": {(): connections.open}, "connection_limit": {(): connections.limit}},
+    )
     server = Server(create_app(engine, settings, keys, observers), settings, connections, bound)
     running = asyncio.create_task(server.serve())
     warn_if_open(keys, bound)

@@ -4,6 +4,7 @@ import asyncio
 import functools
 import logging
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastapi import FastAPI
@@ -36,7 +37,7 @@ from attenuator.serve.api.routes import Routes
 from attenuator.serve.api.schema import HEADER
 from attenuator.serve.engine import Engine
 from attenuator.serve.observe.events import CLIENT_LEFT
-from attenuator.serve.observe.gauges import EngineGauges
+from attenuator.serve.observe.gauges import STATES, Gauges, Values, waiting_values
 from attenuator.serve.observe.logs import STATUS, RequestLog
 from attenuator.serve.observe.metrics import Metrics
 from attenuator.serve.observe.shadow import Shadow
@@ -73,26 +74,33 @@ def observe(engine: Engine, settings: ServeSettings, traces: "Traces | None" = N
         serving, exact_s = engine.catalog.serving, engine.predictor.exact_s
         shadow = Shadow(settings.shadow_share, engine.idle, metrics, serving, exact_s)
         shadow.listen(listeners)
-    gauges = EngineGauges()
-    metrics.registry.register(gauges)
-
-    def read() -> None:
-        serving = engine.models.values()
-        gauges.take(
-            waiting=engine.waiting(),
-            running={lane: engine.running(lane) for lane in LANES},
-            requests=engine.requests,
-            brownout=engine.brownout.highest(time.monotonic()),
-            state=engine.state,
-            ready=engine.fault() is None,
-            models={model: "serving" if model in serving else "draining" for model in engine.latencies},
-            shadow_waiting=shadow.waiting if shadow else 0,
-            agreement_low=shadow.low() if shadow else (),
-            watched=engine.watch.states(),
-        )
-
-    metrics.before_scrape.append(read)
+    Gauges(metrics, partial(held, engine, shadow))
     return Observers(metrics, shadow)
+
+
+def held(engine: Engine, shadow: Shadow | None) -> dict[str, Values]:
+    """The values of the gauges of `observe/gauges.py`, those of connections aside."""
+    serving = engine.models.values()
+    return waiting_values(engine.waiting()) | {
+        "running_sequences": {(lane,): engine.running(lane) for lane in LANES},
+        "requests_in_progress": {(): engine.requests},
+        "brownout_level": {(): engine.brownout.highest(time.monotonic())},
+        "service_state": {(each,): each == engine.state for each in STATES},
+        "ready": {(): engine.fault() is None},
+        "models": {
+            (
+                model.manifest.name,
+                model.manifest.revision[:12],
+                model.device_name,
+                "serving" if model in serving else "draining",
+            ): 1
+            for model in engine.latencies
+        },
+        "build_info": {(__version__,): 1},
+        "shadow_waiting_texts": {(): shadow.waiting if shadow else 0},
+        "agreement_low": dict(shadow.low()) if shadow else {},
+        "watched_bundles": {(state,): count for state, count in engine.watch.states().items()},
+    }
 
 
 def create_app(engine: Engine, settings: ServeSettings, keys: KeyRing, observers: Observers | None = None) -> ASGIApp:

@@ -19,20 +19,18 @@ from attenuator.serve.accuracy.brownout import (
     Floors,
     knobs_at,
     lowered_share,
-    say_what_floors_win,
 )
 from attenuator.serve.models.catalog import Catalog
 from attenuator.serve.models.tokenizing import STOPPED, TokenizerThreads
 from attenuator.serve.models.warmup import Speed
 from attenuator.serve.models.watching import Watch
-from attenuator.serve.observe import events
 from attenuator.serve.observe.events import Listeners
 from attenuator.serve.scheduling.admission import Admission, Predictor
 from attenuator.serve.scheduling.lanes import Lanes
 from attenuator.serve.scheduling.queue import Queue
 from attenuator.serve.scheduling.requests import ANYONE, LANES, Entry, Flow, Job, Lane, demand_of
 from attenuator.serve.scheduling.times import LatencyModel, Learned
-from attenuator.serve.settings import ServeSettings, read_floors
+from attenuator.serve.settings import ServeSettings
 
 log = logging.getLogger(__name__)
 NO_FLOORS: Floors = {}
@@ -80,7 +78,6 @@ class Engine:
         latency = LatencyModel(model.cost.predict, cost_per_s=speed.cost_per_s, table=speed.table)
         latency.learn(latency.row_times(speed.tokens, speed.knobs), speed.seconds)
         self.latencies[model] = latency
-        say_what_floors_win(read_floors(self._settings.brownout_to), self.predictor.seconds, model)
 
     @property
     def requests(self) -> int:
@@ -307,8 +304,7 @@ class Engine:
         if not self._queue.vacant():
             self._admission.check_tokens(demand_of(tokens, seconds, share), flow.key)
         done = asyncio.get_running_loop().create_future()
-        trace = events.trace.get()
-        job = Job(model, rows, times, done, room_share=share, flow=flow, trace=trace)
+        job = Job(model, rows, times, done, room_share=share, flow=flow)
         await self._lanes.finish(job, seconds)
         return job
 

@@ -9,7 +9,15 @@ import pytest
 
 import attenuator.serve.app  # noqa: F401  every error class is imported
 from attenuator import errors
-from attenuator.serve.api.errors import HTTP_ERROR, error_types
+from attenuator.serve.api.errors import (
+    HTTP_ERROR,
+    INTERNAL_ERROR,
+    MALFORMED_REQUEST,
+    PROTOCOL_KINDS,
+    ROUTING_KINDS,
+    STATUS,
+    error_type,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs/errors.md").read_text(encoding="utf-8")
@@ -41,6 +49,18 @@ def sentences() -> list[str]:
     files = [path for folder in ("src", "serve", "export", "ops", "clients") for path in (ROOT / folder).rglob("*.py")]
     nodes = (node for path in files for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
     return [sentence for node in nodes if (sentence := sentence_of(node)) and " " in sentence]
+
+
+def error_types() -> dict[str, int]:
+    """Status by every `error_type` that an answer may have, `http_error` aside: that has the web framework's status."""
+    classes, kinds = [errors.AttenuatorError], {MALFORMED_REQUEST: 400, INTERNAL_ERROR: 500}
+    while classes:
+        classes += classes[0].__subclasses__()
+        error = classes.pop(0)
+        status = next((STATUS[kind] for kind in error.__mro__ if kind in STATUS), None)
+        if status is not None:
+            kinds[error_type(error.__name__)] = status
+    return kinds | {kind: status for row in (ROUTING_KINDS, PROTOCOL_KINDS) for status, kind in row.items()}
 
 
 def quoted() -> list[str]:

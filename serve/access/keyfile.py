@@ -66,7 +66,7 @@ class KeyEntry(BaseModel):
             if name not in KNOBS:
                 raise ValueError(f"ceilings has '{name[:40]}', must be a knob: {', '.join(KNOBS)}")
             try:
-                check_knob(KNOBS[name], value)
+                self.ceilings[name] = check_knob(KNOBS[name], value)
             except KnobOutOfRange as error:
                 raise ValueError(f"ceilings: {error}") from None
         return self

@@ -10,7 +10,7 @@ import math
 import os
 import stat
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from fastapi.security.utils import get_authorization_scheme_param
@@ -18,10 +18,7 @@ from pydantic import SecretStr
 
 from attenuator.api import Priority
 from attenuator.errors import AttenuatorError, InvalidRequest, RateLimited, Unauthorized
-from attenuator.ops import KNOBS
-from attenuator.ops.knobs import Knobs, check_knob
 from attenuator.serve.access.keyfile import KeyEntry, digest_of, parse_keys
-from attenuator.serve.access.ratelimit import Bucket
 from attenuator.serve.file_version import ABSENT, version_of
 
 log = logging.getLogger(__name__)
@@ -31,6 +28,38 @@ SINGLE_KEY = "default"  # the name of the key in the setting `api_key`
 
 
 @dataclass(slots=True)
+class Bucket:
+    """A token bucket, which may be overdrawn by its last use: the next ones wait until that is made up.
+
+    Attributes:
+        rate: what comes back per second.
+        burst: the most that a pause saves up.
+        spare: what may be used at once.
+        counted_s: clock at which `spare` was counted.
+    """
+
+    rate: float
+    burst: float
+    spare: float
+    counted_s: float
+
+    @classmethod
+    def of(cls, rate: float | None, burst: int | None, before: "Bucket | None") -> "Bucket | None":
+        """A bucket, by default for what one second brings: full, or as one of the same limits was before."""
+        if rate is None:
+            return None
+        most = burst or max(1, math.ceil(rate))
+        if before is not None and (before.rate, before.burst) == (rate, most):
+            return before
+        return cls(rate, most, most, time.monotonic())
+
+    def wait_s(self, now_s: float) -> float:
+        """Seconds until there is something to use; 0 where there is, by a clock that never goes back."""
+        self.spare = min(self.burst, self.spare + (now_s - self.counted_s) * self.rate)
+        self.counted_s = now_s
+        return max(0.0, (1 - self.spare) / self.rate)
+
+
 class ApiKey:
     """A key that may be used.
 
@@ -39,37 +68,21 @@ class ApiKey:
         digest: SHA-256 of the key.
         requests: how often it may be used; None without a limit.
         tokens: how many tokens of its requests may run; None without a limit.
-        weight: of its share of a busy service.
-        priority: the class of its requests that name none; with `batch`, of all of them.
-        ceilings: the most accurate value that its requests may have, by knob.
+        weight: as its file has it; so are `priority` and `ceilings`.
     """
 
-    name: str
-    digest: bytes
-    requests: Bucket | None = None
-    tokens: Bucket | None = None
-    weight: float = 1.0
-    priority: Priority = "interactive"
-    ceilings: Knobs = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, entry: KeyEntry, before: "ApiKey | None") -> "ApiKey":
-        """A key of a file.
+    def __init__(self, entry: KeyEntry, before: "ApiKey | None" = None) -> None:
+        """Makes it.
 
         Args:
             entry: of the file.
             before: the key of this name when the file was last read; with the same limits, its counts go on.
         """
-        ceilings = {name: check_knob(KNOBS[name], value) for name, value in entry.ceilings.items()}
-        return cls(
-            entry.name,
-            entry.digest,
-            _bucket(entry.requests_per_s, entry.burst, None if before is None else before.requests),
-            _bucket(entry.tokens_per_s, entry.burst_tokens, None if before is None else before.tokens),
-            entry.weight,
-            entry.priority,
-            ceilings,
-        )
+        self.name, self.digest = entry.name, entry.digest
+        self.weight, self.priority, self.ceilings = entry.weight, entry.priority, entry.ceilings
+        requests, tokens = (before.requests, before.tokens) if before else (None, None)
+        self.requests: Bucket | None = Bucket.of(entry.requests_per_s, entry.burst, requests)
+        self.tokens: Bucket | None = Bucket.of(entry.tokens_per_s, entry.burst_tokens, tokens)
 
     def take(self, now_s: float) -> None:
         """Counts a request.
@@ -80,17 +93,17 @@ class ApiKey:
         Raises:
             RateLimited: too many requests, or tokens in those before; says when the next one is taken.
         """
-        if self.tokens is not None and (wait_s := self.tokens.wait_s(1, now_s)):
+        if self.tokens is not None and (wait_s := self.tokens.wait_s(now_s)):
             raise self._limited(f"may use {self.tokens.rate:g} tokens per second", wait_s)
         if self.requests is not None:
-            if wait_s := self.requests.wait_s(1, now_s):
+            if wait_s := self.requests.wait_s(now_s):
                 raise self._limited(f"may make {self.requests.rate:g} requests per second", wait_s)
-            self.requests.use(1)
+            self.requests.spare -= 1
 
     def spend(self, tokens: int) -> None:
         """Counts the tokens of a request that `take` has let through: those that come later wait for it."""
         if self.tokens is not None:
-            self.tokens.use(tokens)
+            self.tokens.spare -= tokens
 
     def check_priority(self, priority: Priority | None) -> None:
         """Refuses a class above the key's.
@@ -112,14 +125,6 @@ class ApiKey:
         return RateLimited(
             f"the API key '{self.name}' {limit}; try again in {math.ceil(wait_s)} s", retry_after_s=wait_s
         )
-
-
-def _bucket(rate: float | None, burst: int | None, before: Bucket | None) -> Bucket | None:
-    """A bucket, full or as before; by default what one second brings may be used at once."""
-    if rate is None:
-        return None
-    most = burst or max(1, math.ceil(rate))
-    return Bucket(rate, most, most, time.monotonic()).continued(before)
 
 
 class KeyRing:
@@ -145,7 +150,7 @@ class KeyRing:
         source = "" if api_keys is None else api_keys.get_secret_value()
         self.required = api_key is not None or api_keys is not None
         self._admin = None if admin_key is None else digest_of(admin_key.get_secret_value())
-        self._single = [] if api_key is None else [ApiKey(SINGLE_KEY, digest_of(api_key.get_secret_value()))]
+        self._single = [] if api_key is None else [ApiKey(KeyEntry(name=SINGLE_KEY, key=api_key))]
         self._keys = self._single
         inline = source.lstrip().startswith("[")
         self._file = Path(source) if api_keys is not None and not inline else None
@@ -200,7 +205,7 @@ class KeyRing:
             if entry.digest in others:
                 raise AttenuatorError(f"the API key '{entry.name}' must differ from the {others[entry.digest]}")
         before = {key.name: key for key in self._keys}
-        self._keys = [*self._single, *(ApiKey.of(entry, before.get(entry.name)) for entry in entries)]
+        self._keys = [*self._single, *(ApiKey(entry, before.get(entry.name)) for entry in entries)]
 
 
 def key_in(authorization: str | None) -> str:

@@ -24,7 +24,6 @@ A request is lowered once, as it enters the queue; `plan.py` says which ones. It
 names.
 """
 
-import logging
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
@@ -35,15 +34,12 @@ from attenuator.bundle import BundleKnob
 from attenuator.errors import KnobOutOfRange, UnknownField
 from attenuator.ops.knobs import Knobs, KnobValue, accuracy_rank, check_knob, clamped, describe
 from attenuator.runtime import KnobTable, Model
-from attenuator.runtime.calibrated import default_knobs
 from attenuator.runtime.tokens import MAX_FIELD_CHARACTERS
 from attenuator.serve.accuracy.cost import cheapest_first
 
-log = logging.getLogger(__name__)
 FALL_TARGETS, FALL_TO = 8, -0.1  # e-folding time in targets, and what is approached, so that 0 is reached
 FULL = 0.75  # the level is 1 from here on, so that bursts still find room
 LEAST_SHARE = 1 / 16
-FLOOR_LENGTHS = (64, 512, 4096)  # tokens at which the log says what floors win
 FIELD = "degradable_to"
 ROUNDING = 1 + 1e-9
 
@@ -237,34 +233,3 @@ def lowered_share(model: Model, tokens: Sequence[int], knobs: Knobs, asked: Knob
         return 1.0
     costs, asked_costs = ([model.predict_cost(count, each) for count in tokens] for each in (knobs, asked))
     return room_share(costs, asked_costs)
-
-
-def say_what_floors_win(
-    policy: Mapping[str, float], seconds: Callable[[Model, Sequence[int], Knobs], Sequence[float]], model: Model
-) -> None:
-    """Logs how many times as much a model does at the operator's floors as without a brownout.
-
-    The policy lowers requests that run at the defaults; those that ask for exact answers may name floors as well.
-
-    Args:
-        policy: the operator's floors.
-        seconds: what rows of some lengths are predicted to take at a setting.
-        model: which is served from now on.
-    """
-    own = policy_floors(policy, model.knobs)
-    if not own:
-        return
-    gains = []
-    for tokens in sorted({min(each, model.manifest.max_tokens) for each in FLOOR_LENGTHS}):
-        defaults = default_knobs(model.knobs, model.calibration, tokens)
-        exactly, usual, least = (
-            seconds(model, [tokens], each)[0]
-            for each in (model.knobs.exact(), defaults, knobs_at(model, defaults, own, 1.0, [tokens]))
-        )
-        gains.append(f"{usual / least:.1f} ({exactly / least:.1f}) times at {tokens} tokens")
-    log.info(
-        "a brownout lets %s do as much as at its defaults (at the exact values): %s (predicted); more load than "
-        "that is refused",
-        model.manifest.name,
-        ", ".join(gains),
-    )

@@ -56,18 +56,6 @@ def error_type(class_name: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", class_name).lower()
 
 
-def error_types() -> dict[str, int]:
-    """Status by every `error_type` that an answer may have, `http_error` aside: that has the web framework's status."""
-    classes, kinds = [errors.AttenuatorError], {MALFORMED_REQUEST: 400, INTERNAL_ERROR: 500}
-    while classes:
-        classes += classes[0].__subclasses__()
-        error = classes.pop(0)
-        status = next((STATUS[kind] for kind in error.__mro__ if kind in STATUS), None)
-        if status is not None:
-            kinds[error_type(error.__name__)] = status
-    return kinds | {kind: status for row in (ROUTING_KINDS, PROTOCOL_KINDS) for status, kind in row.items()}
-
-
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """What an error answer says.

@@ -49,7 +49,6 @@ class BatchRun:
         predicted_s: seconds it was predicted to take.
         seconds: what it took.
         shares: predicted seconds by API key and class; the key is empty where there are not several.
-        traces: of its requests.
     """
 
     model: Model
@@ -60,7 +59,6 @@ class BatchRun:
     predicted_s: float
     seconds: float
     shares: Mapping[tuple[str, str], float]
-    traces: Sequence[object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +72,7 @@ class Listeners:
         request_admitted: its body has arrived, and it counts as in progress.
         answered: a request has its results: model, rows, results, and whether it has `escalate`.
         request_ended: route (the pattern, not the path that was asked for), status, seconds, fields of its log line.
-        batch_ran: a batch ran, and its requests are about to get their results.
-        batch_ended: they have got them, and need not wait for who is told now.
+        batch_ran: a batch ran, and its requests have got their results.
         batch_failed: ONNX Runtime failed on a batch of a model, in a lane, that somebody waited for.
         lane_restarted: a lane's task had ended and starts again.
         session_restarted: a model's session was made again.
@@ -88,7 +85,6 @@ class Listeners:
     answered: list[Callable[[Model, Sequence[Row], Sequence[RowResult], bool], None]] = field(default_factory=list)
     request_ended: list[Callable[[str, int, float, Mapping[str, Any]], None]] = field(default_factory=list)
     batch_ran: list[Callable[[BatchRun], None]] = field(default_factory=list)
-    batch_ended: list[Callable[[BatchRun], None]] = field(default_factory=list)
     batch_failed: list[Callable[[Model, str], None]] = field(default_factory=list)
     lane_restarted: list[Callable[[str], None]] = field(default_factory=list)
     session_restarted: list[Callable[[Model], None]] = field(default_factory=list)

@@ -16,7 +16,6 @@ from prometheus_client.openmetrics import exposition as openmetrics
 
 from attenuator.ops import KNOBS
 from attenuator.ops.knobs import KnobValue
-from attenuator.runtime import Model
 from attenuator.serve.observe.events import BatchRun, Listeners
 
 PREFIX = "attenuator_"
@@ -127,10 +126,10 @@ class Metrics:
     def listen(self, listeners: Listeners) -> None:
         """Listens to everything that is counted."""
         listeners.request_ended.append(self.request_ended)
-        listeners.batch_ended.append(self.batch_ended)
-        listeners.batch_failed.append(self.batch_failed)
-        listeners.lane_restarted.append(self.lane_restarted)
-        listeners.session_restarted.append(self.session_restarted)
+        listeners.batch_ran.append(self.batch_ran)
+        listeners.batch_failed.append(lambda model, lane: self._failures.labels(model.manifest.name, lane).inc())
+        listeners.lane_restarted.append(lambda lane: self._restarts.labels(lane).inc())
+        listeners.session_restarted.append(lambda model: self._sessions.labels(model.manifest.name).inc())
 
     def request_ended(self, route: str, status: int, seconds: float, fields: Mapping[str, Any]) -> None:
         """Counts a request.
@@ -164,7 +163,7 @@ class Metrics:
         """Counts an error answer."""
         self._refusals.labels(error_type).inc()
 
-    def batch_ended(self, run: BatchRun) -> None:
+    def batch_ran(self, run: BatchRun) -> None:
         """Counts a batch that ran; its knobs are `mixed` where its requests have different ranges."""
         ranges = set(map(knob_ranges, run.settings))
         series = self._of_batch(run.model.manifest.name, ranges.pop() if len(ranges) == 1 else MIXED, run.lane)
@@ -176,18 +175,6 @@ class Metrics:
         predicted_s = sum(run.shares.values())
         for place, share_s in run.shares.items():
             self._computed.labels(*place).inc(run.seconds * share_s / predicted_s)
-
-    def batch_failed(self, model: Model, lane: str) -> None:
-        """Counts a batch on which ONNX Runtime failed."""
-        self._failures.labels(model.manifest.name, lane).inc()
-
-    def lane_restarted(self, lane: str) -> None:
-        """Counts a lane that was started again."""
-        self._restarts.labels(lane).inc()
-
-    def session_restarted(self, model: Model) -> None:
-        """Counts a session that was made again."""
-        self._sessions.labels(model.manifest.name).inc()
 
     def shadow_compared(self, model: str, knobs: str, tokens: str, *, agreed: bool) -> None:
         """Counts a live answer that was compared with the exact one."""

@@ -1,9 +1,8 @@
-"""Spans of requests and batches for OpenTelemetry; the only module that loads its packages.
+"""Spans of requests for OpenTelemetry; the only module that loads its packages.
 
 A request has one span from its header to the end of its answer, and under it one for each phase: tokenize, queue,
-compute. A batch serves several requests, so its span begins a trace of its own, with a link to each request; the
-compute spans link back to it. What a span says comes from the fields of the request's line in the access log: never a
-text, a key or a path as it was asked for.
+compute. What a span says comes from the fields of the request's line in the access log: never a text, a key or a path
+as it was asked for.
 
 Times are measured on the steady clock from each request's start: when the wall clock jumps, no span gets another
 length.
@@ -14,7 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from opentelemetry import propagate
@@ -24,11 +23,11 @@ from opentelemetry.sdk.environment_variables import OTEL_RESOURCE_ATTRIBUTES, OT
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, set_span_in_context
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, set_span_in_context
 
 from attenuator import __version__
 from attenuator.serve.observe import events
-from attenuator.serve.observe.events import BatchRun, Listeners
+from attenuator.serve.observe.events import Listeners
 from attenuator.serve.observe.logs import QUIET_ROUTES
 
 PREFIX = "attenuator."
@@ -48,13 +47,11 @@ class RequestTrace:
         span: of the whole request.
         method: of the request, `_OTHER` for one that HTTP does not define.
         started_ns: when it began, in nanoseconds since 1970.
-        batches: that ran rows of it.
     """
 
     span: Span
     method: str
     started_ns: int
-    batches: list[SpanContext] = field(default_factory=list)
 
     @property
     def trace_id(self) -> str:
@@ -93,9 +90,8 @@ class Traces:
         events.trace.set(RequestTrace(span, method, started_ns))
 
     def listen(self, listeners: Listeners) -> None:
-        """Listens to requests and batches, and to these before their requests end."""
+        """Listens to requests."""
         listeners.request_began.append(self.request_began)
-        listeners.batch_ran.append(self.batch_ran)
         listeners.request_ended.append(self.request_ended)
 
     def request_ended(self, route: str, status: int, seconds: float, fields: Mapping[str, Any]) -> None:
@@ -116,41 +112,10 @@ class Traces:
             trace.span.set_status(Status(StatusCode.ERROR))
         inside, began_ns = set_span_in_context(trace.span, Context()), trace.started_ns
         for phase in PHASES if "timing_ms" in fields else ():
-            links = [Link(batch) for batch in trace.batches] if phase == "compute" else None
-            span = self._tracer.start_span(phase, context=inside, links=links, start_time=began_ns)
+            span = self._tracer.start_span(phase, context=inside, start_time=began_ns)
             began_ns += nanoseconds(fields["timing_ms"][phase] / 1e3)
             span.end(began_ns)
         trace.span.end(trace.started_ns + nanoseconds(seconds))
-
-    def batch_ran(self, run: BatchRun) -> None:
-        """Makes the span of a batch that has just ended."""
-        traces = [trace for trace in run.traces if isinstance(trace, RequestTrace)]
-        unique = {id(trace): trace for trace in traces if trace.span.is_recording()}
-        if not unique:
-            return
-        manifest = run.model.manifest
-        ended_ns = time.time_ns()
-        span = self._tracer.start_span(
-            "batch",
-            context=Context(),
-            links=[Link(trace.span.get_span_context()) for trace in unique.values()],
-            attributes=attributes(
-                {
-                    "model": manifest.name,
-                    "revision": manifest.revision[:12],
-                    "lane": run.lane,
-                    "tokens": run.tokens,
-                    "sequences": run.sequences,
-                    "predicted_s": run.predicted_s,
-                }
-            ),
-            start_time=ended_ns - nanoseconds(run.seconds),
-        )
-        span.end(ended_ns)
-        for trace in unique.values():
-            trace.span.set_attribute(f"{PREFIX}revision", manifest.revision[:12])
-            if span.get_span_context().trace_flags.sampled:
-                trace.batches.append(span.get_span_context())
 
     async def stop(self) -> None:
         """Sends what is left; a receiver that does not answer is waited for a few seconds at most."""

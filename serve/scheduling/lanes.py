@@ -281,23 +281,20 @@ class Lanes:
         beside_s: float,
     ) -> None:
         """Gives requests the results of a batch, which took some seconds, of them some beside one of the other lane."""
-        learn = partial(self._learn, lane, batch, rows, seconds, beside_s)
-        if self._listeners.batch_ran:
-            learn()
         for entry, result in zip(batch, results, strict=True):
             job = entry.job
             job.results[entry.index] = result
             job.missing -= 1
             if not (job.missing or job.over):
                 job.done.set_result(True)
-        if not self._listeners.batch_ran:
-            asyncio.get_running_loop().call_soon(learn)  # behind the answers, which need not wait for it
+        # Behind the answers, which need not wait for it.
+        asyncio.get_running_loop().call_soon(self._learn, lane, batch, rows, seconds, beside_s)
 
     def _learn(self, lane: Lane, batch: Sequence[Entry], rows: Sequence[Row], seconds: float, beside_s: float) -> None:
         """Learns from a batch, and tells of it."""
         model = batch[0].job.model
         settings: dict[tuple[int, int], Row] = {}
-        tokens, times, traces = 0, list[RowTime](), list[object]()
+        tokens, times = 0, list[RowTime]()
         shares: dict[tuple[str, str], float] = defaultdict(float)
         for entry, row in zip(batch, rows, strict=True):
             job = entry.job
@@ -305,7 +302,6 @@ class Lanes:
             settings[row.seed, id(row.knobs)] = row
             tokens += entry.tokens
             times.append(job.times[entry.index])
-            traces.append(job.trace)
         predicted_s = self._learned.learn(model, times, seconds, beside_s)
         for row in settings.values():
             self._learned.seeds.used(model, row.seed, row.knobs)
@@ -318,9 +314,8 @@ class Lanes:
             predicted_s=predicted_s,
             seconds=seconds,
             shares=shares,
-            traces=traces,
         )
-        for tell in (*self._listeners.batch_ran, *self._listeners.batch_ended):
+        for tell in self._listeners.batch_ran:
             tell(run)
 
     def _failed(self, jobs: Sequence[Job], lane: Lane, error: AttenuatorError) -> None:

@@ -67,7 +67,6 @@ class Job:
         dropped: whether nobody waits for it any more.
         room_share: room that one of its tokens takes; less than 1 where its knobs were lowered.
         flow: whose work it is.
-        trace: of the request, for whoever is told of its batches.
     """
 
     model: Model
@@ -81,7 +80,6 @@ class Job:
     dropped: bool = False
     room_share: float = 1.0
     flow: Flow = ANYONE
-    trace: object = None
 
     @property
     def over(self) -> bool:

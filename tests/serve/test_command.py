@@ -1,6 +1,5 @@
 """The command `attenuator serve`: flags, environment, exit codes, log."""
 
-import asyncio
 import json
 import re
 import shutil
@@ -11,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from engines import started
 from service import Service
 
 from attenuator import bundle
@@ -193,22 +191,3 @@ def test_floors_of_knobs_that_no_model_has_are_named_in_the_log(
     warn_of_idle_floors(["num_hashes", "alpha"], {"yoso": models["yoso"]})
     assert "--brownout-to names alpha, a knob of no served model; their knobs: " in caplog.text
     assert "num_hashes" not in caplog.text.partition("; their knobs")[0]
-
-
-def test_the_log_says_what_floors_win_of_each_model_that_is_loaded(
-    bundles: dict[str, Path], caplog: pytest.LogCaptureFixture
-) -> None:
-    async def scenario() -> None:
-        async with started(bundles["yoso"], brownout_to="num_hashes=4") as (engine, _):
-            await engine.catalog.put("mca", bundles["mca"])
-            await engine.catalog.put("yoso", bundles["yoso"])
-
-    with caplog.at_level("INFO"):
-        asyncio.run(scenario())
-    lines = [line for line in caplog.messages if line.startswith("a brownout lets yoso do as much as at its defaults")]
-    assert len(lines) == 2, "at the start, and as it is loaded again; mca has no such knob"
-    for line in lines:
-        gains = re.findall(r"([\d.]+) \(([\d.]+)\) times at (?:64|512|4096) tokens", line)
-        assert len(gains) == 3
-        assert all(1 < float(usual) < 8 for usual, _ in gains), "an eighth of the hashes, and all else as before"
-        assert float(gains[-1][1]) > float(gains[-1][0]), "exact values of long texts take longer than the defaults"

@@ -252,7 +252,7 @@ def test_there_is_room_until_the_deadline_and_the_limit_on_cost(bundles: dict[st
 
             [entry] = parse_keys('[{"name": "k", "key": "x", "tokens_per_s": 100, "burst_tokens": 9000}]', "here")
             for runs, tokens in (([1], 400), ([5], 2000), ([1, 2], 1200)):
-                key = ApiKey.of(entry, None)
+                key = ApiKey(entry)
                 assert key.tokens is not None
                 key.spend(400)  # as the inputs are tokenized
                 using = RequestRun(engine, plain, Limits(), ANYONE, 0.0, key=key)

@@ -131,7 +131,7 @@ def test_keys_in_the_environment(start: Callable[..., Service], monkeypatch: pyt
 
 def test_rate_is_kept_and_goes_on_where_the_file_is_read_again() -> None:
     [entry] = parse_keys('[{"name": "k", "key": "x", "requests_per_s": 10}]', "here")
-    key = ApiKey.of(entry, None)
+    key = ApiKey(entry)
     assert key.requests is not None
     start_s = key.requests.counted_s
     for _ in range(10):
@@ -147,15 +147,15 @@ def test_rate_is_kept_and_goes_on_where_the_file_is_read_again() -> None:
         key.take(start_s + 100)
     with pytest.raises(RateLimited):
         key.take(start_s + 100)
-    assert ApiKey.of(entry, key).requests == key.requests
+    assert ApiKey(entry, key).requests == key.requests
     [faster] = parse_keys('[{"name": "k", "key": "x", "requests_per_s": 20}]', "here")
-    assert ApiKey.of(faster, key).requests.spare == 20
+    assert ApiKey(faster, key).requests.spare == 20
 
 
 def test_tokens_over_the_rate_are_waited_for() -> None:
     """What one request has is known once it was let through, so it is the next that waits."""
     [entry] = parse_keys('[{"name": "k", "key": "x", "tokens_per_s": 100, "burst_tokens": 300}]', "here")
-    key = ApiKey.of(entry, None)
+    key = ApiKey(entry)
     assert key.tokens is not None
     start_s = key.tokens.counted_s
     for tokens in (200, 600):
@@ -165,7 +165,7 @@ def test_tokens_over_the_rate_are_waited_for() -> None:
         key.take(start_s)
     assert refused.value.retry_after_s == pytest.approx(5.01)
     key.take(start_s + 5.02)
-    assert ApiKey.of(entry, key).tokens == key.tokens
+    assert ApiKey(entry, key).tokens == key.tokens
 
 
 WRONG = {
@@ -251,7 +251,7 @@ def test_digest_takes_any_text() -> None:
 def test_without_a_burst_a_key_may_use_at_once_what_a_second_brings_rounded_up(rate: float, burst: int) -> None:
     """Not rounded down: a rate below one would never let a request through."""
     [entry] = parse_keys(json.dumps([{"name": "k", "key": "x", "requests_per_s": rate}]), "here")
-    key, now_s = ApiKey.of(entry, None), time.monotonic()
+    key, now_s = ApiKey(entry), time.monotonic()
     for _ in range(burst):
         key.take(now_s)
     with pytest.raises(RateLimited):
