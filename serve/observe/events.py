@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from attenuator.ops.knobs import Knobs
 from attenuator.runtime import Model, Row, RowResult
@@ -16,16 +16,8 @@ from attenuator.runtime import Model, Row, RowResult
 CLIENT_LEFT = 499  # the status of a request whose client disconnected; it is not sent
 
 
-class Trace(Protocol):
-    """The trace that a request belongs to."""
-
-    @property
-    def trace_id(self) -> str:
-        """As log lines have it."""
-
-
 request_id: ContextVar[str] = ContextVar("request_id", default="")
-trace: ContextVar[Trace | None] = ContextVar("request_trace", default=None)
+trace_id: ContextVar[str] = ContextVar("trace_id", default="")
 fields: ContextVar[dict[str, Any] | None] = ContextVar("access_fields", default=None)
 
 

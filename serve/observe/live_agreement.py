@@ -1,4 +1,4 @@
-"""Whether live answers still agree with the exact ones as often as calibration measured.
+"""Live agreement: whether live answers still agree with the exact ones as often as calibration measured.
 
 Plain data: no clock, no threads, no event loop.
 

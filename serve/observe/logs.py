@@ -109,12 +109,9 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        request_id = events.request_id.get()
-        if request_id:
-            line["request_id"] = request_id
-        trace = events.trace.get()
-        if trace is not None:
-            line["trace_id"] = trace.trace_id
+        for name, known in (("request_id", events.request_id.get()), ("trace_id", events.trace_id.get())):
+            if known:
+                line[name] = known
         line |= getattr(record, "fields", {})
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)

@@ -49,25 +49,6 @@ class Description(NamedTuple):
     doc: str
 
 
-class AnswerSeries(NamedTuple):
-    """What counts the answers of one model with knobs in the same ranges."""
-
-    answers: Counter
-    inputs: Counter
-    tokens: Counter
-    phases: tuple[tuple[str, Histogram], ...]
-
-
-class BatchSeries(NamedTuple):
-    """What counts the batches of one model, in one lane, with knobs in the same ranges."""
-
-    predicted: Counter
-    tokens: Histogram
-    sequences: Histogram
-    seconds: Histogram
-    ratio: Histogram
-
-
 class Metrics:
     """The metrics of one service, in a registry of their own.
 
@@ -75,6 +56,8 @@ class Metrics:
         registry: all collectors.
         described: the metrics that are counted here.
         before_scrape: called on the event loop before a thread writes the metrics.
+        shadowed: the count of texts that ran again, by model, knobs, tokens, and `same` or `other`.
+        shadow_dropped: the count of those that were drawn and did not, by model and reason.
     """
 
     def __init__(self) -> None:
@@ -84,31 +67,51 @@ class Metrics:
         self.before_scrape: list[Callable[[], None]] = []
         self._writing: dict[str, asyncio.Task[bytes]] = {}
         ProcessCollector(registry=self.registry)
-        self._of_route = self._http_series()
-        self._of_answer = self._answer_series()
-        self._of_batch = self._batch_series()
-        self._refusals = self._counter(
+        counter, histogram = self._counter, self._histogram
+        self._http_requests = counter(
+            "http_requests", "Requests by route and status; 499 where the client left.", "route", "status"
+        )
+        self._http_seconds = histogram("http_request_seconds", "Time from header to answer.", SECONDS, "route")
+        labels = ("model", "knobs")
+        self._answers = counter("requests", "Requests answered, by who chose their knobs.", *labels, "chosen_by")
+        self._inputs = counter("sequences", "Inputs of the requests answered.", *labels)
+        self._tokens = counter("tokens", "Tokens of the requests answered.", *labels)
+        phases = {
+            "tokenize": "Time of an answered request from header to tokens.",
+            "queue": "Time that an answered request waited for its first batch.",
+            "compute": "Time of an answered request from its first batch to its last result.",
+        }
+        self._phases = {name: histogram(f"{name}_seconds", doc, SECONDS, *labels) for name, doc in phases.items()}
+        of_lane = (*labels, "lane")
+        self._batch_tokens = histogram("batch_tokens", "Tokens of a batch.", TOKENS, *of_lane)
+        self._batch_sequences = histogram("batch_sequences", "Sequences of a batch.", SEQUENCES, *of_lane)
+        self._batch_seconds = histogram("batch_seconds", "Time that a batch took.", SECONDS, *of_lane)
+        self._batch_ratio = histogram(
+            "batch_prediction_ratio", "Time that a batch took, divided by its predicted time.", RATIOS, *of_lane
+        )
+        self._batch_predicted = counter("batch_predicted_seconds", "Predicted time of the batches that ran.", *of_lane)
+        self._refusals = counter(
             "refusals", "Error answers by kind, also those to what is not valid HTTP.", "error_type"
         )
-        self._computed = self._counter(
+        self._computed = counter(
             "key_compute_seconds",
             "Time that batches took, shared out by predicted time; key is empty where there are not several.",
             "key",
             "priority",
         )
-        self._keyed = self._counter("key_requests", "Requests by the name of their API key.", "key", "status")
-        self._cancelled = self._counter(
+        self._keyed = counter("key_requests", "Requests by the name of their API key.", "key", "status")
+        self._cancelled = counter(
             "cancelled_requests", "Requests whose work was cancelled: client_left or deadline.", "model", "reason"
         )
-        self._failures = self._counter("batch_failures", "Batches on which ONNX Runtime failed.", "model", "lane")
-        self._restarts = self._counter("lane_restarts", "Times that a lane had died and was started again.", "lane")
-        self._sessions = self._counter(
+        self._failures = counter("batch_failures", "Batches on which ONNX Runtime failed.", "model", "lane")
+        self._restarts = counter("lane_restarts", "Times that a lane had died and was started again.", "lane")
+        self._sessions = counter(
             "session_restarts", "Times that a model's session was made again after a failure.", "model"
         )
-        self._escalated = self._counter(
+        self._escalated = counter(
             "escalated_requests", "Requests with escalate, by how many settings ran.", "model", "steps"
         )
-        self._shadowed = self._counter(
+        self.shadowed = counter(
             "shadow_texts",
             "Texts that ran again at the bundle's own exact value, by whether the answer was the same or other.",
             "model",
@@ -116,7 +119,7 @@ class Metrics:
             "tokens",
             "answer",
         )
-        self._shadow_dropped = self._counter(
+        self.shadow_dropped = counter(
             "shadow_dropped_texts",
             "Texts drawn to run again that did not: full, interrupted, unloaded or failed.",
             "model",
@@ -127,9 +130,9 @@ class Metrics:
         """Listens to everything that is counted."""
         listeners.request_ended.append(self.request_ended)
         listeners.batch_ran.append(self.batch_ran)
-        listeners.batch_failed.append(lambda model, lane: self._failures.labels(model.manifest.name, lane).inc())
-        listeners.lane_restarted.append(lambda lane: self._restarts.labels(lane).inc())
-        listeners.session_restarted.append(lambda model: self._sessions.labels(model.manifest.name).inc())
+        listeners.batch_failed.append(lambda model, lane: self._failures(model.manifest.name, lane).inc())
+        listeners.lane_restarted.append(lambda lane: self._restarts(lane).inc())
+        listeners.session_restarted.append(lambda model: self._sessions(model.manifest.name).inc())
 
     def request_ended(self, route: str, status: int, seconds: float, fields: Mapping[str, Any]) -> None:
         """Counts a request.
@@ -140,49 +143,40 @@ class Metrics:
             seconds: from its header to its answer's end.
             fields: of its line in the access log.
         """
-        requests, took = self._of_route(route, status)
-        requests.inc()
-        took.observe(seconds)
+        self._http_requests(route, status).inc()
+        self._http_seconds(route).observe(seconds)
         if "error_type" in fields:
             self.refused(fields["error_type"])
         if "key" in fields:
-            self._keyed.labels(fields["key"], status).inc()
+            self._keyed(fields["key"], status).inc()
         if status in CANCELLED:
-            self._cancelled.labels(fields.get("model", ""), CANCELLED[status]).inc()
+            self._cancelled(fields.get("model", ""), CANCELLED[status]).inc()
         if status == 200 and "steps" in fields:
-            self._escalated.labels(fields["model"], min(fields["steps"], MOST_STEPS)).inc()
+            self._escalated(fields["model"], min(fields["steps"], MOST_STEPS)).inc()
         if status == 200 and "timing_ms" in fields:
-            series = self._of_answer(fields["model"], knob_ranges(fields["knobs"]), fields["chosen_by"])
-            series.answers.inc()
-            series.inputs.inc(fields["inputs"])
-            series.tokens.inc(fields["tokens"])
-            for phase, took in series.phases:
-                took.observe(fields["timing_ms"][phase] / 1e3)
+            labels = (fields["model"], knob_ranges(fields["knobs"]))
+            self._answers(*labels, fields["chosen_by"]).inc()
+            self._inputs(*labels).inc(fields["inputs"])
+            self._tokens(*labels).inc(fields["tokens"])
+            for phase, took in self._phases.items():
+                took(*labels).observe(fields["timing_ms"][phase] / 1e3)
 
     def refused(self, error_type: str) -> None:
         """Counts an error answer."""
-        self._refusals.labels(error_type).inc()
+        self._refusals(error_type).inc()
 
     def batch_ran(self, run: BatchRun) -> None:
         """Counts a batch that ran; its knobs are `mixed` where its requests have different ranges."""
         ranges = set(map(knob_ranges, run.settings))
-        series = self._of_batch(run.model.manifest.name, ranges.pop() if len(ranges) == 1 else MIXED, run.lane)
-        series.predicted.inc(run.predicted_s)
-        series.tokens.observe(run.tokens)
-        series.sequences.observe(run.sequences)
-        series.seconds.observe(run.seconds)
-        series.ratio.observe(run.seconds / run.predicted_s)
+        labels = (run.model.manifest.name, ranges.pop() if len(ranges) == 1 else MIXED, run.lane)
+        self._batch_predicted(*labels).inc(run.predicted_s)
+        self._batch_tokens(*labels).observe(run.tokens)
+        self._batch_sequences(*labels).observe(run.sequences)
+        self._batch_seconds(*labels).observe(run.seconds)
+        self._batch_ratio(*labels).observe(run.seconds / run.predicted_s)
         predicted_s = sum(run.shares.values())
         for place, share_s in run.shares.items():
-            self._computed.labels(*place).inc(run.seconds * share_s / predicted_s)
-
-    def shadow_compared(self, model: str, knobs: str, tokens: str, *, agreed: bool) -> None:
-        """Counts a live answer that was compared with the exact one."""
-        self._shadowed.labels(model, knobs, tokens, "same" if agreed else "other").inc()
-
-    def shadow_dropped(self, model: str, reason: str) -> None:
-        """Counts a text that was drawn for comparison and not compared."""
-        self._shadow_dropped.labels(model, reason).inc()
+            self._computed(*place).inc(run.seconds * share_s / predicted_s)
 
     async def exposition(self, accept: str) -> tuple[bytes, str]:
         """The metrics as they are scraped; thousands of series take tens of milliseconds, so a thread writes them.
@@ -205,58 +199,14 @@ class Metrics:
             self._writing[content_type] = writing
         return await asyncio.shield(self._writing[content_type]), content_type
 
-    # Finding a series by its labels takes longer than counting, so that these are kept.
-    def _http_series(self) -> Callable[[str, int], tuple[Counter, Histogram]]:
-        total = self._counter(
-            "http_requests", "Requests by route and status; 499 where the client left.", "route", "status"
-        )
-        seconds = self._histogram("http_request_seconds", "Time from header to answer.", SECONDS, "route")
-        return functools.cache(lambda route, status: (total.labels(route, status), seconds.labels(route)))
-
-    def _answer_series(self) -> Callable[[str, str, str], AnswerSeries]:
-        labels = ("model", "knobs")
-        total = self._counter("requests", "Requests answered, by who chose their knobs.", *labels, "chosen_by")
-        inputs = self._counter("sequences", "Inputs of the requests answered.", *labels)
-        tokens = self._counter("tokens", "Tokens of the requests answered.", *labels)
-        docs = {
-            "tokenize": "Time of an answered request from header to tokens.",
-            "queue": "Time that an answered request waited for its first batch.",
-            "compute": "Time of an answered request from its first batch to its last result.",
-        }
-        phases = {name: self._histogram(f"{name}_seconds", doc, SECONDS, *labels) for name, doc in docs.items()}
-
-        @functools.cache
-        def of_answer(model: str, knobs: str, chosen_by: str) -> AnswerSeries:
-            took = tuple((name, phase.labels(model, knobs)) for name, phase in phases.items())
-            own = (model, knobs)
-            return AnswerSeries(total.labels(*own, chosen_by), inputs.labels(*own), tokens.labels(*own), took)
-
-        return of_answer
-
-    def _batch_series(self) -> Callable[[str, str, str], BatchSeries]:
-        labels = ("model", "knobs", "lane")
-        tokens = self._histogram("batch_tokens", "Tokens of a batch.", TOKENS, *labels)
-        sequences = self._histogram("batch_sequences", "Sequences of a batch.", SEQUENCES, *labels)
-        seconds = self._histogram("batch_seconds", "Time that a batch took.", SECONDS, *labels)
-        ratio = self._histogram(
-            "batch_prediction_ratio", "Time that a batch took, divided by its predicted time.", RATIOS, *labels
-        )
-        predicted = self._counter("batch_predicted_seconds", "Predicted time of the batches that ran.", *labels)
-
-        @functools.cache
-        def of_batch(*own: str) -> BatchSeries:
-            histograms = (tokens.labels(*own), sequences.labels(*own), seconds.labels(*own), ratio.labels(*own))
-            return BatchSeries(predicted.labels(*own), *histograms)
-
-        return of_batch
-
-    def _counter(self, name: str, doc: str, *labels: str) -> Counter:
+    # Finding a series by its labels takes longer than counting, so that each is found once.
+    def _counter(self, name: str, doc: str, *labels: str) -> Callable[..., Counter]:
         self.described.append(Description(f"{PREFIX}{name}_total", "counter", labels, doc))
-        return Counter(f"{PREFIX}{name}", doc, labels, registry=self.registry)
+        return functools.cache(Counter(f"{PREFIX}{name}", doc, labels, registry=self.registry).labels)
 
-    def _histogram(self, name: str, doc: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+    def _histogram(self, name: str, doc: str, buckets: tuple[float, ...], *labels: str) -> Callable[..., Histogram]:
         self.described.append(Description(PREFIX + name, "histogram", labels, doc))
-        return Histogram(PREFIX + name, doc, labels, buckets=buckets, registry=self.registry)
+        return functools.cache(Histogram(PREFIX + name, doc, labels, buckets=buckets, registry=self.registry).labels)
 
 
 def knob_ranges(knobs: Mapping[str, KnobValue]) -> str:

@@ -13,6 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,10 +54,8 @@ class RequestTrace:
     method: str
     started_ns: int
 
-    @property
-    def trace_id(self) -> str:
-        """Of the trace that the request belongs to, as log lines have it."""
-        return f"{self.span.get_span_context().trace_id:032x}"
+
+request_trace: ContextVar[RequestTrace | None] = ContextVar("request_trace", default=None)
 
 
 class Traces:
@@ -87,7 +86,8 @@ class Traces:
             attributes={"http.request.method": method, f"{PREFIX}request_id": events.request_id.get()},
             start_time=started_ns,
         )
-        events.trace.set(RequestTrace(span, method, started_ns))
+        events.trace_id.set(f"{span.get_span_context().trace_id:032x}")
+        request_trace.set(RequestTrace(span, method, started_ns))
 
     def listen(self, listeners: Listeners) -> None:
         """Listens to requests."""
@@ -103,8 +103,8 @@ class Traces:
             seconds: from its header to its answer's end.
             fields: of its line in the access log.
         """
-        trace = events.trace.get()
-        if not isinstance(trace, RequestTrace) or not trace.span.is_recording():
+        trace = request_trace.get()
+        if trace is None or not trace.span.is_recording():
             return
         trace.span.set_attributes({"http.route": route, "http.response.status_code": status, **attributes(fields)})
         trace.span.update_name(f"{shown_method(trace.method)} {route}")

@@ -193,7 +193,7 @@ class Shadow:
         return ready
 
     def _drop(self, text: Waiting, reason: str) -> None:
-        self._metrics.shadow_dropped(text.name, reason)
+        self._metrics.shadow_dropped(text.name, reason).inc()
 
     async def _run_all(self) -> None:
         while True:
@@ -245,7 +245,7 @@ class Shadow:
         """Counts a comparison, and says so where it changes what is known."""
         name, knobs = text.name, text.row.knobs
         if comparison.agreed is not None:
-            self._metrics.shadow_compared(name, knob_ranges(knobs), lengths, agreed=comparison.agreed)
+            self._metrics.shadowed(name, knob_ranges(knobs), lengths, "same" if comparison.agreed else "other").inc()
         window = comparison.changed
         if window is None:
             return

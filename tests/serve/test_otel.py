@@ -1,4 +1,4 @@
-"""Traces: what the spans of requests and batches say, and that they reach a receiver."""
+"""Traces: what the spans of requests say, and that they reach a receiver."""
 
 import asyncio
 import gzip
@@ -198,7 +198,7 @@ def test_spans_reach_a_receiver(
     assert (named["service.name"], named["deployment.environment"]) == ("attenuator", "test")
     spans = {span.name: span for each in resources for scope in each.scope_spans for span in scope.spans}
     assert spans["POST /v1/classify"].trace_id.hex() == TRACE
-    assert sorted(spans) == ["POST /v1/classify", "batch", "compute", "queue", "tokenize"]
+    assert sorted(spans) == ["POST /v1/classify", "compute", "queue", "tokenize"]
 
 
 def test_the_environment_asks_too_and_without_a_receiver_requests_are_answered(
