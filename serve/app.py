@@ -171,7 +171,7 @@ class ClassifyDirectly:
             scope["route"] = self._route
             request = Request(scope, receive)
             try:
-                self._routes.check_request_key(request)
+                await self._routes.check_key(request)
                 answer = await self._routes.classify(request)
             except ClientDisconnect as error:
                 answer = await _client_left(request, error)

@@ -142,22 +142,13 @@ class Engine:
             return NO_MODEL
         return self._lanes.fault(self._settings.hang_ms / 1000)
 
-    def check_started(self) -> None:
-        """Refuses until all models are loaded.
-
-        Raises:
-            NotReady: starting.
-        """
-        if self.state == "starting":
-            raise self._not_ready()
-
-    def check_running(self) -> None:
-        """Refuses while the service starts, drains or is stopped.
+    def check_started(self, *, running: bool = False) -> None:
+        """Refuses until all models are loaded; with `running`, also while the service drains or is stopped.
 
         Raises:
             NotReady: as described.
         """
-        if self.state != "ready":
+        if self.state == "starting" or (running and self.state != "ready"):
             raise self._not_ready()
 
     def check_healthy(self) -> None:
@@ -166,8 +157,7 @@ class Engine:
         Raises:
             NotReady: says why.
         """
-        reason = self.fault()
-        if reason is not None:
+        if reason := self.fault():
             raise NotReady(reason)
 
     def check_open(self, body_bytes: int = 0, key: str = "") -> None:
@@ -181,8 +171,7 @@ class Engine:
             NotReady: starting, draining or stopped.
             Overloaded: too many requests are in progress, or the queue has no room for a body of this size.
         """
-        if self.state != "ready":
-            raise self._not_ready()
+        self.check_started(running=True)
         if reason := self._queue.too_many(key):
             raise self._admission.overloaded(reason, "light")
         if self._queue.vacant():

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import compress
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -86,17 +86,21 @@ class Answer:
     more: Sequence[Mapping[str, Any]]
 
 
-class Form(Protocol):
-    """One request and its answer, in the form of a protocol."""
+class Form:
+    """One request and its answer, in the form of a protocol.
 
-    types: Collection[str]
-    """Types that its bodies may have besides JSON; an empty one where they may have none."""
-    takes_header: bool
-    """Whether fields may stand in the header `schema.HEADER`."""
-    model_places: str
-    """Where a request may name its model, for the sentence on one that does not; empty where only its body can."""
-    written: Mapping[str, str]
-    """Fields that the shared path calls otherwise than the request does, and what the request calls them."""
+    Attributes:
+        types: that its bodies may have besides JSON; an empty one where they may have none.
+        takes_header: whether fields may stand in the header `schema.HEADER`.
+        model_places: where a request may name its model, for the sentence on one that does not; empty where only its
+            body can.
+        written: fields that the shared path calls otherwise than the request does, and what the request calls them.
+    """
+
+    types: Collection[str] = ()
+    takes_header = False
+    model_places = ""
+    written: Mapping[str, str] = {}
 
     def parse(self, body: bytes) -> dict[str, Any]:
         """Reads the fields, among them `model` where the request names one; may run in a thread.
@@ -105,6 +109,7 @@ class Form(Protocol):
             MalformedBody: the body is not what the protocol sends.
             InvalidRequest: it is not an object, or has too many values.
         """
+        return parse_json(body)
 
     def request(self, fields: Mapping[str, Any], model: Model) -> ParsedRequest:
         """Checks the fields against their model.
@@ -113,19 +118,15 @@ class Form(Protocol):
             InvalidRequest: names the field, what was given and what is allowed.
             UnknownModel: the model is not served as the request wants it.
         """
+        raise NotImplementedError
 
     async def response(self, answer: Answer, headers: dict[str, str], write: Write) -> Response:
         """The answer in the protocol's form."""
+        raise NotImplementedError
 
 
-class OwnForm:
+class OwnForm(Form):
     """The form of `POST /v1/classify`."""
-
-    types: Collection[str] = ()
-    takes_header = False
-    model_places = ""
-    written: Mapping[str, str] = {}
-    parse = staticmethod(parse_json)
 
     def request(self, fields: Mapping[str, Any], model: Model) -> ParsedRequest:
         """The request as it is."""

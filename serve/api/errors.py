@@ -1,4 +1,4 @@
-"""Errors to HTTP answers: the only place that knows status codes.
+"""The HTTP answers of errors: the only place that knows status codes.
 
 Every error answer of the service has the body `{"error", "error_type", "param", "allowed"}`; on the routes that other
 servers have too, the form and the status that their clients expect.

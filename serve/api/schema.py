@@ -1,4 +1,4 @@
-"""Checks a request: strict, unknown fields refused, one sentence for whatever is wrong.
+"""The check of a request: strict, unknown fields refused, one sentence for whatever is wrong.
 
 What a request may have stands in `attenuator.api`; knob values are checked against the model's own bounds. Whatever
 here and in `peers/` finds a fault raises `InvalidRequest`, which names the field, what was given and what is allowed.

@@ -38,11 +38,9 @@ from attenuator.serve.api.peers.parameters import (
     check_names,
     class_of,
     header_fields,
-    merged,
     result_header,
     selected,
     shared_names,
-    written,
 )
 from attenuator.serve.api.peers.tensors import (
     INTEGERS,
@@ -82,9 +80,9 @@ def version_of(model: Model) -> str:
     return model.manifest.revision[:VERSION_DIGITS]
 
 
-def check_version(model: Model, version: str | None) -> None:
-    """Refuses another version than the one that is served."""
-    own = version_of(model)
+def check_version(model: Model, request: Request) -> None:
+    """Refuses a path with another version than the one that is served; without one it is that."""
+    own, version = version_of(model), request.path_params.get("version")
     if version not in (None, own, model.manifest.revision):
         sentence = f"version '{str(version)[:80]}' of model '{model.manifest.name}' is not served, must be {own}"
         raise UnknownModel(sentence, param="version", allowed=own)
@@ -112,10 +110,9 @@ class Infer(PeerForm):
 
     _tail = b""
 
-    def __init__(self, request: Request, model: str, version: str | None = None) -> None:
+    def __init__(self, request: Request, model: str) -> None:
         super().__init__(request)
         self._model = model
-        self._version = version
         # Triton's client sends JSON without a type. Browsers would too, but never without saying whose page it is.
         untyped = [] if "origin" in request.headers else [""]
         self.types = [*untyped, BINARY_TYPE] if JSON_BYTES in request.headers else untyped
@@ -129,7 +126,7 @@ class Infer(PeerForm):
 
     def request(self, fields: Mapping[str, Any], model: Model) -> ParsedRequest:
         """To the request that the service answers."""
-        check_version(model, self._version)
+        check_version(model, self._request)
         body = check_values(InferOptions, selected(fields, InferOptions.model_fields))
         self._id = body.id
         header = header_fields(self._request, shared_names())
@@ -145,8 +142,8 @@ class Infer(PeerForm):
         }
         called = {name: f"parameters.{name}" for name in (TRUNCATE, EXPLAIN)}
         timeout = {TIMEOUT: "parameters.timeout"} if options.timeout else {}
-        self.written = timeout | written(places) | called
-        own = merged(places)
+        own = self.gathered(places)
+        self.written = {**timeout, **self.written, **called}
         self._binary_output = options.binary_data_output
         self._outputs = requested_outputs(body.outputs, model, explain=options.explain)
         if options.explain:

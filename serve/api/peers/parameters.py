@@ -14,7 +14,7 @@ from attenuator.api import CLASSIFY, Options
 from attenuator.errors import AttenuatorError, InvalidRequest, UnknownField
 from attenuator.json_body import parse_json
 from attenuator.ops import KNOBS
-from attenuator.serve.api.answers import Answer
+from attenuator.serve.api.answers import Answer, Form
 from attenuator.serve.api.schema import HEADER, single_header, unknown_field
 
 RESULT_HEADER = "Attenuator-Result"
@@ -25,18 +25,6 @@ EXPLAIN = "explain"
 RESULT = frozenset({"model", "revision", "knobs", "chosen_by", "expected_agreement", "seed", "steps", "relative_cost"})
 
 Fields = dict[str, Any]
-
-
-class PeerForm:
-    """What the forms of other servers' requests have in common."""
-
-    types: Collection[str] = ()
-    takes_header = True
-    model_places = ""
-
-    def __init__(self, request: Request) -> None:
-        self._request = request
-        self.written: Mapping[str, str] = {}
 
 
 def shared_names() -> list[str]:
@@ -81,26 +69,6 @@ def selected(fields: Mapping[str, Any], names: Collection[str]) -> Fields:
     return {name: value for name, value in fields.items() if name in names}
 
 
-def merged(places: Mapping[str, Fields]) -> Fields:
-    """Fields from several places of a request, by what sentences call the place."""
-    fields: Fields = {}
-    origin: dict[str, str] = {}
-    for place, some in places.items():
-        for name in some:
-            if name in origin:
-                sentence = f"{name} is set in {origin[name]} and in {place}, must be set once"
-                raise InvalidRequest(sentence, param=name, allowed="each field once")
-            origin[name] = place
-        fields |= some
-    return fields
-
-
-def written(places: Mapping[str, Fields]) -> dict[str, str]:
-    """What a request calls the fields that are not in its body itself, by places as `merged` takes them."""
-    prefixes = {"parameters": "parameters.", IN_HEADER: f"{HEADER}."}
-    return {name: prefix + name for place, prefix in prefixes.items() for name in places.get(place, ())}
-
-
 def class_of(priority: str | int | None, first_batch: int) -> Fields:
     """The field `priority` of a request whose protocol counts priorities.
 
@@ -116,3 +84,29 @@ def class_of(priority: str | int | None, first_batch: int) -> Fields:
 def result_header(answer: Answer) -> dict[str, str]:
     """The header that says how a request was answered."""
     return {RESULT_HEADER: json.dumps(selected(answer.fields, RESULT))}
+
+
+class PeerForm(Form):
+    """What the forms of other servers' requests have in common."""
+
+    takes_header = True
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+
+    def gathered(self, places: Mapping[str, Fields]) -> Fields:
+        """Fields from several places of the request, by what sentences call the place; notes what it calls them.
+
+        Raises:
+            InvalidRequest: a field stands in two of them.
+        """
+        prefixes = {"parameters": "parameters.", IN_HEADER: f"{HEADER}."}
+        self.written = {name: prefixes[place] + name for place in places if place in prefixes for name in places[place]}
+        origin: dict[str, str] = {}
+        for place, fields in places.items():
+            for name in fields:
+                if name in origin:
+                    sentence = f"{name} is set in {origin[name]} and in {place}, must be set once"
+                    raise InvalidRequest(sentence, param=name, allowed="each field once")
+                origin[name] = place
+        return {name: value for fields in places.values() for name, value in fields.items()}

@@ -1,9 +1,9 @@
 """The peers' routes: what each is called and answers, the form of its errors, and how OpenAPI describes it."""
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Annotated, Any, NamedTuple
 
-from fastapi import Header, Request
+from fastapi import Depends, Header, Request
 from pydantic import BaseModel, Field, create_model
 from pydantic.json_schema import SkipJsonSchema
 from starlette.responses import Response
@@ -41,14 +41,19 @@ ERROR_FORMS = {  # by the first part of a route's path
 NamedModel = Annotated[str | None, Header(alias=HEADER, description='which model: {"model": ".."}')]
 
 
+async def has_version(version: str) -> None:
+    """Has the description list the version that a path names; the endpoints read it where there is one."""
+
+
 class PeerRoute(NamedTuple):
-    """A route; it wants a key where 401 is among its answers."""
+    """A route; it wants a key where 401 is among its answers, and has `needs` besides."""
 
     path: str
     method: str
     endpoint: Callable[..., Awaitable[Response]]
     summary: str
     answers: Answers
+    needs: Sequence[Any] = ()
 
 
 class Peers:
@@ -83,13 +88,10 @@ class Peers:
         metadata = only(infer, types.ModelMetadata, "its tensors and version", 404, 503)
         ready = only(infer, types.ModelReady, "it answers requests", 404, 503)
         yield PeerRoute(SERVER, "GET", self.server, f"The server, {where}", server)
-        for base, endpoints in (
-            (MODEL, (self.metadata, self.ready, self.infer)),
-            (VERSION, (self.metadata_of, self.ready_of, self.infer_of)),
-        ):
-            yield PeerRoute(base, "GET", endpoints[0], f"A model, {where}", metadata)
-            yield PeerRoute(f"{base}/ready", "GET", endpoints[1], "Whether a model answers requests", ready)
-            yield PeerRoute(f"{base}/infer", "POST", endpoints[2], f"Classify, {where}", infer)
+        for base, needs in ((MODEL, []), (VERSION, [Depends(has_version)])):
+            yield PeerRoute(base, "GET", self.metadata, f"A model, {where}", metadata, needs)
+            yield PeerRoute(f"{base}/ready", "GET", self.ready, "Whether a model answers requests", ready, needs)
+            yield PeerRoute(f"{base}/infer", "POST", self.infer, f"Classify, {where}", infer, needs)
 
     async def predict(self, request: Request) -> Response:
         """Classifies, as text-embeddings-inference does."""
@@ -103,10 +105,6 @@ class Peers:
         """Classifies, as the Open Inference Protocol has it."""
         return await self.answer(request, openinference.Infer(request, model))
 
-    async def infer_of(self, request: Request, model: str, version: str) -> Response:
-        """As `infer`, of a version; a default in one method would be a query parameter to FastAPI."""
-        return await self.answer(request, openinference.Infer(request, model, version))
-
     async def info(self, request: Request, named: NamedModel = None) -> Response:
         """The model that the header names, or the only one."""
         refuse_elsewhere(request, f"the header {HEADER}")
@@ -119,27 +117,17 @@ class Peers:
         """Name and version."""
         return json_response(types.ServerMetadata(name="attenuator", version=__version__))
 
-    async def metadata(self, model: str) -> Response:
+    async def metadata(self, request: Request, model: str) -> Response:
         """Tensors of a model."""
-        return json_response(openinference.metadata(self._served(model)))
+        return json_response(openinference.metadata(self._served(request, model)))
 
-    async def metadata_of(self, model: str, version: str) -> Response:
-        """Tensors of a version."""
-        return json_response(openinference.metadata(self._served(model, version)))
-
-    async def ready(self, model: str) -> Response:
+    async def ready(self, request: Request, model: str) -> Response:
         """Whether a model answers requests."""
-        return self._readiness(self._served(model))
-
-    async def ready_of(self, model: str, version: str) -> Response:
-        """Whether a version answers requests."""
-        return self._readiness(self._served(model, version))
-
-    def _readiness(self, model: Model) -> Response:
+        name = self._served(request, model).manifest.name
         self._engine.check_healthy()
-        return json_response(types.ModelReady(name=model.manifest.name, ready=True))
+        return json_response(types.ModelReady(name=name, ready=True))
 
-    def _served(self, name: str, version: str | None = None) -> Model:
+    def _served(self, request: Request, name: str) -> Model:
         """A model of a path.
 
         Raises:
@@ -148,7 +136,7 @@ class Peers:
         """
         self._engine.check_started()
         model = self._engine.model(name)
-        openinference.check_version(model, version)
+        openinference.check_version(model, request)
         return model
 
 

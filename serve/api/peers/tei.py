@@ -24,11 +24,9 @@ from attenuator.serve.api.peers.parameters import (
     PeerForm,
     check_names,
     header_fields,
-    merged,
     result_header,
     selected,
     shared_names,
-    written,
 )
 from attenuator.serve.api.schema import HEADER, ParsedRequest, assemble, check_count, check_values, wrong
 from attenuator.serve.settings import ServeSettings
@@ -138,8 +136,7 @@ class Predict(PeerForm):
                 raise wrong("parameters", f"is {shown(parameters)}", "an object")
             check_names(parameters, [*Parameters.model_fields, *shared_names()], "parameters.")
         places = {"the body": fields, "parameters": parameters or {}, IN_HEADER: header}
-        self.written = written(places)
-        return merged(places)
+        return self.gathered(places)
 
     def request(self, fields: Mapping[str, Any], model: Model) -> ParsedRequest:
         """To the request that the service answers."""

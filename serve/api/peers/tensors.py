@@ -7,8 +7,9 @@ its length in 4 bytes and UTF-8.
 
 import math
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, Literal
 
@@ -167,28 +168,46 @@ class Output:
 
     Attributes:
         datatype: of its values.
-        wide: whether it has a value for each label, in the model's order; else one for each input.
+        values: takes them from an answer: `[inputs, labels]`, in the model's order, or `[inputs]`.
+        wide: which of the two.
         ranked: whether its best values can be asked for.
         task: the only task that has it; None for all.
         explains: whether only explained answers have it.
     """
 
     datatype: Datatype
+    values: Callable[[Answer], npt.NDArray[Any]]
     wide: bool = False
     ranked: bool = False
     task: Task | None = None
     explains: bool = False
 
 
+def _labels(answer: Answer) -> npt.NDArray[Any]:
+    labels = answer.model.manifest.labels
+    return np.asarray([labels[place] for place in answer.scores.argmax(axis=-1).tolist()], object)
+
+
+def _explained(name: str, answer: Answer) -> npt.NDArray[Any]:
+    return np.array([UNKNOWN if each[name] is None else each[name] for each in answer.more])
+
+
 UNKNOWN = -1.0  # of a probability or an error that is not known; JSON has no NaN
 OUTPUTS = {
-    "label": Output("BYTES"),
-    "score": Output("FP32"),
-    "probs": Output("FP32", wide=True, ranked=True),
-    "logits": Output("FP32", wide=True, ranked=True),
-    "predicted": Output("BOOL", wide=True, task="multi_label"),
-    "agreement_probability": Output("FP32", explains=True),
-    "standard_error": Output("FP32", explains=True),
+    "label": Output("BYTES", _labels),
+    "score": Output("FP32", lambda answer: np.asarray(answer.scores.max(axis=-1))),
+    "probs": Output("FP32", lambda answer: answer.scores, wide=True, ranked=True),
+    "logits": Output("FP32", lambda answer: answer.logits, wide=True, ranked=True),
+    "predicted": Output(
+        "BOOL",
+        lambda answer: np.asarray(answer.scores >= answer.model.manifest.thresholds),
+        wide=True,
+        task="multi_label",
+    ),
+    **{
+        name: Output("FP32", partial(_explained, name), explains=True)
+        for name in ("agreement_probability", "standard_error")
+    },
 }
 
 
@@ -217,9 +236,9 @@ class OutputValues:
             answer: to the request.
             best: how many of the best values are wanted, as texts `value:index:label`; None for all values.
         """
-        self._values, self._best, self._labels = _values_of(name, answer), best, answer.model.manifest.labels
-        width = len(self._labels) if best is None else min(best, len(self._labels))
-        self.shape = (len(answer.scores), width) if OUTPUTS[name].wide else (len(answer.scores),)
+        self._values, self._best, self._labels = OUTPUTS[name].values(answer), best, answer.model.manifest.labels
+        inputs, *labels = self._values.shape
+        self.shape = (inputs, *(count if best is None else min(best, count) for count in labels))
         self.datatype: Datatype = OUTPUTS[name].datatype if best is None else "BYTES"
 
     def rows(self, span: slice) -> list[Any]:
@@ -239,17 +258,3 @@ class OutputValues:
     def as_json(self, span: slice) -> bytes:
         """The same as elements of a JSON array."""
         return elements(self.rows(span))
-
-
-def _values_of(name: str, answer: Answer) -> npt.NDArray[Any]:
-    """An output's values, `[inputs, labels]` or `[inputs]`."""
-    manifest = answer.model.manifest
-    if name == "label":
-        return np.asarray([manifest.labels[place] for place in answer.scores.argmax(axis=-1).tolist()], object)
-    if name == "score":
-        return np.asarray(answer.scores.max(axis=-1))
-    if name == "predicted":
-        return np.asarray(answer.scores >= manifest.thresholds)
-    if OUTPUTS[name].explains:
-        return np.array([UNKNOWN if each[name] is None else each[name] for each in answer.more])
-    return answer.logits if name == "logits" else answer.scores

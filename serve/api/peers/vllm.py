@@ -26,11 +26,9 @@ from attenuator.serve.api.peers.parameters import (
     check_names,
     class_of,
     header_fields,
-    merged,
     result_header,
     selected,
     shared_names,
-    written,
 )
 from attenuator.serve.api.peers.tei import check_side
 from attenuator.serve.api.schema import TRUNCATE, ParsedRequest, assemble, check_count, check_values, wrong
@@ -158,8 +156,9 @@ class Classify(PeerForm):
         fields = parse_json(body)
         check_names(fields, ["input", *PeerOptions.model_fields, *shared_names()])
         places = {"the body": fields, IN_HEADER: header}
-        self.written = written(places) | {"inputs": "input", TRUNCATE: "truncate_prompt_tokens"}
-        return merged(places)
+        gathered = self.gathered(places)
+        self.written = {**self.written, "inputs": "input", TRUNCATE: "truncate_prompt_tokens"}
+        return gathered
 
     def request(self, fields: Mapping[str, Any], model: Model) -> ParsedRequest:
         """To the request that the service answers."""
