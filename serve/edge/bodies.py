@@ -1,4 +1,4 @@
-"""Reads requests' bodies within limits.
+"""The bodies of requests, read within limits.
 
 Bodies that are still arriving do not count as requests in progress. They have limits of their own: time and rate for
 each, number and bytes for all together. When there are too many, the one that began first is refused, so that stalled

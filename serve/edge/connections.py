@@ -1,4 +1,4 @@
-"""Keeps the number of open connections within the limit, and chooses which one to close for a new one.
+"""The open connections: a limit on their number, and which one closes for a new one.
 
 A connection may be waiting for its client: idle, or while a header, a body or an answer is being transferred. Once
 `max_connections` are open, each new connection closes the one that has waited longest, so that silent clients never

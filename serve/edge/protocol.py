@@ -15,8 +15,6 @@ from attenuator.serve.edge.bodies import JSON, client_of
 from attenuator.serve.edge.connections import Connections
 from attenuator.serve.edge.framing import BODY, HEADER, Hosts, RequestReader
 
-LINGER_S = 5.0
-WRITE_TIMEOUT_S = 30.0
 ARRIVED_BYTES, ARRIVED_READS = 64 * 2**10, 16  # read of a connection that gives way: at a time, and how often
 MAX_HELD_BYTES = 64 * 2**10
 FIRST_PROBE_S = 0.2  # the next ones follow after twice as long each
@@ -34,23 +32,8 @@ class Phase(enum.Enum):
     LINGER = "the client's end of a closed connection"
 
 
-def time_limits(header_s: float, keep_alive_s: float) -> dict[Phase, float]:
-    """The longest waits in seconds, by what a connection waits for.
-
-    Args:
-        header_s: for a request's header, from the connection's start or the header's first byte.
-        keep_alive_s: for the next request.
-
-    Returns:
-        The limits; `bodies` has that of bodies, and work has none here.
-    """
-    return {
-        Phase.IDLE: keep_alive_s,
-        Phase.HEADER: header_s,
-        Phase.WRITE: WRITE_TIMEOUT_S,
-        Phase.DISCARD: LINGER_S,
-        Phase.LINGER: LINGER_S,
-    }
+# The longest waits in seconds; settings have those of IDLE and HEADER, `bodies` that of BODY, and WORK has none here.
+LIMITS_S = {Phase.WRITE: 30.0, Phase.DISCARD: 5.0, Phase.LINGER: 5.0}
 
 
 class LingeringTransport(asyncio.Transport):

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 
 from attenuator.serve.edge.connections import Connections
 from attenuator.serve.edge.framing import Hosts
-from attenuator.serve.edge.protocol import HttpProtocol, time_limits
+from attenuator.serve.edge.protocol import LIMITS_S, HttpProtocol, Phase
 from attenuator.serve.settings import ServeSettings
 
 LAST_ANSWERS_S = 1.0
@@ -29,7 +29,11 @@ class Server(uvicorn.Server):
     def __init__(self, app: ASGIApp, settings: ServeSettings, connections: Connections, bound: socket.socket) -> None:
         connect = functools.partial(
             HttpProtocol,
-            limits_s=time_limits(settings.header_timeout_ms / 1000, settings.keep_alive_timeout_ms / 1000),
+            limits_s={
+                **LIMITS_S,
+                Phase.IDLE: settings.keep_alive_timeout_ms / 1000,
+                Phase.HEADER: settings.header_timeout_ms / 1000,
+            },
             connections=connections,
             hosts=Hosts(settings.allowed_hosts or ([settings.host] if is_loopback(bound) else ["*"])),
         )

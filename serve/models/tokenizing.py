@@ -1,4 +1,4 @@
-"""Inputs to token ids without holding up the event loop or each other, and how many tokens a text will have."""
+"""Tokenizing that holds up neither the event loop nor other requests, and how many tokens a text will have."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Runs a model before its first request, so that code, memory and random planes are ready for it."""
+"""The runs of a model before its first request, so that code, memory and random planes are ready for it."""
 
 import logging
 import time

@@ -1,4 +1,4 @@
-"""Runs the batches of the queue, with one task and one thread per lane, and gives each request its results."""
+"""The lanes: one task and one thread each, which run the batches of the queue and give each request its results."""
 
 import asyncio
 import logging
