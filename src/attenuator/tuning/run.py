@@ -274,12 +274,29 @@ def run(
     announce(predicted)
     trainer = trainer_of(predicted.steps)
     deadline = Deadline(None if plan.max_minutes is None else begun + 60 * plan.max_minutes)
-    interruption = Interruption()
-    first_step = FirstStep()
+    reason = train(trainer, last, deadline, shown)
+    log = [{name: value for name, value in row.items() if value is not None} for row in trainer.state.log_history]
+    refuse_no_number(model, log)
+    return Outcome(reason, trainer.state.global_step, predicted.steps, time.monotonic() - begun, log)
+
+
+def train(trainer: Trainer, checkpoint: str | None, deadline: Deadline, shown: bool) -> Ending:
+    """Trains until the end, the deadline, Ctrl-C, or nothing is gained any more; gives which.
+
+    Args:
+        trainer: of all steps.
+        checkpoint: to go on from.
+        deadline: ends it.
+        shown: as `run`.
+
+    Raises:
+        AttenuatorError: the checkpoint is damaged, or the disk is full.
+        KeyboardInterrupt: as `run`.
+    """
+    plan, interruption, first_step, progress = trainer.plan, Interruption(), FirstStep(), Progress()
     callbacks = [RegularSaves(60 * plan.save_minutes), deadline, interruption, first_step]
-    if plan.patience and held_out is not None:
+    if plan.patience and trainer.eval_dataset is not None:
         callbacks.append(transformers.EarlyStoppingCallback(plan.patience))
-    progress = Progress()
     if shown:
         callbacks.append(progress)
     for callback in callbacks:
@@ -287,22 +304,18 @@ def run(
     advice = "--resume goes on from the last whole checkpoint"
     with interruption.listening(), writing(f"'{plan.steps_folder}'", advice):
         try:
-            trainer.train(resume_from_checkpoint=last)
+            trainer.train(resume_from_checkpoint=checkpoint)
         except Exception as error:  # damaged files raise what their libraries like
             if disk_failure(error) is not None:
                 last_checkpoint(plan.steps_folder)  # removes what is not whole
-            elif last is not None and not first_step.came:
-                raise damaged(last, one_line(error)) from None
+            elif checkpoint is not None and not first_step.came:
+                raise damaged(checkpoint, one_line(error)) from None
             raise
         finally:
             progress.close()
-    log = [{name: value for name, value in row.items() if value is not None} for row in trainer.state.log_history]
-    refuse_no_number(model, log)
-    steps = trainer.state.global_step
-    reason: Ending = "finished"
-    if steps < predicted.steps:
-        reason = "interrupted" if interruption.came else "time" if deadline.passed else "early"
-    return Outcome(reason, steps, predicted.steps, time.monotonic() - begun, log)
+    if trainer.state.global_step >= trainer.args.max_steps:
+        return "finished"
+    return "interrupted" if interruption.came else "time" if deadline.passed else "early"
 
 
 def refuse_no_number(model: nn.Module, log: list[dict[str, float]]) -> None:
