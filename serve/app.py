@@ -171,7 +171,8 @@ class ClassifyDirectly:
             scope["route"] = self._route
             request = Request(scope, receive)
             try:
-                await self._routes.check_key(request)
+                if self._routes.keyed:
+                    await self._routes.check_key(request)
                 answer = await self._routes.classify(request)
             except ClientDisconnect as error:
                 answer = await _client_left(request, error)

@@ -171,7 +171,8 @@ class Engine:
             NotReady: starting, draining or stopped.
             Overloaded: too many requests are in progress, or the queue has no room for a body of this size.
         """
-        self.check_started(running=True)
+        if self.state != "ready":
+            raise self._not_ready()
         if reason := self._queue.too_many(key):
             raise self._admission.overloaded(reason, "light")
         if self._queue.vacant():

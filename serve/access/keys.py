@@ -127,9 +127,6 @@ class ApiKey:
         )
 
 
-NO_KEY = ApiKey(KeyEntry(name="none", sha256="0" * 64))  # of requests where none is required: it limits nothing
-
-
 class KeyRing:
     """The keys of a service.
 

@@ -13,13 +13,13 @@ from fastapi import APIRouter, Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.responses import HTMLResponse, Response
 
-from attenuator.api import CLASSIFY, MODELS, ModelList
+from attenuator.api import CLASSIFY, MODELS, ModelList, Priority
 from attenuator.errors import DeadlineExceeded, InvalidRequest
 from attenuator.ops.knobs import Knobs
 from attenuator.ops.spec import SEED_HIGH
 from attenuator.runtime import Model, Row, RowResult
 from attenuator.runtime.explaining import Runner, RunOutcome, answer
-from attenuator.serve.access.keys import NO_KEY, ApiKey, KeyRing, key_in
+from attenuator.serve.access.keys import ApiKey, KeyRing, key_in
 from attenuator.serve.accuracy.cost import Work, seeds_of
 from attenuator.serve.accuracy.plan import Limits, Load, plan
 from attenuator.serve.api.admin import Admin
@@ -49,7 +49,7 @@ from attenuator.serve.engine import Engine
 from attenuator.serve.observe import events
 from attenuator.serve.observe.events import CLIENT_LEFT
 from attenuator.serve.page import Page
-from attenuator.serve.scheduling.requests import Flow, Forecast
+from attenuator.serve.scheduling.requests import ANYONE, Flow, Forecast
 from attenuator.serve.settings import ServeSettings, read_floors
 
 log = logging.getLogger(__name__)
@@ -62,13 +62,18 @@ Credentials = Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]
 
 
 class Routes:
-    """The service's routes over one engine."""
+    """The service's routes over one engine.
+
+    Attributes:
+        keyed: whether requests need an API key.
+    """
 
     def __init__(self, engine: Engine, settings: ServeSettings, keys: KeyRing, exposition: Exposition) -> None:
         """Takes what the routes ask; `exposition` gives the metrics for an `Accept` header: body and Content-Type."""
         self._engine = engine
         self._exposition = exposition
         self._keys = keys
+        self.keyed = keys.required
         self._settings = settings
         self._floors = read_floors(settings.brownout_to)
         self._bodies = Bodies(settings)
@@ -79,7 +84,7 @@ class Routes:
     def router(self) -> APIRouter:
         """Every route."""
         router = APIRouter()
-        keyed = [Depends(self.check_key)] if self._keys.required else []
+        keyed = [Depends(self.check_key)] if self.keyed else []
 
         def add(path: str, method: str, endpoint: Callable[..., Awaitable[Response]], **extra: Any) -> None:
             router.add_api_route(path, endpoint, methods=[method], response_class=Response, **extra)
@@ -116,13 +121,11 @@ class Routes:
         return router
 
     async def find_key(self, request: Request, credentials: Credentials = None) -> ApiKey:
-        """The key that a request was sent with, where keys are required; `credentials` are there for the description.
+        """The key that a request was sent with; `credentials` are there for the description.
 
         Raises:
             Unauthorized: no key, or one that is not known.
         """
-        if not self._keys.required:
-            return NO_KEY
         key = self._keys.check(key_in(request.headers.get("authorization")))
         request.scope[KEY] = key
         events.note(key=key.name)
@@ -159,8 +162,8 @@ class Routes:
         """The path that every classification takes, whatever the form of its request."""
         started_s = time.perf_counter()
         refuse_elsewhere(request, takes_header=form.takes_header)
-        key: ApiKey = request.scope.get(KEY, NO_KEY)
-        share = self._keys.share(key)
+        key: ApiKey | None = request.scope.get(KEY)
+        share = "" if key is None else self._keys.share(key)
         if client_of(request.scope).body is None:  # before it is read; one that is there is checked once, below
             announced = request.headers.get("content-length", "")
             self._engine.check_open(int(announced) if announced.isdecimal() else 0, share)
@@ -177,25 +180,42 @@ class Routes:
                 parsed = form.request(fields, model)
                 del fields
                 events.note(model=model.manifest.name, inputs=len(parsed.items), **parsed.asked.goals)
-                key.check_priority(parsed.options.priority)
+                if key is not None:
+                    key.check_priority(parsed.options.priority)
                 work = self._work(model, parsed, key, started_s, form)
                 timeout_field = form.written.get(TIMEOUT, TIMEOUT)
                 return await unless_late(request, parsed, started_s, work, timeout_field)
             except InvalidRequest as error:
                 raise as_written(error, form.written) from None
 
-    async def _work(self, model: Model, parsed: ParsedRequest, key: ApiKey, started_s: float, form: Form) -> Response:
+    def _limits(self, key: ApiKey | None) -> Limits:
+        """What others than the caller say about a request's accuracy."""
+        max_cost = self._settings.max_cost
+        if key is None:
+            return Limits(max_cost=max_cost, brownout_to=self._floors)
+        return Limits(key.ceilings, key.name, max_cost, self._floors)
+
+    def _flow(self, key: ApiKey | None, priority: Priority | None) -> Flow:
+        """Whose work a request is, by its key and by the class that it names, which the key allows."""
+        if key is None:
+            return Flow(priority=priority or "interactive")
+        return Flow(self._keys.share(key), priority or key.priority, key.weight)
+
+    async def _work(
+        self, model: Model, parsed: ParsedRequest, key: ApiKey | None, started_s: float, form: Form
+    ) -> Response:
         options, asked = parsed.options, parsed.asked
-        limits = Limits(key.ceilings, key.name, self._settings.max_cost, self._floors)
+        limits = self._limits(key)
         usual = plan(model, asked, limits)
-        flow = Flow(self._keys.share(key), options.priority or key.priority, key.weight)
+        flow = ANYONE if key is None and options.priority is None else self._flow(key, options.priority)
         encoded = await self._engine.encode(
             model, parsed.items, knobs=usual.knobs, truncate=options.truncate, floors=usual.floors, flow=flow
         )
         characters = sum([item.characters for item in parsed.items])
         parsed.items.clear()  # texts of megabytes are not kept while the request waits
         tokens = [len(item.token_ids) for item in encoded]
-        key.spend(sum(tokens))
+        if key is not None:
+            key.spend(sum(tokens))
         seed = options.seed if parsed.has_seed else self._settings.seed
         usual_seed = seed == self._settings.seed
         seed = secrets.randbelow(SEED_HIGH + 1) if seed is None else seed
@@ -248,14 +268,15 @@ class RequestRun:
     flow: Flow
     started_s: float
     timeout_ms: float | None = None
-    key: ApiKey = NO_KEY
+    key: ApiKey | None = None
     unlowered: Knobs | None = None
     _ran: bool = False
 
     async def run(self, rows: list[Row]) -> RunOutcome:
         """Runs rows, together with what else waits."""
-        self.key.spend(sum(len(row.token_ids) for row in rows) - (0 if self._ran else sum(self.work.tokens)))
-        self._ran = True
+        if self.key is not None:
+            self.key.spend(sum(len(row.token_ids) for row in rows) - (0 if self._ran else sum(self.work.tokens)))
+            self._ran = True
         job = await self.engine.run(self.work.model, rows, self.unlowered, self.flow)
         queue_s = 0.0 if job.started_s is None else job.started_s - job.submitted_s
         return RunOutcome(job.rows, cast(list[RowResult], job.results), queue_s)
