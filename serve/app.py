@@ -31,7 +31,7 @@ from attenuator.serve.api.errors import (
     response_for,
     stopped,
 )
-from attenuator.serve.api.peers.parameters import RESULT_HEADER
+from attenuator.serve.api.peers.forms import RESULT_HEADER
 from attenuator.serve.api.peers.routes import error_form, request_bodies
 from attenuator.serve.api.routes import Routes
 from attenuator.serve.api.schema import HEADER

@@ -28,7 +28,7 @@ SINGLE_KEY = "default"  # the name of the key in the setting `api_key`
 
 
 @dataclass(slots=True)
-class Bucket:
+class TokenBucket:
     """A token bucket, which may be overdrawn by its last use: the next ones wait until that is made up.
 
     Attributes:
@@ -44,7 +44,7 @@ class Bucket:
     counted_s: float
 
     @classmethod
-    def of(cls, rate: float | None, burst: int | None, before: "Bucket | None") -> "Bucket | None":
+    def of(cls, rate: float | None, burst: int | None, before: "TokenBucket | None") -> "TokenBucket | None":
         """A bucket, by default for what one second brings: full, or as one of the same limits was before."""
         if rate is None:
             return None
@@ -81,8 +81,8 @@ class ApiKey:
         self.name, self.digest = entry.name, entry.digest
         self.weight, self.priority, self.ceilings = entry.weight, entry.priority, entry.ceilings
         requests, tokens = (before.requests, before.tokens) if before else (None, None)
-        self.requests: Bucket | None = Bucket.of(entry.requests_per_s, entry.burst, requests)
-        self.tokens: Bucket | None = Bucket.of(entry.tokens_per_s, entry.burst_tokens, tokens)
+        self.requests: TokenBucket | None = TokenBucket.of(entry.requests_per_s, entry.burst, requests)
+        self.tokens: TokenBucket | None = TokenBucket.of(entry.tokens_per_s, entry.burst_tokens, tokens)
 
     def take(self, now_s: float) -> None:
         """Counts a request.

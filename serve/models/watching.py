@@ -41,7 +41,7 @@ STATES: tuple[State, ...] = ("serving", "incomplete", "refused")
 
 
 @dataclass(slots=True)
-class Place:
+class WatchedBundle:
     """A folder inside the watched one.
 
     Attributes:
@@ -73,7 +73,7 @@ class Watch:
         """
         self._folder = folder
         self._catalog = catalog
-        self._places: dict[Path, Place] = {}
+        self._places: dict[Path, WatchedBundle] = {}
         self._unreadable = False
         self._task: asyncio.Task[None] | None = None
 
@@ -113,7 +113,7 @@ class Watch:
             return
         self._unreadable = False
         for path in sorted(present.keys() | self._places.keys()):
-            place, version = self._places.setdefault(path, Place()), present.get(path)
+            place, version = self._places.setdefault(path, WatchedBundle()), present.get(path)
             settled = first or version == place.seen
             place.seen = version
             if settled and version is None:
@@ -124,13 +124,13 @@ class Watch:
                 if place.state != "serving" and await asyncio.to_thread(bundle_version, path) != version:
                     place.handled = None  # it changed or was away meanwhile, so it is tried again
 
-    async def _gone(self, path: Path, place: Place) -> None:
+    async def _gone(self, path: Path, place: WatchedBundle) -> None:
         del self._places[path]
         await self._give_up(place)
 
-    async def _changed(self, path: Path, place: Place) -> None:
+    async def _changed(self, path: Path, place: WatchedBundle) -> None:
         place.waits_for = ""
-        before = Place(model=place.model, name=place.name)
+        before = WatchedBundle(model=place.model, name=place.name)
         try:
             manifest = await asyncio.to_thread(lambda: parse_manifest(manifest_content(path), path))
             missing = [name for name in manifest.files if not (path / name).exists()]
@@ -153,7 +153,7 @@ class Watch:
         if before.name != place.name:
             await self._give_up(before)
 
-    async def _give_up(self, place: Place) -> None:
+    async def _give_up(self, place: WatchedBundle) -> None:
         """Unloads a place's model, and lets another folder have its name."""
         if self._served(place) is not None:
             await self._catalog.remove(place.name)
@@ -161,7 +161,7 @@ class Watch:
             if place.name and other.waits_for == place.name:
                 other.handled = None
 
-    def _served(self, place: Place) -> Model | None:
+    def _served(self, place: WatchedBundle) -> Model | None:
         """The model of a place, if new requests still get it."""
         model = None if place.model is None else place.model()
         return model if model is not None and self._catalog.serving(model) else None

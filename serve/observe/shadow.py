@@ -50,7 +50,7 @@ QUALITY = "the agreement of model '%s' (revision %.12s) at %s, %s tokens, "
 
 
 @dataclass(slots=True, eq=False)
-class Waiting:
+class DrawnText:
     """An answered text that waits for its exact run.
 
     Attributes:
@@ -100,7 +100,7 @@ class Shadow:
         self._serving = serving
         self._exact_s = exact_s
         self._random = random or Random()
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: deque[DrawnText] = deque()
         self._tokens = 0
         self._drawn = asyncio.Event()
         self._agreement: WeakKeyDictionary[Model, LiveAgreement] = WeakKeyDictionary()
@@ -151,7 +151,7 @@ class Shadow:
                 continue
             pause_s = max(SETTLE_S, IDLE_FACTOR * self._exact_s(model, len(row.token_ids)))
             name, logits = model.manifest.name, result.logits.copy()
-            self._push(Waiting(weakref.ref(model), name, row, logits, pause_s, escalated))
+            self._push(DrawnText(weakref.ref(model), name, row, logits, pause_s, escalated))
             while len(self._waiting) > MAX_TEXTS or self._tokens > MAX_TOKENS:
                 longest = max(self._waiting, key=lambda each: each.pause_s)
                 self._remove(longest)
@@ -173,16 +173,16 @@ class Shadow:
                     low[labels] = low.get(labels, False) or is_low
         yield from low.items()
 
-    def _push(self, text: Waiting) -> None:
+    def _push(self, text: DrawnText) -> None:
         self._waiting.append(text)
         self._tokens += len(text.row.token_ids)
         self._drawn.set()
 
-    def _remove(self, text: Waiting) -> None:
+    def _remove(self, text: DrawnText) -> None:
         self._waiting.remove(text)
         self._tokens -= len(text.row.token_ids)
 
-    def _next(self) -> Waiting | None:
+    def _next(self) -> DrawnText | None:
         """The first text for which the pause has been long enough, no longer waiting."""
         now_s = time.monotonic()
         if self._pause_anew:
@@ -192,7 +192,7 @@ class Shadow:
             self._remove(ready)
         return ready
 
-    def _drop(self, text: Waiting, reason: str) -> None:
+    def _drop(self, text: DrawnText, reason: str) -> None:
         self._metrics.shadow_dropped(text.name, reason).inc()
 
     async def _run_all(self) -> None:
@@ -212,7 +212,7 @@ class Shadow:
                 log.exception("an answer could not be compared with the exact one")
             self._pause_anew = True
 
-    async def _run(self, text: Waiting) -> None:
+    async def _run(self, text: DrawnText) -> None:
         model = text.model()
         if model is None or not self._serving(model):
             self._drop(text, "unloaded")
@@ -241,7 +241,7 @@ class Shadow:
         comparison = agreement.compare(knobs, tokens, text.logits, result.logits)
         self._report(model, text, agreement.lengths(tokens), comparison)
 
-    def _report(self, model: Model, text: Waiting, lengths: str, comparison: Comparison) -> None:
+    def _report(self, model: Model, text: DrawnText, lengths: str, comparison: Comparison) -> None:
         """Counts a comparison, and says so where it changes what is known."""
         name, knobs = text.name, text.row.knobs
         if comparison.agreed is not None:

@@ -51,8 +51,6 @@ class LatencyModel:
 
     Attributes:
         batches: that it has learned from.
-        predicted_s: what it predicted for them, just before it learned from each.
-        measured_s: what they took.
         spread: moving mean of the error's size, as the logarithm of measured over predicted.
     """
 
@@ -61,8 +59,6 @@ class LatencyModel:
     ) -> None:
         """Starts without a correction, from multiply-adds by length and knobs, or from measured times if there are."""
         self.batches = 0
-        self.predicted_s = 0.0
-        self.measured_s = 0.0
         self.spread = FIRST_SPREAD
         self._predict_cost = predict_cost
         self._cost_per_s = cost_per_s
@@ -125,8 +121,6 @@ class LatencyModel:
         predicted_s = self.batch_s(counts)
         error = _step(seconds, predicted_s)
         self.batches += 1
-        self.predicted_s += predicted_s
-        self.measured_s += seconds
         self.spread += SPREAD_RATE * (abs(error) - self.spread)
         added_s: dict[int, float] = {}
         for time, count in counts.items():

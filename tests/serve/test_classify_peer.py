@@ -8,7 +8,7 @@ from fastapi import Request
 from service import Service
 
 from attenuator.runtime import Model
-from attenuator.serve.api.peers.parameters import RESULT_HEADER
+from attenuator.serve.api.peers.forms import RESULT_HEADER
 from attenuator.serve.api.peers.vllm import Classify
 from attenuator.serve.api.schema import HEADER
 

@@ -278,8 +278,6 @@ def test_a_queue_lowers_what_a_latency_chooses_and_the_prediction_is_kept(folder
             assert cheap.queue_s < busy.queue_s, "it runs in the light lane, where nothing waits"
             await asyncio.gather(*waiting)
             assert latency.batches - before == 3
-            assert latency.measured_s > 0
-            assert latency.predicted_s > 0
         finally:
             await engine.stop()
 

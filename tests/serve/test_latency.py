@@ -135,17 +135,6 @@ def test_noise_widens_the_limit_and_most_batches_stay_below_it() -> None:
     assert np.mean(within) > 0.7
 
 
-def test_statistics_of_the_prediction_are_kept() -> None:
-    latency = LatencyModel(cost)
-    times = times_of(latency, 100, 300)
-    predicted_s = latency.batch_s(Counter(times))
-    latency.learn(times, 0.5)
-    latency.learn(times, 0.25)
-    assert latency.batches == 2
-    assert latency.measured_s == 0.75
-    assert latency.predicted_s > 2 * predicted_s
-
-
 def table(**fields: object) -> LatencyTable:
     lengths, shares = [16, 256, 4096], [0.25, 0.5, 1.2]
     speeds = [

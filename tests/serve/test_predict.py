@@ -8,7 +8,7 @@ from huggingface_hub import InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
 from service import Service
 
-from attenuator.serve.api.peers.parameters import RESULT_HEADER
+from attenuator.serve.api.peers.forms import RESULT_HEADER
 from attenuator.serve.api.schema import HEADER
 
 TEXTS = ["good film", "the plot was not very good"]

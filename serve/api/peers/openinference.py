@@ -20,6 +20,17 @@ from attenuator.ops.knobs import shown
 from attenuator.runtime import Input, Model
 from attenuator.serve.api.answers import Answer, Write
 from attenuator.serve.api.errors import JSON, OWN_FORM
+from attenuator.serve.api.peers.forms import (
+    EXPLAIN,
+    IN_HEADER,
+    PeerForm,
+    check_names,
+    class_of,
+    header_fields,
+    result_header,
+    selected,
+    shared_names,
+)
 from attenuator.serve.api.peers.openinference_types import (
     Inference,
     InferOptions,
@@ -30,17 +41,6 @@ from attenuator.serve.api.peers.openinference_types import (
     OutputTensor,
     TensorMetadata,
     TensorParameters,
-)
-from attenuator.serve.api.peers.parameters import (
-    EXPLAIN,
-    IN_HEADER,
-    PeerForm,
-    check_names,
-    class_of,
-    header_fields,
-    result_header,
-    selected,
-    shared_names,
 )
 from attenuator.serve.api.peers.tensors import (
     INTEGERS,

@@ -19,7 +19,7 @@ from attenuator.runtime import Input, Model
 from attenuator.runtime.scores import ranked
 from attenuator.serve.api.answers import Answer, Write, elements
 from attenuator.serve.api.errors import JSON, ErrorForm, Refusal
-from attenuator.serve.api.peers.parameters import (
+from attenuator.serve.api.peers.forms import (
     IN_HEADER,
     PeerForm,
     check_names,
