@@ -5,6 +5,7 @@ import logging
 import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,7 +16,6 @@ from attenuator.serve.observe.events import BatchRun, Listeners
 from attenuator.serve.scheduling.queue import Queue
 from attenuator.serve.scheduling.requests import LANES, Entry, Job, Lane
 from attenuator.serve.scheduling.times import Learned
-from attenuator.serve.scheduling.worker import Worker
 
 log = logging.getLogger(__name__)
 RESTART_S = 1.0
@@ -76,7 +76,7 @@ class Lanes:
         self._contention = learned.contention
         self._wait_for_more = wait_for_more
         self._listeners = listeners
-        self._workers = {lane: Worker(f"compute-{lane}") for lane in LANES}
+        self._threads = {lane: ThreadPoolExecutor(1, thread_name_prefix=f"compute-{lane}") for lane in LANES}
         self._wake = {lane: asyncio.Event() for lane in LANES}
         self._running: dict[Lane, Running] = {}
         self._jobs: set[Job] = set()
@@ -210,8 +210,8 @@ class Lanes:
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-        for worker in self._workers.values():
-            worker.stop()
+        for thread in self._threads.values():
+            thread.shutdown(wait=False)
 
     def _drop(self, job: Job) -> None:
         self._queue.drop(job)
@@ -255,7 +255,8 @@ class Lanes:
         self._running[lane] = Running(batch, cancellation, started, mark)
         failure: AttenuatorError | None = None
         try:
-            results = await self._workers[lane].call(model.run, rows, cancellation)
+            loop = asyncio.get_running_loop()
+            results = await loop.run_in_executor(self._threads[lane], model.run, rows, cancellation)
         except AttenuatorError as error:
             failure = error
         except asyncio.CancelledError:

@@ -15,7 +15,7 @@ from service import Service
 from attenuator import bundle
 from attenuator.__main__ import main
 from attenuator.runtime.model import Model
-from attenuator.serve.__main__ import listen, warn_of_idle_floors
+from attenuator.serve.__main__ import fastest_loop, listen, warn_of_idle_floors
 from attenuator.serve.settings import ServeSettings
 
 
@@ -191,3 +191,8 @@ def test_floors_of_knobs_that_no_model_has_are_named_in_the_log(
     warn_of_idle_floors(["num_hashes", "alpha"], {"yoso": models["yoso"]})
     assert "--brownout-to names alpha, a knob of no served model; their knobs: " in caplog.text
     assert "num_hashes" not in caplog.text.partition("; their knobs")[0]
+
+
+def test_the_event_loop_is_that_of_asyncio_where_uvloop_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    assert fastest_loop() is None
