@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any
 
 from opentelemetry import propagate
@@ -22,9 +21,9 @@ from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.environment_variables import OTEL_RESOURCE_ATTRIBUTES, OTEL_SERVICE_NAME
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import Span, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode, set_span_in_context
+from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
 
 from attenuator import __version__
 from attenuator.serve.observe import events
@@ -40,22 +39,7 @@ STANDARD = {"error_type": "error.type"}
 LAST_SPANS_S = 3.0
 
 
-@dataclass(frozen=True, slots=True)
-class RequestTrace:
-    """The trace of one request.
-
-    Attributes:
-        span: of the whole request.
-        method: of the request, `_OTHER` for one that HTTP does not define.
-        started_ns: when it began, in nanoseconds since 1970.
-    """
-
-    span: Span
-    method: str
-    started_ns: int
-
-
-request_trace: ContextVar[RequestTrace | None] = ContextVar("request_trace", default=None)
+request_span: ContextVar[object] = ContextVar("request_span", default=None)
 
 
 class Traces:
@@ -78,16 +62,15 @@ class Traces:
         if scope["path"].startswith(QUIET_ROUTES):
             return
         method = scope["method"] if scope["method"] in METHODS else OTHER
-        started_ns = time.time_ns()
         span = self._tracer.start_span(
-            shown_method(method),
+            "HTTP" if method == OTHER else method,
             context=propagate.extract(trace_headers(scope["headers"]), Context()),
             kind=SpanKind.SERVER,
             attributes={"http.request.method": method, f"{PREFIX}request_id": events.request_id.get()},
-            start_time=started_ns,
+            start_time=time.time_ns(),
         )
         events.trace_id.set(f"{span.get_span_context().trace_id:032x}")
-        request_trace.set(RequestTrace(span, method, started_ns))
+        request_span.set(span)
 
     def listen(self, listeners: Listeners) -> None:
         """Listens to requests."""
@@ -103,19 +86,19 @@ class Traces:
             seconds: from its header to its answer's end.
             fields: of its line in the access log.
         """
-        trace = request_trace.get()
-        if trace is None or not trace.span.is_recording():
-            return
-        trace.span.set_attributes({"http.route": route, "http.response.status_code": status, **attributes(fields)})
-        trace.span.update_name(f"{shown_method(trace.method)} {route}")
+        span = request_span.get()
+        if not isinstance(span, Span) or not span.is_recording() or span.start_time is None:
+            return  # it has none, or one that the sampler leaves out
+        span.set_attributes({"http.route": route, "http.response.status_code": status, **attributes(fields)})
+        span.update_name(f"{span.name} {route}")
         if status >= 500:
-            trace.span.set_status(Status(StatusCode.ERROR))
-        inside, began_ns = set_span_in_context(trace.span, Context()), trace.started_ns
+            span.set_status(Status(StatusCode.ERROR))
+        inside, began_ns = set_span_in_context(span, Context()), span.start_time
         for phase in PHASES if "timing_ms" in fields else ():
-            span = self._tracer.start_span(phase, context=inside, start_time=began_ns)
+            inner = self._tracer.start_span(phase, context=inside, start_time=began_ns)
             began_ns += nanoseconds(fields["timing_ms"][phase] / 1e3)
-            span.end(began_ns)
-        trace.span.end(trace.started_ns + nanoseconds(seconds))
+            inner.end(began_ns)
+        span.end(span.start_time + nanoseconds(seconds))
 
     async def stop(self) -> None:
         """Sends what is left; a receiver that does not answer is waited for a few seconds at most."""
@@ -144,11 +127,6 @@ def attributes(fields: Mapping[str, Any]) -> dict[str, str | int | float | Seque
         else:
             flat[STANDARD.get(name, PREFIX + name)] = value
     return flat
-
-
-def shown_method(method: str) -> str:
-    """A method as the name of a span has it."""
-    return "HTTP" if method == OTHER else method
 
 
 def nanoseconds(seconds: float) -> int:

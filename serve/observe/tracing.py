@@ -46,14 +46,12 @@ def open_traces(asked: bool, environment: Mapping[str, str] = os.environ) -> "Tr
             raise AttenuatorError(f"{name} is '{environment[name][:80]}', must be {PROTOCOL}")
     try:
         from attenuator.serve.observe.otel import otlp_traces
+
+        return otlp_traces()
     except ImportError:
         if asked:
             raise AttenuatorError(f"--otel: {MISSING}") from None
         log.warning("the environment names an endpoint for traces; %s", MISSING)
         return None
-    except ValueError as error:  # of propagators that it does not know
-        raise AttenuatorError(f"OpenTelemetry cannot start: {error}") from None
-    try:
-        return otlp_traces()
-    except ValueError as error:
+    except ValueError as error:  # of a variable, or of propagators that it does not know
         raise AttenuatorError(f"OpenTelemetry cannot start: {error}") from None
