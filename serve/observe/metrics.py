@@ -67,64 +67,9 @@ class Metrics:
         self.before_scrape: list[Callable[[], None]] = []
         self._writing: dict[str, asyncio.Task[bytes]] = {}
         ProcessCollector(registry=self.registry)
-        counter, histogram = self._counter, self._histogram
-        self._http_requests = counter(
-            "http_requests", "Requests by route and status; 499 where the client left.", "route", "status"
-        )
-        self._http_seconds = histogram("http_request_seconds", "Time from header to answer.", SECONDS, "route")
-        labels = ("model", "knobs")
-        self._answers = counter("requests", "Requests answered, by who chose their knobs.", *labels, "chosen_by")
-        self._inputs = counter("sequences", "Inputs of the requests answered.", *labels)
-        self._tokens = counter("tokens", "Tokens of the requests answered.", *labels)
-        phases = {
-            "tokenize": "Time of an answered request from header to tokens.",
-            "queue": "Time that an answered request waited for its first batch.",
-            "compute": "Time of an answered request from its first batch to its last result.",
-        }
-        self._phases = {name: histogram(f"{name}_seconds", doc, SECONDS, *labels) for name, doc in phases.items()}
-        of_lane = (*labels, "lane")
-        self._batch_tokens = histogram("batch_tokens", "Tokens of a batch.", TOKENS, *of_lane)
-        self._batch_sequences = histogram("batch_sequences", "Sequences of a batch.", SEQUENCES, *of_lane)
-        self._batch_seconds = histogram("batch_seconds", "Time that a batch took.", SECONDS, *of_lane)
-        self._batch_ratio = histogram(
-            "batch_prediction_ratio", "Time that a batch took, divided by its predicted time.", RATIOS, *of_lane
-        )
-        self._batch_predicted = counter("batch_predicted_seconds", "Predicted time of the batches that ran.", *of_lane)
-        self._refusals = counter(
-            "refusals", "Error answers by kind, also those to what is not valid HTTP.", "error_type"
-        )
-        self._computed = counter(
-            "key_compute_seconds",
-            "Time that batches took, shared out by predicted time; key is empty where there are not several.",
-            "key",
-            "priority",
-        )
-        self._keyed = counter("key_requests", "Requests by the name of their API key.", "key", "status")
-        self._cancelled = counter(
-            "cancelled_requests", "Requests whose work was cancelled: client_left or deadline.", "model", "reason"
-        )
-        self._failures = counter("batch_failures", "Batches on which ONNX Runtime failed.", "model", "lane")
-        self._restarts = counter("lane_restarts", "Times that a lane had died and was started again.", "lane")
-        self._sessions = counter(
-            "session_restarts", "Times that a model's session was made again after a failure.", "model"
-        )
-        self._escalated = counter(
-            "escalated_requests", "Requests with escalate, by how many settings ran.", "model", "steps"
-        )
-        self.shadowed = counter(
-            "shadow_texts",
-            "Texts that ran again at the bundle's own exact value, by whether the answer was the same or other.",
-            "model",
-            "knobs",
-            "tokens",
-            "answer",
-        )
-        self.shadow_dropped = counter(
-            "shadow_dropped_texts",
-            "Texts drawn to run again that did not: full, interrupted, unloaded or failed.",
-            "model",
-            "reason",
-        )
+        self._add_those_of_requests()
+        self._add_those_of_batches()
+        self._add_others()
 
     def listen(self, listeners: Listeners) -> None:
         """Listens to everything that is counted."""
@@ -198,6 +143,72 @@ class Metrics:
             writing.add_done_callback(lambda _: self._writing.pop(content_type))
             self._writing[content_type] = writing
         return await asyncio.shield(self._writing[content_type]), content_type
+
+    def _add_those_of_requests(self) -> None:
+        counter, histogram = self._counter, self._histogram
+        self._http_requests = counter(
+            "http_requests", "Requests by route and status; 499 where the client left.", "route", "status"
+        )
+        self._http_seconds = histogram("http_request_seconds", "Time from header to answer.", SECONDS, "route")
+        labels = ("model", "knobs")
+        self._answers = counter("requests", "Requests answered, by who chose their knobs.", *labels, "chosen_by")
+        self._inputs = counter("sequences", "Inputs of the requests answered.", *labels)
+        self._tokens = counter("tokens", "Tokens of the requests answered.", *labels)
+        phases = {
+            "tokenize": "Time of an answered request from header to tokens.",
+            "queue": "Time that an answered request waited for its first batch.",
+            "compute": "Time of an answered request from its first batch to its last result.",
+        }
+        self._phases = {name: histogram(f"{name}_seconds", doc, SECONDS, *labels) for name, doc in phases.items()}
+
+    def _add_those_of_batches(self) -> None:
+        counter, histogram = self._counter, self._histogram
+        of_lane = ("model", "knobs", "lane")
+        self._batch_tokens = histogram("batch_tokens", "Tokens of a batch.", TOKENS, *of_lane)
+        self._batch_sequences = histogram("batch_sequences", "Sequences of a batch.", SEQUENCES, *of_lane)
+        self._batch_seconds = histogram("batch_seconds", "Time that a batch took.", SECONDS, *of_lane)
+        self._batch_ratio = histogram(
+            "batch_prediction_ratio", "Time that a batch took, divided by its predicted time.", RATIOS, *of_lane
+        )
+        self._batch_predicted = counter("batch_predicted_seconds", "Predicted time of the batches that ran.", *of_lane)
+
+    def _add_others(self) -> None:
+        counter = self._counter
+        self._refusals = counter(
+            "refusals", "Error answers by kind, also those to what is not valid HTTP.", "error_type"
+        )
+        self._computed = counter(
+            "key_compute_seconds",
+            "Time that batches took, shared out by predicted time; key is empty where there are not several.",
+            "key",
+            "priority",
+        )
+        self._keyed = counter("key_requests", "Requests by the name of their API key.", "key", "status")
+        self._cancelled = counter(
+            "cancelled_requests", "Requests whose work was cancelled: client_left or deadline.", "model", "reason"
+        )
+        self._failures = counter("batch_failures", "Batches on which ONNX Runtime failed.", "model", "lane")
+        self._restarts = counter("lane_restarts", "Times that a lane had died and was started again.", "lane")
+        self._sessions = counter(
+            "session_restarts", "Times that a model's session was made again after a failure.", "model"
+        )
+        self._escalated = counter(
+            "escalated_requests", "Requests with escalate, by how many settings ran.", "model", "steps"
+        )
+        self.shadowed = counter(
+            "shadow_texts",
+            "Texts that ran again at the bundle's own exact value, by whether the answer was the same or other.",
+            "model",
+            "knobs",
+            "tokens",
+            "answer",
+        )
+        self.shadow_dropped = counter(
+            "shadow_dropped_texts",
+            "Texts drawn to run again that did not: full, interrupted, unloaded or failed.",
+            "model",
+            "reason",
+        )
 
     # Finding a series by its labels takes longer than counting, so that each is found once.
     def _counter(self, name: str, doc: str, *labels: str) -> Callable[..., Counter]:
