@@ -11,12 +11,12 @@ import promql_parser as promql
 import yaml
 from service import GOOD, Service
 
-from attenuator.serve.observe.gauges import HELD
+from attenuator.serve.observe.gauges import GAUGES
 from attenuator.serve.observe.metrics import Metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 MONITORING = ROOT / "deploy" / "monitoring"
-DESCRIBED = {one.name: one for one in (*Metrics().described, *HELD)}
+DESCRIBED = {one.name: one for one in (*Metrics().described, *GAUGES)}
 ADDED = {"instance", "job", "namespace", "pod", "service"}  # to every series, by Prometheus and its operator
 SYNTHETIC = "up"  # Prometheus' own, one a target
 KEYS = [{"name": name, "key": f"key-of-{name}"} for name in ("search", "crawler")]
