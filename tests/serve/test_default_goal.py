@@ -1,7 +1,7 @@
 """Requests that set nothing, through a real server with a default goal: answers, routes, files, `--default exact`."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,7 @@ from service import Service
 from attenuator.__main__ import main
 from attenuator.api import CalibrationInfo
 from attenuator.clients import Client
-from attenuator.ops.knobs import Knobs
-from attenuator.runtime import Model, load
-from attenuator.serve.accuracy.brownout import say_what_floors_win
+from attenuator.runtime import load
 from attenuator.serve.settings import ServeSettings
 
 # texts of 1,000 that agree, in two ranges of lengths: 0.99 takes 16 hashes for short texts and 64 for long ones
@@ -146,17 +144,6 @@ def test_exact_by_default_is_the_operators_choice(folder: Path, start_with: Call
     assert {row.default for row in calibration.buckets} == {None}
     [knob] = service.client.get("/v1/models").json()["models"][0]["knobs"]
     assert knob["default"] == knob["exact"] == 0
-
-
-def test_the_log_says_what_floors_win_over_the_default_goal(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """As if exact attention took as long as 1,000 hashes; texts of 64 tokens have 64."""
-
-    def seconds(model: Model, tokens: Sequence[int], knobs: Knobs) -> list[float]:
-        return [float(knobs["num_hashes"]) or 1000.0 for _ in tokens]
-
-    with caplog.at_level("INFO"):
-        say_what_floors_win({"num_hashes": 4}, seconds, load(folder, check=False))
-    assert "16.0 (250.0) times at 64 tokens" in caplog.text
 
 
 def test_the_setting_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,8 +23,9 @@ from attenuator.commands.calibrate.texts import correct
 from attenuator.compare.candidates import attentions_of
 from attenuator.errors import ExportError, InvalidRequest
 from attenuator.export.output import refuse_output, replace
+from attenuator.export.packed import OPERATOR_BY_KEY
 from attenuator.export.pipeline import default_name, export
-from attenuator.export.selection import LENGTHS
+from attenuator.export.selection import DROPPED, LENGTHS, can_select, places
 from attenuator.export.source import Source, load
 from attenuator.export.steps import Steps
 from attenuator.journal import Journal
@@ -211,9 +212,6 @@ class Run:
 
     def selects(self) -> bool:
         """Whether the choosing texts can choose anything: the attention says what each token matters, in two layers."""
-        from attenuator.export.packed import OPERATOR_BY_KEY
-        from attenuator.export.selection import can_select, places
-
         operator = OPERATOR_BY_KEY[attentions_of(self.source)[0]]
         config, architecture = self.source.model.config, self.source.architecture
         layers = places(len(architecture.blocks(self.source.model)), architecture.pooling(config))
@@ -331,7 +329,7 @@ def same_selection(manifest: Manifest) -> dict[str, Any]:
     defaults = {knob.name: knob.default for knob in manifest.knobs}
     if selection is None:
         return {"knob_default": defaults}
-    return {"schedule": selection.schedule, "merge": selection.merge or "none", "knob_default": defaults}
+    return {"schedule": selection.schedule, "merge": selection.merge or DROPPED, "knob_default": defaults}
 
 
 def selected(selection: ChosenSelection | None) -> str:
