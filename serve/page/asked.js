@@ -1,10 +1,11 @@
 /** What is asked: a text, typed, dropped or an example, and the model that reads it. */
 
 import { byId, html } from "./dom.js";
-import { defaultKnobs } from "./knobs.js";
+import { gain } from "./calibration.js";
+import { opening } from "./knobs.js";
 import { aboutTokens, whole } from "./numbers.js";
 
-export const TYPING_MS = 350; // after the last key, until what was typed counts
+const TYPING_MS = 350; // after the last key, until what was typed counts
 const MOST_CHARACTERS = 3_000_000; // the service takes bodies of 4 MiB unless it is set otherwise
 
 export class Asked {
@@ -26,7 +27,7 @@ export class Asked {
 
   #choose(model) {
     this.chosen(model);
-    this.session.use({ model, knobs: defaultKnobs(model) });
+    this.session.use(opening(model));
   }
 
   #read(text, afterMs = 0) {
@@ -39,16 +40,16 @@ export class Asked {
     this.text.setSelectionRange(0, 0);
   }
 
-  /** Opens with the first example whose model is served, or with the first of all. */
+  /** Opens with the model that gains most at the same answers, and with an example for it if there is one. */
   async open() {
+    const [first] = [...this.models].sort((one, other) => gain(other) - gain(one));
     const buttons = [...document.querySelectorAll("[data-example]")];
-    const fits = buttons.find((button) => this.#model(button.dataset.model));
-    await this.example(fits ?? buttons.at(-1));
-    if (!this.session.model) this.#choose(this.models[0]); // the example could not be loaded
+    await this.example(buttons.find((button) => button.dataset.model === first.name) ?? buttons.at(-1), first);
+    if (!this.session.model) this.#choose(first); // the example could not be loaded
   }
 
-  /** An example is a request: its text, and its model where that is served, with the knobs at their defaults. */
-  async example(button) {
+  /** An example is a request: its text, and its model where that is served, as that model opens. */
+  async example(button, wanted) {
     let request;
     try {
       request = await this.session.service.example(button.dataset.example);
@@ -60,11 +61,11 @@ export class Asked {
     const longest = Math.max(...this.models.map((model) => model.max_tokens));
     const roomiest = this.models.find((model) => model.max_tokens === longest);
     const isTooLong = aboutTokens(text) > (this.session.model?.max_tokens ?? 0);
-    const model = this.#model(request.model) ?? (isTooLong ? roomiest : this.session.model);
+    const model = wanted ?? this.#model(request.model) ?? (isTooLong ? roomiest : this.session.model);
     this.#show(text);
     this.picker.value = model.name;
     this.chosen(model);
-    this.session.use({ model, text, knobs: defaultKnobs(model) });
+    this.session.use({ text, ...opening(model) });
   }
 
   #takeFiles() {
@@ -91,8 +92,10 @@ export class Asked {
   draw({ text, answer, model }) {
     const tokens = answer?.tokens[0];
     const cut = tokens >= model.max_tokens ? `: all that this model reads; the rest is cut off` : "";
+    const all = this.text.value.length;
+    const sent = all > MOST_CHARACTERS ? `Only the first ${whole(MOST_CHARACTERS)} of ${whole(all)}` : whole(text.length);
     byId("length").textContent = text.trim()
-      ? `${whole(text.length)} characters${tokens ? `, ${whole(tokens)} tokens${cut}` : ""}`
+      ? `${sent} characters${all > MOST_CHARACTERS ? " are sent" : ""}${tokens ? `, ${whole(tokens)} tokens${cut}` : ""}`
       : "Paste a text, or drop a file here.";
     const labels = model.task === "regression" ? "a score" : `${whole(model.labels.length)} labels`;
     byId("model-about").textContent = `${labels}, at most ${whole(model.max_tokens)} tokens, on ${model.device}`;

@@ -21,10 +21,11 @@ export function say(node, text) {
 /** Draws, and keeps the focused element where it is in the window when what stands above it grows or shrinks. */
 export function holdingFocus(draw) {
   const focused = document.activeElement;
-  const { top, bottom } = focused.getBoundingClientRect();
+  const held = focused.closest("figure") ?? focused; // within a picture it moves by itself
+  const { top, bottom } = held.getBoundingClientRect();
   draw();
   const isSeen = focused !== document.body && bottom > 0 && top < innerHeight;
-  const moved = isSeen && document.activeElement === focused ? focused.getBoundingClientRect().top - top : 0;
+  const moved = isSeen && document.activeElement === focused ? held.getBoundingClientRect().top - top : 0;
   if (moved) scrollBy(0, moved);
 }
 

@@ -1,6 +1,5 @@
-/** The switch from knobs to a goal, where the model was calibrated: the service then chooses the knobs. */
+/** A goal beside the knob, where the model was calibrated: the service then chooses the knobs. */
 
-import { TYPING_MS } from "./asked.js";
 import { byId, say } from "./dom.js";
 import { settingText } from "./knobs.js";
 import { percent } from "./numbers.js";
@@ -8,44 +7,33 @@ import { percent } from "./numbers.js";
 export class Goals {
   constructor(session) {
     this.session = session;
-    this.on = byId("goal-on");
+    this.slider = byId("goal-agreement");
     this.escalate = byId("goal-escalate");
+    this.slider.addEventListener("input", () => this.#state());
     this.escalate.addEventListener("change", () => this.#state());
-    this.fields = { min_agreement: byId("goal-agreement"), max_latency_ms: byId("goal-latency") };
-    this.on.addEventListener("change", () => this.#state());
-    for (const field of Object.values(this.fields)) field.addEventListener("input", () => this.#state(TYPING_MS));
   }
 
-  #state(afterMs = 0) {
-    byId("goal-fields").hidden = !this.on.checked;
-    const { min_agreement: agreement, max_latency_ms: latency } = this.fields;
-    latency.hidden = latency.labels[0].hidden = this.escalate.checked; // how often it runs depends on the answers
-    const goal = {};
-    if (agreement.value !== "") goal.min_agreement = Number(agreement.value) / 100;
-    if (latency.value !== "" && !latency.hidden) goal.max_latency_ms = Number(latency.value);
-    if (this.escalate.checked) goal.escalate = true;
-    const stated = this.on.checked && Object.keys(goal).length > 0;
-    if (stated || this.session.goal) this.session.aim(stated ? goal : null, afterMs);
+  #state() {
+    const goal = { min_agreement: Number(this.slider.value) / 100 };
+    this.session.aim(this.escalate.checked ? { ...goal, escalate: true } : goal);
   }
 
-  draw({ model, goal, answer, error }) {
-    byId("goal").hidden = !model.calibration;
-    const explains = model.calibration?.explains === true;
-    byId("goal-escalate-line").hidden = !explains;
-    if ((!model.calibration && this.on.checked) || (!explains && this.escalate.checked)) {
-      this.on.checked &&= Boolean(model.calibration);
-      this.escalate.checked &&= explains;
-      this.#state();
-    }
-    byId("goal-agreement-name").textContent = this.escalate.checked
-      ? "Chance that this answer is the exact one, at least (%)"
-      : "Answers that are as the exact ones, at least (%)";
-    say(byId("goal-reached"), goal && !error ? reached(model, answer) : "");
+  draw({ model, goal, answer, error, knobs }) {
+    const { calibration } = model;
+    byId("goal").hidden = !calibration || !model.knobs.length;
+    byId("goal-escalate-line").hidden = calibration?.explains !== true;
+    byId("goal").classList.toggle("off", !goal);
+    this.escalate.checked = goal?.escalate === true;
+    if (goal) this.slider.value = goal.min_agreement * 100;
+    const share = percent(Number(this.slider.value) / 100);
+    byId("goal-value").textContent = goal ? `≥ ${share}` : "not set";
+    this.slider.setAttribute("aria-valuetext", goal ? `at least ${share} the same` : "not set");
+    const isCurrent = goal && !error && answer && settingText(model, answer.knobs) === settingText(model, knobs);
+    say(byId("goal-reached"), isCurrent ? reached(model, answer) : "");
   }
 }
 
 function reached(model, answer) {
-  if (!answer) return "";
   const knobs = settingText(model, answer.knobs);
   if (!answer.steps) return answer.chosen_by === "goal" ? `The service chose ${knobs}.` : "";
   const { agreement_probability: probability } = answer.predictions[0];

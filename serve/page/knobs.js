@@ -30,8 +30,8 @@ export class Knob {
     Object.assign(this, info);
     const integers = info.dtype.startsWith("int");
     // Zero may stand for the exact value below the range where accuracy rises: the range then begins at one.
-    const apart = integers && info.exact === info.low && info.accuracy === "rises";
-    const low = apart ? info.low + 1 : info.low;
+    this.isApart = integers && info.exact === info.low && info.accuracy === "rises";
+    const low = this.isApart ? info.low + 1 : info.low;
     const ratios = low > 0 && info.high / low >= LOGARITHMIC_FROM;
     const values = (ratios ? inequal : equal)(low, info.high, integers);
     if (info.accuracy === "falls") values.reverse();
@@ -55,9 +55,15 @@ export class Knob {
     return best;
   }
 
-  /** Where a value lies, from 0 for the cheapest to 1 for the exact one. */
-  place(value) {
-    return this.last ? this.stopOf(value) / this.last : 1;
+  /** What it counts: the name that people read first. */
+  get title() {
+    return this.unit[0].toUpperCase() + this.unit.slice(1);
+  }
+
+  /** A value in words; a share as a percentage. */
+  text(value) {
+    if (this.isExact(value)) return "exact";
+    return this.unit.startsWith("share") ? `${plain(value * 100)} %` : plain(value);
   }
 }
 
@@ -65,14 +71,17 @@ export const exactKnobs = (model) => Object.fromEntries(model.knobs.map((knob) =
 
 export const areExact = (model, knobs) => model.knobs.every((knob) => knob.isExact(knobs[knob.name]));
 
-export const defaultKnobs = (model) => Object.fromEntries(model.knobs.map((knob) => [knob.name, knob.default]));
+const defaultKnobs = (model) => Object.fromEntries(model.knobs.map((knob) => [knob.name, knob.default]));
 
-/** A knob's value in words. */
-export const valueText = (knob, value) => (knob.isExact(value) ? "exact" : plain(value));
-
-/** Every knob of a model by its name, with its value in words. */
+/** Every knob of a model by what it counts, with its value in words. */
 export const settingText = (model, values) =>
-  model.knobs.map((knob) => `${knob.name} ${valueText(knob, values[knob.name])}`).join(", ");
+  model.knobs.map((knob) => `${knob.unit} ${knob.text(values[knob.name])}`).join(", ");
+
+/** How a model opens: at its default goal where it has one, else at its knobs' defaults. */
+export function opening(model) {
+  const agreement = model.calibration?.default_agreement;
+  return { model, knobs: defaultKnobs(model), goal: agreement == null ? null : { min_agreement: agreement } };
+}
 
 /** A served model as `GET /v1/models` describes it, with sliders' stops in place of bare knobs. */
 export const described = (info) => ({ ...info, knobs: info.knobs.map((knob) => new Knob(knob)) });

@@ -3,13 +3,14 @@
 import { Asked } from "./asked.js";
 import { Certainty } from "./certainty.js";
 import { Snippets } from "./code.js";
+import { Curve } from "./curve.js";
 import { byId, holdingFocus, say } from "./dom.js";
 import { Goals } from "./goals.js";
 import { described } from "./knobs.js";
+import { drawLabels } from "./labels.js";
 import { pause } from "./latest.js";
 import { Notices } from "./notices.js";
-import { drawPlot } from "./plot.js";
-import { drawAgreement, drawAnswer, drawLabels, drawTime, exactTime, summary } from "./results.js";
+import { drawAgreement, drawAnswer, drawTime, exactTime, isWaitedFor, shown, summary } from "./results.js";
 import { Service } from "./service.js";
 import { Session } from "./session.js";
 import { Sliders } from "./sliders.js";
@@ -22,8 +23,8 @@ const notices = new Notices(service, () => (session.model ? session.again() : st
 const snippets = new Snippets();
 const goals = new Goals(session);
 const certainty = new Certainty(session);
-const sliders = new Sliders(session, (knob) => (plotted = knob));
-let plotted = null; // the knob over which the plot is drawn: the one that was touched last
+const sliders = new Sliders(session);
+const curve = new Curve(session);
 let asked = null;
 let frame = 0;
 let speaking = 0;
@@ -49,6 +50,7 @@ function speak() {
 }
 
 function drawSession() {
+  curve.draw(session, exactTime(session));
   sliders.draw(session);
   asked.draw(session);
   goals.draw(session);
@@ -57,8 +59,7 @@ function drawSession() {
   drawAgreement(session);
   certainty.draw(session);
   drawSpread(session);
-  drawLabels(session);
-  drawPlot({ session, knob: plotted, exactMs: exactTime(session) });
+  drawLabels(session, shown(session), isWaitedFor(session));
   snippets.draw(session, session.whole);
 }
 
@@ -90,9 +91,7 @@ async function start() {
   }
   const choices = served.map(described);
   asked = new Asked(session, choices, (model) => {
-    if (model === session.model) return;
-    plotted = model.knobs[0] ?? null;
-    sliders.build(model);
+    if (model !== session.model) sliders.build(model);
   });
   session.model = null;
   await asked.open();

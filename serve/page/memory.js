@@ -61,6 +61,7 @@ class Subject {
   constructor() {
     this.exact = null; // the exact answer, once it is known
     this.refusal = ""; // or why there is none
+    this.latest = null; // the answer before the one that is waited for
     this.settings = new Map();
   }
 

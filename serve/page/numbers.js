@@ -7,9 +7,6 @@ export const aboutTokens = (text) => Math.ceil(text.length / 5);
 
 export const score = (number) => (Math.abs(number) >= 100 ? whole(number) : number.toFixed(3));
 
-/** A unit as it follows a number: "hash tables", "rounds of hashing", but 1 "hash table", 1 "round of hashing". */
-export const unitOf = (number, unit) => (number === 1 ? unit.replace(/s(?= of | on |$)/, "") : unit);
-
 /** A knob's value: no more digits than it has. */
 export const plain = (number) => (Number.isInteger(number) ? whole(number) : String(Number(number.toPrecision(4))));
 
@@ -27,6 +24,13 @@ export function percent(share) {
   if (value > 99 && value < 100) return `${Math.floor(value * 10 + 1e-6) / 10} %`;
   if (value >= 10) return `${whole(value)} %`;
   return `${Number(value.toPrecision(2))} %`;
+}
+
+/** A share of the exact time as people compare it; `than` is what it is compared with. */
+export function times(share, than = "") {
+  if (share > 0.95 && share < 1.05) return `as fast${than && ` as ${than}`}`;
+  const factor = Number((share < 1 ? 1 / share : share).toPrecision(2));
+  return share < 1 ? `${factor} × as fast${than && ` as ${than}`}` : `${factor} × slower${than && ` than ${than}`}`;
 }
 
 export function median(numbers) {

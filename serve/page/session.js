@@ -1,9 +1,11 @@
 /** What is asked and what was answered: one session of one visitor. Draws nothing; fires `change`. */
 
 import { certainty } from "./certainty.js";
+import { frontierOf } from "./calibration.js";
 import { areExact, exactKnobs } from "./knobs.js";
 import { Latest, pause } from "./latest.js";
 import { Memory, reading } from "./memory.js";
+import { aboutTokens } from "./numbers.js";
 
 export const SEEDS = 16;
 const REST_MS = 450; // a knob that was not moved for this long rests
@@ -24,13 +26,14 @@ export class Session extends EventTarget {
     this.model = null;
     this.text = "";
     this.knobs = {};
-    this.goal = null; // {min_agreement, max_latency_ms, escalate}: the service chooses the knobs
+    this.goal = null; // {min_agreement, escalate}: the service chooses the knobs
     this.wantsCertainty = true;
     this.answer = null; // the latest one, whatever the setting
     this.error = null; // a Refused that stands until something changes
     this.busyUntilMs = 0; // as the service asked with Retry-After
     this.busy = null; // the Refused that asked so
     this.exactSinceMs = 0;
+    this.isBehind = false; // whether the service may still be at another text's exact run
   }
 
   get subject() {
@@ -40,6 +43,20 @@ export class Session extends EventTarget {
   /** The readings at the knobs as they stand. */
   get setting() {
     return this.subject?.setting(this.knobs);
+  }
+
+  /** How long the text is, as far as is known. */
+  get tokens() {
+    return this.answer?.tokens[0] ?? this.subject.latest?.tokens ?? aboutTokens(this.text);
+  }
+
+  /** What calibration says of the setting; null without one. */
+  get expected() {
+    return frontierOf(this.model, this.tokens)?.expected(this.knobs) ?? null;
+  }
+
+  get isEmpty() {
+    return !this.text.trim();
   }
 
   get asking() {
@@ -80,21 +97,25 @@ export class Session extends EventTarget {
     return { model: name, inputs: [this.text], ...knobs, seed: 0, top_k: labels.length, truncate: true };
   }
 
-  use({ model = this.model, text = this.text, knobs = this.knobs }, afterMs = 0) {
-    Object.assign(this, { model, text, knobs, answer: null });
+  use({ model = this.model, text = this.text, knobs = this.knobs, goal = this.goal }, afterMs = 0) {
+    this.isBehind ||= this.model !== null && this.exactIsRunning;
+    Object.assign(this, { model, text, knobs, goal, answer: null });
     this.#live.stop();
     this.#exact.stop();
     this.#ask(afterMs);
   }
 
-  turn(name, value) {
-    this.knobs = { ...this.knobs, [name]: value };
+  /** Turns knobs by hand, which ends a goal. */
+  set(knobs) {
+    Object.assign(this, { knobs: { ...this.knobs, ...knobs }, goal: null });
     this.#ask();
   }
 
-  aim(goal, afterMs = 0) {
-    this.goal = goal;
-    this.#ask(afterMs);
+  /** States a goal; until the service has chosen, the knobs stand where it is expected to put them. */
+  aim(goal) {
+    const point = goal.escalate ? null : frontierOf(this.model, this.tokens)?.cheapest(goal.min_agreement);
+    Object.assign(this, { goal, knobs: point?.knobs ?? this.knobs });
+    this.#ask();
   }
 
   explain(wanted) {
@@ -129,7 +150,7 @@ export class Session extends EventTarget {
   }
 
   async #askLive(signal) {
-    if (!this.model || !this.text.trim()) return;
+    if (!this.model || this.isEmpty) return;
     if (this.isExact && this.exactIsRunning) return; // its end asks again
     if (this.isBusy) this.error = this.busy;
     this.#changed();
@@ -141,10 +162,11 @@ export class Session extends EventTarget {
       reached.answer = answer;
       reached.add(one);
       if (areExact(this.model, answer.knobs)) subject.exact ??= one;
-      if (goal) this.knobs = answer.knobs;
+      subject.latest = one;
+      if (goal && goal === this.goal) this.knobs = answer.knobs;
       this.answer = answer;
     } else {
-      this.answer = setting.answer;
+      [this.answer, subject.latest] = [setting.answer, setting.readings[0]];
     }
     this.error = null;
     this.#exact.poke();
@@ -163,6 +185,7 @@ export class Session extends EventTarget {
       setting.answer = await this.service.classify(this.request(knobs), signal);
       subject.exact = reading(setting.answer);
       setting.add(subject.exact);
+      this.isBehind = false;
       if (this.isExact) this.#live.poke();
     }
     queueMicrotask(() => this.#changed());

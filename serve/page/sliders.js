@@ -1,14 +1,12 @@
 /** The sliders of a model, one for each knob. */
 
 import { byId, html } from "./dom.js";
-import { valueText } from "./knobs.js";
-import { plain, unitOf } from "./numbers.js";
 
 export class Sliders {
   #rows = [];
 
-  constructor(session, touched) {
-    Object.assign(this, { session, touched });
+  constructor(session) {
+    this.session = session;
   }
 
   build(model) {
@@ -25,31 +23,22 @@ export class Sliders {
     const input = html("input", attributes);
     // The slider says its value itself: as a live region this would say it a second time.
     const value = html("output", { for: id, class: "knob-value", "aria-live": "off" });
-    const unit = html("span", { class: "knob-unit" });
-    input.addEventListener("input", () => {
-      this.touched(knob);
-      this.session.turn(knob.name, knob.stops[Number(input.value)]);
-    });
+    input.addEventListener("input", () => this.session.set({ [knob.name]: knob.stops[Number(input.value)] }));
     const element = html(
       "div",
       { class: "knob" },
-      html("div", { class: "knob-head" }, html("label", { for: id }, knob.name), html("span", null, value, " ", unit)),
+      html("div", { class: "knob-head" }, html("label", { for: id }, knob.title, " ", html("code", null, knob.name)), value),
       input,
       html("div", { class: "knob-ends", "aria-hidden": "true" }, html("span", null, "← faster"), html("span", null, "exact →")),
     );
-    return { knob, input, value, unit, element };
+    return { knob, input, value, element };
   }
 
-  draw({ knobs, goal }) {
-    for (const { knob, input, value, unit } of this.#rows) {
-      const at = knobs[knob.name];
-      input.value = knob.stopOf(at);
-      input.disabled = goal !== null;
-      const exact = knob.isExact(at);
-      value.textContent = valueText(knob, at);
-      unit.textContent = unitOf(at, knob.unit);
-      unit.hidden = exact;
-      input.setAttribute("aria-valuetext", exact ? "exact" : `${plain(at)} ${unitOf(at, knob.unit)}`);
+  draw({ knobs }) {
+    for (const { knob, input, value } of this.#rows) {
+      input.value = knob.stopOf(knobs[knob.name]);
+      value.textContent = knob.text(knobs[knob.name]);
+      input.setAttribute("aria-valuetext", value.textContent);
     }
   }
 }

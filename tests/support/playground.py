@@ -45,6 +45,14 @@ def visit(browser: Any) -> Iterator[Callable[..., Any]]:
     assert errors == []
 
 
+def opened(visit: Callable[..., Any], service: Service, **options: Any) -> Any:
+    """The page at the model of one knob, with a short text."""
+    page = visit(service, **options)
+    page.get_by_role("button", name="A short review").click()
+    expect(page.locator("#model")).to_have_value("reviews")
+    return page
+
+
 def dots(page: Any, count: int = SEEDS) -> Any:
     """Waits for a picture of so many answers, and gives it."""
     circles = page.locator("#spread circle")

@@ -1,0 +1,110 @@
+"""The playground's curve, its goal and its comparison, as a visitor uses them in a real browser."""
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import needs_browser
+from playground import browser, dots, expect, opened, text, turn, visit
+from service import Service
+
+__all__ = ["browser", "visit"]  # fixtures
+pytestmark = needs_browser
+BUNDLES = Path(__file__).resolve().parents[2] / "examples/bundles"
+
+
+@pytest.fixture(scope="module")
+def shown() -> Iterator[Service]:
+    """A server of two bundled models: one with one knob, one with two."""
+    one = Service([BUNDLES / "reviews", BUNDLES / "reviews-mca"])
+    yield one
+    assert one.stop() == 0, one.log()
+
+
+def test_a_goal_is_a_slider_beside_the_knob(shown: Service, visit: Callable[..., Any]) -> None:
+    """The knob goes where the service is expected to put it before it answers, and turning it by hand ends the goal."""
+    page = opened(visit, shown)
+    dots(page)
+    assert text(page, "goal-value") == "not set"
+    sent = page.locator("#text").input_value()
+    answer = shown.classify({"model": "reviews", "inputs": sent, "min_agreement": 0.97}).json()
+    page.locator("#goal-agreement").fill("97")
+    expect(page.locator("#goal-reached")).to_have_text(
+        f"The service chose hash tables {answer['knobs']['num_hashes']}."
+    )
+    assert (text(page, "goal-value"), '"min_agreement":0.97,' in text(page, "code-curl")) == ("≥ 97 %", True)
+    page.route("**/v1/classify", lambda route: None)  # never answered
+    page.locator("#goal-agreement").fill("95.5")
+    expected = shown.classify({"model": "reviews", "inputs": sent, "min_agreement": 0.955}).json()["knobs"]
+    assert page.locator("#knob-num_hashes").get_attribute("aria-valuetext") == str(expected["num_hashes"])
+    page.unroute("**/v1/classify")
+    turn(page, "num_hashes", "End", "exact")
+    assert (text(page, "goal-value"), "min_agreement" in text(page, "code-curl")) == ("not set", False)
+
+
+def test_a_model_with_a_default_goal_opens_at_it(shown: Service, visit: Callable[..., Any]) -> None:
+    listed = shown.client.get("/v1/models").json()
+    for model in listed["models"]:
+        model["calibration"]["default_agreement"] = 0.98
+    page = visit(shown, before=lambda page: page.route("**/v1/models", lambda route: route.fulfill(json=listed)))
+    expect(page.locator("#goal-value")).to_have_text("≥ 98 %")
+    expect(page.locator("#goal-reached")).to_contain_text("The service chose")
+
+
+def test_nothing_is_blank_and_nothing_moves_while_the_handle_is_dragged(shown: Service, visit: Any) -> None:
+    """Before an answer there is what calibration says of the setting that the handle shows."""
+    page = opened(visit, shown)
+    dots(page)
+    page.route("**/v1/classify", lambda route: None)  # never answered
+    cards = "[...document.querySelectorAll('.card, #spread, .stats > div')].map((one) => one.offsetTop)"
+    before = page.evaluate(f"[{cards}, scrollY]")
+    box, handle = page.locator("#curve-box").bounding_box(), page.locator("#handle").bounding_box()
+    page.mouse.move(handle["x"] + 15, handle["y"] + 15)
+    page.mouse.down()
+    [listed, _] = shown.client.get("/v1/models").json()["models"]
+    at_4 = listed["calibration"]["settings"][-1]
+    page.mouse.move(box["x"], handle["y"], steps=9)
+    expect(page.locator("#knob-num_hashes")).to_have_attribute("aria-valuetext", str(at_4["knobs"]["num_hashes"]))
+    assert text(page, "answer") in ("negative", "positive")
+    assert text(page, "agreement") == "97 %", at_4["agreement"][0]
+    assert text(page, "time-share") == f"{1 / at_4['time'][0]:.1f} × as fast as exact, expected"
+    assert re.fullmatch(r"≈ [\d.]+ m?s", text(page, "time"))
+    assert page.locator("#handle").get_attribute("aria-valuetext") == "1.2 × as fast, 97 % the same: hash tables 4"
+    assert "…" not in page.locator("#knob-card").inner_text()
+    assert page.evaluate(f"[{cards}, scrollY]") == before
+    page.mouse.up()
+
+
+def test_no_text_waits_for_nothing(shown: Service, visit: Callable[..., Any]) -> None:
+    page = opened(visit, shown)
+    dots(page)
+    page.fill("#text", "")
+    expect(page.locator("#answer-more")).to_have_text("Type a text, or choose an example.")
+    assert (text(page, "answer"), text(page, "time-exact-text")) == ("–", "–")
+    assert "…" not in page.locator("#knob-card").inner_text()
+
+
+def test_what_of_a_text_is_not_sent_is_said(shown: Service, visit: Callable[..., Any]) -> None:
+    page = opened(visit, shown)
+    page.evaluate("document.getElementById('text').value = 'a word '.repeat(500_000)")
+    page.locator("#text").press("End")
+    page.keyboard.type("x")
+    expect(page.locator("#length")).to_contain_text("Only the first 3,000,000 of 3,500,001 characters are sent")
+
+
+def test_labels_that_differ_come_first_and_all_that_apply_are_there(shown: Service, visit: Callable[..., Any]) -> None:
+    page = visit(shown)
+    code = """async ([own, exact]) => {
+        const { drawLabels } = await import("/page/labels.js");
+        const labels = [..."abcdefghijkl"];
+        const answer = (applied) => ({
+            labels: applied, decision: applied.join(), scores: new Map(labels.map((one, i) => [one, 1 - i / 20])),
+        });
+        drawLabels({ subject: { exact: answer(exact) }, model: { task: "multi_label", labels } }, answer(own), false);
+        return [...document.querySelectorAll("#compare-rows th")].map((row) => row.textContent);
+    }"""
+    shown_labels = page.evaluate(code, [list("abcdefgh"), list("abcdefgk")])
+    assert shown_labels == ["hdiffers", "kdiffers", *"abcdefg"]
+    assert page.evaluate(code, [["a"], ["a"]]) == list("abcdef")
