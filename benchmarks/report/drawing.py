@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from matplotlib import pyplot
@@ -11,6 +11,21 @@ from matplotlib.figure import Figure
 
 STYLES = ("-", "--", ":", "-.")
 COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown", "tab:pink", "tab:grey")
+# What a colour becomes on a dark page, by which it is told as `prefers-color-scheme`.
+DARK = {
+    "#ffffff": "#1b1d22",
+    "#000000": "#ecebe7",
+    "#595959": "#a9a6a0",
+    "#7f7f7f": "#9b9b9b",
+    "#cccccc": "#4a4d55",
+    "#1f77b4": "#6aaee0",
+    "#ff7f0e": "#ffa550",
+    "#2ca02c": "#6cc46c",
+    "#d62728": "#ff7b7b",
+    "#9467bd": "#b99ade",
+    "#8c564b": "#c49a8f",
+    "#e377c2": "#f0a3d8",
+}
 TOO_FINE = re.compile(r"\d+\.\d{2,}")
 
 
@@ -44,7 +59,21 @@ def compact(svg: str) -> str:
     names = {style: f"s{n}" for n, style in enumerate(dict.fromkeys(re.findall(r'style="([^"]*)"', svg)))}
     svg = re.sub(r'style="([^"]*)"', lambda style: f'class="{names[style[1]]}"', svg)
     sheet = "".join(f".{name}{{{style}}}\n" for style, name in names.items())
-    return svg.replace("</style>", f"\n{sheet}</style>", 1)
+    return svg.replace("</style>", f"\n{sheet}{dark_sheet(names)}</style>", 1)
+
+
+def dark_sheet(names: Mapping[str, str]) -> str:
+    """The colours on a dark page, of texts first: theirs is not stated.
+
+    Args:
+        names: the class by its style.
+    """
+    rows = [f"text{{fill: {DARK['#000000']}}}"]
+    for style, name in names.items():
+        colours = re.findall(r"((?:fill|stroke)): (#[0-9a-f]{6})", style)
+        changed = [f"{part}: {DARK[colour]}" for part, colour in colours if colour in DARK]
+        rows += [f".{name}{{{'; '.join(changed)}}}"] if changed else []
+    return "@media (prefers-color-scheme: dark){\n" + "\n".join(rows) + "\n}\n"
 
 
 def log_axes(axes: Axes, lengths: Sequence[int], ratio: str) -> None:

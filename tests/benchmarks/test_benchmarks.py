@@ -1,6 +1,7 @@
 """The benchmark programs run, check what they time, and write what tables and plots read. No time is asserted."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,8 @@ from benchmarks.contenders.graphs import SHAPES
 from benchmarks.contenders.model_sessions import Graphs, Models
 from benchmarks.measure import cases, program, record
 from benchmarks.models import __main__ as models
-from benchmarks.report import plots, results_files
+from benchmarks.report import drawing, plots, results_files
+from matplotlib import pyplot
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAD = {"machine", "isa", "baselines", "versions", "commit", "modified", "command", "load_average", "format_version"}
@@ -197,3 +199,18 @@ def test_plots_are_drawn_from_the_committed_results(tmp_path: Path) -> None:
     assert drawn == {path.name for path in (ROOT / "benchmarks" / "results").glob("*.svg")}
     for path in tmp_path.iterdir():
         ElementTree.parse(path)  # what is left of the drawing is still a picture
+
+
+def test_a_plot_is_read_on_a_dark_page_too(tmp_path: Path) -> None:
+    figure, axes = pyplot.subplots()
+    axes.plot([0, 1], color=drawing.COLOURS[0], label="a line")
+    axes.legend()
+    drawing.save(figure, tmp_path / "plot.svg")
+    sheet = ElementTree.parse(tmp_path / "plot.svg").find(".//{http://www.w3.org/2000/svg}style")
+    assert sheet is not None
+    light, _, dark = str(sheet.text).partition("@media (prefers-color-scheme: dark)")
+    stated = re.findall(r"\.(s\d+)\{[^}]*?#(?:000000|ffffff|1f77b4)", light)
+    assert len(stated) > 3
+    assert set(stated) <= set(re.findall(r"\.(s\d+)\{", dark))
+    assert not re.search("#000000|#ffffff|#1f77b4", dark)
+    assert "text{fill: " in dark
