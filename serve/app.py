@@ -20,7 +20,7 @@ from attenuator import __version__
 from attenuator.api import CLASSIFY, MODELS
 from attenuator.errors import AttenuatorError
 from attenuator.serve.access.keys import KeyRing
-from attenuator.serve.api.documentation import LOAD_BODY, MODEL, classify_body, description
+from attenuator.serve.api.documentation import LOAD_BODY, MODEL, Example, classify_body, description
 from attenuator.serve.api.errors import (
     HTTP_ERROR,
     JSON,
@@ -142,11 +142,15 @@ def create_api(routes: Routes, engine: Engine) -> FastAPI:
     app.add_exception_handler(Exception, _failed)
 
     @functools.cache  # whoever asks for it again and again would keep the event loop busy
-    def described(models: tuple[str, ...]) -> dict[str, Any]:
-        model = models[0] if models else None
-        return description(app, {CLASSIFY: classify_body(model), MODEL: LOAD_BODY, **request_bodies(model)})
+    def described(example: Example) -> dict[str, Any]:
+        return description(app, {CLASSIFY: classify_body(example), MODEL: LOAD_BODY, **request_bodies(example)})
 
-    app.openapi = lambda: described(tuple(engine.models))  # type: ignore[method-assign]
+    def example() -> Example:
+        for name, model in engine.models.items():
+            return Example(name, tuple(model.manifest.labels))
+        return Example()
+
+    app.openapi = lambda: described(example())  # type: ignore[method-assign]
     return app
 
 

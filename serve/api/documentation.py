@@ -1,37 +1,22 @@
-"""The OpenAPI description, and `/docs`: the same as one page, which loads nothing from elsewhere and works offline."""
+"""The OpenAPI description of the routes."""
 
-import base64
-import hashlib
 import json
-import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel, Field
 
-from attenuator.api import CLASSIFY, MODELS, Body, Classification, ClassifyRequest, ErrorBody, ModelInfo, ModelList
+from attenuator.api import MODELS, Body, Classification, ClassifyRequest, ErrorBody, ModelInfo, ModelList
 from attenuator.serve.api.schema import HEADER
 
-STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
-table{border-collapse:collapse;width:100%}td,th{border:1px solid #ccc;padding:.3rem .6rem;text-align:left;
-vertical-align:top}code,pre{background:#f4f4f4;padding:.1rem .3rem}pre{padding:.8rem;overflow:auto}"""
-_STYLE_HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
-PAGE_HEADERS = {
-    "Content-Security-Policy": (
-        f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; form-action 'none'; "
-        "frame-ancestors 'none'"
-    ),
-    "X-Content-Type-Options": "nosniff",
-}
 HEADER_NOTE = "knobs, goals and further fields of POST /v1/classify, for clients whose requests have no room for them"
 METRICS = "/metrics"
 MODEL = f"{MODELS}/{{name}}"
 LOWER_BOUNDS = {"from": "minimum", "above": "exclusiveMinimum"}
-EXAMPLE_INPUTS = ["A quiet, moving film.", "Two hours I want back."]
+FILM_LABELS, FILM_INPUTS = {"negative", "positive"}, ["A quiet, moving film.", "Two hours I want back."]
 
 Answers = dict[int | str, dict[str, Any]]
 
@@ -136,14 +121,35 @@ def schemas_of(kind: type[BaseModel]) -> dict[str, Any]:
     return parts
 
 
-def model_field(model: str | None) -> dict[str, Any]:
-    """The field of an example that names a served model; none where none is loaded."""
-    return {} if model is None else {"model": model}
+@dataclass(frozen=True, slots=True)
+class Example:
+    """What examples ask.
+
+    Attributes:
+        model: a served one; None where none is loaded.
+        labels: of that model.
+    """
+
+    model: str | None = None
+    labels: tuple[str, ...] = ()
+
+    @property
+    def named(self) -> dict[str, str]:
+        """The field that names the model."""
+        return {} if self.model is None else {"model": self.model}
+
+    @property
+    def inputs(self) -> list[str]:
+        """Two texts that the model could be asked."""
+        if not self.labels or {label.lower() for label in self.labels} == FILM_LABELS:
+            return FILM_INPUTS
+        return [f"A text about {label}." for label in (self.labels[0], self.labels[-1])]
 
 
-def classify_body(model: str | None) -> RequestBody:
-    """The body of `POST /v1/classify`; the example names a served model where one is loaded."""
-    return RequestBody(ClassifyRequest, model_field(model) | {"inputs": EXAMPLE_INPUTS, "top_k": 2})
+def classify_body(example: Example) -> RequestBody:
+    """The body of `POST /v1/classify`."""
+    top_k = min(2, len(example.labels) or 2)
+    return RequestBody(ClassifyRequest, example.named | {"inputs": example.inputs, "top_k": top_k})
 
 
 def description(app: FastAPI, bodies: Mapping[str, RequestBody]) -> dict[str, Any]:
@@ -173,52 +179,15 @@ def description(app: FastAPI, bodies: Mapping[str, RequestBody]) -> dict[str, An
     return described
 
 
-def example(openapi: dict[str, Any], base_url: str) -> str:
-    """A curl command that works with the service that shows it."""
-    operation = openapi["paths"][CLASSIFY]["post"]
-    body = operation["requestBody"]["content"]["application/json"]["example"]
-    key = ' -H "Authorization: Bearer $ATTENUATOR_API_KEY"' if "security" in operation else ""
-    return (
-        f"curl -s {shlex.quote(base_url.rstrip('/') + CLASSIFY)} -H 'Content-Type: application/json'{key} \\\n"
-        f"  -d {shlex.quote(json.dumps(body))}"
-    )
-
-
-def page(openapi: dict[str, Any], base_url: str) -> str:
-    """The OpenAPI description as a complete HTML document, for a service that was reached at an address."""
-    schemas = openapi["components"]["schemas"]
-    parts = [
-        f"<!doctype html><html lang=en><meta charset=utf-8><title>Attenuator</title><style>{STYLE}</style>",
-        f"<h1>{escape(openapi['info']['title'])} {escape(openapi['info']['version'])}</h1>",
-        f"<p>{escape(openapi['info']['description'])} The same as <a href=/openapi.json>OpenAPI</a>.</p>",
-        f"<pre>{escape(example(openapi, base_url))}</pre>",
-    ]
-    for path, methods in openapi["paths"].items():
-        for method, operation in methods.items():
-            parts.append(f"<h2>{method.upper()} {escape(path)}</h2><p>{escape(operation.get('summary', ''))}</p>")
-            answers = [(code, answer["description"]) for code, answer in operation["responses"].items()]
-            parts.append(_table(("status", "meaning"), answers))
-    for name, schema in sorted(schemas.items()):
-        parts.append(f"<h2 id={escape(name)}>{escape(name)}</h2><p>{escape(schema.get('description', ''))}</p>")
-        required = schema.get("required", [])
-        rows = [
-            (field + (" *" if field in required else ""), type_text(value), value.get("description", ""))
-            for field, value in schema.get("properties", {}).items()
-        ]
-        parts.append(_table(("field (* required)", "type", "meaning"), rows))
-    return "\n".join(parts) + "</html>"
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    cells = "".join(f"<th>{escape(text)}" for text in head)
-    body = "".join("<tr>" + "".join(f"<td>{escape(str(text))}" for text in row) for row in rows)
-    return f"<table><tr>{cells}{body}</table>"
+def reference_name(schema: dict[str, Any]) -> str:
+    """The name of the type that a schema refers to."""
+    return str(schema["$ref"]).rpartition("/")[2]
 
 
 def type_text(value: dict[str, Any], shown: Callable[[str], str] = str) -> str:
     """The type of a field in words, from its schema; `shown` writes the name of a type of the description."""
     if "$ref" in value:
-        return shown(str(value["$ref"]).rpartition("/")[2])
+        return shown(reference_name(value))
     if "anyOf" in value:
         return " or ".join(type_text(one, shown) for one in value["anyOf"])
     kind = str(value.get("type", "any"))

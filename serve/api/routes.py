@@ -29,13 +29,12 @@ from attenuator.serve.api.documentation import (
     METRICS,
     METRICS_ANSWERS,
     MODELS_ANSWERS,
-    PAGE_HEADERS,
     RATE_LIMITED,
     Answers,
-    page,
 )
 from attenuator.serve.api.peers.routes import Peers
 from attenuator.serve.api.probes import Probes
+from attenuator.serve.api.reference_page import REFERENCE_ASSETS, reference_page
 from attenuator.serve.api.schema import (
     TIMEOUT,
     ParsedRequest,
@@ -48,7 +47,7 @@ from attenuator.serve.edge.bodies import Bodies, client_of
 from attenuator.serve.engine import Engine
 from attenuator.serve.observe import events
 from attenuator.serve.observe.events import CLIENT_LEFT
-from attenuator.serve.page import Page
+from attenuator.serve.page import HEADERS, Page
 from attenuator.serve.scheduling.requests import ANYONE, Flow, Forecast
 from attenuator.serve.settings import ServeSettings, read_floors
 
@@ -114,10 +113,10 @@ class Routes:
                 extra["dependencies"] = [*keyed, *row.needs]
             add(row.path, row.method, row.endpoint, summary=row.summary, **extra)
         add("/docs", "GET", self.documentation, include_in_schema=False)
+        assets = Page(REFERENCE_ASSETS if self._settings.no_page else None)
         if not self._settings.no_page:
-            assets = Page()
             add("/", "GET", assets.index, include_in_schema=False)
-            add("/page/{path:path}", "GET", assets.asset, include_in_schema=False)
+        add("/page/{path:path}", "GET", assets.asset, include_in_schema=False)
         return router
 
     async def find_key(self, request: Request, credentials: Credentials = None) -> ApiKey:
@@ -147,7 +146,7 @@ class Routes:
 
     async def documentation(self, request: Request) -> Response:
         """The reference as one page that loads nothing from elsewhere."""
-        return HTMLResponse(page(request.app.openapi(), str(request.base_url)), headers=PAGE_HEADERS)
+        return HTMLResponse(reference_page(request.app.openapi(), str(request.base_url)), headers=HEADERS)
 
     async def models(self) -> Response:
         """Lists the served models."""

@@ -5,6 +5,7 @@ It is built in the browser from `GET /v1/models`, so that it knows no knob by na
 """
 
 import hashlib
+from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,8 +64,9 @@ def read_assets() -> dict[str, Asset]:
 class Page:
     """Serves the page's files from memory."""
 
-    def __init__(self) -> None:
-        self._assets = read_assets()
+    def __init__(self, only: Container[str] | None = None) -> None:
+        """Reads the files: all of them, or those of some paths."""
+        self._assets = {path: asset for path, asset in read_assets().items() if only is None or path in only}
 
     async def index(self, request: Request) -> Response:
         """The page itself."""

@@ -40,24 +40,32 @@ export class Service {
   }
 
   async models(signal) {
-    return (await this.#fetch("v1/models", { signal })).models;
+    return (await this.#answer(this.#send("v1/models", { signal }))).models;
   }
 
   /** An example of the page: a request, as JSON. */
   example(path) {
-    return this.#fetch(path, {});
+    return this.#answer(this.#send(path, {}));
   }
 
-  classify(body, signal) {
-    const headers = { "Content-Type": "application/json" };
-    return this.#fetch(CLASSIFY, { method: "POST", headers, body: JSON.stringify(body), signal });
+  async classify(body, signal) {
+    return this.#answer(this.post(CLASSIFY, JSON.stringify(body), signal));
   }
 
-  async #fetch(path, options) {
+  /** Sends JSON as it is written; the answer, whatever its status. */
+  post(path, body, signal) {
+    return this.#send(path, { method: "POST", headers: { "Content-Type": "application/json" }, body, signal });
+  }
+
+  #send(path, options) {
     const headers = { ...options.headers, ...(this.key && { Authorization: `Bearer ${this.key}` }) };
+    return fetch(this.url(path), { ...options, headers });
+  }
+
+  async #answer(sent) {
     let response;
     try {
-      response = await fetch(this.url(path), { ...options, headers });
+      response = await sent;
     } catch (error) {
       if (error.name === "AbortError") throw error;
       throw new Refused(0, "the service cannot be reached: it may have been stopped", "", 2);

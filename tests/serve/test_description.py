@@ -14,6 +14,7 @@ from service import GOOD, Service
 from attenuator.api import Classification, ErrorBody, Health, ModelList
 from attenuator.ops import KNOBS
 from attenuator.serve.access.keys import KeyRing
+from attenuator.serve.api.documentation import FILM_INPUTS, Example, classify_body
 from attenuator.serve.api.routes import Routes
 from attenuator.serve.app import create_api
 from attenuator.serve.engine import Engine
@@ -124,8 +125,10 @@ def test_key_is_declared_where_there_is_one(start: Callable[..., Service]) -> No
 
 def test_example_of_the_page_works_on_a_server_of_several_models(service: Service) -> None:
     page = service.client.get("/docs").text
-    assert "src=" not in page  # works offline
-    example = re.search(r"<pre>(.*?)</pre>", page, re.DOTALL)
+    assert set(re.findall(r'(?:src|stylesheet" href)="(.*?)"', page)) == {
+        f"page/{name}" for name in ("icon.svg", "reference.js", "style.css")
+    }  # works offline
+    example = re.search(r'<pre [^>]*label="curl">(.*?)</pre>', page, re.DOTALL)
     assert example
     command = shlex.split(unescape(example[1]).replace("\\\n", " "))
     assert command[:3] == ["curl", "-s", f"http://127.0.0.1:{service.port}/v1/classify"]
@@ -133,6 +136,23 @@ def test_example_of_the_page_works_on_a_server_of_several_models(service: Servic
     answer = service.client.post(command[2], content=command[6], headers={"Content-Type": "application/json"})
     assert answer.status_code == 200
     assert len(answer.json()["predictions"]) == 2
+
+
+def test_an_example_fits_the_model_that_it_names() -> None:
+    films = Example("reviews", ("negative", "positive"))
+    assert films.inputs == FILM_INPUTS
+    body = classify_body(Example("news", ("World", "Sports", "Business"))).example
+    assert body == {"model": "news", "inputs": ["A text about World.", "A text about Business."], "top_k": 2}
+    assert classify_body(Example("stars", ("rating",))).example["top_k"] == 1, "no more labels than there are"
+
+
+def test_the_reference_names_and_links_every_route_and_type(service: Service, described: dict[str, Any]) -> None:
+    page = service.client.get("/docs").text
+    anchors = set(re.findall(r'id="([^"]+)"', page))
+    links = set(re.findall(r'href="#([^"]+)"', page))
+    assert links <= anchors
+    assert set(described["components"]["schemas"]) <= links
+    assert {"post-v1-classify", "get-v1-models", "try", "routes", "types"} <= links
 
 
 def test_description_is_made_once() -> None:

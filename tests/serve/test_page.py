@@ -16,6 +16,7 @@ from attenuator.bundle import read_manifest
 from attenuator.ops import KNOBS, OPERATORS
 from attenuator.runtime.tokens import TextEncoder
 from attenuator.serve.access.keys import KeyRing
+from attenuator.serve.api.reference_page import REFERENCE_ASSETS
 from attenuator.serve.api.routes import Routes
 from attenuator.serve.app import create_api
 from attenuator.serve.engine import Engine
@@ -88,7 +89,12 @@ def test_without_the_page_browsers_are_led_to_the_reference() -> None:
     assert answer.json()["classify"] == "POST /v1/classify"
     assert one.head("/").status_code == 307
     assert one.get("/page/main.js").status_code == 404
-    assert "<html" in one.get("/docs").text
+    reference = one.get("/docs")
+    assert "<html" in reference.text
+    assert "unsafe" not in reference.headers["Content-Security-Policy"]
+    for path in REFERENCE_ASSETS:
+        assert one.get(f"/page/{path}").status_code == 200
+        assert set(re.findall(r'from "\./(.*?)"', PARTS[path])) <= REFERENCE_ASSETS
 
 
 def test_the_page_is_small() -> None:
@@ -111,6 +117,7 @@ def test_every_file_that_is_named_is_there() -> None:
     names = ("src", "href", "data-example")
     named = [row[name] or "" for _, row in Tags(PARTS[INDEX]).rows for name in names if name in row]
     files = {name.removeprefix("page/") for name in named if name.startswith("page/")}
+    files |= set(re.findall(r'(?:src|href)="page/(.*?)"', client().get("/docs").text))
     files |= {name for text in PARTS.values() for name in re.findall(r'from "\./(.*?)"', text)}
     assert files | {INDEX} == set(ASSETS)
 

@@ -14,10 +14,9 @@ from attenuator.runtime import Model
 from attenuator.serve.api.answers import Form, json_response
 from attenuator.serve.api.documentation import (
     CLASSIFY_ANSWERS,
-    EXAMPLE_INPUTS,
     Answers,
+    Example,
     RequestBody,
-    model_field,
 )
 from attenuator.serve.api.errors import OWN_FORM, ErrorForm
 from attenuator.serve.api.peers import openinference, tei, vllm
@@ -181,8 +180,8 @@ def shared(name: str, base: type[BaseModel], **fields: Any) -> type[BaseModel]:
     return create_model(name, __base__=base, __doc__=base.__doc__, **{**more, **fields})
 
 
-def request_bodies(model: str | None) -> dict[str, RequestBody]:
-    """Body by path; the examples name a served model where one is loaded."""
+def request_bodies(example: Example) -> dict[str, RequestBody]:
+    """Body by path."""
     note = "as clients of Hugging Face's inference API send it"
     predict = shared(
         "PredictRequest",
@@ -199,13 +198,12 @@ def request_bodies(model: str | None) -> dict[str, RequestBody]:
         outputs=(list[types.OutputTensor], Field(None)),
         parameters=(shared("InferenceParameters", types.InferParameters), Field(None)),
     )
-    tensor = {"name": "text", "shape": [len(EXAMPLE_INPUTS)], "datatype": "BYTES", "data": EXAMPLE_INPUTS}
+    tensor = {"name": "text", "shape": [len(example.inputs)], "datatype": "BYTES", "data": example.inputs}
     header = shared("ParametersAndModel", ModelName)
     infer = RequestBody(inference, {"inputs": [tensor]}, shared("SharedParameters", Shared))
-    named = model_field(model)
     return {
-        PREDICT: RequestBody(predict, named | {"inputs": [[text] for text in EXAMPLE_INPUTS]}, header),
-        CLASSIFY_PEER: RequestBody(classify, named | {"input": EXAMPLE_INPUTS}, header),
+        PREDICT: RequestBody(predict, example.named | {"inputs": [[text] for text in example.inputs]}, header),
+        CLASSIFY_PEER: RequestBody(classify, example.named | {"input": example.inputs}, header),
         f"{MODEL}/infer": infer,
         f"{VERSION}/infer": infer,
     }
