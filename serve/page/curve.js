@@ -39,7 +39,7 @@ function grid(canvas, width, { vertical, y, ticks }, hasTimes) {
   const words = (place, text, anchor = "middle", kind = "tick") => canvas.append(svg("text", { class: kind, ...place, "text-anchor": anchor }, text));
   for (const tick of vertical.ticks) {
     canvas.append(svg("line", { class: "grid-line", x1: LEFT, x2: width - RIGHT, y1: y(tick), y2: y(tick) }));
-    words({ x: LEFT - 7, y: y(tick) + 4 }, percent(Number(tick.toFixed(6))), "end");
+    words({ x: LEFT - 7, y: y(tick) + 4 }, `${plain(tick * 100)} %`, "end");
   }
   words({ x: 0, y: 11 }, "answers that are as the exact ones", "start", "panel-title");
   const below = HEIGHT - BOTTOM + 17;

@@ -90,7 +90,9 @@ function exactText(exactMs, running, expectedMs, { subject, isBusy, isBehind }) 
   if (!running) return "–";
   const seconds = `${(running / 1000).toFixed(1)} s`;
   if (isBehind) return `${seconds}, behind another exact run`;
-  return expectedMs ? `${seconds}, expected about ${plain(Number((expectedMs / 1000).toPrecision(1)))} s` : `running, ${seconds}`;
+  if (!expectedMs) return `running, ${seconds}`;
+  const expected = `${plain(Number((expectedMs / 1000).toPrecision(1)))} s`;
+  return running < 1.5 * expectedMs ? `${seconds}, expected about ${expected}` : `${seconds}, longer than the expected ${expected}`;
 }
 
 function shareText(share, isMeasured, { isExact }) {

@@ -122,6 +122,12 @@ def test_every_file_that_is_named_is_there() -> None:
     assert files | {INDEX} == set(ASSETS)
 
 
+def test_every_document_that_the_page_names_is_there() -> None:
+    named = re.findall(r"<code>(docs/[\w-]+\.md)</code>", PARTS[INDEX])
+    assert "docs/own-model.md" in named
+    assert [path for path in named if not (BUNDLES.parents[1] / path).is_file()] == []
+
+
 @pytest.mark.parametrize("path", [path for path in ASSETS if path.startswith("examples/")])
 def test_an_example_is_a_request_that_its_model_reads_whole(path: str) -> None:
     """Its button names that model, and its tokens to two digits where it names them."""

@@ -30,10 +30,13 @@ def test_a_goal_is_a_slider_beside_the_knob(shown: Service, visit: Callable[...,
     assert text(page, "goal-value") == "not set"
     sent = page.locator("#text").input_value()
     answer = shown.classify({"model": "reviews", "inputs": sent, "min_agreement": 0.97}).json()
+    top = "document.querySelector('.stats').offsetTop"
+    before = page.evaluate(top)
     page.locator("#goal-agreement").fill("97")
     expect(page.locator("#goal-reached")).to_have_text(
         f"The service chose hash tables {answer['knobs']['num_hashes']}."
     )
+    assert page.evaluate(top) == before
     assert (text(page, "goal-value"), '"min_agreement":0.97,' in text(page, "code-curl")) == ("≥ 97 %", True)
     page.route("**/v1/classify", lambda route: None)  # never answered
     page.locator("#goal-agreement").fill("95.5")
