@@ -1,8 +1,7 @@
 /** What is asked: a text, typed, dropped or an example, and the model that reads it. */
 
 import { byId, html } from "./dom.js";
-import { gain } from "./calibration.js";
-import { opening } from "./knobs.js";
+import { gain, opening } from "./calibration.js";
 import { aboutTokens, whole } from "./numbers.js";
 
 const TYPING_MS = 350; // after the last key, until what was typed counts
@@ -27,7 +26,7 @@ export class Asked {
 
   #choose(model) {
     this.chosen(model);
-    this.session.use(opening(model));
+    this.session.use(opening(model, this.session.text));
   }
 
   #read(text, afterMs = 0) {
@@ -65,7 +64,7 @@ export class Asked {
     this.#show(text);
     this.picker.value = model.name;
     this.chosen(model);
-    this.session.use({ text, ...opening(model) });
+    this.session.use(opening(model, text));
   }
 
   #takeFiles() {

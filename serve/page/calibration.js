@@ -1,6 +1,7 @@
 /** What is known before anything is asked: how often each setting gave the exact answer, and how long it took. */
 
-import { areExact } from "./knobs.js";
+import { areExact, defaultKnobs } from "./knobs.js";
+import { aboutTokens } from "./numbers.js";
 
 const SURE = 0.99; // the agreement at which models are compared
 
@@ -110,4 +111,10 @@ export function frontierOf(model, tokens) {
   const name = `${model.name} ${model.revision} ${index}`;
   if (!frontiers.has(name)) frontiers.set(name, new Frontier(model, index));
   return frontiers.get(name);
+}
+
+/** How a model opens with a text: at what a request runs at that sets nothing. */
+export function opening(model, text) {
+  const place = frontierOf(model, aboutTokens(text))?.bucket.default;
+  return { model, text, knobs: place == null ? defaultKnobs(model) : model.calibration.settings[place].knobs, goal: null };
 }

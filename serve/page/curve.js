@@ -146,7 +146,8 @@ function caption(model, frontier) {
   const { texts, low, high } = frontier.bucket;
   byId("curve-note").textContent =
     `Measured beforehand on ${whole(texts)} texts of ${whole(low)} to ${whole(high)} tokens (${calibration.data}); ` +
-    `shaded: how low it may be, at ${plain(calibration.confidence * 100)} % confidence.`;
+    `shaded: how low it may be, at ${plain(calibration.confidence * 100)} % confidence.` +
+    (calibration.default_agreement ? ` Requests that set nothing run where ${percent(calibration.default_agreement)} stayed the same.` : "");
 }
 
 function table(model, rows) {

@@ -71,17 +71,11 @@ export const exactKnobs = (model) => Object.fromEntries(model.knobs.map((knob) =
 
 export const areExact = (model, knobs) => model.knobs.every((knob) => knob.isExact(knobs[knob.name]));
 
-const defaultKnobs = (model) => Object.fromEntries(model.knobs.map((knob) => [knob.name, knob.default]));
+export const defaultKnobs = (model) => Object.fromEntries(model.knobs.map((knob) => [knob.name, knob.default]));
 
 /** Every knob of a model by what it counts, with its value in words. */
 export const settingText = (model, values) =>
   model.knobs.map((knob) => `${knob.unit} ${knob.text(values[knob.name])}`).join(", ");
-
-/** How a model opens: at its default goal where it has one, else at its knobs' defaults. */
-export function opening(model) {
-  const agreement = model.calibration?.default_agreement;
-  return { model, knobs: defaultKnobs(model), goal: agreement == null ? null : { min_agreement: agreement } };
-}
 
 /** A served model as `GET /v1/models` describes it, with sliders' stops in place of bare knobs. */
 export const described = (info) => ({ ...info, knobs: info.knobs.map((knob) => new Knob(knob)) });

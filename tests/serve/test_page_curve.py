@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from browser import needs_browser
-from playground import browser, dots, expect, opened, text, turn, visit
+from playground import browser, dots, expect, opened, text, turn, visit, without_default
 from service import Service
 
 __all__ = ["browser", "visit"]  # fixtures
@@ -16,9 +16,10 @@ BUNDLES = Path(__file__).resolve().parents[2] / "examples/bundles"
 
 
 @pytest.fixture(scope="module")
-def shown() -> Iterator[Service]:
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """A server of two bundled models: one with one knob, one with two."""
-    one = Service([BUNDLES / "reviews", BUNDLES / "reviews-mca"])
+    folder = tmp_path_factory.mktemp("bundles")
+    one = Service([without_default(BUNDLES / name, folder) for name in ("reviews", "reviews-mca")])
     yield one
     assert one.stop() == 0, one.log()
 
@@ -41,19 +42,23 @@ def test_a_goal_is_a_slider_beside_the_knob(shown: Service, visit: Callable[...,
     page.route("**/v1/classify", lambda route: None)  # never answered
     page.locator("#goal-agreement").fill("95.5")
     expected = shown.classify({"model": "reviews", "inputs": sent, "min_agreement": 0.955}).json()["knobs"]
-    assert page.locator("#knob-num_hashes").get_attribute("aria-valuetext") == str(expected["num_hashes"])
+    expect(page.locator("#knob-num_hashes")).to_have_attribute("aria-valuetext", str(expected["num_hashes"]))
     page.unroute("**/v1/classify")
     turn(page, "num_hashes", "End", "exact")
-    assert (text(page, "goal-value"), "min_agreement" in text(page, "code-curl")) == ("not set", False)
+    expect(page.locator("#goal-value")).to_have_text("not set")
+    assert "min_agreement" not in text(page, "code-curl")
 
 
-def test_a_model_with_a_default_goal_opens_at_it(shown: Service, visit: Callable[..., Any]) -> None:
-    listed = shown.client.get("/v1/models").json()
-    for model in listed["models"]:
-        model["calibration"]["default_agreement"] = 0.98
-    page = visit(shown, before=lambda page: page.route("**/v1/models", lambda route: route.fulfill(json=listed)))
-    expect(page.locator("#goal-value")).to_have_text("≥ 98 %")
-    expect(page.locator("#goal-reached")).to_contain_text("The service chose")
+def test_the_page_opens_where_requests_run_that_set_nothing(visit: Callable[..., Any]) -> None:
+    one = Service([BUNDLES / "reviews-mca"])
+    page = visit(one)
+    expect(page.locator("#length")).to_contain_text("tokens")
+    answer = one.classify({"inputs": page.locator("#text").input_value()}).json()
+    assert (answer["chosen_by"], answer["knobs"]) == ("default", {"keep": 0.05, "alpha": 0.0})
+    assert '"keep":0.05,"alpha":0,' in text(page, "code-curl")
+    expect(page.locator("#handle")).to_have_attribute("aria-valuetext", re.compile("^2.4 × as fast, 99.6 % the same: "))
+    assert "Requests that set nothing run where 99 % stayed the same." in text(page, "curve-note")
+    assert one.stop() == 0, one.log()
 
 
 def test_nothing_is_blank_and_nothing_moves_while_the_handle_is_dragged(shown: Service, visit: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from browser import needs_browser
-from playground import browser, dots, expect, visit
+from playground import browser, dots, expect, visit, without_default
 from service import Service
 
 __all__ = ["browser", "visit"]  # fixtures
@@ -34,8 +34,8 @@ FOCUSED = """() => {
 
 
 @pytest.fixture(scope="module")
-def shown() -> Iterator[Service]:
-    one = Service([BUNDLE])
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    one = Service([without_default(BUNDLE, tmp_path_factory.mktemp("bundles"))])
     yield one
     assert one.stop() == 0, one.log()
 

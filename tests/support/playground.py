@@ -1,8 +1,10 @@
 """The playground as a visitor sees it, for tests: a page in a real browser, and what one does there."""
 
 import json
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,6 +45,15 @@ def visit(browser: Any) -> Iterator[Callable[..., Any]]:
     for context in contexts:
         context.close()
     assert errors == []
+
+
+def without_default(bundle: Path, folder: Path) -> Path:
+    """A copy of a bundle at which requests that set nothing run at its knobs' defaults, not at a default goal."""
+    copy = Path(shutil.copytree(bundle, folder / bundle.name))
+    calibration = json.loads((copy / "calibration.json").read_text())
+    calibration.pop("default_agreement")
+    (copy / "calibration.json").write_text(json.dumps(calibration))
+    return copy
 
 
 def opened(visit: Callable[..., Any], service: Service, **options: Any) -> Any:
