@@ -301,10 +301,11 @@ class Run:
                 f"{selection.texts} choosing texts took {KEEP.name} {selection.share:g}, {selected(selection)}, which "
                 f"changes {1 - (selection.agreement or 0):.1%} of their answers."
             )
-        rows.append(
-            "Attentions other than the checkpoint's own were not tried: mca spares the value projections alone, a "
-            "twelfth of a layer at most. attenuator compare tries all of them."
-        )
+        own, *others = attentions_of(self.source)
+        if others:
+            rows.append(
+                f"Of the attentions that the checkpoint can have {own} was tried; attenuator compare tries all."
+            )
         return rows
 
     def publish(self, folder: Path, tuned: Tuned) -> None:
