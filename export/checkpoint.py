@@ -14,7 +14,7 @@ from attenuator.errors import ExportError
 from attenuator.export.architectures import architecture_of
 from attenuator.export.encoder import Encoder
 from attenuator.export.families import OWN_ENCODER
-from attenuator.export.place import read_checkpoint_config
+from attenuator.export.place import MODULES, read_checkpoint_config, read_cross_encoder
 from attenuator.export.sentences import load_failure, one_line
 
 __all__ = ["load_model", "pretrained", "read_config", "read_model_type", "refuse_left_out", "refuse_no_numbers"]
@@ -127,7 +127,7 @@ def refuse_other_class(folder: Path, config: Any) -> None:
     if not classes or own in classes:
         return
     task = next((title for ending, title in TASKS.items() if classes[0].endswith(ending)), None)
-    if (folder / "modules.json").is_file():
+    if (folder / MODULES).is_file() and not read_cross_encoder(folder):
         task = "embedding"  # of sentence-transformers, whatever the model below was trained for
     raise ExportError(
         f"the checkpoint is a {classes[0]}, must be a sequence classifier ({own})"

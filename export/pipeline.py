@@ -74,8 +74,8 @@ def export(
     The bundle appears under `output` whole or not at all; a bundle that is already there is replaced.
 
     Args:
-        source: a checkpoint folder, or `FILE.py:NAME` of a function returning model, tokenizer and labels; or what
-            `source.load` gave for one of them.
+        source: a checkpoint folder, a Hugging Face id, or `FILE.py:NAME` of a function, as `source.load` takes it; or
+            what that gave for one of them.
         output: the bundle's folder.
         attention: key of the operator that computes attention.
         name: what requests call the model; the output folder's name by default.

@@ -1,19 +1,19 @@
-"""Where SOURCE leads: a checkpoint folder, or a function in a file; found out without PyTorch, slow to import."""
+"""Where SOURCE leads: a checkpoint folder, one of the hub, or a function; found out without PyTorch, slow to import."""
 
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 from attenuator.bundle import MANIFEST
 from attenuator.errors import ExportError
+from attenuator.export.hub import fetched, is_hub_id
 
-__all__ = ["folder_or_function", "read_checkpoint_config"]
+__all__ = ["checkpoint_folder", "folder_or_function", "name_of", "read_checkpoint_config", "read_cross_encoder"]
 
-HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 CONFIG = "config.json"
+MODULES, CROSS_ENCODER = "modules.json", "config_sentence_transformers.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 ADAPTER = "adapter_config.json"
 REMOTE_CODE = ("modeling_*.py", "tokenization_*.py")
@@ -26,26 +26,48 @@ def folder_or_function(source: str) -> tuple[Path, str]:
     """The folder of a checkpoint and an empty text, or a file and the name of a function in it.
 
     Args:
-        source: a checkpoint folder, or `FILE.py:NAME`.
+        source: a checkpoint folder, an id of the Hugging Face hub, or `FILE.py:NAME`.
 
     Raises:
-        ExportError: nothing is there, or the folder is no checkpoint.
+        ExportError: nothing is there, the hub does not give it, or the folder is no checkpoint.
     """
     path, colon, function = source.rpartition(":")
     if colon and path.endswith(".py") and function:
         if not Path(path).is_file():
             raise ExportError(f"'{path}' does not exist")
         return Path(path), function
+    folder = checkpoint_folder(source, "SOURCE is a checkpoint folder, a Hugging Face id (org/name) or FILE.py:NAME")
+    read_checkpoint_config(folder)
+    return folder, ""
+
+
+def checkpoint_folder(source: str, allowed: str) -> Path:
+    """The folder that a word names, else that of the hub's checkpoint of this id, which is downloaded.
+
+    Args:
+        source: the word.
+        allowed: what it could be, for the error.
+
+    Raises:
+        ExportError: it is neither, or the hub does not give it.
+    """
     if Path(source).is_dir():
-        read_checkpoint_config(Path(source))
-        return Path(source), ""
-    sentence = f"'{source}' is not a folder; SOURCE is a checkpoint folder or FILE.py:NAME"
-    if HUB_NAME.fullmatch(source):
-        sentence += (
-            "; nothing is fetched from a hub: load the model of that name with transformers, write model and tokenizer "
-            "to a folder with save_pretrained, and give that folder"
-        )
-    raise ExportError(sentence)
+        return Path(source)
+    if is_hub_id(source) and not Path(source).exists():
+        return fetched(source)
+    raise ExportError(f"'{source}' is not a folder; {allowed}")
+
+
+def name_of(source: str) -> str:
+    """What a checkpoint or a function is called: its folder's name, the id, or `FILE.py:NAME`.
+
+    Raises:
+        ExportError: as `folder_or_function`.
+    """
+    path, function = folder_or_function(source)
+    if function:
+        return f"{path.name}:{function}"
+    return path.resolve().name if Path(source).is_dir() else source
 
 
 def read_checkpoint_config(folder: Path) -> dict[str, Any]:
@@ -70,6 +92,30 @@ def read_checkpoint_config(folder: Path) -> dict[str, Any]:
     return read_object(folder / CONFIG)
 
 
+def read_cross_encoder(folder: Path) -> dict[str, Any]:
+    """What sentence-transformers says of a CrossEncoder beside its model; empty for any other checkpoint.
+
+    Raises:
+        ExportError: it has modules after the model, or puts a prompt before each text: a bundle would leave both out.
+    """
+    stored = read_object(folder / CROSS_ENCODER)
+    if stored.get("model_type") != "CrossEncoder":
+        return {}
+    modules = read_json(folder / MODULES) if (folder / MODULES).exists() else []
+    if not isinstance(modules, list) or len(modules) > 1:
+        kinds = [str(each.get("type")).rpartition(".")[2] for each in modules if isinstance(each, dict)]
+        raise ExportError(
+            f"the CrossEncoder '{folder}' has the modules {', '.join(kinds)} in {MODULES}, must have one, a sequence "
+            "classifier: what follows it would be left out"
+        )
+    if stored.get("default_prompt_name"):
+        raise ExportError(
+            f"the CrossEncoder '{folder}' puts its prompt '{stored['default_prompt_name']}' before each text, which a "
+            f"bundle does not: take default_prompt_name out of {CROSS_ENCODER}, and send texts with the prompt"
+        )
+    return stored
+
+
 def is_pointer(path: Path) -> bool:
     """Whether git-LFS left a file's name and size in its place."""
     with path.open("rb") as file:
@@ -90,15 +136,18 @@ def refuse_own_code(folder: Path) -> None:
 
 def read_object(path: Path) -> dict[str, Any]:
     """The object that a JSON file holds, an empty one where there is no file."""
-    if not path.exists():
-        return {}
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ExportError(f"{path} cannot be read: {error}") from None
+    values = read_json(path) if path.exists() else {}
     if not isinstance(values, dict):
         raise ExportError(f"{path} cannot be read: it holds a {type(values).__name__}, must hold an object")
     return values
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ExportError(f"{path} cannot be read: {error}") from None
 
 
 def instead_of_config(folder: Path) -> str:

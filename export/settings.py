@@ -25,7 +25,7 @@ from attenuator.precision import PrecisionName
 __all__ = ["COMMAND", "ExportSettings", "parse"]
 
 COMMAND = "export"
-POSITIONALS = Positionals("SOURCE", 1, "checkpoint folder, or FILE.py:NAME; see below")
+POSITIONALS = Positionals("SOURCE", 1, "checkpoint folder, Hugging Face id, or FILE.py:NAME; see below")
 USAGE = "SOURCE --output BUNDLE [options]"
 _EXAMPLES = """\
 {commands}
@@ -33,6 +33,8 @@ _EXAMPLES = """\
 
 SOURCE is one of
 {folder}
+  ORG/NAME      a checkpoint of the Hugging Face hub, ORG/NAME@REVISION for a branch, tag or commit: downloaded into the
+                hub's cache, with HF_TOKEN where that is set; HF_HUB_OFFLINE=1 takes what the cache has
   FILE.py:NAME  a function in a file of yours, without arguments, that returns (model, tokenizer, labels);
                 if labels is None, those of the model's config are used
 

@@ -1,11 +1,11 @@
-"""Loads what SOURCE names: a checkpoint folder, or `FILE.py:NAME`."""
+"""Loads what SOURCE names: a checkpoint folder or one of the hub, or `FILE.py:NAME`."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +20,7 @@ from attenuator.export.checkpoint import load_model, read_config, read_model_typ
 from attenuator.export.eager import token_types
 from attenuator.export.encoder import Encoder
 from attenuator.export.families import OWN_ENCODER
-from attenuator.export.place import folder_or_function
+from attenuator.export.place import folder_or_function, name_of, read_cross_encoder
 from attenuator.export.retrained import as_trained
 from attenuator.export.sentences import one_line
 from attenuator.export.tokenizer import BundleTokenizer, bundle_tokenizer, load_tokenizer
@@ -33,7 +33,7 @@ class Source:
     """A trained sequence classifier or regressor, ready to be exported.
 
     Attributes:
-        name: what provenance says: the folder's name, or `FILE.py:NAME`.
+        name: what provenance says: the folder's name, the id on the hub, or `FILE.py:NAME`.
         model: fp32, in evaluation mode.
         architecture: how it is laid out.
         tokenizer: as the bundle will hold it.
@@ -76,11 +76,12 @@ class Source:
 
 
 def load(source: str) -> Source:
-    """Loads a trained classifier from disk; nothing is ever fetched from a network.
+    """Loads a trained classifier.
 
     Args:
-        source: a checkpoint folder, or `FILE.py:NAME` where the function NAME returns model, tokenizer and labels
-            (labels None takes those of the model's config).
+        source: a checkpoint folder, which stays what it is where its name has the form of an id; an id of the Hugging
+            Face hub, `org/name` or `org/name@revision`; or `FILE.py:NAME` where the function NAME returns model,
+            tokenizer and labels (labels None takes those of the model's config).
 
     Returns:
         The model with all that a bundle says about it.
@@ -91,12 +92,13 @@ def load(source: str) -> Source:
     folder, function = folder_or_function(source)
     if function:
         model, tokenizer, labels = call(folder, function)
-        return describe(f"{folder.name}:{function}", model, tokenizer, labels)
+        return describe(name_of(source), model, tokenizer, labels)
     model_type = read_model_type(folder)
     if model_type != OWN_ENCODER:
         read_config(folder)  # transformers reads it for a tokenizer, too, which would get the blame
     tokenizer = load_tokenizer(folder, model_type)
-    return describe(folder.resolve().name, load_model(folder, model_type), tokenizer, None)
+    cross_encoder = read_cross_encoder(folder)
+    return describe(name_of(source), load_model(folder, model_type), tokenizer, None, cross_encoder)
 
 
 def call(path: Path, function: str) -> tuple[Any, Any, Any]:
@@ -129,7 +131,9 @@ def call(path: Path, function: str) -> tuple[Any, Any, Any]:
     return result
 
 
-def describe(name: str, loaded: Any, tokenizer: Any, labels: Any) -> Source:
+def describe(
+    name: str, loaded: Any, tokenizer: Any, labels: Any, cross_encoder: Mapping[str, Any] | None = None
+) -> Source:
     """Gathers what a bundle says about a model and refuses what it cannot say.
 
     Args:
@@ -137,6 +141,7 @@ def describe(name: str, loaded: Any, tokenizer: Any, labels: Any) -> Source:
         loaded: the model.
         tokenizer: see `bundle_tokenizer`.
         labels: see `label_names`.
+        cross_encoder: see `score_activation`.
 
     Raises:
         ExportError: one sentence that says why the model cannot be exported.
@@ -171,7 +176,7 @@ def describe(name: str, loaded: Any, tokenizer: Any, labels: Any) -> Source:
         type_vocab_size=max(1, token_types(model)),
         labels=names,
         task=task,
-        activation=score_activation(config) if task == "regression" else "",
+        activation=score_activation(config, cross_encoder) if task == "regression" else "",
         max_tokens=min(architecture.max_tokens(config), held.max_tokens),
         vocab_size=vocab_size,
     )
@@ -193,10 +198,17 @@ def task_of(config: Any) -> Task:
     return "regression" if config.num_labels == 1 else "single_label"
 
 
-def score_activation(config: Any) -> str:
-    """What a config of sentence-transformers, old or new, asks to apply to a score; empty for the identity."""
+def score_activation(config: Any, cross_encoder: Mapping[str, Any] | None = None) -> str:
+    """What a CrossEncoder of sentence-transformers asks to apply to a score; empty for the identity.
+
+    Args:
+        config: of the model: releases of sentence-transformers before the sixth wrote it there, under one of two names.
+        cross_encoder: what `place.read_cross_encoder` gives.
+    """
     stored = getattr(config, "sentence_transformers", None)
-    name = stored.get("activation_fn") if isinstance(stored, dict) else None
+    name = (cross_encoder or {}).get("activation_fn") or (
+        stored.get("activation_fn") if isinstance(stored, dict) else None
+    )
     name = str(name or getattr(config, "sbert_ce_default_activation_function", None) or "").rpartition(".")[2]
     return name if name.isidentifier() and name != "Identity" else ""
 

@@ -1,5 +1,7 @@
 """Regressions and cross-encoders: one output, answered as it is."""
 
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,8 +11,10 @@ from checkpoints import CHECKPOINTS, reference
 
 from attenuator.__main__ import main
 from attenuator.bundle import read_manifest
+from attenuator.errors import ExportError
 from attenuator.export.__main__ import summary
 from attenuator.export.settings import ExportSettings
+from attenuator.export.source import load as load_source
 from attenuator.export.source import score_activation, task_of
 from attenuator.runtime import Row, load
 
@@ -79,3 +83,54 @@ def test_export_and_inspect_say_what_answers_hold(exported: Get, capsys: pytest.
     shown = " ".join(capsys.readouterr().out.split())
     assert "regression; sentence-transformers applies Sigmoid to the score" in shown
     assert "score similarity" in shown
+
+
+def cross_encoder(folder: Path, checkpoint: Path, **fields: object) -> Path:
+    """A checkpoint as a CrossEncoder of sentence-transformers 6 saves it."""
+    shutil.copytree(checkpoint, folder)
+    modules = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.Transformer"}]
+    about = {"activation_fn": "torch.nn.modules.activation.Sigmoid", "default_prompt_name": None} | fields
+    files = {
+        "modules.json": about.pop("modules", modules),
+        "config_sentence_transformers.json": {"model_type": "CrossEncoder", "prompts": {}} | about,
+        "sentence_bert_config.json": {"transformer_task": "sequence-classification", "module_output_name": "scores"},
+    }
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("activation", "recorded"), [("activation.Sigmoid", "Sigmoid"), ("linear.Identity", "")], ids=["sigmoid", "plain"]
+)
+def test_a_cross_encoder_in_its_new_layout(checkpoint: Get, tmp_path: Path, activation: str, recorded: str) -> None:
+    """The file beside the model says it, whatever an older release left in the model's own config."""
+    folder = cross_encoder(
+        tmp_path / "new", checkpoint("bert-regression"), activation_fn=f"torch.nn.modules.{activation}"
+    )
+    source = load_source(str(folder))
+    assert (source.task, source.labels, source.activation) == ("regression", ["similarity"], recorded)
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"model_type": "SentenceTransformer"}, "embedding is not supported"),
+        (
+            {"modules": [{"type": "a.Transformer"}, {"type": "a.Dense"}]},
+            "has the modules Transformer, Dense in",
+        ),
+        ({"default_prompt_name": "query"}, "puts its prompt 'query' before each text, which a bundle does not"),
+    ],
+    ids=["embedding", "modules", "prompt"],
+)
+def test_what_sentence_transformers_would_compute_besides_is_refused(
+    checkpoint: Get, tmp_path: Path, fields: dict[str, object], sentence: str
+) -> None:
+    folder = cross_encoder(tmp_path / "new", checkpoint("bert-regression"), **fields)
+    config = json.loads((folder / "config.json").read_text())
+    if "model_type" in fields:
+        config["architectures"] = ["BertModel"]
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ExportError, match=sentence):
+        load_source(str(folder))

@@ -219,7 +219,7 @@ def test_refusals_are_one_sentence(
         (sources["bert"], few, "give more texts"),
         (sources["bert"], texts, "'texts.jsonl' has the same content as --data", "--held-out", str(texts)),
         (sources["bert"], other, "has the label 'awful', must be one of the model's: negative, positive"),
-        (tmp_path / "nowhere", texts, "is not a checkpoint folder"),
+        (tmp_path / "nowhere", texts, "is not a folder; give a checkpoint folder"),
     ]
     for source, file, sentence, *further in cases:
         assert attenuator(command(source, file, tmp_path / "out", *further)) == 1

@@ -287,8 +287,9 @@ def test_folders_that_a_run_cannot_go_to_are_refused(
         (used / RECORD).write_text(json.dumps({"identity": {}, "finished": False, "steps": steps}))
         assert f"it lacks a readable {RECORD}" in error(used, "--resume")
     assert "cannot be a folder to write to: Not a directory" in error(texts)
-    assert "'nowhere' is not a checkpoint folder and not a config.json" in error(
-        tmp_path / "new", source=Path("nowhere")
+    assert (
+        "'nowhere' is not a folder; give a checkpoint folder, a Hugging Face id (org/name) or a config.json"
+        in error(tmp_path / "new", source=Path("nowhere"))
     )
 
 

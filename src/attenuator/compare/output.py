@@ -10,7 +10,7 @@ from attenuator.bundle import file_sha256
 from attenuator.compare.partial import NAME as PARTIAL
 from attenuator.compare.settings import CompareSettings
 from attenuator.errors import InvalidRequest
-from attenuator.export.place import folder_or_function
+from attenuator.export.place import folder_or_function, name_of
 
 RESULT, PLOT, BUNDLES = "comparison.json", "comparison.svg", "bundles"
 SIGNS = {RESULT, PARTIAL}  # one of them is in the folder of every comparison; `bundles` is in many others
@@ -37,8 +37,8 @@ def output_folder(settings: CompareSettings, source: str) -> Path:
     Raises:
         InvalidRequest: it holds other files, or cannot be made.
     """
-    path, function = folder_or_function(source)
-    folder = settings.output or Path(f"comparison-{function or path.resolve().name}")
+    _, function = folder_or_function(source)
+    folder = settings.output or Path(f"comparison-{function or Path(name_of(source)).name}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         found = {each.name for each in folder.iterdir()}

@@ -9,7 +9,9 @@ from attenuator.commandline import CommandSettings, Positionals
 from attenuator.ops import OPERATORS
 
 COMMAND = "compare"
-POSITIONALS = Positionals("CHECKPOINT", 1, "checkpoint folder, or FILE.py:NAME, as `attenuator export` takes it")
+POSITIONALS = Positionals(
+    "CHECKPOINT", 1, "what `attenuator export` takes: checkpoint folder, Hugging Face id, FILE.py:NAME"
+)
 USAGE = "CHECKPOINT --data FILE [options]"
 _EXAMPLES = """  which attention, at which setting, for this model on texts like these?
     attenuator compare checkpoint --data held-out.jsonl

@@ -21,6 +21,7 @@ from attenuator.export.eager import token_types
 from attenuator.export.encoder import Encoder, EncoderConfig
 from attenuator.export.families import OWN_ENCODER
 from attenuator.export.longer import POSITIONS, lengthened
+from attenuator.export.place import checkpoint_folder
 from attenuator.export.sentences import load_failure, one_line, writing
 from attenuator.export.source import task_of
 from attenuator.export.tokenizer import bundle_tokenizer, load_tokenizer
@@ -106,16 +107,12 @@ def place_of(source: Path) -> tuple[Path, bool]:
     """The checkpoint's folder, and whether weights are to be drawn anew, as for a config alone.
 
     Raises:
-        ExportError: nothing is there.
+        ExportError: nothing is there, or the hub does not give it.
     """
     if source.is_file() and source.name == CONFIG:
         return source.parent, True
-    if not source.is_dir():
-        raise ExportError(
-            f"'{source}' is not a checkpoint folder and not a {CONFIG}; nothing is fetched from a hub: load a model "
-            "with transformers, and write it and its tokenizer to a folder with save_pretrained"
-        )
-    return source, False
+    allowed = f"give a checkpoint folder, a Hugging Face id (org/name) or a {CONFIG}"
+    return checkpoint_folder(str(source), allowed), False
 
 
 def stored_labels(source: Path) -> tuple[list[str], Task]:
@@ -154,11 +151,11 @@ def load(
     positions: str = TRAINED_POSITIONS,
     max_tokens: int | None = None,
 ) -> Trainable:
-    """Loads a checkpoint to train it; nothing is ever fetched from a network.
+    """Loads a checkpoint to train it.
 
     Args:
-        source: a checkpoint folder with or without a trained classifier, or a `config.json` beside a tokenizer: then
-            all weights are drawn.
+        source: a checkpoint folder or one of the hub, with or without a trained classifier, or a `config.json` beside a
+            tokenizer: then all weights are drawn.
         attention: one of `choices.CHOICES`; that of the checkpoint by default.
         settings: of the attention, those that differ from the checkpoint's or the defaults.
         labels: of the model to train; the checkpoint's by default. Others than those get a classifier of new weights.
