@@ -60,9 +60,7 @@ def main() -> int:
     assert ops.library_path().is_relative_to(sys.prefix), ops.library_path()
     assert {INDEX, "main.js", "style.css", "examples/contract.json"} <= read_assets().keys(), "the page is incomplete"
     assert "torch" not in sys.modules
-    classified = subprocess.run(
-        [command, "classify", "--bundle", bundle, TEXT], capture_output=True, text=True, check=False
-    )
+    classified = subprocess.run([command, "classify", bundle, TEXT], capture_output=True, text=True, check=False)
     assert classified.returncode == 0, classified.stderr
     assert LABEL in classified.stdout, classified.stdout
     label = served(command, bundle)

@@ -219,6 +219,7 @@ def test_groups_of_help_begin_at_flags_that_there_are(settings: type[CommandSett
         (["inspect", "x", "--rates=3"], "the flag --rates is unknown, did you mean --rate?"),
         (["classify", "--num-hash", "3", "x"], "the flag --num-hash is unknown, did you mean --num-hashes?"),
         (["serve", "--zzzzz"], "the flag --zzzzz is unknown;"),
+        (["classify", "--bundle", "x", "--file", "y"], "the flag --file is gone: give --input FILE;"),
         (["classify", "--bundle", "x", "--jsonl"], "the flag --jsonl is gone: give --format jsonl;"),
         (["calibrate", "x", "--plot", "y.svg"], "the flag --plot is gone: the plot is calibration.svg in the bundle;"),
         (["classify", "--frobnicate", "x"], "the flag --frobnicate is unknown;"),  # and not: did you mean --truncate?
@@ -235,14 +236,14 @@ def test_a_typing_error_is_told_what_may_be_meant(
     assert sentence in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("flag", [["--bundle", "{}"], ["--bundle={}"]])
+@pytest.mark.parametrize("flag", [["--bundle", "{}"], ["--bundle={}"], ["{}"]])
 def test_help_of_classify_shows_the_knobs_of_the_bundle_at_hand(
     flag: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = ROOT / "examples" / "bundles" / "reviews"
     own = {knob.name for knob in read_manifest(folder).knobs}
     shown = {}
-    for arguments in ([], [word.format(folder) for word in flag], ["--bundle", "nowhere"]):
+    for arguments in ([], [word.format(folder) for word in flag], ["nowhere"]):
         with pytest.raises(SystemExit, match="0"):
             main(["classify", *arguments, "--help"])
         text = capsys.readouterr().out.partition("\nknobs:\n")[2].partition("\nexamples:\n")[0]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from attenuator.load import post, request_of
+from attenuator.load_generator import post, request_of
 from benchmarks.measure.processes import free_port
 
 PEERS = Path(__file__).with_name("peers")

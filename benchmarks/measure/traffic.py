@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from attenuator.api import Priority
 from attenuator.bundle import Manifest
-from attenuator.load import post, request_of, sized
+from attenuator.load_generator import post, request_of, sized
 
 FIXED = 24  # texts that are asked again and again
 TEXT = (

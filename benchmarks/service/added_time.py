@@ -33,7 +33,7 @@ from urllib.request import urlopen
 from attenuator import runtime
 from attenuator.api import CLASSIFY
 from attenuator.bundle import Manifest, read_manifest
-from attenuator.load import LENGTH, post, quantiles
+from attenuator.load_generator import LENGTH, post, quantiles
 from benchmarks.measure import record
 from benchmarks.measure.cases import Row
 from benchmarks.measure.kernels import in_model

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from attenuator.bundle import Manifest, read_manifest
-from attenuator.load import (
+from attenuator.load_generator import (
     ANSWERED,
     REFUSED,
     Client,

@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from attenuator.load import Client, request_of
+from attenuator.load_generator import Client, request_of
 from benchmarks.measure.processes import serving
 
 TEXT = "a film of rare warmth that never "

@@ -38,7 +38,7 @@ from transformers.utils import logging
 
 from attenuator.bundle import read_manifest
 from attenuator.export import export
-from attenuator.load import (
+from attenuator.load_generator import (
     ANSWERED,
     REFUSED,
     Client,

@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from attenuator.bundle import manifest_content, parse_manifest
-from attenuator.load import Client, request_of, sized
+from attenuator.load_generator import Client, request_of, sized
 from benchmarks.measure import record
 from benchmarks.measure.kernels import in_model
 from benchmarks.measure.processes import serving

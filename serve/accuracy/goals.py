@@ -12,12 +12,12 @@ One setting per request, for its longest input, from the settings on the frontie
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
-from attenuator.calibration import Calibration, how_to_calibrate, keeping_default, out_of_reach, reaching
-from attenuator.errors import GoalOutOfReach, InvalidRequest, NotCalibrated, Overloaded
+from attenuator.calibration import Calibration, keeping_default, out_of_reach, reaching
+from attenuator.errors import GoalOutOfReach, Overloaded
 from attenuator.ops.knobs import Knobs, KnobValue
 from attenuator.runtime import Model
 
@@ -59,36 +59,6 @@ class Circumstances:
     elapsed_s: float
     forecast: Callable[[Knobs], tuple[float, float]]
     permits: Callable[[Knobs], bool] = lambda knobs: True
-
-
-def check_goals(model: Model, goals: Mapping[str, float], requested: Sequence[str]) -> None:
-    """Refuses goals beside knobs, and of a model that was not calibrated.
-
-    Args:
-        model: the model.
-        goals: that the caller stated.
-        requested: knobs that the caller set.
-
-    Raises:
-        InvalidRequest: a goal stands beside a knob.
-        NotCalibrated: the bundle has no calibration.
-    """
-    goal = next(iter(goals), None)
-    if goal is None:
-        return
-    if requested:
-        raise InvalidRequest(
-            f"{goal} stands beside {requested[0]}, but a goal chooses every knob: send either goals or knobs",
-            param=goal,
-            allowed="no goal beside a knob",
-        )
-    if model.calibration is None:
-        raise NotCalibrated(
-            f"{goal} needs a calibration, and model '{model.manifest.name}' has none: "
-            f"{how_to_calibrate(model.manifest)}, or set knobs",
-            param=goal,
-            allowed="models whose calibration in GET /v1/models is not null",
-        )
 
 
 def knobs_for(

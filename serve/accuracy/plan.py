@@ -12,13 +12,13 @@ from attenuator.ops import KNOBS
 from attenuator.ops.knobs import Knobs, KnobValue, accuracy_rank, clamped
 from attenuator.runtime import Model
 from attenuator.runtime.explaining import check_certainty, judge_of
+from attenuator.runtime.request import check_goals
 from attenuator.serve.accuracy.brownout import Floors, check_floors, knobs_at, policy_floors
 from attenuator.serve.accuracy.cost import Work
 from attenuator.serve.accuracy.goals import (
     AGREEMENT,
     GOALS,
     Circumstances,
-    check_goals,
     default_knobs_for,
     knobs_for,
 )

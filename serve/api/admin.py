@@ -20,9 +20,10 @@ from attenuator.errors import (
 )
 from attenuator.json_body import parse_json
 from attenuator.ops.knobs import shown
+from attenuator.runtime.request import wrong
 from attenuator.serve.api.answers import json_response, model_info
 from attenuator.serve.api.documentation import DELETE_ANSWERS, MODEL, PUT_ANSWERS
-from attenuator.serve.api.schema import refuse_elsewhere, refuse_encoding, wrong
+from attenuator.serve.api.schema import refuse_elsewhere, refuse_encoding
 from attenuator.serve.edge.bodies import Bodies
 from attenuator.serve.engine import Engine
 from attenuator.serve.observe import events

@@ -1,31 +1,28 @@
 """The check of a request: strict, unknown fields refused, one sentence for whatever is wrong.
 
-What a request may have stands in `attenuator.api`; knob values are checked against the model's own bounds. Whatever
+What a request may have stands in `attenuator.api`; knob values are checked against the model's own bounds, everything
+else by `runtime.request`. Whatever
 here and in `peers/` finds a fault raises `InvalidRequest`, which names the field, what was given and what is allowed.
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
-from attenuator.api import INPUT_KINDS, MAX_INPUTS, Options
-from attenuator.errors import InvalidRequest, UnknownField, closest
+from attenuator.api import Options
+from attenuator.errors import InvalidRequest, UnknownField
 from attenuator.json_body import MalformedBody
 from attenuator.ops import KNOBS
 from attenuator.ops.knobs import shown
 from attenuator.runtime import Input, Model
-from attenuator.runtime.tokens import MAX_FIELD_CHARACTERS
+from attenuator.runtime.request import OPTIONS, check_top_k, check_values, parse_inputs, unknown_field
 from attenuator.serve.accuracy.plan import Asked
 
-Fields = TypeVar("Fields", bound=BaseModel)
-OPTIONS = tuple(Options.model_fields)
 TRUNCATE, TIMEOUT = "truncate", "timeout_ms"
 HEADER = "Attenuator-Parameters"  # where the bodies of another server's protocol have no room for knobs and options
-INPUTS_ALLOWED = f"a text, or a list of 1 to {MAX_INPUTS} items, each {INPUT_KINDS}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,91 +75,9 @@ def assemble(fields: Mapping[str, Any], model: Model, inputs: Iterable[Input]) -
     knobs = model.knobs.check(requested)
     options = check_values(Options, others, nullable=("seed",))
     asked = Asked.of(model, options, knobs, requested)
-    labels = len(model.manifest.labels)
-    if options.top_k is not None and options.top_k > labels:
-        raise wrong("top_k", f"is {shown(options.top_k)}", f"a whole number from 1 to {labels}")
+    check_top_k(model, options)
     items = list(inputs)
     return ParsedRequest(items, options, asked, "seed" in fields)
-
-
-def check_values(
-    kind: type[Fields], raw: Mapping[str, Any], nullable: Collection[str] = (), prefix: str = ""
-) -> Fields:
-    """Checks the values of fields by their types and bounds.
-
-    Args:
-        kind: has the fields; their descriptions say, up to a colon, what is allowed.
-        raw: values by name.
-        nullable: fields that may be null.
-        prefix: of the object that holds them, with a dot at its end.
-    """
-    for name, value in raw.items():
-        if value is None and name not in nullable:
-            raise wrong(prefix + name, "is null", _allowed(kind, name))
-    try:
-        return kind.model_validate(raw)
-    except ValidationError as error:
-        place, *inner = error.errors(include_url=False)[0]["loc"]
-        name = str(place)
-        value = raw.get(name)
-        if name not in raw:
-            state = "is missing"
-        elif isinstance(value, list) and inner and isinstance(inner[0], int):
-            state = f"has {shown(value[inner[0]])}"
-        else:
-            state = f"is {shown(value)}"
-        raise wrong(prefix + name, state, _allowed(kind, name)) from None
-
-
-def parse_inputs(fields: Mapping[str, Any]) -> Iterator[Input]:
-    """Checks the types of a body's inputs; their texts and token ids are checked when they are tokenized."""
-    raw = fields.get("inputs")
-    if isinstance(raw, str):
-        yield Input("inputs", text=raw)
-        return
-    if "inputs" not in fields:
-        raise InvalidRequest("inputs is missing", param="inputs", allowed=INPUTS_ALLOWED)
-    if not isinstance(raw, list):
-        raise wrong("inputs", f"is {shown(raw)}", INPUTS_ALLOWED)
-    check_count(len(raw), "inputs")
-    for index, value in enumerate(raw):
-        where = f"inputs[{index}]"
-        if isinstance(value, str):
-            yield Input(where, text=value)
-        elif isinstance(value, dict):
-            yield Input.of(value, where)
-        else:
-            raise wrong(where, f"is {shown(value)}", INPUT_KINDS)
-
-
-def check_count(count: int, param: str) -> None:
-    """Refuses a request without inputs, or with too many."""
-    if not 1 <= count <= MAX_INPUTS:
-        sentence = f"{param} has {count} items, must have 1 to {MAX_INPUTS}"
-        raise InvalidRequest(sentence, param=param, allowed=f"1 to {MAX_INPUTS} items")
-
-
-def unknown_field(name: str, known: Sequence[str], prefix: str = "") -> UnknownField:
-    """The error for a field that a request cannot have, with the field of the closest name.
-
-    Args:
-        name: of the field.
-        known: names that there may be.
-        prefix: of the object that holds it, with a dot at its end.
-    """
-    close = closest(name, known)
-    hint = f"; did you mean {close[0]}?" if close else f", must be one of {', '.join(known)}"
-    short = prefix + name[:MAX_FIELD_CHARACTERS]
-    return UnknownField(f"the field '{short}' is unknown{hint}", param=short, allowed=", ".join(known))
-
-
-def wrong(param: str, state: str, allowed: str, more: str = "") -> InvalidRequest:
-    """The error for a field with a wrong value, such as `seed is a text, must be a whole number`; `more` ends it."""
-    return InvalidRequest(f"{param} {state}, must be {allowed}{more}", param=param, allowed=allowed)
-
-
-def _allowed(kind: type[BaseModel], name: str) -> str:
-    return str(kind.model_fields[name].description).partition(": ")[0]  # what follows says what it is for
 
 
 def as_written(error: InvalidRequest, written: Mapping[str, str]) -> InvalidRequest:

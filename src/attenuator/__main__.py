@@ -46,7 +46,7 @@ def usage() -> str:
         "A bundle is a folder with a model, its tokenizer and the bounds of its knobs.\n\n"
         "examples:\n"
         "  attenuator inspect examples/bundles/reviews\n"
-        '  attenuator classify --bundle examples/bundles/reviews "A quiet, moving film."\n'
+        '  attenuator classify examples/bundles/reviews "A quiet, moving film."\n'
         "  attenuator serve examples/bundles/reviews --port 8000\n\n"
         "`attenuator COMMAND --help` explains a command. `attenuator --version` prints the version."
     )

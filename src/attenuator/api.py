@@ -219,6 +219,12 @@ class Classification(Answer):
     _request_id: str | None = PrivateAttr(None)
     _status: int | None = PrivateAttr(None)
 
+    def columns(self) -> dict[str, list[Any]]:
+        """What the answer says of each input, as lists by name: for `pandas.DataFrame`, or an array of NumPy each."""
+        rows = [prediction.model_dump(exclude={"scores"}, exclude_none=True) for prediction in self.predictions]
+        names = dict.fromkeys(name for row in rows for name in row)
+        return {name: [row.get(name) for row in rows] for name in names} | {"tokens": list(self.tokens)}
+
     @property
     def request_id(self) -> str | None:
         """The id under which the service's log has the request; None where no service answered."""

@@ -119,6 +119,7 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 # Flags that are gone, by command, and what to do in their place.
 REMOVED = {
     ("calibrate", "--plot"): "the plot is calibration.svg in the bundle",
+    ("classify", "--file"): "give --input FILE",
     ("classify", "--jsonl"): "give --format jsonl",
     ("compare", "--device"): "it measures on the CPU; export for a GPU and give `attenuator calibrate --device cuda` "
     "the bundles",

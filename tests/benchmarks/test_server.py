@@ -14,7 +14,7 @@ from benchmarks.measure.processes import free_port
 from benchmarks.report import server_plot, server_tables
 from benchmarks.service import server
 
-from attenuator.load import Client, open_loop, post
+from attenuator.load_generator import Client, open_loop, post
 
 
 def test_latency_counts_from_the_time_at_which_a_request_was_to_leave() -> None:

@@ -22,7 +22,7 @@ from attenuator.commands.bench import results
 from attenuator.commands.bench.grid import MOST_SETTINGS, settings_of
 from attenuator.commands.bench.settings import EXAMPLES
 from attenuator.commands.bench.sweep import Sweep
-from attenuator.load import Client, Exchange, post
+from attenuator.load_generator import Client, Exchange, post
 from attenuator.ops import KNOBS
 
 KNOB = {"dtype": "float", "accuracy": "rises", "unit": "share", "doc": "a knob"}

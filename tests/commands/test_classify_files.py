@@ -12,9 +12,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import calibrations
+import numpy as np
 import pytest
+import tiny
 from running import Run
 
+import attenuator
 from attenuator.errors import InvalidRequest
 from attenuator.rows import Columns, FileRow, file_rows
 
@@ -27,6 +31,12 @@ bad",neg
 5,"ab"c,x
 6,very good,pos
 """
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle with a default goal."""
+    return calibrations.promising(tiny.write(tmp_path_factory.mktemp("promising") / "promising", "yoso"))
 
 
 def rows_of(text: str, kind: str) -> list[dict[str, Any]]:
@@ -47,7 +57,7 @@ def test_a_table_keeps_its_columns_and_rows_that_cannot_be_answered(
     source, output = tmp_path / "in.csv", tmp_path / "out.csv"
     source.write_text(TABLE)
     arguments = ["classify", "--bundle", bundles["mca"], "--alpha", "0.5"]
-    code, shown, errors = run(*arguments, "--file", source, "--column", "review", "--output", output)
+    code, shown, errors = run(*arguments, "--input", source, "--column", "review", "--output", output)
     assert (code, shown) == (1, "")
     assert errors == (
         f"attenuator classify: 3 of 6 rows have an error, the first: {source} line 5 is empty, must be a text with at "
@@ -78,9 +88,9 @@ def test_bundle_and_server_write_the_same(
     pairs = [{"n": number, "a": f"good film {number}", "b": "bad plot" * (number % 3)} for number in range(20)]
     source.write_text("".join(json.dumps(pair) + "\n" for pair in pairs) + '{"n": 20}\n')
     written = []
-    for name, place in (("here", ["--bundle", bundles["multi"]]), ("there", ["--url", url, "--model", "multi"])):
+    for name, place in (("here", [bundles["multi"]]), ("there", ["--url", url, "--model", "multi"])):
         output = tmp_path / f"{name}.{kind}"
-        further = ["--file", source, "--output", output, "--column", "a", "--pair-column", "b"]
+        further = ["--input", source, "--output", output, "--column", "a", "--pair-column", "b"]
         code, _, errors = run("classify", *place, "--num-hashes", "8", "--top-k", "2", "--logits", *further)
         assert code == 1
         assert errors.startswith("attenuator classify: 8 of 21 rows have an error")
@@ -100,13 +110,13 @@ def test_standard_input_and_output(
     source.write_text("text\tn\ngood film\t1\nbad\t2\n")
     with source.open() as stream:
         monkeypatch.setattr("sys.stdin", stream)
-        arguments = ["--file", "-", "--format", "tsv", "--output", "-"]
+        arguments = ["--input", "-", "--format", "tsv", "--output", "-"]
         code, output, errors = run("classify", "--bundle", bundles["yoso"], *arguments)
     assert (code, errors) == (0, "")
     assert [(row["text"], row["n"]) for row in rows_of(output, "tsv")] == [("good film", "1"), ("bad", "2")]
     code, output, _ = run("classify", "--bundle", bundles["yoso"], "--output", "-", "good film", "bad")
     assert (code, [row["text"] for row in rows_of(output, "csv")]) == (0, ["good film", "bad"])
-    shown = run("classify", "--bundle", bundles["yoso"], "--file", source)[1]
+    shown = run("classify", "--bundle", bundles["yoso"], "--input", source)[1]
     assert [line.split("\t")[-1] for line in shown.splitlines()] == ["good film", "bad"]
 
 
@@ -116,7 +126,7 @@ def test_a_stopped_run_loses_nothing_and_goes_on(
     source, output = tmp_path / "in.csv", tmp_path / "out.csv"
     partial = tmp_path / "out.csv.partial.jsonl"
     source.write_text("text\n" + "".join(f"good film {number}\n" for number in range(150)))
-    arguments = ["classify", "--url", url, "--model", "yoso", "--concurrency", "2", "--file", str(source)]
+    arguments = ["classify", "--url", url, "--model", "yoso", "--concurrency", "2", "--input", str(source)]
     command = [sys.executable, "-m", "attenuator", *arguments, "--output", str(output)]
     environment = os.environ | {"ATTENUATOR_API_KEY": key}
     # Background jobs of shells, such as CI may be, start without heed of this signal.
@@ -166,7 +176,7 @@ def test_an_output_without_answers_replaces_what_was_there(run: Run, bundles: di
     source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text("no JSON\n")
     output.write_text("older\n")
-    assert run("classify", "--bundle", bundles["mca"], "--file", source, "--output", output)[0] == 1
+    assert run("classify", "--bundle", bundles["mca"], "--input", source, "--output", output)[0] == 1
     [row] = rows_of(output.read_text(), "jsonl")
     assert "line 1 is not JSON" in row["error"]
 
@@ -174,25 +184,25 @@ def test_an_output_without_answers_replaces_what_was_there(run: Run, bundles: di
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [
-        (["--file", "{csv}", "--output", "{csv}", "--column", "review"], 2, "the file that is read"),
-        (["--file", "{csv}", "--output", "o.csv", "--resume", "{csv}", "--restart"], 2, "--resume is "),
+        (["--input", "{csv}", "--output", "{csv}", "--column", "review"], 2, "the file that is read"),
+        (["--input", "{csv}", "--output", "o.csv", "--resume", "{csv}", "--restart"], 2, "--resume is "),
         (
-            ["--file", "{csv}", "--output", "o.csv", "--resume", "o.csv"],
+            ["--input", "{csv}", "--output", "o.csv", "--resume", "o.csv"],
             2,
             "--resume is o.csv, the file that is read or",
         ),
         (
-            ["--file", "{csv}", "--output", "answers.txt"],
+            ["--input", "{csv}", "--output", "answers.txt"],
             2,
             "--output is answers.txt, must end in .csv",
         ),
-        (["--file", "{csv}", "--output", "-"], 1, "has no column 'text', its columns are id, review, label"),
-        (["--file", "{csv}", "--column", "reviews", "--output", "-"], 1, "has no column 'reviews'"),
-        (["--file", "{csv}", "--column", "review"], 1, "line 6 has 4 cells, the header has 3"),
-        (["--file", "{empty}", "--output", "-"], 1, "is empty: the first line must name the columns"),
-        (["--file", "/nowhere.csv", "--output", "-"], 1, "/nowhere.csv cannot be read"),
-        (["--file", "{csv}", "--column", "review", "--output", "/nowhere/out.csv"], 1, "cannot be written"),
-        (["--file", "{csv}", "--column", "review", "--output", "-", "--top-k", "9"], 1, "--top-k is 9"),
+        (["--input", "{csv}", "--output", "-"], 1, "has no column 'text', its columns are id, review, label"),
+        (["--input", "{csv}", "--column", "reviews", "--output", "-"], 1, "has no column 'reviews'"),
+        (["--input", "{csv}", "--column", "review"], 1, "line 6 has 4 cells, the header has 3"),
+        (["--input", "{empty}", "--output", "-"], 1, "is empty: the first line must name the columns"),
+        (["--input", "/nowhere.csv", "--output", "-"], 1, "/nowhere.csv cannot be read"),
+        (["--input", "{csv}", "--column", "review", "--output", "/nowhere/out.csv"], 1, "cannot be written"),
+        (["--input", "{csv}", "--column", "review", "--output", "-", "--top-k", "9"], 1, "--top-k is 9"),
         (["--output", "-", "--concurrency", "0", "x"], 2, "--concurrency (or ATTENUATOR_CONCURRENCY) is '0'"),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else None,
@@ -253,3 +263,43 @@ def test_pairs_by_their_own_name_or_by_choice(tmp_path: Path) -> None:
     assert read(tmp_path, table, "csv", Columns("text", "other"))[0].content == {"text": "a", "text_pair": "c"}
     with pytest.raises(InvalidRequest, match="has no column 'none'"):
         read(tmp_path, table, "csv", Columns("text", "none"))
+
+
+def test_a_file_has_the_answers_of_its_rows_alone_whatever_their_order_and_goal(
+    run: Run, folder: Path, tmp_path: Path
+) -> None:
+    """Rows of all lengths, more than run together, with a goal that chooses other knobs for long ones."""
+    random = np.random.default_rng(3)
+    texts = [" ".join(random.choice(tiny.WORDS, int(words))) for words in random.integers(1, 60, 1100)]
+    source, output = tmp_path / "in.tsv", tmp_path / "out.jsonl"
+    source.write_text("text\n" + "\n".join(texts) + "\n")
+    model = attenuator.load(folder, check=False)
+    for flags, fields in (([], {}), (["--min-agreement", "0.97", "--logits"], {"min_agreement": 0.97})):
+        assert run("classify", folder, "--input", source, "--output", output, *flags)[0] == 0
+        rows = rows_of(output.read_text(), "jsonl")
+        assert [row["text"] for row in rows] == texts
+        for row in rows[::50]:
+            answer = model.classify(row["text"], **fields)
+            prediction = answer.predictions[0]
+            assert (row["label"], row["score"], row["knobs"]) == (prediction.label, prediction.score, answer.knobs)
+        assert len({str(row["knobs"]) for row in rows}) == 2
+
+
+def test_a_stopped_run_with_a_bundle_goes_on(run: Run, bundles: dict[str, Path], tmp_path: Path) -> None:
+    source, output, whole = (tmp_path / name for name in ("in.csv", "out.csv", "whole.csv"))
+    source.write_text("text\n" + "".join(f"good film {'a ' * (number % 50)}\n" for number in range(1300)))
+    partial = tmp_path / "out.csv.partial.jsonl"
+    command = [sys.executable, "-m", "attenuator", "classify", str(bundles["mca"]), "--input", str(source)]
+    heeds = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen([*command, "--output", str(output)], stderr=subprocess.PIPE, preexec_fn=heeds) as process:
+        end = time.monotonic() + 60
+        while not (partial.exists() and partial.read_bytes().count(b"\n") > 600) and time.monotonic() < end:
+            time.sleep(0.001)
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        assert b"Traceback" not in process.stderr.read()
+    assert partial.exists() == (process.returncode == 130)
+    assert run(*command[3:], "--output", output)[0] == 0
+    assert run(*command[3:], "--output", whole)[0] == 0
+    assert output.read_text() == whole.read_text()
+    assert not partial.exists()

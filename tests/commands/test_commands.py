@@ -102,7 +102,7 @@ def test_classify_reads_files_and_standard_input(
     text.write_text("\n".join([TEXTS[0], "", *TEXTS[1:]]))
     lines.write_text("\n".join(json.dumps({"text": value, "label": "x"}) for value in TEXTS))
     for path, numbers in ((text, (1, 3, 4)), (lines, (1, 2, 3))):
-        from_file = records(run(*arguments, "--file", path)[1])
+        from_file = records(run(*arguments, "--input", path)[1])
         assert [record["score"] for record in from_file] == expected
         assert [record["input"] for record in from_file] == [f"{path} line {number}" for number in numbers]
     with text.open() as stream:
@@ -115,10 +115,10 @@ def test_classify_takes_more_inputs_than_a_request_may_hold(
 ) -> None:
     path = tmp_path / "many.txt"
     path.write_text("\n".join(f"fox number {i}" for i in range(300)))
-    code, there, _ = run("classify", "--url", url, "--model", "yoso", "--file", path, "--json")
+    code, there, _ = run("classify", "--url", url, "--model", "yoso", "--input", path, "--json")
     assert code == 0
     assert len(records(there)) == 300
-    _, here, _ = run("classify", "--bundle", bundles["yoso"], "--file", path, "--json")
+    _, here, _ = run("classify", "--bundle", bundles["yoso"], "--input", path, "--json")
     assert records(here) == records(there)
 
 
@@ -134,7 +134,8 @@ def test_classify_draws_a_seed_when_asked(run: Run, bundles: dict[str, Path]) ->
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [
-        (["x"], 2, "give either --bundle BUNDLE"),
+        (["x"], 2, "ask a server: neither is set, and 'x' is not the folder of a bundle"),
+        ([], 2, "give either --bundle BUNDLE to run here or --url URL to ask a server: neither is set"),
         (["--bundle", "{yoso}", "--url", "http://127.0.0.1:1", "x"], 2, "give either --bundle BUNDLE"),
         (
             ["--bundle", "{yoso}", "--num-hashes", "513", "x"],
@@ -157,7 +158,7 @@ def test_classify_draws_a_seed_when_asked(run: Run, bundles: dict[str, Path]) ->
             "text 2 has 8202 tokens, must have at most 8192, or give --truncate",
         ),
         (["--bundle", "/nowhere", "x"], 1, "bundle /nowhere is not a folder"),
-        (["--bundle", "{mca}", "--file", "/nowhere.txt"], 1, "/nowhere.txt cannot be read: No such file"),
+        (["--bundle", "{mca}", "--input", "/nowhere.txt"], 1, "/nowhere.txt cannot be read: No such file"),
         (["--url", "http://127.0.0.1:1", "--max-retries", "0", "x"], 1, "http://127.0.0.1:1 cannot be reached"),
         (["--url", "{url}", "--model", "nope", "x"], 1, "nope"),
         (["--url", "{url}", "x"], 1, "--model is missing, must be one of "),
@@ -200,7 +201,7 @@ def test_environment_stands_in_for_flags(
 def test_a_closed_pipe_ends_the_command_quietly(bundles: dict[str, Path], tmp_path: Path) -> None:
     path = tmp_path / "many.txt"
     path.write_text("\n".join(f"fox number {i}" for i in range(2000)))
-    command = [sys.executable, "-m", "attenuator", "classify", "--bundle", str(bundles["mca"]), "--file", str(path)]
+    command = [sys.executable, "-m", "attenuator", "classify", "--bundle", str(bundles["mca"]), "--input", str(path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ)
     assert process.stdout is not None
     assert process.stdout.readline().endswith("fox number 0\n")

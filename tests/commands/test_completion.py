@@ -70,7 +70,7 @@ def test_commands_flags_and_values(completed: Completed) -> None:
 
 
 def test_files_and_bundles(completed: Completed) -> None:
-    assert completed("attenuator classify --file tex") == {"texts.csv"}
+    assert completed("attenuator classify --input tex") == {"texts.csv"}
     assert completed("attenuator classify --bundle models/r") == {"models/reviews"}
     for line in ("attenuator inspect ", "attenuator serve models/topics "):
         assert completed(line) == {"models"}, "a folder that is no bundle and leads to none is left out"

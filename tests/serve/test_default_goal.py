@@ -127,7 +127,7 @@ def test_a_row_of_a_file_is_answered_as_alone(folder: Path, tmp_path: Path) -> N
     """A long neighbour would change the knobs of a batch."""
     rows, output = tmp_path / "rows.txt", tmp_path / "answers.jsonl"
     rows.write_text(f"{SHORT}\n{LONG}\n{SHORT}\n")
-    assert main(["classify", "--bundle", str(folder), "--file", str(rows), "--output", str(output)]) == 0
+    assert main(["classify", "--bundle", str(folder), "--input", str(rows), "--output", str(output)]) == 0
     records = [json.loads(line) for line in output.read_text().splitlines()]
     assert [record["knobs"] for record in records] == [{"num_hashes": each} for each in (16, 64, 16)]
 

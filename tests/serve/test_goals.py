@@ -10,7 +10,8 @@ from calibrations import calibration, parsed
 from attenuator.errors import GoalOutOfReach, InvalidRequest, NotCalibrated, Overloaded
 from attenuator.ops.knobs import KnobValue
 from attenuator.runtime import Model
-from attenuator.serve.accuracy.goals import Circumstances, check_goals, knobs_for
+from attenuator.runtime.request import check_goals
+from attenuator.serve.accuracy.goals import Circumstances, knobs_for
 from attenuator.serve.accuracy.plan import Limits, plan
 from attenuator.serve.api.schema import parse_request
 

@@ -2,7 +2,7 @@
 
 import tracemalloc
 
-from attenuator.serve.api.schema import unknown_field
+from attenuator.runtime.request import unknown_field
 
 
 def test_typing_error_gets_a_hint() -> None:

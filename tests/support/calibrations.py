@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attenuator.bundle import CALIBRATION
+from attenuator.bundle import CALIBRATION, read_manifest
 from attenuator.calibration import Calibration
 from attenuator.calibration.proportions import proportion
 from attenuator.runtime import Encoded, Model, Row
@@ -88,3 +88,21 @@ def measured(
             row.append(sum(label == exact for label, exact in zip(each, answers[0], strict=True)))
     ends = [*lengths[:-1], model.manifest.max_tokens]
     return calibration(model.manifest.revision, ends, list(zip(settings, counts, strict=True)), trials)
+
+
+def promising(folder: Path) -> Path:
+    """Writes a calibration with a default goal to a bundle of `tiny.write(.., "yoso")`.
+
+    Up to 24 tokens 16 hashes keep 0.99 as measured and promise 0.97; above that it takes 64.
+    """
+    measured = {0: (1000, 1000), 64: (995, 999), 16: (992, 980), 4: (980, 900)}
+    sure = [
+        {"knobs": {"num_hashes": hashes}, "scale": [1.0] * 2, "intercept": 0.0, "slope": 1.0, "sure": [[0.5]] * 2}
+        for hashes in measured
+        if hashes
+    ]
+    settings = [({"num_hashes": hashes}, counts) for hashes, counts in measured.items()]
+    certainty = {"texts": 1000, "goals": [0.9], "settings": sure}
+    revision = read_manifest(folder).revision
+    write(folder, calibration(revision, [24, 8192], settings, default_agreement=0.99, certainty=certainty))
+    return folder

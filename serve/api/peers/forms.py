@@ -14,8 +14,9 @@ from attenuator.api import CLASSIFY, Options
 from attenuator.errors import AttenuatorError, InvalidRequest, UnknownField
 from attenuator.json_body import parse_json
 from attenuator.ops import KNOBS
+from attenuator.runtime.request import unknown_field
 from attenuator.serve.api.answers import Answer, Form
-from attenuator.serve.api.schema import HEADER, single_header, unknown_field
+from attenuator.serve.api.schema import HEADER, single_header
 
 RESULT_HEADER = "Attenuator-Result"
 IN_HEADER = f"the header {HEADER}"

@@ -18,6 +18,7 @@ from attenuator.errors import InvalidRequest, UnknownModel
 from attenuator.json_body import parse_json
 from attenuator.ops.knobs import shown
 from attenuator.runtime import Input, Model
+from attenuator.runtime.request import check_count, check_values, wrong
 from attenuator.serve.api.answers import Answer, Write
 from attenuator.serve.api.errors import JSON, OWN_FORM
 from attenuator.serve.api.peers.forms import (
@@ -53,16 +54,7 @@ from attenuator.serve.api.peers.tensors import (
     read_tensor,
     split_body,
 )
-from attenuator.serve.api.schema import (
-    TIMEOUT,
-    TRUNCATE,
-    ParsedRequest,
-    assemble,
-    check_count,
-    check_values,
-    single_header,
-    wrong,
-)
+from attenuator.serve.api.schema import TIMEOUT, TRUNCATE, ParsedRequest, assemble, single_header
 from attenuator.serve.edge.bodies import BINARY_TYPE
 
 VERSION_DIGITS = 12

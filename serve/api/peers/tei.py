@@ -16,6 +16,7 @@ from attenuator.api import MAX_INPUTS, WHOLE, Body, LabelScore, Text
 from attenuator.json_body import parse_json
 from attenuator.ops.knobs import shown
 from attenuator.runtime import Input, Model
+from attenuator.runtime.request import check_count, check_values, wrong
 from attenuator.runtime.scores import ranked
 from attenuator.serve.api.answers import Answer, Write, elements
 from attenuator.serve.api.errors import JSON, ErrorForm, Refusal
@@ -28,7 +29,7 @@ from attenuator.serve.api.peers.forms import (
     selected,
     shared_names,
 )
-from attenuator.serve.api.schema import HEADER, ParsedRequest, assemble, check_count, check_values, wrong
+from attenuator.serve.api.schema import HEADER, ParsedRequest, assemble
 from attenuator.serve.settings import ServeSettings
 
 SHAPES = "a text, a list of one text, a pair of texts, or a list of such lists"

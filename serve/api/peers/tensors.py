@@ -21,9 +21,9 @@ from attenuator.errors import InvalidRequest
 from attenuator.json_body import MalformedBody
 from attenuator.ops.knobs import shown, whole_number
 from attenuator.runtime import Model
+from attenuator.runtime.request import wrong
 from attenuator.runtime.scores import ranked
 from attenuator.serve.api.answers import Answer, elements
-from attenuator.serve.api.schema import wrong
 
 JSON_BYTES = "Inference-Header-Content-Length"
 SIZE_PARAMETER = "binary_data_size"

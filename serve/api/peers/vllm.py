@@ -18,6 +18,7 @@ from attenuator.errors import InvalidRequest
 from attenuator.json_body import parse_json
 from attenuator.ops.knobs import shown
 from attenuator.runtime import Input, Model
+from attenuator.runtime.request import check_count, check_values, wrong
 from attenuator.serve.api.answers import Answer, Write, elements
 from attenuator.serve.api.errors import JSON, ErrorForm, Refusal
 from attenuator.serve.api.peers.forms import (
@@ -31,7 +32,7 @@ from attenuator.serve.api.peers.forms import (
     shared_names,
 )
 from attenuator.serve.api.peers.tei import check_side
-from attenuator.serve.api.schema import TRUNCATE, ParsedRequest, assemble, check_count, check_values, wrong
+from attenuator.serve.api.schema import TRUNCATE, ParsedRequest, assemble
 from attenuator.serve.observe import events
 
 SHAPES = "a text, a list of texts, a list of token ids, or a list of such lists"

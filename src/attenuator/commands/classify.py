@@ -13,9 +13,9 @@ from attenuator.clients.progress import progress_bar
 from attenuator.commandline import fail, parse
 from attenuator.commands.backends import Backend, BundleBackend, ClassifyOptions, ServerBackend
 from attenuator.commands.classify_settings import COMMAND, EXAMPLES, POSITIONALS, SETTINGS, USAGE, ClassifySettings
-from attenuator.commands.filerun import FileRun, named, partial_of, run_file
-from attenuator.commands.knobflags import flag, knobs_of_others
-from attenuator.commands.output import output_for
+from attenuator.commands.filerun import FileRun, named, partial_of, parts, run_file
+from attenuator.commands.knobflags import flag, is_bundle, knobs_of_others
+from attenuator.commands.output import cut, output_for
 from attenuator.errors import InvalidRequest, KnobOutOfRange
 from attenuator.ops import KNOBS
 from attenuator.rows import Columns, Format, file_rows, format_of
@@ -24,22 +24,8 @@ from attenuator.texts import STDIN, Item, items
 if TYPE_CHECKING:
     from attenuator.runtime import Device
 
+FIRST_SHOWN = 60  # characters of a first word that is no bundle
 BATCH_CHARACTERS = 400_000  # well under the server's limit on a body, whatever the script
-
-
-def batches(source: Iterator[Item], max_items: int) -> Iterator[list[Item]]:
-    """Cuts the inputs into requests of bounded size."""
-    batch: list[Item] = []
-    characters = 0
-    for item in source:
-        size = len(item.excerpt)
-        if batch and (len(batch) == max_items or characters + size > BATCH_CHARACTERS):
-            yield batch
-            batch, characters = [], 0
-        batch.append(item)
-        characters += size
-    if batch:
-        yield batch
 
 
 def named_in(batch: Sequence[Item], error: InvalidRequest) -> InvalidRequest:
@@ -173,13 +159,17 @@ def main(arguments: Sequence[str]) -> int:
     """
     others = knobs_of_others(arguments)
     settings, texts = parse(SETTINGS, COMMAND, arguments, POSITIONALS, usage=USAGE, examples=EXAMPLES, hidden=others)
+    if settings.bundle is None and settings.url is None and texts and is_bundle(texts[0]):
+        settings.bundle = Path(texts.pop(0))
     if (settings.bundle is None) == (settings.url is None):
-        both = "both are" if settings.bundle is not None else "neither is"
-        fail(COMMAND, f"give either --bundle BUNDLE to run here or --url URL to ask a server: {both} set")
-    file = settings.file
+        state = "both are set" if settings.url else "neither is set"
+        if texts and settings.url is None:
+            state += f", and '{cut(texts[0], FIRST_SHOWN)}' is not the folder of a bundle"
+        fail(COMMAND, f"give either --bundle BUNDLE to run here or --url URL to ask a server: {state}")
+    file = settings.input
     if not texts and file is None:
         if sys.stdin.isatty():
-            fail(COMMAND, "there is no input: give a TEXT, give --file FILE, or pipe texts into the command")
+            fail(COMMAND, "there is no input: give a TEXT, give --input FILE, or pipe texts into the command")
         file = STDIN
     try:
         return answer_all(settings, texts, file)
@@ -234,7 +224,8 @@ def show_answers(
     with closing(backend), progress_bar() as progress:
         count = None if everything is None else len(everything)
         task = progress.add_task("classifying", total=count, visible=count is None or count > backend.max_items)
-        for batch in batches(source if everything is None else iter(everything), backend.max_items):
+        inputs = source if everything is None else iter(everything)
+        for batch in parts(inputs, lambda item: len(item.excerpt), backend.max_items, BATCH_CHARACTERS):
             try:
                 answer = backend.classify([item.content for item in batch], options)
             except InvalidRequest as error:

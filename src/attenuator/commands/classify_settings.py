@@ -13,28 +13,30 @@ from attenuator.ops import KNOBS
 from attenuator.rows import Format
 
 COMMAND = "classify"
-POSITIONALS = Positionals("TEXT", "*", "text to classify; without any, and without --file, standard input is read")
-USAGE = "(--bundle BUNDLE | --url URL) [options] [TEXT ...]"
+POSITIONALS = Positionals(
+    "TEXT", "*", "text to classify, after the bundle's folder; without any, and without --input, standard input is read"
+)
+USAGE = "(BUNDLE | --bundle BUNDLE | --url URL) [options] [TEXT ...]"
 EXAMPLES = f"""  one answer without a server, at the bundle's defaults:
-    attenuator classify --bundle examples/bundles/reviews "A quiet, moving film."
+    attenuator classify examples/bundles/reviews "A quiet, moving film."
   at a value of the bundle's knob, and at its exact value:
-{examples('    attenuator classify --bundle BUNDLE {flag} {default} "A quiet, moving film."')}
-{examples('    attenuator classify --bundle BUNDLE {flag} {exact} "A quiet, moving film."')}
+{examples('    attenuator classify BUNDLE {flag} {default} "A quiet, moving film."')}
+{examples('    attenuator classify BUNDLE {flag} {exact} "A quiet, moving film."')}
   the cheapest knobs that keep 99 % of a calibrated bundle's answers:
-    attenuator classify --bundle examples/bundles/reviews --min-agreement 0.99 "A quiet, moving film."
+    attenuator classify examples/bundles/reviews --min-agreement 0.99 "A quiet, moving film."
   how sure is each answer? And with what is not sure enough answered again at surer knobs:
-    attenuator classify --bundle examples/bundles/reviews --explain "A quiet, moving film."
-    attenuator classify --bundle examples/bundles/reviews --escalate --min-agreement 0.99 "A quiet, moving film."
+    attenuator classify examples/bundles/reviews --explain "A quiet, moving film."
+    attenuator classify examples/bundles/reviews --escalate --min-agreement 0.99 "A quiet, moving film."
   ask a server; how much does the answer depend on the seed?
     attenuator classify --url http://127.0.0.1:8000 --model reviews --seed random "A quiet, moving film."
   a file with one text per line; written to a pipe, answers are tab-separated (label, score, best labels, logits, text):
-    attenuator classify --bundle examples/bundles/sentiment --file reviews.txt --top-k 2 --logits | sort -k 2
+    attenuator classify examples/bundles/sentiment --input reviews.txt --top-k 2 --logits | sort -k 2
   the same, one JSON object per answer:
-    attenuator classify --bundle examples/bundles/sentiment --file reviews.txt --json > answers.jsonl
-  a table: its rows with label, score, knobs and error; given again after Ctrl-C it goes on
-    attenuator classify --bundle examples/bundles/reviews --file reviews.csv --column review --output answered.csv
-    attenuator classify --url http://127.0.0.1:8000 --file reviews.jsonl --column body --output answered.jsonl
-    attenuator classify --bundle BUNDLE --format csv --output - < reviews.csv > answered.csv
+    attenuator classify examples/bundles/sentiment --input reviews.txt --json > answers.jsonl
+  a table, on all cores: its rows with label, score, knobs and error; given again after Ctrl-C it goes on
+    attenuator classify examples/bundles/reviews --input reviews.csv --column review --output answered.csv
+    attenuator classify --url http://127.0.0.1:8000 --input reviews.jsonl --column body --output answered.jsonl
+    attenuator classify BUNDLE --format csv --output - < reviews.csv > answered.csv
   pairs and token ids as JSON lines: {{"text": "..", "text_pair": ".."}} or {{"token_ids": [101, 7592, 102]}}, which
   may have token_type_ids
     producer | attenuator classify --url http://127.0.0.1:8000 --format jsonl
@@ -44,15 +46,15 @@ sentence on stderr"""
 
 
 class ClassifySettings(CommandSettings):
-    """Classify texts with a bundle in this process (--bundle) or through a server (--url).
+    """Classify texts with a bundle in this process or through a server (--url).
 
-    A knob trades accuracy for time, anew with every call; `--bundle BUNDLE --help` shows those that the bundle has.
+    A knob trades accuracy for time, anew with every call; `BUNDLE --help` shows those that the bundle has.
     """
 
     GROUPS = {
         "bundle": "one of",
         "model": "with --url",
-        "file": "files",
+        "input": "files",
         "min_agreement": "accuracy",
         "top_k": "answers",
         "device": "with --bundle",
@@ -61,7 +63,7 @@ class ClassifySettings(CommandSettings):
     model_config = SettingsConfigDict(cli_shortcuts={"json-lines": "json"})
 
     bundle: Path | None = None
-    """Folder of a bundle to run here, without a server."""
+    """Folder of a bundle to run here, without a server; the first word, where neither this nor --url is set."""
     url: str | None = None
     """Address of a server to ask, such as http://127.0.0.1:8000."""
     model: str | None = None
@@ -74,19 +76,19 @@ class ClassifySettings(CommandSettings):
     """How often to send a request again where the server is overloaded, not ready, or the connection fails."""
     priority: Priority | None = None
     """Class of the requests to a server: batch for work that can wait."""
-    file: str | None = None
-    """Read inputs from FILE, one text per line, or CSV, TSV or JSON lines by its ending; `-` is standard input."""
+    input: str | None = None
+    """Read inputs from INPUT, one text per line, or CSV, TSV or JSON lines by its ending; `-` is standard input."""
     format: Format | None = None
-    """Format of FILE or of standard input, where its name does not tell."""
+    """Format of INPUT or of standard input, where its name does not tell."""
     column: str | None = None
     """Column (CSV, TSV: by the first line) or field (JSON lines) that holds the text; `text` by default."""
     pair_column: str | None = None
     """Column or field with the second text of each pair."""
     output: str | None = None
-    """Write every row of FILE to OUTPUT (.csv, .tsv or .jsonl; `-` is standard output), with label, score, knobs and,
+    """Write every row of INPUT to OUTPUT (.csv, .tsv or .jsonl; `-` is standard output), with label, score, knobs and,
     where it could not be answered, an error. A run that was stopped goes on where it ended if given again."""
     output_format: Literal["csv", "tsv", "jsonl"] | None = None
-    """Format of OUTPUT, where its name does not tell; on standard output that of FILE by default."""
+    """Format of OUTPUT, where its name does not tell; on standard output that of INPUT by default."""
     resume: Path | None = None
     """Where the finished answers of an --output that is under way are; OUTPUT.partial.jsonl by default."""
     restart: bool = False

@@ -30,7 +30,7 @@ EXAMPLES = """  for this session of bash:
 exit codes: 0 success, 2 usage error"""
 
 BUNDLE = "bundle"
-TEXT_FILES = ("file", "output")  # `-` may stand for them, so that their type is a text
+TEXT_FILES = ("file", "input", "output")  # `-` may stand for them, so that their type is a text
 # Folders that are bundles, or lead to some; by shell, what is called and what defines it.
 BUNDLES = {
     "bash": "_attenuator_bundles",

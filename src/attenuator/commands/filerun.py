@@ -5,10 +5,10 @@ import itertools
 import re
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from attenuator.api import Classification
 from attenuator.clients.client import Client
@@ -16,13 +16,16 @@ from attenuator.clients.many import ManyCalls, Task, classify_many
 from attenuator.clients.outcomes import Outcome
 from attenuator.clients.senders import Outcomes
 from attenuator.commands.backends import BundleBackend, ClassifyOptions
-from attenuator.commands.output import outputs_of
 from attenuator.commands.rowoutput import RowOutput
 from attenuator.errors import AttenuatorError, InvalidRequest
 from attenuator.rows import TEXT, Columns, FileRow, Format, file_rows
 from attenuator.texts import STDIN
 
+T = TypeVar("T")
+
 PARTIAL_SUFFIX = ".partial.jsonl"
+# Inputs among which those of similar lengths run together, at most; what a run that is stopped does again.
+WINDOW, WINDOW_CHARACTERS = 512, 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,45 +145,44 @@ class Rows:
         self.first_error = self.first_error or error
 
 
-def each_of(answer: Classification) -> Iterator[Classification]:
-    """The answer to several inputs as one answer for each."""
-    outputs = outputs_of(answer)
-    for index, (prediction, tokens) in enumerate(zip(answer.predictions, answer.tokens, strict=True)):
-        own = {name: (values[index],) for name, values in outputs.items()}
-        yield answer.model_copy(update={"predictions": (prediction,), "tokens": (tokens,), **own})
-
-
-def in_batches(run: ManyCalls, backend: BundleBackend, options: ClassifyOptions) -> Outcomes:
-    """Answers with a bundle in this process, several inputs at a time.
+def in_windows(run: ManyCalls, backend: BundleBackend, options: ClassifyOptions) -> Outcomes:
+    """Answers with a bundle in this process, a window of inputs at a time, each with the answer that it has alone.
 
     Args:
         run: the calls.
         backend: the bundle.
         options: what is asked of every input.
     """
-    # By the longest input of a batch; alone, an input has the same answer in every run.
-    size = 1 if backend.chooses_by_length(options) else backend.max_items
     with run:
         tasks = run.tasks()
-        while group := list(itertools.islice(tasks, size)):
-            answers = _answers(run, backend, options, [task for task in group if task.call])
-            for task in group:
-                yield run.passed(next(answers) if task.call else task.outcome)
+        for window in parts(tasks, _characters, WINDOW, WINDOW_CHARACTERS):
+            asked = [task for task in window if task.call]
+            answers = iter(backend.classify_each([task.outcome.input for task in asked], options))  # type: ignore[misc]
+            for task in window:
+                yield run.passed(_outcome(run, task, next(answers)) if task.call else task.outcome)
 
 
-def _answers(
-    run: ManyCalls, backend: BundleBackend, options: ClassifyOptions, tasks: Sequence[Task]
-) -> Iterator[Outcome]:
-    """The outcomes of a batch; where it is refused, of its inputs one by one."""
-    if not tasks:
-        return iter(())
-    try:
-        answer = backend.classify([task.outcome.input for task in tasks], options)  # type: ignore[misc]
-    except InvalidRequest as error:
-        if len(tasks) == 1:
-            return iter([run.failed(tasks[0], error)])
-        return iter([outcome for task in tasks for outcome in _answers(run, backend, options, [task])])
-    return iter([run.answered(task, one) for task, one in zip(tasks, each_of(answer), strict=True)])
+def parts(source: Iterable[T], size: Callable[[T], int], most: int, most_size: int) -> Iterator[list[T]]:
+    """Cuts what comes into parts of bounded length and size; one that is larger than that is alone."""
+    part: list[T] = []
+    total = 0
+    for each in source:
+        if part and (len(part) == most or total + size(each) > most_size):
+            yield part
+            part, total = [], 0
+        part.append(each)
+        total += size(each)
+    if part:
+        yield part
+
+
+def _characters(task: Task) -> int:
+    """About how long an input is; nothing where its outcome is known."""
+    return len(str(task.outcome.input)) if task.call else 0
+
+
+def _outcome(run: ManyCalls, task: Task, answer: Classification | InvalidRequest) -> Outcome:
+    return run.failed(task, answer) if isinstance(answer, InvalidRequest) else run.answered(task, answer)
 
 
 def asked_of(
@@ -196,7 +198,7 @@ def asked_of(
     arguments |= {"concurrency": run.concurrency, "progress": True, "total": total}
     if isinstance(backend, Client):
         return backend.classify_many(rows.contents(), **arguments)
-    return in_batches(classify_many(rows.contents(), **arguments), backend, options)
+    return in_windows(classify_many(rows.contents(), **arguments), backend, options)
 
 
 def run_file(

@@ -1,5 +1,6 @@
 """One flag per knob of the operators, for commands that take knobs."""
 
+import os
 from argparse import ArgumentError, ArgumentParser
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import Field, create_model
 
-from attenuator.bundle import BundleKnob, read_manifest
+from attenuator.bundle import MANIFEST, BundleKnob, read_manifest
 from attenuator.commandline import CommandSettings, fail, listed_numbers
 from attenuator.errors import AttenuatorError
 from attenuator.ops import KNOBS, attention_with
@@ -60,12 +61,18 @@ def with_knobs(settings: type[S], type_of: Callable[[Knob], Any], help_of: Calla
     return extended
 
 
+def is_bundle(word: str) -> bool:
+    """Whether a word is the folder of a bundle."""
+    return os.path.isfile(os.path.join(word, MANIFEST))  # False too where the system takes no such name
+
+
 def knobs_of_others(arguments: Sequence[str]) -> set[str]:
-    """The knobs that the bundle behind `--bundle` has not, to leave them out of the help; none without a bundle."""
+    """The knobs that the bundle among the arguments has not, to leave them out of the help; none without a bundle."""
     parser = ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--bundle", type=Path)
     try:
-        folder = parser.parse_known_args(list(arguments))[0].bundle
+        known, others = parser.parse_known_args(list(arguments))
+        folder = known.bundle or next((Path(word) for word in others if is_bundle(word)), None)
         return set() if folder is None else KNOBS.keys() - {knob.name for knob in read_manifest(folder).knobs}
     except (ArgumentError, AttenuatorError):  # which the command itself reports
         return set()

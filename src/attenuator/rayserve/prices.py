@@ -14,8 +14,8 @@ from attenuator.ops.knobs import KnobValue
 from attenuator.runtime import Input, Model
 from attenuator.runtime.calibrated import default_knobs
 from attenuator.runtime.knobs import KnobTable
+from attenuator.runtime.request import parse_inputs
 from attenuator.serve.accuracy.goals import AGREEMENT
-from attenuator.serve.api.schema import parse_inputs
 from attenuator.serve.engine import Engine
 from attenuator.serve.models.tokenizing import TokenEstimate
 from attenuator.serve.scheduling.times import LatencyModel

@@ -23,7 +23,7 @@ from attenuator.commands.bench.sweep import Sweep, ticking
 from attenuator.commands.bench.texts import read_texts
 from attenuator.commands.knobflags import listed_settings
 from attenuator.errors import InvalidRequest, ServiceUnreachable, UnknownModel
-from attenuator.load import Client as LoadClient
+from attenuator.load_generator import Client as LoadClient
 
 PIPE_CHARACTERS = 200  # of a line where nobody's window says how many it has
 OUTPUTS, PLOTS = (".json", ".csv"), (".svg", ".png", ".pdf")

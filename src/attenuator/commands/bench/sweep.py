@@ -12,7 +12,17 @@ import httpx
 
 from attenuator.api import CLASSIFY, ModelInfo
 from attenuator.commands.bench.grid import Setting, exact_of, typed
-from attenuator.load import ANSWERED, REFUSED, Client, Exchange, closed_loop, open_loop, poisson, post, quantiles
+from attenuator.load_generator import (
+    ANSWERED,
+    REFUSED,
+    Client,
+    Exchange,
+    closed_loop,
+    open_loop,
+    poisson,
+    post,
+    quantiles,
+)
 
 Label = str | tuple[str, ...] | None
 

@@ -1,0 +1,389 @@
+"""A bundle in this process: `attenuator.load(folder).classify(texts, keep=0.25)`.
+
+Answers are those of `POST /v1/classify`, bit for bit at equal knobs and seed, in the same types and with the same
+errors; there is no queue, no key, no load and no limit on how many inputs a call has.
+"""
+
+import asyncio
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from attenuator.api import INPUT_KINDS, ChosenBy, Classification, LabelScore, Options, Prediction
+from attenuator.calibration import cheapest
+from attenuator.errors import InvalidRequest, UnknownField
+from attenuator.ops import KNOBS
+from attenuator.ops.knobs import DEFAULT_SEED, KnobValue
+from attenuator.ops.spec import SEED_HIGH
+from attenuator.runtime import CPU, Device, Encoded, Input, Model, Row, RowResult, choose
+from attenuator.runtime import load as load_model
+from attenuator.runtime.batch import by_output
+from attenuator.runtime.calibrated import default_knobs
+from attenuator.runtime.explaining import Answered, Runner, RunOutcome, answer, check_certainty, judge_of
+from attenuator.runtime.request import (
+    OPTIONS,
+    check_goals,
+    check_top_k,
+    check_values,
+    parse_input,
+    unknown_field,
+    wrong,
+)
+from attenuator.runtime.session import cpu_count
+
+# Fields of a request that say how a service is to treat it among others.
+OF_SERVICES = ("model", "timeout_ms", "max_latency_ms", "priority", "degradable_to")
+BATCH_TOKENS, BATCH_ROWS = 2048, 32  # at most, of inputs that run together
+SHARE = 16  # inputs that a thread tokenizes in one go
+INPUTS_ALLOWED = f"a text, or a list, array or iterator of 1 or more items, each a pair of texts, {INPUT_KINDS}"
+
+Run = Callable[[Sequence[Row]], list[RowResult]]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a call asks of each of its inputs, checked against the model.
+
+    Attributes:
+        requested: the knobs that it set.
+        options: its other fields.
+        has_seed: whether a seed is among them; None draws one, and without one it is `DEFAULT_SEED`.
+    """
+
+    requested: dict[str, KnobValue]
+    options: Options
+    has_seed: bool
+
+    def seed(self) -> int:
+        """The seed of one request."""
+        seed = self.options.seed if self.has_seed else DEFAULT_SEED
+        return secrets.randbelow(SEED_HIGH + 1) if seed is None else seed
+
+
+class LocalModel:
+    """A loaded bundle; threads may share it.
+
+    Short inputs are answered side by side, a batch on each core; a long one alone has all cores.
+
+    Attributes:
+        model: what runs the bundle: its manifest, its knobs, its calibration.
+    """
+
+    def __init__(self, model: Model, workers: int = 1) -> None:
+        """Takes a model; `workers` batches run at a time."""
+        self.model = model
+        self._workers = workers
+        self._pool = ThreadPoolExecutor(workers, "attenuator")
+
+    def __enter__(self) -> Self:
+        """Does nothing."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Closes it."""
+        self.close()
+
+    def close(self) -> None:
+        """Ends its threads; what waits to run is dropped."""
+        self._pool.shutdown(cancel_futures=True)
+
+    @property
+    def labels(self) -> list[str]:
+        """The labels, in the order of the logits."""
+        return list(self.model.manifest.labels)
+
+    def classify(
+        self,
+        inputs: Any,
+        *,
+        min_agreement: float | None = None,
+        explain: bool = False,
+        escalate: bool = False,
+        seed: int | None = DEFAULT_SEED,
+        top_k: int | None = None,
+        truncate: bool = False,
+        return_logits: bool = False,
+        **knobs: int | float | None,
+    ) -> Classification:
+        """Classifies one or more inputs, as one request of the HTTP API.
+
+        One setting serves all of them: a goal, and the default goal of a calibration, choose it by the longest.
+
+        Args:
+            inputs: a text; `{"text": .., "text_pair": ..}` or `{"token_ids": ..}`; or a list, NumPy array, pandas
+                Series or iterator of them, in which a tuple of two texts is a pair.
+            min_agreement: a goal in place of knobs: the cheapest ones are chosen whose answers agree with the exact
+                ones on at least this share of inputs.
+            explain: also estimate how sure each answer is.
+            escalate: run again, at surer knobs, each input whose answer is the exact one with less probability than
+                `min_agreement`.
+            seed: of the random streams; None draws one.
+            top_k: also return the scores of that many labels.
+            truncate: cut inputs that are longer than the model takes, instead of refusing them.
+            return_logits: also return the logits.
+            **knobs: accuracy against time, such as `keep=0.25`; one that is None or left out is the model's to choose.
+
+        Returns:
+            One prediction per input, with the knobs and the seed; `columns()` has them as lists.
+
+        Raises:
+            InvalidRequest: names the field, what it is and what is allowed (`UnknownField`, `KnobOutOfRange`,
+                `InputTooLong`, `NotCalibrated` and `GoalOutOfReach` are kinds of it).
+            EngineError: ONNX Runtime failed.
+        """
+        started = time.perf_counter()
+        goal = {"min_agreement": min_agreement, "explain": explain, "escalate": escalate}
+        form = {"seed": seed, "top_k": top_k, "truncate": truncate, "return_logits": return_logits}
+        asked = self._asked({**goal, **form, **knobs})
+        encoded = self._spread(partial(_encoded, self.model, asked), list(parse(inputs)))
+        return self._answer(asked, encoded, self._run, started)
+
+    def classify_each(self, inputs: Sequence[Any], **fields: Any) -> list[Classification | InvalidRequest]:
+        """Classifies inputs as a request for each of them, of which one may be refused; arguments as `classify`.
+
+        Raises:
+            InvalidRequest: a field besides the inputs is wrong.
+            EngineError: ONNX Runtime failed.
+        """
+        asked = self._asked(fields)
+
+        def encoded(value: Any) -> Encoded | InvalidRequest:
+            try:
+                return _encoded(self.model, asked, parse_input(_plain(value), "inputs[0]"))
+            except InvalidRequest as error:
+                return error
+
+        def one(item: Encoded) -> Classification:
+            return self._answer(asked, [item], self.model.run, time.perf_counter())
+
+        everything = self._spread(encoded, inputs)
+        items = [item for item in everything if not isinstance(item, InvalidRequest)]
+        if asked.options.explain or asked.options.escalate:  # each runs several times, at settings of its own
+            answers = iter(list(self._pool.map(one, items)))
+        else:
+            answers = self._together(asked, items)
+        return [item if isinstance(item, InvalidRequest) else next(answers) for item in everything]
+
+    def _together(self, asked: Asked, items: Sequence[Encoded]) -> Iterator[Classification]:
+        """Answers to inputs that have nothing in common but their batches."""
+        started = time.perf_counter()
+        chosen = [self._knobs(asked, len(item.token_ids)) for item in items]
+        rows = [
+            Row(item.token_ids, item.type_ids, knobs, asked.seed())
+            for item, (knobs, _) in zip(items, chosen, strict=True)
+        ]
+        for row, result, (_, by) in zip(rows, self._run(rows), chosen, strict=True):
+            yield self._classification(asked, Answered([row], [result], 0.0), by, started, started)
+
+    def _answer(self, asked: Asked, encoded: Sequence[Encoded], run: Run, started: float) -> Classification:
+        """The answer to one request."""
+        tokenized = time.perf_counter()
+        options, seed = asked.options, asked.seed()
+        knobs, by = self._knobs(asked, max(len(item.token_ids) for item in encoded))
+        rows = [Row(item.token_ids, item.type_ids, knobs, seed) for item in encoded]
+        if options.explain or options.escalate:
+            reach = options.min_agreement if options.escalate else None
+            answered = _explained(self.model, rows, run, explain=options.explain, reach=reach)
+        else:
+            answered = Answered(rows, run(rows), 0.0)
+        return self._classification(asked, answered, by, started, tokenized)
+
+    def _asked(self, fields: Mapping[str, Any]) -> Asked:
+        """Checks what a call says besides its inputs."""
+        model, values = self.model, {name: _scalar(value) for name, value in fields.items()}
+        for name in values:
+            if name in OF_SERVICES:
+                known = ", ".join([*model.knobs.names, *(each for each in OPTIONS if each not in OF_SERVICES)])
+                raise UnknownField(
+                    f"{name} is for a service, which has a queue and other callers; here there may be {known}",
+                    param=name,
+                    allowed=known,
+                )
+            if name not in OPTIONS and name not in KNOBS:
+                raise unknown_field(name, [*(each for each in OPTIONS if each not in OF_SERVICES), *model.knobs.names])
+        asked = {name: value for name, value in values.items() if value is not None or name == "seed"}
+        requested = {name: value for name, value in asked.items() if name in KNOBS}
+        knobs = model.knobs.check(requested)
+        options = check_values(Options, {name: asked[name] for name in asked.keys() - KNOBS.keys()}, nullable=("seed",))
+        if options.min_agreement is not None:
+            check_goals(model, {"min_agreement": options.min_agreement}, [] if options.escalate else list(requested))
+        check_certainty(model, options)
+        check_top_k(model, options)
+        return Asked({name: knobs[name] for name in requested}, options, "seed" in asked)
+
+    def _knobs(self, asked: Asked, longest: int) -> tuple[Mapping[str, KnobValue], ChosenBy]:
+        """A value for every knob, and who chose them, as `serve.accuracy.plan` says without limits and load."""
+        model, goal = self.model, asked.options.min_agreement
+        if asked.options.escalate and goal is not None:
+            start = judge_of(model).start(longest, goal, lambda knobs: True)  # refuses what no setting reaches
+            return model.knobs.check(asked.requested) if asked.requested or not start else start, "escalation"
+        if goal is not None and model.calibration is not None:
+            return model.knobs.check(cheapest(model.calibration, longest, goal).knobs), "goal"
+        if not asked.requested:
+            return default_knobs(model.knobs, model.calibration, longest), "default"
+        return model.knobs.check(asked.requested), "caller"
+
+    def _run(self, rows: Sequence[Row]) -> list[RowResult]:
+        """Runs any number of rows, those of similar lengths together, on all cores; a result for each, in order."""
+        order = sorted(range(len(rows)), key=lambda place: len(rows[place].token_ids))
+        places = list(_batches(order, [len(row.token_ids) for row in rows]))
+        batches = [[rows[place] for place in each] for each in places]
+        answers = self._pool.map(self.model.run, batches) if len(batches) > 1 else map(self.model.run, batches)
+        results: dict[int, RowResult] = {}
+        for each, answered in zip(places, answers, strict=True):
+            results.update(zip(each, answered, strict=True))
+        return [results[place] for place in range(len(rows))]
+
+    def _spread(self, work: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
+        """Does something for each value, on all cores where there are many."""
+        if len(values) <= SHARE or self._workers == 1:
+            return [work(value) for value in values]
+        parts = [values[first : first + SHARE] for first in range(0, len(values), SHARE)]
+        return [each for part in self._pool.map(lambda part: [work(value) for value in part], parts) for each in part]
+
+    def _classification(
+        self, asked: Asked, answered: Answered, by: ChosenBy, started: float, tokenized: float
+    ) -> Classification:
+        """The answer in the API's form."""
+        model, ended = self.model, time.perf_counter()
+        knobs, expected_agreement = answered.setting(model)
+        timing_ms = {"tokenize": tokenized - started, "compute": ended - tokenized, "total": ended - started}
+        return Classification(
+            model=model.manifest.name,
+            revision=model.manifest.revision,
+            device=model.device_name,
+            predictions=tuple(
+                self._prediction(result, asked.options, more)
+                for result, more in zip(answered.results, answered.fields(), strict=True)
+            ),
+            knobs=dict(knobs),
+            requested=asked.requested,
+            chosen_by=by,
+            expected_agreement=expected_agreement,
+            seed=answered.rows[0].seed,
+            tokens=tuple(len(row.token_ids) for row in answered.rows),
+            steps=answered.steps,
+            relative_cost=answered.relative_cost,
+            timing_ms={name: round(seconds * 1e3, 3) for name, seconds in timing_ms.items()},
+            **by_output(answered.results),
+        )
+
+    def _prediction(self, result: RowResult, options: Options, more: Mapping[str, Any]) -> Prediction:
+        scored = self.model.predict(result.logits)
+        ranking = scored.ranking[: options.top_k] if options.top_k else None
+        return Prediction(
+            label=scored.label,
+            score=scored.score,
+            labels=None if scored.labels is None else tuple(scored.labels),
+            scores=ranking and tuple(LabelScore(label=label, score=score) for label, score in ranking),
+            logits=tuple(scored.logits) if options.return_logits else None,
+            **more,
+        )
+
+
+def load(
+    bundle: str | os.PathLike[str],
+    *,
+    device: Literal["cpu", "cuda", "auto"] = "cpu",
+    device_id: int = 0,
+    threads: int | None = None,
+    check: bool = True,
+) -> LocalModel:
+    """Loads a bundle into this process.
+
+    Args:
+        bundle: its folder.
+        device: where it runs; `auto` is CUDA where it works, else the CPU.
+        device_id: which CUDA device.
+        threads: CPU threads; as many as there are cores by default. Answers do not depend on them.
+        check: first loads and probes it in a child process, so that a damaged or hostile bundle harms only that; takes
+            about a second.
+
+    Raises:
+        BundleError: one sentence that names the file and what is wrong with it.
+        OperatorLibraryMissing: the operators are not built, or not for the device.
+        DeviceUnavailable: the device cannot be used.
+    """
+    return on_device(Path(bundle), choose(device, device_id).device, threads=threads, check=check)
+
+
+def on_device(folder: Path, device: Device = CPU, *, threads: int | None = None, check: bool = True) -> LocalModel:
+    """As `load`, on a device that was chosen."""
+    # Each batch may use every core as well: that takes no more CPU time a text, and a text alone is not slower.
+    threads = threads or cpu_count()
+    model = load_model(folder, device=device, threads=threads, check=check)
+    return LocalModel(model, threads if device.kind == "cpu" else 1)
+
+
+def parse(inputs: Any) -> Iterator[Input]:
+    """The inputs of a call, checked by their types.
+
+    Raises:
+        InvalidRequest: one is none of `INPUT_KINDS` and no pair, or there is none.
+    """
+    if isinstance(inputs, str):
+        yield Input("inputs", text=str(inputs))
+        return
+    values = [inputs] if isinstance(inputs, Mapping) else inputs.tolist() if hasattr(inputs, "tolist") else inputs
+    if not isinstance(values, Sequence | Iterator) or isinstance(values, bytes | bytearray | memoryview):
+        raise wrong("inputs", f"is a {type(inputs).__name__}", INPUTS_ALLOWED)
+    index = -1
+    for index, value in enumerate(values):
+        yield parse_input(_plain(value), f"inputs[{index}]")
+    if index < 0:
+        raise InvalidRequest("inputs has 0 items, must have 1 or more", param="inputs", allowed=INPUTS_ALLOWED)
+
+
+def _plain(value: Any) -> Any:
+    """An input with the HTTP API's own types: pairs of texts are objects there, token ids a list."""
+    if isinstance(value, Mapping):
+        return {
+            name: each.tolist() if hasattr(each, "tolist") else list(each) if isinstance(each, tuple) else each
+            for name, each in value.items()
+        }
+    if isinstance(value, tuple | list) and len(value) == 2 and all(isinstance(each, str) for each in value):
+        return dict(zip(("text", "text_pair"), value, strict=True))
+    return value
+
+
+def _scalar(value: Any) -> Any:
+    """A Python number in place of a NumPy one."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _encoded(model: Model, asked: Asked, item: Input) -> Encoded:
+    return item.encode(model.encoder, asked.options.truncate)
+
+
+def _batches(order: Sequence[int], lengths: Sequence[int]) -> Iterator[list[int]]:
+    """Cuts places into batches of bounded size; a row that is larger than that is alone."""
+    batch: list[int] = []
+    tokens = 0
+    for place in order:
+        if batch and (len(batch) == BATCH_ROWS or tokens + lengths[place] > BATCH_TOKENS):
+            yield batch
+            batch, tokens = [], 0
+        batch.append(place)
+        tokens += lengths[place]
+    if batch:
+        yield batch
+
+
+def _explained(model: Model, rows: list[Row], run: Run, *, explain: bool, reach: float | None) -> Answered:
+    """Answers with `explain` or `escalate`, whether or not an event loop runs in this thread, as in a notebook."""
+
+    async def ran(again: list[Row]) -> RunOutcome:
+        return RunOutcome(again, run(again))
+
+    with ThreadPoolExecutor(1) as aside:
+        work = answer(model, rows, Runner(ran), explain=explain, reach=reach)
+        return aside.submit(asyncio.run, work).result()
+
+
+__all__ = ["LocalModel", "load", "on_device"]

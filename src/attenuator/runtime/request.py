@@ -1,0 +1,141 @@
+"""The fields of a request, checked: one sentence for whatever is wrong, over HTTP and in this process.
+
+What a request may have stands in `attenuator.api`. Whatever here finds a fault raises `InvalidRequest`, which names the
+field, what was given and what is allowed.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from attenuator.api import INPUT_KINDS, MAX_INPUTS, Options
+from attenuator.calibration import how_to_calibrate
+from attenuator.errors import InvalidRequest, NotCalibrated, UnknownField, closest
+from attenuator.ops.knobs import shown
+from attenuator.runtime.model import Model
+from attenuator.runtime.tokens import MAX_FIELD_CHARACTERS, Input
+
+Fields = TypeVar("Fields", bound=BaseModel)
+OPTIONS = tuple(Options.model_fields)
+INPUTS_ALLOWED = f"a text, or a list of 1 to {MAX_INPUTS} items, each {INPUT_KINDS}"
+
+
+def check_values(
+    kind: type[Fields], raw: Mapping[str, Any], nullable: Collection[str] = (), prefix: str = ""
+) -> Fields:
+    """Checks the values of fields by their types and bounds.
+
+    Args:
+        kind: has the fields; their descriptions say, up to a colon, what is allowed.
+        raw: values by name.
+        nullable: fields that may be null.
+        prefix: of the object that holds them, with a dot at its end.
+    """
+    for name, value in raw.items():
+        if value is None and name not in nullable:
+            raise wrong(prefix + name, "is null", _allowed(kind, name))
+    try:
+        return kind.model_validate(raw)
+    except ValidationError as error:
+        place, *inner = error.errors(include_url=False)[0]["loc"]
+        name = str(place)
+        value = raw.get(name)
+        if name not in raw:
+            state = "is missing"
+        elif isinstance(value, list) and inner and isinstance(inner[0], int):
+            state = f"has {shown(value[inner[0]])}"
+        else:
+            state = f"is {shown(value)}"
+        raise wrong(prefix + name, state, _allowed(kind, name)) from None
+
+
+def check_top_k(model: Model, options: Options) -> None:
+    """Refuses to return more labels than a model has."""
+    labels = len(model.manifest.labels)
+    if options.top_k is not None and options.top_k > labels:
+        raise wrong("top_k", f"is {shown(options.top_k)}", f"a whole number from 1 to {labels}")
+
+
+def check_goals(model: Model, goals: Mapping[str, float], requested: Sequence[str]) -> None:
+    """Refuses goals beside knobs, and of a model that was not calibrated.
+
+    Args:
+        model: the model.
+        goals: that the caller stated.
+        requested: knobs that the caller set.
+
+    Raises:
+        InvalidRequest: a goal stands beside a knob.
+        NotCalibrated: the bundle has no calibration.
+    """
+    goal = next(iter(goals), None)
+    if goal is None:
+        return
+    if requested:
+        raise InvalidRequest(
+            f"{goal} stands beside {requested[0]}, but a goal chooses every knob: send either goals or knobs",
+            param=goal,
+            allowed="no goal beside a knob",
+        )
+    if model.calibration is None:
+        raise NotCalibrated(
+            f"{goal} needs a calibration, and model '{model.manifest.name}' has none: "
+            f"{how_to_calibrate(model.manifest)}, or set knobs",
+            param=goal,
+            allowed="models whose calibration in GET /v1/models is not null",
+        )
+
+
+def parse_inputs(fields: Mapping[str, Any]) -> Iterator[Input]:
+    """Checks the types of a body's inputs; their texts and token ids are checked when they are tokenized."""
+    raw = fields.get("inputs")
+    if isinstance(raw, str):
+        yield Input("inputs", text=raw)
+        return
+    if "inputs" not in fields:
+        raise InvalidRequest("inputs is missing", param="inputs", allowed=INPUTS_ALLOWED)
+    if not isinstance(raw, list):
+        raise wrong("inputs", f"is {shown(raw)}", INPUTS_ALLOWED)
+    check_count(len(raw), "inputs")
+    for index, value in enumerate(raw):
+        yield parse_input(value, f"inputs[{index}]")
+
+
+def parse_input(value: Any, where: str) -> Input:
+    """Checks the type of one input; what it holds is checked when it is tokenized."""
+    if isinstance(value, str):
+        return Input(where, text=value)
+    if isinstance(value, dict):
+        return Input.of(value, where)
+    raise wrong(where, f"is {shown(value)}", INPUT_KINDS)
+
+
+def check_count(count: int, param: str) -> None:
+    """Refuses a request without inputs, or with too many."""
+    if not 1 <= count <= MAX_INPUTS:
+        sentence = f"{param} has {count} items, must have 1 to {MAX_INPUTS}"
+        raise InvalidRequest(sentence, param=param, allowed=f"1 to {MAX_INPUTS} items")
+
+
+def unknown_field(name: str, known: Sequence[str], prefix: str = "") -> UnknownField:
+    """The error for a field that a request cannot have, with the field of the closest name.
+
+    Args:
+        name: of the field.
+        known: names that there may be.
+        prefix: of the object that holds it, with a dot at its end.
+    """
+    close = closest(name, known)
+    hint = f"; did you mean {close[0]}?" if close else f", must be one of {', '.join(known)}"
+    short = prefix + name[:MAX_FIELD_CHARACTERS]
+    return UnknownField(f"the field '{short}' is unknown{hint}", param=short, allowed=", ".join(known))
+
+
+def wrong(param: str, state: str, allowed: str, more: str = "") -> InvalidRequest:
+    """The error for a field with a wrong value, such as `seed is a text, must be a whole number`; `more` ends it."""
+    return InvalidRequest(f"{param} {state}, must be {allowed}{more}", param=param, allowed=allowed)
+
+
+def _allowed(kind: type[BaseModel], name: str) -> str:
+    return str(kind.model_fields[name].description).partition(": ")[0]  # what follows says what it is for
