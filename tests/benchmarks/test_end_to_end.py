@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from benchmarks.contenders import documents, served
 from benchmarks.measure import intervals
-from benchmarks.models import end_to_end, train_classifier
+from benchmarks.models import end_to_end, files, train_classifier
 from benchmarks.report import end_to_end_tables
 from transformers import BertForSequenceClassification
 
@@ -85,3 +85,17 @@ def test_an_interval_is_wilsons() -> None:
     share = intervals.share([True] * 9 + [False])
     assert share["share"] == 0.9
     assert (share["low"], share["high"]) == pytest.approx((0.5958, 0.9821), abs=1e-4)
+
+
+def test_a_file_is_timed_beside_the_pipeline(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "files.json"
+    words = [str(checkpoint), "--most", "40", "--seconds", "0", "--keep", "0.5", "--output", str(output)]
+    assert files.main(words) == 0
+    names = list(json.loads(output.read_text())["contenders"])
+    assert names[:2] == ["pipeline", "pipeline, sorted"]
+    assert names[2:] == [f"classify, {each}" for each in ("fp32", "fp32, keep 0.5", "int8", "int8, keep 0.5")]
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[0] for line in printed] == names
+    assert "1.00 times the pipeline" in printed[0]
