@@ -38,8 +38,7 @@ def input_row(tensor: Tensor) -> str:
     """One `InputSpec`."""
     return (
         f'{{"{tensor.name}", {ELEMENT_TYPES[tensor.dtype]}, {len(tensor.axes)}, '
-        f"{boolean(tensor.host)}, {boolean(tensor.optional)}, {boolean(tensor.data)}, "
-        f"{boolean(tensor.cpu_only)}}}"
+        f"{boolean(tensor.host)}, {boolean(tensor.optional)}, {boolean(tensor.data)}}}"
     )
 
 

@@ -40,8 +40,6 @@ class Tensor:
         optional: True where a trailing input or output may be left out. A knob that an operator gets later is optional:
             nodes exported before have no input for it, and compute its exact value. An optional output has an
             attribute of its name whose default leaves it out, and where no node uses it it costs nothing.
-        cpu_only: True where an optional input is the CPU kernels' alone: on CUDA a node that has it says so in one
-            sentence.
         float32: True where the tensor is float even if the operator's data tensors are half as wide, as on CUDA.
         shape: outputs only, how shape inference finds each axis: `("query", 0)` takes axis 0 of input `query`;
             `("kept_cu_seqlens", LAST)` the last value of that host input, known at run time alone; None is the batch.
@@ -53,7 +51,6 @@ class Tensor:
     doc: str
     host: bool = False
     optional: bool = False
-    cpu_only: bool = False
     float32: bool = False
     shape: tuple[tuple[str, int] | None, ...] = ()
 
@@ -337,7 +334,6 @@ UNMERGED_CU_SEQLENS = Tensor(
     "one is the mean of all that are missing; without it, no row is a mean",
     host=True,
     optional=True,
-    cpu_only=True,
 )
 IMPORTANCE = Attribute(
     "importance",

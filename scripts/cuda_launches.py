@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests" / "support"), str(ROOT / "scripts")]
 import numpy as np  # noqa: E402
-from cases import CUDA_CASES, HEADS, SIZES, Case, defaults, make_inputs  # noqa: E402
+from cases import CASES, HEADS, SIZES, Case, defaults, make_inputs  # noqa: E402
 from cuda_check import SHARED_LIMIT, demangled  # noqa: E402
 from devices import CUDA_OPERATORS  # noqa: E402
 from harness import Array  # noqa: E402
@@ -42,13 +42,13 @@ def sized(case: Case, head_dim: int) -> dict[str, int]:
 def runs(long: bool) -> Iterator[tuple[Case, str, dict[str, Array]]]:
     """Case, element type and inputs of each run."""
     for data in DATA_TYPES:
-        for case in CUDA_CASES:
+        for case in CASES:
             if case.operator in CUDA_OPERATORS:
                 yield case, data, make_inputs(case, SHORT)
         for case in map(defaults, CUDA_OPERATORS):
             for head_dim in HEAD_DIMS:
                 yield case, data, make_inputs(case, SHORT, sizes=sized(case, head_dim))
-                whole = replace(case, optional=True, on_cuda=True)
+                whole = replace(case, optional=True)
                 if whole.inputs != case.inputs:
                     yield whole, data, make_inputs(whole, SHORT, sizes=sized(case, head_dim))
             for extreme in extremes(case):

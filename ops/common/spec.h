@@ -23,7 +23,6 @@ struct InputSpec {
   bool host;      // lives in host memory on every device
   bool optional;  // trailing, may be left out
   bool data;      // kFloat here, on CUDA of the operator's data type
-  bool cpu_only;  // optional, and refused on CUDA
 };
 
 // Where shape inference finds one axis of an output: axis `axis` of input `input`, or unknown (-1).

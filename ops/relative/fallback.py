@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attenuator.ops.fallback import Body, Rows
-from attenuator.ops.softmax.fallback import MASKED, importance, score_scale
+from attenuator.ops.softmax.fallback import MASKED, counted, importance, score_scale
 
 __all__ = ["build"]
 
@@ -29,6 +29,8 @@ def build(body: Body, has: list[str]) -> None:
     weights = body.op("Softmax", body.op("Where", visible, scores, body.real(MASKED)), axis=-1)
     # A row that sees nothing (queries = first of an empty sequence) is zero.
     weights = body.op("Where", visible, weights, body.real(0.0))
+    if "unmerged_cu_seqlens" in has:
+        weights = counted(body, weights, rows.stands_for(body), visible)
     rows.cut(body, body.op("MatMul", weights, body.heads(body.padded("value"))), out="output")
     if "importance" in body.outputs:
         importance(body, rows, weights)

@@ -81,6 +81,8 @@ Inputs CheckInputs(const TensorContext& context, const Spec::Attributes& attribu
   if (inputs.positions.present()) {
     CheckAxis(Spec::kName, "positions", inputs.positions, 0, rows, "the number of rows of key");
   }
+  inputs.unmerged =
+      CheckUnmerged(Spec::kName, context.Input(Spec::kUnmergedCuSeqlensInput), inputs.sequences);
   inputs.scale = attention::ScoreScale(attributes.scale, inputs.head_dim);
   return inputs;
 }

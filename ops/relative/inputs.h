@@ -17,6 +17,7 @@ struct Inputs {
   TensorView buckets;                   // [2 * reach + 1]
   TensorView pos_key, pos_query, bias;  // [R, H * D], [R, H * D], [R, H]
   TensorView positions;                 // [T]
+  Sequences unmerged;                   // before rows were merged; or `sequences`
   std::int64_t table_rows;              // R; 0 without tables
   bool first;                           // row b of query stands at the first position of sequence b
   std::int64_t head_dim;                // D

@@ -164,7 +164,9 @@ class RelativeAttentionKernel final : public Kernel {
           .length = inputs.sequences.length(task.sequence),
           .head_dim = inputs.head_dim,
           .value_dim = inputs.value_dim,
-          .scale = inputs.scale};
+          .scale = inputs.scale,
+          .last_key_rows =
+              static_cast<float>(RowsOfLast(inputs.unmerged, inputs.sequences, task.sequence))};
       const Tables tables = TablesOf(inputs, h);
       float* rows = output + query_begin * value.columns() + h * inputs.value_dim;
       float* const row =

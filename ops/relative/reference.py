@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attenuator.ops.reference_rows import heads_of_sequences
+from attenuator.ops.softmax.reference import rows_of_last
 
 Floats = NDArray[np.floating[Any]]
 Integers = NDArray[np.int64]
@@ -69,6 +70,7 @@ def relative_attention(
     pos_query: Floats | None = None,
     bias: Floats | None = None,
     positions: Integers | None = None,
+    unmerged_cu_seqlens: NDArray[np.int32] | None = None,
     *,
     num_heads: int,
     scale: float = 0.0,
@@ -87,6 +89,8 @@ def relative_attention(
         pos_query: [R, num_heads * head_dim], or None.
         bias: [R, num_heads], or None.
         positions: [T]; None counts the rows of each sequence.
+        unmerged_cu_seqlens: [B + 1], offsets before rows were merged, whose mean a sequence's last row is; None: no row
+            is a mean.
         num_heads: heads.
         scale: factor on the products; 0 means 1/sqrt(head_dim).
         queries: `all`, or `first`: row b is the first row of sequence b; 0 for an empty sequence.
@@ -99,6 +103,7 @@ def relative_attention(
     of_keys = np.zeros(len(key))
     places = np.arange(len(key)) if positions is None else positions
     output = np.zeros((len(query), value.shape[1]))
+    stands_for = rows_of_last(cu_seqlens, unmerged_cu_seqlens)
     for at in heads_of_sequences(key, value, cu_seqlens, num_heads, queries):
         own = places[at.keys]
         of_head = scores(
@@ -110,6 +115,7 @@ def relative_attention(
             None if pos_query is None else pos_query[:, at.columns],
             None if bias is None else bias[:, at.head],
         )
+        of_head[:, -1] += np.log(stands_for[at.sequence])
         weights = np.exp(of_head - of_head.max(axis=1, keepdims=True))
         weights /= weights.sum(axis=1, keepdims=True)
         output[at.rows, at.values] = weights @ value[at.keys, at.values]

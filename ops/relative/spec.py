@@ -13,6 +13,7 @@ from attenuator.ops.spec import (
     QUERIES,
     QUERY,
     SCALE,
+    UNMERGED_CU_SEQLENS,
     VALUE,
     Operator,
     Tensor,
@@ -37,6 +38,7 @@ SPEC = Operator(
         Tensor("pos_query", ("R", "num_heads * head_dim"), "float", "position queries, met by the keys", optional=True),
         Tensor("bias", ("R", "num_heads"), "float", "added to the scaled scores", optional=True),
         replace(POSITIONS, doc="where each row stands in its sequence, ascending: i and j; without it, row after row"),
+        UNMERGED_CU_SEQLENS,
     ),
     outputs=(
         ATTENTION_OUTPUT,

@@ -105,7 +105,7 @@ class TokenSelectKernel final : public Kernel {
     context.threads().For(inputs.sequences.batch, [&](std::int64_t b) {
       if (inputs.sequences.length(b) == 0) return;
       std::int64_t* const own = places + inputs.kept.begin(b);
-      if (Merges(inputs, b)) {
+      if (inputs.Merges(b)) {
         ChooseMerging(inputs, b, own);
       } else {
         Choose(inputs.importance.floats(), inputs.sequences.begin(b), inputs.sequences.length(b),
@@ -124,16 +124,11 @@ class TokenSelectKernel final : public Kernel {
     const std::int64_t blocks = (columns + kMergedColumns - 1) / kMergedColumns;
     context.threads().For(inputs.sequences.batch * blocks, [&](std::int64_t task) {
       const std::int64_t b = task / blocks, first = task % blocks * kMergedColumns;
-      if (!Merges(inputs, b)) return;
+      if (!inputs.Merges(b)) return;
       Merge(inputs, b, places + inputs.kept.begin(b), first,
             std::min(columns, first + kMergedColumns),
             kept + (inputs.kept.begin(b) + inputs.kept.length(b) - 1) * columns);
     });
-  }
-
- private:
-  static bool Merges(const Inputs& inputs, std::int64_t b) {
-    return inputs.merges && inputs.kept.length(b) < inputs.sequences.length(b);
   }
 };
 

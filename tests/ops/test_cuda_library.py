@@ -7,7 +7,7 @@ import subprocess
 
 import numpy as np
 import pytest
-from cases import CUDA_CASES, Case, at_exact_values, defaults, make_inputs, output_shapes
+from cases import CASES, Case, at_exact_values, defaults, make_inputs, output_shapes
 from devices import CPU
 from harness import Array, build_model, open_session
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidGraph
@@ -48,7 +48,7 @@ def has_data(case: Case) -> bool:
     return any(item.data for item in case.inputs)
 
 
-@pytest.mark.parametrize("case", [*filter(has_data, CUDA_CASES)], ids=str)
+@pytest.mark.parametrize("case", [*filter(has_data, CASES)], ids=str)
 def test_half_precision_on_the_cpu(case: Case) -> None:
     """With kernels for CUDA the graph is valid; ONNX Runtime then converts around the CPU's float kernel."""
     inputs = exact(case)

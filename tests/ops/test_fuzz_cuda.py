@@ -5,7 +5,7 @@
 
 import numpy as np
 import pytest
-from cases import CUDA_CASES, Case, make_inputs, output_shapes, random_shape, same_bits, split, take
+from cases import CASES, Case, make_inputs, output_shapes, random_shape, same_bits, split, take
 from devices import CUDA_OPERATORS, ON_HOST, TORCH, Device
 from fuzzing import contract_broken, damage, poison
 
@@ -22,7 +22,7 @@ every_device = pytest.mark.parametrize(
 
 def draw(device: Device, operator: Operator, rng: np.random.Generator) -> tuple[Case, dict[str, np.ndarray]]:
     """A random case with random sizes and a batch of random lengths."""
-    cases = [case for case in CUDA_CASES if case.operator is operator]
+    cases = [case for case in CASES if case.operator is operator]
     case, sizes = random_shape(cases[rng.integers(len(cases))], rng)
     lengths = [int(length) for length in rng.choice(LENGTHS[device.kind], rng.integers(0, 5))]
     return case, make_inputs(case, lengths, int(rng.integers(2**31)), sizes)

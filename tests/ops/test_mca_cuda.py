@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import CUDA_CASES, Case, defaults, make_inputs, same_bits, split, take
+from cases import CASES as ALL_CASES
+from cases import Case, defaults, make_inputs, same_bits, split, take
 from devices import RAGGED_ON_HOST
 from harness import BY_NAME, Array, AttributeValue, offsets, run
 from harness_cuda import DATA_TYPES, library_path, run_on_device
@@ -20,7 +21,7 @@ from attenuator.ops.mca import reference, reference_plan, rule
 from attenuator.ops.softmax.reference import softmax_attention
 
 # Importance has tests of its own.
-CASES = [case for case in CUDA_CASES if case.operator.key == "mca" and "importance" not in case.attributes]
+CASES = [case for case in ALL_CASES if case.operator.key == "mca" and "importance" not in case.attributes]
 ORDERS = ("forward", "backward", "1")
 MARGIN = 2e-4  # relative, of an alpha: far more than rounding moves a decision
 

@@ -5,14 +5,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import relative_cases
 from harness import Array, offsets, run
-from importance_cases import BANDS, KINDS, attention_inputs
+from importance_cases import BANDS, KINDS, attention_inputs, gaps, unmerged
 from mca_cases import mca_inputs
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
 from attenuator.export.selection import can_merge
 from attenuator.ops import OPERATORS
 from attenuator.ops.mca.reference import mca_attention
+from attenuator.ops.relative.reference import relative_attention
 from attenuator.ops.softmax.reference import attention_importance, softmax_attention
 from attenuator.ops.spec import Operator
 
@@ -25,12 +27,12 @@ every_operator = pytest.mark.parametrize("operator", ATTENDING, ids=lambda opera
 
 def inputs_of(operator: Operator, lengths: Sequence[int]) -> dict[str, Array]:
     """Of two heads."""
-    makers = {"softmax": attention_inputs, "mca": lambda lengths: mca_inputs(lengths, 2, 24, 160)}
+    makers = {
+        "softmax": attention_inputs,
+        "mca": lambda lengths: mca_inputs(lengths, 2, 24, 160),
+        "relative": lambda lengths: relative_cases.attention_inputs(tuple(lengths), 2, 20, 12),
+    }
     return makers[operator.key](lengths)
-
-
-def unmerged(lengths: Sequence[int], more: Sequence[int]) -> dict[str, Array]:
-    return {"unmerged_cu_seqlens": offsets([length + rows for length, rows in zip(lengths, more, strict=True)])}
 
 
 @pytest.mark.parametrize("queries", ["all", "first"])
@@ -68,6 +70,20 @@ def test_mca_equals_the_reference(queries: str, alpha: float) -> None:
     expected, spent = mca_attention(**inputs, **attributes)
     np.testing.assert_allclose(output, expected, atol=5e-5)
     np.testing.assert_allclose(flops, spent, rtol=1e-5)
+
+
+@pytest.mark.parametrize("placed", [False, True])
+@pytest.mark.parametrize("queries", ["all", "first"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("tables", relative_cases.CHOICES, ids="-".join)
+def test_relative_equals_the_reference(tables: tuple[str, ...], kind: str, queries: str, placed: bool) -> None:
+    inputs = relative_cases.attention_inputs(LENGTHS, 2, 20, 12, tables, first=queries == "first")
+    inputs |= unmerged(LENGTHS, MORE) | ({"positions": gaps(LENGTHS)} if placed else {})
+    attributes: dict[str, Any] = {"num_heads": 2, "queries": queries, "importance": kind}
+    output, importance = run("relative", inputs, attributes)
+    expected, weighed = relative_attention(**inputs, **attributes)
+    np.testing.assert_allclose(output, expected, atol=1e-5)
+    np.testing.assert_allclose(importance, weighed, atol=1e-5)
 
 
 @pytest.mark.parametrize("times", [2, 65, 500])

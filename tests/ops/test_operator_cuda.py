@@ -10,7 +10,7 @@ import numpy as np
 import promises
 import pytest
 from _pytest.mark.structures import ParameterSet
-from cases import CUDA_CASES, Case, at_exact_values, defaults, make_inputs, same_bits
+from cases import CASES, Case, at_exact_values, defaults, make_inputs, same_bits
 from devices import CPU, CPU_OPERATORS, CUDA, CUDA_OPERATORS, HOST_OPERATORS, ON_HOST, Device
 from harness import Array
 from harness_cuda import DATA_TYPES, device_name, run_on_device
@@ -31,7 +31,7 @@ def one_choice_each(operator: Operator) -> list[Case]:
         values = [value != standard[name] for name, value in case.attributes.items() if standard[name] is not None]
         return sum(values) + case.optional
 
-    return [case for case in CUDA_CASES if case.operator is operator and changed(case) <= 1]
+    return [case for case in CASES if case.operator is operator and changed(case) <= 1]
 
 
 def on_host(cases: list[Case]) -> list[ParameterSet]:
@@ -47,10 +47,9 @@ def on_cuda(cases: list[Case]) -> list[ParameterSet]:
     ]
 
 
-ALL = [case for case in CUDA_CASES if case.operator in CUDA_OPERATORS]
+ALL = [case for case in CASES if case.operator in CUDA_OPERATORS]
 FEW = [case for operator in CUDA_OPERATORS for case in one_choice_each(operator)]
 STANDARD = [defaults(operator) for operator in CUDA_OPERATORS]
-CPU_INPUTS = [(operator, item.name) for operator in CUDA_OPERATORS for item in operator.inputs if item.cpu_only]
 every_case = pytest.mark.parametrize(("device", "case"), [*on_host(STANDARD), *on_cuda(ALL)])
 
 
@@ -138,18 +137,6 @@ def test_an_operator_on_cpu_only_says_so(operator: Operator, data: str) -> None:
     sentence = f"{operator.name}: runs on the CPU only: it has no CUDA kernel, so load the model on the CPU"
     with pytest.raises(EngineError, match=f"^{sentence}$"):
         run_on_device(operator.name, make_inputs(case, (3, 0)), case.attributes, data)
-
-
-@pytest.mark.parametrize("data", DATA_TYPES)
-@pytest.mark.parametrize(("operator", "name"), CPU_INPUTS, ids=lambda part: getattr(part, "key", part))
-def test_an_input_that_the_cpu_alone_takes_says_so(operator: Operator, name: str, data: str) -> None:
-    case = Case(operator, defaults(operator).attributes, optional=True)
-    inputs = make_inputs(case, (3, 0))
-    sentence = f"{operator.name}: input {name} is taken on the CPU only: it has no CUDA kernel, so load the model on"
-    with pytest.raises(EngineError, match=f"^{sentence} the CPU$"):
-        run_on_device(operator.name, inputs, case.attributes, data)
-    del inputs[name]
-    assert run_on_device(operator.name, inputs, case.attributes, data)
 
 
 @pytest.mark.parametrize("operator", HOST_OPERATORS, ids=lambda operator: operator.key)

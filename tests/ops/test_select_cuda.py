@@ -7,6 +7,8 @@ import pytest
 from harness import Array, offsets, run
 from harness_cuda import DATA_TYPES, run_on_device
 
+from attenuator.ops.select.reference import token_select
+
 ORDERS = ("forward", "backward", "1")
 EDGES = np.array([np.nan, -np.nan, np.inf, -np.inf, 1e-45, -1e-45, 0.0, -0.0, 1.0, -1.0, 3.4e38], np.float32)
 
@@ -20,6 +22,12 @@ def batch(lengths: Sequence[int], kept: Sequence[int], channels: int = 8, seed: 
         "cu_seqlens": offsets(lengths),
         "kept_cu_seqlens": offsets(kept),
     }
+
+
+def merging(inputs: dict[str, Array], more: Sequence[int]) -> dict[str, Array]:
+    """The same, with a mean for the rows left out; so many rows were merged into the last ones before."""
+    lengths = np.diff(inputs["cu_seqlens"])
+    return inputs | {"unmerged_cu_seqlens": offsets([int(n) + extra for n, extra in zip(lengths, more, strict=True)])}
 
 
 def check(inputs: dict[str, Array], data: str) -> None:
@@ -76,6 +84,48 @@ def test_more_sequences_than_a_launch_takes() -> None:
     lengths = [1, 2, 0, 5, 3] * 120
     kept = [1, 1, 0, 3, 3] * 120
     check(batch(lengths, kept), "float")
+    merged = [1, 2, 0, 3, 3] * 120
+    check(merging(batch(lengths, merged), [0, 4, 0, 1, 0] * 120), "float")
+
+
+@pytest.mark.parametrize("more", [(0, 0, 0, 0, 0, 0), (5, 0, 3, 40, 0, 1)], ids=["first", "again"])
+@pytest.mark.parametrize("channels", [1, 8, 257, 520])
+def test_means_have_the_bits_of_the_cpu(channels: int, more: Sequence[int]) -> None:
+    inputs = merging(batch((3, 0, 1, 600, 9, 33), (2, 0, 1, 130, 9, 2), channels), more)
+    inputs["rows"] = np.random.default_rng(channels).standard_normal(inputs["rows"].shape).astype(np.float32)
+    outputs = zip(run_on_device("select", inputs, {}), run("select", inputs, {}), strict=True)
+    assert all(ours.tobytes() == theirs.tobytes() for ours, theirs in outputs)
+
+
+@pytest.mark.parametrize("data", ["float16", "bfloat16"])
+@pytest.mark.parametrize("scale", [1e-7, 1.0, 1e4])
+def test_means_of_half_types_equal_the_reference(scale: float, data: str) -> None:
+    """Of any size: those that only a denormal number holds, and those at a type's upper end."""
+    rng = np.random.default_rng(1)
+    inputs = merging(batch((40, 300), (2, 7), channels=300), (9, 0))
+    narrow = (rng.standard_normal(inputs["rows"].shape) * scale).astype(DATA_TYPES[data])
+    kept, places = run_on_device("select", inputs | {"rows": narrow.astype(np.float32)}, {}, data)
+    expected, chosen = token_select(**inputs | {"rows": narrow})
+    np.testing.assert_array_equal(places, chosen)
+    np.testing.assert_array_equal(kept, expected.astype(np.float32))
+
+
+@pytest.mark.parametrize(("data", "step"), [("float16", 2.0**-10), ("bfloat16", 2.0**-7)])
+def test_means_of_half_types_are_rounded_once(data: str, step: float) -> None:
+    """Half a step and a little more, which float32 does not hold: rounded by way of it, the mean would be 1."""
+    inputs = merging(batch((5,), (2,), channels=1), (0,))
+    for sign in (1, -1):
+        inputs["rows"] = sign * np.array([[7, 2, 2, 2 * step, 2.0**-24]], np.float32).T
+        kept, _ = run_on_device("select", inputs, {}, data)
+        assert kept[:, 0].tolist() == [sign * 7, sign * (1 + step)]
+
+
+@pytest.mark.parametrize("hostile", [np.nan, np.inf, -np.inf])
+def test_a_row_that_is_not_finite_makes_the_mean_so_of_its_sequence_alone(hostile: float) -> None:
+    inputs = merging(batch((30, 30), (5, 5)), (0, 0))
+    dropped = np.setdiff1d(np.arange(30), token_select(**inputs)[1][:4])
+    inputs["rows"][dropped[3], 2] = hostile
+    check(inputs, "float")
 
 
 @pytest.mark.parametrize("lengths", [(), (0,), (0, 0, 0)])
@@ -90,3 +140,4 @@ def test_any_order_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     for order in ORDERS:
         monkeypatch.setenv("ATTENUATOR_ON_HOST_ORDER", order)
         check(inputs, "float")
+        check(merging(inputs, (8, 0)), "float")

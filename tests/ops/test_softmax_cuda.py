@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cases import CUDA_CASES, Case, make_inputs, same_bits, split, take
+from cases import CASES as ALL_CASES
+from cases import Case, make_inputs, same_bits, split, take
 from harness import Array, AttributeValue, offsets, run
 from harness_cuda import DATA_TYPES, library_path, run_on_device
 
@@ -13,7 +14,7 @@ from attenuator.errors import EngineError
 from attenuator.ops.softmax.reference import softmax_attention
 
 # Importance has tests of its own.
-CASES = [case for case in CUDA_CASES if case.operator.key == "softmax" and "importance" not in case.attributes]
+CASES = [case for case in ALL_CASES if case.operator.key == "softmax" and "importance" not in case.attributes]
 # Rounding of the type: of the probabilities and of the output, for values of about 1.
 TOLERANCE = {"float": 5e-6, "float16": 2e-3, "bfloat16": 1.6e-2}
 ORDERS = ("forward", "backward", "1", "2")
@@ -40,7 +41,7 @@ def attention_inputs(
 def rounded(inputs: dict[str, Array], data: str) -> dict[str, Array]:
     """The inputs as the device sees them, in float32."""
     return {
-        name: value if name in ("cu_seqlens", "positions") else value.astype(DATA_TYPES[data]).astype(np.float32)
+        name: value.astype(DATA_TYPES[data]).astype(np.float32) if value.dtype.kind == "f" else value
         for name, value in inputs.items()
     }
 

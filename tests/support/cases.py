@@ -35,12 +35,11 @@ WINDOWS = (0, 6)
 
 @dataclass(frozen=True)
 class Case:
-    """One operator with one choice of attributes and of optional inputs, those aside that CUDA does not take."""
+    """One operator with one choice of attributes, with or without its optional inputs."""
 
     operator: Operator
     attributes: dict[str, AttributeValue] = field(hash=False)
     optional: bool = False
-    on_cuda: bool = False
 
     def __str__(self) -> str:
         values = [str(value) if isinstance(value, str) else f"{name}{value}" for name, value in self.attributes.items()]
@@ -58,8 +57,7 @@ class Case:
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        taken = (item for item in self.operator.inputs if not (self.on_cuda and item.cpu_only))
-        return tuple(item for item in taken if self.optional or not item.optional)
+        return tuple(item for item in self.operator.inputs if self.optional or not item.optional)
 
     @property
     def outputs(self) -> tuple[Tensor, ...]:
@@ -125,8 +123,6 @@ def banded(operator: Operator, global_tokens: int) -> dict[str, AttributeValue]:
 
 
 CASES = [case for operator in OPERATORS for case in variants(operator)]
-# The same without the inputs that only the CPU takes.
-CUDA_CASES = [replace(case, on_cuda=True) for case in CASES]
 
 
 def knob_values(knob: Knob, count: int) -> Array:

@@ -28,6 +28,11 @@ def attention_inputs(
     }
 
 
+def unmerged(lengths: Sequence[int], more: Sequence[int]) -> dict[str, Array]:
+    """Where the last row of each sequence stands for so many more."""
+    return {"unmerged_cu_seqlens": offsets([length + rows for length, rows in zip(lengths, more, strict=True)])}
+
+
 def gaps(lengths: Sequence[int], seed: int = 0) -> Array:
     """Positions that ascend by 1 to 6, from any number on, negative ones too."""
     rng = np.random.default_rng(seed)

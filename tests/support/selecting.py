@@ -326,6 +326,7 @@ def logits(
         if merge == "mean" and count + 1 < len(hidden):
             mixing = merged(important, count + 1, stands_for)
             mixed, hidden = mixing @ mixed, mixing @ hidden
+            positions = torch.cat([positions[mixing[:-1].argmax(dim=1)], torch.tensor([len(ids)])])
             stands_for = torch.cat([torch.ones(count), torch.tensor([len(ids) - count])])
         places = chosen(important, count) if exponent and merge == "none" else None
         beside = convolved(layer, source)

@@ -45,11 +45,6 @@ inline void CheckDeviceInputs(const char* op, const InputSpec* inputs, std::size
                               const TensorContext& context) {
   for (std::size_t i = 0; i < num_inputs; ++i) {
     const TensorView input = context.Input(i);
-    if (inputs[i].cpu_only && input.present()) {
-      Fail(op,
-           std::string("input ") + inputs[i].name +
-               " is taken on the CPU only: it has no CUDA kernel, so load the model on the CPU");
-    }
     const auto address = reinterpret_cast<std::uintptr_t>(input.data);
     if (!inputs[i].host && address % kAlignment != 0) {
       Fail(op, std::string(inputs[i].name) + " starts " + std::to_string(address % kAlignment) +

@@ -52,6 +52,7 @@ __global__ __launch_bounds__(kThreads) void RowWeights(Items items, DeviceCall c
                    (static_cast<std::int64_t>(item.begin) + j) * call.width() + offset;
     float dot = 0;
     for (int d = 0; d < call.head_dim; ++d) dot = __fmaf_rn(query[d], ToFloat(key[d]), dot);
+    if (j == item.length - 1) dot += item.last_key_log2;
     row[j] = dot;
     most = fmaxf(most, dot);
   }

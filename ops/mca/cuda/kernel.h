@@ -37,6 +37,7 @@ struct SequenceItem {
   // Not 0 where positions decide whether the sequence is narrow: `window` if it is (ItemAt). All
   // else here is as if it were not.
   std::int32_t window_if_narrow;
+  float last_key_log2;  // as in attention::Item
   float alpha;
   std::int64_t seed;
   Probe probe;  // rows = 0: no probe

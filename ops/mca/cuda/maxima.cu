@@ -23,9 +23,13 @@ __global__ __launch_bounds__(attention::kTileThreads, 2) void Maxima(Items items
   const SequenceItem item = ItemAt(items, blockIdx.z, call);
   const int row = static_cast<int>(blockIdx.x) * kRows, head = static_cast<int>(blockIdx.y);
   if (item.way != Way::kApproximate || row >= item.length) return;
+  const attention::Item attended{.begin = item.begin,
+                                 .length = item.length,
+                                 .query_row = item.query_row,
+                                 .first_tile = 0,
+                                 .last_key_log2 = item.last_key_log2};
   const attention::TileKeys keys =
-      attention::KeysOf({item.begin, item.length, item.query_row, 0}, row, kRows, item.window,
-                        item.global != 0, kRows, call.ranges);
+      attention::KeysOf(attended, row, kRows, item.window, item.global != 0, kRows, call.ranges);
   const bool probed = row >= item.probe.first_row && row < item.probe.first_row + item.probe.rows;
   const int stride = attention::TileStride(call.head_dim), lane = threadIdx.x % cuda::kWarp;
   const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
@@ -46,6 +50,7 @@ __global__ __launch_bounds__(attention::kTileThreads, 2) void Maxima(Items items
                         end - start, call.head_dim, 1.0f);
     __syncthreads();
     attention::ScoreTile<kMicro>(query, key, call.head_dim, scores);
+    attention::CountLastKey(attended, start, scores);
     if (end - start < kRows || keys.masked(start, kRows)) {
       attention::MaskTile(keys, start, end, scores);
     }

@@ -61,10 +61,11 @@ class McaAttentionDeviceKernel final : public DeviceKernel {
     };
     const Stream stream = context.stream();
 
-    const std::vector<SequenceItem> items = MakeItems(inputs);
     bool approximates = false, probes = false, mixes = false;
     std::vector<attention::Item> attended;
-    const std::vector<attention::Item> all = attention::ItemsOf(sequences, inputs.first);
+    const std::vector<attention::Item> all =
+        attention::ItemsOf(sequences, inputs.unmerged, inputs.first);
+    const std::vector<SequenceItem> items = MakeItems(inputs, all);
     for (std::size_t b = 0; b < items.size(); ++b) {
       approximates |= items[b].way == Way::kApproximate;
       probes |= items[b].probe.rows > 0;
@@ -110,7 +111,8 @@ class McaAttentionDeviceKernel final : public DeviceKernel {
   }
 
  private:
-  std::vector<SequenceItem> MakeItems(const mca::Inputs& inputs) const {
+  std::vector<SequenceItem> MakeItems(const mca::Inputs& inputs,
+                                      const std::vector<attention::Item>& attended) const {
     const Sequences& sequences = inputs.sequences;
     std::vector<SequenceItem> items;
     for (std::int64_t b = 0; b < sequences.batch; ++b) {
@@ -121,9 +123,10 @@ class McaAttentionDeviceKernel final : public DeviceKernel {
       const mca::Window window{length, unknown ? 0 : attributes_.window,
                                attributes_.global_tokens == 1};
       SequenceItem item{};
-      item.begin = static_cast<std::int32_t>(sequences.begin(b));
-      item.length = static_cast<std::int32_t>(length);
-      item.query_row = inputs.first ? static_cast<std::int32_t>(b) : item.begin;
+      item.begin = attended[b].begin;
+      item.length = attended[b].length;
+      item.query_row = attended[b].query_row;
+      item.last_key_log2 = attended[b].last_key_log2;
       item.index = static_cast<std::int32_t>(b);
       item.window = window.narrow() ? static_cast<std::int32_t>(attributes_.window) : 0;
       item.global = window.wide_first() ? 1 : 0;

@@ -80,6 +80,7 @@ inline void Multiply(const Work& work, const float* table, Range range, const fl
   Head rows = work.head;
   rows.key = table;
   rows.key_stride = work.tables.pos_stride;
+  rows.last_key_rows = 1;
   const std::int64_t first = work.distances.first;
   Score(rows, packed, count, first + range.low, first + range.high + 1,
         products + range.low * kLanes, kLanes);
@@ -276,6 +277,7 @@ inline void ScoreFirstRow(const Work& work) {
     }
     work.scores[j] = Dot(met, head.key + j * head.key_stride, head.head_dim) + term;
   }
+  if (head.last_key_rows != 1) work.scores[head.length - 1] += LastKeyTerm(head, work.exponent);
   for (std::int64_t j = head.length; j < Padded(head.length); ++j) {
     work.scores[j] = -__builtin_inff();
   }

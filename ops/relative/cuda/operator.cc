@@ -37,7 +37,8 @@ class RelativeAttentionDeviceKernel final : public DeviceKernel {
         .global_token = false,
         .terms = TermsOf(inputs, context),
     };
-    const std::vector<attention::Item> items = attention::ItemsOf(inputs.sequences, inputs.first);
+    const std::vector<attention::Item> items =
+        attention::ItemsOf(inputs.sequences, inputs.unmerged, inputs.first);
     attention::Attend(data_, call, items, inputs.first, context.stream());
     if (importance == nullptr) return;
     float* const weights = context.ScratchArray<float>(tokens * attributes_.num_heads);

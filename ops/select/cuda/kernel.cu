@@ -15,6 +15,14 @@
 // Copy: a warp owns a kept row and copies 16 bytes a lane where a row is a multiple of 16 bytes, an
 // element a lane otherwise, four of them under way together; grid = (kept rows / 8). Bits are
 // copied: no conversion, whatever the element type.
+//
+// Merge, where rows that are not kept become one more, their mean: Choose has put the place of the
+// last of them behind those of the kept ones, and Copy that row where Merge writes the mean. A
+// thread owns a column of a sequence; grid = (columns / 256, sequences). Rows are taken 256 at a
+// time: each thread looks one up among the places, the block lists those left out in order, and
+// each thread adds its column of them in float64, row after row as on the CPU, so that the bits are
+// the CPU's; they are rounded once, half types too. Memory traffic: one more read of what is not
+// kept.
 #include "ops/common/cuda/device.h"
 #include "ops/select/cuda/kernel.h"
 #include "ops/select/order.h"
@@ -26,7 +34,7 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / cuda::kWarp;
 constexpr int kDigitBits = 8;
 constexpr int kDigits = 1 << kDigitBits;
-constexpr int kAhead = 4;
+constexpr int kAhead = 4, kRowsAhead = 8;
 static_assert(kDigits == kThreads, "a thread owns a digit");
 
 struct Counts {
@@ -109,6 +117,32 @@ __device__ __forceinline__ void WritePlaces(Counts& counts, const float* importa
   }
 }
 
+// Row 0, which always is, and the `count` - 1 of largest importance of the first `length` rows.
+__device__ __forceinline__ void ChooseRows(Counts& counts, const float* importance, int begin,
+                                           int length, int count, std::int64_t* places) {
+  if (threadIdx.x == 0) places[0] = begin;
+  if (count == 1) return;
+  unsigned last, equal;
+  FindLast(counts, importance + begin, length, count - 1, last, equal);
+  WritePlaces(counts, importance + begin, begin, length, last, equal, places + 1);
+}
+
+// The last row that is left out of `length` where `kept` others, fewer than all, have these places.
+__device__ __forceinline__ std::int64_t LastLeftOut(const std::int64_t* places, int begin,
+                                                    int length, int kept) {
+  int low = 0, high = kept;  // places[k] - k rises; it is `end` where all rows behind are kept too
+  const std::int64_t end = static_cast<std::int64_t>(begin) + length - kept;
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (places[middle] - middle < end) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return static_cast<std::int64_t>(begin) + length - 1 - (kept - low);
+}
+
 __global__ void Choose(cuda::Batch<SelectItem> batch, const float* importance,
                        std::int64_t* places) {
   Counts& counts = *cuda::SharedMemory<Counts>();
@@ -120,11 +154,13 @@ __global__ void Choose(cuda::Batch<SelectItem> batch, const float* importance,
     }
     return;
   }
-  if (threadIdx.x == 0) own[0] = item.begin;
-  if (item.count == 1) return;
-  unsigned last, equal;
-  FindLast(counts, importance + item.begin, item.length, item.count - 1, last, equal);
-  WritePlaces(counts, importance + item.begin, item.begin, item.length, last, equal, own + 1);
+  if (item.merged == 0) {
+    return ChooseRows(counts, importance, item.begin, item.length, item.count, own);
+  }
+  const int kept = item.count - 1;
+  ChooseRows(counts, importance, item.begin, item.length - (item.rows_of_last > 1), kept, own);
+  __syncthreads();  // the places have been written
+  if (threadIdx.x == 0) own[kept] = LastLeftOut(own, item.begin, item.length, kept);
 }
 
 template <class Word>
@@ -143,6 +179,77 @@ __global__ void Copy(const Word* rows, const std::int64_t* places, std::int64_t 
     for (int a = 0; a < kAhead; ++a) to[w + a * cuda::kWarp] = ahead[a];
   }
   for (; w < words; w += cuda::kWarp) to[w] = from[w];
+}
+
+struct LeftOut {
+  int rows[kThreads];      // numbers of those left out of a step's rows
+  unsigned warps[kWarps];  // sums of the warps
+};
+
+// Whether `place` is one of `count` ascending places.
+__device__ inline bool Holds(const std::int64_t* places, int count, std::int64_t place) {
+  int low = 0, high = count;
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (places[middle] < place) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low < count && places[low] == place;
+}
+
+// Rounds to nearest, ties to even, in one step: half types from the float that is next to x towards
+// zero, made odd where it is not x, so that it lies on the same side of every tie as x does.
+template <class T>
+__device__ inline T RoundOnce(double x) {
+  const float nearest = static_cast<float>(x);
+  if (sizeof(T) == sizeof(float) || !(nearest != static_cast<double>(x)) || nearest != nearest) {
+    return cuda::FromFloat<T>(nearest);
+  }
+  const unsigned away = fabs(static_cast<double>(nearest)) > fabs(x) ? 1 : 0;
+  return cuda::FromFloat<T>(__uint_as_float((__float_as_uint(nearest) - away) | 1u));
+}
+
+template <class T>
+__global__ __launch_bounds__(kThreads) void Merge(cuda::Batch<SelectItem> batch, const T* rows,
+                                                  const std::int64_t* places, std::int64_t columns,
+                                                  T* kept) {
+  LeftOut& left_out = *cuda::SharedMemory<LeftOut>();
+  const SelectItem item = batch.items[blockIdx.y];
+  const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const T* own = rows + item.begin * columns + column;
+  const int single = item.length - (item.rows_of_last > 1);
+  double sum = 0;
+  for (int first = 0; first < single; first += kThreads) {
+    const int i = first + static_cast<int>(threadIdx.x);
+    const bool out = i < single && !Holds(places + item.kept, item.count - 1,
+                                          static_cast<std::int64_t>(item.begin) + i);
+    unsigned total;
+    const unsigned through = RunningSum(left_out.warps, out ? 1u : 0u, total);
+    if (out) left_out.rows[through - 1] = i;
+    __syncthreads();
+    const int count = column < columns ? static_cast<int>(total) : 0;
+    int k = 0;
+    for (; k + kRowsAhead <= count; k += kRowsAhead) {
+      T ahead[kRowsAhead];
+#pragma unroll
+      for (int a = 0; a < kRowsAhead; ++a) ahead[a] = own[left_out.rows[k + a] * columns];
+#pragma unroll
+      for (int a = 0; a < kRowsAhead; ++a) sum += static_cast<double>(cuda::ToFloat(ahead[a]));
+    }
+    for (; k < count; ++k) {
+      sum += static_cast<double>(cuda::ToFloat(own[left_out.rows[k] * columns]));
+    }
+    __syncthreads();  // the numbers have been read
+  }
+  if (column >= columns) return;
+  if (single < item.length) {
+    sum += item.rows_of_last * static_cast<double>(cuda::ToFloat(own[single * columns]));
+  }
+  kept[(static_cast<std::int64_t>(item.kept) + item.count - 1) * columns + column] =
+      RoundOnce<T>(sum / item.merged);
 }
 
 template <class Word>
@@ -173,6 +280,18 @@ void LaunchCopy(ElementType data, const void* rows, const std::int64_t* places, 
   } else {
     LaunchCopyOf<std::uint16_t>(rows, places, count, row_bytes, kept, stream);
   }
+}
+
+void LaunchMerge(ElementType data, const cuda::Batch<SelectItem>& batch, const void* rows,
+                 const std::int64_t* places, std::int64_t columns, void* kept,
+                 cuda::Stream stream) {
+  const dim3 grid(static_cast<unsigned>((columns + kThreads - 1) / kThreads),
+                  static_cast<unsigned>(batch.count));
+  cuda::ForType(data, [&](auto type) {
+    using T = decltype(type);
+    cuda::Launch("TokenSelect", Merge<T>, grid, kThreads, sizeof(LeftOut), stream, batch,
+                 static_cast<const T*>(rows), places, columns, static_cast<T*>(kept));
+  });
 }
 
 }  // namespace attenuator::select

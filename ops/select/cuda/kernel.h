@@ -15,6 +15,11 @@ struct SelectItem {
   std::int32_t length;
   std::int32_t kept;
   std::int32_t count;
+  // Where the last kept row is to be the mean of those left out: how many rows it stands for, and
+  // how many the sequence's last row stood for, which is one of them where that is more than 1.
+  // 0: rows are dropped, or all are kept.
+  std::int32_t merged;
+  std::int32_t rows_of_last;
 };
 
 // importance [T], places [K]. Queues one launch.
@@ -25,5 +30,10 @@ void LaunchChoose(const cuda::Batch<SelectItem>& batch, const float* importance,
 // launch.
 void LaunchCopy(ElementType data, const void* rows, const std::int64_t* places, std::int64_t count,
                 std::int64_t columns, void* kept, cuda::Stream stream);
+
+// Of the items that merge, the last kept row: rows [T, columns] and kept [K, columns] of element
+// type `data`, places [K]. Queues one launch.
+void LaunchMerge(ElementType data, const cuda::Batch<SelectItem>& batch, const void* rows,
+                 const std::int64_t* places, std::int64_t columns, void* kept, cuda::Stream stream);
 
 }  // namespace attenuator::select

@@ -38,7 +38,8 @@ class SoftmaxAttentionDeviceKernel final : public DeviceKernel {
         .ranges =
             attention::RangesOf(context, inputs.positions, inputs.sequences, attributes_.window),
     };
-    const std::vector<attention::Item> items = attention::ItemsOf(inputs.sequences, inputs.first);
+    const std::vector<attention::Item> items =
+        attention::ItemsOf(inputs.sequences, inputs.unmerged, inputs.first);
     attention::Attend(data_, call, items, inputs.first, context.stream());
     if (importance == nullptr) return;
     const std::int64_t tokens = inputs.sequences.total;

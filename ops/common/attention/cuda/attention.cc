@@ -2,17 +2,23 @@
 #include "ops/common/attention/cuda/attention.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 #include <vector>
 
 namespace attenuator::attention {
 
-std::vector<Item> ItemsOf(const Sequences& sequences, bool first) {
+std::vector<Item> ItemsOf(const Sequences& sequences, const Sequences& unmerged, bool first) {
   std::vector<Item> items;
   for (std::int64_t b = 0; b < sequences.batch; ++b) {
     const auto begin = static_cast<std::int32_t>(sequences.begin(b));
     const auto length = static_cast<std::int32_t>(sequences.length(b));
-    items.push_back({begin, length, first ? static_cast<std::int32_t>(b) : begin, 0});
+    const auto rows = static_cast<float>(RowsOfLast(unmerged, sequences, b));
+    items.push_back({.begin = begin,
+                     .length = length,
+                     .query_row = first ? static_cast<std::int32_t>(b) : begin,
+                     .first_tile = 0,
+                     .last_key_log2 = std::log2(rows)});
   }
   return items;
 }
@@ -21,7 +27,7 @@ const KeyRange* RangesOf(cuda::DeviceContext& context, const TensorView& positio
                          const Sequences& sequences, std::int64_t window) {
   if (!positions.present() || window == 0 || sequences.total == 0) return nullptr;
   KeyRange* const ranges = context.ScratchArray<KeyRange>(sequences.total);
-  cuda::ForBatches(ItemsOf(sequences, false), [&](const cuda::Batch<Item>& batch) {
+  cuda::ForBatches(ItemsOf(sequences, sequences, false), [&](const cuda::Batch<Item>& batch) {
     LaunchRanges(batch, positions.int64s(), static_cast<int>(window), ranges, context.stream());
   });
   return ranges;

@@ -5,8 +5,8 @@
 // stay in shared memory, keys and then values pass through one buffer beside them, probabilities
 // through another: 85 KiB at head_dim 128, 50 KiB at 64. Thread layout and scores are in
 // tile.h; of the output a thread owns its kMicro rows and four columns of every 64.
-// A step takes one block of keys: LoadTile, ScoreTile and MaskTile (tile.h), then Normalize and
-// AddValues; StoreRows writes the rows after the last.
+// A step takes one block of keys: LoadTile, ScoreTile, CountLastKey and MaskTile (tile.h), then
+// Normalize and AddValues; StoreRows writes the rows after the last.
 // Scores with terms (terms.h) have kernels of their own: 64 rows at head_dim up to 64, else 32, and
 // at most 86 KiB. Products with the tables lie where the probabilities go next.
 // float32 stays float32: no TF32, products are fused multiply-adds on the CUDA cores.
@@ -172,6 +172,7 @@ __global__ __launch_bounds__(kTileThreads, kMicro == 4 && kTable == 0 ? 2 : 1) v
       terms.template Add<float>(call, item, head, keys, start, keys.end(start, S::kKeys), query,
                                 operand, scores);
     }
+    CountLastKey(item, start, scores);
     if (keys.masked(start, S::kKeys)) MaskTile(keys, start, ranges, scores);
     __syncthreads();  // keys have been read
     LoadTile(operand, S::kKeys, value_rows + start * call.value_stride, call.value_stride, low,

@@ -53,16 +53,19 @@ struct Call {
 
 // One sequence: `begin` is its first row among keys and values, `query_row` among queries and
 // output rows. `first_tile` counts the tiles of the sequences before it, over all launches.
+// `last_key_log2` is added to the scores of the last key, log2 of the rows that it stands for, as
+// their mean: its weight counts that often.
 struct Item {
   std::int32_t begin;
   std::int32_t length;
   std::int32_t query_row;
   std::int32_t first_tile;
+  float last_key_log2;
 };
 
 // An item for each sequence: rows of query and output are one a token or, where `first`, one a
-// sequence.
-std::vector<Item> ItemsOf(const Sequences& sequences, bool first);
+// sequence. `unmerged` are the sequences before rows were merged, or `sequences`.
+std::vector<Item> ItemsOf(const Sequences& sequences, const Sequences& unmerged, bool first);
 
 // Queues the keys inside each row's window by `positions` [T], by number in the row's sequence: [T]
 // in scratch memory of the run. Null where there are no positions or no window. Positions lie on

@@ -76,12 +76,32 @@ __device__ __forceinline__ void Mask(const TileKeys& keys, int start, const KeyR
   }
 }
 
+// Lets the sequence's last key, if it is one of the block that starts at `start`, count as often as
+// it stands for rows.
+template <class S>
+__device__ __forceinline__ void CountLastKey(const Item& item, int start, Scores<S>& scores) {
+  const int last = item.length - 1 - start;  // in the block
+  if (item.last_key_log2 == 0 || last >= S::kKeys) return;
+  const int own = last - static_cast<int>(threadIdx.x) % cuda::kWarp % 4 * 2;
+#pragma unroll
+  for (int m = 0; m < S::kRowTiles; ++m) {
+#pragma unroll
+    for (int n = 0; n < S::kKeyTiles; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        if (own == n * 8 + e % 2) scores[m][n][e] += item.last_key_log2;
+      }
+    }
+  }
+}
+
 // Turns the scores of the block of keys that starts at `start` into probabilities relative to the
 // largest score so far, and rescales the sum and output so far to that. `ranges` as for Mask.
 template <class S>
-__device__ __forceinline__ void Normalize(const TileKeys& keys, int start, const KeyRange* ranges,
-                                          float scale, Scores<S>& scores, RowValues<S>& largest,
-                                          RowValues<S>& sum, Output<S>& output) {
+__device__ __forceinline__ void Normalize(const Item& item, const TileKeys& keys, int start,
+                                          const KeyRange* ranges, float scale, Scores<S>& scores,
+                                          RowValues<S>& largest, RowValues<S>& sum,
+                                          Output<S>& output) {
 #pragma unroll
   for (int m = 0; m < S::kRowTiles; ++m) {
 #pragma unroll
@@ -90,6 +110,7 @@ __device__ __forceinline__ void Normalize(const TileKeys& keys, int start, const
       for (int e = 0; e < 4; ++e) scores[m][n][e] *= scale;
     }
   }
+  CountLastKey<S>(item, start, scores);
   if (keys.masked(start, S::kKeys)) Mask<S>(keys, start, ranges, scores);
 #pragma unroll
   for (int m = 0; m < S::kRowTiles; ++m) {
@@ -268,7 +289,8 @@ __global__ __launch_bounds__(kHalfThreads, 1) void HalfTiles(cuda::Batch<Item> b
     __syncthreads();  // the values have arrived, and every warp has read the keys
     if (step + 1 < keys.steps) load(key, key_rows, call.query_stride, head_dim, step + 1);
     if (idle) continue;
-    Normalize<S>(keys, start, ranges, kTerms ? 1.0f : call.scale, scores, largest, sum, output);
+    Normalize<S>(item, keys, start, ranges, kTerms ? 1.0f : call.scale, scores, largest, sum,
+                 output);
     AddValues<T, S>(scores, value, value_dim, output);
   }
   if (idle) return;

@@ -150,6 +150,7 @@ __global__ __launch_bounds__(kTileThreads,
                                              call.head_dim);
       terms.template Add<T>(call, item, head, keys, start, end, query, key, scores);
     }
+    CountLastKey(item, start, scores);
     if (end - start < kRows || keys.masked(start, kRows)) MaskTile(keys, start, end, scores);
   };
 #pragma unroll

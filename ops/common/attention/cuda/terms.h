@@ -56,7 +56,7 @@ __device__ inline float BiasOf(const Call& call, int row, int head) {
 }
 
 // What columns first, first + step, ... give to the score of key j for row 0 of its sequence. The
-// query is scaled; who takes column 0 adds the bias.
+// query is scaled; who takes column 0 adds the bias, and what the last key counts more.
 template <class T, bool kTerms>
 __device__ inline float RowScore(const Call& call, const Item& item, int head, const float* query,
                                  const T* key, int j, int first, int step) {
@@ -81,6 +81,7 @@ __device__ inline float RowScore(const Call& call, const Item& item, int head, c
     }
     if (terms.bias != nullptr && first == 0) dot += BiasOf<T>(call, row, head);
   }
+  if (first == 0 && j == item.length - 1) dot += item.last_key_log2;
   return dot;
 }
 

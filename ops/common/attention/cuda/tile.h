@@ -165,6 +165,21 @@ __device__ inline void ScoreTile(const float* query, const float* key, int colum
   }
 }
 
+// Lets the sequence's last key, if it is one of the block that starts at `start`, count as often as
+// it stands for rows.
+template <int kMicro>
+__device__ inline void CountLastKey(const Item& item, int start, float (&scores)[kMicro][kMicro]) {
+  const int last = item.length - 1 - start;  // in the block
+  if (item.last_key_log2 == 0 || last >= 16 * kMicro) return;
+  const int tx = threadIdx.x % 16;
+#pragma unroll
+  for (int k = 0; k < kMicro; ++k) {
+    if (tx + 16 * k != last) continue;
+#pragma unroll
+    for (int r = 0; r < kMicro; ++r) scores[r][k] += item.last_key_log2;
+  }
+}
+
 // -inf where a row does not see a key of the block that starts at `start`.
 template <int kMicro>
 __device__ inline void MaskTile(const TileKeys& keys, int start, int end,
