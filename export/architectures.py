@@ -98,7 +98,7 @@ class Architecture:
         hidden = batch.rejoin(hidden)
         if batch.only_first:
             return self.head(model, self.norm(model, hidden))
-        return self.head(model, batch.pool(self.norm(model, hidden), self.pooling(model.config)))
+        return self.head(model, batch.pool_tokens(self.norm(model, hidden)))
 
 
 def embed_ids(model: Any, inputs: dict[str, Tensor], *, project: str | None = None) -> Tensor:

@@ -203,7 +203,7 @@ def distinct(layers: int, pooling: str) -> list[str]:
     return list(reversed(rows.values()))
 
 
-def merges_to_try(classifier: PackedClassifier, merge: str | None, precision: str) -> list[str]:
+def merges_to_try(classifier: PackedClassifier, merge: str | None) -> list[str]:
     """The ways to merge that a choice is between: the caller's, else all that this model can have, dropping first."""
     if merge is not None:
         return [merge]
@@ -212,7 +212,7 @@ def merges_to_try(classifier: PackedClassifier, merge: str | None, precision: st
         classifier.merge = name
         classifier.choose(EVERYWHERE)
         try:
-            check_selection(classifier, None, precision)
+            check_selection(classifier, None)
         except ExportError:  # this model cannot
             continue
         possible.append(name)
@@ -252,7 +252,7 @@ def choose_selection(
         merged = classifier.merge if classifier.selection.merges else None
         return ChosenSelection(schedule=options.schedule or DEFAULT, texts=0, share=share, merge=merged)
     manifest = Manifest.model_construct(**fields)
-    merges = merges_to_try(classifier, options.merge, manifest.precision)
+    merges = merges_to_try(classifier, options.merge)
     with tempfile.TemporaryDirectory(dir=folder) as name:  # not beside it, where another export takes it for left
         progress("read the texts")
         encoder = TextEncoder.of_bundle(folder / bundle.TOKENIZER, manifest)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers.activations import ACT2FN
 
+from attenuator.errors import ExportError
 from attenuator.export.packed import PackedBatch, Projections
 
 __all__ = [
@@ -171,7 +172,15 @@ def convolved(convolution: Any, hidden: Tensor, batch: PackedBatch) -> Tensor:
 
     Returns:
         `[T, C]`.
+
+    Raises:
+        ExportError: rows are to be merged.
     """
+    if batch.selection.merges:
+        raise ExportError(
+            f"merge is '{batch.selection.merge}', but this model has a convolution beside its attention, and a row for "
+            "several has no neighbours; must be none"
+        )
     reach = convolution.conv.kernel_size[0] // 2
     positions, tokens = batch.position_ids, hidden.shape[0]
     rows = functional.pad(hidden, (0, 0, reach, reach))

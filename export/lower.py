@@ -103,7 +103,7 @@ def write_and_compare(
         classifier.num_layers,
         classifier.selection.layers,
         classifier.global_nodes,
-        merges=classifier.selection.merges,
+        merges=classifier.selection.merges and classifier.pooling == "first",
     )
     progress("compare the graph with it, with and without the operators")
     fp32 = traced.reference if precision == "fp32" else traced.reference.first()

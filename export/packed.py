@@ -83,6 +83,16 @@ class PackedBatch:
         pooled: Tensor = POOL(hidden, self.cu_seqlens, mode=mode)
         return pooled
 
+    def pool_tokens(self, hidden: Tensor) -> Tensor:
+        """Mean of each sequence's tokens, `[T, C]` to `[B, C]`: a row for several counts as often."""
+        pooled = self.pool(hidden, "mean")
+        if not self.has_means:
+            return pooled
+        before, now = (starts[1:] - starts[:-1] for starts in (self.inputs["cu_seqlens"], self.cu_seqlens))
+        last = hidden[self.cu_seqlens[1:].long() - 1]
+        share = (now.float() / before.float()).to(hidden.dtype)[:, None]
+        return pooled * share + last * (1 - share)
+
     def mean_value_flops(self) -> Tensor | None:
         """The model's share of the value projection `[B]`: the mean over the nodes that can sample, 1 without any.
 
@@ -168,7 +178,15 @@ class PackedBatch:
 
         Returns:
             `[rows, num_heads * head_dim]`.
+
+        Raises:
+            ExportError: some rows stand for several.
         """
+        if self.has_means:
+            raise ExportError(
+                f"merge is '{self.selection.merge}', but this model has a first token that is apart from its windows, "
+                "where merging was not measured; must be none"
+            )
         query = own.query(self.pool(hidden, "first"))
         of_first = {"num_heads": num_heads, "queries": "first", "trained_window": 0}
         outputs = self.node({"query": query, "key": own.key(hidden)}, hidden, own.value, of_first)
@@ -235,22 +253,28 @@ class PackedBatch:
 
     @property
     def position_ids(self) -> Tensor:
-        """int64 `[T]`, of the rows that there are now.
-
-        Raises:
-            ExportError: some of them are means of several.
-        """
-        if self.has_means:
-            raise ExportError(
-                f"merge is '{self.selection.merge}', but this model's attention reads where each token stands "
-                "(windows, rotary or relative positions), and a row for several stands nowhere; must be none"
-            )
+        """int64 `[T]`, ascending in each sequence, of the rows that there are now."""
         return self.following["position_ids"]
 
     @property
     def true_positions(self) -> Tensor | None:
         """int64 `[T]`; None where every row is there, so that distances between rows are those between positions."""
         return None if self.cu_seqlens is self.inputs["cu_seqlens"] else self.position_ids
+
+    def behind_text(self, position_ids: Tensor) -> Tensor:
+        """int64 `[T]`: a row for several, which is its sequence's last, stands behind the text's last token.
+
+        Any place is as good for rotation; in windows and for distances this one keeps most labels of those that ascend
+        (benchmarks/models/keep.md).
+
+        Args:
+            position_ids: int64 `[T]`, right for all other rows. No sequence is empty.
+        """
+        before, now = self.inputs["cu_seqlens"], self.cu_seqlens
+        last = now[1:].long() - 1
+        is_mean = before[1:] - before[:-1] > now[1:] - now[:-1]
+        behind = self.inputs["position_ids"][before[1:].long() - 1] + 1
+        return position_ids.index_put((last,), torch.where(is_mean, behind, position_ids[last]))
 
     def follow(self, name: str, compute: Callable[[Tensor], Tensor]) -> Tensor:
         """A tensor beside the hidden rows that follows from the positions, computed when it is first asked for.
@@ -294,14 +318,14 @@ class PackedBatch:
         kept_cu_seqlens, unmerged = self.kept_lengths(), self.inputs["cu_seqlens"]
         # Each node chooses the same rows: finding them costs less than to gather by places, which a mean does not have.
         chosen = [
-            overload(SELECT)(rows, self.importance, self.cu_seqlens, kept_cu_seqlens, unmerged)[0] for rows in tensors
+            overload(SELECT)(rows, self.importance, self.cu_seqlens, kept_cu_seqlens, unmerged) for rows in tensors
         ]
-        for rows in chosen[1:]:
-            torch._check(rows.shape[0] == chosen[0].shape[0])  # the exporter knows neither number
-        self.following = {}
+        for rows, _ in chosen[1:]:
+            torch._check(rows.shape[0] == chosen[0][0].shape[0])  # the exporter knows neither number
         self.cu_seqlens = kept_cu_seqlens
         self.importance = None
-        return tuple(chosen)
+        self.following = {"position_ids": self.behind_text(self.position_ids[chosen[0][1]])}
+        return tuple(rows for rows, _ in chosen)
 
     def drop(self, mixed: Tensor, *beside: Tensor) -> tuple[Tensor, ...]:
         """Leaves out, behind attention, the rows that no later layer sees; where others rejoin, nothing is left out.
@@ -327,16 +351,21 @@ class PackedBatch:
             rows: `[T, C]`.
 
         Returns:
-            The rows that go on, `[K, C]`; all of them where the model classifies by the first token.
+            The rows that go on, `[K, C]`; all of them where the model classifies by the first token. With merging, the
+            means of the others are among them, and none rejoins.
         """
         if self.importance is None or self.only_first:
             return rows
+        if self.selection.merges:
+            return self.merge(rows)[0]
         kept, places = self.select(rows)
         self.frozen.append((rows, places))
         return kept
 
     def rejoin(self, hidden: Tensor) -> Tensor:
-        """Puts frozen rows back between those that went on: `[K, C]` to `[T, C]`."""
+        """Puts frozen rows, if there are any, back between those that went on: `[K, C]` to `[T, C]`."""
+        if self.selection.merges:
+            return hidden
         for rows, places in reversed(self.frozen):
             hidden = rows.index_put((places,), hidden)
         self.frozen = []

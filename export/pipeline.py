@@ -134,7 +134,7 @@ def export(
         schedule or DEFAULT,
         merge or DROPPED,
     )
-    check_selection(classifier, schedule, precision)
+    check_selection(classifier, schedule)
     defaults = requested_defaults(classifier.operators, knob_default)
     fields |= {
         "knobs": bundle_knobs(

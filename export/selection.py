@@ -61,7 +61,7 @@ class Selection:
     Attributes:
         exponents: one a layer, 0 where it selects nothing.
         importance: how attention weighs a row; a choice of the attention operators' attribute of that name.
-        merge: what becomes of the other rows, where they do not rejoin; a key of `MERGES`.
+        merge: what becomes of the other rows; a key of `MERGES`.
     """
 
     exponents: tuple[float, ...] = ()

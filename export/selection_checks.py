@@ -7,7 +7,6 @@ import torch
 from attenuator.errors import ExportError
 from attenuator.export.selection import DROPPED, MERGES, NONE, SCHEDULES, can_merge, can_select
 from attenuator.export.trace import PackedClassifier
-from attenuator.precision import PRECISIONS
 
 __all__ = ["check_selection", "check_selection_names"]
 
@@ -24,13 +23,12 @@ def check_selection_names(schedule: str | None, merge: str) -> None:
         raise ExportError(f"merge is '{merge}', must be one of: {', '.join(MERGES)}")
 
 
-def check_selection(classifier: PackedClassifier, schedule: str | None, precision: str) -> None:
+def check_selection(classifier: PackedClassifier, schedule: str | None) -> None:
     """Refuses a schedule where no token is left out, and to merge where none is, or none can be attended to as several.
 
     Args:
         classifier: with its selection.
         schedule: what the caller asked for, None for nothing.
-        precision: of the bundle.
 
     Raises:
         ExportError: that is so.
@@ -45,18 +43,10 @@ def check_selection(classifier: PackedClassifier, schedule: str | None, precisio
     reason = ""
     if not selection.layers:
         reason = "this bundle selects no tokens, so that none are left out"
-    elif classifier.pooling != "first":
-        reason = "this model averages its tokens: those that are left out stay as they are and rejoin"
     elif not can_merge(classifier.operator):
         reason = f"{classifier.operator.name} attends to no row that stands for several"
     if reason:
         raise ExportError(f"merge is '{selection.merge}', but {reason}; must be {DROPPED}")
-    others = [name for name, row in PRECISIONS.items() if not row.half]
-    if precision not in others:
-        raise ExportError(
-            f"precision is '{precision}', which runs on CUDA alone, where merge '{selection.merge}' does not run; "
-            f"must be {' or '.join(others)}"
-        )
     with torch.no_grad():
         classifier(*classifier.example())  # asks for positions where its layers need any
 

@@ -174,10 +174,9 @@ class ExportSettings(CommandSettings):
     schedule: ScheduleName | None = None
     """How the selection of tokens spreads over the layers, listed below; `none` leaves it out, and its knob."""
     merge: MergeName | None = None
-    """What becomes of the tokens that selection leaves out, where a model classifies by its first token: `none`, they
-    are dropped, or `mean`, they become one row more, their mean, which later layers attend to as often as it stands for
-    tokens. With --texts the better of both by default, else `none`. `mean` is for CPUs only, and not with rotary or
-    relative positions or windows."""
+    """What becomes of the tokens that selection leaves out: `none`, they are dropped (where a model averages its
+    tokens, they rejoin as they are), or `mean`, they become one row more, their mean, which later layers attend to as
+    often as it stands for tokens. With --texts the better of both by default, else `none`."""
     texts: Path | None = None
     """File of a few hundred texts or more such as the model will get, one a line, or JSON lines with `text` (and
     `text_pair`) where it ends in .jsonl: by them schedule, merge and the default of the selection's knob are chosen."""

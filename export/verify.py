@@ -66,7 +66,7 @@ def count_nodes(
         layers: layers of the model.
         selections: how many of them select tokens.
         global_nodes: how many of them have a further node for the row of a global token.
-        merges: whether tokens that are left out are merged: rows and residuals are then selected by a node each.
+        merges: whether rows and residuals are selected by a node each, to be merged before they are added.
 
     Raises:
         ExportError: the file is not valid ONNX, a layer did not become one node (or two, with a global token), or one

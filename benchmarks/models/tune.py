@@ -116,7 +116,7 @@ def trials(checkpoint: str, texts: Path, folder: Path) -> list[Recorded]:
     }
     manifest = Manifest.model_construct(**fields)
     recorded: list[Recorded] = []
-    for merge in merges_to_try(own, None, "fp32"):
+    for merge in merges_to_try(own, None):
         own.merge = merge
         place = folder / merge
         place.mkdir()

@@ -151,6 +151,17 @@ def test_every_node_has_a_kernel_on_cuda(precision: str, exported: Get) -> None:
         assert half.without_kernel(model.graph, precision) == []
 
 
+@every_precision
+@pytest.mark.parametrize("name", ["bert", "modernbert"])
+def test_rows_left_out_are_merged_in_half_types_too(name: str, precision: str, exported: Get) -> None:
+    folder = exported(name, "softmax", precision, "mean")
+    graph = ir.load(folder / "model.onnx").graph
+    assert half.without_kernel(graph, precision) == []
+    assert all(node.inputs[4] is not None for node in graph if node.op_type == "TokenSelect")
+    parity = read_manifest(folder).provenance.parity
+    assert parity["library"] < 1e-4 * parity["largest_logit"]
+
+
 @pytest.mark.parametrize(("activation", "op_type"), [("mish", "Mish"), ("relu6", "Clip")])
 def test_activations_without_a_bf16_kernel_compute_in_fp32(activation: str, op_type: str, tmp_path: Path) -> None:
     config = transformers.BertConfig(**SMALL | {"num_hidden_layers": 1, "hidden_act": activation})

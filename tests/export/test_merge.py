@@ -22,8 +22,19 @@ from attenuator.runtime.graph import read_graph
 Get = Callable[..., Path]
 UNMERGED = "unmerged_cu_seqlens"
 INPUTS = {operator.name: [item.name for item in operator.inputs] for operator in OPERATORS}
-# One for each way in which layers of models that classify by the first token are computed.
-MERGING = [("bert", "mca"), ("distilbert", "mca"), ("albert-groups", "mca"), ("encoder-softmax", "softmax")]
+# One for each way in which layers are computed.
+MERGING = [
+    ("bert", "mca"),
+    ("distilbert", "mca"),
+    ("albert-groups", "mca"),
+    ("encoder-softmax", "softmax"),
+    ("modernbert", "softmax"),
+    ("modernbert", "mca"),
+    ("deberta-v2", "softmax"),
+    ("mpnet", "softmax"),
+    ("modernbert-mean", "mca"),
+    ("encoder-softmax-post", "softmax"),
+]
 KEEPS = (1.0, 0.5, 0.05, 0.8, 0.3, 0.25, 0.6)
 
 
@@ -118,15 +129,15 @@ def test_without_the_row_the_graph_is_an_export_that_drops(
 
 
 def test_predicted_work_counts_the_row_more(merging: tuple[str, str, Path], dropping: Path, tmp_path: Path) -> None:
-    _, _, folder = merging
+    manifest, folder = read_manifest(merging[2]), merging[2]
     costs = [cost_model(read_graph(path)) for path in (folder / MODEL, dropping)]
     merged = costs[0].work.rows(60, {"keep": 0.4})
     # Each selection lets one row more go on, and the next counts it: behind many, several more than where they drop.
     expected = [60]
-    for power in filter(None, exponents(DEFAULT, len(merged), "first")):
+    for power in filter(None, exponents(DEFAULT, manifest.attention.layers, manifest.pooling)):
         expected.append(min(expected[-1], kept(expected[-1], 0.4, power) + 1))
     assert merged == expected
-    assert merged[1:] == kept_by(folder / MODEL, tmp_path, read_manifest(folder), 60, 0.4)
+    assert merged[1:] == kept_by(folder / MODEL, tmp_path, manifest, 60, 0.4)
     assert costs[0].predict(60, {"keep": 1.0}) == costs[1].predict(60, {"keep": 1.0})
 
 
@@ -143,13 +154,16 @@ def kept_by(path: Path, tmp_path: Path, manifest: Manifest, length: int, keep: f
 @pytest.mark.parametrize(
     ("name", "attention", "options", "sentence"),
     [
-        ("modernbert", "softmax", {}, "this model's attention reads where each token stands"),
-        ("mpnet", "softmax", {}, "RelativeAttention attends to no row that stands for several; must be none"),
+        ("longformer", "softmax", {}, "this model has a first token that is apart from its windows, where merging was"),
+        (
+            "deberta-v2-convolution",
+            "softmax",
+            {},
+            "this model has a convolution beside its attention, and a row",
+        ),
         ("yoso-dense", "yoso", {}, "YosoAttention attends to no row that stands for several; must be none"),
-        ("encoder-softmax-post", "mca", {}, "this model averages its tokens: those that are left out stay as they are"),
         ("bert", "softmax", {"schedule": "none"}, "this bundle selects no tokens, so that none are left out"),
         ("bert-one-layer", "softmax", {}, "this bundle selects no tokens, so that none are left out"),
-        ("bert", "softmax", {"precision": "fp16"}, "precision is 'fp16', which runs on CUDA alone, where merge 'mean'"),
         ("bert", "softmax", {"merge": "sum"}, "merge is 'sum', must be one of: none, mean"),
     ],
 )

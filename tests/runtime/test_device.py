@@ -1,7 +1,6 @@
 """Where sessions run: the choice, what is said where CUDA is missing, and bound runs."""
 
 import sys
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 import tiny
 
 from attenuator import ops
-from attenuator.bundle import MODEL, ChosenSelection, Provenance
+from attenuator.bundle import MODEL
 from attenuator.errors import BundleError, DeviceUnavailable, OperatorLibraryMissing
 from attenuator.runtime import CPU, Device, Model, Row, choose, load, session
 from attenuator.runtime import device as devices
@@ -138,16 +137,6 @@ def test_half_precision_wants_cuda(bundles: dict[str, Path], tmp_path: Path, pre
     tiny.sign(folder, precision=precision)
     for run in (check_bundle, load, lambda folder: load(folder, check=False)):
         with pytest.raises(BundleError, match=f"precision {precision}, which runs on a CUDA device only"):
-            run(folder)
-
-
-def test_merged_rows_want_the_cpu(tmp_path: Path) -> None:
-    folder = tiny.write(tmp_path / "merged", "keep")
-    chosen = ChosenSelection(schedule="rising", texts=0, share=0.5, merge="mean")
-    tiny.sign(folder, provenance=Provenance(source="random weights", selection=chosen))
-    load(folder, check=False)
-    for run in (partial(check_bundle, device=GPU), partial(load, device=GPU), partial(load, device=GPU, check=False)):
-        with pytest.raises(BundleError, match=r"merged was exported with merge 'mean', which runs on the CPU only"):
             run(folder)
 
 

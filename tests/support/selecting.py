@@ -325,7 +325,8 @@ def logits(
         count = kept(len(hidden), keep, exponent) if exponent else len(hidden)
         if merge == "mean" and count + 1 < len(hidden):
             mixing = merged(important, count + 1, stands_for)
-            mixed, hidden = mixing @ mixed, mixing @ hidden
+            if drops:
+                mixed, hidden = mixing @ mixed, mixing @ hidden
             positions = torch.cat([positions[mixing[:-1].argmax(dim=1)], torch.tensor([len(ids)])])
             stands_for = torch.cat([torch.ones(count), torch.tensor([len(ids) - count])])
         places = chosen(important, count) if exponent and merge == "none" else None
@@ -334,6 +335,8 @@ def logits(
             mixed, hidden, positions, beside = mixed[places], hidden[places], positions[places], beside[places]
             stands_for = stands_for[places]
         hidden = parts.after(mixed, hidden)
+        if not drops and len(positions) < len(hidden):
+            hidden = mixing @ hidden
         if places is not None and not drops:
             frozen.append((hidden, places))
             hidden, positions, stands_for = hidden[places], positions[places], stands_for[places]
@@ -344,6 +347,7 @@ def logits(
         rows = rows.clone()
         rows[places] = hidden
         hidden = rows
+        stands_for = torch.ones(len(hidden))
     normed = family.norm(model, hidden)
-    pooled = normed[:1] if drops else normed.mean(dim=0, keepdim=True)
+    pooled = normed[:1] if drops else (stands_for / stands_for.sum())[None] @ normed
     return family.head(model, pooled)[0].numpy()

@@ -94,8 +94,7 @@ def variants_of(source: Source, attention: str) -> list[tuple[tuple[str, str], .
         ((name, choice),) for name, choice in rows if choice not in (defaults[name], *AS_PUBLISHED)
     ]
     own = attention == attentions_of(source)[0]  # others leave out tokens in the same way
-    first = source.architecture.pooling(source.model.config) == "first"
-    if own and first and can_select(operator) and can_merge(operator):
+    if own and can_select(operator) and can_merge(operator):
         variants += [(("merge", choice),) for choice in MERGES if choice != DROPPED]
     return variants
 

@@ -324,21 +324,15 @@ def open_model(files: Path, folder: Path, *, device: Device = CPU, threads: int 
 
 
 def check_device(folder: Path, manifest: Manifest, device: Device) -> None:
-    """Compares what a bundle computes, and in which precision, with the device.
+    """Compares a bundle's precision with the device.
 
     Raises:
-        BundleError: it runs on CUDA only, or on the CPU only.
+        BundleError: it runs on CUDA only.
     """
     if not PRECISIONS[manifest.precision].cpu and device.kind != "cuda":
         raise BundleError(
             f"bundle {folder}: {MANIFEST} has precision {manifest.precision}, which runs on a CUDA device only "
             f"(--device cuda); the device here is {device}"
-        )
-    chosen = manifest.provenance.selection
-    if chosen is not None and chosen.merge and device.kind == "cuda":
-        raise BundleError(
-            f"bundle {folder} was exported with merge '{chosen.merge}', which runs on the CPU only (--device cpu); the "
-            f"device here is {device}"
         )
 
 
