@@ -153,12 +153,13 @@ def agreeing(trials: Sequence[Trial], options: SelectionOptions, progress: Progr
         for name in distinct(trial.layers, trial.pooling) if options.schedule is None else [options.schedule]:
             trial.open(name)
             if options.share is None:
-                tried += cheapest_share(trial, name, options.min_agreement, min_cost(tried), progress)
+                best = cheapest_share(trial, name, options.min_agreement, min_cost(tried), progress)
+                tried += [best] if best else []
             else:
                 share, cost = options.share, trial.cost_at(options.share)
                 progress(f"try {KNOB.name} {share:g}, schedule {name}, on {len(trial.texts)} texts")
                 tried.append(Setting(trial.merge, name, share, cost, trial.agreement(share, 0.0)))
-        trial.session = None
+        trial.close()
     enough = [setting for setting in tried if setting.agreement >= options.min_agreement]
     if options.share is None or enough:
         return min(enough, key=lambda one: one.cost, default=None)
@@ -172,7 +173,7 @@ def min_cost(settings: Sequence[Setting]) -> float:
 
 def cheapest_share(
     trial: Trial, schedule: str, min_agreement: float, below: float, progress: Progress
-) -> list[Setting]:
+) -> Setting | None:
     """The smallest share that agrees on enough of the texts, if its predicted work is less than a limit.
 
     Args:
@@ -183,7 +184,7 @@ def cheapest_share(
         progress: called with one phrase for each share that is tried.
 
     Returns:
-        That setting, or nothing.
+        That setting, or None.
     """
     for share in SHARES:
         cost = trial.cost_at(share)
@@ -193,8 +194,8 @@ def cheapest_share(
         progress(f"try {KNOB.name} {share:g}, schedule {schedule}{merged}, on {len(trial.texts)} texts")
         agreement = trial.agreement(share, min_agreement)
         if agreement >= min_agreement:
-            return [Setting(trial.merge, schedule, share, cost, agreement)]
-    return []
+            return Setting(trial.merge, schedule, share, cost, agreement)
+    return None
 
 
 def distinct(layers: int, pooling: str) -> list[str]:

@@ -26,7 +26,7 @@ from attenuator.runtime.knobs import KnobTable
 from attenuator.runtime.scores import agrees
 from attenuator.runtime.tokens import Encoded
 
-__all__ = ["KNOB", "Setting", "Trial"]
+__all__ = ["KNOB", "Setting", "Trial", "spread"]
 
 [KNOB] = LENGTHS.knobs
 TOKENS_PER_BATCH = 4096
@@ -59,6 +59,13 @@ class Setting:
         """In words."""
         merged = "" if self.merge == DROPPED else f", merge {self.merge}"
         return f"{KNOB.name} {self.share:g}, schedule {self.schedule}{merged}"
+
+
+def spread(texts: Sequence[Encoded]) -> list[Encoded]:
+    """Texts spread evenly over the lengths, of about `TIMED_TOKENS` tokens in all."""
+    ordered = sorted(texts, key=lambda text: len(text.token_ids))
+    count = max(1, min(len(ordered), TIMED_TOKENS * len(ordered) // sum(len(text.token_ids) for text in ordered)))
+    return [ordered[len(ordered) * (2 * place + 1) // (2 * count)] for place in range(count)]
 
 
 class Trial:
@@ -97,10 +104,14 @@ class Trial:
         self.open(EVERYWHERE)
         self.exact = np.concatenate(list(self.logits(self.knobs.exact()))) if exact is None else exact
         self.exact_cost = self.work(self.knobs.exact())
-        self.session = None  # frees the weights: another trial may be next
+        self.close()  # another trial may be next
         if manifest.precision == "int8":
             int8.quantise(graph)
             write_model(graph, folder)
+
+    def close(self) -> None:
+        """Frees the session's weights until it is opened again."""
+        self.session = None
 
     def open(self, schedule: str, threads: int | None = None) -> None:
         """Goes on with another schedule, on as many threads; the weights' file stays as it is."""
@@ -140,9 +151,7 @@ class Trial:
     def gain(self, setting: Setting) -> Timing:
         """How many times as fast the defaults are with a setting as with every token: text by text, on one thread."""
         self.open(setting.schedule, threads=1)
-        ordered = sorted(self.texts, key=lambda text: len(text.token_ids))
-        count = max(1, min(len(ordered), TIMED_TOKENS * len(ordered) // sum(len(text.token_ids) for text in ordered)))
-        timed = [ordered[len(ordered) * (2 * place + 1) // (2 * count)] for place in range(count)]
+        timed = spread(self.texts)
 
         def answering(share: float) -> Callable[[], None]:
             knobs = self.knobs_at(share)

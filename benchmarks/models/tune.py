@@ -86,11 +86,14 @@ class Part:
         trial = recorded.trial
         self.merge, self.layers, self.pooling = trial.merge, trial.layers, trial.pooling
         self.texts = [trial.texts[place] for place in places]
-        self.session, self.schedule = None, ""
+        self.schedule = ""
 
     def open(self, schedule: str) -> None:
         """Goes on with another schedule."""
         self.schedule = schedule
+
+    def close(self) -> None:
+        """Does nothing: the recorded trial stays."""
 
     def cost_at(self, keep: float) -> float:
         """Work of all texts as a share of the exact model's."""

@@ -3,6 +3,7 @@
 import pytest
 
 from attenuator.calibration import Calibration, cheapest, default_setting, reaching
+from attenuator.calibration.goals import falling
 from attenuator.calibration.proportions import proportion
 from attenuator.errors import GoalOutOfReach
 
@@ -96,6 +97,14 @@ def test_a_share_that_touches_the_default_reaches_it() -> None:
 def test_the_default_does_not_jump_over_a_setting_that_fails_either() -> None:
     rows = calibration([9990], [9000], [9990], ends=[512], default_agreement=0.99)
     assert default_setting(rows, 100).knobs == {"knob": 1}
+
+
+def test_a_chance_fall_is_averaged_with_what_follows() -> None:
+    rows = calibration([9990], [9895], [9915], [9800], ends=[512], default_agreement=0.99)
+    assert default_setting(rows, 100).knobs == {"knob": 3}
+    assert falling([1.0, 0.9895, 0.9915, 0.98]) == pytest.approx([1.0, 0.9905, 0.9905, 0.98])
+    assert falling([0.5, 0.75, 1.0]) == [0.75] * 3
+    assert falling([]) == []
 
 
 def test_the_default_of_every_length_follows_its_own_order() -> None:

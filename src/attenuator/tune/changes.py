@@ -18,9 +18,8 @@ EXCERPT = 240  # characters
 
 def default_logits(outcome: Outcome, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
     """Logits `[texts, labels]` of each text at the default of its length."""
-    rows = {frozenset(knobs.items()): logits for knobs, logits in zip(outcome.settings, outcome.logits, strict=True)}
-    chosen = [frozenset(default_setting(outcome.calibration, int(length)).knobs.items()) for length in tokens]
-    return np.stack([rows[knobs][place] for place, knobs in enumerate(chosen)])
+    chosen = [default_setting(outcome.calibration, int(length)).knobs for length in tokens]
+    return np.stack([outcome.at(knobs)[place] for place, knobs in enumerate(chosen)])
 
 
 def changed_texts(outcome: Outcome, manifest: Manifest, parts: Parts) -> tuple[list[Changed], int]:

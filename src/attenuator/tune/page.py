@@ -48,9 +48,10 @@ def report_page(tuned: Tuned, output: str) -> str:
         f"<h1>{escape(tuned.name)}: how much faster at which agreement</h1><pre>{summary}</pre>",
         "<h2>Time against agreement</h2>",
         *curve(tuned),
-        f'<p class="dim">Agreement: share of {tuned.texts} texts that chose nothing whose answer is the one of the '
-        f"checkpoint in fp32, with {100 * CONFIDENCE:g} % intervals. Times: packed batches on one core of "
-        f"{escape(tuned.machine)}, all settings in turns. The ring is what requests that set nothing get.</p>",
+        f'<p class="dim">Agreement: share of {tuned.texts} texts, others than those that chose how tokens are left '
+        "out, whose answer is the checkpoint's own in fp32, with "
+        f"{100 * CONFIDENCE:g} % intervals. Times: packed batches on one core of {escape(tuned.machine)}, all settings "
+        "in turns. The ring is what requests that set nothing get.</p>",
         "<h2>Every setting</h2>",
         *table(tuned),
         f"<h2>Texts whose answer changes: {tuned.changed_of} of {tuned.texts}</h2>",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,26 +13,27 @@ import numpy as np
 import numpy.typing as npt
 
 from attenuator import __version__
-from attenuator.bundle import MANIFEST, ChosenSelection, Manifest, file_sha256
-from attenuator.calibration.goals import default_setting
-from attenuator.calibration.proportions import fewest_texts, proportion
+from attenuator.bundle import MANIFEST, ChosenSelection, Manifest
+from attenuator.calibration.proportions import proportion
 from attenuator.calibration.turns import Timing
 from attenuator.commands.calibrate.partial import NAME as PARTIAL
 from attenuator.commands.calibrate.pipeline import Outcome, calibrate, write_whole
 from attenuator.commands.calibrate.settings import CalibrateSettings
-from attenuator.commands.calibrate.texts import correct
+from attenuator.commands.calibrate.texts import Texts, correct
 from attenuator.compare.candidates import attentions_of
 from attenuator.errors import ExportError, InvalidRequest
+from attenuator.export.choose import KNOB, SHARES
 from attenuator.export.output import refuse_output, replace
 from attenuator.export.packed import OPERATOR_BY_KEY
 from attenuator.export.pipeline import default_name, export
-from attenuator.export.selection import DROPPED, LENGTHS, can_select, places
+from attenuator.export.selection import DROPPED, can_select, places
 from attenuator.export.source import Source, load
 from attenuator.export.steps import Steps
 from attenuator.journal import Journal
 from attenuator.ops.knobs import Knobs
 from attenuator.runtime import CPU, Model
 from attenuator.runtime import load as load_bundle
+from attenuator.runtime.calibrated import default_knobs
 from attenuator.runtime.device import hardware
 from attenuator.runtime.scores import agrees
 from attenuator.tune import result, texts
@@ -47,7 +49,6 @@ EXACT_PRECISION = "fp32"
 ROUNDED_PRECISION = "int8"
 # What changes the result: an interrupted run goes on with these alone.
 IDENTITY = {"min_agreement", "precision", "minutes", "column", "pair_column", "label_column", "name", "max_tokens"}
-[KEEP] = LENGTHS.knobs
 
 Say = Callable[[str], None]
 
@@ -109,15 +110,18 @@ class Run:
             self.exact_only(f"{len(items)} different texts, fewer than {FEWEST},")
             return None
         fixed_s, each_s = texts.seconds_of(self.source, every, settings.threads)
-        count = texts.fitting(fixed_s, each_s, len(items), settings.minutes)
-        self.say_how_long(count, len(items), fixed_s, each_s)
-        parts = texts.divided(every, items, count)
-        with self.journal(count) as journal:
+        with self.journal(every) as journal:
             if journal.resumed:
                 self.note("goes on with an interrupted tuning")
+            count = next((record["count"] for _, record in journal.records()), None)
+            if count is None:  # what fits depends on the machine; an interrupted run has settled it
+                count = texts.fitting(fixed_s, each_s, len(items), settings.minutes)
+                journal.append({"count": count})
+            self.say_how_long(count, len(items), fixed_s, each_s)
+            parts = texts.divided(every, items, count)
             bundles = self.bundles(path, parts)
-            tuned, taken = self.judged(bundles, parts)
-            self.publish(bundles[taken].folder, tuned)
+            tuned = self.judged(bundles, parts)
+            self.publish(bundles[tuned.chosen].folder, tuned)
             journal.remove()
         shutil.rmtree(self.work, ignore_errors=True)
         return tuned
@@ -126,7 +130,7 @@ class Run:
         """Writes an exact bundle, and says what texts it would take to do better."""
         self.steps("export in fp32")
         self.export(self.output, EXACT_PRECISION)
-        goals = ", ".join(f"{fewest_texts(goal, CONFIDENCE)} texts promise {goal:g}" for goal in (0.95, 0.99, 0.995))
+        goals = ", ".join(f"{texts.texts_to_give(goal)} texts promise {goal:g}" for goal in (0.95, 0.99, 0.995))
         self.note(
             f"'{self.output}' is exact: with {has} there is nothing to measure agreement by. Give --texts a file of "
             f"texts like those that callers will send, without labels; if no answer changes, {goals}"
@@ -141,7 +145,7 @@ class Run:
             )
         self.note(takes)
 
-    def journal(self, count: int) -> Journal:
+    def journal(self, every: Texts) -> Journal:
         """What an interrupted run was about, in the folder where its bundles lie.
 
         Raises:
@@ -150,8 +154,7 @@ class Run:
         about = {
             "attenuator": __version__,
             "weights": self.source.weights_sha256,
-            "texts": file_sha256(self.settings.texts) if self.settings.texts else "",
-            "count": count,
+            "texts": every.sha256,
             **self.settings.model_dump(mode="json", include=IDENTITY),
         }
         if self.settings.restart:
@@ -231,17 +234,17 @@ class Run:
             outcome = calibrate(model, folder, options, parts.judging, reference=reference, keep_partial=True)
         return Exported(folder, model.manifest, outcome)
 
-    def judged(self, bundles: Sequence[Exported], parts: Parts) -> tuple[Tuned, int]:
-        """Speeds, the choice, and what it changes; and which of the bundles was chosen."""
+    def judged(self, bundles: Sequence[Exported], parts: Parts) -> Tuned:
+        """Speeds, the choice, and what it changes."""
         self.steps("time the settings in turns on one core")
         timings, count = self.timings(bundles, parts)
         candidates = []
         for place, each in enumerate(bundles):
             candidates.append(self.candidate(each, timings[place], parts))
         alone = self.settings.precision == ROUNDED_PRECISION and len(candidates) > 1
-        taken = len(candidates) - 1 if alone else result.chosen(candidates, self.settings.min_agreement)
+        taken = len(candidates) - 1 if alone else result.fastest_that_keeps(candidates, self.settings.min_agreement)
         changed, changed_of = changed_texts(bundles[taken].outcome, bundles[taken].manifest, parts)
-        tuned = Tuned(
+        return Tuned(
             name=self.name,
             min_agreement=self.settings.min_agreement,
             exact_a_second=count / timings[0][0].seconds,
@@ -256,7 +259,6 @@ class Run:
             tried=self.tried(bundles[0].manifest),
             machine=hardware(CPU),
         )
-        return tuned, taken
 
     def timings(self, bundles: Sequence[Exported], parts: Parts) -> tuple[list[list[Timing]], int]:
         """Of every bundle its calibrated settings and last its default; and how many texts a batch has."""
@@ -266,7 +268,7 @@ class Run:
             calibration = each.outcome.calibration
             fixed: list[Knobs] = [model.knobs.check(setting.knobs) for setting in calibration.settings]
             own = [Contender(model, lambda tokens, knobs=knobs: knobs) for knobs in fixed]  # type: ignore[misc]
-            own.append(Contender(model, default_of(model, each.outcome)))
+            own.append(Contender(model, partial(default_knobs, model.knobs, calibration)))
             contenders += own
             lengths.append(len(own))
         timings, count = texts_a_second(contenders, parts.judging.encoded)
@@ -276,7 +278,7 @@ class Run:
     def candidate(self, each: Exported, timings: Sequence[Timing], parts: Parts) -> Candidate:
         """A bundle's settings with their agreement, accuracy and speed."""
         manifest, outcome = each.manifest, each.outcome
-        logits = [outcome.logits[place_of(outcome, setting.knobs)] for setting in outcome.calibration.settings]
+        logits = [outcome.at(setting.knobs) for setting in outcome.calibration.settings]
         logits.append(default_logits(outcome, parts.judging.tokens))
 
         def point(knobs: Knobs, answers: npt.NDArray[np.float32], timing: Timing) -> Point:
@@ -297,9 +299,9 @@ class Run:
         rows = []
         if selection is not None and selection.texts:
             rows.append(
-                f"Dropping tokens and merging them, at every schedule and {KEEP.name} from {KEEP.low:g} to 0.95: the "
-                f"{selection.texts} choosing texts took {KEEP.name} {selection.share:g}, {selected(selection)}, which "
-                f"changes {1 - (selection.agreement or 0):.1%} of their answers."
+                f"Dropping tokens and merging them, at every schedule and {KNOB.name} from {KNOB.low:g} to "
+                f"{SHARES[-1]:g}: the {selection.texts} choosing texts took {KNOB.name} {selection.share:g}, "
+                f"{selected(selection)}, which changes {1 - (selection.agreement or 0):.1%} of their answers."
             )
         own, *others = attentions_of(self.source)
         if others:
@@ -339,17 +341,6 @@ def selected(selection: ChosenSelection | None) -> str:
         return ""
     kind = "dropped" if selection.merge is None else f"merged to their {selection.merge}"
     return f"tokens left out are {kind}, schedule {selection.schedule}"
-
-
-def place_of(outcome: Outcome, knobs: Mapping[str, float]) -> int:
-    """Where a setting stands among those that were run."""
-    return next(place for place, each in enumerate(outcome.settings) if dict(each) == dict(knobs))
-
-
-def default_of(model: Model, outcome: Outcome) -> Callable[[int], Knobs]:
-    """The default setting by length."""
-    calibration = outcome.calibration
-    return lambda tokens: model.knobs.check(default_setting(calibration, tokens).knobs)
 
 
 def minutes(seconds: float) -> str:

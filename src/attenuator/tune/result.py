@@ -122,7 +122,7 @@ class Tuned:
         return self.candidates[self.chosen]
 
 
-def chosen(candidates: Sequence[Candidate], min_agreement: float) -> int:
+def fastest_that_keeps(candidates: Sequence[Candidate], min_agreement: float) -> int:
     """The place of the fastest candidate that was measured to keep the goal; the first where none surely wins over it.
 
     Args:
@@ -160,7 +160,7 @@ def sentences(tuned: Tuned, output: str) -> list[str]:
     accuracy, before = choice.default.accuracy, tuned.candidates[0].points[0].accuracy
     if accuracy and before:
         lines.append(f"accuracy: {accuracy.value:.3f}, exact {before.value:.3f}")
-    kept = "requests that set nothing are exact" if choice.is_exact else f"default {choice.setting}"
+    kept = "requests that set nothing compute every token" if choice.is_exact else f"default {choice.setting}"
     lines.append(f"bundle: {output}, {choice.precision}, {', '.join(filter(None, (tuned.selection, kept)))}")
     lines.append(f"Serve it: attenuator serve {output}")
     return lines
@@ -176,17 +176,16 @@ def _line(tuned: Tuned, each: Candidate) -> str:
     if row.value < tuned.min_agreement:
         return f"{each.precision}: its rounding alone does not keep {tuned.min_agreement:g} ({measured}): not taken"
     if each.is_exact and each.precision == "fp32":
-        return f"{goal}, fp32: no setting that was tried keeps it in less time; {teach_or_round(tuned)}"
+        return f"{goal}, fp32: no setting that was tried keeps it in less time; {what_wins(tuned)}"
     alone = " by rounding alone, every token computed" if each.is_exact else f" with {each.setting}"
     return f"{goal}, {each.precision}: {speed}{alone} ({measured})"
 
 
-def teach_or_round(tuned: Tuned) -> str:
-    """What else there is where leaving out tokens does not pay."""
-    others = [each for each in tuned.candidates if each.precision != "fp32"]
-    return (
-        "int8 is what wins here" if others and tuned.choice in others else "exact attention is the better choice here"
-    )
+def what_wins(tuned: Tuned) -> str:
+    """What is better where leaving out tokens does not pay."""
+    if tuned.choice.precision == "fp32":
+        return "exact attention is the better choice here"
+    return "int8 is what wins here"
 
 
 def most_shown(texts: int) -> float:

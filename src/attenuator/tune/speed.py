@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from attenuator.calibration.turns import Timing, in_turns
+from attenuator.export.trial import spread
 from attenuator.ops.knobs import KnobValue
 from attenuator.runtime import Encoded, Model, Row
 
-TIMED_TOKENS, TIMED_S, MAX_ROUNDS = 2048, 6.0, 200
+TIMED_S, MAX_ROUNDS = 6.0, 200
 
 KnobsOf = Callable[[int], Mapping[str, KnobValue]]
 
@@ -28,13 +29,6 @@ class Contender:
     knobs_of: KnobsOf
 
 
-def sample(texts: Sequence[Encoded]) -> list[Encoded]:
-    """Texts spread evenly over the lengths, of about `TIMED_TOKENS` tokens in all."""
-    ordered = sorted(texts, key=lambda text: len(text.token_ids))
-    count = max(1, min(len(ordered), TIMED_TOKENS * len(ordered) // sum(len(text.token_ids) for text in ordered)))
-    return [ordered[len(ordered) * (2 * place + 1) // (2 * count)] for place in range(count)]
-
-
 def texts_a_second(contenders: Sequence[Contender], texts: Sequence[Encoded]) -> tuple[list[Timing], int]:
     """Times one packed batch of each contender, in turns; every gain is over the first.
 
@@ -48,7 +42,7 @@ def texts_a_second(contenders: Sequence[Contender], texts: Sequence[Encoded]) ->
     Raises:
         EngineError: ONNX Runtime failed.
     """
-    timed = sample(texts)
+    timed = spread(texts)
     runs = []
     for each in contenders:
         rows = [Row(text.token_ids, text.type_ids, each.knobs_of(len(text.token_ids))) for text in timed]

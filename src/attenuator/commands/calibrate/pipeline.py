@@ -51,6 +51,10 @@ class Outcome:
     logits: Sequence[Logits]
     exact: Logits
 
+    def at(self, knobs: Mapping[str, float]) -> Logits:
+        """Those of one setting."""
+        return self.logits[[dict(each) for each in self.settings].index(dict(knobs))]
+
 
 def write_whole(path: Path, content: str) -> None:
     """Writes a file so that nobody ever sees a part of it.
