@@ -27,7 +27,7 @@ FEWEST = 40  # below, neither part could tell a setting that changes every tenth
 MOST = 20_000
 # What a text costs in all, in runs at the exact value: those that choose run once exactly and some times more for each
 # way to merge; those that judge run at every setting of two bundles.
-CHOOSING_RUNS, JUDGING_RUNS = 7.0, 6.5
+CHOOSING_RUNS, JUDGING_RUNS = 14.0, 6.5
 # Loading, exporting twice and checking what was exported, about, in seconds: by model and by million weights.
 EXPORT_S, EXPORT_S_PER_MILLION = 30.0, 1.5
 
