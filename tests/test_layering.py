@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "training": {"errors", "ops"},
     "calibration": {"errors", "bundle"},
     "runtime": {"errors", "api", "bundle", "calibration", "precision", "ops"},
-    "local": {"errors", "api", "calibration", "ops", "runtime"},
+    "local": {"errors", "api", "calibration", "ops", "runtime", "texts"},
     "export": {
         "errors",
         "api",

@@ -36,6 +36,7 @@ from attenuator.runtime.request import (
     wrong,
 )
 from attenuator.runtime.session import cpu_count
+from attenuator.texts import parts
 
 # Fields of a request that say how a service is to treat it among others.
 OF_SERVICES = ("model", "timeout_ms", "max_latency_ms", "priority", "degradable_to")
@@ -231,8 +232,9 @@ class LocalModel:
 
     def _run(self, rows: Sequence[Row]) -> list[RowResult]:
         """Runs any number of rows, those of similar lengths together, on all cores; a result for each, in order."""
-        order = sorted(range(len(rows)), key=lambda place: len(rows[place].token_ids))
-        places = list(_batches(order, [len(row.token_ids) for row in rows]))
+        lengths = [len(row.token_ids) for row in rows]
+        order = sorted(range(len(rows)), key=lengths.__getitem__)
+        places = list(parts(order, lengths.__getitem__, BATCH_ROWS, BATCH_TOKENS))
         batches = [[rows[place] for place in each] for each in places]
         answers = self._pool.map(self.model.run, batches) if len(batches) > 1 else map(self.model.run, batches)
         results: dict[int, RowResult] = {}
@@ -244,8 +246,9 @@ class LocalModel:
         """Does something for each value, on all cores where there are many."""
         if len(values) <= SHARE or self._workers == 1:
             return [work(value) for value in values]
-        parts = [values[first : first + SHARE] for first in range(0, len(values), SHARE)]
-        return [each for part in self._pool.map(lambda part: [work(value) for value in part], parts) for each in part]
+        shares = [values[first : first + SHARE] for first in range(0, len(values), SHARE)]
+        done = self._pool.map(lambda share: [work(value) for value in share], shares)
+        return [each for share in done for each in share]
 
     def _classification(
         self, asked: Asked, answered: Answered, by: ChosenBy, started: float, tokenized: float
@@ -359,20 +362,6 @@ def _scalar(value: Any) -> Any:
 
 def _encoded(model: Model, asked: Asked, item: Input) -> Encoded:
     return item.encode(model.encoder, asked.options.truncate)
-
-
-def _batches(order: Sequence[int], lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Cuts places into batches of bounded size; a row that is larger than that is alone."""
-    batch: list[int] = []
-    tokens = 0
-    for place in order:
-        if batch and (len(batch) == BATCH_ROWS or tokens + lengths[place] > BATCH_TOKENS):
-            yield batch
-            batch, tokens = [], 0
-        batch.append(place)
-        tokens += lengths[place]
-    if batch:
-        yield batch
 
 
 def _explained(model: Model, rows: list[Row], run: Run, *, explain: bool, reach: float | None) -> Answered:

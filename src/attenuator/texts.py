@@ -3,16 +3,18 @@
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from attenuator.api import INPUT_FIELDS, TextInput
 from attenuator.errors import InvalidRequest
 from attenuator.ops.knobs import shown
+
+T = TypeVar("T")
 
 STDIN = "-"
 OBJECT = "must be an object with text, with text and text_pair, or with token_ids"
@@ -151,6 +153,20 @@ def lines_of(path: str, *, jsonl: bool) -> Iterator[Item]:
     jsonl = jsonl or Path(path).suffix == ".jsonl"
     for where, line in places(lines(path), name_of(path)):
         yield _item(line, where) if jsonl else Item(where, {"text": checked(line, where)})
+
+
+def parts(source: Iterable[T], size: Callable[[T], int], most: int, most_size: int) -> Iterator[list[T]]:
+    """Cuts what comes into parts of bounded length and size; one that is larger than that is alone."""
+    part: list[T] = []
+    total = 0
+    for each in source:
+        if part and (len(part) == most or total + size(each) > most_size):
+            yield part
+            part, total = [], 0
+        part.append(each)
+        total += size(each)
+    if part:
+        yield part
 
 
 def items(texts: Iterable[str], files: Iterable[str], *, jsonl: bool) -> Iterator[Item]:

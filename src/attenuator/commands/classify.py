@@ -13,13 +13,13 @@ from attenuator.clients.progress import progress_bar
 from attenuator.commandline import fail, parse
 from attenuator.commands.backends import Backend, BundleBackend, ClassifyOptions, ServerBackend
 from attenuator.commands.classify_settings import COMMAND, EXAMPLES, POSITIONALS, SETTINGS, USAGE, ClassifySettings
-from attenuator.commands.filerun import FileRun, named, partial_of, parts, run_file
+from attenuator.commands.filerun import FileRun, named, partial_of, run_file
 from attenuator.commands.knobflags import flag, is_bundle, knobs_of_others
 from attenuator.commands.output import cut, output_for
 from attenuator.errors import InvalidRequest, KnobOutOfRange
 from attenuator.ops import KNOBS
 from attenuator.rows import Columns, Format, file_rows, format_of
-from attenuator.texts import STDIN, Item, items
+from attenuator.texts import STDIN, Item, items, parts
 
 if TYPE_CHECKING:
     from attenuator.runtime import Device

@@ -5,10 +5,10 @@ import itertools
 import re
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 from attenuator.api import Classification
 from attenuator.clients.client import Client
@@ -19,9 +19,7 @@ from attenuator.commands.backends import BundleBackend, ClassifyOptions
 from attenuator.commands.rowoutput import RowOutput
 from attenuator.errors import AttenuatorError, InvalidRequest
 from attenuator.rows import TEXT, Columns, FileRow, Format, file_rows
-from attenuator.texts import STDIN
-
-T = TypeVar("T")
+from attenuator.texts import STDIN, parts
 
 PARTIAL_SUFFIX = ".partial.jsonl"
 # Inputs among which those of similar lengths run together, at most; what a run that is stopped does again.
@@ -160,20 +158,6 @@ def in_windows(run: ManyCalls, backend: BundleBackend, options: ClassifyOptions)
             answers = iter(backend.classify_each([task.outcome.input for task in asked], options))  # type: ignore[misc]
             for task in window:
                 yield run.passed(_outcome(run, task, next(answers)) if task.call else task.outcome)
-
-
-def parts(source: Iterable[T], size: Callable[[T], int], most: int, most_size: int) -> Iterator[list[T]]:
-    """Cuts what comes into parts of bounded length and size; one that is larger than that is alone."""
-    part: list[T] = []
-    total = 0
-    for each in source:
-        if part and (len(part) == most or total + size(each) > most_size):
-            yield part
-            part, total = [], 0
-        part.append(each)
-        total += size(each)
-    if part:
-        yield part
 
 
 def _characters(task: Task) -> int:
