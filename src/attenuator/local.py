@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from attenuator.api import INPUT_KINDS, ChosenBy, Classification, LabelScore, Options, Prediction
-from attenuator.calibration import cheapest
 from attenuator.errors import InvalidRequest, UnknownField
 from attenuator.ops import KNOBS
 from attenuator.ops.knobs import DEFAULT_SEED, KnobValue
@@ -24,7 +23,7 @@ from attenuator.ops.spec import SEED_HIGH
 from attenuator.runtime import CPU, Device, Encoded, Input, Model, Row, RowResult, choose
 from attenuator.runtime import load as load_model
 from attenuator.runtime.batch import by_output
-from attenuator.runtime.calibrated import default_knobs
+from attenuator.runtime.calibrated import knobs_of
 from attenuator.runtime.explaining import Answered, Runner, RunOutcome, answer, check_certainty, judge_of
 from attenuator.runtime.request import (
     OPTIONS,
@@ -224,11 +223,8 @@ class LocalModel:
         if asked.options.escalate and goal is not None:
             start = judge_of(model).start(longest, goal, lambda knobs: True)  # refuses what no setting reaches
             return model.knobs.check(asked.requested) if asked.requested or not start else start, "escalation"
-        if goal is not None and model.calibration is not None:
-            return model.knobs.check(cheapest(model.calibration, longest, goal).knobs), "goal"
-        if not asked.requested:
-            return default_knobs(model.knobs, model.calibration, longest), "default"
-        return model.knobs.check(asked.requested), "caller"
+        by: ChosenBy = "goal" if goal is not None else "caller" if asked.requested else "default"
+        return knobs_of(model.knobs, model.calibration, longest, asked.requested, goal), by
 
     def _run(self, rows: Sequence[Row]) -> list[RowResult]:
         """Runs any number of rows, those of similar lengths together, on all cores; a result for each, in order."""

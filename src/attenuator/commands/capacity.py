@@ -12,13 +12,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pydantic import BaseModel
 
 from attenuator.bundle import Manifest
-from attenuator.calibration import Calibration, cheapest, default_setting
+from attenuator.calibration import Calibration, cheapest
 from attenuator.calibration.schema import Latency
 from attenuator.calibration.times import LatencyTable
 from attenuator.commands.cost import Setting, TimeModel
 from attenuator.ops.cost import RATES_MACHINE
+from attenuator.runtime.calibrated import default_knobs
 from attenuator.runtime.cost import CostModel
 from attenuator.runtime.device import CPU, hardware
+from attenuator.runtime.knobs import KnobTable
 from attenuator.runtime.work import Work
 
 GOALS = (0.99, 0.95, 0.9)
@@ -150,10 +152,7 @@ def _settings(
             if goal > most and demand.min_agreement is None:
                 continue  # rounding alone changes more answers
             add(cheapest(calibration, tokens, goal).knobs, f"goal {goal:g}")
-    if calibration is not None and calibration.default_agreement is not None:
-        add(default_setting(calibration, tokens).knobs, "default")
-    else:
-        add({knob.name: knob.default for knob in manifest.knobs}, "default")
+    add(default_knobs(KnobTable(manifest.name, manifest.knobs), calibration, tokens), "default")
     for knobs in asked:
         add(knobs, "asked for")
     return shown

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attenuator.bundle import BundleKnob
-from attenuator.calibration import Calibration, cheapest
+from attenuator.calibration import Calibration
 from attenuator.errors import AttenuatorError
 from attenuator.ops.knobs import KnobValue
 from attenuator.runtime import Input, Model
-from attenuator.runtime.calibrated import default_knobs
+from attenuator.runtime.calibrated import knobs_of
 from attenuator.runtime.knobs import KnobTable
 from attenuator.runtime.request import parse_inputs
 from attenuator.serve.accuracy.goals import AGREEMENT
@@ -62,11 +62,9 @@ class Price:
 
     def _setting(self, fields: Mapping[str, Any], tokens: int) -> Mapping[str, KnobValue]:
         table = KnobTable("", self.knobs)
-        goal = fields.get(AGREEMENT)
-        if isinstance(goal, int | float) and self.calibration is not None:
-            return table.check(cheapest(self.calibration, tokens, goal).knobs)
         requested = {name: fields[name] for name in table.names if name in fields}
-        return table.check(requested) if requested else default_knobs(table, self.calibration, tokens)
+        goal = fields.get(AGREEMENT)
+        return knobs_of(table, self.calibration, tokens, requested, goal if isinstance(goal, int | float) else None)
 
 
 @dataclass(frozen=True, slots=True)

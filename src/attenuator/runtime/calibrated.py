@@ -1,13 +1,13 @@
 """A bundle's calibration, checked against the bundle: its settings must be ones that the model can run.
 
-What requests that set nothing run with follows from both.
+What requests run with where nobody limits it follows from both.
 """
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from attenuator.bundle import CALIBRATION, Manifest
-from attenuator.calibration import Calibration, default_setting
+from attenuator.calibration import Calibration, cheapest, default_setting
 from attenuator.calibration.schema import REMEDY, calibration_content, parse_calibration
 from attenuator.errors import BundleError, InvalidRequest
 from attenuator.ops.knobs import KnobValue
@@ -28,6 +28,33 @@ def default_knobs(knobs: KnobTable, calibration: Calibration | None, tokens: int
     if calibration is None or calibration.default_agreement is None:
         return knobs.defaults()
     return knobs.check(default_setting(calibration, tokens).knobs)
+
+
+def knobs_of(
+    knobs: KnobTable,
+    calibration: Calibration | None,
+    tokens: int,
+    requested: Mapping[str, object],
+    min_agreement: float | None = None,
+) -> dict[str, KnobValue]:
+    """What a request runs with, where nobody limits it.
+
+    Args:
+        knobs: of the bundle.
+        calibration: of the bundle; None where it was not calibrated, and goals count for nothing.
+        tokens: of its longest input.
+        requested: the knobs that the caller set.
+        min_agreement: its goal; None where it states none.
+
+    Returns:
+        A value for every knob: the goal's, else the caller's with the defaults of those left out, else `default_knobs`.
+
+    Raises:
+        InvalidRequest: a knob or its value is not the bundle's, or no setting reaches the goal.
+    """
+    if min_agreement is not None and calibration is not None:
+        return knobs.check(cheapest(calibration, tokens, min_agreement).knobs)
+    return knobs.check(requested) if requested else default_knobs(knobs, calibration, tokens)
 
 
 def exact_by_default(knobs: KnobTable, calibration: Calibration | None) -> tuple[KnobTable, Calibration | None]:
