@@ -142,13 +142,14 @@ class Engine:
             return NO_MODEL
         return self._lanes.fault(self._settings.hang_ms / 1000)
 
-    def check_started(self, *, running: bool = False) -> None:
-        """Refuses until all models are loaded; with `running`, also while the service drains or is stopped.
+    def check_started(self) -> None:
+        """Refuses with NotReady until all models are loaded."""
+        if self.state == "starting":
+            raise self._not_ready()
 
-        Raises:
-            NotReady: as described.
-        """
-        if self.state == "starting" or (running and self.state != "ready"):
+    def check_running(self) -> None:
+        """Refuses with NotReady before that, and while the service drains or is stopped."""
+        if self.state != "ready":
             raise self._not_ready()
 
     def check_healthy(self) -> None:
@@ -171,8 +172,7 @@ class Engine:
             NotReady: starting, draining or stopped.
             Overloaded: too many requests are in progress, or the queue has no room for a body of this size.
         """
-        if self.state != "ready":
-            raise self._not_ready()
+        self.check_running()
         if reason := self._queue.too_many(key):
             raise self._admission.overloaded(reason, "light")
         if self._queue.vacant():

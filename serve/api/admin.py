@@ -63,7 +63,7 @@ class Admin:
     async def put(self, request: Request, name: str) -> Response:
         """Loads a bundle; new requests get it once it has passed every check, and the old one answers those before."""
         refuse_elsewhere(request)
-        self._engine.check_started(running=True)
+        self._engine.check_running()
         body = await self._bodies.read(request)
         refuse_encoding(request)
         folder = bundle_folder(parse_json(body), self._roots)
@@ -77,7 +77,7 @@ class Admin:
     async def delete(self, request: Request, name: str) -> Response:
         """Unloads a model; requests that have begun are answered."""
         refuse_elsewhere(request, None)
-        self._engine.check_started(running=True)
+        self._engine.check_running()
         await self._engine.catalog.remove(name)
         events.note(model=name)
         return Response(status_code=204)
