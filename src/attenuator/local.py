@@ -47,7 +47,7 @@ Run = Callable[[Sequence[Row]], list[RowResult]]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Call:
     """What a call asks of each of its inputs, checked against the model.
 
     Attributes:
@@ -138,11 +138,18 @@ class LocalModel:
             EngineError: ONNX Runtime failed.
         """
         started = time.perf_counter()
-        goal = {"min_agreement": min_agreement, "explain": explain, "escalate": escalate}
-        form = {"seed": seed, "top_k": top_k, "truncate": truncate, "return_logits": return_logits}
-        asked = self._asked({**goal, **form, **knobs})
-        encoded = self._spread(partial(_encoded, self.model, asked), list(parse(inputs)))
-        return self._answer(asked, encoded, self._run, started)
+        call = self._checked(
+            min_agreement=min_agreement,
+            explain=explain,
+            escalate=escalate,
+            seed=seed,
+            top_k=top_k,
+            truncate=truncate,
+            return_logits=return_logits,
+            **knobs,
+        )
+        encoded = self._spread(partial(_encoded, self.model, call), list(parse(inputs)))
+        return self._answer(call, encoded, self._run, started)
 
     def classify_each(self, inputs: Sequence[Any], **fields: Any) -> list[Classification | InvalidRequest]:
         """Classifies inputs as a request for each of them, of which one may be refused; arguments as `classify`.
@@ -151,80 +158,81 @@ class LocalModel:
             InvalidRequest: a field besides the inputs is wrong.
             EngineError: ONNX Runtime failed.
         """
-        asked = self._asked(fields)
+        call = self._checked(**fields)
 
         def encoded(value: Any) -> Encoded | InvalidRequest:
             try:
-                return _encoded(self.model, asked, parse_input(_plain(value), "inputs[0]"))
+                return _encoded(self.model, call, parse_input(_plain(value), "inputs[0]"))
             except InvalidRequest as error:
                 return error
 
         def one(item: Encoded) -> Classification:
-            return self._answer(asked, [item], self.model.run, time.perf_counter())
+            # not self._run: it would wait for the pool that runs this
+            return self._answer(call, [item], self.model.run, time.perf_counter())
 
         everything = self._spread(encoded, inputs)
         items = [item for item in everything if not isinstance(item, InvalidRequest)]
-        if asked.options.explain or asked.options.escalate:  # each runs several times, at settings of its own
+        if call.options.explain or call.options.escalate:  # each runs several times, at settings of its own
             answers = iter(list(self._pool.map(one, items)))
         else:
-            answers = self._together(asked, items)
+            answers = self._together(call, items)
         return [item if isinstance(item, InvalidRequest) else next(answers) for item in everything]
 
-    def _together(self, asked: Asked, items: Sequence[Encoded]) -> Iterator[Classification]:
+    def _together(self, call: Call, items: Sequence[Encoded]) -> Iterator[Classification]:
         """Answers to inputs that have nothing in common but their batches."""
         started = time.perf_counter()
-        chosen = [self._knobs(asked, len(item.token_ids)) for item in items]
+        chosen = [self._knobs(call, len(item.token_ids)) for item in items]
         rows = [
-            Row(item.token_ids, item.type_ids, knobs, asked.seed())
+            Row(item.token_ids, item.type_ids, knobs, call.seed())
             for item, (knobs, _) in zip(items, chosen, strict=True)
         ]
         for row, result, (_, by) in zip(rows, self._run(rows), chosen, strict=True):
-            yield self._classification(asked, Answered([row], [result], 0.0), by, started, started)
+            yield self._classification(call, Answered([row], [result], 0.0), by, started, started)
 
-    def _answer(self, asked: Asked, encoded: Sequence[Encoded], run: Run, started: float) -> Classification:
+    def _answer(self, call: Call, encoded: Sequence[Encoded], run: Run, started: float) -> Classification:
         """The answer to one request."""
         tokenized = time.perf_counter()
-        options, seed = asked.options, asked.seed()
-        knobs, by = self._knobs(asked, max(len(item.token_ids) for item in encoded))
+        options, seed = call.options, call.seed()
+        knobs, by = self._knobs(call, max(len(item.token_ids) for item in encoded))
         rows = [Row(item.token_ids, item.type_ids, knobs, seed) for item in encoded]
         if options.explain or options.escalate:
             reach = options.min_agreement if options.escalate else None
             answered = _explained(self.model, rows, run, explain=options.explain, reach=reach)
         else:
             answered = Answered(rows, run(rows), 0.0)
-        return self._classification(asked, answered, by, started, tokenized)
+        return self._classification(call, answered, by, started, tokenized)
 
-    def _asked(self, fields: Mapping[str, Any]) -> Asked:
-        """Checks what a call says besides its inputs."""
+    def _checked(self, **fields: Any) -> Call:
+        """What a call says besides its inputs, checked."""
         model, values = self.model, {name: _scalar(value) for name, value in fields.items()}
+        known = [*model.knobs.names, *(name for name in OPTIONS if name not in OF_SERVICES)]
         for name in values:
             if name in OF_SERVICES:
-                known = ", ".join([*model.knobs.names, *(each for each in OPTIONS if each not in OF_SERVICES)])
-                raise UnknownField(
-                    f"{name} is for a service, which has a queue and other callers; here there may be {known}",
-                    param=name,
-                    allowed=known,
-                )
+                allowed = ", ".join(known)
+                sentence = f"{name} is for a service, which has a queue and other callers; here there may be {allowed}"
+                raise UnknownField(sentence, param=name, allowed=allowed)
             if name not in OPTIONS and name not in KNOBS:
-                raise unknown_field(name, [*(each for each in OPTIONS if each not in OF_SERVICES), *model.knobs.names])
-        asked = {name: value for name, value in values.items() if value is not None or name == "seed"}
-        requested = {name: value for name, value in asked.items() if name in KNOBS}
+                raise unknown_field(name, known)
+        stated = {name: value for name, value in values.items() if value is not None or name == "seed"}
+        requested = {name: value for name, value in stated.items() if name in KNOBS}
         knobs = model.knobs.check(requested)
-        options = check_values(Options, {name: asked[name] for name in asked.keys() - KNOBS.keys()}, nullable=("seed",))
+        options = check_values(
+            Options, {name: stated[name] for name in stated.keys() - KNOBS.keys()}, nullable=("seed",)
+        )
         if options.min_agreement is not None:
             check_goals(model, {"min_agreement": options.min_agreement}, [] if options.escalate else list(requested))
         check_certainty(model, options)
         check_top_k(model, options)
-        return Asked({name: knobs[name] for name in requested}, options, "seed" in asked)
+        return Call({name: knobs[name] for name in requested}, options, "seed" in stated)
 
-    def _knobs(self, asked: Asked, longest: int) -> tuple[Mapping[str, KnobValue], ChosenBy]:
+    def _knobs(self, call: Call, longest: int) -> tuple[Mapping[str, KnobValue], ChosenBy]:
         """A value for every knob, and who chose them, as `serve.accuracy.plan` says without limits and load."""
-        model, goal = self.model, asked.options.min_agreement
-        if asked.options.escalate and goal is not None:
+        model, goal = self.model, call.options.min_agreement
+        if call.options.escalate and goal is not None:
             start = judge_of(model).start(longest, goal, lambda knobs: True)  # refuses what no setting reaches
-            return model.knobs.check(asked.requested) if asked.requested or not start else start, "escalation"
-        by: ChosenBy = "goal" if goal is not None else "caller" if asked.requested else "default"
-        return knobs_of(model.knobs, model.calibration, longest, asked.requested, goal), by
+            return model.knobs.check(call.requested) if call.requested or not start else start, "escalation"
+        by: ChosenBy = "goal" if goal is not None else "caller" if call.requested else "default"
+        return knobs_of(model.knobs, model.calibration, longest, call.requested, goal), by
 
     def _run(self, rows: Sequence[Row]) -> list[RowResult]:
         """Runs any number of rows, those of similar lengths together, on all cores; a result for each, in order."""
@@ -247,7 +255,7 @@ class LocalModel:
         return [each for share in done for each in share]
 
     def _classification(
-        self, asked: Asked, answered: Answered, by: ChosenBy, started: float, tokenized: float
+        self, call: Call, answered: Answered, by: ChosenBy, started: float, tokenized: float
     ) -> Classification:
         """The answer in the API's form."""
         model, ended = self.model, time.perf_counter()
@@ -258,11 +266,11 @@ class LocalModel:
             revision=model.manifest.revision,
             device=model.device_name,
             predictions=tuple(
-                self._prediction(result, asked.options, more)
+                self._prediction(result, call.options, more)
                 for result, more in zip(answered.results, answered.fields(), strict=True)
             ),
             knobs=dict(knobs),
-            requested=asked.requested,
+            requested=call.requested,
             chosen_by=by,
             expected_agreement=expected_agreement,
             seed=answered.rows[0].seed,
@@ -356,8 +364,8 @@ def _scalar(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-def _encoded(model: Model, asked: Asked, item: Input) -> Encoded:
-    return item.encode(model.encoder, asked.options.truncate)
+def _encoded(model: Model, call: Call, item: Input) -> Encoded:
+    return item.encode(model.encoder, call.options.truncate)
 
 
 def _explained(model: Model, rows: list[Row], run: Run, *, explain: bool, reach: float | None) -> Answered:
