@@ -41,7 +41,8 @@ from attenuator.texts import parts
 OF_SERVICES = ("model", "timeout_ms", "max_latency_ms", "priority", "degradable_to")
 BATCH_TOKENS, BATCH_ROWS = 2048, 32  # at most, of inputs that run together
 SHARE = 16  # inputs that a thread tokenizes in one go
-INPUTS_ALLOWED = f"a text, or a list, array or iterator of 1 or more items, each a pair of texts, {INPUT_KINDS}"
+EACH = INPUT_KINDS.replace("a text, ", "a text, a tuple of two texts, ", 1)
+INPUTS_ALLOWED = f"a text, or a list, array or iterator of one or more, each {EACH}"
 
 Run = Callable[[Sequence[Row]], list[RowResult]]
 
@@ -209,7 +210,7 @@ class LocalModel:
         for name in values:
             if name in OF_SERVICES:
                 allowed = ", ".join(known)
-                sentence = f"{name} is for a service, which has a queue and other callers; here there may be {allowed}"
+                sentence = f"{name} is a field of a service's requests; here the fields are {allowed}"
                 raise UnknownField(sentence, param=name, allowed=allowed)
             if name not in OPTIONS and name not in KNOBS:
                 raise unknown_field(name, known)
@@ -339,7 +340,7 @@ def parse(inputs: Any) -> Iterator[Input]:
         return
     values = [inputs] if isinstance(inputs, Mapping) else inputs.tolist() if hasattr(inputs, "tolist") else inputs
     if not isinstance(values, Sequence | Iterator) or isinstance(values, bytes | bytearray | memoryview):
-        raise wrong("inputs", f"is a {type(inputs).__name__}", INPUTS_ALLOWED)
+        raise wrong("inputs", f"is of type {type(inputs).__name__}", INPUTS_ALLOWED)
     index = -1
     for index, value in enumerate(values):
         yield parse_input(_plain(value), f"inputs[{index}]")

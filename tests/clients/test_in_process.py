@@ -165,7 +165,7 @@ def test_pandas_in_and_out(here: LocalModel) -> None:
     answered = frame.join(pandas.DataFrame(here.classify(frame["text"]).columns(), index=frame.index))
     assert list(answered.columns) == ["text", "label", "score", "tokens"]
     assert content(here.classify(frame["text"])) == content(here.classify(TEXTS))
-    with pytest.raises(InvalidRequest, match="inputs is a DataFrame, must be a text, or a list"):
+    with pytest.raises(InvalidRequest, match="inputs is of type DataFrame, must be a text, or a list"):
         here.classify(frame)
     with pytest.raises(InvalidRequest, match=r"inputs\[0\] is nan, must be a pair|inputs\[0\] is nan, must be a text"):
         here.classify(pandas.Series([float("nan"), "a"], dtype=object))
@@ -210,9 +210,20 @@ def test_what_is_refused_is_refused_as_over_http(
         assert answer["error"] == str(refused.value)
 
 
+def test_a_wrong_type_is_named_with_all_that_there_may_be(here: LocalModel) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        here.classify(b"good")
+    assert str(refused.value).startswith(
+        "inputs is of type bytes, must be a text, or a list, array or iterator of one or more, each a text, a tuple of "
+        'two texts, {"text": ..}, '
+    )
+
+
 def test_what_only_a_service_can_do_is_refused(here: LocalModel, bundles: dict[str, Path]) -> None:
     for name, value in {"max_latency_ms": 5.0, "timeout_ms": 5.0, "priority": "batch", "degradable_to": {}}.items():
-        with pytest.raises(UnknownField, match=f"{name} is for a service, which has a queue and other callers; here"):
+        with pytest.raises(
+            UnknownField, match=f"{name} is a field of a service's requests; here the fields are num_hashes, "
+        ):
             here.classify("good", **{name: value})  # type: ignore[arg-type]
     with pytest.raises(UnknownField, match="the field 'num_hash' is unknown; did you mean num_hashes"):
         here.classify("good", num_hash=4)

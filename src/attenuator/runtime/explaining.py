@@ -90,7 +90,7 @@ def check_certainty(model: Model, options: Options) -> None:
             f"{name} needs a calibration that says how sure answers are, and model '{model.manifest.name}' has {old}: "
             f"{how_to_calibrate(model.manifest)}, or leave {name} out",
             param=name,
-            allowed="models with calibration.explains in GET /v1/models",
+            allowed="a model whose calibration says how sure answers are",
         )
 
 

@@ -83,7 +83,7 @@ def check_goals(model: Model, goals: Mapping[str, float], requested: Sequence[st
             f"{goal} needs a calibration, and model '{model.manifest.name}' has none: "
             f"{how_to_calibrate(model.manifest)}, or set knobs",
             param=goal,
-            allowed="models whose calibration in GET /v1/models is not null",
+            allowed="a calibrated model",
         )
 
 
