@@ -151,6 +151,11 @@ def fail(command: str, sentence: str) -> NoReturn:
     raise SystemExit(2)
 
 
+def note(command: str, sentence: str) -> None:
+    """Says on stderr what a command does meanwhile."""
+    print(f"attenuator {command}: {sentence}", file=sys.stderr, flush=True)
+
+
 @contextlib.contextmanager
 def interrupt_afterwards() -> Iterator[None]:
     """Within it Ctrl-C waits for the end: an import that it breaks off fails with errors of half a module.

@@ -1,19 +1,15 @@
 """The command `attenuator compare`."""
 
-import sys
 from collections.abc import Sequence
+from functools import partial
 
 from rich.console import Console
 
-from attenuator.commandline import INTERRUPTED, interrupt_afterwards, parse
+from attenuator.commandline import INTERRUPTED, interrupt_afterwards, note, parse
 from attenuator.compare.settings import COMMAND, EXAMPLES, POSITIONALS, SETTINGS, USAGE
 
 WIDTH = 120  # characters
-
-
-def note(sentence: str) -> None:
-    """Says something on stderr."""
-    print(f"attenuator {COMMAND}: {sentence}", file=sys.stderr, flush=True)
+say = partial(note, COMMAND)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -36,10 +32,10 @@ def main(arguments: Sequence[str]) -> int:
             from attenuator.compare.pipeline import Run  # seconds of imports, after --help was answered
             from attenuator.compare.report import show
 
-        run = Run(source, settings, note)
+        run = Run(source, settings, say)
         comparison = run.compare()
     except KeyboardInterrupt:
-        note("interrupted; the same command goes on where it ended")
+        say("interrupted; the same command goes on where it ended")
         return INTERRUPTED
     console = Console(markup=False, highlight=False)
     if not console.is_terminal:  # of unknown width: a table's row stays one line
@@ -51,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
         comparison.absent,
         comparison.sentences,
     )
-    note(f"'{run.folder}' has comparison.json and comparison.svg; to export what is recommended:")
+    say(f"'{run.folder}' has comparison.json and comparison.svg; to export what is recommended:")
     for command in comparison.commands:
         print(command)
     return 0

@@ -1,14 +1,14 @@
 """The command `attenuator calibrate`."""
 
-import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from attenuator.bundle import CALIBRATION, Manifest, read_manifest
 from attenuator.calibration.schema import Calibration, read_calibration
-from attenuator.commandline import INTERRUPTED, parse
+from attenuator.commandline import INTERRUPTED, note, parse
 from attenuator.commands.calibrate.pipeline import calibrate, time_again
 from attenuator.commands.calibrate.settings import (
     COMMAND,
@@ -23,10 +23,7 @@ from attenuator.commands.calibrated import show_calibration
 from attenuator.errors import BundleError, InvalidRequest
 from attenuator.runtime import choose, load
 
-
-def note(sentence: str) -> None:
-    """Says something on stderr."""
-    print(f"attenuator {COMMAND}: {sentence}", file=sys.stderr)
+say = partial(note, COMMAND)
 
 
 def existing(folder: Path, manifest: Manifest) -> Calibration | None:
@@ -41,7 +38,7 @@ def existing(folder: Path, manifest: Manifest) -> Calibration | None:
         if not path.is_file():
             raise
         path.unlink()
-        note(f"{error}; that file is removed")
+        say(f"{error}; that file is removed")
         return None
 
 
@@ -98,7 +95,7 @@ def run(settings: CalibrateSettings, folder: Path) -> Calibration:
         check_reference(settings.reference, folder, manifest)
     choice = choose(settings.device, settings.device_id)
     if settings.device == "auto" and choice.device.kind == "cpu":
-        note(f"running on {choice.device}: {choice.reason}")
+        say(f"running on {choice.device}: {choice.reason}")
     model = load(folder, device=choice.device, threads=settings.threads)
     texts = read_texts(
         settings.data,
@@ -122,7 +119,7 @@ def note_unseen_lengths(texts: Texts, max_tokens: int) -> None:
     """Says which lengths the bundle takes and the data does not have."""
     longest = int(texts.tokens.max())
     if 2 * longest < max_tokens:
-        note(
+        say(
             f"the longest text has {longest} tokens, the bundle takes {max_tokens}: for texts between, goals rely on "
             "what was measured on shorter ones"
         )
@@ -145,7 +142,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         calibration = run(settings, Path(word))
     except KeyboardInterrupt:
-        note("interrupted; the same command goes on where it ended")
+        say("interrupted; the same command goes on where it ended")
         return INTERRUPTED
     show_calibration(Console(markup=False, highlight=False), calibration)
     return 0

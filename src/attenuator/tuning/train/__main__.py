@@ -1,18 +1,15 @@
 """The command `attenuator train`."""
 
-import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
-from attenuator.commandline import INTERRUPTED, interrupt_afterwards, parse
+from attenuator.commandline import INTERRUPTED, interrupt_afterwards, note, parse
 from attenuator.tuning.settings import ABORTED
 from attenuator.tuning.train.settings import COMMAND, EXAMPLES, POSITIONALS, SETTINGS, USAGE
 
-
-def note(sentence: str) -> None:
-    """Says something on stderr."""
-    print(f"attenuator {COMMAND}: {sentence}", file=sys.stderr)
+say = partial(note, COMMAND)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -35,12 +32,12 @@ def main(arguments: Sequence[str]) -> int:
             import_module("accelerate")  # transformers would say that it is missing, but not in one sentence
             from attenuator.tuning.train.pipeline import train  # seconds of imports, after --help was answered
 
-        outcome, lines = train(settings, Path(source), note, shown=True)
+        outcome, lines = train(settings, Path(source), say, shown=True)
     except KeyboardInterrupt:
-        note(ABORTED)
+        say(ABORTED)
         return INTERRUPTED
     if outcome.reason == "interrupted":
-        note(outcome.ended)
+        say(outcome.ended)
         return INTERRUPTED
     print("\n".join(lines))
     return 0
