@@ -21,6 +21,7 @@ from attenuator.errors import AttenuatorError, InvalidRequest
 from attenuator.journal import Journal
 
 JOURNAL_FORMAT = 1
+JOURNAL_NAMES = ("classify_many", "settings")  # of what a run's file begins with
 NOT_SETTINGS = ("inputs", "timeout_ms", "priority")  # fields of a call that change no answer
 
 
@@ -95,7 +96,7 @@ class ManyCalls:
             self._journal.close()
 
     def _open(self, path: Path) -> None:
-        about = {"classify_many": JOURNAL_FORMAT, "settings": self._settings}
+        about = dict(zip(JOURNAL_NAMES, (JOURNAL_FORMAT, self._settings), strict=True))
         self._journal = journal = Journal(
             path,
             about,

@@ -42,7 +42,7 @@ from attenuator.runtime import Row
 from attenuator.runtime import load as load_bundle
 from attenuator.runtime.scores import agrees
 from attenuator.tune.pipeline import Run
-from attenuator.tune.result import CONFIDENCE, sentences
+from attenuator.tune.result import CONFIDENCE, Candidate, Point, sentences
 from attenuator.tune.settings import TuneSettings
 from attenuator.tune.texts import CHOOSING_SHARE, read
 from benchmarks.measure.intervals import share
@@ -166,11 +166,12 @@ def one_draw(recorded: Sequence[Recorded], options: argparse.Namespace, draw: np
     chosen = np.array([shares.index(default_setting(calibration, int(count)).knobs[KNOB.name]) for count in tokens])
     agree = same[chosen, np.arange(len(tokens))]
     measured = proportion(int(agree[judging].sum()), len(judging), CONFIDENCE)
+    point = Point({}, measured, None, 1.0, 1.0, 1.0)
     work = np.array([costs[share] for share in shares])[chosen]
     return {
         "gain": float(tokens[unseen].sum() / (tokens[unseen] * work[unseen]).sum()),
         "measured": measured.value,
-        "promised": 1.0 if np.all(chosen == 0) else measured.bound,
+        "promised": Candidate("fp32", calibration, [], point).promised,
         "unseen": float(agree[unseen].mean()),
         "setting": f"{best.schedule}, merge {best.merge}",
     }
@@ -241,7 +242,7 @@ def command(checkpoint: str, precision: Any, options: argparse.Namespace, folder
     manifest = bundle.manifest
     same = agrees(answers[1], answers[0], task=manifest.task, thresholds=manifest.thresholds)
     row = {"checkpoint": Path(checkpoint).name, "asked": precision, "took_s": round(took_s, 1)}
-    row |= {"texts": options.tuning, "unseen_agreement": share(same), "promised": tuned.choice.default.agreement.bound}
+    row |= {"texts": options.tuning, "unseen_agreement": share(same), "promised": tuned.choice.promised}
     if texts.truth is not None and manifest.task == "single_label":
         right = [texts.truth[np.arange(len(same)), each.argmax(axis=1)] for each in answers]
         row["accuracy"] = {"exact": float(right[0].mean()), "tuned": float(right[1].mean())}

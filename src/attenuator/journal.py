@@ -3,9 +3,9 @@
 import contextlib
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 from attenuator.errors import AttenuatorError, InvalidRequest
 
@@ -13,6 +13,48 @@ try:
     import fcntl
 except ImportError:  # not on Windows, where two runs at once go unnoticed
     fcntl = None  # type: ignore[assignment]
+
+
+def forget(path: Path, names: Collection[str]) -> None:
+    """Empties the file of an earlier run, if there is one.
+
+    Args:
+        path: of the file.
+        names: of what its first line says.
+
+    Raises:
+        InvalidRequest: it is no such file, is in use, or cannot be written.
+    """
+    try:
+        with path.open("r+b") as file:
+            _reserve(file, path)
+            _empty(file, path, names)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise InvalidRequest(f"{path} cannot be written: {error.strerror}") from None
+
+
+def _reserve(file: IO[bytes], path: Path) -> None:
+    """Locks a file for this process, until it is closed."""
+    if fcntl is not None:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InvalidRequest(f"{path} is in use by another run: wait for it, or give another file") from None
+
+
+def _empty(file: IO[bytes], path: Path, names: Collection[str]) -> None:
+    """Empties a file, unless its first line shows that no run of this kind wrote it."""
+    file.seek(0)
+    first = file.readline()
+    try:
+        is_ours = not first or json.loads(first).keys() == set(names)
+    except (ValueError, AttributeError, RecursionError):
+        is_ours = False
+    if not is_ours:
+        raise InvalidRequest(f"{path} holds no earlier run, so it is not emptied: give another file, or remove it")
+    file.truncate(0)
 
 
 class Journal:
@@ -48,9 +90,9 @@ class Journal:
         except OSError as error:
             raise InvalidRequest(f"{path} cannot be written: {error.strerror}") from None
         try:
-            self._reserve()
+            _reserve(self._file, path)
             if restart:
-                self._file.truncate(0)
+                _empty(self._file, path, about)
             end = self._whole_lines()
             # Nothing is cut off before the file has proved to be one of this run.
             self.resumed = end > 0
@@ -74,16 +116,6 @@ class Journal:
     def __exit__(self, *error: object) -> None:
         """Closes the file."""
         self.close()
-
-    def _reserve(self) -> None:
-        """Locks the file for this process, until it is closed."""
-        if fcntl is not None:
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise InvalidRequest(
-                    f"{self.path} is in use by another run: wait for it, or give another file"
-                ) from None
 
     def _whole_lines(self) -> int:
         """Where the last whole line ends, in bytes."""

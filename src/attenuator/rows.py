@@ -150,6 +150,9 @@ def _table_rows(read: Iterable[str], name: str, kind: Format, columns: Columns) 
         if not cells:
             continue
         if header is None:
+            twice = next((cell for place, cell in enumerate(cells) if cell in cells[:place]), None)
+            if twice is not None:
+                raise InvalidRequest(f"{name} has the column '{twice}' twice, must have each once")
             header, chosen = cells, columns.of_header(cells, name)
         elif len(cells) != len(header):
             row = dict(zip(header, cells, strict=False))

@@ -62,12 +62,25 @@ def test_the_sentences_say_speed_agreement_promise_and_what_to_do() -> None:
     lines = sentences(tuned(PLAIN, ROUNDED, taken=1), "bundles/mine")
     assert lines[0] == "exact: 338 texts a second on one core, 49 tokens in the mean"
     assert lines[1].startswith("at 99 % agreement, fp32: 676 texts a second, 2.0 times as fast with keep 0.5 (measured")
-    assert "int8: 1,488 texts a second, 4.4 times as fast with keep 0.5 (measured 0.992, 0.978 to" in lines[2]
+    assert "int8: 1,488 texts a second, 4.4 times as fast with keep 0.5 (measured 0.992, 0.981 to" in lines[2]
     assert lines[3] == (
         "promise: 600 texts show, at 97.5 % confidence, that at least 98.1% of the answers stay the same on texts "
         "like these"
     )
+    assert "can answer exactly" in lines[4], "int8 cannot"
     assert lines[-1] == "Serve it: attenuator serve bundles/mine"
+
+
+def test_the_promise_is_the_mean_of_the_bounds_of_each_range() -> None:
+    """A bound of all texts together would be missed more often than it says, since each range has its own choice."""
+    calibration = PLAIN.calibration
+    rows = [row.model_copy(update={"agreement": [row.agreement[0]] * 2}) for row in calibration.settings]
+    buckets = [Bucket(low=1, high=64, texts=TEXTS), Bucket(low=65, high=512, texts=TEXTS)]
+    two = calibration.model_copy(update={"buckets": buckets, "settings": rows})
+    own = proportion(596, TEXTS, CONFIDENCE).bound
+    assert replace(PLAIN, calibration=two).promised == pytest.approx(own)
+    assert own < proportion(2 * 596, 2 * TEXTS, CONFIDENCE).bound
+    assert candidate("fp32", EXACT, {1.0: 1.0, 0.5: 2.0}, 1.0).promised == 1, "the exact setting is its own reference"
 
 
 def test_where_leaving_out_tokens_does_not_pay_the_sentence_says_what_does() -> None:

@@ -106,7 +106,7 @@ def file_run(settings: ClassifySettings, output: str, texts: Sequence[str], file
         fail(COMMAND, f"--output is {output}, the file that is read: give another one")
     resume = settings.resume or partial_of(output)
     others = {Path(path).resolve() for path in (file, output) if path}
-    if settings.resume is not None and settings.resume.resolve() in others:
+    if resume is not None and resume.resolve() in others:
         fail(COMMAND, f"--resume is {resume}, the file that is read or the --output: give another one")
     columns = Columns(settings.column, settings.pair_column)
     return FileRun(texts, file, kind, columns, output, by_name, resume, settings.restart, settings.concurrency)

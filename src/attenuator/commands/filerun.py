@@ -12,12 +12,13 @@ from typing import IO, Any
 
 from attenuator.api import Classification
 from attenuator.clients.client import Client
-from attenuator.clients.many import ManyCalls, Task, classify_many
+from attenuator.clients.many import JOURNAL_NAMES, ManyCalls, Task, classify_many
 from attenuator.clients.outcomes import Outcome
 from attenuator.clients.senders import Outcomes
 from attenuator.commands.backends import BundleBackend, ClassifyOptions
 from attenuator.commands.rowoutput import RowOutput
 from attenuator.errors import AttenuatorError, InvalidRequest
+from attenuator.journal import forget
 from attenuator.rows import TEXT, Columns, FileRow, Format, file_rows
 from attenuator.texts import STDIN, parts
 
@@ -60,12 +61,13 @@ class FileRun:
             yield from file_rows(self.source, self.kind, self.columns)
 
     def total(self) -> int | None:
-        """How many rows can be asked about; None where that would read standard input.
+        """How many rows can be asked about; None where that would read standard input or another pipe.
 
         Raises:
             InvalidRequest: the file cannot be read, or has no such column.
         """
-        return None if self.source == STDIN else sum(row.content is not None for row in self.rows())
+        is_read_once = self.source is not None and not Path(self.source).is_file()  # a pipe is gone once it is counted
+        return None if is_read_once else sum(row.content is not None for row in self.rows())
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[IO[str]]:
@@ -79,7 +81,7 @@ class FileRun:
             yield sys.stdout
             return
         try:
-            stream = open(self.output, "a", encoding="utf-8", newline="")  # noqa: SIM115
+            stream = open(self.output, "a", encoding="utf-8", errors="backslashreplace", newline="")  # noqa: SIM115
         except OSError as error:
             raise InvalidRequest(f"{self.output} cannot be written: {error.strerror}") from None
         try:
@@ -208,7 +210,7 @@ def run_file(
     """
     total = run.total()
     if run.restart and run.resume is not None:
-        run.resume.unlink(missing_ok=True)
+        forget(run.resume, JOURNAL_NAMES)
     with contextlib.closing(backend_of()) as backend:
         rows = Rows(run.rows())
         _write_rows(run, rows, options, asked_of(backend, run, rows, options, further, total))
@@ -244,7 +246,7 @@ def _write_rows(run: FileRun, rows: Rows, options: ClassifyOptions, asked: Outco
             if rows.written and run.resume is not None:
                 stopped = f"stopped after {rows.written:,} rows: the same command goes on from {run.resume}"
                 print(f"attenuator classify: {stopped}", file=sys.stderr)
-            elif isinstance(error, InvalidRequest) and str(run.resume) in str(error):
+            elif isinstance(error, InvalidRequest) and str(run.resume) in str(error) and "in use" not in str(error):
                 raise InvalidRequest(f"{error}; --restart begins anew") from None
             raise
         output.close()

@@ -51,7 +51,7 @@ class RowOutput:
             prediction = answer.predictions[0].model_dump(mode="json", exclude_none=True)
             values |= {name: value for name, value in prediction.items() if name in values}
             values |= {"knobs": prediction.get("knobs", answer.knobs), "seed": answer.seed, "tokens": answer.tokens[0]}
-        own = {RENAMED.format(name) if name in self.columns else name: value for name, value in row.columns.items()}
+        own = {self._free_name(name, row.columns): value for name, value in row.columns.items()}
         if self._kind == "jsonl":
             kept = {name: value for name, value in values.items() if value is not None}
             self._stream.write(json.dumps(own | kept, ensure_ascii=False) + "\n")
@@ -59,17 +59,29 @@ class RowOutput:
             self._table_row(own, values)
         self._stream.flush()
 
+    def _free_name(self, name: str, others: Mapping[str, Any]) -> str:
+        """A column's name in the output, where columns of the answer have theirs."""
+        while name in self.columns:
+            name = RENAMED.format(name)
+            while name in others:
+                name = RENAMED.format(name)
+        return name
+
     def _table_row(self, own: Mapping[str, Any], values: dict[str, Any]) -> None:
         if self._writer is None and not own:  # a line that is not JSON says nothing of the columns
             self._held.append(values)
             return
         if self._writer is None:
             self._begin(list(own))
-        self._writer.writerow(_cell(value) for value in [*(own.get(name) for name in self._names), *values.values()])
+        cells = [_cell(value) for value in [*(own.get(name) for name in self._names), *values.values()]]
+        # The csv module does not quote a carriage return, which its reader takes for the end of the row.
+        (self._quoting if any("\r" in cell for cell in cells) else self._writer).writerow(cells)
 
     def _begin(self, names: list[str]) -> None:
         self._names = names
-        self._writer = csv.writer(self._stream, delimiter=DELIMITERS[self._kind], lineterminator="\n")
+        form: Any = {"delimiter": DELIMITERS[self._kind], "lineterminator": "\n"}
+        self._writer = csv.writer(self._stream, **form)
+        self._quoting = csv.writer(self._stream, **form, quoting=csv.QUOTE_ALL)
         self._writer.writerow([*names, *self.columns])
         held, self._held = self._held, []
         for values in held:

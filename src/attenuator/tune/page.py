@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from attenuator.calibration.schema import Proportion
-from attenuator.tune.result import CONFIDENCE, Candidate, Point, Tuned, sentences
+from attenuator.tune.result import Candidate, Point, Tuned, interval, sentences
 
 WIDTH, HEIGHT = 760, 420
 LEFT, RIGHT, TOP, BOTTOM = 64, 24, 24, 56
@@ -49,9 +49,8 @@ def report_page(tuned: Tuned, output: str) -> str:
         "<h2>Time against agreement</h2>",
         *curve(tuned),
         f'<p class="dim">Agreement: share of {tuned.texts} texts, others than those that chose how tokens are left '
-        "out, whose answer is the checkpoint's own in fp32, with "
-        f"{100 * CONFIDENCE:g} % intervals. Times: packed batches on one core of {escape(tuned.machine)}, all settings "
-        "in turns. The ring is what requests that set nothing get.</p>",
+        "out, whose answer is the checkpoint's own in fp32, with 95 % intervals. Times: packed batches on one core of "
+        f"{escape(tuned.machine)}, all settings in turns. The ring is what requests that set nothing get.</p>",
         "<h2>Every setting</h2>",
         *table(tuned),
         f"<h2>Texts whose answer changes: {tuned.changed_of} of {tuned.texts}</h2>",
@@ -69,7 +68,7 @@ class Axes:
     def __init__(self, tuned: Tuned) -> None:
         points = [point for each in tuned.candidates for point in (*each.points, each.default)]
         self.fastest = max(2.0, 1.05 * max(point.gain for point in points))
-        lowest = min(tuned.min_agreement, *(point.agreement.low for point in points))
+        lowest = min(tuned.min_agreement, *(interval(point.agreement)[0] for point in points))
         lowest = max(lowest, tuned.min_agreement - LOWEST_SHOWN)
         self.step = next((step for step in STEPS if (1 - lowest) / step <= MOST_STEPS), STEPS[-1])
         self.lowest = 1 - self.step * -(-(1 - lowest) // self.step)
@@ -112,7 +111,7 @@ def curve(tuned: Tuned) -> Iterator[str]:
         places = [(axes.x(point.gain), axes.y(point.agreement.value)) for point in each.points]
         yield f'<path class="curve {kind}" d="M{"L".join(f"{x} {y}" for x, y in places)}"/>'
         for (x, y), point in zip(places, each.points, strict=True):
-            low, high = axes.y(point.agreement.low), axes.y(point.agreement.high)
+            low, high = map(axes.y, interval(point.agreement))
             yield f'<path class="{kind}" stroke-opacity="0.5" d="M{x} {low}V{high}"/>'
             title = f"<title>{escape(_title(each, point))}</title>"
             yield f'<circle class="{kind}" cx="{x}" cy="{y}" r="3.5">{title}</circle>'
@@ -128,7 +127,8 @@ def _title(each: Candidate, point: Point) -> str:
 
 
 def _share(row: Proportion) -> str:
-    return f"{row.value:.4f} ({row.low:.4f} to {row.high:.4f})"
+    low, high = interval(row)
+    return f"{row.value:.4f} ({low:.4f} to {high:.4f})"
 
 
 def _knobs(point: Point) -> str:

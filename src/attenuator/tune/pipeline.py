@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,7 @@ from attenuator.errors import ExportError, InvalidRequest
 from attenuator.export.choose import KNOB, SHARES
 from attenuator.export.output import refuse_output, replace
 from attenuator.export.packed import OPERATOR_BY_KEY
-from attenuator.export.pipeline import default_name, export
+from attenuator.export.pipeline import default_name, describe, export
 from attenuator.export.selection import DROPPED, can_select, places
 from attenuator.export.source import Source, load
 from attenuator.export.steps import Steps
@@ -44,7 +45,7 @@ from attenuator.tune.settings import TuneSettings
 from attenuator.tune.speed import Contender, texts_a_second
 from attenuator.tune.texts import FEWEST, Parts
 
-REPORT = "report.html"
+REPORT, JOURNAL = "report.html", "tuning.jsonl"
 EXACT_PRECISION = "fp32"
 ROUNDED_PRECISION = "int8"
 # What changes the result: an interrupted run goes on with these alone.
@@ -84,12 +85,16 @@ class Run:
     def __init__(self, checkpoint: str, settings: TuneSettings, note: Say, steps: Steps) -> None:
         self.settings, self.note, self.steps = settings, note, steps
         self.output = settings.output or Path("bundles") / default_name(Path(checkpoint.rpartition(":")[2]))
-        place = self.output.resolve()
-        refuse_output(place)
+        try:
+            place = self.output.resolve()
+            refuse_output(place)
+        except (OSError, RuntimeError) as error:  # a name that is too long, a circle of links
+            raise InvalidRequest(f"--output {str(self.output)[:80]} cannot be written: {error}") from None
         self.work = place.with_name(f".{place.name}.tuning")
         self.name = settings.name or default_name(place)
         steps("load the checkpoint")
         self.source: Source = load(checkpoint)
+        describe(self.source, self.name, settings.max_tokens)  # refuses max_tokens before anything is begun
 
     def tune(self) -> Tuned | None:
         """Does all of it.
@@ -123,7 +128,9 @@ class Run:
             tuned = self.judged(bundles, parts)
             self.publish(bundles[tuned.chosen].folder, tuned)
             journal.remove()
-        shutil.rmtree(self.work, ignore_errors=True)
+        self.remove_bundles()
+        with suppress(OSError):
+            self.work.rmdir()
         return tuned
 
     def exact_only(self, has: str) -> None:
@@ -157,18 +164,25 @@ class Run:
             "texts": every.sha256,
             **self.settings.model_dump(mode="json", include=IDENTITY),
         }
-        if self.settings.restart:
-            shutil.rmtree(self.work, ignore_errors=True)
         try:
             self.work.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InvalidRequest(f"--output {self.output} cannot be written: {error.strerror}") from None
-        return Journal(
-            self.work / "tuning.jsonl",
+        journal = Journal(
+            self.work / JOURNAL,
             about,
             other="is of an interrupted tuning of another checkpoint, other texts or other options",
             advice="give --restart to forget it, or the options of that run to go on",
+            restart=self.settings.restart,
         )
+        if not journal.resumed:
+            self.remove_bundles()
+        return journal
+
+    def remove_bundles(self) -> None:
+        """Removes the bundles that a run leaves for the next; what else is in their folder stays."""
+        for precision in (EXACT_PRECISION, ROUNDED_PRECISION):
+            shutil.rmtree(self.work / precision, ignore_errors=True)
 
     def export(self, folder: Path, precision: str, **options: Any) -> Manifest:
         """Exports the checkpoint with the attention that it was trained with."""

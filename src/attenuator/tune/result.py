@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attenuator.calibration.goals import default_setting
-from attenuator.calibration.proportions import lower_bound
+from attenuator.calibration.goals import default_setting, keeping_default
+from attenuator.calibration.proportions import lower_bound, wilson
 from attenuator.calibration.schema import Calibration, Proportion
 from attenuator.calibration.turns import FASTER
 from attenuator.ops.knobs import Knobs
@@ -56,6 +57,19 @@ class Candidate:
         """Whether every length's default is the exact setting."""
         exact = self.calibration.settings[0]
         return all(default_setting(self.calibration, bucket.high) is exact for bucket in self.calibration.buckets)
+
+    @property
+    def promised(self) -> float:
+        """What the texts promise of the default: the mean of the bounds of each range of lengths, by its texts.
+
+        One bound of all texts would be too high: in every range the default is the cheapest setting that measured the
+        goal, and what luck did for that does not average out over several.
+        """
+        calibration, total = self.calibration, 0.0
+        for index, bucket in enumerate(calibration.buckets):
+            kept = keeping_default(calibration, index)
+            total += bucket.texts * calibration.bounds(index)[kept - 1]
+        return total / sum(bucket.texts for bucket in calibration.buckets)
 
     @property
     def setting(self) -> str:
@@ -147,15 +161,20 @@ def sentences(tuned: Tuned, output: str) -> list[str]:
     choice = tuned.choice
     lines = [f"exact: {_count(tuned.exact_a_second)} texts a second on one core, {tuned.tokens:.0f} tokens in the mean"]
     lines += [_line(tuned, each) for each in tuned.candidates]
-    promised = choice.default.agreement
     lines.append(
-        f"promise: {promised.trials} texts show, at {100 * CONFIDENCE:g} % confidence, that at least "
-        f"{promised.bound:.1%} of the answers stay the same on texts like these"
+        f"promise: {tuned.texts} texts show, at {100 * CONFIDENCE:g} % confidence, that at least "
+        f"{math.floor(1000 * choice.promised) / 10:.1f}% of the answers stay the same on texts like these"
     )
-    if most_shown(promised.trials) < tuned.min_agreement:
+    most = most_shown(tuned.texts)
+    if most < tuned.min_agreement:
         lines.append(
-            f"  so few texts cannot promise {tuned.min_agreement:g}, whatever they answer: {promised.trials} can "
-            f"promise {most_shown(promised.trials):.3f} at most"
+            f"  so few texts cannot promise {tuned.min_agreement:g}, whatever they answer: {tuned.texts} can "
+            f"promise {math.floor(1000 * most) / 1000:g} at most"
+        )
+    if choice.precision != "fp32":
+        lines.append(
+            "  in int8 even a request that has every token computed is rounded; --precision fp32 makes a bundle that "
+            "can answer exactly"
         )
     accuracy, before = choice.default.accuracy, tuned.candidates[0].points[0].accuracy
     if accuracy and before:
@@ -170,7 +189,8 @@ def _line(tuned: Tuned, each: Candidate) -> str:
     """One candidate against the exact bundle."""
     point = each.default
     row = point.agreement
-    measured = f"measured {row.value:.3f}, {row.low:.3f} to {row.high:.3f} on {row.trials} texts"
+    low, high = interval(row)
+    measured = f"measured {row.value:.3f}, {low:.3f} to {high:.3f} on {row.trials} texts"
     speed = f"{_count(tuned.exact_a_second * point.gain)} texts a second, {point.gain:.1f} times as fast"
     goal = f"at {100 * tuned.min_agreement:g} % agreement"
     if row.value < tuned.min_agreement:
@@ -186,6 +206,12 @@ def what_wins(tuned: Tuned) -> str:
     if tuned.choice.precision == "fp32":
         return "exact attention is the better choice here"
     return "int8 is what wins here"
+
+
+def interval(row: Proportion) -> tuple[float, float]:
+    """A 95 % interval, whose lower end is as sure as a bound at `CONFIDENCE`."""
+    low, high = wilson(row.successes, row.trials, 2 * CONFIDENCE - 1)
+    return min(low, row.value), max(high, row.value)
 
 
 def most_shown(texts: int) -> float:

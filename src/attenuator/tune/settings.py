@@ -9,7 +9,7 @@ from attenuator.commandline import CommandSettings, Positionals
 
 COMMAND = "tune"
 POSITIONALS = Positionals("CHECKPOINT", 1, "checkpoint, as `attenuator export` takes it")
-USAGE = "CHECKPOINT --texts FILE [options]"
+USAGE = "CHECKPOINT [--texts FILE] [options]"
 EXAMPLES = """  a bundle that keeps 99 % of the checkpoint's answers, as fast as your texts allow:
     attenuator tune path/to/checkpoint --texts texts.txt --output bundles/mine
     attenuator serve bundles/mine

@@ -75,7 +75,10 @@ def read(path: Path, settings: TuneSettings, source: Source, note: Callable[[str
     texts = encode(path, items, source, truncate=True)
     cut = sum(text.truncated > 0 for text in texts.encoded)
     if cut:
-        note(f"{cut} of {len(items)} texts are longer than {source.max_tokens} tokens, and are cut")
+        note(
+            f"{cut} of {len(items)} texts are longer than {source.max_tokens} tokens, and are cut; the service refuses "
+            "such texts unless a request sets truncate"
+        )
     return texts, items
 
 
