@@ -11,7 +11,7 @@ from attenuator.bundle import MODEL, ChosenSelection, Manifest
 from attenuator.commandline import fail
 from attenuator.errors import AttenuatorError, ExportError
 from attenuator.export.knobs import read_defaults
-from attenuator.export.place import folder_or_function
+from attenuator.export.place import place_of
 from attenuator.export.selection import LENGTHS
 from attenuator.export.settings import COMMAND, ExportSettings, parse
 from attenuator.export.steps import Steps
@@ -123,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         fail(COMMAND, str(error))
     try:
         refuse_two_ways(thresholds, settings.fit_thresholds)
-        folder_or_function(source)
+        place_of(source)
         for path in filter(None, (settings.texts, settings.fit_thresholds)):
             next(lines(str(path)), None)  # refuses what cannot be read
         with Steps(console) as steps:

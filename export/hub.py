@@ -32,7 +32,7 @@ def is_hub_id(source: str) -> bool:
     return HUB_ID.fullmatch(source) is not None
 
 
-@functools.lru_cache(maxsize=8)  # a command asks several times where its source leads
+@functools.lru_cache(maxsize=8)  # asked before PyTorch is imported, and again to load
 def fetched(source: str) -> Path:
     """The folder of a checkpoint in the hub's cache; what it lacks is downloaded.
 

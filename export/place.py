@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from attenuator.bundle import MANIFEST
 from attenuator.errors import ExportError
 from attenuator.export.hub import fetched, is_hub_id
 
-__all__ = ["checkpoint_folder", "folder_or_function", "name_of", "read_checkpoint_config", "read_cross_encoder"]
+__all__ = ["Place", "checkpoint_folder", "place_of", "read_checkpoint_config", "read_cross_encoder"]
 
 CONFIG = "config.json"
 MODULES, CROSS_ENCODER = "modules.json", "config_sentence_transformers.json"
@@ -22,8 +22,22 @@ BELOW = ("*", "snapshots/*", "*/snapshots/*", "*/*/snapshots/*")
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 
-def folder_or_function(source: str) -> tuple[Path, str]:
-    """The folder of a checkpoint and an empty text, or a file and the name of a function in it.
+class Place(NamedTuple):
+    """Where a source leads.
+
+    Attributes:
+        path: the folder of a checkpoint, or the file of a function.
+        function: its name; empty for a checkpoint.
+        name: what the source is called: its folder's name, the id, or `FILE.py:NAME` without the file's folder.
+    """
+
+    path: Path
+    function: str
+    name: str
+
+
+def place_of(source: str) -> Place:
+    """Finds out where a source leads; one of the hub is downloaded.
 
     Args:
         source: a checkpoint folder, an id of the Hugging Face hub, or `FILE.py:NAME`.
@@ -35,10 +49,10 @@ def folder_or_function(source: str) -> tuple[Path, str]:
     if colon and path.endswith(".py") and function:
         if not Path(path).is_file():
             raise ExportError(f"'{path}' does not exist")
-        return Path(path), function
+        return Place(Path(path), function, f"{Path(path).name}:{function}")
     folder = checkpoint_folder(source, "SOURCE is a checkpoint folder, a Hugging Face id (org/name) or FILE.py:NAME")
     read_checkpoint_config(folder)
-    return folder, ""
+    return Place(folder, "", folder.resolve().name if Path(source).is_dir() else source)
 
 
 def checkpoint_folder(source: str, allowed: str) -> Path:
@@ -56,18 +70,6 @@ def checkpoint_folder(source: str, allowed: str) -> Path:
     if is_hub_id(source) and not Path(source).exists():
         return fetched(source)
     raise ExportError(f"'{source}' is not a folder; {allowed}")
-
-
-def name_of(source: str) -> str:
-    """What a checkpoint or a function is called: its folder's name, the id, or `FILE.py:NAME`.
-
-    Raises:
-        ExportError: as `folder_or_function`.
-    """
-    path, function = folder_or_function(source)
-    if function:
-        return f"{path.name}:{function}"
-    return path.resolve().name if Path(source).is_dir() else source
 
 
 def read_checkpoint_config(folder: Path) -> dict[str, Any]:

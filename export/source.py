@@ -20,7 +20,7 @@ from attenuator.export.checkpoint import load_model, read_config, read_model_typ
 from attenuator.export.eager import token_types
 from attenuator.export.encoder import Encoder
 from attenuator.export.families import OWN_ENCODER
-from attenuator.export.place import folder_or_function, name_of, read_cross_encoder
+from attenuator.export.place import place_of, read_cross_encoder
 from attenuator.export.retrained import as_trained
 from attenuator.export.sentences import one_line
 from attenuator.export.tokenizer import BundleTokenizer, bundle_tokenizer, load_tokenizer
@@ -89,16 +89,16 @@ def load(source: str) -> Source:
     Raises:
         ExportError: one sentence that says what the source lacks or why it cannot be exported.
     """
-    folder, function = folder_or_function(source)
+    folder, function, name = place_of(source)
     if function:
         model, tokenizer, labels = call(folder, function)
-        return describe(name_of(source), model, tokenizer, labels)
+        return describe(name, model, tokenizer, labels)
     model_type = read_model_type(folder)
     if model_type != OWN_ENCODER:
         read_config(folder)  # transformers reads it for a tokenizer, too, which would get the blame
     tokenizer = load_tokenizer(folder, model_type)
     cross_encoder = read_cross_encoder(folder)
-    return describe(name_of(source), load_model(folder, model_type), tokenizer, None, cross_encoder)
+    return describe(name, load_model(folder, model_type), tokenizer, None, cross_encoder)
 
 
 def call(path: Path, function: str) -> tuple[Any, Any, Any]:

@@ -20,10 +20,10 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 SENTENCES = """
 import sys
 from attenuator.errors import ExportError
-from attenuator.export.place import folder_or_function
+from attenuator.export.place import place_of
 for source in sys.argv[1:]:
     try:
-        print(folder_or_function(source)[0])
+        print(place_of(source).path)
     except ExportError as error:
         print(error)
 """

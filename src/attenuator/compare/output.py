@@ -10,7 +10,7 @@ from attenuator.bundle import file_sha256
 from attenuator.compare.partial import NAME as PARTIAL
 from attenuator.compare.settings import CompareSettings
 from attenuator.errors import InvalidRequest
-from attenuator.export.place import folder_or_function, name_of
+from attenuator.export.place import Place
 
 RESULT, PLOT, BUNDLES = "comparison.json", "comparison.svg", "bundles"
 SIGNS = {RESULT, PARTIAL}  # one of them is in the folder of every comparison; `bundles` is in many others
@@ -31,14 +31,13 @@ IDENTITY = {
 }
 
 
-def output_folder(settings: CompareSettings, source: str) -> Path:
+def output_folder(settings: CompareSettings, place: Place) -> Path:
     """The folder to write to, made where it is new.
 
     Raises:
         InvalidRequest: it holds other files, or cannot be made.
     """
-    _, function = folder_or_function(source)
-    folder = settings.output or Path(f"comparison-{function or Path(name_of(source)).name}")
+    folder = settings.output or Path(f"comparison-{place.function or Path(place.name).name}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         found = {each.name for each in folder.iterdir()}
@@ -51,9 +50,14 @@ def output_folder(settings: CompareSettings, source: str) -> Path:
     return folder
 
 
-def identity(settings: CompareSettings, source: str) -> dict[str, Any]:
-    """What is compared on what, in JSON's types."""
-    path, _ = folder_or_function(source)
+def identity(settings: CompareSettings, source: str, path: Path) -> dict[str, Any]:
+    """What is compared on what, in JSON's types.
+
+    Args:
+        settings: of the command.
+        source: the checkpoint, as the user named it.
+        path: where that leads.
+    """
     files = [path] if path.is_file() else sorted(each for each in path.iterdir() if each.is_file())
     return {
         "attenuator": __version__,

@@ -44,6 +44,7 @@ from attenuator.compare.settings import COMMAND, CompareSettings
 from attenuator.errors import BundleError, EngineError, ExportError, InvalidRequest
 from attenuator.export.packed import OPERATOR_BY_KEY
 from attenuator.export.pipeline import ATTENTIONS, export
+from attenuator.export.place import place_of
 from attenuator.export.source import load as load_source
 from attenuator.ops import BASELINE
 from attenuator.rows import Columns
@@ -123,7 +124,8 @@ class Run:
         self.absent = [row for row in choices.absent(loaded, source, settings.data) if row.name in asked]
         self.texts = encode(settings.data, items, loaded, truncate=settings.truncate)
         self.ends = read_lengths(settings.lengths, loaded.max_tokens)
-        self.folder = output_folder(settings, source)
+        self.source = place_of(source)
+        self.folder = output_folder(settings, self.source)
         self.export_seconds = 0.0
 
     def compare(self) -> Comparison:
@@ -133,7 +135,7 @@ class Run:
             AttenuatorError: the checkpoint cannot be exported, the texts cannot be run, or a file cannot be written.
         """
         settings = self.settings
-        about = identity(settings, self.checkpoint)
+        about = identity(settings, self.checkpoint, self.source.path)
         with Progressed(self.folder, about, restart=settings.restart) as results:
             if results.resumed:
                 self.note("goes on with an interrupted comparison")
