@@ -13,6 +13,7 @@ from attenuator.export.attributes import DEFAULT_ESTIMATORS, ESTIMATORS, TABLE_P
 from attenuator.export.computing import lacking, trained_with
 from attenuator.export.packed import OPERATOR_BY_KEY
 from attenuator.export.pipeline import ATTENTIONS
+from attenuator.export.place import place_of
 from attenuator.export.selection import DROPPED, MERGES, can_merge, can_select
 from attenuator.export.source import Source
 from attenuator.ops import BASELINE
@@ -157,13 +158,13 @@ def absent(source: Source, checkpoint: str, data: Path) -> list[Absent]:
 
 def _refused_to_adapt(checkpoint: str, attention: str) -> str:
     """Why a checkpoint cannot be adapted; empty where it can, or where that cannot be found out here."""
-    folder = Path(checkpoint)
-    if not folder.is_dir():
-        return "adapt takes a checkpoint folder"
+    if place_of(checkpoint).function:
+        return "adapt takes a checkpoint folder or a Hugging Face id (org/name)"
     try:
         from attenuator.tuning.adapt.pipeline import load_teacher, refuse_other_attention  # the extra `train`
 
-        refuse_other_attention(folder, load_teacher(folder), attention, {})
+        source = Path(checkpoint)
+        refuse_other_attention(source, load_teacher(source), attention, {})
     except AttenuatorError as error:
         return str(error)
     except ModuleNotFoundError:  # adapt itself says what is missing
