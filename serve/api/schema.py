@@ -1,8 +1,8 @@
 """The check of a request: strict, unknown fields refused, one sentence for whatever is wrong.
 
 What a request may have stands in `attenuator.api`; knob values are checked against the model's own bounds, everything
-else by `runtime.request`. Whatever
-here and in `peers/` finds a fault raises `InvalidRequest`, which names the field, what was given and what is allowed.
+else by `runtime.request`. Whatever here and in `peers/` finds a fault raises `InvalidRequest`, which names the field,
+what was given and what is allowed.
 """
 
 import re
