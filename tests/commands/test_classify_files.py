@@ -286,20 +286,27 @@ def test_a_file_has_the_answers_of_its_rows_alone_whatever_their_order_and_goal(
 
 
 def test_a_stopped_run_with_a_bundle_goes_on(run: Run, bundles: dict[str, Path], tmp_path: Path) -> None:
-    source, output, whole = (tmp_path / name for name in ("in.csv", "out.csv", "whole.csv"))
-    source.write_text("text\n" + "".join(f"good film {'a ' * (number % 50)}\n" for number in range(1300)))
+    """Its input stays open, so that it cannot be done before it is stopped."""
+    texts, output, whole = (tmp_path / name for name in ("in.csv", "out.csv", "whole.csv"))
+    texts.write_text("text\n" + "".join(f"good film {'a ' * (number % 50)}\n" for number in range(1300)))
     partial = tmp_path / "out.csv.partial.jsonl"
-    command = [sys.executable, "-m", "attenuator", "classify", str(bundles["mca"]), "--input", str(source)]
+    command = [sys.executable, "-m", "attenuator", "classify", str(bundles["mca"]), "--format", "csv"]
+    piped = [*command, "--input", "-", "--output", str(output)]
     heeds = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    with subprocess.Popen([*command, "--output", str(output)], stderr=subprocess.PIPE, preexec_fn=heeds) as process:
+    with subprocess.Popen(piped, stdin=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=heeds) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(texts.read_bytes())
+        process.stdin.flush()
         end = time.monotonic() + 60
         while not (partial.exists() and partial.read_bytes().count(b"\n") > 600) and time.monotonic() < end:
             time.sleep(0.001)
         process.send_signal(signal.SIGINT)
-        assert process.stderr is not None
         assert b"Traceback" not in process.stderr.read()
-    assert partial.exists() == (process.returncode == 130)
-    assert run(*command[3:], "--output", output)[0] == 0
-    assert run(*command[3:], "--output", whole)[0] == 0
+    assert process.returncode == 130
+    assert 600 < partial.read_bytes().count(b"\n") < 1300
+    with texts.open("rb") as stream:
+        subprocess.run(piped, stdin=stream, check=True)
+    assert run(*command[3:], "--input", texts, "--output", whole)[0] == 0
     assert output.read_text() == whole.read_text()
     assert not partial.exists()
