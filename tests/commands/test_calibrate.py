@@ -225,7 +225,7 @@ def test_the_goal_is_that_of_requests_that_set_nothing(calibrated: Path, folder:
     texts = read_texts(data, model, min_agreement=0.8, confidence=0.975, truncate=False)
     before = before.model_copy(update={"default_agreement": 0.7})
     for settings, kept in ((CalibrateSettings(data=data), 0.7), (CalibrateSettings(data=data, min_agreement=0.9), 0.9)):
-        assert pipeline.calibrate(model, folder, settings, texts, before).default_agreement == kept
+        assert pipeline.calibrate(model, folder, settings, texts, before).calibration.default_agreement == kept
     again = calibration_of(folder)
     assert (again.default_agreement, again.latency) == (0.9, before.latency)
 
