@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from attenuator.calibration import Calibration, keeping_default, out_of_reach, reaching
+from attenuator.calibration.schema import shown
 from attenuator.errors import GoalOutOfReach, Overloaded
 from attenuator.ops.knobs import Knobs, KnobValue
 from attenuator.runtime import Model
@@ -100,7 +101,7 @@ def knobs_for(
             raise _refusal(usable, min_agreement, max_latency_ms, now)
     name, goal = (LATENCY, max_latency_ms) if min_agreement is None else (AGREEMENT, min_agreement)
     raise GoalOutOfReach(
-        f"{name} {goal:g} takes {_named(keeping[-1])} or more accurate knobs here, which the ceilings "
+        f"{name} {goal:g} takes {shown(keeping[-1])} or more accurate knobs here, which the ceilings "
         "of the API key or the service's limit on cost do not permit",
         param=name,
         allowed="goals that permitted knobs reach",
@@ -161,7 +162,7 @@ def _refusal(
     """Why no setting keeps both goals: the goals, or the load."""
     (queue_s, run_s), knobs = min(((now.forecast(knobs), knobs) for knobs in reaching), key=lambda pair: pair[0][1])
     idle_ms = (now.elapsed_s + run_s) * 1000
-    needs = f"{AGREEMENT} {min_agreement:g} takes about {_shown(idle_ms)} ms here at these lengths ({_named(knobs)})"
+    needs = f"{AGREEMENT} {min_agreement:g} takes about {_shown(idle_ms)} ms here at these lengths ({shown(knobs)})"
     if idle_ms > max_latency_ms:
         return GoalOutOfReach(
             f"{needs}, and {LATENCY} is {max_latency_ms:g}: raise {LATENCY} or lower {AGREEMENT}",
@@ -174,10 +175,6 @@ def _refusal(
         f"{max_latency_ms:g}; try again in {max(1.0, wait_s):.0f} s",
         retry_after_s=wait_s,
     )
-
-
-def _named(knobs: Knobs) -> str:
-    return ", ".join(f"{name} {value:g}" for name, value in knobs.items())
 
 
 def _shown(milliseconds: float) -> str:

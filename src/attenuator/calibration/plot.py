@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from html import escape
 
-from attenuator.calibration.schema import Bucket, Calibration, Setting
+from attenuator.calibration.schema import Bucket, Calibration, Setting, shown
 
 WIDTH, HEIGHT = 720, 440
 LEFT, RIGHT, TOP, BOTTOM = 70, 20, 50, 60
@@ -42,10 +42,6 @@ def frontier_svg(calibration: Calibration, title: str) -> str:
 
 def _lengths(bucket: Bucket) -> str:
     return f"{bucket.low} to {bucket.high} tokens"
-
-
-def _shown(setting: Setting) -> str:
-    return ", ".join(f"{name} {value:g}" for name, value in setting.knobs.items())
 
 
 class _Axes:
@@ -103,7 +99,7 @@ def _line(axes: _Axes, settings: list[Setting], bucket: int, colour: str, *, las
     for (x, y), setting in zip(places, settings, strict=True):
         row = setting.agreement[bucket]
         yield f'<path d="M{x} {axes.y(row.low)}V{axes.y(row.high)}" stroke="{colour}" stroke-opacity="0.5"/>'
-        yield f'<circle cx="{x}" cy="{y}" r="3.5" fill="{colour}"><title>{escape(_shown(setting))}: '
+        yield f'<circle cx="{x}" cy="{y}" r="3.5" fill="{colour}"><title>{escape(shown(setting.knobs))}: '
         yield f"{row.value:.4f}, {row.low:.4f} to {row.high:.4f}</title></circle>"
         if last:
             values = ", ".join(f"{value:g}" for value in setting.knobs.values())

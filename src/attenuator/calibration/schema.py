@@ -292,6 +292,11 @@ class Calibration(Record):
         return next((index for index, row in enumerate(self.buckets) if tokens <= row.high), len(self.buckets) - 1)
 
 
+def shown(knobs: Mapping[str, float]) -> str:
+    """A setting in words: every knob with its value; empty for a model without knobs."""
+    return ", ".join(f"{name} {value:g}" for name, value in knobs.items())
+
+
 def calibration_content(files: Path, folder: Path) -> bytes | None:
     """The bytes of a bundle's `calibration.json`; None where the bundle has none.
 

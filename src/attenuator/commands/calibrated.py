@@ -1,22 +1,16 @@
 """Prints a calibration for people: which setting each goal would get, by length."""
 
 import math
-from collections.abc import Mapping
 
 from rich.console import Console
 from rich.table import Table
 
 from attenuator.calibration.goals import cheapest, default_setting
 from attenuator.calibration.proportions import fewest_texts
-from attenuator.calibration.schema import Bucket, Calibration, Latency, Setting
+from attenuator.calibration.schema import Bucket, Calibration, Latency, Setting, shown
 from attenuator.commands.capacity import times_of
 
 GOALS = (0.7, 0.8, 0.9, 0.95, 0.99, 0.999)
-
-
-def shown(knobs: Mapping[str, float]) -> str:
-    """A setting in words: every knob with its value."""
-    return ", ".join(f"{name} {value:g}" for name, value in knobs.items())
 
 
 def show_calibration(console: Console, calibration: Calibration) -> None:

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from attenuator.api import Classification, Prediction
+from attenuator.calibration.schema import shown
 from attenuator.ops import SEQUENCE_OUTPUTS
 from attenuator.texts import Item
 
@@ -130,7 +131,7 @@ class TextTable:
             table.add_row(*cells, cut(item.excerpt, room))
         self._console.print(table)
         last = self._last
-        knobs = ", ".join(f"{name} {value:g}" for name, value in last.knobs.items()) or "no knob"
+        knobs = shown(last.knobs) or "no knob"
         expected = last.expected_agreement
         agreement = "" if expected is None else f", expected agreement {expected:.3f}"
         self._console.print(

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict
 
 from attenuator.bundle import MANIFEST, BundleKnob, Manifest
 from attenuator.calibration import Calibration, read_calibration
+from attenuator.calibration.schema import shown
 from attenuator.commands.calibrated import measured_gains
 from attenuator.commands.capacity import Capacity
 from attenuator.commands.cost import Setting, TimeModel
@@ -229,7 +230,7 @@ class _Modelled:
         """What several knobs win together, and which of them most."""
         if len(self.defaults) < 2:
             return []
-        setting = ", ".join(f"{name} {value:g}" for name, value in self.defaults.items())
+        setting = shown(self.defaults)
         first, last = self.lengths[0], self.lengths[-1]
         gains = [f"{self.model.speedup(tokens, self.defaults):.2f}x" for tokens in (first, last)]
         at_last = f", and {gains[1]} at {last}" if last > first else ""

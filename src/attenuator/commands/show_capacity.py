@@ -5,7 +5,7 @@ from itertools import groupby
 from rich.console import Console
 from rich.table import Table
 
-from attenuator.commands.calibrated import shown
+from attenuator.calibration.schema import shown
 from attenuator.commands.capacity import HOUR_S, Capacity, CapacityRow
 from attenuator.commands.figures import plain
 

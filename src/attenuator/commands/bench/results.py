@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from attenuator.commands import calibrated
+from attenuator.calibration import schema
 from attenuator.commands.bench.grid import Setting
 from attenuator.commands.bench.sweep import Row, Sweep
 
@@ -70,7 +70,7 @@ def write(sweep: Sweep, path: Path) -> None:
 
 def shown(setting: Setting) -> str:
     """A setting in words, for a model without knobs too."""
-    return calibrated.shown(setting) or "no knob"
+    return schema.shown(setting) or "no knob"
 
 
 def _number(value: float | None) -> str:

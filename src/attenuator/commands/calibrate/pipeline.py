@@ -14,7 +14,7 @@ from attenuator.calibration import certainty
 from attenuator.calibration.frontier import Answers, PredictedTime, summarise
 from attenuator.calibration.grid import grid
 from attenuator.calibration.plot import frontier_svg
-from attenuator.calibration.schema import FORMAT_VERSION, Bucket, Calibration, Certainty, Latency
+from attenuator.calibration.schema import FORMAT_VERSION, Bucket, Calibration, Certainty, Latency, shown
 from attenuator.calibration.schema import Setting as CalibratedSetting
 from attenuator.clients.progress import progress_bar
 from attenuator.commands.calibrate.partial import PartialResults
@@ -22,7 +22,6 @@ from attenuator.commands.calibrate.runs import Logits, batches_of, run_all
 from attenuator.commands.calibrate.settings import COMMAND, CalibrateSettings
 from attenuator.commands.calibrate.texts import Texts, correct
 from attenuator.commands.calibrate.timing import lengths_to_time, time_settings
-from attenuator.commands.calibrated import shown
 from attenuator.commands.cost import Setting, TimeModel
 from attenuator.errors import InvalidRequest
 from attenuator.ops.knobs import Knobs
