@@ -64,7 +64,7 @@ def test_the_sentences_say_speed_agreement_promise_and_what_to_do() -> None:
     assert lines[1].startswith("at 99 % agreement, fp32: 676 texts a second, 2.0 times as fast with keep 0.5 (measured")
     assert "int8: 1,488 texts a second, 4.4 times as fast with keep 0.5 (measured 0.992, 0.981 to" in lines[2]
     assert lines[3] == (
-        "promise: 600 texts show, at 97.5 % confidence, that at least 98.1% of the answers stay the same on texts "
+        "promise: 600 texts show, at 97.5 % confidence, that at least 98.0% of the answers stay the same on texts "
         "like these"
     )
     assert "can answer exactly" in lines[4], "int8 cannot"
