@@ -22,7 +22,7 @@ from attenuator.ops.torch_op import overload
 __all__ = ["OPERATOR_BY_KEY", "PackedBatch", "Projections"]
 
 OPERATOR_BY_KEY: dict[str, Operator] = {operator.key: operator for operator in OPERATORS}
-POOL = overload(OPERATOR_BY_KEY["pool"])
+POOL = OPERATOR_BY_KEY["pool"]
 NO_TENSORS: Mapping[str, Tensor] = {}
 
 
@@ -52,6 +52,7 @@ class PackedBatch:
         frozen: of each selection whose other rows rejoin: all rows `[T, C]`, and int64 `[K]` which of them went on.
         value_flops: second outputs of the attention nodes so far that can sample, `[B]` each.
         has_value_flops: whether any node, sampling or not, has such an output.
+        form: what computes an operator: as it is served, or with gradients.
     """
 
     operator: Operator
@@ -67,6 +68,7 @@ class PackedBatch:
     frozen: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     value_flops: list[Tensor] = field(default_factory=list)
     has_value_flops: bool = False
+    form: Callable[[Operator], Any] = overload
 
     def __post_init__(self) -> None:
         """Begins with every row."""
@@ -80,7 +82,7 @@ class PackedBatch:
 
     def pool(self, hidden: Tensor, mode: str) -> Tensor:
         """`[T, C]` to `[B, C]`."""
-        pooled: Tensor = POOL(hidden, self.cu_seqlens, mode=mode)
+        pooled: Tensor = self.form(POOL)(hidden, self.cu_seqlens, mode=mode)
         return pooled
 
     def pool_tokens(self, hidden: Tensor) -> Tensor:
@@ -237,7 +239,7 @@ class PackedBatch:
         else:
             inputs["value"] = value(hidden)
         attributes = {name: value for name, value in values.items() if name in known}
-        result = overload(self.operator)(*(inputs.get(name) for name in names), **attributes)
+        result = self.form(self.operator)(*(inputs.get(name) for name in names), **attributes)
         results = result if isinstance(result, tuple) else (result,)
         outputs = dict(zip((item.name for item in self.operator.outputs), results, strict=True))
         if "value_flops" in outputs:
@@ -294,7 +296,7 @@ class PackedBatch:
         """int32 `[B+1]`, of the rows that go on behind the attention before."""
         exponent = self.selection.exponent(self.layer - 1)
         knobs = (self.inputs[knob.name] for knob in LENGTHS.knobs)
-        kept: Tensor = overload(LENGTHS)(self.cu_seqlens, *knobs, exponent=exponent, merge=self.selection.merge)
+        kept: Tensor = self.form(LENGTHS)(self.cu_seqlens, *knobs, exponent=exponent, merge=self.selection.merge)
         return kept
 
     def select(self, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -307,7 +309,7 @@ class PackedBatch:
             Of T rows the K that go on, in their order: `[K, C]`, and their places int64 `[K]`.
         """
         kept_cu_seqlens = self.kept_lengths()
-        kept, places = overload(SELECT)(rows, self.importance, self.cu_seqlens, kept_cu_seqlens)
+        kept, places = self.form(SELECT)(rows, self.importance, self.cu_seqlens, kept_cu_seqlens)
         self.following = {name: tensor.index_select(0, places) for name, tensor in self.following.items()}
         self.cu_seqlens = kept_cu_seqlens
         self.importance = None
@@ -318,7 +320,7 @@ class PackedBatch:
         kept_cu_seqlens, unmerged = self.kept_lengths(), self.inputs["cu_seqlens"]
         # Each node chooses the same rows: finding them costs less than to gather by places, which a mean does not have.
         chosen = [
-            overload(SELECT)(rows, self.importance, self.cu_seqlens, kept_cu_seqlens, unmerged) for rows in tensors
+            self.form(SELECT)(rows, self.importance, self.cu_seqlens, kept_cu_seqlens, unmerged) for rows in tensors
         ]
         for rows, _ in chosen[1:]:
             torch._check(rows.shape[0] == chosen[0][0].shape[0])  # the exporter knows neither number

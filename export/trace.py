@@ -59,7 +59,10 @@ class PackedClassifier(nn.Module):
         operators: that have the graph's knobs.
         inputs: graph inputs in order.
         outputs: graph outputs in order.
+        form: what computes an operator; see `PackedBatch`.
     """
+
+    form: Callable[[Operator], Any] = staticmethod(overload)
 
     def __init__(
         self,
@@ -109,6 +112,7 @@ class PackedClassifier(nn.Module):
             only_first=self.pooling == "first",
             inputs=dict(zip(self.inputs, tensors, strict=True)),
             selection=self.selection,
+            form=self.form,
         )
         logits = self.architecture.logits(self.model, batch).float()
         value_flops = batch.mean_value_flops()

@@ -62,6 +62,10 @@ ALLOWED = {
     "export/layers.py": {"yoso": FAMILY},
     "export/settings.py": {"yoso": FAMILY, "bigbird": FAMILY},
     "export/packed.py": {"'window'": "an attribute of attention nodes, whose upper bound is the knob"},
+    "src/attenuator/training/differentiable.py": {
+        name: "an operator whose form with gradients it has"
+        for name in ("softmaxattention", "relativeattention", "'softmax'", "'relative'")
+    },
     "serve/api/peers/tei.py": {"'softmax'": "an activation over the labels, as Hugging Face's clients name it"},
 }
 
