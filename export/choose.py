@@ -23,6 +23,7 @@ from attenuator.errors import ExportError
 from attenuator.export.lower import Progress
 from attenuator.export.selection import DEFAULT, DROPPED, EVERYWHERE, MERGES, SCHEDULES, exponents
 from attenuator.export.selection_checks import check_selection
+from attenuator.export.taught import TaughtWeights
 from attenuator.export.trace import PackedClassifier
 from attenuator.export.trial import KNOB, Setting, Trial
 from attenuator.runtime import Input
@@ -227,6 +228,7 @@ def choose_selection(
     folder: Path,
     progress: Progress,
     note: Callable[[str], None],
+    taught: TaughtWeights | None = None,
 ) -> ChosenSelection | None:
     """Settles how tokens are selected: as the caller asks, by texts, or else by the defaults.
 
@@ -237,6 +239,7 @@ def choose_selection(
         folder: where the bundle is written; holds the tokenizer. A trial graph is written into it, and removed.
         progress: called with one phrase at the start of each step.
         note: called with what the user should read afterwards.
+        taught: weights that answer below a share, where the checkpoint has some.
 
     Returns:
         What was chosen; None where the graph selects nothing.
@@ -264,7 +267,7 @@ def choose_selection(
             classifier.merge = merge
             own = Path(name) / merge
             own.mkdir()
-            trials.append(Trial(classifier, manifest, texts, own, trials[0].exact if trials else None))
+            trials.append(Trial(classifier, manifest, texts, own, trials[0].exact if trials else None, taught))
         chosen = choose_setting(trials, options, progress, note)
     classifier.merge = chosen.merge or DROPPED
     classifier.choose(chosen.schedule)

@@ -20,7 +20,7 @@ __all__ = ["refuse_output", "replace", "staging_for"]
 
 UNFINISHED, REPLACED = "unfinished", "replaced"
 # Of what older versions left, only folders with nothing else in them are removed.
-BUNDLE_FILES = {*bundle.REQUIRED_FILES, bundle.MODEL_DATA, bundle.MANIFEST, bundle.CALIBRATION}
+BUNDLE_FILES = {*bundle.REQUIRED_FILES, *bundle.WEIGHTS, bundle.TAUGHT_PROBE, bundle.MANIFEST, bundle.CALIBRATION}
 
 
 def refuse_output(folder: Path) -> None:

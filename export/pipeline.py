@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,9 @@ from pydantic import ValidationError
 
 import attenuator
 from attenuator import bundle
-from attenuator.bundle import TRAINED_POSITIONS, Attention, Manifest, Provenance
+from attenuator.bundle import TRAINED_POSITIONS, Attention, Manifest, Provenance, Taught
 from attenuator.errors import ExportError
-from attenuator.export import labelled
+from attenuator.export import labelled, taught_graph
 from attenuator.export.attributes import CHOICES, DEFAULT_ESTIMATORS, ESTIMATORS, check_choice
 from attenuator.export.choose import AGREEMENT, KNOB, SelectionOptions, choose_selection
 from attenuator.export.computing import lacking, trained_with
@@ -33,7 +34,8 @@ from attenuator.ops import BASELINE, library_path
 from attenuator.ops.spec import Operator
 from attenuator.precision import PRECISIONS
 from attenuator.runtime import Encoded
-from attenuator.runtime.check import check_graph, check_knobs
+from attenuator.runtime.check import check_knobs
+from attenuator.runtime.check_graph import check_graph
 from attenuator.runtime.device import CPU, choose
 from attenuator.runtime.graph import read_graph
 from attenuator.runtime.model import check_in_child
@@ -120,6 +122,7 @@ def export(
     loaded = load(source) if isinstance(source, str) else source
     lengthen(loaded, positions, max_tokens)
     weights = loaded.weights_sha256  # before half precision rounds them
+    schedule, merge = taught_graph.selection_of(loaded, attention, schedule, merge, precision)
     operator = OPERATOR_BY_KEY[fitting(loaded, attention)]
     check_kernels(operator, precision)
     fields = describe(loaded, name or default_name(folder), max_tokens)
@@ -158,10 +161,16 @@ def export(
             )
         by = Path(texts) if isinstance(texts, str) else texts
         options = SelectionOptions(schedule, merge, defaults.get(KNOB.name), by, min_agreement)
-        selection = choose_selection(classifier, fields, options, staging, progress, note)
+        selection = choose_selection(classifier, fields, options, staging, progress, note, loaded.taught)
         fields["attention"], parity = write_files(
             loaded, classifier, Manifest.model_construct(**fields), staging, progress
         )
+        if loaded.taught is not None:
+            progress("write the taught graph")
+            fields["taught"] = Taught(knob=KNOB.name, below=loaded.taught.below)
+            parity |= taught_graph.write_beside(
+                loaded, classifier, Manifest.model_construct(**fields), staging, partial(write_files, progress=progress)
+            )
         fields["provenance"] = Provenance(
             source=loaded.name,
             data=data,

@@ -116,6 +116,19 @@ def _early(count: int) -> list[float]:
     return [1.0] * half + [0.0] * (count - half)
 
 
+def _second(count: int) -> list[float]:
+    return _behind(count, 1)
+
+
+def _middle(count: int) -> list[float]:
+    return _behind(count, count // 2)
+
+
+def _behind(count: int, index: int) -> list[float]:
+    place = min(index, count - 1)
+    return [float(at == place) for at in range(count)]
+
+
 def _rising(count: int) -> list[float]:
     return [1.0 + index for index in range(count)]
 
@@ -135,10 +148,11 @@ class Schedule:
     def exponents(self, count: int) -> list[float]:
         """The exponents of as many layers as can select.
 
-        From layer i on keep^(e_1 + ... + e_i) of the text's tokens go on; the mean of those sums is 1.
+        From layer i on keep^(e_1 + ... + e_i) of the text's tokens go on; the mean of those sums is 1, or less where
+        the first of them are 0: no exponent is above 1.
         """
         weights = self.weights(count)
-        factor = count / sum(accumulate(weights))
+        factor = min(count / sum(accumulate(weights)), 1 / max(weights))
         return [weight * factor for weight in weights]
 
 
@@ -147,6 +161,8 @@ SCHEDULES: dict[str, Schedule] = {
     "geometric": Schedule("the same share of its rows after every layer", _even),
     "first": Schedule("all at once after the first layer", _first),
     "early": Schedule("the same share after each layer of the first half, nothing after the others", _early),
+    "second": Schedule("all at once after the second layer: later, so dearer at equal keep", _second),
+    "middle": Schedule("all at once after the middle layer: dearer still", _middle),
     "halving": Schedule("most after the first layer, from layer to layer half as much (of the exponent)", _halving),
 }
 # The schedule by which every layer that can select does.

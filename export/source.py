@@ -15,6 +15,7 @@ from torch import nn
 
 from attenuator.bundle import Task
 from attenuator.errors import ExportError
+from attenuator.export import taught
 from attenuator.export.architectures import Architecture, architecture_of
 from attenuator.export.checkpoint import load_model, read_config, read_model_type, refuse_no_numbers
 from attenuator.export.eager import token_types
@@ -23,6 +24,7 @@ from attenuator.export.families import OWN_ENCODER
 from attenuator.export.place import place_of, read_cross_encoder
 from attenuator.export.retrained import as_trained
 from attenuator.export.sentences import one_line
+from attenuator.export.taught import TaughtWeights
 from attenuator.export.tokenizer import BundleTokenizer, bundle_tokenizer, load_tokenizer
 
 __all__ = ["Source", "load"]
@@ -43,6 +45,7 @@ class Source:
         activation: what the checkpoint asks sentence-transformers to apply to its score, such as `Sigmoid`, or empty.
         max_tokens: longest input the model and its tokenizer take.
         vocab_size: rows of the embedding table.
+        taught: weights beside those of the model that were taught to bear a small `keep`, or None.
     """
 
     name: str
@@ -55,6 +58,7 @@ class Source:
     activation: str
     max_tokens: int
     vocab_size: int
+    taught: TaughtWeights | None = None
 
     @property
     def has_token_types(self) -> bool:
@@ -98,7 +102,9 @@ def load(source: str) -> Source:
         read_config(folder)  # transformers reads it for a tokenizer, too, which would get the blame
     tokenizer = load_tokenizer(folder, model_type)
     cross_encoder = read_cross_encoder(folder)
-    return describe(name, load_model(folder, model_type), tokenizer, None, cross_encoder)
+    described = describe(name, load_model(folder, model_type), tokenizer, None, cross_encoder)
+    described.taught = taught.read(folder)
+    return described
 
 
 def call(path: Path, function: str) -> tuple[Any, Any, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
+import onnx_ir as ir
 
 from attenuator import bundle
 from attenuator.bundle import Manifest
@@ -17,6 +18,7 @@ from attenuator.calibration.turns import Timing, in_turns
 from attenuator.export import int8
 from attenuator.export.lower import write_model
 from attenuator.export.selection import DROPPED, EVERYWHERE, LENGTHS, exponents
+from attenuator.export.taught import TaughtWeights
 from attenuator.export.trace import PackedClassifier, trace
 from attenuator.runtime import Row, create
 from attenuator.runtime.batch import pack
@@ -80,6 +82,7 @@ class Trial:
         texts: at least one.
         folder: for the graph; nothing else may be in it.
         exact: float32 `[texts, labels]`, the exact answers where they are known.
+        taught: weights that answer below a share, where the checkpoint has some.
     """
 
     def __init__(
@@ -89,41 +92,61 @@ class Trial:
         texts: Sequence[Encoded],
         folder: Path,
         exact: Logits | None = None,
+        taught: TaughtWeights | None = None,
     ) -> None:
         self.manifest = manifest
         self.texts = texts
         self.merge = classifier.merge
         self.layers, self.pooling = classifier.num_layers, classifier.pooling
-        self.file = folder / bundle.MODEL
+        self.files = [folder / bundle.MODEL]
         self.knobs = KnobTable(manifest.name, manifest.knobs)
+        self.below = 0.0
         classifier.choose(EVERYWHERE)
         graph = trace(classifier)
         write_model(graph, folder)
-        self.session: Any = None
+        self.sessions: list[Any] = []
         self.cost: CostModel
         self.open(EVERYWHERE)
         self.exact = np.concatenate(list(self.logits(self.knobs.exact()))) if exact is None else exact
         self.exact_cost = self.work(self.knobs.exact())
         self.close()  # another trial may be next
-        if manifest.precision == "int8":
+        self.round(graph, folder)
+        if taught is not None:
+            self.below = taught.below
+            beside = folder / "taught"
+            beside.mkdir()
+            with taught.within(classifier.model):
+                graph = trace(classifier)
+                write_model(graph, beside)
+                self.round(graph, beside)
+            self.files.append(beside / bundle.MODEL)
+
+    def round(self, graph: ir.Model, folder: Path) -> None:
+        """Writes a graph over its fp32 form where the bundle is in int8."""
+        if self.manifest.precision == "int8":
             int8.quantise(graph)
             write_model(graph, folder)
 
     def close(self) -> None:
-        """Frees the session's weights until it is opened again."""
-        self.session = None
+        """Frees the sessions' weights until it is opened again."""
+        self.sessions = []
 
     def open(self, schedule: str, threads: int | None = None) -> None:
-        """Goes on with another schedule, on as many threads; the weights' file stays as it is."""
-        model = onnx.load(str(self.file), load_external_data=False)
-        nodes = [node for node in model.graph.node if node.op_type == LENGTHS.name]
-        for node, exponent in zip(nodes, exponents(schedule, self.layers, self.pooling), strict=False):
-            [attribute] = [item for item in node.attribute if item.name == "exponent"]
-            attribute.f = exponent
-        onnx.save(model, str(self.file))
-        self.session = None  # frees the other one's weights first
-        self.session = create(self.file, threads=threads)
-        self.cost = cost_model(read_graph(self.file))
+        """Goes on with another schedule, on as many threads; the weights' files stay as they are."""
+        self.close()  # frees the other one's weights first
+        for file in self.files:
+            model = onnx.load(str(file), load_external_data=False)
+            nodes = [node for node in model.graph.node if node.op_type == LENGTHS.name]
+            for node, exponent in zip(nodes, exponents(schedule, self.layers, self.pooling), strict=False):
+                [attribute] = [item for item in node.attribute if item.name == "exponent"]
+                attribute.f = exponent
+            onnx.save(model, str(file))
+            self.sessions.append(create(file, threads=threads))
+        self.cost = cost_model(read_graph(self.files[0]))
+
+    def session(self, knobs: Mapping[str, float]) -> Any:
+        """What answers at a setting."""
+        return self.sessions[-1 if knobs[KNOB.name] < self.below else 0]
 
     def logits(self, knobs: Mapping[str, float]) -> Iterator[Logits]:
         """Logits `[B, labels]` of the texts, some at a time, in order."""
@@ -133,7 +156,7 @@ class Trial:
             rows.append(Row(text.token_ids, text.type_ids, knobs, seed=index))
             tokens += len(text.token_ids)
             if tokens >= TOKENS_PER_BATCH or index == len(self.texts) - 1:
-                yield self.session.run(["logits"], pack(rows, self.manifest))[0]
+                yield self.session(knobs).run(["logits"], pack(rows, self.manifest))[0]
                 rows, tokens = [], 0
 
     def work(self, knobs: Mapping[str, float]) -> float:
@@ -159,7 +182,7 @@ class Trial:
 
             def answer() -> None:
                 for each in feeds:
-                    self.session.run(["logits"], each)
+                    self.session(knobs).run(["logits"], each)
 
             return answer
 

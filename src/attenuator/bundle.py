@@ -18,8 +18,13 @@ FORMAT_VERSION = 1
 MANIFEST = "bundle.json"
 MODEL = "model.onnx"
 MODEL_DATA = "model.onnx.data"
+# The same graph with weights that were taught to bear a small knob; its data holds what they do not share.
+TAUGHT = "taught.onnx"
+TAUGHT_DATA = "taught.onnx.data"
+WEIGHTS = (MODEL, MODEL_DATA, TAUGHT, TAUGHT_DATA)
 TOKENIZER = "tokenizer.json"
 PROBE = "probe.npz"
+TAUGHT_PROBE = "taught.npz"
 CALIBRATION = "calibration.json"
 TRAINED_POSITIONS = "trained"  # the positions of a model that reads what its checkpoint was trained to read
 REQUIRED_FILES = (MODEL, TOKENIZER, PROBE)
@@ -132,6 +137,18 @@ class Provenance(Record):
     selection: ChosenSelection | None = None
 
 
+class Taught(Record):
+    """Which rows the taught weights answer.
+
+    Attributes:
+        knob: that they were taught to bear.
+        below: rows whose knob is smaller run in `taught.onnx`; the exact value never does.
+    """
+
+    knob: str
+    below: float = Field(gt=0, allow_inf_nan=False)
+
+
 class Manifest(Record):
     """`bundle.json`.
 
@@ -153,6 +170,7 @@ class Manifest(Record):
         inputs: graph inputs in order; outputs: graph outputs in order.
         precision: what the model computes in; a row of `attenuator.precision`.
         pooling: `first` or `mean`.
+        taught: which rows run in a second graph with taught weights; None in a bundle with one graph.
         files: SHA-256 by file name: all but bundle.json and calibration.json.
     """
 
@@ -174,6 +192,7 @@ class Manifest(Record):
     outputs: list[str]
     precision: PrecisionName = "fp32"
     pooling: Literal["first", "mean"]
+    taught: Taught | None = None
     provenance: Provenance
     files: dict[str, Sha256]
 
@@ -228,9 +247,26 @@ class Manifest(Record):
             )
         if len({knob.name for knob in self.knobs}) != len(self.knobs):
             raise ValueError("knobs has a name twice, must be different names")
+        self.fits_taught()
         if self.revision != revision(self.files):
             raise ValueError("revision is not the SHA-256 of the list of files")
         return self
+
+    def fits_taught(self) -> None:
+        """Checks that a second graph is there exactly where rows run in it, and that no exact answer does."""
+        present = [name for name in (TAUGHT, TAUGHT_PROBE) if name in self.files]
+        if self.taught is None:
+            if present:
+                raise ValueError(f"files has {present[0]}, but taught does not say which rows run in it")
+            return
+        if len(present) != 2:
+            raise ValueError(f"taught is set, but files lacks {TAUGHT} or {TAUGHT_PROBE}")
+        exact = next((knob.exact for knob in self.knobs if knob.name == self.taught.knob), None)
+        if exact is None or self.taught.below > exact:
+            raise ValueError(
+                f"taught has {self.taught.knob!r} below {self.taught.below:g}, must be a knob of the "
+                "bundle, and at most its exact value"
+            )
 
 
 def revision(files: dict[str, str]) -> str:
@@ -287,7 +323,7 @@ def read_manifest(folder: Path, *, copy_to: Path | None = None) -> Manifest:
             raise BundleError(f"bundle {folder}: {name} is a link that leaves the folder")
         try:
             size = file.stat().st_size
-            if size > MAX_BYTES and name not in (MODEL, MODEL_DATA):
+            if size > MAX_BYTES and name not in WEIGHTS:
                 raise BundleError(f"bundle {folder}: {name} has {size} bytes, must have at most {MAX_BYTES}")
             actual = file_sha256(file) if copy_to is None else copied_sha256(file, copy_to / name)
         except OSError as error:

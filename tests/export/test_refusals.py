@@ -71,7 +71,7 @@ def test_attention_that_the_model_was_not_trained_with(
             "bert",
             "softmax",
             {"schedule": "steep"},
-            "schedule is 'steep', must be one of: rising, geometric, first, early, halving, none",
+            "schedule is 'steep', must be one of: rising, geometric, first, early, second, middle, halving, none",
         ),
         ("bert", "softmax", {"schedule": "none", "texts": "x.txt"}, "this bundle selects no tokens"),
         (

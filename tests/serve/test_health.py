@@ -136,7 +136,7 @@ def test_a_broken_session_is_made_again_and_requests_are_answered(
         async with started(bundles["yoso"]) as (engine, model, client):
             body = {"inputs": "good film", "num_hashes": 8, "return_logits": True}
             before = (await client.post("/v1/classify", json=body)).json()["predictions"]
-            model._session = load(bundles["softmax"], check=False)._session
+            model._graphs = load(bundles["softmax"], check=False)._graphs
             answer = await client.post("/v1/classify", json=body)
             assert (answer.status_code, answer.json()["error_type"]) == (500, "engine_error")
             await until(lambda: "made the session of model 'yoso' again" in caplog.text)

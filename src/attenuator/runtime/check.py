@@ -10,7 +10,6 @@ import json
 import math
 import resource
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,25 +17,33 @@ import numpy as np
 import numpy.typing as npt
 
 from attenuator import ops
-from attenuator.bundle import CALIBRATION, MANIFEST, MODEL, PROBE, TOKENIZER, Manifest, read_manifest
+from attenuator.bundle import (
+    CALIBRATION,
+    MANIFEST,
+    MODEL,
+    PROBE,
+    TAUGHT,
+    TAUGHT_PROBE,
+    TOKENIZER,
+    Manifest,
+    read_manifest,
+)
 from attenuator.errors import AttenuatorError, BundleError, DeviceUnavailable, OperatorLibraryMissing
 from attenuator.ops import SEQUENCE_OUTPUTS
-from attenuator.ops.spec import DOMAIN, merge_knobs
+from attenuator.ops.spec import merge_knobs
 from attenuator.precision import PRECISIONS
 from attenuator.runtime.batch import Row
 from attenuator.runtime.calibrated import open_calibration
+from attenuator.runtime.check_graph import check_attributes, check_graph, check_same_nodes
 from attenuator.runtime.cost import cost_model
 from attenuator.runtime.device import CPU, Device, parse_device
 from attenuator.runtime.graph import Graph, read_graph
-from attenuator.runtime.model import Model, check_device, first_line, open_model
+from attenuator.runtime.graphs import Graphs, first_line, open_model
+from attenuator.runtime.model import Model, check_device
 from attenuator.runtime.pipeline import check_pipeline
 from attenuator.runtime.probe import read_probe
 from attenuator.runtime.tokens import Encoded, TextEncoder
 
-# Operators of these domains and of the model's own functions may run; control flow may not: no encoder has any, and a
-# loop's length is data that could keep a server busy for ever.
-DOMAINS = {"", "ai.onnx", "com.microsoft", DOMAIN}
-CONTROL_FLOW = {"Loop", "Scan", "If", "SequenceMap"}
 INPUT_TYPES = {"int32": "tensor(int32)", "int64": "tensor(int64)", "float": "tensor(float)"}
 MEMORY_BYTES = 16 * 2**30
 CPU_SECONDS = 300
@@ -69,24 +76,55 @@ def check_bundle(folder: Path, device: Device = CPU, *, copy_to: Path | None = N
     _write_message(stage=TOKENIZER)
     encoder = TextEncoder.of_bundle(files / TOKENIZER, manifest, folder)
     check_tokenizer(folder, encoder)
-    _write_message(stage=MODEL)
     ops.library_path()
+    graph = check_model(folder, files, manifest, encoder, device)
+    if manifest.taught is not None:
+        check_same_nodes(folder, graph, check_model(folder, files, manifest, encoder, device, TAUGHT, TAUGHT_PROBE))
+
+
+def check_model(
+    folder: Path,
+    files: Path,
+    manifest: Manifest,
+    encoder: TextEncoder,
+    device: Device,
+    file: str = MODEL,
+    probe: str = PROBE,
+) -> Graph:
+    """Checks one graph of a bundle against what the manifest claims, and runs its probe.
+
+    Args:
+        folder: what error sentences call the bundle.
+        files: holds what is checked.
+        manifest: of the bundle.
+        encoder: of the bundle.
+        device: where to run it.
+        file: of the graph.
+        probe: the file of its probe.
+
+    Raises:
+        BundleError: one sentence that names the file and what is wrong with it.
+        OperatorLibraryMissing: the operators' shared library is not for the device.
+        DeviceUnavailable: the device cannot be used.
+    """
+    _write_message(stage=file)
     try:
-        graph = read_graph(files / MODEL)
+        graph = read_graph(files / file)
     except ValueError as error:
-        raise BundleError(f"bundle {folder}: {MODEL} cannot be read: {error}") from None
-    check_graph(folder, manifest, graph)
-    check_attributes(folder, manifest, graph)
-    session = open_model(files, folder, device=device)
-    check_signature(folder, manifest, session)
+        raise BundleError(f"bundle {folder}: {file} cannot be read: {error}") from None
+    check_graph(folder, manifest, graph, file)
+    check_attributes(folder, manifest, graph, file)
+    session = open_model(files, folder, file, device=device)
+    check_signature(folder, manifest, session, file)
     try:
         cost = cost_model(graph)
     except BundleError as error:
-        raise BundleError(f"bundle {folder}: {MODEL}: {error}") from None
-    model = Model(manifest, encoder, session, cost, device)
-    check_tables(folder, model)
-    _write_message(stage=PROBE)
-    check_probe(folder, model, *read_probe(files / PROBE, folder))
+        raise BundleError(f"bundle {folder}: {file}: {error}") from None
+    model = Model(manifest, encoder, Graphs(session, device=device), cost, device)
+    check_tables(folder, model, file)
+    _write_message(stage=probe)
+    check_probe(folder, model, *read_probe(files / probe, folder), file=file, probe=probe)
+    return graph
 
 
 def check_tokenizer(folder: Path, encoder: TextEncoder) -> None:
@@ -155,69 +193,7 @@ def check_knobs(folder: Path, manifest: Manifest) -> None:
                 )
 
 
-def check_graph(folder: Path, manifest: Manifest, graph: Graph) -> None:
-    """Compares the graph with the manifest, before ONNX Runtime reads it.
-
-    Raises:
-        BundleError: another operator version or node count, an operator no export writes, or data outside the bundle.
-    """
-    where = f"bundle {folder}: {MODEL}"
-    for name in sorted(graph.external):
-        if name not in manifest.files:
-            raise BundleError(f"{where} refers to external data {name!r}, which is not a file of the bundle")
-    version = graph.opsets.get(DOMAIN, 1)
-    supported = {operator.version for operator in ops.OPERATORS}
-    if version not in supported:
-        raise BundleError(
-            f"{where} needs version {version} of the operators, this installation has version "
-            f"{', '.join(map(str, supported))}"
-        )
-    ours = {operator.name: operator.key for operator in ops.OPERATORS}
-    # ONNX Runtime ignores functions named like our operators: the library's kernels run instead.
-    functions = {owner: body for owner, body in graph.other_ops.items() if owner[0] != DOMAIN}
-    used = {(node.domain, node.op_type) for node in graph.nodes}.union(*functions.values())
-    for domain, name in sorted(used):
-        if name in CONTROL_FLOW:
-            raise BundleError(f"{where} has a {name} node: control flow is not allowed in a bundle")
-        shown = f"{domain}:{name}"[:80]  # the file chose these names; a log needs neither line breaks nor megabytes
-        if domain not in DOMAINS and (domain, name) not in functions:
-            raise BundleError(
-                f"{where} has a node {shown!r}, must be an operator of ONNX, ONNX Runtime or {DOMAIN}, or a function "
-                "of the model"
-            )
-        if domain == DOMAIN and name not in ours:
-            raise BundleError(f"{where} has a node {shown!r}, must be one of {', '.join(ours)}")
-    counts = Counter(ours[node.op_type] for node in graph.nodes if node.domain == DOMAIN)
-    expected = Counter(manifest.attention.other_nodes)
-    expected[manifest.attention.operator] += manifest.attention.layers
-    if counts != expected:
-        raise BundleError(f"{where} has {_counts(counts)}, but {MANIFEST} says {_counts(expected)}")
-
-
-def check_attributes(folder: Path, manifest: Manifest, graph: Graph) -> None:
-    """Compares the attributes that the manifest claims with those of the attention nodes.
-
-    Raises:
-        BundleError: the operator has no such attribute, or a node has another value.
-    """
-    operator = next(operator for operator in ops.OPERATORS if operator.key == manifest.attention.operator)
-    defaults = {attribute.name: attribute.default for attribute in operator.attributes}
-    nodes = [node for node in graph.nodes if node.domain == DOMAIN and node.op_type == operator.name]
-    for name, claimed in manifest.attention.attributes.items():
-        if name not in defaults:
-            raise BundleError(
-                f"bundle {folder}: {MANIFEST}: attention.attributes has {name!r}, must be one of {', '.join(defaults)}"
-            )
-        for node in nodes:
-            actual = node.attributes.get(name, defaults[name])
-            if not _same(actual, claimed):
-                raise BundleError(
-                    f"bundle {folder}: {MODEL} has a {operator.name} node with {name} {actual!r}, "
-                    f"but {MANIFEST} says {claimed!r}"
-                )
-
-
-def check_signature(folder: Path, manifest: Manifest, session: Any) -> None:
+def check_signature(folder: Path, manifest: Manifest, session: Any, file: str = MODEL) -> None:
     """Compares the session's inputs and outputs with the manifest.
 
     Raises:
@@ -225,7 +201,7 @@ def check_signature(folder: Path, manifest: Manifest, session: Any) -> None:
     """
     types = {"input_ids": "int64", "position_ids": "int64", "token_type_ids": "int64", "cu_seqlens": "int32"}
     types |= {"seed": "int64"} | {knob.name: knob.dtype for knob in manifest.knobs}
-    where = f"bundle {folder}: {MODEL}"
+    where = f"bundle {folder}: {file}"
     inputs = {entry.name: entry.type for entry in session.get_inputs()}
     for name in manifest.inputs:
         if name not in types:
@@ -250,7 +226,7 @@ def check_signature(folder: Path, manifest: Manifest, session: Any) -> None:
         )
 
 
-def check_tables(folder: Path, model: Model) -> None:
+def check_tables(folder: Path, model: Model, file: str = MODEL) -> None:
     """Runs the last token id and type at the last position, and a tokenized text: all must lie inside the tables.
 
     Raises:
@@ -264,7 +240,7 @@ def check_tables(folder: Path, model: Model) -> None:
         model.with_manifest(last).run([row])
     except AttenuatorError as error:
         raise BundleError(
-            f"bundle {folder}: {MODEL} fails on its last token id at its last position, as token type "
+            f"bundle {folder}: {file} fails on its last token id at its last position, as token type "
             f"{manifest.token_types - 1}: {first_line(error)}"
         ) from None
     encoded = model.encode(SAMPLE, truncate=True)
@@ -277,12 +253,12 @@ def check_tables(folder: Path, model: Model) -> None:
         model.run([Row(encoded.token_ids, encoded.type_ids, model.knobs.exact())])
     except AttenuatorError as error:
         raise BundleError(
-            f"bundle {folder}: {MODEL} fails on a text as {TOKENIZER} tokenizes it: {first_line(error)}"
+            f"bundle {folder}: {file} fails on a text as {TOKENIZER} tokenizes it: {first_line(error)}"
         ) from None
-    check_ends(folder, model, encoded)
+    check_ends(folder, model, encoded, file)
 
 
-def check_ends(folder: Path, model: Model, encoded: Encoded) -> None:
+def check_ends(folder: Path, model: Model, encoded: Encoded, file: str = MODEL) -> None:
     """Runs a text and its beginning at the lowest and the highest value of every knob, the others being exact.
 
     The probe has exact values alone, at which nodes that select tokens and disagree about their number go unnoticed;
@@ -298,11 +274,19 @@ def check_ends(folder: Path, model: Model, encoded: Encoded) -> None:
                 model.run([Row(encoded.token_ids[:n], encoded.type_ids[:n], values) for n in (None, FEW_TOKENS)])
             except AttenuatorError as error:
                 raise BundleError(
-                    f"bundle {folder}: {MODEL} fails at {knob.name} {value:g}: {first_line(error)}"
+                    f"bundle {folder}: {file} fails at {knob.name} {value:g}: {first_line(error)}"
                 ) from None
 
 
-def check_probe(folder: Path, model: Model, inputs: list[Encoded], expected: npt.NDArray[np.float32]) -> None:
+def check_probe(
+    folder: Path,
+    model: Model,
+    inputs: list[Encoded],
+    expected: npt.NDArray[np.float32],
+    *,
+    file: str = MODEL,
+    probe: str = PROBE,
+) -> None:
     """Compares the probe's logits with those of this machine.
 
     Args:
@@ -310,19 +294,21 @@ def check_probe(folder: Path, model: Model, inputs: list[Encoded], expected: npt
         model: the bundle.
         inputs: of the probe, N token sequences.
         expected: their logits, `[N, num_labels]`.
+        file: of the graph.
+        probe: of the probe.
 
     Raises:
         BundleError: the probe does not fit the model, or a logit differs by more than the precision allows.
     """
     manifest = model.manifest
     if expected.shape[1] != len(manifest.labels):
-        raise BundleError(f"bundle {folder}: {PROBE} has {expected.shape[1]} logits for {len(manifest.labels)} labels")
+        raise BundleError(f"bundle {folder}: {probe} has {expected.shape[1]} logits for {len(manifest.labels)} labels")
     for encoded in inputs:
         if len(encoded.token_ids) > manifest.max_tokens or not (
             encoded.token_ids.min() >= 0 and encoded.token_ids.max() < manifest.vocab_size
         ):
             raise BundleError(
-                f"bundle {folder}: {PROBE} has an input with {len(encoded.token_ids)} token ids from "
+                f"bundle {folder}: {probe} has an input with {len(encoded.token_ids)} token ids from "
                 f"{encoded.token_ids.min()} to {encoded.token_ids.max()}, must have at most {manifest.max_tokens} ids "
                 f"from 0 to {manifest.vocab_size - 1}"
             )
@@ -330,12 +316,12 @@ def check_probe(folder: Path, model: Model, inputs: list[Encoded], expected: npt
     try:
         results = model.run([Row(encoded.token_ids, encoded.type_ids, exact) for encoded in inputs])
     except AttenuatorError as error:
-        raise BundleError(f"bundle {folder}: {MODEL} fails on the probe: {first_line(error)}") from None
+        raise BundleError(f"bundle {folder}: {file} fails on the probe: {first_line(error)}") from None
     for result in results:
         for name, value in result.outputs.items():
             if not 0 <= value < math.inf:  # NaN neither
                 raise BundleError(
-                    f"bundle {folder}: {MODEL} gives {name} {value:g}, must be finite and at least 0: "
+                    f"bundle {folder}: {file} gives {name} {value:g}, must be finite and at least 0: "
                     f"{SEQUENCE_OUTPUTS[name].doc}"
                 )
     logits = np.stack([result.logits for result in results])
@@ -344,22 +330,9 @@ def check_probe(folder: Path, model: Model, inputs: list[Encoded], expected: npt
     limit = PRECISIONS[manifest.precision].probe_tolerance
     if worst > limit:
         raise BundleError(
-            f"bundle {folder}: {MODEL} gives other logits than {PROBE}: they differ by {worst:.2g}, "
+            f"bundle {folder}: {file} gives other logits than {probe}: they differ by {worst:.2g}, "
             f"must be at most {limit:g}"
         )
-
-
-def _same(actual: object, claimed: object) -> bool:
-    """Whether two attribute values are equal; floats are compared with the precision of float32."""
-    if isinstance(actual, float) or isinstance(claimed, float):
-        numbers = isinstance(actual, int | float) and isinstance(claimed, int | float)
-        return numbers and math.isclose(float(actual), float(claimed), rel_tol=1e-6)  # type: ignore[arg-type]
-    return type(actual) is type(claimed) and actual == claimed
-
-
-def _counts(counts: Counter[str]) -> str:
-    named = {operator.key: operator.name for operator in ops.OPERATORS}
-    return ", ".join(f"{count} {named.get(key, key)}" for key, count in sorted(counts.items())) or "no operator nodes"
 
 
 def _write_message(**message: object) -> None:

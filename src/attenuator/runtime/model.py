@@ -25,18 +25,18 @@ from attenuator.ops.cost import Drawn
 from attenuator.precision import PRECISIONS
 from attenuator.runtime import scores
 from attenuator.runtime import session as sessions
-from attenuator.runtime.batch import Row, RowResult, pack
+from attenuator.runtime.batch import Row, RowResult
 from attenuator.runtime.calibrated import open_calibration
 from attenuator.runtime.cost import CostModel, cost_model
 from attenuator.runtime.device import CPU, SAFE_PATH, Device
 from attenuator.runtime.graph import read_graph
+from attenuator.runtime.graphs import MAX_QUOTED, Graphs, open_graphs
 from attenuator.runtime.knobs import KnobTable
 from attenuator.runtime.snapshot import private_folder
 from attenuator.runtime.tokens import Encoded, TextEncoder
 
 CHECK_TIMEOUT_S = 300
 MAX_REMEMBERED = 16_384  # costs of lengths at settings: predicting one takes 10 us
-MAX_QUOTED = 300  # characters quoted from another program's message
 ERRORS_BY_KIND: dict[str, type[AttenuatorError]] = {"library": OperatorLibraryMissing, "device": DeviceUnavailable}
 
 
@@ -69,7 +69,7 @@ class Model:
         self,
         manifest: Manifest,
         encoder: TextEncoder,
-        session: ort.InferenceSession,
+        graphs: Graphs,
         cost: CostModel,
         device: Device = CPU,
         calibration: Calibration | None = None,
@@ -80,7 +80,7 @@ class Model:
         self.knobs = KnobTable(manifest.name, manifest.knobs)
         self.encoder = encoder
         self.device_name = str(device)
-        self._session = session
+        self._graphs = graphs
         self._origin: tuple[Path, int | None] | None = None
         self.cost = cost
         self._costs: dict[tuple[int, tuple[tuple[str, float], ...]], float] = {}
@@ -142,31 +142,8 @@ class Model:
         Raises:
             EngineError: ONNX Runtime failed, or the run was cancelled.
         """
-        if not rows:
-            return []
-        outputs = self.manifest.outputs
-        try:
-            feeds = pack(rows, self.manifest)
-            options = None if cancellation is None else cancellation.options
-            if self.device.kind == "cpu":  # where binding costs 10 to 70 us a run and saves no copy
-                arrays = self._session.run(outputs, feeds, options)
-            else:
-                arrays = sessions.run_bound(self._session, feeds, outputs, options, device=self.device)
-        except Exception as error:  # ORT raises its own kinds and, when memory is short, RuntimeError
-            raise EngineError(f"model '{self.manifest.name}' failed on this batch", detail=first_line(error)) from error
-        by_name = dict(zip(outputs, arrays, strict=True))
-        for name, array in by_name.items():  # with another shape, a row would get no answer or that of another row
-            shape = (len(rows), len(self.manifest.labels)) if name == "logits" else (len(rows),)
-            if array.shape != shape:
-                raise EngineError(
-                    f"model '{self.manifest.name}' gave {name} of shape {list(array.shape)} for a batch, must be "
-                    f"{list(shape)}: one {'row of logits' if name == 'logits' else 'value'} per sequence"
-                )
-        results = list(map(RowResult, by_name.pop("logits")))
-        for name, values in by_name.items():
-            for result, value in zip(results, values.tolist(), strict=True):
-                result.outputs[name] = value
-        return results
+        options = None if cancellation is None else cancellation.options
+        return self._graphs.run(rows, self.manifest, options) if rows else []
 
     def predict(self, logits: np.ndarray) -> scores.RowScores:
         """Labels and scores of one row.
@@ -201,11 +178,11 @@ class Model:
         return scores.SCORES[self.manifest.task](logits)
 
     def with_manifest(self, manifest: Manifest) -> "Model":
-        """The same session under another manifest; for checks at load."""
-        return Model(manifest, self.encoder, self._session, self.cost, self.device, self.calibration)
+        """The same sessions under another manifest; for checks at load."""
+        return Model(manifest, self.encoder, self._graphs, self.cost, self.device, self.calibration)
 
     def reopen(self) -> None:
-        """Makes the session again, from the bundle's folder; runs that are under way end on the one they began with.
+        """Makes the sessions again, from the bundle's folder; runs that are under way end on the one they began with.
 
         Raises:
             BundleError: the folder holds another revision by now, or cannot be read.
@@ -221,7 +198,7 @@ class Model:
                 f"bundle {folder} holds revision {again.manifest.revision[:12]} by now, must hold "
                 f"{self.manifest.revision[:12]}, the one that is served"
             )
-        self._session = again._session
+        self._graphs = again._graphs
 
     def predict_cost(self, tokens: int, knobs: Mapping[str, float]) -> float:
         """Predicted work of one row, in multiply-adds; see `runtime.cost`."""
@@ -294,33 +271,10 @@ def load(
             cost = cost_model(read_graph(copy / MODEL))
         except ValueError as error:
             raise BundleError(f"bundle {folder}: {MODEL} cannot be read: {error}") from None
-        session = open_model(copy, folder, device=device, threads=threads)
-    model = Model(manifest, encoder, session, cost, device, calibration)
+        graphs = open_graphs(copy, folder, manifest, device=device, threads=threads)
+    model = Model(manifest, encoder, graphs, cost, device, calibration)
     model._origin = (folder, threads)
     return model
-
-
-def open_model(files: Path, folder: Path, *, device: Device = CPU, threads: int | None = None) -> ort.InferenceSession:
-    """Creates the session of a bundle.
-
-    Args:
-        files: holds `model.onnx` and its data.
-        folder: what error sentences call the bundle.
-        device: where it runs.
-        threads: as `sessions.create` takes them.
-
-    Raises:
-        BundleError: ONNX Runtime refuses the model.
-        OperatorLibraryMissing: as `sessions.create` raises it.
-        DeviceUnavailable: likewise.
-    """
-    try:
-        return sessions.create(files / MODEL, device=device, threads=threads)
-    except AttenuatorError:
-        raise
-    except Exception as error:  # ONNX Runtime raises its own kinds and, when memory is short, RuntimeError
-        reason = first_line(error).replace(str(files), str(folder))
-        raise BundleError(f"bundle {folder}: {MODEL} cannot be loaded: {reason}") from None
 
 
 def check_device(folder: Path, manifest: Manifest, device: Device) -> None:
@@ -382,10 +336,3 @@ def ending_of(code: int, stderr: bytes) -> str:
     ending = f"ended with {signal.Signals(-code).name if code < 0 else f'code {code}'}"
     lines = stderr.decode("utf-8", errors="replace").strip().splitlines()
     return f"{ending} ({printable(lines[-1], MAX_QUOTED)})" if lines else ending
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of what an error says, cut to fit a sentence."""
-    detail = error.detail if isinstance(error, EngineError) else None
-    text = detail or str(error).strip() or type(error).__name__
-    return printable(text.splitlines()[0], MAX_QUOTED)

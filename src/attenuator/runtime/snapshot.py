@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from attenuator.bundle import MODEL, MODEL_DATA
+from attenuator.bundle import WEIGHTS
 from attenuator.errors import BundleError
 
 
@@ -36,7 +36,7 @@ def private_folder(folder: Path) -> Iterator[Path]:
     Raises:
         BundleError: no place has room, or none can be written to.
     """
-    weights = [folder / name for name in (MODEL, MODEL_DATA)]
+    weights = [folder / name for name in WEIGHTS]
     size = sum(path.stat().st_size for path in weights if path.is_file())
     for place in places():
         try:
