@@ -17,6 +17,7 @@ from typing import Any
 
 from attenuator import bundle
 from attenuator.bundle import ChosenSelection, Manifest
+from attenuator.calibration.payoff import warning
 from attenuator.calibration.proportions import fewest_texts, wilson
 from attenuator.calibration.turns import Timing
 from attenuator.errors import ExportError
@@ -101,7 +102,11 @@ def choose_setting(
     Returns:
         The setting, with what was measured; the exact value where no cheaper setting agrees on enough texts and wins.
     """
-    best, timing = agreeing(trials, options, progress), None
+    kept: dict[float, float] = {}
+    best, timing = agreeing(trials, options, progress, kept), None
+    texts = len(trials[0].texts)
+    if options.share is None and (advice := warning(KNOB.name, texts, kept, options.min_agreement)):
+        note(advice)
     if best is None:
         note(
             f"no cheaper {KNOB.name} keeps {options.min_agreement:.3g} of the answers: its default stays {KNOB.exact:g}"
@@ -112,16 +117,16 @@ def choose_setting(
         if options.share is None and not timing.wins:
             note(not_won(best, timing))
             best = timing = None
-    trial, count = trials[0], len(trials[0].texts)
+    trial = trials[0]
     if best is None:  # rounding and other knobs may change answers, too
         schedule = options.schedule or DEFAULT
         trial.open(schedule)
         exact = trial.cost_at(KNOB.exact), trial.agreement(KNOB.exact, 0.0)
         best = Setting(trial.merge, schedule, KNOB.exact, *exact)
-    low, high = wilson(best.agreement * count, count, CONFIDENCE)
+    low, high = wilson(best.agreement * texts, texts, CONFIDENCE)
     return ChosenSelection(
         schedule=best.schedule,
-        texts=count,
+        texts=texts,
         share=best.share,
         agreement=best.agreement,
         agreement_low=low,
@@ -144,17 +149,20 @@ def not_won(setting: Setting, timing: Timing) -> str:
     return f"{kept}, but the machine was too busy to time it ({won}): {stays}; export again when nothing else runs"
 
 
-def agreeing(trials: Sequence[Trial], options: SelectionOptions, progress: Progress) -> Setting | None:
+def agreeing(
+    trials: Sequence[Trial], options: SelectionOptions, progress: Progress, kept: dict[float, float]
+) -> Setting | None:
     """The setting of least predicted work that agrees on enough of the texts; None where none does.
 
-    Arguments as `choose_setting` takes them; a share that the caller names is in it whatever it agrees on.
+    Arguments as `choose_setting` takes them; a share that the caller names is in it whatever it agrees on. `kept`
+    gets the best agreement of each share that is tried, where the caller names none.
     """
     tried: list[Setting] = []
     for trial in trials:
         for name in distinct(trial.layers, trial.pooling) if options.schedule is None else [options.schedule]:
             trial.open(name)
             if options.share is None:
-                best = cheapest_share(trial, name, options.min_agreement, min_cost(tried), progress)
+                best = cheapest_share(trial, name, options.min_agreement, min_cost(tried), progress, kept)
                 tried += [best] if best else []
             else:
                 share, cost = options.share, trial.cost_at(options.share)
@@ -173,7 +181,7 @@ def min_cost(settings: Sequence[Setting]) -> float:
 
 
 def cheapest_share(
-    trial: Trial, schedule: str, min_agreement: float, below: float, progress: Progress
+    trial: Trial, schedule: str, min_agreement: float, below: float, progress: Progress, kept: dict[float, float]
 ) -> Setting | None:
     """The smallest share that agrees on enough of the texts, if its predicted work is less than a limit.
 
@@ -183,6 +191,7 @@ def cheapest_share(
         min_agreement: share of the texts that must agree.
         below: the limit, as a share of the exact model's work.
         progress: called with one phrase for each share that is tried.
+        kept: gets the agreement of each, where it is the best of that share so far.
 
     Returns:
         That setting, or None.
@@ -194,6 +203,7 @@ def cheapest_share(
         merged = "" if trial.merge == DROPPED else f", merge {trial.merge}"
         progress(f"try {KNOB.name} {share:g}, schedule {schedule}{merged}, on {len(trial.texts)} texts")
         agreement = trial.agreement(share, min_agreement)
+        kept[share] = max(kept.get(share, 0.0), agreement)
         if agreement >= min_agreement:
             return Setting(trial.merge, schedule, share, cost, agreement)
     return None

@@ -6,10 +6,14 @@ from rich.console import Console
 from rich.table import Table
 
 from attenuator.calibration.goals import cheapest, default_setting
+from attenuator.calibration.payoff import cannot_pay
 from attenuator.calibration.proportions import fewest_texts
 from attenuator.calibration.schema import Bucket, Calibration, Latency, Setting, shown
 from attenuator.commands.capacity import times_of
+from attenuator.ops import OPERATORS
 
+# The knob of the operator that says how many tokens go on.
+[TOKENS] = next(row.knobs for row in OPERATORS if any(item.name == "kept_cu_seqlens" for item in row.outputs))
 GOALS = (0.7, 0.8, 0.9, 0.95, 0.99, 0.999)
 
 
@@ -45,6 +49,8 @@ def show_calibration(console: Console, calibration: Calibration) -> None:
             f"of this bundle, which is rounded, keeps by length: {kept}; goals above their bounds are refused ('-').",
             style="dim",
         )
+    if advice := cannot_pay(calibration, TOKENS.name):
+        console.print(f"{advice[0].upper()}{advice[1:]}.", style="bold")
     accuracy = ", ".join(f"{row.value:.3f}" for row in exact.accuracy)
     console.print(
         f"Measured on {calibration.texts} texts of {calibration.data}, at {100 * calibration.confidence:g} % confidence"

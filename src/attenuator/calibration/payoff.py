@@ -1,0 +1,51 @@
+"""Whether a knob pays at all: in one sentence, where it loses answers at every speed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from attenuator.calibration.schema import Calibration
+
+__all__ = ["AGREEMENT", "cannot_pay", "warning"]
+
+# Of the exact answers, what a setting must keep, and the share of tokens above which little is won.
+AGREEMENT, LEAST_WORTH = 0.99, 0.9
+
+
+def warning(knob: str, texts: int, kept: Mapping[float, float], agreement: float = AGREEMENT) -> str | None:
+    """What to do where no small share keeps the answers.
+
+    Args:
+        knob: the share of tokens, by name.
+        texts: that were measured.
+        kept: agreement with the exact answers by share of tokens, 1 left out.
+        agreement: that a share must have.
+
+    Returns:
+        One sentence; None where a share below `LEAST_WORTH` keeps them, or none was measured there.
+    """
+    low = [share for share in kept if share < LEAST_WORTH]
+    if not low or any(kept[share] >= agreement for share in low):
+        return None
+    return (
+        f"on these {texts} texts no {knob} below {LEAST_WORTH:g} keeps {100 * agreement:g} % of the exact answers: "
+        "teach the checkpoint with `attenuator adapt --keep`, or use int8"
+    )
+
+
+def cannot_pay(calibration: Calibration, knob: str, agreement: float = AGREEMENT) -> str | None:
+    """As `warning`, from a calibration: of settings that differ from the exact one in that knob alone.
+
+    Args:
+        calibration: of a bundle.
+        knob: the share of tokens, by name; where the bundle has none, nothing is said.
+        agreement: that a share must have.
+    """
+    exact = calibration.settings[0]
+    kept = {}
+    for setting in calibration.settings[1:]:
+        others = {name for name, value in setting.knobs.items() if value != exact.knobs[name]}
+        if others == {knob}:
+            same = sum(row.successes for row in setting.agreement)
+            kept[setting.knobs[knob]] = same / sum(row.trials for row in setting.agreement)
+    return warning(knob, calibration.texts, kept, agreement)
