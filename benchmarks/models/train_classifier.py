@@ -5,15 +5,18 @@ r"""Trains classifiers for `end_to_end.py`: Hugging Face's BERT, 4 layers of 256
     python -m benchmarks.models.train_classifier --data 20newsgroups --task topics --length 512 --shortest 110 \
         --start checkpoints/short --learning-rate 5e-5 --output checkpoints/long
     python -m benchmarks.models.train_classifier --data imdb --task reviews --length 512 --output checkpoints/reviews
+    python -m benchmarks.models.train_classifier --data 20newsgroups --task pairs --length 96 --output checkpoints/pairs
     python -m benchmarks.models.train_classifier --data imdb --task reviews --length 128 --positions 128 --layers 2 \
         --channels 128 --minutes 1.8 --output checkpoints/small
     python -m benchmarks.models.train_classifier --data imdb --task reviews --length 512 --positions 512 --window 64 \
         --start checkpoints/small --learning-rate 3e-4 --minutes 2 --output checkpoints/longformer
 
 DATA is a folder with `train.jsonl.gz` and `test.jsonl.gz`; a line has `text` and `label` (reviews: 0 or 1), or `group`
-(topics: the newsgroup's name). Newsgroup messages lose their headers and quotations, which name the group. Documents
-are cut at LENGTH WordPieces; where that is short, their paragraphs are the texts. OUTPUT becomes an ordinary
-checkpoint with its tokenizer, beside `test.jsonl`, the test texts and their labels.
+(topics and pairs: the newsgroup's name). Newsgroup messages lose their headers and quotations, which name the group.
+Documents are cut at LENGTH WordPieces; where that is short, their paragraphs are the texts. Pairs ask whether a passage
+is where a few words come from: six of ten words in a row, in their order, beside their own paragraph or another of the
+same newsgroup, each as often, so that words must be matched with words. OUTPUT becomes an ordinary checkpoint with its
+tokenizer, beside `test.jsonl`, the test texts and their labels.
 
 Training lasts `--minutes`, whatever it has reached by then; the learning rate falls to zero with the time left. Time is
 that of the processor, so that other work beside it makes it longer and not worse.
@@ -59,15 +62,19 @@ TOPICS = {
     "religion": ("soc.religion.", "alt.atheism", "talk.religion."),
     "politics": ("talk.politics.",),
 }
-LABELS = {"topics": tuple(TOPICS), "reviews": ("negative", "positive")}
+LABELS = {"topics": tuple(TOPICS), "reviews": ("negative", "positive"), "pairs": ("elsewhere", "here")}
+# Of the words of a pair's first text: how many there are, and of how many in a row.
+WORDS, WINDOW = 6, 10
+PASSAGE_WORDS = 40
 QUOTATION = re.compile(r"^[>|:].*$|^.*\b(writes|wrote):?\s*$|^In article.*$", re.MULTILINE)
 
 
 class Text(NamedTuple):
-    """A text and the index of its label."""
+    """A text, the index of its label, and the second text of a pair."""
 
     text: str
     label: int
+    pair: str | None = None
 
 
 def documents(path: Path, task: str) -> list[Text]:
@@ -76,6 +83,8 @@ def documents(path: Path, task: str) -> list[Text]:
         rows = [json.loads(line) for line in lines]
     if task == "reviews":
         return [Text(row["text"].replace("<br />", " "), int(row["label"])) for row in rows]
+    if task == "pairs":
+        return pairs([(row["group"], QUOTATION.sub("", row["text"].partition("\n\n")[2])) for row in rows])
     topics = [(label, begin) for label, begins in enumerate(TOPICS.values()) for begin in begins]
     return [
         Text(QUOTATION.sub("", row["text"].partition("\n\n")[2]), label)
@@ -85,15 +94,39 @@ def documents(path: Path, task: str) -> list[Text]:
     ]
 
 
+def pairs(messages: list[tuple[str, str]]) -> list[Text]:
+    """Words and a passage that they come from, or another of the same group; messages with their group's name."""
+    by_group: dict[str, list[str]] = {}
+    for group, message in messages:
+        parts = [" ".join(part.split()[:PASSAGE_WORDS]) for part in re.split(r"\n\s*\n", message)]
+        by_group.setdefault(group, []).extend(part for part in parts if len(part.split()) > 2 * WINDOW)
+    made = []
+    for parts in by_group.values():
+        for index, part in enumerate(parts):
+            words = part.split()
+            start = random.randrange(len(words) - WINDOW)
+            chosen = sorted(random.sample(range(start, start + WINDOW), WORDS))
+            label = random.randrange(2)
+            passage = part if label else parts[(index + random.randrange(1, len(parts))) % len(parts)]
+            made.append(Text(" ".join(words[place] for place in chosen), label, passage))
+    return made
+
+
 def paragraphs(texts: list[Text]) -> list[Text]:
-    """The parts of documents between blank lines."""
-    return [Text(part, text.label) for text in texts for part in re.split(r"\n\s*\n", text.text) if part.strip()]
+    """The parts of documents between blank lines; pairs as they are."""
+    return [
+        text._replace(text=part)
+        for text in texts
+        for part in ([text.text] if text.pair else re.split(r"\n\s*\n", text.text))
+        if part.strip()
+    ]
 
 
 def fresh(texts: list[Text], names: tuple[str, ...], folder: Path, shape: dict[str, int]) -> tuple[Any, Any]:
     """An untrained classifier of a shape, and a tokenizer with a vocabulary of the task's own."""
     wordpieces = BertWordPieceTokenizer(lowercase=True)
-    wordpieces.train_from_iterator((text.text for text in texts), VOCABULARY, min_frequency=3, show_progress=False)
+    words = (text.pair or text.text for text in texts)
+    wordpieces.train_from_iterator(words, VOCABULARY, min_frequency=3, show_progress=False)
     wordpieces.save_model(str(folder))
     tokenizer = BertTokenizerFast(str(folder / "vocab.txt"), do_lower_case=True)
     config = BertConfig(
@@ -111,6 +144,8 @@ def fresh(texts: list[Text], names: tuple[str, ...], folder: Path, shape: dict[s
         # classifies, would for long see next to nothing of the others.
         for dense in (layer.attention.self.value, layer.attention.output.dense):
             torch.nn.init.orthogonal_(dense.weight)
+    if texts[0].pair:
+        start_matching(model.bert)
     return model, tokenizer
 
 
@@ -127,7 +162,7 @@ def shape_of(layers: int, channels: int, positions: int) -> dict[str, int]:
 
 def start_embeddings(weight: torch.nn.Parameter, texts: list[Text], tokenizer: Any) -> None:
     """Lets embeddings start from which texts their WordPieces stand in: half an hour teaches too little of that."""
-    ids = tokenizer([part.text for part in paragraphs(texts)], add_special_tokens=False)["input_ids"]
+    ids = tokenizer([part.pair or part.text for part in paragraphs(texts)], add_special_tokens=False)["input_ids"]
     counter = TfidfVectorizer(analyzer=list, vocabulary=range(len(tokenizer)), lowercase=False, sublinear_tf=True)
     counts = counter.fit_transform(ids)
     channels = min(weight.shape[1], *counts.shape)  # few texts have fewer
@@ -138,8 +173,23 @@ def start_embeddings(weight: torch.nn.Parameter, texts: list[Text], tokenizer: A
         weight.add_(vectors.float() * scale)
 
 
-def batches(encoded: list[list[int]], labels: list[int], shuffle: bool = True) -> Iterator[dict[str, torch.Tensor]]:
-    """Padded batches of texts of similar lengths, in random order."""
+@torch.no_grad()
+def start_matching(bert: Any) -> None:
+    """Lets each word look for its like, and what it finds say in which text: minutes teach too little of that, too."""
+    tables = bert.embeddings
+    tables.position_embeddings.weight.mul_(0.1)
+    side = torch.nn.functional.normalize(torch.randn(tables.word_embeddings.embedding_dim), dim=0)
+    size = tables.word_embeddings.weight.norm(dim=1).mean() / 2
+    tables.token_type_embeddings.weight.copy_(torch.stack([size * side, -size * side]))
+    for layer in bert.encoder.layer:
+        attention = layer.attention.self
+        torch.nn.init.orthogonal_(attention.query.weight)
+        attention.query.weight -= torch.outer(attention.query.weight @ side, side)  # whichever text it is in
+        attention.key.weight.copy_(attention.query.weight)
+
+
+def batches(encoded: list[torch.Tensor], labels: list[int], shuffle: bool = True) -> Iterator[dict[str, torch.Tensor]]:
+    """Padded batches of texts of similar lengths, in random order; of a text `[tokens, 2]`: ids and token types."""
     order = sorted(range(len(encoded)), key=lambda i: len(encoded[i]) + shuffle * random.random() * 4)
     groups: list[list[int]] = [[]]
     for i in order:
@@ -149,14 +199,15 @@ def batches(encoded: list[list[int]], labels: list[int], shuffle: bool = True) -
     if shuffle:
         random.shuffle(groups)
     for group in groups:
-        rows = [torch.tensor(encoded[i]) for i in group]
-        ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-        mask = torch.nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
-        yield {"input_ids": ids, "attention_mask": mask, "labels": torch.tensor([labels[i] for i in group])}
+        rows = [encoded[i] for i in group]
+        ids, types = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).unbind(2)
+        mask = torch.nn.utils.rnn.pad_sequence([torch.ones_like(row[:, 0]) for row in rows], batch_first=True)
+        named = {"input_ids": ids, "token_type_ids": types, "attention_mask": mask}
+        yield {**named, "labels": torch.tensor([labels[i] for i in group])}
 
 
 @torch.no_grad()
-def accuracy(model: Any, encoded: list[list[int]], labels: list[int]) -> float:
+def accuracy(model: Any, encoded: list[torch.Tensor], labels: list[int]) -> float:
     """Share of texts whose label is right."""
     model.eval()
     right = [model(**batch).logits.argmax(1) == batch["labels"] for batch in batches(encoded, labels, shuffle=False)]
@@ -166,7 +217,7 @@ def accuracy(model: Any, encoded: list[list[int]], labels: list[int]) -> float:
 
 def train(
     model: Any,
-    encoded: list[list[int]],
+    encoded: list[torch.Tensor],
     labels: list[int],
     seconds: float,
     learning_rate: float,
@@ -177,7 +228,7 @@ def train(
 
     Args:
         model: to be trained.
-        encoded: token ids of each text.
+        encoded: token ids and types of each text, `[tokens, 2]`.
         labels: of each text.
         seconds: of the processor, until the learning rate is zero.
         learning_rate: at its highest.
@@ -208,6 +259,12 @@ def train(
                 save(share, read)
                 saved = time.thread_time()
     save(1.0, read)
+
+
+def line_of(text: Text, names: tuple[str, ...]) -> dict[str, str]:
+    """A text as `test.jsonl` has it."""
+    pair = {} if text.pair is None else {"text_pair": text.pair}
+    return {"text": text.text, **pair, "label": names[text.label]}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -251,13 +308,16 @@ def main(arguments: list[str] | None = None) -> int:
     for split in SPLITS:
         cut = paragraphs(whole[split]) if options.length < PARAGRAPHS_BELOW else whole[split]
         random.shuffle(cut)
-        ids = tokenizer([text.text for text in cut], truncation=True, max_length=options.length)["input_ids"]
-        texts[split] = [text for text, row in zip(cut, ids, strict=True) if len(row) >= options.shortest]
-        encoded[split] = [row for row in ids if len(row) >= options.shortest]
+        columns = [text.text for text in cut], [text.pair for text in cut] if options.task == "pairs" else None
+        read = tokenizer(*columns, truncation=True, max_length=options.length, return_token_type_ids=True)
+        rows = zip(read["input_ids"], read["token_type_ids"], strict=True)
+        tensors = [torch.tensor(row).t() for row in rows]
+        texts[split] = [text for text, row in zip(cut, tensors, strict=True) if len(row) >= options.shortest]
+        encoded[split] = [row for row in tensors if len(row) >= options.shortest]
         labels[split] = [text.label for text in texts[split]]
         mean = np.mean([len(row) for row in encoded[split]])
         print(f"{split}: {len(texts[split])} texts, {mean:.1f} tokens in the mean", flush=True)
-    lines = (json.dumps({"text": text.text, "label": names[text.label]}) for text in texts["test"])
+    lines = (json.dumps(line_of(text, names)) for text in texts["test"])
     (options.output / "test.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     tested = random.sample(range(len(texts["test"])), min(TESTED, len(texts["test"])))
     sample = [encoded["test"][i] for i in tested], [labels["test"][i] for i in tested]
@@ -273,7 +333,7 @@ def main(arguments: list[str] | None = None) -> int:
         labels["train"],
         options.minutes * 60,
         options.learning_rate,
-        0 if options.start else SHORT_SHARE,
+        0 if options.start or options.task == "pairs" else SHORT_SHARE,
         save,
     )
     return 0
