@@ -24,6 +24,7 @@ class Plan:
         seed: of order, dropout and hashes.
         max_minutes: the steps are cut to what is predicted to fit, and the run ends there at the latest.
         evaluations: how often an epoch is evaluated on the texts held out, evenly.
+        least_evaluations: of the whole run, however short.
         patience: evaluations without a gain after which training ends; 0 goes on to the end.
         better: the metric that says which weights to keep, larger is better; None keeps the last ones.
         max_steps: the steps of a run that goes on, as they were planned; None plans them.
@@ -41,6 +42,7 @@ class Plan:
     seed: int = 0
     max_minutes: float | None = None
     evaluations: int = 1
+    least_evaluations: int = 1
     patience: int = 0
     better: str | None = None
     max_steps: int | None = None

@@ -108,7 +108,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]  # untyped
 
 def arguments_of(plan: Plan, steps: int, epoch_steps: int, evaluates: bool) -> transformers.TrainingArguments:
     """The plan as the library takes it."""
-    interval = max(1, min(steps, epoch_steps // plan.evaluations))
+    interval = max(1, min(steps // plan.least_evaluations, epoch_steps // plan.evaluations))
     return transformers.TrainingArguments(
         output_dir=str(plan.steps_folder),
         max_steps=steps,

@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 
 from attenuator.commandline import INTERRUPTED, interrupt_afterwards, parse
-from attenuator.tuning.adapt.settings import COMMAND, EXAMPLES, POSITIONALS, SETTINGS, USAGE
+from attenuator.tuning.adapt.settings import COMMAND, EXAMPLES, POSITIONALS, SETTINGS, SYNONYMS, USAGE
 from attenuator.tuning.settings import ABORTED
 
 
@@ -25,7 +25,9 @@ def main(arguments: Sequence[str]) -> int:
         ModuleNotFoundError: the extra is not installed.
         SystemExit: 2 after a usage error.
     """
-    settings, [source] = parse(SETTINGS, COMMAND, arguments, POSITIONALS, usage=USAGE, examples=EXAMPLES)
+    flags = [argument.partition("=") for argument in arguments]
+    known = [SYNONYMS.get(flag, flag) + sign + value for flag, sign, value in flags]
+    settings, [source] = parse(SETTINGS, COMMAND, known, POSITIONALS, usage=USAGE, examples=EXAMPLES)
     try:
         with interrupt_afterwards():
             import_module("accelerate")  # transformers would say that it is missing, but not in one sentence

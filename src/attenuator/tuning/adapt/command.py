@@ -11,7 +11,10 @@ from typing import Any
 
 import torch
 
+from attenuator.errors import InvalidRequest
 from attenuator.ops.spec import Knob
+from attenuator.tuning.adapt.keep import TaughtKeep
+from attenuator.tuning.adapt.keep_command import run_keep
 from attenuator.tuning.adapt.measuring import Figures, knob_values, table
 from attenuator.tuning.adapt.pipeline import (
     Adapted,
@@ -65,8 +68,8 @@ def identity(settings: AdaptSettings, source: Path, files: TextFiles) -> dict[st
     }
 
 
-def run(settings: AdaptSettings, source: Path) -> tuple[Adapted, bool]:
-    """Adapts a checkpoint.
+def run(settings: AdaptSettings, source: Path) -> tuple[Adapted | TaughtKeep, bool]:
+    """Adapts a checkpoint: to another attention, or to a small `keep`.
 
     Returns:
         What came out, and whether it has the agreement asked for.
@@ -74,7 +77,11 @@ def run(settings: AdaptSettings, source: Path) -> tuple[Adapted, bool]:
     Raises:
         AttenuatorError: it cannot be adapted, or the folder not be written.
     """
+    if settings.keep:
+        return run_keep(settings, source, note)
     clock = time.monotonic()
+    if settings.schedule is not None:
+        raise InvalidRequest("--schedule is given without --keep, whose selection of tokens it arranges")
     torch.set_num_threads(settings.threads or torch.get_num_threads())
     files = TextFiles(settings)
     teacher = load_teacher(source, settings.positions, settings.max_tokens)

@@ -9,15 +9,21 @@ from pydantic import Field
 from attenuator.bundle import TRAINED_POSITIONS
 from attenuator.commandline import Positionals
 from attenuator.export.longer import POSITIONS
+from attenuator.export.selection import SCHEDULES
 from attenuator.tuning.choices import REPLACEMENTS, with_attention_settings
 from attenuator.tuning.settings import Epochs, LearningRate, Minutes, RunSettings
 
-__all__ = ["COMMAND", "EXAMPLES", "POSITIONALS", "SETTINGS", "USAGE", "AdaptSettings"]
+__all__ = ["COMMAND", "EXAMPLES", "POSITIONALS", "SETTINGS", "SYNONYMS", "USAGE", "AdaptSettings"]
 
 COMMAND = "adapt"
 POSITIONALS = Positionals("CHECKPOINT", 1, "folder of a classifier that was trained with softmax attention")
+# As commands that read texts without labels call them.
+SYNONYMS = {"--texts": "--data", "--minutes": "--max-minutes"}
 USAGE = "CHECKPOINT --data FILE --output FOLDER [options]"
-EXAMPLES = """  unlabelled texts like those that callers will send are enough, one a line; 2,000 are a good number:
+EXAMPLES = """  keep softmax attention, and bear that most tokens are left out; texts without labels are enough:
+    attenuator adapt checkpoint --keep --texts texts.txt --minutes 10 --truncate --output taught
+    attenuator export taught --output bundles/taught
+  learn another attention; unlabelled texts like those that callers will send are enough; 2,000 are a good number:
     attenuator adapt checkpoint --data texts.txt --output adapted --truncate
     attenuator export adapted --attention {attention} --output bundles/adapted
   with labels the accuracy is shown as well; texts held out in a file of their own say more than a tenth of the data:
@@ -34,7 +40,12 @@ EXAMPLES = """  unlabelled texts like those that callers will send are enough, o
 which --positions? Teacher and student get the same longer table; the student's is trained with the rest
 {positions}
 
-what happens
+what happens with --keep
+  Where the tokens are left out is chosen on texts held out. Then the model learns its own answers, in every step at the
+  smallest `keep` and at one drawn up to 0.5. The output is the checkpoint as it was, with the taught weights beside it:
+  its bundle answers with these below the `keep` up to which they are nearer, else with the original, bit for bit.
+
+what happens without
   1. The checkpoint as it is becomes the teacher, a copy of it the student. Of the settings of the new attention that
      are not given, those are chosen that come nearest to the teacher's attention outputs on some of the texts.
   2. The student learns the teacher's attention outputs, layer by layer, and its answers: for the first part of the
@@ -55,21 +66,30 @@ usage error, 130 interrupted; an error is one sentence on stderr""".replace("{at
 if TYPE_CHECKING:
     AttentionName = str
     PositionsName = str
+    ScheduleName = str
 else:
     AttentionName = Literal[REPLACEMENTS]
+    ScheduleName = Literal[tuple(SCHEDULES)]
     PositionsName = Literal[tuple(POSITIONS)]
 
 
 class AdaptSettings(RunSettings):
-    """Turn a classifier that was trained with softmax attention into one whose time grows linearly with the length.
+    """Turn a classifier that was trained with softmax attention into a faster one.
 
+    It learns attention whose time grows linearly with the length, or (--keep) to bear that most tokens are left out.
     The model teaches itself, so texts without labels are enough.
     """
 
+    keep: bool = False
+    """Teach the knob `keep` in the place of another attention."""
+    schedule: ScheduleName | None = None
+    """With --keep: how the selection spreads over the layers, as `attenuator export --help` lists it; by default what
+    stays nearest to the exact answers at equal work."""
     attention: AttentionName = REPLACEMENTS[0]
     """The attention to learn."""
     min_agreement: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Fail where answers agree with the softmax model's on a smaller share of the texts held out."""
+    """Fail where answers agree with the softmax model's on a smaller share of the texts held out; with --keep: at every
+    `keep` that was measured."""
     max_minutes: Minutes | None = 20.0
     """Time that the command may take, measuring included; its steps are planned to fit."""
     epochs: Epochs = 8.0
