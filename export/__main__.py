@@ -38,6 +38,11 @@ def summary(manifest: Manifest, settings: ExportSettings) -> str:
     ]
     if manifest.provenance.selection is not None:
         lines.append(selected(manifest.provenance.selection))
+    if manifest.taught is not None:
+        lines.append(
+            f"  taught weights answer below {manifest.taught.knob} {manifest.taught.below:g}, the original's above; "
+            f"largest difference to the taught PyTorch model: {parity['taught_library']:.1e}"
+        )
     if manifest.precision != "fp32":
         lines += rounding(manifest, settings)
     activation = manifest.provenance.activation

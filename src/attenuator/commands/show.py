@@ -96,7 +96,7 @@ def show(console: Console, report: Report) -> None:
         report: what to print.
     """
     manifest, attention = report.manifest, report.manifest.attention
-    source = manifest.provenance
+    source, taught = manifest.provenance, manifest.taught
     console.print(f"{manifest.name}  {report.folder}", style="bold")
     attributes = ", ".join(f"{name} {value}" for name, value in sorted(attention.attributes.items()))
     _pairs(
@@ -120,6 +120,7 @@ def show(console: Console, report: Report) -> None:
             "tools": ", ".join(f"{name} {version}" for name, version in source.tools.items()),
             "parity": ", ".join(f"{name} {value:.2g}" for name, value in source.parity.items()),
             "selection": _selection(source.selection),
+            "taught": "" if taught is None else f"a second graph answers below {taught.knob} {taught.below:g}",
         },
     )
     for knob in manifest.knobs:
