@@ -19,7 +19,7 @@ FAMILIES = (
     "albert", "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra", "longformer", "modernbert",
     "modernbert-mean", "mpnet", "roberta", "encoder-softmax",
 )  # fmt: skip
-MERGING = ("albert", "bert", "camembert", "distilbert", "electra", "roberta")
+MERGING = tuple(name for name in FAMILIES if name != "longformer")
 LENGTHS = (1, 2, 13, 30, 7)
 
 
@@ -31,7 +31,7 @@ def classifier_of(name: str, folder: Path, schedule: str, merge: str) -> PackedC
     classifier = PackedClassifier(
         source.architecture, source.model, key, {}, source.has_token_types, schedule=schedule, merge=merge
     )
-    check_selection(classifier, schedule, "fp32")
+    check_selection(classifier, schedule)
     return classifier
 
 

@@ -107,7 +107,7 @@ def test_more_answers_stay_at_small_shares(adapted: Path) -> None:
 
 def test_the_checkpoint_stays_what_it_was(source: Path, adapted: Path) -> None:
     before, after = load_source(str(source)), load_source(str(adapted))
-    assert before.weights_sha256() == after.weights_sha256()
+    assert before.weights_sha256 == after.weights_sha256
     assert after.taught is not None
     assert 0.05 <= after.taught.below <= 1
     names = set(after.taught.tensors)
@@ -284,6 +284,8 @@ def test_taught_weights_stay_with_what_they_were_taught_with(adapted: Path, tmp_
         export(str(adapted), output=tmp_path / "bundle", attention="mca")
     with pytest.raises(ExportError, match="schedule is 'rising', but the weights of 'out' were taught with 'first'"):
         export(str(adapted), output=tmp_path / "bundle", schedule="rising")
+    with pytest.raises(ExportError, match="merge is 'none', but the weights of 'out' were taught with 'mean'"):
+        export(str(adapted), output=tmp_path / "bundle", merge="none")
     with pytest.raises(ExportError, match="precision is 'fp16', but a bundle with taught weights must be fp32 or int8"):
         export(str(adapted), output=tmp_path / "bundle", precision="fp16")
     assert export(str(adapted), output=tmp_path / "bundle", schedule="none").taught is None
@@ -291,3 +293,15 @@ def test_taught_weights_stay_with_what_they_were_taught_with(adapted: Path, tmp_
     (damaged / taught.FILE).write_bytes(b"no tensors")
     with pytest.raises(AttenuatorError, match="taught.safetensors' cannot be read"):
         export(str(damaged), output=tmp_path / "bundle")
+
+
+def test_texts_choose_a_share_for_what_was_taught(adapted: Path, texts: Path, tmp_path: Path) -> None:
+    steps: list[str] = []
+    manifest = export(str(adapted), output=tmp_path / "bundle", texts=texts, progress=steps.append)
+    tried = [step for step in steps if step.startswith("try ")]
+    assert tried
+    assert all("schedule first, merge mean," in step for step in tried)
+    selection = manifest.provenance.selection
+    assert selection is not None
+    assert (selection.schedule, selection.merge) == ("first", "mean")
+    assert manifest.taught is not None

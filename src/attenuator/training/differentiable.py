@@ -61,6 +61,15 @@ def stands_for(layout: Layout, unmerged_cu_seqlens: Tensor | None) -> Tensor:
     return unmerged_cu_seqlens.to(layout.lengths).diff() - layout.lengths + 1
 
 
+def weighed(scores: Tensor, layout: Layout, unmerged_cu_seqlens: Tensor | None) -> Tensor:
+    """Scores `[B, heads, rows, L]` by which a last key that stands for n rows weighs as n of them: log n is added."""
+    if unmerged_cu_seqlens is None:
+        return scores
+    is_last = torch.arange(scores.shape[3], device=scores.device) == layout.lengths[:, None] - 1
+    counts = stands_for(layout, unmerged_cu_seqlens)
+    return scores + (counts.log()[:, None] * is_last)[:, None, None]
+
+
 def heads(rows: Tensor, num_heads: int) -> Tensor:
     """`[B, L, num_heads * c]` to `[B, num_heads, L, c]`."""
     return rows.unflatten(2, (num_heads, -1)).transpose(1, 2)
@@ -132,14 +141,12 @@ def softmax_attention(
     keys = heads(layout.pad(key), num_heads)
     scores = heads(asked(query, layout, queries), num_heads).float() @ keys.float().transpose(2, 3)
     scores = scores * (scale or keys.shape[3] ** -0.5)
-    last = stands_for(layout, unmerged_cu_seqlens).log()[:, None] * (
-        torch.arange(keys.shape[2], device=query.device) == layout.lengths[:, None] - 1
-    )
+    scores = weighed(scores, layout, unmerged_cu_seqlens)
     seen = None
     if window:
         where = layout.places if positions is None else positions[layout.places]
         seen = sees(where, window, global_tokens)[:, : scores.shape[2]]
-    return mix(scores + last[:, None, None], value, layout, seen, queries, importance)
+    return mix(scores, value, layout, seen, queries, importance)
 
 
 def relative_attention(
@@ -152,6 +159,7 @@ def relative_attention(
     pos_query: Tensor | None = None,
     bias: Tensor | None = None,
     positions: Tensor | None = None,
+    unmerged_cu_seqlens: Tensor | None = None,
     *,
     num_heads: int,
     scale: float = 0.0,
@@ -176,7 +184,7 @@ def relative_attention(
     scores = scores * (scale or keys.shape[3] ** -0.5)
     if rows is not None and bias is not None:
         scores = scores + bias.t()[torch.arange(num_heads)[None, :, None, None], rows]
-    return mix(scores, value, layout, None, queries, importance)
+    return mix(weighed(scores, layout, unmerged_cu_seqlens), value, layout, None, queries, importance)
 
 
 def table(rows: Tensor, num_heads: int) -> Tensor:

@@ -64,7 +64,7 @@ class Student:
         self.merge = MEAN
         try:
             self._check(schedule)
-        except ExportError:  # not where tokens are averaged, or their positions matter
+        except ExportError:  # not where the first token is apart from windows
             self.classifier.merge = self.merge = DROPPED
             self.classifier.choose(schedule)
             self._check(schedule)
@@ -78,7 +78,7 @@ class Student:
     def _check(self, schedule: str) -> None:
         """Refuses a model that selects nothing, or cannot merge what it leaves out."""
         with torch.no_grad():
-            check_selection(self.classifier, schedule, "fp32")
+            check_selection(self.classifier, schedule)
 
     @property
     def layers(self) -> int:
