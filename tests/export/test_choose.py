@@ -147,7 +147,7 @@ def test_the_choice_agrees_and_the_next_smaller_share_does_not(
     checkpoint: Callable[[str], Path], texts: Path, lines: list[str], tmp_path: Path
 ) -> None:
     source, output = str(checkpoint("modernbert-mean")), tmp_path / "bundle"
-    manifest = export(source, attention="softmax", output=output, texts=texts, schedule="geometric")
+    manifest = export(source, attention="softmax", output=output, texts=texts, schedule="geometric", merge="none")
     chosen = manifest.provenance.selection
     assert chosen is not None
     assert chosen.schedule == "geometric"
@@ -199,6 +199,7 @@ def test_a_share_of_the_caller_leaves_the_schedule_to_choose(
             output=tmp_path / name,
             texts=texts if name == "free" else None,
             schedule=None if name == "free" else name,
+            merge="none",
             knob_default=0.3,
         )
         assert defaults(manifest) == {"keep": 0.3}
