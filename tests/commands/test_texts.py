@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from attenuator.commands.classify import BATCH_CHARACTERS, batches, named
+from attenuator.commands.classify import BATCH_CHARACTERS, named
 from attenuator.errors import InputTooLong, InvalidRequest
-from attenuator.texts import STDIN, Item, items, label_places
+from attenuator.texts import STDIN, Item, items, label_places, parts
 
 
 def contents(texts: list[str], files: list[str], *, jsonl: bool = False) -> list[dict[str, object]]:
@@ -91,11 +91,11 @@ def test_what_cannot_be_read_is_told_with_its_place(tmp_path: Path, content: byt
 def test_batches_keep_order_and_bounds() -> None:
     sizes = [1, 5, BATCH_CHARACTERS, 3, BATCH_CHARACTERS - 3, 1, *[1] * 20]
     everything = [Item(str(i), {"text": "x" * size}) for i, size in enumerate(sizes)]
-    cut = list(batches(iter(everything), 8))
+    cut = list(parts(iter(everything), lambda item: len(item.excerpt), 8, BATCH_CHARACTERS))
     assert [item for batch in cut for item in batch] == everything
     assert all(len(batch) <= 8 for batch in cut)
     assert all(len(batch) == 1 or sum(len(item.excerpt) for item in batch) <= BATCH_CHARACTERS for batch in cut)
-    assert list(batches(iter([]), 8)) == []
+    assert list(parts(iter([]), len, 8, BATCH_CHARACTERS)) == []
 
 
 def test_errors_name_the_line_rather_than_the_place_in_a_request() -> None:

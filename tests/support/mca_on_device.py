@@ -14,7 +14,7 @@ TOLERANCE = {"float": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
 def rounded(inputs: dict[str, Array], data: str) -> dict[str, Array]:
     """The inputs as the device sees them, in float32."""
     return {
-        name: value if name in SHARED else value.astype(DATA_TYPES[data]).astype(np.float32)
+        name: value if name in SHARED or value.dtype.kind != "f" else value.astype(DATA_TYPES[data]).astype(np.float32)
         for name, value in inputs.items()
     }
 
