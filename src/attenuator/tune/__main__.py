@@ -1,17 +1,14 @@
 """The command `attenuator tune`."""
 
-import sys
 from collections.abc import Sequence
+from functools import partial
 
 from rich.console import Console
 
-from attenuator.commandline import INTERRUPTED, interrupt_afterwards, parse
+from attenuator.commandline import INTERRUPTED, interrupt_afterwards, note, parse
 from attenuator.tune.settings import COMMAND, EXAMPLES, POSITIONALS, SETTINGS, USAGE
 
-
-def note(sentence: str) -> None:
-    """Says something on stderr."""
-    print(f"attenuator {COMMAND}: {sentence}", file=sys.stderr, flush=True)
+say = partial(note, COMMAND)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -36,15 +33,15 @@ def main(arguments: Sequence[str]) -> int:
             from attenuator.tune.result import sentences
 
         with Steps(Console(stderr=True)) as steps:
-            run = Run(checkpoint, settings, note, steps)
+            run = Run(checkpoint, settings, say, steps)
             tuned = run.tune()
             steps("")
     except KeyboardInterrupt:
-        note("interrupted; the same command goes on where it ended")
+        say("interrupted; the same command goes on where it ended")
         return INTERRUPTED
     if tuned is None:
         print(f"Serve it: attenuator serve {run.output}")
     else:
         print("\n".join(sentences(tuned, str(run.output))))
-        note(f"{run.output / REPORT} has the curve, every setting, and texts of yours whose answers change")
+        say(f"{run.output / REPORT} has the curve, every setting, and texts of yours whose answers change")
     return 0

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from attenuator.calibration.goals import default_setting, keeping_default
 from attenuator.calibration.proportions import lower_bound, wilson
-from attenuator.calibration.schema import Calibration, Proportion
+from attenuator.calibration.schema import Calibration, Proportion, shown
 from attenuator.calibration.turns import FASTER
 from attenuator.ops.knobs import Knobs
 
@@ -75,9 +75,9 @@ class Candidate:
     def setting(self) -> str:
         """The default in words, by length where it depends on it."""
         ends = [bucket.high for bucket in self.calibration.buckets]
-        shown = [_shown(default_setting(self.calibration, end).knobs) for end in ends]
-        last = [place for place in range(len(ends)) if place + 1 == len(ends) or shown[place + 1] != shown[place]]
-        parts = [shown[place] if place == last[-1] else f"{shown[place]} up to {ends[place]} tokens" for place in last]
+        named = [shown(default_setting(self.calibration, end).knobs) for end in ends]
+        last = [place for place in range(len(ends)) if place + 1 == len(ends) or named[place + 1] != named[place]]
+        parts = [named[place] if place == last[-1] else f"{named[place]} up to {ends[place]} tokens" for place in last]
         return ", ".join(parts) + (" above" if len(parts) > 1 else "")
 
 
@@ -165,7 +165,7 @@ def sentences(tuned: Tuned, output: str) -> list[str]:
         f"promise: {tuned.texts} texts show, at {100 * CONFIDENCE:g} % confidence, that at least "
         f"{math.floor(1000 * choice.promised) / 10:.1f}% of the answers stay the same on texts like these"
     )
-    most = most_shown(tuned.texts)
+    most = mostshown(tuned.texts)
     if most < tuned.min_agreement:
         lines.append(
             f"  so few texts cannot promise {tuned.min_agreement:g}, whatever they answer: {tuned.texts} can "
@@ -214,13 +214,9 @@ def interval(row: Proportion) -> tuple[float, float]:
     return min(low, row.value), max(high, row.value)
 
 
-def most_shown(texts: int) -> float:
+def mostshown(texts: int) -> float:
     """The agreement that so many texts promise if no answer changes."""
     return lower_bound(texts, texts, CONFIDENCE)
-
-
-def _shown(knobs: Knobs) -> str:
-    return ", ".join(f"{name} {value:g}" for name, value in knobs.items())
 
 
 def _count(number: float) -> str:
