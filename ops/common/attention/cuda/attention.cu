@@ -187,7 +187,7 @@ __global__ __launch_bounds__(kTileThreads, kMicro == 4 && kTable == 0 ? 2 : 1) v
 constexpr int kRowThreads = 256, kRowWarps = kRowThreads / cuda::kWarp;
 
 template <class T, bool kTerms>
-__global__ __launch_bounds__(kRowThreads) void FirstRows(cuda::Batch<Item> batch, Call call) {
+__global__ __launch_bounds__(kRowThreads, 4) void FirstRows(cuda::Batch<Item> batch, Call call) {
   const Item item = batch.items[blockIdx.x];
   const int head = static_cast<int>(blockIdx.y), t = static_cast<int>(threadIdx.x);
   const int lane = t % cuda::kWarp, warp = t / cuda::kWarp;
