@@ -4,6 +4,8 @@ r"""Trains classifiers for `end_to_end.py`: Hugging Face's BERT, 4 layers of 256
         --output checkpoints/short
     python -m benchmarks.models.train_classifier --data 20newsgroups --task topics --length 512 --shortest 110 \
         --start checkpoints/short --learning-rate 5e-5 --output checkpoints/long
+    python -m benchmarks.models.train_classifier --data 20newsgroups --task topics --subjects --length 80 \
+        --output checkpoints/news
     python -m benchmarks.models.train_classifier --data imdb --task reviews --length 512 --output checkpoints/reviews
     python -m benchmarks.models.train_classifier --data 20newsgroups --task pairs --length 96 --output checkpoints/pairs
     python -m benchmarks.models.train_classifier --data imdb --task reviews --length 128 --positions 128 --layers 2 \
@@ -12,7 +14,8 @@ r"""Trains classifiers for `end_to_end.py`: Hugging Face's BERT, 4 layers of 256
         --start checkpoints/small --learning-rate 3e-4 --minutes 2 --output checkpoints/longformer
 
 DATA is a folder with `train.jsonl.gz` and `test.jsonl.gz`; a line has `text` and `label` (reviews: 0 or 1), or `group`
-(topics and pairs: the newsgroup's name). Newsgroup messages lose their headers and quotations, which name the group.
+(topics and pairs: the newsgroup's name). Newsgroup messages lose their headers and quotations, which name the group;
+with `--subjects` every text of a topic begins with its message's subject, as a headline stands before a news text.
 Documents are cut at LENGTH WordPieces; where that is short, their paragraphs are the texts. Pairs ask whether a passage
 is where a few words come from: six of ten words in a row, in their order, beside their own paragraph or another of the
 same newsgroup, each as often, so that words must be matched with words. OUTPUT becomes an ordinary checkpoint with its
@@ -66,19 +69,21 @@ LABELS = {"topics": tuple(TOPICS), "reviews": ("negative", "positive"), "pairs":
 # Of the words of a pair's first text: how many there are, and of how many in a row.
 WORDS, WINDOW = 6, 10
 PASSAGE_WORDS = 40
+SUBJECT = re.compile(r"^Subject: (?:Re: ?)*(.*)$", re.MULTILINE | re.IGNORECASE)
 QUOTATION = re.compile(r"^[>|:].*$|^.*\b(writes|wrote):?\s*$|^In article.*$", re.MULTILINE)
 
 
 class Text(NamedTuple):
-    """A text, the index of its label, and the second text of a pair."""
+    """A text, the index of its label, the second text of a pair, and the subject that a text begins with."""
 
     text: str
     label: int
     pair: str | None = None
+    subject: str = ""
 
 
-def documents(path: Path, task: str) -> list[Text]:
-    """The documents of a data file that have a label of the task."""
+def documents(path: Path, task: str, subjects: bool) -> list[Text]:
+    """The documents of a data file that have a label of the task; messages with their subjects or without."""
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         rows = [json.loads(line) for line in lines]
     if task == "reviews":
@@ -87,11 +92,18 @@ def documents(path: Path, task: str) -> list[Text]:
         return pairs([(row["group"], QUOTATION.sub("", row["text"].partition("\n\n")[2])) for row in rows])
     topics = [(label, begin) for label, begins in enumerate(TOPICS.values()) for begin in begins]
     return [
-        Text(QUOTATION.sub("", row["text"].partition("\n\n")[2]), label)
+        Text(QUOTATION.sub("", body), label, subject=subject_of(header) if subjects else "")
         for row in rows
+        for header, _, body in [row["text"].partition("\n\n")]
         for label, begin in topics
         if row["group"].startswith(begin)
     ]
+
+
+def subject_of(header: str) -> str:
+    """The subject of a message, which its texts begin with, as a headline stands before an article's first sentence."""
+    subject = SUBJECT.search(header)
+    return "" if subject is None else f"{subject[1]}. "
 
 
 def pairs(messages: list[tuple[str, str]]) -> list[Text]:
@@ -115,7 +127,7 @@ def pairs(messages: list[tuple[str, str]]) -> list[Text]:
 def paragraphs(texts: list[Text]) -> list[Text]:
     """The parts of documents between blank lines; pairs as they are."""
     return [
-        text._replace(text=part)
+        text._replace(text=text.subject + part)
         for text in texts
         for part in ([text.text] if text.pair else re.split(r"\n\s*\n", text.text))
         if part.strip()
@@ -273,6 +285,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, required=True, help="folder with train.jsonl.gz and test.jsonl.gz")
     parser.add_argument("--task", choices=list(LABELS), required=True)
     parser.add_argument("--length", type=int, required=True, help="WordPieces of a text at most")
+    parser.add_argument("--subjects", action="store_true", help="topics: each text begins with its message's subject")
     parser.add_argument(
         "--shortest", type=int, default=SHORTEST, help="WordPieces of a text at least, before it is cut"
     )
@@ -285,11 +298,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=38.0)
     parser.add_argument("--output", type=Path, required=True, help="folder of the checkpoint")
     options = parser.parse_args(arguments)
+    if options.subjects and (options.task != "topics" or options.length >= PARAGRAPHS_BELOW):
+        parser.error(f"--subjects stands before the paragraphs of topics: --length must be below {PARAGRAPHS_BELOW}")
     if options.window and not options.start:
         parser.error("--window makes a Longformer of what --start names, which is not given")
     random.seed(0)
     torch.manual_seed(0)
-    whole = {split: documents(options.data / f"{split}.jsonl.gz", options.task) for split in SPLITS}
+    whole = {split: documents(options.data / f"{split}.jsonl.gz", options.task, options.subjects) for split in SPLITS}
     options.output.mkdir(parents=True, exist_ok=True)
     names = LABELS[options.task]
     if options.start:

@@ -136,7 +136,7 @@ def one_draw(recorded: Sequence[Recorded], options: argparse.Namespace, draw: np
     unseen = order[options.tuning :]
     asked = SelectionOptions(None, None, None, None, options.min_agreement)
     parts: Any = [Part(each, choosing) for each in recorded]
-    best = agreeing(parts, asked, quiet)
+    best = agreeing(parts, asked, quiet, {})
     if best is None:
         return {"gain": 1.0, "measured": 1.0, "promised": 1.0, "unseen": 1.0, "setting": "exact"}
     of = next(each for each in recorded if each.trial.merge == best.merge)

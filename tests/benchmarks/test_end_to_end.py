@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from benchmarks.contenders import documents, served
 from benchmarks.measure import intervals
-from benchmarks.models import end_to_end, files, train_classifier
+from benchmarks.models import end_to_end, files, train_classifier, tune
 from benchmarks.report import end_to_end_tables
 from transformers import BertForSequenceClassification
 
@@ -43,6 +43,16 @@ def test_a_checkpoint_is_trained_on_bodies_of_known_topics(checkpoint: Path) -> 
     assert not any("secret" in row["text"] for row in rows)
     model = BertForSequenceClassification.from_pretrained(checkpoint)
     assert model.config.label2id["vehicles"] == list(train_classifier.TOPICS).index("vehicles")
+
+
+def test_a_topic_begins_with_its_subject_if_asked() -> None:
+    header = "From: someone\nSubject: Re: RE: brakes that squeal\nLines: 3"
+    subject = train_classifier.subject_of(header)
+    text = train_classifier.Text("one\n\ntwo", 0, subject=subject)
+    assert [part.text for part in train_classifier.paragraphs([text])] == [
+        "brakes that squeal. one",
+        "brakes that squeal. two",
+    ]
 
 
 def test_every_contender_classifies_the_same_documents(
@@ -99,3 +109,14 @@ def test_a_file_is_timed_beside_the_pipeline(
     printed = capsys.readouterr().out.splitlines()
     assert [line.split("  ")[0] for line in printed] == names
     assert "1.00 times the pipeline" in printed[0]
+
+
+def test_the_promise_of_a_tuning_is_followed_over_many_draws(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = ["--texts", str(checkpoint / "test.jsonl"), "--tuning", "150"]
+    assert tune.main([str(checkpoint), *texts, "--splits", "3", "--min-agreement", "0.9"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["draws"] == sum(result["settings"].values()) == 3
+    assert 0 <= result["promise_holds"] <= 3
+    assert result["less_work_times"] >= 1
