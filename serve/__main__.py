@@ -124,9 +124,7 @@ async def serve(settings: ServeSettings, folders: Sequence[Path], bound: socket.
             where = address(*bound.getsockname()[:2])
             key = "requests need an API key" if keys.required else "no API key is required"
             page = "" if settings.no_page else "; open it in a browser to turn the knob"
-            start_log.info(
-                "ready on http://%s (%s), %s%s", where, ", ".join(engine.models) or "no model yet", key, page
-            )
+            start_log.info("ready on http://%s (%s), %s%s", where, ", ".join(engine.models), key, page)
             await stop_requested
         await drain(engine, server, stop)
     finally:
@@ -176,8 +174,8 @@ def main(arguments: Sequence[str]) -> int:
         AttenuatorError: a bundle cannot be served, or the address is taken.
     """
     settings, folders = parse(ServeSettings, COMMAND, arguments, POSITIONALS, usage=USAGE, examples=EXAMPLES)
-    if not folders and settings.watch is None:
-        fail(COMMAND, "the following arguments are required: BUNDLE, or --watch; `attenuator serve --help` explains")
+    if not folders:
+        fail(COMMAND, "the following arguments are required: BUNDLE; `attenuator serve --help` explains")
     logs.set_up(settings.log_format, settings.log_level)
     raise_descriptor_limit()
     bound = listen(settings.host, settings.port)

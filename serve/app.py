@@ -99,7 +99,6 @@ def held(engine: Engine, shadow: Shadow | None) -> dict[str, Values]:
         "build_info": {(__version__,): 1},
         "shadow_waiting_texts": {(): shadow.waiting if shadow else 0},
         "agreement_low": dict(shadow.low()) if shadow else {},
-        "watched_bundles": {(state,): count for state, count in engine.watch.states().items()},
     }
 
 

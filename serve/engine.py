@@ -23,7 +23,6 @@ from attenuator.serve.accuracy.brownout import (
 from attenuator.serve.models.catalog import Catalog
 from attenuator.serve.models.tokenizing import STOPPED, TokenizerThreads
 from attenuator.serve.models.warmup import Speed
-from attenuator.serve.models.watching import Watch
 from attenuator.serve.observe.events import Listeners
 from attenuator.serve.scheduling.admission import Admission, Predictor
 from attenuator.serve.scheduling.lanes import Lanes
@@ -49,7 +48,6 @@ class Engine:
         latencies: how long each model's rows take, also of models that are replaced and still answer requests.
         brownout: how far load lowers knobs.
         predictor: what rows take, and when requests would be done.
-        watch: keeps the models as a folder is.
         idle: set while no request is in progress.
     """
 
@@ -61,7 +59,6 @@ class Engine:
         self.models = self.catalog.models
         self.state = "starting"
         self.brownout = Brownout(settings.brownout_target_ms / 1000)
-        self.watch = Watch(settings.watch, self.catalog)
         self._settings = settings
         self.idle = asyncio.Event()
         self.idle.set()
@@ -96,7 +93,6 @@ class Engine:
             DeviceUnavailable: the device in the settings cannot be used.
         """
         await self.catalog.start(folders)
-        await self.watch.start()
         self._lanes.start()
         for tell in self.listeners.started:
             tell()
@@ -299,8 +295,8 @@ class Engine:
         return job
 
     async def drain(self) -> None:
-        """Refuses new requests and waits for those in progress, up to the time limit; watches no more."""
-        self._stop_beside()
+        """Refuses new requests and waits for those in progress, up to the time limit."""
+        self._tell_stopping()
         self.state = "draining"
         log.info("draining: %d requests in progress", self.requests)
         try:
@@ -312,13 +308,11 @@ class Engine:
         """Stops everything; requests in progress get NotReady, and a batch that is running stops at its next node."""
         self.catalog.stop()
         self.state = "stopped"
-        self._stop_beside()
+        self._tell_stopping()
         self._tokenizer.stop()
         await self._lanes.stop(NotReady(STOPPED))
 
-    def _stop_beside(self) -> None:
-        """Ends what goes on beside requests."""
-        self.watch.stop()
+    def _tell_stopping(self) -> None:
         for tell in self.listeners.stopping:
             tell()
 

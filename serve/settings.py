@@ -59,8 +59,6 @@ class ServeSettings(CommandSettings):
     """Key of PUT and DELETE /v1/models/{name}, as the variable ATTENUATOR_ADMIN_KEY; without one there are none."""
     bundle_root: Annotated[list[Path], NoDecode] = Field(default_factory=list)
     """Folders from which those routes may load bundles, separated by commas."""
-    watch: Path | None = None
-    """Folder of bundles that are served too, and loaded, replaced and unloaded as they come, change and go."""
     device: Literal["cpu", "cuda", "auto"] = "cpu"
     """Where models run; auto uses the CUDA device if it works, else the CPU, and logs which and why."""
     device_id: int = Field(default=0, ge=0, le=255)
@@ -157,14 +155,6 @@ class ServeSettings(CommandSettings):
                 "set enableServiceLinks to false in the pod, or use --port"
             )
         return port
-
-    @field_validator("watch")
-    @classmethod
-    def is_a_folder(cls, folder: Path | None) -> Path | None:
-        """Refuses what is not a folder: it would be watched in vain."""
-        if folder is not None and not folder.is_dir():
-            raise ValueError("it must be a folder")
-        return folder
 
     @field_validator("brownout_to")
     @classmethod

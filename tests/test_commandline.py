@@ -51,6 +51,12 @@ def test_variable_that_nothing_reads_is_an_error(name: str, hint: str) -> None:
     assert "secret" not in sentence
 
 
+def test_variable_of_a_flag_that_is_gone_is_told_what_to_do_instead() -> None:
+    sentence = unknown_variable(ServeSettings, {"ATTENUATOR_WATCH": "/models"})
+    assert sentence is not None
+    assert sentence.startswith("the environment variable ATTENUATOR_WATCH is gone: name the bundles at the start; PUT")
+
+
 @pytest.mark.parametrize("said", [None, "ACTIVE"])
 def test_threads_of_pytorch_sleep_while_they_wait(monkeypatch: pytest.MonkeyPatch, said: str | None) -> None:
     """Spinning, they make training 20 times as slow on a machine that does something else; who sets it is heard."""
@@ -222,6 +228,7 @@ def test_groups_of_help_begin_at_flags_that_there_are(settings: type[CommandSett
         (["classify", "--bundle", "x", "--file", "y"], "the flag --file is gone: give --input FILE;"),
         (["classify", "--bundle", "x", "--jsonl"], "the flag --jsonl is gone: give --format jsonl;"),
         (["calibrate", "x", "--plot", "y.svg"], "the flag --plot is gone: the plot is calibration.svg in the bundle;"),
+        (["serve", "--watch", "models"], "the flag --watch is gone: name the bundles at the start; PUT and DELETE"),
         (["classify", "--frobnicate", "x"], "the flag --frobnicate is unknown;"),  # and not: did you mean --truncate?
     ],
 )

@@ -19,11 +19,11 @@ from pydantic import SecretStr
 from attenuator.api import Priority
 from attenuator.errors import AttenuatorError, InvalidRequest, RateLimited, Unauthorized
 from attenuator.serve.access.keyfile import KeyEntry, digest_of, parse_keys
-from attenuator.serve.file_version import ABSENT, version_of
 
 log = logging.getLogger(__name__)
 CHECK_INTERVAL_S = 1.0
 MAX_FILE_BYTES = 2**20
+ABSENT = (0, 0, 0)
 SINGLE_KEY = "default"  # the name of the key in the setting `api_key`
 
 
@@ -212,6 +212,15 @@ def key_in(authorization: str | None) -> str:
     """The key in a header `Authorization`, empty where it has none, as FastAPI's `HTTPBearer` reads it."""
     scheme, sent = get_authorization_scheme_param(authorization)
     return sent.strip() if scheme.lower() == "bearer" else ""
+
+
+def version_of(file: Path) -> tuple[int, int, int]:
+    """Time, size and inode of a file, which change when it is written or replaced; `ABSENT` of one that is gone."""
+    try:
+        status = file.stat()
+    except OSError:
+        return ABSENT
+    return (status.st_mtime_ns, status.st_size, status.st_ino)
 
 
 def read_keys(file: Path) -> list[KeyEntry]:

@@ -66,12 +66,6 @@ GAUGES = (
         "knobs",
         "tokens",
     ),
-    gauge(
-        "watched_bundles",
-        "Bundles in the watched folder: serving, incomplete while files are missing, or refused, which the log "
-        "explains.",
-        "state",
-    ),
     gauge("connections", "Open connections."),
     gauge("connection_limit", "Connections that may be open."),
 )

@@ -123,6 +123,8 @@ REMOVED = {
     ("classify", "--jsonl"): "give --format jsonl",
     ("compare", "--device"): "it measures on the CPU; export for a GPU and give `attenuator calibrate --device cuda` "
     "the bundles",
+    ("serve", "--watch"): "name the bundles at the start; PUT and DELETE /v1/models/NAME load, replace and unload "
+    "models while it runs (--admin-key, --bundle-root)",
 }
 
 
@@ -230,6 +232,9 @@ def unknown_variable(settings: type[CommandSettings], environment: Mapping[str, 
     if not names:
         return None
     name = names[0].upper()
+    for (_, flag), gone in REMOVED.items():
+        if name == ENV_PREFIX + flag.removeprefix("--").replace("-", "_").upper():
+            return f"the environment variable {names[0]} is gone: {gone}"
     close = closest(name, sorted(own), ENV_PREFIX) or closest(name, sorted(everything), ENV_PREFIX)
     hint = f"did you mean {' or '.join(close)}?" if close else "no setting has that name"
     return f"the environment variable {names[0][:80]} is unknown: {hint}"

@@ -19,11 +19,10 @@ __all__ = ["bundles"]
 
 
 @pytest.fixture(scope="session")
-def busy(bundles: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A server with keys, brownouts, comparisons and a watched folder, whose every feature is in use."""
+def busy(bundles: dict[str, Path]) -> Iterator[Service]:
+    """A server with keys, brownouts and comparisons, whose every feature is in use."""
     flags = ("--shadow-share", "1", "--brownout-to", "num_hashes=1", "--brownout-target-ms", "0.01")
-    watched = tmp_path_factory.mktemp("watched")
-    one = Service([bundles["yoso"]], *flags, "--watch", str(watched), "--api-keys", json.dumps(KEYS))
+    one = Service([bundles["yoso"]], *flags, "--api-keys", json.dumps(KEYS))
     ask(one)
     end = time.monotonic() + 20
     while 'answer="' not in one.client.get("/metrics").text:

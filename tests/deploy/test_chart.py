@@ -1,7 +1,6 @@
 """The Helm chart renders what Kubernetes takes, with few rights, and with settings and routes that the service has."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
@@ -86,11 +85,9 @@ def test_pod_has_time_to_end_what_it_has_accepted(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_environment_is_what_the_service_takes(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_environment_is_what_the_service_takes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for entry in container(name)["env"]:
         monkeypatch.setenv(entry["name"], entry.get("value", "2"))  # of a field: the number of cores
-    if name == "everything":
-        monkeypatch.setenv("ATTENUATOR_WATCH", str(tmp_path))
     settings = ServeSettings()
     assert (settings.host, settings.port, settings.threads) == ("0.0.0.0", 8000, 2)  # noqa: S104
     assert settings.device == ("cuda" if name == "gpu" else "cpu")
@@ -98,12 +95,20 @@ def test_environment_is_what_the_service_takes(name: str, monkeypatch: pytest.Mo
         assert (settings.max_body_bytes, settings.shadow_share, settings.no_page) == (8388608, 0.01, True)
 
 
-def test_bundles_and_keys_come_from_volumes_that_follow_changes() -> None:
+@pytest.mark.parametrize("name", VALUES)
+def test_every_bundle_of_image_and_volume_is_served(name: str) -> None:
+    shell, _, script = container(name)["command"]
+    assert shell == "sh"
+    roots = ["/models"] if name == "everything" else ["/bundles"]
+    assert script.startswith(f"for file in {' '.join(f'{root}/*/bundle.json' for root in roots)}; do ")
+    assert script.endswith(' exec attenuator serve "$@"')
+
+
+def test_bundles_and_keys_come_from_volumes() -> None:
     one, volumes = container("everything"), {volume["name"]: volume for volume in pod("everything")["volumes"]}
     environment = {entry["name"]: entry.get("value") for entry in one["env"]}
     mounts = {mount["name"]: mount for mount in one["volumeMounts"]}
-    assert one["command"] == ["attenuator", "serve"]
-    assert mounts["models"]["mountPath"] == environment["ATTENUATOR_WATCH"]
+    assert mounts["models"]["mountPath"] == "/models"
     assert volumes["models"]["persistentVolumeClaim"]["claimName"] == "models"
     assert environment["ATTENUATOR_API_KEYS"] == f"{mounts['keys']['mountPath']}/keys.json"
     assert volumes["keys"]["secret"]["secretName"] == "keys"

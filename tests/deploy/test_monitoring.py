@@ -48,7 +48,6 @@ def test_dashboard_shows_most_of_what_is_exported() -> None:
         "attenuator_escalated_requests_total",
         "attenuator_service_state",
         "attenuator_shadow_waiting_texts",
-        "attenuator_watched_bundles",
     }
 
 

@@ -47,16 +47,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def watched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder, empty at first."""
-    return tmp_path_factory.mktemp("watched")
-
-
-@pytest.fixture(scope="module")
-def one(root: Path, watched: Path) -> Iterator[Service]:
-    """A server of the first revision, with an admin key and a watched folder."""
+def one(root: Path) -> Iterator[Service]:
+    """A server of the first revision, with an admin key."""
     flags = ("--threads", "1", "--api-key", "user-key", "--admin-key", "admin-key", "--bundle-root", str(root))
-    flags += ("--watch", str(watched))
     started = Service([root / "first"], *flags)
     started.client.headers.update(KEY)
     yield started
@@ -88,25 +81,7 @@ def ask(service: Service, text: str, inputs: int = 1, num_hashes: int = 8) -> tu
     return answer.json()["revision"], text, {np.array(row["logits"], np.float32).tobytes() for row in rows}
 
 
-def replace_in(place: Path, source: Path) -> None:
-    """Puts a copy of a bundle in place of another, by two renames."""
-    new, old = place.with_name(f".new-{source.name}"), place.with_name(f".old-{source.name}")
-    shutil.copytree(source, new)
-    if place.exists():
-        place.rename(old)
-    new.rename(place)
-
-
-def wait_for_revision(service: Service, revision: str) -> None:
-    """Waits until new requests get a revision."""
-    end = time.monotonic() + 30
-    while service.client.get("/v1/models").json()["models"][0]["revision"] != revision:
-        assert time.monotonic() < end, service.log()
-        time.sleep(0.02)
-
-
-@pytest.mark.parametrize("by", ["admin", "watched folder"])
-def test_replaced_under_load_every_answer_is_its_revisions(by: str, one: Service, root: Path, watched: Path) -> None:
+def test_replaced_under_load_every_answer_is_its_revisions(one: Service, root: Path) -> None:
     expected = dict(logits_of(root / name) for name in ("first", "second"))
     first, second = expected
     stop = Event()
@@ -122,14 +97,10 @@ def test_replaced_under_load_every_answer_is_its_revisions(by: str, one: Service
             long = threads.submit(ask, one, LONG, 3, 0)
             while 'lane="heavy"} 1.0' not in one.client.get("/metrics").text:
                 assert not long.done()
-            for name in ("second", "first") if by == "admin" else ("second",):
-                if by == "admin":
-                    replaced = put(one, "yoso", name)
-                    assert replaced.status_code == 200
-                    assert replaced.json()["revision"] == dict(first=first, second=second)[name]
-                else:
-                    replace_in(watched / "bundle", root / name)
-                    wait_for_revision(one, dict(first=first, second=second)[name])
+            for name in ("second", "first"):
+                replaced = put(one, "yoso", name)
+                assert replaced.status_code == 200
+                assert replaced.json()["revision"] == dict(first=first, second=second)[name]
                 assert ask(one, TEXTS[0])[0] == dict(first=first, second=second)[name], "new requests get it at once"
         finally:
             stop.set()

@@ -62,9 +62,8 @@ class Replica:
             served = self._engine.models.get(manifest.name)
             if served is None or served.manifest.revision != manifest.revision:
                 await self._engine.catalog.put(manifest.name, folder)
-        if self._settings.watch is None:
-            for name in self._engine.models.keys() - names:
-                await self._engine.catalog.remove(name)
+        for name in self._engine.models.keys() - names:
+            await self._engine.catalog.remove(name)
 
     async def answer(self, call: Call) -> Answer:
         """Answers a request as `attenuator serve` would."""
